@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::monitor::MONITOR;
-use super::place::Place;
 use super::programs::this_program;
 use super::sections::{Registry, Runtime as RuntimeSection, Store};
 use crate::container::{Engine, MonitorProgram};
@@ -53,7 +52,6 @@ pub struct Host<'a> {
     pub runtime: &'a RuntimeSection,
     pub store: &'a Store,
     pub registry: &'a BTreeMap<String, Registry>,
-    pub place: &'a Place,
 }
 
 /// Where podman keeps what root logs in to.
@@ -73,7 +71,7 @@ impl<'a> Host<'a> {
                 entries: self.store.max_layer_files,
                 ..Limits::default()
             },
-            privilege: self.place.privilege,
+            privilege: self.store.place.privilege,
         })?)
     }
 
@@ -96,7 +94,7 @@ impl<'a> Host<'a> {
             run: self.run().to_owned(),
             disk: self.disk().to_owned(),
             monitor: MonitorProgram { path: this_program()?, arguments: vec![MONITOR.to_owned()] },
-            privilege: self.place.privilege,
+            privilege: self.store.place.privilege,
         })
     }
 
@@ -113,12 +111,12 @@ impl<'a> Host<'a> {
 
     /// Returns where containers and networks keep what does not outlive a boot.
     pub fn run(&self) -> &'a Path {
-        self.place.run.as_ref().unwrap_or(&self.store.run)
+        self.store.container_run()
     }
 
     /// Returns where root file systems and volumes of containers are.
     pub fn disk(&self) -> &'a Path {
-        self.place.disk.as_ref().unwrap_or(&self.store.root)
+        self.store.container_disk()
     }
 
     fn runtime_root(self) -> PathBuf {
@@ -162,7 +160,7 @@ impl<'a> Host<'a> {
         let docker = std::env::var_os("DOCKER_CONFIG").filter(|dir| !dir.is_empty());
         let docker = docker.map_or_else(|| home.join(".docker"), PathBuf::from);
         let own = [docker.join("config.json"), home.join(".config/containers/auth.json")];
-        let of_session = match self.place.privilege {
+        let of_session = match self.store.place.privilege {
             Privilege::Root => Some(PathBuf::from(ROOT_LOGINS)),
             Privilege::Mapped(_) | Privilege::Single => {
                 let run = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);

@@ -1,9 +1,53 @@
-//! How an image that was put into the store is reported.
+//! Pulling an image for a user, and reporting it.
 
+use clap::Args;
 use serde::Serialize;
 
 use super::context::{Context, OutputError};
-use crate::image::Image;
+use super::host::{Host, HostError};
+use super::progress::Bar;
+use super::sections::Pull;
+use crate::image::{Image, Platform, PullError, PullRequest, Reference, pull};
+
+/// How a `pull` command asks the registry.
+#[derive(Debug, Args)]
+pub struct PullOptions {
+    /// Platform, e.g. linux/arm64, instead of this machine's
+    #[arg(long)]
+    platform: Option<Platform>,
+
+    /// When to ask the registry
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Pull::Always)]
+    policy: Pull,
+}
+
+impl PullOptions {
+    /// Pulls an image with a progress bar, and reports it. `variable` returns the proxies of the environment.
+    pub fn pull<E: From<HostError> + From<Box<PullError>> + From<OutputError>>(
+        &self,
+        reference: &Reference,
+        host: Host<'_>,
+        variable: impl Fn(&str) -> Option<String>,
+        context: &mut Context,
+    ) -> Result<(), E> {
+        let store = host.store()?;
+        let client = host.registries(variable)?;
+        let progress = Bar::on_stderr();
+        let image = pull(
+            &store,
+            &client,
+            &PullRequest {
+                reference,
+                platform: &self.platform.clone().unwrap_or_else(Platform::host),
+                credentials: &host.credentials()?,
+                policy: self.policy.into(),
+                progress: &progress,
+            },
+        );
+        progress.finish();
+        Ok(report(&image.map_err(Box::new)?, context)?)
+    }
+}
 
 /// An image that is in the store now, as JSON.
 #[derive(Serialize)]

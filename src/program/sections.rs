@@ -1,12 +1,13 @@
 //! Sections of files of settings that the programs have in common.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::checks::owners::IDMAPPED_OVERLAY;
 use super::host::HostError;
+use super::rootless::Place;
 use crate::bundle::HookOptions;
 use crate::hooks::Consumer;
 use crate::image::PullPolicy;
@@ -46,6 +47,21 @@ pub struct Store {
     pub keep_age: Option<Age>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_size: Option<Size>,
+    /// Not a setting: where this process is.
+    #[serde(skip)]
+    pub place: Place,
+}
+
+impl Store {
+    /// Returns where containers and networks keep what does not outlive a boot.
+    pub fn container_run(&self) -> &Path {
+        self.place.run.as_ref().unwrap_or(&self.run)
+    }
+
+    /// Returns where root file systems and volumes of containers are.
+    pub fn container_disk(&self) -> &Path {
+        self.place.disk.as_ref().unwrap_or(&self.root)
+    }
 }
 
 impl Default for Store {
@@ -61,6 +77,7 @@ impl Default for Store {
             max_pull_time: Age(Duration::from_secs(6 * 3600)),
             keep_age: None,
             keep_size: None,
+            place: Place::default(),
         }
     }
 }

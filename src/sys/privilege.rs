@@ -1,7 +1,7 @@
 //! What this process may do: as root of the host, or as an ordinary user who is root of a job's holder.
 //!
-//! It is asked once, at a program's door, and handed on as a value. What depends on it is a question
-//! here, answered for each kind side by side; nobody else asks for user id 0.
+//! A program finds it out once, when it starts or enters namespaces, and hands it on as a value. Everything that
+//! depends on it is a method here; no other code compares user ids with 0.
 
 pub mod cgroup;
 mod clone;

@@ -23,7 +23,7 @@ pub(crate) struct AsChildArgs {
     parent: u32,
 }
 
-/// Why a request was not carried out.
+/// A request was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AsChildError {
     #[error("process {parent} is not the one that started this one, or has ended")]

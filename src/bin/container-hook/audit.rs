@@ -102,7 +102,7 @@ impl AuditArgs {
 fn row(line: &AuditLine) -> [String; 6] {
     let of_job = |key: &str| line.job.get(key).map(String::as_str);
     let job: Vec<_> = ["repository", "run-id", "job"].into_iter().filter_map(of_job).collect();
-    // What a workflow calls its things must not be able to change the terminal of whoever looks.
+    // Names come from workflows: escape sequences in them must not reach the terminal.
     [
         format!("{:.0}", line.time),
         line.runner.clone(),

@@ -10,7 +10,7 @@ use oci_hooks::program::monitor::MonitorArgs;
 use oci_hooks::program::trace::LevelFilter;
 
 use crate::{
-    as_child, audit, doctor, fill, images, import, install, logs, prune, ps, pull, rmi, template,
+    as_child, audit, doctor, images, import, install, logs, prune, ps, pull, rmi, template,
     try_job, volumes,
 };
 
@@ -121,6 +121,7 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     AsChild(as_child::AsChildArgs),
     TryRequest(try_job::TryRequestArgs),
-    Fill(fill::FillArgs),
+    #[cfg(feature = "kubernetes")]
+    Fill(crate::fill::FillArgs),
     Monitor(MonitorArgs),
 }

@@ -21,7 +21,7 @@ const CONTENT_TRUST: &str = "DOCKER_CONTENT_TRUST";
 #[cfg(test)]
 pub(crate) const VARIABLES: [&str; 4] = [NETWORK, "DOCKER_CONFIG", CONTENT_TRUST, PLATFORM];
 
-/// Those that say how `docker` reaches its servers, and what it shows.
+/// The variables of the `docker` client: how it reaches its servers, and what it shows.
 pub(crate) const OF_DOCKER: [&str; 9] = [
     "BUILDKIT_PROGRESS",
     "DOCKER_API_VERSION",
@@ -81,7 +81,7 @@ fn without_effect(
         _ => lines
             .push((false, format!("{} have no effect: docker is not called", names.join(", ")))),
     }
-    // As Docker reads it: anything but a word for no.
+    // Docker takes every value but `0`, `false` and the like for yes.
     let is_no = |text: &str| matches!(text, "0" | "f" | "F" | "false" | "False" | "FALSE");
     if variable(CONTENT_TRUST).is_some_and(|text| !is_no(&text)) {
         lines.push((

@@ -3,21 +3,19 @@
 mod limits;
 mod names;
 mod ownership;
-mod root;
+pub(crate) mod root;
 mod runner;
-mod user;
+pub(crate) mod user;
 
 use clap::Args;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
-use oci_hooks::sys::privilege::Privilege;
 
-use crate::environment;
 use crate::error::Error;
-use crate::pods;
-use crate::settings::{Kind, Settings};
+use crate::job_backend::JobBackend;
+use crate::settings::Settings;
 
-pub(crate) use runner::{own_listeners, settings};
+pub(crate) use runner::settings;
 
 /// Check this machine for problems, and print a fix for each
 #[derive(Debug, Args)]
@@ -31,12 +29,10 @@ pub(crate) struct DoctorArgs {}
 
 pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
     let loaded = context.settings::<Settings>()?;
-    if environment::backend(&loaded.settings) == Kind::Kubernetes {
-        return pods::doctor(&loaded, context);
-    }
-    if Privilege::is_root_of_host() {
-        root::run(&loaded, context)
-    } else {
-        user::run(loaded, context)
+    match JobBackend::of(&loaded.settings)? {
+        JobBackend::Root => root::run(&loaded, context),
+        JobBackend::User => user::run(loaded, context),
+        #[cfg(feature = "kubernetes")]
+        JobBackend::Cluster => crate::pods::doctor(&loaded, context),
     }
 }

@@ -17,7 +17,7 @@ use crate::settings::{Ownership, Settings};
 /// Returns where networks of jobs get their addresses from.
 pub(crate) fn network(settings: &Settings) -> NetworkOptions {
     let mut options = NetworkOptions::new(settings.host().run());
-    options.privilege = settings.place.privilege;
+    options.privilege = settings.store.place.privilege;
     options.pool = settings.network.pool;
     options.pool6 = settings.network.pool6;
     options.host_access = settings.network.host_access;
@@ -41,9 +41,9 @@ pub(crate) fn hook_settings(settings: &Settings, file: &Path) -> container_hook:
     }
 }
 
-/// Checks that the settings ask for nothing that root of the host alone can do, if this is somebody else.
+/// Fails if a setting needs root of the host and this process is not root.
 pub(crate) fn check(settings: &Settings) -> Result<(), HostError> {
-    let (limits, privilege) = (&settings.limits, settings.place.privilege);
+    let (limits, privilege) = (&settings.limits, settings.store.place.privilege);
     let loop_device = "only root can mount a file system that is in a file";
     let needs_root = [
         (
@@ -73,7 +73,7 @@ pub(crate) fn engine_settings(
     settings: &Settings,
     job_system: JobSystem,
 ) -> Result<EngineSettings, HostError> {
-    let privilege = settings.place.privilege;
+    let privilege = settings.store.place.privilege;
     Ok(EngineSettings {
         pull: settings.store.pull.into(),
         hooks: settings.hooks.options()?,
@@ -99,14 +99,11 @@ pub(crate) fn engine_settings(
     })
 }
 
-#[cfg(test)]
-use oci_hooks::program::place::Place;
-
 #[test]
 fn what_only_root_can_do_is_named_to_others() {
     let refused = |text: &str, privilege| {
         let mut settings: Settings = toml::from_str(text).unwrap();
-        settings.place.privilege = privilege;
+        settings.store.place.privilege = privilege;
         check(&settings).map_err(|error| error.to_string())
     };
     let texts = [
@@ -128,10 +125,8 @@ fn what_only_root_can_do_is_named_to_others() {
     for text in ["", "[security]\nuser-namespace = \"host\""] {
         assert_eq!(refused(text, Privilege::Single), Ok(()));
     }
-    let settings = Settings {
-        place: Place { privilege: Privilege::Single, ..Place::default() },
-        ..Settings::default()
-    };
+    let mut settings = Settings::default();
+    settings.store.place.privilege = Privilege::Single;
     let settings = engine_settings(&settings, JobSystem::Image).unwrap();
     assert!(!settings.user_namespace);
 }

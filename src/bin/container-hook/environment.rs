@@ -1,4 +1,4 @@
-//! What the environment says of the runner and its job.
+//! The runner and its job, as environment variables describe them.
 
 pub(crate) mod pod;
 
@@ -17,7 +17,7 @@ use oci_hooks::sys::identity::Identity;
 use oci_hooks::sys::privilege::Privilege;
 use oci_hooks::sys::userns::PrivateIds;
 
-use crate::settings::{Kind, Settings};
+use crate::settings::Settings;
 
 /// Variables of the runner that the hook reads, besides those that describe the job.
 #[cfg(test)]
@@ -39,11 +39,10 @@ pub(crate) const TEMPLATE_VARIABLE: &str = "ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLA
 /// The runner's program that runs a job; the kernel knows it by this name.
 pub(crate) const WORKER: &CStr = c"Runner.Worker";
 
-/// How many generations above this process the worker is looked for: a shell and our own
-/// processes stand between.
+/// The number of ancestors among which the worker is searched: a shell and processes of this program are between.
 const MAX_ANCESTORS: usize = 12;
 
-/// Why the caller is not taken for a runner.
+/// The environment does not describe a runner.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EnvironmentError {
     #[error(
@@ -74,8 +73,8 @@ pub(crate) fn wants_debug() -> bool {
     env::var_os("RUNNER_DEBUG").is_some_and(|value| value == "1")
 }
 
-/// What can be seen of the runner's worker, which calls: not from inside of a holder, whose processes are all
-/// there are.
+/// The runner's worker, which calls this program. It is looked up before a holder's PID namespace is entered,
+/// from where it is invisible.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) worker: Option<Identity>,
@@ -83,7 +82,7 @@ pub(crate) struct Seen {
     directory: Option<PathBuf>,
 }
 
-/// Looks who calls.
+/// Finds the worker that calls this program.
 pub(crate) fn seen() -> Seen {
     let worker = worker();
     Seen { worker, directory: worker.and_then(|worker| directory_of(worker.pid)) }
@@ -97,7 +96,7 @@ pub(crate) fn runner(settings: &Settings, seen: &Seen) -> Result<Runner, Environ
     // A job may have put something else in the place of `temp`: the job is cleaned up all the same.
     let found = files.open(&temp).or_else(|_| files.open(work))?;
     // In a user namespace the directory belongs to the runner by the map.
-    let user = settings.place.privilege.only_runner().unwrap_or_else(|| user_of(found, work));
+    let user = settings.store.place.privilege.only_runner().unwrap_or_else(|| user_of(found, work));
     let directory = seen.directory.as_deref();
     let diag = settings.network.names_from_runner_log.then(|| diag(&files, work, directory));
     let said = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
@@ -109,7 +108,7 @@ pub(crate) fn runner(settings: &Settings, seen: &Seen) -> Result<Runner, Environ
         files,
         user,
         // Numbers of processes are those of the host.
-        worker: seen.worker.filter(|_| settings.place.privilege == Privilege::Root),
+        worker: seen.worker.filter(|_| settings.store.place.privilege == Privilege::Root),
         diag,
         workflow: said(WORKFLOW_VARIABLE),
         defaults: RunnerDefaults::default(),
@@ -123,14 +122,8 @@ pub(crate) fn name() -> Result<String, EnvironmentError> {
     name.or_else(|error| pod::variable(pod::NAME).ok_or(error))
 }
 
-/// Returns what carries the request out: what the settings say, else Kubernetes in the pod of a runner.
-pub(crate) fn backend(settings: &Settings) -> Kind {
-    let found = || if pod::is_of_runner() { Kind::Kubernetes } else { Kind::Engine };
-    settings.backend.kind.unwrap_or_else(found)
-}
-
-/// Returns whose a runner's directory is. A job may have given it to one of its users, who is nobody on the
-/// host: then whose one above it is.
+/// Returns the owner of a runner's directory. If a job has given the directory to one of its private ids, returns
+/// the owner of the closest directory above it with another owner.
 fn user_of(found: HostFile, work: &Path) -> (u32, u32) {
     let above = work.ancestors().filter_map(|dir| HostFile::open_trusted(dir).ok());
     let mut owners = iter::once(found).chain(above).map(|dir| dir.owner());

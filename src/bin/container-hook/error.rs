@@ -1,4 +1,4 @@
-//! What can go wrong in a command, and how it is told.
+//! The errors of commands, with hints.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,18 +13,19 @@ use oci_hooks::image::{ImportError, PullError, StoreError};
 use oci_hooks::program::context::OutputError;
 use oci_hooks::program::exit::Failure;
 use oci_hooks::program::host::HostError;
+use oci_hooks::program::rootless::RootlessError;
 use oci_hooks::program::settings_file::SettingsError;
 use oci_hooks::sys::error::is_full;
 use oci_hooks::sys::fs::{PathError, ReadError, ReplaceError};
 use oci_hooks::sys::privilege::PrivilegeError;
 
-use crate::door::DoorError;
 use crate::environment::TEMPLATE_VARIABLE;
+use crate::job_backend::NoKubernetes;
 use crate::log::FULL;
 use crate::stdin::StdinError;
 use crate::try_job::TryError;
 
-/// Why a command could not do its work.
+/// A command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]
@@ -40,7 +41,7 @@ pub(crate) enum Error {
     )]
     NotPlain { path: PathBuf },
     #[error(transparent)]
-    Door(#[from] DoorError),
+    Rootless(#[from] RootlessError),
     #[error(transparent)]
     Host(#[from] HostError),
     #[error(transparent)]
@@ -99,8 +100,8 @@ pub(crate) enum Error {
     NoImages { option: &'static str },
     #[error(transparent)]
     Cluster(Box<dyn std::error::Error>),
-    #[error("this program was built without the feature `kubernetes`")]
-    NoKubernetes,
+    #[error(transparent)]
+    NoKubernetes(#[from] NoKubernetes),
 }
 
 impl Failure for Error {

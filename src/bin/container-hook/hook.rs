@@ -12,22 +12,23 @@ use oci_hooks::container_hook::{Backend, HookContext, HookError, Log as _, Outco
 use oci_hooks::image::PlatformError;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::host::HostError;
+use oci_hooks::program::rootless::{self, Entered, RootlessError};
 use oci_hooks::program::settings_file::{FileSettings as _, Loaded, SettingsError};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::PathError;
 
 use crate::docker;
-use crate::door::{self, DoorError, Passage};
 use crate::engine;
 use crate::environment::{self, EnvironmentError, Seen};
-use crate::kubernetes;
+use crate::job_backend::{JobBackend, NoKubernetes};
+use crate::jobs;
 use crate::log::Log;
-use crate::settings::{Kind, Settings};
+use crate::settings::Settings;
 use crate::signals;
 use crate::stdin::{self, StdinError};
 use crate::step;
 
-/// Why a request was not carried out.
+/// A request was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
     #[error(transparent)]
@@ -39,18 +40,15 @@ pub(crate) enum CallError {
     #[error("DOCKER_DEFAULT_PLATFORM")]
     Platform(#[from] PlatformError),
     #[error(transparent)]
-    Door(#[from] DoorError),
+    Rootless(#[from] RootlessError),
     #[error(transparent)]
     Engine(#[from] HostError),
     #[error(transparent)]
     Hook(#[from] Box<HookError>),
     #[error(transparent)]
     Path(#[from] PathError),
-    #[error(
-        "this program was built without the feature `kubernetes`: set `kind = \"engine\"` under \
-         [backend] for containers of this machine"
-    )]
-    NoKubernetes,
+    #[error(transparent)]
+    NoKubernetes(#[from] NoKubernetes),
     #[error("cannot execute {program}")]
     Execute { program: String, source: io::Error },
 }
@@ -67,26 +65,26 @@ pub(crate) fn run(
     }
     let mut loaded = Settings::load(config)?;
     let seen = environment::seen();
-    match environment::backend(&loaded.settings) {
-        Kind::Engine => {
-            let passage = door::job(loaded.settings.clone(), &request, &seen);
-            match passage.map_err(CallError::from).inspect_err(|error| explain(error, log))? {
-                Passage::Inside(settings) => {
-                    loaded.settings = *settings;
+    match JobBackend::of(&loaded.settings)? {
+        JobBackend::Root | JobBackend::User => {
+            let entered = jobs::enter(&loaded.settings, &request, &seen).map_err(CallError::from);
+            match entered.inspect_err(|error| explain(error, log))? {
+                Entered::Inside(store) => {
+                    loaded.settings.store = *store;
                     on_this_machine(&loaded, job_system, &request, &seen, log)
                         .inspect_err(|error| explain(error, log))
                 }
-                Passage::Ended(exit) => Ok(exit),
+                Entered::Ended(exit) => Ok(exit),
             }
         }
-        Kind::Kubernetes if !kubernetes::IS_BUILT => Err(CallError::NoKubernetes),
-        Kind::Kubernetes => kubernetes::run(&loaded, &request, &seen, log),
+        #[cfg(feature = "kubernetes")]
+        JobBackend::Cluster => crate::kubernetes::run(&loaded, &request, &seen, log),
     }
 }
 
-/// Says what a container that this runs in lacks, if something was denied to an ordinary user.
+/// Reports what the container lacks that this runs in, if something was denied to an ordinary user.
 fn explain(error: &CallError, log: &Log) {
-    if let Some(missing) = door::lacking(error) {
+    if let Some(missing) = rootless::lacking(error) {
         log.warning(&missing);
     }
 }
@@ -104,7 +102,7 @@ fn on_this_machine(
     if makes_containers(request) {
         engine::check(settings)?;
         call.runner.defaults = docker::defaults(&settings.policy)?;
-        // Of a job with containers `prepare_job` has told it.
+        // For a job with containers, `prepare_job` has reported it.
         if request.state.is_none() {
             docker::report(&settings.policy, log);
         }
@@ -124,7 +122,7 @@ fn on_this_machine(
     ended
 }
 
-/// What a call of the runner has, whatever carries it out.
+/// A call of the runner, for every backend.
 pub(crate) struct Call {
     settings: container_hook::Settings,
     runner: Runner,
@@ -141,7 +139,7 @@ impl Call {
         let settings = &loaded.settings;
         let runner = environment::runner(settings, seen)?;
         let mut hook_settings = engine::hook_settings(settings, loaded.file_of("policy"));
-        // Neither a template that went bad nor a full disk is a reason to leave a job as it is.
+        // Cleanup works with a broken template and on a full disk.
         let makes_containers = makes_containers(request);
         hook_settings.template.file = match makes_containers {
             true => environment::template(hook_settings.template.file)?,
@@ -156,7 +154,7 @@ impl Call {
         HookContext { settings: &self.settings, runner: &self.runner, audit: &self.audit, log }
     }
 
-    /// Has the request carried out, and ends as its step did.
+    /// Carries out the request, and returns the exit of its step.
     pub(crate) fn run(
         &self,
         backend: &dyn Backend,

@@ -7,12 +7,13 @@ use jiff::Timestamp;
 use oci_hooks::image::Summary;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
+use oci_hooks::program::rootless::Entered;
 use oci_hooks::program::table::{self, ago};
 use oci_hooks::sys::quantity::{counted, human};
 use serde::Serialize;
 
-use crate::door::{self, Passage};
 use crate::error::Error;
+use crate::jobs;
 use crate::settings::Settings;
 
 /// List the images in the store
@@ -44,13 +45,14 @@ impl From<&Summary> for ImageEntry {
 }
 
 pub(crate) fn run(_: &ImagesArgs, context: &mut Context) -> Result<Exit, Error> {
-    let settings = context.settings::<Settings>()?.settings;
-    // Who looks makes no store.
+    let mut settings = context.settings::<Settings>()?.settings;
+    // Listing does not create a store.
     let (images, usage) = if settings.store.root.exists() {
-        let store = match door::store(settings)? {
-            Passage::Inside(settings) => settings.host().store()?,
-            Passage::Ended(exit) => return Ok(exit),
+        settings.store = match jobs::enter_store(&settings)? {
+            Entered::Inside(store) => *store,
+            Entered::Ended(exit) => return Ok(exit),
         };
+        let store = settings.host().store()?;
         (store.images()?, store.usage()?)
     } else {
         Default::default()

@@ -6,9 +6,10 @@ use clap::Args;
 use oci_hooks::image::Reference;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
+use oci_hooks::program::rootless::Entered;
 
-use crate::door::{self, Passage};
 use crate::error::Error;
+use crate::jobs;
 use crate::settings::Settings;
 
 /// Put an image from a file or directory into the store
@@ -29,10 +30,12 @@ pub(crate) struct ImportArgs {
 }
 
 pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Exit, Error> {
-    let store = match door::store(context.settings::<Settings>()?.settings)? {
-        Passage::Inside(settings) => settings.host().store()?,
-        Passage::Ended(exit) => return Ok(exit),
+    let mut settings = context.settings::<Settings>()?.settings;
+    settings.store = match jobs::enter_store(&settings)? {
+        Entered::Inside(store) => *store,
+        Entered::Ended(exit) => return Ok(exit),
     };
+    let store = settings.host().store()?;
     let image = store.import(&args.path, &args.reference)?;
     oci_hooks::program::pulled::report(&image, context)?;
     Ok(Exit::Done)

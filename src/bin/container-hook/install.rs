@@ -1,24 +1,24 @@
 //! `container-hook install`.
 
-mod user;
-
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use oci_hooks::hooks::trust::{self, TrustOptions};
-use oci_hooks::program::checks::runtimes;
+use oci_hooks::program::checks::Check;
+use oci_hooks::program::checks::user::namespaces;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::programs::this_program;
 use oci_hooks::sys::fs::{FileAt, PathContext as _, ReplaceOptions, Symlinks, make_directories};
-use oci_hooks::sys::privilege::Privilege;
+use oci_hooks::sys::privilege::{Holder, Map};
 use serde::Serialize;
 
-use crate::environment;
+use crate::doctor;
 use crate::error::Error;
-use crate::settings::{Kind, Settings};
+use crate::job_backend::JobBackend;
+use crate::settings::Settings;
 
 /// Write the script that GitHub's runner calls, and print what the runner needs
 #[derive(Debug, Args)]
@@ -27,11 +27,11 @@ Examples:
   container-hook install ~/container-hook        As the user that runs the runner
   container-hook install /opt/container-hook     As root, for runners that are root
 
-The runner accepts a script, not a program. It is an error if no OCI runtime is installed. As an
-ordinary user, the command creates the namespaces of a job and removes them again: it is an error
-if that fails, and there is a warning for what jobs would lack, such as user ids or limits. After
-an error nothing is written. `container-hook doctor` checks the rest. A program in a directory such
-as /tmp, which is emptied when the machine starts, is warned of.
+The runner accepts a script, not a program. The command checks this machine as `container-hook
+doctor` does and, as an ordinary user, creates the namespaces of a job and removes them again. If
+containers cannot run, it is an error, and no script is written. There is a warning for what jobs
+would lack, such as user ids or limits, and for a program in a directory that is emptied when the
+machine starts, such as /tmp.
 
 To uninstall, remove the line from .env, restart the runner, and remove the script; images,
 records and settings that stay are listed in /usr/share/doc/container-hook/container-hook.md.")]
@@ -44,16 +44,16 @@ pub(crate) struct InstallArgs {
     sudo: bool,
 }
 
-/// What was installed, and what has to be done.
+/// The JSON output.
 #[derive(Serialize)]
 struct Installed {
     script: PathBuf,
     environment: String,
-    /// How many user ids containers have; none if all, as those of root.
+    /// The number of user ids that containers have; none for root's, which have all.
     user_ids: Option<u32>,
 }
 
-/// The bits of a directory in which everybody makes files, and removes only their own: `/tmp` and others.
+/// The mode bits of directories like `/tmp`: writable for all, and sticky.
 const STICKY_FOR_ALL: u32 = 0o1002;
 
 const SCRIPT: &str = "container-hook.sh";
@@ -71,11 +71,7 @@ pub(crate) fn run(args: &InstallArgs, context: &mut Context) -> Result<Exit, Err
 
     // Everything is checked before anything is written.
     trust::check_path(&program, &TrustOptions::of_process())?;
-    check_runtime(context)?;
-    let user_ids = match Privilege::is_root_of_host() {
-        true => None,
-        false => Some(user::try_out(context)?),
-    };
+    let user_ids = check_host(context)?;
     if let Some(emptied) = emptied(&program) {
         context.warning(&format!(
             "{} is emptied, at the latest when this machine starts, and {} is in it: put the program \
@@ -97,17 +93,50 @@ pub(crate) fn run(args: &InstallArgs, context: &mut Context) -> Result<Exit, Err
     report(&Installed { environment, script, user_ids }, context)
 }
 
-/// Fails if there is no runtime for the containers of this machine.
-fn check_runtime(context: &Context) -> Result<(), Error> {
+/// Fails if containers cannot run here, and warns of what they would lack. Returns the number of their
+/// user ids; none for root, whose containers have all.
+fn check_host(context: &Context) -> Result<Option<u32>, Error> {
     let settings = context.settings::<Settings>()?.settings;
-    if environment::backend(&settings) == Kind::Kubernetes {
-        return Ok(());
+    match JobBackend::of(&settings)? {
+        JobBackend::Root => pass(&doctor::root::host_checks(&settings), context).map(|()| None),
+        JobBackend::User => check_user(&settings, context).map(Some),
+        #[cfg(feature = "kubernetes")]
+        JobBackend::Cluster => Ok(None),
     }
-    user::first_failure(&runtimes::checks(settings.host()))
 }
 
-/// Returns the directory above a file in which everybody makes files: such directories are emptied, at the
-/// latest when the machine starts.
+/// Checks this host for an ordinary user, and creates the namespaces of a job.
+fn check_user(settings: &Settings, context: &Context) -> Result<u32, Error> {
+    let map = Map::of_process()?;
+    let mut checks = doctor::user::host_checks(settings, &map);
+    checks.push(match Holder::make(&map, None, None) {
+        Ok(holder) => {
+            drop(holder);
+            namespaces::made()
+        }
+        Err(error) => namespaces::not_made(&error, &this_program()?),
+    });
+    pass(&checks, context)?;
+    Ok(map.privilege().ids().map_or(u32::MAX, |ids| ids.uids))
+}
+
+/// Returns the first failure, or prints the warnings.
+fn pass(checks: &[Check], context: &Context) -> Result<(), Error> {
+    if let Some(check) = checks.iter().find(|check| check.is_failure()) {
+        let (found, hint) = (check.found().to_owned(), check.hint().to_owned());
+        return Err(Error::CannotRun { found, hint });
+    }
+    for check in checks.iter().filter(|check| check.is_warning()) {
+        context.warning(check.found());
+        for line in check.hint().lines() {
+            context.hint(Some(line));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the sticky directory for all that a file is in, such as `/tmp`: it is emptied at the latest when the
+/// machine starts.
 fn emptied(file: &Path) -> Option<&Path> {
     let is_emptied = |dir: &&Path| {
         fs::metadata(dir).is_ok_and(|stat| stat.mode() & STICKY_FOR_ALL == STICKY_FOR_ALL)
@@ -115,8 +144,8 @@ fn emptied(file: &Path) -> Option<&Path> {
     file.ancestors().skip(1).find(is_emptied)
 }
 
-/// Makes a directory, and those above it that are missing, where nobody else can change it. What is there
-/// is looked at before anything is made.
+/// Creates a directory and its missing parents where no other user can change them. Checks the existing parents
+/// before it creates anything.
 fn make_trusted(dir: &Path) -> Result<(), Error> {
     let trusted = TrustOptions::of_process();
     let above = dir.ancestors().find(|above| above.symlink_metadata().is_ok());
@@ -147,7 +176,7 @@ fn report(installed: &Installed, context: &mut Context) -> Result<Exit, Error> {
     Ok(Exit::Done)
 }
 
-/// Returns a path that is the same in a command line and in a shell script.
+/// Returns a path that needs no quotes in a command line and in a shell script.
 fn plain(path: &Path) -> Result<&str, Error> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@".contains(c);
     path.to_str()

@@ -7,7 +7,7 @@ use std::os::fd::AsFd as _;
 use oci_hooks::container::StepSignals;
 use oci_hooks::container_hook;
 use oci_hooks::container_hook::kubernetes::{
-    Back, BuildSettings, Cluster, Filling, KubernetesBackend, KubernetesParts, KubernetesSettings,
+    Back, BuildSettings, Cluster, KubernetesBackend, KubernetesParts, KubernetesSettings,
     PodIdentity, Work,
 };
 use oci_hooks::container_hook::request::Request;
@@ -17,14 +17,10 @@ use oci_hooks::program::settings_file::Loaded;
 
 use crate::environment::Seen;
 use crate::environment::pod;
-use crate::error::Error;
 use crate::hook::{Call, CallError};
 use crate::log::Log;
 use crate::settings::{self, Settings};
 use crate::signals::Pending;
-
-/// Whether the program has the backend.
-pub(crate) const IS_BUILT: bool = true;
 
 /// Carries the request out.
 pub(crate) fn run(
@@ -104,19 +100,4 @@ pub(crate) fn library_settings(
             storage_driver: build.storage_driver.map(|driver| driver.name().to_owned()),
         },
     }
-}
-
-/// Brings what a pod needs.
-pub(crate) fn fill(filling: &crate::fill::FillArgs) -> Result<Exit, Error> {
-    let pairs = |paths: &[std::path::PathBuf]| {
-        paths.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
-    };
-    let filling = Filling {
-        agent: filling.agent.clone(),
-        copies: pairs(&filling.copies),
-        directories: filling.directories.clone(),
-        links: pairs(&filling.links),
-    };
-    filling.fill()?;
-    Ok(Exit::Done)
 }

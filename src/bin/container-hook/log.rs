@@ -17,7 +17,7 @@ use oci_hooks::sys::fs::random_u64;
 
 use crate::environment;
 
-/// What to do about a disk that is full.
+/// The hint for a full disk.
 pub(crate) const FULL: &str = "the file system is full: free some space; `container-hook prune --all` removes all images that \
      no job uses";
 
@@ -43,7 +43,7 @@ pub(crate) fn report<E: Error + 'static>(run: impl FnOnce(&Log) -> Result<Exit, 
 
 /// Writes workflow commands and plain lines to standard output.
 pub(crate) struct Log {
-    /// Whether the runner wants debug messages.
+    /// True if the runner shows debug messages.
     debug: bool,
     progress: Lines,
 }
@@ -127,7 +127,7 @@ fn write(text: &str) {
     while !rest.is_empty() {
         match rustix::io::retry_on_intr(|| rustix::io::write(rustix::stdio::stdout(), rest)) {
             Ok(count) => rest = &rest[count..],
-            // If standard output is gone there is nobody to tell.
+            // Without standard output the error cannot be reported.
             Err(_) => return,
         }
     }

@@ -7,12 +7,11 @@ use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::lines;
 
-use crate::door;
-use crate::environment;
 use crate::error::Error;
+use crate::job_backend::JobBackend;
+use crate::jobs;
 use crate::names;
-use crate::pods;
-use crate::settings::{Kind, Settings};
+use crate::settings::Settings;
 
 /// Show what a service wrote
 #[derive(Debug, Args)]
@@ -40,8 +39,10 @@ pub(crate) struct LogsArgs {
 
 pub(crate) fn run(args: &LogsArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings::<Settings>()?.settings;
-    if environment::backend(&settings) == Kind::Kubernetes {
-        return pods::logs(args, &settings, context);
+    match JobBackend::of(&settings)? {
+        JobBackend::Root | JobBackend::User => {}
+        #[cfg(feature = "kubernetes")]
+        JobBackend::Cluster => return crate::pods::logs(args, &settings, context),
     }
     if args.container.is_some() {
         return Err(Error::NoPods);
@@ -61,8 +62,8 @@ pub(crate) fn run(args: &LogsArgs, context: &mut Context) -> Result<Exit, Error>
 fn find(settings: &Settings, id: &str) -> Result<(Engine, Record), Error> {
     let unknown = || ContainerError::Unknown { id: id.to_owned() };
     let mut found = Err(Error::from(unknown()));
-    for settings in door::of_all_jobs(settings)? {
-        let engine = settings.host().existing()?;
+    for store in jobs::of(&settings.store).stores()? {
+        let engine = settings.with_store(&store).host().existing()?;
         match (engine.find(id), &found) {
             (Ok(record), Err(_)) => found = Ok((engine, record)),
             (Ok(_), Ok(_)) => {

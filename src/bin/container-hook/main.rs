@@ -10,19 +10,18 @@ mod audit;
 mod cli;
 mod docker;
 mod doctor;
-mod door;
 mod engine;
 mod environment;
 mod error;
+#[cfg(feature = "kubernetes")]
 mod fill;
 mod hook;
 mod images;
 mod import;
 mod install;
+mod job_backend;
+mod jobs;
 #[cfg(feature = "kubernetes")]
-mod kubernetes;
-#[path = "no_kubernetes.rs"]
-#[cfg(not(feature = "kubernetes"))]
 mod kubernetes;
 mod log;
 mod logs;
@@ -30,9 +29,6 @@ mod logs;
 mod man;
 mod names;
 #[cfg(feature = "kubernetes")]
-mod pods;
-#[path = "no_pods.rs"]
-#[cfg(not(feature = "kubernetes"))]
 mod pods;
 mod prune;
 mod ps;
@@ -55,7 +51,7 @@ use error::Error;
 use oci_hooks::container_hook::engine::JobSystem;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::{Exit, Failure as _, exit_code};
-use oci_hooks::program::{completions, config, help, monitor, trace};
+use oci_hooks::program::{completions, config, help, monitor, rootless, trace};
 use oci_hooks::sys::users;
 use settings::Settings;
 
@@ -64,7 +60,7 @@ fn main() -> ExitCode {
     users::use_files_and_dns();
     let cli: Cli = help::parse();
     let command = match &cli.command {
-        // What these say is in the log of a step.
+        // The output of these is part of a step's log.
         None if !std::io::stdin().is_terminal() => {
             return log::report(|log| {
                 hook::run(cli.global.config.as_deref(), JobSystem::Image, log)
@@ -79,7 +75,7 @@ fn main() -> ExitCode {
             return log::report(|log| as_child::run(args, cli.global.config.as_deref(), log));
         }
         None => {
-            // If standard output is gone there is nobody to tell.
+            // Without standard output the error cannot be reported.
             let _ = help::command::<Cli>().print_help();
             return ExitCode::FAILURE;
         }
@@ -91,9 +87,9 @@ fn main() -> ExitCode {
     let result = result.and_then(|exit| Ok(context.flush().map(|()| exit)?));
     exit_code(result, |error| {
         context.show_error(error);
-        // One that is known for this error says more.
+        // The hint of the error itself is more precise.
         if error.hint().is_none() {
-            context.hint(door::lacking(error).as_deref());
+            context.hint(rootless::lacking(error).as_deref());
         }
         match command {
             Command::Template(_) => ExitCode::from(2),
@@ -129,6 +125,7 @@ fn run(cli: &Cli, command: &Command, context: &mut Context) -> Result<Exit, Erro
             monitor::run(args)?;
             Ok(Exit::Done)
         }
+        #[cfg(feature = "kubernetes")]
         Command::Fill(args) => fill::run(args),
         Command::AsChild(_) | Command::TryRequest(_) => {
             unreachable!("these have a log of their own")

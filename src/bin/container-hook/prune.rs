@@ -5,20 +5,19 @@ use std::time::Duration;
 use clap::Args;
 use oci_hooks::container_hook::HookError;
 use oci_hooks::container_hook::engine::{Abandoned, remove_builds};
-use oci_hooks::image::PrunePolicy;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
-use oci_hooks::program::set_aside::still_set_aside;
-use oci_hooks::sys::quantity::{Age, Size, counted, human};
-use oci_hooks::sys::record::NewerRecords;
+use oci_hooks::program::prune::{PruneOptions, still_set_aside};
+use oci_hooks::program::rootless::Entered;
+
+use oci_hooks::sys::quantity::{counted, human};
 use serde::Serialize;
 
-use crate::door::{self, Passage};
-use crate::environment;
 use crate::error::Error;
 use crate::images::ImageEntry;
-use crate::pods;
-use crate::settings::{Kind, Settings};
+use crate::job_backend::JobBackend;
+use crate::jobs;
+use crate::settings::Settings;
 use crate::try_job;
 
 /// Remove images by age and size, and what killed jobs left behind
@@ -33,75 +32,58 @@ Images that containers use stay. Running jobs are not touched, nor are named vol
 `container-hook volumes prune` removes. The build cache of buildah is removed by age, not by size.
 `systemctl enable --now container-hook-prune.timer` runs it each hour for the store of root.
 
-In a cluster it removes the pods and secrets of runners whose pod is gone or has ended.")]
+In a cluster it removes the pods and secrets of runners whose pod is gone or has ended; with --all
+those of all runners.")]
 pub(crate) struct PruneArgs {
-    /// Remove images unused for this long, e.g. 7d
-    #[arg(long, conflicts_with = "all")]
-    age: Option<Age>,
-
-    /// Remove least recently used images until the store is at most this size, e.g. 20GB
-    #[arg(long, conflicts_with = "all")]
-    size: Option<Size>,
-
-    /// Remove all images that no container uses; in a cluster the pods of all runners, also of those that run
-    #[arg(long)]
-    pub(crate) all: bool,
-
-    /// Also remove what a newer version of the program recorded, unless it runs: after a roll-back
-    #[arg(long)]
-    newer: bool,
+    #[command(flatten)]
+    options: PruneOptions,
 }
 
 impl PruneArgs {
+    /// Returns whether everything is removed that is not in use.
+    pub(crate) fn is_all(&self) -> bool {
+        self.options.all
+    }
+
     /// Returns an option that was given and is about images of this machine.
     pub(crate) fn of_images(&self) -> Option<&'static str> {
-        let given = [
-            ("--age", self.age.is_some()),
-            ("--size", self.size.is_some()),
-            ("--newer", self.newer),
-        ];
+        let PruneOptions { age, size, newer, .. } = &self.options;
+        let given = [("--age", age.is_some()), ("--size", size.is_some()), ("--newer", *newer)];
         given.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
     }
 }
 
-/// What was removed, for programs.
+/// The JSON output.
 #[derive(Serialize)]
 struct PruneReport {
     jobs: usize,
     images: Vec<ImageEntry>,
     layers: usize,
     freed_bytes: u64,
-    /// What could not be removed.
+    /// Files that could not be removed, and why.
     set_aside: Vec<String>,
     /// Records that cannot be read.
     unreadable: Vec<String>,
 }
 
 pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error> {
-    let settings = context.settings::<Settings>()?.settings;
-    if environment::backend(&settings) == Kind::Kubernetes {
-        return pods::prune(args, &settings, context);
+    let mut settings = context.settings::<Settings>()?.settings;
+    match JobBackend::of(&settings)? {
+        JobBackend::Root | JobBackend::User => {}
+        #[cfg(feature = "kubernetes")]
+        JobBackend::Cluster => return crate::pods::prune(args, &settings, context),
     }
-    let newer = if args.newer { NewerRecords::Remove } else { NewerRecords::Keep };
     // Containers of killed jobs hold their images.
-    let Abandoned { removed: jobs, mut unreadable } =
-        door::remove_abandoned_jobs(&settings, newer)?;
+    let Abandoned { removed: jobs, mut unreadable } = jobs::prune(&settings, args.options.newer())?;
     try_job::remove_abandoned(&settings)?;
-    let settings = match door::store(settings)? {
-        Passage::Inside(settings) => settings,
-        Passage::Ended(exit) => return Ok(exit),
+    settings.store = match jobs::enter_store(&settings)? {
+        Entered::Inside(store) => *store,
+        Entered::Ended(exit) => return Ok(exit),
     };
     let engine = settings.host().existing()?;
-    let given = args.age.is_some() || args.size.is_some();
-    let (age, size) = match given {
-        true => (args.age, args.size),
-        false if args.all => (None, Some(Size(0))),
-        false => (settings.store.keep_age, settings.store.keep_size),
-    };
-    let mut policy = PrunePolicy::new(age.map(|age| age.0), size.map(|size| size.0));
-    policy.newer = newer;
+    let policy = args.options.policy(&settings.store);
     let pruned = engine.store.prune(&policy)?;
-    let builds_age = if args.all { Some(Duration::ZERO) } else { policy.unused_for };
+    let builds_age = if args.options.all { Some(Duration::ZERO) } else { policy.unused_for };
     let builds = remove_builds(&engine.disk, &engine.trash(), builds_age);
     let builds = builds.map_err(|error| Box::new(HookError::from(error)))?;
     let freed_bytes = pruned.freed_bytes + builds.freed_bytes;

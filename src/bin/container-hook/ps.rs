@@ -10,11 +10,10 @@ use oci_hooks::sys::error::chain;
 use oci_hooks::sys::identity::Identity;
 use serde::{Deserialize, Serialize};
 
-use crate::door;
-use crate::environment;
 use crate::error::Error;
-use crate::pods;
-use crate::settings::{Kind, Settings};
+use crate::job_backend::JobBackend;
+use crate::jobs;
+use crate::settings::Settings;
 
 /// List the containers of jobs, or their pods in a cluster
 #[derive(Debug, Args)]
@@ -64,7 +63,7 @@ impl PsEntry {
 
 /// Returns the containers where this process is, and why others cannot be told.
 fn listed(settings: &Settings) -> Result<(Vec<PsEntry>, Vec<String>), Error> {
-    // Who looks makes no store.
+    // Listing does not create a store.
     if !settings.host().run().exists() {
         return Ok(Default::default());
     }
@@ -76,11 +75,13 @@ fn listed(settings: &Settings) -> Result<(Vec<PsEntry>, Vec<String>), Error> {
 
 pub(crate) fn run(_: &PsArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings::<Settings>()?.settings;
-    if environment::backend(&settings) == Kind::Kubernetes {
-        return pods::ps(&settings, context);
+    match JobBackend::of(&settings)? {
+        JobBackend::Root | JobBackend::User => {}
+        #[cfg(feature = "kubernetes")]
+        JobBackend::Cluster => return crate::pods::ps(&settings, context),
     }
-    let listed =
-        door::in_each_job(&settings, |settings| listed(settings).map_err(|error| chain(&error)))?;
+    let listed = jobs::of(&settings.store)
+        .in_each(|store| listed(&settings.with_store(store)).map_err(|error| chain(&error)))?;
     let (containers, problems): (Vec<_>, Vec<_>) = listed.into_iter().unzip();
     for problem in problems.into_iter().flatten() {
         context.note(&problem);

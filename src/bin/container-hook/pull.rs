@@ -1,59 +1,36 @@
 //! `container-hook pull`.
 
 use clap::Args;
-use oci_hooks::image::{Platform, PullRequest, Reference, pull};
+use oci_hooks::image::Reference;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
-use oci_hooks::program::progress::Bar;
-use oci_hooks::program::pulled;
-use oci_hooks::program::sections::Pull;
+use oci_hooks::program::pulled::PullOptions;
+use oci_hooks::program::rootless::Entered;
 
-use crate::door::{self, Passage};
 use crate::error::Error;
+use crate::jobs;
 use crate::settings::Settings;
 
 /// Fetch an image from its registry
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Logins are those that the settings name, and those of `docker login` or `podman login` of whoever
-runs this.")]
+Logins come from the settings, and from `docker login` or `podman login` of the user who runs this.")]
 pub(crate) struct PullArgs {
     /// The image
     #[arg(value_name = "REF")]
     reference: Reference,
 
-    /// The platform, as linux/arm64, instead of this machine's
-    #[arg(long)]
-    platform: Option<Platform>,
-
-    /// When to ask the registry
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Pull::Always)]
-    policy: Pull,
+    #[command(flatten)]
+    options: PullOptions,
 }
 
 pub(crate) fn run(args: &PullArgs, context: &mut Context) -> Result<Exit, Error> {
-    let settings = match door::store(context.settings::<Settings>()?.settings)? {
-        Passage::Inside(settings) => settings,
-        Passage::Ended(exit) => return Ok(exit),
+    let mut settings = context.settings::<Settings>()?.settings;
+    settings.store = match jobs::enter_store(&settings)? {
+        Entered::Inside(store) => *store,
+        Entered::Ended(exit) => return Ok(exit),
     };
-    let host = settings.host();
-    let store = host.store()?;
-    let client = host.registries(|name| std::env::var(name).ok())?;
-    let credentials = host.credentials()?;
-    let platform = args.platform.clone().unwrap_or_else(Platform::host);
-    let progress = Bar::on_stderr();
-    let image = pull(
-        &store,
-        &client,
-        &PullRequest {
-            reference: &args.reference,
-            platform: &platform,
-            credentials: &credentials,
-            policy: args.policy.into(),
-            progress: &progress,
-        },
-    );
-    progress.finish();
-    pulled::report(&image.map_err(Box::new)?, context)?;
+    let variable = |name: &str| std::env::var(name).ok();
+    args.options.pull::<Error>(&args.reference, settings.host(), variable, context)?;
     Ok(Exit::Done)
 }

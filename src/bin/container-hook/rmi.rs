@@ -5,10 +5,11 @@ use clap_complete::ArgValueCandidates;
 use oci_hooks::image::{Reference, StoreError};
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
+use oci_hooks::program::rootless::Entered;
 
-use crate::door::{self, Passage};
 use crate::error::Error;
 use crate::images::ImageEntry;
+use crate::jobs;
 use crate::names;
 use crate::settings::Settings;
 
@@ -23,10 +24,12 @@ pub(crate) struct RmiArgs {
 }
 
 pub(crate) fn run(args: &RmiArgs, context: &mut Context) -> Result<Exit, Error> {
-    let store = match door::store(context.settings::<Settings>()?.settings)? {
-        Passage::Inside(settings) => settings.host().store()?,
-        Passage::Ended(exit) => return Ok(exit),
+    let mut settings = context.settings::<Settings>()?.settings;
+    settings.store = match jobs::enter_store(&settings)? {
+        Entered::Inside(store) => *store,
+        Entered::Ended(exit) => return Ok(exit),
     };
+    let store = settings.host().store()?;
     let (mut removed, mut missing) = (Vec::new(), Vec::new());
     let result = args.references.iter().try_for_each(|reference| {
         let images = store.remove(reference)?;

@@ -16,7 +16,7 @@ use oci_hooks::network::{Interface, Subnet};
 use oci_hooks::program::checks::registries::{self, Missing};
 use oci_hooks::program::host::Host;
 use oci_hooks::program::paths::Paths;
-use oci_hooks::program::place::Place;
+use oci_hooks::program::rootless::Place;
 use oci_hooks::program::sections::{Hooks, Registry, Runtime, Store, UserNamespace};
 use oci_hooks::program::settings_file::{FileSettings, Loaded, SettingsError};
 use oci_hooks::sys::quantity::Size;
@@ -51,12 +51,9 @@ pub(crate) struct Settings {
     pub(crate) policy: Policy,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) registry: BTreeMap<String, Registry>,
-    /// No setting: what this process found out about itself.
-    #[serde(skip)]
-    pub(crate) place: Place,
 }
 
-/// How the network of a job is made.
+/// `[network]`: the networks of jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Network {
@@ -100,11 +97,11 @@ pub(crate) struct Limits {
     pub(crate) disk: Option<Size>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) volumes: Option<Size>,
-    /// Whether a limit that does not hold is an error.
+    /// True if a limit that cannot be enforced is an error.
     pub(crate) enforce: bool,
 }
 
-/// What containers may do, `[security]`.
+/// `[security]`: the privileges of containers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Security {
@@ -113,7 +110,7 @@ pub(crate) struct Security {
     pub(crate) user_namespace: UserNamespace,
 }
 
-/// Whether programs like `sudo` work in containers.
+/// Allows programs like `sudo` in containers to gain privileges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Written", try_from = "Written")]
 pub(crate) enum AllowNewPrivileges {
@@ -124,7 +121,7 @@ pub(crate) enum AllowNewPrivileges {
     Never,
 }
 
-/// How that is written.
+/// [`AllowNewPrivileges`] as it is written: a boolean or a word.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected true, false or \"auto\"")]
 enum Written {
@@ -172,7 +169,7 @@ pub(crate) struct Mounts {
     pub(crate) ownership: Ownership,
 }
 
-/// Whom the files belong to that containers make in the runner's directories.
+/// The owner of files that containers create in the runner's directories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Ownership {
@@ -194,7 +191,7 @@ impl Default for Log {
     }
 }
 
-/// What is written down of jobs.
+/// `[audit]`: the audit log.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Audit {
@@ -202,7 +199,7 @@ pub(crate) struct Audit {
     pub(crate) file: Option<PathBuf>,
 }
 
-/// How Dockerfile actions are built.
+/// `[build]`: Dockerfile actions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Build {
@@ -247,7 +244,7 @@ impl FileSettings for Settings {
         let usual = paths.settings(Path::new(FILE));
         let mut loaded: Loaded<Self> = Loaded::read(named.as_deref(), &usual)?;
         paths.place(&mut loaded.settings.store, |key| loaded.lines.contains_key(key));
-        loaded.settings.place = Place::of_process();
+        loaded.settings.store.place = Place::of_process();
         Ok(loaded)
     }
 
@@ -263,14 +260,18 @@ impl FileSettings for Settings {
 }
 
 impl Settings {
-    /// Returns what they say about this machine.
+    /// Returns these settings with another store.
+    pub(crate) fn with_store(&self, store: &Store) -> Self {
+        Settings { store: store.clone(), ..self.clone() }
+    }
+
+    /// Returns the settings that concern this machine.
     pub(crate) fn host(&self) -> Host<'_> {
         Host {
             program: env!("CARGO_BIN_NAME"),
             runtime: &self.runtime,
             store: &self.store,
             registry: &self.registry,
-            place: &self.place,
         }
     }
 }

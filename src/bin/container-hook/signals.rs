@@ -17,10 +17,10 @@ use signal_hook::iterator::exfiltrator::SignalOnly;
 /// The signals that end a step.
 pub(crate) const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 
-/// How long a step may take to end after SIGTERM, for us to be done before SIGKILL comes.
+/// The time for a step to end after SIGTERM, so that cleanup is done before the runner sends SIGKILL.
 const GRACE: Duration = Duration::from_millis(1500);
 
-/// Signals that wait to be taken, instead of ending this process.
+/// Pending signals, which do not end this process.
 pub(crate) struct Pending(SignalDelivery<UnixStream, SignalOnly>);
 
 impl Pending {
@@ -49,8 +49,8 @@ pub(crate) fn on_each(mut act: impl FnMut(i32) + Send + 'static) {
     thread::spawn(move || signals.forever().for_each(&mut act));
 }
 
-/// Sends a process what this one gets, and kills it if it stays after SIGTERM. What it leaves is
-/// cleaned up by whoever waits for it.
+/// Sends a child the signals that this process gets, and kills it if it still runs after SIGTERM. The caller,
+/// which waits for the child, cleans up.
 pub(crate) fn pass_on(pid: u32) {
     let Some(process) = open(pid) else { return };
     on_each(move |signal| {

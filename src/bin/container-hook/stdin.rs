@@ -6,7 +6,7 @@ use std::io::{self, Read as _};
 /// kernel takes a few MiB.
 pub(crate) const MAX_BYTES: u64 = 64 << 20;
 
-/// Why there is no request.
+/// The request cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StdinError {
     #[error("cannot read the request from standard input")]

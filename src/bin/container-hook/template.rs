@@ -14,7 +14,6 @@ use oci_hooks::sys::fs::read_bounded;
 
 use crate::environment::TEMPLATE_VARIABLE;
 use crate::error::Error;
-use crate::pods;
 use crate::stdin;
 
 /// The request that there is a pod for if none is given.
@@ -90,7 +89,7 @@ enum TemplateCommand {
     },
 }
 
-/// What a pod is for.
+/// The purpose of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Kind {
     /// A job with its services
@@ -108,8 +107,14 @@ pub(crate) fn run(args: &TemplateArgs, context: &mut Context) -> Result<Exit, Er
         return Err(Error::NoComments);
     }
     if args.kubernetes {
-        let request = Request::parse(&request(args)?)?;
-        return pods::template(&request, args.template.clone().or_else(named), context);
+        #[cfg(not(feature = "kubernetes"))]
+        return Err(crate::job_backend::NoKubernetes.into());
+        #[cfg(feature = "kubernetes")]
+        return crate::pods::template(
+            &Request::parse(&request(args)?)?,
+            args.template.clone().or_else(named),
+            context,
+        );
     }
     let template = match args.template.clone().or_else(named) {
         Some(path) => Template::read(&path)?,
@@ -132,7 +137,7 @@ fn lint(file: &Path, context: &mut Context) -> Result<Exit, Error> {
     let example = Request::parse(EXAMPLE.as_bytes())?;
     let (job, _) = pod_of(&example)?;
     let merged = merge(&template, job, Kind::Job)?;
-    // Whether there is such a service is up to the job.
+    // Only the job decides whether there is such a service.
     let is_of_all_jobs = |note: &&Note| !matches!(note.remark, Remark::NoContainer { .. });
     let notes: Vec<_> = merged.notes.iter().filter(is_of_all_jobs).collect();
     for note in &notes {

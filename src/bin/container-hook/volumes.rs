@@ -12,8 +12,8 @@ use oci_hooks::program::exit::Exit;
 use oci_hooks::program::table::{self, ago};
 use oci_hooks::sys::quantity::{Age, counted, human};
 
-use crate::door;
 use crate::error::Error;
+use crate::jobs;
 use crate::names;
 use crate::settings::Settings;
 
@@ -63,7 +63,7 @@ enum VolumesCommand {
 
 pub(crate) fn run(args: &VolumesArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings::<Settings>()?.settings;
-    let (volumes, problems) = door::volumes(&settings)?;
+    let (volumes, problems) = jobs::volumes(&settings.store)?;
     for problem in &problems {
         context.note(problem);
     }
@@ -82,14 +82,14 @@ pub(crate) fn run(args: &VolumesArgs, context: &mut Context) -> Result<Exit, Err
                 let unused = Timestamp::now().duration_since(volume.used);
                 unused.unsigned_abs() >= age && !unused.is_negative() || age.is_zero()
             };
-            let owners = door::owners_of_volumes(&settings)?.into_iter().collect();
+            let owners = jobs::owners_of_volumes(&settings.store)?.into_iter().collect();
             remove(&settings, &owners, is_old, context)?;
             Ok(Exit::Done)
         }
     }
 }
 
-/// What tells a volume from all others of the store: its owner and its name.
+/// Identifies a volume in the store: its owner and its name.
 type Key = (String, String);
 
 fn key(volume: &RunnerVolume) -> Key {
@@ -127,7 +127,7 @@ fn remove(
 ) -> Result<Vec<String>, Error> {
     let (mut removed, mut in_use, mut problems) = (Vec::new(), Vec::new(), Vec::new());
     let result = owners.iter().try_for_each(|owner| {
-        let all = door::remove_volumes(settings, owner, &is_selected)?;
+        let all = jobs::remove_volumes(&settings.store, owner, &is_selected)?;
         removed.extend(all.removed);
         in_use.extend(all.in_use);
         problems.extend(all.problems);
@@ -190,7 +190,7 @@ fn choice(volume: &RunnerVolume) -> String {
     }
 }
 
-/// Returns whose a volume is: the runner's name, or its id if nobody recorded the name.
+/// Returns the name of a volume's runner, or the runner's id if no name is recorded.
 fn runner(volume: &RunnerVolume) -> String {
     volume.runner.clone().unwrap_or_else(|| short(&volume.owner))
 }

@@ -1,6 +1,6 @@
 //! A call of GARM: variables and standard input in, one JSON value or nothing out.
 //!
-//! What is written to standard error ends up where users of GARM see it, as the fault of an instance.
+//! GARM shows what is written to standard error to its users, as the fault of an instance.
 
 use std::env;
 use std::error::Error;
@@ -14,19 +14,19 @@ use oci_hooks::garm::{
 use oci_hooks::image::Silent;
 use oci_hooks::program::context::OutputError;
 use oci_hooks::program::host::HostError;
+use oci_hooks::program::rootless::{Entered, RootlessError};
 use oci_hooks::program::settings_file::SettingsError;
 use oci_hooks::sys::error::chain;
-use oci_hooks::sys::privilege::Privilege;
 use serde::Serialize;
 
-use crate::door::{DoorError, Passage, Rooms};
+use crate::backend::{Backend, RootlessInstances};
 use crate::settings::Settings;
 use crate::{settings, supervise};
 
-/// More of a message is for nobody: GARM keeps it in its database.
+/// The longest message: GARM stores it in its database.
 const MAX_MESSAGE_CHARS: usize = 4000;
 
-/// Why a call was not carried out.
+/// A call was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error(transparent)]
@@ -40,7 +40,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Provider(#[from] ProviderError),
     #[error(transparent)]
-    Door(#[from] DoorError),
+    Rootless(#[from] RootlessError),
     #[error(transparent)]
     Output(#[from] OutputError),
 }
@@ -58,10 +58,10 @@ impl Failure {
 pub(crate) fn of_environment() -> ExitCode {
     let mut stdin = Vec::new();
     let mut input = io::stdin();
-    // A person who sets variables by hand has no document either.
+    // On a terminal there is no document.
     let read = match input.is_terminal() {
         true => Ok(0),
-        // One more than there may be, so that it is found to be too much.
+        // One byte more than the limit, so that a longer document is detected.
         false => input.by_ref().take(MAX_DOCUMENT_BYTES + 1).read_to_end(&mut stdin),
     };
     if let Err(error) = read {
@@ -72,10 +72,7 @@ pub(crate) fn of_environment() -> ExitCode {
         Ok(call) => call,
         Err(error) => return end(Err(error.into())),
     };
-    if is_about_instances(&call.command) && !Privilege::is_root_of_host() {
-        return carry_out_as_user(&call, variable).unwrap_or_else(|error| end(Err(error)));
-    }
-    end(carry_out(&call, variable))
+    carry_out(&call, variable).unwrap_or_else(|error| end(Err(error)))
 }
 
 /// Reports to GARM that nothing could be done.
@@ -95,50 +92,42 @@ fn say(error: &(dyn Error + 'static)) {
     let text = chain(error);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let line: String = words.chars().filter(|c| !c.is_control()).take(MAX_MESSAGE_CHARS).collect();
-    // If standard error is gone there is nobody to tell.
+    // Without standard error the error cannot be reported.
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-/// Returns whether a command is about instances, which belong to root or to one user.
-fn is_about_instances(command: &Command) -> bool {
-    !matches!(
-        command,
-        Command::GetVersion
-            | Command::GetSupportedInterfaceVersions
-            | Command::GetConfigJsonSchema
-            | Command::GetExtraSpecsJsonSchema
-    )
-}
-
-fn carry_out(call: &Call, variable: impl Fn(&str) -> Option<String>) -> Result<(), Failure> {
+fn carry_out(call: &Call, variable: impl Fn(&str) -> Option<String>) -> Result<ExitCode, Failure> {
     match &call.command {
-        // A version is no JSON: so says GARM's own library.
-        Command::GetVersion => return write(concat!("v", env!("CARGO_PKG_VERSION"))),
-        Command::GetSupportedInterfaceVersions => return answer(&INTERFACE_VERSIONS),
-        Command::GetConfigJsonSchema => return write(schema::CONFIG.trim_end()),
-        Command::GetExtraSpecsJsonSchema => return write(schema::EXTRA_SPECS.trim_end()),
+        // As in GARM's own library, a version is not JSON.
+        Command::GetVersion => return Ok(end(write(concat!("v", env!("CARGO_PKG_VERSION"))))),
+        Command::GetSupportedInterfaceVersions => return Ok(end(answer(&INTERFACE_VERSIONS))),
+        Command::GetConfigJsonSchema => return Ok(end(write(schema::CONFIG.trim_end()))),
+        Command::GetExtraSpecsJsonSchema => return Ok(end(write(schema::EXTRA_SPECS.trim_end()))),
         _ => {}
     }
-    carry_out_with(call, &settings::read(call.config_file.as_deref())?.settings, variable)
+    let settings = settings::read(call.config_file.as_deref())?.settings;
+    if let Command::ValidatePoolInfo { image, flavor, extra_specs } = &call.command {
+        return Ok(end(validate(&settings.garm()?, image, flavor, extra_specs.clone())));
+    }
+    match Backend::of(settings) {
+        Backend::Root(settings) => Ok(end(carry_out_with(call, &settings, variable))),
+        Backend::User(instances) => carry_out_as_user(call, &instances, variable),
+    }
 }
 
-/// Carries out a call about instances of an ordinary user: in the holder of one where that is needed.
+/// Carries out a call about instances of an ordinary user, in the namespaces of one where that is needed.
 fn carry_out_as_user(
     call: &Call,
+    instances: &RootlessInstances,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<ExitCode, Failure> {
-    let settings = settings::read(call.config_file.as_deref())?.settings;
-    if matches!(call.command, Command::ValidatePoolInfo { .. }) {
-        return Ok(end(carry_out_with(call, &settings, variable)));
-    }
-    let rooms = Rooms::new(settings).map_err(DoorError::from)?;
-    let (controller, lookup) = (&call.controller_id, rooms.lookup(&call.controller_id));
+    let (controller, lookup) = (&call.controller_id, instances.lookup(&call.controller_id));
     let name = match &call.command {
         Command::CreateInstance(bootstrap) => &bootstrap.name,
         Command::StopInstance { id } => {
             lookup.get(id)?;
-            if !rooms.has_holder(controller, id) {
-                // All of it has ended.
+            if !instances.has_holder(controller, id) {
+                // All its processes have ended.
                 return Ok(Exit::Done.code().into());
             }
             id
@@ -149,9 +138,11 @@ fn carry_out_as_user(
         }
         command => return Ok(end(look(command, &lookup))),
     };
-    Ok(match rooms.enter(controller, name)? {
-        Passage::Inside(settings) => end(carry_out_with(call, &settings, variable)),
-        Passage::Ended(exit) => exit.into(),
+    Ok(match instances.enter(controller, name)? {
+        Entered::Inside(store) => {
+            end(carry_out_with(call, &instances.settings().with_store(&store), variable))
+        }
+        Entered::Ended(exit) => exit.into(),
     })
 }
 
@@ -161,9 +152,6 @@ fn carry_out_with(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<(), Failure> {
     let garm = settings.garm()?;
-    if let Command::ValidatePoolInfo { image, flavor, extra_specs } = &call.command {
-        return validate(&garm, image, flavor, extra_specs.clone());
-    }
     let host = settings.host();
     let engine = match call.command {
         Command::CreateInstance(_) => host.engine()?,

@@ -11,8 +11,8 @@ use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::settings_file::Loaded;
 use oci_hooks::sys::error::chain;
-use oci_hooks::sys::privilege::Privilege;
 
+use crate::backend::Backend;
 use crate::error::Error;
 use crate::settings::Settings;
 
@@ -24,11 +24,15 @@ pub(crate) struct DoctorArgs {}
 
 pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
     let loaded = context.settings::<Settings>()?;
-    if !Privilege::is_root_of_host() {
-        return user::run(loaded, context);
+    match Backend::of(loaded.settings.clone()) {
+        Backend::Root(_) => run_as_root(&loaded, context),
+        Backend::User(_) => user::run(loaded, context),
     }
+}
+
+fn run_as_root(loaded: &Loaded<Settings>, context: &mut Context) -> Result<Exit, Error> {
     let settings = &loaded.settings;
-    let mut checks = vec![Check::ok("user", "root"), settings_file(&loaded)];
+    let mut checks = vec![Check::ok("user", "root"), settings_file(loaded)];
     checks.push(host::kernel(Some(owners::IDMAPPED_OVERLAY)));
     checks.extend([host::cgroups(), host::cgroup_controllers()]);
     checks.extend(runtimes::checks(settings.host()));

@@ -1,4 +1,4 @@
-//! What can go wrong in a command for people, and how it is told.
+//! The errors of commands for admins, with hints.
 
 use std::path::PathBuf;
 
@@ -8,13 +8,12 @@ use oci_hooks::image::{PullError, ReferenceError, StoreError};
 use oci_hooks::program::context::OutputError;
 use oci_hooks::program::exit::Failure;
 use oci_hooks::program::host::HostError;
+use oci_hooks::program::rootless::RootlessError;
 use oci_hooks::program::settings_file::SettingsError;
 use oci_hooks::sys::fs::PathError;
 use oci_hooks::sys::privilege::PrivilegeError;
 
-use crate::door::DoorError;
-
-/// Why a command could not do its work.
+/// A command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]
@@ -36,7 +35,7 @@ pub(crate) enum Error {
     #[error(transparent)]
     Supervisor(#[from] SupervisorError),
     #[error(transparent)]
-    Door(#[from] DoorError),
+    Rootless(#[from] RootlessError),
     #[error(transparent)]
     Privilege(#[from] PrivilegeError),
     #[error("unknown image {name:?}: not an alias in the settings and not a valid reference")]

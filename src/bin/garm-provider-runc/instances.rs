@@ -6,7 +6,7 @@ use clap::Args;
 use clap_complete::engine::CompletionCandidate;
 use jiff::Timestamp;
 use oci_hooks::garm::record::{Files, InstanceRecord, Records, controllers};
-use oci_hooks::garm::{ProviderError, Site, Sites as _, Status, instance};
+use oci_hooks::garm::{ProviderError, Site, Status, instance};
 use oci_hooks::program::completions::candidates;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
@@ -16,8 +16,8 @@ use oci_hooks::sys::error::chain;
 use oci_hooks::sys::quantity::counted;
 use serde::Serialize;
 
+use crate::backend::Backend;
 use crate::error::Error;
-use crate::home::Home;
 use crate::settings::Settings;
 
 /// List the instances of all pools
@@ -77,20 +77,22 @@ impl InstanceEntry {
 }
 
 pub(crate) fn run(_: &InstancesArgs, context: &mut Context) -> Result<Exit, Error> {
-    let home = Home::open(context.settings::<Settings>()?.settings)?;
     let mut instances = Vec::new();
-    for records in controllers(home.run())? {
-        let found = records.read_all()?;
-        for (_, error) in &found.unreadable {
-            context.note(&chain(error));
-        }
-        for record in found.known {
-            if let Some(files) = records.files(&record.name) {
-                let site = home.site(records.controller(), &record.name)?;
-                instances.push(InstanceEntry::new(&site, &files, record)?);
+    Backend::of(context.settings::<Settings>()?.settings).with_sites(|run, sites| {
+        for records in controllers(run)? {
+            let found = records.read_all()?;
+            for (_, error) in &found.unreadable {
+                context.note(&chain(error));
+            }
+            for record in found.known {
+                if let Some(files) = records.files(&record.name) {
+                    let site = sites.site(records.controller(), &record.name)?;
+                    instances.push(InstanceEntry::new(&site, &files, record)?);
+                }
             }
         }
-    }
+        Ok::<_, Error>(())
+    })?;
     instances.sort_by_key(|instance| instance.created);
     if context.is_json() {
         context.json(&instances)?;

@@ -9,17 +9,17 @@ use clap_complete::ArgValueCandidates;
 use oci_hooks::container::{LogReader, last_lines};
 use oci_hooks::garm::logs::last;
 use oci_hooks::garm::record::controllers;
-use oci_hooks::garm::{Sites as _, Status, instance};
+use oci_hooks::garm::{Sites, Status, instance};
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::lines;
 
+use crate::backend::Backend;
 use crate::error::Error;
-use crate::home::Home;
 use crate::instances;
 use crate::settings::Settings;
 
-/// How often a followed log is read.
+/// The interval at which a followed log is read.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Show the log of an instance: its boot and the output of its runner
@@ -55,8 +55,9 @@ pub(crate) fn run(args: &LogsArgs, context: &mut Context) -> Result<Exit, Error>
         return Err(Error::EndlessJson);
     }
     if args.follow {
-        follow(args, &path, count, &Home::open(settings)?, context)?;
-        return Ok(Exit::Done);
+        return Backend::of(settings).with_sites(|run, sites| {
+            follow(args, &path, count, (run, sites), context).map(|()| Exit::Done)
+        });
     }
     let lines = last_lines(&path, count)?;
     if context.is_json() {
@@ -67,20 +68,20 @@ pub(crate) fn run(args: &LogsArgs, context: &mut Context) -> Result<Exit, Error>
     Ok(Exit::Done)
 }
 
-/// Shows what is there and what comes, until nobody writes any more.
+/// Prints a log and what is appended, until the instance ends.
 fn follow(
     args: &LogsArgs,
     path: &Path,
     count: usize,
-    home: &Home,
+    instances: (&Path, &dyn Sites),
     context: &mut Context,
 ) -> Result<(), Error> {
     let mut reader = LogReader::open(path)?;
     let lines = reader.lines()?;
     lines::write(&lines[lines.len().saturating_sub(count)..], args.timestamps, context)?;
     loop {
-        // Asked first: what comes before it is over must not be missed.
-        let is_over = !is_written(args, path, home)?;
+        // Checked first, so that the last lines are not missed.
+        let is_over = !is_written(args, path, instances)?;
         lines::write(&reader.lines()?, args.timestamps, context)?;
         context.flush()?;
         if is_over {
@@ -91,12 +92,16 @@ fn follow(
 }
 
 /// Returns whether the instance that writes this log is still running.
-fn is_written(args: &LogsArgs, path: &Path, home: &Home) -> Result<bool, Error> {
-    for records in controllers(home.run())? {
+fn is_written(
+    args: &LogsArgs,
+    path: &Path,
+    (run, sites): (&Path, &dyn Sites),
+) -> Result<bool, Error> {
+    for records in controllers(run)? {
         let Some(files) = records.files(&args.name) else { continue };
         let Some(record) = files.record()? else { continue };
         if record.log == path {
-            let site = home.site(records.controller(), &args.name)?;
+            let site = sites.site(records.controller(), &args.name)?;
             return Ok(instance(&site, &files, record)?.status == Status::Running);
         }
     }

@@ -1,11 +1,10 @@
 //! `garm-provider-runc`: GARM runs its runners as OCI containers. See `garm-provider-runc --help`.
 
+mod backend;
 mod call;
 mod cli;
 mod doctor;
-mod door;
 mod error;
-mod home;
 mod instances;
 mod logs;
 #[cfg(test)]
@@ -32,9 +31,9 @@ use settings::Settings;
 fn main() -> ExitCode {
     completions::complete(Cli::command);
     users::use_files_and_dns();
-    // GARM waits for everyone who has its pipes; what it starts us with besides is for nobody.
+    // GARM waits until its pipes are closed; no child needs the descriptors that this process inherits.
     let kept = spawn::keep_descriptors();
-    // GARM passes no arguments, and people no command of GARM's.
+    // GARM passes a variable and no arguments.
     if env::args_os().len() == 1 && env::var_os(COMMAND_VARIABLE).is_some() {
         trace::to_stderr(None);
         return match kept {
@@ -45,7 +44,7 @@ fn main() -> ExitCode {
     let cli: Cli = help::parse();
     let command = match &cli.command {
         None => {
-            // If standard output is gone there is nobody to tell.
+            // Without standard output the error cannot be reported.
             let _ = help::command::<Cli>().print_help();
             return ExitCode::FAILURE;
         }

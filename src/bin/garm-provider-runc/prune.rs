@@ -3,16 +3,14 @@
 use clap::Args;
 use oci_hooks::container::Engine;
 use oci_hooks::garm;
-use oci_hooks::image::PrunePolicy;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
-use oci_hooks::program::set_aside::still_set_aside;
-use oci_hooks::sys::privilege::Privilege;
-use oci_hooks::sys::quantity::{Age, Size, counted, human};
-use oci_hooks::sys::record::NewerRecords;
+use oci_hooks::program::prune::{PruneOptions, still_set_aside};
+use oci_hooks::program::rootless::Entered;
+use oci_hooks::sys::quantity::{Age, counted, human};
 use serde::Serialize;
 
-use crate::door::{self, DoorError, Passage, Rooms};
+use crate::backend::Backend;
 use crate::error::Error;
 use crate::settings::Settings;
 
@@ -27,28 +25,15 @@ Examples:
 GARM deletes its own instances; prune removes those that GARM has given up: ended long ago, or
 interrupted during creation. Running instances and images in use are kept.")]
 pub(crate) struct PruneArgs {
-    /// Remove images unused for this long, e.g. 7d
-    #[arg(long, conflicts_with = "all")]
-    age: Option<Age>,
-
-    /// Remove least recently used images until the store is at most this size, e.g. 20GB
-    #[arg(long, conflicts_with = "all")]
-    size: Option<Size>,
-
-    /// Remove all images that no instance uses
-    #[arg(long)]
-    all: bool,
-
-    /// Also remove records of a newer version of this program, unless in use: after a roll-back
-    #[arg(long)]
-    newer: bool,
+    #[command(flatten)]
+    options: PruneOptions,
 
     /// Remove instances that ended this long ago, and cached runners unused since then
     #[arg(long, value_name = "AGE", default_value = "1d")]
     ended: Age,
 }
 
-/// What was removed, for programs.
+/// The JSON output.
 #[derive(Serialize)]
 struct PruneReport {
     instances: Vec<String>,
@@ -58,7 +43,7 @@ struct PruneReport {
     images: Vec<String>,
     layers: usize,
     freed_bytes: u64,
-    /// What could not be removed.
+    /// Files that could not be removed, and why.
     set_aside: Vec<String>,
     /// Records that cannot be read.
     unreadable: Vec<String>,
@@ -67,48 +52,41 @@ struct PruneReport {
 pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings::<Settings>()?.settings;
     // Instances hold their images.
-    let newer = if args.newer { NewerRecords::Remove } else { NewerRecords::Keep };
-    let pruning = garm::PruneOptions { ended_for: args.ended.0, newer };
-    if Privilege::is_root_of_host() {
-        let engine = settings.host().existing()?;
-        let pruned = garm::prune(&engine, &settings.network(), &settings.garm()?, pruning)?;
-        return ImagePruning { args, settings: &settings, engine: &engine, newer }
-            .run(pruned, context);
-    }
-    let rooms = Rooms::new(settings.clone()).map_err(DoorError::from)?;
-    let swept = garm::sweep(rooms.run(), &rooms, pruning)?;
-    rooms.end_unrecorded()?;
-    match door::store(settings)? {
-        Passage::Inside(settings) => {
-            rooms.remove_forgotten()?;
+    let pruning = garm::PruneOptions { ended_for: args.ended.0, newer: args.options.newer() };
+    let (settings, engine, pruned) = match Backend::of(settings) {
+        Backend::Root(settings) => {
+            let engine = settings.host().existing()?;
+            let pruned = garm::prune(&engine, &settings.network(), &settings.garm()?, pruning)?;
+            (*settings, engine, pruned)
+        }
+        Backend::User(instances) => {
+            let swept = garm::sweep(instances.run(), &*instances, pruning)?;
+            instances.end_unrecorded()?;
+            let settings = match instances.enter_store()? {
+                Entered::Inside(store) => instances.settings().with_store(&store),
+                Entered::Ended(exit) => return Ok(exit),
+            };
+            instances.remove_forgotten()?;
             let engine = settings.host().existing()?;
             let pruned = garm::prune_shared(&engine, &settings.garm()?, swept, pruning)?;
-            ImagePruning { args, settings: &settings, engine: &engine, newer }.run(pruned, context)
+            (settings, engine, pruned)
         }
-        Passage::Ended(exit) => Ok(exit),
-    }
+    };
+    ImagePruning { args, settings: &settings, engine: &engine }.run(pruned, context)
 }
 
-/// What images are removed by, when instances are.
+/// Removes images after instances, and reports both.
 struct ImagePruning<'a> {
     args: &'a PruneArgs,
     settings: &'a Settings,
     engine: &'a Engine,
-    newer: NewerRecords,
 }
 
 impl ImagePruning<'_> {
     /// Removes images that nothing needs, and reports all that was removed.
     fn run(&self, pruned: garm::Pruned, context: &mut Context) -> Result<Exit, Error> {
-        let ImagePruning { args, settings, engine, newer } = *self;
-        let given = args.age.is_some() || args.size.is_some();
-        let (age, size) = match given {
-            true => (args.age, args.size),
-            false if args.all => (None, Some(Size(0))),
-            false => (settings.store.keep_age, settings.store.keep_size),
-        };
-        let mut policy = PrunePolicy::new(age.map(|age| age.0), size.map(|size| size.0));
-        policy.newer = newer;
+        let ImagePruning { args, settings, engine } = *self;
+        let policy = args.options.policy(&settings.store);
         let images = engine.store.prune(&policy)?;
         let result = PruneReport {
             instances: pruned.instances,

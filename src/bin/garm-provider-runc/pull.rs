@@ -1,14 +1,12 @@
 //! `garm-provider-runc pull`.
 
 use clap::Args;
-use oci_hooks::image::{Platform, PullRequest, pull};
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
-use oci_hooks::program::progress::Bar;
-use oci_hooks::program::pulled;
-use oci_hooks::program::sections::Pull;
+use oci_hooks::program::pulled::PullOptions;
+use oci_hooks::program::rootless::Entered;
 
-use crate::door::{self, Passage};
+use crate::backend;
 use crate::error::Error;
 use crate::settings::Settings;
 
@@ -21,19 +19,15 @@ pub(crate) struct PullArgs {
     /// Image, as in a pool: an alias in the settings or a reference
     image: String,
 
-    /// Platform, e.g. linux/arm64, instead of this machine's
-    #[arg(long)]
-    platform: Option<Platform>,
-
-    /// When to ask the registry
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Pull::Always)]
-    policy: Pull,
+    #[command(flatten)]
+    options: PullOptions,
 }
 
 pub(crate) fn run(args: &PullArgs, context: &mut Context) -> Result<Exit, Error> {
-    let settings = match door::store(context.settings::<Settings>()?.settings)? {
-        Passage::Inside(settings) => settings,
-        Passage::Ended(exit) => return Ok(exit),
+    let mut settings = context.settings::<Settings>()?.settings;
+    settings.store = match backend::enter_store(&settings)? {
+        Entered::Inside(store) => *store,
+        Entered::Ended(exit) => return Ok(exit),
     };
     let reference = match settings.images.get(&args.image) {
         Some(image) => image.reference.clone(),
@@ -42,22 +36,7 @@ pub(crate) fn run(args: &PullArgs, context: &mut Context) -> Result<Exit, Error>
             .parse()
             .map_err(|source| Error::Image { name: args.image.clone(), source })?,
     };
-    let host = settings.host();
-    let store = host.store()?;
-    let client = host.registries(|name| settings.proxy(name, std::env::var(name).ok()))?;
-    let progress = Bar::on_stderr();
-    let image = pull(
-        &store,
-        &client,
-        &PullRequest {
-            reference: &reference,
-            platform: &args.platform.clone().unwrap_or_else(Platform::host),
-            credentials: &host.credentials()?,
-            policy: args.policy.into(),
-            progress: &progress,
-        },
-    );
-    progress.finish();
-    pulled::report(&image.map_err(Box::new)?, context)?;
+    let variable = |name: &str| settings.proxy(name, std::env::var(name).ok());
+    args.options.pull::<Error>(&reference, settings.host(), variable, context)?;
     Ok(Exit::Done)
 }

@@ -8,8 +8,8 @@ use oci_hooks::program::exit::Exit;
 use oci_hooks::sys::quantity::counted;
 use serde::Serialize;
 
+use crate::backend::Backend;
 use crate::error::Error;
-use crate::home::Home;
 use crate::instances::{self, shown};
 use crate::settings::Settings;
 
@@ -55,14 +55,14 @@ pub(crate) struct RmArgs {
     dry_run: bool,
 }
 
-/// What became of instances, for programs.
+/// The JSON output.
 #[derive(Serialize)]
 struct RmReport<'a> {
     dry_run: bool,
     removed: Vec<RmEntry<'a>>,
-    /// Those that were meant and stay.
+    /// Selected instances that could not be removed.
     left: Vec<RmEntry<'a>>,
-    /// Names that no instance has.
+    /// Names without an instance.
     unknown: &'a [String],
 }
 
@@ -90,8 +90,8 @@ pub(crate) fn run(args: &RmArgs, context: &mut Context) -> Result<Exit, Error> {
         pool: args.pool.as_deref(),
     };
     let options = RmOptions { force: args.force, dry_run: args.dry_run };
-    let home = Home::open(settings)?;
-    let report = garm::rm(home.run(), &home, &selection, options)?;
+    let report = Backend::of(settings)
+        .with_sites(|run, sites| garm::rm(run, sites, &selection, options).map_err(Error::from))?;
     let exit = match report.left.is_empty() && report.unknown.is_empty() {
         true => Exit::Done,
         false => Exit::Findings,

@@ -14,7 +14,7 @@ use oci_hooks::network::{Interface, NetworkOptions, Subnet};
 use oci_hooks::program::checks::registries::{self, Missing};
 use oci_hooks::program::host::{Host, HostError};
 use oci_hooks::program::paths::Paths;
-use oci_hooks::program::place::Place;
+use oci_hooks::program::rootless::Place;
 use oci_hooks::program::sections::{Hooks, Registry, Runtime, Store, UserNamespace};
 use oci_hooks::program::settings_file::{FileSettings, Loaded, SettingsError};
 use oci_hooks::sys::fs::read_bounded;
@@ -41,7 +41,7 @@ pub(crate) fn read(named: Option<&Path>) -> Result<Loaded<Settings>, SettingsErr
         settings.log.directory = paths.logs.join("garm");
     }
     paths.place(&mut settings.store, |key| lines.contains_key(key));
-    settings.place = Place::of_process();
+    settings.store.place = Place::of_process();
     Ok(loaded)
 }
 
@@ -70,12 +70,9 @@ pub(crate) struct Settings {
     pub(crate) caches: BTreeMap<String, Cache>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) registry: BTreeMap<String, Registry>,
-    /// No setting: what this process found out about itself.
-    #[serde(skip)]
-    pub(crate) place: Place,
 }
 
-/// How networks of instances are made.
+/// `[network]`: the networks of instances.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Network {
@@ -92,7 +89,7 @@ pub(crate) struct Network {
 
 impl Default for Network {
     fn default() -> Self {
-        // Beside those of container-hook, so that nobody wonders whose an address is.
+        // Other blocks than those of container-hook, so that an address tells the program.
         Network {
             pool: "10.214.0.0/15".parse().expect("it is a block"),
             pool6: "fd6f:6369:6d67::/48".parse().expect("it is a block"),
@@ -104,7 +101,7 @@ impl Default for Network {
     }
 }
 
-/// What instances may do, `[security]`.
+/// `[security]`: the privileges of instances.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Security {
@@ -125,21 +122,25 @@ impl FileSettings for Settings {
 }
 
 impl Settings {
-    /// Returns what they say about this machine.
+    /// Returns these settings with another store.
+    pub(crate) fn with_store(&self, store: &Store) -> Self {
+        Settings { store: store.clone(), ..self.clone() }
+    }
+
+    /// Returns the settings that concern this machine.
     pub(crate) fn host(&self) -> Host<'_> {
         Host {
             program: env!("CARGO_BIN_NAME"),
             runtime: &self.runtime,
             store: &self.store,
             registry: &self.registry,
-            place: &self.place,
         }
     }
 
     /// Returns where networks of instances get their addresses from.
     pub(crate) fn network(&self) -> NetworkOptions {
         let mut options = NetworkOptions::new(self.host().run());
-        options.privilege = self.place.privilege;
+        options.privilege = self.store.place.privilege;
         options.pool = self.network.pool;
         options.pool6 = self.network.pool6;
         options.host_access = self.network.host_access;
@@ -148,11 +149,11 @@ impl Settings {
         options
     }
 
-    /// Returns whose the users of instances are.
+    /// Returns the user namespace of instances.
     pub(crate) fn users(&self) -> Users {
         let namespace = self.security.user_namespace;
-        // All instances of an ordinary user are in namespaces of the user's.
-        if !self.place.privilege.has_idmapped_mounts() || namespace.is_private() {
+        // All instances of an ordinary user are in the user's own namespaces.
+        if !self.store.place.privilege.has_idmapped_mounts() || namespace.is_private() {
             Users::Own
         } else if namespace == UserNamespace::Host {
             Users::Host
@@ -163,7 +164,7 @@ impl Settings {
 
     /// Returns what the admin decides on instances.
     pub(crate) fn garm(&self) -> Result<garm::Settings, HostError> {
-        let privilege = self.place.privilege;
+        let privilege = self.store.place.privilege;
         if self.security.user_namespace == UserNamespace::Private
             && !privilege.has_idmapped_mounts()
         {

@@ -8,30 +8,30 @@ use oci_hooks::garm::{SupervisorProgram, supervise};
 use oci_hooks::image::{Store, StoreOptions};
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::monitor::MONITOR;
-use oci_hooks::program::place::Place;
 use oci_hooks::program::programs::this_program;
 use oci_hooks::runtime::Runtime;
 use oci_hooks::sys::fs::PathError;
+use oci_hooks::sys::privilege::Privilege;
 
 use crate::error::Error;
 
 /// Start a runner and stay until it ends; called by this program itself
 ///
 /// It reads no settings: the caller passes the values that it needs. The settings may have changed, and in
-/// the namespaces of an ordinary user's instance nobody can tell whose they are.
+/// the namespaces of an ordinary user's instance their owner cannot be checked.
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub(crate) struct SuperviseArgs {
-    /// Where images are
+    /// Directory of images
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
-    /// Where what is known of images and instances is for this boot
+    /// Directory of records of images and instances for this boot
     #[arg(long, value_name = "DIR")]
     store_run: PathBuf,
-    /// Where the root file system of the container is
+    /// Directory of the container's root file system
     #[arg(long, value_name = "DIR")]
     disk: PathBuf,
-    /// Where what is known of the container is
+    /// Directory of the container's records
     #[arg(long, value_name = "DIR")]
     run: PathBuf,
     /// The controller
@@ -58,7 +58,7 @@ pub(crate) fn program(engine: &Engine) -> Result<SupervisorProgram, PathError> {
 }
 
 pub(crate) fn run(args: &SuperviseArgs) -> Result<Exit, Error> {
-    let privilege = Place::of_process().privilege;
+    let privilege = Privilege::of_process().unwrap_or(Privilege::Single);
     let mut store = StoreOptions::new(&args.store, &args.store_run);
     store.privilege = privilege;
     let engine = Engine {

@@ -28,7 +28,7 @@ const TOO_LITTLE_BYTES: u64 = 1_000_000_000;
 /// Checks the directories of the store, and mounts something in it.
 pub fn checks(host: Host<'_>) -> Vec<Check> {
     let mut checks = directories(host);
-    checks.push(overlay(host.store, host.place.privilege));
+    checks.push(overlay(host.store, host.store.place.privilege));
     let roots = [&host.store.root, &host.store.run];
     checks.extend(roots.into_iter().filter_map(|root| set_aside(root, host.program)));
     checks

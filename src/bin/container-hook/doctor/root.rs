@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use oci_hooks::program::checks::{
-    CONTAINERS, host, network, owners, registries, report, runtimes, storage,
+    CONTAINERS, Check, host, network, owners, registries, report, runtimes, storage,
 };
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
@@ -15,9 +15,15 @@ use crate::error::Error;
 use crate::settings::Settings;
 
 pub(super) fn run(loaded: &Loaded<Settings>, context: &mut Context) -> Result<Exit, Error> {
-    let settings = &loaded.settings;
     let mut checks = vec![runner::user(), runner::settings(loaded)];
-    checks.push(host::kernel(Some(owners::IDMAPPED_OVERLAY)));
+    checks.extend(host_checks(&loaded.settings));
+    checks.extend(runner::checks_for_root(&loaded.settings));
+    Ok(report(&checks, CONTAINERS, context)?)
+}
+
+/// Checks what containers need of the host.
+pub(crate) fn host_checks(settings: &Settings) -> Vec<Check> {
+    let mut checks = vec![host::kernel(Some(owners::IDMAPPED_OVERLAY))];
     checks.extend([host::cgroups(), host::cgroup_controllers()]);
     checks.push(owners::user_namespaces(
         "files of containers in the runner's directories cannot be given to its user without one",
@@ -41,6 +47,5 @@ pub(super) fn run(loaded: &Loaded<Settings>, context: &mut Context) -> Result<Ex
     if settings.network.dns.is_empty() && !settings.network.host_access {
         checks.extend(network::resolver());
     }
-    checks.extend(runner::checks_for_root(settings));
-    Ok(report(&checks, CONTAINERS, context)?)
+    checks
 }

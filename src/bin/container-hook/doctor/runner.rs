@@ -48,7 +48,7 @@ pub(super) fn checks_for_user(settings: &Settings) -> Vec<Check> {
 }
 
 /// Returns the runners of the user who runs this that wait for jobs: the process, and what to call it.
-pub(crate) fn own_listeners() -> Vec<(u32, String)> {
+pub(super) fn own_listeners() -> Vec<(u32, String)> {
     let uid = rustix::process::geteuid().as_raw();
     let own = listeners().into_iter().filter(|listener| listener.uid == uid);
     own.map(|listener| (listener.pid, format!("the runner (process {})", listener.pid))).collect()

@@ -18,7 +18,10 @@ use crate::settings::Settings;
 
 pub(super) fn run(mut loaded: Loaded<Settings>, context: &mut Context) -> Result<Exit, Error> {
     let map = Map::of_process()?;
-    let mut checks = outside(&loaded, &map);
+    let mut checks = vec![runner::user(), runner::settings(&loaded)];
+    checks.extend(host_checks(&loaded.settings, &map));
+    // Inside there are no processes of the host.
+    checks.extend(runner::checks_for_user(&loaded.settings));
     match namespaces::enter(&map) {
         Ok((Side::Outside(attendant), holder)) => {
             let ended = attendant.wait(None, |_| ());
@@ -29,7 +32,7 @@ pub(super) fn run(mut loaded: Loaded<Settings>, context: &mut Context) -> Result
         Ok((Side::Inside(found), holder)) => {
             // The other one ends it.
             mem::forget(holder);
-            loaded.settings.place.privilege = found.privilege;
+            loaded.settings.store.place.privilege = found.privilege;
             checks.push(namespaces::made());
             let settings = &loaded.settings;
             checks.extend(inside::checks(settings.host(), &settings.network.uplink));
@@ -39,11 +42,10 @@ pub(super) fn run(mut loaded: Loaded<Settings>, context: &mut Context) -> Result
     Ok(report(&checks, CONTAINERS, context)?)
 }
 
-/// Looks at what can be seen as this user: inside, the host's files have other owners.
-fn outside(loaded: &Loaded<Settings>, map: &Map) -> Vec<Check> {
-    let settings = &loaded.settings;
+/// Checks what containers need of the host, outside of namespaces: inside, its files have other owners.
+pub(crate) fn host_checks(settings: &Settings, map: &Map) -> Vec<Check> {
     let store = &settings.store;
-    let mut checks = vec![runner::user(), runner::settings(loaded), host::kernel(None)];
+    let mut checks = vec![host::kernel(None)];
     checks.extend(ids::checks(map));
     checks.extend(runtimes::checks(settings.host()));
     checks.extend(storage::directories(settings.host()));
@@ -58,8 +60,6 @@ fn outside(loaded: &Loaded<Settings>, map: &Map) -> Vec<Check> {
     checks.extend(ownership::whole_user(&settings.policy));
     checks.extend(registries::checks(&settings.registry));
     checks.extend(services(settings, matches!(map, Map::Ranges(_))));
-    // Inside there are no processes of the host.
-    checks.extend(runner::checks_for_user(settings));
     checks
 }
 

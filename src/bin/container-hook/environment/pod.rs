@@ -11,7 +11,7 @@ use oci_hooks::container_hook::Log;
 
 use super::EnvironmentError;
 
-/// Where Kubernetes mounts the service account of a pod.
+/// The directory of a pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 pub(crate) const NAME: &str = "ACTIONS_RUNNER_POD_NAME";
@@ -26,7 +26,7 @@ pub(crate) fn variable(name: &str) -> Option<String> {
 }
 
 /// Returns whether this runs in the pod of a runner.
-pub(super) fn is_of_runner() -> bool {
+pub(crate) fn is_of_runner() -> bool {
     variable(NAME).is_some() && Path::new(SERVICE_ACCOUNT).is_dir()
 }
 

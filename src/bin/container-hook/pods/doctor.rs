@@ -24,7 +24,7 @@ use crate::error::Error;
 use crate::settings::{Settings, Work};
 
 const PODS: Outcome = Outcome { good: "jobs will run as pods", bad: "jobs will not run" };
-/// Where runners in pods have their work directory, if nothing else is said.
+/// The default work directory of runners in pods.
 pub(super) const WORK: &str = "/home/runner/_work";
 
 pub(crate) fn run(loaded: &Loaded<Settings>, context: &mut Context) -> Result<Exit, Error> {

@@ -36,7 +36,7 @@ pub(crate) fn run(
         if let (true, Some(time)) = (args.timestamps, line.time) {
             context.write(format!("{time:.3} "))?;
         }
-        // What runs in a container must not be able to change the terminal of whoever looks.
+        // Escape sequences of containers must not reach the terminal.
         match is_terminal {
             true => context.line(visible(line.text.as_bytes()))?,
             false => context.line(&line.text)?,

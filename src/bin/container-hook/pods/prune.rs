@@ -19,7 +19,7 @@ pub(crate) fn run(
         return Err(Error::NoImages { option });
     }
     let cluster = connect(settings)?;
-    let pruned = cluster.run(admin::prune(&cluster, args.all)).map_err(Box::new)?;
+    let pruned = cluster.run(admin::prune(&cluster, args.is_all())).map_err(Box::new)?;
     if context.is_json() {
         context.json(&pruned)?;
         return Ok(Exit::Done);

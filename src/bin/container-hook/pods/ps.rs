@@ -23,7 +23,7 @@ pub(crate) fn run(settings: &Settings, context: &mut Context) -> Result<Exit, Er
 }
 
 fn row(pod: &JobPod) -> [String; 7] {
-    // The names of workflows and branches are whatever somebody wrote there.
+    // Names of workflows and branches come from users: they may have control characters.
     let said = |key: &str| pod.job.get(key).map(|value| visible(value.as_bytes()));
     let job: Vec<_> = ["repository", "workflow", "job"].into_iter().filter_map(said).collect();
     [

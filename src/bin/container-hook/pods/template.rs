@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::settings::Settings;
 use crate::{engine, kubernetes};
 
-/// The image of the runner if nobody says another.
+/// The default image of the runner.
 const RUNNER_IMAGE: &str = "ghcr.io/actions/actions-runner:latest";
 
 /// Says on standard error what there is to say.

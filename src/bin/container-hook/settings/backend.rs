@@ -1,12 +1,12 @@
-//! What carries jobs out, `[backend]` and `[kubernetes]`. They are read by every build of the program, so that
-//! a file means the same to all.
+//! The sections `[backend]` and `[kubernetes]`. Builds without Kubernetes read them too, so that a file is valid
+//! for every build.
 
 use std::path::PathBuf;
 
 use oci_hooks::sys::quantity::{Age, Size};
 use serde::{Deserialize, Serialize};
 
-/// What carries jobs out, `[backend]`.
+/// `[backend]`: what carries jobs out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Backend {
@@ -15,7 +15,7 @@ pub(crate) struct Backend {
     pub(crate) kind: Option<Kind>,
 }
 
-/// Where the containers of jobs run.
+/// A kind of backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
     Kubernetes,
 }
 
-/// How jobs are run in a cluster, `[kubernetes]`.
+/// `[kubernetes]`: jobs in a cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Kubernetes {
@@ -49,7 +49,7 @@ pub(crate) struct Kubernetes {
     pub(crate) build: KubernetesBuild,
 }
 
-/// How files get to the containers of a job.
+/// A way for files to get to the containers of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Work {
@@ -59,7 +59,7 @@ pub(crate) enum Work {
     Copy,
 }
 
-/// What of the workspace comes back after each step.
+/// The part of the workspace that is copied back after each step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Back {
@@ -68,7 +68,7 @@ pub(crate) enum Back {
     Nothing,
 }
 
-/// How Dockerfile actions are built in a cluster, `[kubernetes.build]`.
+/// `[kubernetes.build]`: Dockerfile actions in a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct KubernetesBuild {
@@ -84,13 +84,13 @@ pub(crate) struct KubernetesBuild {
     pub(crate) storage_driver: Option<StorageDriver>,
 }
 
-/// How buildah keeps the layers of images.
+/// Buildah's storage driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum StorageDriver {
-    /// By the kernel, one over the other.
+    /// The kernel's overlayfs.
     Overlay,
-    /// As copies.
+    /// A copy of each layer.
     Vfs,
 }
 

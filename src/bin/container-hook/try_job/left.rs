@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use oci_hooks::container::{ContainerError, read_json_if_there};
 use oci_hooks::container_hook::engine::Job;
 use oci_hooks::program::host::HostError;
+use oci_hooks::program::rootless::RootlessError;
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::identity::Identity;
 
-use crate::door::{self, DoorError};
+use crate::jobs;
 use crate::settings::Settings;
 
 /// How long the kernel may take to be done with what was killed and removed.
@@ -46,13 +47,14 @@ enum ListError {
 
 impl Traces {
     /// Notes what the job of a runner has, before it is cleaned up.
-    pub(super) fn of(settings: &Settings, owner: &str) -> Result<Self, DoorError> {
-        let of_each = door::in_each_job(settings, |inside| {
-            names(inside, owner).map_err(|error| chain(&error))
+    pub(super) fn of(settings: &Settings, owner: &str) -> Result<Self, RootlessError> {
+        let jobs = jobs::of(&settings.store);
+        let of_each = jobs.in_each(|store| {
+            names(&settings.with_store(store), owner).map_err(|error| chain(&error))
         })?;
         let mut names = vec![owner.to_owned()];
         names.extend(of_each.into_iter().flatten());
-        Ok(Traces { names, holder: door::holder(settings, owner) })
+        Ok(Traces { names, holder: jobs.holder(owner) })
     }
 
     /// Returns what is left of the job, once the kernel has had its time.

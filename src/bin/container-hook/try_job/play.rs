@@ -22,10 +22,11 @@ use super::job_log::JobLog;
 use super::left::Traces;
 use super::request::{self, Service};
 use super::runner::Runner;
-use crate::environment::{self, WORKER};
+use crate::environment::WORKER;
 use crate::error::Error;
+use crate::job_backend::JobBackend;
 use crate::names;
-use crate::settings::{Kind, Settings};
+use crate::settings::Settings;
 use crate::signals::Pending;
 
 /// More than any answer of ours has.
@@ -110,8 +111,10 @@ struct TryReport {
 
 pub(crate) fn run(args: &TryArgs, context: &mut Context) -> Result<Exit, Error> {
     let loaded = context.settings::<Settings>()?;
-    if environment::backend(&loaded.settings) == Kind::Kubernetes {
-        return Err(TryError::Cluster.into());
+    match JobBackend::of(&loaded.settings)? {
+        JobBackend::Root | JobBackend::User => {}
+        #[cfg(feature = "kubernetes")]
+        JobBackend::Cluster => return Err(TryError::Cluster.into()),
     }
     // By that name its calls find the process whose end is the end of the job.
     rustix::thread::set_name(WORKER).map_err(TryError::Name)?;

@@ -29,7 +29,7 @@ pub(super) fn run(mut loaded: Loaded<Settings>, context: &mut Context) -> Result
         Ok((Side::Inside(found), holder)) => {
             // The other one ends it.
             mem::forget(holder);
-            loaded.settings.place.privilege = found.privilege;
+            loaded.settings.store.place.privilege = found.privilege;
             checks.push(namespaces::made());
             let settings = &loaded.settings;
             checks.extend(inside::checks(settings.host(), &settings.network.uplink));

@@ -9,8 +9,8 @@
 //! ROOT/KIND/OWNER/             root file systems and volumes of its containers
 //! ```
 //!
-//! A record that was damaged, or is of a newer version, is in nobody's way: the lock says which process the holder
-//! is. It is also what a record has to agree with, so that none has another process killed.
+//! A damaged record, or one of a newer version, blocks no call: the lock names the process of the holder. A record
+//! has to agree with it, so that a wrong record cannot have another process killed.
 
 use std::fs;
 use std::io;
@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::paths::{self, PrivateError};
-use super::place::Place;
-use super::sections::Store;
+use super::super::paths::{self, PrivateError};
+use super::super::sections::Store;
+use super::{Owner, Place};
 use crate::container::{ContainerError, read_json_if_there, write_record};
 use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::identity::Identity;
@@ -31,7 +31,7 @@ use crate::sys::privilege::{
 };
 use crate::sys::removal::remove_tree;
 
-/// Why there is no holder.
+/// A holder cannot be found, made or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum HolderError {
     #[error(transparent)]
@@ -55,18 +55,18 @@ pub enum HolderError {
     Unclear { owner: String, pid: u32, source: Box<HolderError> },
 }
 
-/// What is known of a holder, from before it is made.
+/// The record of a holder, written before the holder is made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HolderRecord {
-    /// Whose containers are in it: a runner's, or an instance.
+    /// The id of the owner.
     pub owner: String,
-    /// What people call the owner.
+    /// The name of the owner.
     pub name: String,
     /// The process on whose behalf there is a job; it is over when that has ended.
     pub worker: Option<Identity>,
     /// The holder; none until it is ready.
     pub process: Option<Identity>,
-    /// How many user and group ids it has.
+    /// The numbers of user and group ids that it has.
     pub ids: (u32, u32),
     pub cgroup: Option<PathBuf>,
 }
@@ -86,12 +86,12 @@ impl HolderRecord {
     }
 }
 
-/// What is found of an owner's holder.
+/// The holder of an owner, as it is found.
 #[derive(Debug)]
 pub struct Found {
     /// The holder, if it runs.
     pub holder: Option<Holder>,
-    /// What was recorded when it was made, or why that cannot be read or believed.
+    /// Its record, or why the record cannot be read or trusted.
     pub record: Result<HolderRecord, HolderError>,
 }
 
@@ -118,24 +118,21 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// Returns those of a kind, such as `jobs`, whose images are in a store; makes its directories, for the
-    /// user alone.
-    pub fn new(store: &Store, kind: &str) -> Result<Self, HolderError> {
-        paths::make_private(&store.run)?;
-        let holders = Holders::existing(store, kind);
-        make_private(&holders.run)?;
-        make_private(&holders.disk)?;
-        Ok(holders)
-    }
-
-    /// Returns those of a kind whose images are in a store, of which there need be none.
-    pub fn existing(store: &Store, kind: &str) -> Self {
+    /// Returns the holders of a kind whose images are in a store.
+    pub(super) fn new(store: &Store, kind: &str) -> Self {
         let below = |dir: &Path| dir.join(kind);
         Holders { store: store.root.clone(), run: below(&store.run), disk: below(&store.root) }
     }
 
+    /// Makes the directories of holders, for the user alone.
+    pub(super) fn make_directories(&self, store: &Store) -> Result<(), HolderError> {
+        paths::make_private(&store.run)?;
+        make_private(&self.run)?;
+        Ok(make_private(&self.disk)?)
+    }
+
     /// Waits until no other call finds, makes or ends the holder of an owner.
-    pub fn lock(&self, owner: &str) -> Result<FileLock, HolderError> {
+    pub(super) fn lock(&self, owner: &str) -> Result<FileLock, HolderError> {
         Ok(FileLock::passing(&self.lock_file(owner), LONG)?)
     }
 
@@ -171,7 +168,7 @@ impl Holders {
     }
 
     /// Returns what is found of each owner's holder.
-    pub fn all(&self) -> Result<Vec<(String, Found)>, HolderError> {
+    pub(super) fn all(&self) -> Result<Vec<(String, Found)>, HolderError> {
         let owners = self.owners()?.into_iter();
         Ok(owners.filter_map(|owner| self.find(&owner).map(|found| (owner, found))).collect())
     }
@@ -182,7 +179,7 @@ impl Holders {
     }
 
     /// Returns the owners who have a holder or what one left, on the disk too.
-    pub fn owners(&self) -> Result<Vec<String>, HolderError> {
+    pub(super) fn owners(&self) -> Result<Vec<String>, HolderError> {
         let mut owners = Vec::new();
         for dir in [&self.run, &self.disk] {
             let entries = match fs::read_dir(dir) {
@@ -198,12 +195,8 @@ impl Holders {
     }
 
     /// Makes the holder of an owner, whose lock is held; what is recorded of an earlier one is forgotten.
-    pub fn make(
-        &self,
-        owner: &str,
-        name: &str,
-        worker: Option<Identity>,
-    ) -> Result<Holder, HolderError> {
+    fn make(&self, owner: Owner<'_>) -> Result<Holder, HolderError> {
+        let Owner { id: owner, name, worker } = owner;
         make_private(&self.run.join(owner).join("run"))?;
         make_private(&self.disk.join(owner))?;
         // Whatever else was put there.
@@ -227,7 +220,7 @@ impl Holders {
     }
 
     /// Goes on inside of a holder. None if it has ended, or is about to: then it is waited for.
-    pub fn enter(&self, holder: &Holder) -> Result<Option<Side>, HolderError> {
+    pub(super) fn enter(&self, holder: &Holder) -> Result<Option<Side>, HolderError> {
         let pid = holder.process.pid;
         match holder.enter() {
             Err(PrivilegeError::Ended { .. }) => {
@@ -240,24 +233,22 @@ impl Holders {
 
     /// Goes on inside of the holder of an owner, whose lock is held: of the one that was found, if it runs, or of
     /// a new one.
-    pub fn enter_or_make(
+    pub(super) fn enter_or_make(
         &self,
         found: Option<&Found>,
-        owner: &str,
-        name: &str,
-        worker: Option<Identity>,
+        owner: Owner<'_>,
     ) -> Result<Side, HolderError> {
         if let Some(holder) = found.and_then(|found| found.holder.as_ref())
             && let Some(side) = self.enter(holder)?
         {
             return Ok(side);
         }
-        Ok(self.make(owner, name, worker)?.enter()?)
+        Ok(self.make(owner)?.enter()?)
     }
 
     /// Forgets an owner, whose lock is held and whose holder has ended. The lock goes with it. This process must
     /// have no other thread.
-    pub fn forget(&self, owner: &str, lock: FileLock) -> Result<(), HolderError> {
+    pub(super) fn forget(&self, owner: &str, lock: FileLock) -> Result<(), HolderError> {
         // Named volumes stay for the runner's next job.
         if !self.has_volumes(owner) {
             remove_owned(&self.disk.join(owner))?;
@@ -267,8 +258,7 @@ impl Holders {
         Ok(lock.remove(&self.lock_file(owner))?)
     }
 
-    /// Removes the disks of owners of whom nothing is recorded, as after a boot. To be called where their
-    /// files have their owners.
+    /// Removes the disks of owners without a record, as after a boot. Files need to have their owners here.
     pub fn remove_forgotten(&self) -> Result<(), HolderError> {
         for owner in self.owners()? {
             // It is made before the one on the disk.
@@ -280,7 +270,7 @@ impl Holders {
     }
 
     /// Returns whether an owner has named volumes.
-    pub fn has_volumes(&self, owner: &str) -> bool {
+    pub(super) fn has_volumes(&self, owner: &str) -> bool {
         let volumes = self.disk.join(owner).join("volumes");
         fs::read_dir(volumes).is_ok_and(|mut all| all.next().is_some())
     }
@@ -300,7 +290,7 @@ impl Holders {
     }
 
     /// Returns the place of a process that went on inside of an owner's holder, and the store's directory.
-    pub fn place(&self, owner: &str, inside: Inside) -> Place {
+    pub(super) fn place(&self, owner: &str, inside: Inside) -> Place {
         Place {
             privilege: inside.privilege,
             has_cgroup: inside.has_cgroup,
@@ -319,7 +309,7 @@ impl Holders {
 
     /// Returns where images are for a process that may do this: layers that were unpacked without owners are
     /// of no use to others.
-    pub fn store_root(&self, privilege: Privilege) -> PathBuf {
+    pub(super) fn store_root(&self, privilege: Privilege) -> PathBuf {
         match privilege {
             Privilege::Single => self.store.join("single"),
             Privilege::Root | Privilege::Mapped(_) => self.store.clone(),
@@ -329,7 +319,7 @@ impl Holders {
 
 /// Goes on as user 0 of a user namespace in which the store's files have their owners, in the host's
 /// network, as long as a command takes.
-pub fn enter_store(store: &Store) -> Result<Side, HolderError> {
+pub(super) fn enter_store(store: &Store) -> Result<Side, HolderError> {
     paths::make_private(&store.run)?;
     make_private(&store.root)?;
     Ok(enter_new(&Map::of_process()?)?)

@@ -75,9 +75,8 @@ fn features(source: &Source) -> Vec<Finding> {
             let is_target = before.ends_with("target_");
             // What a program without a feature leaves unused.
             let is_of_program = before.trim_end().ends_with("#![cfg_attr(\n    not(");
-            // A backend that a program without Kubernetes lacks.
-            let is_backend = source.path.to_string_lossy().contains("src/bin/container-hook/")
-                && source.code[*at..].starts_with("feature = \"kubernetes\"");
+            // The only feature of this program adds a backend, which is a variant.
+            let is_backend = source.path.to_string_lossy().contains("src/bin/container-hook/");
             let is_on_declared = before[attribute..].starts_with("#[cfg(") && is_declared;
             !(is_target || is_backend || is_list && (is_on_declared || is_of_program))
         })

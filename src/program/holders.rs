@@ -15,6 +15,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +25,7 @@ use super::sections::Store;
 use crate::container::{ContainerError, read_json_if_there, write_record};
 use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::identity::Identity;
-use crate::sys::lock::{FileLock, LONG};
+use crate::sys::lock::FileLock;
 use crate::sys::privilege::cgroup::Delegated;
 use crate::sys::privilege::{
     Holder, Ids, Inside, Map, Privilege, PrivilegeError, Side, enter_new, exit_at_once, make_lock,
@@ -134,9 +135,9 @@ impl Holders {
         Holders { store: store.root.clone(), run: below(&store.run), disk: below(&store.root) }
     }
 
-    /// Waits until no other call finds, makes or ends the holder of an owner.
-    pub fn lock(&self, owner: &str) -> Result<FileLock, HolderError> {
-        Ok(FileLock::passing(&self.lock_file(owner), LONG)?)
+    /// Waits so long until no other call finds, makes or ends the holder of an owner.
+    pub fn lock(&self, owner: &str, within: Duration) -> Result<FileLock, HolderError> {
+        Ok(FileLock::passing(&self.lock_file(owner), within)?)
     }
 
     fn lock_file(&self, owner: &str) -> PathBuf {

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, Seek as _};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use oci_hooks::container::StepSignals as _;
 use oci_hooks::container_hook::engine::{
@@ -12,8 +13,9 @@ use oci_hooks::container_hook::engine::{
 use oci_hooks::container_hook::request::{Command, Request};
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::holders::{Found, HolderError, HolderRecord, Holders, enter_store};
-use oci_hooks::sys::error::chain;
+use oci_hooks::sys::error::{chain, has_timed_out};
 use oci_hooks::sys::identity::Identity;
+use oci_hooks::sys::lock::{LONG, PASSING_BY};
 use oci_hooks::sys::privilege::{
     Attendant, Inside, Map, Privilege, Side, enter_new, exit_at_once, missing_in_container,
 };
@@ -83,7 +85,7 @@ pub(crate) fn job(
     }
     let mut anew = is_new;
     loop {
-        let lock = holders.lock(&owner)?;
+        let lock = holders.lock(&owner, LONG)?;
         let mut found = holders.find(&owner);
         if anew && let Some(found) = found.take() {
             found.end()?;
@@ -106,7 +108,7 @@ pub(crate) fn job(
             anew = true;
             continue;
         }
-        end_if_over(&holders, &owner)?;
+        end_if_over(&holders, &owner, LONG)?;
         return Ok(Passage::Ended(ended));
     }
 }
@@ -174,7 +176,14 @@ pub(crate) fn remove_abandoned_jobs(
     let holders = Holders::new(&settings.store, JOBS)?;
     let mut all = Abandoned::default();
     for owner in holders.owners()? {
-        let lock = holders.lock(&owner)?;
+        let lock = match holders.lock(&owner, PASSING_BY) {
+            // A call of the runner is at work, or stopped.
+            Err(error) if has_timed_out(&error) => {
+                all.unreadable.push(chain(&error));
+                continue;
+            }
+            lock => lock?,
+        };
         let found = match holders.find(&owner) {
             None => None,
             Some(found) => match over(&owner, found, newer) {
@@ -191,7 +200,7 @@ pub(crate) fn remove_abandoned_jobs(
         drop(lock);
         all.removed += removed;
         all.unreadable.extend(unreadable);
-        end_if_over(&holders, &owner)?;
+        end_if_over(&holders, &owner, PASSING_BY)?;
     }
     Ok(all)
 }
@@ -230,7 +239,11 @@ fn remove_predecessors(
     let is_predecessor =
         |record: &HolderRecord| record.name == name && record.owner != owner && record.is_over();
     for HolderRecord { owner, .. } in holders.records()?.into_iter().filter(is_predecessor) {
-        let lock = holders.lock(&owner)?;
+        let lock = match holders.lock(&owner, PASSING_BY) {
+            // A call that is stopped, or at work on the same: then it is for `prune` to remove.
+            Err(error) if has_timed_out(&error) => continue,
+            lock => lock?,
+        };
         // It may have another job meanwhile.
         let found = holders.find(&owner);
         let Some(found) = found.filter(|it| it.record.as_ref().is_ok_and(is_predecessor)) else {
@@ -238,7 +251,7 @@ fn remove_predecessors(
         };
         remove_job(settings, holders, &owner, Some(&found), NewerRecords::Keep)?;
         drop(lock);
-        end_if_over(holders, &owner)?;
+        end_if_over(holders, &owner, PASSING_BY)?;
     }
     Ok(())
 }
@@ -317,7 +330,7 @@ pub(crate) fn remove_volumes(
         return remove(settings).map_err(DoorError::Inside);
     }
     let holders = Holders::new(&settings.store, JOBS)?;
-    let lock = holders.lock(owner)?;
+    let lock = holders.lock(owner, PASSING_BY)?;
     let removed = within(settings, &holders, owner, enter_for_files, &remove)?;
     let is_there = holders.find(owner).is_some_and(|found| found.holder.is_some());
     if !is_there && !holders.has_job(owner) {
@@ -341,8 +354,8 @@ fn enter_for_files() -> Result<Option<Side>, HolderError> {
 }
 
 /// Ends the holder of an owner who has no job any more.
-fn end_if_over(holders: &Holders, owner: &str) -> Result<(), DoorError> {
-    let lock = holders.lock(owner)?;
+fn end_if_over(holders: &Holders, owner: &str, within: Duration) -> Result<(), DoorError> {
+    let lock = holders.lock(owner, within)?;
     if !holders.has_job(owner) {
         if let Some(found) = holders.find(owner) {
             found.end()?;

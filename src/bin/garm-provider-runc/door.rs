@@ -4,15 +4,17 @@
 use std::fs::File;
 use std::io::{self, Seek as _};
 use std::path::Path;
+use std::time::Duration;
 
 use oci_hooks::garm::record::{Files, Records};
 use oci_hooks::garm::{Here, Lookup, ProviderError, Removal, Site, Sites};
 use oci_hooks::image::Digest;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::holders::{HolderError, Holders, enter_store};
-use oci_hooks::sys::error::chain;
+use oci_hooks::sys::error::{chain, has_timed_out};
 use oci_hooks::sys::fs::PathError;
 use oci_hooks::sys::identity::ProcessView;
+use oci_hooks::sys::lock::{FileLock, LONG};
 use oci_hooks::sys::privilege::{Inside, Privilege, Side, exit_at_once};
 use oci_hooks::sys::spawn::memory_file;
 
@@ -91,7 +93,7 @@ impl Rooms {
     /// what was done there if that leaves no instance.
     pub(crate) fn enter(&self, controller: &str, name: &str) -> Result<Passage, DoorError> {
         let key = Key::new(controller, name);
-        let lock = self.holders.lock(&key.owner)?;
+        let lock = self.holders.lock(&key.owner, LONG)?;
         let attendant = match self.go_in(&key)? {
             Side::Inside(inside) => {
                 let settings = self.settings_inside(&key, inside);
@@ -102,18 +104,21 @@ impl Rooms {
             }
             Side::Outside(attendant) => attendant,
         };
-        drop(lock);
         // A child is waited for once.
         let ended = attendant.wait(None, |_| {}).map_or(Exit::Findings, Exit::from);
-        self.end_if_gone(&key, controller, name)?;
+        self.end_if_gone(&key, lock, controller, name)?;
         Ok(Passage::Ended(ended))
     }
 
     /// Ends the holders of instances that have no record, as that of a call that was killed early.
     pub(crate) fn end_unrecorded(&self) -> Result<(), DoorError> {
         for record in self.holders.records()? {
-            if let Some((controller, name)) = record.name.rsplit_once('/') {
-                self.end_if_gone(&Key::new(controller, name), controller, name)?;
+            let Some((controller, name)) = record.name.rsplit_once('/') else { continue };
+            let key = Key::new(controller, name);
+            match self.holders.lock(&key.owner, Duration::ZERO) {
+                // A call is at work there, or stopped.
+                Err(error) if has_timed_out(&error) => {}
+                lock => self.end_if_gone(&key, lock?, controller, name)?,
             }
         }
         Ok(())
@@ -137,7 +142,7 @@ impl Rooms {
         settings
     }
 
-    /// Removes an instance in its holder.
+    /// Removes an instance in its holder, whose lock is held.
     fn delete_inside(
         &self,
         key: &Key,
@@ -146,16 +151,15 @@ impl Rooms {
     ) -> Result<(), DoorError> {
         let no_answer = |source| DoorError::NoAnswer { name: name.to_owned(), source };
         let mut answer = File::from(memory_file("answer", b"").map_err(no_answer)?);
-        let lock = self.holders.lock(&key.owner)?;
         match self.go_in(key)? {
             Side::Inside(inside) => {
-                drop(lock);
                 let settings = self.settings_inside(key, inside);
                 let deleted = settings.host().existing().map_err(|error| chain(&error));
                 let deleted = deleted.and_then(|engine| {
                     let here = Here { engine: &engine, network: &settings.network() };
                     // Whether it is meant was asked where all of it is seen.
-                    let removal = Removal { newer: removal.newer, ..Removal::default() };
+                    let is_meant = Removal::default().is_meant;
+                    let removal = Removal { is_meant, ..removal };
                     let deleted = here.delete(records, files, name, removal);
                     deleted.map(drop).map_err(|error| chain(&error))
                 });
@@ -163,7 +167,6 @@ impl Rooms {
                 exit_at_once(i32::from(written.is_err()));
             }
             Side::Outside(attendant) => {
-                drop(lock);
                 attendant.wait(None, |_| {}).map_err(no_answer)?;
             }
         }
@@ -173,9 +176,15 @@ impl Rooms {
         said.map_err(DoorError::Inside)
     }
 
-    /// Ends the holder of an instance that is no more, and removes what is left of its directories.
-    fn end_if_gone(&self, key: &Key, controller: &str, name: &str) -> Result<(), DoorError> {
-        let lock = self.holders.lock(&key.owner)?;
+    /// Ends the holder of an instance that is no more, and removes what is left of its directories. Calls hold the lock
+    /// for as long as they are at work in the holder, so that it ends under none of them.
+    fn end_if_gone(
+        &self,
+        key: &Key,
+        lock: FileLock,
+        controller: &str,
+        name: &str,
+    ) -> Result<(), DoorError> {
         let records = Records::of(&self.settings.store.run, controller);
         // One that cannot be read is of something.
         let is_gone = records.files(name).is_none_or(|files| matches!(files.record(), Ok(None)));
@@ -220,15 +229,17 @@ impl Sites for Rooms {
         let key = Key::new(controller, name);
         let found = self.holders.find(&key.owner);
         if found.is_none() && matches!(files.record(), Ok(None)) {
-            let lock = files.lock()?;
+            let lock = files.lock(removal.patience)?;
             files.forget(lock)?;
             return Ok(true);
         }
+        let lock = self.holders.lock(&key.owner, removal.patience);
+        let lock = lock.map_err(|error| elsewhere(name, error))?;
         if !(removal.is_meant)()? {
             return Ok(false);
         }
         self.delete_inside(&key, (records, files, name), removal)
-            .and_then(|()| self.end_if_gone(&key, controller, name))
+            .and_then(|()| self.end_if_gone(&key, lock, controller, name))
             .map_err(|error| elsewhere(name, error))?;
         Ok(true)
     }

@@ -28,6 +28,7 @@ use crate::image::{Image, Progress, ProgressEvent, PullRequest, pull};
 use crate::rootfs::{Backing, Stack};
 use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::identity::Identity;
+use crate::sys::lock::LONG;
 use crate::sys::netns;
 use crate::sys::privilege::{Ids, outside};
 use crate::sys::record::NewerRecords;
@@ -42,7 +43,7 @@ pub(super) fn create(
     let name = &bootstrap.name;
     let files = provider.records().files(name);
     let files = files.ok_or_else(|| ProviderError::Unknown { name: name.clone() })?;
-    let lock = files.lock()?;
+    let lock = files.lock(LONG)?;
     let site = Site::of(provider.engine);
     let known = remove::record(&site, &provider.records(), &files, name, NewerRecords::Keep)?;
     if let Some(record) = known {

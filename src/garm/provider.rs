@@ -16,6 +16,7 @@ use crate::container::{ContainerError, Engine};
 use crate::image::{Credentials, Progress, RegistryClient};
 use crate::network::NetworkOptions;
 use crate::sys::error::chain;
+use crate::sys::lock::LONG;
 use crate::sys::thread::{Beside, beside};
 
 /// Makes and removes instances of one GARM, which sees no other's.
@@ -66,7 +67,7 @@ impl Provider<'_> {
     /// any more: GARM forgets it then, and has another one made.
     pub fn start(&self, id: &str) -> Result<(), ProviderError> {
         let (files, _) = self.lookup().find(id)?;
-        let lock = files.lock()?;
+        let lock = files.lock(LONG)?;
         let (_, record) = self.lookup().find(id)?;
         if files.is_paused() {
             let container = self.engine.directory(&record.container).read()?;
@@ -90,7 +91,7 @@ impl Provider<'_> {
     /// Stops all processes of an instance where they are.
     pub fn stop(&self, id: &str) -> Result<(), ProviderError> {
         let (files, _) = self.lookup().find(id)?;
-        let _lock = files.lock()?;
+        let _lock = files.lock(LONG)?;
         let (_, record) = self.lookup().find(id)?;
         if files.is_paused() || !Site::of(self.engine).is_running(&record) {
             return Ok(());
@@ -169,13 +170,13 @@ impl Lookup<'_> {
         let mut results = Vec::new();
         let at_once = self.sites.at_once();
         if at_once == 1 {
-            results.extend(names.iter().map(|name| self.delete(name)));
+            results.extend(names.iter().map(|name| self.delete_of_all(name)));
             return results.into_iter().collect();
         }
         for some in names.chunks(at_once) {
             thread::scope(|scope| {
                 let deleting: Vec<_> =
-                    some.iter().map(|name| beside(scope, || self.delete(name))).collect();
+                    some.iter().map(|name| beside(scope, || self.delete_of_all(name))).collect();
                 results.extend(deleting.into_iter().map(Beside::join));
             });
         }
@@ -187,6 +188,13 @@ impl Lookup<'_> {
     pub fn delete(&self, id: &str) -> Result<(), ProviderError> {
         let _span = info_span!("delete", instance = id).entered();
         // Nothing was ever made by such a name.
+        let Some(files) = self.records.files(id) else { return Ok(()) };
+        let removal = Removal { patience: LONG, ..Removal::default() };
+        self.sites.delete(&self.records, &files, id, removal).map(drop)
+    }
+
+    /// Removes one of many instances: one that another call holds up keeps no other from it.
+    fn delete_of_all(&self, id: &str) -> Result<(), ProviderError> {
         let Some(files) = self.records.files(id) else { return Ok(()) };
         self.sites.delete(&self.records, &files, id, Removal::default()).map(drop)
     }

@@ -16,7 +16,7 @@ use super::settings::Settings;
 use super::site::{Here, Removal, Site, Sites};
 use crate::container::{ContainerError, Engine};
 use crate::network::{Network, NetworkOptions, remove_trial};
-use crate::sys::error::chain;
+use crate::sys::error::{chain, has_timed_out};
 use crate::sys::record::NewerRecords;
 
 /// How long it may take from the moment that a runner is found until it is known who has it.
@@ -31,8 +31,8 @@ pub struct Pruned {
     pub logs: usize,
     /// Runners that no instance has.
     pub runners: PrunedRunners,
-    /// Which records cannot be read, and why. What is damaged is removed unless it is in use, what another
-    /// version may have written is not.
+    /// Which records cannot be read, and why, and which instances are kept by a call that holds their lock. What is
+    /// damaged is removed unless it is in use, what another version may have written is not.
     pub unreadable: Vec<String>,
 }
 
@@ -159,11 +159,29 @@ impl Sweep<'_> {
             // It may be another one by now.
             is_meant: &|| Ok(files.record().is_err()),
             newer: self.options.newer,
+            ..Removal::default()
         };
-        if self.sites.delete(records, &files, &name, removal)? {
-            self.swept.instances.push(name);
+        self.delete(records, &files, &name, removal).map(drop)
+    }
+
+    /// Removes an instance that is meant, and returns whether it is gone: not if another call holds it up.
+    fn delete(
+        &mut self,
+        records: &Records,
+        files: &Files,
+        name: &str,
+        removal: Removal<'_>,
+    ) -> Result<bool, ProviderError> {
+        let is_gone = self.sites.delete(records, files, name, removal);
+        match &is_gone {
+            Ok(true) => self.swept.instances.push(name.to_owned()),
+            Err(error) if has_timed_out(error) => {
+                self.swept.unreadable.push(chain(error));
+                return Ok(false);
+            }
+            _ => {}
         }
-        Ok(())
+        is_gone
     }
 
     /// Removes an instance if it is over.
@@ -171,8 +189,8 @@ impl Sweep<'_> {
         self.swept.named.insert(record.network.clone());
         let Some(files) = records.files(&record.name) else { return Ok(()) };
         let site = self.sites.site(records.controller(), &record.name)?;
-        let is_over =
-            |record: &InstanceRecord| is_over(&site, &files, record, self.options.ended_for);
+        let ended_for = self.options.ended_for;
+        let is_over = |record: &InstanceRecord| is_over(&site, &files, record, ended_for);
         if !is_over(&record)? {
             self.swept.runners_in_use.extend(record.layer);
             return Ok(());
@@ -180,11 +198,9 @@ impl Sweep<'_> {
         let removal = Removal {
             // It may have been made to the end since it was read, or be another one by now.
             is_meant: &|| files.record()?.as_ref().map_or(Ok(true), is_over),
-            newer: NewerRecords::Keep,
+            ..Removal::default()
         };
-        if self.sites.delete(records, &files, &record.name, removal)? {
-            self.swept.instances.push(record.name);
-        } else {
+        if !self.delete(records, &files, &record.name, removal)? {
             self.swept.runners_in_use.extend(files.record()?.and_then(|record| record.layer));
         }
         Ok(())

@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,7 @@ use crate::container::{
 use crate::image::Digest;
 use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::identity::Identity;
-use crate::sys::lock::{FileLock, LONG};
+use crate::sys::lock::FileLock;
 use crate::sys::removal::remove_tree;
 
 /// What the owner of an instance's container begins with; its controller follows.
@@ -200,11 +201,11 @@ pub fn controllers(run: &Path) -> Result<Vec<Records>, ContainerError> {
 }
 
 impl Files {
-    /// Waits until nobody else works on the instance.
-    pub fn lock(&self) -> Result<FileLock, ContainerError> {
+    /// Waits so long until no other call works on the instance.
+    pub fn lock(&self, within: Duration) -> Result<FileLock, ContainerError> {
         let dir = self.lock.parent().expect("it has one");
         make_private(dir)?;
-        Ok(FileLock::passing(&self.lock, LONG)?)
+        Ok(FileLock::passing(&self.lock, within)?)
     }
 
     /// Reads the record, if there is one.
@@ -393,7 +394,7 @@ mod tests {
         let run = tempfile::tempdir().unwrap();
         let records = Records::of(run.path(), "c");
         let files = records.files("a").unwrap();
-        let lock = files.lock().unwrap();
+        let lock = files.lock(Duration::ZERO).unwrap();
         files.write_record(&record("c", "a")).unwrap();
         let at = Timestamp::UNIX_EPOCH;
         files.write_outcome(&Outcome::Failed { fault: "why".to_owned(), at }).unwrap();

@@ -4,6 +4,7 @@
 //! namespace, and directories for it alone.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::error::ProviderError;
 use super::record::{Files, InstanceRecord, Records};
@@ -11,6 +12,7 @@ use super::remove;
 use crate::container::{Directory, Engine};
 use crate::network::NetworkOptions;
 use crate::sys::identity::ProcessView;
+use crate::sys::lock::PASSING_BY;
 use crate::sys::record::NewerRecords;
 
 /// How many instances are removed at once when all are: each takes descriptors, of which there may be
@@ -53,11 +55,13 @@ pub struct Removal<'a> {
     pub is_meant: &'a dyn Fn() -> Result<bool, ProviderError>,
     /// What becomes of one that a newer version of this program recorded.
     pub newer: NewerRecords,
+    /// How long is waited for another call that works on it, or is stopped.
+    pub patience: Duration,
 }
 
 impl Default for Removal<'_> {
     fn default() -> Self {
-        Removal { is_meant: &|| Ok(true), newer: NewerRecords::Keep }
+        Removal { is_meant: &|| Ok(true), newer: NewerRecords::Keep, patience: PASSING_BY }
     }
 }
 
@@ -137,7 +141,7 @@ impl Sites for Here<'_> {
         removal: Removal<'_>,
     ) -> Result<bool, ProviderError> {
         let Here { engine, network } = *self;
-        let lock = files.lock()?;
+        let lock = files.lock(removal.patience)?;
         if !(removal.is_meant)()? {
             return Ok(false);
         }

@@ -18,8 +18,9 @@ pub use holders::{Found, HolderError, HolderRecord, Holders};
 
 use super::exit::Exit;
 use super::sections::Store;
-use crate::sys::error::chain;
+use crate::sys::error::{chain, has_timed_out};
 use crate::sys::identity::Identity;
+use crate::sys::lock::{LONG, PASSING_BY};
 use crate::sys::privilege::{
     Attendant, Inside, Map, Privilege, Side, enter_new, exit_at_once, missing_in_container,
 };
@@ -97,6 +98,8 @@ pub enum Entry {
     Current,
     /// The same, and once more new ones if the holder is killed meanwhile.
     Cleanup,
+    /// Those of the holder that runs, or new ones, while other calls wait.
+    Exclusive,
 }
 
 /// All owners of one kind.
@@ -147,7 +150,7 @@ impl Owners {
         holders.make_directories(&self.store)?;
         let mut anew = entry == Entry::New;
         loop {
-            let lock = holders.lock(owner.id)?;
+            let lock = holders.lock(owner.id, LONG)?;
             let mut found = holders.find(owner.id);
             if anew && let Some(found) = found.take() {
                 found.end()?;
@@ -159,7 +162,7 @@ impl Owners {
                 }
                 Side::Outside(attendant) => attendant,
             };
-            drop(lock);
+            let lock = (entry == Entry::Exclusive).then_some(lock);
             let ended = (self.attend)(attendant);
             // A holder that is killed takes the processes inside along. What they left is removed from new
             // namespaces; the result of a step or of a new job is lost.
@@ -167,26 +170,10 @@ impl Owners {
                 anew = true;
                 continue;
             }
-            self.end_if(owner.id, is_over)?;
+            let lock = lock.map_or_else(|| holders.lock(owner.id, LONG), Ok)?;
+            holders.end_if(owner.id, lock, is_over(holders))?;
             return Ok(Entered::Ended(ended));
         }
-    }
-
-    /// Ends the holder of an owner, and forgets the owner, if `is_over`.
-    pub fn end_if(
-        &self,
-        owner: &str,
-        is_over: impl Fn(&Holders) -> bool,
-    ) -> Result<(), RootlessError> {
-        let Some(holders) = &self.holders else { return Ok(()) };
-        let lock = holders.lock(owner)?;
-        if is_over(holders) {
-            if let Some(found) = holders.find(owner) {
-                found.end()?;
-            }
-            holders.forget(owner, lock)?;
-        }
-        Ok(())
     }
 
     /// Returns the store of each owner that has records, as this process sees it from outside.
@@ -219,24 +206,16 @@ impl Owners {
         Ok(all)
     }
 
-    /// Returns what `work` returns in the namespaces of an owner, which are made if there are none; holds the
-    /// owner's lock until `work` begins. The holder is ended afterwards if `is_over`.
-    pub fn within_owner<T: Serialize + DeserializeOwned>(
+    /// Returns what `work` returns in the namespaces of an owner, whose lock is held; they are made if there are
+    /// none.
+    pub fn in_owner<T: Serialize + DeserializeOwned>(
         &self,
+        holders: &Holders,
         owner: Owner<'_>,
         work: impl Fn(&Store) -> Result<T, String>,
-        is_over: impl Fn(&Holders) -> bool,
     ) -> Result<T, RootlessError> {
-        let Some(holders) = &self.holders else { return self.work_here(&work) };
-        holders.make_directories(&self.store)?;
-        let lock = holders.lock(owner.id)?;
-        let enter = || {
-            let side = holders.enter_or_make(holders.find(owner.id).as_ref(), owner);
-            drop(lock);
-            side.map(Some)
-        };
+        let enter = || holders.enter_or_make(holders.find(owner.id).as_ref(), owner).map(Some);
         let done = self.within(holders, owner.id, enter, &work)?;
-        self.end_if(owner.id, is_over)?;
         done.ok_or_else(|| no_answer(owner.id)(io::ErrorKind::UnexpectedEof.into()))
     }
 
@@ -253,7 +232,14 @@ impl Owners {
         holders.make_directories(&self.store)?;
         let (mut all, mut unreadable) = (Vec::new(), Vec::new());
         for owner in holders.owners()? {
-            let lock = holders.lock(&owner)?;
+            let lock = match holders.lock(&owner, PASSING_BY) {
+                // A call of the owner is at work, or stopped.
+                Err(error) if has_timed_out(&error) => {
+                    unreadable.push(chain(&error));
+                    continue;
+                }
+                lock => lock?,
+            };
             let found = match holders.find(&owner).map(|found| over(&owner, found, newer)) {
                 None => None,
                 Some(Ok(Some(found))) => Some(found),
@@ -264,8 +250,7 @@ impl Owners {
                 }
             };
             all.extend(self.clean_up(holders, &owner, found.as_ref(), &work)?);
-            drop(lock);
-            self.end_if(&owner, |holders| !holders.has_job(&owner))?;
+            holders.end_if(&owner, lock, !holders.has_job(&owner))?;
         }
         Ok((all, unreadable))
     }
@@ -282,7 +267,11 @@ impl Owners {
         };
         // `prune` reports records that cannot be read.
         for HolderRecord { owner, .. } in holders.records()?.into_iter().filter(is_predecessor) {
-            let lock = holders.lock(&owner)?;
+            let lock = match holders.lock(&owner, PASSING_BY) {
+                // A call is stopped, or removes the same: the rest is left to `prune`.
+                Err(error) if has_timed_out(&error) => continue,
+                lock => lock?,
+            };
             // It may have another job meanwhile.
             let found = holders.find(&owner);
             let Some(found) = found.filter(|it| it.record.as_ref().is_ok_and(is_predecessor))
@@ -290,8 +279,7 @@ impl Owners {
                 continue;
             };
             self.clean_up(holders, &owner, Some(&found), &work)?;
-            drop(lock);
-            self.end_if(&owner, |holders| !holders.has_job(&owner))?;
+            holders.end_if(&owner, lock, !holders.has_job(&owner))?;
         }
         Ok(())
     }
@@ -318,7 +306,7 @@ impl Owners {
     ) -> Result<Option<T>, RootlessError> {
         let Some(holders) = &self.holders else { return Ok(Some(self.work_here(&work)?)) };
         holders.make_directories(&self.store)?;
-        let lock = holders.lock(owner)?;
+        let lock = holders.lock(owner, PASSING_BY)?;
         let done = self.within(holders, owner, enter_for_files, &work)?;
         let has_holder = holders.find(owner).is_some_and(|found| found.holder.is_some());
         if !has_holder && !holders.has_job(owner) {

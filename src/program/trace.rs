@@ -37,6 +37,16 @@ pub fn to_stderr(level: Option<LevelFilter>) {
     tracing_subscriber::registry().with(targets).with(filter_fn(is_own)).with(lines).init();
 }
 
+/// Reports the library's warnings, such as of a process that holds up this one, on standard error; if a level is given
+/// or `RUST_LOG` is set, events as [`to_stderr`] does. To be called once.
+pub fn with_warnings_to_stderr(level: Option<LevelFilter>) {
+    match is_asked_for(level) {
+        true => to_stderr(level),
+        // If standard error is gone there is nobody to tell.
+        false => warnings_to(|line| drop(writeln!(io::stderr().lock(), "warning: {line}"))),
+    }
+}
+
 /// Adds events, chosen as by [`to_stderr`], to a file. To be called once.
 pub fn to_file(level: Option<LevelFilter>, file: File) {
     let Some(targets) = targets(level) else { return };
@@ -49,6 +59,19 @@ pub fn to_lines(level: Option<LevelFilter>, write: fn(&str)) {
     let Some(targets) = targets(level) else { return };
     let lines = fmt::layer().with_ansi(false).without_time().with_writer(Lines(write));
     tracing_subscriber::registry().with(targets).with(filter_fn(is_own)).with(lines).init();
+}
+
+/// Passes the library's warnings, each as a line, to `write`. To be called once.
+pub fn warnings_to(write: fn(&str)) {
+    let targets = Targets::new().with_target("oci_hooks::", LevelFilter::WARN);
+    let lines = fmt::layer().with_ansi(false).without_time().with_level(false).with_target(false);
+    let lines = lines.with_writer(Lines(write));
+    tracing_subscriber::registry().with(targets).with(lines).init();
+}
+
+/// Returns whether events are to be reported that are not warnings.
+pub fn is_asked_for(level: Option<LevelFilter>) -> bool {
+    level.is_some() || env::var_os(VARIABLE).is_some_and(|text| !text.is_empty())
 }
 
 fn targets(level: Option<LevelFilter>) -> Option<Targets> {

@@ -4,11 +4,13 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::process::geteuid;
 
 use super::fs::{PathContext as _, PathError, writers};
+use super::lock::{BRIEF, lock_open};
 
 /// A file that lines are added to, which is this user's alone.
 #[derive(Debug)]
@@ -52,7 +54,11 @@ impl AppendFile {
 
     /// Adds lines, all of them or, if there is an error, none.
     pub fn append(&self, lines: &[u8]) -> Result<(), PathError> {
-        self.file.lock().at("lock", &self.path)?;
+        self.append_within(lines, BRIEF)
+    }
+
+    fn append_within(&self, lines: &[u8], patience: Duration) -> Result<(), PathError> {
+        lock_open(&self.file, &self.path, patience)?;
         let written = self.write(lines);
         let unlocked = self.file.unlock().at("unlock", &self.path);
         written.at("write", &self.path).and(unlocked)
@@ -94,6 +100,20 @@ mod tests {
             assert_eq!(line, line[..1].repeat(5000));
         }
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_process_that_keeps_the_lock_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let file = AppendFile::open(&path).unwrap();
+        let other = File::open(&path).unwrap();
+        other.lock().unwrap();
+        let error = file.append_within(b"a\n", Duration::ZERO).unwrap_err().source.to_string();
+        assert!(error.starts_with(&format!("process {} (", std::process::id())), "{error}");
+        other.unlock().unwrap();
+        file.append(b"b\n").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"b\n");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Errors and their causes, in one line.
 
 use std::error::Error;
-use std::io;
+use std::{io, iter};
 
 /// Joins an error and its causes with `: `.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
@@ -16,16 +16,19 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
 
 /// Returns whether an error comes of a file system, or a quota of one, with no room left.
 pub fn is_full(error: &(dyn Error + 'static)) -> bool {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<io::Error>()
-            && matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-        {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    comes_of(error, &[io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded])
+}
+
+/// Returns whether an error comes of waiting too long, as for a lock.
+pub fn has_timed_out(error: &(dyn Error + 'static)) -> bool {
+    comes_of(error, &[io::ErrorKind::TimedOut])
+}
+
+fn comes_of(error: &(dyn Error + 'static), kinds: &[io::ErrorKind]) -> bool {
+    let mut causes = iter::successors(Some(error), |&error| error.source());
+    causes.any(|error| {
+        error.downcast_ref::<io::Error>().is_some_and(|error| kinds.contains(&error.kind()))
+    })
 }
 
 #[cfg(test)]
@@ -39,6 +42,13 @@ mod tests {
         assert!(is_full(&error(rustix::io::Errno::NOSPC)));
         assert!(is_full(&io::Error::other(error(rustix::io::Errno::DQUOT))));
         assert!(!is_full(&error(rustix::io::Errno::FBIG)));
+    }
+
+    #[test]
+    fn a_wait_that_took_too_long_is_seen_through_other_errors() {
+        let error = PathError::new("lock", "/x".as_ref(), io::ErrorKind::TimedOut);
+        assert!(has_timed_out(&io::Error::other(error)));
+        assert!(!has_timed_out(&io::Error::from(io::ErrorKind::WouldBlock)));
     }
 
     #[test]

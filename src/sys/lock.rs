@@ -13,6 +13,8 @@ use tracing::{trace, warn};
 
 use crate::sys::fs::{PathContext as _, PathError, Who};
 
+/// The patience of a process that looks at what belongs to others, as to remove what nothing uses.
+pub const PASSING_BY: Duration = Duration::from_secs(5);
 /// The patience for a lock that processes hold for a moment.
 pub const BRIEF: Duration = Duration::from_secs(30);
 /// The patience for a lock that is held while something is fetched or copied.
@@ -41,7 +43,9 @@ impl FileLock {
     /// Fails if another process still holds it after the given time.
     pub fn exclusive(path: &Path, within: Duration) -> Result<Self, PathError> {
         trace!(path = %path.display(), "lock");
-        wait(open(path)?, path, Mode::Exclusive, within)
+        let file = open(path)?;
+        wait(&file, path, Mode::Exclusive, within)?;
+        Ok(FileLock { file })
     }
 
     /// Waits until no other process holds the lock exclusively, and shares it.
@@ -51,7 +55,9 @@ impl FileLock {
     /// Fails if another process still holds it after the given time.
     pub fn shared(path: &Path, within: Duration) -> Result<Self, PathError> {
         trace!(path = %path.display(), "lock shared");
-        wait(open(path)?, path, Mode::Shared, within)
+        let file = open(path)?;
+        wait(&file, path, Mode::Shared, within)?;
+        Ok(FileLock { file })
     }
 
     /// Takes the lock, or returns nothing if somebody else holds it all the time.
@@ -116,7 +122,7 @@ impl FileLock {
 }
 
 fn lock(file: File, path: &Path) -> Result<Option<FileLock>, PathError> {
-    Ok(Mode::Exclusive.try_lock(&file).at("lock", path)?.then(|| taken(file)))
+    Ok(Mode::Exclusive.try_lock(&file).at("lock", path)?.then_some(FileLock { file }))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,33 +132,40 @@ enum Mode {
 }
 
 impl Mode {
-    /// Returns whether no other process held the lock.
+    /// Returns whether no other process held the lock, and notes for those who wait when it was taken.
     fn try_lock(self, file: &File) -> io::Result<bool> {
         let locked = match self {
             Mode::Exclusive => file.try_lock(),
             Mode::Shared => file.try_lock_shared(),
         };
         match locked {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                // Only a message needs it.
+                let _ = file.set_modified(SystemTime::now());
+                Ok(true)
+            }
             Err(TryLockError::WouldBlock) => Ok(false),
             Err(TryLockError::Error(error)) => Err(error),
         }
     }
 }
 
-/// Notes when the lock was taken, for those who wait.
-fn taken(file: File) -> FileLock {
-    // Only a message needs it.
-    let _ = file.set_modified(SystemTime::now());
-    FileLock { file }
+/// Waits until no other process holds the lock of an open file, and takes it: it is released when the file is unlocked
+/// or closed.
+///
+/// # Errors
+///
+/// Fails if another process still holds it after the given time.
+pub fn lock_open(file: &File, path: &Path, within: Duration) -> Result<(), PathError> {
+    wait(file, path, Mode::Exclusive, within)
 }
 
 /// Waits for a lock. flock(2) has no timeout, and a thread that waits would be in the way of setns(2) into a user
 /// namespace for a moment after its end.
-fn wait(file: File, path: &Path, mode: Mode, within: Duration) -> Result<FileLock, PathError> {
+fn wait(file: &File, path: &Path, mode: Mode, within: Duration) -> Result<(), PathError> {
     let start = Instant::now();
     let mut is_reported = false;
-    while !mode.try_lock(&file).at("lock", path)? {
+    while !mode.try_lock(file).at("lock", path)? {
         let waited = start.elapsed();
         let is_over = waited >= within;
         if is_over || (waited >= REPORT_AFTER && !is_reported) {
@@ -170,7 +183,7 @@ fn wait(file: File, path: &Path, mode: Mode, within: Duration) -> Result<FileLoc
         }
         thread::sleep(POLL_INTERVAL);
     }
-    Ok(taken(file))
+    Ok(())
 }
 
 /// Says which process holds the lock of a file, since when, and whether it is stopped.
@@ -188,7 +201,8 @@ fn holder(file: &Metadata) -> String {
         }
     });
     let Some(pid) = holder else {
-        return format!("a process that is not seen from here {for_seconds}");
+        // In the holder of an ordinary user's job no other processes are seen; the user sees all.
+        return format!("a process outside of this job (`lslocks` names it) {for_seconds}");
     };
     let read = |name: &str| fs::read(Path::new("/proc").join(&pid).join(name)).unwrap_or_default();
     let command = read("cmdline");

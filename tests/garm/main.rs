@@ -24,5 +24,6 @@ mod rootless;
 mod secrets;
 mod setup;
 mod soak;
+mod stopped;
 mod truth;
 mod users;

@@ -38,16 +38,32 @@ pub(crate) fn with_runtime(runtime: Runtime, further: &str, test: impl Fn(&World
 /// Calls a test with a fresh host for each runtime, on which GARM is run by a user with subordinate ids and
 /// then by one without.
 pub(crate) fn with_each_user(further: &str, test: impl Fn(&World<'_>, &Ordinary<'_>)) {
-    for runtime in Runtime::ALL {
-        for ids in [Ids::Ranges, Ids::None] {
-            let world = world::World::new();
-            let user = world.user(ids);
-            let installation = Installation::of_user(&world, &user, runtime, further);
-            let _which = Which(runtime, ids);
-            let ordinary = Ordinary { world: &world, ids };
-            test(&World { garm: Garm::start(world.host()), installation }, &ordinary);
-        }
+    for (runtime, ids) in RUNTIMES_AND_IDS {
+        with_user(runtime, ids, further, &test);
     }
+}
+
+/// Each runtime for each user.
+pub(crate) const RUNTIMES_AND_IDS: [(Runtime, Ids); 4] = [
+    (Runtime::Runc, Ids::Ranges),
+    (Runtime::Runc, Ids::None),
+    (Runtime::Crun, Ids::Ranges),
+    (Runtime::Crun, Ids::None),
+];
+
+/// Calls a test with a fresh host for one runtime, on which GARM is run by a user.
+pub(crate) fn with_user(
+    runtime: Runtime,
+    ids: Ids,
+    further: &str,
+    test: impl Fn(&World<'_>, &Ordinary<'_>),
+) {
+    let world = world::World::new();
+    let user = world.user(ids);
+    let installation = Installation::of_user(&world, &user, runtime, further);
+    let _which = Which(runtime, ids);
+    let ordinary = Ordinary { world: &world, ids };
+    test(&World { garm: Garm::start(world.host()), installation }, &ordinary);
 }
 
 /// What a test knows of the user who runs GARM.

@@ -5,18 +5,12 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
-use serde_json::{Value, json};
-
 use crate::setup::{Who, with_each};
 use crate::support::file_server::FileServer;
-use crate::support::github_runner::Hook as _;
+use crate::support::github_runner::{Hook as _, built_step};
 use crate::support::leftovers::{Installed as _, Snapshot};
 use crate::support::program;
 use crate::support::world::OWN;
-
-fn built_step(dockerfile: &std::path::Path) -> Value {
-    json!({"image": null, "dockerfile": dockerfile, "entryPointArgs": []})
-}
 
 /// What a Dockerfile can do with owners where there are ids for them.
 const OWNERS: &str = "COPY --chown=33:33 file /of-33\n\

@@ -23,6 +23,7 @@ mod nesting;
 mod pod;
 mod records;
 mod setup;
+mod stopped;
 mod storage;
 mod trouble;
 mod try_job;

@@ -6,10 +6,10 @@ use std::thread;
 
 use serde_json::json;
 
-use crate::builds::{built_step, no_context_of};
+use crate::builds::no_context_of;
 use crate::setup::{runner, with_each_runtime, write};
 use crate::support::call::Ended;
-use crate::support::github_runner::Runner;
+use crate::support::github_runner::{Runner, built_step};
 use crate::support::host::Host;
 use crate::support::hub::{Login, Name, Registry};
 use crate::support::installation::Installation;

@@ -5,18 +5,11 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::{Value, json};
-
 use crate::setup::{Canary, runner, with_each_runtime, write};
-use crate::support::github_runner::Runner;
+use crate::support::github_runner::{Runner, built_step};
 use crate::support::installation::Installation;
 use crate::support::leftovers::Snapshot;
 use crate::support::program;
-
-/// Returns a step whose image is built.
-pub(crate) fn built_step(dockerfile: &Path) -> Value {
-    json!({"image": null, "dockerfile": dockerfile, "entryPointArgs": []})
-}
 
 /// Checks that nothing is left of what was built from.
 #[track_caller]

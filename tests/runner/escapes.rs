@@ -11,10 +11,9 @@ use std::time::Duration;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::builds::built_step;
 use crate::setup::{Canary, runner, shell_step, with_each_runtime, write};
 use crate::support::file_server::FileServer;
-use crate::support::github_runner::{Runner, merge, volume};
+use crate::support::github_runner::{Runner, built_step, merge, volume};
 use crate::support::installation::Installation;
 use crate::support::program;
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::builds::{built_step, nothing_of_builds};
+use crate::builds::nothing_of_builds;
 use crate::setup::{redis, runner, shell_step, with_each_runtime, write};
 use crate::support::call::Call;
-use crate::support::github_runner::{Runner, merge};
+use crate::support::github_runner::{Runner, built_step, merge};
 use crate::support::host::Host;
 use crate::support::hub::{Name, Registry};
 use crate::support::installation::Installation;

@@ -3,7 +3,6 @@
 use std::process::Command;
 
 use crate::setup::with_each_runtime;
-use crate::support::call::Call;
 use crate::support::installation::Installation;
 use crate::support::kills::{Play, Victim};
 use crate::support::program;
@@ -64,9 +63,8 @@ fn kill(
         if !before.is_empty() {
             installation.admin(before).success();
         }
-        let mut command = Command::new(installation.program());
-        command.args(words).envs([installation.variable()]);
-        Call::start(installation.host(), command, Vec::new(), None)
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        installation.start_admin(&words)
     };
     let finish = |(): &mut ()| {
         if !after.is_empty() {

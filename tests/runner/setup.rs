@@ -2,10 +2,9 @@
 
 use std::fs;
 
-use serde_json::{Value, json};
-
 use crate::support::externals;
-use crate::support::github_runner::{Runner, container, merge};
+use crate::support::github_runner::Runner;
+pub(crate) use crate::support::github_runner::{redis, shell_step};
 use crate::support::host::Host;
 use crate::support::hub::{Name, Registry};
 use crate::support::installation::Installation;
@@ -25,21 +24,6 @@ pub(crate) fn runner<'a>(installation: &'a Installation<'a>, name: &str) -> Runn
     let mut runner = Runner::new(installation, name);
     runner.externals = externals::shared();
     runner
-}
-
-/// Returns a service with a health check that succeeds once it listens.
-pub(crate) fn redis() -> Value {
-    let health = "--health-cmd \"redis-cli ping\" --health-interval 10s --health-timeout 5s \
-                  --health-retries 5";
-    merge(container("redis:7"), json!({"createOptions": health, "portMappings": ["6379"]}))
-}
-
-/// Returns a container action that runs a shell script, its words torn apart as the runner does.
-pub(crate) fn shell_step(script: &str) -> Value {
-    assert!(!script.contains('\''), "it stands in such quotes");
-    let words = format!("-c '{script}'");
-    let words: Vec<_> = words.split(' ').filter(|word| !word.is_empty()).collect();
-    json!({"image": "alpine:3.20", "entryPoint": "sh", "entryPointArgs": words})
 }
 
 /// Makes something that nothing in a container may touch, where hostile images point to.

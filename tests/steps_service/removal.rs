@@ -2,17 +2,22 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 
 use rustix::process::Signal;
 
 use crate::setup::{Server, block_on, close, output};
+use crate::support::program;
 
-/// Makes 100 000 directories in each other, and what permits nothing, among the files of its job.
+/// Makes 100 000 directories in each other.
+const DEEP: &str = "perl -e 'for (1..100000) { mkdir \"d\" or die; chdir \"d\" or die }'";
+
+/// Makes such, and what permits nothing, among the files of its job.
 fn deep(server: &Server) -> String {
     let tmp = server.tmp().display().to_string();
     format!(
         "cd {tmp}/*/state-*/jobs/*/scratch || exit 9; mkdir -p closed/below; chmod 000 closed\n\
-         perl -e 'for (1..100000) {{ mkdir \"d\" or die; chdir \"d\" or die }}'; echo made"
+         {DEEP}; echo made"
     )
 }
 
@@ -22,6 +27,21 @@ fn jobs(server: &Server) -> Vec<PathBuf> {
         |dir: PathBuf| fs::read_dir(dir).into_iter().flatten().map(|entry| entry.unwrap().path());
     let states = below(server.tmp()).flat_map(below);
     states.flat_map(|state| below(state.join("jobs"))).collect()
+}
+
+/// What a test does when it fails must not end the test program.
+#[test]
+fn what_a_failing_test_leaves_is_removed_however_deep_it_is() {
+    let server = Server::limited();
+    let dirs = server.dirs.path().to_owned();
+    let script = format!("cd {}; {DEEP}", server.work_dir().display());
+    program::run(Command::new("sh").args(["-ec", &script])).success();
+    let failing = std::thread::spawn(move || {
+        let _server = server;
+        panic!("as an assertion");
+    });
+    failing.join().unwrap_err();
+    assert!(!dirs.exists());
 }
 
 #[test]

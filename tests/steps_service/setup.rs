@@ -19,7 +19,7 @@ use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
 use crate::support::program::{
-    DEADLINE, temporary_directory, temporary_directory_in, wait, wait_until,
+    self, DEADLINE, temporary_directory, temporary_directory_in, wait, wait_until,
 };
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_step-runner");
@@ -230,6 +230,7 @@ impl Drop for Server {
                 assert!(!self.socket().exists());
             }
         }
+        program::remove(&mut self.dirs);
     }
 }
 

@@ -133,12 +133,22 @@ impl<'w> ByUser<'w> {
     /// Runs the program as its user does at a terminal.
     #[track_caller]
     pub(crate) fn admin(&self, words: &[&str]) -> Finished {
+        self.world.host().run(&mut self.admin_command(words))
+    }
+
+    /// Starts the program as its user does at a terminal.
+    pub(crate) fn start_admin(&self, words: &[&str]) -> Call {
+        Call::start(self.world.host(), self.admin_command(words), Vec::new(), None)
+    }
+
+    fn admin_command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(self.program());
         command.args(words);
         match self.user {
-            Some(user) => self.world.run_as(user, &mut command),
-            None => self.world.host().run(command.envs(self.variables.iter().cloned())),
-        }
+            Some(user) => user.become_by(&mut command),
+            None => command.envs(self.variables.iter().cloned()),
+        };
+        command
     }
 
     /// Returns a runner of the user that has node.

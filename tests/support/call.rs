@@ -117,6 +117,16 @@ impl Call {
         }
     }
 
+    /// Sends a signal to the hook, or with it to what it started.
+    pub(crate) fn signal_to(&mut self, whom: Whom, signal: Signal) {
+        while self.next(Instant::now()) {}
+        match whom {
+            Whom::Program => self.signal(signal),
+            Whom::Group if self.status.is_none() => drop(kill_process_group(self.pid, signal)),
+            Whom::Group => {}
+        }
+    }
+
     /// Cancels the step as the runner does, and says which signals that took.
     #[track_caller]
     pub(crate) fn cancel(mut self) -> (Ended, usize) {

@@ -171,6 +171,26 @@ impl Host {
         })
     }
 
+    /// Returns the processes of the host that have a name, as the kernel has it, by their numbers there.
+    pub(crate) fn named(&self, name: &str) -> Vec<u32> {
+        let processes = self.processes();
+        self.enter(|| {
+            let has_name = |pid: &u32| {
+                let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
+                comm.is_ok_and(|comm| comm.trim_end() == name)
+            };
+            processes.iter().map(|process| process.pid).filter(has_name).collect()
+        })
+    }
+
+    /// Sends a signal to processes of the host, by their numbers there, that may have ended.
+    pub(crate) fn signal(&self, pids: &[u32], signal: &str) {
+        // By a process of the host: here the numbers are those of others.
+        for pid in pids {
+            self.shell(&format!("kill -{signal} {pid} 2>/dev/null || true"));
+        }
+    }
+
     /// Returns the mounts of the host, a line each as `/proc/self/mountinfo` has them.
     pub(crate) fn mounts(&self) -> Vec<String> {
         let path = format!("/proc/{}/mountinfo", self.holder.id());
@@ -189,6 +209,7 @@ impl Drop for Host {
         // Its child, the first process of the namespace, ends with it, and all others with that one.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
+        program::remove(&mut self.directory);
     }
 }
 

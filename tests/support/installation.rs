@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
+use super::call::Call;
 use super::host::Host;
 use super::leftovers::Installed;
 use super::program::{self, DEADLINE, Finished};
@@ -98,6 +99,13 @@ impl<'h> Installation<'h> {
     fn admin_by(&self, mut command: Command, words: &[&str]) -> Finished {
         let (name, settings) = self.variable();
         self.host.run(command.env(name, settings).args(words))
+    }
+
+    /// Starts the program as an administrator does.
+    pub(crate) fn start_admin(&self, words: &[&str]) -> Call {
+        let mut command = Command::new(self.program());
+        command.args(words).envs([self.variable()]);
+        Call::start(self.host, command, Vec::new(), None)
     }
 
     fn settings(&self) -> PathBuf {

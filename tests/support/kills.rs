@@ -50,11 +50,39 @@ pub(crate) struct Victim<'a, T> {
     pub(crate) finish: &'a dyn Fn(&mut T),
 }
 
+/// Moments that chance decides.
+pub(super) struct Moments {
+    pub(super) random: Rng,
+    seed: u64,
+}
+
+impl Moments {
+    /// Begins with what the environment says, if it says anything.
+    pub(super) fn new() -> Self {
+        let seed = variable(SEED).unwrap_or_else(|| RandomState::new().hash_one(0));
+        Self { random: Rng::with_seed(seed), seed }
+    }
+
+    /// Returns the moment of a round, within its share of the time that a command takes.
+    pub(super) fn next(&mut self, took: Duration, round: u32, count: u32) -> Duration {
+        took.mul_f64((f64::from(round) + self.random.f64()) / f64::from(count))
+    }
+
+    pub(super) fn whom(&mut self) -> Whom {
+        if self.random.bool() { Whom::Program } else { Whom::Group }
+    }
+}
+
+impl fmt::Display for Moments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{SEED}={}", self.seed)
+    }
+}
+
 /// A play of kills on a host.
 pub(crate) struct Play<'i, I> {
     installation: &'i I,
-    random: Rng,
-    seed: u64,
+    moments: Moments,
     usual: u32,
     kills: u32,
     faults: Vec<String>,
@@ -64,11 +92,9 @@ impl<'i, I: Installed> Play<'i, I> {
     /// Begins one that kills each command so often, if nobody asks for more. Everything that is made
     /// once has to be there.
     pub(crate) fn new(installation: &'i I, usual: u32) -> Self {
-        let seed = variable(SEED).unwrap_or_else(|| RandomState::new().hash_one(0));
-        let random = Rng::with_seed(seed);
         // What is left in the machine's own might be anybody's.
         installation.host().make_temporary();
-        Self { installation, random, seed, usual, kills: 0, faults: Vec::new() }
+        Self { installation, moments: Moments::new(), usual, kills: 0, faults: Vec::new() }
     }
 
     /// Kills a command at each moment, finishes each time what it began, and looks at what is left.
@@ -88,10 +114,10 @@ impl<'i, I: Installed> Play<'i, I> {
         for round in 0..count {
             let kill = self.next(victim, round, count);
             by((victim.start)(state, self.kills), &kill);
-            let known = self.cgroups();
+            let known = cgroups(self.installation);
             (victim.finish)(state);
             let mut faults = before.faults(self.installation);
-            faults.extend(cgroups_left(known.difference(&self.cgroups())));
+            faults.extend(cgroups_left(known.difference(&cgroups(self.installation))));
             if !faults.is_empty() {
                 self.faults.push(format!("{kill}:\n    {}", faults.join("\n    ")));
                 // So that others are not blamed for it.
@@ -113,30 +139,29 @@ impl<'i, I: Installed> Play<'i, I> {
         reason = "what chance began with is of use before anything fails"
     )]
     pub(crate) fn end(self) {
-        let (kills, seed, count) = (self.kills, self.seed, self.faults.len());
-        eprintln!("{count} of {kills} kills left something; {SEED}={seed}");
+        let (kills, moments, count) = (self.kills, self.moments, self.faults.len());
+        eprintln!("{count} of {kills} kills left something; {moments}");
         let faults = self.faults.join("\n");
-        assert_eq!(count, 0, "of {kills} kills so many left something; {SEED}={seed}\n{faults}");
+        assert_eq!(count, 0, "of {kills} kills so many left something; {moments}\n{faults}");
     }
 
     fn next<T>(&mut self, victim: &Victim<'_, T>, round: u32, count: u32) -> Kill {
-        let share = (f64::from(round) + self.random.f64()) / f64::from(count);
         Kill {
-            after: victim.took.mul_f64(share),
-            whom: if self.random.bool() { Whom::Program } else { Whom::Group },
+            after: self.moments.next(victim.took, round, count),
+            whom: self.moments.whom(),
             what: format!("{} {round} of {count}, which takes {:?}", victim.name, victim.took),
         }
     }
+}
 
-    /// Returns the names of the cgroups of what is ours.
-    fn cgroups(&self) -> BTreeSet<String> {
-        let mut names = cgroups_of(self.installation.host());
-        names.extend(containers(self.installation));
-        names.remove("supervisors");
-        // That of a step is in one with the container's name; other tests on this machine have such too.
-        names.remove("step");
-        names
-    }
+/// Returns the names of the cgroups of what is ours.
+pub(super) fn cgroups(installation: &impl Installed) -> BTreeSet<String> {
+    let mut names = cgroups_of(installation.host());
+    names.extend(containers(installation));
+    names.remove("supervisors");
+    // That of a step is in one with the container's name; other tests on this machine have such too.
+    names.remove("step");
+    names
 }
 
 /// A host, with what programs may leave elsewhere than where they are meant to.
@@ -187,7 +212,7 @@ impl Surroundings {
 }
 
 /// Returns the number that a variable has, if it is there.
-fn variable<T: FromStr>(name: &str) -> Option<T> {
+pub(super) fn variable<T: FromStr>(name: &str) -> Option<T> {
     let value = std::env::var(name).ok()?;
     Some(value.parse().unwrap_or_else(|_| panic!("{name} is a number, not {value:?}")))
 }

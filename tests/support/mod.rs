@@ -34,4 +34,5 @@ pub(crate) mod registry;
 pub(crate) mod rootfs;
 pub(crate) mod runtime;
 pub(crate) mod static_program;
+pub(crate) mod stops;
 pub(crate) mod world;

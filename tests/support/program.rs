@@ -157,6 +157,13 @@ pub(crate) fn temporary_directory_in(directory: &Path) -> tempfile::TempDir {
         .unwrap_or_else(|error| panic!("cannot make a temporary directory: {error}"))
 }
 
+/// Removes a temporary directory, however deep what is in it: the value itself would go down by a call for each level.
+pub(crate) fn remove(directory: &mut tempfile::TempDir) {
+    directory.disable_cleanup(true);
+    // A test may be failing already.
+    let _ = Command::new("rm").arg("-rf").arg(directory.path()).status();
+}
+
 fn scratch_file() -> File {
     tempfile::tempfile().unwrap_or_else(|error| panic!("cannot make a scratch file: {error}"))
 }

@@ -128,22 +128,12 @@ impl World {
 
     /// Returns the processes of the host that have a name, as the kernel has it, by their numbers there.
     pub(crate) fn named(&self, name: &str) -> Vec<u32> {
-        let processes = self.0.processes();
-        self.0.enter(|| {
-            let has_name = |pid: &u32| {
-                let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
-                comm.is_ok_and(|comm| comm.trim_end() == name)
-            };
-            processes.iter().map(|process| process.pid).filter(has_name).collect()
-        })
+        self.0.named(name)
     }
 
     /// Kills processes of the host, by their numbers there, that may have ended.
     pub(crate) fn kill(&self, pids: &[u32]) {
-        // By a process of the host: here the numbers are those of others.
-        for pid in pids {
-            self.0.shell(&format!("kill -KILL {pid} 2>/dev/null || true"));
-        }
+        self.0.signal(pids, "KILL");
     }
 
     /// Kills all processes of a user. Those with subordinate ids are below the user's own, and end with them.

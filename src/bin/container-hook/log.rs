@@ -26,7 +26,8 @@ pub(crate) fn report<E: Error + 'static>(run: impl FnOnce(&Log) -> Result<Exit, 
     let debug = environment::wants_debug();
     match debug {
         true => trace::to_lines(Some(LevelFilter::DEBUG), |line| write(&command("debug", line))),
-        false => trace::to_lines(None, |line| write(&plain(line))),
+        false if trace::is_asked_for(None) => trace::to_lines(None, |line| write(&plain(line))),
+        false => trace::warnings_to(|line| write(&command("warning", line))),
     }
     let log = Log { debug, progress: Lines::default() };
     run(&log)

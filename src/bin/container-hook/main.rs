@@ -81,7 +81,7 @@ fn main() -> ExitCode {
         }
         Some(command) => command,
     };
-    trace::to_stderr(cli.global.log_level);
+    trace::with_warnings_to_stderr(cli.global.log_level);
     let mut context = cli.global.context();
     let result = run(&cli, command, &mut context);
     let result = result.and_then(|exit| Ok(context.flush().map(|()| exit)?));

@@ -1,6 +1,7 @@
 //! The instances of this machine: of root, or of an ordinary user, who has each in namespaces of its own.
 
 use std::path::Path;
+use std::time::Duration;
 
 use oci_hooks::garm::record::{Files, Records};
 use oci_hooks::garm::{Here, Lookup, ProviderError, Removal, Site, Sites};
@@ -9,7 +10,7 @@ use oci_hooks::program::exit::Exit;
 use oci_hooks::program::host::HostError;
 use oci_hooks::program::rootless::{Entered, Entry, Holders, Owner, Owners, RootlessError};
 use oci_hooks::program::sections::Store;
-use oci_hooks::sys::error::chain;
+use oci_hooks::sys::error::{chain, has_timed_out};
 use oci_hooks::sys::identity::ProcessView;
 use oci_hooks::sys::privilege::Attendant;
 
@@ -103,8 +104,9 @@ impl RootlessInstances {
     /// if that leaves no instance.
     pub(crate) fn enter(&self, controller: &str, name: &str) -> Result<Entered, RootlessError> {
         let is_gone = |_: &Holders| self.is_gone(controller, name);
+        // Calls hold the lock while they are at work in the holder, so that it ends under none of them.
         let entered =
-            self.owners.enter(Key::new(controller, name).owner(), Entry::Current, is_gone)?;
+            self.owners.enter(Key::new(controller, name).owner(), Entry::Exclusive, is_gone)?;
         if matches!(entered, Entered::Inside(_)) && !self.run().join(SWEPT).exists() {
             self.remove_forgotten()?;
         }
@@ -119,9 +121,12 @@ impl RootlessInstances {
     /// Ends the holders of instances that have no record, such as that of a call that was killed early.
     pub(crate) fn end_unrecorded(&self) -> Result<(), RootlessError> {
         for record in self.holders().records()? {
-            if let Some((controller, name)) = record.name.rsplit_once('/') {
-                let key = Key::new(controller, name);
-                self.owners.end_if(&key.id, |_| self.is_gone(controller, name))?;
+            let Some((controller, name)) = record.name.rsplit_once('/') else { continue };
+            let id = Key::new(controller, name).id;
+            match self.holders().lock(&id, Duration::ZERO) {
+                // A call is at work there, or stopped.
+                Err(error) if has_timed_out(&error) => {}
+                lock => self.holders().end_if(&id, lock?, self.is_gone(controller, name))?,
             }
         }
         Ok(())
@@ -142,23 +147,22 @@ impl RootlessInstances {
         records.files(name).is_none_or(|files| matches!(files.record(), Ok(None)))
     }
 
-    /// Removes an instance in its namespaces.
+    /// Removes an instance in its namespaces. The lock of its holder is held.
     fn delete_inside(
         &self,
+        key: &Key,
         (records, files, name): (&Records, &Files, &str),
         removal: Removal<'_>,
     ) -> Result<(), RootlessError> {
-        let controller = records.controller();
         let delete = |store: &Store| {
             let settings = self.settings.with_store(store);
             let engine = settings.host().existing().map_err(|error| chain(&error))?;
             let here = Here { engine: &engine, network: &settings.network() };
             // The caller has asked whether it is meant.
-            let removal = Removal { newer: removal.newer, ..Removal::default() };
+            let removal = Removal { is_meant: Removal::default().is_meant, ..removal };
             here.delete(records, files, name, removal).map(drop).map_err(|error| chain(&error))
         };
-        let is_gone = |_: &Holders| self.is_gone(controller, name);
-        self.owners.within_owner(Key::new(controller, name).owner(), delete, is_gone)
+        self.owners.in_owner(self.holders(), key.owner(), delete)
     }
 }
 
@@ -188,16 +192,20 @@ impl Sites for RootlessInstances {
         name: &str,
         removal: Removal<'_>,
     ) -> Result<bool, ProviderError> {
-        let found = self.holders().find(&Key::new(records.controller(), name).id);
-        if found.is_none() && matches!(files.record(), Ok(None)) {
-            let lock = files.lock()?;
+        let (controller, holders) = (records.controller(), self.holders());
+        let key = Key::new(controller, name);
+        if holders.find(&key.id).is_none() && matches!(files.record(), Ok(None)) {
+            let lock = files.lock(removal.patience)?;
             files.forget(lock)?;
             return Ok(true);
         }
+        let lock = holders.lock(&key.id, removal.patience);
+        let lock = lock.map_err(|error| elsewhere(name, error))?;
         if !(removal.is_meant)()? {
             return Ok(false);
         }
-        self.delete_inside((records, files, name), removal)
+        self.delete_inside(&key, (records, files, name), removal)
+            .and_then(|()| Ok(holders.end_if(&key.id, lock, self.is_gone(controller, name))?))
             .map_err(|error| elsewhere(name, error))?;
         Ok(true)
     }

@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     let kept = spawn::keep_descriptors();
     // GARM passes a variable and no arguments.
     if env::args_os().len() == 1 && env::var_os(COMMAND_VARIABLE).is_some() {
-        trace::to_stderr(None);
+        trace::with_warnings_to_stderr(None);
         return match kept {
             Ok(()) => call::of_environment(),
             Err(error) => call::refused(&error),
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         }
         Some(command) => command,
     };
-    trace::to_stderr(cli.global.log_level);
+    trace::with_warnings_to_stderr(cli.global.log_level);
     let mut context = cli.global.context();
     let result = run(command, &mut context);
     let result = result.and_then(|exit| Ok(context.flush().map(|()| exit)?));

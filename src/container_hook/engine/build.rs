@@ -30,8 +30,8 @@ use crate::sys::lock::{BRIEF, FileLock};
 use crate::sys::trash::Trash;
 use crate::sys::usage::disk_bytes;
 
-/// Where each user's runners have a directory, by its number, for what buildah keeps and what is built
-/// from; and the lock that each build shares.
+/// Where each user's runners have a directory for what buildah keeps and what is built from, or several if they build at
+/// the same time: `0`, `0.1`; and the lock that each build shares.
 const BUILDAH: &str = "buildah";
 const LOCK: &str = "buildah.lock";
 
@@ -42,6 +42,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const STORAGE: &str = "storage";
 /// buildah's own store in it, which containers have as a volume.
 const STORE: &str = "store";
+/// What the build locks that uses the store.
+const STORE_LOCK: &str = ".store.build";
 /// What is known of the images in that store which builds begin with.
 const BASES: &str = "bases";
 
@@ -121,8 +123,8 @@ pub(super) struct Build {
     /// The directory of what is kept for the next builds.
     storage: PathBuf,
     scratch: Scratch,
-    /// Keeps others from removing what belongs to the build.
-    _lock: FileLock,
+    /// Keeps others from removing what belongs to the build, and other builds from the store.
+    _locks: [FileLock; 2],
 }
 
 /// The directory of one build, which ends with it.
@@ -181,8 +183,6 @@ pub(super) fn begin(
     let (engine, log) = (backend.engine, backend.context.log);
     // What runners of one user make, with their access, is nothing to those of others.
     let (uid, _) = backend.context.runner.user;
-    let own = engine.disk.join(BUILDAH).join(uid.to_string());
-    let storage = own.join(STORAGE);
     make_private(&engine.disk)?;
     // The runner has no cleanup for jobs whose only containers are those of steps.
     if let Err(error) = sweep(&engine.disk, &engine.trash(), None, Duration::ZERO) {
@@ -190,7 +190,8 @@ pub(super) fn begin(
     }
     // Before anything is made, which could be removed as something that a killed build left.
     let lock = FileLock::shared(&engine.disk.join(LOCK), BRIEF)?;
-    make_private(&storage.join(BASES))?;
+    let (own, store_lock) = take_directory(&engine.disk, uid)?;
+    let storage = own.join(STORAGE);
     let scratch = Scratch::make(&own, engine.trash())?;
     let context = scratch.given(Scratch::CONTEXT);
     let target = Target { dir: &context, owner: OWNER };
@@ -221,15 +222,31 @@ pub(super) fn begin(
         bases,
         storage,
         scratch,
-        _lock: lock,
+        _locks: [lock, store_lock],
     })))
+}
+
+/// Takes the first directory of a user that no other build has. buildah waits for another one that is stopped, as by
+/// what its Dockerfile runs, while that has a lock of the store: for as long as it takes.
+fn take_directory(disk: &Path, uid: u32) -> Result<(PathBuf, FileLock), PathError> {
+    let mut number = 0;
+    loop {
+        let name = if number == 0 { uid.to_string() } else { format!("{uid}.{number}") };
+        let own = disk.join(BUILDAH).join(name);
+        let storage = own.join(STORAGE);
+        make_private(&storage.join(BASES))?;
+        if let Some(lock) = FileLock::try_exclusive(&storage.join(STORE_LOCK))? {
+            return Ok((own, lock));
+        }
+        number += 1;
+    }
 }
 
 /// What was removed of builds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RemovedBuilds {
-    /// All that buildah keeps for a user, of how many users.
+    /// How many directories of users, with all that buildah keeps there.
     pub caches: usize,
     /// About how much of the disk became free, by what killed builds left too.
     pub freed_bytes: u64,
@@ -298,7 +315,9 @@ fn sweep(
     for entry in fs::read_dir(&all).at("list", &all)? {
         let entry = entry.at("list", &all)?;
         let path = entry.path();
-        let is_of_user = entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok());
+        let name = entry.file_name();
+        let uid = name.to_str().map(|name| name.split_once('.').map_or(name, |(uid, _)| uid));
+        let is_of_user = uid.is_some_and(|uid| uid.parse::<u32>().is_ok());
         let is_old = unused_for.is_some_and(|limit| age(&path).is_ok_and(|age| age >= limit));
         // Earlier versions had one storage for all users here, which nothing uses any more.
         if !is_of_user || (is_old && !is_used(&path)?) {
@@ -388,6 +407,22 @@ mod tests {
         assert_eq!(removed.caches, 1);
         assert!((1 << 20..2 << 20).contains(&removed.freed_bytes), "{removed:?}");
         assert!(names("").is_empty());
+    }
+
+    #[test]
+    fn each_build_has_a_store_that_no_other_uses() {
+        let dir = tempfile::tempdir().unwrap();
+        let take = || {
+            let (own, lock) = take_directory(dir.path(), 1000).unwrap();
+            (own.file_name().unwrap().to_owned(), lock)
+        };
+        let (first, second) = (take(), take());
+        assert_eq!([&first.0, &second.0], ["1000", "1000.1"]);
+        assert_eq!(remove(dir.path(), None), RemovedBuilds::default());
+        drop(first);
+        assert_eq!(take().0, "1000");
+        drop(second);
+        assert_eq!(remove(dir.path(), Some(Duration::ZERO)).caches, 2);
     }
 
     #[test]

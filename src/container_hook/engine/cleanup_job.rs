@@ -1,8 +1,5 @@
 //! `cleanup_job`: nothing of the job is left.
 
-use std::io;
-use std::time::Duration;
-
 use super::backend::EngineBackend;
 use super::build;
 use super::give_back;
@@ -15,7 +12,8 @@ use crate::container::{ContainerError, Engine, Record};
 use crate::container_hook::error::HookError;
 use crate::network::{Network, NetworkOptions, remove_trial};
 use crate::sys::cgroup;
-use crate::sys::error::chain;
+use crate::sys::error::{chain, has_timed_out};
+use crate::sys::lock::PASSING_BY;
 use crate::sys::record::NewerRecords;
 
 pub(super) fn run(backend: &EngineBackend<'_>) -> Result<(), HookError> {
@@ -154,9 +152,6 @@ impl FirstError {
     }
 }
 
-/// How long a call of a runner may keep others from a job that its runner has abandoned.
-const PATIENCE: Duration = Duration::from_secs(5);
-
 /// What was left of jobs.
 #[derive(Debug, Default)]
 pub struct Abandoned {
@@ -165,6 +160,19 @@ pub struct Abandoned {
     /// Which records cannot be read, and why, and which jobs are kept by a call that holds their lock. What is
     /// damaged is removed as soon as nobody uses it, what another version may have written is not.
     pub unreadable: Vec<String>,
+}
+
+impl Abandoned {
+    /// Takes note of whether a job was removed, or which call keeps it.
+    fn count(&mut self, removed: Result<bool, HookError>) -> Result<(), HookError> {
+        match removed {
+            Ok(is_removed) => self.removed += usize::from(is_removed),
+            // A call of the runner is at work, or stopped.
+            Err(error) if has_timed_out(&error) => self.unreadable.push(chain(&error)),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
 }
 
 /// Removes the jobs whose runners are gone without having cleaned up, and what is left of containers
@@ -193,19 +201,12 @@ pub fn remove_abandoned(
         if job.worker.is_some_and(|worker| worker.is_running()) {
             continue;
         }
-        match remove_job(engine, network, &job) {
-            Ok(is_removed) => abandoned.removed += usize::from(is_removed),
-            // A call of the runner is at work, or stopped.
-            Err(HookError::Path(error)) if error.source.kind() == io::ErrorKind::TimedOut => {
-                abandoned.unreadable.push(chain(&error));
-            }
-            Err(error) => return Err(error),
-        }
+        abandoned.count(remove_job(engine, network, &job))?;
     }
     for (owner, error) in unreadable {
         abandoned.unreadable.push(chain(&error));
         if newer == NewerRecords::Remove || !error.is_of_other_version() {
-            abandoned.removed += usize::from(remove_unreadable(engine, network, &owner)?);
+            abandoned.count(remove_unreadable(engine, network, &owner))?;
         }
     }
     if let Some(lent) = give_back::remembered(engine)
@@ -236,7 +237,7 @@ pub(super) fn remove_job(
     job: &Job,
 ) -> Result<bool, HookError> {
     let jobs = Jobs::new(&engine.run);
-    let _lock = jobs.lock_within(&job.owner, PATIENCE)?;
+    let _lock = jobs.lock_within(&job.owner, PASSING_BY)?;
     // The runner may have cleaned up meanwhile, or begun its next job.
     let is_same = |found: &Job| found.network == job.network && found.worker == job.worker;
     if !jobs.read(&job.owner)?.as_ref().is_some_and(is_same) {
@@ -271,7 +272,7 @@ fn remove_unreadable(
     if engine.containers_of(owner)?.iter().any(runs) {
         return Ok(false);
     }
-    let _lock = jobs.lock_within(owner, PATIENCE)?;
+    let _lock = jobs.lock_within(owner, PASSING_BY)?;
     if jobs.read(owner).is_ok() {
         // The next job of the runner has begun.
         return Ok(false);

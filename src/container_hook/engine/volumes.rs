@@ -1,7 +1,6 @@
 //! The named volumes of runners as their admin sees them: whose they are, who has them, and away with them.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -16,12 +15,9 @@ use crate::container_hook::error::HookError;
 use crate::container_hook::runner::Runner;
 use crate::sys::error::chain;
 use crate::sys::fs::make_private;
-use crate::sys::lock::FileLock;
+use crate::sys::lock::{FileLock, PASSING_BY};
 use crate::sys::trash::Trash;
 use crate::sys::usage::disk_bytes;
-
-/// How long another call of the runner may begin or remove containers meanwhile.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Whose volumes those of an owner are, for people; it is kept with them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,7 +147,7 @@ impl RunnerVolumes<'_> {
 
     /// Waits for calls of the runner that begin or remove containers, and keeps others from it.
     fn lock(&self, owner: &str) -> Result<FileLock, HookError> {
-        Jobs::new(self.run).lock_within(owner, PATIENCE)
+        Jobs::new(self.run).lock_within(owner, PASSING_BY)
     }
 
     /// Returns the volumes in a directory.

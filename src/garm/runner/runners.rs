@@ -19,11 +19,12 @@ use crate::garm::boot::Forge;
 use crate::garm::bootstrap::Tool;
 use crate::garm::http::{Http, Retry, shown};
 use crate::image::{Digest, Limits, Pace};
+use crate::sys::error::has_timed_out;
 use crate::sys::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, make_private,
     random_u64, read_if_there,
 };
-use crate::sys::lock::{FileLock, LONG};
+use crate::sys::lock::FileLock;
 use crate::sys::record::{decode, encode};
 use crate::sys::removal::remove_tree;
 use crate::sys::trash::Trash;
@@ -52,6 +53,8 @@ pub struct RunnerOptions {
     pub timeout: Duration,
     /// How fast it has to be.
     pub pace: Pace,
+    /// How long a call waits for another one that downloads the same, or is stopped meanwhile, until it does so itself.
+    pub overtake_after: Duration,
 }
 
 /// The cache of runners that were downloaded, each a layer.
@@ -121,6 +124,7 @@ impl Default for RunnerOptions {
             retry: Retry { attempts: 5, pause: Duration::from_secs(2) },
             timeout: Duration::from_secs(600),
             pace: Pace::default(),
+            overtake_after: Duration::from_secs(60),
         }
     }
 }
@@ -141,7 +145,8 @@ impl Runners {
     }
 
     /// Returns the layer with a runner whose files are a user's and a group's, downloaded if it is
-    /// not there yet. Of several who want the same at once, one downloads and the others wait.
+    /// not there yet. Of several who want the same at once, one downloads and the others wait; one that takes too long
+    /// is overtaken.
     pub fn prepare(
         &self,
         tool: &Tool,
@@ -152,35 +157,52 @@ impl Runners {
         let expected = digest_of(tool)?;
         let key = key(tool, expected.as_ref(), owner);
         make_private(&self.dir.join(LOCKS))?;
-        {
-            let _not_removed = FileLock::shared(&self.lock(&key), LONG)?;
+        let mut overtaken = 0;
+        loop {
+            let name = match overtaken {
+                0 => key.clone(),
+                _ => format!("{key}.{overtaken}"),
+            };
+            let lock = FileLock::exclusive(&self.lock(&name), self.options.overtake_after);
+            // Whoever has the lock keeps a layer that is there from being removed.
             if let Some(layer) = self.used(&key)? {
                 return Ok(layer);
             }
+            let _alone = match lock {
+                Err(error) if has_timed_out(&error) => {
+                    overtaken += 1;
+                    continue;
+                }
+                lock => lock?,
+            };
+            let new = self.dir.join(format!("{UNFINISHED}{name}"));
+            // Of somebody who was killed.
+            self.trash.remove(&new)?;
+            let made = self.make(&new, tool, owner, || {
+                Download::new(tool, expected.as_ref(), http, &self.options, listener)
+            });
+            if let Err(error) = made.and_then(|()| self.keep(&new, &key)) {
+                // What cannot be removed now is removed by the next one who tries.
+                let _ = remove_tree(&new);
+                return Err(error);
+            }
         }
-        let _alone = FileLock::exclusive(&self.lock(&key), LONG)?;
-        if let Some(layer) = self.used(&key)? {
-            return Ok(layer);
+    }
+
+    /// Makes a finished directory the layer, unless another call has overtaken this one.
+    fn keep(&self, new: &Path, key: &str) -> Result<(), RunnerError> {
+        const IN_THE_WAY: [ErrorKind; 2] = [ErrorKind::DirectoryNotEmpty, ErrorKind::NotADirectory];
+        let layer = self.dir.join(key);
+        match fs::rename(new, &layer) {
+            Err(error) if IN_THE_WAY.contains(&error.kind()) => {}
+            renamed => return Ok(renamed.at("rename", new)?),
         }
-        let new = self.dir.join(format!("{UNFINISHED}{key}"));
-        // Of somebody who was killed.
-        self.trash.remove(&new)?;
-        let made = self.make(&new, tool, owner, || {
-            Download::new(tool, expected.as_ref(), http, &self.options, listener)
-        });
-        let done = made.and_then(|()| {
-            let layer = self.dir.join(&key);
-            // One without a record that can be read.
-            self.trash.remove(&layer)?;
-            Ok(fs::rename(&new, &layer).at("rename", &new)?)
-        });
-        if let Err(error) = done {
-            // What cannot be removed now is removed by the next one who tries.
-            let _ = remove_tree(&new);
-            return Err(error);
+        if self.used(key)?.is_some() {
+            return Ok(self.trash.remove(new)?);
         }
-        let layer = self.used(&key)?;
-        Ok(layer.expect("it was just made, and cannot be removed while we have the lock"))
+        // One without a record that can be read.
+        self.trash.remove(&layer)?;
+        Ok(fs::rename(new, &layer).at("rename", new)?)
     }
 
     fn make<'a>(

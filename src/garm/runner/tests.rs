@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use super::*;
@@ -435,6 +435,36 @@ fn gitea_s_runner_is_one_program_or_in_an_archive() {
             assert_eq!((meta.uid(), meta.gid()), (1001, 1002));
         }
     }
+}
+
+#[test]
+fn a_call_that_is_stopped_while_it_downloads_is_overtaken() {
+    let archive = runner();
+    let (go, wait) = mpsc::channel();
+    let (begun, reached) = mpsc::channel();
+    let stopped = Fake::serve({
+        let archive = archive.clone();
+        move |_| {
+            begun.send(()).unwrap();
+            wait.recv().unwrap();
+            Reply::ok(&archive)
+        }
+    });
+    let server = server_of(&archive);
+    let mut bench = Bench::new();
+    bench.options.overtake_after = Duration::from_millis(20);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| bench.prepare(&tool(&stopped, GITHUB, &archive)).unwrap());
+        reached.recv().unwrap();
+        let second = bench.prepare(&tool(&server, GITHUB, &archive)).unwrap();
+        let pruned = bench.runners().prune(&BTreeSet::new(), Duration::ZERO).unwrap();
+        assert_eq!(pruned.count, 0, "the first has the lock");
+        go.send(()).unwrap();
+        assert_eq!(first.join().unwrap(), second);
+        assert!(second.program.starts_with("/home/runner") && second.path.is_dir());
+    });
+    let kept = bench.runners().list().unwrap();
+    assert_eq!(bench.left(), ["locks", kept[0].key.as_str()]);
 }
 
 #[test]

@@ -15,6 +15,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +25,7 @@ use super::{Owner, Place};
 use crate::container::{ContainerError, read_json_if_there, write_record};
 use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::identity::Identity;
-use crate::sys::lock::{FileLock, LONG};
+use crate::sys::lock::FileLock;
 use crate::sys::privilege::cgroup::Delegated;
 use crate::sys::privilege::{
     Holder, Ids, Inside, Map, Privilege, PrivilegeError, Side, enter_new, exit_at_once, make_lock,
@@ -131,9 +132,9 @@ impl Holders {
         Ok(make_private(&self.disk)?)
     }
 
-    /// Waits until no other call finds, makes or ends the holder of an owner.
-    pub(super) fn lock(&self, owner: &str) -> Result<FileLock, HolderError> {
-        Ok(FileLock::passing(&self.lock_file(owner), LONG)?)
+    /// Waits at most so long until no other call finds, makes or ends the holder of an owner.
+    pub fn lock(&self, owner: &str, within: Duration) -> Result<FileLock, HolderError> {
+        Ok(FileLock::passing(&self.lock_file(owner), within)?)
     }
 
     fn lock_file(&self, owner: &str) -> PathBuf {
@@ -244,6 +245,17 @@ impl Holders {
             return Ok(side);
         }
         Ok(self.make(owner)?.enter()?)
+    }
+
+    /// Ends the holder of an owner, whose lock is held, and forgets the owner, if its job is over.
+    pub fn end_if(&self, owner: &str, lock: FileLock, is_over: bool) -> Result<(), HolderError> {
+        if is_over {
+            if let Some(found) = self.find(owner) {
+                found.end()?;
+            }
+            self.forget(owner, lock)?;
+        }
+        Ok(())
     }
 
     /// Forgets an owner, whose lock is held and whose holder has ended. The lock goes with it. This process must

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use super::super::call::Call;
 use super::super::host::Host;
 use super::super::hub::{Name, Registry};
 use super::super::leftovers::{Installed, cgroups_of, containers, containers_below};
@@ -126,11 +127,22 @@ impl<'h> Installation<'h> {
     }
 
     fn admin_by(&self, mut command: Command, words: &[&str]) -> Finished {
+        self.host.run(self.for_admin(&mut command, words))
+    }
+
+    /// Starts a command of the administrator's.
+    pub(crate) fn start_admin(&self, words: &[&str]) -> Call {
+        let mut command = Command::new(self.program());
+        self.for_admin(&mut command, words);
+        Call::start(self.host, command, Vec::new(), None)
+    }
+
+    fn for_admin<'c>(&self, command: &'c mut Command, words: &[&str]) -> &'c mut Command {
         command.arg("--config").arg(self.settings()).args(words);
         if let Some(user) = self.user {
-            user.become_by(&mut command);
+            user.become_by(command);
         }
-        self.host.run(&mut command)
+        command
     }
 
     /// Returns the log of the last instance of a name.

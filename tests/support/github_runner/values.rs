@@ -15,6 +15,26 @@ pub(crate) fn container(image: &str) -> Value {
     })
 }
 
+/// Returns a service with a health check that succeeds once it listens.
+pub(crate) fn redis() -> Value {
+    let health = "--health-cmd \"redis-cli ping\" --health-interval 10s --health-timeout 5s \
+                  --health-retries 5";
+    merge(container("redis:7"), json!({"createOptions": health, "portMappings": ["6379"]}))
+}
+
+/// Returns a container action that runs a shell script, its words torn apart as the runner does.
+pub(crate) fn shell_step(script: &str) -> Value {
+    assert!(!script.contains('\''), "it stands in such quotes");
+    let words = format!("-c '{script}'");
+    let words: Vec<_> = words.split(' ').filter(|word| !word.is_empty()).collect();
+    json!({"image": "alpine:3.20", "entryPoint": "sh", "entryPointArgs": words})
+}
+
+/// Returns a step whose image is built.
+pub(crate) fn built_step(dockerfile: &Path) -> Value {
+    json!({"image": null, "dockerfile": dockerfile, "entryPointArgs": []})
+}
+
 /// Returns an object with some fields changed.
 pub(crate) fn merge(mut object: Value, fields: Value) -> Value {
     let Value::Object(fields) = fields else { panic!("{fields} is no object") };

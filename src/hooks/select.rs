@@ -39,7 +39,7 @@ impl HookSet {
         consumer: &Consumer,
     ) -> Result<Selection<'a>, MatchError> {
         let (mut files, mut reasons) = (Vec::new(), Vec::new());
-        for verdict in self.evaluate(target, consumer.matching) {
+        for verdict in self.evaluate(target) {
             match verdict.outcome {
                 Ok(outcome) if outcome.matched => {
                     files.push(verdict.file);

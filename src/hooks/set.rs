@@ -6,7 +6,6 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::consumer::Matching;
 use super::{Definition, EmptyArgs, Evaluation, Target};
 
 /// A hook file that was loaded.
@@ -88,15 +87,12 @@ impl HookSet {
     }
 
     /// Looks at each hook in order.
-    pub fn evaluate<'a>(
-        &'a self,
-        target: &'a Target,
-        matching: Matching,
-    ) -> impl Iterator<Item = Verdict<'a>> {
-        self.files.iter().map(move |file| Verdict {
-            file,
-            outcome: file.definition.when.evaluate(target, matching),
-        })
+    pub fn evaluate<'a>(&'a self, target: &'a Target) -> impl Iterator<Item = Verdict<'a>> {
+        let verdict = |file: &'a HookFile| {
+            let outcome = file.definition.when.evaluate(target);
+            Verdict { file, outcome }
+        };
+        self.files.iter().map(verdict)
     }
 }
 

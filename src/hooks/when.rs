@@ -4,7 +4,6 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use super::consumer::{BindMountsFalse, Matching, PatternScope};
 use super::{Command, Pattern, Target};
 
 /// The conditions under which a hook is injected.
@@ -52,7 +51,6 @@ pub enum Reason<'a> {
         wanted: bool,
         /// Whether the container has bind mounts.
         present: bool,
-        holds: bool,
     },
     /// An annotation is asked for.
     Annotation {
@@ -78,7 +76,8 @@ impl Reason<'_> {
     pub fn holds(&self) -> bool {
         match self {
             Reason::Always(value) => *value,
-            Reason::BindMounts { holds, .. } => *holds,
+            // `false` does not mean "has none": it never holds.
+            Reason::BindMounts { wanted, present } => *wanted && *present,
             Reason::Annotation { found, .. } => found.is_some(),
             Reason::Command { found, .. } => found.is_some(),
             Reason::NoProcess | Reason::NoCondition => false,
@@ -103,14 +102,10 @@ pub struct EmptyArgs;
 
 impl When {
     /// Decides whether the conditions hold for a container.
-    pub fn evaluate<'a>(
-        &'a self,
-        target: &'a Target,
-        matching: Matching,
-    ) -> Result<Evaluation<'a>, EmptyArgs> {
+    pub fn evaluate<'a>(&'a self, target: &'a Target) -> Result<Evaluation<'a>, EmptyArgs> {
         let decisive = self.combine == Combine::Any;
         let mut last = None;
-        for reason in self.conditions(target, matching) {
+        for reason in self.conditions(target) {
             let reason = reason?;
             if reason.holds() == decisive {
                 return Ok(Evaluation { matched: decisive, reason });
@@ -132,26 +127,22 @@ impl When {
     pub fn conditions<'a>(
         &'a self,
         target: &'a Target,
-        matching: Matching,
     ) -> impl Iterator<Item = Result<Reason<'a>, EmptyArgs>> {
         let always = self.always.map(Reason::Always);
-        let mounts = self.has_bind_mounts.map(|wanted| bind_mounts(wanted, target, matching));
+        let present = target.has_bind_mounts;
+        let mounts = self.has_bind_mounts.map(|wanted| Reason::BindMounts { wanted, present });
         let annotations = self.annotations.iter().map(move |pattern| {
             let found = target.annotations.iter().find(|(key, value)| {
-                matches(&pattern.key, key, matching) && matches(&pattern.value, value, matching)
+                pattern.key.is_match(key) && pattern.value.is_match(value)
             });
             let found = found.map(|(key, value)| (key.as_str(), value.as_str()));
             Reason::Annotation { pattern, found }
         });
-        let commands = std::iter::once_with(move || self.command(target, matching)).flatten();
+        let commands = std::iter::once_with(move || self.command(target)).flatten();
         always.into_iter().chain(mounts).chain(annotations).map(Ok).chain(commands)
     }
 
-    fn command<'a>(
-        &'a self,
-        target: &'a Target,
-        matching: Matching,
-    ) -> Option<Result<Reason<'a>, EmptyArgs>> {
+    fn command<'a>(&'a self, target: &'a Target) -> Option<Result<Reason<'a>, EmptyArgs>> {
         if self.commands.is_empty() {
             return None;
         }
@@ -159,27 +150,10 @@ impl When {
             Command::NoProcess => None,
             Command::NoArgs => Some(Err(EmptyArgs)),
             Command::Program(command) => {
-                let found = self.commands.iter().find(|p| matches(p, command, matching));
+                let found = self.commands.iter().find(|pattern| pattern.is_match(command));
                 Some(Ok(Reason::Command { patterns: &self.commands, found, command }))
             }
         }
-    }
-}
-
-fn bind_mounts(wanted: bool, target: &Target, matching: Matching) -> Reason<'static> {
-    let present = target.has_bind_mounts;
-    let holds = match matching.bind_mounts_false {
-        // In podman `false` does not mean "has none": it never holds.
-        BindMountsFalse::Never => wanted && present,
-        BindMountsFalse::HasNone => wanted == present,
-    };
-    Reason::BindMounts { wanted, present, holds }
-}
-
-fn matches(pattern: &Pattern, text: &str, matching: Matching) -> bool {
-    match matching.scope {
-        PatternScope::Search => pattern.is_match(text),
-        PatternScope::Full => pattern.is_full_match(text),
     }
 }
 
@@ -196,17 +170,11 @@ impl fmt::Display for Reason<'_> {
         match *self {
             Reason::Always(true) => f.write_str("always is true"),
             Reason::Always(false) => f.write_str("always is false, which never matches"),
-            Reason::BindMounts { wanted: true, present: true, .. } => {
+            Reason::BindMounts { wanted: true, present: true } => {
                 f.write_str("hasBindMounts is true and the container has bind mounts")
             }
-            Reason::BindMounts { wanted: true, present: false, .. } => {
+            Reason::BindMounts { wanted: true, present: false } => {
                 f.write_str("hasBindMounts is true and the container has no bind mounts")
-            }
-            Reason::BindMounts { wanted: false, holds: true, .. } => {
-                f.write_str("hasBindMounts is false and the container has no bind mounts")
-            }
-            Reason::BindMounts { wanted: false, present: true, .. } => {
-                f.write_str("hasBindMounts is false and the container has bind mounts")
             }
             Reason::BindMounts { wanted: false, .. } => {
                 f.write_str("hasBindMounts is false, which never matches")

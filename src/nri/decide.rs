@@ -201,10 +201,9 @@ impl Decider {
         let of_pod = pod.into_iter().flat_map(|pod| &pod.annotations);
         annotations.extend(of_pod.map(|(key, value)| (key.clone(), value.clone())));
         let rule = self.consumer.bind_mounts;
-        let has_bind_mounts = container.mounts.iter().any(|mount| {
-            let options: Vec<_> = mount.options.iter().map(String::as_str).collect();
-            rule.counts(&mount.destination, &mount.r#type, &options)
-        });
+        let mut mounts = container.mounts.iter();
+        let has_bind_mounts =
+            mounts.any(|mount| rule.counts(&mount.destination, &mount.r#type));
         Target { command, annotations, has_bind_mounts }
     }
 
@@ -213,7 +212,7 @@ impl Decider {
         if !enabled!(tracing::Level::DEBUG) {
             return;
         }
-        for verdict in loaded.hooks.evaluate(target, self.consumer.matching) {
+        for verdict in loaded.hooks.evaluate(target) {
             let file = verdict.file.path.display();
             match verdict.outcome {
                 // Quoted, since annotations may hold line breaks.

@@ -116,7 +116,7 @@ impl InstallOptions {
             options.files = FileChecks::Trust(TrustOptions::of_process());
         }
         let load = LoadOptions::for_consumer(&context.consumer);
-        let schema = SchemaOptions::new(&load.extension_stages, load.schema)
+        let schema = SchemaOptions::new(&load.extension_stages)
             .with_path_check(PathCheck::Skip);
         if Definition::parse(text, schema).is_err() {
             return Ok(());

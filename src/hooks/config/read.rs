@@ -89,14 +89,7 @@ impl<'t> Config<'t> {
         for mount in mounts.into_iter().flat_map(Value::elements) {
             expect(mount, Kind::Object, "an object")?;
             let text = |name| mount.get(name).and_then(Value::as_str).unwrap_or_default();
-            let options: Vec<_> = mount
-                .get("options")
-                .into_iter()
-                .flat_map(Value::elements)
-                .filter_map(Value::as_str)
-                .collect();
-            let options: Vec<&str> = options.iter().map(AsRef::as_ref).collect();
-            if rule.counts(&text("destination"), &text("type"), &options) {
+            if rule.counts(&text("destination"), &text("type")) {
                 return Ok(true);
             }
         }

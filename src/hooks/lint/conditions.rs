@@ -4,7 +4,6 @@ use super::fields::Fields;
 use super::sink::Sink;
 use super::{Severity, keys, rules, schema};
 use crate::hooks::Version;
-use crate::hooks::consumer::BindMountsFalse;
 use crate::json::Kind;
 
 /// Checks the conditions and returns whether they can hold.
@@ -12,8 +11,6 @@ pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
     let is_new = fields.version == Version::V1_0_0;
     let always = fields.always.and_then(|member| member.value.as_bool());
     let mounts = fields.has_bind_mounts.and_then(|member| member.value.as_bool());
-    let never = sink.options.consumer.matching.bind_mounts_false == BindMountsFalse::Never;
-    let mounts_never_hold = mounts == Some(false) && never;
 
     if always == Some(false)
         && !fields.is_mask()
@@ -27,9 +24,9 @@ pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
         .help("remove `always` if the other conditions are meant");
     }
     if mounts == Some(false) {
-        bind_mounts_false(fields, never, is_new, sink);
+        bind_mounts_false(fields, is_new, sink);
     }
-    let blocked = is_new && (always == Some(false) || mounts_never_hold);
+    let blocked = is_new && (always == Some(false) || mounts == Some(false));
     if blocked
         && let Some(commands) = fields.commands.as_ref().filter(|list| !list.items.is_empty())
     {
@@ -81,29 +78,17 @@ pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
     (holds || broken) && !blocked
 }
 
-fn bind_mounts_false(fields: &Fields<'_>, never: bool, is_new: bool, sink: &mut Sink<'_>) {
+fn bind_mounts_false(fields: &Fields<'_>, is_new: bool, sink: &mut Sink<'_>) {
     let Some(member) = fields.has_bind_mounts else { return };
-    let others = &sink.options.others;
-    let other = others.iter().find(|o| o.matching.bind_mounts_false == BindMountsFalse::Never);
-    match (never, is_new, other.map(|other| other.name)) {
-        (true, true, _) => {
-            sink.at(
-                &rules::BIND_MOUNTS_FALSE,
-                member.value,
-                "the hook never runs: this does not ask for containers without bind mounts",
-            )
-            .help("there is no way to ask for them; leave it out");
-        }
-        (true, false, _) => {
-            sink.at(&rules::BIND_MOUNTS_FALSE, member.value, "this has no effect")
-                .help("leave it out");
-        }
-        (false, _, Some(other)) => {
-            let message = format!("for {other} this never holds");
-            sink.at(&rules::BIND_MOUNTS_FALSE, member.value, message).severity(Severity::Note);
-        }
-        (false, _, None) => {}
-    }
+    let (message, help) = if is_new {
+        (
+            "the hook never runs: this does not ask for containers without bind mounts",
+            "there is no way to ask for them; leave it out",
+        )
+    } else {
+        ("this has no effect", "leave it out")
+    };
+    sink.at(&rules::BIND_MOUNTS_FALSE, member.value, message).help(help);
 }
 
 fn redundant_always(fields: &Fields<'_>, sink: &mut Sink<'_>) {

@@ -28,7 +28,6 @@ mod fix;
 mod keys;
 mod options;
 mod patterns;
-mod portability;
 mod program;
 mod repair;
 pub mod rules;

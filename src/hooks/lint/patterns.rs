@@ -7,7 +7,6 @@ use super::fields::{Fields, List};
 use super::sink::Sink;
 use super::source::source_span;
 use super::{Fix, Severity, rules};
-use crate::hooks::consumer::PatternScope;
 use crate::hooks::pattern::syntax::{self, Ast, ConstructKind};
 use crate::hooks::{PatternError, PatternPlace};
 use crate::json::Value;
@@ -293,16 +292,6 @@ fn anchors(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
     let Pattern { value, text, ast, .. } = pattern;
     let start = ast.is_anchored_at_start() || starts_open(text.trim_start_matches(['(', '^']));
     let end = ast.is_anchored_at_end() || ends_open(text.trim_end_matches([')', '$']));
-    let full = |scope| scope == PatternScope::Full;
-    let options = sink.options;
-    if full(options.consumer.matching.scope) {
-        if !(start && end) {
-            sink.at(&rules::WHOLE_MATCH, *value, "the whole text must match this")
-                .severity(Severity::Warning)
-                .help("write .* where anything may stand");
-        }
-        return;
-    }
     if !start && !end && !matches_everything(text) {
         let finding =
             sink.at(&rules::UNANCHORED_PATTERN, *value, "this matches any text that contains it");
@@ -311,11 +300,6 @@ fn anchors(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
         } else {
             "write ^ and $ around it if it is to be the whole text"
         });
-    }
-    let other = options.others.iter().find(|other| full(other.matching.scope));
-    if let (Some(other), false) = (other, start && end) {
-        let message = format!("for {} the whole text must match this", other.about);
-        sink.at(&rules::WHOLE_MATCH, *value, message).help("write .* where anything may stand");
     }
 }
 

@@ -49,8 +49,6 @@ pub struct Rule {
 #[non_exhaustive]
 pub enum Example {
     Hook(&'static str),
-    /// A hook file, and the consumer it matters to.
-    HookFor(&'static str, &'static str),
     /// A directory or a file that is no hook file, as a shell shows it.
     Shell(&'static str),
 }
@@ -59,7 +57,7 @@ impl Example {
     /// Returns the text to show.
     pub fn text(self) -> &'static str {
         match self {
-            Example::Hook(text) | Example::HookFor(_, text) | Example::Shell(text) => text,
+            Example::Hook(text) | Example::Shell(text) => text,
         }
     }
 }
@@ -102,7 +100,6 @@ pub static ALL: &[&Rule] = &[
     &INVALID_PATTERN,
     &MISSING_PROGRAM,
     &PROGRAM_LOOKUP,
-    &REFUSED_BY_SCHEMA,
     &RUNTIME_HOOKS,
     &UNKNOWN_KEY,
     &KEY_CASE,
@@ -154,6 +151,4 @@ pub static ALL: &[&Rule] = &[
     &UNREADABLE_DIRECTORY,
     &UNREAD_DIRECTORY,
     &STAGE_NOT_PORTABLE,
-    &WHOLE_MATCH,
-    &NOT_PORTABLE,
 ];

@@ -7,8 +7,8 @@ use super::program::Programs;
 use super::repair::{self, Repaired};
 use super::sink::Sink;
 use super::{
-    FileChecks, Finding, LintOptions, apply, cdi, conditions, keys, patterns, portability, program,
-    rules, schema, stages,
+    FileChecks, Finding, LintOptions, apply, cdi, conditions, keys, patterns, program, rules,
+    schema, stages,
 };
 use crate::hooks::{Consumer, Definition, Fault, HookError, PathCheck, SchemaOptions};
 use crate::json::{Document, Kind, Location};
@@ -90,7 +90,6 @@ fn parsed(
         }
         return Usability::Refused;
     }
-    portability::check(document, sink);
     use_
 }
 
@@ -135,7 +134,6 @@ pub(super) fn load(document: &Document<'_>, consumer: &Consumer) -> Result<Defin
     let options = SchemaOptions {
         extension_stages: &extension_stages,
         path_check: PathCheck::Skip,
-        schema: consumer.schema,
     };
     Definition::from_document(document, options)
 }
@@ -170,15 +168,12 @@ fn of_fault(fault: Fault, sink: &Sink<'_>) -> Finding {
         HookError::Pattern { .. } => &rules::INVALID_PATTERN,
         HookError::PathMissing { .. } => &rules::MISSING_PROGRAM,
         HookError::PathLookup { .. } => &rules::PROGRAM_LOOKUP,
-        HookError::Rejected(_) => &rules::REFUSED_BY_SCHEMA,
         HookError::Read(_) | HookError::List(_) => &rules::UNREADABLE_FILE,
     };
-    let message = match (&fault.error, std::error::Error::source(&fault.error)) {
-        (HookError::Rejected(reason), _) => {
-            format!("{} rejects it: {reason}", sink.options.consumer.name)
-        }
-        (error, Some(cause)) => format!("{error}: {cause}"),
-        (error, None) => error.to_string(),
+    let error = &fault.error;
+    let message = match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
     };
     let mut finding = Finding::new(rule, sink.path, message);
     finding.help = fault.error.hint();

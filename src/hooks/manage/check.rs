@@ -14,7 +14,6 @@ pub(super) fn check(
     let schema = SchemaOptions {
         extension_stages: &options.extension_stages,
         path_check: options.path_check,
-        schema: options.schema,
     };
     Definition::parse(text, schema).map_err(|fault| {
         ManageError::Invalid(Box::new(Problem {

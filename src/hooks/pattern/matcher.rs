@@ -80,7 +80,7 @@ impl Pattern {
             && (requirements.complete || self.regex_matches(text, Extent::Part))
     }
 
-    /// Returns whether the text as a whole matches, as Sarus asks.
+    /// Returns whether the text as a whole matches.
     #[must_use]
     pub fn is_full_match(&self, text: &str) -> bool {
         let requirements = &self.0.requirements;

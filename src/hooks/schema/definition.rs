@@ -6,8 +6,7 @@ use std::collections::HashSet;
 use serde::Serialize;
 
 use super::decode::{Decoder, Text};
-use super::{strict, usual, v0_1_0, v1_0_0, validate};
-use crate::hooks::consumer::SchemaRule;
+use super::{usual, v0_1_0, v1_0_0, validate};
 use crate::hooks::{Fault, Hook, HookError, Stage, When};
 use crate::json::{Document, Location, Value};
 
@@ -68,14 +67,12 @@ pub struct SchemaOptions<'a> {
     pub extension_stages: &'a [String],
     /// Whether the program must exist.
     pub path_check: PathCheck,
-    /// How strictly the consumer reads.
-    pub schema: SchemaRule,
 }
 
 impl<'a> SchemaOptions<'a> {
-    /// Returns options for a consumer with these extension stages, which reads by this rule.
-    pub fn new(extension_stages: &'a [String], schema: SchemaRule) -> Self {
-        SchemaOptions { extension_stages, schema, ..Self::default() }
+    /// Returns options for a consumer with these extension stages.
+    pub fn new(extension_stages: &'a [String]) -> Self {
+        SchemaOptions { extension_stages, ..Self::default() }
     }
 
     /// Returns the options with another answer to whether the program must exist.
@@ -154,11 +151,7 @@ impl Definition {
             Version::V1_0_0 => v1_0_0::decode(root)?,
             Version::V0_1_0 => v0_1_0::decode(root)?,
         };
-        let definition = validate::validate(raw, root, options, found)?;
-        if options.schema == SchemaRule::Strict {
-            strict::check(&definition, root)?;
-        }
-        Ok(definition)
+        validate::validate(raw, root, options, found)
     }
 }
 

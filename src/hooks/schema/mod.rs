@@ -2,7 +2,6 @@
 
 mod decode;
 mod definition;
-mod strict;
 mod usual;
 mod v0_1_0;
 mod v1_0_0;

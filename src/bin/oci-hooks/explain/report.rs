@@ -173,11 +173,11 @@ fn active_files<'l>(
     consumer: &Consumer,
 ) -> HashMap<&'l Path, FileReport> {
     let mut order = 0;
-    let verdicts = loaded.hooks.evaluate(target, consumer.matching);
+    let verdicts = loaded.hooks.evaluate(target);
     let files = verdicts.map(|verdict| {
         let file = verdict.file;
         let when = &file.definition.when;
-        let conditions = when.conditions(target, consumer.matching).filter_map(Result::ok);
+        let conditions = when.conditions(target).filter_map(Result::ok);
         let (state, reason) = match verdict.outcome {
             Ok(outcome) if outcome.matched => (FileState::Injected, outcome.reason.to_string()),
             Ok(outcome) => (FileState::NotMatched, outcome.reason.to_string()),

@@ -4,12 +4,10 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use oci_hooks::hooks::Pattern;
-use oci_hooks::hooks::consumer::PatternScope;
 use oci_hooks::json::{Document, Kind};
 use oci_hooks::sys::fs::PathContext;
 use serde::Serialize;
 
-use super::matches;
 use crate::Exit;
 use crate::context::Context;
 use crate::error::Error;
@@ -34,13 +32,12 @@ struct BatchError {
 }
 
 pub(super) fn run(context: &mut Context) -> Result<Exit, Error> {
-    let scope = context.consumer.matching.scope;
     let mut input = BufReader::with_capacity(64 << 10, io::stdin().lock());
     let mut line = Vec::new();
     let mut exit = Exit::Yes;
     while let Some(fits) = read_line(&mut input, &mut line)? {
         let result = if fits {
-            answer(&line, scope)
+            answer(&line)
         } else {
             let message = format!("line too long: limit {} MiB", MAX_LINE_BYTES >> 20);
             Err(BatchError { class: "too-large", message, hint: None })
@@ -64,7 +61,7 @@ pub(super) fn run(context: &mut Context) -> Result<Exit, Error> {
 
 const BAD_PATTERN: &str = "bad-regex";
 
-fn answer(line: &[u8], scope: PatternScope) -> Result<Vec<bool>, BatchError> {
+fn answer(line: &[u8]) -> Result<Vec<bool>, BatchError> {
     let reject = |class, message: String| BatchError { class, message, hint: None };
     let document = Document::parse(line).map_err(|error| BatchError {
         hint: error.kind.hint().map(str::to_owned),
@@ -86,7 +83,7 @@ fn answer(line: &[u8], scope: PatternScope) -> Result<Vec<bool>, BatchError> {
         hint: error.hint().map(str::to_owned),
         ..reject(BAD_PATTERN, error.to_string())
     })?;
-    Ok(texts.iter().map(|text| matches(&pattern, text, scope)).collect())
+    Ok(texts.iter().map(|text| pattern.is_match(text)).collect())
 }
 
 /// Reads a line. Returns whether it is within the limit, or `None` at the end of the input.

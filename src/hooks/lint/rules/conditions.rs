@@ -56,8 +56,8 @@ pub static BIND_MOUNTS_FALSE: Rule = Rule {
     summary: "`hasBindMounts: false`, which does not mean \"has none\"",
     explanation: "\
 For podman and CRI-O \"hasBindMounts\": false is a condition that never holds, so that a hook of version
-1.0.0 with it never runs; in 0.1.0 it has no effect. Only for Sarus does it mean that the container has no
-bind mounts. podman has no way to ask for containers without them.",
+1.0.0 with it never runs; in 0.1.0 it has no effect. There is no way to ask for containers without bind
+mounts.",
     bad: Example::Hook(
         r#"{
   "version": "1.0.0",

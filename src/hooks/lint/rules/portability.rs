@@ -1,4 +1,4 @@
-//! OH501–OH503: what other consumers make of a file.
+//! OH501: what other consumers make of a file.
 
 use super::refused::GOOD;
 use super::{Example, FixPolicy, Rule};
@@ -25,57 +25,4 @@ also build.",
     ),
     good: GOOD,
     fix: FixPolicy::Manual("no other stage can do what precreate does"),
-};
-
-pub static WHOLE_MATCH: Rule = Rule {
-    code: "OH502",
-    name: "whole-match",
-    severity: Note,
-    rejects: false,
-    summary: "a pattern that Sarus matches against the whole text",
-    explanation: "\
-podman and CRI-O search for a pattern; Sarus asks that the whole text match it. A pattern that is not
-anchored at both ends, such as /bash$, means something else there: with .*/bash$ both agree. This is a
-warning for Sarus, and a note for others only if they are asked to agree with it.",
-    bad: Example::HookFor(
-        "sarus",
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook"},
-  "when": {"commands": ["/bash$"]},
-  "stages": ["createRuntime"]
-}"#,
-    ),
-    good: Example::HookFor(
-        "sarus",
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook"},
-  "when": {"commands": ["^.*/bash$"]},
-  "stages": ["createRuntime"]
-}"#,
-    ),
-    fix: FixPolicy::Manual("which of the two meanings is meant is not known"),
-};
-
-pub static NOT_PORTABLE: Rule = Rule {
-    code: "OH503",
-    name: "not-portable",
-    severity: Note,
-    rejects: false,
-    summary: "a file that another consumer rejects",
-    explanation: "\
-Sarus checks hook files by a schema that is stricter than what podman reads: version 1.0.0 only, no unknown
-keys, at least one condition, an absolute path, a timeout of at least one second. Reported if Sarus is named
-as another consumer.",
-    bad: Example::HookFor(
-        "podman and sarus",
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook"},
-  "stages": ["createRuntime"]
-}"#,
-    ),
-    good: GOOD,
-    fix: FixPolicy::Manual("what is missing is not known"),
 };

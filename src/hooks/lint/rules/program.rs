@@ -12,7 +12,7 @@ pub static PRESTART_DEPRECATED: Rule = Rule {
     summary: "the deprecated stage prestart",
     explanation: "\
 The runtime specification replaced prestart by createRuntime, createContainer and startContainer. podman 5,
-CRI-O and containerd's hook-injector inject prestart hooks at createRuntime; podman 4 and Sarus at prestart,
+CRI-O and containerd's hook-injector inject prestart hooks at createRuntime; podman 4 at prestart,
 which runtimes run at nearly the same moment.",
     bad: Example::Hook(
         r#"{

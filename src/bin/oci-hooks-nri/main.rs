@@ -1,6 +1,5 @@
 //! `oci-hooks-nri`: applies hooks.d to containers of containerd and CRI-O. See `oci-hooks-nri --help`.
 
-mod backoff;
 mod cli;
 mod error;
 mod launch;
@@ -11,7 +10,6 @@ mod metrics_file;
 mod plugin;
 mod serve;
 mod settings;
-mod stop;
 
 use std::process::ExitCode;
 

@@ -6,7 +6,7 @@ use oci_hooks::program::completions::CompletionsArgs;
 use crate::error::Error;
 use crate::global::{GlobalArgs, OutputFormat};
 use crate::{
-    disable, doctor, enable, explain, inject, install, lint, list, migrate, monitor, new, pattern,
+    doctor, explain, inject, install, lint, list, migrate, monitor, new, pattern,
     remove, run_hook, schema, show, validate,
 };
 
@@ -74,8 +74,8 @@ pub(crate) enum Command {
     New(new::NewArgs),
     Install(install::InstallArgs),
     Remove(remove::RemoveArgs),
-    Disable(disable::DisableArgs),
-    Enable(enable::EnableArgs),
+    Disable(remove::DisableArgs),
+    Enable(remove::EnableArgs),
     Monitor(monitor::MonitorArgs),
     RunHook(run_hook::RunHookArgs),
     #[command(after_help = COMPLETIONS_EXAMPLES)]

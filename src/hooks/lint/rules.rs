@@ -5,23 +5,47 @@
 //! are rejected, 1 keys and text, 2 conditions and patterns, 3 stages and programs, 4 files and
 //! directories, 5 other consumers.
 
-mod conditions;
 mod files;
 mod patterns;
-mod portability;
 mod program;
 mod refused;
 mod text;
 
-pub use conditions::*;
 pub use files::*;
 pub use patterns::*;
-pub use portability::*;
 pub use program::*;
 pub use refused::*;
 pub use text::*;
 
-use super::Severity;
+use std::fmt;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// Worth knowing; correct files may have it.
+    Note,
+    /// It works, but most likely not as meant.
+    Warning,
+    /// It does not work, or others can take it over.
+    Error,
+}
+
+impl Severity {
+    /// Returns the name, in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Note => "note",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        }
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
 
 /// One thing the linter looks for.
 #[derive(Debug, PartialEq, Eq)]

@@ -36,7 +36,6 @@ pub mod syntax;
 #[cfg(test)]
 mod tests;
 mod translate;
-mod unicode;
 
 pub use error::{PatternError, PatternErrorKind};
 pub use matcher::Pattern;

@@ -1,6 +1,7 @@
 //! Compiles the syntax tree with the `regex` crate: the tree becomes that of `regex-syntax`, which prints
 //! it as a pattern of `regex`.
 
+use std::sync::OnceLock;
 use std::thread;
 
 use regex::{Regex, RegexBuilder};
@@ -8,8 +9,8 @@ use regex_syntax::hir::{
     Capture, Class as HirClass, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Look, Repetition,
 };
 
+use super::syntax::property::{NAMES, Property};
 use super::syntax::{Assertion, Ast, Class, ClassItem, Kind, NodeId};
-use super::unicode;
 
 /// The texts that are to be matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,9 +150,7 @@ fn class(ast: &Ast, class: &Class) -> ClassUnicode {
                 let members = members.iter().flat_map(|&(low, high)| scalars(low, high));
                 (ClassUnicode::new(members), negated)
             }
-            ClassItem::Property { property, negated } => {
-                (unicode::members(property).clone(), negated)
-            }
+            ClassItem::Property { property, negated } => (members_of(property).clone(), negated),
         };
         ranges.extend_from_slice(with(members, class.ignore_case, negated).ranges());
     }
@@ -177,8 +176,33 @@ fn scalars(low: u32, high: u32) -> impl Iterator<Item = ClassUnicodeRange> {
     })
 }
 
+/// Returns the members of a property. The tables are those of `regex-syntax`, asked for when a pattern first needs them.
+fn members_of(property: Property) -> &'static ClassUnicode {
+    static TABLES: [OnceLock<ClassUnicode>; NAMES.len()] = [const { OnceLock::new() }; NAMES.len()];
+    TABLES[property.index()].get_or_init(|| load(property.query()))
+}
+
+fn load(query: &str) -> ClassUnicode {
+    if query == "gc=cs" {
+        // Surrogates: `regex-syntax` knows scalar values only, and no text holds others.
+        return ClassUnicode::empty();
+    }
+    let hir =
+        regex_syntax::parse(&format!(r"\p{{{query}}}")).expect("a test looks every listed name up");
+    match hir.into_kind() {
+        HirKind::Class(HirClass::Unicode(class)) => class,
+        // A class of one character comes back as that character.
+        HirKind::Literal(literal) => {
+            let characters = str::from_utf8(&literal.0).unwrap_or_default().chars();
+            ClassUnicode::new(characters.map(|c| ClassUnicodeRange::new(c, c)))
+        }
+        _ => ClassUnicode::empty(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::hooks::Pattern;
 
     #[test]
@@ -262,6 +286,16 @@ mod tests {
         }
         for text in ["b", "c", "e", "g", "abc", "dg"] {
             assert!(!pattern.is_match(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_listed_property_has_members() {
+        for (index, (name, query)) in NAMES.iter().enumerate() {
+            let property = Property::find(name).unwrap();
+            assert_eq!(property.index(), index, "{name} is listed twice");
+            let members = members_of(property);
+            assert_eq!(members.ranges().is_empty(), *query == "gc=cs", "{name}");
         }
     }
 }

@@ -11,7 +11,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::{Definition, FoundPrograms, PathCheck, SchemaOptions, Version, validate};
+use super::{Definition, FoundPrograms, PathCheck, SchemaOptions, Version};
 use crate::hooks::{AnnotationPattern, Combine, Hook, OciStage, Pattern, Stage, When};
 
 /// Reads a hook file, unless there is anything about it that the other decoder must look at.
@@ -31,7 +31,7 @@ pub(super) fn decode(
         return None;
     }
     if options.path_check == PathCheck::Exists {
-        validate::check_path(&path, found).ok()?;
+        found.check(&path).ok()?;
     }
     annotations.sort_unstable_by(|a, b| a.key.as_str().cmp(b.key.as_str()));
     if annotations.windows(2).any(|pair| pair[0].key == pair[1].key) {

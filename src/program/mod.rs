@@ -25,6 +25,8 @@ pub mod holders;
 pub mod host;
 #[cfg(feature = "engine-program")]
 pub mod lines;
+#[cfg(feature = "program")]
+pub mod man;
 #[cfg(any(feature = "engine-program", feature = "nri", feature = "runtime-wrapper"))]
 pub mod mistake;
 #[cfg(feature = "engine-program")]

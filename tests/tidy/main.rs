@@ -7,7 +7,6 @@
 mod address;
 mod docs;
 mod layers;
-mod man;
 mod mirrors;
 mod modules;
 mod package;

@@ -26,7 +26,6 @@ mod kubernetes;
 mod kubernetes;
 mod log;
 mod logs;
-#[cfg(test)]
 mod man;
 mod names;
 #[cfg(feature = "kubernetes")]
@@ -123,6 +122,10 @@ fn run(cli: &Cli, command: &Command, context: &mut Context) -> Result<Exit, Erro
         Command::Config(args) => config::run::<Settings, Error>(args, context).map(|()| Exit::Done),
         Command::Completions(args) => {
             args.run(&Cli::command(), context)?;
+            Ok(Exit::Done)
+        }
+        Command::Man(args) => {
+            args.run(&man::PAGES, Cli::command())?;
             Ok(Exit::Done)
         }
         Command::Monitor(args) => {

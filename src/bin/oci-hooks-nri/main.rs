@@ -4,7 +4,6 @@ mod cli;
 mod error;
 mod launch;
 mod log;
-#[cfg(test)]
 mod man;
 mod metrics_file;
 mod plugin;
@@ -38,6 +37,7 @@ fn run(cli: Cli, context: &mut Context) -> Result<Exit, Error> {
             args.run(&Cli::command(), context)?;
             context.flush()?;
         }
+        Some(Command::Man(args)) => args.run(&man::PAGES, Cli::command())?,
         None => launch::run(cli.options)?,
     }
     Ok(Exit::Done)

@@ -2,12 +2,13 @@
 
 use clap::{Parser, Subcommand};
 use oci_hooks::program::completions::CompletionsArgs;
+use oci_hooks::program::man::ManArgs;
 
 use crate::error::Error;
 use crate::global::{GlobalArgs, OutputFormat};
 use crate::{
-    doctor, explain, inject, install, lint, list, migrate, monitor, new, pattern,
-    remove, run_hook, schema, show, validate,
+    doctor, explain, inject, install, lint, list, migrate, monitor, new, pattern, remove, run_hook,
+    schema, show, validate,
 };
 
 const EXAMPLES: &str = "\
@@ -80,4 +81,5 @@ pub(crate) enum Command {
     RunHook(run_hook::RunHookArgs),
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(CompletionsArgs),
+    Man(ManArgs),
 }

@@ -12,7 +12,6 @@ mod inject;
 mod install;
 mod lint;
 mod list;
-#[cfg(test)]
 mod man;
 mod migrate;
 mod monitor;
@@ -93,6 +92,10 @@ fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
         Command::RunHook(args) => run_hook::run(args, context),
         Command::Completions(args) => {
             context.write(args.script(&Cli::command()))?;
+            Ok(Exit::Yes)
+        }
+        Command::Man(args) => {
+            args.run(&man::PAGES, Cli::command())?;
             Ok(Exit::Yes)
         }
     }

@@ -5,6 +5,8 @@
 //! A program brings what is its own: its command line, its type of errors ([`exit::Failure`]) and its settings
 //! ([`settings_file::FileSettings`]).
 
+#![cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "it is half a program"))]
+
 #[cfg(feature = "program")]
 pub mod check;
 #[cfg(feature = "engine-program")]

@@ -21,6 +21,7 @@ mod remove;
 mod run_hook;
 mod schema;
 mod show;
+mod spec;
 mod target;
 mod validate;
 

@@ -12,46 +12,10 @@ use std::path::Path;
 use std::process::Command;
 
 const SOURCE: &str = "src/sys/init/program.rs";
-const FILES: [&str; 32] = [
-    "attached",
-    "backlog",
-    "call",
-    "clients",
-    "exchange",
-    "files",
-    "files/changes",
-    "files/remove",
-    "files/walk",
-    "files/write",
-    "frames",
-    "frames/failure",
-    "frames/files",
-    "frames/files/entry",
-    "frames/journal",
-    "frames/values",
-    "keeper",
-    "os",
-    "os/at",
-    "os/ffi",
-    "os/stream",
-    "place",
-    "program",
-    "relay",
-    "remote",
-    "serve",
-    "single",
-    "start",
-    "steps",
-    "supervised",
-    "supervisor",
-    "tree",
-];
 
 fn main() {
     let variable = |name: &str| env::var(name).expect("cargo sets what it documents");
-    for file in FILES {
-        println!("cargo::rerun-if-changed=src/sys/init/{file}.rs");
-    }
+    println!("cargo::rerun-if-changed=src/sys/init");
     if env::var_os("CARGO_FEATURE_ENGINE").is_none() {
         return;
     }

@@ -44,7 +44,7 @@ pub(crate) fn inject(
     let text = fs::read(config)?;
     let config = Config::parse(&text)?;
     let target = config.target(PODMAN.bind_mounts)?;
-    for verdict in loaded.hooks.evaluate(&target, PODMAN.matching) {
+    for verdict in loaded.hooks.evaluate(&target) {
         let outcome = verdict.outcome?;
         let applies = if outcome.matched { "applies" } else { "does not apply" };
         writeln!(log, "{} {applies}: {}", verdict.file.name.display(), outcome.reason)?;

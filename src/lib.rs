@@ -65,6 +65,7 @@
 //! The library never prints, exits, or reads the environment. What it does are events of `tracing`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 /// The example of README.md compiles.
 #[cfg(doctest)]

@@ -6,14 +6,14 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::fuzz_target;
-use oci_hooks::hooks::consumer::{PODMAN, SchemaRule};
-use oci_hooks::json::{Document, Member, Value};
+use oci_hooks::hooks::consumer::PODMAN;
 use oci_hooks::hooks::lint::{self, LintOptions, Severity};
 use oci_hooks::hooks::migrate::{MigrateOptions, migrate};
 use oci_hooks::hooks::{
     Command, Config, Consumer, Definition, HookFile, HookSet, InjectOptions, PathCheck,
     SchemaOptions, Selection, Target, Version,
 };
+use oci_hooks::json::{Document, Member, Value};
 
 // A hook file and a configuration, with a zero byte between them.
 fuzz_target!(|input: &[u8]| {
@@ -21,20 +21,16 @@ fuzz_target!(|input: &[u8]| {
     let (hook, config) = (&input[..at], input.get(at + 1..).unwrap_or_default());
 
     let stages: Vec<_> = PODMAN.extension_stages.iter().map(|&stage| stage.to_owned()).collect();
-    let parse = |text: &[u8], schema| {
-        let options = SchemaOptions::new(&stages, schema).with_path_check(PathCheck::Skip);
+    let parse = |text: &[u8]| {
+        let options = SchemaOptions::new(&stages).with_path_check(PathCheck::Skip);
         Definition::parse(text, options)
     };
 
     let findings = lint::lint_text(Path::new("a.json"), hook, &LintOptions::default());
-    let definition = match parse(hook, SchemaRule::Go) {
+    let definition = match parse(hook) {
         Ok(definition) => definition,
         Err(fault) => {
             let class = fault.error.class();
-            assert!(
-                parse(hook, SchemaRule::Strict).is_err(),
-                "only the lax schema refuses: {class}"
-            );
             assert!(migrate_text(hook, &stages).is_none(), "can be migrated in spite of {class}");
             let is_error = |finding: &lint::Finding| finding.severity == Severity::Error;
             assert!(findings.iter().any(is_error), "the linter has no error for {class}");
@@ -44,7 +40,7 @@ fuzz_target!(|input: &[u8]| {
     };
     check_migration(hook, &definition, &stages);
     let fixed = lint::fix_text(Path::new("a.json"), hook, &LintOptions::default());
-    parse(&fixed.text, SchemaRule::Go).expect("a fixed file loads as it did before");
+    parse(&fixed.text).expect("a fixed file loads as it did before");
 
     let hooks: HookSet = [HookFile::new(PathBuf::from("a.json"), definition)].into_iter().collect();
     let parsed = Config::parse(config);
@@ -57,7 +53,7 @@ fuzz_target!(|input: &[u8]| {
             }
         };
         let Ok(target) = target else { continue };
-        hooks.evaluate(&target, consumer.matching).for_each(|verdict| {
+        hooks.evaluate(&target).for_each(|verdict| {
             if let Ok(outcome) = verdict.outcome {
                 let _ = outcome.reason.to_string();
             }
@@ -94,8 +90,7 @@ fn check_migration(text: &[u8], old: &Definition, stages: &[String]) {
     let files = migrate_text(text, stages).expect("a file that loads can be migrated");
     assert_eq!(files.is_empty(), old.version == Version::V1_0_0);
     for text in files {
-        let options =
-            SchemaOptions::new(stages, SchemaRule::Go).with_path_check(PathCheck::Skip);
+        let options = SchemaOptions::new(stages).with_path_check(PathCheck::Skip);
         let new = Definition::parse(text.as_bytes(), options).expect("a migrated file loads");
         assert_eq!((new.version, &new.hook), (Version::V1_0_0, &old.hook));
         assert_eq!(new.stages, old.stages);

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use super::options::{HookOptions, Mount, MountSource};
-use crate::hooks::consumer::BindMountRule;
+use super::options::{HookOptions, Mount};
 use crate::hooks::pipeline::Injected;
 use crate::hooks::trust::TrustOptions;
 use crate::hooks::{FilterOptions, InjectOptions, Pipeline};
@@ -28,16 +27,6 @@ pub(super) fn inject(
     pipeline.inject = InjectOptions { once: true };
     pipeline.precreate = options.precreate.then(|| FilterOptions::new(dir));
     // A finished configuration does not say who asked for a mount; here it is known.
-    pipeline.target.has_bind_mounts = Some(mounts.iter().any(|mount| match consumer.bind_mounts {
-        BindMountRule::AnyUserMount
-        | BindMountRule::AnyUserMountOrVarTmp
-        | BindMountRule::AnyMount => true,
-        BindMountRule::UserBindMount => {
-            matches!(
-                mount.source,
-                MountSource::Bind { .. } | MountSource::Trusted { .. } | MountSource::System { .. }
-            )
-        }
-    }));
+    pipeline.target.has_bind_mounts = Some(!mounts.is_empty());
     pipeline.run(config).map_err(|error| error.failure)
 }

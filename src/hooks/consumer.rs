@@ -28,13 +28,10 @@ pub struct Consumer {
     pub extension_stages: &'static [&'static str],
     /// The stage that hooks of stage `prestart` are injected at.
     pub prestart: OciStage,
-    pub matching: Matching,
     /// Which mounts it counts for `hasBindMounts`.
     pub bind_mounts: BindMountRule,
     /// Which annotations it matches, as a phrase for people.
     pub annotations: &'static str,
-    /// How strictly it reads a hook file.
-    pub schema: SchemaRule,
     /// The effect of a rejected hook file on this consumer.
     pub bad_files: BadFiles,
 }
@@ -76,33 +73,6 @@ pub enum EmptyList {
     Implicit,
 }
 
-/// How a consumer matches conditions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Matching {
-    /// What of a text a pattern must match.
-    pub scope: PatternScope,
-    /// The meaning of `hasBindMounts: false` to a consumer.
-    pub bind_mounts_false: BindMountsFalse,
-}
-
-/// What of a text a pattern must match.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PatternScope {
-    /// The pattern may match any part.
-    Search,
-    /// The pattern must match the whole text.
-    Full,
-}
-
-/// The meaning of `hasBindMounts: false` to a consumer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BindMountsFalse {
-    /// The condition holds for no container.
-    Never,
-    /// It holds for a container without bind mounts.
-    HasNone,
-}
-
 /// Which mounts a consumer counts for `hasBindMounts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BindMountRule {
@@ -110,21 +80,8 @@ pub enum BindMountRule {
     AnyUserMount,
     /// Those, and the tmpfs at `/var/tmp` that the engine itself gives a read-only root.
     AnyUserMountOrVarTmp,
-    /// Only bind mounts the user asked for.
-    UserBindMount,
     /// Every mount, those that engines add to every container included.
     AnyMount,
-}
-
-/// How strictly a consumer reads a hook file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SchemaRule {
-    /// As Go decodes it: both versions, unknown keys ignored.
-    #[default]
-    Go,
-    /// By a JSON schema: 1.0.0 only, known keys only, at least one condition, an absolute path and
-    /// a timeout of at least one second.
-    Strict,
 }
 
 /// What a consumer does about a hook file that it rejects.
@@ -139,9 +96,6 @@ pub enum BadFiles {
     Skipped,
 }
 
-const GO: Matching =
-    Matching { scope: PatternScope::Search, bind_mounts_false: BindMountsFalse::Never };
-
 /// podman 5 and later, and the reference package as it is today.
 pub const PODMAN: Consumer = Consumer {
     name: "podman",
@@ -153,10 +107,8 @@ pub const PODMAN: Consumer = Consumer {
     },
     extension_stages: &["precreate", "poststop"],
     prestart: OciStage::CreateRuntime,
-    matching: GO,
     bind_mounts: BindMountRule::AnyUserMount,
     annotations: "those given with --annotation; labels do not count",
-    schema: SchemaRule::Go,
     bad_files: BadFiles::NoContainers,
 };
 
@@ -210,24 +162,9 @@ pub const HOOK_INJECTOR: Consumer = Consumer {
     ..NRI
 };
 
-/// Sarus, the container engine for HPC.
-pub const SARUS: Consumer = Consumer {
-    name: "sarus",
-    about: "Sarus",
-    dirs: &["/opt/sarus/etc/hooks.d"],
-    config: DirsConfig::Options,
-    extension_stages: &[],
-    prestart: OciStage::Prestart,
-    matching: Matching { scope: PatternScope::Full, bind_mounts_false: BindMountsFalse::HasNone },
-    bind_mounts: BindMountRule::UserBindMount,
-    annotations: "those of the bundle",
-    schema: SchemaRule::Strict,
-    bad_files: BadFiles::NoContainers,
-};
-
 impl Consumer {
     /// All of them, the default first.
-    pub const ALL: [Consumer; 7] = [PODMAN, PODMAN_4, BUILDAH, CRIO, NRI, HOOK_INJECTOR, SARUS];
+    pub const ALL: [Consumer; 6] = [PODMAN, PODMAN_4, BUILDAH, CRIO, NRI, HOOK_INJECTOR];
 
     /// Finds a consumer by its name.
     pub fn from_name(name: &str) -> Option<Self> {
@@ -241,13 +178,11 @@ impl BindMountRule {
     /// Consumers know what the user asked for; a finished `config.json` does not say it. What they
     /// add by themselves is known by its destination, and for tmpfs (podman's systemd mode) by
     /// destination and type.
-    pub fn counts(self, destination: &str, kind: &str, options: &[&str]) -> bool {
-        let is_bind = kind == "bind" || options.iter().any(|o| *o == "bind" || *o == "rbind");
+    pub fn counts(self, destination: &str, kind: &str) -> bool {
         let is_own_tmpfs = OWN_TMPFS.contains(&destination)
             || (destination == "/var/tmp" && self != BindMountRule::AnyUserMountOrVarTmp);
         let is_own = is_own_mount(Path::new(destination)) || (kind == "tmpfs" && is_own_tmpfs);
-        self == BindMountRule::AnyMount
-            || (!is_own && (is_bind || self != BindMountRule::UserBindMount))
+        self == BindMountRule::AnyMount || !is_own
     }
 }
 
@@ -291,26 +226,21 @@ mod tests {
             ("/etc/hosts", "bind"),
             ("/tmp", "tmpfs"),
         ] {
-            assert!(
-                !BindMountRule::AnyUserMount.counts(destination, kind, &["rbind"]),
-                "{destination}"
-            );
+            assert!(!BindMountRule::AnyUserMount.counts(destination, kind), "{destination}");
         }
     }
 
     #[test]
     fn mounts_of_the_engine_count_where_all_do() {
-        assert!(HOOK_INJECTOR.bind_mounts.counts("/proc", "proc", &[]));
-        assert!(!NRI.bind_mounts.counts("/proc", "proc", &[]));
+        assert!(HOOK_INJECTOR.bind_mounts.counts("/proc", "proc"));
+        assert!(!NRI.bind_mounts.counts("/proc", "proc"));
     }
 
     #[test]
     fn tmpfs_of_the_user_counts_where_any_mount_does() {
-        assert!(BindMountRule::AnyUserMount.counts("/scratch", "tmpfs", &[]));
-        assert!(BindMountRule::AnyUserMountOrVarTmp.counts("/var/tmp", "tmpfs", &[]));
-        assert!(!BindMountRule::AnyUserMount.counts("/var/tmp", "tmpfs", &[]));
-        assert!(BindMountRule::AnyUserMount.counts("/var/tmp", "bind", &[]));
-        assert!(!BindMountRule::UserBindMount.counts("/scratch", "tmpfs", &[]));
-        assert!(BindMountRule::UserBindMount.counts("/data", "none", &["rbind", "ro"]));
+        assert!(BindMountRule::AnyUserMount.counts("/scratch", "tmpfs"));
+        assert!(BindMountRule::AnyUserMountOrVarTmp.counts("/var/tmp", "tmpfs"));
+        assert!(!BindMountRule::AnyUserMount.counts("/var/tmp", "tmpfs"));
+        assert!(BindMountRule::AnyUserMount.counts("/var/tmp", "bind"));
     }
 }

@@ -57,9 +57,6 @@ pub enum HookError {
         /// What is wrong with it.
         source: PatternError,
     },
-    /// The consumer rejects what others accept.
-    #[error("the consumer rejects this: {0}")]
-    Rejected(&'static str),
 }
 
 /// Which pattern of a hook file.
@@ -104,7 +101,6 @@ impl HookError {
                 "bad-regex-annotation-value"
             }
             HookError::Pattern { place: PatternPlace::Command, .. } => "bad-regex-command",
-            HookError::Rejected(_) => "rejected",
         }
     }
 

@@ -20,7 +20,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 mod decode;
-mod types;
 
 use super::Hook;
 use crate::json::{Document, SyntaxError};

@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::consumer::{BadFiles, Consumer, SchemaRule};
+use super::consumer::{BadFiles, Consumer};
 use super::schema::FoundPrograms;
 use super::set::is_hook_file_name;
 use super::{Definition, HookError, HookFile, HookSet, PathCheck, Problem, SchemaOptions};
@@ -24,8 +24,6 @@ pub struct LoadOptions {
     /// Stages the consumer runs by itself.
     pub extension_stages: Vec<String>,
     pub path_check: PathCheck,
-    /// How strictly the consumer reads.
-    pub schema: SchemaRule,
     /// What the consumer does about files that it rejects. If it leaves them out, no problem is fatal.
     pub bad_files: BadFiles,
 }
@@ -37,7 +35,6 @@ impl LoadOptions {
             dirs: consumer.dirs.iter().map(PathBuf::from).collect(),
             extension_stages: consumer.extension_stages.iter().map(|&s| s.to_owned()).collect(),
             path_check: PathCheck::Exists,
-            schema: consumer.schema,
             bad_files: consumer.bad_files,
         }
     }
@@ -118,7 +115,7 @@ impl Loaded {
 ///     eprintln!("{problem}: {}", problem.source);
 /// }
 /// let target = Target::default();
-/// for verdict in loaded.hooks.evaluate(&target, consumer::PODMAN.matching) {
+/// for verdict in loaded.hooks.evaluate(&target) {
 ///     println!("{}: {}", verdict.file.path.display(), verdict.matches());
 /// }
 /// ```
@@ -207,7 +204,6 @@ impl Loader<'_> {
         let schema = SchemaOptions {
             extension_stages: &self.options.extension_stages,
             path_check: self.options.path_check,
-            schema: self.options.schema,
         };
         match Definition::parse_one_of_many(text, schema, &self.found_programs) {
             Ok(definition) => {

@@ -43,7 +43,6 @@ mod config;
 pub mod consumer;
 #[cfg(feature = "directories")]
 pub mod directories;
-mod draft;
 mod error;
 pub mod filter;
 mod hook;
@@ -59,27 +58,23 @@ mod oci_spec;
 pub mod pattern;
 pub mod pipeline;
 mod schema;
-mod select;
 mod set;
-mod stage;
-mod target;
 pub mod trust;
 mod when;
 
 pub use config::{Config, ConfigError, InjectOptions};
 pub use consumer::Consumer;
-pub use draft::{Draft, DraftWhen};
 pub use error::{Fault, HookError, MatchError, PatternPlace, Problem};
 pub use filter::{FilterError, FilterOptions, FilterRun, Filtered, filter};
-pub use hook::Hook;
+pub use hook::{Hook, OciStage, Stage};
 pub use load::{Entry, EntryState, LoadOptions, Loaded, load};
 #[cfg(feature = "monitor")]
 pub use monitor::Monitor;
 pub use pattern::{Pattern, PatternError};
 pub use pipeline::{Pipeline, PipelineError};
-pub use schema::{Definition, PathCheck, SchemaOptions, Version};
-pub use select::{Injection, Selection};
-pub use set::{HookFile, HookSet, Verdict, has_hook_files};
-pub use stage::{OciStage, Stage};
-pub use target::{Command, Target, TargetOverrides};
-pub use when::{AnnotationPattern, Combine, EmptyArgs, Evaluation, Reason, When};
+pub use schema::{Definition, Draft, DraftWhen, PathCheck, SchemaOptions, Version};
+pub use set::{HookFile, HookSet, Injection, Selection, Verdict, has_hook_files};
+pub use when::{
+    AnnotationPattern, Combine, Command, EmptyArgs, Evaluation, Reason, Target, TargetOverrides,
+    When,
+};

@@ -38,9 +38,8 @@ impl Target {
             spec.annotations().clone().unwrap_or_default().into_iter().collect();
         let mut mounts = spec.mounts().iter().flatten();
         let has_bind_mounts = mounts.any(|mount| {
-            let options: Vec<&str> = mount.options().iter().flatten().map(String::as_str).collect();
             let kind = mount.typ().as_deref().unwrap_or_default();
-            rule.counts(&mount.destination().to_string_lossy(), kind, &options)
+            rule.counts(&mount.destination().to_string_lossy(), kind)
         });
         Target { command, annotations, has_bind_mounts }
     }

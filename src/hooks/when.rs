@@ -1,11 +1,44 @@
-//! The conditions of a hook, and which of them decided.
+//! The conditions of a hook, what they are matched against, and which of them decided.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use super::consumer::{BindMountsFalse, Matching, PatternScope};
-use super::{Command, Pattern, Target};
+use super::Pattern;
+
+/// A container as the conditions of hooks see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    pub command: Command,
+    /// The annotations the consumer matches, which need not be those of `config.json`.
+    pub annotations: BTreeMap<String, String>,
+    /// Whether the user asked for mounts beyond the consumer's own.
+    pub has_bind_mounts: bool,
+}
+
+/// Where hooks are matched against something else than the configuration shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TargetOverrides {
+    /// Annotations that are matched too; they go before those of the configuration.
+    pub annotations: BTreeMap<String, String>,
+    /// Whether the configuration's own annotations are left out.
+    pub without_config_annotations: bool,
+    /// Whether the user asked for mounts, if that is known better than the configuration shows it.
+    pub has_bind_mounts: Option<bool>,
+}
+
+/// What a container runs, from `process.args` of its `config.json`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Command {
+    /// The configuration has no `process`: conditions on the command are ignored.
+    #[default]
+    NoProcess,
+    /// `process.args` is missing or empty: conditions on the command are errors.
+    NoArgs,
+    Program(String),
+}
 
 /// The conditions under which a hook is injected.
 #[derive(Clone, Debug, Serialize)]
@@ -52,7 +85,6 @@ pub enum Reason<'a> {
         wanted: bool,
         /// Whether the container has bind mounts.
         present: bool,
-        holds: bool,
     },
     /// An annotation is asked for.
     Annotation {
@@ -78,7 +110,8 @@ impl Reason<'_> {
     pub fn holds(&self) -> bool {
         match self {
             Reason::Always(value) => *value,
-            Reason::BindMounts { holds, .. } => *holds,
+            // `false` does not mean "has none": it never holds.
+            Reason::BindMounts { wanted, present } => *wanted && *present,
             Reason::Annotation { found, .. } => found.is_some(),
             Reason::Command { found, .. } => found.is_some(),
             Reason::NoProcess | Reason::NoCondition => false,
@@ -103,14 +136,10 @@ pub struct EmptyArgs;
 
 impl When {
     /// Decides whether the conditions hold for a container.
-    pub fn evaluate<'a>(
-        &'a self,
-        target: &'a Target,
-        matching: Matching,
-    ) -> Result<Evaluation<'a>, EmptyArgs> {
+    pub fn evaluate<'a>(&'a self, target: &'a Target) -> Result<Evaluation<'a>, EmptyArgs> {
         let decisive = self.combine == Combine::Any;
         let mut last = None;
-        for reason in self.conditions(target, matching) {
+        for reason in self.conditions(target) {
             let reason = reason?;
             if reason.holds() == decisive {
                 return Ok(Evaluation { matched: decisive, reason });
@@ -132,26 +161,23 @@ impl When {
     pub fn conditions<'a>(
         &'a self,
         target: &'a Target,
-        matching: Matching,
     ) -> impl Iterator<Item = Result<Reason<'a>, EmptyArgs>> {
         let always = self.always.map(Reason::Always);
-        let mounts = self.has_bind_mounts.map(|wanted| bind_mounts(wanted, target, matching));
+        let present = target.has_bind_mounts;
+        let mounts = self.has_bind_mounts.map(|wanted| Reason::BindMounts { wanted, present });
         let annotations = self.annotations.iter().map(move |pattern| {
-            let found = target.annotations.iter().find(|(key, value)| {
-                matches(&pattern.key, key, matching) && matches(&pattern.value, value, matching)
-            });
+            let found = target
+                .annotations
+                .iter()
+                .find(|(key, value)| pattern.key.is_match(key) && pattern.value.is_match(value));
             let found = found.map(|(key, value)| (key.as_str(), value.as_str()));
             Reason::Annotation { pattern, found }
         });
-        let commands = std::iter::once_with(move || self.command(target, matching)).flatten();
+        let commands = std::iter::once_with(move || self.command(target)).flatten();
         always.into_iter().chain(mounts).chain(annotations).map(Ok).chain(commands)
     }
 
-    fn command<'a>(
-        &'a self,
-        target: &'a Target,
-        matching: Matching,
-    ) -> Option<Result<Reason<'a>, EmptyArgs>> {
+    fn command<'a>(&'a self, target: &'a Target) -> Option<Result<Reason<'a>, EmptyArgs>> {
         if self.commands.is_empty() {
             return None;
         }
@@ -159,27 +185,10 @@ impl When {
             Command::NoProcess => None,
             Command::NoArgs => Some(Err(EmptyArgs)),
             Command::Program(command) => {
-                let found = self.commands.iter().find(|p| matches(p, command, matching));
+                let found = self.commands.iter().find(|pattern| pattern.is_match(command));
                 Some(Ok(Reason::Command { patterns: &self.commands, found, command }))
             }
         }
-    }
-}
-
-fn bind_mounts(wanted: bool, target: &Target, matching: Matching) -> Reason<'static> {
-    let present = target.has_bind_mounts;
-    let holds = match matching.bind_mounts_false {
-        // In podman `false` does not mean "has none": it never holds.
-        BindMountsFalse::Never => wanted && present,
-        BindMountsFalse::HasNone => wanted == present,
-    };
-    Reason::BindMounts { wanted, present, holds }
-}
-
-fn matches(pattern: &Pattern, text: &str, matching: Matching) -> bool {
-    match matching.scope {
-        PatternScope::Search => pattern.is_match(text),
-        PatternScope::Full => pattern.is_full_match(text),
     }
 }
 
@@ -196,17 +205,11 @@ impl fmt::Display for Reason<'_> {
         match *self {
             Reason::Always(true) => f.write_str("always is true"),
             Reason::Always(false) => f.write_str("always is false, which never matches"),
-            Reason::BindMounts { wanted: true, present: true, .. } => {
+            Reason::BindMounts { wanted: true, present: true } => {
                 f.write_str("hasBindMounts is true and the container has bind mounts")
             }
-            Reason::BindMounts { wanted: true, present: false, .. } => {
+            Reason::BindMounts { wanted: true, present: false } => {
                 f.write_str("hasBindMounts is true and the container has no bind mounts")
-            }
-            Reason::BindMounts { wanted: false, holds: true, .. } => {
-                f.write_str("hasBindMounts is false and the container has no bind mounts")
-            }
-            Reason::BindMounts { wanted: false, present: true, .. } => {
-                f.write_str("hasBindMounts is false and the container has bind mounts")
             }
             Reason::BindMounts { wanted: false, .. } => {
                 f.write_str("hasBindMounts is false, which never matches")

@@ -8,11 +8,10 @@
 //! [RFC 8259]: https://www.rfc-editor.org/rfc/rfc8259
 
 mod document;
-mod error;
 mod format;
 mod parse;
 mod string;
 
 pub use document::{Document, Kind, Location, Member, Value};
-pub use error::{SyntaxError, SyntaxErrorKind};
+pub use parse::{SyntaxError, SyntaxErrorKind};
 pub(crate) use string::{folds_to, write as write_string};

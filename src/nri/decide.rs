@@ -7,7 +7,7 @@ use tracing::{debug, enabled};
 
 use super::wire::nri::{Container, Hook as WireHook, Hooks, OptionalInt, PodSandbox};
 use crate::hooks::consumer::{Consumer, NRI};
-use crate::hooks::pipeline::{MissingProgram, required};
+use crate::hooks::pipeline::{MissingProgram, listed, missing_required};
 use crate::hooks::trust::{self, TrustError, TrustOptions};
 use crate::hooks::{
     Command, Hook, HookError, Loaded, MatchError, OciStage, Problem, Selection, Stage, Target,
@@ -155,12 +155,12 @@ impl Decider {
 
     /// Returns an error if a required hook is not in force.
     fn required(&self, loaded: &Loaded) -> Result<(), Rejection> {
-        let Some((hook, at)) = required::missing(&self.required_hooks, loaded) else {
+        let Some((hook, at)) = missing_required(&self.required_hooks, loaded) else {
             return Ok(());
         };
         let found = match at {
             Some(at) => format!("is not in force: {}", with_hint(&loaded.problems[at])),
-            None => format!("not found in {}", required::listed(&loaded.dirs)),
+            None => format!("not found in {}", listed(&loaded.dirs)),
         };
         Err(Rejection::Required { hook: hook.to_owned(), found })
     }
@@ -201,10 +201,8 @@ impl Decider {
         let of_pod = pod.into_iter().flat_map(|pod| &pod.annotations);
         annotations.extend(of_pod.map(|(key, value)| (key.clone(), value.clone())));
         let rule = self.consumer.bind_mounts;
-        let has_bind_mounts = container.mounts.iter().any(|mount| {
-            let options: Vec<_> = mount.options.iter().map(String::as_str).collect();
-            rule.counts(&mount.destination, &mount.r#type, &options)
-        });
+        let mut mounts = container.mounts.iter();
+        let has_bind_mounts = mounts.any(|mount| rule.counts(&mount.destination, &mount.r#type));
         Target { command, annotations, has_bind_mounts }
     }
 
@@ -213,7 +211,7 @@ impl Decider {
         if !enabled!(tracing::Level::DEBUG) {
             return;
         }
-        for verdict in loaded.hooks.evaluate(target, self.consumer.matching) {
+        for verdict in loaded.hooks.evaluate(target) {
             let file = verdict.file.path.display();
             match verdict.outcome {
                 // Quoted, since annotations may hold line breaks.

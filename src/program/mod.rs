@@ -5,6 +5,8 @@
 //! A program brings what is its own: its command line, its type of errors ([`exit::Failure`]) and its settings
 //! ([`settings_file::FileSettings`]).
 
+#![cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "it is half a program"))]
+
 #[cfg(feature = "program")]
 pub mod check;
 #[cfg(feature = "engine-program")]
@@ -23,6 +25,8 @@ pub mod help;
 pub mod host;
 #[cfg(feature = "engine-program")]
 pub mod lines;
+#[cfg(feature = "program")]
+pub mod man;
 #[cfg(any(feature = "engine-program", feature = "nri", feature = "runtime-wrapper"))]
 pub mod mistake;
 #[cfg(feature = "engine-program")]

@@ -29,7 +29,7 @@ const NOT_FINITE: [&str; 12] = [
 ];
 
 /// Returns the value of an unquoted scalar; `None` if it is a number that JSON does not have.
-pub(super) fn resolve<O>(word: &str) -> Option<Value<O>> {
+fn resolve<O>(word: &str) -> Option<Value<O>> {
     if NOT_FINITE.contains(&word) {
         return None;
     }
@@ -38,7 +38,7 @@ pub(super) fn resolve<O>(word: &str) -> Option<Value<O>> {
 }
 
 /// Returns the value of a scalar with a tag of YAML; `None` if the scalar is not of that type.
-pub(super) fn resolve_as<O>(tag: &str, word: &str) -> Option<Value<O>> {
+fn resolve_as<O>(tag: &str, word: &str) -> Option<Value<O>> {
     match tag {
         "str" | "timestamp" => Some(Value::Text(word.to_owned())),
         "null" => scalar::null(word),
@@ -110,4 +110,33 @@ fn negative(size: u64) -> Option<Number> {
 fn binary(word: &str) -> Option<String> {
     let digits: String = word.chars().filter(|c| !matches!(c, '\n' | '\r')).collect();
     String::from_utf8(STANDARD.decode(digits).ok()?).ok()
+}
+
+/// Dialect of YAML.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// YAML 1.2 with its core schema. Any scalar is a key, and is read as text.
+    Core,
+    /// What Go's `gopkg.in/yaml.v3` reads: the core schema with what it keeps of YAML 1.1, which are
+    /// numbers such as `010`, `0b11` and `1_000`, `!!binary`, and merge keys `<<`. Keys are strings.
+    Go,
+}
+
+impl Dialect {
+    /// Returns the value of an unquoted scalar; `None` if it is a number that JSON does not have.
+    pub(super) fn resolve<O>(self, word: &str) -> Option<Value<O>> {
+        match self {
+            Dialect::Core => Some(scalar::resolve(word)),
+            Dialect::Go => resolve(word),
+        }
+    }
+
+    /// Returns the value of a scalar with a tag of YAML, such as `int`; `None` if the tag is unknown or the
+    /// scalar is not of that type.
+    pub(super) fn resolve_as<O>(self, tag: &str, word: &str) -> Option<Value<O>> {
+        match self {
+            Dialect::Core => scalar::resolve_as(tag, word),
+            Dialect::Go => resolve_as(tag, word),
+        }
+    }
 }

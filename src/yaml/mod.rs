@@ -3,16 +3,12 @@
 //! Safe for untrusted text: size and nesting are bounded. Strict: duplicate keys, unknown tags and keys
 //! that are not strings are errors with their position.
 
-mod dialect;
-mod error;
 mod gopkg;
 mod node;
 mod read;
 mod scalar;
 
-pub use dialect::Dialect;
-pub use error::{Error, Position, Problem, SourceLocation, hint};
-pub use gopkg::boolean_text;
-pub use node::{Field, Node, Source, Value};
+pub use gopkg::{Dialect, boolean_text};
+pub use node::{Error, Field, Node, Position, Problem, Source, SourceLocation, Value, hint};
 pub use read::{Document, Documents, MAX_DEPTH};
 pub use scalar::resolve;

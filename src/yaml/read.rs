@@ -5,9 +5,9 @@ use std::fmt;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
 
-use super::dialect::Dialect;
-use super::error::{Error, Position, Problem};
-use super::node::{Field, Node, Source, Value};
+use super::gopkg::Dialect;
+
+use super::node::{Error, Field, Node, Position, Problem, Source, Value};
 
 /// Limit of the nesting depth of values.
 pub const MAX_DEPTH: usize = 64;

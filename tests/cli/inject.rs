@@ -28,6 +28,20 @@ fn reads_a_bundle_or_standard_input() {
 }
 
 #[test]
+fn a_version_that_has_no_such_hooks_is_a_warning() {
+    let env = TestEnv::with_hooks();
+    let config = CONFIG.replace(r#""cwd": "/""#, r#""cwd": "/", "user": {"uid": 0, "gid": 0}"#);
+    let ran = env.run_with_input(&["inject", "-"], &config.replace("1.0.2", "1.0.1"));
+    assert_eq!(ran.code, Some(0));
+    assert!(ran.stderr.contains("ociVersion 1.0.1 has no createRuntime"), "{}", ran.stderr);
+    let ran = env.run_with_input(&["inject", "-"], &config);
+    assert!(!ran.stderr.contains("ociVersion"), "{}", ran.stderr);
+    let old = config.replace("/usr/bin/python3", "/bin/sh").replace("1.0.2", "1.0.1");
+    let ran = env.run_with_input(&["inject", "-"], &old);
+    assert!(!ran.stderr.contains("ociVersion"), "no hook matches: {}", ran.stderr);
+}
+
+#[test]
 fn a_bad_hook_file_stops_it_unless_lenient() {
     let env = TestEnv::with_hooks();
     env.write("usr/05-bad.json", "{\"version\": \"1.0.0\",}");

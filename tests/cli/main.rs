@@ -14,6 +14,7 @@ mod explain;
 mod inject;
 mod library;
 mod list;
+mod man;
 mod manage;
 mod migrate;
 mod pattern;

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 
 use jsonschema::Validator;
-use oci_hooks::hooks::consumer::SchemaRule;
 use oci_hooks::hooks::{Definition, PathCheck, SchemaOptions, Version};
 use serde_json::Value;
 
@@ -22,8 +21,7 @@ fn schema(version: Version) -> (Value, Validator) {
 
 fn loads(text: &str) -> bool {
     let extension_stages = ["precreate".to_owned(), "poststop".to_owned()];
-    let options = SchemaOptions::new(&extension_stages, SchemaRule::default())
-        .with_path_check(PathCheck::Skip);
+    let options = SchemaOptions::new(&extension_stages).with_path_check(PathCheck::Skip);
     Definition::parse(text.as_bytes(), options).is_ok()
 }
 

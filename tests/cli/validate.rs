@@ -44,7 +44,7 @@ fn consumers_are_compared() {
     let consumers = &rows[0]["consumers"];
     assert_eq!(consumers["podman"]["accepted"], true);
     assert_eq!(consumers["crio"]["fault"]["class"], "unknown-stage");
-    assert_eq!(consumers.as_object().unwrap().len(), 7);
+    assert_eq!(consumers.as_object().unwrap().len(), 6);
 }
 
 #[test]

@@ -107,7 +107,7 @@ fn strict(loaded: Loaded, target: &Target, config: &Value, root: &str) -> anyhow
 }
 
 fn lenient(loaded: &Loaded, target: &Target) -> Value {
-    let verdicts = loaded.hooks.evaluate(target, consumer::PODMAN.matching);
+    let verdicts = loaded.hooks.evaluate(target);
     let rows = verdicts.map(|verdict| {
         let mut row =
             json!({"name": verdict.file.name.to_string_lossy(), "match": verdict.matches()});
@@ -145,7 +145,7 @@ fn file(
         EntryState::Vanished => ("skipped-vanished", problem.map(|p| p.source.class()), None),
         EntryState::Broken => ("error", problem.map(|p| p.source.class()), None),
         _ => {
-            let schema = SchemaOptions::new(&options.extension_stages, options.schema);
+            let schema = SchemaOptions::new(&options.extension_stages);
             let definition = Definition::parse(&fs::read(&entry.path)?, schema).unwrap();
             ("loaded", None, Some(parsed(&definition, root)?))
         }

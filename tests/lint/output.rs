@@ -179,7 +179,7 @@ fn errors_and_warnings_are_findings_and_notes_are_when_strict() {
         (vec!["--strict", "--allow", "oh501", note], 0),
         (vec!["cases/unescaped-dots.json"], 1),
         (vec!["--as", "crio", note], 1),
-        (vec!["--also", "sarus", "--strict", "--allow", "OH501", note], 0),
+        (vec!["--also", "nri", "--strict", "--allow", "OH501", note], 0),
         (vec!["cases/nothing.json"], 2),
         (vec!["--allow", "OH999", note], 2),
     ] {

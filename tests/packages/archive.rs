@@ -1,6 +1,7 @@
 //! The archive with its checksums, the RPMs made of it, and what checks packages.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use pulldown_cmark::{Event, Parser, Tag};
@@ -23,6 +24,41 @@ fn lintian_finds_nothing() {
         let mut lintian = Command::new(program::find("lintian"));
         lintian.args(["--allow-root", "--fail-on", "error,warning"]).arg(deb);
         assert_eq!(program::run(&mut lintian).success(), "");
+    }
+}
+
+/// Returns the names of a program's commands, as `--help` lists them.
+fn commands(program: &Path) -> Vec<String> {
+    let help = program::run(Command::new(program).arg("--help")).success();
+    let (_, listed) = help.split_once("\nCommands:\n").expect("there are commands");
+    let lines = listed.lines().take_while(|line| line.starts_with("  "));
+    let names = lines.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    names.filter(|name| !matches!(*name, "" | "help")).map(str::to_owned).collect()
+}
+
+#[test]
+fn packages_have_a_man_page_for_each_command() {
+    let dir = program::temporary_directory();
+    for (name, deb) in NAMES.into_iter().zip(debs()) {
+        let root = dir.path().join(name);
+        program::run(Command::new("dpkg-deb").arg("--extract").arg(deb).arg(&root)).success();
+        let mut expected = vec![format!("man1/{name}.1.gz")];
+        match name {
+            "oci-hooks" => expected.push("man5/oci-hooks-json.5.gz".to_owned()),
+            "container-hook" => expected.push("man5/container-hook-template.5.gz".to_owned()),
+            _ => {}
+        }
+        if name != "oci-hooks-runtime" {
+            let commands = commands(&root.join("usr/bin").join(name));
+            expected.extend(commands.iter().map(|command| format!("man1/{name}-{command}.1.gz")));
+        }
+        expected.sort();
+        let man = root.join("usr/share/man");
+        let files = WalkDir::new(&man).sort_by_file_name().into_iter().map(|file| file.unwrap());
+        let files = files.filter(|file| file.file_type().is_file()).map(|file| file.into_path());
+        let found: Vec<_> =
+            files.map(|file| file.strip_prefix(&man).unwrap().display().to_string()).collect();
+        assert_eq!(found, expected);
     }
 }
 

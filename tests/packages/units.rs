@@ -4,8 +4,7 @@ use crate::as_root;
 use crate::support::debian_root::DebianRoot;
 use crate::support::packages::{NAMES, debs};
 
-const UNITS: [&str; 6] = [
-    "oci-hooks-monitor.service",
+const UNITS: [&str; 5] = [
     "oci-hooks-nri.service",
     "container-hook-prune.service",
     "container-hook-prune.timer",
@@ -36,10 +35,10 @@ fn units_are_valid_and_neither_enabled_nor_started_and_end_with_their_package() 
         let begin = if state.starts_with("static") { "static" } else { "disabled" };
         assert_eq!(state, format!("{begin}\ninactive\n"), "{unit}");
     }
-    let enable = "systemctl enable --now oci-hooks-monitor.service container-hook-prune.timer \
+    let enable = "systemctl enable --now container-hook-prune.timer \
         garm-provider-runc-prune.timer && systemctl enable oci-hooks-nri.service && \
         systemctl start container-hook-prune.service garm-provider-runc-prune.service && \
-        systemctl is-active oci-hooks-monitor.service container-hook-prune.timer";
+        systemctl is-active garm-provider-runc-prune.timer container-hook-prune.timer";
     assert_eq!(as_root(&root, enable).success(), "active\nactive\n");
     as_root(&root, &format!("apt-get remove --quiet --yes {}", NAMES.join(" "))).success();
     let left = "find /etc/systemd /usr/lib/systemd /run/systemd/units -name '*oci-hooks*' -o -name '*-prune.*' \

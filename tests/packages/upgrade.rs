@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::as_root;
 use crate::support::debian_root::DebianRoot;
-use crate::support::packages::debs;
+use crate::support::packages::{NAMES, debs};
 use crate::support::program;
 
 /// Makes the package of an older version.
@@ -21,24 +21,25 @@ fn older(deb: &Path, directory: &Path) -> PathBuf {
 fn an_upgrade_keeps_what_the_admin_changed_and_enabled() {
     let root = DebianRoot::boot();
     let directory = program::temporary_directory();
-    let deb = &debs()[0];
+    let debs = debs();
+    let deb = &debs[NAMES.iter().position(|name| *name == "container-hook").unwrap()];
     root.copy_in(&older(deb, directory.path()), "/home/runner");
     root.copy_in(deb, "/home/runner");
-    let change = "dpkg --install /home/runner/older.deb &&
-        mkdir -p /etc/systemd/system/oci-hooks-monitor.service.d /etc/oci-hooks &&
-        printf '[Service]\\nNice=5\\n' >/etc/systemd/system/oci-hooks-monitor.service.d/override.conf &&
-        echo '# mine' >/etc/oci-hooks/runtime.toml &&
-        systemctl daemon-reload && systemctl enable --now oci-hooks-monitor.service";
-    as_root(&root, change).success();
-    let pid = "systemctl show --value --property=MainPID oci-hooks-monitor.service";
-    let before = as_root(&root, pid).success();
-    as_root(&root, "apt-get install --quiet --yes /home/runner/oci-hooks_*.deb").success();
-    let state = "dpkg-query --show --showformat='${Version}\\n' oci-hooks &&
-        systemctl is-enabled oci-hooks-monitor.service && systemctl is-active oci-hooks-monitor.service &&
-        systemctl show --value --property=Nice oci-hooks-monitor.service && cat /etc/oci-hooks/runtime.toml &&
-        systemctl reload oci-hooks-monitor.service";
+    let install = "apt-get install --quiet --yes --no-install-recommends /home/runner";
+    let change = format!(
+        "{install}/older.deb &&
+        mkdir -p /etc/systemd/system/container-hook-prune.service.d /etc/oci-hooks &&
+        printf '[Service]\\nNice=5\\n' >/etc/systemd/system/container-hook-prune.service.d/override.conf &&
+        echo '# mine' >/etc/oci-hooks/container-hook.toml &&
+        systemctl daemon-reload && systemctl enable --now container-hook-prune.timer"
+    );
+    as_root(&root, &change).success();
+    as_root(&root, &format!("{install}/container-hook_*.deb")).success();
+    let state = "dpkg-query --show --showformat='${Version}\\n' container-hook &&
+        systemctl is-enabled container-hook-prune.timer && systemctl is-active container-hook-prune.timer &&
+        systemctl show --value --property=Nice container-hook-prune.service &&
+        cat /etc/oci-hooks/container-hook.toml";
     let version = env!("CARGO_PKG_VERSION");
     let expected = format!("{version}-1\nenabled\nactive\n5\n# mine\n");
     assert_eq!(as_root(&root, state).success(), expected);
-    assert_ne!(as_root(&root, pid).success(), before, "the old program runs on");
 }

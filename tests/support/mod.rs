@@ -1,7 +1,11 @@
 //! What the tests that start real containers share. Include it with
 //! `#[path = "../support/mod.rs"] mod support;`.
 
-#![allow(dead_code, reason = "each test program uses its own part of this")]
+#![allow(
+    clippy::allow_attributes,
+    dead_code,
+    reason = "each test program uses its own part of this"
+)]
 
 pub(crate) mod api_proxy;
 pub(crate) mod bundle;

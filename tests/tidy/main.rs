@@ -7,7 +7,6 @@
 mod address;
 mod docs;
 mod layers;
-mod man;
 mod mirrors;
 mod modules;
 mod package;
@@ -43,7 +42,7 @@ fn modules_name_only_modules_below_them() {
 }
 
 #[test]
-fn unfinished_and_misplaced_code_is_nowhere() {
+fn misplaced_code_is_nowhere() {
     assert_each(words::check);
 }
 

@@ -7,8 +7,6 @@ struct Rule {
     words: &'static [&'static str],
     message: &'static str,
     applies: fn(&Source) -> bool,
-    /// Whether tests below the code may have them.
-    in_tests: bool,
 }
 
 /// Where requests are carried out, files of the host are used by descriptor. These files deal with what
@@ -39,67 +37,19 @@ const OWN_PATHS: [&str; 12] = [
 
 /// Where people have trees of their own linted: nobody else changes them meanwhile.
 const OWN_TREES: [&str; 4] = [
-    "src/bin/oci-hooks/lint/tree.rs",
+    "src/bin/oci-hooks/lint.rs",
     "src/bin/step-runner/lint.rs",
     // The runner's own images.
     "src/bin/step-runner/bootstrap_file.rs",
     "src/container_hook/kubernetes/fill.rs",
 ];
 
-/// Returns whether a file is of the library that others use: what programs share is half a program, and
-/// the first process of containers is one.
-fn is_library_proper(source: &Source) -> bool {
-    source.is_library() && !source.is_below("src/program") && !source.is_below("src/sys/init")
-}
-
-const RULES: [Rule; 8] = [
-    Rule {
-        words: &["#[ignore"],
-        message: "a test that cannot run fails and says why; none is ignored",
-        applies: |_| true,
-        in_tests: false,
-    },
-    Rule {
-        words: &["#[allow(", "#![allow("],
-        message: "use #[expect(..., reason = \"...\")]",
-        // What one test program uses of it, another does not: neither `allow` nor `expect` fits all.
-        applies: |source| !source.path.ends_with("tests/support/mod.rs"),
-        in_tests: false,
-    },
-    Rule {
-        words: &["todo!", "unimplemented!", "dbg!"],
-        message: "finish it",
-        applies: |_| true,
-        in_tests: false,
-    },
-    Rule {
-        words: &["print!", "println!", "eprint!", "eprintln!"],
-        message: "the library never prints: return it",
-        applies: is_library_proper,
-        in_tests: true,
-    },
-    Rule {
-        words: &[
-            "process::exit",
-            "process::abort",
-            "env::var",
-            "env::args",
-            "env::current_dir",
-            "env::current_exe",
-            "env::home_dir",
-            "env::set_",
-            "env::temp_dir",
-        ],
-        message: "the library takes values: programs exit and know where they run",
-        applies: is_library_proper,
-        in_tests: true,
-    },
+const RULES: [Rule; 3] = [
     Rule {
         words: &["remove_dir_all"],
         message: "a job may have made it deep, or in a way that it cannot be removed: use \
                   sys::trash::Trash, or sys::removal",
         applies: |source| source.is_below("src") && !source.is_below("src/sys"),
-        in_tests: true,
     },
     Rule {
         words: &["WalkDir"],
@@ -109,7 +59,6 @@ const RULES: [Rule; 8] = [
             let is_own = OWN_TREES.iter().any(|own| source.path.ends_with(own));
             source.is_below("src") && !source.is_below("src/sys") && !is_own
         },
-        in_tests: true,
     },
     Rule {
         words: &[
@@ -146,7 +95,6 @@ const RULES: [Rule; 8] = [
                 && !source.is_named("testing.rs")
                 && !OWN_PATHS.iter().any(|own| source.path.ends_with(own))
         },
-        in_tests: true,
     },
 ];
 
@@ -158,31 +106,16 @@ fn is_of_unit_tests(source: &Source) -> bool {
 
 /// Checks a file for words that must not stand there.
 pub(crate) fn check(source: &Source) -> Vec<Finding> {
-    let mut findings = ignored_by_condition(source);
+    let mut findings = Vec::new();
+    if is_of_unit_tests(source) {
+        return findings;
+    }
+    let code = source.code_without_tests();
     for rule in RULES.iter().filter(|rule| (rule.applies)(source)) {
-        if rule.in_tests && is_of_unit_tests(source) {
-            continue;
-        }
-        let code = if rule.in_tests { source.code_without_tests() } else { &source.code };
         for (at, word) in rule.words.iter().flat_map(|word| code.match_indices(word)) {
             if !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_') {
                 findings.push(source.finding(at, format!("`{word}`: {}", rule.message)));
             }
-        }
-    }
-    findings
-}
-
-/// Finds `ignore` among what `cfg_attr` adds, whatever the condition and on however many lines.
-fn ignored_by_condition(source: &Source) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (at, start) in source.code.match_indices("cfg_attr(") {
-        let attribute = &source.code[at + start.len()..];
-        let attribute = attribute.split(']').next().unwrap_or_default();
-        let mut words = attribute.split(|c: char| !c.is_alphanumeric() && c != '_');
-        if words.any(|word| word == "ignore") {
-            let message = "`ignore` by a condition: a test that cannot run fails and says why";
-            findings.push(source.finding(at, message));
         }
     }
     findings
@@ -204,7 +137,7 @@ mod tests {
                 let room = if everywhere { "src/hooks" } else { "src/container_hook" };
                 for path in ["a.rs", "a/tests.rs"].map(|name| format!("{room}/{name}")) {
                     let path = path.as_str();
-                    let expected = usize::from(!path.ends_with("tests.rs") || !rule.in_tests);
+                    let expected = usize::from(!path.ends_with("tests.rs"));
                     assert_eq!(
                         count(path, &format!("fn a() {{ {word} }}")),
                         expected,
@@ -213,33 +146,15 @@ mod tests {
                 }
             }
         }
-        for ignored in [
-            "#[cfg_attr(not(feature = \"a\"), ignore)]",
-            "#[cfg_attr(target_os = \"b\", ignore = \"why\")]",
-            "#[cfg_attr(\n    any(c, d),\n    expect(e),\n    ignore,\n)]",
-        ] {
-            let found =
-                check(&Source::new("tests/a.rs", &format!("\n{ignored}\n#[test]\nfn a() {{}}")));
-            assert_eq!(found.len(), 1, "{ignored}");
-            assert!(found[0].to_string().starts_with("tests/a.rs:2: `ignore`"), "{}", found[0]);
-        }
-        let finding = &check(&Source::new("tests/a.rs", "\n\n#[ignore]\nfn a() {}"))[0];
-        assert!(finding.to_string().starts_with("tests/a.rs:3: `#[ignore`: "));
     }
 
     #[test]
     fn words_in_comments_texts_programs_and_tests_are_fine() {
-        assert_eq!(
-            count("src/a.rs", "/// println!(\"\")\nconst A: &str = \"todo!\"; fn my_dbg!() {}"),
-            0
-        );
-        assert_eq!(count("src/program/a.rs", "println!(); std::env::var_os()"), 0);
-        assert_eq!(
-            count("src/bin/a/main.rs", "println!(); std::env::var_os(); process::exit()"),
-            0
-        );
-        assert_eq!(count("src/a.rs", "\n#[cfg(test)]\nmod tests {\n println!() }"), 0);
-        assert_eq!(count("src/a.rs", "#[cfg_attr(unix, expect(dead_code))]\nfn ignore() {}"), 0);
-        assert_eq!(count("tests/a.rs", "println!(); std::env::var_os()"), 0);
+        let text =
+            "/// remove_dir_all\nconst A: &str = \"remove_dir_all\"; fn my_remove_dir_all() {}";
+        assert_eq!(count("src/a.rs", text), 0);
+        assert_eq!(count("src/sys/a.rs", "remove_dir_all()"), 0);
+        assert_eq!(count("src/a.rs", "\n#[cfg(test)]\nmod tests {\n remove_dir_all() }"), 0);
+        assert_eq!(count("tests/a.rs", "remove_dir_all()"), 0);
     }
 }

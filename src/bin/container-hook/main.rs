@@ -25,7 +25,6 @@ mod jobs;
 mod kubernetes;
 mod log;
 mod logs;
-#[cfg(test)]
 mod man;
 mod names;
 #[cfg(feature = "kubernetes")]
@@ -119,6 +118,10 @@ fn run(cli: &Cli, command: &Command, context: &mut Context) -> Result<Exit, Erro
         Command::Config(args) => config::run::<Settings, Error>(args, context).map(|()| Exit::Done),
         Command::Completions(args) => {
             args.run(&Cli::command(), context)?;
+            Ok(Exit::Done)
+        }
+        Command::Man(args) => {
+            args.run(&man::PAGES, Cli::command())?;
             Ok(Exit::Done)
         }
         Command::Monitor(args) => {

@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use oci_hooks::program::completions::CompletionsArgs;
 use oci_hooks::program::config::ConfigArgs;
 use oci_hooks::program::context::{Color, Context, log_level};
+use oci_hooks::program::man::ManArgs;
 use oci_hooks::program::monitor::MonitorArgs;
 use oci_hooks::program::trace::LevelFilter;
 
@@ -103,6 +104,7 @@ pub(crate) enum Command {
     Config(ConfigArgs),
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(CompletionsArgs),
+    Man(ManArgs),
     Supervise(supervise::SuperviseArgs),
     Monitor(MonitorArgs),
 }

@@ -7,7 +7,6 @@ mod doctor;
 mod error;
 mod instances;
 mod logs;
-#[cfg(test)]
 mod man;
 mod prune;
 mod pull;
@@ -71,6 +70,10 @@ fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
         Command::Config(args) => config::run::<Settings, Error>(args, context).map(|()| Exit::Done),
         Command::Completions(args) => {
             args.run(&Cli::command(), context)?;
+            Ok(Exit::Done)
+        }
+        Command::Man(args) => {
+            args.run(&man::PAGES, Cli::command())?;
             Ok(Exit::Done)
         }
         Command::Supervise(args) => supervise::run(args),

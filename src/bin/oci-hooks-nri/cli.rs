@@ -7,11 +7,12 @@ use oci_hooks::hooks::pipeline::MissingProgram;
 use oci_hooks::nri::{Identity, IdentityError};
 use oci_hooks::program::completions::CompletionsArgs;
 use oci_hooks::program::context::log_level;
+use oci_hooks::program::man::ManArgs;
 use oci_hooks::program::trace::LevelFilter;
 use serde::Deserialize;
 
 /// Where containerd and CRI-O listen for plugins.
-pub(crate) const SOCKET: &str = "/var/run/nri/nri.sock";
+const SOCKET: &str = "/var/run/nri/nri.sock";
 
 const HELP: &str = "\
 containerd and CRI-O start it themselves if it is in their plugin directory, with an index before its \
@@ -132,4 +133,5 @@ Examples:
 pub(crate) enum Command {
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(CompletionsArgs),
+    Man(ManArgs),
 }

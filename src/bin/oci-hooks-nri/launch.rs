@@ -10,13 +10,11 @@ use oci_hooks::sys::error::chain;
 use oci_hooks::sys::spawn::inherited;
 use tracing::{info, warn};
 
-use crate::backoff::Backoff;
 use crate::cli::Options;
 use crate::error::Error;
 use crate::plugin::Plugin;
-use crate::serve::{End, serve};
+use crate::serve::{End, Stop, serve};
 use crate::settings::Settings;
-use crate::stop::Stop;
 
 /// The descriptor of the connection to the runtime that started this program.
 const SOCKET_VARIABLE: &str = "NRI_PLUGIN_SOCKET";
@@ -122,5 +120,43 @@ fn wait(
             Woken::TimedOut if Instant::now() < deadline => {}
             woken => return Ok(woken),
         }
+    }
+}
+
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Waits that double from one to the next.
+struct Backoff(Duration);
+
+impl Backoff {
+    fn new() -> Self {
+        Backoff(SHORTEST)
+    }
+
+    /// Returns the time to wait now.
+    fn next(&mut self) -> Duration {
+        let now = self.0;
+        self.0 = (now * 2).min(LONGEST);
+        now
+    }
+
+    /// Starts over, since something worked.
+    fn reset(&mut self) {
+        self.0 = SHORTEST;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_a_limit() {
+        let mut backoff = Backoff::new();
+        let waits: Vec<_> = (0..9).map(|_| backoff.next().as_millis()).collect();
+        assert_eq!(waits, [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]);
+        backoff.reset();
+        assert_eq!(backoff.next(), SHORTEST);
     }
 }

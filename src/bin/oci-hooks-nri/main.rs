@@ -1,17 +1,14 @@
 //! `oci-hooks-nri`: applies hooks.d to containers of containerd and CRI-O. See `oci-hooks-nri --help`.
 
-mod backoff;
 mod cli;
 mod error;
 mod launch;
 mod log;
-#[cfg(test)]
 mod man;
 mod metrics_file;
 mod plugin;
 mod serve;
 mod settings;
-mod stop;
 
 use std::process::ExitCode;
 
@@ -40,6 +37,7 @@ fn run(cli: Cli, context: &mut Context) -> Result<Exit, Error> {
             args.run(&Cli::command(), context)?;
             context.flush()?;
         }
+        Some(Command::Man(args)) => args.run(&man::PAGES, Cli::command())?,
         None => launch::run(cli.options)?,
     }
     Ok(Exit::Done)

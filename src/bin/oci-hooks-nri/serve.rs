@@ -1,17 +1,20 @@
 //! A conversation with a runtime, on its socket.
 
+use std::io;
 use std::io::{Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use oci_hooks::nri::{Identity, Session};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
 use tracing::{debug, info};
 
 use crate::error::Error;
 use crate::plugin::Plugin;
-use crate::stop::Stop;
 
 /// How long the runtime may take to answer the registration, as its own limit is by default.
 const REGISTRATION: Duration = Duration::from_secs(5);
@@ -63,7 +66,7 @@ pub(crate) fn serve(
                 Ok(0) if session.is_registered() => return Ok(End::Closed),
                 Ok(0) => return Err(Error::Closed),
                 Ok(count) => count,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => 0,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
                 Err(source) => return Err(failed("read from")(source)),
             };
             let was_registered = session.is_registered();
@@ -96,4 +99,24 @@ fn wait(
     }
     let is_ready = |at: usize| !fds[at].revents().is_empty();
     Ok(Ready { stop: is_ready(0), readable: is_ready(1) })
+}
+
+/// Readable once the plugin shall end.
+pub(crate) struct Stop(UnixStream);
+
+impl Stop {
+    /// Takes the signals over from their default actions.
+    pub(crate) fn new() -> io::Result<Self> {
+        let (stop, sender) = UnixStream::pair()?;
+        for signal in [SIGTERM, SIGINT] {
+            pipe::register(signal, sender.try_clone()?)?;
+        }
+        Ok(Stop(stop))
+    }
+}
+
+impl AsFd for Stop {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }

@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_man_page_names_all_keys() {
-        let page = include_str!("../../../man/parts/oci-hooks-nri-reference.roff");
+        let page = include_str!("../../../man/oci-hooks-nri.1");
         let page = page.replace("\\-", "-");
         for line in FULL.lines() {
             let key = line.split(' ').next().unwrap();

@@ -2,12 +2,13 @@
 
 use clap::{Parser, Subcommand};
 use oci_hooks::program::completions::CompletionsArgs;
+use oci_hooks::program::man::ManArgs;
 
 use crate::error::Error;
 use crate::global::{GlobalArgs, OutputFormat};
 use crate::{
-    disable, doctor, enable, explain, inject, install, lint, list, migrate, monitor, new, pattern,
-    remove, run_hook, schema, show, validate,
+    doctor, explain, inject, install, lint, list, migrate, monitor, new, pattern, remove, run_hook,
+    schema, show, validate,
 };
 
 const EXAMPLES: &str = "\
@@ -74,10 +75,11 @@ pub(crate) enum Command {
     New(new::NewArgs),
     Install(install::InstallArgs),
     Remove(remove::RemoveArgs),
-    Disable(disable::DisableArgs),
-    Enable(enable::EnableArgs),
+    Disable(remove::DisableArgs),
+    Enable(remove::EnableArgs),
     Monitor(monitor::MonitorArgs),
     RunHook(run_hook::RunHookArgs),
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(CompletionsArgs),
+    Man(ManArgs),
 }

@@ -45,7 +45,7 @@ pub(crate) struct SourceJson {
 }
 
 /// Calls a function with the system as the user who runs this program sees it.
-pub(crate) fn with_system<T>(call: impl FnOnce(&System<'_>) -> T) -> T {
+fn with_system<T>(call: impl FnOnce(&System<'_>) -> T) -> T {
     call(&System {
         root: SystemRoot::host(),
         user_id: rustix::process::geteuid().as_raw(),
@@ -75,7 +75,7 @@ impl Directories {
     }
 
     /// Returns what decided on the directories, for people.
-    pub(crate) fn source(&self) -> Option<&DirsSource> {
+    fn source(&self) -> Option<&DirsSource> {
         Some(&self.configured.as_ref()?.source)
     }
 

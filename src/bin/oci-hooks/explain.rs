@@ -1,8 +1,6 @@
 //! `oci-hooks explain`: why a hook is injected or not.
 
-mod cdi;
 pub(crate) mod consumers;
-mod findings;
 mod human;
 mod report;
 

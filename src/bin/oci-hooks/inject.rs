@@ -15,7 +15,8 @@ use oci_hooks::sys::fs::{Expected, FileAt, FileId, PathContext, ReplaceOptions, 
 use crate::Exit;
 use crate::context::{Context, MAX_CONFIG_BYTES, config_path};
 use crate::diff;
-use crate::error::Error;
+use crate::error::{Diagnostic, Error};
+use crate::spec::TypedConfig;
 use crate::target::TargetArgs;
 
 /// Inject matching hooks into a config.json, as podman does
@@ -130,6 +131,9 @@ pub(crate) fn run(args: &InjectArgs, context: &mut Context) -> Result<Exit, Erro
     args.show(report, &not_recorded, context);
     let Injected { config, report, .. } =
         result.map_err(|error| Error::of_pipeline(&path, error.failure))?;
+    if !report.hooks.is_empty() {
+        warn_of_version(&config, &path, context);
+    }
     if let Some(file) = &args.extension_out {
         write_extension_hooks(&report.extension_hooks, file)?;
     }
@@ -189,6 +193,21 @@ impl InjectArgs {
         for line in report.precreate_lines() {
             context.note(&line);
         }
+    }
+}
+
+/// Warns if the configuration has a version that runtimes need not know its hooks by.
+fn warn_of_version(config: &[u8], path: &Path, context: &Context) {
+    match TypedConfig::parse(config) {
+        Ok(config) => {
+            if let Some(fault) = config.version_fault() {
+                context.warn(&Diagnostic::new("oci-version", path, &fault));
+            }
+        }
+        Err(error) if context.verbose => {
+            context.note(&format!("a runtime may reject the configuration: {error}"));
+        }
+        Err(_) => {}
     }
 }
 

@@ -1,16 +1,18 @@
-//! `oci-hooks install`.
+//! `oci-hooks install`, and printing what it, `remove`, `disable`, `enable` and `migrate` changed.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use oci_hooks::hooks::lint::{self, FileChecks, LintOptions, Severity};
-use oci_hooks::hooks::manage::{Change, Editor, HookName, ManageError, Mode, Overwrite};
+use oci_hooks::hooks::manage::{
+    Change, Editor, HookName, ManageError, Mode, Note, Overwrite, Step,
+};
 use oci_hooks::hooks::trust::TrustOptions;
 use oci_hooks::hooks::{Definition, LoadOptions, PathCheck, SchemaOptions};
+use serde::Serialize;
 
 use crate::Exit;
-use crate::changes;
 use crate::context::Context;
 use crate::directories::{self, Directories};
 use crate::error::{Diagnostic, Error};
@@ -100,7 +102,7 @@ impl InstallOptions {
         });
         let change = change
             .map_err(|error| directories::explain_error(error, &directories, &context.consumer))?;
-        let exit = changes::report(change, editor.mode, context)?;
+        let exit = report(change, editor.mode, context)?;
         directories::note_change(&directories, context)?;
         Ok(exit)
     }
@@ -116,8 +118,7 @@ impl InstallOptions {
             options.files = FileChecks::Trust(TrustOptions::of_process());
         }
         let load = LoadOptions::for_consumer(&context.consumer);
-        let schema = SchemaOptions::new(&load.extension_stages, load.schema)
-            .with_path_check(PathCheck::Skip);
+        let schema = SchemaOptions::new(&load.extension_stages).with_path_check(PathCheck::Skip);
         if Definition::parse(text, schema).is_err() {
             return Ok(());
         }
@@ -156,7 +157,55 @@ pub(crate) fn change(
     let editor = editor(&directories, context, dry_run);
     let change = change(&editor, &name)
         .map_err(|error| directories::explain_error(error, &directories, &context.consumer))?;
-    let exit = changes::report(change, editor.mode, context)?;
+    let exit = report(change, editor.mode, context)?;
     directories::note_change(&directories, context)?;
     Ok(exit)
+}
+
+/// A change of hook files, as printed by `--format json`.
+#[derive(Serialize)]
+pub(crate) struct ChangeJson {
+    dry_run: bool,
+    #[serde(flatten)]
+    change: Change,
+}
+
+impl ChangeJson {
+    pub(crate) fn new(change: Change, mode: Mode) -> Self {
+        ChangeJson { dry_run: mode == Mode::Plan, change }
+    }
+}
+
+/// Prints what was done, and ends the command.
+fn report(change: Change, mode: Mode, context: &mut Context) -> Result<Exit, Error> {
+    if context.is_json() {
+        context.json(&ChangeJson::new(change, mode))?;
+    } else {
+        write(&change, mode, context)?;
+    }
+    Ok(Exit::Yes)
+}
+
+/// Writes a line for each step, and one for each note that does not belong to a step.
+pub(crate) fn write(change: &Change, mode: Mode, context: &mut Context) -> Result<(), Error> {
+    for step in &change.steps {
+        let mut line = match mode {
+            Mode::Plan => format!("would {step}"),
+            Mode::Apply => step.done(),
+        };
+        if let Step::Write { path, .. } | Step::Restore { path, .. } = step
+            && let Some(Note::Masks { hidden, .. }) = change.notes.iter().find(|n| masks(n, path))
+        {
+            line += &format!(", which masks {}", hidden.display());
+        }
+        context.line(line)?;
+    }
+    for note in change.notes.iter().filter(|note| !matches!(note, Note::Masks { .. })) {
+        context.line(note.to_string())?;
+    }
+    Ok(())
+}
+
+fn masks(note: &Note, by: &Path) -> bool {
+    matches!(note, Note::Masks { path, .. } if path == by)
 }

@@ -7,28 +7,28 @@ mod gitlab;
 mod human;
 mod json;
 mod sarif;
-mod span;
-mod tree;
 
 use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use human::Notes;
 use oci_hooks::hooks::Consumer;
 use oci_hooks::hooks::lint::{
     self, FileChecks, Level, LintOptions, LintedFile, Report, Rule, Severity,
 };
 use oci_hooks::hooks::trust::TrustOptions;
 use oci_hooks::sys::fs::{FileAt, PathContext, PathError, ReplaceError, Symlinks};
+use walkdir::{DirEntry, WalkDir};
 
 use crate::Exit;
 use crate::context::Context;
 use crate::directories::Unread;
 use crate::error::Error;
 use crate::global::{OutputFormat, consumer_parser};
-use human::Notes;
 
 /// Check hook files for mistakes before a container starts
 #[derive(Debug, Args)]
@@ -218,7 +218,7 @@ impl Inputs {
             } else if is_directory(path)? {
                 dirs.push(path.clone());
                 if args.recursive {
-                    dirs.extend(tree::directories(path)?);
+                    dirs.extend(subdirectories(path)?);
                 }
             } else {
                 inputs.files.push(path.clone());
@@ -235,7 +235,7 @@ impl Inputs {
         let mut report = match (self.with_dirs, self.is_tree) {
             (false, _) => Report::default(),
             (true, false) => lint::lint_dirs(options),
-            (true, true) => tree::lint(options),
+            (true, true) => lint_each(options),
         };
         report.hook_files += self.files.len() + usize::from(self.stdin.is_some());
         report.files.extend(self.files.iter().map(|path| lint::lint_file(path, options)));
@@ -246,4 +246,49 @@ impl Inputs {
         }
         report
     }
+}
+
+/// Returns the subdirectories that contain `*.json` files. Hidden ones are skipped.
+fn subdirectories(top: &Path) -> Result<Vec<PathBuf>, PathError> {
+    let is_hidden = |entry: &DirEntry| entry.file_name().as_bytes().starts_with(b".");
+    let tree = WalkDir::new(top).min_depth(1).sort_by_file_name().into_iter();
+    let mut found = Vec::new();
+    for entry in tree.filter_entry(|entry| !is_hidden(entry)) {
+        let entry = entry.map_err(|error| at(error, top))?;
+        if entry.file_type().is_dir() && !hook_files(entry.path())?.is_empty() {
+            found.push(entry.into_path());
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the `*.json` files of a directory.
+fn hook_files(dir: &Path) -> Result<Vec<PathBuf>, PathError> {
+    let mut files = Vec::new();
+    for entry in WalkDir::new(dir).min_depth(1).max_depth(1).sort_by_file_name() {
+        let entry = entry.map_err(|error| at(error, dir))?;
+        if !entry.file_type().is_dir() && entry.file_name().as_bytes().ends_with(b".json") {
+            files.push(entry.into_path());
+        }
+    }
+    Ok(files)
+}
+
+/// Lints each directory of the options on its own.
+fn lint_each(options: &LintOptions) -> Report {
+    let mut report = Report::default();
+    for dir in &options.dirs {
+        let mut options = options.clone();
+        options.dirs = vec![dir.clone()];
+        let alone = lint::lint_dirs(&options);
+        report.files.extend(alone.files);
+        report.hook_files += alone.hook_files;
+    }
+    report
+}
+
+fn at(error: walkdir::Error, dir: &Path) -> PathError {
+    let path = error.path().unwrap_or(dir).to_owned();
+    let source = error.into_io_error().unwrap_or_else(|| rustix::io::Errno::LOOP.into());
+    PathError { action: "list", path, source }
 }

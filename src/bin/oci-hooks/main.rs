@@ -1,13 +1,10 @@
 //! `oci-hooks`: explains, lints, injects and manages hook files. See `oci-hooks --help`.
 
-mod changes;
 mod cli;
 mod context;
 mod diff;
 mod directories;
-mod disable;
 mod doctor;
-mod enable;
 mod error;
 mod explain;
 mod global;
@@ -15,17 +12,16 @@ mod inject;
 mod install;
 mod lint;
 mod list;
-#[cfg(test)]
 mod man;
 mod migrate;
 mod monitor;
-mod names;
 mod new;
 mod pattern;
 mod remove;
 mod run_hook;
 mod schema;
 mod show;
+mod spec;
 mod target;
 mod validate;
 
@@ -90,13 +86,17 @@ fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
         Command::Migrate(args) => migrate::run(args, context),
         Command::New(args) => new::run(args, context),
         Command::Install(args) => install::run(args, context),
-        Command::Remove(args) => remove::run(args, context),
-        Command::Disable(args) => disable::run(args, context),
-        Command::Enable(args) => enable::run(args, context),
+        Command::Remove(args) => remove::remove(args, context),
+        Command::Disable(args) => remove::disable(args, context),
+        Command::Enable(args) => remove::enable(args, context),
         Command::Monitor(args) => monitor::run(args, context),
         Command::RunHook(args) => run_hook::run(args, context),
         Command::Completions(args) => {
             context.write(args.script(&Cli::command()))?;
+            Ok(Exit::Yes)
+        }
+        Command::Man(args) => {
+            args.run(&man::PAGES, Cli::command())?;
             Ok(Exit::Yes)
         }
     }

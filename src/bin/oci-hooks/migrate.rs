@@ -12,10 +12,10 @@ use oci_hooks::hooks::{LoadOptions, PathCheck};
 use serde::Serialize;
 
 use crate::Exit;
-use crate::changes::{self, ChangeJson};
 use crate::context::Context;
 use crate::diff;
 use crate::error::{Diagnostic, Error};
+use crate::install::{ChangeJson, write};
 
 /// Convert hook files from schema 0.1.0 to schema 1.0.0
 #[derive(Debug, Args)]
@@ -132,7 +132,7 @@ impl MigrateArgs {
             let mode = if self.dry_run { Mode::Plan } else { Mode::Apply };
             let change = write_migration(&migration, destination, &load_options, mode)?;
             if !context.is_json() {
-                changes::write(&change, mode, context)?;
+                write(&change, mode, context)?;
             }
             report.change = Some(ChangeJson::new(change, mode));
         } else if !context.is_json() {

@@ -2,8 +2,7 @@
 
 mod command;
 mod event;
-mod notify;
-mod signals;
+mod service;
 
 use std::ffi::OsString;
 use std::io;
@@ -14,12 +13,11 @@ use clap::Args;
 use command::{Batch, Runner};
 use event::SnapshotJson;
 use jiff::Timestamp;
-use notify::Notify;
 use oci_hooks::hooks::Loaded;
 use oci_hooks::hooks::monitor::{Change, Monitor, MonitorOptions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use signals::Signals;
+use service::{Notify, Signals};
 
 use crate::Exit;
 use crate::context::Context;

@@ -90,8 +90,7 @@ pub(crate) fn run(args: &NewArgs, context: &mut Context) -> Result<Exit, Error> 
     }
     let options = LoadOptions::for_consumer(&context.consumer);
     let path_check = if args.options.no_path_check { PathCheck::Skip } else { PathCheck::Exists };
-    let schema =
-        SchemaOptions::new(&options.extension_stages, options.schema).with_path_check(path_check);
+    let schema = SchemaOptions::new(&options.extension_stages).with_path_check(path_check);
     Definition::parse(text.as_bytes(), schema)
         .map_err(|fault| Error::Fault { path: UNNAMED.into(), fault: Box::new(fault) })?;
     context.write(text)?;

@@ -1,11 +1,13 @@
 //! `oci-hooks pattern`.
 
-mod batch;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
 
 use clap::Args;
-use oci_hooks::hooks::consumer::{Consumer, PatternScope};
 use oci_hooks::hooks::pattern::syntax;
 use oci_hooks::hooks::{Pattern, PatternError};
+use oci_hooks::json::{Document, Kind};
+use oci_hooks::sys::fs::PathContext;
 use serde::Serialize;
 
 use crate::Exit;
@@ -18,11 +20,9 @@ use crate::style;
 #[command(after_help = "\
 Examples:
   oci-hooks pattern '/(ba)?sh$' /bin/sh /bin/bash /usr/bin/python3
-  oci-hooks pattern --as sarus sh /bin/sh
   echo '{\"pattern\": \"a+\", \"texts\": [\"aa\", \"b\"]}' | oci-hooks pattern --batch
 
-Patterns use Go's RE2 syntax. podman and CRI-O search for a match anywhere in the text,
-Sarus matches the whole text.
+Patterns use Go's RE2 syntax, and may match anywhere in the text.
 
 With --batch, each line of standard input is a JSON object {\"pattern\", \"texts\"}; for each, a line
 {\"ok\": true, \"matches\": [...]} or {\"ok\": false, \"error\": {...}} is printed.
@@ -47,7 +47,6 @@ pub(crate) struct PatternArgs {
 #[derive(Serialize)]
 struct PatternReport<'a> {
     pattern: &'a str,
-    scope: &'static str,
     anchored_at_start: bool,
     anchored_at_end: bool,
     texts: Vec<TextReport<'a>>,
@@ -56,95 +55,141 @@ struct PatternReport<'a> {
 #[derive(Serialize)]
 struct TextReport<'a> {
     text: &'a str,
-    /// Whether it matches by the consumer's rules.
     matches: bool,
-    search: bool,
-    full: bool,
 }
 
 pub(crate) fn run(args: &PatternArgs, context: &mut Context) -> Result<Exit, Error> {
     let Some(source) = args.pattern.as_deref().filter(|_| !args.batch) else {
-        return batch::run(context);
+        return run_batch(context);
     };
-    let scope = context.consumer.matching.scope;
-    let report = PatternReport::new(source, &args.texts, scope)
+    let report = PatternReport::new(source, &args.texts)
         .map_err(|error| Error::Pattern { pattern: source.to_owned(), source: error })?;
     if context.is_json() {
         context.json(&report)?;
     } else {
-        report.write(scope, context)?;
+        report.write(context)?;
     }
     Ok(if report.texts.iter().all(|text| text.matches) { Exit::Yes } else { Exit::No })
 }
 
 impl<'a> PatternReport<'a> {
-    fn new(
-        source: &'a str,
-        texts: &'a [String],
-        scope: PatternScope,
-    ) -> Result<Self, PatternError> {
+    fn new(source: &'a str, texts: &'a [String]) -> Result<Self, PatternError> {
         let ast = syntax::parse(source)?;
         let pattern = Pattern::new(source)?;
-        let text = |text: &'a String| {
-            let (search, full) = (pattern.is_match(text), pattern.is_full_match(text));
-            TextReport { text, matches: matches(&pattern, text, scope), search, full }
-        };
+        let text = |text: &'a String| TextReport { text, matches: pattern.is_match(text) };
         Ok(PatternReport {
             pattern: source,
-            scope: match scope {
-                PatternScope::Search => "search",
-                PatternScope::Full => "full",
-            },
             anchored_at_start: ast.is_anchored_at_start(),
             anchored_at_end: ast.is_anchored_at_end(),
             texts: texts.iter().map(text).collect(),
         })
     }
 
-    fn write(&self, scope: PatternScope, context: &mut Context) -> Result<(), Error> {
+    fn write(&self, context: &mut Context) -> Result<(), Error> {
         let title = context.paint.paint(style::TITLE, self.pattern);
-        let reading = match (scope, self.anchored_at_start, self.anchored_at_end) {
-            (PatternScope::Full, ..) => "matches whole texts",
-            (PatternScope::Search, true, true) => "matches whole texts (anchored at both ends)",
-            (PatternScope::Search, true, false) => {
-                "matches prefixes of a text (anchored at the start)"
-            }
-            (PatternScope::Search, false, true) => {
-                "matches suffixes of a text (anchored at the end)"
-            }
-            (PatternScope::Search, false, false) => "matches anywhere in a text",
+        let reading = match (self.anchored_at_start, self.anchored_at_end) {
+            (true, true) => "matches whole texts (anchored at both ends)",
+            (true, false) => "matches prefixes of a text (anchored at the start)",
+            (false, true) => "matches suffixes of a text (anchored at the end)",
+            (false, false) => "matches anywhere in a text",
         };
-        context.line(format!("{title}  valid; with {} it {reading}", context.consumer.name))?;
+        context.line(format!("{title}  valid; {reading}"))?;
         let width = self.texts.iter().map(|text| text.text.chars().count()).max().unwrap_or(0);
         for text in &self.texts {
             let (style, word) =
                 if text.matches { (style::GOOD, "match") } else { (style::BAD, "no match") };
             let word = context.paint.paint(style, word);
-            let others = others(scope, text);
-            context.line(format!("{:<width$}  {word}{others}", text.text))?;
+            context.line(format!("{:<width$}  {word}", text.text))?;
         }
         Ok(())
     }
 }
 
-/// Returns a note on the consumers that match differently.
-fn others(scope: PatternScope, text: &TextReport<'_>) -> String {
-    if text.search == text.full {
-        return String::new();
-    }
-    let other = Consumer::ALL.into_iter().filter(|consumer| consumer.matching.scope != scope);
-    let names: Vec<_> = other.map(|consumer| consumer.name).collect();
-    match scope {
-        PatternScope::Search => {
-            format!("; no match of the whole text, as {} requires", names.join(", "))
-        }
-        PatternScope::Full => format!("; a part matches, which is enough for {}", names.join(", ")),
-    }
+/// Length limit of an input line.
+const MAX_LINE_BYTES: u64 = 16 << 20;
+
+#[derive(Serialize)]
+struct Answer {
+    ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    matches: Option<Vec<bool>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<BatchError>,
 }
 
-fn matches(pattern: &Pattern, text: &str, scope: PatternScope) -> bool {
-    match scope {
-        PatternScope::Search => pattern.is_match(text),
-        PatternScope::Full => pattern.is_full_match(text),
+#[derive(Serialize)]
+struct BatchError {
+    class: &'static str,
+    message: String,
+    hint: Option<String>,
+}
+
+fn run_batch(context: &mut Context) -> Result<Exit, Error> {
+    let mut input = BufReader::with_capacity(64 << 10, io::stdin().lock());
+    let mut line = Vec::new();
+    let mut exit = Exit::Yes;
+    while let Some(fits) = read_line(&mut input, &mut line)? {
+        let result = if fits {
+            answer(&line)
+        } else {
+            let message = format!("line too long: limit {} MiB", MAX_LINE_BYTES >> 20);
+            Err(BatchError { class: "too-large", message, hint: None })
+        };
+        if result.as_ref().is_err_and(|error| error.class != BAD_PATTERN) {
+            exit = Exit::No;
+        }
+        let (matches, error) = match result {
+            Ok(matches) => (Some(matches), None),
+            Err(error) => (None, Some(error)),
+        };
+        let answer = Answer { ok: error.is_none(), matches, error };
+        context.line(serde_json::to_string(&answer).expect("strings and booleans"))?;
+        // An interactive writer waits for each answer; output for a file is buffered.
+        if !input.buffer().contains(&b'\n') {
+            context.flush()?;
+        }
     }
+    Ok(exit)
+}
+
+const BAD_PATTERN: &str = "bad-regex";
+
+fn answer(line: &[u8]) -> Result<Vec<bool>, BatchError> {
+    let reject = |class, message: String| BatchError { class, message, hint: None };
+    let document = Document::parse(line).map_err(|error| BatchError {
+        hint: error.kind.hint().map(str::to_owned),
+        ..reject("json-syntax", error.to_string())
+    })?;
+    let root = document.root();
+    let Some(pattern) = root.get("pattern").and_then(|value| value.as_str()) else {
+        return Err(reject("json-type", "expected an object with a string `pattern`".to_owned()));
+    };
+    let texts: Option<Vec<_>> = root
+        .get("texts")
+        .filter(|texts| texts.kind() == Kind::Array)
+        .and_then(|texts| texts.elements().map(|text| text.as_str()).collect());
+    let Some(texts) = texts else {
+        let message = "expected an object with an array of strings `texts`";
+        return Err(reject("json-type", message.to_owned()));
+    };
+    let pattern = Pattern::new(pattern.into_owned()).map_err(|error| BatchError {
+        hint: error.hint().map(str::to_owned),
+        ..reject(BAD_PATTERN, error.to_string())
+    })?;
+    Ok(texts.iter().map(|text| pattern.is_match(text)).collect())
+}
+
+/// Reads a line. Returns whether it is within the limit, or `None` at the end of the input.
+fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> Result<Option<bool>, Error> {
+    let at = Path::new("standard input");
+    line.clear();
+    let read = input.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', line).at("read", at)?;
+    if read == 0 {
+        return Ok(None);
+    }
+    if line.ends_with(b"\n") || (read as u64) < MAX_LINE_BYTES {
+        return Ok(Some(true));
+    }
+    input.skip_until(b'\n').at("read", at)?;
+    Ok(Some(false))
 }

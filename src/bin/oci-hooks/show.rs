@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::directories;
 use crate::error::{Diagnostic, Error};
 use crate::list::{HookJson, stages};
-use crate::names;
+use crate::remove::active;
 use crate::style;
 
 /// Show the hook file in force and the files it masks
@@ -25,7 +25,7 @@ Examples:
   oci-hooks show oci-nvidia-hook --format json")]
 pub(crate) struct ShowArgs {
     /// File name of the hook, with or without .json
-    #[arg(add = ArgValueCandidates::new(names::active))]
+    #[arg(add = ArgValueCandidates::new(active))]
     name: OsString,
 }
 

@@ -94,8 +94,7 @@ impl ValidateArgs {
         let verdict = |consumer: &Consumer| {
             let options = LoadOptions::for_consumer(consumer);
             let path_check = if self.no_path_check { PathCheck::Skip } else { PathCheck::Exists };
-            let schema = SchemaOptions::new(&options.extension_stages, options.schema)
-                .with_path_check(path_check);
+            let schema = SchemaOptions::new(&options.extension_stages).with_path_check(path_check);
             match Definition::parse(text, schema) {
                 Ok(Definition { version, .. }) => {
                     ConsumerVerdict { accepted: true, version: Some(version), fault: None }

@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use oci_hooks::program::completions::CompletionsArgs;
+use oci_hooks::program::man::ManArgs;
 use oci_hooks::program::trace::LevelFilter;
 
 use crate::{bootstrap, ci, doctor, lint, proxy, run, schema, serve, submit};
@@ -51,6 +52,7 @@ pub(crate) enum Command {
     Doctor(doctor::DoctorArgs),
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(CompletionsArgs),
+    Man(ManArgs),
 }
 
 impl Command {

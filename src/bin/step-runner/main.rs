@@ -12,7 +12,6 @@ mod error;
 mod first;
 mod joined;
 mod lint;
-#[cfg(test)]
 mod man;
 mod play;
 mod proxy;
@@ -72,7 +71,7 @@ fn main() -> ExitCode {
     if matches!(call, Call::Own(_)) {
         completions::complete(Cli::command);
     }
-    // Help, versions and completions need nothing of this machine.
+    // Help, versions, completions and man pages need nothing of this machine.
     let command = match &call {
         Call::Own(words) => Some(help::parse_from::<Cli>(words).command),
         _ => None,
@@ -80,6 +79,12 @@ fn main() -> ExitCode {
     if let Some(Command::Completions(args)) = &command {
         let script = args.script(&Cli::command());
         return end(io::stdout().write_all(&script).map_err(Error::Print).map(|()| Exit::Done));
+    }
+    if let Some(Command::Man(args)) = &command {
+        return end(args
+            .run(&man::PAGES, Cli::command())
+            .map_err(Error::from)
+            .map(|()| Exit::Done));
     }
     users::use_files_and_dns();
     // Commands of steps must not inherit the descriptors that this program was started with.
@@ -102,7 +107,7 @@ fn main() -> ExitCode {
         Command::Submit(args) => submit::run(&args),
         Command::Bootstrap(args) => bootstrap::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Completions(_) => unreachable!("these have been printed"),
+        Command::Completions(_) | Command::Man(_) => unreachable!("these are done"),
     };
     end(result)
 }

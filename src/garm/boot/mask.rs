@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use regex_automata::hybrid::regex::Regex;
+use regex::Regex;
 
 use super::spec::BootSpec;
 
@@ -50,14 +50,7 @@ impl Mask {
     pub(super) fn hide(&self, text: &str) -> String {
         let text =
             self.values.iter().fold(text.to_owned(), |text, value| text.replace(value, MASK));
-        let mut hidden = String::new();
-        let mut end = 0;
-        for found in LIKE_SECRETS.find_iter(&mut LIKE_SECRETS.create_cache(), &text) {
-            hidden.push_str(&text[end..found.start()]);
-            hidden.push_str(MASK);
-            end = found.end();
-        }
-        hidden + &text[end..]
+        LIKE_SECRETS.replace_all(&text, MASK).into_owned()
     }
 }
 

@@ -3,10 +3,8 @@
 //! The document is edited as text. Everything but the `hooks` that are added stays byte for byte as it
 //! was: unknown fields, the order of keys, nulls, and numbers however they are written.
 
-mod error;
 mod inject;
 mod read;
 
-pub use error::ConfigError;
 pub use inject::InjectOptions;
-pub use read::Config;
+pub use read::{Config, ConfigError};

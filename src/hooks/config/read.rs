@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::ConfigError;
 use crate::hooks::consumer::BindMountRule;
 use crate::hooks::{Command, Target, TargetOverrides};
-use crate::json::{Document, Kind, Location, Value, folds_to};
+use crate::json::{Document, Kind, Location, SyntaxError, Value, folds_to};
 
 /// A `config.json` of the [runtime specification].
 ///
@@ -89,14 +88,7 @@ impl<'t> Config<'t> {
         for mount in mounts.into_iter().flat_map(Value::elements) {
             expect(mount, Kind::Object, "an object")?;
             let text = |name| mount.get(name).and_then(Value::as_str).unwrap_or_default();
-            let options: Vec<_> = mount
-                .get("options")
-                .into_iter()
-                .flat_map(Value::elements)
-                .filter_map(Value::as_str)
-                .collect();
-            let options: Vec<&str> = options.iter().map(AsRef::as_ref).collect();
-            if rule.counts(&text("destination"), &text("type"), &options) {
+            if rule.counts(&text("destination"), &text("type")) {
                 return Ok(true);
             }
         }
@@ -132,7 +124,7 @@ pub(super) fn member<'d>(
     expect(value, kind, expected).map(Some)
 }
 
-pub(super) fn expect<'d>(
+fn expect<'d>(
     value: Value<'d>,
     kind: Kind,
     expected: &'static str,
@@ -146,4 +138,58 @@ pub(super) fn expect<'d>(
 fn string(value: Value<'_>) -> Result<String, ConfigError> {
     expect(value, Kind::String, "a string")?;
     Ok(value.as_str().unwrap_or_default().into_owned())
+}
+
+/// What is wrong with a `config.json`.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    #[error("{error}")]
+    Syntax { error: SyntaxError, location: Location },
+    /// A value is of the wrong type.
+    #[error("expected {expected}, found {found}")]
+    Type {
+        /// What the runtime specification asks for.
+        expected: &'static str,
+        found: &'static str,
+        location: Location,
+    },
+    /// A key that matters here stands twice, or in other case: runtimes do not agree on its meaning.
+    #[error("key {key:?} is ambiguous")]
+    Ambiguous {
+        /// The key as it stands.
+        key: String,
+        location: Location,
+    },
+}
+
+impl ConfigError {
+    /// Returns a stable name of the kind of error, for programs.
+    pub fn class(&self) -> &'static str {
+        match self {
+            ConfigError::Syntax { .. } => "json-syntax",
+            ConfigError::Type { .. } => "json-type",
+            ConfigError::Ambiguous { .. } => "ambiguous-key",
+        }
+    }
+
+    /// Returns line and column of the error.
+    pub fn location(&self) -> &Location {
+        match self {
+            ConfigError::Syntax { location, .. }
+            | ConfigError::Type { location, .. }
+            | ConfigError::Ambiguous { location, .. } => location,
+        }
+    }
+
+    /// Returns what to do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            ConfigError::Syntax { error, .. } => error.kind.hint(),
+            ConfigError::Type { .. } => None,
+            ConfigError::Ambiguous { .. } => {
+                Some("write the key once, in the case of the runtime specification")
+            }
+        }
+    }
 }

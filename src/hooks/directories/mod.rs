@@ -11,14 +11,11 @@
 mod configured;
 mod containers_conf;
 mod crio_conf;
-mod error;
 mod setting;
 mod system;
 #[cfg(test)]
 mod tests;
-mod unread;
 
 pub use configured::{ConfigLine, ConfiguredDirs, DirsSource, configured};
-pub use error::DirectoriesError;
-pub use system::System;
-pub use unread::{UnreadDir, unread};
+pub use setting::DirectoriesError;
+pub use system::{System, UnreadDir, unread};

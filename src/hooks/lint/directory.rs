@@ -7,8 +7,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::finding::filter;
 use super::program::{Programs, trust_rule};
-use super::sink::filter;
 use super::text::{self, Usability};
 use super::{Finding, LintOptions, LintedFile, Report, Severity, rules};
 use crate::hooks::load::{self, MAX_FILE_BYTES};

@@ -1,38 +1,10 @@
-//! What was found.
+//! What was found, and where the checks of one text leave it.
 
-use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::{Fix, Rule};
-use crate::json::Location;
-
-/// How bad a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Severity {
-    /// Worth knowing; correct files may have it.
-    Note,
-    /// It works, but most likely not as meant.
-    Warning,
-    /// It does not work, or others can take it over.
-    Error,
-}
-
-impl Severity {
-    /// Returns the name, in lower case.
-    pub fn name(self) -> &'static str {
-        match self {
-            Severity::Note => "note",
-            Severity::Warning => "warning",
-            Severity::Error => "error",
-        }
-    }
-}
-
-impl fmt::Display for Severity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
+use super::{Fix, LintOptions, Rule, Severity, rules};
+use crate::json::{Location, Value};
 
 /// One thing that is wrong, or worth knowing.
 #[derive(Clone, Debug)]
@@ -143,4 +115,122 @@ impl Report {
     pub fn count(&self, severity: Severity) -> usize {
         self.findings().filter(|finding| finding.severity == severity).count()
     }
+}
+
+/// The most findings about one text. Who has more corrects some first.
+const MAX_FINDINGS: usize = 200;
+
+/// Collects the findings about one text.
+pub(super) struct Sink<'a> {
+    pub(super) path: &'a Path,
+    pub(super) text: &'a [u8],
+    pub(super) options: &'a LintOptions,
+    findings: Vec<Finding>,
+    /// Takes what comes after the last that is kept.
+    surplus: Option<Finding>,
+}
+
+impl<'a> Sink<'a> {
+    pub(super) fn new(path: &'a Path, text: &'a [u8], options: &'a LintOptions) -> Self {
+        Sink { path, text, options, findings: Vec::new(), surplus: None }
+    }
+
+    /// Reports something about the file as a whole.
+    pub(super) fn file(&mut self, rule: &'static Rule, message: impl Into<String>) -> &mut Finding {
+        let finding = Finding::new(rule, self.path, message.into());
+        if self.findings.len() < MAX_FINDINGS {
+            self.findings.push(finding);
+            let last = self.findings.len() - 1;
+            &mut self.findings[last]
+        } else {
+            self.surplus.insert(finding)
+        }
+    }
+
+    /// Reports something about a value, or about a key and so its member.
+    pub(super) fn at(
+        &mut self,
+        rule: &'static Rule,
+        value: Value<'_>,
+        message: impl Into<String>,
+    ) -> &mut Finding {
+        let location = (!self.is_full()).then(|| value.location());
+        let finding = self.file(rule, message);
+        finding.location = location;
+        finding
+    }
+
+    /// Reports something about a part of a value.
+    pub(super) fn within(
+        &mut self,
+        rule: &'static Rule,
+        value: Value<'_>,
+        span: Range<usize>,
+        message: impl Into<String>,
+    ) -> &mut Finding {
+        let text = self.text;
+        let location = (!self.is_full())
+            .then(|| Location { pointer: value.pointer(), ..Location::of_span(text, span) });
+        let finding = self.file(rule, message);
+        finding.location = location;
+        finding
+    }
+
+    /// Reports something about a part of the text that is no value.
+    pub(super) fn span(
+        &mut self,
+        rule: &'static Rule,
+        span: Range<usize>,
+        message: impl Into<String>,
+    ) -> &mut Finding {
+        let location = (!self.is_full()).then(|| Location::of_span(self.text, span));
+        let finding = self.file(rule, message);
+        finding.location = location;
+        finding
+    }
+
+    /// Returns whether nothing more is kept, and so nothing more need be looked for.
+    pub(super) fn is_full(&self) -> bool {
+        self.findings.len() >= MAX_FINDINGS
+    }
+
+    /// Returns whether some finding means that the file is rejected.
+    pub(super) fn rejects(&self) -> bool {
+        self.findings.iter().any(|finding| finding.rule.rejects)
+    }
+
+    /// Returns whether a rule has found something.
+    pub(super) fn found(&self, rule: &'static Rule) -> bool {
+        self.findings.iter().any(|finding| finding.rule.code == rule.code)
+    }
+
+    /// Adds a finding even when there are too many.
+    pub(super) fn push(&mut self, finding: Finding) {
+        self.findings.push(finding);
+    }
+
+    /// Returns what is left after the options, in the order of the text.
+    pub(super) fn finish(mut self) -> Vec<Finding> {
+        if self.surplus.take().is_some() {
+            let message = format!("more than {MAX_FINDINGS} findings: the rest is left out");
+            self.findings.push(Finding::new(&rules::TOO_MANY_FINDINGS, self.path, message));
+        }
+        filter(&mut self.findings, self.options);
+        self.findings.sort_by_key(|finding| {
+            let start = finding.location.as_ref().map(|at| (at.span.start, at.span.end));
+            (start.is_none(), start, finding.rule.code)
+        });
+        self.findings
+    }
+}
+
+/// Applies what was asked for about single rules.
+pub(super) fn filter(findings: &mut Vec<Finding>, options: &LintOptions) {
+    findings.retain_mut(|finding| match options.levels.severity(finding.rule, finding.severity) {
+        Some(severity) => {
+            finding.severity = severity;
+            true
+        }
+        None => false,
+    });
 }

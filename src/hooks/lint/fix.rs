@@ -1,12 +1,8 @@
-//! Changes to a text that correct a finding.
+//! Places in the text of a hook file, and changes to it that correct a finding.
 
 use std::ops::Range;
-use std::path::Path;
 
-use super::{LintOptions, Rule, lint_text};
-
-/// Rounds after which fixing ends. One round makes way for the next, and two or three are enough.
-const MAX_ROUNDS: usize = 10;
+use crate::json::Value;
 
 /// A change to a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,63 +59,89 @@ pub fn apply<'f>(text: &[u8], fixes: impl IntoIterator<Item = &'f Fix>) -> Vec<u
 }
 
 /// Returns whether two ranges overlap, or insert at the same place, where the order would be open.
-fn touches(a: &Range<usize>, b: &Range<usize>) -> bool {
+pub(super) fn touches(a: &Range<usize>, b: &Range<usize>) -> bool {
     (a.start < b.end && b.start < a.end) || a.start == b.start
 }
 
-/// A text with all fixes applied.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Fixed {
-    pub text: Vec<u8>,
-    /// What was done, in order.
-    pub applied: Vec<AppliedFix>,
+/// Returns the bytes of the file that a range of a decoded string was written with.
+///
+/// `span` counts bytes of what [`Value::as_str`] returns.
+pub(super) fn source_span(string: Value<'_>, span: Range<usize>) -> Range<usize> {
+    let outer = string.span();
+    let raw = string.raw();
+    let inner = &raw[1..raw.len().saturating_sub(1).max(1)];
+    let start = source_offset(inner, span.start);
+    let end = source_offset(inner, span.end).max(start);
+    outer.start + 1 + start..outer.start + 1 + end
 }
 
-/// A fix that was applied.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct AppliedFix {
-    /// The rule of the finding.
-    pub rule: &'static Rule,
-    /// What was done, as an order.
-    pub description: String,
-    /// The line of the finding when it was found; earlier fixes may have moved it.
-    pub line: Option<usize>,
-}
-
-/// Applies all fixes of a text, and those of what is found then, until there are no more.
-pub fn fix_text(path: &Path, text: &[u8], options: &LintOptions) -> Fixed {
-    let mut fixed = Fixed { text: text.to_vec(), applied: Vec::new() };
-    for _ in 0..MAX_ROUNDS {
-        let findings = lint_text(path, &fixed.text, options);
-        let mut spans: Vec<Range<usize>> = Vec::new();
-        let mut fixes = Vec::new();
-        for finding in &findings {
-            let Some(fix) = &finding.fix else { continue };
-            // Here too, so that the report is what is done.
-            if fix.edits.iter().any(|(span, _)| spans.iter().any(|other| touches(span, other))) {
-                continue;
-            }
-            spans.extend(fix.edits.iter().map(|(span, _)| span.clone()));
-            fixes.push(fix);
-            fixed.applied.push(AppliedFix {
-                rule: finding.rule,
-                description: fix.description.clone(),
-                line: finding.location.as_ref().map(|at| at.line),
-            });
-        }
-        if fixes.is_empty() {
-            break;
-        }
-        fixed.text = apply(&fixed.text, fixes);
+/// Finds where in the raw string the decoded offset stands.
+fn source_offset(raw: &[u8], wanted: usize) -> usize {
+    let (mut at, mut decoded) = (0, 0);
+    while decoded < wanted && at < raw.len() {
+        let (taken, given) = step(&raw[at..]);
+        at += taken;
+        decoded += given;
     }
-    fixed
+    at
+}
+
+/// Returns how many bytes the next character takes, raw and decoded.
+fn step(raw: &[u8]) -> (usize, usize) {
+    match raw {
+        [b'\\', b'u', ..] => {
+            let unit = code_unit(&raw[2..]);
+            match char::from_u32(unit) {
+                Some(c) => (6, c.len_utf8()),
+                None if is_pair(unit, raw.get(6..).unwrap_or_default()) => (12, 4),
+                None => (6, char::REPLACEMENT_CHARACTER.len_utf8()),
+            }
+        }
+        [b'\\', ..] => (2, 1),
+        [byte, ..] if byte.is_ascii() => (1, 1),
+        _ => {
+            let longest = &raw[..raw.len().min(4)];
+            match longest.utf8_chunks().next().and_then(|chunk| chunk.valid().chars().next()) {
+                Some(c) => (c.len_utf8(), c.len_utf8()),
+                None => (1, char::REPLACEMENT_CHARACTER.len_utf8()),
+            }
+        }
+    }
+}
+
+fn code_unit(digits: &[u8]) -> u32 {
+    let digit = |b: &u8| char::from(*b).to_digit(16).unwrap_or(0);
+    digits.iter().take(4).fold(0, |unit, b| unit << 4 | digit(b))
+}
+
+fn is_pair(high: u32, rest: &[u8]) -> bool {
+    rest.strip_prefix(b"\\u").is_some_and(|low| {
+        (0xD800..0xDC00).contains(&high) && (0xDC00..0xE000).contains(&code_unit(low))
+    })
+}
+
+/// Writes a string as JSON.
+pub(super) fn quote(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            c if c < ' ' => quoted.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json::Document;
 
     #[test]
     fn fixes_apply_wherever_they_stand() {
@@ -137,5 +159,33 @@ mod tests {
     #[test]
     fn a_fix_beyond_the_text_is_left_out() {
         assert_eq!(apply(b"ab", &[Fix::remove("", 1..9)]), b"ab");
+    }
+
+    #[test]
+    fn places_are_found_behind_escapes_and_broken_text() {
+        let text = b" \"a\\\\.\\u00e9\\ud83d\\ude00\xff\xc3\xa9z\"";
+        let document = Document::parse(text).unwrap();
+        let string = document.root();
+        let decoded = string.as_str().unwrap();
+        for (part, source) in [
+            ("a", "a"),
+            ("\\", "\\\\"),
+            (".", "."),
+            ("é", "\\u00e9"),
+            ("😀", "\\ud83d\\ude00"),
+            ("z", "z"),
+        ] {
+            let at = decoded.find(part).unwrap();
+            let span = source_span(string, at..at + part.len());
+            assert_eq!(&text[span], source.as_bytes(), "{part}");
+        }
+        assert_eq!(source_span(string, 0..decoded.len()), 2..text.len() - 1);
+    }
+
+    #[test]
+    fn quoted_text_decodes_to_itself() {
+        let text = "a\"b\\c\n\u{1}é";
+        let quoted = quote(text);
+        assert_eq!(Document::parse(quoted.as_bytes()).unwrap().root().as_str().unwrap(), text);
     }
 }

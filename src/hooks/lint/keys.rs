@@ -1,12 +1,12 @@
-//! Keys: unknown, in the wrong case, twice; and values that say nothing.
+//! Keys: unknown, misspelt, in the wrong case, twice; and values that say nothing.
 
 use std::collections::HashMap;
 
 use super::fields::{Fields, ObjectKind};
-use super::sink::Sink;
-use super::spelling::closest;
-use super::{Finding, Fix, Severity, rules, schema};
-use crate::hooks::{OciStage, Version};
+use super::finding::Sink;
+use super::fix::quote;
+use super::{Finding, Fix, Severity, rules};
+use crate::hooks::OciStage;
 use crate::json::{Document, Kind, Location, Member, Value};
 
 /// Checks all keys, and strings and nulls.
@@ -41,11 +41,7 @@ fn known(object: Value<'_>, place: ObjectKind, sink: &mut Sink<'_>) {
         let key = member.key.as_str().unwrap_or_default();
         match place.field(&key) {
             Some(name) if key != name => {
-                let fix = Fix::replace(
-                    format!("write `{name}`"),
-                    member.key.span(),
-                    schema::quoted(name),
-                );
+                let fix = Fix::replace(format!("write `{name}`"), member.key.span(), quote(name));
                 sink.at(&rules::KEY_CASE, member.key, format!("`{key}` is read as `{name}`"))
                     .fix(fix);
                 nulls(member, name, sink);
@@ -76,21 +72,55 @@ fn unknown(
     }
     let finding =
         sink.at(&rules::UNKNOWN_KEY, member.key, format!("`{key}` is not read by anyone"));
-    if let Some(help) = schema::place_of(key, place) {
+    if let Some(help) = place_of(key, place) {
         finding.help(help);
     } else if let Some(name) = closest(key, place.names()) {
         finding.help(format!("did you mean `{name}`?"));
         if is_free(object, member, name, place) {
-            finding.fix(Fix::replace(
-                format!("write `{name}`"),
-                member.key.span(),
-                schema::quoted(name),
-            ));
+            finding.fix(Fix::replace(format!("write `{name}`"), member.key.span(), quote(name)));
         }
     } else {
         let names: Vec<_> = place.names().iter().map(|name| format!("`{name}`")).collect();
         finding.help(format!("known keys are {}", names.join(", ")));
     }
+}
+
+/// Returns where a key belongs that stands in the wrong object or is another schema's.
+fn place_of(key: &str, place: ObjectKind) -> Option<&'static str> {
+    const COMMANDS: &str = "patterns for the command are in `when.commands`";
+    const ARGS: &str = "the arguments of the program are in `hook.args`";
+    let name = key.to_ascii_lowercase();
+    Some(match (place, name.as_str()) {
+        (ObjectKind::When, "args" | "arg" | "cmd" | "cmds" | "command" | "process") => COMMANDS,
+        (ObjectKind::When, "annotation") => "patterns for annotations are in `when.annotations`",
+        (ObjectKind::When | ObjectKind::Hook, "stages" | "stage") => {
+            "`stages` belongs beside `hook` and `when`"
+        }
+        (ObjectKind::When, "or" | "any") => "there are no alternatives: write one file for each",
+        (ObjectKind::When, "path" | "env" | "timeout") => "it belongs into `hook`",
+        (ObjectKind::Hook, "arguments" | "argv") => ARGS,
+        (ObjectKind::Hook, "environment" | "envs") => {
+            "the environment of the program is in `hook.env`"
+        }
+        (ObjectKind::Hook, "cmd" | "command" | "program") => "the program is in `hook.path`",
+        (ObjectKind::Hook, "always" | "annotations" | "commands" | "hasbindmounts") => {
+            "conditions are in `when`"
+        }
+        (ObjectKind::Root, "cmd" | "cmds" | "command" | "commands") => COMMANDS,
+        (ObjectKind::Root, "annotation" | "annotations") => {
+            "patterns for annotations are in `when.annotations`"
+        }
+        (ObjectKind::Root, "hasbindmounts" | "always") => "conditions are in `when`",
+        (ObjectKind::Root, "arguments" | "args") => ARGS,
+        (ObjectKind::Root, "path" | "env" | "timeout") => "it belongs into `hook`",
+        (ObjectKind::Root, "hooks") => "a hook file has one `hook`; `hooks` is for config.json",
+        (ObjectKind::OldRoot, "when") => {
+            "`when` is of version 1.0.0, and this is read as 0.1.0: `cmds`, `annotations` and \
+             `hasbindmounts` stand beside `hook` there"
+        }
+        (ObjectKind::OldRoot, "env" | "timeout") => "version 0.1.0 cannot set it; 1.0.0 can",
+        _ => return None,
+    })
 }
 
 /// Members of an object among which it is clear what is meant by a misspelled one.
@@ -159,10 +189,74 @@ fn is_damaged(string: Value<'_>) -> bool {
         && !contains(&string.raw().to_ascii_lowercase(), b"\\ufffd")
 }
 
-/// Returns which object a file's conditions stand in, for messages.
-pub(super) fn conditions_place(version: Version) -> &'static str {
-    match version {
-        Version::V0_1_0 => "`cmds`, `annotations` or `hasbindmounts`",
-        Version::V1_0_0 => "`when`",
+/// Longest word that is compared; no name is close to a longer one.
+const MAX_LENGTH: usize = 32;
+
+/// Finds the name that a word is most likely a misspelling of.
+pub(super) fn closest(word: &str, names: &[&'static str]) -> Option<&'static str> {
+    let candidates = names.iter().filter_map(|name| {
+        let limit = (name.len() / 3).clamp(1, 2);
+        let distance = distance(&word.to_lowercase(), &name.to_lowercase())?;
+        (distance <= limit).then_some((distance, *name))
+    });
+    candidates.min().map(|(_, name)| name)
+}
+
+/// Counts the letters to insert, delete, replace or swap with a neighbour to get from one word to the
+/// other; none for long words.
+fn distance(a: &str, b: &str) -> Option<usize> {
+    let (a, b): (Vec<_>, Vec<_>) = (a.chars().collect(), b.chars().collect());
+    if a.len() > MAX_LENGTH || b.len() > MAX_LENGTH {
+        return None;
+    }
+    // Three rows of the usual table: the one before the last is for swaps.
+    let mut before = Vec::new();
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let replaced = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = replaced.min(last[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(before_at(&before, j - 2) + 1);
+            }
+            row.push(best);
+        }
+        before = last;
+        last = row;
+    }
+    last.last().copied()
+}
+
+fn before_at(row: &[usize], at: usize) -> usize {
+    row.get(at).copied().unwrap_or(usize::MAX / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misspellings_are_recognised() {
+        let names = ["path", "args", "env", "timeout"];
+        for (word, meant) in [
+            ("pth", Some("path")),
+            ("agrs", Some("args")),
+            ("Timout", Some("timeout")),
+            ("evn", Some("env")),
+            ("command", None),
+            ("x", None),
+            ("", None),
+        ] {
+            assert_eq!(closest(word, &names), meant, "{word}");
+        }
+        assert_eq!(closest(&"path".repeat(100), &names), None);
+    }
+
+    #[test]
+    fn distance_counts_swaps_once() {
+        assert_eq!(distance("prestart", "perstart"), Some(1));
+        assert_eq!(distance("stage", "stages"), Some(1));
+        assert_eq!(distance("", "abc"), Some(3));
     }
 }

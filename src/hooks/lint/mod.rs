@@ -19,8 +19,6 @@
 //! assert!(fixed.ends_with(br#""stages": ["poststart"]}"#));
 //! ```
 
-mod cdi;
-mod conditions;
 mod directory;
 mod fields;
 mod finding;
@@ -28,22 +26,17 @@ mod fix;
 mod keys;
 mod options;
 mod patterns;
-mod portability;
 mod program;
 mod repair;
 pub mod rules;
 mod schema;
-mod sink;
-mod source;
-mod spelling;
-mod stages;
 #[cfg(test)]
 mod tests;
 mod text;
 
 pub use directory::{lint_dirs, lint_file};
-pub use finding::{Finding, LintedFile, Related, Report, Severity};
-pub use fix::{AppliedFix, Fix, Fixed, apply, fix_text};
+pub use finding::{Finding, LintedFile, Related, Report};
+pub use fix::{Fix, apply};
 pub use options::{FileChecks, Level, Levels, LintOptions, UnreadDirectory};
-pub use rules::{Example, FixPolicy, Rule};
-pub use text::lint_text;
+pub use rules::{Example, FixPolicy, Rule, Severity};
+pub use text::{AppliedFix, Fixed, fix_text, lint_text};

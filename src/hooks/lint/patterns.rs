@@ -1,22 +1,138 @@
-//! Patterns.
+//! Conditions: those that never hold, those that say less than they seem to, and their patterns.
 
 use std::ops::Range;
 
-use super::conditions::matches_everything;
 use super::fields::{Fields, List};
-use super::sink::Sink;
-use super::source::source_span;
-use super::{Fix, Severity, rules};
-use crate::hooks::consumer::PatternScope;
+use super::finding::Sink;
+use super::fix::source_span;
+use super::{Fix, Severity, rules, schema};
 use crate::hooks::pattern::syntax::{self, Ast, ConstructKind};
-use crate::hooks::{PatternError, PatternPlace};
-use crate::json::Value;
+use crate::hooks::{PatternError, PatternPlace, Version};
+use crate::json::{Kind, Value};
+
+/// Checks the conditions and returns whether they can hold.
+pub(super) fn check_conditions(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
+    let is_new = fields.version == Version::V1_0_0;
+    let always = fields.always.and_then(|member| member.value.as_bool());
+    let mounts = fields.has_bind_mounts.and_then(|member| member.value.as_bool());
+
+    if always == Some(false)
+        && !fields.is_mask()
+        && let Some(member) = fields.always
+    {
+        sink.at(
+            &rules::ALWAYS_FALSE,
+            member.value,
+            "the hook never runs: all conditions must hold",
+        )
+        .help("remove `always` if the other conditions are meant");
+    }
+    if mounts == Some(false) {
+        bind_mounts_false(fields, is_new, sink);
+    }
+    let blocked = is_new && (always == Some(false) || mounts == Some(false));
+    if blocked
+        && let Some(commands) = fields.commands.as_ref().filter(|list| !list.items.is_empty())
+    {
+        let key = commands.member.key;
+        sink.at(
+            &rules::UNREACHABLE_COMMANDS,
+            key,
+            "this is never looked at: a condition before it never holds",
+        );
+    }
+    if always == Some(true) {
+        redundant_always(fields, sink);
+    }
+
+    let conditions = fields.conditions();
+    // What is of a wrong type was meant to be a condition.
+    let in_when = |value: &Value<'_>| {
+        fields.when.is_some_and(|when| {
+            let (outer, inner) = (when.value.span(), value.span());
+            outer.start <= inner.start && inner.end <= outer.end
+        })
+    };
+    let broken = fields.mismatches.iter().any(|(value, _)| in_when(value));
+    let holds = if is_new {
+        !conditions.is_empty()
+    } else {
+        conditions.len() > usize::from(mounts == Some(false))
+    };
+    if !holds && !broken {
+        let place = conditions_place(fields.version);
+        match fields.when.filter(|when| when.value.kind() != Kind::Null) {
+            Some(when) => sink.at(
+                &rules::NO_CONDITION,
+                when.key,
+                "the hook never runs: `when` has no condition",
+            ),
+            None => sink.span(
+                &rules::NO_CONDITION,
+                schema::first(fields),
+                format!("the hook never runs: there is no condition in {place}"),
+            ),
+        }
+        .help(if is_new {
+            "for all containers, write \"when\": {\"always\": true}"
+        } else {
+            "for all containers, write version 1.0.0 with \"when\": {\"always\": true}"
+        });
+    }
+    (holds || broken) && !blocked
+}
+
+/// Returns which object a file's conditions stand in, for messages.
+fn conditions_place(version: Version) -> &'static str {
+    match version {
+        Version::V0_1_0 => "`cmds`, `annotations` or `hasbindmounts`",
+        Version::V1_0_0 => "`when`",
+    }
+}
+
+fn bind_mounts_false(fields: &Fields<'_>, is_new: bool, sink: &mut Sink<'_>) {
+    let Some(member) = fields.has_bind_mounts else { return };
+    let (message, help) = if is_new {
+        (
+            "the hook never runs: this does not ask for containers without bind mounts",
+            "there is no way to ask for them; leave it out",
+        )
+    } else {
+        ("this has no effect", "leave it out")
+    };
+    sink.at(&rules::BIND_MOUNTS_FALSE, member.value, message).help(help);
+}
+
+fn redundant_always(fields: &Fields<'_>, sink: &mut Sink<'_>) {
+    let Some(always) = fields.always else { return };
+    let conditions = fields.conditions();
+    if conditions.len() < 2 {
+        return;
+    }
+    let commands = fields.commands.as_ref().map(|list| list.texts()).unwrap_or_default();
+    let only_commands = conditions.len() == 2 && !commands.is_empty();
+    let (severity, message) = if only_commands && commands.iter().any(|p| matches_everything(p)) {
+        (Severity::Note, "`commands` is too much: it matches every program")
+    } else {
+        (Severity::Warning, "this adds nothing: the other conditions still must hold")
+    };
+    sink.at(&rules::REDUNDANT_ALWAYS, always.key, message)
+        .severity(severity)
+        .help("remove `always`, or the other conditions if the hook is for all containers");
+}
+
+/// Returns whether a pattern is one of the usual ways to match anything.
+fn matches_everything(pattern: &str) -> bool {
+    let inner = pattern.strip_prefix('^').unwrap_or(pattern);
+    let inner = inner.strip_suffix('$').unwrap_or(inner);
+    matches!(inner, "" | ".*" | "(.*)") && pattern != "^$"
+}
 
 /// The longest pattern whose style is looked at. No longer one is written by hand.
 const MAX_STYLE_BYTES: usize = 4096;
 
 /// Checks all patterns of a hook file.
-pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) {
+pub(super) fn check_patterns(fields: &Fields<'_>, sink: &mut Sink<'_>) {
     for annotation in &fields.annotations {
         one(annotation.key, PatternPlace::AnnotationKey, sink);
         one(annotation.value, PatternPlace::AnnotationValue, sink);
@@ -293,16 +409,6 @@ fn anchors(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
     let Pattern { value, text, ast, .. } = pattern;
     let start = ast.is_anchored_at_start() || starts_open(text.trim_start_matches(['(', '^']));
     let end = ast.is_anchored_at_end() || ends_open(text.trim_end_matches([')', '$']));
-    let full = |scope| scope == PatternScope::Full;
-    let options = sink.options;
-    if full(options.consumer.matching.scope) {
-        if !(start && end) {
-            sink.at(&rules::WHOLE_MATCH, *value, "the whole text must match this")
-                .severity(Severity::Warning)
-                .help("write .* where anything may stand");
-        }
-        return;
-    }
     if !start && !end && !matches_everything(text) {
         let finding =
             sink.at(&rules::UNANCHORED_PATTERN, *value, "this matches any text that contains it");
@@ -311,11 +417,6 @@ fn anchors(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
         } else {
             "write ^ and $ around it if it is to be the whole text"
         });
-    }
-    let other = options.others.iter().find(|other| full(other.matching.scope));
-    if let (Some(other), false) = (other, start && end) {
-        let message = format!("for {} the whole text must match this", other.about);
-        sink.at(&rules::WHOLE_MATCH, *value, message).help("write .* where anything may stand");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The program: its path, arguments, environment and timeout, and the file itself.
+//! The program: its path, arguments, environment and timeout, the file itself, and what has replaced it.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::fields::Fields;
-use super::sink::Sink;
+use super::finding::Sink;
 use super::{FileChecks, LintOptions, Rule, Severity, rules};
 use crate::hooks::trust::{Checker, TrustError};
 use crate::hooks::{Consumer, HookError, OciStage, Version};
@@ -279,4 +279,57 @@ pub(super) fn trust_rule(error: &TrustError) -> Option<&'static Rule> {
         TrustError::Owner { .. } => Some(&rules::WRONG_OWNER),
         TrustError::Relative { .. } | TrustError::Unclear { .. } | TrustError::Lookup(_) => None,
     }
+}
+
+/// A vendor's hook for devices that the Container Device Interface (CDI) has replaced.
+struct VendorHook {
+    vendor: &'static str,
+    /// The names that its program has had.
+    programs: &'static [&'static str],
+    /// What replaces it.
+    instead: &'static str,
+}
+
+/// Only those whose replacement their vendor documents. AMD never had one.
+const HOOKS: [VendorHook; 2] = [
+    VendorHook {
+        vendor: "NVIDIA",
+        programs: &[
+            "nvidia-container-runtime-hook",
+            "nvidia-container-toolkit",
+            "nvidia-container-cli",
+        ],
+        instead: "run `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`, start containers with \
+                  `--device nvidia.com/gpu=all`, and disable this hook",
+    },
+    VendorHook {
+        vendor: "Intel",
+        programs: &["intel-fpga-crihook", "fpga_crihook"],
+        instead: "update the FPGA device plugin, which passes its hook to the engine by CDI since 0.31, and \
+                  disable this hook",
+    },
+];
+
+/// Looks for the program of a vendor, also behind a shell or `env`.
+pub(super) fn replaced_by_cdi(fields: &Fields<'_>, sink: &mut Sink<'_>) {
+    if fields.is_mask() {
+        return;
+    }
+    let args = fields.args.iter().flat_map(|list| list.items.iter().copied());
+    for value in fields.path.into_iter().chain(args) {
+        let Some(hook) = vendor_hook(value) else { continue };
+        let message = format!("{}'s hook for devices has been replaced by CDI", hook.vendor);
+        sink.at(&rules::REPLACED_BY_CDI, value, message).help(hook.instead);
+        return;
+    }
+}
+
+fn vendor_hook(value: Value<'_>) -> Option<&'static VendorHook> {
+    let text = value.as_str()?;
+    let mut words = text.split_whitespace();
+    words.find_map(|word| {
+        let name = word.rsplit('/').next().unwrap_or_default();
+        let name = name.strip_suffix(".real").unwrap_or(name);
+        HOOKS.iter().find(|hook| hook.programs.contains(&name))
+    })
 }

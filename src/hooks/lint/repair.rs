@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::sink::Sink;
+use super::finding::Sink;
 use super::{Fix, Rule, rules};
 use crate::json::{SyntaxError, SyntaxErrorKind};
 

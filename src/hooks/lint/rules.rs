@@ -5,23 +5,47 @@
 //! are rejected, 1 keys and text, 2 conditions and patterns, 3 stages and programs, 4 files and
 //! directories, 5 other consumers.
 
-mod conditions;
 mod files;
 mod patterns;
-mod portability;
 mod program;
 mod refused;
 mod text;
 
-pub use conditions::*;
 pub use files::*;
 pub use patterns::*;
-pub use portability::*;
 pub use program::*;
 pub use refused::*;
 pub use text::*;
 
-use super::Severity;
+use std::fmt;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// Worth knowing; correct files may have it.
+    Note,
+    /// It works, but most likely not as meant.
+    Warning,
+    /// It does not work, or others can take it over.
+    Error,
+}
+
+impl Severity {
+    /// Returns the name, in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Note => "note",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        }
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
 
 /// One thing the linter looks for.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,8 +73,6 @@ pub struct Rule {
 #[non_exhaustive]
 pub enum Example {
     Hook(&'static str),
-    /// A hook file, and the consumer it matters to.
-    HookFor(&'static str, &'static str),
     /// A directory or a file that is no hook file, as a shell shows it.
     Shell(&'static str),
 }
@@ -59,7 +81,7 @@ impl Example {
     /// Returns the text to show.
     pub fn text(self) -> &'static str {
         match self {
-            Example::Hook(text) | Example::HookFor(_, text) | Example::Shell(text) => text,
+            Example::Hook(text) | Example::Shell(text) => text,
         }
     }
 }
@@ -102,7 +124,6 @@ pub static ALL: &[&Rule] = &[
     &INVALID_PATTERN,
     &MISSING_PROGRAM,
     &PROGRAM_LOOKUP,
-    &REFUSED_BY_SCHEMA,
     &RUNTIME_HOOKS,
     &UNKNOWN_KEY,
     &KEY_CASE,
@@ -154,6 +175,4 @@ pub static ALL: &[&Rule] = &[
     &UNREADABLE_DIRECTORY,
     &UNREAD_DIRECTORY,
     &STAGE_NOT_PORTABLE,
-    &WHOLE_MATCH,
-    &NOT_PORTABLE,
 ];

@@ -6,17 +6,8 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
-use crate::hooks::{Consumer, consumer};
+use crate::hooks::Consumer;
 use crate::json::Document;
-
-fn options_for(name: &str) -> LintOptions {
-    match name {
-        "podman and sarus" => {
-            LintOptions { others: vec![consumer::SARUS], ..LintOptions::default() }
-        }
-        name => LintOptions::for_consumer(&Consumer::from_name(name).unwrap()),
-    }
-}
 
 fn names(text: &[u8], options: &LintOptions) -> Vec<&'static str> {
     lint_text(Path::new("a.json"), text, options).iter().map(|f| f.rule.name).collect()
@@ -25,8 +16,7 @@ fn names(text: &[u8], options: &LintOptions) -> Vec<&'static str> {
 /// Lints an example, unless it is about files and directories.
 fn example(example: Example) -> Option<Vec<&'static str>> {
     match example {
-        Example::Hook(text) => Some(names(text.as_bytes(), &options_for("podman"))),
-        Example::HookFor(name, text) => Some(names(text.as_bytes(), &options_for(name))),
+        Example::Hook(text) => Some(names(text.as_bytes(), &LintOptions::default())),
         Example::Shell(_) => None,
     }
 }
@@ -70,7 +60,7 @@ fn bad_examples_have_the_finding_and_good_ones_do_not() {
 #[test]
 fn good_examples_have_no_errors_and_no_other_warnings() {
     for rule in rules::ALL {
-        let (Example::Hook(text) | Example::HookFor(_, text)) = rule.good else { continue };
+        let Example::Hook(text) = rule.good else { continue };
         let found = lint_text(Path::new("a.json"), text.as_bytes(), &LintOptions::default());
         for finding in found.iter().filter(|finding| finding.severity > Severity::Note) {
             // Files of the old version cannot be without this one.
@@ -82,7 +72,7 @@ fn good_examples_have_no_errors_and_no_other_warnings() {
 #[test]
 fn rules_with_a_fix_fix_their_example() {
     for rule in rules::ALL {
-        let (Example::Hook(text) | Example::HookFor(_, text)) = rule.bad else { continue };
+        let Example::Hook(text) = rule.bad else { continue };
         let found = lint_text(Path::new("a.json"), text.as_bytes(), &LintOptions::default());
         let fixes: Vec<_> = found
             .iter()

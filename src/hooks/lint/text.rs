@@ -1,14 +1,15 @@
 //! Linting one text.
 
+use std::ops::Range;
 use std::path::Path;
 
 use super::fields::Fields;
+use super::finding::Sink;
+use super::fix::touches;
 use super::program::Programs;
 use super::repair::{self, Repaired};
-use super::sink::Sink;
 use super::{
-    FileChecks, Finding, LintOptions, apply, cdi, conditions, keys, patterns, portability, program,
-    rules, schema, stages,
+    FileChecks, Finding, LintOptions, Rule, apply, keys, patterns, program, rules, schema,
 };
 use crate::hooks::{Consumer, Definition, Fault, HookError, PathCheck, SchemaOptions};
 use crate::json::{Document, Kind, Location};
@@ -90,7 +91,6 @@ fn parsed(
         }
         return Usability::Refused;
     }
-    portability::check(document, sink);
     use_
 }
 
@@ -107,11 +107,11 @@ fn content(
     if document.root().kind() != Kind::Object || is_about_something_else(&fields) {
         return Usability::Refused;
     }
-    let applies = conditions::check(&fields, sink);
-    patterns::check(&fields, sink);
-    let runs = stages::check(&fields, sink);
+    let applies = patterns::check_conditions(&fields, sink);
+    patterns::check_patterns(&fields, sink);
+    let runs = schema::check_stages(&fields, sink);
     program::check(&fields, sink);
-    cdi::check(&fields, sink);
+    program::replaced_by_cdi(&fields, sink);
     let exists = match &options.files {
         FileChecks::Skip => true,
         FileChecks::Trust(_) => programs.check(&fields, sink),
@@ -132,11 +132,8 @@ fn is_about_something_else(fields: &Fields<'_>) -> bool {
 pub(super) fn load(document: &Document<'_>, consumer: &Consumer) -> Result<Definition, Fault> {
     let extension_stages: Vec<_> =
         consumer.extension_stages.iter().map(|&s| s.to_owned()).collect();
-    let options = SchemaOptions {
-        extension_stages: &extension_stages,
-        path_check: PathCheck::Skip,
-        schema: consumer.schema,
-    };
+    let options =
+        SchemaOptions { extension_stages: &extension_stages, path_check: PathCheck::Skip };
     Definition::from_document(document, options)
 }
 
@@ -170,15 +167,12 @@ fn of_fault(fault: Fault, sink: &Sink<'_>) -> Finding {
         HookError::Pattern { .. } => &rules::INVALID_PATTERN,
         HookError::PathMissing { .. } => &rules::MISSING_PROGRAM,
         HookError::PathLookup { .. } => &rules::PROGRAM_LOOKUP,
-        HookError::Rejected(_) => &rules::REFUSED_BY_SCHEMA,
         HookError::Read(_) | HookError::List(_) => &rules::UNREADABLE_FILE,
     };
-    let message = match (&fault.error, std::error::Error::source(&fault.error)) {
-        (HookError::Rejected(reason), _) => {
-            format!("{} rejects it: {reason}", sink.options.consumer.name)
-        }
-        (error, Some(cause)) => format!("{error}: {cause}"),
-        (error, None) => error.to_string(),
+    let error = &fault.error;
+    let message = match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
     };
     let mut finding = Finding::new(rule, sink.path, message);
     finding.help = fault.error.hint();
@@ -187,4 +181,57 @@ fn of_fault(fault: Fault, sink: &Sink<'_>) -> Finding {
         ..Location::of_span(sink.text, location.span)
     });
     finding
+}
+
+/// Rounds after which fixing ends. One round makes way for the next, and two or three are enough.
+const MAX_ROUNDS: usize = 10;
+
+/// A text with all fixes applied.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Fixed {
+    pub text: Vec<u8>,
+    /// What was done, in order.
+    pub applied: Vec<AppliedFix>,
+}
+
+/// A fix that was applied.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct AppliedFix {
+    /// The rule of the finding.
+    pub rule: &'static Rule,
+    /// What was done, as an order.
+    pub description: String,
+    /// The line of the finding when it was found; earlier fixes may have moved it.
+    pub line: Option<usize>,
+}
+
+/// Applies all fixes of a text, and those of what is found then, until there are no more.
+pub fn fix_text(path: &Path, text: &[u8], options: &LintOptions) -> Fixed {
+    let mut fixed = Fixed { text: text.to_vec(), applied: Vec::new() };
+    for _ in 0..MAX_ROUNDS {
+        let findings = lint_text(path, &fixed.text, options);
+        let mut spans: Vec<Range<usize>> = Vec::new();
+        let mut fixes = Vec::new();
+        for finding in &findings {
+            let Some(fix) = &finding.fix else { continue };
+            // Here too, so that the report is what is done.
+            if fix.edits.iter().any(|(span, _)| spans.iter().any(|other| touches(span, other))) {
+                continue;
+            }
+            spans.extend(fix.edits.iter().map(|(span, _)| span.clone()));
+            fixes.push(fix);
+            fixed.applied.push(AppliedFix {
+                rule: finding.rule,
+                description: fix.description.clone(),
+                line: finding.location.as_ref().map(|at| at.line),
+            });
+        }
+        if fixes.is_empty() {
+            break;
+        }
+        fixed.text = apply(&fixed.text, fixes);
+    }
+    fixed
 }

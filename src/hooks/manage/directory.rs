@@ -38,8 +38,8 @@ impl Entry {
 /// Whose the files are that a change writes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attributes {
-    pub(super) mode: u32,
-    pub(super) owner: (u32, u32),
+    mode: u32,
+    owner: (u32, u32),
 }
 
 impl Attributes {

@@ -2,10 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::check::check;
-use super::directory::{self, Attributes, Directory, Entry};
-use super::{Change, HookName, ManageError, Note, Step, mask};
-use crate::hooks::LoadOptions;
+use super::directory::{Attributes, Directory, Entry};
+use super::{Change, HookName, ManageError, Note, Step, directory};
+use crate::hooks::migrate::Migration;
+use crate::hooks::schema::MASK_PROGRAM;
+use crate::hooks::{
+    Definition, Draft, DraftWhen, Hook, LoadOptions, PathCheck, Problem, SchemaOptions,
+};
+use crate::sys::fs::ReplaceError;
 
 /// Changes the last of the directories a consumer reads.
 ///
@@ -86,7 +90,7 @@ impl Editor {
                 Entry::File(_) if is_there => {}
                 Entry::File(own) if refuse => {
                     let path = found.path.clone();
-                    return Err(match mask::is_mask(own) {
+                    return Err(match is_mask(own) {
                         true => ManageError::Disabled { path },
                         false => ManageError::Exists { path },
                     });
@@ -112,7 +116,7 @@ impl Editor {
         self.change(name, |found| {
             let remove = |path: &Path| vec![Step::Remove { path: path.to_owned() }];
             match &found.own {
-                Entry::File(own) if mask::is_mask(own) => {
+                Entry::File(own) if is_mask(own) => {
                     let path = found.path.clone();
                     if !found.kept.exists() {
                         return Err(ManageError::OnlyMask { path });
@@ -139,7 +143,7 @@ impl Editor {
         self.change(name, |found| {
             let already = |path: &Path| Note::AlreadyDisabled { path: path.to_owned() };
             match &found.own {
-                Entry::File(own) if mask::is_mask(own) => Ok(Change::note(already(&found.path))),
+                Entry::File(own) if is_mask(own) => Ok(Change::note(already(&found.path))),
                 Entry::File(own) => {
                     let mut steps = Vec::new();
                     match &found.kept {
@@ -171,7 +175,7 @@ impl Editor {
     pub fn enable(&self, name: &HookName) -> Result<Change, ManageError> {
         self.change(name, |found| {
             let already = |path: &Path| Note::AlreadyEnabled { path: path.to_owned() };
-            let is_masked = matches!(&found.own, Entry::File(own) if mask::is_mask(own));
+            let is_masked = matches!(&found.own, Entry::File(own) if is_mask(own));
             let Entry::File(kept) = &found.kept else {
                 return match (&found.own, &found.lower) {
                     (Entry::File(_), _) if is_masked => Ok(Change {
@@ -210,7 +214,7 @@ impl Editor {
     }
 
     fn mask(&self, found: &Found<'_>) -> Result<Change, ManageError> {
-        let text = mask::text();
+        let text = mask_text();
         check(&found.path, &text, &self.options)?;
         Ok(found.write(text))
     }
@@ -272,5 +276,124 @@ impl Change {
 
     fn note(note: Note) -> Self {
         Change { steps: Vec::new(), notes: vec![note] }
+    }
+}
+
+/// Where the files of a migration go.
+#[derive(Clone, Copy, Debug)]
+pub enum Destination<'a> {
+    /// Into a directory, where nothing is replaced.
+    Directory(&'a Path),
+    /// To the place of the old file and beside it, with its mode and owner.
+    Replace {
+        path: &'a Path,
+        /// Its content when it was read.
+        text: &'a [u8],
+    },
+}
+
+/// Writes the files of a migration.
+///
+/// The first file, the one with the old name, comes last: until then a container may get the hook
+/// twice, but none goes without. Files that are there already with the right content are left, so
+/// that a call that was interrupted can be repeated.
+pub fn write_migration(
+    migration: &Migration,
+    destination: Destination<'_>,
+    options: &LoadOptions,
+    mode: Mode,
+) -> Result<Change, ManageError> {
+    let dir = match destination {
+        Destination::Directory(dir) => dir,
+        Destination::Replace { path, .. } => match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        },
+    };
+    directory::change(dir, mode, |directory| {
+        let mut change = Change::default();
+        let mut attributes = Attributes::own();
+        let mut old = None;
+        if let Destination::Replace { path, text } = destination {
+            let name = path.file_name().unwrap_or_default();
+            if directory.entry(name)? != Entry::File(text.to_vec()) {
+                return Err(ReplaceError::Changed { path: path.to_owned() }.into());
+            }
+            attributes = directory.attributes(name)?;
+            old = path.file_name();
+        }
+        for file in migration.files.iter().rev() {
+            let path = dir.join(&file.name);
+            let text = file.text.as_bytes();
+            check(&path, text, options)?;
+            let replaces = match directory.entry(&file.name)? {
+                Entry::File(found) if found == text => continue,
+                Entry::File(_) if old == Some(&file.name) => true,
+                Entry::File(_) => return Err(ManageError::Exists { path }),
+                Entry::Absent => false,
+            };
+            change.steps.push(Step::Write { path, replaces, text: text.to_vec() });
+        }
+        Ok((change, attributes))
+    })
+}
+
+/// Checks that a consumer takes a text.
+fn check(path: &Path, text: &[u8], options: &LoadOptions) -> Result<Definition, ManageError> {
+    let schema = SchemaOptions {
+        extension_stages: &options.extension_stages,
+        path_check: options.path_check,
+    };
+    Definition::parse(text, schema).map_err(|fault| {
+        ManageError::Invalid(Box::new(Problem {
+            path: path.to_owned(),
+            location: fault.location,
+            source: fault.error,
+            fatal: true,
+        }))
+    })
+}
+
+/// Returns the text of a mask.
+fn mask_text() -> Vec<u8> {
+    Draft {
+        hook: Hook { path: MASK_PROGRAM.to_owned(), ..Hook::default() },
+        when: DraftWhen { always: Some(false), ..DraftWhen::default() },
+        // Every consumer of every age knows this stage.
+        stages: vec!["poststop".to_owned()],
+    }
+    .to_text()
+    .into_bytes()
+}
+
+/// Returns whether a text is a mask, perhaps laid out anew.
+fn is_mask(text: &[u8]) -> bool {
+    let options = SchemaOptions { path_check: PathCheck::Skip, ..SchemaOptions::default() };
+    Definition::parse(text, options).is_ok_and(|definition| definition.is_mask())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hooks::{Consumer, LoadOptions};
+
+    #[test]
+    fn every_consumer_takes_a_mask() {
+        for consumer in Consumer::ALL {
+            let options = LoadOptions::for_consumer(&consumer);
+            check("m.json".as_ref(), &mask_text(), &options).unwrap();
+        }
+    }
+
+    #[test]
+    fn only_masks_are_taken_for_masks() {
+        assert!(is_mask(&mask_text()));
+        assert!(is_mask(
+            br#"{"version":"1.0.0","hook":{"path":"/"},"when":{"always":false},"stages":[]}"#
+        ));
+        assert!(!is_mask(
+            br#"{"version":"1.0.0","hook":{"path":"/x"},"when":{"always":false},"stages":[]}"#
+        ));
+        assert!(!is_mask(b""));
     }
 }

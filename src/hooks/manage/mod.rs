@@ -15,18 +15,12 @@
 //! again finishes the work.
 
 mod change;
-mod check;
 mod directory;
 mod edit;
 mod error;
-mod mask;
-mod migrated;
-mod name;
 #[cfg(test)]
 mod tests;
 
-pub use change::{Change, Note, Step};
-pub use edit::{Editor, Mode, Overwrite};
+pub use change::{Change, HookName, Note, Step};
+pub use edit::{Destination, Editor, Mode, Overwrite, write_migration};
 pub use error::ManageError;
-pub use migrated::{Destination, write_migration};
-pub use name::HookName;

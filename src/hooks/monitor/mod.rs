@@ -58,12 +58,10 @@
 //! ```
 
 mod change;
-mod error;
 mod follow;
 mod interest;
-mod mark;
 mod watch;
 
 pub use change::{Change, ChangeKind, diff};
-pub use error::MonitorError;
 pub use follow::{Current, Monitor, MonitorOptions, Stopper, Wake};
+pub use watch::MonitorError;

@@ -9,19 +9,19 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use notify::event::{Event, EventKindMask};
 use notify::{Config, ErrorKind, INotifyWatcher, RecursiveMode, WatchPathConfig, Watcher};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, Mode, fchmod, memfd_create};
 use rustix::io::Errno;
 
-use super::MonitorError;
 use super::interest::{Interest, Interests};
-use super::mark::Mark;
 use crate::hooks::set::is_hook_file_name;
 
 /// As many links as the kernel follows in one path.
@@ -299,6 +299,113 @@ fn io_error(error: notify::Error) -> io::Error {
 fn push_components(stack: &mut Vec<OsString>, path: &Path) {
     let components = path.components().filter(|component| *component != Component::CurDir);
     stack.extend(components.rev().map(|component| component.as_os_str().to_owned()));
+}
+
+/// A mark takes microseconds, and a full queue of events before it milliseconds.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// A file in memory that is watched like all else: the kernel queues events in their order. Without
+/// `/proc` it has no path and is not watched; then what happened just before a call may be taken note of
+/// after it.
+struct Mark {
+    file: OwnedFd,
+    path: PathBuf,
+    state: Mutex<State>,
+    seen: Condvar,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Unwatched,
+    Seen,
+    Awaited,
+}
+
+impl Mark {
+    fn new() -> Result<Self, io::Error> {
+        let file = memfd_create("monitor", MemfdFlags::CLOEXEC)?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        Ok(Mark { file, path, state: Mutex::new(State::Unwatched), seen: Condvar::new() })
+    }
+
+    fn watch(&self, notify: &mut INotifyWatcher) {
+        if notify.watch(&self.path, RecursiveMode::NonRecursive).is_ok() {
+            self.set(State::Seen);
+        }
+    }
+
+    /// Returns whether an event is the mark, which is seen then.
+    fn take(&self, event: &Event) -> bool {
+        let is_mark = event.paths.first() == Some(&self.path);
+        // Where events were dropped, the mark may be among them.
+        if is_mark || event.need_rescan() {
+            self.set(State::Seen);
+            self.seen.notify_all();
+        }
+        is_mark
+    }
+
+    /// Waits until all events so far were handled, and returns whether they were. If not, they are taken
+    /// note of later.
+    fn wait(&self) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if *state == State::Unwatched {
+            return false;
+        }
+        *state = State::Awaited;
+        // Since Linux 6.14 what is written by such a descriptor is no event.
+        if fchmod(&self.file, Mode::RUSR | Mode::WUSR).is_err() {
+            return false;
+        }
+        let waited = self.seen.wait_timeout_while(state, LONGEST_WAIT, |it| *it == State::Awaited);
+        waited.is_ok_and(|(_, waited)| !waited.timed_out())
+    }
+
+    fn set(&self, state: State) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+}
+
+/// Why directories cannot be followed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MonitorError {
+    /// There can be no inotify instance.
+    #[error("cannot set up inotify")]
+    Setup(#[source] io::Error),
+    /// All inotify watches of the user are taken.
+    #[error("no inotify watch is left for {}", path.display())]
+    WatchLimit { path: PathBuf, source: io::Error },
+    /// A directory cannot be watched.
+    #[error("cannot watch {}", path.display())]
+    Watch { path: PathBuf, source: io::Error },
+    /// Events cannot be waited for.
+    #[error("cannot wait for inotify events")]
+    Read(#[source] io::Error),
+}
+
+impl MonitorError {
+    /// Returns a stable name of the kind of error, for programs.
+    pub fn class(&self) -> &'static str {
+        match self {
+            MonitorError::Setup(_) => "inotify-setup",
+            MonitorError::WatchLimit { .. } => "inotify-watches",
+            MonitorError::Watch { .. } | MonitorError::Read(_) => "io",
+        }
+    }
+
+    /// Returns what to do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            MonitorError::Setup(_) => Some(
+                "if too many programs use inotify, raise the limit: sysctl fs.inotify.max_user_instances=1024",
+            ),
+            MonitorError::WatchLimit { .. } => {
+                Some("raise the limit: sysctl fs.inotify.max_user_watches=524288")
+            }
+            MonitorError::Watch { .. } | MonitorError::Read(_) => None,
+        }
+    }
 }
 
 #[cfg(test)]

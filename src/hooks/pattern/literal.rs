@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_patterns_need_no_automaton() {
+    fn plain_patterns_are_not_compiled() {
         for (pattern, matching, other) in [
             ("", "a", None),
             (".*", "a\nb", None),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn fixed_parts_are_compared_before_an_automaton_is_made() {
+    fn fixed_parts_are_compared_before_a_pattern_is_compiled() {
         let ast = parse("^/usr/(local/)?bin/.*-hook$").unwrap();
         let requirements = Requirements::new(&ast);
         assert!(!requirements.complete);

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use regex::Regex;
+
 use super::PatternError;
-use super::automaton::{Automaton, Extent};
 use super::literal::Requirements;
 use super::syntax;
-use super::translate::Texts;
+use super::translate::{Extent, Texts, compile};
 
 /// A regular expression as Go's `regexp` package understands it.
 ///
@@ -30,11 +31,11 @@ struct Inner {
     text: String,
     source_length: usize,
     requirements: Requirements,
-    /// For texts that are ASCII.
-    ascii: OnceLock<Box<Automaton>>,
-    /// For all other texts.
-    any: OnceLock<Box<Automaton>>,
+    compiled: OnceLock<Box<Compiled>>,
 }
+
+/// What was compiled, by [`Texts`] and [`Extent`].
+type Compiled = [[OnceLock<Regex>; 2]; 2];
 
 impl Pattern {
     /// Parses a pattern.
@@ -61,8 +62,8 @@ impl Pattern {
                 Requirements::new(&ast)
             }
         };
-        let (ascii, any) = (OnceLock::new(), OnceLock::new());
-        Ok(Self(Arc::new(Inner { text, source_length, requirements, ascii, any })))
+        let compiled = OnceLock::new();
+        Ok(Self(Arc::new(Inner { text, source_length, requirements, compiled })))
     }
 
     /// Returns the pattern as it was written.
@@ -76,10 +77,10 @@ impl Pattern {
     pub fn is_match(&self, text: &str) -> bool {
         let requirements = &self.0.requirements;
         requirements.hold(self.literals(), text)
-            && (requirements.complete || self.automaton_matches(text, Extent::Part))
+            && (requirements.complete || self.regex_matches(text, Extent::Part))
     }
 
-    /// Returns whether the text as a whole matches, as Sarus asks.
+    /// Returns whether the text as a whole matches.
     #[must_use]
     pub fn is_full_match(&self, text: &str) -> bool {
         let requirements = &self.0.requirements;
@@ -87,24 +88,22 @@ impl Pattern {
             Some(whole) => text == whole,
             None => {
                 requirements.hold(self.literals(), text)
-                    && (requirements.exact || self.automaton_matches(text, Extent::Whole))
+                    && (requirements.exact || self.regex_matches(text, Extent::Whole))
             }
         }
     }
 
     /// Matches without the comparison of literals.
-    pub(super) fn automaton_matches(&self, text: &str, extent: Extent) -> bool {
-        let Inner { ascii, any, .. } = &*self.0;
+    pub(super) fn regex_matches(&self, text: &str, extent: Extent) -> bool {
         // Nearly all texts are ASCII, and what matches only these is compiled ten times as fast.
-        let (automaton, texts) =
-            if text.is_ascii() { (ascii, Texts::Ascii) } else { (any, Texts::Any) };
-        automaton.get_or_init(|| self.compile(texts)).matches(text, extent)
-    }
-
-    fn compile(&self, texts: Texts) -> Box<Automaton> {
-        // The tree is not kept: of most patterns nobody asks for it again.
-        let ast = syntax::parse(self.as_str()).expect("it was accepted before");
-        Box::new(Automaton::new(&ast, texts))
+        let texts = if text.is_ascii() { Texts::Ascii } else { Texts::Any };
+        let compiled = self.0.compiled.get_or_init(Box::default);
+        let regex = compiled[texts as usize][extent as usize].get_or_init(|| {
+            // The tree is not kept: most patterns are compiled once at most.
+            let ast = syntax::parse(self.as_str()).expect("it was accepted before");
+            compile(&ast, texts, extent)
+        });
+        regex.is_match(text)
     }
 
     fn literals(&self) -> &str {

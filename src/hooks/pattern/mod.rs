@@ -10,8 +10,8 @@
 //! - [`syntax`] parses and rejects what Go rejects, with the offending fragment;
 //! - a pattern that is a literal, perhaps anchored, is compared as a string, and so are the literals
 //!   that any other begins, ends or goes on with: most texts are answered by that;
-//! - what is left is translated to the tree of `regex-syntax` and compiled by `regex-automata`, when a
-//!   text first needs it: a lazy DFA, in time linear in the text, without backtracking.
+//! - what is left is translated to the tree of `regex-syntax`, which prints it as a pattern of the `regex`
+//!   crate; that is compiled when a text first needs it, and matches in time linear in the text.
 //!
 //! Nearly all texts are ASCII. For these the pattern is compiled without the characters beyond, which
 //! takes a tenth of the time; the first other text has it compiled once more.
@@ -29,7 +29,6 @@
 //! - Unicode tables are those of the `regex-syntax` crate (Unicode 16); Go's depend on its version
 //!   (15 in Go 1.25, 17 in Go 1.27, which knows four more scripts).
 
-mod automaton;
 mod error;
 mod literal;
 mod matcher;
@@ -37,7 +36,6 @@ pub mod syntax;
 #[cfg(test)]
 mod tests;
 mod translate;
-mod unicode;
 
 pub use error::{PatternError, PatternErrorKind};
 pub use matcher::Pattern;

@@ -2,9 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::automaton::{Automaton, Extent};
 use super::literal::Requirements;
-use super::translate::Texts;
+use super::translate::{Extent, Texts, compile};
 use super::{Pattern, PatternErrorKind, syntax};
 
 /// Patterns made of the pieces of the syntax, most of them valid.
@@ -72,7 +71,7 @@ proptest! {
     #[test]
     fn comparing_strings_never_changes_the_answer(pattern in patterns(), text in texts()) {
         if let Ok(pattern) = Pattern::new(pattern) {
-            prop_assert_eq!(pattern.is_match(&text), pattern.automaton_matches(&text, Extent::Part));
+            prop_assert_eq!(pattern.is_match(&text), pattern.regex_matches(&text, Extent::Part));
         }
     }
 
@@ -85,8 +84,8 @@ proptest! {
             prop_assert_eq!(simple.complete, requirements.complete);
             prop_assert_eq!(simple.exact, requirements.exact);
             if let Some(whole) = simple.whole(&kept) {
-                let automaton = Automaton::new(&ast, Texts::Any);
-                prop_assert_eq!(automaton.matches(&text, Extent::Whole), text == whole);
+                let regex = compile(&ast, Texts::Any, Extent::Whole);
+                prop_assert_eq!(regex.is_match(&text), text == whole);
             }
             prop_assert_eq!(simple.hold(&kept, &text), requirements.hold(ast.literals(), &text));
         }
@@ -95,9 +94,9 @@ proptest! {
     #[test]
     fn what_is_compiled_for_all_texts_agrees_on_ascii(pattern in patterns(), text in texts()) {
         if let Ok(ast) = syntax::parse(&pattern) && text.is_ascii() {
-            let [ascii, any] = [Texts::Ascii, Texts::Any].map(|texts| Automaton::new(&ast, texts));
             for extent in [Extent::Part, Extent::Whole] {
-                prop_assert_eq!(ascii.matches(&text, extent), any.matches(&text, extent));
+                let [ascii, any] = [Texts::Ascii, Texts::Any].map(|texts| compile(&ast, texts, extent));
+                prop_assert_eq!(ascii.is_match(&text), any.is_match(&text));
             }
         }
     }

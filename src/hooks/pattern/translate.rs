@@ -1,11 +1,16 @@
-//! From the syntax tree to that of `regex-syntax`, which `regex-automata` compiles.
+//! Compiles the syntax tree with the `regex` crate: the tree becomes that of `regex-syntax`, which prints
+//! it as a pattern of `regex`.
 
+use std::sync::OnceLock;
+use std::thread;
+
+use regex::{Regex, RegexBuilder};
 use regex_syntax::hir::{
-    Class as HirClass, ClassUnicode, ClassUnicodeRange, Hir, Look, Repetition,
+    Capture, Class as HirClass, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Look, Repetition,
 };
 
+use super::syntax::property::{NAMES, Property};
 use super::syntax::{Assertion, Ast, Class, ClassItem, Kind, NodeId};
-use super::unicode;
 
 /// The texts that are to be matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,8 +19,46 @@ pub(super) enum Texts {
     Any,
 }
 
+/// What must match of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    Part,
+    Whole,
+}
+
+/// Levels of a pattern for which the stack of any thread is large enough.
+const SHALLOW_LEVELS: u16 = 40;
+/// A stack for a thousand levels, also without optimization.
+const DEEP_STACK_BYTES: usize = 64 << 20;
+
+/// Compiles the tree for some texts.
+pub(super) fn compile(ast: &Ast, texts: Texts, extent: Extent) -> Regex {
+    let compile = || {
+        let mut hir = translate(ast, texts);
+        if extent == Extent::Whole {
+            hir = Hir::concat(vec![Hir::look(Look::Start), hir, Hir::look(Look::End)]);
+        }
+        // The parser has limits of its own: those of Go.
+        RegexBuilder::new(&hir.to_string())
+            .nest_limit(u32::MAX)
+            .size_limit(usize::MAX)
+            .build()
+            .expect("`regex` reads what `regex-syntax` prints")
+    };
+    if ast.height() <= SHALLOW_LEVELS {
+        return compile();
+    }
+    // `regex` recurses, level by level.
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().stack_size(DEEP_STACK_BYTES);
+        let compiled = thread.spawn_scoped(scope, compile);
+        compiled.map(|thread| thread.join().expect("compiling does not panic"))
+    })
+    .unwrap_or_else(|_| compile())
+}
+
 /// Translates the tree, with Go's meaning of every class and anchor.
-pub(super) fn translate(ast: &Ast, texts: Texts) -> Hir {
+fn translate(ast: &Ast, texts: Texts) -> Hir {
     // Parts come before what they are part of: nothing recurses, however deep groups nest.
     let mut done: Vec<Hir> = Vec::with_capacity(ast.kinds().len());
     for kind in ast.kinds() {
@@ -44,10 +87,19 @@ fn node(ast: &Ast, texts: Texts, kind: Kind, mut take: impl FnMut(NodeId) -> Hir
             min: min.into(),
             max: max.map(u32::from),
             greedy: true,
-            sub: Box::new(take(operand)),
+            sub: Box::new(grouped(take(operand))),
         }),
         Kind::Concatenation { start, end } => Hir::concat(take_all(start, end)),
         Kind::Alternation { start, end } => Hir::alternation(take_all(start, end)),
+    }
+}
+
+/// Returns a repetition in a group. `regex-syntax` prints `(?:a{2})?` as `a{2}?`, which is `a{2}`.
+fn grouped(hir: Hir) -> Hir {
+    if matches!(hir.kind(), HirKind::Repetition(_)) {
+        Hir::capture(Capture { index: 1, name: None, sub: Box::new(hir) })
+    } else {
+        hir
     }
 }
 
@@ -98,9 +150,7 @@ fn class(ast: &Ast, class: &Class) -> ClassUnicode {
                 let members = members.iter().flat_map(|&(low, high)| scalars(low, high));
                 (ClassUnicode::new(members), negated)
             }
-            ClassItem::Property { property, negated } => {
-                (unicode::members(property).clone(), negated)
-            }
+            ClassItem::Property { property, negated } => (members_of(property).clone(), negated),
         };
         ranges.extend_from_slice(with(members, class.ignore_case, negated).ranges());
     }
@@ -126,8 +176,33 @@ fn scalars(low: u32, high: u32) -> impl Iterator<Item = ClassUnicodeRange> {
     })
 }
 
+/// Returns the members of a property. The tables are those of `regex-syntax`, asked for when a pattern first needs them.
+fn members_of(property: Property) -> &'static ClassUnicode {
+    static TABLES: [OnceLock<ClassUnicode>; NAMES.len()] = [const { OnceLock::new() }; NAMES.len()];
+    TABLES[property.index()].get_or_init(|| load(property.query()))
+}
+
+fn load(query: &str) -> ClassUnicode {
+    if query == "gc=cs" {
+        // Surrogates: `regex-syntax` knows scalar values only, and no text holds others.
+        return ClassUnicode::empty();
+    }
+    let hir =
+        regex_syntax::parse(&format!(r"\p{{{query}}}")).expect("a test looks every listed name up");
+    match hir.into_kind() {
+        HirKind::Class(HirClass::Unicode(class)) => class,
+        // A class of one character comes back as that character.
+        HirKind::Literal(literal) => {
+            let characters = str::from_utf8(&literal.0).unwrap_or_default().chars();
+            ClassUnicode::new(characters.map(|c| ClassUnicodeRange::new(c, c)))
+        }
+        _ => ClassUnicode::empty(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::hooks::Pattern;
 
     #[test]
@@ -188,6 +263,22 @@ mod tests {
     }
 
     #[test]
+    fn repetitions_of_repetitions_keep_their_order() {
+        for (pattern, counts) in [
+            ("(?:a{2})?", [true, false, true, false, false, false]),
+            ("(?:a+)?", [true, true, true, true, true, true]),
+            ("(?:a{2,3})?", [true, false, true, true, false, false]),
+            ("(?:a?){2}", [true, true, true, false, false, false]),
+            ("((?:a{2}){2})?", [true, false, false, false, true, false]),
+            ("(?:(?:a{2})+)?", [true, false, true, false, true, false]),
+        ] {
+            let compiled = Pattern::new(pattern).unwrap();
+            let matches = |count| compiled.is_full_match(&"a".repeat(count));
+            assert_eq!([0, 1, 2, 3, 4, 5].map(matches), counts, "{pattern}");
+        }
+    }
+
+    #[test]
     fn alternatives_are_all_tried() {
         let pattern = Pattern::new("^(?:a|bc||d(?:e|f|)|gh)$").unwrap();
         for text in ["a", "bc", "", "d", "de", "df", "gh"] {
@@ -195,6 +286,16 @@ mod tests {
         }
         for text in ["b", "c", "e", "g", "abc", "dg"] {
             assert!(!pattern.is_match(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_listed_property_has_members() {
+        for (index, (name, query)) in NAMES.iter().enumerate() {
+            let property = Property::find(name).unwrap();
+            assert_eq!(property.index(), index, "{name} is listed twice");
+            let members = members_of(property);
+            assert_eq!(members.ranges().is_empty(), *query == "gc=cs", "{name}");
         }
     }
 }

@@ -1,15 +1,13 @@
-//! A hook as its file defines it.
+//! A hook as its file defines it, and hook files yet to be written.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::io;
 
 use serde::Serialize;
 
-use super::decode::{Decoder, Text};
-use super::{strict, usual, v0_1_0, v1_0_0, validate};
-use crate::hooks::consumer::SchemaRule;
-use crate::hooks::{Fault, Hook, HookError, Stage, When};
-use crate::json::{Document, Location, Value};
+use crate::hooks::{Hook, HookError, Stage, When};
 
 /// A hook, when it applies, and at which stages.
 #[derive(Clone, Debug, Serialize)]
@@ -68,14 +66,12 @@ pub struct SchemaOptions<'a> {
     pub extension_stages: &'a [String],
     /// Whether the program must exist.
     pub path_check: PathCheck,
-    /// How strictly the consumer reads.
-    pub schema: SchemaRule,
 }
 
 impl<'a> SchemaOptions<'a> {
-    /// Returns options for a consumer with these extension stages, which reads by this rule.
-    pub fn new(extension_stages: &'a [String], schema: SchemaRule) -> Self {
-        SchemaOptions { extension_stages, schema, ..Self::default() }
+    /// Returns options for a consumer with these extension stages.
+    pub fn new(extension_stages: &'a [String]) -> Self {
+        SchemaOptions { extension_stages, ..Self::default() }
     }
 
     /// Returns the options with another answer to whether the program must exist.
@@ -87,7 +83,26 @@ impl<'a> SchemaOptions<'a> {
 
 /// Paths of programs that were found to exist.
 #[derive(Debug, Default)]
-pub(in crate::hooks) struct FoundPrograms(pub(super) RefCell<HashSet<String>>);
+pub(in crate::hooks) struct FoundPrograms(RefCell<HashSet<String>>);
+
+impl FoundPrograms {
+    /// Looks a program up, unless it was found before.
+    pub(super) fn check(&self, path: &str) -> Result<(), HookError> {
+        if self.0.borrow().contains(path) {
+            return Ok(());
+        }
+        match fs::metadata(path) {
+            Ok(_) => {
+                self.0.borrow_mut().insert(path.to_owned());
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(HookError::PathMissing { path: path.to_owned() })
+            }
+            Err(source) => Err(HookError::PathLookup { path: path.to_owned(), source }),
+        }
+    }
+}
 
 /// Whether the program of a hook must exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,76 +119,67 @@ impl Definition {
     pub fn is_mask(&self) -> bool {
         self.hook.path == MASK_PROGRAM && self.when.always == Some(false)
     }
-
-    /// Reads the text of a hook file.
-    ///
-    /// ```
-    /// use oci_hooks::hooks::{Definition, PathCheck, SchemaOptions};
-    ///
-    /// let text = br#"{"version": "1.0.0", "hook": {"path": "/bin/true"},
-    ///                 "when": {"commands": ["/bash$"]}, "stages": ["poststop"]}"#;
-    /// let options = SchemaOptions::default().with_path_check(PathCheck::Skip);
-    /// let definition = Definition::parse(text, options).unwrap();
-    /// assert_eq!(definition.hook.path, "/bin/true");
-    /// ```
-    pub fn parse(text: &[u8], options: SchemaOptions<'_>) -> Result<Self, Fault> {
-        Self::parse_one_of_many(text, options, &FoundPrograms::default())
-    }
-
-    /// Reads one of many hook files, whose programs are looked up once each.
-    pub(in crate::hooks) fn parse_one_of_many(
-        text: &[u8],
-        options: SchemaOptions<'_>,
-        found: &FoundPrograms,
-    ) -> Result<Self, Fault> {
-        if let Some(definition) = usual::decode(text, options, found) {
-            return Ok(definition);
-        }
-        let document = Document::parse(text).map_err(|error| Fault {
-            location: Some(Location::of_span(text, error.offset..error.offset + 1)),
-            error: HookError::Syntax(error),
-        })?;
-        Self::from_parsed(&document, options, found)
-    }
-
-    /// Reads a hook file that is parsed already.
-    pub fn from_document(
-        document: &Document<'_>,
-        options: SchemaOptions<'_>,
-    ) -> Result<Self, Fault> {
-        Self::from_parsed(document, options, &FoundPrograms::default())
-    }
-
-    fn from_parsed(
-        document: &Document<'_>,
-        options: SchemaOptions<'_>,
-        found: &FoundPrograms,
-    ) -> Result<Self, Fault> {
-        let root = document.root();
-        let raw = match version(root)? {
-            Version::V1_0_0 => v1_0_0::decode(root)?,
-            Version::V0_1_0 => v0_1_0::decode(root)?,
-        };
-        let definition = validate::validate(raw, root, options, found)?;
-        if options.schema == SchemaRule::Strict {
-            strict::check(&definition, root)?;
-        }
-        Ok(definition)
-    }
 }
 
-/// Finds the version, which decides how the rest is read.
-pub(super) fn version(root: Value<'_>) -> Result<Version, Fault> {
-    let mut decoder = Decoder::default();
-    let mut version = Text::default();
-    decoder.object(root, &["version"], |decoder, _, value| decoder.string(value, &mut version));
-    let version = decoder.finish(version)?;
-    match version.text.as_str() {
-        "1.0.0" => Ok(Version::V1_0_0),
-        "0.1.0" | "" => Ok(Version::V0_1_0),
-        _ => Err(Fault {
-            error: HookError::UnknownVersion { version: version.text },
-            location: version.at.map(Value::location),
-        }),
+/// The content of a 1.0.0 hook file that is made, not read.
+///
+/// Nothing is checked here: [`Definition::parse`] judges the text.
+///
+/// ```
+/// use oci_hooks::hooks::{Draft, DraftWhen, Hook};
+///
+/// let draft = Draft {
+///     hook: Hook { path: "/usr/bin/note".to_owned(), ..Hook::default() },
+///     when: DraftWhen { commands: vec!["/bash$".to_owned()], ..DraftWhen::default() },
+///     stages: vec!["poststop".to_owned()],
+/// };
+/// assert!(draft.to_text().starts_with("{\n  \"version\": \"1.0.0\",\n  \"hook\": {"));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Draft {
+    pub hook: Hook,
+    /// The conditions, all of which must hold; without any the hook never applies.
+    pub when: DraftWhen,
+    pub stages: Vec<String>,
+}
+
+/// The conditions of a [`Draft`]; what is not set is not written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DraftWhen {
+    /// `true` holds for every container, `false` for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub always: Option<bool>,
+    /// `true` holds for containers with bind mounts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub has_bind_mounts: Option<bool>,
+    /// Patterns for annotation values by patterns for their keys.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// Patterns of which one must match `process.args[0]`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub commands: Vec<String>,
+}
+
+impl Draft {
+    /// Returns the file's text, laid out over lines.
+    pub fn to_text(&self) -> String {
+        /// The order in which the manual page has the keys.
+        #[derive(Serialize)]
+        struct File<'a> {
+            version: &'static str,
+            hook: &'a Hook,
+            when: &'a DraftWhen,
+            stages: &'a [String],
+        }
+        let file = File {
+            version: Version::V1_0_0.name(),
+            hook: &self.hook,
+            when: &self.when,
+            stages: &self.stages,
+        };
+        let mut text = serde_json::to_string_pretty(&file).expect("strings, numbers and booleans");
+        text.push('\n');
+        text
     }
 }

@@ -2,12 +2,9 @@
 
 mod decode;
 mod definition;
-mod strict;
+mod parse;
 mod usual;
-mod v0_1_0;
-mod v1_0_0;
-mod validate;
 
-pub use definition::{Definition, PathCheck, SchemaOptions, Version};
+pub use definition::{Definition, Draft, DraftWhen, PathCheck, SchemaOptions, Version};
 pub(super) use definition::{FoundPrograms, MASK_PROGRAM};
-pub(super) use v0_1_0::KEYS as KEYS_0_1_0;
+pub(super) use parse::KEYS_0_1_0;

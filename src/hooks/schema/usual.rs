@@ -11,8 +11,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::{Definition, FoundPrograms, PathCheck, SchemaOptions, Version, validate};
-use crate::hooks::consumer::SchemaRule;
+use super::{Definition, FoundPrograms, PathCheck, SchemaOptions, Version};
 use crate::hooks::{AnnotationPattern, Combine, Hook, OciStage, Pattern, Stage, When};
 
 /// Reads a hook file, unless there is anything about it that the other decoder must look at.
@@ -21,9 +20,6 @@ pub(super) fn decode(
     options: SchemaOptions<'_>,
     found: &FoundPrograms,
 ) -> Option<Definition> {
-    if options.schema == SchemaRule::Strict {
-        return None;
-    }
     // At once, as to check each string by itself takes longer.
     let text = str::from_utf8(text).ok()?;
     let mut deserializer = serde_json::Deserializer::from_str(text);
@@ -35,7 +31,7 @@ pub(super) fn decode(
         return None;
     }
     if options.path_check == PathCheck::Exists {
-        validate::check_path(&path, found).ok()?;
+        found.check(&path).ok()?;
     }
     annotations.sort_unstable_by(|a, b| a.key.as_str().cmp(b.key.as_str()));
     if annotations.windows(2).any(|pair| pair[0].key == pair[1].key) {
@@ -209,11 +205,7 @@ mod tests {
     /// Returns what both decoders make of a text.
     fn both(text: &str) -> (Option<serde_json::Value>, Option<serde_json::Value>) {
         let stages = ["precreate".to_owned(), "prestart".to_owned()];
-        let options = SchemaOptions {
-            extension_stages: &stages,
-            path_check: PathCheck::Skip,
-            schema: SchemaRule::default(),
-        };
+        let options = SchemaOptions { extension_stages: &stages, path_check: PathCheck::Skip };
         let json = |definition: Definition| serde_json::to_value(definition).unwrap();
         let exact = Document::parse(text.as_bytes()).ok();
         let exact = exact.and_then(|text| Definition::from_document(&text, options).ok());

@@ -8,10 +8,10 @@
 mod cancel_request;
 mod descriptors;
 #[rustfmt::skip]
-#[expect(missing_docs, unused_qualifications, reason = "generated")]
+#[expect(clippy::allow_attributes, missing_docs, unused_qualifications, reason = "generated")]
 pub mod document;
 #[rustfmt::skip]
-#[expect(missing_docs, unused_qualifications, reason = "generated")]
+#[expect(clippy::allow_attributes, missing_docs, unused_qualifications, reason = "generated")]
 mod gitlab;
 pub mod proto;
 mod run_request;

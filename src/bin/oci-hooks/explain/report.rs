@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
+use oci_hooks::hooks::lint::{self, Finding, LintOptions, Severity};
 use oci_hooks::hooks::{
     Command, Consumer, Entry, EntryState, HookError, Loaded, OciStage, Problem, Stage, Target,
 };
+use oci_hooks::json::Location;
+use oci_hooks::sys::fs::read_bounded;
 use serde::Serialize;
 
-use super::cdi::{self, CdiRequest};
-use super::findings::{self, FindingJson};
 use crate::directories::{Directories, SourceJson, Unread};
 use crate::error::Diagnostic;
 
@@ -125,7 +126,7 @@ impl Report {
             directories: directories.collect(),
             source: None,
             unread: Vec::new(),
-            cdi: cdi::requests(&target.annotations),
+            cdi: device_requests(&target.annotations),
             fatal: loaded.problems.iter().find(|problem| problem.fatal).map(Diagnostic::of_problem),
         }
     }
@@ -135,7 +136,7 @@ impl Report {
         for file in self.directories.iter_mut().flat_map(|dir| &mut dir.files) {
             if !matches!(file.state, FileState::Ignored | FileState::Masked) {
                 let known = file.problem.as_ref().and_then(|problem| problem.location.as_ref());
-                file.findings = findings::of_file(Path::new(&file.path), consumer, known);
+                file.findings = findings_of(Path::new(&file.path), consumer, known);
             }
         }
     }
@@ -173,11 +174,11 @@ fn active_files<'l>(
     consumer: &Consumer,
 ) -> HashMap<&'l Path, FileReport> {
     let mut order = 0;
-    let verdicts = loaded.hooks.evaluate(target, consumer.matching);
+    let verdicts = loaded.hooks.evaluate(target);
     let files = verdicts.map(|verdict| {
         let file = verdict.file;
         let when = &file.definition.when;
-        let conditions = when.conditions(target, consumer.matching).filter_map(Result::ok);
+        let conditions = when.conditions(target).filter_map(Result::ok);
         let (state, reason) = match verdict.outcome {
             Ok(outcome) if outcome.matched => (FileState::Injected, outcome.reason.to_string()),
             Ok(outcome) => (FileState::NotMatched, outcome.reason.to_string()),
@@ -244,4 +245,80 @@ fn injected_at(stage: &Stage, consumer: &Consumer) -> String {
         Stage::Oci(OciStage::Prestart) => consumer.prestart.name().to_owned(),
         stage => stage.name().to_owned(),
     }
+}
+
+/// A finding about the text of a file.
+#[derive(Serialize)]
+pub(super) struct FindingJson {
+    pub(super) code: &'static str,
+    rule: &'static str,
+    severity: &'static str,
+    line: Option<usize>,
+    column: Option<usize>,
+    pub(super) message: String,
+    pub(super) help: Option<String>,
+}
+
+impl FindingJson {
+    fn new(finding: &Finding) -> Self {
+        let location = finding.location.as_ref();
+        FindingJson {
+            code: finding.rule.code,
+            rule: finding.rule.name,
+            severity: finding.severity.name(),
+            line: location.map(|at| at.line),
+            column: location.map(|at| at.column),
+            message: finding.message.clone(),
+            help: finding.help.clone(),
+        }
+    }
+
+    /// Returns where it is, as ` at 3:5`.
+    pub(super) fn at(&self) -> String {
+        match (self.line, self.column) {
+            (Some(line), Some(column)) => format!(" at {line}:{column}"),
+            _ => String::new(),
+        }
+    }
+}
+
+/// No longer file is written by hand; what is wrong with one that is, `lint` says.
+const MAX_BYTES: u64 = 64 << 10;
+
+/// Returns the errors and warnings about the text of a file, but not what is known of it already.
+fn findings_of(path: &Path, consumer: &Consumer, known: Option<&Location>) -> Vec<FindingJson> {
+    let Ok(text) = read_bounded(path, MAX_BYTES) else { return Vec::new() };
+    let mut options = LintOptions::for_consumer(consumer);
+    options.others.clear();
+    let findings = lint::lint_text(path, &text, &options);
+    let is_new = |finding: &&Finding| {
+        let location = finding.location.as_ref();
+        let is_known = known.is_some_and(|known| {
+            location.is_some_and(|at| (at.line, at.column) == (known.line, known.column))
+        });
+        finding.severity > Severity::Note && !is_known
+    };
+    findings.iter().filter(is_new).map(FindingJson::new).collect()
+}
+
+/// What annotations for CDI begin with; the rest of the key is up to whoever writes it.
+const PREFIX: &str = "cdi.k8s.io/";
+
+/// An annotation that names devices, which CRI-O and containerd add to the container, with CDI's own
+/// hooks.
+#[derive(Serialize)]
+pub(super) struct CdiRequest {
+    pub(super) annotation: String,
+    /// Fully qualified names, as `nvidia.com/gpu=all`.
+    pub(super) devices: Vec<String>,
+}
+
+/// Finds the annotations that ask for devices.
+fn device_requests(annotations: &BTreeMap<String, String>) -> Vec<CdiRequest> {
+    let requests = annotations.iter().filter(|(key, _)| key.starts_with(PREFIX));
+    let requests = requests.map(|(key, value)| CdiRequest {
+        annotation: key.clone(),
+        devices: value.split(',').map(|device| device.trim().to_owned()).collect(),
+    });
+    requests.collect()
 }

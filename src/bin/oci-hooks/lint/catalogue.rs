@@ -68,11 +68,7 @@ fn example(
     example: Example,
     context: &mut Context,
 ) -> Result<(), Error> {
-    let reader = match example {
-        Example::HookFor(reader, _) => format!(" for {reader}"),
-        _ => String::new(),
-    };
-    let title = context.paint.paint(style, format_args!("{title}{reader}:"));
+    let title = context.paint.paint(style, format_args!("{title}:"));
     context.line(format!("\n{title}"))?;
     if example.text().is_empty() {
         return context.line("  (an empty file)");

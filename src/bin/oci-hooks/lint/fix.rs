@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use oci_hooks::hooks::lint::{self, Fixed, LintOptions};
 use oci_hooks::sys::fs::{Expected, FileAt, ReplaceError, ReplaceOptions, Symlinks};
 
-use super::{Inputs, STDIN, tree};
+use super::{Inputs, STDIN, hook_files};
 use crate::Exit;
 use crate::context::Context;
 use crate::diff;
@@ -92,7 +92,7 @@ fn files(inputs: &Inputs, options: &LintOptions) -> Result<Vec<PathBuf>, Error> 
     let mut files = Vec::new();
     let dirs = if inputs.with_dirs { options.dirs.as_slice() } else { &[] };
     for dir in dirs.iter().filter(|dir| dir.is_dir()) {
-        files.extend(tree::hook_files(dir)?);
+        files.extend(hook_files(dir)?);
     }
     files.extend(inputs.files.iter().cloned());
     Ok(files)

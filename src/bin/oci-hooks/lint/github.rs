@@ -4,7 +4,7 @@
 
 use oci_hooks::hooks::lint::{Report, Severity};
 
-use super::span::Region;
+use super::sarif::Region;
 use crate::context::Context;
 use crate::error::Error;
 

@@ -4,7 +4,7 @@ use oci_hooks::hooks::lint::{Finding, LintedFile, Report};
 use oci_hooks::json::Location;
 use serde::Serialize;
 
-use super::span::Region;
+use super::sarif::Region;
 use crate::context::Context;
 use crate::error::Error;
 

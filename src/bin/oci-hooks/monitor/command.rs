@@ -13,7 +13,7 @@ use std::time::Duration;
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::process::{End, Finished, Limit, Program, RunError};
 
-use super::notify;
+use super::service::NOTIFY_SOCKET;
 use crate::context::Context;
 use crate::error::Diagnostic;
 
@@ -153,7 +153,7 @@ impl Runner {
 fn execute(command: &OsStr, timeout: Duration, batch: &Batch) -> Result<Finished, RunError> {
     let environment: Vec<_> = env::vars_os()
         // It is ours to talk to the service manager.
-        .filter(|(name, _)| name != notify::VARIABLE)
+        .filter(|(name, _)| name != NOTIFY_SOCKET)
         .collect();
     let kinds = batch.kinds.iter().copied().collect::<Vec<_>>().join(" ");
     let changes = batch.changes.to_string();

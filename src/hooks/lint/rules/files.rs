@@ -11,8 +11,8 @@ pub static WRITABLE_BY_OTHERS: Rule = Rule {
     summary: "a hook file, its program or a directory above is writable by other users",
     explanation: "\
 Hooks run with the rights of the container engine, mostly root. Whoever may write to the hook file, the
-program, or any directory on the way to them decides what runs. podman and CRI-O do not look; Sarus and
-`oci-hooks-runtime` reject such hooks. Access control lists count: with one, the group's bits are its mask, and a
+program, or any directory on the way to them decides what runs. podman and CRI-O do not look;
+`oci-hooks-runtime` rejects such hooks. Access control lists count: with one, the group's bits are its mask, and a
 file of root with mode 0775 may be anybody's; a default list gives away what is made in a directory. So does the
 interpreter of a script, and what `env` finds in the `PATH` of `hook.env` for `#!/usr/bin/env X`. A directory with
 the sticky bit such as /tmp is good enough on the way, not as the directory of the hook files.",

@@ -1,4 +1,4 @@
-//! OH301–OH314: stages, and the program that runs.
+//! OH301–OH314, OH501: stages and programs.
 
 use super::refused::GOOD;
 use super::{Example, FixPolicy, Rule};
@@ -12,7 +12,7 @@ pub static PRESTART_DEPRECATED: Rule = Rule {
     summary: "the deprecated stage prestart",
     explanation: "\
 The runtime specification replaced prestart by createRuntime, createContainer and startContainer. podman 5,
-CRI-O and containerd's hook-injector inject prestart hooks at createRuntime; podman 4 and Sarus at prestart,
+CRI-O and containerd's hook-injector inject prestart hooks at createRuntime; podman 4 at prestart,
 which runtimes run at nearly the same moment.",
     bad: Example::Hook(
         r#"{
@@ -343,4 +343,27 @@ oci-hooks disable oci-nvidia-hook
 podman run --device nvidia.com/gpu=all IMAGE",
     ),
     fix: FixPolicy::Manual("containers must be started with --device, or an annotation"),
+};
+
+pub static STAGE_NOT_PORTABLE: Rule = Rule {
+    code: "OH501",
+    name: "stage-not-portable",
+    severity: Note,
+    rejects: false,
+    summary: "a stage that other consumers of the directory reject",
+    explanation: "\
+Only podman knows precreate, and only when it runs containers. buildah and `podman build` read the same
+directories and refuse to build while such a file is there; CRI-O and containerd's hook-injector refuse to
+start. Put the file into a directory of its own, named by --hooks-dir or in containers.conf, on hosts that
+also build.",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"always": true},
+  "stages": ["precreate"]
+}"#,
+    ),
+    good: GOOD,
+    fix: FixPolicy::Manual("no other stage can do what precreate does"),
 };

@@ -389,27 +389,6 @@ ls: cannot access '/usr/bin/gpu-hook/run': Not a directory"#,
     fix: FixPolicy::Manual("which program is meant is not known"),
 };
 
-pub static REFUSED_BY_SCHEMA: Rule = Rule {
-    code: "OH019",
-    name: "refused-by-schema",
-    severity: Error,
-    rejects: true,
-    summary: "the consumer's schema is stricter than podman's",
-    explanation: "\
-Sarus checks hook files by a JSON schema: version 1.0.0 only, no keys besides the known ones, at least one
-condition in \"when\", an absolute path and a timeout of at least one second. podman accepts all of these.",
-    bad: Example::HookFor(
-        "sarus",
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook"},
-  "stages": ["createRuntime"]
-}"#,
-    ),
-    good: GOOD,
-    fix: FixPolicy::Manual("what is missing is not known"),
-};
-
 pub static RUNTIME_HOOKS: Rule = Rule {
     code: "OH020",
     name: "runtime-hooks",

@@ -43,8 +43,8 @@ pub static KEY_CASE: Rule = Rule {
     rejects: false,
     summary: "a key in upper or mixed case that Go accepts all the same",
     explanation: "\
-Go compares keys without regard to case, so \"Stages\" works for podman and CRI-O. Sarus and editors that
-check the schema reject it, and next to \"stages\" it silently replaces what that says.",
+Go compares keys without regard to case, so \"Stages\" works for podman and CRI-O. Editors that check the
+schema reject it, and next to \"stages\" it silently replaces what that says.",
     bad: Example::Hook(
         r#"{
   "version": "1.0.0",
@@ -95,7 +95,7 @@ pub static OLD_SCHEMA: Rule = Rule {
     explanation: "\
 Version 0.1.0 still works with podman and CRI-O but was replaced in 2018. In it one condition is enough
 where 1.0.0 asks for all, annotation patterns are joined and match values of any key, and neither
-environment nor timeout can be set. Sarus rejects it. `oci-hooks migrate` writes the same in 1.0.0.",
+environment nor timeout can be set. `oci-hooks migrate` writes the same in 1.0.0.",
     bad: Example::Hook(r#"{"hook": "/usr/bin/gpu-hook", "cmds": ["/bash$"], "stages": ["prestart"]}"#),
     good: Example::Hook(
         r#"{

@@ -4,14 +4,10 @@
 
 mod ast;
 mod build;
-mod class;
 mod escape;
-mod group;
+mod measure;
 mod parser;
 pub(super) mod property;
-mod repetition;
-mod unmatchable;
-mod wide;
 
 pub(super) use ast::{Assertion, Class, ClassItem, Kind, NodeId};
 pub use ast::{Ast, Construct, ConstructKind};

@@ -4,8 +4,7 @@
 
 use std::ops::Range;
 
-use super::ast::{Assertion, Ast, Construct, ConstructKind, Kind, NodeId};
-use super::repetition::Repetition;
+use super::ast::{Assertion, Ast, Construct, ConstructKind, Edges, Kind, Node, NodeId};
 use crate::hooks::pattern::error::{PatternError, PatternErrorKind};
 
 /// Parses a pattern.
@@ -28,23 +27,23 @@ pub(super) struct Parser<'p> {
     /// Of each open group: its finished alternatives, then the parts of the one being read.
     pub(super) stack: Vec<NodeId>,
     /// The open groups around the innermost.
-    pub(super) outer: Vec<Group>,
+    outer: Vec<Group>,
     pub(super) group: Group,
 }
 
 #[derive(Clone, Copy)]
 pub(super) struct Flags {
     pub(super) ignore_case: bool,
-    pub(super) multi_line: bool,
-    pub(super) dot_newline: bool,
+    multi_line: bool,
+    dot_newline: bool,
 }
 
 pub(super) struct Group {
     /// Where it opens in the pattern.
-    pub(super) open: usize,
-    pub(super) capture: bool,
+    open: usize,
+    capture: bool,
     /// The flags outside of it.
-    pub(super) flags: Flags,
+    flags: Flags,
     /// Where its finished alternatives begin on the stack.
     pub(super) alternatives: usize,
     /// Where the parts of the alternative being read begin on the stack.
@@ -52,7 +51,7 @@ pub(super) struct Group {
 }
 
 impl<'p> Parser<'p> {
-    pub(super) fn new(source: &'p str) -> Result<Self, PatternError> {
+    fn new(source: &'p str) -> Result<Self, PatternError> {
         if u32::try_from(source.len()).is_err() {
             return Err(PatternError::new(PatternErrorKind::TooLarge, source, 0..source.len()));
         }
@@ -77,7 +76,7 @@ impl<'p> Parser<'p> {
         })
     }
 
-    pub(super) fn parse(mut self) -> Result<Ast, PatternError> {
+    fn parse(mut self) -> Result<Ast, PatternError> {
         // Where the repetition operator begins that was read last, if nothing followed it yet.
         let mut last_repeat = None;
         while let Some(byte) = self.peek() {
@@ -196,4 +195,215 @@ impl<'p> Parser<'p> {
 /// Returns whether a character means something else than itself outside of brackets.
 pub(in super::super) fn is_operator(c: char) -> bool {
     matches!(c, '(' | ')' | '|' | '^' | '$' | '.' | '[' | '*' | '+' | '?' | '{' | '\\')
+}
+
+impl Parser<'_> {
+    fn open_group(&mut self) -> Result<(), PatternError> {
+        let open = self.at;
+        let flags = self.flags;
+        let rest = self.rest();
+        if !rest.starts_with("(?") {
+            self.at += 1;
+            self.enter(open, true, flags);
+        } else if rest.starts_with("(?<") && rest.len() > 3 {
+            self.group_name(3)?;
+            self.enter(open, true, flags);
+        } else if rest.starts_with("(?P<") && rest.len() > 4 {
+            self.group_name(4)?;
+            self.enter(open, true, flags);
+        } else {
+            self.at += 2;
+            let (inner, group) = self.read_flags(open)?;
+            if group {
+                self.enter(open, false, flags);
+            }
+            self.flags = inner;
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, open: usize, capture: bool, flags: Flags) {
+        let base = self.stack.len();
+        let group = Group { open, capture, flags, alternatives: base, parts: base };
+        self.outer.push(std::mem::replace(&mut self.group, group));
+    }
+
+    fn group_name(&mut self, prefix: usize) -> Result<(), PatternError> {
+        let open = self.at;
+        let rest = self.rest();
+        let Some(end) = rest.find('>') else {
+            self.at = self.source.len();
+            return Err(self.error_since(PatternErrorKind::NamedCapture, open));
+        };
+        self.at += end + 1;
+        let name = &rest[prefix..end];
+        if name.is_empty() || !name.bytes().all(|b| b == b'_' || b.is_ascii_alphanumeric()) {
+            return Err(self.error_since(PatternErrorKind::NamedCapture, open));
+        }
+        self.note(ConstructKind::NamedGroup, open);
+        Ok(())
+    }
+
+    /// Reads the flags after `(?`, and returns whether they are a group's.
+    fn read_flags(&mut self, open: usize) -> Result<(Flags, bool), PatternError> {
+        let mut flags = self.flags;
+        let mut value = true;
+        let mut any = false;
+        while let Some(c) = self.next_char() {
+            match c {
+                'i' => flags.ignore_case = value,
+                'm' => flags.multi_line = value,
+                's' => flags.dot_newline = value,
+                // Swaps greedy and lazy, which finds another match but never none.
+                'U' => {}
+                '-' if value => {
+                    value = false;
+                    any = false;
+                    continue;
+                }
+                ':' | ')' if value || any => {
+                    let plain = self.at - open == "(?:".len();
+                    if !plain {
+                        self.note(ConstructKind::Flags, open);
+                    } else if c == ':' {
+                        self.note(ConstructKind::PlainGroup, open);
+                    }
+                    return Ok((flags, c == ':'));
+                }
+                _ => break,
+            }
+            any = true;
+        }
+        Err(self.error_since(PatternErrorKind::PerlSyntax, open))
+    }
+
+    fn close_group(&mut self) -> Result<(), PatternError> {
+        self.end_alternative()?;
+        let inner = self.alternation()?;
+        let Some(outer) = self.outer.pop() else {
+            return Err(self.error(PatternErrorKind::UnexpectedParenthesis, self.at..self.at + 1));
+        };
+        self.at += 1;
+        let group = std::mem::replace(&mut self.group, outer);
+        self.flags = group.flags;
+        let node = self.ast.nodes[inner.index()];
+        if !group.capture {
+            self.join_literals();
+            self.stack.push(inner);
+            return Ok(());
+        }
+        self.push(Node {
+            kind: Kind::Capture(inner),
+            start: Self::position(group.open),
+            end: Self::position(self.at),
+            size: node.size.saturating_add(2),
+            height: node.height + 1,
+            ..node
+        })
+    }
+}
+
+/// Greatest repeat count, and greatest product of nested ones.
+const MAX_REPEAT: u32 = 1000;
+
+#[derive(Clone, Copy)]
+enum Repetition {
+    Operator(u16, Option<u16>),
+    Counted(u16, Option<u16>),
+}
+
+impl Repetition {
+    fn bounds(self) -> (u16, Option<u16>) {
+        match self {
+            Self::Operator(min, max) | Self::Counted(min, max) => (min, max),
+        }
+    }
+}
+
+impl Parser<'_> {
+    fn repeat(
+        &mut self,
+        start: usize,
+        repetition: Repetition,
+        last_repeat: Option<usize>,
+    ) -> Result<(), PatternError> {
+        if self.peek() == Some(b'?') {
+            self.at += 1;
+            self.note(ConstructKind::LazyRepetition, start);
+        }
+        if let Some(last) = last_repeat {
+            return Err(self.error_since(PatternErrorKind::NestedRepetition, last));
+        }
+        if self.stack.len() == self.group.parts {
+            return Err(self.error_since(PatternErrorKind::MissingRepeatArgument, start));
+        }
+        let operand = self.stack.pop().expect("the group has a part");
+        let inner = self.ast.nodes[operand.index()];
+        let (min, max) = repetition.bounds();
+        let (low, size) = (u32::from(min), inner.size);
+        let (size, copies) = match (repetition, max.map(u32::from)) {
+            // `*` may take two instructions around its operand, `+` and `?` one.
+            (Repetition::Operator(..), limit) => {
+                (size + 1 + u32::from(min == 0 && limit.is_none()), inner.copies.into())
+            }
+            (_, None) if min == 0 => (size + 2, inner.copies.into()),
+            (_, None) => (1 + low * size, low * u32::from(inner.copies)),
+            (_, Some(0)) => (1, 1),
+            (_, Some(high)) => (high * size + (high - low), high * u32::from(inner.copies)),
+        };
+        let edges = Edges {
+            text_start: inner.edges.text_start && min > 0,
+            text_end: inner.edges.text_end && min > 0,
+            zero_width: inner.edges.zero_width || max == Some(0),
+        };
+        let node = Node {
+            kind: Kind::Repeat { operand, min, max },
+            start: inner.start,
+            end: Self::position(self.at),
+            size,
+            height: inner.height + 1,
+            copies: u16::try_from(copies.min(MAX_REPEAT + 1)).unwrap_or(u16::MAX),
+            edges,
+        };
+        let id = self.add(node)?;
+        self.stack.push(id);
+        if copies > MAX_REPEAT {
+            return Err(self.error_since(PatternErrorKind::RepeatCount, start));
+        }
+        Ok(())
+    }
+
+    /// Reads `{2}`, `{2,}` or `{2,5}`; anything else leaves the brace to stand for itself.
+    fn counts(&mut self) -> Result<Option<(u16, Option<u16>)>, PatternError> {
+        let start = self.at;
+        let Some((min, max, length)) = counts(self.rest()) else { return Ok(None) };
+        self.at += length;
+        if min > MAX_REPEAT || max.is_some_and(|max| max > MAX_REPEAT || max < min) {
+            return Err(self.error_since(PatternErrorKind::RepeatCount, start));
+        }
+        let small = |count| u16::try_from(count).expect("at most 1000");
+        Ok(Some((small(min), max.map(small))))
+    }
+}
+
+/// Reads a counted repetition: its counts and length.
+fn counts(text: &str) -> Option<(u32, Option<u32>, usize)> {
+    let length = text.bytes().skip(1).take_while(|b| matches!(b, b'0'..=b'9' | b',')).count();
+    let inner = &text[1..=length];
+    if text.as_bytes().get(1 + length) != Some(&b'}') {
+        return None;
+    }
+    let (min, max) = match inner.split_once(',') {
+        None => (count(inner)?, Some(count(inner)?)),
+        Some((min, "")) => (count(min)?, None),
+        Some((min, max)) => (count(min)?, Some(count(max)?)),
+    };
+    Some((min, max, length + 2))
+}
+
+fn count(digits: &str) -> Option<u32> {
+    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    let leading_zero = digits.len() > 1 && digits.starts_with('0');
+    // Too long a number is too great a count.
+    (plain && !leading_zero).then(|| digits.parse().unwrap_or(u32::MAX))
 }

@@ -1,0 +1,342 @@
+//! Reading a hook file: the text, the fields of either version, and the checks on their values, in the order of the
+//! reference: the first to fail is reported.
+
+use super::decode::{Decoder, Text, TextList, TextMap};
+use super::{Definition, FoundPrograms, PathCheck, SchemaOptions, Version, usual};
+use crate::hooks::{
+    AnnotationPattern, Combine, Fault, Hook, HookError, Pattern, PatternPlace, Stage, When,
+};
+use crate::json::{Document, Location, Value};
+
+impl Definition {
+    /// Reads the text of a hook file.
+    ///
+    /// ```
+    /// use oci_hooks::hooks::{Definition, PathCheck, SchemaOptions};
+    ///
+    /// let text = br#"{"version": "1.0.0", "hook": {"path": "/bin/true"},
+    ///                 "when": {"commands": ["/bash$"]}, "stages": ["poststop"]}"#;
+    /// let options = SchemaOptions::default().with_path_check(PathCheck::Skip);
+    /// let definition = Definition::parse(text, options).unwrap();
+    /// assert_eq!(definition.hook.path, "/bin/true");
+    /// ```
+    pub fn parse(text: &[u8], options: SchemaOptions<'_>) -> Result<Self, Fault> {
+        Self::parse_one_of_many(text, options, &FoundPrograms::default())
+    }
+
+    /// Reads one of many hook files, whose programs are looked up once each.
+    pub(in crate::hooks) fn parse_one_of_many(
+        text: &[u8],
+        options: SchemaOptions<'_>,
+        found: &FoundPrograms,
+    ) -> Result<Self, Fault> {
+        if let Some(definition) = usual::decode(text, options, found) {
+            return Ok(definition);
+        }
+        let document = Document::parse(text).map_err(|error| Fault {
+            location: Some(Location::of_span(text, error.offset..error.offset + 1)),
+            error: HookError::Syntax(error),
+        })?;
+        Self::from_parsed(&document, options, found)
+    }
+
+    /// Reads a hook file that is parsed already.
+    pub fn from_document(
+        document: &Document<'_>,
+        options: SchemaOptions<'_>,
+    ) -> Result<Self, Fault> {
+        Self::from_parsed(document, options, &FoundPrograms::default())
+    }
+
+    fn from_parsed(
+        document: &Document<'_>,
+        options: SchemaOptions<'_>,
+        found: &FoundPrograms,
+    ) -> Result<Self, Fault> {
+        let root = document.root();
+        let raw = match version(root)? {
+            Version::V1_0_0 => decode_1_0_0(root)?,
+            Version::V0_1_0 => decode_0_1_0(root)?,
+        };
+        validate(raw, root, options, found)
+    }
+}
+
+/// Finds the version, which decides how the rest is read.
+fn version(root: Value<'_>) -> Result<Version, Fault> {
+    let mut decoder = Decoder::default();
+    let mut version = Text::default();
+    decoder.object(root, &["version"], |decoder, _, value| decoder.string(value, &mut version));
+    let version = decoder.finish(version)?;
+    match version.text.as_str() {
+        "1.0.0" => Ok(Version::V1_0_0),
+        "0.1.0" | "" => Ok(Version::V0_1_0),
+        _ => Err(Fault {
+            error: HookError::UnknownVersion { version: version.text },
+            location: version.at.map(Value::location),
+        }),
+    }
+}
+
+/// A definition before its values are checked; the form both schemas are read into.
+struct Raw<'d> {
+    version: Version,
+    path: Text<'d>,
+    args: Vec<Text<'d>>,
+    env: Vec<Text<'d>>,
+    timeout: Option<i64>,
+    combine: Combine,
+    always: Option<bool>,
+    has_bind_mounts: Option<bool>,
+    annotations: Vec<(Text<'d>, Text<'d>)>,
+    commands: Vec<Text<'d>>,
+    stages: Option<Vec<Text<'d>>>,
+}
+
+/// Reads the fields of a 1.0.0 file.
+fn decode_1_0_0(root: Value<'_>) -> Result<Raw<'_>, Fault> {
+    let mut decoder = Decoder::default();
+    let mut hook = HookFields::default();
+    let mut when = WhenFields::default();
+    let mut stages = TextList::default();
+    decoder.object(root, &["hook", "when", "stages"], |decoder, name, value| match name {
+        "hook" => hook.decode(decoder, value),
+        "when" => when.decode(decoder, value),
+        _ => decoder.strings(value, &mut stages),
+    });
+    decoder.finish(Raw {
+        version: Version::V1_0_0,
+        path: hook.path,
+        args: hook.args.into_texts().unwrap_or_default(),
+        env: hook.env.into_texts().unwrap_or_default(),
+        timeout: hook.timeout,
+        combine: Combine::All,
+        always: when.always,
+        has_bind_mounts: when.has_bind_mounts,
+        annotations: when
+            .annotations
+            .into_iter()
+            .map(|(key, (at, value))| (Text { text: key, at: Some(at) }, value))
+            .collect(),
+        commands: when.commands.into_texts().unwrap_or_default(),
+        stages: stages.into_texts(),
+    })
+}
+
+#[derive(Default)]
+struct HookFields<'d> {
+    path: Text<'d>,
+    args: TextList<'d>,
+    env: TextList<'d>,
+    timeout: Option<i64>,
+}
+
+impl<'d> HookFields<'d> {
+    fn decode(&mut self, decoder: &mut Decoder, value: Value<'d>) {
+        decoder.object(
+            value,
+            &["path", "args", "env", "timeout"],
+            |decoder, name, value| match name {
+                "path" => decoder.string(value, &mut self.path),
+                "args" => decoder.strings(value, &mut self.args),
+                "env" => decoder.strings(value, &mut self.env),
+                _ => decoder.optional_integer(value, &mut self.timeout),
+            },
+        );
+    }
+}
+
+#[derive(Default)]
+struct WhenFields<'d> {
+    always: Option<bool>,
+    annotations: TextMap<'d>,
+    commands: TextList<'d>,
+    has_bind_mounts: Option<bool>,
+}
+
+impl<'d> WhenFields<'d> {
+    fn decode(&mut self, decoder: &mut Decoder, value: Value<'d>) {
+        let names = &["always", "annotations", "commands", "hasBindMounts"];
+        decoder.object(value, names, |decoder, name, value| match name {
+            "always" => decoder.optional_bool(value, &mut self.always),
+            "annotations" => decoder.string_map(value, &mut self.annotations),
+            "commands" => decoder.strings(value, &mut self.commands),
+            _ => decoder.optional_bool(value, &mut self.has_bind_mounts),
+        });
+    }
+}
+
+/// Reads the fields of a 0.1.0 file.
+fn decode_0_1_0(root: Value<'_>) -> Result<Raw<'_>, Fault> {
+    let mut decoder = Decoder::default();
+    let mut fields = OldFields::default();
+    decoder.object(root, &KEYS_0_1_0, |decoder, name, value| fields.decode(decoder, name, value));
+    let fields = decoder.finish(fields)?;
+
+    // The checks stand in the order of the reference: the first to fail is reported.
+    let fault = |error| Fault { error, location: Some(root.location()) };
+    let Some(path) = fields.hook else {
+        return Err(fault(HookError::MissingHook));
+    };
+    let stages = one_of("stage", fields.stage, "stages", fields.stages).map_err(fault)?;
+    if !stages.is_set() {
+        return Err(fault(HookError::MissingStages));
+    }
+    let commands = one_of("cmd", fields.cmd, "cmds", fields.cmds).map_err(fault)?;
+    let annotations = one_of("annotation", fields.annotation, "annotations", fields.annotations)
+        .map_err(fault)?;
+
+    let args = fields.arguments.into_texts().map(|mut arguments| {
+        arguments.insert(0, path.clone());
+        arguments
+    });
+    Ok(Raw {
+        version: Version::V0_1_0,
+        path,
+        args: args.unwrap_or_default(),
+        env: Vec::new(),
+        timeout: None,
+        combine: Combine::Any,
+        always: None,
+        has_bind_mounts: fields.has_bind_mounts,
+        annotations: annotations.into_texts().map(any_value).into_iter().collect(),
+        commands: commands.into_texts().unwrap_or_default(),
+        stages: stages.into_texts(),
+    })
+}
+
+/// The keys of 0.1.0, without the version.
+pub(in crate::hooks) const KEYS_0_1_0: [&str; 9] = [
+    "hook",
+    "arguments",
+    "stages",
+    "stage",
+    "cmds",
+    "cmd",
+    "annotations",
+    "annotation",
+    "hasbindmounts",
+];
+
+#[derive(Default)]
+struct OldFields<'d> {
+    hook: Option<Text<'d>>,
+    arguments: TextList<'d>,
+    stages: TextList<'d>,
+    stage: TextList<'d>,
+    cmds: TextList<'d>,
+    cmd: TextList<'d>,
+    annotations: TextList<'d>,
+    annotation: TextList<'d>,
+    has_bind_mounts: Option<bool>,
+}
+
+impl<'d> OldFields<'d> {
+    fn decode(&mut self, decoder: &mut Decoder, name: &str, value: Value<'d>) {
+        let list = match name {
+            "hook" => return decoder.optional_string(value, &mut self.hook),
+            "hasbindmounts" => return decoder.optional_bool(value, &mut self.has_bind_mounts),
+            "arguments" => &mut self.arguments,
+            "stages" => &mut self.stages,
+            "stage" => &mut self.stage,
+            "cmds" => &mut self.cmds,
+            "cmd" => &mut self.cmd,
+            "annotations" => &mut self.annotations,
+            _ => &mut self.annotation,
+        };
+        decoder.strings(value, list);
+    }
+}
+
+/// Returns the spelling that is set; an empty list counts as set.
+fn one_of<'d>(
+    short_name: &'static str,
+    short: TextList<'d>,
+    long_name: &'static str,
+    long: TextList<'d>,
+) -> Result<TextList<'d>, HookError> {
+    match (short.is_set(), long.is_set()) {
+        (true, true) => Err(HookError::BothSet(short_name, long_name)),
+        (true, false) => Ok(short),
+        (false, _) => Ok(long),
+    }
+}
+
+/// Joins the patterns for annotation values as the reference does: as text, before they are parsed.
+///
+/// So flags and quotes of one pattern reach into the next, and an empty list matches any annotation.
+fn any_value<'d>(values: Vec<Text<'d>>) -> (Text<'d>, Text<'d>) {
+    let at = values.first().and_then(|value| value.at);
+    let texts: Vec<_> = values.into_iter().map(|value| value.text).collect();
+    (Text { text: ".*".to_owned(), at }, Text { text: texts.join("|"), at })
+}
+
+/// Checks a decoded file and compiles its patterns.
+fn validate(
+    raw: Raw<'_>,
+    root: Value<'_>,
+    options: SchemaOptions<'_>,
+    found: &FoundPrograms,
+) -> Result<Definition, Fault> {
+    if raw.path.text.is_empty() {
+        return Err(fault(HookError::MissingPath, raw.path.at.or(Some(root))));
+    }
+    if options.path_check == PathCheck::Exists {
+        found.check(&raw.path.text).map_err(|error| fault(error, raw.path.at))?;
+    }
+    let annotations = raw
+        .annotations
+        .into_iter()
+        .map(|(key, value)| {
+            Ok(AnnotationPattern {
+                key: pattern(key, PatternPlace::AnnotationKey)?,
+                value: pattern(value, PatternPlace::AnnotationValue)?,
+            })
+        })
+        .collect::<Result<_, _>>()?;
+    let commands = raw
+        .commands
+        .into_iter()
+        .map(|command| pattern(command, PatternPlace::Command))
+        .collect::<Result<_, _>>()?;
+    let Some(stages) = raw.stages else {
+        return Err(fault(HookError::MissingStages, Some(root)));
+    };
+    let stages = stages
+        .into_iter()
+        .map(|stage| {
+            Stage::from_name(&stage.text, options.extension_stages)
+                .ok_or_else(|| fault(HookError::UnknownStage { stage: stage.text }, stage.at))
+        })
+        .collect::<Result<_, _>>()?;
+    Ok(Definition {
+        version: raw.version,
+        hook: Hook {
+            path: raw.path.text,
+            args: strings(raw.args),
+            // The reference drops an empty list on output, and so it means none.
+            env: Some(strings(raw.env)).filter(|env| !env.is_empty()),
+            timeout: raw.timeout,
+        },
+        when: When {
+            combine: raw.combine,
+            always: raw.always,
+            has_bind_mounts: raw.has_bind_mounts,
+            annotations,
+            commands,
+        },
+        stages,
+    })
+}
+
+fn pattern(text: Text<'_>, place: PatternPlace) -> Result<Pattern, Fault> {
+    Pattern::new(text.text).map_err(|source| fault(HookError::Pattern { place, source }, text.at))
+}
+
+fn strings(texts: Vec<Text<'_>>) -> Vec<String> {
+    texts.into_iter().map(|text| text.text).collect()
+}
+
+fn fault(error: HookError, at: Option<Value<'_>>) -> Fault {
+    Fault { error, location: at.map(Value::location) }
+}

@@ -12,11 +12,12 @@ use std::path::Path;
 use std::process::Command;
 
 const SOURCE: &str = "src/sys/init/program.rs";
-const FILES: [&str; 32] = [
+const FILES: [&str; 33] = [
     "attached",
     "backlog",
     "call",
     "clients",
+    "drain",
     "exchange",
     "files",
     "files/changes",

@@ -66,9 +66,6 @@ pub(crate) struct ServeArgs {
     /// Time limit of cleanup steps after a job is cancelled
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = crate::time::parse)]
     cleanup: Duration,
-    /// How long to wait for output of background processes after the last step
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = crate::time::parse)]
-    drain_output: Duration,
     /// Maximum run time of a job
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = crate::time::parse)]
     max_runtime: Duration,
@@ -239,7 +236,6 @@ fn settings(args: &ServeArgs, socket: &Path) -> Result<Settings, Error> {
     let mut settings = Settings::new(work_dir, variables, resolver::open()?);
     settings.grace = args.grace;
     settings.cleanup = args.cleanup;
-    settings.drain_output = args.drain_output;
     settings.max_runtime = args.max_runtime;
     settings.client_timeout = match args.client_timeout {
         ClientTimeout::Enforce => jobs::ClientTimeout::Enforce,

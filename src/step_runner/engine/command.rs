@@ -19,10 +19,9 @@ use super::cancel::{Cancel, Reason};
 use super::error::ExecError;
 use super::family::MARK;
 use super::groups::{self, Groups};
-use super::holders;
-use super::limits::{Ends, is_over};
+use super::limits::Ends;
 use super::phase::{PATIENCE, Phase, PhaseError};
-use super::pump::{Pipes, PumpEvent};
+use super::pump::{Pipes, PumpEvent, is_over};
 use crate::sys::orphans::Awaited;
 use crate::sys::processes::Process;
 use crate::sys::spawn::enter_cgroup;
@@ -32,14 +31,6 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long processes in the background have after `SIGTERM` if the grace is over by then.
 const LEAST_GRACE: Duration = Duration::from_secs(1);
-
-/// Pauses between looks at who may still write: longer ones for those that work.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const MAX_PAUSE: Duration = Duration::from_millis(160);
-
-/// How often all that hold a pipe must be found asleep: one look sees them one after the other, so that
-/// one may wake another behind its back.
-const SILENT_LOOKS: usize = 3;
 
 /// The processes of a job.
 pub(super) struct Processes<'a> {
@@ -65,9 +56,9 @@ impl<'a> Processes<'a> {
         cancel: &'a Cancel,
         grace: Duration,
         deadline: Option<Instant>,
-    ) -> Self {
-        Processes {
-            pipes: Pipes::new(),
+    ) -> io::Result<Self> {
+        Ok(Processes {
+            pipes: Pipes::new()?,
             groups,
             cancel,
             grace,
@@ -76,7 +67,7 @@ impl<'a> Processes<'a> {
             stopped: None,
             limits: Limits::default(),
             was_stopped: false,
-        }
+        })
     }
 
     /// Returns whether the job is cancelled. From then on, steps have the time `cleanup`.
@@ -251,11 +242,17 @@ impl<'a> Processes<'a> {
         self.was_stopped
     }
 
-    /// Hears out and stops the background processes that commands left, wherever they went.
-    pub(super) fn end(&mut self, drain_output: Duration, output: &mut dyn Output) {
+    /// Stops the background processes that commands left, wherever they went.
+    ///
+    /// Their output is read first, until it pauses: otherwise the last lines of a job would depend on luck, as
+    /// `tee` in `exec > >(tee log)` writes them after the shell has exited.
+    pub(super) fn end(&mut self, output: &mut dyn Output) {
+        let cancel = self.cancel;
         // What a stopped job has to say, it says when it gets SIGTERM.
-        if self.cancel.reason().is_none() {
-            self.hear_out(drain_output, output);
+        if cancel.reason().is_none() {
+            let events = [cancel.stop_event(), cancel.kill_event()];
+            // Where nothing can be read, nothing is waited for.
+            let _ = self.pipes.pump_rest(&events, self.deadline, output);
         }
         let mut left = self.groups.left();
         if !left.is_empty() {
@@ -266,7 +263,6 @@ impl<'a> Processes<'a> {
                 Some(stopped) => (stopped + self.grace).max(now + LEAST_GRACE.min(self.grace)),
                 None => now + self.grace,
             };
-            let cancel = self.cancel.clone();
             groups::wait(deadline, |time| {
                 left.retain(Process::is_running);
                 if left.is_empty() {
@@ -286,33 +282,6 @@ impl<'a> Processes<'a> {
         // Open pipes belong to processes that could not be ended: their output is no longer read.
         let _ = self.pipes.drain(output);
         output.flush();
-    }
-
-    /// Forwards what background processes still write: until they close their pipes, but no longer than
-    /// `limit`, and not while all that hold one sleep for longer than that.
-    ///
-    /// Otherwise the last lines of a job would depend on luck: what `exec > >(tee log)` reads is written
-    /// after the shell has exited. A job that leaves a silent server ends after a moment.
-    fn hear_out(&mut self, limit: Duration, output: &mut dyn Output) {
-        let end = Instant::now() + limit;
-        let end = self.deadline.map_or(end, |deadline| deadline.min(end));
-        let cancel = self.cancel;
-        let events = [cancel.stop_event(), cancel.kill_event()];
-        let (mut pause, mut silent_looks) = (FIRST_PAUSE, 0);
-        while silent_looks < SILENT_LOOKS {
-            let heard = self.pipes.heard_bytes();
-            let next = end.min(Instant::now() + pause);
-            match self.pipes.pump_to_end(&events, next, output) {
-                Ok(Some(PumpEvent::Timeout)) if Instant::now() < end => {}
-                // All is said, the time is over, the job is cancelled; or nothing more can be read.
-                Ok(_) | Err(_) => return,
-            }
-            let left = end.saturating_duration_since(Instant::now());
-            let is_silent =
-                self.pipes.heard_bytes() == heard && !holders::may_write(self.pipes.open(), left);
-            silent_looks = if is_silent { silent_looks + 1 } else { 0 };
-            pause = if is_silent { FIRST_PAUSE } else { (pause * 2).min(MAX_PAUSE) };
-        }
     }
 }
 
@@ -370,7 +339,7 @@ impl Drop for Started {
     }
 }
 
-fn follow(action: &'static str) -> impl FnOnce(io::Error) -> ExecError {
+pub(super) fn follow(action: &'static str) -> impl FnOnce(io::Error) -> ExecError {
     move |error| ExecError::Follow { action, error }
 }
 

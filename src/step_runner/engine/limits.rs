@@ -7,6 +7,7 @@ use super::super::builtin::{Cancellation, JobState, Limits};
 use super::super::log::Output;
 use super::cancel::Reason;
 use super::command::Processes;
+use super::pump::is_over;
 
 /// Limits to return to.
 pub(super) struct Outer {
@@ -70,8 +71,4 @@ impl<'a> Processes<'a> {
         // Without a pause, what comes next reports what is wrong.
         let _ = self.pipes.pump(&[stop.unwrap_or(kill_event), kill_event], end, output);
     }
-}
-
-pub(super) fn is_over(deadline: Option<Instant>) -> bool {
-    deadline.is_some_and(|deadline| deadline <= Instant::now())
 }

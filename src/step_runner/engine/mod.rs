@@ -4,7 +4,7 @@
 //! [`Output`](super::log::Output) unbuffered. Running a job blocks its thread.
 //!
 //! A step ends when its command exits: background processes continue, and their output is read, until the
-//! job ends; then they are heard out for a while, and killed.
+//! job ends; then their output is read until it pauses, and they are killed.
 
 mod cancel;
 mod command;
@@ -13,10 +13,8 @@ mod family;
 mod function;
 mod function_oci;
 mod groups;
-mod holders;
 mod job;
 mod limits;
-mod order;
 mod phase;
 mod pump;
 mod record;

@@ -96,9 +96,9 @@ impl<'a> Runner<'a> {
         (ended.result.unwrap_or_default(), ended.error)
     }
 
-    /// Hears out and stops background processes.
-    pub(super) fn end(&mut self, drain_output: Duration) {
-        self.processes.end(drain_output, self.output);
+    /// Stops background processes.
+    pub(super) fn end(&mut self) {
+        self.processes.end(self.output);
     }
 
     pub(super) fn print(&mut self, stream: Stream, text: &str) {

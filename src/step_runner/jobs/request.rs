@@ -39,8 +39,6 @@ pub struct Settings {
     pub grace: Duration,
     /// Time limit of cleanup steps after a cancellation.
     pub cleanup: Duration,
-    /// How long background processes are heard out when the last step of a job has ended.
-    pub drain_output: Duration,
     /// Maximum run time of a job.
     pub max_runtime: Duration,
     /// What becomes of the maximum run time that a client sends.
@@ -67,7 +65,6 @@ impl Settings {
             resolver,
             grace: Duration::from_secs(5),
             cleanup: Duration::from_secs(30),
-            drain_output: Duration::from_secs(5),
             max_runtime: Duration::from_secs(24 * 3600),
             client_timeout: ClientTimeout::Enforce,
             stale_after: Duration::from_secs(3600),
@@ -140,7 +137,6 @@ pub(super) fn prepare(
         grace: settings.grace,
         cleanup: settings.cleanup,
         timeout: Some(limit.duration),
-        drain_output: settings.drain_output,
     };
     job.check()?;
 

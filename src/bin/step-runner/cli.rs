@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 use oci_hooks::program::completions::CompletionsArgs;
 use oci_hooks::program::trace::LevelFilter;
 
-use crate::{bootstrap, ci, doctor, lint, proxy, run, schema, serve, submit};
+use crate::{ci, doctor, lint, proxy, run, schema, serve, submit};
 
 const HELP: &str = "\
 Examples:
@@ -47,7 +47,6 @@ pub(crate) enum Command {
     Serve(serve::ServeArgs),
     Proxy(proxy::ProxyArgs),
     Submit(Box<submit::SubmitArgs>),
-    Bootstrap(bootstrap::BootstrapArgs),
     Doctor(doctor::DoctorArgs),
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(CompletionsArgs),

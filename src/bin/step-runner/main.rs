@@ -1,6 +1,5 @@
 //! `step-runner`: runs CI jobs made of steps. See `step-runner --help`.
 
-mod bootstrap;
 mod bootstrap_file;
 mod ci;
 mod cli;
@@ -100,7 +99,6 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Proxy(args) => proxy::run(&args),
         Command::Submit(args) => submit::run(&args),
-        Command::Bootstrap(args) => bootstrap::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(_) => unreachable!("these have been printed"),
     };

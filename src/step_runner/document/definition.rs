@@ -7,11 +7,8 @@ use super::error::Problem;
 use super::foreign;
 use super::reader::Reader;
 use super::reference::segments;
-use super::types::{Action, Definition, Exec, Reference, Run, Step};
+use super::types::{Action, DEFINITION_KEYS, Definition, Exec, Reference, Run, Step};
 use crate::yaml::{Node, Value};
-
-/// Keys of the second document.
-pub(super) const KEYS: [&str; 5] = ["delegate", "env", "exec", "outputs", "run"];
 
 /// Keys of a step call.
 const STEP_KEYS: [&str; 11] = [
@@ -50,7 +47,7 @@ impl Reader {
             self.report_at(field.origin.position, format);
             return definition;
         }
-        if !self.mapping(root, &KEYS) {
+        if !self.mapping(root, &DEFINITION_KEYS) {
             return definition;
         }
         definition.env = self.key(root, "env", Self::env).unwrap_or_default();

@@ -1,5 +1,6 @@
 //! Words of other formats in step files: what to write instead.
 
+use super::types::DEFINITION_KEYS;
 use crate::yaml::{Field, Node, Value};
 
 /// Keys that people know from elsewhere, and what a step file has for them.
@@ -85,7 +86,7 @@ pub(super) fn format(root: &Node) -> Option<(ForeignFormat, &Field)> {
                 && matches!(field.node.value, Value::Text(_) | Value::List(_) | Value::Map(_))
         })
     };
-    let is_steps = |name: &str| name == "spec" || super::definition::KEYS.contains(&name);
+    let is_steps = |name: &str| name == "spec" || DEFINITION_KEYS.contains(&name);
     let mut strange = fields.iter().filter(|field| !is_steps(&field.name));
     let field = strange.find(|field| PIPELINE.contains(&&*field.name) || is_job(field))?;
     Some((ForeignFormat::GitLabCi, field))

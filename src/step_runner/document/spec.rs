@@ -4,7 +4,7 @@ use super::super::Type;
 use super::error::Problem;
 use super::foreign;
 use super::reader::Reader;
-use super::types::{Input, Output, Outputs, Spec};
+use super::types::{DEFINITION_KEYS, Input, Output, Outputs, Spec};
 use crate::yaml::{Node, Value, hint};
 
 /// Keys of an input or output.
@@ -22,7 +22,7 @@ impl Reader {
         }
         for field in root.fields() {
             let name = field.name.as_str();
-            if super::definition::KEYS.contains(&name) {
+            if DEFINITION_KEYS.contains(&name) {
                 let hint = "it belongs in the second document, after a line `---`";
                 self.unknown(field, hint.to_owned());
             } else if name != "spec" {

@@ -54,6 +54,9 @@ pub struct Output {
     pub description: Option<String>,
 }
 
+/// Keys of the second document, the definition.
+pub(super) const DEFINITION_KEYS: [&str; 5] = ["delegate", "env", "exec", "outputs", "run"];
+
 /// Environment and action of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Definition {

@@ -11,38 +11,16 @@ use super::super::log::{Follower, Log, LogReader};
 use super::super::redact::{Redactor, Shared};
 use super::super::resolve::Resolver;
 use super::super::wire::proto::{StepResult, step_result::Status};
-use super::event::{Event, Watcher};
+use super::event::{Event, Snapshot, Watcher};
 use super::message::{masked_message, stopped_message};
 use super::results::Results;
+use super::settings::TimeLimit;
 use super::state::JobDir;
-use super::time_limit::TimeLimit;
 
 /// Maximum time to wait for a killed job to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 const PANICKED: &str = "internal error: the thread of the job panicked";
-
-/// Status of a job at one moment.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Snapshot {
-    pub id: String,
-    /// Running, or how it ended.
-    pub status: Status,
-    /// Error message, which ends with the exit code if a command failed.
-    pub message: String,
-    /// Exit code of the command that failed.
-    pub exit_code: i32,
-    pub start: Option<SystemTime>,
-    pub end: Option<SystemTime>,
-}
-
-impl Snapshot {
-    /// Returns whether the job has ended.
-    pub fn is_finished(&self) -> bool {
-        self.end.is_some()
-    }
-}
 
 /// A job.
 #[derive(Debug)]

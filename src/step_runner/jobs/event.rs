@@ -1,11 +1,33 @@
-//! Events of jobs, for the log of the server.
+//! The status of jobs, and events, for the log of the server.
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::super::wire::proto::step_result::Status;
-use super::entry::Snapshot;
 use super::error::RunError;
+
+/// Status of a job at one moment.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Snapshot {
+    pub id: String,
+    /// Running, or how it ended.
+    pub status: Status,
+    /// Error message, which ends with the exit code if a command failed.
+    pub message: String,
+    /// Exit code of the command that failed.
+    pub exit_code: i32,
+    pub start: Option<SystemTime>,
+    pub end: Option<SystemTime>,
+}
+
+impl Snapshot {
+    /// Returns whether the job has ended.
+    pub fn is_finished(&self) -> bool {
+        self.end.is_some()
+    }
+}
 
 /// An event in the life of a job.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use super::super::engine::{JobOutcome, Reason};
 use super::super::redact::Redactor;
 use super::super::wire::proto::step_result::Status;
-use super::time_limit::TimeLimit;
+use super::settings::TimeLimit;
 
 /// Length limit of a message: one gRPC response contains the messages of all jobs.
 const MAX_BYTES: usize = 4 << 10;

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
-use super::credential::Credential;
 use super::error::GitError;
+use super::options::Credential;
 
 /// How many characters of a URL are part of the name of its cache directory.
 const MAX_READABLE: usize = 80;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ureq::tls::RootCerts;
 use ureq::{Agent, Proxy};
 
-use super::super::fetch::Git;
+use super::super::options::Git;
 use super::failure::Failure;
 use crate::http::{
     AgentOptions, MAX_CERTIFICATES_BYTES, Origin, certificates, config, host_roots, is_direct,

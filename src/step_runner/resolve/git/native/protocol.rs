@@ -11,7 +11,7 @@ use gix_packetline::PacketLineRef;
 use gix_packetline::blocking_io::StreamingPeekableIter;
 use gix_packetline::blocking_io::encode::{delim_to_write, flush_to_write, text_to_write};
 
-use super::super::fetch::Git;
+use super::super::options::Git;
 use super::super::repository::Repository;
 use super::exchange::Body;
 use super::failure::{Failure, malformed, shown};

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use ureq::Agent;
 use ureq::http::{HeaderValue, Request, Uri};
 
-use super::super::fetch::Git;
+use super::super::options::Git;
 use super::super::repository::Repository;
 use super::connections;
 use super::exchange::{Answer, Body, send};

@@ -1,9 +1,62 @@
-//! How long a job may run.
+//! Settings of all jobs, and the time limit of one.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use super::request::Settings;
+use super::super::log::LogFormat;
+use super::super::resolve::Resolver;
+
+/// Settings of all jobs of a server.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Settings {
+    /// Default working directory of jobs, and base of relative ones.
+    pub work_dir: PathBuf,
+    /// Environment of the server, which jobs inherit.
+    pub env: BTreeMap<String, String>,
+    pub resolver: Resolver,
+    /// Time between `SIGTERM` and `SIGKILL` when a command is stopped.
+    pub grace: Duration,
+    /// Time limit of cleanup steps after a cancellation.
+    pub cleanup: Duration,
+    /// Maximum run time of a job.
+    pub max_runtime: Duration,
+    /// What becomes of the maximum run time that a client sends.
+    pub client_timeout: ClientTimeout,
+    /// How long to keep finished jobs that were never closed.
+    pub stale_after: Duration,
+    /// Maximum number of jobs, including finished but unclosed ones.
+    pub max_jobs: usize,
+    /// The form of logs, unless a job says it: the variable `CI_STEPS_LOG_FORMAT`, `stamped` or `plain`. If
+    /// this does not say it either, the server's own environment may.
+    pub log_format: Option<LogFormat>,
+    /// Size limit of the log of a job.
+    pub max_log_bytes: u64,
+    /// Whether results of steps have secrets, and the environment of the server, in clear.
+    pub show_secrets: bool,
+}
+
+impl Settings {
+    /// Returns settings with the defaults of `step-runner serve`.
+    pub fn new(work_dir: PathBuf, env: BTreeMap<String, String>, resolver: Resolver) -> Self {
+        Settings {
+            work_dir,
+            env,
+            resolver,
+            grace: Duration::from_secs(5),
+            cleanup: Duration::from_secs(30),
+            max_runtime: Duration::from_secs(24 * 3600),
+            client_timeout: ClientTimeout::Enforce,
+            stale_after: Duration::from_secs(3600),
+            max_jobs: 1000,
+            log_format: None,
+            max_log_bytes: 4 << 30,
+            show_secrets: false,
+        }
+    }
+}
 
 /// What becomes of the maximum run time that a client sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,12 +103,10 @@ impl fmt::Display for TimeLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::step_runner::resolve::Resolver;
 
     #[test]
     fn the_shorter_limit_counts_unless_that_of_the_client_is_ignored() {
-        let mut settings =
-            Settings::new("/".into(), std::collections::BTreeMap::new(), Resolver::default());
+        let mut settings = Settings::new("/".into(), BTreeMap::new(), Resolver::default());
         settings.max_runtime = Duration::from_secs(60);
         let limit = |settings: &Settings, seconds, nanos| {
             TimeLimit::of(settings, Some(prost_types::Duration { seconds, nanos })).to_string()

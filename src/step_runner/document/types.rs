@@ -171,3 +171,11 @@ pub enum Reference {
     /// A reference with expressions, known only when they are expanded.
     Dynamic(String),
 }
+
+/// Returns the JSON Schema (draft 2020-12) of step files, for editors.
+///
+/// It accepts either of the two documents; `#/$defs/spec_document` and `#/$defs/definition` accept one of
+/// them.
+pub fn schema() -> &'static str {
+    include_str!("schema.json")
+}

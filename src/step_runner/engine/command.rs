@@ -12,14 +12,12 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 use tracing::debug;
 
-use super::super::builtin::{Command, Limits, find_program};
+use super::super::builtin::{Cancellation, Command, JobState, Limits, find_program};
 use super::super::log::{Output, Stream};
 use super::super::resolve::Interrupt;
 use super::cancel::{Cancel, Reason};
 use super::error::ExecError;
-use super::family::MARK;
-use super::groups::{self, Groups};
-use super::limits::Ends;
+use super::family::{Groups, MARK, signal_all, wait_until};
 use super::phase::{PATIENCE, Phase, PhaseError};
 use super::pump::{Pipes, PumpEvent, is_over};
 use crate::sys::orphans::Awaited;
@@ -34,18 +32,18 @@ const LEAST_GRACE: Duration = Duration::from_secs(1);
 
 /// The processes of a job.
 pub(super) struct Processes<'a> {
-    pub(super) pipes: Pipes,
+    pipes: Pipes,
     groups: Groups,
-    pub(super) cancel: &'a Cancel,
+    cancel: &'a Cancel,
     grace: Duration,
     /// When the maximum run time of the job is over.
-    pub(super) deadline: Option<Instant>,
+    deadline: Option<Instant>,
     /// When cleanup steps are killed; `None` before a cancellation.
-    pub(super) cleanup_ends: Option<Instant>,
+    cleanup_ends: Option<Instant>,
     /// When a command was stopped first.
     stopped: Option<Instant>,
     /// Limits of commands, besides those of the job.
-    pub(super) limits: Limits,
+    limits: Limits,
     /// Whether the last command was stopped before it exited.
     was_stopped: bool,
 }
@@ -256,19 +254,19 @@ impl<'a> Processes<'a> {
         }
         let mut left = self.groups.left();
         if !left.is_empty() {
-            groups::signal(&left, Signal::TERM);
+            signal_all(&left, Signal::TERM);
             let now = Instant::now();
             // Of a job that is stopped, its command had that time already.
             let deadline = match self.stopped {
                 Some(stopped) => (stopped + self.grace).max(now + LEAST_GRACE.min(self.grace)),
                 None => now + self.grace,
             };
-            groups::wait(deadline, |time| {
+            wait_until(deadline, |time| {
                 left.retain(Process::is_running);
                 if left.is_empty() {
                     // What they started meanwhile.
                     left = self.groups.left();
-                    groups::signal(&left, Signal::TERM);
+                    signal_all(&left, Signal::TERM);
                     if left.is_empty() {
                         return true;
                     }
@@ -370,4 +368,68 @@ fn find(name: &str, work_dir: &Path, path: &str) -> Result<PathBuf, ExecError> {
         return Ok(work_dir.join(name));
     }
     find_program(name, work_dir, path).ok_or_else(|| ExecError::NotFound(name.to_owned()))
+}
+
+/// Limits to return to.
+pub(super) struct Outer {
+    limits: Limits,
+    cleanup_ends: Option<Instant>,
+}
+
+/// What ends the work that is being done.
+struct Ends<'a> {
+    /// Readable when it has to stop, if it does that on a cancellation.
+    stop: Option<BorrowedFd<'a>>,
+    deadline: Option<Instant>,
+    /// Whether it had its time when the deadline is over, and is killed without more ado.
+    in_cleanup: bool,
+}
+
+impl<'a> Processes<'a> {
+    fn ends(&self) -> Ends<'a> {
+        let is_spared = self.limits.cancellation == Cancellation::Spares;
+        match self.cleanup_ends {
+            Some(end) if !is_spared => Ends { stop: None, deadline: Some(end), in_cleanup: true },
+            _ => Ends {
+                stop: (!is_spared).then(|| self.cancel.stop_event()),
+                deadline: self.deadline.into_iter().chain(self.limits.deadline).min(),
+                in_cleanup: false,
+            },
+        }
+    }
+
+    /// Sets limits for commands until [`Processes::leave`].
+    pub(super) fn enter(&mut self, limits: Limits) -> Outer {
+        let outer = Outer { limits: self.limits, cleanup_ends: self.cleanup_ends };
+        self.limits = limits;
+        outer
+    }
+
+    /// Sets the limits from before [`Processes::enter`].
+    pub(super) fn leave(&mut self, outer: Outer) {
+        self.limits = outer.limits;
+        if self.cancel.reason().is_none() {
+            self.cleanup_ends = outer.cleanup_ends;
+        }
+    }
+
+    /// Returns whether commands may still run.
+    pub(super) fn state(&self) -> JobState {
+        match self.cancel.reason() {
+            _ if self.cancel.is_killed() => JobState::Killed,
+            _ if is_over(self.deadline) => JobState::TimedOut,
+            Some(Reason::Timeout) => JobState::TimedOut,
+            Some(Reason::Asked) => JobState::Cancelled,
+            None => JobState::Running,
+        }
+    }
+
+    /// Forwards output for some time, or until a command would have to stop.
+    pub(super) fn pause(&mut self, time: Duration, output: &mut dyn Output) {
+        let Ends { stop, deadline, .. } = self.ends();
+        let end = deadline.into_iter().chain([Instant::now() + time]).min();
+        let kill_event = self.cancel.kill_event();
+        // Without a pause, what comes next reports what is wrong.
+        let _ = self.pipes.pump(&[stop.unwrap_or(kill_event), kill_event], end, output);
+    }
 }

@@ -9,11 +9,12 @@ use super::super::document::{Action, StepFile};
 use super::super::expression::is_dynamic;
 use super::super::log::Output;
 use super::super::resolve::Resolver;
-use super::super::wire::proto::{self, step_result::Status};
+use super::super::wire::proto;
+use super::super::wire::proto::step_result::Status;
 use super::cancel::{Cancel, Reason};
 use super::command::{Processes, follow};
 use super::error::{LoadError, StepError};
-use super::groups::Groups;
+use super::family::Groups;
 use super::run::{Call, Runner};
 use super::scope::Scope;
 

@@ -93,7 +93,7 @@ mod tests {
     use super::super::super::log::{Output, Source, Stream};
     use super::super::cancel::{Cancel, Reason};
     use super::super::command::Processes;
-    use super::super::groups::Groups;
+    use super::super::family::Groups;
     use super::*;
 
     struct Nothing;

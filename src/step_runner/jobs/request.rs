@@ -9,16 +9,11 @@ use super::super::engine::{Cancel, Job};
 use super::super::log::{Log, Masking};
 use super::super::redact::Redactor;
 use super::super::wire::proto;
-use super::entry::{Entry, Work};
-use super::error::RunError;
-use super::event::Watcher;
-use super::log_format::log_format;
-use super::log_level::{VARIABLE, log_level};
-use super::results::Results;
-use super::settings::{Settings, TimeLimit};
-use super::state::StateDir;
+use super::entry::{Entry, Results, Work};
+use super::event::{RunError, Watcher};
+use super::settings::{LOG_LEVEL, Settings, TimeLimit, log_format, log_level};
+use super::state::{CreatedDirs, StateDir};
 use super::variables::{self, Variables};
-use super::work_dir::CreatedDirs;
 use crate::sys::fs::PathContext as _;
 
 /// Time limit for making a working directory, which takes long only where a mount does not answer.
@@ -70,7 +65,7 @@ pub(super) fn prepare(
         }
         env.extend(vars.clone());
     }
-    env.insert(VARIABLE.to_owned(), level.to_owned());
+    env.insert(LOG_LEVEL.to_owned(), level.to_owned());
     env.extend(request_env);
 
     let limit = TimeLimit::of(settings, timeout);

@@ -100,6 +100,41 @@ impl fmt::Display for TimeLimit {
     }
 }
 
+/// The variable with the form of the log.
+const LOG_FORMAT: &str = "CI_STEPS_LOG_FORMAT";
+
+/// The variable with the log level, for this program and for steps.
+pub(super) const LOG_LEVEL: &str = "CI_STEPS_LOG_LEVEL";
+
+const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
+
+/// Returns the form of the log that the first source names which names one. The error is a form that does not
+/// exist.
+pub(super) fn log_format(
+    sources: &[&BTreeMap<String, String>],
+) -> Result<Option<LogFormat>, String> {
+    match first_value(sources, LOG_FORMAT) {
+        None => Ok(None),
+        Some(format) => match format.as_str() {
+            "stamped" => Ok(Some(LogFormat::Stamped)),
+            "plain" => Ok(Some(LogFormat::Plain)),
+            _ => Err(format),
+        },
+    }
+}
+
+/// Returns the log level of the first source that sets it, by default `info`. The error is the unknown level.
+pub fn log_level(sources: &[&BTreeMap<String, String>]) -> Result<&'static str, String> {
+    let Some(level) = first_value(sources, LOG_LEVEL) else { return Ok("info") };
+    LEVELS.into_iter().find(|known| *known == level).ok_or(level)
+}
+
+/// Returns the value of a variable in the first source that sets it, in lower case.
+fn first_value(sources: &[&BTreeMap<String, String>], name: &str) -> Option<String> {
+    let values = sources.iter().filter_map(|source| source.get(name));
+    values.map(|value| value.trim().to_lowercase()).find(|value| !value.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,5 +153,26 @@ mod tests {
         assert_eq!(TimeLimit::of(&settings, None).to_string(), "60s");
         settings.client_timeout = ClientTimeout::Ignore;
         assert_eq!(limit(&settings, 1, 0), "60s");
+    }
+
+    #[test]
+    fn the_first_that_names_a_form_counts() {
+        let says = |format: &str| BTreeMap::from([(LOG_FORMAT.to_owned(), format.to_owned())]);
+        let none = BTreeMap::new();
+        assert_eq!(log_format(&[]), Ok(None));
+        assert_eq!(log_format(&[&says(""), &none, &says(" Plain ")]), Ok(Some(LogFormat::Plain)));
+        let both = [&says("stamped"), &says("plain")];
+        assert_eq!(log_format(&both), Ok(Some(LogFormat::Stamped)));
+        assert_eq!(log_format(&[&says("json")]), Err("json".to_owned()));
+    }
+
+    #[test]
+    fn the_first_that_says_a_level_counts() {
+        let says = |level: &str| BTreeMap::from([(LOG_LEVEL.to_owned(), level.to_owned())]);
+        let none = BTreeMap::new();
+        assert_eq!(log_level(&[]), Ok("info"));
+        assert_eq!(log_level(&[&says(""), &none, &says(" WARN ")]), Ok("warn"));
+        assert_eq!(log_level(&[&says("debug"), &says("error")]), Ok("debug"));
+        assert_eq!(log_level(&[&says("loud")]), Err("loud".to_owned()));
     }
 }

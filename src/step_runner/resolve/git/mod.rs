@@ -15,7 +15,6 @@ mod native;
 mod options;
 mod program;
 mod repository;
-mod revision;
 
 pub use error::GitError;
 pub use options::{Credential, Git, GitMethod, UnknownGitMethod};

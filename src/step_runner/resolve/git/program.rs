@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn settings_without_the_program_change_nothing() {
         let home = tempfile::tempdir().unwrap();
-        let text = |text: &std::path::Path| text.to_str().unwrap().to_owned();
+        let text = |text: &Path| text.to_str().unwrap().to_owned();
         let bin = home.path().join("bin");
         let mut env = BTreeMap::from([
             ("HOME".to_owned(), text(home.path())),

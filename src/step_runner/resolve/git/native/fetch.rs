@@ -9,13 +9,10 @@ use gix_hash::ObjectId;
 
 use super::super::error::GitError;
 use super::super::options::Git;
-use super::super::repository::Repository;
-use super::super::revision::{is_abbreviation, is_commit, is_ref_name};
-use super::checkout::check_out;
-use super::failure::Failure;
-use super::pack::Pack;
+use super::super::repository::{Repository, is_abbreviation, is_commit, is_ref_name};
+use super::checkout::{Pack, check_out};
 use super::protocol::{Extent, Server};
-use super::transfer::Transfer;
+use super::transfer::{Failure, Transfer};
 use crate::sys::removal::remove_tree;
 
 /// Returns the directory with the files of a revision, below that of its repository, which is locked.

@@ -52,10 +52,10 @@ pub(crate) struct Report {
     #[arg(long)]
     pass_exit_code: bool,
     /// Stop the job after this time, for example 90s, 10m or 1h
-    #[arg(long, value_name = "TIME", value_parser = crate::time::parse)]
+    #[arg(long, value_name = "TIME", value_parser = crate::quantity::time)]
     timeout: Option<Duration>,
     /// Time between SIGTERM and SIGKILL when the job is stopped
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = crate::time::parse)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = crate::quantity::time)]
     grace: Duration,
 }
 

@@ -326,7 +326,7 @@ impl Client<'_> {
         if let Phase::Draining(draining) = &mut self.phase
             && has_passed
         {
-            draining.drain.read();
+            draining.drain.prolong();
         }
         Ok(())
     }

@@ -249,8 +249,10 @@ impl<'a> Processes<'a> {
         // What a stopped job has to say, it says when it gets SIGTERM.
         if cancel.reason().is_none() {
             let events = [cancel.stop_event(), cancel.kill_event()];
+            // A process that waits for a CPU may be about to write.
+            let is_busy = || self.groups.left().iter().any(Process::is_busy);
             // Where nothing can be read, nothing is waited for.
-            let _ = self.pipes.pump_rest(&events, self.deadline, output);
+            let _ = self.pipes.pump_rest(&events, self.deadline, &is_busy, output);
         }
         let mut left = self.groups.left();
         if !left.is_empty() {

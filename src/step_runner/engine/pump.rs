@@ -79,12 +79,13 @@ impl Pipes {
         }
     }
 
-    /// Forwards output until all pipes are closed, nothing more comes, one of these descriptors is readable, or
-    /// the deadline is over.
+    /// Forwards output until all pipes are closed, no more comes and no process is busy, one of these descriptors is
+    /// readable, or the deadline is over.
     pub(super) fn pump_rest(
         &mut self,
         events: &[BorrowedFd<'_>],
         deadline: Option<Instant>,
+        is_busy: &dyn Fn() -> bool,
         output: &mut dyn Output,
     ) -> io::Result<()> {
         let mut drain = Drain::start();
@@ -92,12 +93,12 @@ impl Pipes {
             let before = self.read_bytes;
             let end = deadline.into_iter().chain([drain.ends_at()]).min();
             let event = self.turn(events, end, output)?;
-            if self.read_bytes > before {
-                drain.read();
+            // Also if this process was late, and there was something to read.
+            if self.read_bytes > before || drain.is_over() && is_busy() {
+                drain.prolong();
             }
             match event {
                 Some(PumpEvent::Readable(_)) => break,
-                // Not if this process was late, and there was something to read.
                 Some(PumpEvent::Timeout) if drain.is_over() || is_over(deadline) => break,
                 Some(PumpEvent::Timeout) | None => {}
             }
@@ -261,16 +262,16 @@ mod tests {
         rustix::io::write(&err, b" closed").unwrap();
         drop(err);
         let start = Instant::now();
-        pipes.pump_rest(&[], None, &mut output).unwrap();
+        pipes.pump_rest(&[], None, &|| false, &mut output).unwrap();
         assert!(start.elapsed() >= drain::QUIET);
         assert_eq!(output.0, "open closed");
         drop(out);
-        pipes.pump_rest(&[], None, &mut output).unwrap();
+        pipes.pump_rest(&[], None, &|| false, &mut output).unwrap();
         assert!(pipes.open.is_empty());
         // Also where no time is left: what is there is forwarded.
         let out = pipes.add(Stream::Out).unwrap();
         rustix::io::write(&out, b" late").unwrap();
-        pipes.pump_rest(&[], Some(start), &mut output).unwrap();
+        pipes.pump_rest(&[], Some(start), &|| false, &mut output).unwrap();
         assert_eq!(output.0, "open closed late");
     }
 
@@ -294,7 +295,16 @@ mod tests {
         let mut echo = Echo(pipes.add(Stream::Out).unwrap().into());
         echo.0.write_all(b"x").unwrap();
         let start = Instant::now();
-        pipes.pump_rest(&[], None, &mut echo).unwrap();
+        pipes.pump_rest(&[], None, &|| false, &mut echo).unwrap();
+        assert!(start.elapsed() >= drain::LIMIT);
+    }
+
+    #[test]
+    fn processes_that_are_busy_are_waited_for_but_not_for_ever() {
+        let mut pipes = Pipes::new().unwrap();
+        let _out = pipes.add(Stream::Out).unwrap();
+        let start = Instant::now();
+        pipes.pump_rest(&[], None, &|| true, &mut Joined(String::new())).unwrap();
         assert!(start.elapsed() >= drain::LIMIT);
     }
 }

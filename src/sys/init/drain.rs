@@ -22,8 +22,8 @@ impl Drain {
         Drain { since: now, last_bytes: now }
     }
 
-    /// Records that bytes were read.
-    pub fn read(&mut self) {
+    /// Starts the silence anew: bytes were read.
+    pub fn prolong(&mut self) {
         self.last_bytes = Instant::now();
     }
 

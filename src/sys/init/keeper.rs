@@ -255,7 +255,7 @@ impl Keeper<'_> {
             && has_read
         {
             match has_room {
-                true => drain.read(),
+                true => drain.prolong(),
                 // What cannot be read is not late.
                 false => *drain = Drain::start(),
             }

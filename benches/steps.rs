@@ -203,7 +203,6 @@ fn play(steps: &StepFile, dir: &Path, run: usize, output: &mut dyn Output) {
         scratch,
         grace: Duration::from_secs(5),
         cleanup: Duration::from_secs(5),
-        drain_output: Duration::from_secs(5),
         timeout: None,
     };
     let cancel = Cancel::new().unwrap();

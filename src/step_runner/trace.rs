@@ -3,6 +3,7 @@
 //!
 //! [JSON mapping of protocol buffers]: https://protobuf.dev/programming-guides/json/
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use prost::Message;
@@ -10,11 +11,10 @@ use prost_reflect::text_format::FormatOptions;
 use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
 use serde_json::Number;
 
-use super::wire::{DESCRIPTORS, proto::StepResult};
-
-mod definition;
-
-pub use definition::{DefinitionError, definition_from_text};
+use super::Value;
+use super::document::{Action, Definition, Exec, Reference, Run, Step};
+use super::wire::proto::StepResult;
+use super::wire::{DESCRIPTORS, proto};
 
 static STEP_RESULT: LazyLock<MessageDescriptor> =
     LazyLock::new(|| message_type("proto.StepResult"));
@@ -66,4 +66,131 @@ pub fn from_json(json: &[u8]) -> Result<StepResult, serde_json::Error> {
         DynamicMessage::deserialize_with_options(STEP_RESULT.clone(), &mut json, &options)?;
     json.end()?;
     Ok(message.transcode_to().expect("it is what the descriptors say"))
+}
+
+/// A text that is not the definition of a step.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DefinitionError {
+    /// The text is not a message `proto.Definition`.
+    #[error("{0}")]
+    Text(String),
+    /// The type is neither `exec` nor `steps`.
+    #[error("invalid type: expected exec or steps")]
+    Type,
+    /// A command or a list of steps is empty.
+    #[error("{0} must not be empty")]
+    Empty(&'static str),
+    /// A step without a reference, or with one of a kind that cannot be loaded.
+    #[error("step {0:?} has no reference of protocol local, git, oci, dist or dynamic")]
+    Reference(String),
+}
+
+/// Parses a message `proto.Definition` in the text format of protocol buffers.
+pub fn definition_from_text(text: &str) -> Result<Definition, DefinitionError> {
+    let message = DynamicMessage::parse_text_format(message_type("proto.Definition"), text);
+    let message = message.map_err(|error| DefinitionError::Text(error.to_string()))?;
+    definition(message.transcode_to().expect("it is what the descriptors say"))
+}
+
+fn definition(definition: proto::Definition) -> Result<Definition, DefinitionError> {
+    let action = match definition.r#type() {
+        proto::DefinitionType::Exec => {
+            let exec = definition.exec.unwrap_or_default();
+            if exec.command.is_empty() {
+                return Err(DefinitionError::Empty("exec.command"));
+            }
+            let work_dir = Some(exec.work_dir).filter(|dir| !dir.is_empty());
+            Action::Exec(Exec { command: exec.command, work_dir })
+        }
+        proto::DefinitionType::Steps => {
+            if definition.steps.is_empty() {
+                return Err(DefinitionError::Empty("steps"));
+            }
+            Action::Run(Run {
+                steps: definition.steps.into_iter().map(step).collect::<Result<_, _>>()?,
+                outputs: values(definition.outputs),
+                delegate: Some(definition.delegate).filter(|name| !name.is_empty()),
+            })
+        }
+        proto::DefinitionType::Unspecified => return Err(DefinitionError::Type),
+    };
+    Ok(Definition { env: definition.env, action })
+}
+
+fn step(step: proto::Step) -> Result<Step, DefinitionError> {
+    let found = step.step.and_then(reference);
+    let reference = found.ok_or_else(|| DefinitionError::Reference(step.name.clone()))?;
+    Ok(Step {
+        name: step.name,
+        reference,
+        env: step.env,
+        inputs: values(step.inputs),
+        condition: None,
+        continue_on_error: false,
+    })
+}
+
+fn reference(reference: proto::step::Reference) -> Option<Reference> {
+    use proto::StepReferenceProtocol as Protocol;
+    let protocol = reference.protocol();
+    let proto::step::Reference { url, path, filename, version, registry, repository, tag, .. } =
+        reference;
+    let filename = Some(filename).filter(|name| !name.is_empty());
+    Some(match protocol {
+        Protocol::Local => Reference::Local { path, filename },
+        Protocol::Git => Reference::Git { url, rev: version, path, filename },
+        Protocol::Oci => Reference::Oci { registry, repository, tag, path, filename },
+        Protocol::Dist => Reference::Builtin { path },
+        Protocol::Dynamic => Reference::Dynamic(url),
+        _ => return None,
+    })
+}
+
+fn values(values: BTreeMap<String, prost_types::Value>) -> BTreeMap<String, Value> {
+    values.into_iter().map(|(name, value)| (name, value.into())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_definition_is_read_from_text() {
+        let text = r#"
+            type: steps  # a comment
+            env { key: "A" value: "1" }
+            steps {
+              name: "a"
+              step { protocol: local path: "." path: "b" filename: "step.yml" }
+              inputs { key: "n" value { number_value: 5 } }
+            }
+            steps { name: "c" step { protocol: dist path: "script" } }
+            delegate: "a"
+        "#;
+        let Definition { env, action: Action::Run(run) } = definition_from_text(text).unwrap()
+        else {
+            panic!("steps are expected");
+        };
+        assert_eq!(env["A"], "1");
+        assert_eq!((run.steps.len(), run.delegate.as_deref()), (2, Some("a")));
+        assert_eq!(run.steps[0].reference.to_string(), "./b/step.yml");
+        assert_eq!(run.steps[0].inputs["n"], Value::Number(5.0));
+        assert_eq!(run.steps[1].reference.to_string(), "builtin://script");
+    }
+
+    #[test]
+    fn what_is_no_definition_is_rejected() {
+        for (text, expected) in [
+            ("", DefinitionError::Type),
+            ("type: exec", DefinitionError::Empty("exec.command")),
+            ("type: steps", DefinitionError::Empty("steps")),
+            ("type: steps steps { name: \"a\" }", DefinitionError::Reference("a".to_owned())),
+        ] {
+            assert_eq!(definition_from_text(text), Err(expected), "{text}");
+        }
+        for text in ["type: x", "nope: 1", "{", "type: exec exec { command: 5 }"] {
+            assert!(matches!(definition_from_text(text), Err(DefinitionError::Text(_))), "{text}");
+        }
+    }
 }

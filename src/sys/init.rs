@@ -3,6 +3,7 @@
 
 #[cfg(feature = "kubernetes")]
 mod at;
+pub mod drain;
 #[cfg(feature = "kubernetes")]
 pub(crate) mod files;
 pub mod frames;

@@ -4,8 +4,6 @@
 pub mod apparmor;
 #[cfg(feature = "engine")]
 pub mod append;
-#[cfg(feature = "step-runner")]
-pub mod arrival;
 #[cfg(feature = "engine")]
 pub mod beneath;
 #[cfg(feature = "engine")]

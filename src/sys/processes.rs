@@ -70,6 +70,12 @@ impl Process {
         Process::of(self.pid).is_some_and(|now| now.start == self.start && !now.is_zombie)
     }
 
+    /// Returns whether it runs, or waits for a CPU or a disk, at this moment: it goes on by itself.
+    pub fn is_busy(&self) -> bool {
+        let stat = fs::read(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        is_busy(&String::from_utf8_lossy(&stat))
+    }
+
     /// Returns the environment that it was executed with, unless it wrote something else there; none if it
     /// is not to be known, as that of another user's process.
     pub fn environment(&self) -> Option<Vec<u8>> {
@@ -145,6 +151,10 @@ fn parse(pid: u32, stat: &str) -> Option<Process> {
     Some(Process { pid, parent, group, session, start, is_zombie })
 }
 
+fn is_busy(stat: &str) -> bool {
+    stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with(['R', 'D']))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,6 +170,8 @@ mod tests {
         assert!(parse(12, &zombie).unwrap().is_zombie);
         let threads = zombie.replace("20 0 1 0 5678", "20 0 2 0 5678");
         assert!(!parse(12, &threads).unwrap().is_zombie, "others of its threads go on");
+        assert!(!is_busy(text) && !is_busy(&zombie) && !is_busy(""));
+        assert!(is_busy(&text.replace(") S", ") R")) && is_busy(&text.replace(") S", ") D")));
     }
 
     #[test]

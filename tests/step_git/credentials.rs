@@ -108,13 +108,8 @@ fn the_token_of_a_job_is_for_its_gitlab_over_https() {
     let credential = |vars: &[(&str, &str)]| {
         let vars = vars.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let (dir, interrupt) = (Path::new("/"), Interrupt::new().unwrap());
-        Credential::of_job(&Caller {
-            dir,
-            tree: None,
-            vars: &vars,
-            env: &nothing,
-            interrupt: &interrupt,
-        })
+        Caller { dir, tree: None, vars: &vars, env: &nothing, interrupt: &interrupt }
+            .git_credential()
     };
     let (host, token) = (("CI_SERVER_HOST", "gitlab.example"), ("CI_JOB_TOKEN", SECRET));
     assert_eq!(credential(&[host, token]), job("https://gitlab.example".to_owned()));

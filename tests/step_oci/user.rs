@@ -42,7 +42,8 @@ fn an_ordinary_user_runs_a_step_of_an_image_that_is_roots() {
     chown(&home, Some(65534), Some(65534)).unwrap();
     fs::set_permissions(setup.dir.path(), Permissions::from_mode(0o755)).unwrap();
     let bin = setup.dir.path().join("bin");
-    program::run(Command::new(PROGRAM).arg("bootstrap").arg(&bin)).success();
+    let mut install = Command::new("install");
+    program::run(install.args(["-D", PROGRAM]).arg(bin.join("step-runner"))).success();
     let run = |path: &str| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);

@@ -52,7 +52,8 @@ impl Container {
             Engine { store, runtime: kind, run, disk: root, monitor, privilege: Privilege::Root };
 
         let bin = dir.path().join("bin");
-        program::run(Command::new(PROGRAM).arg("bootstrap").arg(&bin)).success();
+        let mut install = Command::new("install");
+        program::run(install.args(["-D", PROGRAM]).arg(bin.join("step-runner"))).success();
         let file = dir.path().join("block");
         fs::write(&file, block).unwrap();
         let mut mounts = vec![mount(&bin, DIR), mount(&file, "/block")];

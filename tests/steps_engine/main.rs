@@ -6,7 +6,6 @@ mod concrete;
 mod ends;
 mod flow;
 mod legacy;
-mod order;
 mod play;
 mod processes;
 mod recorded;

@@ -18,7 +18,6 @@ pub(crate) struct Play {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) vars: BTreeMap<String, String>,
     pub(crate) timeout: Option<Duration>,
-    pub(crate) drain_output: Duration,
 }
 
 /// A job that was run.
@@ -41,7 +40,6 @@ impl Play {
             env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
             vars: BTreeMap::new(),
             timeout: None,
-            drain_output: Duration::from_secs(5),
         }
     }
 
@@ -56,7 +54,6 @@ impl Play {
             scratch,
             grace: Duration::from_millis(300),
             cleanup: Duration::from_secs(5),
-            drain_output: self.drain_output,
             timeout: self.timeout,
         }
     }
@@ -125,9 +122,7 @@ pub(crate) fn many(runs: usize, at_once: usize, texts: &[&str]) -> Vec<Played> {
     let work = || {
         let mut played = Vec::new();
         while next.fetch_add(1, Ordering::Relaxed) < runs {
-            let (_dir, mut play) = scripts(texts);
-            // Who is late on a busy machine is heard too.
-            play.drain_output = Duration::from_secs(180);
+            let (_dir, play) = scripts(texts);
             played.push(play.run());
         }
         played

@@ -87,14 +87,7 @@ fn check(case: &Value, ours: Option<&Ours>) -> Result<(), String> {
     env.insert("CI_STEPS_LOG_LEVEL".to_owned(), level);
     env.extend(map(&case["env"]));
     let timeout = case["timeout_ms"].as_u64().map(std::time::Duration::from_millis);
-    let play = Play {
-        steps,
-        work_dir: work_dir.clone(),
-        env,
-        vars,
-        timeout,
-        drain_output: std::time::Duration::from_secs(5),
-    };
+    let play = Play { steps, work_dir: work_dir.clone(), env, vars, timeout };
 
     if let Err(error) = play.check() {
         let text = error.to_string();

@@ -1,8 +1,6 @@
 //! The commands around the server.
 
-use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -107,25 +105,6 @@ fn the_proxy_waits_for_a_server_that_is_starting() {
     std::io::Read::read_exact(&mut stdout, &mut [0; 9]).unwrap();
     drop(input);
     assert!(wait(child, DEADLINE).expect("the proxy stays").success());
-}
-
-#[test]
-fn bootstrap_copies_the_program() {
-    let dir = temporary_directory();
-    let target = dir.path().join("a/b");
-    for _ in 0..2 {
-        let done = run(Command::new(PROGRAM).arg("bootstrap").arg(&target));
-        assert_eq!((&*done.stderr, &*done.stdout, done.status.code()), ("", "", Some(0)));
-        let copy = target.join("step-runner");
-        assert_eq!(copy.metadata().unwrap().permissions().mode() & 0o7777, 0o755);
-        assert_eq!(copy.metadata().unwrap().size(), fs::metadata(PROGRAM).unwrap().size());
-        assert_eq!(fs::read_dir(&target).unwrap().count(), 1);
-        run(Command::new(copy).arg("--version")).success();
-    }
-    let file = dir.path().join("f");
-    fs::write(&file, "").unwrap();
-    let error = run(Command::new(PROGRAM).arg("bootstrap").arg(&file)).failure();
-    assert!(error.starts_with("error: cannot make "), "{error}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use oci_hooks::program::completions::CompletionsArgs;
 use oci_hooks::program::man::ManArgs;
 use oci_hooks::program::trace::LevelFilter;
 
-use crate::{bootstrap, ci, doctor, lint, proxy, run, schema, serve, submit};
+use crate::{ci, doctor, lint, proxy, run, schema, serve, submit};
 
 const HELP: &str = "\
 Examples:
@@ -48,7 +48,6 @@ pub(crate) enum Command {
     Serve(serve::ServeArgs),
     Proxy(proxy::ProxyArgs),
     Submit(Box<submit::SubmitArgs>),
-    Bootstrap(bootstrap::BootstrapArgs),
     Doctor(doctor::DoctorArgs),
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(CompletionsArgs),

@@ -90,7 +90,7 @@ pub(crate) fn private_dir() -> Result<PathBuf, Error> {
 
 /// Returns the directories for temporary files, the preferred one first. Build containers may have a
 /// read-only root, where only some of them can be written to.
-pub(crate) fn temporary_dirs() -> Vec<PathBuf> {
+fn temporary_dirs() -> Vec<PathBuf> {
     let exe = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned()));
     let usual = ["/tmp", "/var/tmp", "/dev/shm"].map(PathBuf::from);
     let all = [env::temp_dir()].into_iter().chain(usual).chain(exe).chain(env::current_dir().ok());

@@ -1,31 +1,27 @@
 //! `step-runner`: runs CI jobs made of steps. See `step-runner --help`.
 
-mod bootstrap;
 mod bootstrap_file;
 mod ci;
 mod cli;
 mod companion;
-mod delegate;
 mod doctor;
 mod environment;
 mod error;
 mod first;
-mod joined;
+mod gitlab_program;
 mod lint;
 mod man;
 mod play;
 mod proxy;
+mod quantity;
 mod report;
 mod resolver;
 mod run;
 mod schema;
 mod serve;
-mod size;
 mod steps_command;
 mod submit;
-mod time;
 mod tree;
-mod version;
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -105,7 +101,6 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Proxy(args) => proxy::run(&args),
         Command::Submit(args) => submit::run(&args),
-        Command::Bootstrap(args) => bootstrap::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(_) | Command::Man(_) => unreachable!("these are done"),
     };

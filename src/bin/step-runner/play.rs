@@ -52,14 +52,11 @@ pub(crate) struct Report {
     #[arg(long)]
     pass_exit_code: bool,
     /// Stop the job after this time, for example 90s, 10m or 1h
-    #[arg(long, value_name = "TIME", value_parser = crate::time::parse)]
+    #[arg(long, value_name = "TIME", value_parser = crate::quantity::time)]
     timeout: Option<Duration>,
     /// Time between SIGTERM and SIGKILL when the job is stopped
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = crate::time::parse)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = crate::quantity::time)]
     grace: Duration,
-    /// How long to wait for output of background processes after the last step
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = crate::time::parse)]
-    drain_output: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -145,7 +142,6 @@ pub(crate) fn play(spec: JobSpec, resolver: &Resolver, report: &Report) -> Resul
         scratch: scratch.0.clone(),
         grace: report.grace,
         cleanup: CLEANUP,
-        drain_output: report.drain_output,
         timeout: report.timeout,
     };
     job.check()?;

@@ -26,7 +26,7 @@ pub(crate) struct ProxyArgs {
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// How long to retry while the server is starting
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::time::parse)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::quantity::time)]
     wait: Duration,
 }
 

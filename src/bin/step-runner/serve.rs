@@ -61,34 +61,31 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_enum, value_name = "WHERE", default_value_t = Variables::Object)]
     variables: Variables,
     /// Time between SIGTERM and SIGKILL when a command is stopped
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = crate::time::parse)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = crate::quantity::time)]
     grace: Duration,
     /// Time limit of cleanup steps after a job is cancelled
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = crate::time::parse)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = crate::quantity::time)]
     cleanup: Duration,
-    /// How long to wait for output of background processes after the last step
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = crate::time::parse)]
-    drain_output: Duration,
     /// Maximum run time of a job
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = crate::time::parse)]
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = crate::quantity::time)]
     max_runtime: Duration,
     /// What to do with the maximum run time that a client sends for its job
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = ClientTimeout::Enforce)]
     client_timeout: ClientTimeout,
     /// How long to keep finished jobs that were never closed
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = crate::time::parse)]
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = crate::quantity::time)]
     stale_after: Duration,
     /// Maximum number of jobs, including finished but unclosed ones
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     max_jobs: usize,
     /// Maximum size of the log of a job
-    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = crate::size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = crate::quantity::size)]
     max_log: u64,
     /// Format of logs; the job variable CI_STEPS_LOG_FORMAT overrides it [default: stamped]
     #[arg(long, value_enum, value_name = "FORM")]
     log_format: Option<LogFormat>,
     /// Shutdown grace period for running jobs
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::time::parse)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::quantity::time)]
     drain: Duration,
     /// Show secrets and the server's environment in the results of steps that FollowSteps sends
     #[arg(long)]
@@ -239,7 +236,6 @@ fn settings(args: &ServeArgs, socket: &Path) -> Result<Settings, Error> {
     let mut settings = Settings::new(work_dir, variables, resolver::open()?);
     settings.grace = args.grace;
     settings.cleanup = args.cleanup;
-    settings.drain_output = args.drain_output;
     settings.max_runtime = args.max_runtime;
     settings.client_timeout = match args.client_timeout {
         ClientTimeout::Enforce => jobs::ClientTimeout::Enforce,

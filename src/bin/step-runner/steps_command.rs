@@ -16,7 +16,7 @@ use oci_hooks::step_runner::gitlab_helper::NAMES;
 
 use crate::cli::{Cli, Command};
 use crate::error::Error;
-use crate::{Exit, bootstrap_file, delegate, proxy, serve, version};
+use crate::{Exit, bootstrap_file, gitlab_program, proxy, serve};
 
 /// The variable in which gitlab-runner repeats the arguments, as base64 of a JSON array: entry points of
 /// images such as `sh -c` drop them.
@@ -73,7 +73,7 @@ fn recovered(mut words: Vec<OsString>, variable: Option<&OsStr>) -> Vec<OsString
 }
 
 /// Returns whether a program is called by a name of GitLab's.
-pub(crate) fn is_gitlab_name(called: &OsStr) -> bool {
+fn is_gitlab_name(called: &OsStr) -> bool {
     let name = Path::new(called).file_name();
     name.is_some_and(|name| NAMES.iter().any(|one| name == *one))
 }
@@ -127,10 +127,10 @@ impl Call {
             Call::Help => {
                 out.write_all(USAGE.as_bytes()).map_err(Error::Print).map(|()| Exit::Done)
             }
-            Call::Version => version::print(words),
+            Call::Version => gitlab_program::print_version(words),
             Call::Delegate => {
                 let has_command = words.len() > 1;
-                match delegate::run(words) {
+                match gitlab_program::execute(words) {
                     // Without a command GitLab's program prints what there is.
                     Error::NoOriginal { .. } if !has_command => {
                         out.write_all(USAGE.as_bytes()).map_err(Error::Print).map(|()| Exit::Done)

@@ -16,6 +16,7 @@ use super::error::StepError;
 use super::send::Outgoing;
 use super::socket::StepSocket;
 use super::streams::{Stream, pipes};
+use crate::sys::init::drain::Drain;
 use crate::sys::init::frames::{
     Answer, DEAD_WITHIN_SECONDS, Failure, Frames, MAX_ANSWER_BYTES, Request, Step, VERSIONS,
 };
@@ -27,12 +28,6 @@ const ANSWER: Duration = Duration::from_secs(DEAD_WITHIN_SECONDS + 15);
 /// How long a step may take to end after `SIGTERM` before it is killed: the runner kills us a second
 /// later.
 const TERM_GRACE: Duration = Duration::from_millis(1500);
-
-/// How long nothing has to come of what a step left running, for the step to be over.
-const QUIET: Duration = Duration::from_millis(100);
-
-/// How long it is listened to at most.
-const DRAIN: Duration = Duration::from_secs(2);
 
 /// How a step ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,18 +115,12 @@ struct Draining {
     /// None if the first process went away instead, or said why there is no end.
     end: Option<StepEnd>,
     failure: Option<Failure>,
-    since: Instant,
-    last_bytes: Instant,
+    drain: Drain,
     /// Whether this process was told to end meanwhile.
     is_told: bool,
 }
 
 impl Draining {
-    /// Returns when it is over if nothing comes until then.
-    fn over_at(&self) -> Instant {
-        (self.last_bytes + QUIET).min(self.since + DRAIN)
-    }
-
     fn result(&self) -> Result<StepEnd, StepError> {
         match (self.end, &self.failure) {
             (Some(end), _) => Ok(end),
@@ -184,10 +173,9 @@ impl Client<'_> {
     /// Returns how the step ended, once there is nothing left to do.
     fn over(&self) -> Option<Result<StepEnd, StepError>> {
         let Phase::Draining(draining) = &self.phase else { return None };
-        let is_quiet = Instant::now() >= draining.over_at();
         let is_over = draining.is_told
             || self.streams.iter().all(Stream::is_closed)
-            || (is_quiet && self.streams.iter().all(Stream::is_settled));
+            || (draining.drain.is_over() && self.streams.iter().all(Stream::is_settled));
         is_over.then(|| draining.result())
     }
 
@@ -218,7 +206,7 @@ impl Client<'_> {
             Phase::Running => None,
             // What was written before the end is passed on first.
             Phase::Draining(_) if !self.streams.iter().all(Stream::is_settled) => None,
-            Phase::Draining(draining) => Some(draining.over_at()),
+            Phase::Draining(draining) => Some(draining.drain.ends_at()),
         };
         phase.into_iter().chain(self.kill_at).min()
     }
@@ -303,9 +291,7 @@ impl Client<'_> {
         for stream in &mut self.streams {
             stream.end();
         }
-        let now = Instant::now();
-        let (since, last_bytes) = (now, now);
-        let draining = Draining { end, failure, since, last_bytes, is_told: false };
+        let draining = Draining { end, failure, drain: Drain::start(), is_told: false };
         self.phase = Phase::Draining(draining);
     }
 
@@ -340,7 +326,7 @@ impl Client<'_> {
         if let Phase::Draining(draining) = &mut self.phase
             && has_passed
         {
-            draining.last_bytes = Instant::now();
+            draining.drain.prolong();
         }
         Ok(())
     }

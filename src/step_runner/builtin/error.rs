@@ -131,9 +131,12 @@ impl<T, E: Into<BuiltinError>> Within<T> for Result<T, E> {
     }
 }
 
-/// Returns whether a command that was ended by this signal counts as successful: scripts send these to
-/// themselves, and GitLab's runner does not take it amiss.
-pub(super) fn is_benign(error: &CommandError) -> bool {
-    // HUP, USR1, USR2, PIPE.
-    matches!(error.failure, Failure::Signal(1 | 10 | 12 | 13))
+/// Returns success for a command that was ended by a signal which scripts send to themselves, as GitLab's runner
+/// does.
+pub(super) fn benign(ended: Result<(), CommandError>) -> Result<(), CommandError> {
+    match ended {
+        // HUP, USR1, USR2, PIPE.
+        Err(CommandError { failure: Failure::Signal(1 | 10 | 12 | 13), .. }) => Ok(()),
+        ended => ended,
+    }
 }

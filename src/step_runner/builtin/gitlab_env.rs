@@ -9,10 +9,10 @@ use crate::sys::fs::{PathContext as _, PathError, ReadError, read_bounded};
 use crate::sys::removal::remove_tree;
 
 /// Its name, in the directory for temporary files of a project.
-pub(super) const FILE: &str = "gitlab_runner_env";
+const FILE: &str = "gitlab_runner_env";
 
 /// The variable with its path.
-pub(super) const VARIABLE: &str = "GITLAB_ENV";
+const VARIABLE: &str = "GITLAB_ENV";
 
 /// Size limit of the file. All of it is passed to commands, for which the kernel has a limit too.
 const MAX_BYTES: u64 = 8 << 20;

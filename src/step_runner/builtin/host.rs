@@ -5,9 +5,13 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::super::Value;
 use super::super::document::Step;
 use super::super::log::Stream;
 use super::error::CommandError;
+
+/// The inputs of a function by name, with defaults.
+pub type Inputs = BTreeMap<String, Value>;
 
 /// A command of a built-in function.
 #[derive(Clone, Copy, Debug)]

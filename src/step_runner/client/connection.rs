@@ -1,17 +1,21 @@
-//! Unary calls of the gRPC services.
+//! The client: calls of the gRPC services, logs and results that resume after lost connections, and jobs that are
+//! run to their end.
 
 use hyper_util::rt::TokioIo;
+use tonic::codec::Streaming;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 use tower::service_fn;
 
-use super::super::wire::document::{self, step_runner_client::StepRunnerClient as DocumentClient};
-use super::super::wire::proto::{self, step_runner_client::StepRunnerClient as GitLabClient};
+use super::super::wire::document::step_runner_client::StepRunnerClient as DocumentClient;
+use super::super::wire::document::{self, FollowStepsRequest, FollowStepsResponse};
+use super::super::wire::proto::step_runner_client::StepRunnerClient as GitLabClient;
+use super::super::wire::proto::{
+    self, FollowLogsRequest, FollowLogsResponse, RunRequest, StepResult, step_result,
+};
 use super::address::{Address, StderrTail};
-use super::error::ClientError;
-use super::follow::{Log, Steps};
-use super::retry::{Retry, retry};
+use super::error::{Attempts, ClientError, Retry, retry};
 
 /// Size limit of a response: the result of a job contains those of all its steps.
 const MAX_RESPONSE_BYTES: usize = 256 << 20;
@@ -52,7 +56,7 @@ impl Client {
     }
 
     /// Starts a job, unless a job with this id exists.
-    pub async fn run(&self, request: proto::RunRequest) -> Result<(), ClientError> {
+    pub async fn run(&self, request: RunRequest) -> Result<(), ClientError> {
         // Retrying is safe: the id makes the call idempotent.
         retry(self.retry, || async { self.response(self.gitlab().run(request.clone()).await) })
             .await?;
@@ -102,26 +106,186 @@ impl Client {
         Ok(())
     }
 
-    pub(super) fn gitlab(&self) -> GitLabClient<Channel> {
+    fn gitlab(&self) -> GitLabClient<Channel> {
         GitLabClient::new(self.channel.clone()).max_decoding_message_size(MAX_RESPONSE_BYTES)
     }
 
-    pub(super) fn document(&self) -> DocumentClient<Channel> {
+    fn document(&self) -> DocumentClient<Channel> {
         DocumentClient::new(self.channel.clone()).max_decoding_message_size(MAX_RESPONSE_BYTES)
     }
 
-    pub(super) fn response<T>(
-        &self,
-        result: Result<Response<T>, Status>,
-    ) -> Result<T, ClientError> {
+    fn response<T>(&self, result: Result<Response<T>, Status>) -> Result<T, ClientError> {
         result.map(Response::into_inner).map_err(|status| self.error(status))
     }
 
-    pub(super) fn error(&self, status: Status) -> ClientError {
+    fn error(&self, status: Status) -> ClientError {
         ClientError::new(status, self.stderr.text())
     }
 
-    pub(super) fn retry(&self) -> Retry {
+    fn retry(&self) -> Retry {
         self.retry
+    }
+}
+
+/// Result of [`Client::execute`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ExecuteOutcome {
+    pub status: step_result::Status,
+    pub message: String,
+    /// Exit code of the command that failed; 1 if the job failed otherwise, 0 on success.
+    pub exit_code: i32,
+}
+
+impl Client {
+    /// Runs a job, passes its log to `take` as it arrives, and closes the job.
+    ///
+    /// Resumes after a lost connection. If the future is dropped or fails, the job continues: the same
+    /// request resumes it, with the log from the beginning.
+    pub async fn execute(
+        &self,
+        request: RunRequest,
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<ExecuteOutcome, ClientError> {
+        let id = request.id.clone();
+        self.run(request).await?;
+        let lost = |error: ClientError| {
+            if error.is_no_such_job() { ClientError::Lost { id: id.clone() } } else { error }
+        };
+        let mut log = self.follow_log(&id, 0);
+        while let Some(bytes) = log.next().await.map_err(lost)? {
+            take(&bytes);
+        }
+        let job = self.status(&id).await.map_err(lost)?.pop();
+        let job = job.ok_or_else(|| ClientError::Lost { id: id.clone() })?;
+        self.close(&id).await?;
+        let status = job.status();
+        let exit_code = match status {
+            step_result::Status::Success => 0,
+            _ => exit_code(&job.message).unwrap_or(1),
+        };
+        Ok(ExecuteOutcome { status, message: job.message, exit_code })
+    }
+}
+
+/// Finds the exit code at the end of a message, where GitLab's runner looks for it.
+fn exit_code(message: &str) -> Option<i32> {
+    let (_, code) = message.rsplit_once("exit status ")?;
+    match code.strip_prefix("0x") {
+        Some(code) => i32::from_str_radix(code, 16).ok(),
+        None => code.parse().ok(),
+    }
+}
+
+/// Follows the log of a job; see [`Client::follow_log`].
+#[derive(Debug)]
+pub struct Log {
+    client: Client,
+    id: String,
+    offset: u64,
+    stream: Option<Streaming<FollowLogsResponse>>,
+}
+
+impl Log {
+    pub(super) fn new(client: Client, id: &str, offset: u64) -> Self {
+        Log { client, id: id.to_owned(), offset, stream: None }
+    }
+
+    /// Waits for the next bytes; `None` when the job has ended.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
+        let mut attempts = Attempts::new(self.client.retry());
+        loop {
+            match self.try_next().await {
+                Ok(Some(response)) => {
+                    self.offset += response.data.len() as u64;
+                    return Ok(Some(response.data));
+                }
+                Ok(None) => return Ok(None),
+                Err(error) => {
+                    self.stream = None;
+                    attempts.wait(error).await?;
+                }
+            }
+        }
+    }
+
+    /// Returns the offset of the next byte.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    async fn try_next(&mut self) -> Result<Option<FollowLogsResponse>, ClientError> {
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            None => {
+                // No log is that long.
+                let offset = i64::try_from(self.offset).unwrap_or(i64::MAX);
+                let request = FollowLogsRequest { id: self.id.clone(), offset };
+                let stream = self.client.gitlab().follow_logs(request).await;
+                self.stream.insert(self.client.response(stream)?)
+            }
+        };
+        stream.message().await.map_err(|status| self.client.error(status))
+    }
+}
+
+/// Follows the results of a job's steps; see [`Client::follow_steps`].
+#[derive(Debug)]
+pub struct Steps {
+    client: Client,
+    id: String,
+    next: u32,
+    stream: Option<Streaming<FollowStepsResponse>>,
+}
+
+impl Steps {
+    pub(super) fn new(client: Client, id: &str, skip: u32) -> Self {
+        Steps { client, id: id.to_owned(), next: skip, stream: None }
+    }
+
+    /// Waits for the result of the next step to end. The result of the job is the last one, then follows
+    /// `None`.
+    pub async fn next(&mut self) -> Result<Option<StepResult>, ClientError> {
+        let mut attempts = Attempts::new(self.client.retry());
+        loop {
+            match self.try_next().await {
+                Ok(Some(response)) => {
+                    self.next += 1;
+                    return Ok(Some(response.result.unwrap_or_default()));
+                }
+                Ok(None) => return Ok(None),
+                Err(error) => {
+                    self.stream = None;
+                    attempts.wait(error).await?;
+                }
+            }
+        }
+    }
+
+    async fn try_next(&mut self) -> Result<Option<FollowStepsResponse>, ClientError> {
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            None => {
+                let offset = i32::try_from(self.next).unwrap_or(i32::MAX);
+                let request = FollowStepsRequest { id: self.id.clone(), offset };
+                let stream = self.client.document().follow_steps(request).await;
+                self.stream.insert(self.client.response(stream)?)
+            }
+        };
+        stream.message().await.map_err(|status| self.client.error(status))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_code_is_at_the_end_of_the_message() {
+        assert_eq!(exit_code("step \"a\": exec: exit status 3"), Some(3));
+        assert_eq!(exit_code("exec: exit status 1: exec: exit status 0x2a"), Some(42));
+        for none in ["", "exit status 3 or so", "exec: signal: killed", "exit status "] {
+            assert_eq!(exit_code(none), None, "{none}");
+        }
     }
 }

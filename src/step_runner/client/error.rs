@@ -1,7 +1,10 @@
-//! Errors of the client.
+//! Errors of the client, and what is tried again.
 
 use std::error::Error;
+use std::future::Future;
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
 /// An error of a call to the server.
@@ -74,11 +77,81 @@ impl ClientError {
 }
 
 /// Returns whether a status comes from a lost connection, not from the server.
-pub(super) fn is_lost_connection(status: &Status) -> bool {
+fn is_lost_connection(status: &Status) -> bool {
     // Only a status that the server did not send has a source.
     status.code() == Code::Unavailable || status.source().is_some()
 }
 
 fn suffix(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(", {text}") }
+}
+
+/// How often and how long to retry while the server is unreachable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Retry {
+    /// Delay before the second attempt; it doubles with each attempt.
+    pub first: Duration,
+    /// Maximum delay between two attempts.
+    pub longest: Duration,
+    /// Time without a response after which to give up.
+    pub give_up: Duration,
+}
+
+impl Default for Retry {
+    /// 50 ms, doubling up to 2 s, for two minutes.
+    fn default() -> Self {
+        Retry {
+            first: Duration::from_millis(50),
+            longest: Duration::from_secs(2),
+            give_up: Duration::from_secs(120),
+        }
+    }
+}
+
+impl Retry {
+    /// Sets the time without a response after which to give up.
+    #[must_use]
+    pub fn giving_up_after(self, give_up: Duration) -> Self {
+        Retry { give_up, ..self }
+    }
+}
+
+/// Attempts since the last response of the server.
+#[derive(Debug)]
+pub(super) struct Attempts {
+    retry: Retry,
+    since: Instant,
+    pause: Duration,
+}
+
+impl Attempts {
+    pub(super) fn new(retry: Retry) -> Self {
+        Attempts { retry, since: Instant::now(), pause: retry.first }
+    }
+
+    /// Waits before the next attempt; returns the error if it is time to give up.
+    pub(super) async fn wait(&mut self, error: ClientError) -> Result<(), ClientError> {
+        let is_over = self.since.elapsed() + self.pause > self.retry.give_up;
+        if is_over || !matches!(error, ClientError::Unreachable { .. }) {
+            return Err(error);
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(self.retry.longest);
+        Ok(())
+    }
+}
+
+/// Calls `act` until the server responds.
+pub(super) async fn retry<T, W>(retry: Retry, act: impl Fn() -> W) -> Result<T, ClientError>
+where
+    W: Future<Output = Result<T, ClientError>>,
+{
+    let mut attempts = Attempts::new(retry);
+    loop {
+        match act().await {
+            Ok(done) => return Ok(done),
+            Err(error) => attempts.wait(error).await?,
+        }
+    }
 }

@@ -26,13 +26,7 @@
 mod address;
 mod connection;
 mod error;
-mod execute;
-mod follow;
-mod retry;
 
 pub use address::Address;
-pub use connection::Client;
-pub use error::{ClientError, ConnectionError};
-pub use execute::ExecuteOutcome;
-pub use follow::{Log, Steps};
-pub use retry::Retry;
+pub use connection::{Client, ExecuteOutcome, Log, Steps};
+pub use error::{ClientError, ConnectionError, Retry};

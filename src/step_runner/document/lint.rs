@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use super::super::expression::{self, ExpressionError, Mention, is_dynamic};
-use super::parse::{documents, read};
+use super::reader::{documents, read};
 use super::types::{Outputs, Reference, Spec};
 use crate::yaml::{Field, Node, Position, SourceLocation, Value, hint};
 

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::super::Value as StepValue;
-use super::error::{DocumentError, Problem};
-use super::foreign;
-use crate::yaml::{Field, Node, Position, SourceLocation, Value, boolean_text, hint};
+use super::error::{DocumentError, Problem, foreign_format, foreign_hint};
+use super::types::{Step, StepFile};
+use crate::yaml::{
+    Dialect, Documents, Field, Node, Position, SourceLocation, Value, boolean_text, hint,
+};
 
 /// Limit of the problems collected for one file.
 const MAX_PROBLEMS: usize = 100;
@@ -14,14 +16,14 @@ const MAX_PROBLEMS: usize = 100;
 /// A problem with its position, before the file name is known.
 #[derive(Debug)]
 pub(super) struct LocatedProblem {
-    pub(super) position: Option<Position>,
-    pub(super) path: String,
-    pub(super) problem: Problem,
+    position: Option<Position>,
+    path: String,
+    problem: Problem,
 }
 
 impl LocatedProblem {
     /// Returns a problem of the text as a whole.
-    pub(super) fn of_text(position: Option<Position>, problem: Problem) -> Self {
+    fn of_text(position: Option<Position>, problem: Problem) -> Self {
         LocatedProblem { position, path: String::new(), problem }
     }
 
@@ -93,7 +95,7 @@ impl Reader {
         }
         for field in node.fields() {
             if !known.contains(&field.name.as_str()) && self.problems.len() < MAX_PROBLEMS {
-                let hint = foreign::hint(&field.name)
+                let hint = foreign_hint(&field.name)
                     .or_else(|| hint(&field.name, known))
                     .unwrap_or_else(|| format!("expected one of {}", known.join(", ")));
                 self.unknown(field, hint);
@@ -253,6 +255,109 @@ impl Reader {
 pub fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// The file name of a bare list of steps in messages.
+const STEPS: &str = "STEPS";
+
+impl StepFile {
+    /// Parses a step file; `file` is the file name in messages. Text after the second document is
+    /// ignored.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the text is not a valid step file: see [`Problem`].
+    pub fn parse(file: &str, text: &str) -> Result<Self, DocumentError> {
+        let (step_file, problems) = match documents(text) {
+            Ok((spec, definition)) => read(&spec, &definition),
+            Err(problem) => return Err(problem.within(file)),
+        };
+        match problems.into_iter().next() {
+            Some(problem) => Err(problem.within(file)),
+            None => Ok(step_file),
+        }
+    }
+}
+
+/// Parses a bare list of steps, the value of `run`.
+///
+/// # Errors
+///
+/// Fails if the text is not a valid list of steps: see [`Problem`].
+pub fn parse_steps(text: &str) -> Result<Vec<Step>, DocumentError> {
+    only(STEPS, text, Reader::steps)
+}
+
+/// Parses one step call, such as `step: ./build`, which may lack a name.
+///
+/// # Errors
+///
+/// Fails if the text is not a valid step call: see [`Problem`].
+pub fn parse_call(text: &str) -> Result<Step, DocumentError> {
+    only("the step", text, Reader::call)
+}
+
+/// Parses a value as step files have it, such as `010`, `yes` or `{a: [1]}`.
+///
+/// # Errors
+///
+/// Fails if the text is not YAML, or has what steps cannot have: see [`Problem`].
+pub fn parse_value(text: &str) -> Result<StepValue, DocumentError> {
+    only("the value", text, Reader::value)
+}
+
+/// Reads the only document of a text; what follows it is ignored.
+fn only<T>(
+    name: &str,
+    text: &str,
+    read: impl FnOnce(&mut Reader, &Node) -> T,
+) -> Result<T, DocumentError> {
+    let root = match Documents::new(text, Dialect::Go).next() {
+        Some(Ok(document)) => document.root,
+        Some(Err(error)) => {
+            return Err(LocatedProblem::of_text(error.position, error.problem.into()).within(name));
+        }
+        None => return Err(LocatedProblem::of_text(None, Problem::EmptyValue).within(name)),
+    };
+    let mut reader = Reader::default();
+    let found = read(&mut reader, &root);
+    match reader.into_problems().into_iter().next() {
+        Some(problem) => Err(problem.within(name)),
+        None => Ok(found),
+    }
+}
+
+/// Parses the two YAML documents of a step file.
+pub(super) fn documents(text: &str) -> Result<(Node, Node), LocatedProblem> {
+    let mut documents = Documents::new(text, Dialect::Go);
+    let mut next = || match documents.next() {
+        Some(Ok(document)) => Ok(Some(document.root)),
+        Some(Err(error)) => Err(LocatedProblem::of_text(error.position, error.problem.into())),
+        None => Ok(None),
+    };
+    let of_text = |problem| LocatedProblem::of_text(None, problem);
+    let first = next()?.ok_or_else(|| of_text(Problem::Empty))?;
+    if let Some((format, field)) = foreign_format(&first) {
+        return Err(LocatedProblem::of_text(Some(field.origin.position), format.into()));
+    }
+    match next()? {
+        Some(second) => Ok((first, second)),
+        None => {
+            let is_definition = first.get("exec").or(first.get("run")).is_some();
+            Err(match is_definition {
+                true => LocatedProblem::of_text(Some(first.origin.position), Problem::NoSpec),
+                false => of_text(Problem::NoDefinition),
+            })
+        }
+    }
+}
+
+/// Reads the two documents, and returns all problems. The step file is valid only if there are none.
+pub(super) fn read(spec: &Node, definition: &Node) -> (StepFile, Vec<LocatedProblem>) {
+    let mut reader = Reader::default();
+    let spec = reader.spec_document(spec);
+    let definition = reader.definition(definition);
+    (StepFile { spec, definition }, reader.into_problems())
 }
 
 #[cfg(test)]

@@ -54,6 +54,9 @@ pub struct Output {
     pub description: Option<String>,
 }
 
+/// Keys of the second document, the definition.
+pub(super) const DEFINITION_KEYS: [&str; 5] = ["delegate", "env", "exec", "outputs", "run"];
+
 /// Environment and action of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Definition {
@@ -167,4 +170,12 @@ pub enum Reference {
     Builtin { path: Vec<String> },
     /// A reference with expressions, known only when they are expanded.
     Dynamic(String),
+}
+
+/// Returns the JSON Schema (draft 2020-12) of step files, for editors.
+///
+/// It accepts either of the two documents; `#/$defs/spec_document` and `#/$defs/definition` accept one of
+/// them.
+pub fn schema() -> &'static str {
+    include_str!("schema.json")
 }

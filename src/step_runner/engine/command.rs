@@ -12,17 +12,14 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 use tracing::debug;
 
-use super::super::builtin::{Command, Limits, find_program};
+use super::super::builtin::{Cancellation, Command, JobState, Limits, find_program};
 use super::super::log::{Output, Stream};
 use super::super::resolve::Interrupt;
 use super::cancel::{Cancel, Reason};
 use super::error::ExecError;
-use super::family::MARK;
-use super::groups::{self, Groups};
-use super::holders;
-use super::limits::{Ends, is_over};
+use super::family::{Groups, MARK, signal_all, wait_until};
 use super::phase::{PATIENCE, Phase, PhaseError};
-use super::pump::{Pipes, PumpEvent};
+use super::pump::{Pipes, PumpEvent, is_over};
 use crate::sys::orphans::Awaited;
 use crate::sys::processes::Process;
 use crate::sys::spawn::enter_cgroup;
@@ -33,28 +30,20 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 /// How long processes in the background have after `SIGTERM` if the grace is over by then.
 const LEAST_GRACE: Duration = Duration::from_secs(1);
 
-/// Pauses between looks at who may still write: longer ones for those that work.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const MAX_PAUSE: Duration = Duration::from_millis(160);
-
-/// How often all that hold a pipe must be found asleep: one look sees them one after the other, so that
-/// one may wake another behind its back.
-const SILENT_LOOKS: usize = 3;
-
 /// The processes of a job.
 pub(super) struct Processes<'a> {
-    pub(super) pipes: Pipes,
+    pipes: Pipes,
     groups: Groups,
-    pub(super) cancel: &'a Cancel,
+    cancel: &'a Cancel,
     grace: Duration,
     /// When the maximum run time of the job is over.
-    pub(super) deadline: Option<Instant>,
+    deadline: Option<Instant>,
     /// When cleanup steps are killed; `None` before a cancellation.
-    pub(super) cleanup_ends: Option<Instant>,
+    cleanup_ends: Option<Instant>,
     /// When a command was stopped first.
     stopped: Option<Instant>,
     /// Limits of commands, besides those of the job.
-    pub(super) limits: Limits,
+    limits: Limits,
     /// Whether the last command was stopped before it exited.
     was_stopped: bool,
 }
@@ -65,9 +54,9 @@ impl<'a> Processes<'a> {
         cancel: &'a Cancel,
         grace: Duration,
         deadline: Option<Instant>,
-    ) -> Self {
-        Processes {
-            pipes: Pipes::new(),
+    ) -> io::Result<Self> {
+        Ok(Processes {
+            pipes: Pipes::new()?,
             groups,
             cancel,
             grace,
@@ -76,7 +65,7 @@ impl<'a> Processes<'a> {
             stopped: None,
             limits: Limits::default(),
             was_stopped: false,
-        }
+        })
     }
 
     /// Returns whether the job is cancelled. From then on, steps have the time `cleanup`.
@@ -251,28 +240,35 @@ impl<'a> Processes<'a> {
         self.was_stopped
     }
 
-    /// Hears out and stops the background processes that commands left, wherever they went.
-    pub(super) fn end(&mut self, drain_output: Duration, output: &mut dyn Output) {
+    /// Stops the background processes that commands left, wherever they went.
+    ///
+    /// Their output is read first, until it pauses: otherwise the last lines of a job would depend on luck, as
+    /// `tee` in `exec > >(tee log)` writes them after the shell has exited.
+    pub(super) fn end(&mut self, output: &mut dyn Output) {
+        let cancel = self.cancel;
         // What a stopped job has to say, it says when it gets SIGTERM.
-        if self.cancel.reason().is_none() {
-            self.hear_out(drain_output, output);
+        if cancel.reason().is_none() {
+            let events = [cancel.stop_event(), cancel.kill_event()];
+            // A process that waits for a CPU may be about to write.
+            let is_busy = || self.groups.left().iter().any(Process::is_busy);
+            // Where nothing can be read, nothing is waited for.
+            let _ = self.pipes.pump_rest(&events, self.deadline, &is_busy, output);
         }
         let mut left = self.groups.left();
         if !left.is_empty() {
-            groups::signal(&left, Signal::TERM);
+            signal_all(&left, Signal::TERM);
             let now = Instant::now();
             // Of a job that is stopped, its command had that time already.
             let deadline = match self.stopped {
                 Some(stopped) => (stopped + self.grace).max(now + LEAST_GRACE.min(self.grace)),
                 None => now + self.grace,
             };
-            let cancel = self.cancel.clone();
-            groups::wait(deadline, |time| {
+            wait_until(deadline, |time| {
                 left.retain(Process::is_running);
                 if left.is_empty() {
                     // What they started meanwhile.
                     left = self.groups.left();
-                    groups::signal(&left, Signal::TERM);
+                    signal_all(&left, Signal::TERM);
                     if left.is_empty() {
                         return true;
                     }
@@ -286,33 +282,6 @@ impl<'a> Processes<'a> {
         // Open pipes belong to processes that could not be ended: their output is no longer read.
         let _ = self.pipes.drain(output);
         output.flush();
-    }
-
-    /// Forwards what background processes still write: until they close their pipes, but no longer than
-    /// `limit`, and not while all that hold one sleep for longer than that.
-    ///
-    /// Otherwise the last lines of a job would depend on luck: what `exec > >(tee log)` reads is written
-    /// after the shell has exited. A job that leaves a silent server ends after a moment.
-    fn hear_out(&mut self, limit: Duration, output: &mut dyn Output) {
-        let end = Instant::now() + limit;
-        let end = self.deadline.map_or(end, |deadline| deadline.min(end));
-        let cancel = self.cancel;
-        let events = [cancel.stop_event(), cancel.kill_event()];
-        let (mut pause, mut silent_looks) = (FIRST_PAUSE, 0);
-        while silent_looks < SILENT_LOOKS {
-            let heard = self.pipes.heard_bytes();
-            let next = end.min(Instant::now() + pause);
-            match self.pipes.pump_to_end(&events, next, output) {
-                Ok(Some(PumpEvent::Timeout)) if Instant::now() < end => {}
-                // All is said, the time is over, the job is cancelled; or nothing more can be read.
-                Ok(_) | Err(_) => return,
-            }
-            let left = end.saturating_duration_since(Instant::now());
-            let is_silent =
-                self.pipes.heard_bytes() == heard && !holders::may_write(self.pipes.open(), left);
-            silent_looks = if is_silent { silent_looks + 1 } else { 0 };
-            pause = if is_silent { FIRST_PAUSE } else { (pause * 2).min(MAX_PAUSE) };
-        }
     }
 }
 
@@ -370,7 +339,7 @@ impl Drop for Started {
     }
 }
 
-fn follow(action: &'static str) -> impl FnOnce(io::Error) -> ExecError {
+pub(super) fn follow(action: &'static str) -> impl FnOnce(io::Error) -> ExecError {
     move |error| ExecError::Follow { action, error }
 }
 
@@ -401,4 +370,68 @@ fn find(name: &str, work_dir: &Path, path: &str) -> Result<PathBuf, ExecError> {
         return Ok(work_dir.join(name));
     }
     find_program(name, work_dir, path).ok_or_else(|| ExecError::NotFound(name.to_owned()))
+}
+
+/// Limits to return to.
+pub(super) struct Outer {
+    limits: Limits,
+    cleanup_ends: Option<Instant>,
+}
+
+/// What ends the work that is being done.
+struct Ends<'a> {
+    /// Readable when it has to stop, if it does that on a cancellation.
+    stop: Option<BorrowedFd<'a>>,
+    deadline: Option<Instant>,
+    /// Whether it had its time when the deadline is over, and is killed without more ado.
+    in_cleanup: bool,
+}
+
+impl<'a> Processes<'a> {
+    fn ends(&self) -> Ends<'a> {
+        let is_spared = self.limits.cancellation == Cancellation::Spares;
+        match self.cleanup_ends {
+            Some(end) if !is_spared => Ends { stop: None, deadline: Some(end), in_cleanup: true },
+            _ => Ends {
+                stop: (!is_spared).then(|| self.cancel.stop_event()),
+                deadline: self.deadline.into_iter().chain(self.limits.deadline).min(),
+                in_cleanup: false,
+            },
+        }
+    }
+
+    /// Sets limits for commands until [`Processes::leave`].
+    pub(super) fn enter(&mut self, limits: Limits) -> Outer {
+        let outer = Outer { limits: self.limits, cleanup_ends: self.cleanup_ends };
+        self.limits = limits;
+        outer
+    }
+
+    /// Sets the limits from before [`Processes::enter`].
+    pub(super) fn leave(&mut self, outer: Outer) {
+        self.limits = outer.limits;
+        if self.cancel.reason().is_none() {
+            self.cleanup_ends = outer.cleanup_ends;
+        }
+    }
+
+    /// Returns whether commands may still run.
+    pub(super) fn state(&self) -> JobState {
+        match self.cancel.reason() {
+            _ if self.cancel.is_killed() => JobState::Killed,
+            _ if is_over(self.deadline) => JobState::TimedOut,
+            Some(Reason::Timeout) => JobState::TimedOut,
+            Some(Reason::Asked) => JobState::Cancelled,
+            None => JobState::Running,
+        }
+    }
+
+    /// Forwards output for some time, or until a command would have to stop.
+    pub(super) fn pause(&mut self, time: Duration, output: &mut dyn Output) {
+        let Ends { stop, deadline, .. } = self.ends();
+        let end = deadline.into_iter().chain([Instant::now() + time]).min();
+        let kill_event = self.cancel.kill_event();
+        // Without a pause, what comes next reports what is wrong.
+        let _ = self.pipes.pump(&[stop.unwrap_or(kill_event), kill_event], end, output);
+    }
 }

@@ -5,15 +5,21 @@
 //! wiped all that off is a job's too, if no other ran meanwhile.
 
 use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, test_kill_process_group};
 use rustix::time::{ClockId, clock_gettime};
 use tracing::debug;
 
-use crate::sys::cgroup::Below;
+use crate::sys::cgroup::{Below, remove_recorded};
+use crate::sys::fs::{random_u64, read_bounded};
 use crate::sys::orphans;
 use crate::sys::processes::{Process, with_descendants};
 
@@ -44,20 +50,20 @@ static BUSY: Mutex<(usize, u64)> = Mutex::new((0, 0));
 
 /// What the processes of a job are known by.
 #[derive(Debug, Default)]
-pub(super) struct Family {
+struct Family {
     /// Only processes that started since are its own, in clock ticks since the boot.
-    pub(super) since: u64,
-    pub(super) mark: Option<String>,
+    since: u64,
+    mark: Option<String>,
     /// Process groups: id, and start of their leader.
-    pub(super) groups: Vec<(u32, u64)>,
-    pub(super) cgroup: Option<Below>,
+    groups: Vec<(u32, u64)>,
+    cgroup: Option<Below>,
     /// Whether the job runs in this process; if not, in one that is gone.
-    pub(super) busy: Option<Busy>,
+    busy: Option<Busy>,
 }
 
 /// A job that runs in this process, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Busy(());
+struct Busy(());
 
 impl Busy {
     pub(super) fn new() -> Self {
@@ -83,7 +89,7 @@ impl Drop for Busy {
 }
 
 /// Returns the time in clock ticks since the boot.
-pub(super) fn now() -> u64 {
+fn now() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
     let part = u64::try_from(time.tv_nsec).unwrap_or_default() / (1_000_000_000 / TICKS);
     u64::try_from(time.tv_sec).unwrap_or_default() * TICKS + part
@@ -201,7 +207,7 @@ impl Family {
     }
 
     /// Kills all its processes, and collects those that became children of this one.
-    pub(super) fn kill(&self) {
+    fn kill(&self) {
         let last = Instant::now() + KILL_LIMIT;
         let mut end = Instant::now() + KILL_TIMEOUT;
         let mut seen = HashSet::new();
@@ -258,6 +264,140 @@ impl Family {
 fn marks(environment: &[u8]) -> Option<&[u8]> {
     let mut variables = environment.split(|byte| *byte == 0);
     variables.find_map(|variable| variable.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="))
+}
+
+/// File in a job's directory with what its processes are known by: a line for its mark, its cgroup, and
+/// each of its process groups.
+const RECORD: &str = "groups";
+
+/// Limit of a record that is read in bytes: that of millions of commands.
+const RECORD_BYTES: u64 = 64 << 20;
+
+/// What names of cgroups begin with.
+const CGROUP: &str = "step-runner-";
+
+/// Poll interval for the exit of processes that were signalled.
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The processes of a job.
+#[derive(Debug)]
+pub(super) struct Groups {
+    record: File,
+    mark: String,
+    family: Family,
+}
+
+impl Groups {
+    pub(super) fn new(scratch: &Path) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        let mut record =
+            options.append(true).create(true).mode(0o600).open(scratch.join(RECORD))?;
+        let mark = format!("{:016x}", random_u64());
+        let since = now();
+        writeln!(record, "mark {mark} {since}")?;
+        let cgroup = Below::make(&format!("{CGROUP}{mark}"));
+        if let Some(path) = cgroup.as_ref().and_then(|cgroup| cgroup.path().to_str()) {
+            writeln!(record, "cgroup {path}")?;
+        }
+        let family = Family {
+            since,
+            mark: Some(mark.clone()),
+            groups: Vec::new(),
+            cgroup,
+            busy: Some(Busy::new()),
+        };
+        Ok(Groups { record, mark, family })
+    }
+
+    /// Returns the variable by which processes of the job are known, given its value outside of it.
+    pub(super) fn mark(&self, outside: Option<&String>) -> (String, String) {
+        let value = match outside {
+            Some(outside) if !outside.is_empty() => format!("{outside}:{}", self.mark),
+            _ => self.mark.clone(),
+        };
+        (MARK.to_owned(), value)
+    }
+
+    /// Returns the file by which a process enters the cgroup of the job, if it has one.
+    pub(super) fn cgroup(&self) -> Option<OwnedFd> {
+        self.family.cgroup.as_ref()?.procs().try_clone().ok()
+    }
+
+    /// Records a new group.
+    pub(super) fn record(&mut self, leader: Pid) -> io::Result<()> {
+        let pid = leader.as_raw_nonzero().get().cast_unsigned();
+        let start = Process::of(pid).map_or(0, |leader| leader.start);
+        self.family.groups.push((pid, start));
+        // One call, so that a line is written completely or not at all.
+        self.record.write_all(format!("{pid} {start}\n").as_bytes())
+    }
+
+    /// Forgets a group whose leader has been reaped, unless it has other members.
+    pub(super) fn leave(&mut self, group: Pid) {
+        if test_kill_process_group(group).is_err() {
+            let group = group.as_raw_nonzero().get().cast_unsigned();
+            self.family.groups.retain(|(known, _)| *known != group);
+        }
+    }
+
+    /// Returns the processes of the job that have not ended.
+    pub(super) fn left(&self) -> Vec<Process> {
+        self.family.left()
+    }
+
+    /// Kills the processes of the job that are left.
+    pub(super) fn kill(&self) {
+        self.family.kill();
+    }
+}
+
+/// Sends a signal to processes.
+pub(super) fn signal_all(processes: &[Process], signal: Signal) {
+    for process in processes {
+        // It is gone, or another user's.
+        let _ = process.signal(signal);
+    }
+}
+
+/// Kills the processes that are recorded in the directory of a job whose server crashed, unless their ids
+/// were reused. The caller must make sure that the record is of this boot.
+pub fn kill_recorded(scratch: &Path) {
+    // A job may have put anything there.
+    let Ok(record) = read_bounded(&scratch.join(RECORD), RECORD_BYTES) else { return };
+    let record = String::from_utf8_lossy(&record);
+    let mut family = Family::default();
+    for line in record.lines() {
+        match line.split_once(' ') {
+            Some(("cgroup", path)) => {
+                // It is gone, or none of ours.
+                let _ = remove_recorded(Path::new(path), CGROUP);
+            }
+            Some(("mark", rest)) => {
+                if let Some((mark, Ok(since))) =
+                    rest.split_once(' ').map(|(mark, since)| (mark, since.parse()))
+                {
+                    family.since = since;
+                    family.mark = Some(mark.to_owned());
+                }
+            }
+            Some((group, start)) => {
+                if let (Ok(group), Ok(start)) = (group.parse(), start.parse()) {
+                    family.groups.push((group, start));
+                }
+            }
+            None => {}
+        }
+    }
+    family.kill();
+}
+
+/// Polls `done` until it returns true or the deadline is over.
+pub(super) fn wait_until(deadline: Instant, mut done: impl FnMut(Duration) -> bool) {
+    while !done(EXIT_POLL_INTERVAL.min(deadline.saturating_duration_since(Instant::now()))) {
+        if Instant::now() >= deadline {
+            return;
+        }
+    }
 }
 
 #[cfg(test)]

@@ -9,11 +9,12 @@ use super::super::document::{Action, StepFile};
 use super::super::expression::is_dynamic;
 use super::super::log::Output;
 use super::super::resolve::Resolver;
-use super::super::wire::proto::{self, step_result::Status};
+use super::super::wire::proto;
+use super::super::wire::proto::step_result::Status;
 use super::cancel::{Cancel, Reason};
-use super::command::Processes;
-use super::error::{ExecError, LoadError, StepError};
-use super::groups::Groups;
+use super::command::{Processes, follow};
+use super::error::{LoadError, StepError};
+use super::family::Groups;
 use super::run::{Call, Runner};
 use super::scope::Scope;
 
@@ -37,8 +38,6 @@ pub struct Job {
     pub grace: Duration,
     /// Time limit of steps with `if: ${{ always() }}` after a cancellation.
     pub cleanup: Duration,
-    /// How long background processes are heard out when the last step has ended.
-    pub drain_output: Duration,
     /// Maximum run time of the job.
     pub timeout: Option<Duration>,
 }
@@ -92,15 +91,17 @@ impl Job {
         cancel: &Cancel,
         ended: &mut dyn FnMut(&proto::StepResult),
     ) -> JobOutcome {
-        let groups = match Groups::new(&self.scratch) {
-            Ok(groups) => groups,
-            Err(error) => {
-                let action = "cannot record process groups";
-                return JobOutcome::failed(&ExecError::Follow { action, error }.into());
-            }
-        };
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
-        let processes = Processes::new(groups, cancel, self.grace, deadline);
+        let processes = Groups::new(&self.scratch)
+            .map_err(follow("cannot record process groups"))
+            .and_then(|groups| {
+                Processes::new(groups, cancel, self.grace, deadline)
+                    .map_err(follow("cannot poll output"))
+            });
+        let processes = match processes {
+            Ok(processes) => processes,
+            Err(error) => return JobOutcome::failed(&error.into()),
+        };
         let mut runner = Runner::new(self, resolver, output, ended, processes);
         let scope = Scope::new(&self.dir, &self.work_dir, &self.vars);
         let inputs = self.inputs.iter().map(|(name, value)| (name.clone(), value.clone().into()));
@@ -108,7 +109,7 @@ impl Job {
         let title = self.title();
         let call = Call { step: proto::Step::default(), inputs, file: &self.steps, title };
         let (result, error) = runner.root(scope, call);
-        runner.end(self.drain_output);
+        runner.end();
         match error {
             None => {
                 let (message, error) = (String::new(), String::new());

@@ -4,29 +4,22 @@
 //! [`Output`](super::log::Output) unbuffered. Running a job blocks its thread.
 //!
 //! A step ends when its command exits: background processes continue, and their output is read, until the
-//! job ends; then they are heard out for a while, and killed.
+//! job ends; then their output is read until it pauses, and they are killed.
 
 mod cancel;
 mod command;
 mod error;
 mod family;
 mod function;
-mod function_oci;
-mod groups;
-mod holders;
 mod job;
-mod limits;
-mod order;
 mod phase;
 mod pump;
 mod record;
 mod run;
 mod scope;
-mod step_files;
 
 pub use cancel::{Cancel, Reason};
 pub use error::{ExecError, LoadError, StepError, StepFileError};
-pub use family::MARK;
-pub use groups::kill_recorded;
+pub use family::{MARK, kill_recorded};
 pub use job::{Job, JobOutcome};
 pub use phase::PhaseError;

@@ -12,7 +12,6 @@ use rustix::event::{EventfdFlags, eventfd};
 use tracing::Span;
 
 use super::super::resolve::Interrupt;
-use crate::sys::arrival;
 
 /// How long work that nobody wants any more is waited for, so that it can clean up.
 pub(super) const PATIENCE: Duration = Duration::from_millis(500);
@@ -51,8 +50,6 @@ impl<T: Send + 'static> Phase<T> {
         let thread = thread::Builder::new().name("phase".to_owned()).spawn(move || {
             // A panic is the end as well.
             let _end = end;
-            // What it starts must not inherit what is blocked in the thread that reads pipes.
-            arrival::unblock();
             span.in_scope(|| work(&theirs))
         })?;
         Ok(Phase { thread, interrupt, done })
@@ -96,7 +93,7 @@ mod tests {
     use super::super::super::log::{Output, Source, Stream};
     use super::super::cancel::{Cancel, Reason};
     use super::super::command::Processes;
-    use super::super::groups::Groups;
+    use super::super::family::Groups;
     use super::*;
 
     struct Nothing;
@@ -136,7 +133,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let cancel = Cancel::new().unwrap();
         let groups = Groups::new(dir.path()).unwrap();
-        let mut processes = Processes::new(groups, &cancel, Duration::from_secs(1), None);
+        let mut processes = Processes::new(groups, &cancel, Duration::from_secs(1), None).unwrap();
         let (results, dropped) = mpsc::channel();
         cancel.cancel(Reason::Asked);
         let hour = Duration::from_secs(3600);
@@ -153,7 +150,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let cancel = Cancel::new().unwrap();
             let groups = Groups::new(dir.path()).unwrap();
-            let mut processes = Processes::new(groups, &cancel, Duration::ZERO, deadline);
+            let mut processes = Processes::new(groups, &cancel, Duration::ZERO, deadline).unwrap();
             let (results, dropped) = mpsc::channel();
             let limit = Duration::from_secs(limit);
             let error = processes.beside(limit, &mut Nothing, hangs(dir.path(), results));
@@ -172,7 +169,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let cancel = Cancel::new().unwrap();
         let groups = Groups::new(dir.path()).unwrap();
-        let mut processes = Processes::new(groups, &cancel, Duration::ZERO, None);
+        let mut processes = Processes::new(groups, &cancel, Duration::ZERO, None).unwrap();
         let hour = Duration::from_secs(3600);
         let other = cancel.clone();
         let asks = move |interrupt: &Interrupt| {

@@ -1,67 +1,41 @@
 //! Reading the output pipes of commands until all writers have closed them.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
-use std::time::{Duration, Instant};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::super::log::{Output, Source, Stream};
-use super::order::{Reads, in_order};
-use crate::sys::arrival::{Arrivals, PIPE_BYTES};
+use crate::sys::init::drain::Drain;
 
-/// How much is read of a pipe in a round: all that is in it, so that no write is cut in the middle.
-const ROUND_BYTES: usize = PIPE_BYTES;
-
-/// What a read may give: a page of the largest size. A shorter read would lose the rest of a write.
-const MAX_READ_BYTES: usize = 64 << 10;
+/// How much is read of a pipe before others have their turn: all that fits into one of the usual size.
+const READ_BYTES: usize = 64 << 10;
 
 /// How much is read of a pipe after its command has exited: what was in it then, but not what a
 /// background process continues to write.
 const MAX_DRAIN_BYTES: usize = 1 << 20;
 
-/// After this time without output, all writes are known.
-const SETTLE_TIME: Duration = Duration::from_millis(100);
-
-/// How many writes are kept that are still to be read.
-const MAX_LEFT_WRITES: usize = 1024;
-
-/// How often the sizes of pipes are read again because they were written to meanwhile.
-const MAX_LOOKS: usize = 8;
-
 /// The pipes of a job's commands.
 ///
-/// They are read in rounds. A round takes no more of a pipe than was in it when it began, and forwards it
-/// in the order in which it was written.
+/// They are read in the order in which they become readable. Bytes of one pipe stay in order. What was written to
+/// two of them before either is read comes in two pieces, one for each pipe.
 #[derive(Debug)]
 pub(super) struct Pipes {
     open: Vec<Pipe>,
-    /// Where the kernel cannot tell the order of writes, a round takes one pipe after the other.
-    arrivals: Option<Arrivals>,
-    /// Writes since the last round, by the descriptors of their pipes.
-    writes: Vec<RawFd>,
-    /// Buffers of a round, one for each pipe that is read in it.
-    buffers: Vec<Buffer>,
-    heard_bytes: u64,
-    last_round: Instant,
+    /// Reports readable pipes, the one that has waited longest first.
+    epoll: OwnedFd,
+    buffer: Vec<u8>,
+    read_bytes: u64,
 }
 
 #[derive(Debug)]
 struct Pipe {
     fd: OwnedFd,
     stream: Stream,
-    /// See [`Reads::early`].
-    early: usize,
-}
-
-#[derive(Debug)]
-struct Buffer {
-    pipe: usize,
-    bytes: Vec<u8>,
-    /// Where each read ended.
-    ends: Vec<usize>,
 }
 
 /// Result of [`Pipes::pump`].
@@ -73,45 +47,22 @@ pub(super) enum PumpEvent {
 }
 
 impl Pipes {
-    pub(super) fn new() -> Self {
-        Pipes {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Pipes {
             open: Vec::new(),
-            arrivals: Arrivals::new().ok(),
-            writes: Vec::new(),
-            buffers: Vec::new(),
-            heard_bytes: 0,
-            last_round: Instant::now(),
-        }
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            buffer: vec![0; READ_BYTES],
+            read_bytes: 0,
+        })
     }
 
     /// Makes a pipe for a stream of a command, and returns its end for writing.
     pub(super) fn add(&mut self, stream: Stream) -> io::Result<OwnedFd> {
-        let with_order = self.arrivals.as_ref().and_then(|arrivals| {
-            // What is in the queue may be of a pipe that had this descriptor before.
-            arrivals.take(&mut self.writes);
-            self.writes.retain(|fd| self.open.iter().any(|pipe| pipe.fd.as_raw_fd() == *fd));
-            arrivals.pipe().ok()
-        });
-        let (fd, writer) = match with_order {
-            Some(pipe) => pipe,
-            None => {
-                let (fd, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-                rustix::io::ioctl_fionbio(&fd, true)?;
-                (fd, writer)
-            }
-        };
-        self.open.push(Pipe { fd, stream, early: 0 });
+        let (fd, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        epoll::add(&self.epoll, &fd, key_of(&fd), epoll::EventFlags::IN)?;
+        self.open.push(Pipe { fd, stream });
         Ok(writer)
-    }
-
-    /// Returns the pipes that somebody may still write to.
-    pub(super) fn open(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.open.iter().map(|pipe| pipe.fd.as_fd())
-    }
-
-    /// Returns how much was read so far.
-    pub(super) fn heard_bytes(&self) -> u64 {
-        self.heard_bytes
     }
 
     /// Forwards output until one of these descriptors is readable, or until the deadline.
@@ -128,19 +79,31 @@ impl Pipes {
         }
     }
 
-    /// The same, but ends without an event when all pipes are closed.
-    pub(super) fn pump_to_end(
+    /// Forwards output until all pipes are closed, no more comes and no process is busy, one of these descriptors is
+    /// readable, or the deadline is over.
+    pub(super) fn pump_rest(
         &mut self,
         events: &[BorrowedFd<'_>],
-        deadline: Instant,
+        deadline: Option<Instant>,
+        is_busy: &dyn Fn() -> bool,
         output: &mut dyn Output,
-    ) -> io::Result<Option<PumpEvent>> {
+    ) -> io::Result<()> {
+        let mut drain = Drain::start();
         while !self.open.is_empty() {
-            if let Some(event) = self.turn(events, Some(deadline), output)? {
-                return Ok(Some(event));
+            let before = self.read_bytes;
+            let end = deadline.into_iter().chain([drain.ends_at()]).min();
+            let event = self.turn(events, end, output)?;
+            // Also if this process was late, and there was something to read.
+            if self.read_bytes > before || drain.is_over() && is_busy() {
+                drain.prolong();
+            }
+            match event {
+                Some(PumpEvent::Readable(_)) => break,
+                Some(PumpEvent::Timeout) if drain.is_over() || is_over(deadline) => break,
+                Some(PumpEvent::Timeout) | None => {}
             }
         }
-        Ok(None)
+        Ok(())
     }
 
     fn turn(
@@ -149,162 +112,89 @@ impl Pipes {
         deadline: Option<Instant>,
         output: &mut dyn Output,
     ) -> io::Result<Option<PumpEvent>> {
-        self.settle()?;
         let now = Instant::now();
         let release = output.release(now);
         let next = deadline.into_iter().chain(release).min();
         let left = next.map(|at| at.saturating_duration_since(now));
-        let ready = self.poll(events, left)?;
-        let (events, pipes) = ready.split_at(events.len());
-        self.round(pipes, output)?;
-        if let Some(index) = events.iter().position(|ready| *ready) {
+        let left = left.map(|left| Timespec::try_from(left).expect("jobs end within ages"));
+        let all = events.iter().copied().chain([self.epoll.as_fd()]);
+        let mut fds: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        match poll(&mut fds, left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let event = fds[..events.len()].iter().position(|fd| !fd.revents().is_empty());
+        if !fds[events.len()].revents().is_empty() {
+            self.round(output)?;
+        }
+        if let Some(index) = event {
             return Ok(Some(PumpEvent::Readable(index)));
         }
         Ok(deadline.filter(|deadline| *deadline <= now).map(|_| PumpEvent::Timeout))
     }
 
-    /// Forgets writes that were read before they were known: all are, if all pipes are empty.
-    fn settle(&mut self) -> io::Result<()> {
-        self.take_writes();
-        let is_clear = self.writes.is_empty() && self.open.iter().all(|pipe| pipe.early == 0);
-        if is_clear || self.poll(&[], Some(Duration::ZERO))?.contains(&true) {
-            return Ok(());
-        }
-        // Parts of a long write, for example, never become known.
-        let is_long_ago = self.last_round.elapsed() >= SETTLE_TIME;
-        for pipe in &mut self.open {
-            let fd = pipe.fd.as_raw_fd();
-            let known = self.writes.iter().filter(|write| **write == fd).count();
-            pipe.early = if is_long_ago { 0 } else { pipe.early.saturating_sub(known) };
-        }
-        self.writes.clear();
-        Ok(())
-    }
-
-    /// Returns whether there were writes since the last call.
-    fn take_writes(&mut self) -> bool {
-        self.arrivals.as_ref().is_some_and(|arrivals| arrivals.take(&mut self.writes))
-    }
-
     /// Forwards what has been written until now, without blocking.
     pub(super) fn drain(&mut self, output: &mut dyn Output) -> io::Result<()> {
-        for _ in 0..MAX_DRAIN_BYTES.div_ceil(ROUND_BYTES) {
-            let ready = self.poll(&[], Some(Duration::ZERO))?;
-            if !ready.contains(&true) {
+        for _ in 0..MAX_DRAIN_BYTES.div_ceil(READ_BYTES) {
+            if !self.round(output)? {
                 break;
             }
-            self.round(&ready, output)?;
         }
         Ok(())
     }
 
-    fn poll(&self, events: &[BorrowedFd<'_>], left: Option<Duration>) -> io::Result<Vec<bool>> {
-        let all = events.iter().copied().chain(self.open());
-        let mut fds: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        let left = left.map(|left| Timespec::try_from(left).expect("jobs end within ages"));
-        match poll(&mut fds, left.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
+    /// Reads each readable pipe once. Returns whether there were any.
+    fn round(&mut self, output: &mut dyn Output) -> io::Result<bool> {
+        if self.open.is_empty() {
+            return Ok(false);
+        }
+        let mut ready = Vec::with_capacity(self.open.len());
+        match epoll::wait(&self.epoll, spare_capacity(&mut ready), Some(&Timespec::default())) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(true),
             Err(error) => return Err(error.into()),
         }
-        Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect())
-    }
-
-    /// Reads the pipes that are ready, and those that are written to in the meantime.
-    fn round(&mut self, ready: &[bool], output: &mut dyn Output) -> io::Result<()> {
-        if !ready.contains(&true) {
-            return Ok(());
-        }
-        let sizes = self.look(ready)?;
-        let mut used = 0;
-        let mut closed = Vec::new();
-        for (pipe, size) in sizes.into_iter().enumerate() {
-            let Some(size) = size else { continue };
-            if self.buffers.len() == used {
-                self.buffers.push(Buffer::new());
-            }
-            let buffer = &mut self.buffers[used];
-            if buffer.read(pipe, &self.open[pipe].fd, size)? {
-                closed.push(pipe);
-            }
-            used += usize::from(!buffer.ends.is_empty());
-        }
-        let mut pipes = Vec::new();
-        for Buffer { pipe, bytes, ends } in &self.buffers[..used] {
-            let fd = &self.open[*pipe].fd;
-            let bytes = &bytes[..ends.last().copied().unwrap_or(0)];
-            self.heard_bytes += bytes.len() as u64;
-            let early = self.open[*pipe].early;
-            pipes.push(Reads { fd: fd.as_raw_fd(), bytes, ends, early });
-        }
-        let early = in_order(&mut self.writes, &pipes, |index, bytes| {
-            output.write(Source::Step, self.open[self.buffers[index].pipe].stream, bytes);
-        });
-        for (buffer, early) in self.buffers.iter().zip(early) {
-            self.open[buffer.pipe].early = early;
-        }
-        self.last_round = Instant::now();
-        for pipe in closed.into_iter().rev() {
-            self.open.remove(pipe);
-        }
-        // Whoever writes through a descriptor of another kind may have many writes in one read.
-        let surplus = self.writes.len().saturating_sub(MAX_LEFT_WRITES);
-        self.writes.drain(..surplus);
-        Ok(())
-    }
-
-    /// Returns what can be read of each pipe and completes the writes since the last round: as of one
-    /// moment, as far as that is possible.
-    fn look(&mut self, ready: &[bool]) -> io::Result<Vec<Option<usize>>> {
-        let mut sizes = Vec::new();
-        self.take_writes();
-        for _ in 0..MAX_LOOKS {
-            sizes.clear();
-            for (pipe, ready) in self.open.iter().zip(ready) {
-                let is_due = *ready || self.writes.contains(&pipe.fd.as_raw_fd());
-                let size = is_due.then(|| rustix::io::ioctl_fionread(&pipe.fd)).transpose()?;
-                // One that is ready and empty is at its end.
-                let size = size.filter(|size| *ready || *size > 0);
-                sizes.push(size.map(|size| usize::try_from(size).unwrap_or(ROUND_BYTES)));
-            }
-            // One pipe alone is in order anyway.
-            let is_one = sizes.iter().flatten().count() == 1;
-            if !self.take_writes() || is_one && self.writes.iter().all(|fd| *fd == self.writes[0]) {
-                break;
+        for event in &ready {
+            let key = event.data;
+            let is_it = |pipe: &Pipe| key_of(&pipe.fd).u64() == key.u64();
+            let Some(index) = self.open.iter().position(is_it) else { continue };
+            let Pipe { fd, stream } = &self.open[index];
+            match rustix::io::read(fd, &mut self.buffer[..]) {
+                Ok(0) => {
+                    epoll::delete(&self.epoll, fd)?;
+                    self.open.remove(index);
+                }
+                Ok(count) => {
+                    self.read_bytes += count as u64;
+                    output.write(Source::Step, *stream, &self.buffer[..count]);
+                }
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
         }
-        Ok(sizes)
+        Ok(!ready.is_empty())
     }
 }
 
-impl Buffer {
-    fn new() -> Self {
-        Buffer { pipe: 0, bytes: vec![0; ROUND_BYTES + MAX_READ_BYTES], ends: Vec::new() }
-    }
+/// Returns whether a time has come.
+pub(super) fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| deadline <= Instant::now())
+}
 
-    /// Reads so much of a pipe. Returns whether it was at its end.
-    fn read(&mut self, pipe: usize, fd: &OwnedFd, size: usize) -> io::Result<bool> {
-        self.pipe = pipe;
-        self.ends.clear();
-        let mut length = 0;
-        while length < size.clamp(1, ROUND_BYTES) {
-            match rustix::io::read(fd, &mut self.bytes[length..][..MAX_READ_BYTES]) {
-                Ok(0) => return Ok(true),
-                Ok(read) => length += read,
-                Err(Errno::AGAIN | Errno::INTR) => break,
-                Err(error) => return Err(error.into()),
-            }
-            self.ends.push(length);
-        }
-        Ok(false)
-    }
+/// Returns what epoll reports of a pipe that is readable.
+fn key_of(fd: &OwnedFd) -> epoll::EventData {
+    epoll::EventData::new_u64(u64::from(fd.as_raw_fd().cast_unsigned()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::{PipeWriter, Write, pipe};
+    use std::time::Duration;
 
     use super::super::super::log::{Masking, Plain};
     use super::*;
+    use crate::sys::init::drain;
 
     /// Reports on a pipe that a line has come to its end.
     struct Lines(PipeWriter);
@@ -328,11 +218,93 @@ mod tests {
         masking.add_secret("a-longer-secret");
         let (seen, line) = pipe().unwrap();
         let mut output = Plain::new(Box::new(Lines(line)), Box::new(io::sink()), &masking).unwrap();
-        let mut pipes = Pipes::new();
+        let mut pipes = Pipes::new().unwrap();
         let command = pipes.add(Stream::Out).unwrap();
         rustix::io::write(&command, b"this is A-LON\n").unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         let event = pipes.pump(&[seen.as_fd()], Some(deadline), &mut output).unwrap();
         assert_eq!(event, PumpEvent::Readable(0));
+    }
+
+    /// Joins what comes of both streams.
+    struct Joined(String);
+
+    impl Output for Joined {
+        fn write(&mut self, _: Source, _: Stream, bytes: &[u8]) {
+            self.0.push_str(std::str::from_utf8(bytes).unwrap());
+        }
+
+        fn flush(&mut self) {}
+
+        fn mask(&mut self, _: &str) {}
+    }
+
+    #[test]
+    fn pipes_are_read_in_the_order_in_which_they_become_readable() {
+        let mut pipes = Pipes::new().unwrap();
+        let [out, err] = [Stream::Out, Stream::Err].map(|stream| pipes.add(stream).unwrap());
+        let mut output = Joined(String::new());
+        for (first, second) in [(&out, &err), (&err, &out)] {
+            for (pipe, text) in [(first, "1 "), (second, "2 "), (first, "3 "), (second, "4\n")] {
+                rustix::io::write(pipe, text.as_bytes()).unwrap();
+            }
+            pipes.drain(&mut output).unwrap();
+        }
+        assert_eq!(output.0, "1 3 2 4\n1 3 2 4\n");
+    }
+
+    #[test]
+    fn the_rest_of_a_pipe_is_read_until_it_is_closed_or_nothing_more_comes() {
+        let mut pipes = Pipes::new().unwrap();
+        let [out, err] = [Stream::Out, Stream::Err].map(|stream| pipes.add(stream).unwrap());
+        let mut output = Joined(String::new());
+        rustix::io::write(&out, b"open").unwrap();
+        rustix::io::write(&err, b" closed").unwrap();
+        drop(err);
+        let start = Instant::now();
+        pipes.pump_rest(&[], None, &|| false, &mut output).unwrap();
+        assert!(start.elapsed() >= drain::QUIET);
+        assert_eq!(output.0, "open closed");
+        drop(out);
+        pipes.pump_rest(&[], None, &|| false, &mut output).unwrap();
+        assert!(pipes.open.is_empty());
+        // Also where no time is left: what is there is forwarded.
+        let out = pipes.add(Stream::Out).unwrap();
+        rustix::io::write(&out, b" late").unwrap();
+        pipes.pump_rest(&[], Some(start), &|| false, &mut output).unwrap();
+        assert_eq!(output.0, "open closed late");
+    }
+
+    /// Answers each byte with another one, after a while.
+    struct Echo(File);
+
+    impl Output for Echo {
+        fn write(&mut self, _: Source, _: Stream, _: &[u8]) {
+            std::thread::park_timeout(drain::QUIET / 2);
+            self.0.write_all(b"x").unwrap();
+        }
+
+        fn flush(&mut self) {}
+
+        fn mask(&mut self, _: &str) {}
+    }
+
+    #[test]
+    fn each_byte_prolongs_the_wait_for_the_rest_but_not_for_ever() {
+        let mut pipes = Pipes::new().unwrap();
+        let mut echo = Echo(pipes.add(Stream::Out).unwrap().into());
+        echo.0.write_all(b"x").unwrap();
+        let start = Instant::now();
+        pipes.pump_rest(&[], None, &|| false, &mut echo).unwrap();
+        assert!(start.elapsed() >= drain::LIMIT);
+    }
+
+    #[test]
+    fn processes_that_are_busy_are_waited_for_but_not_for_ever() {
+        let mut pipes = Pipes::new().unwrap();
+        let _out = pipes.add(Stream::Out).unwrap();
+        let start = Instant::now();
+        pipes.pump_rest(&[], None, &|| true, &mut Joined(String::new())).unwrap();
+        assert!(start.elapsed() >= drain::LIMIT);
     }
 }

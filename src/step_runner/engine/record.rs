@@ -11,10 +11,10 @@ use super::super::{Type, Value};
 use super::error::ExecError;
 
 /// Default file name of a step.
-pub(super) const STEP_FILE: &str = "step.yml";
+const STEP_FILE: &str = "step.yml";
 
 /// The argument of the shell that runs a `script`.
-pub(super) const SCRIPT: &str = "${{inputs.script}}";
+const SCRIPT: &str = "${{inputs.script}}";
 
 pub(super) fn values(values: &BTreeMap<String, Value>) -> BTreeMap<String, prost_types::Value> {
     values.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect()

@@ -14,13 +14,13 @@ use super::super::expression::{
 use super::super::function_oci::Function;
 use super::super::log::{Output, Source, Stream};
 use super::super::resolve::{Caller, Interrupt, Loaded, Resolver};
-use super::super::wire::proto::{self, step_result::Status};
+use super::super::wire::proto;
+use super::super::wire::proto::step_result::Status;
 use super::command::Processes;
 use super::error::{ExecError, LoadError, StepError};
 use super::job::Job;
 use super::record;
-use super::scope::{Scope, expand_env, secret};
-use super::step_files::StepFiles;
+use super::scope::{Scope, StepFiles, expand_env, secret};
 
 /// Limit of the nesting depth of steps.
 const MAX_DEPTH: usize = 64;
@@ -96,9 +96,9 @@ impl<'a> Runner<'a> {
         (ended.result.unwrap_or_default(), ended.error)
     }
 
-    /// Hears out and stops background processes.
-    pub(super) fn end(&mut self, drain_output: Duration) {
-        self.processes.end(drain_output, self.output);
+    /// Stops background processes.
+    pub(super) fn end(&mut self) {
+        self.processes.end(self.output);
     }
 
     pub(super) fn print(&mut self, stream: Stream, text: &str) {

@@ -4,9 +4,8 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Value;
-use super::context::Context;
 use super::error::{ExpressionError, ExpressionErrorKind as Kind};
-use super::names::{self, NameTarget};
+use super::names::{self, Context, NameTarget};
 use super::operators::{self, NODE_BYTES, Operator, is_truthy};
 use super::syntax::{Base, Expr, Function, Key, Node, Operation, Part};
 

@@ -19,12 +19,9 @@
 //! Safe for untrusted text: nesting and the size of results are bounded, and the time is linear in what
 //! is read and written.
 
-mod context;
 mod error;
 mod evaluate;
 mod expand;
-mod lexer;
-mod mentions;
 mod names;
 mod operators;
 mod parser;
@@ -32,9 +29,9 @@ mod syntax;
 #[cfg(test)]
 mod tests;
 
-pub use context::{Context, Expanded, Status, StepState};
 pub use error::{ExpressionError, ExpressionErrorKind};
 pub use expand::{
-    check, check_condition, condition, expand, expand_text, expand_value, is_dynamic,
+    Mention, check, check_condition, condition, condition_mentions, expand, expand_text,
+    expand_value, is_dynamic, mentions,
 };
-pub use mentions::{Mention, condition_mentions, mentions};
+pub use names::{Context, Expanded, Status, StepState};

@@ -122,7 +122,7 @@ fn calculate(operator: Operator, left: &Value, right: &Value) -> Result<Value, K
 }
 
 /// Returns the error of an operator or a function that is not defined for these types.
-pub(super) fn unfit(operator: &'static str, values: &[&Value]) -> Kind {
+fn unfit(operator: &'static str, values: &[&Value]) -> Kind {
     Kind::Operands { operator, operands: values.iter().map(|value| value.kind()).collect() }
 }
 

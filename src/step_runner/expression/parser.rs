@@ -6,12 +6,10 @@
 use std::collections::BTreeSet;
 
 use super::super::Value;
-use super::context::Context;
 use super::error::{ExpressionError, ExpressionErrorKind as Kind};
-use super::lexer::Token;
-use super::names::{self, NameTarget};
+use super::names::{self, Context, NameTarget};
 use super::operators::{Operator, Unary};
-use super::syntax::{Base, Expr, Function, Key, Node, Operation, Part};
+use super::syntax::{Base, Expr, Function, Key, Node, Operation, Part, Token};
 
 /// Limit of the nesting depth of expressions.
 const MAX_DEPTH: usize = 64;

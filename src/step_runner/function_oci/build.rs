@@ -1,24 +1,27 @@
 //! `builtin://function/oci/build`: files of a job become an image in an archive.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fd::BorrowedFd;
+use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 use serde_json::{Value as Json, json};
 
 use super::super::Value;
+use super::super::document::{Severity, lint};
 use super::super::log::Stream;
-use super::super::resolve::MAX_BYTES;
+use super::super::resolve::{ARCHIVE, MAX_BYTES};
 use super::error::FunctionError;
 use super::files::{Entry, JobDirectory, Tree};
-use super::inputs::BuildInputs;
-use super::output::NewArchive;
+use super::inputs::{BuildInputs, Version};
 use super::run::{Outputs, Task};
-use super::step_file::{check, is_step_file};
-use super::version::Version;
 use crate::image::{
     Digest, LayerBuilder, LayoutWriter, MAX_MANIFEST_BYTES, MediaType, Platform, WrittenLayer,
 };
+use crate::sys::beneath::Beneath;
+use crate::sys::fs::{PathContext as _, random_u64};
 use crate::sys::quantity::human;
 
 /// The media type of layers of functions: a tar archive compressed by zstd, as others too.
@@ -207,5 +210,83 @@ impl Tree {
             is_step_file(path) && matches!(entry, Entry::File(_))
         };
         self.entries.iter().any(is_file)
+    }
+}
+
+/// Names of step files.
+const NAMES: [&str; 2] = ["func.yml", "step.yml"];
+
+/// Returns whether a path is one of a step file.
+fn is_step_file(path: &Path) -> bool {
+    NAMES.iter().any(|name| path.file_name() == Some(name.as_ref()))
+}
+
+/// Reports what is wrong with a step file. Errors in one at the top of the image fail; what is further down
+/// may be there for tests.
+pub(super) fn check(
+    path: &Path,
+    text: &[u8],
+    log: &dyn Fn(Stream, &str),
+) -> Result<(), FunctionError> {
+    let name = path.display().to_string();
+    let findings = lint(&name, &String::from_utf8_lossy(text), None);
+    let mut errors = 0;
+    for finding in findings.iter().filter(|finding| finding.severity != Severity::Note) {
+        log(
+            Stream::Err,
+            &format!("{}: {}: {}", finding.location, finding.severity, finding.message),
+        );
+        errors += usize::from(finding.severity == Severity::Error);
+    }
+    match errors {
+        1.. if path.components().count() == 1 => {
+            Err(FunctionError::StepFile { path: PathBuf::from(path), errors })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A new archive beside the old one; removed when dropped.
+#[derive(Debug)]
+struct NewArchive<'a> {
+    directory: BorrowedFd<'a>,
+    path: PathBuf,
+    /// The name while it is written.
+    name: Option<String>,
+    file: File,
+}
+
+impl<'a> NewArchive<'a> {
+    fn create(directory: &'a Beneath) -> Result<Self, FunctionError> {
+        let path = directory.path().join(ARCHIVE);
+        let name = format!("{ARCHIVE}.{:016x}.tmp", random_u64());
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o644);
+        let directory = directory.as_fd();
+        let file = openat(directory, &name, flags, mode).at("create", &path)?;
+        Ok(NewArchive { directory, path, name: Some(name), file: file.into() })
+    }
+
+    /// Puts the archive in the place of the old one. Returns its path.
+    pub(super) fn finish(mut self) -> Result<PathBuf, FunctionError> {
+        if let Some(name) = &self.name {
+            renameat(self.directory, name, self.directory, ARCHIVE).at("replace", &self.path)?;
+        }
+        self.name = None;
+        Ok(self.path.clone())
+    }
+
+    /// Returns how large the archive is in bytes.
+    fn size(&self) -> Result<u64, FunctionError> {
+        Ok(self.file.metadata().at("read the status of", &self.path)?.len())
+    }
+}
+
+impl Drop for NewArchive<'_> {
+    fn drop(&mut self) {
+        if let Some(name) = &self.name {
+            let _ = unlinkat(self.directory, name, AtFlags::empty());
+        }
     }
 }

@@ -8,12 +8,9 @@ mod build;
 mod error;
 mod files;
 mod inputs;
-mod output;
 mod publish;
 mod run;
-mod step_file;
-mod version;
 
 pub use error::FunctionError;
+pub use inputs::Version;
 pub use run::{Call, Function, Log};
-pub use version::Version;

@@ -12,9 +12,8 @@ use super::super::resolve::credentials;
 use super::build::{REF_NAME, VERSION, digest_output};
 use super::error::FunctionError;
 use super::files::JobDirectory;
-use super::inputs::PublishInputs;
+use super::inputs::{PublishInputs, Version};
 use super::run::{Outputs, Task};
-use super::version::Version;
 use crate::image::{
     ConfigurationError, Descriptor, Destination, Document, ImportError, LayoutArchive, MAX_LAYERS,
     ManifestError, Progress, ProgressEvent, PushError, Pushed, Reference,

@@ -1,55 +1,40 @@
 //! One job, from its start until it is removed.
 
+use std::fs::{File, OpenOptions};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
+use prost::Message as _;
 use tokio::sync::watch;
 
 use super::super::engine::{Cancel, Job, JobOutcome, Reason};
 use super::super::log::{Follower, Log, LogReader};
 use super::super::redact::{Redactor, Shared};
 use super::super::resolve::Resolver;
-use super::super::wire::proto::{StepResult, step_result::Status};
-use super::event::{Event, Watcher};
-use super::message::{masked_message, stopped_message};
-use super::results::Results;
+use super::super::wire::proto::StepResult;
+use super::super::wire::proto::step_result::Status;
+use super::event::{Event, Snapshot, Watcher};
+use super::settings::TimeLimit;
 use super::state::JobDir;
-use super::time_limit::TimeLimit;
 
 /// Maximum time to wait for a killed job to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 const PANICKED: &str = "internal error: the thread of the job panicked";
 
-/// Status of a job at one moment.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Snapshot {
-    pub id: String,
-    /// Running, or how it ended.
-    pub status: Status,
-    /// Error message, which ends with the exit code if a command failed.
-    pub message: String,
-    /// Exit code of the command that failed.
-    pub exit_code: i32,
-    pub start: Option<SystemTime>,
-    pub end: Option<SystemTime>,
-}
-
-impl Snapshot {
-    /// Returns whether the job has ended.
-    pub fn is_finished(&self) -> bool {
-        self.end.is_some()
-    }
-}
-
 /// A job.
 #[derive(Debug)]
 pub(super) struct Entry {
     state: watch::Sender<Snapshot>,
     log: LogReader,
-    pub(super) results: Results,
+    results: Results,
     cancel: Cancel,
     /// Time for a cancelled job to end before it is killed.
     cancel_timeout: Duration,
@@ -258,13 +243,196 @@ fn panicked() -> JobOutcome {
     }
 }
 
+/// Length limit of a message: one gRPC response contains the messages of all jobs.
+const MAX_BYTES: usize = 4 << 10;
+
+/// Text before the exit code, for which GitLab's runner searches.
+const EXIT_STATUS: &str = "exit status ";
+
+/// Returns the message of a job that has ended.
+///
+/// If it was stopped, that is what the message says, and the exit code of the command that was stopped is
+/// not at its end: GitLab's runner would take it for the job's.
+fn stopped_message(outcome: &JobOutcome, reason: Option<Reason>, limit: TimeLimit) -> String {
+    match (outcome.status, reason) {
+        (Status::Cancelled, _) => format!("job cancelled ({})", outcome.error),
+        (Status::Failure, Some(Reason::Timeout)) => {
+            format!("job exceeded its maximum run time of {limit} ({})", outcome.error)
+        }
+        _ => outcome.message.clone(),
+    }
+}
+
+/// Masks and shortens a message. The exit code at its end is kept.
+pub fn masked_message(message: &str, secrets: &Redactor) -> String {
+    let is_code =
+        |at: &usize| message[at + EXIT_STATUS.len()..].bytes().all(|byte| byte.is_ascii_digit());
+    let end = message.rfind(EXIT_STATUS).filter(is_code).unwrap_or(message.len());
+    let (text, code) = message.split_at(end);
+    let mut text = secrets.text(text);
+    if text.len() > MAX_BYTES {
+        let at = (0..=MAX_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(at);
+        text += "...: ";
+    }
+    text + code
+}
+
+/// Follows the results of a job's steps in the order in which they end; that of the job is the last.
+#[derive(Debug)]
+pub struct Steps {
+    entry: Arc<Entry>,
+    next: usize,
+    count: watch::Receiver<usize>,
+}
+
+impl Steps {
+    pub(super) fn new(entry: Arc<Entry>, skip: usize) -> Self {
+        let count = entry.results.watch();
+        Steps { entry, next: skip, count }
+    }
+
+    /// Waits for the next result; `None` when the job has ended.
+    pub async fn next(&mut self) -> io::Result<Option<StepResult>> {
+        loop {
+            // Checked first: results are added before a job ends.
+            let is_finished = self.entry.snapshot().is_finished();
+            if let Some(result) = self.entry.results.get(self.next)? {
+                self.next += 1;
+                return Ok(Some(result));
+            }
+            if is_finished {
+                return Ok(None);
+            }
+            self.wait().await;
+        }
+    }
+
+    /// Waits until there is another result, or the job has ended.
+    async fn wait(&mut self) {
+        let Steps { entry, next, count } = self;
+        let more = async {
+            // It cannot fail: the entry has the sender.
+            let _ = count.wait_for(|count| count > next).await;
+        };
+        either(more, entry.finished()).await;
+    }
+}
+
+/// Waits until one of two is done.
+pub(in crate::step_runner) async fn either(
+    one: impl Future<Output = ()>,
+    other: impl Future<Output = ()>,
+) {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    poll_fn(|context| {
+        if one.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        other.as_mut().poll(context)
+    })
+    .await;
+}
+
+/// The stored results of a job's steps.
+#[derive(Debug)]
+pub(super) struct Results {
+    file: File,
+    ends: Mutex<Vec<u64>>,
+    count: watch::Sender<usize>,
+}
+
+impl Results {
+    pub(super) fn create(path: &Path) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        Ok(Results { file, ends: Mutex::default(), count: watch::Sender::new(0) })
+    }
+
+    /// Appends a result to the file.
+    fn push(&self, result: &StepResult) -> io::Result<()> {
+        let bytes = result.encode_to_vec();
+        let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = ends.last().copied().unwrap_or(0);
+        self.file.write_all_at(&bytes, start)?;
+        ends.push(start + bytes.len() as u64);
+        self.count.send_replace(ends.len());
+        Ok(())
+    }
+
+    /// Returns a result; `None` if that step has not ended.
+    fn get(&self, index: usize) -> io::Result<Option<StepResult>> {
+        let (start, end) = {
+            let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(end) = ends.get(index).copied() else { return Ok(None) };
+            (index.checked_sub(1).map_or(0, |before| ends[before]), end)
+        };
+        let length = usize::try_from(end - start).map_err(io::Error::other)?;
+        let mut bytes = vec![0; length];
+        self.file.read_exact_at(&mut bytes, start)?;
+        Ok(Some(StepResult::decode(&*bytes)?))
+    }
+
+    /// Returns a receiver of the number of results.
+    fn watch(&self) -> watch::Receiver<usize> {
+        self.count.subscribe()
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::super::log::Masking;
     use super::*;
 
     #[test]
     fn a_panic_ends_the_job_alone() {
         assert!(guarded(|| panic!("for this test")).is_none());
         assert_eq!(guarded(panicked).unwrap().status, Status::Failure);
+    }
+
+    #[test]
+    fn secrets_are_masked_and_the_exit_code_stays() {
+        let secrets =
+            Masking { phrases: vec!["3".to_owned(), "hidden".to_owned()], ..Masking::default() };
+        let secrets = Redactor::new(secrets, BTreeMap::new());
+        let cases = [
+            ("step \"a\": exec: exit status 3", "step \"a\": exec: exit status 3"),
+            ("exec: exec: \"hidden\": not found", "exec: exec: \"[MASKED]\": not found"),
+            ("exit status hidden", "exit status [MASKED]"),
+            ("", ""),
+        ];
+        for (message, expected) in cases {
+            assert_eq!(masked_message(message, &secrets), expected);
+        }
+    }
+
+    #[test]
+    fn a_long_message_keeps_its_end() {
+        let message = format!("step {}: exit status 12", "é".repeat(10_000));
+        let told = masked_message(&message, &Redactor::new(Masking::default(), BTreeMap::new()));
+        assert!(told.len() < MAX_BYTES + 100);
+        assert!(told.ends_with("...: exit status 12"), "{told}");
+    }
+
+    #[test]
+    fn results_are_read_as_they_were_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let results = Results::create(&dir.path().join("r")).unwrap();
+        let all: Vec<_> = (0..5)
+            .map(|i| StepResult {
+                exports: [("x".to_owned(), "y".repeat(i * 1000))].into(),
+                ..StepResult::default()
+            })
+            .collect();
+        for result in &all {
+            results.push(result).unwrap();
+        }
+        assert_eq!(*results.watch().borrow(), 5);
+        for (index, result) in all.iter().enumerate() {
+            assert_eq!(results.get(index).unwrap().as_ref(), Some(result));
+        }
+        assert_eq!(results.get(5).unwrap(), None);
     }
 }

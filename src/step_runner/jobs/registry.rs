@@ -11,11 +11,10 @@ use tracing::info_span;
 
 use super::super::log::Follower;
 use super::super::wire::proto::RunRequest;
-use super::entry::{Entry, Snapshot};
-use super::error::{MAX_ID_BYTES, NoSuchJob, RunError};
-use super::event::{Event, Watcher};
-use super::request::{Settings, prepare};
-use super::result_stream::Steps;
+use super::entry::{Entry, Steps};
+use super::event::{Event, MAX_ID_BYTES, NoSuchJob, RunError, Snapshot, Watcher};
+use super::request::prepare;
+use super::settings::Settings;
 use super::state::StateDir;
 use super::variables::Variables;
 

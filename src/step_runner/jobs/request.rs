@@ -1,83 +1,23 @@
 //! Preparing a job from a request.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::document::StepFile;
 use super::super::engine::{Cancel, Job};
-use super::super::log::{Log, LogFormat, Masking};
+use super::super::log::{Log, Masking};
 use super::super::redact::Redactor;
-use super::super::resolve::Resolver;
 use super::super::wire::proto;
-use super::entry::{Entry, Work};
-use super::error::RunError;
-use super::event::Watcher;
-use super::log_format::log_format;
-use super::log_level::{VARIABLE, log_level};
-use super::results::Results;
-use super::state::StateDir;
-use super::time_limit::{ClientTimeout, TimeLimit};
+use super::entry::{Entry, Results, Work};
+use super::event::{RunError, Watcher};
+use super::settings::{LOG_LEVEL, Settings, TimeLimit, log_format, log_level};
+use super::state::{CreatedDirs, StateDir};
 use super::variables::{self, Variables};
-use super::work_dir::CreatedDirs;
 use crate::sys::fs::PathContext as _;
 
 /// Time limit for making a working directory, which takes long only where a mount does not answer.
 const WORK_DIR_LIMIT: Duration = Duration::from_secs(30);
-
-/// Settings of all jobs of a server.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Settings {
-    /// Default working directory of jobs, and base of relative ones.
-    pub work_dir: PathBuf,
-    /// Environment of the server, which jobs inherit.
-    pub env: BTreeMap<String, String>,
-    pub resolver: Resolver,
-    /// Time between `SIGTERM` and `SIGKILL` when a command is stopped.
-    pub grace: Duration,
-    /// Time limit of cleanup steps after a cancellation.
-    pub cleanup: Duration,
-    /// How long background processes are heard out when the last step of a job has ended.
-    pub drain_output: Duration,
-    /// Maximum run time of a job.
-    pub max_runtime: Duration,
-    /// What becomes of the maximum run time that a client sends.
-    pub client_timeout: ClientTimeout,
-    /// How long to keep finished jobs that were never closed.
-    pub stale_after: Duration,
-    /// Maximum number of jobs, including finished but unclosed ones.
-    pub max_jobs: usize,
-    /// The form of logs, unless a job says it: the variable `CI_STEPS_LOG_FORMAT`, `stamped` or `plain`. If
-    /// this does not say it either, the server's own environment may.
-    pub log_format: Option<LogFormat>,
-    /// Size limit of the log of a job.
-    pub max_log_bytes: u64,
-    /// Whether results of steps have secrets, and the environment of the server, in clear.
-    pub show_secrets: bool,
-}
-
-impl Settings {
-    /// Returns settings with the defaults of `step-runner serve`.
-    pub fn new(work_dir: PathBuf, env: BTreeMap<String, String>, resolver: Resolver) -> Self {
-        Settings {
-            work_dir,
-            env,
-            resolver,
-            grace: Duration::from_secs(5),
-            cleanup: Duration::from_secs(30),
-            drain_output: Duration::from_secs(5),
-            max_runtime: Duration::from_secs(24 * 3600),
-            client_timeout: ClientTimeout::Enforce,
-            stale_after: Duration::from_secs(3600),
-            max_jobs: 1000,
-            log_format: None,
-            max_log_bytes: 4 << 30,
-            show_secrets: false,
-        }
-    }
-}
 
 /// Creates all resources of a job. On error nothing is left behind.
 pub(super) fn prepare(
@@ -125,7 +65,7 @@ pub(super) fn prepare(
         }
         env.extend(vars.clone());
     }
-    env.insert(VARIABLE.to_owned(), level.to_owned());
+    env.insert(LOG_LEVEL.to_owned(), level.to_owned());
     env.extend(request_env);
 
     let limit = TimeLimit::of(settings, timeout);
@@ -140,7 +80,6 @@ pub(super) fn prepare(
         grace: settings.grace,
         cleanup: settings.cleanup,
         timeout: Some(limit.duration),
-        drain_output: settings.drain_output,
     };
     job.check()?;
 

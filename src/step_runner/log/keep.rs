@@ -9,13 +9,13 @@ use std::time::Instant;
 
 use rustix::fs::OFlags;
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 
-use super::follow::{LogReader, Progress};
-use super::format::Formatter;
+use super::masker::{Maskers, STREAMS, index};
 use super::masking::Masking;
 use super::patterns::TooMuchToMask;
-use super::streams::{Maskers, STREAMS, index};
-use super::{LogFormat, Output, Source, Stream};
+use super::stamp::{Stamper, Time};
+use super::{Output, Source, Stream};
 use crate::sys::fs::{PathContext as _, PathError};
 
 /// Size of the pieces that are masked and written, so that memory use does not depend on the input.
@@ -224,6 +224,160 @@ impl Output for Log {
 impl Drop for Log {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// Maximum size of a read.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Length of a log, and whether it is complete.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    length: u64,
+    closed: bool,
+}
+
+/// Reads a log, even after its file was removed. Clones share it.
+#[derive(Clone, Debug)]
+pub struct LogReader {
+    file: Arc<File>,
+    path: Arc<Path>,
+    progress: watch::Receiver<Progress>,
+}
+
+impl LogReader {
+    pub(super) fn new(
+        file: Arc<File>,
+        path: Arc<Path>,
+        progress: watch::Receiver<Progress>,
+    ) -> Self {
+        LogReader { file, path, progress }
+    }
+
+    /// Follows the log from an offset in bytes, which may be beyond the current end.
+    pub fn follow(&self, offset: u64) -> Follower {
+        Follower { log: self.clone(), offset }
+    }
+
+    /// Returns the current length in bytes.
+    pub fn length(&self) -> u64 {
+        self.progress.borrow().length
+    }
+
+    fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, PathError> {
+        let mut bytes = vec![0; length];
+        self.file.read_exact_at(&mut bytes, offset).at("read", &self.path)?;
+        Ok(bytes)
+    }
+}
+
+/// Follows a log from an offset.
+#[derive(Debug)]
+pub struct Follower {
+    log: LogReader,
+    offset: u64,
+}
+
+impl Follower {
+    /// Waits for the next bytes; `None` at the end of a closed log.
+    ///
+    /// Cancel-safe.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, PathError> {
+        loop {
+            let progress = *self.log.progress.borrow_and_update();
+            let ready = progress.length.saturating_sub(self.offset);
+            if ready > 0 {
+                let length = usize::try_from(ready).unwrap_or(usize::MAX).min(CHUNK_BYTES);
+                let (log, offset) = (self.log.clone(), self.offset);
+                let read = spawn_blocking(move || log.read(offset, length)).await;
+                let read = read.map_err(io::Error::from).at("read", &self.log.path)??;
+                self.offset += read.len() as u64;
+                return Ok(Some(read));
+            }
+            // The log owns the sender, and is closed when it is dropped.
+            if progress.closed || self.log.progress.changed().await.is_err() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Returns the offset of the next byte.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+}
+
+/// The form of the log of a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LogFormat {
+    /// Lines with a header: time, stream, whether the line goes on. GitLab Runner understands it since 19.0.
+    #[default]
+    Stamped,
+    /// The bytes as they come, of both streams; at the end of a command the line ends. Older runners show
+    /// every byte of a log.
+    Plain,
+}
+
+/// Puts the output of all streams into a form.
+enum Formatter {
+    Stamped(Box<[Stamper; STREAMS.len()]>),
+    Plain {
+        /// Whether the next byte begins a line.
+        is_at_begin: bool,
+    },
+}
+
+impl Formatter {
+    pub(super) fn new(format: LogFormat) -> Self {
+        match format {
+            LogFormat::Stamped => Formatter::Stamped(Box::new(
+                STREAMS.map(|(source, stream)| Stamper::of(source, stream)),
+            )),
+            LogFormat::Plain => Formatter::Plain { is_at_begin: true },
+        }
+    }
+
+    /// Reads bytes of a stream, given by its [`index`], and appends what is complete to `out`.
+    pub(super) fn write(&mut self, index: usize, bytes: &[u8], out: &mut Vec<u8>) {
+        match self {
+            Formatter::Stamped(stampers) => stampers[index].write(bytes, Time::now(), out),
+            Formatter::Plain { is_at_begin } => {
+                out.extend_from_slice(bytes);
+                if let Some(last) = bytes.last() {
+                    *is_at_begin = *last == b'\n';
+                }
+            }
+        }
+    }
+
+    /// Ends the line of a stream.
+    pub(super) fn finish(&mut self, index: usize, out: &mut Vec<u8>) {
+        if let Formatter::Stamped(stampers) = self {
+            stampers[index].finish(out);
+        }
+    }
+
+    /// Ends the line that is open, where streams have lines in common.
+    fn end_line(&mut self, out: &mut Vec<u8>) {
+        if let Formatter::Plain { is_at_begin } = self
+            && !*is_at_begin
+        {
+            out.push(b'\n');
+            *is_at_begin = true;
+        }
+    }
+
+    /// Returns a line of the runner for after a line that was cut off or ended.
+    fn last_line(&self, text: &str, is_cut_off: bool) -> Vec<u8> {
+        let mut line = Vec::new();
+        let mut format = match self {
+            Formatter::Stamped(_) => Formatter::new(LogFormat::Stamped),
+            Formatter::Plain { .. } => Formatter::Plain { is_at_begin: !is_cut_off },
+        };
+        format.end_line(&mut line);
+        format.write(index(Source::Runner, Stream::Err), text.as_bytes(), &mut line);
+        line
     }
 }
 

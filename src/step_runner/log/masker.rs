@@ -1,13 +1,16 @@
 //! Masking one stream while it is written.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use aho_corasick::automaton::StateID;
 
-use super::loose::Loose;
-use super::masking::Masking;
-use super::patterns::{Patterns, TooMuchToMask, url_keys};
+use super::gate::{Escape, Part};
+use super::masking::{Masking, loose_forms, secret_forms};
+use super::patterns::{Patterns, Texts, TooMuchToMask, url_keys};
+use super::{Source, Stream};
 
 /// The replacement of masked text.
 pub const MASK: &[u8] = b"[MASKED]";
@@ -85,7 +88,7 @@ impl Masker {
     }
 
     /// Switches to patterns with other phrases.
-    pub(super) fn adopt(&mut self, patterns: Arc<Patterns>) {
+    fn adopt(&mut self, patterns: Arc<Patterns>) {
         self.patterns = patterns;
         self.phrase = self.patterns.phrases.start();
         self.phrases.retain(|hidden| hidden.start < self.base);
@@ -257,6 +260,165 @@ fn ends_url_value(byte: u8) -> bool {
 
 fn is_of_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'=' | b'-')
+}
+
+/// Limit of line breaks and escape sequences between two bytes of a secret: what is held back is bounded.
+const MAX_GAP_BYTES: usize = 512;
+
+/// Search state: bytes of the normalized text that may become a secret.
+struct Loose {
+    state: StateID,
+    escape: Escape,
+    /// Bytes of breaks and escape sequences since the last byte of the text.
+    gap: usize,
+    /// Offsets of the bytes that may become a secret.
+    places: VecDeque<u64>,
+    /// End of the last occurrence, by text.
+    last_end: Vec<u64>,
+}
+
+impl Loose {
+    pub(super) fn new(texts: &Texts, base: u64) -> Self {
+        Loose {
+            state: texts.start(),
+            escape: Escape::default(),
+            gap: 0,
+            places: VecDeque::new(),
+            last_end: vec![base; texts.count()],
+        }
+    }
+
+    /// Restarts with other texts, within the same escape sequence.
+    fn adopt(&mut self, texts: &Texts, base: u64) {
+        *self = Loose { escape: self.escape, ..Loose::new(texts, base) };
+    }
+
+    /// Discards what was read so far.
+    fn reset(&mut self, texts: &Texts) {
+        self.state = texts.start();
+        self.places.clear();
+    }
+
+    /// Returns whether the state is the initial one.
+    fn is_idle(&self, texts: &Texts) -> bool {
+        self.state == texts.start() && self.escape.is_ground()
+    }
+
+    /// Returns the start of the bytes that may become a secret, or a longer one.
+    fn held_from(&self) -> Option<u64> {
+        self.places.front().copied()
+    }
+
+    /// Reads the byte at an offset and reports the secrets that end there.
+    fn see(&mut self, texts: &Texts, byte: u8, at: u64, mut found: impl FnMut(Range<u64>)) {
+        if texts.count() == 0 {
+            return;
+        }
+        let Part::Text(byte) = self.escape.next(byte) else {
+            self.gap += 1;
+            if self.gap > MAX_GAP_BYTES {
+                self.reset(texts);
+            }
+            return;
+        };
+        self.gap = 0;
+        self.state = texts.next(self.state, byte);
+        self.places.push_back(at);
+        if texts.is_match(self.state) {
+            for (text, length) in texts.matches(self.state) {
+                let start = self.places[self.places.len() - length];
+                if start >= self.last_end[text] {
+                    self.last_end[text] = at + 1;
+                    found(start..at + 1);
+                }
+            }
+        }
+        let held = if self.state == texts.start() { 0 } else { texts.held(self.state) };
+        self.places.drain(..self.places.len() - held);
+    }
+}
+
+/// Every stream of a job.
+pub(super) const STREAMS: [(Source, Stream); 4] = [
+    (Source::Runner, Stream::Out),
+    (Source::Runner, Stream::Err),
+    (Source::Step, Stream::Out),
+    (Source::Step, Stream::Err),
+];
+
+/// Returns the index of a stream in [`STREAMS`].
+pub(super) fn index(source: Source, stream: Stream) -> usize {
+    let source = match source {
+        Source::Runner => 0,
+        Source::Step => 2,
+    };
+    match stream {
+        Stream::Out => source,
+        Stream::Err => source + 1,
+    }
+}
+
+/// A masker for each stream, all with the same patterns.
+pub(super) struct Maskers {
+    patterns: Arc<Patterns>,
+    maskers: [Masker; STREAMS.len()],
+    /// Since when something is held back only for a loose phrase, by stream.
+    since: [Option<Instant>; STREAMS.len()],
+}
+
+/// How long output is held back for a loose phrase: the end of a line, or a secret in another case. After
+/// that, an incomplete secret is not masked.
+const HOLD_TIMEOUT: Duration = Duration::from_millis(250);
+
+impl Maskers {
+    pub(super) fn new(masking: &Masking) -> Result<Self, TooMuchToMask> {
+        let patterns = Arc::new(Patterns::new(masking)?);
+        let maskers = STREAMS.map(|_| Masker::with(patterns.clone()));
+        Ok(Maskers { patterns, maskers, since: [None; STREAMS.len()] })
+    }
+
+    /// Masks a secret in all its forms from now on.
+    pub(super) fn add_secret(&mut self, secret: &str) -> Result<(), TooMuchToMask> {
+        let (forms, loose) = (secret_forms(secret), loose_forms(secret));
+        if self.patterns.have(&forms, &loose) {
+            return Ok(());
+        }
+        self.patterns = Arc::new(self.patterns.with(&forms, &loose)?);
+        for masker in &mut self.maskers {
+            masker.adopt(self.patterns.clone());
+        }
+        Ok(())
+    }
+
+    /// Masks bytes of a stream, given by its [`index`].
+    pub(super) fn write(&mut self, index: usize, bytes: &[u8], out: &mut Vec<u8>) {
+        let masker = &mut self.maskers[index];
+        masker.write(bytes, out);
+        // The runner writes whole messages.
+        if STREAMS[index].0 == Source::Runner {
+            masker.finish(out);
+        }
+        self.since[index] = masker.holds_loose().then(Instant::now);
+    }
+
+    /// Appends to `out` all that is held back of a stream.
+    pub(super) fn finish(&mut self, index: usize, out: &mut Vec<u8>) {
+        self.maskers[index].finish(out);
+        self.since[index] = None;
+    }
+
+    /// Appends to `out` what has been held back of a stream for [`HOLD_TIMEOUT`].
+    pub(super) fn release(&mut self, index: usize, now: Instant, out: &mut Vec<u8>) {
+        if self.since[index].is_some_and(|since| since + HOLD_TIMEOUT <= now) {
+            self.maskers[index].release(out);
+            self.since[index] = None;
+        }
+    }
+
+    /// Returns when there is something to release.
+    pub(super) fn next_release(&self) -> Option<Instant> {
+        self.since.iter().flatten().min().map(|since| *since + HOLD_TIMEOUT)
+    }
 }
 
 #[cfg(test)]

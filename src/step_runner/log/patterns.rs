@@ -8,10 +8,8 @@ use aho_corasick::automaton::{Automaton as _, StateID};
 use aho_corasick::nfa::contiguous::NFA;
 use aho_corasick::{Anchored, MatchKind};
 
-use super::forms::MIN_LOOSE_BYTES;
-use super::gate::Gate;
-use super::masking::{BUILT_IN_PREFIXES, Masking, OTHER_PREFIXES};
-use super::normalize::normalize;
+use super::gate::{Gate, normalize};
+use super::masking::{BUILT_IN_PREFIXES, MIN_LOOSE_BYTES, Masking, OTHER_PREFIXES};
 
 /// URL parameters whose values are masked, case-insensitively.
 const URL_KEYS: [&str; 6] = [

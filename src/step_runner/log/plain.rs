@@ -1,9 +1,9 @@
 use std::io::{self, Write};
 use std::time::Instant;
 
+use super::masker::{Maskers, STREAMS, index};
 use super::masking::Masking;
 use super::patterns::TooMuchToMask;
-use super::streams::{Maskers, STREAMS, index};
 use super::{Output, Source, Stream};
 
 /// Forwards the output of a job, masked but otherwise unchanged, for a terminal.

@@ -1,4 +1,4 @@
-//! Log lines in GitLab Runner's format: time, stream, continuation flag.
+//! Log lines in GitLab Runner's format, with time, stream and continuation flag: how they are written and read.
 
 use std::io::Write as _;
 
@@ -7,11 +7,11 @@ use jiff::Timestamp;
 use super::{Source, Stream};
 
 /// Length of a timestamp such as `2026-05-05T12:00:00.000000Z`.
-pub(super) const TIME_BYTES: usize = 27;
+const TIME_BYTES: usize = 27;
 
 /// Length of the header of a line: the time, a space, two hexadecimal digits for the stream, `O` or `E`,
 /// and a space or `+`.
-pub(super) const HEADER_BYTES: usize = TIME_BYTES + 5;
+const HEADER_BYTES: usize = TIME_BYTES + 5;
 
 /// Longer lines are written in parts before their end.
 const LINE_BYTES: usize = 8 * 1024;
@@ -125,5 +125,299 @@ impl Stamper {
             header[HEADER_BYTES - 1] = b'+';
         }
         header
+    }
+}
+
+/// Splits a log written by [`Stamper`](super::Stamper) into streams: removes headers and joins lines.
+///
+/// Lines without header go to standard output unchanged: not every step runner writes headers. The
+/// newline of an entry is held back until the next entry of its stream, which may continue the line.
+#[derive(Debug, Default)]
+pub struct Demux {
+    line: Line,
+    /// Start of a line, as long as it may be a header.
+    head: Vec<u8>,
+    out: Option<Number>,
+    err: Option<Number>,
+}
+
+/// The two hexadecimal digits of a stream.
+type Number = [u8; 2];
+
+/// Parser state within a line.
+#[derive(Clone, Copy, Debug, Default)]
+enum Line {
+    #[default]
+    Head,
+    Message(Stream, Number),
+    /// After the head of a line without a header.
+    Bare,
+}
+
+impl Demux {
+    /// Returns a demultiplexer at the start of a log.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Parses bytes, split anywhere, and passes the messages in them to `take`, in order.
+    pub fn write(&mut self, mut bytes: &[u8], mut take: impl FnMut(Stream, &[u8])) {
+        while !bytes.is_empty() {
+            let newline = bytes.iter().position(|&byte| byte == b'\n');
+            let end = newline.map_or(bytes.len(), |newline| newline + 1);
+            match self.line {
+                Line::Head => {
+                    let end = end.min(HEADER_BYTES - self.head.len());
+                    self.head.extend_from_slice(&bytes[..end]);
+                    bytes = &bytes[end..];
+                    if self.head.len() == HEADER_BYTES || self.head.ends_with(b"\n") {
+                        self.begin(&mut take);
+                    }
+                }
+                Line::Message(stream, number) => {
+                    let message = &bytes[..newline.unwrap_or(end)];
+                    if !message.is_empty() {
+                        take(stream, message);
+                    }
+                    bytes = &bytes[end..];
+                    if newline.is_some() {
+                        *self.ended(stream) = Some(number);
+                        self.line = Line::Head;
+                    }
+                }
+                Line::Bare => {
+                    take(Stream::Out, &bytes[..end]);
+                    bytes = &bytes[end..];
+                    if newline.is_some() {
+                        self.line = Line::Head;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Passes what was held back to `take`.
+    pub fn finish(&mut self, mut take: impl FnMut(Stream, &[u8])) {
+        if !self.head.is_empty() {
+            self.begin(&mut take);
+        }
+        for stream in [Stream::Out, Stream::Err] {
+            if self.ended(stream).take().is_some() {
+                take(stream, b"\n");
+            }
+        }
+        self.line = Line::Head;
+    }
+
+    /// Starts a line whose head is complete.
+    fn begin(&mut self, take: &mut impl FnMut(Stream, &[u8])) {
+        let header = header(&self.head);
+        let (stream, continued) = match header {
+            Some((stream, number, continues)) => (stream, continues.then_some(number)),
+            None => (Stream::Out, None),
+        };
+        let ended = self.ended(stream).take();
+        if ended.is_some() && ended != continued {
+            take(stream, b"\n");
+        }
+        self.line = match header {
+            Some((stream, number, _)) => Line::Message(stream, number),
+            None => {
+                take(stream, &self.head);
+                if self.head.ends_with(b"\n") { Line::Head } else { Line::Bare }
+            }
+        };
+        self.head.clear();
+    }
+
+    fn ended(&mut self, stream: Stream) -> &mut Option<Number> {
+        match stream {
+            Stream::Out => &mut self.out,
+            Stream::Err => &mut self.err,
+        }
+    }
+}
+
+/// Parses a header: the stream, its number, and whether it continues the previous line.
+fn header(head: &[u8]) -> Option<(Stream, Number, bool)> {
+    let (time, rest) = head.split_at_checked(TIME_BYTES)?;
+    let shape = b"0000-00-00T00:00:00.000000Z";
+    let fits = |(byte, shape): (&u8, &u8)| match shape {
+        b'0' => byte.is_ascii_digit(),
+        _ => byte == shape,
+    };
+    let &[b' ', high, low, kind, flag] = rest else { return None };
+    let stream = match kind {
+        b'O' => Stream::Out,
+        b'E' => Stream::Err,
+        _ => return None,
+    };
+    let is_digit = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
+    let known = is_digit(high) && is_digit(low) && matches!(flag, b' ' | b'+');
+    (known && time.iter().zip(shape).all(fits)).then_some((stream, [high, low], flag == b'+'))
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use proptest::prelude::*;
+    use serde::Deserialize;
+
+    use super::*;
+
+    const HEADER: &str = "2026-05-05T12:00:00.000000Z";
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Expected {
+        Stamped(String),
+        Joined { stdout: String, stderr: String },
+    }
+
+    #[derive(Deserialize)]
+    struct Vector {
+        id: String,
+        chunks: Vec<String>,
+        #[serde(default)]
+        stream_id: u8,
+        expected: Expected,
+    }
+
+    fn demux<C: AsRef<[u8]>>(chunks: impl IntoIterator<Item = C>) -> [Vec<u8>; 2] {
+        let mut demux = Demux::new();
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let mut take = |stream, bytes: &[u8]| match stream {
+            Stream::Out => out.extend_from_slice(bytes),
+            Stream::Err => err.extend_from_slice(bytes),
+        };
+        for chunk in chunks {
+            demux.write(chunk.as_ref(), &mut take);
+        }
+        demux.finish(take);
+        [out, err]
+    }
+
+    fn time() -> Time {
+        HEADER.parse::<Timestamp>().unwrap().into()
+    }
+
+    fn stamp<C: AsRef<[u8]>>(number: u8, chunks: impl IntoIterator<Item = C>) -> Vec<u8> {
+        let mut stamper = Stamper::new(number, Stream::Out);
+        let mut out = Vec::new();
+        for chunk in chunks {
+            stamper.write(chunk.as_ref(), time(), &mut out);
+        }
+        stamper.finish(&mut out);
+        out
+    }
+
+    #[test]
+    fn recorded_lines_are_ours() {
+        let vectors = include_str!("../../../tests/data/steps/timestamps.jsonl").lines();
+        for vector in vectors.map(|line| serde_json::from_str::<Vector>(line).unwrap()) {
+            match vector.expected {
+                Expected::Stamped(expected) => {
+                    let stamped =
+                        String::from_utf8(stamp(vector.stream_id, &vector.chunks)).unwrap();
+                    assert_eq!(stamped, expected.replace("$TS", HEADER), "{}", vector.id);
+                }
+                Expected::Joined { stdout, stderr } => {
+                    let joined = demux(&vector.chunks);
+                    assert_eq!(joined, [stdout, stderr].map(String::into_bytes), "{}", vector.id);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_time_has_six_digits_after_the_second_always() {
+        for (micros, text) in [
+            (-1, "1970-01-01T00:00:00.000000Z"),
+            (1, "1970-01-01T00:00:00.000001Z"),
+            (1_709_210_096_789_000, "2024-02-29T12:34:56.789000Z"),
+            (253_402_207_199_999_999, "9999-12-30T21:59:59.999999Z"),
+        ] {
+            let time = Time::from(Timestamp::from_microsecond(micros).unwrap());
+            let mut out = Vec::new();
+            Stamper::new(255, Stream::Err).write(b"\n", time, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), format!("{text} ffE \n"));
+        }
+    }
+
+    #[test]
+    fn an_entry_has_the_time_it_was_begun() {
+        let mut stamper = Stamper::of(Source::Step, Stream::Out);
+        let mut out = Vec::new();
+        stamper.write(b"a", time(), &mut out);
+        assert_eq!(out, b"");
+        stamper.write(b"b\nc\n", Timestamp::UNIX_EPOCH.into(), &mut out);
+        let expected = format!("{HEADER} 01O ab\n1970-01-01T00:00:00.000000Z 01O c\n");
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_line_without_end_is_written_when_8_kib_are_there() {
+        let mut stamper = Stamper::new(1, Stream::Out);
+        let mut out = Vec::new();
+        for _ in 0..4096 {
+            stamper.write(b"xy", time(), &mut out);
+        }
+        assert_eq!(out, b"");
+        stamper.write(b"z", time(), &mut out);
+        assert_eq!(out.len(), 32 + 8192 + 2);
+        stamper.write(b"end\nnext\n", time(), &mut out);
+        let rest = format!("{HEADER} 01O+end\n{HEADER} 01O next\n");
+        assert_eq!(&out[32 + 8192 + 2..], rest.as_bytes());
+    }
+
+    #[test]
+    fn after_the_end_of_a_command_a_line_does_not_go_on() {
+        let mut stamper = Stamper::new(1, Stream::Out);
+        let mut out = Vec::new();
+        stamper.write(b"10%\r", time(), &mut out);
+        stamper.finish(&mut out);
+        stamper.write(b"next\n", time(), &mut out);
+        assert_eq!(out, format!("{HEADER} 01O 10%\r\n{HEADER} 01O next\n").into_bytes());
+    }
+
+    #[test]
+    fn what_has_no_header_passes_as_it_is() {
+        for text in [
+            "",
+            "a",
+            "\n\n",
+            "plain\nlines without an end",
+            "2026-05-05T12:00:00.000000Z 01X not a stream\n",
+            "2026-05-05T12:00:00.000000Z 01O\n",
+            "2026-05-05 12:00:00.000000Z 01O a date of another kind\n",
+        ] {
+            assert_eq!(demux([text]), [text.as_bytes(), b""], "{text:?}");
+        }
+        let mixed = format!("{HEADER} 01O a\nbare\n{HEADER} 01O+b\n");
+        assert_eq!(demux([mixed]), ["a\nbare\nb\n".as_bytes(), b""]);
+    }
+
+    #[test]
+    fn another_stream_does_not_go_on_with_a_line() {
+        let text = format!("{HEADER} 00O a\n{HEADER} 01O+b\n{HEADER} 01E c\n{HEADER} 01O+d\n");
+        assert_eq!(demux([text]), ["a\nbd\n".as_bytes(), b"c\n"]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_is_stamped_comes_back(
+            chunks in proptest::collection::vec("[ab\r\n]{0,6}|x{8190,8195}|[^a]{0,3}", 0..9),
+            size in 1_usize..80,
+        ) {
+            let stamped = stamp(1, &chunks);
+            let mut whole = chunks.concat().into_bytes();
+            if !whole.is_empty() && !whole.ends_with(b"\n") {
+                whole.push(b'\n');
+            }
+            prop_assert_eq!(&demux([&stamped]), &[whole, Vec::new()]);
+            prop_assert_eq!(demux(stamped.chunks(size)), demux([&stamped]));
+        }
     }
 }

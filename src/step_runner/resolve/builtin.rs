@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::super::document::{Action, Builtin, Definition, Input, Outputs, Spec, StepFile};
+use super::super::document::{Action, Builtin, Definition, Input, Output, Outputs, Spec, StepFile};
 use super::super::{Type, Value};
 use super::context::{Caller, Loaded};
 use super::error::ResolveError;
-use super::function_oci;
 
 /// Candidate shells; the first that exists is used.
 const SHELLS: [&str; 4] = ["/usr/local/bin/bash", "/usr/bin/bash", "/bin/bash", "/bin/sh"];
@@ -36,8 +35,8 @@ pub(super) fn load(path: &[String], caller: &Caller<'_>) -> Result<Loaded, Resol
             let config = Input { sensitive: true, ..input(Type::String) };
             function(Builtin::Concrete, [("config", config)])
         }
-        "function/oci/build" => step(Builtin::FunctionOciBuild, function_oci::build()),
-        "function/oci/publish" => step(Builtin::FunctionOciPublish, function_oci::publish()),
+        "function/oci/build" => step(Builtin::FunctionOciBuild, oci_build()),
+        "function/oci/publish" => step(Builtin::FunctionOciPublish, oci_publish()),
         name => return Err(ResolveError::Builtin(name.to_owned())),
     };
     // What is published is for everybody who can read the registry.
@@ -59,4 +58,52 @@ fn function<const N: usize>(function: Builtin, inputs: [(&str, Input); N]) -> St
 fn step(function: Builtin, spec: Spec) -> StepFile {
     let definition = Definition { env: BTreeMap::new(), action: Action::Builtin(function) };
     StepFile { spec, definition }
+}
+
+/// The archive that `builtin://function/oci/build` writes.
+pub(in crate::step_runner) const ARCHIVE: &str = "function-image.tar";
+
+/// Returns what `builtin://function/oci/build` takes and gives.
+fn oci_build() -> Spec {
+    let empty = || Some(Value::Object(BTreeMap::new()));
+    spec(
+        [
+            ("version", Type::String, None),
+            ("common", Type::Struct, empty()),
+            ("platforms", Type::Struct, empty()),
+        ],
+        &[("archive", Type::String), ("version", Type::String), ("digest", Type::Struct)],
+    )
+}
+
+/// Returns what `builtin://function/oci/publish` takes and gives.
+fn oci_publish() -> Spec {
+    spec(
+        [
+            ("archive", Type::String, Some(Value::String(ARCHIVE.to_owned()))),
+            ("to_repository", Type::String, None),
+            ("overwrite", Type::Boolean, Some(Value::Bool(false))),
+        ],
+        &[
+            ("registry", Type::String),
+            ("repository", Type::String),
+            ("tag", Type::String),
+            ("tags", Type::Array),
+            ("ref", Type::String),
+            ("digest", Type::Struct),
+        ],
+    )
+}
+
+fn spec<const N: usize>(
+    inputs: [(&str, Type, Option<Value>); N],
+    outputs: &[(&str, Type)],
+) -> Spec {
+    let inputs = inputs.map(|(name, kind, default)| {
+        (name.to_owned(), Input { kind, default, sensitive: false, description: None })
+    });
+    let outputs = outputs.iter().map(|&(name, kind)| {
+        (name.to_owned(), Output { kind, default: None, sensitive: false, description: None })
+    });
+    Spec { inputs: inputs.into(), outputs: Outputs::Declared(outputs.collect()) }
 }

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::super::document::StepFile;
-use super::git::GitMethod;
+use super::git::{Credential, GitMethod};
 use super::interrupt::Interrupt;
 use crate::image::{Credentials, RegistryClient};
+
+/// User name for a job token.
+const JOB_USER: &str = "gitlab-ci-token";
 
 /// Cache and credentials for remote step files.
 #[derive(Debug)]
@@ -61,5 +64,17 @@ impl Caller<'_> {
     pub(super) fn variable(&self, name: &str) -> Option<&str> {
         let value = self.vars.get(name).or_else(|| self.env.get(name))?;
         Some(value.as_str()).filter(|value| !value.is_empty())
+    }
+
+    /// Returns the credentials of a CI job for its GitLab instance, if it has a token. For HTTPS only.
+    pub fn git_credential(&self) -> Option<Credential> {
+        let host = self.variable("CI_SERVER_HOST")?;
+        let password = self.variable("CI_JOB_TOKEN")?.to_owned();
+        let port = self.variable("CI_SERVER_PORT").filter(|port| *port != "443");
+        let origin = match port {
+            Some(port) => format!("https://{host}:{port}"),
+            None => format!("https://{host}"),
+        };
+        Some(Credential { origin, username: JOB_USER.to_owned(), password })
     }
 }

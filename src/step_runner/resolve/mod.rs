@@ -3,17 +3,16 @@
 mod builtin;
 mod context;
 mod error;
-mod function_oci;
 mod git;
 mod interrupt;
 mod local;
 mod oci;
 mod resolver;
 
+pub(super) use builtin::ARCHIVE;
 pub use context::{Caller, Loaded, Remote};
 pub(super) use error::reason;
 pub use error::{OciError, ResolveError};
-pub(super) use function_oci::ARCHIVE;
 pub use git::{Credential, Git, GitError, GitMethod, UnknownGitMethod};
 pub use interrupt::Interrupt;
 pub use local::MAX_BYTES;

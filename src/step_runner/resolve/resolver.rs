@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::document::Reference;
 use super::context::{Caller, Loaded, Remote};
 use super::error::ResolveError;
-use super::git::{self, Git, GitError};
+use super::git::{Git, GitError};
 use super::{builtin, local, oci};
 
 /// Timeout for fetching a repository.
@@ -47,7 +47,7 @@ impl Resolver {
                 let git = Git {
                     cache: &remote.cache.join("git"),
                     env: caller.env,
-                    credential: git::Credential::of_job(caller),
+                    credential: caller.git_credential(),
                     files: false,
                     timeout: GIT_TIMEOUT,
                     method: remote.git,

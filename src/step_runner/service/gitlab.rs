@@ -6,9 +6,9 @@ use tokio::task::JoinError;
 use tonic::{Code, Request, Response, Status};
 
 use super::super::jobs::{Jobs, RunError, Snapshot, Variables, either};
-use super::super::wire::proto::{self, step_runner_server::StepRunner};
-use super::panics::PANICKED;
-use super::stream::{Responses, unfold};
+use super::super::wire::proto;
+use super::super::wire::proto::step_runner_server::StepRunner;
+use super::stream::{PANICKED, Responses, unfold};
 
 /// The gRPC service, with its jobs.
 #[derive(Clone, Debug)]

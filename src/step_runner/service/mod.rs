@@ -6,9 +6,6 @@
 
 mod document;
 mod gitlab;
-mod health;
-mod incoming;
-mod panics;
 mod server;
 mod stream;
 

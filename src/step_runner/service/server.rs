@@ -3,22 +3,29 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
+use tokio::time::Sleep;
+use tokio_stream::Stream;
+use tonic::server::NamedService;
+use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::{Health as HealthService, HealthServer};
+use tonic_health::server::{HealthReporter, health_reporter};
 use tower::layer::layer_fn;
 
+use super::super::http2::Tidied;
 use super::super::jobs::{Jobs, Variables, either};
 use super::super::socket::Listener;
 use super::super::wire::document::step_runner_server::StepRunnerServer as DocumentServer;
 use super::super::wire::proto::step_runner_server::StepRunnerServer as GitLabServer;
 use super::document::Document;
 use super::gitlab::GitLab;
-use super::health::Health;
-use super::incoming::Incoming;
-use super::panics::CatchPanics;
+use super::stream::CatchPanics;
 
 /// Size limit of a request, which contains the steps of a job.
 const MAX_REQUEST_BYTES: usize = 16 << 20;
@@ -37,7 +44,7 @@ pub enum Notice {
 }
 
 /// Callback for notices.
-pub(super) type Notify = Arc<dyn Fn(&Notice) + Send + Sync>;
+type Notify = Arc<dyn Fn(&Notice) + Send + Sync>;
 
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -152,4 +159,86 @@ impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("jobs", &self.jobs).finish_non_exhaustive()
     }
+}
+
+/// The name that stands for the whole server, and those of its services.
+const NAMES: [&str; 3] = [
+    "",
+    <GitLabServer<GitLab> as NamedService>::NAME,
+    <DocumentServer<Document> as NamedService>::NAME,
+];
+
+/// The health of a server.
+struct Health {
+    reporter: HealthReporter,
+}
+
+impl Health {
+    /// Returns the health of a server that takes jobs, and the service that tells it.
+    async fn serving() -> (Self, HealthServer<impl HealthService>) {
+        let (reporter, service) = health_reporter();
+        let health = Health { reporter };
+        health.set(ServingStatus::Serving).await;
+        (health, service)
+    }
+
+    /// Tells that no more jobs are taken.
+    pub(super) async fn stop(&self) {
+        self.set(ServingStatus::NotServing).await;
+    }
+
+    /// Ends the streams of those who watch: the server would wait for them.
+    async fn end(mut self) {
+        for name in NAMES {
+            self.reporter.clear_service_status(name).await;
+        }
+    }
+
+    async fn set(&self, status: ServingStatus) {
+        for name in NAMES {
+            self.reporter.set_service_status(name, status).await;
+        }
+    }
+}
+
+/// Pause after a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Stream of accepted connections.
+struct Incoming {
+    listener: UnixListener,
+    notify: Notify,
+    /// Pause after an error such as EMFILE: an immediate retry would be a busy loop.
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl Stream for Incoming {
+    type Item = Result<Tidied<UnixStream>, io::Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(pause) = &mut self.pause {
+                std::task::ready!(pause.as_mut().poll(context));
+                self.pause = None;
+            }
+            match std::task::ready!(self.listener.poll_accept(context)) {
+                Ok((stream, _)) => match stream.peer_cred() {
+                    Ok(peer) if is_trusted(peer.uid()) => {
+                        return Poll::Ready(Some(Ok(Tidied::new(stream))));
+                    }
+                    Ok(peer) => (self.notify)(&Notice::Rejected { uid: peer.uid() }),
+                    Err(error) => (self.notify)(&Notice::Accept(error)),
+                },
+                Err(error) => {
+                    (self.notify)(&Notice::Accept(error));
+                    self.pause = Some(Box::pin(tokio::time::sleep(ACCEPT_PAUSE)));
+                }
+            }
+        }
+    }
+}
+
+/// The mode of the socket excludes other users; this holds even if the mode was changed.
+fn is_trusted(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
 }

@@ -5,15 +5,10 @@
 //! calls. [`document`] is the service of the design document. Two messages are not generated, since the
 //! numbers of their newer fields are in no public source: those are found by their type.
 
-mod cancel_request;
-mod descriptors;
 #[rustfmt::skip]
-#[expect(clippy::allow_attributes, missing_docs, unused_qualifications, reason = "generated")]
-pub mod document;
-#[rustfmt::skip]
-#[expect(clippy::allow_attributes, missing_docs, unused_qualifications, reason = "generated")]
-mod gitlab;
-pub mod proto;
-mod run_request;
+#[expect(clippy::allow_attributes, missing_docs, unreachable_pub, unused_qualifications, reason = "generated")]
+mod generated;
+mod requests;
 
-pub use descriptors::DESCRIPTORS;
+pub use generated::oci_hooks::steps::v1 as document;
+pub use generated::{DESCRIPTORS, proto};

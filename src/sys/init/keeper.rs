@@ -16,16 +16,13 @@ use std::time::{Duration, Instant};
 
 use crate::backlog::Backlog;
 use crate::clients::{Clients, Heard};
+use crate::drain::Drain;
 use crate::frames::journal::{Attach, JournalRequest, MAX_OUTPUT_BYTES, OutputStream, StepEvent};
 use crate::frames::{Answer, Failure, FailureKind, Request, Step};
 use crate::os::{self, POLLERR, POLLHUP, POLLIN, PollFd};
 use crate::place::{Place, StepPlace};
 use crate::supervised::{Supervised, Supervision};
 
-/// How long nothing has to come of what a step left running, for the step to be over.
-const QUIET: Duration = Duration::from_millis(100);
-/// How long it is listened to at most.
-const DRAIN: Duration = Duration::from_secs(2);
 /// How long others, whom nobody is attached to, have to kill their steps before this one begins.
 const YIELDED_WITHIN: Duration = Duration::from_secs(8);
 /// How often it is tried again to write what there is no room for on the disk.
@@ -98,8 +95,7 @@ enum Phase {
     Draining {
         supervised: Option<Supervised>,
         end: Answer,
-        since: Instant,
-        last_bytes: Instant,
+        drain: Drain,
     },
     Over {
         end: StepEvent,
@@ -170,10 +166,9 @@ impl Keeper<'_> {
 
     /// Sees to the end of the step, once its output has been read.
     fn end(&mut self) {
-        if let Phase::Draining { end, since, last_bytes, .. } = &mut self.phase {
+        if let Phase::Draining { end, drain, .. } = &mut self.phase {
             let is_closed = self.pipes.iter().all(Option::is_none);
-            let quiet_at = (*last_bytes + QUIET).min(*since + DRAIN);
-            if !is_closed && (Instant::now() < quiet_at || self.try_again_at.is_some()) {
+            if !is_closed && (!drain.is_over() || self.try_again_at.is_some()) {
                 return;
             }
             let end = match self.is_abandoned {
@@ -231,9 +226,7 @@ impl Keeper<'_> {
         let phase = match &self.phase {
             Phase::Waiting { until, .. } => Some(*until),
             Phase::Running(supervised) => supervised.deadline(),
-            Phase::Draining { since, last_bytes, .. } => {
-                Some((*last_bytes + QUIET).min(*since + DRAIN))
-            }
+            Phase::Draining { drain, .. } => Some(drain.ends_at()),
             Phase::Over { .. } => None,
         };
         let is_draining = matches!(self.phase, Phase::Draining { .. });
@@ -258,12 +251,14 @@ impl Keeper<'_> {
                 _ => *pipe = None,
             }
         }
-        if let Phase::Draining { since, last_bytes, .. } = &mut self.phase
+        if let Phase::Draining { drain, .. } = &mut self.phase
             && has_read
         {
-            *last_bytes = Instant::now();
-            // Who cannot be listened to is not late.
-            *since = if has_room { *since } else { *last_bytes };
+            match has_room {
+                true => drain.prolong(),
+                // What cannot be read is not late.
+                false => *drain = Drain::start(),
+            }
         }
     }
 
@@ -328,8 +323,7 @@ impl Keeper<'_> {
 }
 
 fn draining(supervised: Option<Supervised>, end: Answer) -> Phase {
-    let now = Instant::now();
-    Phase::Draining { supervised, end, since: now, last_bytes: now }
+    Phase::Draining { supervised, end, drain: Drain::start() }
 }
 
 /// Returns whether the other end of a connection has closed it.

@@ -24,6 +24,7 @@ mod attached;
 mod backlog;
 mod call;
 mod clients;
+mod drain;
 mod exchange;
 mod files;
 mod frames;

@@ -11,6 +11,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, recvmsg};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::*;
+use crate::sys::init::drain;
 use crate::sys::init::frames::{FailureKind, Hello, MAX_REQUEST_BYTES, STREAMS};
 
 /// The other end, which answers as it is told.
@@ -153,7 +154,7 @@ fn what_is_left_running_is_listened_to_for_a_while() {
         first.say(&Answer::Exited(0));
         assert_eq!(first.take(), None, "the host goes");
     });
-    assert!(began.elapsed() >= QUIET);
+    assert!(began.elapsed() >= drain::QUIET);
     assert_eq!((end.unwrap().code(), out.as_slice()), (0, &b"listening\n"[..]));
 
     // It goes on and on.
@@ -167,7 +168,7 @@ fn what_is_left_running_is_listened_to_for_a_while() {
         first.streams.clear();
         while first.socket.read(&mut byte).is_err() && out.write_all(b"y\n").is_ok() {}
     });
-    assert!(began.elapsed() >= DRAIN);
+    assert!(began.elapsed() >= drain::LIMIT);
     assert!(end.is_ok() && !out.is_empty());
 }
 

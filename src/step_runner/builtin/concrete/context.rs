@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::super::super::log::Stream;
-use super::super::error::CommandError;
+use super::super::error::{CommandError, benign};
 use super::super::gitlab_env::GitlabEnv;
 use super::super::host::{Command, Host, JobState, Limits};
-use super::super::script_legacy::benign;
 use super::config::Config;
 use super::go;
 use crate::sys::fs::{PathContext as _, PathError, random_u64};
@@ -158,11 +157,7 @@ impl<'a> JobContext<'a> {
     }
 
     /// Runs a command, and returns its output, or nothing if it fails.
-    pub(super) fn capture(
-        &mut self,
-        argv: &[String],
-        extra: &BTreeMap<String, String>,
-    ) -> Option<String> {
+    fn capture(&mut self, argv: &[String], extra: &BTreeMap<String, String>) -> Option<String> {
         let mut file = self.unnamed_file().ok()?;
         self.execute(argv, extra, Some(&file)).ok()?;
         file.rewind().ok()?;
@@ -205,7 +200,7 @@ impl<'a> JobContext<'a> {
     }
 
     /// Returns the git to use: the one beside this program, or else the one in PATH.
-    pub(super) fn git_program(&self) -> String {
+    fn git_program(&self) -> String {
         self.beside("git/bin/git")
             .map_or("git".to_owned(), |path| path.to_string_lossy().into_owned())
     }

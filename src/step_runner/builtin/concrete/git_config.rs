@@ -4,9 +4,11 @@
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::super::error::BuiltinError;
+use super::super::error::{BuiltinError, Within as _};
+use super::config::{GetSources, without_user};
+use super::context::{JobContext, make_directories};
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::removal::remove_tree;
 
@@ -40,7 +42,7 @@ impl GitConfig {
     }
 
     /// Includes another file.
-    pub(super) fn include(&mut self, path: &Path) -> Result<(), BuiltinError> {
+    fn include(&mut self, path: &Path) -> Result<(), BuiltinError> {
         self.add("include", None, "path", &path.to_string_lossy())
     }
 
@@ -52,6 +54,178 @@ impl GitConfig {
             options.write(true).create_new(true).mode(0o600).open(path).at("make", path)?;
         file.write_all(self.0.as_bytes()).at("write", path)
     }
+}
+
+/// Prints the job's token to git, which asks for the password.
+const HELPER: &str =
+    "!give() { if [ \"$1\" = get ]; then echo \"password=${CI_JOB_TOKEN}\"; fi; }; give";
+
+/// User name that goes with the token of a job.
+const USER: &str = "gitlab-ci-token";
+
+/// Variables with files of the server's certificate and the client's, and their keys for git.
+const TLS_FILES: [(&str, &str); 3] = [
+    ("CI_SERVER_TLS_CA_FILE", "sslCAInfo"),
+    ("CI_SERVER_TLS_CERT_FILE", "sslCert"),
+    ("CI_SERVER_TLS_KEY_FILE", "sslKey"),
+];
+
+/// The files.
+pub(super) struct GitFiles {
+    /// In place of the user's configuration, which it includes.
+    pub(super) user: PathBuf,
+    /// How the server is reached; included by the repository.
+    pub(super) external: PathBuf,
+    /// What new repositories are copied from.
+    pub(super) template: PathBuf,
+}
+
+impl GitFiles {
+    pub(super) fn of(job: &JobContext<'_>) -> Self {
+        let helper = has_helper(&job.config.get_sources);
+        // Whose names those of GitLab's runner are, which cleans up what others left.
+        let user = if helper { ".glr.gconf" } else { ".gitconfig" };
+        GitFiles {
+            user: job.temp_dir.join(user),
+            external: job.temp_dir.join(".gitlab-runner.ext.conf"),
+            template: job.temp_dir.join("git-template"),
+        }
+    }
+}
+
+/// Returns whether git asks a helper for the token, rather than finding it in URLs. Then the files stay to
+/// the end of the job: scripts use git too.
+pub(super) fn has_helper(sources: &GetSources) -> bool {
+    sources.use_credential_helper && !sources.remote_host.is_empty()
+}
+
+impl JobContext<'_> {
+    /// Creates the files that stay to the end of the job.
+    pub(super) fn set_up_git(&mut self) -> Result<(), BuiltinError> {
+        let sources = &self.config.get_sources;
+        if !has_helper(sources) {
+            return Ok(());
+        }
+        let files = GitFiles::of(self);
+        self.user_config(&files, true)?.write(&files.user)?;
+        let mut external = GitConfig::default();
+        // Without sources nothing else is written there.
+        if matches!(sources.git_strategy.as_str(), "none" | "empty") {
+            add_helper(&mut external, sources)?;
+        }
+        external.write(&files.external)?;
+        let path = files.user.to_string_lossy().into_owned();
+        self.env.insert("GIT_CONFIG_GLOBAL".to_owned(), path);
+        Ok(())
+    }
+
+    /// Removes the files that stay to the end of the job.
+    pub(super) fn tear_down_git(&mut self) -> Result<(), BuiltinError> {
+        if has_helper(&self.config.get_sources) {
+            let files = GitFiles::of(self);
+            remove_tree(&files.user)?;
+            remove_tree(&files.external)?;
+        }
+        Ok(())
+    }
+
+    /// Returns what stands in place of the user's configuration.
+    pub(super) fn user_config(
+        &self,
+        files: &GitFiles,
+        has_helper: bool,
+    ) -> Result<GitConfig, BuiltinError> {
+        let mut config = GitConfig::default();
+        let home = Path::new(self.variable("HOME"));
+        let names: &[&str] =
+            if has_helper { &[".gitconfig", ".config/git/config"] } else { &[".gitconfig"] };
+        for path in names.iter().map(|name| home.join(name)) {
+            if home.is_absolute() && path.is_file() && path != files.user {
+                config.include(&path)?;
+            }
+        }
+        if has_helper {
+            config.include(&files.external)?;
+        }
+        Ok(config)
+    }
+
+    /// Returns how the server is reached.
+    pub(super) fn external_config(&mut self) -> Result<GitConfig, BuiltinError> {
+        let sources = &self.config.get_sources;
+        let mut config = GitConfig::default();
+        if !sources.gitaly_correlation_id.is_empty() {
+            let id = &sources.gitaly_correlation_id;
+            config.add("http", None, "extraHeader", &format!("X-Gitaly-Correlation-ID: {id}"))?;
+            self.notice(&format!("Gitaly correlation ID: {id}"));
+        }
+        if sources.use_bundle_uris {
+            config.add("transfer", None, "bundleURI", "true")?;
+        }
+        if sources.is_shared_env {
+            for (key, file) in self.tls_files() {
+                config.add("http", Some(&sources.remote_host), key, &file)?;
+            }
+        }
+        let plain = without_user(&sources.repo_url);
+        let own = (plain != sources.repo_url).then(|| [sources.repo_url.clone(), plain]);
+        let mut seen = Vec::new();
+        for pair in own.iter().chain(&sources.instead_ofs) {
+            if !seen.contains(&pair) {
+                seen.push(pair);
+                config.add("url", Some(&pair[0]), "insteadOf", &pair[1])?;
+            }
+        }
+        if has_helper(sources) {
+            add_helper(&mut config, sources)?;
+        }
+        Ok(config)
+    }
+
+    /// Has git trust the server's certificate, in the configuration of the user.
+    pub(super) fn trust_server(&mut self) -> Result<(), BuiltinError> {
+        let host = &self.config.get_sources.remote_host;
+        for (key, file) in self.tls_files() {
+            let key = format!("http.{host}.{key}");
+            self.git(
+                &super::sources::git_env(&self.config.get_sources),
+                &["config", "--global", &key, &file],
+            )
+            .within(format!("writing global git SSL config: setting {key}"))?;
+        }
+        Ok(())
+    }
+
+    /// Returns keys for git and files with certificates.
+    fn tls_files(&self) -> Vec<(&'static str, String)> {
+        if self.config.get_sources.remote_host.is_empty() {
+            return Vec::new();
+        }
+        let files = TLS_FILES.iter().map(|(name, key)| (*key, self.env.get(*name)));
+        let files = files.filter_map(|(key, file)| Some((key, file?.clone())));
+        files.filter(|(_, file)| !file.is_empty()).collect()
+    }
+
+    /// Creates the directory that new repositories are copied from.
+    pub(super) fn make_template(&self, files: &GitFiles) -> Result<(), BuiltinError> {
+        remove_tree(&files.template)?;
+        make_directories(&files.template)?;
+        let mut config = GitConfig::default();
+        config.add("init", None, "defaultBranch", "none")?;
+        config.add("fetch", None, "recurseSubmodules", "false")?;
+        config.add("credential", None, "interactive", "never")?;
+        config.add("gc", None, "autoDetach", "false")?;
+        config.include(&files.external)?;
+        Ok(config.write(&files.template.join("config"))?)
+    }
+}
+
+fn add_helper(config: &mut GitConfig, sources: &GetSources) -> Result<(), BuiltinError> {
+    let host = Some(sources.remote_host.as_str());
+    // An empty one drops those that were there before.
+    config.add("credential", host, "helper", "")?;
+    config.add("credential", host, "helper", HELPER)?;
+    config.add("credential", host, "username", USER)
 }
 
 #[cfg(test)]

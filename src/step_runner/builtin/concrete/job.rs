@@ -7,11 +7,10 @@ use super::super::super::document::{Step, parse_steps};
 use super::super::super::log::Stream;
 use super::super::super::{Type, Value};
 use super::super::error::{BuiltinError, CommandError, Failure, Within as _};
-use super::super::function::Inputs;
-use super::super::host::{Cancellation, Host, JobState, Limits};
-use super::config::{Config, Script};
+use super::super::host::{Cancellation, Host, Inputs, JobState, Limits};
+use super::super::script::{ScriptFile, Tracing, find_program, step};
+use super::config::{Config, Script, secrets};
 use super::context::{JobContext, Status};
-use super::secrets::secrets;
 
 /// Name of the script that runs after the others, whatever became of them.
 const AFTER_SCRIPT: &str = "after_script";
@@ -267,5 +266,62 @@ fn status_of(ended: &Result<(), BuiltinError>) -> Status {
         Err(Failure::Deadline) => Status::TimedOut,
         Err(Failure::Cancelled) => Status::Canceled,
         Err(_) => Status::Failed,
+    }
+}
+
+/// Shells, besides bash and sh in PATH; the first that exists is used.
+const SHELLS: [&str; 7] = [
+    "/usr/local/bin/bash",
+    "/usr/bin/bash",
+    "/bin/bash",
+    "/usr/local/bin/sh",
+    "/usr/bin/sh",
+    "/bin/sh",
+    "/busybox/sh",
+];
+
+/// Scripts around `git`, for which the one beside this program is meant too.
+const AROUND_GIT: [&str; 2] = ["pre_clone_script", "post_clone_script"];
+
+impl JobContext<'_> {
+    /// Runs a script, unless it has no lines or is for another status of the job.
+    pub(super) fn run_script(&mut self, script: &Script) -> Result<(), BuiltinError> {
+        let name = &script.name;
+        if script.script.is_empty() {
+            return Ok(());
+        }
+        if !self.applies(script.on_success, script.on_failure) {
+            self.notice(&format!("Skipping step {name}: not for this status of the job"));
+            return Ok(());
+        }
+        if matches!(self.config.shell.as_str(), "pwsh" | "powershell") {
+            return Err(
+                BuiltinError::Shell(self.config.shell.clone()).within(format!("step {name}"))
+            );
+        }
+        let tracing = Tracing {
+            xtrace: script.debug,
+            check: script.bash_exit_code_check,
+            sections: script.script_sections,
+        };
+        let shell = self.shell();
+        let text = step(&shell, name, &script.script, tracing, script.use_legacy_bash_eval);
+        let file = ScriptFile::new(self.host.scratch(), &text)?;
+        let path = file.path().to_string_lossy().into_owned();
+        let argv = match self.config.login_shell {
+            true => vec![self.config.shell.clone(), "-l".to_owned(), path],
+            false => vec![shell, path],
+        };
+        let mut env = BTreeMap::new();
+        if AROUND_GIT.contains(&name.as_str()) {
+            env = self.tool_env(&env);
+        }
+        self.command(&argv, &env).within(format!("step {name}"))
+    }
+
+    fn shell(&self) -> String {
+        let find = |name: &&str| find_program(name, &self.work_dir, self.variable("PATH"));
+        let found = ["bash", "sh"].iter().chain(&SHELLS).find_map(find);
+        found.map_or("/bin/sh".to_owned(), |path| path.to_string_lossy().into_owned())
     }
 }

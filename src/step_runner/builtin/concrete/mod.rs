@@ -5,18 +5,12 @@
 //! scripts; `after_script` and what stores things run nevertheless.
 
 mod artifacts;
-mod cache;
 mod cleanup;
 mod config;
 mod context;
 mod git_config;
-mod gitlab_program;
 mod go;
 mod job;
-mod job_git_config;
-mod script;
-mod secrets;
 mod sources;
-mod submodules;
 
 pub(super) use job::run;

@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 
 use super::vectors::cases;
 use crate::step_runner::document::reader::Reader;
-use crate::step_runner::document::{parse, schema};
+use crate::step_runner::document::{reader, schema};
 
 /// The schema's parts for the two documents.
 struct Schema {
@@ -26,8 +26,8 @@ impl Schema {
 
     /// Says what the schema and the parser think of a step file; none if it is not YAML at all.
     fn verdicts(&self, text: &str) -> Option<(bool, bool)> {
-        let (spec, definition) = parse::documents(text).ok()?;
-        let (_, faults) = parse::read(&spec, &definition);
+        let (spec, definition) = reader::documents(text).ok()?;
+        let (_, faults) = reader::read(&spec, &definition);
         let json =
             |node| serde_json::from_str::<Json>(&Reader::default().value(node).to_json()).unwrap();
         let is_valid =

@@ -168,7 +168,7 @@ fn broken_and_recased_secrets_are_masked_however_they_are_cut() {
         let (before, after) = text.as_bytes().split_at(at);
         mask_with(Masker::with(patterns.clone()), [before, after])
     };
-    let mut forms = super::super::loose_forms(SECRET);
+    let mut forms = loose_forms(SECRET);
     forms.extend(forms.clone().iter().map(|form| form.to_uppercase()));
     for form in forms {
         for gap in ["\n", "\r\n", "\x1b[1;31m", "\x1b]0;title\x07", "\x1b[0m\r\n\x1b[K"] {

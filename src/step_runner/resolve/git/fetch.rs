@@ -1,47 +1,20 @@
 //! Fetches a revision of a repository into a directory.
 
-use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::super::interrupt::Interrupt;
-use super::credential::Credential;
 use super::error::GitError;
-use super::method::{GitMethod, prefers_program};
-use super::program::Runner;
-use super::repository::Repository;
-use super::revision::is_commit;
+use super::options::{Git, GitMethod};
+use super::program::{Runner, prefers_program};
+use super::repository::{Repository, is_commit};
 use super::{mirror, native};
 use crate::sys::fs::PathContext as _;
 use crate::sys::lock::FileLock;
 
 /// Time between looks at whether somebody else still fetches from the same repository.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-
-/// Fetches git repositories.
-#[derive(Clone, Debug)]
-pub struct Git<'a> {
-    /// Private cache directory, created if missing.
-    pub cache: &'a Path,
-    /// Environment of git, with `PATH` and `HOME` (for `.netrc` and SSH keys), proxies and `SSL_CERT_FILE`.
-    pub env: &'a BTreeMap<String, String>,
-    /// Credentials for one host; those in a URL take precedence.
-    pub credential: Option<Credential>,
-    /// Whether local repositories, `file://…`, are allowed.
-    pub files: bool,
-    /// Timeout of one fetch, with all calls of git.
-    pub timeout: Duration,
-    /// Who fetches: this program by itself, or the program `git`.
-    pub method: GitMethod,
-    /// Maximum size in bytes of what a server sends, and of a file, where this program fetches by itself.
-    pub max_bytes: u64,
-    /// File with CA certificates, for a host that has none of its own.
-    pub fallback_ca_file: Option<&'a Path>,
-    /// Ends the fetch once it is set.
-    pub interrupt: &'a Interrupt,
-}
 
 impl Git<'_> {
     /// Returns a directory with the files of a revision: a tag, a branch, a commit, or at least eight
@@ -104,13 +77,9 @@ impl Git<'_> {
                 return Err(GitError::Interrupted);
             }
             if Instant::now() >= deadline {
-                return Err(self.timed_out(repository));
+                return Err(self.timed_out(&repository.url));
             }
         }
-    }
-
-    pub(super) fn timed_out(&self, repository: &Repository) -> GitError {
-        GitError::TimedOut { url: repository.url.clone(), seconds: self.timeout.as_secs() }
     }
 }
 

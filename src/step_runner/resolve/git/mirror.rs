@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::GitError;
 use super::program::Runner;
-use super::revision::{is_abbreviation, is_commit, is_ref_name};
+use super::repository::{is_abbreviation, is_commit, is_ref_name};
 use crate::sys::fs::PathContext as _;
 use crate::sys::removal::remove_tree;
 

@@ -8,17 +8,13 @@
 //! and SSH only, without hooks, remote helpers or terminal prompts. Passwords are passed in the
 //! environment, never as arguments.
 
-mod credential;
 mod error;
 mod fetch;
-mod method;
 mod mirror;
 mod native;
+mod options;
 mod program;
 mod repository;
-mod revision;
 
-pub use credential::Credential;
 pub use error::GitError;
-pub use fetch::Git;
-pub use method::{GitMethod, UnknownGitMethod};
+pub use options::{Credential, Git, GitMethod, UnknownGitMethod};

@@ -1,15 +1,15 @@
-//! The program `git`.
+//! The program `git`, and the settings of a user for it.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::credential::Credential;
 use super::error::GitError;
-use super::fetch::Git;
+use super::options::{Credential, Git};
 use super::repository::Repository;
 use crate::runtime;
+use crate::sys::fs::read_if_there;
 use crate::sys::process::{End, Program};
 
 /// Environment variables of git that are kept: transport and TLS. Others set paths of repositories or
@@ -43,7 +43,7 @@ pub(super) struct Runner<'a> {
 }
 
 /// Returns the path of git, found by the variable `PATH`.
-pub(super) fn find(env: &BTreeMap<String, String>) -> Result<PathBuf, GitError> {
+fn find(env: &BTreeMap<String, String>) -> Result<PathBuf, GitError> {
     let path = env.get("PATH").map(String::as_str);
     runtime::find(&[OsStr::new("git")], path.map(OsStr::new), None)
         .map_err(|_| GitError::NoProgram(path.unwrap_or(runtime::DEFAULT_PATH).to_owned()))
@@ -126,7 +126,7 @@ impl<'a> Runner<'a> {
             End::Exited(0) => Ok(Ok(String::from_utf8_lossy(&finished.stdout).into_owned())),
             End::Exited(_) | End::Signaled(_) => Ok(Err(self.message(&finished.stderr))),
             End::TimedOut if self.git.interrupt.is_set() => Err(GitError::Interrupted),
-            End::TimedOut => Err(self.git.timed_out(self.repository)),
+            End::TimedOut => Err(self.git.timed_out(&self.repository.url)),
             End::OutputTooLarge => {
                 let message = "too many tags and branches".to_owned();
                 Err(GitError::Failed { url: url(), message })
@@ -154,5 +154,108 @@ impl<'a> Runner<'a> {
             Some(password) if !password.is_empty() => line.replace(password, "[MASKED]"),
             _ => line,
         }
+    }
+}
+
+/// More than a file of settings has.
+const MAX_SETTINGS_BYTES: u64 = 1 << 20;
+
+/// Variables and sections of settings by which git reaches servers otherwise than without them: other
+/// addresses, proxies, certificates, passwords.
+const VARIABLES: [&str; 6] = [
+    "GIT_SSL_CAPATH",
+    "GIT_SSL_CERT",
+    "GIT_SSL_CIPHER_LIST",
+    "GIT_SSL_KEY",
+    "GIT_SSL_NO_VERIFY",
+    "GIT_SSL_VERSION",
+];
+const SECTIONS: [&str; 5] = ["credential", "http", "include", "includeif", "url"];
+
+/// Returns whether git has settings for a server that this program does not read, and is there.
+pub(super) fn prefers_program(env: &BTreeMap<String, String>, host: &str) -> bool {
+    let has_variable = VARIABLES.iter().any(|name| env.contains_key(*name));
+    (has_variable || files(env).into_iter().any(|file| has_section(file, host)))
+        && find(env).is_ok()
+}
+
+/// Returns the files that git reads settings from outside of repositories.
+fn files(env: &BTreeMap<String, String>) -> Vec<PathBuf> {
+    let dir = |name: &str| env.get(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    let home = dir("HOME");
+    let config = dir("XDG_CONFIG_HOME").or_else(|| home.as_ref().map(|home| home.join(".config")));
+    let mut files = vec![PathBuf::from("/etc/gitconfig")];
+    files.extend(config.map(|config| config.join("git/config")));
+    files.extend(home.map(|home| home.join(".gitconfig")));
+    files
+}
+
+/// Returns whether a file has one of the sections for a host; one that cannot be read may have it.
+fn has_section(file: PathBuf, host: &str) -> bool {
+    match read_if_there(&file, MAX_SETTINGS_BYTES) {
+        Ok(None) => false,
+        Ok(Some(text)) => names_section(&String::from_utf8_lossy(&text), host),
+        Err(_) => true,
+    }
+}
+
+fn names_section(text: &str, host: &str) -> bool {
+    text.lines().any(|line| {
+        let Some(title) = line.trim_start().strip_prefix('[') else { return false };
+        let end = title.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(title.len());
+        let (name, rest) = title.split_at(end);
+        if !SECTIONS.iter().any(|section| name.eq_ignore_ascii_case(section)) {
+            return false;
+        }
+        // These may be for one server only: `[http "https://host/"]`.
+        let is_bound = ["credential", "http"].iter().any(|bound| name.eq_ignore_ascii_case(bound));
+        match rest.split('"').nth(1).filter(|_| is_bound) {
+            Some(url) => url.contains('*') || url.to_ascii_lowercase().contains(host),
+            None => true,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_settings_about_servers_are_a_matter_for_the_program() {
+        for text in [
+            "[url \"https://mirror/\"]\n\tinsteadOf = https://host/",
+            "[user]\n\tname = a\n [HTTP]\nproxy = http://p",
+            "[http \"https://HOST:8443/\"] sslVerify = false",
+            "[credential \"https://*\"]",
+            "[credential]\nhelper = store",
+            "[includeIf \"gitdir:~/\"]\npath = x",
+            "[url.x]\ninsteadOf = y",
+        ] {
+            assert!(names_section(text, "host"), "{text}");
+        }
+        for text in
+            ["", "[user]\nname = http", "[safe]\n# [http]\n; [url]\n", "[httpx]", "[http \"x\"]"]
+        {
+            assert!(!names_section(text, "host"), "{text}");
+        }
+    }
+
+    #[test]
+    fn settings_without_the_program_change_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let text = |text: &Path| text.to_str().unwrap().to_owned();
+        let bin = home.path().join("bin");
+        let mut env = BTreeMap::from([
+            ("HOME".to_owned(), text(home.path())),
+            ("PATH".to_owned(), text(&bin)),
+        ]);
+        std::fs::write(home.path().join(".gitconfig"), "[http]\nproxy = x\n").unwrap();
+        assert!(!prefers_program(&env, "host"));
+        env.insert("PATH".to_owned(), std::env::var("PATH").unwrap());
+        assert!(prefers_program(&env, "host"));
+        std::fs::write(home.path().join(".gitconfig"), "[user]\nname = x\n").unwrap();
+        assert!(!prefers_program(&env, "host"));
+        env.insert("GIT_SSL_NO_VERIFY".to_owned(), "1".to_owned());
+        assert!(prefers_program(&env, "host"));
     }
 }

@@ -1,11 +1,11 @@
-//! Parsing and validation of repository URLs.
+//! URLs of repositories, and revisions in them.
 
 use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
-use super::credential::Credential;
 use super::error::GitError;
+use super::options::Credential;
 
 /// How many characters of a URL are part of the name of its cache directory.
 const MAX_READABLE: usize = 80;
@@ -16,7 +16,7 @@ pub(super) struct Repository {
     /// The URL; of HTTP URLs without user name and password.
     pub(super) url: String,
     /// Scheme, host and port of an HTTP URL.
-    pub(super) origin: Option<String>,
+    origin: Option<String>,
     /// User name and password of an HTTP URL.
     pub(super) credential: Option<Credential>,
 }
@@ -135,6 +135,37 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok().filter(|text| !text.contains(char::is_control))
 }
 
+/// Minimum length of an abbreviated commit.
+const MIN_DIGITS: usize = 8;
+
+/// Length of SHA-1 and SHA-256 commits.
+const DIGITS: [usize; 2] = [40, 64];
+
+/// Returns whether a text is a full commit id.
+pub(super) fn is_commit(text: &str) -> bool {
+    DIGITS.contains(&text.len())
+        && text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Returns whether a text is a valid name of a branch or tag. Others could have a special meaning to git.
+pub(super) fn is_ref_name(text: &str) -> bool {
+    let is_bad = |c: char| c.is_control() || c.is_whitespace() || "~^:?*[\\".contains(c);
+    !text.is_empty()
+        && !text.contains(is_bad)
+        && !text.contains("..")
+        && !text.contains("@{")
+        && !text.contains("//")
+        && !text.starts_with(['-', '/', '.'])
+        && !text.ends_with(['/', '.'])
+}
+
+/// Returns whether a text in lower case can be the first digits of a commit.
+pub(super) fn is_abbreviation(text: &str) -> bool {
+    text.len() >= MIN_DIGITS
+        && text.len() < DIGITS[1]
+        && text.bytes().all(|digit| digit.is_ascii_hexdigit())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,5 +251,20 @@ mod tests {
         let same =
             ["https://u:p@h/a/b/", "https://h/a/b"].map(|url| parse(url).unwrap().directory());
         assert_eq!(same[0], same[1]);
+    }
+
+    #[test]
+    fn what_git_would_take_for_more_than_a_name_is_none() {
+        for name in ["v1", "feature/x", "1.2.3", "a-b_c", "é", "@"] {
+            assert!(is_ref_name(name), "{name}");
+        }
+        for name in [
+            "", "-v1", "--all", "a b", "a\n", "a..b", "a^{}", "a:b", "*", "v?", "[a]", "/a", "a/",
+            "x@{1}",
+        ] {
+            assert!(!is_ref_name(name), "{name}");
+        }
+        assert!(is_commit(&"0a".repeat(20)) && is_commit(&"0a".repeat(32)));
+        assert!(!is_commit(&"0A".repeat(20)) && !is_commit(&"0a".repeat(19)));
     }
 }

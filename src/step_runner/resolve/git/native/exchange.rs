@@ -10,8 +10,7 @@ use std::thread;
 use ureq::http::{HeaderMap, Method, Request, Response};
 use ureq::{Agent, Error};
 
-use super::failure::Failure;
-use super::transfer::{POLL_INTERVAL, Transfer};
+use super::transfer::{Failure, POLL_INTERVAL, Transfer};
 
 /// How much is read at once, and how many of these wait to be taken.
 const CHUNK_BYTES: usize = 64 << 10;

@@ -8,14 +8,11 @@ use std::time::Instant;
 use gix_hash::ObjectId;
 
 use super::super::error::GitError;
-use super::super::fetch::Git;
-use super::super::repository::Repository;
-use super::super::revision::{is_abbreviation, is_commit, is_ref_name};
-use super::checkout::check_out;
-use super::failure::Failure;
-use super::pack::Pack;
+use super::super::options::Git;
+use super::super::repository::{Repository, is_abbreviation, is_commit, is_ref_name};
+use super::checkout::{Pack, check_out};
 use super::protocol::{Extent, Server};
-use super::transfer::Transfer;
+use super::transfer::{Failure, Transfer};
 use crate::sys::removal::remove_tree;
 
 /// Returns the directory with the files of a revision, below that of its repository, which is locked.
@@ -40,7 +37,7 @@ pub(in super::super) fn tree(
         Ok(Some(tree)) => Ok(removed.map(|()| tree)?),
         Ok(None) => Err(GitError::Version(rev.to_owned())),
         Err(Failure::Stopped) if git.interrupt.is_set() => Err(GitError::Interrupted),
-        Err(Failure::Stopped) => Err(git.timed_out(repository)),
+        Err(Failure::Stopped) => Err(git.timed_out(&repository.url)),
         Err(Failure::Outdated) => Err(GitError::Outdated { url: url() }),
         Err(Failure::Rejected(message)) => {
             Err(GitError::Failed { url: url(), message: format!("the server says: {message}") })

@@ -7,12 +7,8 @@
 //! a pack that is removed once they are written.
 
 mod checkout;
-mod connections;
 mod exchange;
-mod failure;
 mod fetch;
-mod netrc;
-mod pack;
 mod protocol;
 mod remote;
 mod transfer;

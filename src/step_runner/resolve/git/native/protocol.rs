@@ -11,12 +11,11 @@ use gix_packetline::PacketLineRef;
 use gix_packetline::blocking_io::StreamingPeekableIter;
 use gix_packetline::blocking_io::encode::{delim_to_write, flush_to_write, text_to_write};
 
-use super::super::fetch::Git;
+use super::super::options::Git;
 use super::super::repository::Repository;
 use super::exchange::Body;
-use super::failure::{Failure, malformed, shown};
 use super::remote::Remote;
-use super::transfer::Transfer;
+use super::transfer::{Failure, Transfer, malformed, shown};
 
 /// How much a server may list of branches and tags, as much as the program `git` may print.
 const MAX_REFS_BYTES: u64 = 16 << 20;

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::super::super::interrupt::Interrupt;
-use super::failure::{Failure, shown};
+use crate::sys::fs::PathError;
 
 /// Time between looks at whether a fetch is to go on.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -54,7 +54,7 @@ impl Transfer {
         &self.stop
     }
 
-    pub(super) fn is_stopped(&self) -> bool {
+    fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::SeqCst)
     }
 
@@ -85,6 +85,39 @@ impl<F: Fn()> Drop for OnDrop<F> {
     fn drop(&mut self) {
         (self.0)();
     }
+}
+
+/// An error in fetching.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The time is over, or nobody waits any more.
+    Stopped,
+    /// The server does not know the protocol.
+    Outdated,
+    /// The server rejects what is asked for, in its words.
+    Rejected(String),
+    /// Anything else of the server, its data or the connection.
+    Message(String),
+    /// A file cannot be written.
+    Path(PathError),
+}
+
+impl From<PathError> for Failure {
+    fn from(error: PathError) -> Self {
+        Failure::Path(error)
+    }
+}
+
+/// Returns an error of data that a server sent.
+pub(super) fn malformed(error: impl ToString) -> Failure {
+    Failure::Message(shown(&error.to_string()))
+}
+
+/// Returns a text of a server as part of a line, without what would do something to a terminal.
+pub(super) fn shown(text: &str) -> String {
+    let line = text.trim().lines().next().unwrap_or_default();
+    let shown: String = line.chars().filter(|c| !c.is_control()).take(500).collect();
+    if shown.is_empty() { "no error message".to_owned() } else { shown }
 }
 
 #[cfg(test)]

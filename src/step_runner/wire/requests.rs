@@ -1,4 +1,5 @@
-//! The request to run steps, whose time limit is found although its number is not public.
+//! Requests with a field whose number is not public, and which is found by its type: the time limit of a job, and the
+//! job to cancel.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +11,15 @@ use prost::encoding::{
 use prost::{DecodeError, Message};
 use prost_types::Duration;
 
-use super::gitlab::{Job, Masking};
+use super::generated::proto::{Job, Masking};
 
 /// The number with which [`RunRequest::timeout`] is sent: the last one there is, so that it is none of
 /// GitLab's.
 pub const TIMEOUT: u32 = (1 << 29) - 1;
+
+/// The number of [`CancelRequest::id`] in the branch `avonbertoldi/grpc-endpoint` of GitLab's step-runner, of January
+/// 2024, where this message was last seen in public.
+const ID: u32 = 1;
 
 /// Nothing that is longer is a duration: two keys of one byte, two numbers of ten.
 const MAX_DURATION_BYTES: usize = 22;
@@ -43,22 +48,22 @@ pub struct RunRequest {
     pub timeout: Option<Duration>,
 }
 
-/// Fields that may be the time limit.
+/// Unknown fields that may be the one that is looked for.
 #[derive(Default)]
-enum Found {
+enum Candidates<T> {
     #[default]
     None,
-    One(u32, Duration),
+    One(u32, T),
     Several,
 }
 
-impl Found {
-    fn add(&mut self, number: u32, duration: Duration) {
-        *self = match *self {
-            Found::One(known, _) if known != number => Found::Several,
-            Found::Several => Found::Several,
+impl<T> Candidates<T> {
+    fn add(&mut self, number: u32, value: T) {
+        *self = match self {
+            Candidates::One(known, _) if *known != number => Candidates::Several,
+            Candidates::Several => Candidates::Several,
             // Of fields that come twice the last one counts.
-            Found::None | Found::One(..) => Found::One(number, duration),
+            Candidates::None | Candidates::One(..) => Candidates::One(number, value),
         };
     }
 }
@@ -106,7 +111,7 @@ impl Message for RunRequest {
 
     fn merge(&mut self, mut buf: impl Buf) -> Result<(), DecodeError> {
         let ctx = DecodeContext::default();
-        let mut found = Found::default();
+        let mut found = Candidates::default();
         while buf.has_remaining() {
             let (number, wire_type) = decode_key(&mut buf)?;
             // GitLab's requests have no field 4, so that it may be any.
@@ -124,9 +129,9 @@ impl Message for RunRequest {
             }
         }
         match found {
-            Found::None => {}
-            Found::One(_, duration) => self.timeout = Some(duration),
-            Found::Several => self.timeout = None,
+            Candidates::None => {}
+            Candidates::One(_, duration) => self.timeout = Some(duration),
+            Candidates::Several => self.timeout = None,
         }
         Ok(())
     }
@@ -172,6 +177,66 @@ fn duration(mut bytes: &[u8]) -> Option<Duration> {
     let nanos = i32::try_from(nanos).ok()?;
     let is_valid = (0..=MAX_SECONDS).contains(&seconds) && (0..1_000_000_000).contains(&nanos);
     (is_valid && (seconds, nanos) != (0, 0)).then_some(Duration { seconds, nanos })
+}
+
+/// Asks to cancel a job.
+///
+/// The source of today's message is not public; what the runner's tests show is that it has one text, `id`.
+/// So that is the field with the number that it once had, or else the only one that there is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CancelRequest {
+    /// The job; empty if the message does not say it without doubt.
+    pub id: String,
+}
+
+impl Message for CancelRequest {
+    fn encode_raw(&self, buf: &mut impl BufMut) {
+        if !self.id.is_empty() {
+            string::encode(ID, &self.id, buf);
+        }
+    }
+
+    fn merge_field(
+        &mut self,
+        number: u32,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        match number {
+            ID => string::merge(wire_type, &mut self.id, buf, ctx),
+            _ => skip_field(wire_type, number, buf, ctx),
+        }
+    }
+
+    fn merge(&mut self, mut buf: impl Buf) -> Result<(), DecodeError> {
+        let ctx = DecodeContext::default();
+        let mut others = Candidates::default();
+        while buf.has_remaining() {
+            let (number, wire_type) = decode_key(&mut buf)?;
+            if number == ID || wire_type != WireType::LengthDelimited {
+                self.merge_field(number, wire_type, &mut buf, ctx.clone())?;
+                continue;
+            }
+            let mut value = Vec::new();
+            bytes::merge(wire_type, &mut value, &mut buf, ctx.clone())?;
+            others.add(number, value);
+        }
+        if self.id.is_empty()
+            && let Candidates::One(_, value) = others
+        {
+            self.id = String::from_utf8(value).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    fn encoded_len(&self) -> usize {
+        if self.id.is_empty() { 0 } else { string::encoded_len(ID, &self.id) }
+    }
+
+    fn clear(&mut self) {
+        self.id.clear();
+    }
 }
 
 #[cfg(test)]
@@ -265,5 +330,42 @@ mod tests {
         let decoded = RunRequest::decode(&message[..]).unwrap();
         assert_eq!(decoded.masking.unwrap().token_prefixes, ["t"]);
         assert_eq!((decoded.steps.as_str(), decoded.timeout), ("\u{8}\u{1}", None));
+    }
+
+    fn id(fields: &[(u32, &[u8])]) -> String {
+        let mut message = Vec::new();
+        for (number, value) in fields {
+            bytes::encode(*number, &value.to_vec(), &mut message);
+        }
+        CancelRequest::decode(&message[..]).unwrap().id
+    }
+
+    #[test]
+    fn the_only_text_is_the_id_whatever_its_number_is() {
+        for number in [1, 2, 15, 16, 4711, (1 << 29) - 1] {
+            assert_eq!(id(&[(number, b"job")]), "job", "{number}");
+            assert_eq!(id(&[(number, b"old"), (number, b"job")]), "job", "{number}");
+        }
+        assert_eq!(id(&[(2, b"because"), (1, b"job"), (3, b"x")]), "job");
+    }
+
+    #[test]
+    fn in_doubt_there_is_no_id() {
+        assert_eq!(id(&[]), "");
+        assert_eq!(id(&[(2, b"a"), (3, b"a")]), "");
+        assert_eq!(id(&[(2, b"a"), (3, b"b"), (2, b"c")]), "");
+        assert_eq!(id(&[(2, b"\xff")]), "");
+        // A number is none.
+        assert_eq!(CancelRequest::decode(&[0x10, 5][..]).unwrap().id, "");
+        for broken in [&[0x0a, 5, b'a'][..], &[0x0a], &[0x80], &[0x0b, 1]] {
+            CancelRequest::decode(broken).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_cancel_request_is_sent_as_it_was_once_declared() {
+        let request = CancelRequest { id: "7".to_owned() };
+        assert_eq!(request.encode_to_vec(), [0x0a, 1, b'7']);
+        assert!(CancelRequest::default().encode_to_vec().is_empty());
     }
 }

@@ -1,15 +1,42 @@
-//! `gitlab-runner --version`, as gitlab-runner reads it.
+//! GitLab's program beside ours: commands that only it has, and its version, as gitlab-runner reads it.
 
+use std::env;
 use std::env::consts::{ARCH, OS};
 use std::ffi::OsString;
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use oci_hooks::step_runner::gitlab_helper::{candidates, original};
+
 use crate::Exit;
-use crate::delegate;
 use crate::error::Error;
 use crate::steps_command::ARGUMENTS;
+
+/// Returns GitLab's program beside ours, or the path at which it is missing.
+///
+/// Both the name that we were called by and the name of our file count: one may be a symlink.
+fn program(called: &Path) -> Result<PathBuf, PathBuf> {
+    let exe = env::current_exe().unwrap_or_else(|_| called.to_owned());
+    let named = called.file_name().map_or_else(|| exe.clone(), |name| exe.with_file_name(name));
+    let missing = || candidates(&named).swap_remove(0);
+    original(&named).or_else(|| original(&exe)).ok_or_else(missing)
+}
+
+/// Executes GitLab's program in place of this one. Returns only on error.
+pub(crate) fn execute(words: &[OsString]) -> Error {
+    let (name, arguments) = words.split_first().expect("the name of the program is one of them");
+    let program = match program(Path::new(name)) {
+        Ok(program) => program,
+        Err(path) => {
+            let command = arguments.first().unwrap_or(name).to_string_lossy().into_owned();
+            return Error::NoOriginal { command, path };
+        }
+    };
+    let source = Command::new(&program).arg0(name).args(arguments).env_remove(ARGUMENTS).exec();
+    Error::Execute { name: program, source }
+}
 
 const OWN: &str = env!("CARGO_PKG_VERSION");
 
@@ -17,8 +44,8 @@ const OWN: &str = env!("CARGO_PKG_VERSION");
 ///
 /// gitlab-runner warns in each job if the version on an instance is not its own, which is what the
 /// artifacts and caches there depend on.
-pub(crate) fn print(words: &[OsString]) -> Result<Exit, Error> {
-    let original = words.first().and_then(|name| delegate::program(Path::new(name)).ok());
+pub(crate) fn print_version(words: &[OsString]) -> Result<Exit, Error> {
+    let original = words.first().and_then(|name| program(Path::new(name)).ok());
     let theirs = original.and_then(|program| {
         let mut command = Command::new(program);
         // A pipe: /dev/null need not exist.
@@ -27,14 +54,14 @@ pub(crate) fn print(words: &[OsString]) -> Result<Exit, Error> {
         let text = String::from_utf8(output.stdout).ok()?;
         (output.status.success() && text.starts_with("Version:")).then_some(text)
     });
-    let text = theirs.unwrap_or_else(|| lines(OWN));
+    let text = theirs.unwrap_or_else(|| version_lines(OWN));
     writeln!(io::stdout(), "{}\nStep runner:  oci-hooks {OWN}", text.trim_end())
         .map_err(Error::Print)?;
     Ok(Exit::Done)
 }
 
 /// Returns the lines that gitlab-runner looks for: the version, and the platform in Go's words.
-fn lines(version: &str) -> String {
+fn version_lines(version: &str) -> String {
     format!("Version:      {version}\nOS/Arch:      {OS}/{}", architecture(ARCH))
 }
 
@@ -51,7 +78,7 @@ fn architecture(name: &str) -> &str {
 
 #[test]
 fn the_lines_are_those_that_the_runner_reads() {
-    let text = lines("1.2.3");
+    let text = version_lines("1.2.3");
     let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     assert_eq!(value("Version:"), Some("1.2.3"));
     let (os, architecture) = value("OS/Arch:").unwrap().split_once('/').unwrap();

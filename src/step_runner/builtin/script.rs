@@ -1,9 +1,75 @@
-//! The shell scripts of jobs: their lines, with each shown before it runs.
-//!
-//! One shell runs all lines, so that variables, functions and directories stay. What users see is what
-//! GitLab's runner shows them. The scripts run in bash, dash and busybox alike.
+//! Scripts: the shell that runs them, their text and their file.
 
-use super::quote::quote;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use super::error::BuiltinError;
+use crate::sys::fs::{PathContext as _, PathError, random_u64};
+
+/// A private file with a script, removed on drop.
+#[derive(Debug)]
+pub struct ScriptFile {
+    path: PathBuf,
+}
+
+impl ScriptFile {
+    /// Creates the file in a private directory.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be written.
+    pub fn new(directory: &Path, script: &str) -> Result<Self, PathError> {
+        let path = directory.join(format!("script-{:016x}.sh", random_u64()));
+        let mut options = OpenOptions::new();
+        let mut file =
+            options.write(true).create_new(true).mode(0o600).open(&path).at("make", &path)?;
+        let script_file = ScriptFile { path };
+        file.write_all(script.as_bytes()).at("write", &script_file.path)?;
+        Ok(script_file)
+    }
+
+    /// Returns its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the arguments with which a shell runs the file as if its text were the argument of `-c`:
+    /// `$0`, the parameters and line numbers are the same, and commands run before a later syntax error is
+    /// noticed. Only messages of syntax errors, and in other shells than bash all messages of the shell,
+    /// have the word `eval` in them.
+    ///
+    /// `path` is the PATH of the step.
+    pub fn as_text_of(&self, shell: &str, work_dir: &Path, path: &str) -> [String; 3] {
+        let file = quote(&self.path.to_string_lossy());
+        let text = if shell.ends_with("/bash") {
+            // Without a subshell. The variable is removed on the first line of the script, so that lines
+            // keep their numbers.
+            format!(
+                "IFS= read -rd '' __step_script <{file};eval \"unset __step_script;$__step_script\""
+            )
+        } else if find_program("cat", work_dir, path).is_some() {
+            format!("eval \"$(cat {file})\"")
+        } else {
+            // Needs no program, but shells have the path in their messages.
+            format!(". {file}")
+        };
+        [shell.to_owned(), "-c".to_owned(), text]
+    }
+}
+
+impl Drop for ScriptFile {
+    fn drop(&mut self) {
+        // The directory is removed with the job.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Returns a word that every POSIX shell reads as this text.
+fn quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
 
 /// How lines are shown and checked.
 #[derive(Clone, Copy, Debug, Default)]
@@ -113,4 +179,42 @@ fn show(color: &str, line: &str, several: Option<(&str, &str)>) -> String {
     let line = several
         .map_or(line.to_owned(), |(first, _)| format!("{first} # collapsed multi-line command"));
     format!("printf '%s\\n' {}\n", quote(&format!("{color}$ {line}\x1b[0m")))
+}
+
+/// Where GitLab's runner looks for the shell of a script, the first one first.
+const SHELLS: [&str; 9] = [
+    "bash",
+    "/bin/bash",
+    "/usr/bin/bash",
+    "/usr/local/bin/bash",
+    "sh",
+    "/bin/sh",
+    "/usr/bin/sh",
+    "/usr/local/bin/sh",
+    "/busybox/sh",
+];
+
+/// Returns the path of a shell; `path` is the PATH of the step.
+pub(super) fn find_shell(work_dir: &Path, path: &str) -> Result<PathBuf, BuiltinError> {
+    SHELLS
+        .iter()
+        .find_map(|name| find_program(name, work_dir, path))
+        .ok_or_else(|| BuiltinError::NoShell(SHELLS.join(", ")))
+}
+
+/// Returns the executable file that a name leads to: in `path`, a PATH, or relative to the working
+/// directory if it has a slash.
+pub fn find_program(name: &str, work_dir: &Path, path: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(work_dir.join(name)).filter(|path| is_executable(path));
+    }
+    // An empty entry means the working directory to a shell; here, as in Go, it is ignored.
+    let mut candidates = std::env::split_paths(path)
+        .filter(|directory| !directory.as_os_str().is_empty())
+        .map(|directory| work_dir.join(directory).join(name));
+    candidates.find(|candidate| is_executable(candidate))
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }

@@ -6,7 +6,6 @@
 //! [`volumes`]); what is started is found again by its owner, the [`Runner`], whatever became of the
 //! call that started it.
 
-pub mod aliases;
 mod alpine;
 pub mod audit;
 mod backend;
@@ -19,7 +18,6 @@ mod error;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 mod log;
-pub mod named_services;
 pub mod options;
 mod plan;
 pub mod policy;
@@ -30,13 +28,12 @@ mod runner;
 mod runner_files;
 mod script;
 mod secret;
+pub mod service_names;
 mod settings;
 mod state;
 pub mod template;
 pub mod volumes;
 pub mod words;
-pub mod worker_log;
-pub mod workflow_file;
 
 pub use backend::{Backend, Outcome};
 pub use context::HookContext;

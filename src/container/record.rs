@@ -319,20 +319,6 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn records_of_before_there_were_versions_are_read() {
-        let path = Path::new("record.json");
-        let record: Record =
-            decode(path, include_bytes!("../../tests/data/records/container.json")).unwrap();
-        assert_eq!((record.role, record.name.as_str()), (Role::Service, "web"));
-        assert!(record.process.is_some() && record.stop.is_some());
-        let again: Record = decode(path, &encode(&record)).unwrap();
-        assert_eq!(format!("{again:?}"), format!("{record:?}"));
-        let end: Ended =
-            decode(path, include_bytes!("../../tests/data/records/container-end.json")).unwrap();
-        assert_eq!(end.code, 137);
-    }
-
-    #[test]
     fn a_container_is_found_by_its_record() {
         let run = tempfile::tempdir().unwrap();
         assert!(records(run.path()).unwrap().is_empty());

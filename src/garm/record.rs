@@ -329,26 +329,6 @@ mod tests {
     }
 
     #[test]
-    fn records_of_before_there_were_versions_are_read() {
-        let run = tempfile::tempdir().unwrap();
-        let files = Records::of(run.path(), "c").files("a").unwrap();
-        fs::create_dir_all(&files.path).unwrap();
-        let put = |name: &str, text: &str| fs::write(files.path.join(name), text).unwrap();
-        put("claim.json", include_str!("../../tests/data/records/instance.json"));
-        put("supervisor.json", include_str!("../../tests/data/records/instance-supervisor.json"));
-        let record = files.record().unwrap().unwrap();
-        assert_eq!(
-            (record.name.as_str(), record.info.unwrap().os_name.as_str()),
-            ("garm-1", "ubuntu")
-        );
-        assert_eq!(files.supervisor().unwrap().unwrap().pid, 14021);
-        put("outcome.json", include_str!("../../tests/data/records/instance-ended.json"));
-        assert!(matches!(files.outcome().unwrap(), Some(Outcome::Ended { code: 0, .. })));
-        put("outcome.json", include_str!("../../tests/data/records/instance-failed.json"));
-        assert!(matches!(files.outcome().unwrap(), Some(Outcome::Failed { .. })));
-    }
-
-    #[test]
     fn a_controller_finds_its_own_instances_only() {
         let run = tempfile::tempdir().unwrap();
         // The last two would be the same file, were they taken as they are.

@@ -11,7 +11,6 @@ use std::time::Duration;
 use super::error::NetworkError;
 use super::interface::Interface;
 use super::iptables;
-use super::netlink::{self, Netlink};
 use super::nftables::{Element, INET, Nftables};
 use super::port::{Protocol, Published};
 use super::subnet::{Pair, Plan};
@@ -125,11 +124,6 @@ fn try_to_enter(
     let is_complete = nftables.has_chain(INET, TABLE, COMPLETE).map_err(because("ask"))?;
     if !is_complete {
         elements.extend(others.iter().flat_map(Member::elements));
-        // Networks of older versions have no way back to `::1`; a host without IPv6 needs none.
-        let netlink = Netlink::open().map_err(because("ask"))?;
-        for link in others.iter().filter_map(|other| netlink::index(other.link.as_str()).ok()) {
-            let _ = netlink.take_loopback6(link);
-        }
     }
     nftables.add(TABLE, &elements).map_err(because("enter a network"))?;
     if is_complete {

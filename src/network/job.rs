@@ -86,9 +86,6 @@ impl NetworkOptions {
 /// The pin of a network's bridge namespace. Not to be taken for a container of that name.
 const BRIDGE: &str = "bridge.netns";
 
-/// What older versions of this program call it: their jobs may still run.
-const OLD_BRIDGE: &str = "hub.netns";
-
 /// A network that is there.
 ///
 /// Any number of processes and threads may have it open and connect containers at once.
@@ -199,7 +196,7 @@ impl Network {
 
     /// Returns ids of the host that nobody else has as long as the network is there.
     pub fn private_ids(&self) -> PrivateIds {
-        // No network gets a number beyond; one of an older version of this program may have.
+        // No network gets a number beyond.
         PrivateIds::of_job(self.record.number).unwrap_or_default()
     }
 
@@ -379,7 +376,7 @@ impl Network {
             // Whoever was killed before it wrote the record had not made anything.
             Err(NetworkError::Unknown { .. }) => None,
             Err(error) if error.is_unreadable() => {
-                unrecorded::leave(options, &bridge_pin(&directory))?
+                unrecorded::leave(options, &directory.join(BRIDGE))?
             }
             Err(error) => return Err(error),
         };
@@ -409,7 +406,7 @@ impl Network {
     }
 
     fn bridge_pin(&self) -> PathBuf {
-        bridge_pin(&directory(&self.options, &self.record.id))
+        directory(&self.options, &self.record.id).join(BRIDGE)
     }
 
     fn pin(&self, name: &str) -> PathBuf {
@@ -446,11 +443,6 @@ fn remove_pins(directory: &Path) -> Result<(), NetworkError> {
         }
     }
     Ok(())
-}
-
-fn bridge_pin(directory: &Path) -> PathBuf {
-    let old = directory.join(OLD_BRIDGE);
-    if old.exists() { old } else { directory.join(BRIDGE) }
 }
 
 fn no_way_in(port: &PortMapping) -> NetworkError {

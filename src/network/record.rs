@@ -47,16 +47,13 @@ pub(super) struct Record {
     pub(super) link: Interface,
     /// By which interfaces its packets may leave the host, though they are of a kind that leads to other
     /// containers of it.
-    #[serde(default)]
     pub(super) uplinks: Vec<Interface>,
     pub(super) mtu: u32,
     /// Whether the host has IPv6.
     pub(super) ipv6: bool,
     /// Whether its containers have a user namespace, which then is pinned beside the record.
-    #[serde(default)]
     pub(super) user_namespace: bool,
     /// What leads out of the host's namespace, where that is a user's own and anything does.
-    #[serde(default)]
     pub(super) uplink: Option<UplinkRecord>,
     pub(super) endpoints: Vec<EndpointRecord>,
     /// The number of the next container, unless it is taken.
@@ -70,7 +67,6 @@ pub(super) struct EndpointRecord {
     /// What the packet filter leads to it.
     pub(super) published: Vec<Published>,
     /// Where that is the packet filter of a user's own namespace, which ports of the real host lead there.
-    #[serde(default)]
     pub(super) outside: Vec<Published>,
 }
 
@@ -299,8 +295,8 @@ mod tests {
             for id in ["good", "bad"] {
                 let record = json!({
                     "id": id, "number": 1, "pool": "10.213.0.0/16", "pool6": "fd00::/48",
-                    "host_access": false, "link": "ocih0", "mtu": 1500, "ipv6": false,
-                    "endpoints": [], "next": 0,
+                    "host_access": false, "link": "ocih0", "uplinks": [], "mtu": 1500, "ipv6": false,
+                    "user_namespace": false, "endpoints": [], "next": 0,
                 });
                 make_private(&directory(&options, id)).unwrap();
                 fs::write(directory(&options, id).join(RECORD), record.to_string()).unwrap();
@@ -316,21 +312,14 @@ mod tests {
     }
 
     #[test]
-    fn records_of_before_there_were_versions_are_read() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/records/network.json");
-        let record = read(Path::new(path)).unwrap().unwrap();
-        assert_eq!((record.endpoints.len(), record.next), (2, 2));
-        assert_eq!(record.endpoints[1].published[0].host_port, 8085);
-    }
-
-    #[test]
     fn a_record_with_numbers_that_have_no_address_is_broken() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("record.json");
         let good = json!({
             "id": "n", "number": 255, "pool": "10.213.0.0/16", "pool6": "fd00::/48",
-            "host_access": false, "link": "ocih0", "mtu": 1500, "ipv6": false, "next": 253,
-            "endpoints": [{"name": "a", "number": 252, "published": []}],
+            "host_access": false, "link": "ocih0", "uplinks": [], "mtu": 1500, "ipv6": false,
+            "user_namespace": false, "next": 253,
+            "endpoints": [{"name": "a", "number": 252, "published": [], "outside": []}],
         });
         let read_with = |pointer: &str, value: serde_json::Value| {
             let mut record = good.clone();

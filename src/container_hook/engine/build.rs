@@ -79,9 +79,7 @@ pub enum BuildError {
     )]
     HereDocument { status: std::process::ExitStatus, line: usize, found: String },
     /// Root of the container would be root of the machine.
-    #[error(
-        "a Dockerfile action needs a user namespace, which this job has not: it was begun by another version"
-    )]
+    #[error("a Dockerfile action needs a user namespace, which the network of this job has not")]
     NoUserNamespace,
     /// An image that the build begins with cannot be had.
     #[error(transparent)]
@@ -298,10 +296,8 @@ fn sweep(
     for entry in fs::read_dir(&all).at("list", &all)? {
         let entry = entry.at("list", &all)?;
         let path = entry.path();
-        let is_of_user = entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok());
         let is_old = unused_for.is_some_and(|limit| age(&path).is_ok_and(|age| age >= limit));
-        // Earlier versions had one storage for all users here, which nothing uses any more.
-        if !is_of_user || (is_old && !is_used(&path)?) {
+        if is_old && !is_used(&path)? {
             removed.remove(&path, trash)?;
             removed.caches += 1;
             continue;
@@ -388,19 +384,6 @@ mod tests {
         assert_eq!(removed.caches, 1);
         assert!((1 << 20..2 << 20).contains(&removed.freed_bytes), "{removed:?}");
         assert!(names("").is_empty());
-    }
-
-    #[test]
-    fn what_earlier_versions_kept_for_all_users_goes() {
-        let dir = tempfile::tempdir().unwrap();
-        let all = dir.path().join(BUILDAH);
-        for name in ["layout-1/blobs", "root/overlay", "run", "tmp/x", "0/storage/root"] {
-            fs::create_dir_all(all.join(name)).unwrap();
-        }
-        assert!(remove(dir.path(), None).caches > 0);
-        assert_eq!(fs::read_dir(&all).unwrap().count(), 1);
-        assert!(all.join("0/storage/root").is_dir());
-        assert_eq!(remove(dir.path(), None).caches, 0);
     }
 
     #[test]

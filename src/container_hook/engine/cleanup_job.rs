@@ -79,7 +79,7 @@ pub(super) fn remove_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
         }
         job => {
             let job = job?;
-            let lent = job.as_ref().and_then(|job| job.lent.clone());
+            let lent = job.as_ref().map(|job| job.lent.clone());
             (job, lent.or_else(|| give_back::remembered(backend.engine)))
         }
     };
@@ -243,10 +243,8 @@ pub(super) fn remove_job(
         return Ok(false);
     }
     remove_owned(engine, network, &job.owner, Some(job))?;
-    if let Some(lent) = &job.lent {
-        give_back::by_root(lent, engine.privilege)?;
-        give_back::forget(engine)?;
-    }
+    give_back::by_root(&job.lent, engine.privilege)?;
+    give_back::forget(engine)?;
     jobs.remove(&job.owner)?;
     Ok(true)
 }

@@ -32,7 +32,7 @@ pub(super) fn remove(backend: &EngineBackend<'_>) -> Result<(), HookError> {
 fn is_predecessor(job: &Job, runner: &Runner) -> bool {
     job.runner == runner.name
         && job.owner != runner.owner()
-        && job.lent.as_ref().is_some_and(|lent| lent.user == runner.user)
+        && job.lent.user == runner.user
         && !job.worker.is_some_and(|worker| worker.is_running())
 }
 
@@ -52,7 +52,7 @@ mod tests {
             network: "n".to_owned(),
             peers: Vec::new(),
             worker: None,
-            lent: Some(Lent { user: former.user, directories: Vec::new() }),
+            lent: Lent { user: former.user, directories: Vec::new() },
             is_step: false,
         }
     }
@@ -69,12 +69,10 @@ mod tests {
 
     #[test]
     fn jobs_of_others_and_of_the_runner_itself_are_not_its_predecessors() {
-        let user = |user| Some(Lent { user, directories: Vec::new() });
         for job in [
             Job { runner: "runner-2".to_owned(), ..job() },
             Job { owner: runner().owner(), ..job() },
-            Job { lent: user((1001, 1000)), ..job() },
-            Job { lent: None, ..job() },
+            Job { lent: Lent { user: (1001, 1000), directories: Vec::new() }, ..job() },
         ] {
             assert!(!is_predecessor(&job, &runner()), "{job:?}");
         }

@@ -8,7 +8,7 @@ use super::build::{BuildSite, Source};
 use super::cleanup_job;
 use super::fetch;
 use super::give_back;
-use super::job::{Job, Lent};
+use super::job::Job;
 use super::launch::{in_parallel, launch_helpers, mount_volumes, prepare};
 use super::network::JobNetwork;
 use super::notes;
@@ -109,8 +109,7 @@ pub(super) fn run(
 /// Records what the step can write to, if the job's containers cannot: those of a job of services alone
 /// have none of the runner's directories.
 fn lend(backend: &EngineBackend<'_>, job: &Job, plans: &[Plan<'_>]) -> Result<(), HookError> {
-    let nothing = Lent { user: backend.context.runner.user, directories: Vec::new() };
-    let mut lent = job.lent.clone().unwrap_or(nothing);
+    let mut lent = job.lent.clone();
     if give_back::extend(&mut lent, backend, plans) {
         give_back::remember(backend.engine, &lent)?;
         backend.jobs().write(backend.context.runner, &job.network, &job.peers, lent)?;

@@ -136,7 +136,7 @@ fn make_room(dir: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Returns the names of the records in a directory that may be missing: earlier versions had none.
+/// Returns the names of the records in a directory that may be missing: imported layers have none.
 fn records(dir: &Path) -> Result<Vec<String>, StoreError> {
     let mut names = match names(dir) {
         Err(error)

@@ -13,7 +13,6 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::instance::Instance;
-use super::site::Site;
 use crate::container::{
     ContainerError, containers_below, read_json_if_there, write_json, write_record,
 };
@@ -153,14 +152,15 @@ impl Records {
         Ok(instances)
     }
 
-    /// Returns what the container of an instance tells of it, whose record cannot be read.
+    /// Returns what the container of an instance tells of it, whose record cannot be read; `run` is the run
+    /// directory of its site.
     pub(super) fn record_of_container(
         &self,
-        site: &Site,
+        run: &Path,
         name: &str,
     ) -> Result<Option<InstanceRecord>, ContainerError> {
         let is_ours = |owner: &str| Some(self.path.file_name()?.to_str()? == key(owner));
-        let container = containers_below(site.run())?.into_iter().find(|container| {
+        let container = containers_below(run)?.into_iter().find(|container| {
             let owner = container.owner.strip_prefix(OWNER);
             container.name == name && owner.and_then(is_ours) == Some(true)
         });

@@ -1,17 +1,21 @@
 //! What passes between jobs, the host and the world: one table of rules for nft, the same for all
 //! networks, which is there as long as there is a network. Published ports and ways out are elements of
 //! its sets and maps, and what a network may is the group of its interface: that goes with it.
+//!
+//! Others share iptables' chain `FORWARD` with us: Docker and ufw have it drop what no rule of it accepts.
+//! Rules at its end accept the packets of jobs, after all rules of its owners and of the admin. Our own table
+//! still refuses what jobs must not reach. If the policy of the chain is not to drop, it gets no rule.
 
 use std::ffi::OsStr;
+use std::fmt::Write as _;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use super::error::NetworkError;
-use super::interface::Interface;
-use super::iptables;
-use super::nftables::{Element, INET, Nftables};
+use super::interface::{Interface, LINK};
+use super::nftables::{Element, INET, IPV4, IPV6, Nftables, Rule};
 use super::port::{Protocol, Published};
 use super::subnet::{Pair, Plan};
 use crate::sys::metadata::METADATA;
@@ -112,7 +116,7 @@ fn try_to_enter(
     let version = format!("version_{VERSION}");
     let is_there = nftables.has_chain(INET, TABLE, &version).map_err(because("ask"))?;
     let mut script = if is_there { String::new() } else { rules(nftables, &version)? };
-    script += &iptables::missing(nftables).map_err(because("ask"))?;
+    script += &missing_of_iptables(nftables).map_err(because("ask"))?;
     if !script.is_empty() {
         // nft goes on when we are killed. What it does then comes to nothing once this network was taken
         // out, and its chain with it: the kernel takes all of the script or nothing.
@@ -233,7 +237,7 @@ fn remove_unused(nftables: &Nftables) -> io::Result<bool> {
         return Ok(true);
     }
     let table = nftables.has_table(TABLE)?.then_some(TABLE);
-    let rules = iptables::ours(nftables)?;
+    let rules = rules_of_iptables(nftables)?;
     if table.is_none() && rules.is_empty() {
         return Ok(true);
     }
@@ -319,6 +323,47 @@ pub(super) fn nft(script: &str) -> Result<String, NetworkError> {
     }
     let message = String::from_utf8_lossy(&finished.stderr);
     Err(NetworkError::Nft { message: message.split_whitespace().collect::<Vec<_>>().join(" ") })
+}
+
+/// iptables' table and its chain of what is forwarded.
+const FILTER: &str = "filter";
+const CHAIN: &str = "FORWARD";
+
+/// What tells our rules from those that an admin makes for the same interfaces. iptables shows it.
+const COMMENT: &str = "oci-hooks";
+
+/// A rule, and where it is.
+pub(super) type Place = (u8, &'static str, &'static str, Rule);
+
+/// Returns commands for nft that make the rules of iptables' chain that are missing.
+pub(super) fn missing_of_iptables(nftables: &Nftables) -> io::Result<String> {
+    let mut script = String::new();
+    for (family, name) in [(IPV4, "ip"), (IPV6, "ip6")] {
+        if !nftables.drops(family, FILTER, CHAIN)? || !ours_of(nftables, family)?.is_empty() {
+            continue;
+        }
+        for side in ["iifname", "oifname"] {
+            let rule = format!("{side} \"{LINK}*\" accept comment \"{COMMENT}\"");
+            writeln!(script, "add rule {name} {FILTER} {CHAIN} {rule}").expect("a string takes it");
+        }
+    }
+    Ok(script)
+}
+
+/// Returns the rules of iptables' chain that are ours.
+pub(super) fn rules_of_iptables(nftables: &Nftables) -> io::Result<Vec<Place>> {
+    let mut rules = ours_of(nftables, IPV4)?;
+    rules.extend(ours_of(nftables, IPV6)?);
+    Ok(rules)
+}
+
+fn ours_of(nftables: &Nftables, family: u8) -> io::Result<Vec<Place>> {
+    let has = |rule: &Rule, word: &str| {
+        rule.content.windows(word.len()).any(|bytes| bytes == word.as_bytes())
+    };
+    let rules = nftables.rules(family, FILTER, CHAIN)?;
+    let rules_of_iptables = rules.into_iter().filter(|rule| has(rule, LINK) && has(rule, COMMENT));
+    Ok(rules_of_iptables.map(|rule| (family, FILTER, CHAIN, rule)).collect())
 }
 
 #[cfg(test)]

@@ -10,13 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use super::error::NetworkError;
 use super::firewall::Member;
-use super::interface::Interface;
-use super::job::NetworkOptions;
+use super::interface::{Interface, LINK};
 use super::netlink::{self, Netlink};
+use super::outside::{Outside, UplinkRecord};
 use super::port::Published;
-use super::request::NetworkRequest;
+use super::request::{NetworkOptions, NetworkRequest};
 use super::subnet::{CONTAINERS, Plan, Subnet};
-use super::uplink::{Outside, UplinkRecord};
 use crate::sys::fs::{
     Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks, make_private, random_u64,
     read_if_there,
@@ -25,9 +24,6 @@ use crate::sys::lock::{BRIEF, FileLock};
 use crate::sys::record::{RecordError, decode, encode};
 use crate::sys::uplink;
 use crate::sys::userns::PrivateIds;
-
-/// What the names of links on the host begin with; the rules of the firewall name it too.
-pub(super) const LINK: &str = "ocih";
 
 /// What is known of a network, in its directory.
 pub(super) const RECORD: &str = "record.json";
@@ -161,7 +157,7 @@ pub(super) fn claim(
     };
     let uplinks = match has_own_network {
         // Those are the host's, which its user gets at by a program alone.
-        true => vec![super::uplink::device()],
+        true => vec![super::outside::device()],
         false => uplinks(options, routes.defaults.iter().chain(&routes6.defaults)),
     };
     let record = Record {

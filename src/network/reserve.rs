@@ -13,9 +13,9 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::error::NetworkError;
 use super::firewall;
+use super::outside::{UplinkRecord, listened_on};
 use super::port::{PortMapping, Protocol, Published};
 use super::record::Records;
-use super::uplink::{UplinkRecord, listened_on};
 use crate::sys::fs::random_u64;
 use crate::sys::privilege::outside;
 

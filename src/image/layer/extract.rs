@@ -1,23 +1,20 @@
 //! Making the files of a layer.
 
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, ftruncate, linkat, makedev, mknodat, openat, statat, symlinkat,
 };
 use rustix::io::Errno;
 
 use super::archive::{Archive, Entry, Kind, Source};
-use super::attributes::{Attributes, set_time};
+use super::attributes::{Attributes, path_of, set_time};
 use super::error::UnpackError;
 use super::limits::{Limit, Limits};
 use super::place::OpenPath;
-use super::unpack::Unpacked;
 use crate::sys::beneath::open_strictly;
 use crate::sys::privilege::Privilege;
 use crate::sys::removal::remove_all;
@@ -48,6 +45,16 @@ pub(super) struct Extractor<'a> {
     limits: &'a Limits,
     rules: Rules,
     unpacked: Unpacked,
+}
+
+/// What was unpacked.
+#[derive(Debug)]
+pub(in crate::image) struct Unpacked {
+    /// About how much of the disk it takes.
+    pub(in crate::image) size_bytes: u64,
+    pub(in crate::image) entries: u64,
+    /// Whether it hides all layers below.
+    pub(in crate::image) is_opaque: bool,
 }
 
 /// What is made of an archive.
@@ -348,10 +355,6 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
 
 fn contains(path: &[u8], part: &[u8]) -> bool {
     path.windows(part.len()).any(|window| window == part)
-}
-
-pub(super) fn path_of(path: &[u8]) -> PathBuf {
-    PathBuf::from(OsStr::from_bytes(path))
 }
 
 fn rejected(entry: &Entry, reason: &'static str) -> UnpackError {

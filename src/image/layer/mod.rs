@@ -45,7 +45,8 @@ mod unpack;
 
 pub(super) use archive::{Archive, Entry, Kind};
 pub(super) use blob::{Blob, DecoderError, decoder};
-pub(super) use unpack::{Unpacked, prove, unpack};
+pub(super) use extract::Unpacked;
+pub(super) use unpack::{prove, unpack};
 
 pub use error::UnpackError;
 pub use limits::{Limit, Limits};

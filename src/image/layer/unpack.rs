@@ -10,9 +10,10 @@ use std::thread;
 use super::archive::{Archive, Source};
 use super::blob::{Blob, Checked, DecoderError, decoder};
 use super::error::UnpackError;
-use super::extract::{Extractor, Rules};
+use super::extract::{Extractor, Rules, Unpacked};
 use super::limits::{Limit, Limits, RATIO_FREE_BYTES};
-use crate::image::{Digest, digest::Hasher};
+use crate::image::Digest;
+use crate::image::digest::Hasher;
 use crate::sys::privilege::Privilege;
 
 /// Small enough for the CPU's cache, large enough for the data of most files.
@@ -20,16 +21,6 @@ const CHUNK_BYTES: usize = 256 << 10;
 
 /// How many chunks wait for the slower of the two threads.
 const QUEUE: usize = 4;
-
-/// What was unpacked.
-#[derive(Debug)]
-pub(in crate::image) struct Unpacked {
-    /// About how much of the disk it takes.
-    pub(in crate::image) size_bytes: u64,
-    pub(in crate::image) entries: u64,
-    /// Whether it hides all layers below.
-    pub(in crate::image) is_opaque: bool,
-}
 
 /// Where something is unpacked.
 #[derive(Clone, Copy, Debug)]

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::{PullError, PullRequest};
+use super::request::{PullError, PullRequest};
 use crate::image::config::Configuration;
 use crate::image::digest::Digest;
 use crate::image::layer::Blob;
-use crate::image::manifest::{Descriptor, Document, Manifest};
+use crate::image::manifest::{Descriptor, Document, Manifest, ManifestError};
 use crate::image::pace::Pace;
 use crate::image::progress::ProgressEvent;
 use crate::image::registry::{RegistryClient, Repository};
@@ -117,7 +117,7 @@ pub(super) fn manifest_of(document: Document) -> Result<Box<Manifest>, PullError
             manifest.check_image()?;
             Ok(manifest)
         }
-        Document::Index(_) => Err(super::ManifestError::NestedIndex.into()),
+        Document::Index(_) => Err(ManifestError::NestedIndex.into()),
     }
 }
 

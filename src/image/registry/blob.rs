@@ -39,8 +39,15 @@ enum State {
     Failed,
 }
 
+impl Repository<'_> {
+    /// Returns a blob as a stream. Nothing is asked until it is read.
+    pub fn blob_reader<'b>(&'b self, descriptor: &'b Descriptor) -> BlobReader<'b> {
+        BlobReader::new(self, descriptor)
+    }
+}
+
 impl<'a> BlobReader<'a> {
-    pub(super) fn new(repository: &'a Repository<'a>, descriptor: &'a Descriptor) -> Self {
+    fn new(repository: &'a Repository<'a>, descriptor: &'a Descriptor) -> Self {
         BlobReader {
             repository,
             descriptor,

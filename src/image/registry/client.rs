@@ -6,13 +6,11 @@ use std::io::Read as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::blob::BlobReader;
 use super::budget::Budget;
 use super::endpoint::{Answer, Endpoint, Request, Settings};
 use super::error::RegistryError;
 use super::failure;
 use super::options::ClientOptions;
-use super::push::Destination;
 use super::source::{Access, Source};
 use crate::http::Origin;
 use crate::image::credentials::{Credentials, HelperError, Login};
@@ -94,20 +92,8 @@ impl RegistryClient {
         self.open(reference, sources, Access::Pull, credentials, progress)
     }
 
-    /// Returns the repository of an image to push to; mirrors are not asked. Nothing is asked yet, except
-    /// credential helpers.
-    pub fn destination<'a>(
-        &self,
-        reference: &Reference,
-        credentials: &Credentials,
-        progress: &'a dyn Progress,
-    ) -> Result<Destination<'a>, OpenError> {
-        let repository = self.open(reference, Vec::new(), Access::Push, credentials, progress)?;
-        Ok(Destination::new(repository))
-    }
-
     /// Opens a repository with some mirrors.
-    fn open<'a>(
+    pub(super) fn open<'a>(
         &self,
         reference: &Reference,
         mut sources: Vec<(Arc<Endpoint>, String)>,
@@ -256,11 +242,6 @@ impl<'a> Repository<'a> {
             // Not every registry answers such requests. Whoever tries to fetch it learns why not.
             Err(_) => Ok(false),
         }
-    }
-
-    /// Returns a blob as a stream. Nothing is asked until it is read.
-    pub fn blob_reader<'b>(&'b self, descriptor: &'b Descriptor) -> BlobReader<'b> {
-        BlobReader::new(self, descriptor)
     }
 
     /// Opens a blob at an offset, wherever it can be had.

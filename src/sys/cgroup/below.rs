@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Access, Mode, OFlags, access, open};
 use tracing::debug;
 
+use super::hierarchy::{children, is_empty, kill_all};
 use super::own::{mounts, own};
-use super::{children, is_empty, kill_all};
 
 /// How long killed processes may take to leave a cgroup.
 const TIMEOUT: Duration = Duration::from_secs(1);

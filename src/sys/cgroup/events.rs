@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{MOUNT, directory, hierarchies};
+use super::directory;
+use super::hierarchy::{MOUNT, hierarchies};
 
 /// How often processes of a cgroup met its limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::{MOUNT, PARENT, hierarchies};
+use super::hierarchy::{MOUNT, PARENT, hierarchies};
 
 /// What each container may have by default, where the host can have that many.
 const USUAL: u64 = 32_768;
@@ -22,7 +22,7 @@ pub fn share_of_processes(jobs: usize) -> u64 {
 
 /// Limits all containers together to three quarters of the processes and threads that the host can
 /// have, so that its administrator can always log in; a lower limit that is there stays. Hold
-/// [`super::keep_parents`] meanwhile and until a container is made.
+/// [`super::hierarchy::keep_parents`] meanwhile and until a container is made.
 pub fn limit_all() {
     for root in hierarchies(Path::new(MOUNT)) {
         limit(&root, all());

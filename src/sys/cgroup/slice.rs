@@ -7,9 +7,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::group::GroupLimits;
-use super::{MOUNT, until};
-use crate::sys::fs::PathError;
+use super::hierarchy::{MOUNT, until};
+use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::process::{End, Program};
 
 /// What names of slices begin with: systemd has each below the slice of this name.
@@ -125,4 +124,15 @@ fn systemd_is_asked_for_what_the_limits_are() {
         words.contains("SetUnitProperties sba(sv) ocihooks-1a.slice true 4 MemoryMax t "),
         "{words}"
     );
+}
+
+/// What all processes in a group have together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupLimits {
+    /// Memory; there is as much swap again.
+    pub memory_bytes: Option<u64>,
+    /// CPUs, in billionths of one.
+    pub nano_cpus: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
 }

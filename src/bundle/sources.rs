@@ -8,9 +8,9 @@ use rustix::fs::{StatVfsMountFlags, fstatvfs};
 
 use super::BundleError;
 use super::devices::Node;
-use super::mount_context::MountContext;
 use super::options::{IdMapping, Mount, MountSource, Propagation};
 use super::volume;
+use super::volume::MountContext;
 use crate::sys::caller::FileUser;
 use crate::sys::detached::{Attributes, Depth, Detached, cannot_map_owners};
 use crate::sys::host_file::HostFile;

@@ -20,8 +20,7 @@ use super::sources::{ContainerIds, Source, Trees};
 use crate::sys::detached::{Depth, Detached};
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::host_file::HostFile;
-use crate::sys::mount;
-use crate::sys::mount_namespace::MountNamespace;
+use crate::sys::mount::{self, MountNamespace};
 use crate::sys::userns::Ids;
 
 /// Where mounts are on the stage, beside the root file system.

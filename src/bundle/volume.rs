@@ -11,7 +11,11 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::BundleError;
-use super::mount_context::MountContext;
+use super::devices::Node;
+use super::options::Options;
+use super::rootfs_dir::RootfsDir;
+use super::user::User;
+use crate::image::ImageConfig;
 use crate::sys::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, make_private,
     read_if_there,
@@ -195,6 +199,20 @@ impl Users {
             FileAt::open(&path, Symlinks::Refuse).and_then(|file| file.replace(&text, &options));
         Ok(written.map_err(|error| PathError::new("write", &path, io::Error::other(error)))?)
     }
+}
+
+/// Whose mounts are prepared, and where.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MountContext<'a> {
+    pub(super) image: &'a ImageConfig,
+    pub(super) options: &'a Options,
+    pub(super) inside: &'a RootfsDir,
+    pub(super) user: &'a User,
+    pub(super) rootfs: &'a Path,
+    /// The directory of the bundle.
+    pub(super) dir: &'a Path,
+    /// Devices that are mounted since nobody can make them in the container.
+    pub(super) nodes: &'a [Node],
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use super::watch::Watch;
 use crate::runtime::{Action, FIRST_DESCRIPTOR, Files};
 use crate::sys::error::chain;
 use crate::sys::fs::PathContext as _;
-use crate::sys::mount_namespace::MountNamespace;
+use crate::sys::mount::MountNamespace;
 use crate::sys::spawn;
 
 /// What a monitor says once the container is started; anything else is an error.

@@ -2,14 +2,15 @@
 
 use std::fs;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::error::ContainerError;
-use super::lifecycle::Stop;
 use crate::runtime::Runtime;
 use crate::sys::cgroup;
 use crate::sys::fs::{
@@ -18,8 +19,8 @@ use crate::sys::fs::{
 };
 use crate::sys::identity::Identity;
 use crate::sys::init::frames::{Hello, VERSIONS};
+use crate::sys::processes::is_rooted_in;
 use crate::sys::record::{decode, encode};
-use crate::sys::rooted::is_rooted_in;
 
 /// More than any record has.
 const LONGEST_RECORD: u64 = 1 << 20;
@@ -292,6 +293,34 @@ pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Container
 pub fn read_json_if_there<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ContainerError> {
     let text = read_if_there(path, LONGEST_RECORD)?;
     Ok(text.map(|text| decode(path, &text)).transpose()?)
+}
+
+/// Something that a container is to do or to answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Check {
+    /// A program in it ends with code 0.
+    Command(Vec<String>),
+    /// A request from its network is answered with a code from 200 to 399; certificates do not count.
+    Http {
+        /// `http` or `https`, with the host and the port.
+        url: String,
+        headers: Vec<(String, String)>,
+    },
+    /// A connection from its network is accepted.
+    Tcp(SocketAddr),
+    Sleep(Duration),
+}
+
+/// How a container is ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Stop {
+    /// What is done in it first.
+    pub before: Option<Check>,
+    /// The signal that asks it to end; none if it takes no notice of any.
+    pub signal: Option<String>,
+    /// How long all of that may take.
+    pub grace: Duration,
 }
 
 #[cfg(test)]

@@ -17,12 +17,11 @@ use super::steps;
 use crate::bundle;
 use crate::rootfs;
 use crate::runtime::Runtime;
-use crate::sys::cgroup;
 use crate::sys::fs::PathContext as _;
 use crate::sys::identity::Identity;
-use crate::sys::mount;
-use crate::sys::rooted::rooted_in;
+use crate::sys::processes::rooted_in;
 use crate::sys::thread::{Beside, beside};
+use crate::sys::{cgroup, mount};
 
 /// How long killed processes may take to be gone.
 const TIMEOUT: Duration = Duration::from_secs(10);

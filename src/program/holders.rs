@@ -18,8 +18,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::paths::{self, PrivateError};
-use super::place::Place;
+use super::paths::{self, Place, PrivateError};
 use super::sections::Store;
 use crate::container::{ContainerError, read_json_if_there, write_record};
 use crate::sys::fs::{PathContext as _, PathError, make_private};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::monitor::MONITOR;
-use super::place::Place;
+use super::paths::Place;
 use super::programs::this_program;
 use super::sections::{Registry, Runtime as RuntimeSection, Store};
 use crate::container::{Engine, MonitorProgram};

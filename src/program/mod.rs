@@ -32,8 +32,6 @@ pub mod monitor;
 #[cfg(feature = "engine-program")]
 pub mod paths;
 #[cfg(feature = "engine-program")]
-pub mod place;
-#[cfg(feature = "engine-program")]
 pub mod programs;
 #[cfg(feature = "engine-program")]
 pub mod progress;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use super::sections::Store;
 use crate::sys::fs::{PathContext as _, PathError, random_u64};
 use crate::sys::lock::{BRIEF, FileLock};
+use crate::sys::privilege::Privilege;
 use crate::sys::users;
 
 /// What all directories of this package are called.
@@ -205,6 +206,35 @@ pub fn make_private(path: &Path) -> Result<(), PrivateError> {
         return Err(PrivateError::Foreign { path: path.to_owned(), owner, mode, uid });
     }
     Ok(())
+}
+
+/// What this process may do, and where what it makes is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub privilege: Privilege,
+    /// Whether limits of containers hold: an ordinary user has a cgroup for them if one was delegated.
+    pub has_cgroup: bool,
+    /// Where containers and networks keep what does not outlive a boot, if not where the store does: each
+    /// job of an ordinary user has its own.
+    pub run: Option<PathBuf>,
+    /// Where root file systems and volumes of containers are, if not where the store is.
+    pub disk: Option<PathBuf>,
+}
+
+impl Default for Place {
+    /// Returns that of root of the host.
+    fn default() -> Self {
+        Place { privilege: Privilege::Root, has_cgroup: true, run: None, disk: None }
+    }
+}
+
+impl Place {
+    /// Returns that of the calling process, as it was started.
+    pub fn of_process() -> Self {
+        // Whatever cannot be known of it, it may do nothing of.
+        let privilege = Privilege::of_process().unwrap_or(Privilege::Single);
+        Place { privilege, has_cgroup: privilege == Privilege::Root, run: None, disk: None }
+    }
 }
 
 #[cfg(test)]

@@ -10,21 +10,17 @@ use self::hierarchy::{MOUNT, children, hierarchies, is_empty, kill_all, until};
 
 mod available;
 mod below;
-mod events;
 mod group;
 mod hierarchy;
-mod own;
 mod processes;
 mod slice;
 
 pub use available::Cgroups;
-pub(in crate::sys) use below::remove_mounted;
 pub use below::{Below, remove_recorded};
-pub use events::{Events, events};
+pub(in crate::sys) use below::{of_process, own, remove_mounted};
 pub use group::{Group, remove_group, remove_of};
 pub use hierarchy::{PARENT, keep_parents};
-pub(in crate::sys) use own::{of_process, own};
-pub use processes::{limit_all, share_of_processes};
+pub use processes::{Events, events, limit_all, share_of_processes};
 pub use slice::GroupLimits;
 
 /// Kills everything in a cgroup, named as in `linux.cgroupsPath`, and in its children. Returns whether

@@ -100,7 +100,7 @@ pub(crate) fn engine_settings(
 }
 
 #[cfg(test)]
-use oci_hooks::program::place::Place;
+use oci_hooks::program::paths::Place;
 
 #[test]
 fn what_only_root_can_do_is_named_to_others() {

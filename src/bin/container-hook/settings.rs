@@ -16,7 +16,7 @@ use oci_hooks::network::{Interface, Subnet};
 use oci_hooks::program::checks::registries::{self, Missing};
 use oci_hooks::program::host::Host;
 use oci_hooks::program::paths::Paths;
-use oci_hooks::program::place::Place;
+use oci_hooks::program::paths::Place;
 use oci_hooks::program::sections::{Hooks, Registry, Runtime, Store, UserNamespace};
 use oci_hooks::program::settings_file::{FileSettings, Loaded, SettingsError};
 use oci_hooks::sys::quantity::Size;

@@ -14,7 +14,7 @@ use oci_hooks::network::{Interface, NetworkOptions, Subnet};
 use oci_hooks::program::checks::registries::{self, Missing};
 use oci_hooks::program::host::{Host, HostError};
 use oci_hooks::program::paths::Paths;
-use oci_hooks::program::place::Place;
+use oci_hooks::program::paths::Place;
 use oci_hooks::program::sections::{Hooks, Registry, Runtime, Store, UserNamespace};
 use oci_hooks::program::settings_file::{FileSettings, Loaded, SettingsError};
 use oci_hooks::sys::fs::read_bounded;

@@ -8,7 +8,7 @@ use oci_hooks::garm::{SupervisorProgram, supervise};
 use oci_hooks::image::{Store, StoreOptions};
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::monitor::MONITOR;
-use oci_hooks::program::place::Place;
+use oci_hooks::program::paths::Place;
 use oci_hooks::program::programs::this_program;
 use oci_hooks::runtime::Runtime;
 use oci_hooks::sys::fs::PathError;

@@ -3,7 +3,6 @@
 
 mod client;
 mod error;
-mod send;
 mod socket;
 mod streams;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::backend::EngineBackend;
-use super::pending::PendingContainer;
+use super::plan::PendingContainer;
 use crate::bundle::{self, MountSource};
 use crate::container_hook::audit::{AuditError, AuditEvent};
 use crate::container_hook::options::NetworkMode;

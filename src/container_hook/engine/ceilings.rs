@@ -7,7 +7,7 @@ use crate::container_hook::error::HookError;
 use crate::container_hook::options::CreateOptions;
 use crate::container_hook::policy::{Exceeded, Policy, above, cpus, memory};
 use crate::sys::cgroup::{Group, GroupLimits};
-use crate::sys::cpus::Cpus;
+use crate::sys::quantity::Cpus;
 
 /// Returns the cgroup of all containers of a job, or of a step without one, if they have a ceiling together.
 pub(super) fn group(backend: &EngineBackend<'_>, network: &str) -> Option<Group> {

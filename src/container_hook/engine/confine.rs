@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::backend::EngineBackend;
 use super::settings::NewPrivileges;
 use crate::bundle::{self, Access, Device, DeviceRule, Namespace, Rlimit, Seccomp};
+use crate::container::allow_nesting;
 use crate::container_hook::error::HookError;
 use crate::container_hook::options::{CreateOptions, Ipc, Namespace as HostNamespace, Swap};
 use crate::sys::cgroup;
@@ -152,4 +153,37 @@ fn access(text: &str) -> Result<Access, HookError> {
         .parse::<Access>()
         .map_err(bundle::BundleError::from)
         .map_err(crate::container::ContainerError::from)?)
+}
+
+/// Returns the table of the settings that could allow containers in containers, if none does.
+pub(super) fn nesting_denied_by(backend: &EngineBackend<'_>) -> Option<String> {
+    let policy = &backend.context.settings.policy;
+    (!policy.nesting).then(|| policy.section("policy"))
+}
+
+/// Gives a container what it takes to run others in it, if the policy allows that.
+///
+/// The kernel's code that root of a user namespace reaches is tested less than other code, so the admin decides.
+/// A container whose root is root of the host cannot have it.
+///
+/// `is_apart` says whether its root is nobody on the host.
+pub(super) fn nest(
+    backend: &EngineBackend<'_>,
+    title: &str,
+    is_apart: bool,
+    options: &mut bundle::Options,
+) -> Result<(), HookError> {
+    let policy = &backend.context.settings.policy;
+    let security = &options.security;
+    if !policy.nesting || security.privileged || security.restricted {
+        return Ok(());
+    }
+    if !is_apart {
+        backend.context.log.warning(&format!(
+            "{title}: `nesting` under {} has no effect: root of this container is root of the machine",
+            policy.section("policy")
+        ));
+        return Ok(());
+    }
+    Ok(allow_nesting(options)?)
 }

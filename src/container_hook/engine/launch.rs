@@ -1,23 +1,28 @@
 //! Starting the containers of a job or a step, and waiting until they are fit for it.
 
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::alpine::is_alpine;
+use rustix::fs::{Mode, OFlags};
+
 use super::audit;
 use super::backend::EngineBackend;
 use super::ceilings;
 use super::cleanup_job::report_limits;
 use super::lend;
-use super::pending::{LaunchContext, PendingContainer};
-use super::plan::{BundleInputs, Plan};
+use super::plan::{BundleInputs, LaunchContext, PendingContainer, Plan};
 use super::pod;
 use super::services::show_last;
 use super::volumes;
 use crate::container::{Prepared, Record, Spec, Verdict, Wait};
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::Role;
+use crate::container_hook::response::{MAX_RELEASE_BYTES, RELEASE_FILES, says_alpine};
 use crate::rootfs::Backing;
+use crate::sys::beneath::Beneath;
 use crate::sys::thread::{Beside, beside};
 
 /// The time that an init container has: longer than the runner lets any job.
@@ -295,4 +300,28 @@ pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R 
         let threads: Vec<_> = items.iter().map(|item| beside(scope, || work(item))).collect();
         threads.into_iter().map(Beside::join).collect()
     })
+}
+
+/// Returns whether a root file system calls itself Alpine.
+///
+/// The reference asks the image's own shell and `grep` for the same; an image may have neither.
+pub(super) fn is_alpine(rootfs: &Path) -> bool {
+    let Ok(root) = Beneath::new(rootfs) else { return false };
+    RELEASE_FILES
+        .iter()
+        .filter_map(|file| read_release(&root, Path::new(file)))
+        .any(|text| says_alpine(&text))
+}
+
+/// Reads a file of the image, if it is one.
+fn read_release(root: &Beneath, path: &Path) -> Option<String> {
+    // Without waiting for somebody to write, if it is a pipe.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::from(root.open_as_root(path, flags, Mode::empty()).ok()?);
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_RELEASE_BYTES).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -11,9 +11,7 @@ use super::give_back;
 use super::job::Job;
 use super::launch::{in_parallel, launch_helpers, mount_volumes, prepare};
 use super::network::JobNetwork;
-use super::notes;
-use super::pending::{LaunchContext, PendingContainer};
-use super::plan::Plan;
+use super::plan::{LaunchContext, PendingContainer, Plan};
 use super::pod::{self, Pod};
 use super::services;
 use super::unkept;
@@ -33,7 +31,7 @@ pub(super) fn run(
     let jobs = backend.jobs();
     let pod = Pod::of_step(backend, step)?;
     let plans = plan(backend, step, pod.as_ref())?;
-    notes::without_effect(backend.context.log, plans.iter().map(|plan| &plan.container));
+    unkept::without_effect(backend.context.log, plans.iter().map(|plan| &plan.container));
     // Before anything is fetched or built: that goes on for a moment when the hook is killed,
     // and what removes the job has to come after it.
     let _lock = jobs.lock(&owner)?;

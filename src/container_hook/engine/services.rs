@@ -2,7 +2,7 @@
 //! at last what they wrote.
 
 use super::backend::EngineBackend;
-use super::pending::PendingContainer;
+use super::plan::PendingContainer;
 use crate::container::{LogTail, Record, Role, Wait};
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan;

@@ -1,11 +1,14 @@
-//! Limits that do not hold on this host: said once for a job, or an error.
+//! Limits that do not hold on this host, and options without effect: said once for a job, or an error.
 
 use std::fmt;
 
 use super::backend::EngineBackend;
 use super::ceilings;
 use super::plan::Plan;
+use crate::container_hook::context::Log;
 use crate::container_hook::error::HookError;
+use crate::container_hook::options::WithoutEffect;
+use crate::container_hook::plan::ContainerPlan;
 use crate::sys::cgroup::Cgroups;
 
 /// Limits that were asked for and do not hold.
@@ -82,6 +85,25 @@ fn find(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Option<UnkeptLimits>
         Cgroups::Host | Cgroups::None => None,
     };
     (!limits.is_empty()).then_some(UnkeptLimits { limits, controllers })
+}
+
+/// Reports the options that have no effect, each with all containers that have it.
+pub(super) fn without_effect<'a>(
+    log: &dyn Log,
+    containers: impl Iterator<Item = &'a ContainerPlan<'a>>,
+) {
+    let mut notes: Vec<(WithoutEffect, Vec<&str>)> = Vec::new();
+    for container in containers {
+        for note in &container.options.without_effect {
+            match notes.iter_mut().find(|(known, _)| known == note) {
+                Some((_, titles)) => titles.push(&container.title),
+                None => notes.push((*note, vec![&container.title])),
+            }
+        }
+    }
+    for (WithoutEffect { option, reason }, titles) in notes {
+        log.line(&format!("{}: --{option} has no effect: {reason}", titles.join(", ")));
+    }
 }
 
 #[test]

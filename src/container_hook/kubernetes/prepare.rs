@@ -19,13 +19,10 @@ use super::files;
 use super::interrupts::unless_interrupted;
 use super::pod::{self, MadePod, WorkVolume};
 use super::wait::{self, Expect};
-use crate::container_hook::alpine;
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::Role;
 use crate::container_hook::request::{ContainerArgs, ImageSource, PrepareJob};
-use crate::container_hook::response::{
-    ContainerContext, JobContext, PrepareJobResponse, ServiceContext,
-};
+use crate::container_hook::response::{self, ContainerContext, JobContext, PrepareJobResponse, ServiceContext,};
 use crate::container_hook::state::{JobState, PodState};
 use crate::sys::error::chain;
 
@@ -142,10 +139,10 @@ pub(super) async fn until_ready(
 
 /// Returns whether the image of the job says that it is Alpine.
 async fn is_alpine(session: &mut Session<'_>) -> Result<bool, HookError> {
-    for file in alpine::FILES {
+    for file in response::RELEASE_FILES {
         let path = Path::new("/").join(file);
-        let text = files::read(session, &path, alpine::MAX_FILE_BYTES).await?;
-        if text.is_some_and(|text| alpine::says_alpine(&String::from_utf8_lossy(&text))) {
+        let text = files::read(session, &path, response::MAX_RELEASE_BYTES).await?;
+        if text.is_some_and(|text| response::says_alpine(&String::from_utf8_lossy(&text))) {
             return Ok(true);
         }
     }

@@ -8,10 +8,8 @@ use super::client::Cluster;
 use super::own_pod::PodIdentity;
 use super::settings::KubernetesSettings;
 use crate::container_hook::audit::AuditLog;
-use crate::container_hook::context::HookContext;
-use crate::container_hook::log::Log;
+use crate::container_hook::context::{HookContext, Log, Settings};
 use crate::container_hook::runner::tests::runner;
-use crate::container_hook::settings::Settings;
 use crate::image::{ClientOptions, Credentials, Progress, ProgressEvent, RegistryClient};
 
 /// A log that nobody reads.

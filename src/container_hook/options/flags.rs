@@ -1,7 +1,12 @@
 //! The flags of `docker create`, all of them (Docker 28.2).
 
 use super::CreateOptions;
-use super::{device, health, mount, network, process, resources, security};
+use super::device;
+use super::mount;
+use super::network;
+use super::process;
+use super::resources;
+use super::security;
 
 /// A flag of `docker create`.
 pub(super) struct Flag {
@@ -76,12 +81,12 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("expose", Value(network::expose)),
     flag("gpus", Value(device::gpus)),
     flag("group-add", Value(process::group)),
-    flag("health-cmd", Value(health::command)),
-    flag("health-interval", Value(health::interval)),
-    flag("health-retries", Value(health::retries)),
-    flag("health-start-interval", Value(health::start_interval)),
-    flag("health-start-period", Value(health::start_period)),
-    flag("health-timeout", Value(health::timeout)),
+    flag("health-cmd", Value(process::command)),
+    flag("health-interval", Value(process::interval)),
+    flag("health-retries", Value(process::retries)),
+    flag("health-start-interval", Value(process::start_interval)),
+    flag("health-start-period", Value(process::start_period)),
+    flag("health-timeout", Value(process::timeout)),
     flag("help", RefusedSwitch("it shows a help text instead of making a container")),
     short('h', "hostname", Value(process::hostname)),
     flag("init", Switch(|options, on| options.init = Some(on))),

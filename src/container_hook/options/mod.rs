@@ -8,7 +8,6 @@
 mod create_options;
 mod device;
 mod flags;
-mod health;
 mod mount;
 mod network;
 mod parse;

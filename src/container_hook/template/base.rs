@@ -11,15 +11,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::deserialize::read;
 use super::error::TemplateError;
-use super::node::Node;
-use super::origin::Origin;
-use super::read::read_document;
-use super::read::read_text;
-use crate::container_hook::HookError;
+use super::node::{Node, Origin};
+use super::read::{read_document, read_text};
 use crate::container_hook::options::CreateOptions;
 use crate::container_hook::request::{ContainerArgs, ImageSource, PrepareJob};
 use crate::container_hook::service_names::RequestedService;
-use crate::container_hook::words;
+use crate::container_hook::{HookError, words};
 use crate::network::PortMapping;
 
 /// The image of the container that fills the volumes.

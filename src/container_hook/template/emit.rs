@@ -1,7 +1,6 @@
 //! A tree to YAML text that reads back as the same tree.
 
-use super::node::{Field, Node, Value};
-use super::origin::Origin;
+use super::node::{Field, Node, Origin, Value};
 use crate::yaml::resolve;
 
 /// Writes a document in block style; `comment` says what stands behind a value.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::merged::Merged;
-use super::origin::Origin;
+use super::node::Origin;
 use crate::yaml::Position;
 
 /// Something in a template that cannot be applied.

@@ -1,6 +1,5 @@
 //! A pod as a tree of which every part knows where it came from.
 
-use super::origin::Origin;
 use crate::yaml::Position;
 
 /// A value of a pod or a template, with its origin.
@@ -132,4 +131,25 @@ impl Node {
 /// Escapes a field's name for a JSON pointer.
 fn escape(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
+}
+
+/// Where a value came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The hook makes it so, whatever the request.
+    Default,
+    Request,
+    /// The pod that the caller gave.
+    Given,
+    Template(Position),
+}
+
+impl Origin {
+    /// Returns the place in the template.
+    pub fn position(self) -> Option<Position> {
+        match self {
+            Origin::Template(position) => Some(position),
+            _ => None,
+        }
+    }
 }

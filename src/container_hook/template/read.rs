@@ -1,15 +1,14 @@
 //! The template itself: read, and checked as far as it can be without the pod it is for.
 
-use std::collections::HashMap;
-use std::path::Path;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::deserialize::read;
 use super::error::{Fault, Problem, TemplateError};
-use super::node::{Field, Node, Value};
-use super::origin::Origin;
+use super::node::{Field, Node, Origin, Value};
 use crate::sys::fs::read_bounded;
 use crate::yaml::{Dialect, Documents, Position, hint};
 
@@ -217,5 +216,32 @@ impl Names {
         let problem =
             Problem::DuplicateName { path, what: self.what, name: name.to_owned(), first };
         Err(Fault::new(node.position(), problem))
+    }
+}
+
+/// The template, and where what it names is found.
+#[derive(Clone, Debug)]
+pub struct TemplateSettings {
+    /// The template; none leaves the containers of jobs as they are.
+    pub file: Option<PathBuf>,
+    /// Where config maps are, each a directory with a file for each key.
+    pub config_maps: PathBuf,
+    /// Where secrets are, in the same way.
+    pub secrets: PathBuf,
+    /// Where the profiles of `seccompProfile` with the type `Localhost` are.
+    pub seccomp_profiles: PathBuf,
+    /// The runtime of each `runtimeClassName`.
+    pub runtime_classes: BTreeMap<String, PathBuf>,
+}
+
+impl Default for TemplateSettings {
+    fn default() -> Self {
+        TemplateSettings {
+            file: None,
+            config_maps: "/etc/oci-hooks/config-maps".into(),
+            secrets: "/etc/oci-hooks/secrets".into(),
+            seccomp_profiles: "/etc/oci-hooks/seccomp".into(),
+            runtime_classes: BTreeMap::new(),
+        }
     }
 }

@@ -12,8 +12,7 @@ use rustix::io::Errno;
 
 use super::archive::{Archive, Entry, Kind, Source};
 use super::attributes::{Attributes, path_of, set_time};
-use super::error::UnpackError;
-use super::limits::{Limit, Limits};
+use super::error::{Limit, Limits, UnpackError};
 use super::place::OpenPath;
 use crate::sys::beneath::open_strictly;
 use crate::sys::privilege::Privilege;

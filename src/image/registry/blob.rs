@@ -4,8 +4,8 @@ use std::fmt;
 use std::io::{self, Read};
 
 use super::client::{Opened, Repository};
+use super::endpoint::explain_io;
 use super::error::RegistryError;
-use super::failure::explain_io;
 use crate::image::{Descriptor, ProgressEvent};
 
 /// After this much came without trouble, earlier trouble is forgotten.

@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::budget::Budget;
-use super::endpoint::{Answer, Endpoint, Request, Settings};
+use super::endpoint::{self, Answer, Endpoint, Request, Settings};
 use super::error::RegistryError;
-use super::failure;
 use super::options::ClientOptions;
 use super::source::{Access, Source};
 use crate::http::Origin;
@@ -281,8 +280,8 @@ impl<'a> Repository<'a> {
                         server: answer.origin.server(),
                         what: format!("foreign layer {}", blob.digest),
                         status,
-                        retry_after: failure::retry_after(&answer.response),
-                        message: failure::message(answer, &self.budget),
+                        retry_after: endpoint::retry_after(&answer.response),
+                        message: endpoint::message(answer, &self.budget),
                     }),
                 }
             });
@@ -394,7 +393,7 @@ impl<'a> Repository<'a> {
         let body = self.budget.watch(server.clone(), answer.response.into_body().into_reader());
         body.take(limit + 1)
             .read_to_end(&mut bytes)
-            .map_err(|error| failure::explain_io(&self.registry, server, error))?;
+            .map_err(|error| endpoint::explain_io(&self.registry, server, error))?;
         if bytes.len() as u64 > limit {
             return Err(self.too_large(what, limit));
         }

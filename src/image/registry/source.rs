@@ -7,9 +7,8 @@ use ureq::http::Uri;
 
 use super::budget::Budget;
 use super::challenge::Challenge;
-use super::endpoint::{Answer, Endpoint, Request};
+use super::endpoint::{self, Answer, Endpoint, Request};
 use super::error::RegistryError;
-use super::failure;
 use super::token::{Asker, TokenServer, basic, unauthorized};
 use crate::image::credentials::Login;
 
@@ -180,14 +179,14 @@ impl Source {
             }
             429 => RegistryError::RateLimited {
                 registry: answer.origin.server(),
-                retry_after: failure::retry_after(&answer.response),
+                retry_after: endpoint::retry_after(&answer.response),
             },
             _ => RegistryError::Status {
                 server: answer.origin.server(),
                 what: self.name(path),
                 status,
-                retry_after: failure::retry_after(&answer.response),
-                message: failure::message(answer, &self.budget),
+                retry_after: endpoint::retry_after(&answer.response),
+                message: endpoint::message(answer, &self.budget),
             },
         }
     }

@@ -79,7 +79,7 @@ impl TokenServer<'_> {
             429 => {
                 return Err(RegistryError::RateLimited {
                     registry: answer.origin.server(),
-                    retry_after: super::failure::retry_after(&answer.response),
+                    retry_after: super::endpoint::retry_after(&answer.response),
                 });
             }
             status => {
@@ -87,8 +87,8 @@ impl TokenServer<'_> {
                     server: answer.origin.server(),
                     what: "a token".to_owned(),
                     status,
-                    retry_after: super::failure::retry_after(&answer.response),
-                    message: super::failure::message(answer, budget),
+                    retry_after: super::endpoint::retry_after(&answer.response),
+                    message: super::endpoint::message(answer, budget),
                 });
             }
         }
@@ -97,7 +97,7 @@ impl TokenServer<'_> {
         let body = budget.watch(server.clone(), answer.response.into_body().into_reader());
         body.take(MAX_ANSWER_BYTES)
             .read_to_end(&mut bytes)
-            .map_err(|error| super::failure::explain_io(&endpoint.name, server, error))?;
+            .map_err(|error| super::endpoint::explain_io(&endpoint.name, server, error))?;
         let token: Option<Token> = serde_json::from_slice(&bytes).ok();
         let token = token.and_then(|token| token.token.or(token.access_token));
         let token = token.filter(|token| !token.is_empty() && token.bytes().all(is_visible));

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::hierarchy::{MOUNT, until};
-use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::fs::PathError;
 use crate::sys::process::{End, Program};
 
 /// What names of slices begin with: systemd has each below the slice of this name.

@@ -8,13 +8,11 @@ use k8s_openapi::api::core::v1::{
     ResourceRequirements,
 };
 
-use super::expand::expand;
 use super::objects::{Kind, Reference};
 use super::pod_fields::PodFields;
 use super::resources;
 use crate::container_hook::quantity::Quantity;
-use crate::container_hook::template::TemplateSettings;
-use crate::container_hook::template::{Fault, FieldPath};
+use crate::container_hook::template::{Fault, FieldPath, TemplateSettings};
 
 /// What values are made from.
 #[derive(Clone, Copy)]
@@ -268,12 +266,36 @@ fn text(content: Vec<u8>, key: &str, place: &FieldPath) -> Result<String, Fault>
     String::from_utf8(content).map_err(|_| place.fault(format!("{key} is not UTF-8")))
 }
 
+/// Replaces each `$(NAME)` by what is found for the name, and `$$` by `$`; what nothing is found for
+/// stays as it is.
+pub(super) fn expand(text: &str, find: impl Fn(&str) -> Option<String>) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            out.push('$');
+            rest = after;
+            continue;
+        }
+        match rest.strip_prefix('(').and_then(|inner| inner.split_once(')')) {
+            Some((name, after)) => {
+                out.push_str(&find(name).unwrap_or_else(|| format!("$({name})")));
+                rest = after;
+            }
+            None => out.push('$'),
+        }
+    }
+    out + rest
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::super::parts::tests::pod;
     use super::*;
+    use crate::container_hook::engine::pod::parts::tests::pod;
     use crate::container_hook::template::Target;
     use crate::container_hook::template::fault::tests::merged;
 
@@ -337,5 +359,20 @@ mod tests {
         let from = json!([{"prefix": "A_", "configMapRef": {"name": "n"}}]);
         let said = added(json!({"envFrom": from}), &[]).unwrap_err();
         assert!(said.contains("/envFrom/0/configMapRef: there is no directory"), "{said}");
+    }
+
+    #[test]
+    fn names_are_replaced_as_kubernetes_does() {
+        let find = |name: &str| (name == "A").then(|| "1".to_owned());
+        for (text, expected) in [
+            ("x$(A)y$(A)", "x1y1"),
+            ("$$(A) $$$(A) $$$$(A)", "$(A) $1 $$(A)"),
+            ("$(B) $A ${A} $(A", "$(B) $A ${A} $(A"),
+            ("$()", "$()"),
+            ("cost: 5$", "cost: 5$"),
+            ("", ""),
+        ] {
+            assert_eq!(expand(text, find), expected, "{text}");
+        }
     }
 }

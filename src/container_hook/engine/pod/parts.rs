@@ -11,14 +11,15 @@ use super::environment::Sources;
 use super::overlay::{Given, Overlay};
 use super::pod_fields::PodFields;
 use super::volumes::Backings;
+use crate::container_hook::context::Settings;
 use crate::container_hook::engine::backend::EngineBackend;
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::Role;
 use crate::container_hook::request::{ContainerArgs, Environment, ImageSource, Mount, PrepareJob};
 use crate::container_hook::runner::PREFIX;
-use crate::container_hook::settings::Settings;
-use crate::container_hook::template::{Base, Merged, Target, Template, base};
-use crate::container_hook::template::{Fault, Faults, FieldPath};
+use crate::container_hook::template::{
+    Base, Fault, Faults, FieldPath, Merged, Target, Template, base,
+};
 
 /// What a template says of a job or a container step.
 #[derive(Debug)]

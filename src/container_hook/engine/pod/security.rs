@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{
 use rustix::thread::CapabilitySet;
 
 use crate::bundle::{self, Seccomp};
+use crate::container_hook::context::Settings;
 use crate::container_hook::options::capability;
-use crate::container_hook::settings::Settings;
 use crate::container_hook::template::{Fault, FieldPath};
 use crate::image::ImageConfig;
 use crate::sys::error::chain;

@@ -2,7 +2,6 @@
 //! the stream of an exec.
 
 mod link;
-mod paths;
 mod session;
 mod steps;
 #[cfg(test)]
@@ -10,6 +9,5 @@ pub(super) mod testing;
 mod writer;
 
 pub(super) use link::{Link, LinkError, Receiving, Sending};
-pub(super) use paths::{PROGRAM, STATE};
-pub(super) use session::{Opener, Session, SessionError};
+pub(super) use session::{Opener, PROGRAM, STATE, Session, SessionError};
 pub(super) use steps::{AgentError, run};

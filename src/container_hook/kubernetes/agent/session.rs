@@ -114,3 +114,8 @@ async fn hello(link: &mut Link) -> Result<Result<(), SessionError>, LinkError> {
     let refused = || SessionError::Version { oldest: hello.oldest, newest: hello.newest };
     Ok(VERSIONS.common(hello).map(|_| ()).ok_or_else(refused))
 }
+
+/// The program; nobody there can write to it.
+pub(in crate::container_hook::kubernetes) const PROGRAM: &str = "/.oci-hooks/bin/agent";
+/// Its directory for the socket, and for what steps write.
+pub(in crate::container_hook::kubernetes) const STATE: &str = "/.oci-hooks/run";

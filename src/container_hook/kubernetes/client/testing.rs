@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use kube::Config;
 
-use super::cluster::{Cluster, runtime};
-use super::retry::RetryPolicy;
+use super::cluster::{Cluster, RetryPolicy, runtime};
 
 /// What the server does with one call.
 #[derive(Clone, Debug)]

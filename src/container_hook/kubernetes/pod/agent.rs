@@ -2,7 +2,6 @@
 
 use k8s_openapi::api::core::v1::{Container, SecurityContext, VolumeMount};
 
-use super::expansion::literal;
 use super::volumes::{EXTERNALS, Volumes, WORK};
 use crate::container_hook::kubernetes::agent::{PROGRAM, STATE};
 use crate::container_hook::kubernetes::own_pod::OwnPod;
@@ -84,5 +83,20 @@ pub(super) fn init(
         }),
         volume_mounts: Some(mounts),
         ..Container::default()
+    }
+}
+
+/// Returns a word of a program as Kubernetes leaves it alone.
+pub(super) fn literal(word: &str) -> String {
+    word.replace('$', "$$")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_expanded() {
+        assert_eq!(literal("$(A) $$(B) $C"), "$$(A) $$$$(B) $$C");
     }
 }

@@ -12,7 +12,7 @@ use super::options::cpu_quantity;
 use crate::container_hook::error::HookError;
 use crate::container_hook::policy::{self, Exceeded, Policy, Table};
 use crate::container_hook::quantity::Quantity;
-use crate::sys::cpus::Cpus;
+use crate::sys::quantity::Cpus;
 
 /// A resource that has ceilings.
 struct Resource {

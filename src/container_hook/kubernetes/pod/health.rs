@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ExecAction, Probe};
 
+use super::agent::literal;
 use super::asked::Asked;
-use super::expansion::literal;
 use crate::container_hook::plan::Role;
 use crate::image::Healthcheck;
 

@@ -1,9 +1,8 @@
 //! What containers run: their image's program, the request's, or ours, which runs either.
 
-use super::agent;
+use super::agent::{self, literal};
 use super::asked::Asked;
 use super::error::PodError;
-use super::expansion::literal;
 use super::made::StepProgram;
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::Role;

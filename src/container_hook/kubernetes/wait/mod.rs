@@ -5,7 +5,6 @@
 
 pub(super) mod ended;
 mod observe;
-mod pull;
 mod until;
 
 pub use ended::ContainerEnd;

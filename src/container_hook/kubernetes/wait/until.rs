@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep};
 
 use super::ended::{self, title};
 use super::observe::{Expect, Observer, PodFault, Verdict};
+use crate::container_hook::context::Log;
 use crate::container_hook::kubernetes::client::{Cluster, ClusterError};
-use crate::container_hook::log::Log;
 
 /// How often a pod is asked for: often at first, when it may be a matter of moments.
 const INTERVALS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));

@@ -6,12 +6,11 @@ pub use crate::sys::process::{Finished, RunError};
 pub use crate::sys::{
     caller::FileUser,
     cgroup::{Group, GroupLimits},
-    cpus::{Cpus, CpusError},
     host_file::{HostFile, HostRoot},
     identity::Identity,
     lock::FileLock,
-    mount_namespace::MountNamespace,
-    quantity::{Age, QuantityError, Size},
+    mount::MountNamespace,
+    quantity::{Age, Cpus, CpusError, QuantityError, Size},
     trash::{Emptied, SetAside, Trash},
     userns::{IdRange, Mapping, PrivateIds},
 };

@@ -325,7 +325,7 @@ impl Node {
     /// # Errors
     ///
     /// Fails if they could not.
-    pub(super) fn check_access(&self) -> Result<(), DeviceError> {
+    fn check_access(&self) -> Result<(), DeviceError> {
         let (wanted, access) = self.access.of_file();
         let path = format!("/proc/self/fd/{}", self.host.as_fd().as_raw_fd());
         let is_allowed = || fs::accessat(CWD, &*path, wanted, AtFlags::empty()).is_ok();

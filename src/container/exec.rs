@@ -40,7 +40,7 @@ impl Engine {
     }
 
     /// Returns a file without a name that describes a process for a container that runs.
-    pub(super) fn process_file(
+    fn process_file(
         &self,
         record: &Record,
         options: &ExecOptions,
@@ -61,7 +61,7 @@ impl Engine {
 
     /// Returns whose pipes have to be that a user of a container with a user namespace is to open by name:
     /// there, runtimes cannot give away what belongs to none of its users.
-    pub(super) fn stream_owner(
+    fn stream_owner(
         &self,
         record: &Record,
         options: &ExecOptions,

@@ -190,7 +190,7 @@ pub(in crate::container_hook) struct ContainerRequest<'a> {
     /// What other containers call it.
     pub(in crate::container_hook) names: Vec<String>,
     /// The network mode of the container whose network it shares.
-    pub(super) shared_network: Option<NetworkMode>,
+    shared_network: Option<NetworkMode>,
 }
 
 /// The containers of a job.

@@ -336,7 +336,7 @@ const COMMENT: &str = "oci-hooks";
 pub(super) type Place = (u8, &'static str, &'static str, Rule);
 
 /// Returns commands for nft that make the rules of iptables' chain that are missing.
-pub(super) fn missing_of_iptables(nftables: &Nftables) -> io::Result<String> {
+fn missing_of_iptables(nftables: &Nftables) -> io::Result<String> {
     let mut script = String::new();
     for (family, name) in [(IPV4, "ip"), (IPV6, "ip6")] {
         if !nftables.drops(family, FILTER, CHAIN)? || !ours_of(nftables, family)?.is_empty() {
@@ -351,7 +351,7 @@ pub(super) fn missing_of_iptables(nftables: &Nftables) -> io::Result<String> {
 }
 
 /// Returns the rules of iptables' chain that are ours.
-pub(super) fn rules_of_iptables(nftables: &Nftables) -> io::Result<Vec<Place>> {
+fn rules_of_iptables(nftables: &Nftables) -> io::Result<Vec<Place>> {
     let mut rules = ours_of(nftables, IPV4)?;
     rules.extend(ours_of(nftables, IPV6)?);
     Ok(rules)

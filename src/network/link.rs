@@ -19,7 +19,7 @@ use crate::sys::netns;
 /// Links have numbers of our own choice, above those that the kernel gives to links that some of its
 /// modules put into every new namespace.
 const BRIDGE: u32 = 1000;
-pub(super) const UPLINK: u32 = 1001;
+const UPLINK: u32 = 1001;
 const PORTS: u32 = 1002;
 const ETH0: u32 = 1000;
 

@@ -363,7 +363,7 @@ fn name(answer: &Answer) -> &'static str {
 
 /// Bytes to send, and how many have been.
 #[derive(Default)]
-pub(super) struct Outgoing {
+struct Outgoing {
     bytes: Vec<u8>,
     sent: usize,
     /// Closed as soon as they are sent.
@@ -372,7 +372,7 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     /// Sends a step and its streams next.
-    pub(super) fn push_step(&mut self, frame: Vec<u8>, descriptors: [OwnedFd; STREAMS]) {
+    fn push_step(&mut self, frame: Vec<u8>, descriptors: [OwnedFd; STREAMS]) {
         self.bytes = frame;
         self.sent = 0;
         self.descriptors = Some(descriptors);

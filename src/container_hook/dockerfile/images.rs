@@ -142,7 +142,7 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// Returns the text of a Dockerfile in the copy of its context; none of one that cannot be read, about which the builder
 /// complains.
-pub(super) fn text_of(copy: &Path, file_name: &OsStr) -> String {
+fn text_of(copy: &Path, file_name: &OsStr) -> String {
     // A workflow's: where it is a link, it leads nowhere else than in the context.
     let text = SystemRoot::mounted_at(copy).read(file_name.as_ref(), MAX_BYTES);
     let text = text.ok().flatten().unwrap_or_default();

@@ -231,7 +231,7 @@ pub fn remove_abandoned(
 }
 
 /// Removes everything of a job whose runner is gone, unless another call has done so.
-pub(super) fn remove_job(
+fn remove_job(
     engine: &Engine,
     network: &NetworkOptions,
     job: &Job,

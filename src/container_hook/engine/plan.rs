@@ -143,7 +143,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns whether the container runs a program of ours, which does nothing but to be there.
-    pub(super) fn keeps_alive(&self) -> bool {
+    fn keeps_alive(&self) -> bool {
         self.container.role == Role::Job
             && self.container.args.entry_point.is_none()
             && !self.additions.runs_command

@@ -296,7 +296,7 @@ impl<'de> MapAccess<'de> for Fields<'de> {
 /// Returns whether a text is a [quantity]: a decimal number, then a suffix or an exponent.
 ///
 /// [quantity]: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
-pub(super) fn is_quantity(text: &str) -> bool {
+fn is_quantity(text: &str) -> bool {
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
     let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
     let (number, suffix) = unsigned.split_at(end);

@@ -190,7 +190,7 @@ impl OpenPath {
 }
 
 /// Returns whether overlayfs takes this for a whiteout.
-pub(super) fn is_whiteout(directory: BorrowedFd<'_>, name: &[u8]) -> Result<bool, Errno> {
+fn is_whiteout(directory: BorrowedFd<'_>, name: &[u8]) -> Result<bool, Errno> {
     let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0)
 }

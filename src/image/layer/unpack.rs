@@ -273,7 +273,7 @@ pub(in crate::image) struct Blob<'a, R> {
 }
 
 /// A blob that is hashed and measured while it is read.
-pub(super) struct Checked<'a, R> {
+struct Checked<'a, R> {
     blob: Blob<'a, R>,
     hasher: Option<Hasher>,
     bytes: u64,

@@ -75,7 +75,7 @@ impl Resolver for Guard {
 }
 
 /// Returns whether an address is this machine, its link or a cloud's metadata server.
-pub(super) fn is_internal(address: IpAddr) -> bool {
+fn is_internal(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
             v4.is_loopback()

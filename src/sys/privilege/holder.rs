@@ -221,7 +221,7 @@ pub fn make_lock(path: &Path) -> Result<File, PathError> {
 }
 
 /// Locks a file for this process, as long as it has the file open.
-pub(super) fn lock_file(file: &File) -> Result<(), Errno> {
+fn lock_file(file: &File) -> Result<(), Errno> {
     fcntl_lock(file, FlockOperation::NonBlockingLockExclusive)
 }
 

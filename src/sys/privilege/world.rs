@@ -54,7 +54,7 @@ pub(super) fn failure(action: &str) -> impl FnOnce(Errno) -> Failure {
 
 /// Brings it up in the network namespace of the calling thread.
 #[expect(unsafe_code, reason = "rustix has no requests for interfaces")]
-pub(super) fn up() -> io::Result<()> {
+fn up() -> io::Result<()> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     // SAFETY: all zeros is a value of the structure.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

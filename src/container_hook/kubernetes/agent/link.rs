@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::sys::init::frames::{FrameError, Frames};
 
 /// How long an agent that has nothing to say may say nothing: it sends a heartbeat every 5 seconds.
-pub(in crate::container_hook::kubernetes) const SILENCE: Duration = Duration::from_secs(20);
+const SILENCE: Duration = Duration::from_secs(20);
 /// The longest payload of an answer.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 const READ_AT_ONCE: usize = 64 << 10;

@@ -19,7 +19,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 pub(super) const MALFORMED_LIMIT: u32 = 3;
 
 /// A stream that is being opened.
-pub(in crate::container_hook::kubernetes) type Opening<'o> =
+type Opening<'o> =
     Pin<Box<dyn Future<Output = Result<Link, Box<dyn Error + Send + Sync>>> + 'o>>;
 
 /// What opens streams to the agent of one container.

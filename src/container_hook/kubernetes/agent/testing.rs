@@ -18,7 +18,7 @@ use super::{Link, Opener};
 use crate::sys::init::PROGRAM;
 
 /// Longer than anything takes on a busy machine.
-pub(in crate::container_hook::kubernetes) const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A first process, which ends with the value.
 pub(in crate::container_hook::kubernetes) struct TestAgent {

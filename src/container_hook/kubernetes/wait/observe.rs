@@ -355,7 +355,7 @@ impl Pull {
     }
 
     /// Returns whether another attempt is of no use, or has had its time.
-    pub(super) fn is_hopeless(&self, now: Duration) -> bool {
+    fn is_hopeless(&self, now: Duration) -> bool {
         let message = self.message.to_lowercase();
         PERMANENT.iter().any(|words| message.contains(words))
             || self.back_offs >= MAX_BACK_OFFS

@@ -14,22 +14,22 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Error, Proxy};
 
 /// More than a file with certificates of authorities has.
-pub(crate) const MAX_CERTIFICATES_BYTES: u64 = 16 << 20;
+pub const MAX_CERTIFICATES_BYTES: u64 = 16 << 20;
 
 /// What differs between clients.
-pub(crate) struct AgentOptions<'a> {
-    pub(crate) user_agent: &'a str,
-    pub(crate) proxy: Option<Proxy>,
-    pub(crate) tls: TlsConfig,
+pub struct AgentOptions<'a> {
+    pub user_agent: &'a str,
+    pub proxy: Option<Proxy>,
+    pub tls: TlsConfig,
     /// How long a name may take to be resolved, and a server to accept a connection.
-    pub(crate) connect_timeout: Duration,
+    pub connect_timeout: Duration,
     /// How long a server may then be silent.
-    pub(crate) idle_timeout: Duration,
+    pub idle_timeout: Duration,
 }
 
 /// Returns the configuration of an agent. It follows no redirects by itself, since these decide who gets credentials,
 /// and takes every status for an answer.
-pub(crate) fn config(options: AgentOptions<'_>) -> Config {
+pub fn config(options: AgentOptions<'_>) -> Config {
     Agent::config_builder()
         .http_status_as_error(false)
         .max_redirects(0)
@@ -45,14 +45,14 @@ pub(crate) fn config(options: AgentOptions<'_>) -> Config {
 }
 
 /// Returns how servers prove who they are; if `is_insecure`, they need not.
-pub(crate) fn tls(roots: RootCerts, is_insecure: bool) -> TlsConfig {
+pub fn tls(roots: RootCerts, is_insecure: bool) -> TlsConfig {
     TlsConfig::builder().root_certs(roots).disable_verification(is_insecure).build()
 }
 
 /// Returns the authorities that this host trusts: those of its own list, or of the files in `SSL_CERT_FILE`
 /// and `SSL_CERT_DIR`; where it has none, as in an image with one program, those that a function returns as
 /// PEM, or else those of Mozilla that are compiled in.
-pub(crate) fn host_roots(fallback: impl FnOnce() -> Option<Vec<u8>>) -> RootCerts {
+pub fn host_roots(fallback: impl FnOnce() -> Option<Vec<u8>>) -> RootCerts {
     let host = rustls_native_certs::load_native_certs();
     // A list that was named and cannot be read is an error of every connection: nothing takes its place.
     if !host.certs.is_empty() || !host.errors.is_empty() {
@@ -66,7 +66,7 @@ pub(crate) fn host_roots(fallback: impl FnOnce() -> Option<Vec<u8>>) -> RootCert
 }
 
 /// Returns the certificates in a PEM file.
-pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, Error> {
+pub fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, Error> {
     let items = parse_pem(pem).filter_map(|item| match item {
         Ok(PemItem::Certificate(certificate)) => Some(Ok(certificate)),
         Ok(_) => None,
@@ -77,11 +77,11 @@ pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, Erro
 
 /// Scheme, host and port: credentials for one are not for another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Origin {
-    pub(crate) is_https: bool,
+pub struct Origin {
+    pub is_https: bool,
     /// In lower case; an IPv6 address has its brackets.
-    pub(crate) host: String,
-    pub(crate) port: u16,
+    pub host: String,
+    pub port: u16,
 }
 
 impl Origin {
@@ -135,7 +135,7 @@ impl fmt::Display for Origin {
 }
 
 /// Returns where a `Location` leads from an address.
-pub(crate) fn resolve(base: &Uri, location: &str) -> Option<Uri> {
+pub fn resolve(base: &Uri, location: &str) -> Option<Uri> {
     let location = location.split('#').next().unwrap_or("");
     let scheme = base.scheme_str()?;
     let authority = base.authority()?;
@@ -153,7 +153,7 @@ pub(crate) fn resolve(base: &Uri, location: &str) -> Option<Uri> {
 }
 
 /// Returns the IPv4 address that an IPv6 address stands for, if it does.
-pub(crate) fn canonical(address: IpAddr) -> IpAddr {
+pub fn canonical(address: IpAddr) -> IpAddr {
     match address {
         // NAT64 leads to IPv4 too.
         IpAddr::V6(v6) => match v6.segments() {
@@ -174,14 +174,14 @@ fn address(host: &str) -> Option<IpAddr> {
 }
 
 /// As many as browsers follow at most.
-pub(crate) const MAX_REDIRECTS: usize = 10;
+pub const MAX_REDIRECTS: usize = 10;
 
 /// Why no more of them are followed.
-pub(crate) const TOO_MANY_REDIRECTS: &str = "too many redirects";
+pub const TOO_MANY_REDIRECTS: &str = "too many redirects";
 
 /// Returns where a `Location` leads from an address, or why it is not followed: it is not the address of a web server,
 /// or is not encrypted although the server is, unless `is_insecure` accepts it.
-pub(crate) fn redirect(
+pub fn redirect(
     uri: &Uri,
     origin: &Origin,
     location: &HeaderValue,
@@ -197,7 +197,7 @@ pub(crate) fn redirect(
 }
 
 /// Returns the proxy at an address; none if it cannot be one.
-pub(crate) fn proxy_at(address: &str) -> Option<Proxy> {
+pub fn proxy_at(address: &str) -> Option<Proxy> {
     // Made anew of what counts: a path, or a name without a password, would only be in the way.
     let parsed = Proxy::new(address).ok()?;
     let mut builder = Proxy::builder(parsed.protocol()).host(parsed.host()).port(parsed.port());
@@ -208,7 +208,7 @@ pub(crate) fn proxy_at(address: &str) -> Option<Proxy> {
 }
 
 /// Returns an address without the login in it.
-pub(crate) fn redacted(address: &str) -> String {
+pub fn redacted(address: &str) -> String {
     match (address.split_once("://"), address.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => format!("{scheme}://***@{host}"),
         (None, Some((_, host))) => format!("***@{host}"),
@@ -217,7 +217,7 @@ pub(crate) fn redacted(address: &str) -> String {
 }
 
 /// Returns whether a server is reached directly: it is this machine, or on the list.
-pub(crate) fn is_direct(origin: &Origin, list: &[String]) -> bool {
+pub fn is_direct(origin: &Origin, list: &[String]) -> bool {
     origin.is_loopback()
         || list.iter().any(|entry| fits(&entry.trim().to_ascii_lowercase(), origin))
 }

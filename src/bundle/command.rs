@@ -5,7 +5,7 @@ use super::{BundleError, Init};
 use crate::image::ImageConfig;
 
 /// Returns the words of the first process.
-pub(super) fn args(image: &ImageConfig, options: &Options) -> Result<Vec<String>, BundleError> {
+pub fn args(image: &ImageConfig, options: &Options) -> Result<Vec<String>, BundleError> {
     let mut args = Vec::new();
     if let Some(init) = &options.init {
         args.push(Init::TARGET.to_owned());
@@ -36,12 +36,11 @@ fn command(image: &ImageConfig, options: &Options) -> Vec<String> {
 }
 
 /// What `PATH` is where an image does not say.
-pub(super) const DEFAULT_PATH: &str =
-    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// An environment in the order its names first came up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Environment(Vec<String>);
+pub struct Environment(Vec<String>);
 
 impl Environment {
     /// Takes entries over those that are there; one without `=` takes its name away, as in Docker.

@@ -48,20 +48,20 @@ const READONLY_PATHS: [&str; 5] =
 
 /// What was found out before.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Parts<'a> {
-    pub(super) image: &'a ImageConfig,
-    pub(super) options: &'a Options,
-    pub(super) rootfs: &'a str,
-    pub(super) user: &'a User,
-    pub(super) cwd: &'a str,
-    pub(super) mounts: &'a Mounts,
-    pub(super) devices: &'a Devices,
+pub struct Parts<'a> {
+    pub image: &'a ImageConfig,
+    pub options: &'a Options,
+    pub rootfs: &'a str,
+    pub user: &'a User,
+    pub cwd: &'a str,
+    pub mounts: &'a Mounts,
+    pub devices: &'a Devices,
 }
 
 /// A configuration as it is written: what the types of `oci-spec` hold, and the filter of system calls,
 /// which they cannot hold if it is a profile of the administrator's.
 #[derive(Debug, Serialize)]
-pub(super) struct Config<'a> {
+pub struct Config<'a> {
     #[serde(flatten)]
     spec: Spec,
     linux: LinuxConfig<'a>,
@@ -76,7 +76,7 @@ struct LinuxConfig<'a> {
 }
 
 /// Puts a configuration together.
-pub(super) fn config<'a>(parts: &Parts<'a>) -> Result<Config<'a>, BundleError> {
+pub fn config<'a>(parts: &Parts<'a>) -> Result<Config<'a>, BundleError> {
     let Parts { options, user, .. } = *parts;
     if options.security.non_root && user.uid == 0 {
         return Err(BundleError::Root);
@@ -156,7 +156,7 @@ fn process(
 }
 
 /// Returns `process.user`.
-pub(super) fn user(user: &User) -> ProcessUser {
+pub fn user(user: &User) -> ProcessUser {
     let mut typed = ProcessUser::default();
     typed.set_uid(user.uid).set_gid(user.gid).set_additional_gids(Some(user.groups.clone()));
     typed

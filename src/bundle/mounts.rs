@@ -49,11 +49,11 @@ pub fn unmount(dir: &Path) -> Result<(), PathError> {
 
 /// `mounts` of the configuration, and what came up while they were prepared.
 #[derive(Debug)]
-pub(super) struct Mounts {
-    pub(super) entries: Vec<Entry>,
-    pub(super) propagation: Option<&'static str>,
+pub struct Mounts {
+    pub entries: Vec<Entry>,
+    pub propagation: Option<&'static str>,
     /// What the entries name, for the runtime alone.
-    pub(super) stage: Stage,
+    pub stage: Stage,
 }
 
 /// A mount, and where it is once the links of the image are followed.
@@ -73,7 +73,7 @@ enum What<'a> {
 
 /// Prepares the mounts of a container: opens what is mounted, and puts together what is mounted into
 /// something that others can change meanwhile.
-pub(super) fn prepare(container: MountContext<'_>) -> Result<Mounts, BundleError> {
+pub fn prepare(container: MountContext<'_>) -> Result<Mounts, BundleError> {
     let MountContext { image, options, inside, .. } = container;
     let mut wanted = options.mounts.clone();
     for mount in &mut wanted {
@@ -145,7 +145,7 @@ fn depth(path: &Path) -> usize {
 }
 
 /// Returns whether a directory of the container is in something mounted, which hides the image's.
-pub(super) fn is_mounted(options: &Options, path: &Path) -> bool {
+pub fn is_mounted(options: &Options, path: &Path) -> bool {
     options.mounts.iter().any(|mount| normal(path).starts_with(normal(&mount.target)))
 }
 
@@ -293,7 +293,7 @@ fn engine_mounts(container: MountContext<'_>) -> Result<Vec<Placed<'_>>, BundleE
 }
 
 /// Returns a path as config.json can have it.
-pub(super) fn text(path: &Path) -> Result<&str, BundleError> {
+pub fn text(path: &Path) -> Result<&str, BundleError> {
     path.to_str().ok_or_else(|| BundleError::NotUtf8 { path: path.to_owned() })
 }
 
@@ -318,7 +318,7 @@ fn tmpfs_options(tmpfs: &Tmpfs, access: &str) -> Vec<String> {
 }
 
 /// Returns whether a path is `/proc` or in it.
-pub(super) fn is_in_proc(path: &Path) -> bool {
+pub fn is_in_proc(path: &Path) -> bool {
     let mut components = path.components();
     components.next() == Some(Component::RootDir)
         && components.next().is_some_and(|name| name.as_os_str() == "proc")

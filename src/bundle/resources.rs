@@ -210,7 +210,7 @@ fn nr_open() -> Option<u64> {
 const UNLIMITED: u64 = u64::MAX;
 
 /// Returns an `oomScoreAdj` that this process may set.
-pub(super) fn oom_score_adj(wanted: i32, may_lower: bool) -> i32 {
+pub fn oom_score_adj(wanted: i32, may_lower: bool) -> i32 {
     let own = fs::read_to_string("/proc/self/oom_score_adj").ok();
     let own = own.and_then(|text| text.trim().parse().ok()).filter(|_| !may_lower);
     own.map_or(wanted, |own: i32| wanted.max(own))

@@ -42,7 +42,7 @@ const FOUND: &str = "lost+found";
 
 /// Opens a volume, which is made if it is missing; an empty one that nobody has gets what the image
 /// has at `fill`, if that is given.
-pub(super) fn open(
+pub fn open(
     container: MountContext<'_>,
     path: &Path,
     fill: Option<&Path>,
@@ -203,16 +203,16 @@ impl Users {
 
 /// Whose mounts are prepared, and where.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MountContext<'a> {
-    pub(super) image: &'a ImageConfig,
-    pub(super) options: &'a Options,
-    pub(super) inside: &'a RootfsDir,
-    pub(super) user: &'a User,
-    pub(super) rootfs: &'a Path,
+pub struct MountContext<'a> {
+    pub image: &'a ImageConfig,
+    pub options: &'a Options,
+    pub inside: &'a RootfsDir,
+    pub user: &'a User,
+    pub rootfs: &'a Path,
     /// The directory of the bundle.
-    pub(super) dir: &'a Path,
+    pub dir: &'a Path,
     /// Devices that are mounted since nobody can make them in the container.
-    pub(super) nodes: &'a [Node],
+    pub nodes: &'a [Node],
 }
 
 #[cfg(test)]

@@ -114,7 +114,7 @@ fn start(
 }
 
 /// Has the runtime start a container that writes to the given standard output and error.
-pub(super) fn start_with(
+pub fn start_with(
     record: &Record,
     directory: &Directory,
     mounts: &MountNamespace,

@@ -234,21 +234,21 @@ pub fn records(run: &Path) -> Result<Vec<Record>, ContainerError> {
 
 /// Returns the ids of containers whose record is missing, as who made or removed them was killed, or
 /// damaged: nobody can use them any more. One that another version wrote is not among them.
-pub(super) fn orphans(run: &Path) -> Result<Vec<String>, ContainerError> {
+pub fn orphans(run: &Path) -> Result<Vec<String>, ContainerError> {
     let mut ids = ids(run)?;
     ids.retain(|id| Directory::of(run, id).read().is_err_and(|error| !error.is_of_other_version()));
     Ok(ids)
 }
 
 /// Returns the ids of containers whose record another version of this program wrote.
-pub(super) fn of_other_versions(run: &Path) -> Result<Vec<String>, ContainerError> {
+pub fn of_other_versions(run: &Path) -> Result<Vec<String>, ContainerError> {
     let mut ids = ids(run)?;
     ids.retain(|id| Directory::of(run, id).read().is_err_and(|error| error.is_of_other_version()));
     Ok(ids)
 }
 
 /// Returns why records of containers cannot be read.
-pub(super) fn unreadable(run: &Path) -> Result<Vec<ContainerError>, ContainerError> {
+pub fn unreadable(run: &Path) -> Result<Vec<ContainerError>, ContainerError> {
     let errors = ids(run)?.into_iter().filter_map(|id| Directory::of(run, &id).read().err());
     Ok(errors.filter(ContainerError::is_unreadable_record).collect())
 }
@@ -285,7 +285,7 @@ fn write(path: &Path, text: &[u8]) -> Result<(), ContainerError> {
 }
 
 /// Reads a value that [`write_json`] or [`write_record`] wrote.
-pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ContainerError> {
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ContainerError> {
     Ok(decode(path, &read_bounded(path, LONGEST_RECORD)?)?)
 }
 
@@ -324,7 +324,7 @@ pub struct Stop {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub mod tests {
     use super::*;
 
     pub(crate) fn record(id: &str) -> Record {

@@ -17,30 +17,30 @@ use crate::image::{Platform, Reference};
 use crate::network::PortMapping;
 use crate::sys::host_file::HostFile;
 
-pub(super) use super::role::Role;
+pub use super::role::Role;
 
 /// A container that the policy allows.
-pub(in crate::container_hook) struct ContainerPlan<'a> {
-    pub(in crate::container_hook) args: &'a ContainerArgs,
-    pub(in crate::container_hook) role: Role,
+pub struct ContainerPlan<'a> {
+    pub args: &'a ContainerArgs,
+    pub role: Role,
     /// How messages call it: `job container`, `service redis`.
-    pub(in crate::container_hook) title: String,
+    pub title: String,
     /// What other containers call it.
-    pub(in crate::container_hook) names: Vec<String>,
-    pub(in crate::container_hook) options: CreateOptions,
-    pub(in crate::container_hook) ports: Vec<PortMapping>,
-    pub(in crate::container_hook) reference: Option<Reference>,
-    pub(in crate::container_hook) platform: Platform,
+    pub names: Vec<String>,
+    pub options: CreateOptions,
+    pub ports: Vec<PortMapping>,
+    pub reference: Option<Reference>,
+    pub platform: Platform,
     /// The arguments of its program, split as the runner meant them.
-    pub(in crate::container_hook) program_args: Vec<String>,
+    pub program_args: Vec<String>,
     /// Those of `volumes:`, then those of `options:`; paths of bind mounts are resolved.
-    pub(in crate::container_hook) volumes: Vec<Volume>,
-    pub(in crate::container_hook) runner_mounts: Vec<&'a Mount>,
+    pub volumes: Vec<Volume>,
+    pub runner_mounts: Vec<&'a Mount>,
 }
 
 impl<'a> ContainerPlan<'a> {
     /// Checks a container: all that its text tells.
-    pub(in crate::container_hook) fn new(
+    pub fn new(
         context: &HookContext<'_>,
         request: ContainerRequest<'a>,
     ) -> Result<Self, HookError> {
@@ -114,14 +114,14 @@ impl<'a> ContainerPlan<'a> {
     }
 
     /// Returns the name that people see.
-    pub(in crate::container_hook) fn name(&self) -> String {
+    pub fn name(&self) -> String {
         let image =
             || self.reference.as_ref().map_or("dockerfile", Reference::base_name).to_owned();
         self.options.name.clone().or_else(|| self.names.first().cloned()).unwrap_or_else(image)
     }
 
     /// Returns the variables: those of `--env`, then the request's, then ours.
-    pub(in crate::container_hook) fn env(&self) -> Vec<String> {
+    pub fn env(&self) -> Vec<String> {
         let asked = self.options.env.iter().map(|variable| match &variable.value {
             Some(value) => format!("{}={value}", variable.name),
             None => variable.name.clone(),
@@ -182,21 +182,21 @@ fn runner_mounts<'a>(
 }
 
 /// A container of the request or of the template, not yet checked.
-pub(in crate::container_hook) struct ContainerRequest<'a> {
-    pub(in crate::container_hook) args: &'a ContainerArgs,
+pub struct ContainerRequest<'a> {
+    pub args: &'a ContainerArgs,
     /// What is wrong with them is reported when it is the container's turn.
-    pub(in crate::container_hook) options: Result<CreateOptions, OptionError>,
-    pub(in crate::container_hook) role: Role,
+    pub options: Result<CreateOptions, OptionError>,
+    pub role: Role,
     /// What other containers call it.
-    pub(in crate::container_hook) names: Vec<String>,
+    pub names: Vec<String>,
     /// The network mode of the container whose network it shares.
     shared_network: Option<NetworkMode>,
 }
 
 /// The containers of a job.
-pub(in crate::container_hook) struct JobRequest<'a> {
-    pub(in crate::container_hook) container: Option<ContainerRequest<'a>>,
-    pub(in crate::container_hook) services: Vec<ContainerRequest<'a>>,
+pub struct JobRequest<'a> {
+    pub container: Option<ContainerRequest<'a>>,
+    pub services: Vec<ContainerRequest<'a>>,
 }
 
 impl<'a> ContainerRequest<'a> {
@@ -207,7 +207,7 @@ impl<'a> ContainerRequest<'a> {
 
     /// Returns the request of a container that only the template has. It is connected as the one that
     /// it helps, if `network` is given.
-    pub(in crate::container_hook) fn helper(
+    pub fn helper(
         args: &'a ContainerArgs,
         role: Role,
         name: &str,
@@ -228,7 +228,7 @@ impl<'a> ContainerRequest<'a> {
 
 impl<'a> JobRequest<'a> {
     /// Parses the `options:` of a job's containers and finds the names of its services.
-    pub(in crate::container_hook) fn new(context: &HookContext<'_>, job: &'a PrepareJob) -> Self {
+    pub fn new(context: &HookContext<'_>, job: &'a PrepareJob) -> Self {
         let container = job.container.as_ref().map(|args| ContainerRequest::new(args, Role::Job));
         let services = job.services.iter().map(|args| ContainerRequest::new(args, Role::Service));
         let mut services: Vec<_> = services.collect();

@@ -2,7 +2,7 @@
 
 /// What a container of a job is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::container_hook) enum Role {
+pub enum Role {
     /// The steps of the job run in it.
     Job,
     Service,

@@ -85,7 +85,7 @@ impl<'a> RequestedService<'a> {
     }
 
     /// Returns the names that the request gives it, in order.
-    pub(super) fn names(&self) -> impl Iterator<Item = String> {
+    pub fn names(&self) -> impl Iterator<Item = String> {
         self.key.iter().chain(&self.given).map(|name| (*name).to_owned())
     }
 

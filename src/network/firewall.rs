@@ -21,7 +21,7 @@ use super::subnet::{Pair, Plan};
 use crate::sys::metadata::METADATA;
 use crate::sys::process::{End, Program};
 
-pub(super) const TABLE: &str = "oci_hooks";
+pub const TABLE: &str = "oci_hooks";
 const RULES: &str = include_str!("rules.nft");
 
 /// Counted up when the rules change: they are loaded anew then.
@@ -38,7 +38,7 @@ const COMPLETE: &str = "complete";
 const NETWORKS: &str = "networks";
 
 /// The group of a network's interface on the host if containers may use services of the host.
-pub(super) const HOST_ACCESS: u32 = 1;
+pub const HOST_ACCESS: u32 = 1;
 
 /// The sets whose elements begin with the interface of a network.
 const OF_LINKS: [&str; 3] = ["uplinks", "hosts4", "hosts6"];
@@ -55,18 +55,18 @@ const PROGRAMS: [&str; 4] = ["/usr/sbin/nft", "/sbin/nft", "/usr/bin/nft", "/usr
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A container's addresses, and the ports to reach them by.
-pub(super) type Destination<'a> = (&'a [Published], Pair);
+pub type Destination<'a> = (&'a [Published], Pair);
 
 /// What a network has in the table.
-pub(super) struct Member<'a> {
+pub struct Member<'a> {
     /// The host's end of its link.
-    pub(super) link: &'a Interface,
+    pub link: &'a Interface,
     /// By which interfaces it gets out of the host, of those that need to be named.
-    pub(super) uplinks: &'a [Interface],
+    pub uplinks: &'a [Interface],
     /// Addresses beyond its uplinks that containers must not reach: those of the real host, if this one is a
     /// namespace of a user's own.
-    pub(super) hosts: &'a [IpAddr],
-    pub(super) containers: Vec<Destination<'a>>,
+    pub hosts: &'a [IpAddr],
+    pub containers: Vec<Destination<'a>>,
 }
 
 impl Member<'_> {
@@ -92,7 +92,7 @@ impl Member<'_> {
 
 /// Enters a network. Makes the table unless it is there, with what the others have in it: after a boot,
 /// a new version, or a firewall of the host that starts anew, there is none. The lock is held.
-pub(super) fn enter(network: &Member<'_>, others: &[Member<'_>]) -> Result<(), NetworkError> {
+pub fn enter(network: &Member<'_>, others: &[Member<'_>]) -> Result<(), NetworkError> {
     let nftables = Nftables::open().map_err(because("ask"))?;
     let mut tries = 0;
     loop {
@@ -156,7 +156,7 @@ fn rules(nftables: &Nftables, version: &str) -> Result<String, NetworkError> {
 /// ours in other ones. That nothing is there is fine. The lock is held.
 ///
 /// The kernel has 5 to 15 ms left to do: what is returned waits for that when it is dropped.
-pub(super) fn leave(network: &Member<'_>) -> Result<Nftables, NetworkError> {
+pub fn leave(network: &Member<'_>) -> Result<Nftables, NetworkError> {
     let nftables = Nftables::open().map_err(because("ask"))?;
     let because = || because("take a network out");
     nftables.delete_chain(TABLE, network.link.as_str()).map_err(because())?;
@@ -170,7 +170,7 @@ pub(super) fn leave(network: &Member<'_>) -> Result<Nftables, NetworkError> {
 }
 
 /// Takes a network out as [`leave`] does, of which nobody knows more than its link and addresses.
-pub(super) fn leave_unrecorded(link: &Interface, plan: Plan) -> Result<Nftables, NetworkError> {
+pub fn leave_unrecorded(link: &Interface, plan: Plan) -> Result<Nftables, NetworkError> {
     let because = || because("take a network out");
     let nftables = Nftables::open().map_err(because())?;
     let mut elements = Vec::new();
@@ -189,7 +189,7 @@ pub(super) fn leave_unrecorded(link: &Interface, plan: Plan) -> Result<Nftables,
 }
 
 /// Returns the ports that anybody of ours has published, whether a record says so or not.
-pub(super) fn published() -> Result<Vec<Published>, NetworkError> {
+pub fn published() -> Result<Vec<Published>, NetworkError> {
     let because = || because("ask for published ports");
     let nftables = Nftables::open().map_err(because())?;
     let mut all = Vec::new();
@@ -245,14 +245,14 @@ fn remove_unused(nftables: &Nftables) -> io::Result<bool> {
 }
 
 /// Publishes ports: adds elements to the maps of the table.
-pub(super) fn publish(destination: Destination<'_>) -> Result<(), NetworkError> {
+pub fn publish(destination: Destination<'_>) -> Result<(), NetworkError> {
     change(destination, |nftables, elements| nftables.add(TABLE, elements))
         .map_err(because("publish ports"))
 }
 
 /// Takes published ports back. One that is not there is no error: nobody knows how far a killed
 /// process came.
-pub(super) fn withdraw(destination: Destination<'_>) -> Result<(), NetworkError> {
+pub fn withdraw(destination: Destination<'_>) -> Result<(), NetworkError> {
     change(destination, |nftables, elements| nftables.delete(TABLE, elements))
         .map_err(because("take published ports back"))
 }
@@ -310,7 +310,7 @@ fn joined_ip(ip: Option<IpAddr>) -> Vec<u8> {
 }
 
 /// Runs nft with a script on its standard input, and returns what it prints.
-pub(super) fn nft(script: &str) -> Result<String, NetworkError> {
+pub fn nft(script: &str) -> Result<String, NetworkError> {
     let path =
         PROGRAMS.iter().map(Path::new).find(|path| path.exists()).ok_or(NetworkError::NoNft)?;
     let mut program = Program::new(path, Path::new("/"));
@@ -333,7 +333,7 @@ const CHAIN: &str = "FORWARD";
 const COMMENT: &str = "oci-hooks";
 
 /// A rule, and where it is.
-pub(super) type Place = (u8, &'static str, &'static str, Rule);
+pub type Place = (u8, &'static str, &'static str, Rule);
 
 /// Returns commands for nft that make the rules of iptables' chain that are missing.
 fn missing_of_iptables(nftables: &Nftables) -> io::Result<String> {

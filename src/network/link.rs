@@ -30,7 +30,7 @@ const LOOPBACK: u32 = 1;
 ///
 /// The bridge only switches. It has no address, and the packet filter of the host sees all that goes
 /// further than to another container of the job.
-pub(super) fn make_bridge(record: &Record, plan: Plan, pin: &Path) -> Result<(), NetworkError> {
+pub fn make_bridge(record: &Record, plan: Plan, pin: &Path) -> Result<(), NetworkError> {
     let because = |action| because(record, action);
     let bridge_namespace = netns::create(pin, None, || {
         // Neither is there anything for the bridge to configure itself with.
@@ -87,7 +87,7 @@ fn link_host(record: &Record, plan: Plan) -> io::Result<()> {
 
 /// Makes the namespace of a container, which belongs to its user namespace if it has one, and links
 /// it to the bridge.
-pub(super) fn connect(
+pub fn connect(
     record: &Record,
     plan: Plan,
     number: u32,
@@ -145,14 +145,14 @@ fn set(name: &str, value: &str) -> io::Result<()> {
 }
 
 /// Returns whether the calling thread's namespace forwards IPv6.
-pub(super) fn forwards_ipv6() -> bool {
+pub fn forwards_ipv6() -> bool {
     fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding")
         .is_ok_and(|value| value.trim() == "1")
 }
 
 /// Takes a network out of the firewall, given the pin of its bridge namespace. Without that, or a link from
 /// it to the host, nothing gets through to it anyway.
-pub(super) fn leave_unrecorded(
+pub fn leave_unrecorded(
     options: &NetworkOptions,
     bridge: &Path,
 ) -> Result<Option<Nftables>, NetworkError> {

@@ -19,37 +19,37 @@ use crate::sys::privilege::outside;
 use crate::sys::uplink::{Uplink, UplinkChoice, UplinkKind};
 
 /// What the program's end in our host's namespace is called.
-pub(crate) const DEVICE: &str = "uplink0";
+pub const DEVICE: &str = "uplink0";
 
 /// How a network gets out, as it was decided when it was made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct UplinkRecord {
-    pub(super) kind: UplinkKind,
+pub struct UplinkRecord {
+    pub kind: UplinkKind,
     /// Whether connections hang whose client has said all.
-    pub(super) loses_half_closed: bool,
-    pub(super) program: PathBuf,
+    pub loses_half_closed: bool,
+    pub program: PathBuf,
     /// The number of the block of the pools that is between the program and our host.
-    pub(super) number: u32,
+    pub number: u32,
     /// Whether IPv6 gets through.
-    pub(super) ipv6: bool,
+    pub ipv6: bool,
     /// The addresses of the real host, its loopback aside.
-    pub(super) addresses: Vec<IpAddr>,
+    pub addresses: Vec<IpAddr>,
     /// That of them which the world sees, if there is a way to the world.
-    pub(super) address: Option<IpAddr>,
+    pub address: Option<IpAddr>,
 }
 
 /// What is known of the real host before a network is made.
-pub(super) struct Outside {
+pub struct Outside {
     uplink: Option<Uplink>,
-    pub(super) routes: Routes<Ipv4Net>,
-    pub(super) routes6: Routes<Ipv6Net>,
+    pub routes: Routes<Ipv4Net>,
+    pub routes6: Routes<Ipv6Net>,
     addresses: Vec<IpAddr>,
     address: Option<IpAddr>,
 }
 
 impl Outside {
     /// Looks at the real host, and for a program that leads there if that takes one.
-    pub(super) fn look(options: &NetworkOptions) -> Result<Self, NetworkError> {
+    pub fn look(options: &NetworkOptions) -> Result<Self, NetworkError> {
         let choice = match options.privilege.has_own_network() {
             true => &options.uplink,
             false => &UplinkChoice::None,
@@ -71,7 +71,7 @@ impl Outside {
     }
 
     /// Returns how a network gets out that has this block between it and the program; none if it does not.
-    pub(super) fn uplink(&self, number: u32) -> Option<UplinkRecord> {
+    pub fn uplink(&self, number: u32) -> Option<UplinkRecord> {
         let uplink = self.uplink.clone()?;
         let loses_half_closed = uplink.loses_half_closed();
         let Uplink { kind, program, .. } = uplink;
@@ -89,19 +89,19 @@ impl Outside {
 
 impl UplinkRecord {
     /// Returns the address to publish a port on, if the program does not listen on such ones.
-    pub(super) fn cannot_listen(&self, mapping: &PortMapping) -> Option<IpAddr> {
+    pub fn cannot_listen(&self, mapping: &PortMapping) -> Option<IpAddr> {
         mapping.host_ip.filter(|ip| ip.is_ipv6() && !self.ipv6)
     }
 }
 
 /// Returns the name of the interface that leads out.
-pub(super) fn device() -> Interface {
+pub fn device() -> Interface {
     DEVICE.parse().expect("it is a name of few letters")
 }
 
 /// Returns the addresses of the calling thread's network namespace, but for those of its loopback and of
 /// single links.
-pub(crate) fn addresses() -> Result<Vec<IpAddr>, NetworkError> {
+pub fn addresses() -> Result<Vec<IpAddr>, NetworkError> {
     let read = |path: &str| match fs::read_to_string(path) {
         // No IPv6 at all.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
@@ -140,7 +140,7 @@ fn local6(list: &str) -> Vec<Ipv6Addr> {
 }
 
 /// Returns the address that the host has to the world; nothing is sent.
-pub(super) fn source() -> Option<IpAddr> {
+pub fn source() -> Option<IpAddr> {
     // Of TEST-NET-1, and of the block that routers discard.
     let targets: [(IpAddr, IpAddr); 2] = [
         (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),
@@ -155,7 +155,7 @@ pub(super) fn source() -> Option<IpAddr> {
 
 /// Returns the addresses of the real host that a port is published on: its loopback, if none is said. An
 /// ordinary user's job is nobody's server.
-pub(super) fn listened_on(host_ip: Option<IpAddr>, uplink: &UplinkRecord) -> Vec<IpAddr> {
+pub fn listened_on(host_ip: Option<IpAddr>, uplink: &UplinkRecord) -> Vec<IpAddr> {
     let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
     match host_ip {
         Some(ip) => vec![ip],

@@ -26,49 +26,49 @@ use crate::sys::uplink;
 use crate::sys::userns::PrivateIds;
 
 /// What is known of a network, in its directory.
-pub(super) const RECORD: &str = "record.json";
+pub const RECORD: &str = "record.json";
 
 /// How long packets are at most, by links of the host.
 const MTU: u32 = 1500;
 
 /// What is known of a network, from before anything of it is made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Record {
-    pub(super) id: String,
-    pub(super) number: u32,
-    pub(super) pool: String,
-    pub(super) pool6: String,
-    pub(super) host_access: bool,
+pub struct Record {
+    pub id: String,
+    pub number: u32,
+    pub pool: String,
+    pub pool6: String,
+    pub host_access: bool,
     /// The name of the host's end of the link.
-    pub(super) link: Interface,
+    pub link: Interface,
     /// By which interfaces its packets may leave the host, though they are of a kind that leads to other
     /// containers of it.
-    pub(super) uplinks: Vec<Interface>,
-    pub(super) mtu: u32,
+    pub uplinks: Vec<Interface>,
+    pub mtu: u32,
     /// Whether the host has IPv6.
-    pub(super) ipv6: bool,
+    pub ipv6: bool,
     /// Whether its containers have a user namespace, which then is pinned beside the record.
-    pub(super) user_namespace: bool,
+    pub user_namespace: bool,
     /// What leads out of the host's namespace, where that is a user's own and anything does.
-    pub(super) uplink: Option<UplinkRecord>,
-    pub(super) endpoints: Vec<EndpointRecord>,
+    pub uplink: Option<UplinkRecord>,
+    pub endpoints: Vec<EndpointRecord>,
     /// The number of the next container, unless it is taken.
-    pub(super) next: u32,
+    pub next: u32,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct EndpointRecord {
-    pub(super) name: String,
-    pub(super) number: u32,
+    pub name: String,
+    pub number: u32,
     /// What the packet filter leads to it.
-    pub(super) published: Vec<Published>,
+    pub published: Vec<Published>,
     /// Where that is the packet filter of a user's own namespace, which ports of the real host lead there.
-    pub(super) outside: Vec<Published>,
+    pub outside: Vec<Published>,
 }
 
 impl EndpointRecord {
     /// Returns the ports that people can use.
-    pub(super) fn usable(&self) -> &[Published] {
+    pub fn usable(&self) -> &[Published] {
         if self.outside.is_empty() { &self.published } else { &self.outside }
     }
 }
@@ -120,7 +120,7 @@ pub(super) fn lock(options: &NetworkOptions) -> Result<FileLock, NetworkError> {
 }
 
 /// Writes the record of a network with addresses that nobody else has. The lock is held.
-pub(super) fn claim(
+pub fn claim(
     options: &NetworkOptions,
     NetworkRequest { id, user_namespace }: &NetworkRequest,
     records: &[Record],
@@ -212,10 +212,10 @@ fn has_ipv6() -> bool {
 
 /// The networks that there are.
 #[derive(Debug, Default)]
-pub(super) struct Records {
-    pub(super) known: Vec<Record>,
+pub struct Records {
+    pub known: Vec<Record>,
     /// The ids of networks whose record is unreadable: only the kernel knows what they have.
-    pub(super) unreadable: Vec<(String, NetworkError)>,
+    pub unreadable: Vec<(String, NetworkError)>,
 }
 
 pub(super) fn records(options: &NetworkOptions) -> Result<Records, NetworkError> {

@@ -40,7 +40,7 @@ const PROCESS: &str = "uplink.json";
 const KILL: Duration = Duration::from_secs(10);
 
 /// Returns the address of the program's own resolver.
-pub(super) fn resolver(record: &Record, options: &NetworkOptions) -> Option<IpAddr> {
+pub fn resolver(record: &Record, options: &NetworkOptions) -> Option<IpAddr> {
     let uplink = record.uplink.as_ref()?;
     Some(record.block(options, uplink.number).resolver().v4.into())
 }
@@ -61,22 +61,18 @@ fn forwards(record: &Record, uplink: &UplinkRecord) -> Vec<Forward> {
 }
 
 /// Returns whether the program has ended that was started for a network.
-pub(super) fn has_ended(options: &NetworkOptions, id: &str) -> Result<bool, NetworkError> {
+pub fn has_ended(options: &NetworkOptions, id: &str) -> Result<bool, NetworkError> {
     Ok(read(options, id)?.is_some_and(|process| !process.is_working()))
 }
 
 /// Returns whether no program was started for a network yet.
-pub(super) fn is_missing(options: &NetworkOptions, id: &str) -> Result<bool, NetworkError> {
+pub fn is_missing(options: &NetworkOptions, id: &str) -> Result<bool, NetworkError> {
     Ok(read(options, id)?.is_none())
 }
 
 /// Has a program lead out of a network whose containers are all recorded, if it is to and none does with the
 /// same ports. The lock is held.
-pub(super) fn lead_out(
-    options: &NetworkOptions,
-    record: &Record,
-    when: When,
-) -> Result<(), NetworkError> {
+pub fn lead_out(options: &NetworkOptions, record: &Record, when: When) -> Result<(), NetworkError> {
     let Some(uplink) = &record.uplink else { return Ok(()) };
     match (read(options, &record.id)?, when) {
         (Some(process), When::Missing) if process.is_working() => return Ok(()),
@@ -107,7 +103,7 @@ pub(super) fn lead_out(
 
 /// When a program is to be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
+pub enum When {
     /// If none runs.
     Missing,
     /// If one was started, in place of that: its ports are others now.
@@ -115,7 +111,7 @@ pub(super) enum When {
 }
 
 /// Ends the program of a network; that there is none is fine.
-pub(super) fn end(options: &NetworkOptions, id: &str) -> Result<(), NetworkError> {
+pub fn end(options: &NetworkOptions, id: &str) -> Result<(), NetworkError> {
     let path = directory(options, id).join(PROCESS);
     // One that nobody can read is of a process that ends with the pin.
     if let Ok(Some(process)) = read(options, id) {
@@ -128,7 +124,7 @@ pub(super) fn end(options: &NetworkOptions, id: &str) -> Result<(), NetworkError
 }
 
 /// Has the program of a network killed that is about to go: the kernel takes its time for the interface.
-pub(super) fn end_soon(options: &NetworkOptions, id: &str) -> Result<(), NetworkError> {
+pub fn end_soon(options: &NetworkOptions, id: &str) -> Result<(), NetworkError> {
     match read(options, id) {
         Ok(Some(process)) => {
             let path = directory(options, id).join(PROCESS);

@@ -387,7 +387,7 @@ impl Outgoing {
     }
 
     /// Sends what the socket takes now.
-    pub(super) fn send(&mut self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    pub fn send(&mut self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
         while !self.is_empty() {
             let rest = &self.bytes[self.sent..];
             let result = match &self.descriptors {

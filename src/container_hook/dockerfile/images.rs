@@ -16,7 +16,7 @@ const MAX_IMAGES: usize = 256;
 
 /// Returns the images that a Dockerfile in the copy of its context names; none of one that cannot be read,
 /// about which the builder complains.
-pub(in crate::container_hook) fn images_of(copy: &Path, file_name: &OsStr) -> Vec<Reference> {
+pub fn images_of(copy: &Path, file_name: &OsStr) -> Vec<Reference> {
     images(&text_of(copy, file_name))
 }
 
@@ -151,17 +151,17 @@ fn text_of(copy: &Path, file_name: &OsStr) -> String {
 
 /// A here-document: lines that an instruction reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::container_hook) struct HereDocument {
+pub struct HereDocument {
     /// The line that it begins in, from 1 on.
-    pub(in crate::container_hook) line: usize,
+    pub line: usize,
 }
 
 impl HereDocument {
     /// The first version of buildah that knows them.
-    pub(in crate::container_hook) const SINCE: Version = Version::new(1, 33, 0);
+    pub const SINCE: Version = Version::new(1, 33, 0);
 
     /// Returns the first here-document of a Dockerfile in the copy of its context.
-    pub(in crate::container_hook) fn first_of(copy: &Path, file_name: &OsStr) -> Option<Self> {
+    pub fn first_of(copy: &Path, file_name: &OsStr) -> Option<Self> {
         HereDocument::first_in(&text_of(copy, file_name))
     }
 

@@ -28,16 +28,15 @@ use crate::sys::quantity::human;
 
 /// The most that a context may hold.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::container_hook) struct Limits {
-    pub(in crate::container_hook) bytes: u64,
-    pub(in crate::container_hook) entries: usize,
+pub struct Limits {
+    pub bytes: u64,
+    pub entries: usize,
     /// Of directories in each other.
-    pub(in crate::container_hook) depth: usize,
+    pub depth: usize,
 }
 
 /// More than a context for a container action has, and less than would fill a disk.
-pub(in crate::container_hook) const LIMITS: Limits =
-    Limits { bytes: 4 << 30, entries: 1_000_000, depth: 256 };
+pub const LIMITS: Limits = Limits { bytes: 4 << 30, entries: 1_000_000, depth: 256 };
 
 /// Entries that are opened ahead of those that are copied; each takes a descriptor.
 const AHEAD: usize = 16;
@@ -76,18 +75,18 @@ pub enum ContextError {
 }
 
 /// The directory that a snapshot is copied to.
-pub(in crate::container_hook) struct Target<'a> {
+pub struct Target<'a> {
     /// A directory that nobody else can reach, and that is empty.
-    pub(in crate::container_hook) dir: &'a Path,
+    pub dir: &'a Path,
     /// Whom everything in it is to belong to; the directory itself stays this process's.
-    pub(in crate::container_hook) owner: (u32, u32),
+    pub owner: (u32, u32),
 }
 
 /// Copies the directory of a Dockerfile, as far as the runner may read it, and returns the digest of
 /// what was copied.
 ///
 /// Files, directories and symbolic links are copied, as links; sockets are left out.
-pub(in crate::container_hook) fn take(
+pub fn take(
     files: &RunnerFiles,
     dockerfile: &Path,
     target: &Target<'_>,

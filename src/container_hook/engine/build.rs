@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bases::Bases;
-pub(super) use container::BuildSite;
+pub use container::BuildSite;
 
 use super::backend::EngineBackend;
 use crate::bundle::{BundleError, volume_users};
@@ -99,13 +99,13 @@ pub enum BuildError {
 }
 
 /// What a container is made from.
-pub(super) enum Source {
+pub enum Source {
     Image(Box<Image>),
     Dockerfile(Box<Build>),
 }
 
 /// A build that can begin: with its context, its images, and nothing of it in a container yet.
-pub(super) struct Build {
+pub struct Build {
     /// What is shown of the Dockerfile.
     dockerfile: PathBuf,
     /// The Dockerfile in the context.
@@ -171,7 +171,7 @@ impl Drop for Scratch {
 
 /// Begins to build a Dockerfile with its directory as context, unless the same has been built before for the
 /// runner's user.
-pub(super) fn begin(
+pub fn begin(
     backend: &EngineBackend<'_>,
     dockerfile: &Path,
     credentials: &Credentials,
@@ -274,7 +274,7 @@ pub fn remove_builds(
 
 /// Removes what builds of a job left, with all that buildah keeps if that is the job's alone: its files
 /// belong to users that are known to nobody after the job of an ordinary user.
-pub(super) fn remove_of_job(engine: &Engine) -> Result<(), BuildError> {
+pub fn remove_of_job(engine: &Engine) -> Result<(), BuildError> {
     let unused_for = engine.privilege.has_own_users().then_some(Duration::ZERO);
     remove_builds(&engine.disk, &engine.trash(), unused_for).map(drop)
 }

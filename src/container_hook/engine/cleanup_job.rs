@@ -41,7 +41,7 @@ pub(super) fn run(backend: &EngineBackend<'_>) -> Result<(), HookError> {
 }
 
 /// Reports which limits a runner's job met that did not come up.
-pub(super) fn report_limits_of_job(backend: &EngineBackend<'_>) -> Result<(), HookError> {
+pub fn report_limits_of_job(backend: &EngineBackend<'_>) -> Result<(), HookError> {
     report_all_limits(backend, &backend.engine.containers_of(&backend.context.runner.owner())?);
     Ok(())
 }
@@ -56,7 +56,7 @@ fn report_all_limits(backend: &EngineBackend<'_>, containers: &[Record]) {
 }
 
 /// Reports which limits a container met that is about to be removed.
-pub(super) fn report_limits(backend: &EngineBackend<'_>, container: &Record) {
+pub fn report_limits(backend: &EngineBackend<'_>, container: &Record) {
     for hit in backend.engine.limits_hit(container) {
         backend.context.log.warning(&format!("{} {} {hit}", container.role.name(), container.name));
     }
@@ -64,7 +64,7 @@ pub(super) fn report_limits(backend: &EngineBackend<'_>, container: &Record) {
 
 /// Removes everything of the runner: what the state of the job says does not matter, since a
 /// `prepare_job` that was killed has none.
-pub(super) fn remove_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
+pub fn remove_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
     let owner = backend.context.runner.owner();
     let (job, lent) = match backend.jobs().read(&owner) {
         // What its containers and its network are only that version knows.
@@ -231,11 +231,7 @@ pub fn remove_abandoned(
 }
 
 /// Removes everything of a job whose runner is gone, unless another call has done so.
-fn remove_job(
-    engine: &Engine,
-    network: &NetworkOptions,
-    job: &Job,
-) -> Result<bool, HookError> {
+fn remove_job(engine: &Engine, network: &NetworkOptions, job: &Job) -> Result<bool, HookError> {
     let jobs = Jobs::new(&engine.run);
     let _lock = jobs.lock_within(&job.owner, PATIENCE)?;
     // The runner may have cleaned up meanwhile, or begun its next job.
@@ -315,7 +311,7 @@ fn remove_unnamed(
 ///
 /// Their containers hold ports and memory until `prune` comes. Two runners of different organisations may have the
 /// same name and user, though: a job whose worker runs stays.
-pub(super) fn remove_predecessors(backend: &EngineBackend<'_>) -> Result<(), HookError> {
+pub fn remove_predecessors(backend: &EngineBackend<'_>) -> Result<(), HookError> {
     // A record that cannot be read is for `prune` to report.
     let known = backend.jobs().all()?.known;
     for job in known.iter().filter(|job| is_predecessor(job, backend.context.runner)) {

@@ -13,11 +13,7 @@ use crate::sys::cgroup;
 use crate::sys::host_file::HostFile;
 
 /// Limits what a container may use.
-pub(super) fn limit(
-    backend: &EngineBackend<'_>,
-    all: &CreateOptions,
-    options: &mut bundle::Options,
-) {
+pub fn limit(backend: &EngineBackend<'_>, all: &CreateOptions, options: &mut bundle::Options) {
     let asked = &all.resources;
     let own = &mut options.resources;
     let max = &backend.context.settings.policy.max;
@@ -65,7 +61,7 @@ pub(super) fn limit(
 }
 
 /// Returns how many processes a container may have; -1 for any.
-pub(super) fn pids_limit(backend: &EngineBackend<'_>, all: &CreateOptions) -> Option<i64> {
+pub fn pids_limit(backend: &EngineBackend<'_>, all: &CreateOptions) -> Option<i64> {
     let limit = match all.resources.pids {
         None => backend.settings.pids_limit.unwrap_or_else(|| share_of_processes(backend)),
         Some(0) => -1,
@@ -83,7 +79,7 @@ fn share_of_processes(backend: &EngineBackend<'_>) -> i64 {
 }
 
 /// Takes privileges away from a container, or gives them to it.
-pub(super) fn confine(
+pub fn confine(
     backend: &EngineBackend<'_>,
     all: &CreateOptions,
     options: &mut bundle::Options,
@@ -133,10 +129,7 @@ pub(super) fn confine(
 }
 
 /// Opens the devices that a container is given, if the policy allows them.
-pub(super) fn devices(
-    backend: &EngineBackend<'_>,
-    all: &CreateOptions,
-) -> Result<Vec<Device>, HookError> {
+pub fn devices(backend: &EngineBackend<'_>, all: &CreateOptions) -> Result<Vec<Device>, HookError> {
     let policy = &backend.context.settings.policy;
     let asked = all.devices.iter().map(|device| (device, policy.open_device(&device.host)));
     // The administrator's own list.
@@ -156,7 +149,7 @@ fn access(text: &str) -> Result<Access, HookError> {
 }
 
 /// Returns the table of the settings that could allow containers in containers, if none does.
-pub(super) fn nesting_denied_by(backend: &EngineBackend<'_>) -> Option<String> {
+pub fn nesting_denied_by(backend: &EngineBackend<'_>) -> Option<String> {
     let policy = &backend.context.settings.policy;
     (!policy.nesting).then(|| policy.section("policy"))
 }
@@ -167,7 +160,7 @@ pub(super) fn nesting_denied_by(backend: &EngineBackend<'_>) -> Option<String> {
 /// A container whose root is root of the host cannot have it.
 ///
 /// `is_apart` says whether its root is nobody on the host.
-pub(super) fn nest(
+pub fn nest(
     backend: &EngineBackend<'_>,
     title: &str,
     is_apart: bool,

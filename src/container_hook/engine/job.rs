@@ -73,14 +73,14 @@ impl Job {
 
 /// What is known of all jobs.
 #[derive(Debug, Default)]
-pub(super) struct AllJobs {
-    pub(super) known: Vec<Job>,
+pub struct AllJobs {
+    pub known: Vec<Job>,
     /// Whose records nobody can read, and why.
-    pub(super) unreadable: Vec<(String, ContainerError)>,
+    pub unreadable: Vec<(String, ContainerError)>,
 }
 
 /// The jobs on this machine.
-pub(super) struct Jobs {
+pub struct Jobs {
     dir: PathBuf,
 }
 

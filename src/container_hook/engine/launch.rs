@@ -29,18 +29,15 @@ use crate::sys::thread::{Beside, beside};
 const INIT_TIMEOUT: Duration = Duration::from_secs(35 * 24 * 3600);
 
 /// A container whose program has been started.
-pub(super) struct Launched {
-    pub(super) record: Record,
-    pub(super) is_alpine: bool,
+pub struct Launched {
+    pub record: Record,
+    pub is_alpine: bool,
     /// Whether the runner's directories were lent to its user.
-    pub(super) is_lent: bool,
+    pub is_lent: bool,
 }
 
 /// Makes the volumes with names available to containers that have some.
-pub(super) fn mount_volumes(
-    backend: &EngineBackend<'_>,
-    plans: &[Plan<'_>],
-) -> Result<(), HookError> {
+pub fn mount_volumes(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Result<(), HookError> {
     if plans.iter().any(Plan::has_named_volumes) {
         let limit_bytes = backend.settings.volumes_bytes;
         volumes::record(backend.engine, backend.context.runner)?;
@@ -50,7 +47,7 @@ pub(super) fn mount_volumes(
 }
 
 /// Makes a container, short of its start.
-pub(super) fn prepare<'h>(
+pub fn prepare<'h>(
     backend: &EngineBackend<'h>,
     container: &PendingContainer<'_>,
     context: LaunchContext<'_>,
@@ -96,7 +93,7 @@ pub(super) fn prepare<'h>(
 }
 
 /// Makes and starts a container, and runs its `postStart` hook.
-pub(super) fn launch(
+pub fn launch(
     backend: &EngineBackend<'_>,
     container: &PendingContainer<'_>,
     context: LaunchContext<'_>,
@@ -117,7 +114,7 @@ pub(super) fn launch(
 
 /// Starts what the template has besides the request's containers, one after another: init containers
 /// are waited for until they have ended, sidecars until they are healthy.
-pub(super) fn launch_helpers(
+pub fn launch_helpers(
     backend: &EngineBackend<'_>,
     helpers: &[PendingContainer<'_>],
     context: LaunchContext<'_>,
@@ -154,7 +151,7 @@ fn launch_helper(
 }
 
 /// Starts containers, all at once.
-pub(super) fn launch_all(
+pub fn launch_all(
     backend: &EngineBackend<'_>,
     containers: &[PendingContainer<'_>],
     context: LaunchContext<'_>,
@@ -167,7 +164,7 @@ pub(super) fn launch_all(
 
 /// Starts containers, all at once, and waits for each that says how its health is found out as soon as it
 /// is started: the others may still be on their way.
-pub(super) fn launch_until_healthy(
+pub fn launch_until_healthy(
     backend: &EngineBackend<'_>,
     containers: &[PendingContainer<'_>],
     context: LaunchContext<'_>,
@@ -189,7 +186,7 @@ pub(super) fn launch_until_healthy(
 }
 
 /// Waits for all containers that say how their health is found out, all at once.
-pub(super) fn wait_until_healthy(
+pub fn wait_until_healthy(
     backend: &EngineBackend<'_>,
     containers: &[PendingContainer<'_>],
     launched: Vec<Launched>,
@@ -292,7 +289,7 @@ fn report(backend: &EngineBackend<'_>, plan: &Plan<'_>, prepared: &Prepared<'_>)
 }
 
 /// Does the same for each, all at once, and returns the results in order.
-pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+pub fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     if let [item] = items {
         return vec![work(item)];
     }
@@ -305,7 +302,7 @@ pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R 
 /// Returns whether a root file system calls itself Alpine.
 ///
 /// The reference asks the image's own shell and `grep` for the same; an image may have neither.
-pub(super) fn is_alpine(rootfs: &Path) -> bool {
+pub fn is_alpine(rootfs: &Path) -> bool {
     let Ok(root) = Beneath::new(rootfs) else { return false };
     RELEASE_FILES
         .iter()

@@ -20,7 +20,7 @@ use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::lend::{Lend, lend, lend_made};
 
 /// Whether a container's user is another than whose the runner's files are, and is to have them lent.
-pub(super) fn is_needed(backend: &EngineBackend<'_>, user: &User) -> bool {
+pub fn is_needed(backend: &EngineBackend<'_>, user: &User) -> bool {
     let privilege = backend.engine.privilege;
     let is_other = privilege.only_runner().is_some_and(|(owner, _)| owner != user.uid);
     // Who keeps owners as they are has the modes of files decide.
@@ -29,7 +29,7 @@ pub(super) fn is_needed(backend: &EngineBackend<'_>, user: &User) -> bool {
 
 /// Lends the directories that a container can write to, if its user needs that. What goes wrong is told: a
 /// program that only reads may do without.
-pub(super) fn to_container(backend: &EngineBackend<'_>, plan: &Plan<'_>, user: &User) {
+pub fn to_container(backend: &EngineBackend<'_>, plan: &Plan<'_>, user: &User) {
     if !is_needed(backend, user) {
         return;
     }
@@ -68,14 +68,14 @@ const DIRECTORY: &str = "_runner_file_commands";
 
 /// The files by which a step speaks to the runner: `GITHUB_ENV`, `GITHUB_OUTPUT` and the like. The runner makes
 /// them anew for each step, as its own.
-pub(super) struct FileCommands {
+pub struct FileCommands {
     temp: PathBuf,
     names: Vec<OsString>,
 }
 
 impl FileCommands {
     /// Returns those that a step's variables name, which are in a runner's directory for temporary files.
-    pub(super) fn of(environment: &Environment, temp: &Path) -> Self {
+    pub fn of(environment: &Environment, temp: &Path) -> Self {
         let name = |value: &String| {
             let path = Path::new(value);
             let is_command = path.parent().is_some_and(|above| above.ends_with(DIRECTORY));
@@ -89,7 +89,7 @@ impl FileCommands {
     ///
     /// A job may have put something else in the place of any of it: nothing is found through links, and
     /// nothing is changed but files of the runner that are lent anyway.
-    pub(super) fn lend(&self) -> Result<(), PathError> {
+    pub fn lend(&self) -> Result<(), PathError> {
         let (Some(work), Some(temp)) = (self.temp.parent(), self.temp.file_name()) else {
             return Ok(());
         };

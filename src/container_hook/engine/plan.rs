@@ -23,31 +23,31 @@ use crate::network::Endpoint;
 use crate::sys::userns::{self, PrivateIds};
 
 /// A container of the request or the template, of which nothing is made yet.
-pub(super) struct Plan<'a> {
-    pub(super) container: ContainerPlan<'a>,
+pub struct Plan<'a> {
+    pub container: ContainerPlan<'a>,
     volumes: Vec<OpenVolume>,
     runner_mounts: Vec<RunnerMount>,
     /// What is known without the image, the network and the id, the template included.
     base: bundle::Options,
     /// The rest of what the template adds.
-    pub(super) additions: Additions,
+    pub additions: Additions,
     /// The programs of this host, if its root file system has those.
-    pub(super) system: Option<HostSystem>,
+    pub system: Option<HostSystem>,
     /// Whether neither workflow nor template say if programs may get more rights.
     is_privilege_unsaid: bool,
 }
 
 /// What the configuration of a container needs besides its plan.
-pub(super) struct BundleInputs<'a> {
-    pub(super) connection: Connection<'a>,
+pub struct BundleInputs<'a> {
+    pub connection: Connection<'a>,
     /// The directory of the volumes of its pod.
-    pub(super) volumes: &'a Path,
+    pub volumes: &'a Path,
     /// The process whose process namespace it shares.
-    pub(super) process: Option<u32>,
+    pub process: Option<u32>,
     /// The pinned user namespace of the job's containers, if they have one.
-    pub(super) user_namespace: Option<PathBuf>,
+    pub user_namespace: Option<PathBuf>,
     /// Ids of the host that nobody but the job has.
-    pub(super) private_ids: PrivateIds,
+    pub private_ids: PrivateIds,
 }
 
 impl From<Role> for container::Role {
@@ -449,28 +449,28 @@ impl Plan<'_> {
 }
 
 /// A container that has all it needs but is not yet made.
-pub(super) struct PendingContainer<'a> {
-    pub(super) plan: &'a Plan<'a>,
-    pub(super) image: Image,
-    pub(super) id: String,
+pub struct PendingContainer<'a> {
+    pub plan: &'a Plan<'a>,
+    pub image: Image,
+    pub id: String,
     /// None if it is not on the job's network.
-    pub(super) endpoint: Option<Endpoint>,
+    pub endpoint: Option<Endpoint>,
 }
 
 /// What all containers of a job or step are started in.
 #[derive(Clone, Copy)]
-pub(super) struct LaunchContext<'a> {
-    pub(super) network: &'a JobNetwork,
-    pub(super) peers: &'a [Peer],
+pub struct LaunchContext<'a> {
+    pub network: &'a JobNetwork,
+    pub peers: &'a [Peer],
     /// The directory of the volumes of the pod.
-    pub(super) volumes: &'a Path,
+    pub volumes: &'a Path,
     /// The process whose process namespace all but the first share.
-    pub(super) process: Option<u32>,
+    pub process: Option<u32>,
 }
 
 impl PendingContainer<'_> {
     /// Returns the container's own address.
-    pub(super) fn address(&self) -> Option<IpAddr> {
+    pub fn address(&self) -> Option<IpAddr> {
         self.endpoint.as_ref().and_then(|endpoint| endpoint.addresses.first().copied())
     }
 }

@@ -51,7 +51,7 @@ impl fmt::Display for UnkeptLimits {
 /// # Errors
 ///
 /// See [`check`].
-pub(super) fn report(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Result<(), HookError> {
+pub fn report(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Result<(), HookError> {
     check(backend, plans)?;
     if let Some(unkept) = find(backend, plans) {
         backend.context.log.warning(&unkept.to_string());
@@ -60,7 +60,7 @@ pub(super) fn report(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Result<
 }
 
 /// Fails if a limit does not hold and the settings say that it has to.
-pub(super) fn check(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Result<(), HookError> {
+pub fn check(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Result<(), HookError> {
     match find(backend, plans).filter(|_| backend.settings.enforce_limits) {
         Some(unkept) => Err(unkept.into()),
         None => Ok(()),
@@ -88,10 +88,7 @@ fn find(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Option<UnkeptLimits>
 }
 
 /// Reports the options that have no effect, each with all containers that have it.
-pub(super) fn without_effect<'a>(
-    log: &dyn Log,
-    containers: impl Iterator<Item = &'a ContainerPlan<'a>>,
-) {
+pub fn without_effect<'a>(log: &dyn Log, containers: impl Iterator<Item = &'a ContainerPlan<'a>>) {
     let mut notes: Vec<(WithoutEffect, Vec<&str>)> = Vec::new();
     for container in containers {
         for note in &container.options.without_effect {

@@ -19,7 +19,7 @@ use crate::container_hook::state::JobState;
 use crate::image::{Credentials, RegistryClient};
 
 /// The container of a pod that steps run in.
-pub(super) const JOB: &str = "job";
+pub const JOB: &str = "job";
 
 /// The backend that runs jobs as pods of a cluster.
 pub struct KubernetesBackend<'a> {
@@ -117,7 +117,7 @@ impl<'a> KubernetesBackend<'a> {
 }
 
 /// Returns the name of a pod; every pod of the API has one.
-pub(super) fn name(pod: &Pod) -> &str {
+pub fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()
 }
 

@@ -22,7 +22,9 @@ use super::wait::{self, Expect};
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::Role;
 use crate::container_hook::request::{ContainerArgs, ImageSource, PrepareJob};
-use crate::container_hook::response::{self, ContainerContext, JobContext, PrepareJobResponse, ServiceContext,};
+use crate::container_hook::response::{
+    self, ContainerContext, JobContext, PrepareJobResponse, ServiceContext,
+};
 use crate::container_hook::state::{JobState, PodState};
 use crate::sys::error::chain;
 
@@ -109,10 +111,7 @@ fn has_only_the_job(pod: &Pod) -> bool {
 }
 
 /// Makes a pod, and the secrets that it refers to before it.
-pub(super) async fn create(
-    backend: &KubernetesBackend<'_>,
-    made: &MadePod,
-) -> Result<Pod, HookError> {
+pub async fn create(backend: &KubernetesBackend<'_>, made: &MadePod) -> Result<Pod, HookError> {
     // What is made is written down before, and nothing is made that is not.
     let role = if made.program.is_some() { Role::Step } else { Role::Job };
     audit::pod(backend, &made.pod, role)?;
@@ -124,7 +123,7 @@ pub(super) async fn create(
 }
 
 /// Waits until a pod is as expected; `opener` opens streams to one of its containers meanwhile.
-pub(super) async fn until_ready(
+pub async fn until_ready(
     backend: &KubernetesBackend<'_>,
     pod: &str,
     expect: &Expect,

@@ -13,7 +13,7 @@ use crate::container_hook::runner::tests::runner;
 use crate::image::{ClientOptions, Credentials, Progress, ProgressEvent, RegistryClient};
 
 /// A log that nobody reads.
-pub(super) struct Quiet;
+pub struct Quiet;
 
 impl Progress for Quiet {
     fn event(&self, _: ProgressEvent<'_>) {}
@@ -29,10 +29,7 @@ impl Log for Quiet {
 }
 
 /// Calls a function with the backend of the runner in the pod `runner-1`.
-pub(super) fn with_backend<T>(
-    cluster: &Cluster,
-    use_it: impl FnOnce(&KubernetesBackend<'_>) -> T,
-) -> T {
+pub fn with_backend<T>(cluster: &Cluster, use_it: impl FnOnce(&KubernetesBackend<'_>) -> T) -> T {
     let (settings, runner, audit) = (Settings::default(), runner(), AuditLog::default());
     let identity =
         PodIdentity { name: "runner-1".to_owned(), claim: None, program: PathBuf::from("/hook") };

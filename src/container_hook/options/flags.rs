@@ -9,15 +9,15 @@ use super::resources;
 use super::security;
 
 /// A flag of `docker create`.
-pub(super) struct Flag {
-    pub(super) name: &'static str,
+pub struct Flag {
+    pub name: &'static str,
     /// The name of one letter.
-    pub(super) short: Option<char>,
-    pub(super) action: Action,
+    pub short: Option<char>,
+    pub action: Action,
 }
 
 /// What becomes of a flag and its value.
-pub(super) enum Action {
+pub enum Action {
     Value(fn(&mut CreateOptions, &str) -> Result<(), String>),
     Switch(fn(&mut CreateOptions, bool)),
     /// Takes a value, but not here.
@@ -42,7 +42,7 @@ const VERIFY: &str = "images are checked by digest; signatures of that kind have
 const WINDOWS: &str = "only containers of Windows have it";
 
 /// Each flag, in the order of Docker's documentation.
-pub(super) const FLAGS: &[Flag] = &[
+pub const FLAGS: &[Flag] = &[
     flag("add-host", Value(network::add_host)),
     flag("annotation", Value(process::annotation)),
     short('a', "attach", IdleValue(stream, DETACHED)),

@@ -36,7 +36,7 @@ pub(super) fn alias(options: &mut CreateOptions, name: &str) -> Result<(), Strin
 }
 
 /// Checks a name that will be written to `/etc/hosts`.
-pub(super) fn host_name(name: &str) -> Result<String, String> {
+pub fn host_name(name: &str) -> Result<String, String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let starts = name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
     if !starts || !name.chars().all(allowed) || name.len() > 253 {

@@ -110,7 +110,7 @@ pub(super) fn blkio_weight(options: &mut CreateOptions, value: &str) -> Result<(
 }
 
 /// The resources that `setrlimit(2)` knows.
-pub(in crate::container_hook) const ULIMITS: [&str; 15] = [
+pub const ULIMITS: [&str; 15] = [
     "core",
     "cpu",
     "data",

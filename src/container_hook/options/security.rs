@@ -21,7 +21,7 @@ fn insert(list: &mut Vec<String>, name: String) {
 }
 
 /// Returns the name as the kernel writes it. Which names exist is the runtime's to say.
-pub(in crate::container_hook) fn capability(name: &str) -> Result<String, String> {
+pub fn capability(name: &str) -> Result<String, String> {
     let upper = name.trim().to_ascii_uppercase();
     let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
     if bare.is_empty() || !bare.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {

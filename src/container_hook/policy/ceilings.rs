@@ -13,11 +13,11 @@ use crate::sys::quantity::{Cpus, Size};
 const PERIOD: u64 = 100_000;
 
 /// Something that a container asks more of than it may have.
-pub(in crate::container_hook) struct Exceeded {
-    pub(in crate::container_hook) asked: String,
+pub struct Exceeded {
+    pub asked: String,
     /// The setting, as it is written.
-    pub(in crate::container_hook) entry: String,
-    pub(in crate::container_hook) table: Table,
+    pub entry: String,
+    pub table: Table,
 }
 
 impl Policy {
@@ -119,10 +119,7 @@ fn asked(policy: &Policy, options: &mut CreateOptions) -> Vec<Exceeded> {
 }
 
 /// Returns what is asked for and the most, if that is less.
-pub(in crate::container_hook) fn above(
-    asked: Option<u64>,
-    most: Option<(u64, Table)>,
-) -> Option<(u64, (u64, Table))> {
+pub fn above(asked: Option<u64>, most: Option<(u64, Table)>) -> Option<(u64, (u64, Table))> {
     asked.zip(most).filter(|(asked, (most, _))| asked > most)
 }
 
@@ -247,14 +244,14 @@ impl MaxOfJob {
 
 /// Which table of the settings has a ceiling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::container_hook) enum Table {
+pub enum Table {
     Container,
     Job,
 }
 
 impl Table {
     /// Returns its name.
-    pub(in crate::container_hook) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Table::Container => "policy.max",
             Table::Job => "policy.max.job",

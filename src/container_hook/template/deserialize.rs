@@ -16,7 +16,7 @@ use super::node::{Field, Node, Value};
 use crate::yaml::{Position, hint};
 
 /// Reads a value that is at `path` of the document.
-pub(super) fn read<'de, T: Deserialize<'de>>(node: &'de Node, path: &str) -> Result<T, Fault> {
+pub fn read<'de, T: Deserialize<'de>>(node: &'de Node, path: &str) -> Result<T, Fault> {
     T::deserialize(Typed { node }).map_err(|error| error.below(path.to_owned()).into_fault(node))
 }
 

@@ -3,13 +3,13 @@
 use crate::yaml::Position;
 
 /// A value of a pod or a template, with its origin.
-pub(super) type Node = crate::yaml::Node<Origin>;
+pub type Node = crate::yaml::Node<Origin>;
 
 /// A scalar, list or map with the origins of its parts.
-pub(super) type Value = crate::yaml::Value<Origin>;
+pub type Value = crate::yaml::Value<Origin>;
 
 /// A key and its value.
-pub(super) type Field = crate::yaml::Field<Origin>;
+pub type Field = crate::yaml::Field<Origin>;
 
 impl Node {
     /// Takes over a JSON document; `origin` says of each value, by its JSON pointer, whence it is.

@@ -25,7 +25,7 @@ const OWN: &[u8] = b"user.oci-hooks.";
 
 /// What new files get by themselves, and so need not be given.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Attributes {
+pub struct Attributes {
     umask: u32,
     owner: (u32, u32),
     privilege: Privilege,
@@ -159,7 +159,7 @@ impl Attributes {
 }
 
 /// Sets the time of the last modification, and leaves the last access as it is.
-pub(super) fn set_time(file: impl AsFd, mtime: (i64, u32)) -> Result<(), Errno> {
+pub fn set_time(file: impl AsFd, mtime: (i64, u32)) -> Result<(), Errno> {
     futimens(file, &times(mtime))
 }
 

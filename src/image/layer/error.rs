@@ -116,7 +116,7 @@ pub struct Limits {
 }
 
 /// Inflated bytes that the ratio is not asked about.
-pub(super) const RATIO_FREE_BYTES: u64 = 1 << 30;
+pub const RATIO_FREE_BYTES: u64 = 1 << 30;
 
 impl Default for Limits {
     fn default() -> Self {

@@ -38,7 +38,7 @@ const NEW_FILE: OFlags = OFlags::WRONLY
     .union(OFlags::CLOEXEC);
 
 /// A layer that is being made.
-pub(super) struct Extractor<'a> {
+pub struct Extractor<'a> {
     place: OpenPath,
     attributes: Attributes,
     limits: &'a Limits,
@@ -48,17 +48,17 @@ pub(super) struct Extractor<'a> {
 
 /// What was unpacked.
 #[derive(Debug)]
-pub(in crate::image) struct Unpacked {
+pub struct Unpacked {
     /// About how much of the disk it takes.
-    pub(in crate::image) size_bytes: u64,
-    pub(in crate::image) entries: u64,
+    pub size_bytes: u64,
+    pub entries: u64,
     /// Whether it hides all layers below.
-    pub(in crate::image) is_opaque: bool,
+    pub is_opaque: bool,
 }
 
 /// What is made of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rules {
+pub enum Rules {
     Layer,
     /// A directory with the plain files of the archive, all of one owner.
     Plain {
@@ -68,7 +68,7 @@ pub(super) enum Rules {
 
 impl<'a> Extractor<'a> {
     /// Starts in a new directory.
-    pub(super) fn new(
+    pub fn new(
         tree: &Path,
         limits: &'a Limits,
         rules: Rules,
@@ -90,10 +90,7 @@ impl<'a> Extractor<'a> {
     }
 
     /// Makes everything that is in the archive.
-    pub(super) fn run<R: Source>(
-        mut self,
-        archive: &mut Archive<R>,
-    ) -> Result<Unpacked, UnpackError> {
+    pub fn run<R: Source>(mut self, archive: &mut Archive<R>) -> Result<Unpacked, UnpackError> {
         let mut entry = Entry::default();
         let mut path = Vec::new();
         while archive.next(&mut entry)? {

@@ -41,9 +41,9 @@ mod place;
 mod sparse;
 mod unpack;
 
-pub(super) use archive::{Archive, Entry, Kind};
-pub(super) use extract::Unpacked;
-pub(super) use unpack::{Blob, DecoderError, decoder, prove, unpack};
+pub use archive::{Archive, Entry, Kind};
+pub use extract::Unpacked;
+pub use unpack::{Blob, DecoderError, decoder, prove, unpack};
 
 pub use error::{Limit, Limits, UnpackError};
 pub use unpack::{Target, unpack_archive};

@@ -34,7 +34,7 @@ pub struct Target<'a> {
 /// Unpacks a layer into a directory that it makes.
 ///
 /// On an error the directory may hold anything; the caller removes it.
-pub(in crate::image) fn unpack(
+pub fn unpack(
     blob: Blob<'_, impl Read + Send>,
     diff_id: &Digest,
     limits: &Limits,
@@ -52,7 +52,7 @@ pub(in crate::image) fn unpack(
 }
 
 /// Checks that a blob holds the archive with a digest, without making anything of it.
-pub(in crate::image) fn prove(
+pub fn prove(
     blob: Blob<'_, impl Read + Send>,
     diff_id: &Digest,
     limits: &Limits,
@@ -266,10 +266,10 @@ const READ_BYTES: usize = 128 << 10;
 const MAX_WINDOW_LOG: u32 = 26;
 
 /// A layer as it comes, and what is known of it.
-pub(in crate::image) struct Blob<'a, R> {
-    pub(in crate::image) reader: R,
-    pub(in crate::image) digest: Option<&'a Digest>,
-    pub(in crate::image) size: u64,
+pub struct Blob<'a, R> {
+    pub reader: R,
+    pub digest: Option<&'a Digest>,
+    pub size: u64,
 }
 
 /// A blob that is hashed and measured while it is read.
@@ -288,12 +288,12 @@ impl<'a, R: Read> Checked<'a, R> {
     }
 
     /// Returns why inflating it failed.
-    pub(super) fn failure(&mut self, error: io::Error) -> UnpackError {
+    pub fn failure(&mut self, error: io::Error) -> UnpackError {
         self.failure.take().unwrap_or(UnpackError::Inflate(error))
     }
 
     /// Checks what can be checked only at the end.
-    pub(super) fn finish(self) -> Result<(), UnpackError> {
+    pub fn finish(self) -> Result<(), UnpackError> {
         let expected = self.blob.size;
         if self.bytes != expected {
             return Err(UnpackError::Size { expected, actual: self.bytes });
@@ -335,7 +335,7 @@ impl<R: Read> Read for Checked<'_, R> {
 }
 
 /// Why data cannot be inflated.
-pub(in crate::image) enum DecoderError {
+pub enum DecoderError {
     Read(io::Error),
     /// With the name of the program that makes such data.
     Unsupported(&'static str),
@@ -343,9 +343,7 @@ pub(in crate::image) enum DecoderError {
 
 /// Returns what inflates the data, by its first bytes: what manifests and file names say of the
 /// compression is often wrong, and other engines go by the content too.
-pub(in crate::image) fn decoder<'a>(
-    mut reader: impl Read + 'a,
-) -> Result<Box<dyn Read + 'a>, DecoderError> {
+pub fn decoder<'a>(mut reader: impl Read + 'a) -> Result<Box<dyn Read + 'a>, DecoderError> {
     let mut magic = Vec::with_capacity(6);
     reader.by_ref().take(6).read_to_end(&mut magic).map_err(DecoderError::Read)?;
     let is = |start: &[u8]| magic.starts_with(start);

@@ -37,10 +37,10 @@ pub struct Repository<'a> {
 }
 
 /// A blob that begins to come.
-pub(super) struct Opened {
-    pub(super) answer: Answer,
+pub struct Opened {
+    pub answer: Answer,
     /// Whether it comes from where its descriptor says, not from the repository.
-    pub(super) is_foreign: bool,
+    pub is_foreign: bool,
 }
 
 /// A document that a registry sent, with the digest that it has.

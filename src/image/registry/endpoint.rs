@@ -29,8 +29,8 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Options and what was made of them once for all servers.
 #[derive(Debug)]
-pub(super) struct Settings {
-    pub(super) options: ClientOptions,
+pub struct Settings {
+    pub options: ClientOptions,
     proxy: Option<Proxy>,
     roots: BTreeMap<String, RootCerts>,
     /// For all other servers; read when the first of them is asked.
@@ -39,10 +39,10 @@ pub(super) struct Settings {
 
 /// One server of a registry, the registry's own or a mirror.
 #[derive(Debug)]
-pub(super) struct Endpoint {
+pub struct Endpoint {
     settings: Arc<Settings>,
     /// `HOST` or `HOST:PORT`, as people call it.
-    pub(super) name: String,
+    pub name: String,
     /// The same, as it is reached.
     host: String,
     agent: Agent,
@@ -51,35 +51,35 @@ pub(super) struct Endpoint {
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Request<'a> {
+pub struct Request<'a> {
     /// Whether nothing but the headers is wanted.
-    pub(super) head: bool,
+    pub head: bool,
     /// The types of documents that will do.
-    pub(super) accept: Option<&'a str>,
+    pub accept: Option<&'a str>,
     /// The offset of the first byte that is wanted.
-    pub(super) start: u64,
+    pub start: u64,
     /// The value of `Authorization`, for the origin of the address alone.
-    pub(super) authorization: Option<&'a str>,
+    pub authorization: Option<&'a str>,
 }
 
 /// What is sent to a server to keep.
-pub(super) struct Content<'a> {
-    pub(super) media_type: &'a str,
-    pub(super) size: u64,
-    pub(super) reader: &'a mut dyn Read,
+pub struct Content<'a> {
+    pub media_type: &'a str,
+    pub size: u64,
+    pub reader: &'a mut dyn Read,
 }
 
 /// How content is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Method {
+pub enum Method {
     Post,
     Put,
 }
 
 /// What was answered, and where: not where the request went if there were redirects.
-pub(super) struct Answer {
-    pub(super) response: Response<Body>,
-    pub(super) origin: Origin,
+pub struct Answer {
+    pub response: Response<Body>,
+    pub origin: Origin,
 }
 
 impl Settings {
@@ -327,7 +327,7 @@ const MAX_MESSAGE_BYTES: u64 = 16 << 10;
 const MAX_MESSAGE_CHARS: usize = 200;
 
 /// Explains why there was no answer from a server that `asker` had us talk to.
-pub(super) fn explain(asker: &str, server: String, error: ureq::Error) -> RegistryError {
+pub fn explain(asker: &str, server: String, error: ureq::Error) -> RegistryError {
     let source = match error {
         ureq::Error::Timeout(_) => return RegistryError::Timeout { server },
         ureq::Error::HostNotFound => io::Error::new(io::ErrorKind::NotFound, "unknown host"),
@@ -345,7 +345,7 @@ pub(super) fn explain(asker: &str, server: String, error: ureq::Error) -> Regist
 }
 
 /// Explains why no more came from a server.
-pub(super) fn explain_io(asker: &str, server: String, source: io::Error) -> RegistryError {
+pub fn explain_io(asker: &str, server: String, source: io::Error) -> RegistryError {
     let source = match source.downcast::<RegistryError>() {
         // What watches over the transfer has said it all.
         Ok(error) => return error,
@@ -386,13 +386,13 @@ fn find<T: StdError + 'static>(error: &io::Error) -> Option<&T> {
 }
 
 /// Returns the seconds of `Retry-After`; the other form, a date, is rare.
-pub(super) fn retry_after(response: &Response<Body>) -> Option<Duration> {
+pub fn retry_after(response: &Response<Body>) -> Option<Duration> {
     let value = response.headers().get("retry-after")?.to_str().ok()?;
     Some(Duration::from_secs(value.trim().parse().ok()?))
 }
 
 /// Returns what a server said about an error.
-pub(super) fn message(answer: Answer, budget: &Arc<Budget>) -> String {
+pub fn message(answer: Answer, budget: &Arc<Budget>) -> String {
     #[derive(Deserialize)]
     struct Errors {
         #[serde(default)]

@@ -14,7 +14,7 @@ use crate::image::credentials::Login;
 
 /// What a repository is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
+pub enum Access {
     Pull,
     /// Also to read what is there.
     Push,
@@ -22,8 +22,8 @@ pub(super) enum Access {
 
 /// A repository on one server.
 #[derive(Debug)]
-pub(super) struct Source {
-    pub(super) endpoint: Arc<Endpoint>,
+pub struct Source {
+    pub endpoint: Arc<Endpoint>,
     repository: String,
     login: Option<Login>,
     access: Access,

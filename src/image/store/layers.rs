@@ -45,7 +45,7 @@ struct Record {
 }
 
 /// A layer that is unpacked, where nobody sees it yet.
-pub(in crate::image) struct Filled {
+pub struct Filled {
     lock: UnpackLock,
     diff_id: Digest,
     record: Record,

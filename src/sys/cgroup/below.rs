@@ -110,7 +110,7 @@ pub fn remove_recorded(dir: &Path, prefix: &str) -> io::Result<()> {
 /// # Errors
 ///
 /// `InvalidInput` if the path is in no mount of cgroups.
-pub(in crate::sys) fn remove_mounted(dir: &Path, timeout: Duration) -> io::Result<bool> {
+pub fn remove_mounted(dir: &Path, timeout: Duration) -> io::Result<bool> {
     let is_plain = dir.is_absolute() && !dir.components().any(|part| part.as_os_str() == "..");
     let is_in_mount = mounts().iter().any(|(_, mount)| dir != mount && dir.starts_with(mount));
     if !(is_plain && is_in_mount) {
@@ -145,13 +145,13 @@ fn remove_tree(dir: &Path) -> bool {
 }
 
 /// Returns the directory of this process's cgroup, and the mount that it is in.
-pub(in crate::sys) fn own() -> Option<(PathBuf, PathBuf)> {
+pub fn own() -> Option<(PathBuf, PathBuf)> {
     of_process(Path::new("/proc/self"))
 }
 
 /// Returns the directory of the cgroup of a process, whose directory in `/proc` this is, and the mount that
 /// it is in.
-pub(in crate::sys) fn of_process(process: &Path) -> Option<(PathBuf, PathBuf)> {
+pub fn of_process(process: &Path) -> Option<(PathBuf, PathBuf)> {
     let cgroups = fs::read_to_string(process.join("cgroup")).ok()?;
     let path = cgroups.lines().find_map(|line| line.strip_prefix("0::"))?;
     mounts().into_iter().find_map(|(root, mount)| {
@@ -164,7 +164,7 @@ pub(in crate::sys) fn of_process(process: &Path) -> Option<(PathBuf, PathBuf)> {
 }
 
 /// Returns the mounts of version 2: the root of each, and where it is.
-pub(super) fn mounts() -> Vec<(PathBuf, PathBuf)> {
+pub fn mounts() -> Vec<(PathBuf, PathBuf)> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     mounts.lines().filter_map(mount_of).collect()
 }

@@ -60,7 +60,7 @@ pub fn remove_group(id: &str) -> bool {
 }
 
 /// Returns the names of all groups, whosever they are.
-pub(super) fn all(mount: &Path) -> BTreeSet<String> {
+pub fn all(mount: &Path) -> BTreeSet<String> {
     let dirs = hierarchies(mount).into_iter().map(|root| root.join(PARENT.trim_start_matches('/')));
     let entries = dirs.filter_map(|dir| fs::read_dir(dir).ok()).flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -178,7 +178,7 @@ impl GroupLimits {
 }
 
 /// Returns the time that some CPUs have in each period, in microseconds.
-pub(super) fn quota(nano_cpus: u64) -> u64 {
+pub fn quota(nano_cpus: u64) -> u64 {
     nano_cpus / (1_000_000_000 / PERIOD)
 }
 

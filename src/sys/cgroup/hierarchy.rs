@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 pub const PARENT: &str = "/oci-hooks";
 
 /// Where cgroups are, in version 1 one hierarchy a directory.
-pub(crate) const MOUNT: &str = "/sys/fs/cgroup";
+pub const MOUNT: &str = "/sys/fs/cgroup";
 
 /// How long killed processes may take to leave a cgroup.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -41,7 +41,7 @@ fn keep_parents_in(mount: &Path) -> Option<File> {
 }
 
 /// Returns the roots of all hierarchies: the mount itself for version 2, its directories for 1.
-pub(crate) fn hierarchies(mount: &Path) -> Vec<PathBuf> {
+pub fn hierarchies(mount: &Path) -> Vec<PathBuf> {
     if mount.join("cgroup.controllers").exists() {
         return vec![mount.to_owned()];
     }
@@ -55,7 +55,7 @@ pub(crate) fn hierarchies(mount: &Path) -> Vec<PathBuf> {
 
 /// Does something again and again until it is done; returns whether that came in time. The kernel has no
 /// event for "the last process left" that works in both versions.
-pub(crate) fn until(is_done: impl Fn() -> bool) -> bool {
+pub fn until(is_done: impl Fn() -> bool) -> bool {
     let end = Instant::now() + TIMEOUT;
     let mut pause = Duration::from_micros(200);
     while !is_done() {
@@ -69,7 +69,7 @@ pub(crate) fn until(is_done: impl Fn() -> bool) -> bool {
 }
 
 /// Returns whether a cgroup has no processes, or is gone.
-pub(crate) fn is_empty(dir: &Path) -> bool {
+pub fn is_empty(dir: &Path) -> bool {
     // Version 2 has no list of the processes of one with threads.
     if let Ok(events) = fs::read_to_string(dir.join("cgroup.events")) {
         return events.lines().any(|line| line == "populated 0");

@@ -22,7 +22,7 @@ use super::read::{FileKind, READ_FLAGS, ReadError, irregular, read_opened};
 use super::{PathContext as _, PathError, Who, own_links, random_u64};
 
 /// How many symbolic links in a row are followed, as in the kernel.
-pub(super) const MAX_SYMLINKS: usize = 40;
+pub const MAX_SYMLINKS: usize = 40;
 
 /// A file by its name in a directory that is held open: who swaps the directory, or a symbolic
 /// link on the way to it, between reading and writing does not redirect the writing.

@@ -151,7 +151,7 @@ impl Drop for NewHolder {
 const READY: &str = "ready";
 
 /// Reads what a process says that could not make itself at home: an action, and the number of the error.
-pub(super) fn inside(uid: u32, said: &str) -> PrivilegeError {
+pub fn inside(uid: u32, said: &str) -> PrivilegeError {
     let (action, number) = said.split_once('\n').unwrap_or(("make it", ""));
     let source = number
         .parse()

@@ -13,11 +13,11 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 const CGROUP2: i64 = 0x6367_7270;
 
 /// An action that failed, and why.
-pub(super) type Failure = (String, io::Error);
+pub type Failure = (String, io::Error);
 
 /// Mounts what the namespaces of the calling process need, below its root: what is mounted on the host
 /// later appears there, and nothing of it on the host.
-pub(super) fn settle(root: &Path) -> Result<(), Failure> {
+pub fn settle(root: &Path) -> Result<(), Failure> {
     private_mounts(root)?;
     let proc = root.join("proc");
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
@@ -42,7 +42,7 @@ fn cover_second_cgroups(root: &Path) -> Result<(), Failure> {
 }
 
 /// Has nothing that is mounted from now on appear on the host.
-pub(super) fn private_mounts(root: &Path) -> Result<(), Failure> {
+pub fn private_mounts(root: &Path) -> Result<(), Failure> {
     let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change(root, flags).map_err(failure("make mounts private"))
 }

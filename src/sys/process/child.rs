@@ -18,7 +18,7 @@ use super::{Deadline, Program, Streams};
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// A running child. Dropping it kills its process group and waits for it.
-pub(super) struct Child {
+pub struct Child {
     child: std::process::Child,
     pid: Pid,
     /// Readable when the child has exited; none once that was seen.
@@ -61,7 +61,7 @@ impl Child {
     }
 
     /// Takes our ends of the child's pipes.
-    pub(super) fn open_streams<'a>(&mut self, program: &Program<'a>) -> io::Result<Streams<'a>> {
+    pub fn open_streams<'a>(&mut self, program: &Program<'a>) -> io::Result<Streams<'a>> {
         let gone = || io::Error::other("the pipe was taken already");
         let stdin = self.child.stdin.take().ok_or_else(gone)?;
         let stdout = self.child.stdout.take().ok_or_else(gone)?;
@@ -75,7 +75,7 @@ impl Child {
     }
 
     /// Returns the descriptor that is readable once the child has exited, until that was seen.
-    pub(super) fn pidfd(&self) -> Option<&OwnedFd> {
+    pub fn pidfd(&self) -> Option<&OwnedFd> {
         self.pidfd.as_ref()
     }
 
@@ -88,7 +88,7 @@ impl Child {
     }
 
     /// Kills the child and everything in its process group.
-    pub(super) fn kill(&self) {
+    pub fn kill(&self) {
         // Both, as the child may have moved itself into another group; a failure means that there
         // is nobody left or that it is not ours to kill, and nothing more can be done.
         let _ = kill_process_group(self.pid, Signal::KILL);
@@ -96,7 +96,7 @@ impl Child {
     }
 
     /// Waits for the exit and returns whether it came before the deadline.
-    pub(super) fn wait_for_exit(&mut self, deadline: Deadline) -> io::Result<bool> {
+    pub fn wait_for_exit(&mut self, deadline: Deadline) -> io::Result<bool> {
         while let Some(pidfd) = &self.pidfd {
             if deadline.is_over() {
                 return Ok(false);
@@ -111,14 +111,14 @@ impl Child {
     }
 
     /// Returns the status of a child that has exited.
-    pub(super) fn reap(&mut self) -> io::Result<ExitStatus> {
+    pub fn reap(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait()?;
         self.unreaped = false;
         Ok(status)
     }
 
     /// Gives up on a child that cannot be killed.
-    pub(super) fn abandon(mut self) {
+    pub fn abandon(mut self) {
         self.unreaped = false;
     }
 }
@@ -133,8 +133,8 @@ impl Drop for Child {
 }
 
 /// The writing end of standard input, with what is still to be written.
-pub(super) struct Input<'a> {
-    pub(super) pipe: Option<OwnedFd>,
+pub struct Input<'a> {
+    pub pipe: Option<OwnedFd>,
     rest: &'a [u8],
 }
 
@@ -163,11 +163,11 @@ impl<'a> Input<'a> {
 }
 
 /// The reading end of an output stream, with what was read of it.
-pub(super) struct Output {
-    pub(super) pipe: Option<OwnedFd>,
-    pub(super) bytes: Vec<u8>,
+pub struct Output {
+    pub pipe: Option<OwnedFd>,
+    pub bytes: Vec<u8>,
     /// Whether there was more than the limit.
-    pub(super) exceeded: bool,
+    pub exceeded: bool,
     limit: Limit,
 }
 

@@ -14,7 +14,7 @@ use crate::sys::identity::Identity;
 use crate::sys::process::{End, Program};
 
 /// How long a program may take until it leads out.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a forwarded port is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl Uplink {
 }
 
 /// Removes what an earlier program left, for one that makes its files anew.
-pub(super) fn remove_left(path: &Path) -> Result<(), UplinkError> {
+pub fn remove_left(path: &Path) -> Result<(), UplinkError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => Ok(result.at("remove", path)?),
@@ -96,7 +96,7 @@ pub(super) fn remove_left(path: &Path) -> Result<(), UplinkError> {
 }
 
 /// Returns what a program said, on one line, without what it says of its log.
-pub(super) fn on_one_line(output: &[u8]) -> String {
+pub fn on_one_line(output: &[u8]) -> String {
     let text = String::from_utf8_lossy(output);
     // pasta of 2023 tells every line twice where no system log listens.
     let lines = text.lines().map(str::trim);

@@ -22,26 +22,26 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 const MAX_PULLS: usize = 16;
 
 /// The file with the login to push with; `buildctl` knows it by this name.
-pub(super) const PUSH: &str = "config.json";
+pub const PUSH: &str = "config.json";
 
 /// Who has a login for an image: the file of the settings for builds, then all others.
-pub(super) struct Logins<'a> {
+pub struct Logins<'a> {
     own: Option<Credentials>,
     others: &'a Credentials,
 }
 
 /// Logins in files.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Written {
+pub struct Written {
     /// Whether there is one to push with.
-    pub(super) push: bool,
+    pub push: bool,
     /// Images to pull, and the names of the files with their logins.
-    pub(super) pulls: Vec<(String, String)>,
+    pub pulls: Vec<(String, String)>,
 }
 
 impl<'a> Logins<'a> {
     /// Reads the file of the settings, if they name one.
-    pub(super) fn new(file: Option<&Path>, others: &'a Credentials) -> Result<Self, BuildError> {
+    pub fn new(file: Option<&Path>, others: &'a Credentials) -> Result<Self, BuildError> {
         let read = |path: &Path| {
             let text = read_bounded(path, MAX_FILE_BYTES)?;
             let file = CredentialFile::parse(&String::from_utf8_lossy(&text));
@@ -53,7 +53,7 @@ impl<'a> Logins<'a> {
     }
 
     /// Returns the credentials that an image is asked for with.
-    pub(super) fn of(&self, image: &Reference) -> Result<&Credentials, HelperError> {
+    pub fn of(&self, image: &Reference) -> Result<&Credentials, HelperError> {
         if let Some(own) = &self.own
             && own.find(image.registry(), image.repository())?.is_some()
         {
@@ -63,7 +63,7 @@ impl<'a> Logins<'a> {
     }
 
     /// Returns what the pod of the step needs to pull the image, if that is something it can have.
-    pub(super) fn to_pull(&self, image: &Reference) -> Result<Option<Registry>, HelperError> {
+    pub fn to_pull(&self, image: &Reference) -> Result<Option<Registry>, HelperError> {
         let login = self.of(image)?.find(image.registry(), image.repository())?;
         let Some(Login::Password { username, password }) = login else { return Ok(None) };
         let password = Secret::new(password.reveal().to_owned());
@@ -72,7 +72,7 @@ impl<'a> Logins<'a> {
 
     /// Writes the logins for an image that is pushed and for those that it is made from to a directory:
     /// a file for each, since two images of one registry may need different ones.
-    pub(super) fn write(
+    pub fn write(
         &self,
         dir: &Path,
         client: &RegistryClient,
@@ -122,7 +122,7 @@ struct Auth {
 
 /// Returns the logins for an image and for its mirrors, as the file that `docker login` writes; none if
 /// nobody has one. The file has one login for each registry.
-pub(super) fn auth_file(
+pub fn auth_file(
     client: &RegistryClient,
     credentials: &Credentials,
     image: &Reference,

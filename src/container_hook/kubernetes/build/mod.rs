@@ -14,4 +14,4 @@ mod program;
 mod run;
 
 pub use error::BuildError;
-pub(super) use run::{BuiltImage, image};
+pub use run::{BuiltImage, image};

@@ -44,11 +44,11 @@ const OWN_LOGINS: &str = "logins";
 const DRIVER: &str = "overlay";
 
 /// An image that was built, now or before.
-pub(in crate::container_hook::kubernetes) struct BuiltImage {
+pub struct BuiltImage {
     /// Its name, with its digest.
-    pub(in crate::container_hook::kubernetes) name: String,
+    pub name: String,
     /// The login by which nodes pull it.
-    pub(in crate::container_hook::kubernetes) registry: Option<Registry>,
+    pub registry: Option<Registry>,
 }
 
 /// What a build takes, all of it copied.
@@ -61,7 +61,7 @@ struct Inputs<'a> {
 
 /// Builds a Dockerfile with its directory as context and pushes the image, unless the registry has the
 /// same already. The pod that it is built in is removed, whatever comes.
-pub(in crate::container_hook::kubernetes) async fn image(
+pub async fn image(
     backend: &KubernetesBackend<'_>,
     dockerfile: &str,
     signals: &mut dyn StepSignals,
@@ -276,7 +276,7 @@ impl StepSignals for NoSignals {
 const PARENT: &str = "/tmp";
 
 /// A directory that is removed with all that is in it.
-pub(super) struct Scratch(PathBuf);
+pub struct Scratch(PathBuf);
 
 impl Scratch {
     pub(super) fn new() -> Result<Self, PathError> {
@@ -287,12 +287,12 @@ impl Scratch {
     }
 
     /// Returns the path of something in it.
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
     /// Makes a directory in it, and returns its path.
-    pub(super) fn directory(&self, name: &str) -> Result<PathBuf, PathError> {
+    pub fn directory(&self, name: &str) -> Result<PathBuf, PathError> {
         let path = self.path(name);
         DirBuilder::new().mode(0o700).create(&path).at("make the directory", &path)?;
         Ok(path)

@@ -92,7 +92,7 @@ pub(super) fn runtime() -> Result<Runtime, ClusterError> {
 
 /// Returns how to connect, and the namespace: the one that is given, else that of the kubeconfig's
 /// current context, else of the first one that has any, else the service account's.
-pub(super) async fn load(namespace: Option<&str>) -> Result<(Config, String), ClusterError> {
+pub async fn load(namespace: Option<&str>) -> Result<(Config, String), ClusterError> {
     let given = namespace.filter(|namespace| !namespace.is_empty()).map(str::to_owned);
     let (mut config, own) = match Kubeconfig::read() {
         Ok(file) => {
@@ -175,14 +175,14 @@ impl RetryPolicy {
 }
 
 /// Pauses that grow, each with a random part: callers that failed together do not come back together.
-pub(super) struct Pauses {
+pub struct Pauses {
     next: Duration,
     longest: Duration,
 }
 
 impl Pauses {
     /// Returns the next pause, which is not shorter than what the server asked for.
-    pub(super) fn next(&mut self, asked: Option<Duration>) -> Duration {
+    pub fn next(&mut self, asked: Option<Duration>) -> Duration {
         let full = self.next.min(self.longest);
         self.next = full * 2;
         // Between half of it and all of it.

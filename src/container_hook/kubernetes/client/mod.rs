@@ -11,7 +11,7 @@ mod exec;
 mod objects;
 mod opener;
 #[cfg(test)]
-pub(super) mod testing;
+pub mod testing;
 #[cfg(test)]
 mod tests;
 

@@ -236,7 +236,7 @@ fn operation<T: Object>(verb: Verb, name: Option<&str>) -> Operation {
 }
 
 /// Returns a request, unless it cannot be made: its object has no usable name.
-pub(super) fn made(
+pub fn made(
     operation: &Operation,
     request: Result<Request<Vec<u8>>, request::Error>,
 ) -> Result<Request<Vec<u8>>, ClusterError> {

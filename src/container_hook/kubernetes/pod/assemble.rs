@@ -35,12 +35,12 @@ const JOB: &str = "job";
 
 /// What pods are made from besides the request.
 #[derive(Clone, Copy)]
-pub(super) struct Inputs<'a> {
-    pub(super) context: &'a HookContext<'a>,
-    pub(super) settings: &'a KubernetesSettings,
-    pub(super) own: &'a OwnPod,
+pub struct Inputs<'a> {
+    pub context: &'a HookContext<'a>,
+    pub settings: &'a KubernetesSettings,
+    pub own: &'a OwnPod,
     /// The pod of the job, for a step of it.
-    pub(super) job: Option<&'a Pod>,
+    pub job: Option<&'a Pod>,
 }
 
 /// A pod on its way.
@@ -61,7 +61,7 @@ struct Draft<'a> {
 
 /// Returns the pod of these containers: that of the job or step first, if there is one. `template_names` has
 /// more names for each, by which a template finds it.
-pub(super) fn pod(
+pub fn pod(
     inputs: Inputs<'_>,
     asked: &[Asked<'_>],
     template_names: &[String],
@@ -337,7 +337,7 @@ impl<'a> Draft<'a> {
 /// # Errors
 ///
 /// Fails with what a container asks for and cannot have, or if the template is none.
-pub(in crate::container_hook::kubernetes) fn job(
+pub fn job(
     context: &HookContext<'_>,
     settings: &KubernetesSettings,
     own: &OwnPod,
@@ -359,7 +359,7 @@ pub(in crate::container_hook::kubernetes) fn job(
 /// # Errors
 ///
 /// As [`job`]; and if the step names no program and nothing is known of the image.
-pub(in crate::container_hook::kubernetes) fn step(
+pub fn step(
     context: &HookContext<'_>,
     settings: &KubernetesSettings,
     own: &OwnPod,

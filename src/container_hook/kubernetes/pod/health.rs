@@ -21,7 +21,7 @@ const PERIOD: Duration = Duration::from_secs(2);
 
 /// Returns the check of a container: that of its options, else its image's. A job container does not run what
 /// its image is for, so the image's is nothing to it.
-pub(super) fn of(container: &Asked<'_>) -> Option<Probe> {
+pub fn of(container: &Asked<'_>) -> Option<Probe> {
     let asked = &container.options.health;
     // A step is over when it ends.
     if asked.disabled || container.role == Role::Step {

@@ -30,8 +30,8 @@ mod volumes;
 
 pub use error::PodError;
 
-pub(super) use agent::{BIN, INIT, runner_image};
-pub(super) use assemble::{job, step};
-pub(super) use finish::{MANAGED_BY, RUNNER_LABEL, labels, owner};
-pub(super) use made::{ImageFacts, MadePod, StepProgram, WorkVolume};
-pub(super) use names::{object, runner_label};
+pub use agent::{BIN, INIT, runner_image};
+pub use assemble::{job, step};
+pub use finish::{MANAGED_BY, RUNNER_LABEL, labels, owner};
+pub use made::{ImageFacts, MadePod, StepProgram, WorkVolume};
+pub use names::{object, runner_label};

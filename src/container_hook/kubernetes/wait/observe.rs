@@ -15,13 +15,13 @@ const MAX_CREATION: Duration = Duration::from_secs(20);
 
 /// What a pod is waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::container_hook::kubernetes) struct Expect {
+pub struct Expect {
     /// The containers that have to run; their end is a failure. Others have to have started, and those
     /// that have a readiness probe have to be ready.
-    pub(in crate::container_hook::kubernetes) running: Vec<String>,
+    pub running: Vec<String>,
     /// Whether people read what goes well, and not only what is waited for: they do not where an action writes
     /// its own to the same log.
-    pub(in crate::container_hook::kubernetes) shows_progress: bool,
+    pub shows_progress: bool,
 }
 
 /// Why a pod will never be ready.
@@ -42,16 +42,16 @@ pub enum PodFault {
 
 /// What is known of a pod after an answer.
 #[derive(Debug)]
-pub(super) struct Observation {
-    pub(super) verdict: Verdict,
+pub struct Observation {
+    pub verdict: Verdict,
     /// What goes well, once each.
-    pub(super) progress: Vec<String>,
+    pub progress: Vec<String>,
     /// What keeps the pod from being ready, and people are told, once each.
-    pub(super) lines: Vec<String>,
+    pub lines: Vec<String>,
     /// Containers that ended though nothing depends on them, and how.
-    pub(super) ended: Vec<(String, String)>,
+    pub ended: Vec<(String, String)>,
     /// What is waited for at the moment.
-    pub(super) waits: Vec<String>,
+    pub waits: Vec<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub(super) enum Verdict {
 
 /// What of earlier answers counts.
 #[derive(Debug, Default)]
-pub(super) struct Observer {
+pub struct Observer {
     pulls: BTreeMap<String, Pull>,
     /// Since when containers are not created.
     stuck: BTreeMap<String, Duration>,
@@ -74,7 +74,7 @@ pub(super) struct Observer {
 
 impl Observer {
     /// Returns what an answer means at a time: how long the pod has been waited for.
-    pub(super) fn look(
+    pub fn look(
         &mut self,
         pod: Option<&Pod>,
         name: &str,
@@ -327,7 +327,7 @@ const PERMANENT: [&str; 14] = [
 
 /// The attempts to pull the image of one container.
 #[derive(Debug)]
-pub(super) struct Pull {
+pub struct Pull {
     since: Duration,
     back_offs: u32,
     is_back_off: bool,

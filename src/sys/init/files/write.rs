@@ -23,7 +23,7 @@ const OWNER_ALL: u32 = 0o700;
 const SET_ID: u32 = 0o6000;
 
 /// A tree that changes are made in.
-pub(crate) struct Tree<'s> {
+pub struct Tree<'s> {
     root: OwnedFd,
     /// Which paths may change: what is a directory on the way there, or at their top, remains one.
     scope: &'s Scope,
@@ -35,7 +35,7 @@ pub(crate) struct Tree<'s> {
 
 /// Whether files get the bits that have a program run as their owner.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SetId {
+pub enum SetId {
     #[expect(dead_code, reason = "containers are the agent's")]
     AsSent,
     /// Only where the file had them that is replaced.
@@ -44,7 +44,7 @@ pub(crate) enum SetId {
 
 /// A change that was made, as the sender has it by now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Applied {
+pub enum Applied {
     Entry(Entry),
     Removed(Vec<u8>),
 }
@@ -64,7 +64,7 @@ impl<'s> Tree<'s> {
     }
 
     /// Makes a change; returns what it was when it is complete.
-    pub(crate) fn apply(&mut self, change: Change) -> Result<Option<Applied>, Problem> {
+    pub fn apply(&mut self, change: Change) -> Result<Option<Applied>, Problem> {
         let path = change.path().map(<[u8]>::to_vec);
         if path.is_some() {
             self.file = None;
@@ -314,7 +314,7 @@ fn replace(dir: BorrowedFd<'_>, name: &CString) -> io::Result<()> {
 
 impl Applied {
     /// Returns whether an entry of before is gone, or another one, by this change.
-    pub(crate) fn replaces(&self, path: &[u8]) -> bool {
+    pub fn replaces(&self, path: &[u8]) -> bool {
         match self {
             Applied::Entry(entry) => {
                 entry.path == path

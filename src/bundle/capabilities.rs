@@ -1,14 +1,14 @@
 //! Capabilities of root in a container.
 
 use oci_spec::runtime::{Capabilities, Capability, LinuxCapabilities};
-pub(super) use rustix::thread::CapabilitySet;
+pub use rustix::thread::CapabilitySet;
 
 use super::BundleError;
 use super::options::Security;
 
 /// What Docker leaves root in a container, but for `CAP_MKNOD`: device nodes in a directory of the host
 /// that is mounted with mapped owners would be the user's there.
-pub(super) const DEFAULT: CapabilitySet = CapabilitySet::CHOWN
+pub const DEFAULT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FSETID)
     .union(CapabilitySet::FOWNER)
@@ -23,13 +23,13 @@ pub(super) const DEFAULT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::AUDIT_WRITE);
 
 /// Returns the capabilities this process has to give.
-pub(super) fn available() -> CapabilitySet {
+pub fn available() -> CapabilitySet {
     // The call can only fail for other processes.
     rustix::thread::capabilities(None).map_or(CapabilitySet::all(), |sets| sets.permitted)
 }
 
 /// Returns the capabilities that root of the container has.
-pub(super) fn capabilities(
+pub fn capabilities(
     security: &Security,
     available: CapabilitySet,
 ) -> Result<CapabilitySet, BundleError> {
@@ -69,7 +69,7 @@ fn named(names: &[String]) -> Result<CapabilitySet, BundleError> {
 ///
 /// Nobody but root has any: an executed program of another user would lose them anyway, and until
 /// then they would only be there to be misused. None can be inherited (CVE-2022-24769).
-pub(super) fn of_process(set: CapabilitySet, uid: u32) -> LinuxCapabilities {
+pub fn of_process(set: CapabilitySet, uid: u32) -> LinuxCapabilities {
     let bounding: Capabilities =
         set.iter_names().filter_map(|(name, _)| name.parse().ok()).collect();
     let effective = if uid == 0 { bounding.clone() } else { Capabilities::new() };
@@ -85,7 +85,7 @@ pub(super) fn of_process(set: CapabilitySet, uid: u32) -> LinuxCapabilities {
 
 /// Lets a user who is not root kill: what `sudo` started, and nobody else of the container could end with
 /// the step that it belongs to. For our first process alone, which does not leave it to steps.
-pub(super) fn let_kill(capabilities: &mut LinuxCapabilities) {
+pub fn let_kill(capabilities: &mut LinuxCapabilities) {
     // What an executed program of a user has is ambient, which is what it may inherit and is permitted.
     let kill = Capabilities::from([Capability::Kill]);
     capabilities

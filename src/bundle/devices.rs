@@ -187,25 +187,25 @@ fn every_device(allow: bool) -> LinuxDeviceCgroup {
 
 /// `linux.devices` and the rules of `linux.resources.devices`.
 #[derive(Debug, Default)]
-pub(super) struct Devices {
-    pub(super) nodes: Vec<Node>,
-    pub(super) rules: Vec<LinuxDeviceCgroup>,
+pub struct Devices {
+    pub nodes: Vec<Node>,
+    pub rules: Vec<LinuxDeviceCgroup>,
 }
 
 /// A device node of a container, as the host has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Node {
-    pub(super) path: PathBuf,
-    pub(super) kind: LinuxDeviceType,
-    pub(super) major: u32,
-    pub(super) minor: u32,
-    pub(super) mode: u32,
-    pub(super) uid: u32,
-    pub(super) gid: u32,
+pub struct Node {
+    pub path: PathBuf,
+    pub kind: LinuxDeviceType,
+    pub major: u32,
+    pub minor: u32,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
     /// What it is on the host.
-    pub(super) host: HostFile,
+    pub host: HostFile,
     /// What the container may do with it.
-    pub(super) access: Access,
+    pub access: Access,
 }
 
 /// What the runtimes themselves make in every container, and the terminals.
@@ -224,7 +224,7 @@ const DEFAULT_RULES: [&str; 10] = [
 ];
 
 /// Returns the devices of a container.
-pub(super) fn devices(
+pub fn devices(
     wanted: &[Device],
     rules: &[DeviceRule],
     privileged: bool,
@@ -248,7 +248,7 @@ pub(super) fn devices(
 
 /// Returns those of the host's device nodes that a container could open. A privileged one gets what there
 /// is, and one that asks for a device that or an error.
-pub(super) fn accessible(nodes: Vec<Node>, privileged: bool) -> Result<Vec<Node>, DeviceError> {
+pub fn accessible(nodes: Vec<Node>, privileged: bool) -> Result<Vec<Node>, DeviceError> {
     let mut kept = Vec::with_capacity(nodes.len());
     for node in nodes {
         match node.check_access() {
@@ -325,7 +325,7 @@ impl Node {
     /// # Errors
     ///
     /// Fails if they could not.
-    pub(super) fn check_access(&self) -> Result<(), DeviceError> {
+    fn check_access(&self) -> Result<(), DeviceError> {
         let (wanted, access) = self.access.of_file();
         let path = format!("/proc/self/fd/{}", self.host.as_fd().as_raw_fd());
         let is_allowed = || fs::accessat(CWD, &*path, wanted, AtFlags::empty()).is_ok();

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use super::devices::DeviceError;
-use super::hooks::HooksError;
 use super::user::UserError;
+use crate::hooks::pipeline::PipelineFailure;
 use crate::sys::fs::PathError;
 
 /// Why there is no bundle.
@@ -108,7 +108,7 @@ pub enum BundleError {
     #[error(transparent)]
     Device(#[from] DeviceError),
     #[error(transparent)]
-    Hooks(#[from] HooksError),
+    Hooks(#[from] PipelineFailure),
     /// The configuration has a path that is not UTF-8, or a process that is not as specified.
     #[error("invalid container configuration")]
     Configuration(#[source] serde_json::Error),

@@ -9,11 +9,11 @@ use super::options::{Dns, HostEntry};
 use crate::sys::fs::{PathContext, PathError};
 
 /// The file of names in a bundle.
-pub(super) const HOSTS: &str = "hosts";
+pub const HOSTS: &str = "hosts";
 /// The file of resolvers in a bundle.
-pub(super) const RESOLV_CONF: &str = "resolv.conf";
+pub const RESOLV_CONF: &str = "resolv.conf";
 /// The file of the host name in a bundle.
-pub(super) const HOSTNAME: &str = "hostname";
+pub const HOSTNAME: &str = "hostname";
 
 /// Writes the `/etc/hosts` of a bundle.
 ///
@@ -23,7 +23,7 @@ pub fn write_hosts(dir: &Path, entries: &[HostEntry]) -> Result<(), PathError> {
 }
 
 /// Writes a file that everybody in the container may read.
-pub(super) fn write(path: &Path, text: &str) -> Result<(), PathError> {
+pub fn write(path: &Path, text: &str) -> Result<(), PathError> {
     let mut file = File::create(path).at("create", path)?;
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     file.set_permissions(mode).at("change the mode of", path)?;
@@ -51,7 +51,7 @@ pub fn resolvers(dns: &Dns) -> Result<Vec<String>, PathError> {
 }
 
 /// Returns `/etc/resolv.conf`, and a warning if it names no resolver.
-pub(super) fn resolv_conf(dns: &Dns) -> Result<(String, Option<String>), PathError> {
+pub fn resolv_conf(dns: &Dns) -> Result<(String, Option<String>), PathError> {
     let mut found = ResolvConf::default();
     for path in &dns.host_files {
         found = match fs::read_to_string(path) {

@@ -11,7 +11,7 @@ use crate::hooks::{FilterOptions, InjectOptions, Pipeline};
 pub use crate::hooks::pipeline::PipelineFailure as HooksError;
 
 /// Adds the hooks that match to a configuration.
-pub(super) fn inject(
+pub fn inject(
     config: &[u8],
     options: &HookOptions,
     mounts: &[Mount],

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::environment::Environment;
+use super::command::Environment;
 use super::mounts::text;
 use super::{BundleError, User, config};
 use crate::sys::userns::{Ids, PrivateIds};

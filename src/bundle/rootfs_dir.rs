@@ -21,7 +21,7 @@ use crate::sys::fs::{PathContext, PathError};
 
 /// A root file system.
 #[derive(Debug)]
-pub(super) struct RootfsDir {
+pub struct RootfsDir {
     root: OwnedFd,
     path: PathBuf,
 }
@@ -37,7 +37,7 @@ impl RootfsDir {
     }
 
     /// Reads a file, `None` if there is none.
-    pub(super) fn read(&self, path: &str) -> Result<Option<String>, PathError> {
+    pub fn read(&self, path: &str) -> Result<Option<String>, PathError> {
         let here = self.path.join(path.trim_start_matches('/'));
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = match self.resolve(Path::new(path), flags) {
@@ -55,7 +55,7 @@ impl RootfsDir {
     }
 
     /// Opens a directory to read it, `None` if there is none.
-    pub(super) fn directory(&self, path: &Path) -> Result<Option<OwnedFd>, PathError> {
+    pub fn directory(&self, path: &Path) -> Result<Option<OwnedFd>, PathError> {
         match self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY) {
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
             directory => directory.map(Some).at("open", &self.on_host(path)),
@@ -63,7 +63,7 @@ impl RootfsDir {
     }
 
     /// Returns whether there is nothing, or a directory that is not reached by a symbolic link.
-    pub(super) fn is_free_or_directory(&self, name: &str) -> Result<bool, PathError> {
+    pub fn is_free_or_directory(&self, name: &str) -> Result<bool, PathError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         match open_strictly(self.root.as_fd(), name, flags, Mode::empty()) {
             Ok(_) | Err(Errno::NOENT) => Ok(true),
@@ -74,7 +74,7 @@ impl RootfsDir {
 
     /// Returns where a path leads once all symbolic links are followed, those too that lead to
     /// nothing yet, so that nothing is left for others to follow.
-    pub(super) fn real(&self, path: &Path) -> Result<PathBuf, PathError> {
+    pub fn real(&self, path: &Path) -> Result<PathBuf, PathError> {
         let here = |error: Errno| PathError::new("look up", &self.on_host(path), error);
         let mut left: VecDeque<OsString> = names(path).collect();
         let mut real = PathBuf::from("/");
@@ -114,11 +114,7 @@ impl RootfsDir {
     /// Makes a directory and those above it, and returns where it really is.
     ///
     /// Symbolic links on the way are followed within the root; one that leads nowhere is an error.
-    pub(super) fn create_directories(
-        &self,
-        path: &Path,
-        owner: Owner,
-    ) -> Result<PathBuf, PathError> {
+    pub fn create_directories(&self, path: &Path, owner: Owner) -> Result<PathBuf, PathError> {
         let here = |error: Errno| PathError::new("create", &self.on_host(path), error);
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let mut directory = self.resolve(Path::new("/"), flags).map_err(here)?;
@@ -140,7 +136,7 @@ impl RootfsDir {
     }
 
     /// Returns the path on the host, for messages.
-    pub(super) fn on_host(&self, path: &Path) -> PathBuf {
+    pub fn on_host(&self, path: &Path) -> PathBuf {
         self.path.join(path.strip_prefix("/").unwrap_or(path))
     }
 
@@ -177,9 +173,9 @@ fn is_symlink(file: BorrowedFd<'_>) -> bool {
 
 /// Whose new directories are, by ids of the host.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Owner {
-    pub(super) uid: u32,
-    pub(super) gid: u32,
+pub struct Owner {
+    pub uid: u32,
+    pub gid: u32,
 }
 
 impl Owner {
@@ -189,7 +185,7 @@ impl Owner {
 }
 
 /// Takes `.`, `..` and doubled slashes out of an absolute path, without looking at anything.
-pub(super) fn normal(path: &Path) -> PathBuf {
+pub fn normal(path: &Path) -> PathBuf {
     let mut out = PathBuf::from("/");
     for component in path.components() {
         match component {

@@ -39,7 +39,7 @@ const MAKE_NODE: [(&str, usize); 2] = [("mknod", 1), ("mknodat", 2)];
 /// `linux.seccomp`.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub(super) enum Filter<'a> {
+pub enum Filter<'a> {
     Default(LinuxSeccomp),
     /// The administrator's, passed on as it is: types would reject actions, flags and architectures
     /// that are newer than they are.
@@ -47,7 +47,7 @@ pub(super) enum Filter<'a> {
 }
 
 /// Returns `linux.seccomp`, if there is to be one.
-pub(super) fn seccomp(security: &Security, capabilities: CapabilitySet) -> Option<Filter<'_>> {
+pub fn seccomp(security: &Security, capabilities: CapabilitySet) -> Option<Filter<'_>> {
     match &security.seccomp {
         _ if security.privileged => None,
         Seccomp::Unconfined => None,

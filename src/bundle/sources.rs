@@ -8,9 +8,9 @@ use rustix::fs::{StatVfsMountFlags, fstatvfs};
 
 use super::BundleError;
 use super::devices::Node;
-use super::mount_context::MountContext;
 use super::options::{IdMapping, Mount, MountSource, Propagation};
 use super::volume;
+use super::volume::MountContext;
 use crate::sys::caller::FileUser;
 use crate::sys::detached::{Attributes, Depth, Detached, cannot_map_owners};
 use crate::sys::host_file::HostFile;
@@ -19,7 +19,7 @@ use crate::sys::userns::{Ids, Mapping, PrivateIds};
 
 /// What is mounted, checked and open.
 #[derive(Debug)]
-pub(super) enum Source {
+pub enum Source {
     File(FileSource),
     /// Memory, with options of a tmpfs.
     Memory {
@@ -37,7 +37,7 @@ pub(super) enum Source {
 
 /// A file or directory, and how it is mounted.
 #[derive(Debug)]
-pub(super) struct FileSource {
+pub struct FileSource {
     file: HostFile,
     target: PathBuf,
     depth: Depth,
@@ -253,27 +253,27 @@ fn trusted(path: &Path) -> Result<HostFile, BundleError> {
 
 /// The ids of a container, by which its mounts are made.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ContainerIds<'a> {
+pub struct ContainerIds<'a> {
     /// Its user and that one's first group.
-    pub(super) user: Ids,
-    pub(super) private: PrivateIds,
+    pub user: Ids,
+    pub private: PrivateIds,
     /// Its pinned user namespace, in which its ids are the private ones on the host.
-    pub(super) namespace: Option<&'a Path>,
+    pub namespace: Option<&'a Path>,
 }
 
 impl ContainerIds<'_> {
     /// Returns the host's ids of root in the container.
-    pub(super) fn root(&self) -> Ids {
+    pub fn root(&self) -> Ids {
         self.namespace.map_or((0, 0), |_| (self.private.first, self.private.first))
     }
 }
 
 /// Makes the mounts of one container.
-pub(super) struct Trees<'a> {
+pub struct Trees<'a> {
     ids: ContainerIds<'a>,
     /// User namespaces of mappings that came up.
     namespaces: Vec<(Owners, OwnedFd)>,
-    pub(super) warnings: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 impl<'a> Trees<'a> {
@@ -282,7 +282,7 @@ impl<'a> Trees<'a> {
     }
 
     /// Makes the mount of something of the host.
-    pub(super) fn of_file(&mut self, source: &FileSource) -> Result<Detached, BundleError> {
+    pub fn of_file(&mut self, source: &FileSource) -> Result<Detached, BundleError> {
         let tree = Detached::copy_of(&source.file, source.depth)?;
         let attributes = Attributes {
             read_only: source.read_only,

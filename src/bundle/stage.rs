@@ -20,8 +20,7 @@ use super::sources::{ContainerIds, Source, Trees};
 use crate::sys::detached::{Depth, Detached};
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::host_file::HostFile;
-use crate::sys::mount;
-use crate::sys::mount_namespace::MountNamespace;
+use crate::sys::mount::{self, MountNamespace};
 use crate::sys::userns::Ids;
 
 /// Where mounts are on the stage, beside the root file system.
@@ -39,7 +38,7 @@ struct Item {
 
 /// Where something is mounted on the stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub enum Place {
     /// At a place of its own, from which the runtime mounts it.
     Own,
     /// In the root file system.
@@ -50,7 +49,7 @@ pub(super) enum Place {
 
 /// What is to be on the stage.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub struct Stage {
     /// Where it is made: nothing else of that directory is seen there.
     root: PathBuf,
     rootfs: PathBuf,

@@ -11,7 +11,11 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::BundleError;
-use super::mount_context::MountContext;
+use super::devices::Node;
+use super::options::Options;
+use super::rootfs_dir::RootfsDir;
+use super::user::User;
+use crate::image::ImageConfig;
 use crate::sys::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, make_private,
     read_if_there,
@@ -38,7 +42,7 @@ const FOUND: &str = "lost+found";
 
 /// Opens a volume, which is made if it is missing; an empty one that nobody has gets what the image
 /// has at `fill`, if that is given.
-pub(super) fn open(
+pub fn open(
     container: MountContext<'_>,
     path: &Path,
     fill: Option<&Path>,
@@ -195,6 +199,20 @@ impl Users {
             FileAt::open(&path, Symlinks::Refuse).and_then(|file| file.replace(&text, &options));
         Ok(written.map_err(|error| PathError::new("write", &path, io::Error::other(error)))?)
     }
+}
+
+/// Whose mounts are prepared, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct MountContext<'a> {
+    pub image: &'a ImageConfig,
+    pub options: &'a Options,
+    pub inside: &'a RootfsDir,
+    pub user: &'a User,
+    pub rootfs: &'a Path,
+    /// The directory of the bundle.
+    pub dir: &'a Path,
+    /// Devices that are mounted since nobody can make them in the container.
+    pub nodes: &'a [Node],
 }
 
 #[cfg(test)]

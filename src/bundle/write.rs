@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 use super::config::{Parts, checked_cwd, config};
 use super::devices::{self, devices};
 use super::hooks::inject;
-use super::mount_context::MountContext;
 use super::mounts::{self, is_in_proc, is_mounted, text};
 use super::options::Options;
 use super::rootfs_dir::{Owner, RootfsDir};
 use super::sources::ContainerIds;
 use super::user::{self, User};
+use super::volume::MountContext;
 use super::{BundleError, files};
 use crate::hooks::Problem;
 use crate::hooks::pipeline::Report;
 use crate::image::ImageConfig;
 use crate::sys::fs::PathContext;
-use crate::sys::mount_namespace::MountNamespace;
+use crate::sys::mount::MountNamespace;
 
 /// A bundle that was written.
 #[derive(Debug)]

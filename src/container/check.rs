@@ -10,8 +10,7 @@ use ureq::tls::TlsConfig;
 
 use super::engine::Engine;
 use super::error::ContainerError;
-use super::lifecycle::Check;
-use super::record::{Record, write_json};
+use super::record::{Check, Record, write_json};
 use crate::bundle::ExecOptions;
 use crate::sys::error::chain;
 use crate::sys::identity::Identity;

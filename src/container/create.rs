@@ -1,24 +1,25 @@
 //! Making a container: its record, its root file system, its bundle, and then the runtime's part.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use jiff::Timestamp;
+use rustix::fs::{Access as FileAccess, access};
 use tracing::{debug, info_span};
 
 use super::disk;
 use super::engine::Engine;
 use super::error::ContainerError;
-use super::lifecycle::Stop;
 use super::limits::LimitHit;
 use super::monitor;
-use super::record::{Directory, Record, Role, TakesSteps};
-use crate::bundle::{self, Bundle, Init};
+use super::record::{Directory, Record, Role, Stop, TakesSteps};
+use crate::bundle::{self, Access, Bundle, Device, Init};
 use crate::image::Image;
 use crate::rootfs::{self, Rootfs};
 use crate::runtime::{Action, Runtime};
 use crate::sys::cgroup::{self, Cgroups, Group};
-use crate::sys::fs::{PathContext as _, make_private, random_u64};
+use crate::sys::fs::{PathContext as _, PathError, make_private, random_u64};
+use crate::sys::host_file::HostFile;
 use crate::sys::lock::{BRIEF, FileLock};
 use crate::sys::spawn;
 
@@ -286,4 +287,23 @@ impl Drop for Prepared<'_> {
             let _ = self.engine.remove(&self.record);
         }
     }
+}
+
+/// What overlays in user space and networks in user space are made with.
+const DEVICES: [&str; 2] = ["/dev/fuse", "/dev/net/tun"];
+
+/// Gives a container what it takes to run others in it. Its root must be nobody on the host: what is
+/// hidden from others in `/proc` is what root of the host could change there.
+pub fn allow_nesting(options: &mut bundle::Options) -> Result<(), PathError> {
+    options.security.nesting = true;
+    for path in DEVICES.map(Path::new) {
+        let is_given = options.devices.iter().any(|device| device.container == path);
+        // Without one there are other ways, which programs find by themselves.
+        if is_given || access(path, FileAccess::READ_OK | FileAccess::WRITE_OK).is_err() {
+            continue;
+        }
+        let host = HostFile::open_trusted(path)?;
+        options.devices.push(Device { host, container: path.into(), access: Access::all() });
+    }
+    Ok(())
 }

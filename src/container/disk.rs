@@ -40,7 +40,7 @@ const MKFS_OPTIONS: [&str; 4] = [
 
 /// How long what is in a file system lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Life {
+pub enum Life {
     /// As long as a container.
     Container,
     Kept,
@@ -72,24 +72,24 @@ impl Life {
 const SHOWN_BYTES: u64 = 4096;
 
 /// Returns the file that the file system on a directory is in.
-pub(super) fn file(dir: &Path) -> PathBuf {
+pub fn file(dir: &Path) -> PathBuf {
     let mut name = dir.as_os_str().to_owned();
     name.push(SUFFIX);
     name.into()
 }
 
 /// What the name of a file ends in that has a container's id for the rest of its name.
-pub(super) const SUFFIX: &str = ".ext4";
+pub const SUFFIX: &str = ".ext4";
 
 /// Makes a file system for so many bytes, and mounts it on a directory.
-pub(super) fn make(dir: &Path, size_bytes: u64) -> Result<(), ContainerError> {
+pub fn make(dir: &Path, size_bytes: u64) -> Result<(), ContainerError> {
     let path = file(dir);
     write(&path, size_bytes, Life::Container)?;
     mount(dir, Life::Container)
 }
 
 /// Writes a new file with a file system for so many bytes.
-pub(super) fn write(path: &Path, size_bytes: u64, life: Life) -> Result<(), ContainerError> {
+pub fn write(path: &Path, size_bytes: u64, life: Life) -> Result<(), ContainerError> {
     let mut options = OpenOptions::new();
     let new = options.write(true).create_new(true).mode(0o600).open(path).at("create", path)?;
     // Made in memory: the program waits until what it wrote is on the disk, which nobody needs, and
@@ -106,7 +106,7 @@ pub(super) fn write(path: &Path, size_bytes: u64, life: Life) -> Result<(), Cont
 }
 
 /// Mounts the file system of a directory on it.
-pub(super) fn mount(dir: &Path, life: Life) -> Result<(), ContainerError> {
+pub fn mount(dir: &Path, life: Life) -> Result<(), ContainerError> {
     // Overlays make their whiteouts all the same.
     let flags = MountFlags::NODEV;
     loop_device::mount_file(&file(dir), dir, c"ext4", flags, life.mount_options())?;
@@ -116,13 +116,13 @@ pub(super) fn mount(dir: &Path, life: Life) -> Result<(), ContainerError> {
 }
 
 /// Returns whether the file system of a directory is as good as full.
-pub(super) fn is_full(dir: &Path) -> bool {
+pub fn is_full(dir: &Path) -> bool {
     statvfs(dir).is_ok_and(|stat| stat.f_bavail < stat.f_blocks / 1000)
 }
 
 /// Removes the directory with all in it, or sets it aside, and what is mounted on it. Nothing there is
 /// fine.
-pub(super) fn remove(dir: &Path, trash: &Trash) -> Result<(), ContainerError> {
+pub fn remove(dir: &Path, trash: &Trash) -> Result<(), ContainerError> {
     unmount(dir)?;
     trash.remove(dir)?;
     let path = file(dir);

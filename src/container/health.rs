@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::engine::Engine;
 use super::error::ContainerError;
-use super::lifecycle::Check;
-use super::record::Record;
+use super::record::{Check, Record};
 use crate::image::Healthcheck;
 
 /// The pause after the first check. Docker lets a whole interval pass before it looks at all.

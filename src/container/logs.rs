@@ -118,7 +118,7 @@ fn cut(path: &Path) -> PathBuf {
 }
 
 /// Returns whether a log had more than was to be kept, so that the oldest of it is gone.
-pub(super) fn is_cut(path: &Path) -> bool {
+pub fn is_cut(path: &Path) -> bool {
     cut(path).exists()
 }
 
@@ -155,7 +155,7 @@ pub struct LogTail {
 
 /// Returns so many of the last lines of a log that they are no more than this many bytes in its files, of
 /// which no more is read.
-pub(super) fn tail(path: &Path, count: usize, bytes: u64) -> Result<LogTail, PathError> {
+pub fn tail(path: &Path, count: usize, bytes: u64) -> Result<LogTail, PathError> {
     let mut is_cut = is_cut(path);
     let mut parts = Vec::new();
     let mut left = bytes;

@@ -4,7 +4,6 @@
 //! written before anything it describes is made and removed after all of that is gone, so any
 //! process may be killed at any moment, and the next one takes apart what it left.
 
-mod attend;
 mod check;
 mod create;
 mod disk;
@@ -13,33 +12,28 @@ mod error;
 mod exec;
 mod health;
 mod host_system;
-mod lifecycle;
 mod limits;
 mod logs;
 mod monitor;
-mod nesting;
 mod record;
 mod remove;
 mod steps;
-mod stop;
 mod volumes;
 mod wait;
 mod watch;
 
-pub use attend::Attended;
-pub use create::{Output, Prepared, Ran, STEPS_ARGS, Spec, new_id};
+pub use create::{Output, Prepared, Ran, STEPS_ARGS, Spec, allow_nesting, new_id};
 pub use engine::Engine;
 pub use error::ContainerError;
+pub use exec::Attended;
 pub use health::{Health, Verdict};
 pub use host_system::{HostSystem, HostSystemError};
-pub use lifecycle::{Check, Stop};
 pub use limits::LimitHit;
 pub use logs::{LogLine, LogReader, LogTail, LogWriter, Stream, last_lines};
 pub use monitor::{MonitorProgram, monitor};
-pub use nesting::allow_nesting;
 pub use record::{
-    Directory, Ended, Record, Role, TakesSteps, read_json_if_there, records as containers_below,
-    write_json, write_record,
+    Check, Directory, Ended, Record, Role, Stop, TakesSteps, read_json_if_there,
+    records as containers_below, write_json, write_record,
 };
 pub use steps::{
     StepConnection, StepEnd, StepError, StepSignals, StepSocket, directory as step_directory,

@@ -19,7 +19,7 @@ use super::watch::Watch;
 use crate::runtime::{Action, FIRST_DESCRIPTOR, Files};
 use crate::sys::error::chain;
 use crate::sys::fs::PathContext as _;
-use crate::sys::mount_namespace::MountNamespace;
+use crate::sys::mount::MountNamespace;
 use crate::sys::spawn;
 
 /// What a monitor says once the container is started; anything else is an error.
@@ -114,7 +114,7 @@ fn start(
 }
 
 /// Has the runtime start a container that writes to the given standard output and error.
-pub(super) fn start_with(
+pub fn start_with(
     record: &Record,
     directory: &Directory,
     mounts: &MountNamespace,

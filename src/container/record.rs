@@ -2,14 +2,15 @@
 
 use std::fs;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::error::ContainerError;
-use super::lifecycle::Stop;
 use crate::runtime::Runtime;
 use crate::sys::cgroup;
 use crate::sys::fs::{
@@ -18,8 +19,8 @@ use crate::sys::fs::{
 };
 use crate::sys::identity::Identity;
 use crate::sys::init::frames::{Hello, VERSIONS};
+use crate::sys::processes::is_rooted_in;
 use crate::sys::record::{decode, encode};
-use crate::sys::rooted::is_rooted_in;
 
 /// More than any record has.
 const LONGEST_RECORD: u64 = 1 << 20;
@@ -233,21 +234,21 @@ pub fn records(run: &Path) -> Result<Vec<Record>, ContainerError> {
 
 /// Returns the ids of containers whose record is missing, as who made or removed them was killed, or
 /// damaged: nobody can use them any more. One that another version wrote is not among them.
-pub(super) fn orphans(run: &Path) -> Result<Vec<String>, ContainerError> {
+pub fn orphans(run: &Path) -> Result<Vec<String>, ContainerError> {
     let mut ids = ids(run)?;
     ids.retain(|id| Directory::of(run, id).read().is_err_and(|error| !error.is_of_other_version()));
     Ok(ids)
 }
 
 /// Returns the ids of containers whose record another version of this program wrote.
-pub(super) fn of_other_versions(run: &Path) -> Result<Vec<String>, ContainerError> {
+pub fn of_other_versions(run: &Path) -> Result<Vec<String>, ContainerError> {
     let mut ids = ids(run)?;
     ids.retain(|id| Directory::of(run, id).read().is_err_and(|error| error.is_of_other_version()));
     Ok(ids)
 }
 
 /// Returns why records of containers cannot be read.
-pub(super) fn unreadable(run: &Path) -> Result<Vec<ContainerError>, ContainerError> {
+pub fn unreadable(run: &Path) -> Result<Vec<ContainerError>, ContainerError> {
     let errors = ids(run)?.into_iter().filter_map(|id| Directory::of(run, &id).read().err());
     Ok(errors.filter(ContainerError::is_unreadable_record).collect())
 }
@@ -284,7 +285,7 @@ fn write(path: &Path, text: &[u8]) -> Result<(), ContainerError> {
 }
 
 /// Reads a value that [`write_json`] or [`write_record`] wrote.
-pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ContainerError> {
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ContainerError> {
     Ok(decode(path, &read_bounded(path, LONGEST_RECORD)?)?)
 }
 
@@ -294,8 +295,36 @@ pub fn read_json_if_there<T: DeserializeOwned>(path: &Path) -> Result<Option<T>,
     Ok(text.map(|text| decode(path, &text)).transpose()?)
 }
 
+/// Something that a container is to do or to answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Check {
+    /// A program in it ends with code 0.
+    Command(Vec<String>),
+    /// A request from its network is answered with a code from 200 to 399; certificates do not count.
+    Http {
+        /// `http` or `https`, with the host and the port.
+        url: String,
+        headers: Vec<(String, String)>,
+    },
+    /// A connection from its network is accepted.
+    Tcp(SocketAddr),
+    Sleep(Duration),
+}
+
+/// How a container is ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Stop {
+    /// What is done in it first.
+    pub before: Option<Check>,
+    /// The signal that asks it to end; none if it takes no notice of any.
+    pub signal: Option<String>,
+    /// How long all of that may take.
+    pub grace: Duration,
+}
+
 #[cfg(test)]
-pub(super) mod tests {
+pub mod tests {
     use super::*;
 
     pub(crate) fn record(id: &str) -> Record {
@@ -316,20 +345,6 @@ pub(super) mod tests {
             stop: None,
             steps: None,
         }
-    }
-
-    #[test]
-    fn records_of_before_there_were_versions_are_read() {
-        let path = Path::new("record.json");
-        let record: Record =
-            decode(path, include_bytes!("../../tests/data/records/container.json")).unwrap();
-        assert_eq!((record.role, record.name.as_str()), (Role::Service, "web"));
-        assert!(record.process.is_some() && record.stop.is_some());
-        let again: Record = decode(path, &encode(&record)).unwrap();
-        assert_eq!(format!("{again:?}"), format!("{record:?}"));
-        let end: Ended =
-            decode(path, include_bytes!("../../tests/data/records/container-end.json")).unwrap();
-        assert_eq!(end.code, 137);
     }
 
     #[test]

@@ -17,12 +17,11 @@ use super::steps;
 use crate::bundle;
 use crate::rootfs;
 use crate::runtime::Runtime;
-use crate::sys::cgroup;
 use crate::sys::fs::PathContext as _;
 use crate::sys::identity::Identity;
-use crate::sys::mount;
-use crate::sys::rooted::rooted_in;
+use crate::sys::processes::rooted_in;
 use crate::sys::thread::{Beside, beside};
+use crate::sys::{cgroup, mount};
 
 /// How long killed processes may take to be gone.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -86,21 +85,17 @@ impl Engine {
     /// script around it, does not die with the caller, and would go on after everything else has gone.
     pub(super) fn kill_makers(runtime: &Runtime, id: &str) -> Result<(), ContainerError> {
         let unkillable = || ContainerError::Unkillable { id: id.to_owned(), timeout: TIMEOUT };
-        // Older versions have it create, and start in a second call.
-        for action in ["create", "run"] {
-            let words = [runtime.root.as_os_str(), OsStr::new(action), OsStr::new(id)];
-            // One that was about to start another has done so when it is dead.
-            loop {
-                let makers = Identity::with_words(&words).at("list", Path::new("/proc"))?;
-                if makers.is_empty() {
-                    break;
-                }
-                for maker in makers {
-                    maker.kill(TIMEOUT).map_err(|_| unkillable())?;
-                }
+        let words = [runtime.root.as_os_str(), OsStr::new("run"), OsStr::new(id)];
+        // One that was about to start another has done so when it is dead.
+        loop {
+            let makers = Identity::with_words(&words).at("list", Path::new("/proc"))?;
+            if makers.is_empty() {
+                return Ok(());
+            }
+            for maker in makers {
+                maker.kill(TIMEOUT).map_err(|_| unkillable())?;
             }
         }
-        Ok(())
     }
 
     fn kill_all(&self, records: &[Record]) -> Result<(), ContainerError> {

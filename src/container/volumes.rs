@@ -12,8 +12,7 @@ use super::disk::{self, Life};
 use super::engine::Engine;
 use super::error::ContainerError;
 use crate::sys::fs::{PathContext as _, PathError, make_private};
-use crate::sys::mount::unmount;
-use crate::sys::mount_namespace::within_new;
+use crate::sys::mount::{unmount, within_new};
 use crate::sys::removal::remove_tree;
 
 /// What the name of a file system ends in that is not finished.

@@ -34,18 +34,18 @@ impl Attendant for LogWriter {
 
 /// A process and the streams it writes to. The process must be a child of this one or have been
 /// adopted by it.
-pub(super) struct Watch {
+pub struct Watch {
     /// None if it had ended before anybody could look.
-    pub(super) process: Option<Identity>,
+    pub process: Option<Identity>,
     /// Its standard output and standard error.
-    pub(super) streams: [Option<OwnedFd>; 2],
+    pub streams: [Option<OwnedFd>; 2],
 }
 
 impl Watch {
     /// Reads until the process has ended and nobody holds its streams, or its time is over;
     /// returns whether it has ended. When it has, `on_end` gets its code, or 128 and the signal that
     /// ended it.
-    pub(super) fn until_the_end(
+    pub fn until_the_end(
         mut self,
         attendant: &mut impl Attendant,
         mut on_end: impl FnMut(i32),

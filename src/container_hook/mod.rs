@@ -6,46 +6,37 @@
 //! [`volumes`]); what is started is found again by its owner, the [`Runner`], whatever became of the
 //! call that started it.
 
-pub mod aliases;
-mod alpine;
 pub mod audit;
 mod backend;
 mod context;
 mod denial;
-mod dispatch;
 mod dockerfile;
 pub mod engine;
 mod error;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
-mod log;
-pub mod named_services;
 pub mod options;
 mod plan;
 pub mod policy;
 mod quantity;
 pub mod request;
 pub mod response;
+mod role;
 mod runner;
 mod runner_files;
 mod script;
-mod secret;
-mod settings;
+pub mod service_names;
 mod state;
 pub mod template;
 pub mod volumes;
 pub mod words;
-pub mod worker_log;
-pub mod workflow_file;
 
 pub use backend::{Backend, Outcome};
-pub use context::HookContext;
+pub use context::{HookContext, Log, Settings};
 pub use denial::Denial;
 pub use dockerfile::{ConfigureError, ContextError};
 pub use error::HookError;
-pub use log::Log;
+pub use request::Secret;
 pub use runner::{JOB_VARIABLES, Runner, RunnerDefaults};
 pub use runner_files::RunnerFiles;
-pub use secret::Secret;
-pub use settings::Settings;
 pub use state::{JobState, PodState, StepAccess};

@@ -7,7 +7,6 @@
 
 mod ceilings;
 mod check;
-mod max;
 mod paths;
 mod preset;
 #[cfg(test)]
@@ -19,9 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use super::options::Namespace;
 
-pub(in crate::container_hook) use ceilings::{Exceeded, above, cpus, memory};
-pub(in crate::container_hook) use max::Table;
-pub use max::{Max, MaxOfJob, UlimitName, WhenExceeded};
+pub(in crate::container_hook) use ceilings::{Exceeded, Table, above, cpus, memory};
+pub use ceilings::{Max, MaxOfJob, UlimitName, WhenExceeded};
 pub use paths::is_engine_socket;
 pub use preset::Preset;
 

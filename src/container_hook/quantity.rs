@@ -2,7 +2,7 @@
 
 /// A quantity, in billionths: Kubernetes has nothing smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::container_hook) struct Quantity(i128);
+pub struct Quantity(i128);
 
 /// One, in billionths.
 const ONE: i128 = 1_000_000_000;
@@ -29,7 +29,7 @@ const SUFFIXES: [(&str, i32, u32); 16] = [
 
 impl Quantity {
     /// Reads a quantity that is not negative; none if the text is none or it is too large.
-    pub(in crate::container_hook) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix('+').unwrap_or(text);
         let end = digits.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(digits.len());
         let (number, suffix) = digits.split_at(end);
@@ -54,17 +54,17 @@ impl Quantity {
     }
 
     /// Returns it in billionths, for CPUs; the largest number if it is more.
-    pub(in crate::container_hook) fn nanos(self) -> u64 {
+    pub fn nanos(self) -> u64 {
         u64::try_from(self.0).unwrap_or(u64::MAX)
     }
 
     /// Returns it in ones, rounded up.
-    pub(in crate::container_hook) fn units(self) -> u64 {
+    pub fn units(self) -> u64 {
         u64::try_from(ceiling(self.0, ONE)).unwrap_or(u64::MAX)
     }
 
     /// Returns how often another one fits in, rounded up; none if that is nothing.
-    pub(in crate::container_hook) fn in_units_of(self, other: Quantity) -> Option<i128> {
+    pub fn in_units_of(self, other: Quantity) -> Option<i128> {
         (other.0 > 0).then(|| ceiling(self.0, other.0))
     }
 }

@@ -5,19 +5,18 @@
 //! send. What is there must have the right type; errors say where by JSON pointer and never repeat
 //! a value, which may be a secret.
 
+use std::fmt;
+use std::path::PathBuf;
+
+use node::Node;
+use serde_json::{Map, Value};
+
 mod args;
 mod node;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
-
-use serde_json::{Map, Value};
-
 pub use args::{ContainerArgs, Environment, ImageSource, Mount, PrepareJob, Registry, ScriptStep};
-use node::Node;
-
-use super::secret::Secret;
 
 /// What the runner asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,5 +116,27 @@ fn command(root: &Node<'_>) -> Result<Command, RequestError> {
             "must be prepare_job, run_script_step, run_container_step or cleanup_job; \
              is the runner newer than this program?",
         )),
+    }
+}
+
+/// A password or another text that no message, log or debug output may hold.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Takes a text to be kept secret.
+    pub fn new(text: impl Into<String>) -> Self {
+        Secret(text.into())
+    }
+
+    /// Returns the text, to hand it on to what needs it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
     }
 }

@@ -120,6 +120,21 @@ impl ResponseFile {
     }
 }
 
+/// More than any of these files has.
+pub(super) const MAX_RELEASE_BYTES: u64 = 64 << 10;
+
+/// Where distributions say which they are, from the root on.
+pub(super) const RELEASE_FILES: [&str; 3] =
+    ["etc/os-release", "usr/lib/os-release", "etc/alpine-release"];
+
+/// Returns whether the text of such a file says so.
+pub(super) fn says_alpine(text: &str) -> bool {
+    text.lines().any(|line| {
+        let id = line.trim().to_ascii_lowercase();
+        id.strip_prefix("id=").is_some_and(|id| id.trim_matches(['"', '\'']).starts_with("alpine"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -197,5 +212,12 @@ mod tests {
         let error = ResponseFile::open(&files, &dir.join("response.json")).unwrap_err();
         assert!(matches!(error, ResponseError::Linked { .. }), "{error}");
         assert_eq!(fs::read_to_string(dir.join("other")).unwrap(), "untouched");
+    }
+
+    #[test]
+    fn the_id_counts_and_no_other_line() {
+        assert!(says_alpine("NAME=\"Alpine Linux\"\nID=alpine\n"));
+        assert!(says_alpine("ID=\"alpine\"\n"));
+        assert!(!says_alpine("ID=debian\nID_LIKE=alpine\nNAME=alpine\n"));
     }
 }

@@ -55,10 +55,10 @@ pub const JOB_VARIABLES: [(&str, &str); 9] = [
 ];
 
 /// What annotations begin with that only the hook sets.
-pub(in crate::container_hook) const PREFIX: &str = "com.github.actions.";
+pub const PREFIX: &str = "com.github.actions.";
 
 /// What annotations made from labels begin with. Labels are untrusted, and runtimes act on annotations.
-pub(in crate::container_hook) const LABEL: &str = "com.github.actions.label.";
+pub const LABEL: &str = "com.github.actions.label.";
 
 impl Runner {
     /// Returns what tells this runner's containers from those of all others on the machine: two
@@ -94,11 +94,11 @@ fn work(temp: &Path) -> &Path {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub mod tests {
     use super::*;
 
     /// Returns a runner whose directories need not exist.
-    pub(crate) fn runner() -> Runner {
+    pub fn runner() -> Runner {
         Runner {
             name: "runner-1".into(),
             temp: "/home/runner/_work/_temp".into(),

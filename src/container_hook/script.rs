@@ -12,7 +12,7 @@ use crate::sys::init::frames::Step;
 /// # Errors
 ///
 /// Fails if the words of the step are none.
-pub(super) fn frame(step: &ScriptStep, directory: PathBuf) -> Result<Step, HookError> {
+pub fn frame(step: &ScriptStep, directory: PathBuf) -> Result<Step, HookError> {
     let bytes = |text: &String| text.clone().into_bytes();
     Ok(Step {
         args: words_of(step)?.into_iter().map(String::into_bytes).collect(),
@@ -24,7 +24,7 @@ pub(super) fn frame(step: &ScriptStep, directory: PathBuf) -> Result<Step, HookE
 }
 
 /// Returns the program of a step and its arguments.
-pub(super) fn words_of(step: &ScriptStep) -> Result<Vec<String>, HookError> {
+pub fn words_of(step: &ScriptStep) -> Result<Vec<String>, HookError> {
     let mut words = vec![step.entry_point.clone()];
     words.extend(words::rejoin(&step.entry_point_args)?);
     Ok(words)

@@ -145,7 +145,7 @@ impl Sweep<'_> {
     ) -> Result<(), ProviderError> {
         self.swept.unreadable.push(chain(error));
         let site = self.sites.site(records.controller(), &name)?;
-        let record = records.record_of_container(&site, &name)?;
+        let record = records.record_of_container(site.run(), &name)?;
         let runs = record.as_ref().is_some_and(|record| site.is_running(record));
         let is_removed = self.options.newer == NewerRecords::Remove || !error.is_of_other_version();
         let files = records.files(&name).filter(|_| !runs && is_removed);

@@ -14,7 +14,6 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::instance::Instance;
-use super::site::Site;
 use crate::container::{
     ContainerError, containers_below, read_json_if_there, write_json, write_record,
 };
@@ -154,14 +153,15 @@ impl Records {
         Ok(instances)
     }
 
-    /// Returns what the container of an instance tells of it, whose record cannot be read.
+    /// Returns what the container of an instance tells of it, whose record cannot be read; `run` is the run
+    /// directory of its site.
     pub(super) fn record_of_container(
         &self,
-        site: &Site,
+        run: &Path,
         name: &str,
     ) -> Result<Option<InstanceRecord>, ContainerError> {
         let is_ours = |owner: &str| Some(self.path.file_name()?.to_str()? == key(owner));
-        let container = containers_below(site.run())?.into_iter().find(|container| {
+        let container = containers_below(run)?.into_iter().find(|container| {
             let owner = container.owner.strip_prefix(OWNER);
             container.name == name && owner.and_then(is_ours) == Some(true)
         });
@@ -327,26 +327,6 @@ mod tests {
 
     fn names_of(records: &Records) -> Vec<String> {
         records.read_all().unwrap().known.into_iter().map(|record| record.name).collect()
-    }
-
-    #[test]
-    fn records_of_before_there_were_versions_are_read() {
-        let run = tempfile::tempdir().unwrap();
-        let files = Records::of(run.path(), "c").files("a").unwrap();
-        fs::create_dir_all(&files.path).unwrap();
-        let put = |name: &str, text: &str| fs::write(files.path.join(name), text).unwrap();
-        put("claim.json", include_str!("../../tests/data/records/instance.json"));
-        put("supervisor.json", include_str!("../../tests/data/records/instance-supervisor.json"));
-        let record = files.record().unwrap().unwrap();
-        assert_eq!(
-            (record.name.as_str(), record.info.unwrap().os_name.as_str()),
-            ("garm-1", "ubuntu")
-        );
-        assert_eq!(files.supervisor().unwrap().unwrap().pid, 14021);
-        put("outcome.json", include_str!("../../tests/data/records/instance-ended.json"));
-        assert!(matches!(files.outcome().unwrap(), Some(Outcome::Ended { code: 0, .. })));
-        put("outcome.json", include_str!("../../tests/data/records/instance-failed.json"));
-        assert!(matches!(files.outcome().unwrap(), Some(Outcome::Failed { .. })));
     }
 
     #[test]

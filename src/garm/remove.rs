@@ -34,7 +34,7 @@ pub(super) fn record(
             if error.is_unreadable_record()
                 && (newer == NewerRecords::Remove || !error.is_newer_record()) =>
         {
-            Ok(records.record_of_container(site, name)?)
+            Ok(records.record_of_container(site.run(), name)?)
         }
         record => Ok(record?),
     }

@@ -152,7 +152,7 @@ fn state(
     let record = match record {
         Ok(record) => record,
         Err(error) => {
-            let record = records.record_of_container(site, name)?;
+            let record = records.record_of_container(site.run(), name)?;
             return Ok(State {
                 is_attended: false,
                 runs: record.is_some_and(|record| site.is_running(&record)),

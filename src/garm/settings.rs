@@ -14,9 +14,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::http::Proxy;
 use crate::bundle::{DEFAULT_PIDS_LIMIT, HookOptions};
 use crate::image::{PullPolicy, Reference};
-pub use crate::sys::cpus::{Cpus, CpusError};
 use crate::sys::privilege::Privilege;
 use crate::sys::quantity::{Age, Size};
+pub use crate::sys::quantity::{Cpus, CpusError};
 use crate::sys::text;
 
 /// What the admin decides on instances.

@@ -16,7 +16,7 @@ use oci_spec::image::{ANNOTATION_REF_NAME, MediaType};
 use serde::Deserialize;
 
 pub use error::ImportError;
-pub(super) use files::{FileReader, Files};
+pub use files::{FileReader, Files};
 
 use super::layer::Blob;
 use super::store::{Image, NewImage, Store};

@@ -288,7 +288,7 @@ fn list(platforms: &[Platform]) -> String {
 }
 
 /// Reads null as the default, as Go does.
-pub(super) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de> + Default,

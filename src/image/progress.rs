@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::digest::Digest;
-use super::pull::PullError;
 use super::reference::Reference;
 use super::registry::RegistryError;
 use crate::sys::error::chain;
@@ -66,7 +65,7 @@ pub enum ProgressEvent<'a> {
     Outdated {
         reference: &'a Reference,
         /// Why there is no newer one.
-        error: &'a PullError,
+        error: &'a (dyn std::error::Error + 'static),
     },
 }
 

@@ -1,24 +1,27 @@
 //! What passes between jobs, the host and the world: one table of rules for nft, the same for all
 //! networks, which is there as long as there is a network. Published ports and ways out are elements of
 //! its sets and maps, and what a network may is the group of its interface: that goes with it.
+//!
+//! Others share iptables' chain `FORWARD` with us: Docker and ufw have it drop what no rule of it accepts.
+//! Rules at its end accept the packets of jobs, after all rules of its owners and of the admin. Our own table
+//! still refuses what jobs must not reach. If the policy of the chain is not to drop, it gets no rule.
 
 use std::ffi::OsStr;
+use std::fmt::Write as _;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use super::error::NetworkError;
-use super::interface::Interface;
-use super::iptables;
-use super::netlink::{self, Netlink};
-use super::nftables::{Element, INET, Nftables};
+use super::interface::{Interface, LINK};
+use super::nftables::{Element, INET, IPV4, IPV6, Nftables, Rule};
 use super::port::{Protocol, Published};
 use super::subnet::{Pair, Plan};
 use crate::sys::metadata::METADATA;
 use crate::sys::process::{End, Program};
 
-pub(super) const TABLE: &str = "oci_hooks";
+pub const TABLE: &str = "oci_hooks";
 const RULES: &str = include_str!("rules.nft");
 
 /// Counted up when the rules change: they are loaded anew then.
@@ -35,7 +38,7 @@ const COMPLETE: &str = "complete";
 const NETWORKS: &str = "networks";
 
 /// The group of a network's interface on the host if containers may use services of the host.
-pub(super) const HOST_ACCESS: u32 = 1;
+pub const HOST_ACCESS: u32 = 1;
 
 /// The sets whose elements begin with the interface of a network.
 const OF_LINKS: [&str; 3] = ["uplinks", "hosts4", "hosts6"];
@@ -52,18 +55,18 @@ const PROGRAMS: [&str; 4] = ["/usr/sbin/nft", "/sbin/nft", "/usr/bin/nft", "/usr
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A container's addresses, and the ports to reach them by.
-pub(super) type Destination<'a> = (&'a [Published], Pair);
+pub type Destination<'a> = (&'a [Published], Pair);
 
 /// What a network has in the table.
-pub(super) struct Member<'a> {
+pub struct Member<'a> {
     /// The host's end of its link.
-    pub(super) link: &'a Interface,
+    pub link: &'a Interface,
     /// By which interfaces it gets out of the host, of those that need to be named.
-    pub(super) uplinks: &'a [Interface],
+    pub uplinks: &'a [Interface],
     /// Addresses beyond its uplinks that containers must not reach: those of the real host, if this one is a
     /// namespace of a user's own.
-    pub(super) hosts: &'a [IpAddr],
-    pub(super) containers: Vec<Destination<'a>>,
+    pub hosts: &'a [IpAddr],
+    pub containers: Vec<Destination<'a>>,
 }
 
 impl Member<'_> {
@@ -89,7 +92,7 @@ impl Member<'_> {
 
 /// Enters a network. Makes the table unless it is there, with what the others have in it: after a boot,
 /// a new version, or a firewall of the host that starts anew, there is none. The lock is held.
-pub(super) fn enter(network: &Member<'_>, others: &[Member<'_>]) -> Result<(), NetworkError> {
+pub fn enter(network: &Member<'_>, others: &[Member<'_>]) -> Result<(), NetworkError> {
     let nftables = Nftables::open().map_err(because("ask"))?;
     let mut tries = 0;
     loop {
@@ -113,7 +116,7 @@ fn try_to_enter(
     let version = format!("version_{VERSION}");
     let is_there = nftables.has_chain(INET, TABLE, &version).map_err(because("ask"))?;
     let mut script = if is_there { String::new() } else { rules(nftables, &version)? };
-    script += &iptables::missing(nftables).map_err(because("ask"))?;
+    script += &missing_of_iptables(nftables).map_err(because("ask"))?;
     if !script.is_empty() {
         // nft goes on when we are killed. What it does then comes to nothing once this network was taken
         // out, and its chain with it: the kernel takes all of the script or nothing.
@@ -125,11 +128,6 @@ fn try_to_enter(
     let is_complete = nftables.has_chain(INET, TABLE, COMPLETE).map_err(because("ask"))?;
     if !is_complete {
         elements.extend(others.iter().flat_map(Member::elements));
-        // Networks of older versions have no way back to `::1`; a host without IPv6 needs none.
-        let netlink = Netlink::open().map_err(because("ask"))?;
-        for link in others.iter().filter_map(|other| netlink::index(other.link.as_str()).ok()) {
-            let _ = netlink.take_loopback6(link);
-        }
     }
     nftables.add(TABLE, &elements).map_err(because("enter a network"))?;
     if is_complete {
@@ -158,7 +156,7 @@ fn rules(nftables: &Nftables, version: &str) -> Result<String, NetworkError> {
 /// ours in other ones. That nothing is there is fine. The lock is held.
 ///
 /// The kernel has 5 to 15 ms left to do: what is returned waits for that when it is dropped.
-pub(super) fn leave(network: &Member<'_>) -> Result<Nftables, NetworkError> {
+pub fn leave(network: &Member<'_>) -> Result<Nftables, NetworkError> {
     let nftables = Nftables::open().map_err(because("ask"))?;
     let because = || because("take a network out");
     nftables.delete_chain(TABLE, network.link.as_str()).map_err(because())?;
@@ -172,7 +170,7 @@ pub(super) fn leave(network: &Member<'_>) -> Result<Nftables, NetworkError> {
 }
 
 /// Takes a network out as [`leave`] does, of which nobody knows more than its link and addresses.
-pub(super) fn leave_unrecorded(link: &Interface, plan: Plan) -> Result<Nftables, NetworkError> {
+pub fn leave_unrecorded(link: &Interface, plan: Plan) -> Result<Nftables, NetworkError> {
     let because = || because("take a network out");
     let nftables = Nftables::open().map_err(because())?;
     let mut elements = Vec::new();
@@ -191,7 +189,7 @@ pub(super) fn leave_unrecorded(link: &Interface, plan: Plan) -> Result<Nftables,
 }
 
 /// Returns the ports that anybody of ours has published, whether a record says so or not.
-pub(super) fn published() -> Result<Vec<Published>, NetworkError> {
+pub fn published() -> Result<Vec<Published>, NetworkError> {
     let because = || because("ask for published ports");
     let nftables = Nftables::open().map_err(because())?;
     let mut all = Vec::new();
@@ -239,7 +237,7 @@ fn remove_unused(nftables: &Nftables) -> io::Result<bool> {
         return Ok(true);
     }
     let table = nftables.has_table(TABLE)?.then_some(TABLE);
-    let rules = iptables::ours(nftables)?;
+    let rules = rules_of_iptables(nftables)?;
     if table.is_none() && rules.is_empty() {
         return Ok(true);
     }
@@ -247,14 +245,14 @@ fn remove_unused(nftables: &Nftables) -> io::Result<bool> {
 }
 
 /// Publishes ports: adds elements to the maps of the table.
-pub(super) fn publish(destination: Destination<'_>) -> Result<(), NetworkError> {
+pub fn publish(destination: Destination<'_>) -> Result<(), NetworkError> {
     change(destination, |nftables, elements| nftables.add(TABLE, elements))
         .map_err(because("publish ports"))
 }
 
 /// Takes published ports back. One that is not there is no error: nobody knows how far a killed
 /// process came.
-pub(super) fn withdraw(destination: Destination<'_>) -> Result<(), NetworkError> {
+pub fn withdraw(destination: Destination<'_>) -> Result<(), NetworkError> {
     change(destination, |nftables, elements| nftables.delete(TABLE, elements))
         .map_err(because("take published ports back"))
 }
@@ -312,7 +310,7 @@ fn joined_ip(ip: Option<IpAddr>) -> Vec<u8> {
 }
 
 /// Runs nft with a script on its standard input, and returns what it prints.
-pub(super) fn nft(script: &str) -> Result<String, NetworkError> {
+pub fn nft(script: &str) -> Result<String, NetworkError> {
     let path =
         PROGRAMS.iter().map(Path::new).find(|path| path.exists()).ok_or(NetworkError::NoNft)?;
     let mut program = Program::new(path, Path::new("/"));
@@ -325,6 +323,47 @@ pub(super) fn nft(script: &str) -> Result<String, NetworkError> {
     }
     let message = String::from_utf8_lossy(&finished.stderr);
     Err(NetworkError::Nft { message: message.split_whitespace().collect::<Vec<_>>().join(" ") })
+}
+
+/// iptables' table and its chain of what is forwarded.
+const FILTER: &str = "filter";
+const CHAIN: &str = "FORWARD";
+
+/// What tells our rules from those that an admin makes for the same interfaces. iptables shows it.
+const COMMENT: &str = "oci-hooks";
+
+/// A rule, and where it is.
+pub type Place = (u8, &'static str, &'static str, Rule);
+
+/// Returns commands for nft that make the rules of iptables' chain that are missing.
+fn missing_of_iptables(nftables: &Nftables) -> io::Result<String> {
+    let mut script = String::new();
+    for (family, name) in [(IPV4, "ip"), (IPV6, "ip6")] {
+        if !nftables.drops(family, FILTER, CHAIN)? || !ours_of(nftables, family)?.is_empty() {
+            continue;
+        }
+        for side in ["iifname", "oifname"] {
+            let rule = format!("{side} \"{LINK}*\" accept comment \"{COMMENT}\"");
+            writeln!(script, "add rule {name} {FILTER} {CHAIN} {rule}").expect("a string takes it");
+        }
+    }
+    Ok(script)
+}
+
+/// Returns the rules of iptables' chain that are ours.
+fn rules_of_iptables(nftables: &Nftables) -> io::Result<Vec<Place>> {
+    let mut rules = ours_of(nftables, IPV4)?;
+    rules.extend(ours_of(nftables, IPV6)?);
+    Ok(rules)
+}
+
+fn ours_of(nftables: &Nftables, family: u8) -> io::Result<Vec<Place>> {
+    let has = |rule: &Rule, word: &str| {
+        rule.content.windows(word.len()).any(|bytes| bytes == word.as_bytes())
+    };
+    let rules = nftables.rules(family, FILTER, CHAIN)?;
+    let rules_of_iptables = rules.into_iter().filter(|rule| has(rule, LINK) && has(rule, COMMENT));
+    Ok(rules_of_iptables.map(|rule| (family, FILTER, CHAIN, rule)).collect())
 }
 
 #[cfg(test)]

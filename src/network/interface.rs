@@ -5,6 +5,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+/// What the names of links on the host begin with; the rules of the firewall name it too.
+pub const LINK: &str = "ocih";
+
 /// `IFNAMSIZ`, with the zero at the end.
 const BYTES: usize = 16;
 

@@ -8,86 +8,28 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use ipnet::{Ipv4Net, Ipv6Net};
-
 use super::error::NetworkError;
 use super::firewall;
 use super::interface::Interface;
 use super::link;
+use super::outside::Outside;
 use super::port::{PortMapping, Published};
 use super::record::{self, EndpointRecord, RECORD, Record, claim, directory, lock, records};
-use super::request::{Endpoint, EndpointRequest, NamespaceOwner, NetworkRequest};
+use super::request::{Endpoint, EndpointRequest, NamespaceOwner, NetworkOptions, NetworkRequest};
 use super::reserve::{Taken, check_rights, in_use, is_taken, reserve};
-use super::subnet::{Pair, Subnet};
-use super::unrecorded;
-use super::uplink::{self, Outside, When};
+use super::subnet::Pair;
+use super::uplink::{self, When};
 use crate::sys::fs::PathContext as _;
 use crate::sys::netns;
-use crate::sys::privilege::{Privilege, outside};
+use crate::sys::privilege::outside;
 use crate::sys::removal::remove_tree;
 use crate::sys::rollback::Rollback;
 use crate::sys::thread::{Beside, beside};
 use crate::sys::uplink::UplinkChoice;
 use crate::sys::userns::{Mapping, PrivateIds};
 
-/// How networks are made on this host.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct NetworkOptions {
-    /// What does not outlive a boot, as `/run/oci-hooks`.
-    pub run: PathBuf,
-    /// Where networks get IPv4 addresses from.
-    pub pool: Subnet<Ipv4Net>,
-    /// Where networks get IPv6 addresses from.
-    pub pool6: Subnet<Ipv6Net>,
-    /// Whether containers reach services of the host by its addresses; never by its loopback.
-    pub host_access: bool,
-    /// Interfaces that containers reach the world by, besides those of the host's default routes, though
-    /// they are bridges or others that lead to containers and virtual machines of the host itself.
-    pub uplinks: Vec<Interface>,
-    /// What this process may do.
-    pub privilege: Privilege,
-    /// What leads to the world, where networks are made in a namespace of a user's own.
-    pub uplink: UplinkChoice,
-}
-
-impl NetworkOptions {
-    /// Returns those of networks that are kept in a directory: the default pools, the host reached by
-    /// its addresses, the uplinks of its default routes.
-    pub fn new(run: impl Into<PathBuf>) -> Self {
-        NetworkOptions {
-            run: run.into(),
-            pool: Subnet::default(),
-            pool6: Subnet::default(),
-            host_access: true,
-            uplinks: Vec::new(),
-            privilege: Privilege::Root,
-            uplink: UplinkChoice::Auto,
-        }
-    }
-}
-
-#[cfg(test)]
-impl NetworkOptions {
-    /// Returns those with the default pools.
-    pub(super) fn for_test(run: &Path) -> Self {
-        NetworkOptions {
-            run: run.to_owned(),
-            pool: Subnet::default(),
-            pool6: Subnet::default(),
-            host_access: false,
-            uplinks: Vec::new(),
-            privilege: Privilege::Root,
-            uplink: UplinkChoice::None,
-        }
-    }
-}
-
 /// The pin of a network's bridge namespace. Not to be taken for a container of that name.
 const BRIDGE: &str = "bridge.netns";
-
-/// What older versions of this program call it: their jobs may still run.
-const OLD_BRIDGE: &str = "hub.netns";
 
 /// A network that is there.
 ///
@@ -199,7 +141,7 @@ impl Network {
 
     /// Returns ids of the host that nobody else has as long as the network is there.
     pub fn private_ids(&self) -> PrivateIds {
-        // No network gets a number beyond; one of an older version of this program may have.
+        // No network gets a number beyond.
         PrivateIds::of_job(self.record.number).unwrap_or_default()
     }
 
@@ -379,7 +321,7 @@ impl Network {
             // Whoever was killed before it wrote the record had not made anything.
             Err(NetworkError::Unknown { .. }) => None,
             Err(error) if error.is_unreadable() => {
-                unrecorded::leave(options, &bridge_pin(&directory))?
+                link::leave_unrecorded(options, &directory.join(BRIDGE))?
             }
             Err(error) => return Err(error),
         };
@@ -409,7 +351,7 @@ impl Network {
     }
 
     fn bridge_pin(&self) -> PathBuf {
-        bridge_pin(&directory(&self.options, &self.record.id))
+        directory(&self.options, &self.record.id).join(BRIDGE)
     }
 
     fn pin(&self, name: &str) -> PathBuf {
@@ -446,11 +388,6 @@ fn remove_pins(directory: &Path) -> Result<(), NetworkError> {
         }
     }
     Ok(())
-}
-
-fn bridge_pin(directory: &Path) -> PathBuf {
-    let old = directory.join(OLD_BRIDGE);
-    if old.exists() { old } else { directory.join(BRIDGE) }
 }
 
 fn no_way_in(port: &PortMapping) -> NetworkError {

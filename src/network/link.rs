@@ -1,4 +1,5 @@
-//! The kernel's part of a network: namespaces, the bridge, links, addresses, routes.
+//! The kernel's part of a network: namespaces, the bridge, links, addresses, routes; and what the kernel knows
+//! of networks whose records cannot be read.
 
 use std::fs;
 use std::io;
@@ -6,16 +7,19 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
 use super::error::NetworkError;
-use super::firewall::HOST_ACCESS;
-use super::netlink::{self, Netlink, NewLink};
+use super::firewall::{self, HOST_ACCESS};
+use super::interface::{Interface, LINK};
+use super::netlink::{self, FoundLink, Netlink, NewLink};
+use super::nftables::Nftables;
 use super::record::Record;
+use super::request::NetworkOptions;
 use super::subnet::{Pair, Plan};
 use crate::sys::netns;
 
 /// Links have numbers of our own choice, above those that the kernel gives to links that some of its
 /// modules put into every new namespace.
 const BRIDGE: u32 = 1000;
-pub(super) const UPLINK: u32 = 1001;
+const UPLINK: u32 = 1001;
 const PORTS: u32 = 1002;
 const ETH0: u32 = 1000;
 
@@ -26,7 +30,7 @@ const LOOPBACK: u32 = 1;
 ///
 /// The bridge only switches. It has no address, and the packet filter of the host sees all that goes
 /// further than to another container of the job.
-pub(super) fn make_bridge(record: &Record, plan: Plan, pin: &Path) -> Result<(), NetworkError> {
+pub fn make_bridge(record: &Record, plan: Plan, pin: &Path) -> Result<(), NetworkError> {
     let because = |action| because(record, action);
     let bridge_namespace = netns::create(pin, None, || {
         // Neither is there anything for the bridge to configure itself with.
@@ -83,7 +87,7 @@ fn link_host(record: &Record, plan: Plan) -> io::Result<()> {
 
 /// Makes the namespace of a container, which belongs to its user namespace if it has one, and links
 /// it to the bridge.
-pub(super) fn connect(
+pub fn connect(
     record: &Record,
     plan: Plan,
     number: u32,
@@ -141,7 +145,98 @@ fn set(name: &str, value: &str) -> io::Result<()> {
 }
 
 /// Returns whether the calling thread's namespace forwards IPv6.
-pub(super) fn forwards_ipv6() -> bool {
+pub fn forwards_ipv6() -> bool {
     fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding")
         .is_ok_and(|value| value.trim() == "1")
+}
+
+/// Takes a network out of the firewall, given the pin of its bridge namespace. Without that, or a link from
+/// it to the host, nothing gets through to it anyway.
+pub fn leave_unrecorded(
+    options: &NetworkOptions,
+    bridge: &Path,
+) -> Result<Option<Nftables>, NetworkError> {
+    let Some((link, address)) = host_end(bridge) else { return Ok(None) };
+    let plan = Plan::around(address, options.pool, options.pool6);
+    firewall::leave_unrecorded(&link, plan).map(Some)
+}
+
+/// Returns the host's end of a bridge namespace's link, and the host's address there.
+fn host_end(bridge: &Path) -> Option<(Interface, std::net::Ipv4Addr)> {
+    let uplink = netns::within(bridge, || Netlink::open()?.link(UPLINK)).ok()?.ok()?;
+    let FoundLink { name, mac, .. } = Netlink::open().ok()?.link(uplink.peer?).ok()?;
+    // Not somebody else's that has its number by now.
+    let link = name.starts_with(LINK).then(|| name.parse().ok())??;
+    Some((link, Pair::v4_of(mac?)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+    use std::process::Command;
+
+    use rustix::process::geteuid;
+
+    use super::*;
+    use crate::network::record::{RECORD, directory};
+    use crate::network::{EndpointRequest, Network, NetworkRequest, PortMapping};
+    use crate::sys::tests::Damage;
+
+    const APART: &str = "UNRECORDED_TEST_APART";
+
+    #[test]
+    fn what_a_network_has_is_nobody_elses_though_its_record_cannot_be_read() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let name = "network::link::tests::makes_networks_where_there_are_no_others";
+        let mut test = Command::new("unshare");
+        // Ports are published on its addresses too.
+        let script = r#"ip link set lo up && exec "$0" "$@""#;
+        test.args(["--net", "--mount", "--", "sh", "-c", script]);
+        test.arg(env::current_exe().unwrap()).args(["--exact", name]).env(APART, "1");
+        let output = test.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
+    }
+
+    #[test]
+    fn makes_networks_where_there_are_no_others() {
+        if env::var_os(APART).is_none() {
+            return;
+        }
+        for damage in Damage::ALL {
+            let dir = tempfile::tempdir().unwrap();
+            let options = NetworkOptions::for_test(dir.path());
+            let make = |id: &str| {
+                let request = NetworkRequest { id: id.to_owned(), user_namespace: None };
+                Network::create(&options, &request).unwrap()
+            };
+            let endpoint = |name: &str, ports: &str| EndpointRequest {
+                name: name.to_owned(),
+                ports: PortMapping::parse(ports).unwrap(),
+            };
+            let one = make("one");
+            one.attach(&endpoint("a", "127.0.0.1:8081:80")).unwrap();
+            one.attach(&endpoint("b", "8082:80/udp")).unwrap();
+            damage.inflict(&directory(&options, "one").join(RECORD));
+
+            let two = make("two");
+            assert_ne!(one.host_address(), two.host_address(), "{damage:?}");
+            for port in ["8081:80", "8082:81/udp"] {
+                let error = two.attach(&endpoint("c", port)).unwrap_err();
+                assert!(matches!(error, NetworkError::PortInUse { .. }), "{damage:?}: {error}");
+            }
+            two.attach(&endpoint("d", "8083:80")).unwrap();
+            // Those for all addresses are in two maps.
+            assert_eq!(firewall::published().unwrap().len(), 5, "{damage:?}");
+
+            Network::remove_id(&options, "one").unwrap();
+            let left = firewall::published().unwrap();
+            assert!(left.iter().all(|port| port.host_port == 8083), "{damage:?}: {left:?}");
+            two.attach(&endpoint("e", "8081:80")).unwrap();
+            two.remove().unwrap();
+            assert!(firewall::published().unwrap().is_empty(), "{damage:?}");
+        }
+    }
 }

@@ -23,30 +23,30 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use tracing::trace;
 
 /// A connection to the kernel for the network namespace it was opened in.
-pub(super) struct Netlink {
+pub struct Netlink {
     socket: Socket,
 }
 
 /// A link that is to be made.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct NewLink<'a> {
-    pub(super) name: &'a str,
+pub struct NewLink<'a> {
+    pub name: &'a str,
     /// Its number, so that nobody has to ask for it; 0 leaves it to the kernel.
-    pub(super) index: u32,
-    pub(super) mtu: u32,
+    pub index: u32,
+    pub mtu: u32,
     /// Its hardware address; without one the kernel makes one up, and systemd-udevd another.
-    pub(super) mac: Option<[u8; 6]>,
-    pub(super) group: u32,
+    pub mac: Option<[u8; 6]>,
+    pub group: u32,
 }
 
 /// A link that is there.
 #[derive(Clone, Debug, Default)]
-pub(super) struct FoundLink {
-    pub(super) name: String,
-    pub(super) mtu: Option<u32>,
-    pub(super) mac: Option<[u8; 6]>,
+pub struct FoundLink {
+    pub name: String,
+    pub mtu: Option<u32>,
+    pub mac: Option<[u8; 6]>,
     /// The number of the other end, in the namespace where that is.
-    pub(super) peer: Option<u32>,
+    pub peer: Option<u32>,
 }
 
 impl NewLink<'_> {
@@ -85,7 +85,7 @@ impl Netlink {
     }
 
     /// Makes a bridge that is up.
-    pub(super) fn add_bridge(&self, bridge: &NewLink<'_>) -> io::Result<()> {
+    pub fn add_bridge(&self, bridge: &NewLink<'_>) -> io::Result<()> {
         // Following who wants which multicast costs more than passing it on to a few containers,
         // and can lose IPv6 neighbours.
         let data = LinkInfo::Data(InfoData::Bridge(vec![InfoBridge::MulticastSnooping(false)]));
@@ -97,7 +97,7 @@ impl Netlink {
 
     /// Makes a pair of links: a port of a bridge, which is up, and another one in another
     /// namespace, which is not.
-    pub(super) fn add_pair(
+    pub fn add_pair(
         &self,
         port: &NewLink<'_>,
         bridge: u32,
@@ -115,7 +115,7 @@ impl Netlink {
     }
 
     /// Brings up a link by its index.
-    pub(super) fn set_up(&self, index: u32) -> io::Result<()> {
+    pub fn set_up(&self, index: u32) -> io::Result<()> {
         let mut link = LinkMessage::default();
         link.header.index = index;
         set_up(&mut link);
@@ -123,7 +123,7 @@ impl Netlink {
     }
 
     /// Gives a link an address with the network it is in.
-    pub(super) fn add_address(&self, index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
+    pub fn add_address(&self, index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
         let mut message = AddressMessage::default();
         message.header.index = index;
         message.header.prefix_len = prefix;
@@ -138,7 +138,7 @@ impl Netlink {
     }
 
     /// Makes a neighbour the way to everywhere.
-    pub(super) fn add_default_route(&self, gateway: IpAddr) -> io::Result<()> {
+    pub fn add_default_route(&self, gateway: IpAddr) -> io::Result<()> {
         let mut route = RouteMessage::default();
         route.header.address_family = family(gateway);
         route.header.table = RouteHeader::RT_TABLE_MAIN;
@@ -154,7 +154,7 @@ impl Netlink {
     /// It is what `route_localnet` is for IPv4. The kernel wants a route of the very link; what it sends to
     /// `::1` itself goes by `lo`, whose route comes first. What others address to `::1` is dropped, by the
     /// kernel and by the packet filter, before routes are looked at.
-    pub(super) fn take_loopback6(&self, index: u32) -> io::Result<()> {
+    pub fn take_loopback6(&self, index: u32) -> io::Result<()> {
         let mut route = RouteMessage::default();
         route.header.address_family = AddressFamily::Inet6;
         route.header.destination_prefix_length = 128;
@@ -168,7 +168,7 @@ impl Netlink {
     }
 
     /// Returns what is known of a link.
-    pub(super) fn link(&self, index: u32) -> io::Result<FoundLink> {
+    pub fn link(&self, index: u32) -> io::Result<FoundLink> {
         let mut link = LinkMessage::default();
         link.header.index = index;
         let mut found = FoundLink::default();
@@ -218,7 +218,7 @@ impl Netlink {
 }
 
 /// Returns the number of a link of the calling thread's namespace.
-pub(super) fn index(name: &str) -> io::Result<u32> {
+pub fn index(name: &str) -> io::Result<u32> {
     // `/sys` shows the namespace it was mounted in, not that of the thread.
     let socket = rustix::net::socket(
         rustix::net::AddressFamily::INET,
@@ -234,11 +234,11 @@ fn family(address: IpAddr) -> AddressFamily {
 
 /// The routes of the calling thread's namespace in one family.
 #[derive(Debug)]
-pub(super) struct Routes<N> {
+pub struct Routes<N> {
     /// What they lead to, but for those to everywhere.
-    pub(super) networks: Vec<N>,
+    pub networks: Vec<N>,
     /// The links of those to everywhere, the preferred one first.
-    pub(super) defaults: Vec<String>,
+    pub defaults: Vec<String>,
 }
 
 impl<N> Routes<N> {
@@ -255,7 +255,7 @@ impl<N> Routes<N> {
 }
 
 /// Reads the IPv4 routes of the thread's namespace.
-pub(super) fn routes() -> io::Result<Routes<Ipv4Net>> {
+pub fn routes() -> io::Result<Routes<Ipv4Net>> {
     let table = fs::read_to_string("/proc/thread-self/net/route")?;
     let mut routes = Routes { networks: Vec::new(), defaults: Vec::new() };
     for line in table.lines().skip(1) {
@@ -272,7 +272,7 @@ pub(super) fn routes() -> io::Result<Routes<Ipv4Net>> {
 }
 
 /// Reads the IPv6 routes, but for those to single addresses.
-pub(super) fn routes6() -> io::Result<Routes<Ipv6Net>> {
+pub fn routes6() -> io::Result<Routes<Ipv6Net>> {
     let mut routes = Routes { networks: Vec::new(), defaults: Vec::new() };
     let table = match fs::read_to_string("/proc/thread-self/net/ipv6_route") {
         // No IPv6 at all.

@@ -3,13 +3,13 @@
 use rustix::io::Errno;
 
 // From linux/netlink.h.
-pub(super) const ERROR: u16 = 2;
+pub const ERROR: u16 = 2;
 const NESTED: u16 = 1 << 15;
 /// The kernel's header, and that of the packet filter's own messages.
 const HEADER_BYTES: usize = 20;
 
 /// Returns the sequence numbers and errors of the messages that report one.
-pub(super) fn errors(mut answers: &[u8]) -> Vec<(u32, Errno)> {
+pub fn errors(mut answers: &[u8]) -> Vec<(u32, Errno)> {
     let number =
         |bytes: &[u8], at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
     let mut errors = Vec::new();
@@ -65,12 +65,12 @@ pub(super) fn text(kind: u16, text: &str) -> Vec<u8> {
 }
 
 /// Returns the attributes of all answers of one kind, one item an answer.
-pub(super) fn contents(answers: &[u8], kind: u16) -> Vec<&[u8]> {
+pub fn contents(answers: &[u8], kind: u16) -> Vec<&[u8]> {
     families(answers, kind).into_iter().map(|(_, content)| content).collect()
 }
 
 /// Returns the families and attributes of all answers of one kind.
-pub(super) fn families(mut answers: &[u8], kind: u16) -> Vec<(u8, &[u8])> {
+pub fn families(mut answers: &[u8], kind: u16) -> Vec<(u8, &[u8])> {
     let mut contents = Vec::new();
     while let Some(header) = answers.get(..HEADER_BYTES) {
         let (length, found) = (u32_at(header, 0), u32_at(header, 4) & 0xffff);
@@ -83,7 +83,7 @@ pub(super) fn families(mut answers: &[u8], kind: u16) -> Vec<(u8, &[u8])> {
 }
 
 /// Returns an attribute of this kind.
-pub(super) fn find(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
+pub fn find(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
     loop {
         let header = attributes.get(..4)?;
         let field = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
@@ -96,7 +96,7 @@ pub(super) fn find(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
 }
 
 /// Returns all attributes of this kind.
-pub(super) fn find_all(mut attributes: &[u8], kind: u16) -> Vec<&[u8]> {
+pub fn find_all(mut attributes: &[u8], kind: u16) -> Vec<&[u8]> {
     let mut found = Vec::new();
     while let Some(header) = attributes.get(..4) {
         let field = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);

@@ -12,11 +12,11 @@ use rustix::io::Errno;
 use super::nfnetlink::{attribute, contents, errors, find, find_all, message, nested, text};
 
 /// `NFPROTO_INET`: both IPv4 and IPv6.
-pub(super) const INET: u8 = 1;
+pub const INET: u8 = 1;
 /// `NFPROTO_IPV4` of `linux/netfilter.h`, as tables and chains have it.
-pub(super) const IPV4: u8 = 2;
+pub const IPV4: u8 = 2;
 /// `NFPROTO_IPV6` of the same.
-pub(super) const IPV6: u8 = 10;
+pub const IPV6: u8 = 10;
 
 // From linux/netlink.h, linux/netfilter/nfnetlink.h and linux/netfilter/nf_tables.h.
 const REQUEST: u16 = 0x1;
@@ -60,27 +60,27 @@ const ERESTART: i32 = 85;
 
 /// An element of a set or a map, its fields joined as the kernel has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Element {
-    pub(super) set: &'static str,
-    pub(super) key: Vec<u8>,
+pub struct Element {
+    pub set: &'static str,
+    pub key: Vec<u8>,
     /// What a map has for the key; nothing in a set.
-    pub(super) data: Vec<u8>,
+    pub data: Vec<u8>,
 }
 
 /// A rule of somebody else's chain.
 #[derive(Clone, Debug)]
-pub(super) struct Rule {
+pub struct Rule {
     handle: Vec<u8>,
     /// As the kernel has it, to look for words in.
-    pub(super) content: Vec<u8>,
+    pub content: Vec<u8>,
 }
 
 /// What all tables of the network namespace say at a moment: the kernel counts the changes.
 #[derive(Clone, Debug)]
-pub(super) struct Generation(Vec<u8>);
+pub struct Generation(Vec<u8>);
 
 /// A connection to the packet filter of the network namespace it was opened in.
-pub(super) struct Nftables {
+pub struct Nftables {
     socket: Socket,
 }
 
@@ -92,17 +92,17 @@ impl Nftables {
     }
 
     /// Returns whether there is a table of ours.
-    pub(super) fn has_table(&self, table: &str) -> io::Result<bool> {
+    pub fn has_table(&self, table: &str) -> io::Result<bool> {
         Ok(self.ask(GET_TABLE, ACK, INET, &text(TABLE, table))?.is_some())
     }
 
     /// Returns whether there is a chain.
-    pub(super) fn has_chain(&self, family: u8, table: &str, chain: &str) -> io::Result<bool> {
+    pub fn has_chain(&self, family: u8, table: &str, chain: &str) -> io::Result<bool> {
         Ok(self.chain(family, table, chain)?.is_some())
     }
 
     /// Returns whether a chain drops what none of its rules speaks of.
-    pub(super) fn drops(&self, family: u8, table: &str, chain: &str) -> io::Result<bool> {
+    pub fn drops(&self, family: u8, table: &str, chain: &str) -> io::Result<bool> {
         let Some(answer) = self.chain(family, table, chain)? else { return Ok(false) };
         let chains = contents(&answer, NFTABLES << 8 | NEW_CHAIN);
         let policy = chains.first().and_then(|chain| find(chain, CHAIN_POLICY));
@@ -116,7 +116,7 @@ impl Nftables {
     }
 
     /// Returns the rules of a chain; none if there is no such chain.
-    pub(super) fn rules(&self, family: u8, table: &str, chain: &str) -> io::Result<Vec<Rule>> {
+    pub fn rules(&self, family: u8, table: &str, chain: &str) -> io::Result<Vec<Rule>> {
         let attributes = [text(TABLE, table), text(RULE_CHAIN, chain)].concat();
         let answer = self.ask(GET_RULE, DUMP, family, &attributes)?.unwrap_or_default();
         let rules = contents(&answer, NFTABLES << 8 | NEW_RULE);
@@ -128,12 +128,12 @@ impl Nftables {
     }
 
     /// Returns whether a set has no elements, or is not there.
-    pub(super) fn is_empty(&self, table: &str, set: &'static str) -> io::Result<bool> {
+    pub fn is_empty(&self, table: &str, set: &'static str) -> io::Result<bool> {
         Ok(self.elements(table, set)?.is_empty())
     }
 
     /// Returns what is in a set or map of ours; nothing if that is not there.
-    pub(super) fn elements(&self, table: &str, set: &'static str) -> io::Result<Vec<Element>> {
+    pub fn elements(&self, table: &str, set: &'static str) -> io::Result<Vec<Element>> {
         let attributes = [text(TABLE, table), text(SET, set)].concat();
         let answer = self.ask(GET_ELEMENT, DUMP, INET, &attributes)?.unwrap_or_default();
         let parts = contents(&answer, NFTABLES << 8 | NEW_ELEMENT);
@@ -150,7 +150,7 @@ impl Nftables {
     }
 
     /// Returns what a later change can be made to depend on.
-    pub(super) fn generation(&self) -> io::Result<Generation> {
+    pub fn generation(&self) -> io::Result<Generation> {
         let answer = self.ask(GET_GENERATION, 0, 0, &[])?.unwrap_or_default();
         let found = contents(&answer, NFTABLES << 8 | NEW_GENERATION);
         let number = found.first().and_then(|content| find(content, GENERATION));
@@ -178,7 +178,7 @@ impl Nftables {
 
     /// Removes a table and rules of other ones, all or none, if nothing was changed since. Returns
     /// whether that is so.
-    pub(super) fn remove(
+    pub fn remove(
         &self,
         since: &Generation,
         table: Option<&str>,
@@ -209,14 +209,14 @@ impl Nftables {
     }
 
     /// Makes an empty chain, and its table if that is not there.
-    pub(super) fn add_chain(&self, table: &str, chain: &str) -> io::Result<()> {
+    pub fn add_chain(&self, table: &str, chain: &str) -> io::Result<()> {
         let chain = [text(TABLE, table), text(CHAIN_NAME, chain)].concat();
         let messages = [(NEW_TABLE, text(TABLE, table)), (NEW_CHAIN, chain)];
         self.batch(CREATE, &messages)?.first().map_or(Ok(()), |(_, error)| Err((*error).into()))
     }
 
     /// Removes a chain of ours. That it is not there is fine.
-    pub(super) fn delete_chain(&self, table: &str, chain: &str) -> io::Result<()> {
+    pub fn delete_chain(&self, table: &str, chain: &str) -> io::Result<()> {
         // The kernel takes ten milliseconds to refuse a change, and none to say what there is.
         if !self.has_chain(INET, table, chain)? {
             return Ok(());
@@ -229,7 +229,7 @@ impl Nftables {
     }
 
     /// Adds elements to sets and maps of a table, all or none.
-    pub(super) fn add(&self, table: &str, elements: &[Element]) -> io::Result<()> {
+    pub fn add(&self, table: &str, elements: &[Element]) -> io::Result<()> {
         match self.change(NEW_ELEMENT, CREATE, table, elements)?.first() {
             None => Ok(()),
             Some((_, error)) => Err((*error).into()),
@@ -237,7 +237,7 @@ impl Nftables {
     }
 
     /// Takes elements out of sets and maps of a table. One that is not there is fine.
-    pub(super) fn delete(&self, table: &str, elements: &[Element]) -> io::Result<()> {
+    pub fn delete(&self, table: &str, elements: &[Element]) -> io::Result<()> {
         let mut left = elements.to_vec();
         loop {
             let errors = self.change(DELETE_ELEMENT, 0, table, &left)?;

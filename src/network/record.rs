@@ -10,13 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use super::error::NetworkError;
 use super::firewall::Member;
-use super::interface::Interface;
-use super::job::NetworkOptions;
+use super::interface::{Interface, LINK};
 use super::netlink::{self, Netlink};
+use super::outside::{Outside, UplinkRecord};
 use super::port::Published;
-use super::request::NetworkRequest;
+use super::request::{NetworkOptions, NetworkRequest};
 use super::subnet::{CONTAINERS, Plan, Subnet};
-use super::uplink::{Outside, UplinkRecord};
 use crate::sys::fs::{
     Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks, make_private, random_u64,
     read_if_there,
@@ -26,57 +25,50 @@ use crate::sys::record::{RecordError, decode, encode};
 use crate::sys::uplink;
 use crate::sys::userns::PrivateIds;
 
-/// What the names of links on the host begin with; the rules of the firewall name it too.
-pub(super) const LINK: &str = "ocih";
-
 /// What is known of a network, in its directory.
-pub(super) const RECORD: &str = "record.json";
+pub const RECORD: &str = "record.json";
 
 /// How long packets are at most, by links of the host.
 const MTU: u32 = 1500;
 
 /// What is known of a network, from before anything of it is made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Record {
-    pub(super) id: String,
-    pub(super) number: u32,
-    pub(super) pool: String,
-    pub(super) pool6: String,
-    pub(super) host_access: bool,
+pub struct Record {
+    pub id: String,
+    pub number: u32,
+    pub pool: String,
+    pub pool6: String,
+    pub host_access: bool,
     /// The name of the host's end of the link.
-    pub(super) link: Interface,
+    pub link: Interface,
     /// By which interfaces its packets may leave the host, though they are of a kind that leads to other
     /// containers of it.
-    #[serde(default)]
-    pub(super) uplinks: Vec<Interface>,
-    pub(super) mtu: u32,
+    pub uplinks: Vec<Interface>,
+    pub mtu: u32,
     /// Whether the host has IPv6.
-    pub(super) ipv6: bool,
+    pub ipv6: bool,
     /// Whether its containers have a user namespace, which then is pinned beside the record.
-    #[serde(default)]
-    pub(super) user_namespace: bool,
+    pub user_namespace: bool,
     /// What leads out of the host's namespace, where that is a user's own and anything does.
-    #[serde(default)]
-    pub(super) uplink: Option<UplinkRecord>,
-    pub(super) endpoints: Vec<EndpointRecord>,
+    pub uplink: Option<UplinkRecord>,
+    pub endpoints: Vec<EndpointRecord>,
     /// The number of the next container, unless it is taken.
-    pub(super) next: u32,
+    pub next: u32,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct EndpointRecord {
-    pub(super) name: String,
-    pub(super) number: u32,
+    pub name: String,
+    pub number: u32,
     /// What the packet filter leads to it.
-    pub(super) published: Vec<Published>,
+    pub published: Vec<Published>,
     /// Where that is the packet filter of a user's own namespace, which ports of the real host lead there.
-    #[serde(default)]
-    pub(super) outside: Vec<Published>,
+    pub outside: Vec<Published>,
 }
 
 impl EndpointRecord {
     /// Returns the ports that people can use.
-    pub(super) fn usable(&self) -> &[Published] {
+    pub fn usable(&self) -> &[Published] {
         if self.outside.is_empty() { &self.published } else { &self.outside }
     }
 }
@@ -128,7 +120,7 @@ pub(super) fn lock(options: &NetworkOptions) -> Result<FileLock, NetworkError> {
 }
 
 /// Writes the record of a network with addresses that nobody else has. The lock is held.
-pub(super) fn claim(
+pub fn claim(
     options: &NetworkOptions,
     NetworkRequest { id, user_namespace }: &NetworkRequest,
     records: &[Record],
@@ -165,7 +157,7 @@ pub(super) fn claim(
     };
     let uplinks = match has_own_network {
         // Those are the host's, which its user gets at by a program alone.
-        true => vec![super::uplink::device()],
+        true => vec![super::outside::device()],
         false => uplinks(options, routes.defaults.iter().chain(&routes6.defaults)),
     };
     let record = Record {
@@ -220,10 +212,10 @@ fn has_ipv6() -> bool {
 
 /// The networks that there are.
 #[derive(Debug, Default)]
-pub(super) struct Records {
-    pub(super) known: Vec<Record>,
+pub struct Records {
+    pub known: Vec<Record>,
     /// The ids of networks whose record is unreadable: only the kernel knows what they have.
-    pub(super) unreadable: Vec<(String, NetworkError)>,
+    pub unreadable: Vec<(String, NetworkError)>,
 }
 
 pub(super) fn records(options: &NetworkOptions) -> Result<Records, NetworkError> {
@@ -299,8 +291,8 @@ mod tests {
             for id in ["good", "bad"] {
                 let record = json!({
                     "id": id, "number": 1, "pool": "10.213.0.0/16", "pool6": "fd00::/48",
-                    "host_access": false, "link": "ocih0", "mtu": 1500, "ipv6": false,
-                    "endpoints": [], "next": 0,
+                    "host_access": false, "link": "ocih0", "uplinks": [], "mtu": 1500, "ipv6": false,
+                    "user_namespace": false, "endpoints": [], "next": 0,
                 });
                 make_private(&directory(&options, id)).unwrap();
                 fs::write(directory(&options, id).join(RECORD), record.to_string()).unwrap();
@@ -316,21 +308,14 @@ mod tests {
     }
 
     #[test]
-    fn records_of_before_there_were_versions_are_read() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/records/network.json");
-        let record = read(Path::new(path)).unwrap().unwrap();
-        assert_eq!((record.endpoints.len(), record.next), (2, 2));
-        assert_eq!(record.endpoints[1].published[0].host_port, 8085);
-    }
-
-    #[test]
     fn a_record_with_numbers_that_have_no_address_is_broken() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("record.json");
         let good = json!({
             "id": "n", "number": 255, "pool": "10.213.0.0/16", "pool6": "fd00::/48",
-            "host_access": false, "link": "ocih0", "mtu": 1500, "ipv6": false, "next": 253,
-            "endpoints": [{"name": "a", "number": 252, "published": []}],
+            "host_access": false, "link": "ocih0", "uplinks": [], "mtu": 1500, "ipv6": false,
+            "user_namespace": false, "next": 253,
+            "endpoints": [{"name": "a", "number": 252, "published": [], "outside": []}],
         });
         let read_with = |pointer: &str, value: serde_json::Value| {
             let mut record = good.clone();

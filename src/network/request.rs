@@ -3,7 +3,13 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use ipnet::{Ipv4Net, Ipv6Net};
+
+use super::interface::Interface;
 use super::port::{PortMapping, Published};
+use super::subnet::Subnet;
+use crate::sys::privilege::Privilege;
+use crate::sys::uplink::UplinkChoice;
 
 /// What a network is to be called, and whose ids its containers have.
 #[derive(Clone, Debug)]
@@ -61,4 +67,57 @@ pub struct Endpoint {
     pub published: Vec<Published>,
     /// A resolver that it reaches if it reaches none of the host's, as those on the host's loopback.
     pub resolver: Option<IpAddr>,
+}
+
+/// How networks are made on this host.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NetworkOptions {
+    /// What does not outlive a boot, as `/run/oci-hooks`.
+    pub run: PathBuf,
+    /// Where networks get IPv4 addresses from.
+    pub pool: Subnet<Ipv4Net>,
+    /// Where networks get IPv6 addresses from.
+    pub pool6: Subnet<Ipv6Net>,
+    /// Whether containers reach services of the host by its addresses; never by its loopback.
+    pub host_access: bool,
+    /// Interfaces that containers reach the world by, besides those of the host's default routes, though
+    /// they are bridges or others that lead to containers and virtual machines of the host itself.
+    pub uplinks: Vec<Interface>,
+    /// What this process may do.
+    pub privilege: Privilege,
+    /// What leads to the world, where networks are made in a namespace of a user's own.
+    pub uplink: UplinkChoice,
+}
+
+impl NetworkOptions {
+    /// Returns those of networks that are kept in a directory: the default pools, the host reached by
+    /// its addresses, the uplinks of its default routes.
+    pub fn new(run: impl Into<PathBuf>) -> Self {
+        NetworkOptions {
+            run: run.into(),
+            pool: Subnet::default(),
+            pool6: Subnet::default(),
+            host_access: true,
+            uplinks: Vec::new(),
+            privilege: Privilege::Root,
+            uplink: UplinkChoice::Auto,
+        }
+    }
+}
+
+#[cfg(test)]
+impl NetworkOptions {
+    /// Returns those with the default pools.
+    pub(super) fn for_test(run: &std::path::Path) -> Self {
+        NetworkOptions {
+            run: run.to_owned(),
+            pool: Subnet::default(),
+            pool6: Subnet::default(),
+            host_access: false,
+            uplinks: Vec::new(),
+            privilege: Privilege::Root,
+            uplink: UplinkChoice::None,
+        }
+    }
 }

@@ -13,9 +13,9 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::error::NetworkError;
 use super::firewall;
+use super::outside::{UplinkRecord, listened_on};
 use super::port::{PortMapping, Protocol, Published};
 use super::record::Records;
-use super::uplink::{UplinkRecord, listened_on};
 use crate::sys::fs::random_u64;
 use crate::sys::privilege::outside;
 
@@ -27,7 +27,7 @@ const KERNEL: RangeInclusive<u16> = 32768..=60999;
 
 /// What others have of the host.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
+pub struct Taken {
     records: Records,
     /// If there are networks whose records cannot be read, what anybody has published.
     unrecorded: Vec<Published>,
@@ -35,7 +35,7 @@ pub(super) struct Taken {
 
 impl Taken {
     /// Returns what networks have by their records, or else by what the kernel says.
-    pub(super) fn by(records: Records) -> Result<Self, NetworkError> {
+    pub fn by(records: Records) -> Result<Self, NetworkError> {
         let unrecorded = match records.unreadable.is_empty() {
             true => Vec::new(),
             false => firewall::published()?,
@@ -46,7 +46,7 @@ impl Taken {
 
 /// Chooses ports of the host that nobody has: of the real one, if a program leads from there. The lock is
 /// held.
-pub(super) fn reserve(
+pub fn reserve(
     taken: &Taken,
     uplink: Option<&UplinkRecord>,
     mappings: &[PortMapping],
@@ -62,7 +62,7 @@ pub(super) fn reserve(
 }
 
 /// Checks that none of these ports is root's alone, by what the calling thread's network namespace says.
-pub(super) fn check_rights(mappings: &[PortMapping]) -> Result<(), NetworkError> {
+pub fn check_rights(mappings: &[PortMapping]) -> Result<(), NetworkError> {
     let Some(first) = first_of_all() else { return Ok(()) };
     for PortMapping { host_ports, protocol, .. } in mappings {
         if let Some(ports) = host_ports.as_ref().filter(|ports| *ports.end() < first) {
@@ -189,13 +189,13 @@ fn is_free(port: u16, mapping: &PortMapping, among: Among<'_>) -> Result<bool, N
 }
 
 /// Returns whether somebody has a port in the calling thread's network namespace, on its address or loopback.
-pub(super) fn is_taken(port: &Published) -> bool {
+pub fn is_taken(port: &Published) -> bool {
     let address = port.host_ip.unwrap_or(Ipv4Addr::LOCALHOST.into());
     bind(port.protocol, SocketAddr::new(address, port.host_port)).is_err()
 }
 
 /// Returns the error that says who has a port.
-pub(super) fn in_use(port: &Published) -> NetworkError {
+pub fn in_use(port: &Published) -> NetworkError {
     let Published { host_ip, host_port, protocol, .. } = *port;
     let holder = outside::run(|| program(protocol, host_port));
     NetworkError::PortInUse { host_ip, port: host_port, protocol, holder }

@@ -24,7 +24,7 @@ const PREFIX: u8 = 24;
 const PREFIX6: u8 = 64;
 
 /// How many containers a network has addresses for.
-pub(super) const CONTAINERS: u32 = 253;
+pub const CONTAINERS: u32 = 253;
 
 impl Default for Subnet<Ipv4Net> {
     fn default() -> Self {
@@ -112,20 +112,20 @@ impl Subnet<Ipv6Net> {
 
 /// An address in each family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pair {
-    pub(super) v4: Ipv4Addr,
-    pub(super) v6: Ipv6Addr,
+pub struct Pair {
+    pub v4: Ipv4Addr,
+    pub v6: Ipv6Addr,
 }
 
 impl Pair {
     /// Returns a hardware address for whoever has these: a locally administered one.
-    pub(super) fn mac(self) -> [u8; 6] {
+    pub fn mac(self) -> [u8; 6] {
         let [a, b, c, d] = self.v4.octets();
         [0x0a, 0x6f, a, b, c, d]
     }
 
     /// Returns the address of version 4 that a hardware address was made of.
-    pub(super) fn v4_of(mac: [u8; 6]) -> Option<Ipv4Addr> {
+    pub fn v4_of(mac: [u8; 6]) -> Option<Ipv4Addr> {
         let [0x0a, 0x6f, a, b, c, d] = mac else { return None };
         Some(Ipv4Addr::from([a, b, c, d]))
     }
@@ -133,7 +133,7 @@ impl Pair {
 
 /// The addresses of one network.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub struct Plan {
     v4: Ipv4Net,
     v6: Ipv6Net,
 }

@@ -58,13 +58,13 @@ pub struct Barrier {
 }
 
 /// Told by the kernel of what becomes of a network's packets, until the network goes.
-pub(super) struct Trace {
+pub struct Trace {
     socket: Socket,
 }
 
 impl Trace {
     /// Has the packets followed that come from a network, from the first chain on.
-    pub(super) fn start(link: &Interface) -> Result<Self, NetworkError> {
+    pub fn start(link: &Interface) -> Result<Self, NetworkError> {
         // The chain that is the network's own goes with it.
         nft(&format!(
             "add chain inet {TABLE} {link}\n\
@@ -76,7 +76,7 @@ impl Trace {
     }
 
     /// Returns what became of a packet, if that has been said.
-    pub(super) fn next(&self, is_ipv6: bool) -> Result<Option<Passage>, NetworkError> {
+    pub fn next(&self, is_ipv6: bool) -> Result<Option<Passage>, NetworkError> {
         loop {
             let mut answers = Vec::with_capacity(32 << 10);
             match self.socket.recv(&mut answers, DONTWAIT) {

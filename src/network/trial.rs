@@ -8,11 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::error::NetworkError;
-use super::job::{Network, NetworkOptions};
+use super::job::Network;
 use super::link::forwards_ipv6;
 use super::netlink;
 use super::record::{Records, lock, records};
-use super::request::{EndpointRequest, NetworkRequest};
+use super::request::{EndpointRequest, NetworkOptions, NetworkRequest};
 use super::trace::{Passage, Trace};
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::netns;

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use semver::Version;
 use serde::{Deserialize, Serialize};
 
-use super::checks::owners::IDMAPPED_OVERLAY;
 use super::host::HostError;
 use super::rootless::Place;
 use crate::bundle::HookOptions;
@@ -13,6 +13,12 @@ use crate::hooks::Consumer;
 use crate::image::PullPolicy;
 use crate::sys::quantity::{Age, Size};
 use crate::sys::{userns, version};
+
+/// From here on overlayfs can be idmapped itself.
+pub const IDMAPPED_OVERLAY: (Version, &str) = (
+    Version::new(5, 19, 0),
+    "containers are in the host's user namespace before Linux 5.19: root in one is root",
+);
 
 /// The OCI runtime, `[runtime]` in settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

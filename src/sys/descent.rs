@@ -146,9 +146,9 @@ pub(crate) fn list(
 /// What is still to be gone into and to be read of a directory.
 pub(crate) struct Pending {
     /// Directories in it that wait; the last one is next.
-    pub(crate) names: Names,
+    pub names: Names,
     /// Where to read on, if there is more.
-    pub(crate) position: Option<u64>,
+    pub position: Option<u64>,
 }
 
 impl Default for Pending {
@@ -159,9 +159,9 @@ impl Default for Pending {
 
 /// How many bytes of names of directories may wait to be gone into; then a directory is read on later.
 pub(crate) struct Bounds {
-    pub(crate) here: usize,
+    pub here: usize,
     /// Of all directories on the way.
-    pub(crate) all: usize,
+    pub all: usize,
 }
 
 /// How many entries are read at a time: somebody may make more all the while.
@@ -182,7 +182,7 @@ impl Lister {
 
     /// Calls `each` with what is in a directory, from where it was left, and has those wait that it says
     /// so of. On an error nothing more of it is read.
-    pub(crate) fn list(
+    pub fn list(
         &mut self,
         directory: BorrowedFd<'_>,
         pending: &mut Pending,
@@ -208,14 +208,14 @@ impl Lister {
     }
 
     /// Takes away the name that waits last.
-    pub(crate) fn pop(&mut self, pending: &mut Pending) -> Option<CString> {
+    pub fn pop(&mut self, pending: &mut Pending) -> Option<CString> {
         let name = pending.names.pop()?;
         self.bytes = self.bytes.saturating_sub(name.as_bytes_with_nul().len());
         Some(name)
     }
 
     /// Forgets what waits: the way starts anew.
-    pub(crate) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.bytes = 0;
     }
 }

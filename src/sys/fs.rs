@@ -1,27 +1,27 @@
 //! Files: errors that carry their path, bounded reading, atomic replacement, who may change them.
 
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::hash::{BuildHasher as _, RandomState};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rustix::fs::{OFlags, Stat, fcntl_getfl, fcntl_setfl, fstat};
+
 pub(in crate::sys) mod acl;
 mod directory;
 mod own_links;
 mod read;
 mod replace;
-mod status;
 mod system_root;
 mod writers;
-
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::hash::{BuildHasher as _, RandomState};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
-
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 pub use directory::Directory;
 pub use own_links::{make_directories, make_directory, open_directory};
 pub use read::{FileKind, ReadError, read_bounded, read_if_there};
 pub use replace::{Durability, Expected, FileAt, FileId, ReplaceError, ReplaceOptions, Symlinks};
-pub use status::{Correct, correct_owners, status};
 pub use system_root::{DirEntry, SystemRoot};
 pub use writers::{PermittedBy, Who, Writer, writers};
 
@@ -76,4 +76,31 @@ pub fn random_u64() -> u64 {
     // The standard library keys its hash maps from the kernel's random numbers, and each
     // `RandomState` differently.
     RandomState::new().hash_one(std::process::id())
+}
+
+/// Puts the true owner and group of a file in the place of numbers that stand for everybody unknown.
+pub type Correct = fn(BorrowedFd<'_>, &mut Stat) -> io::Result<()>;
+
+static CORRECT: OnceLock<Correct> = OnceLock::new();
+
+/// Has owners be corrected from now on: in a user namespace that knows few users.
+pub fn correct_owners(correct: Correct) {
+    // There is one door, which is passed once.
+    let _ = CORRECT.set(correct);
+}
+
+/// Returns what `fstat` says of a file, but with the owner and group that it has on the host where the user
+/// namespace of this process has no number for them: 0 is root of the host then.
+///
+/// What is somebody's whom the namespace knows stays as it is.
+///
+/// # Errors
+///
+/// Fails if the file cannot be looked at, or if it cannot be found out whose it is.
+pub fn status(file: BorrowedFd<'_>) -> io::Result<Stat> {
+    let mut stat = fstat(file)?;
+    if let Some(correct) = CORRECT.get() {
+        correct(file, &mut stat)?;
+    }
+    Ok(stat)
 }

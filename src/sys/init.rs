@@ -26,7 +26,7 @@ pub(crate) mod tests {
 
     /// Writes the program by way of another process: a descriptor of ours that a child of another
     /// test inherited for a moment would make it "busy".
-    pub(crate) fn install() -> (tempfile::TempDir, PathBuf) {
+    pub fn install() -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("init");
         let mut sh = Command::new("sh")

@@ -11,8 +11,6 @@ pub mod caller;
 #[cfg(feature = "engine")]
 pub mod cgroup;
 #[cfg(feature = "engine")]
-pub mod cpus;
-#[cfg(feature = "engine")]
 pub mod descent;
 #[cfg(feature = "engine")]
 pub mod detached;
@@ -36,8 +34,6 @@ pub mod metadata;
 #[cfg(feature = "engine")]
 pub mod mount;
 #[cfg(feature = "engine")]
-pub mod mount_namespace;
-#[cfg(feature = "engine")]
 pub mod netns;
 #[cfg(feature = "engine")]
 pub mod orphans;
@@ -55,8 +51,6 @@ pub mod record;
 #[cfg(feature = "engine")]
 pub mod removal;
 pub mod rollback;
-#[cfg(feature = "engine")]
-pub mod rooted;
 pub mod spawn;
 #[cfg(feature = "engine")]
 pub mod text;

@@ -10,7 +10,7 @@ use super::fs::acl::{
 
 /// A list in the form that the kernel takes; one without names is no more than a mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Acl {
+pub struct Acl {
     /// Sorted by tag and id.
     entries: Vec<PosixEntry>,
 }
@@ -20,7 +20,7 @@ const NO_ID: u32 = u32::MAX;
 
 impl Acl {
     /// Returns the list that permits what the permission bits of a mode do.
-    pub(super) fn of_mode(mode: u32) -> Self {
+    pub fn of_mode(mode: u32) -> Self {
         let bits = |shift: u32| u16::try_from(mode >> shift & 7).unwrap_or_default();
         let entry = |tag, permissions| PosixEntry { tag, permissions, id: NO_ID };
         let entries =
@@ -29,41 +29,41 @@ impl Acl {
     }
 
     /// Reads the value of an attribute; none if it is no list, or an empty one.
-    pub(super) fn parse(list: &[u8]) -> Option<Self> {
+    pub fn parse(list: &[u8]) -> Option<Self> {
         let mut entries = posix_entries(list).filter(|entries| !entries.is_empty())?;
         entries.sort_by_key(|entry| (entry.tag, entry.id));
         Some(Acl { entries })
     }
 
     /// Returns the value of the attribute.
-    pub(super) fn to_attribute(&self) -> Vec<u8> {
+    pub fn to_attribute(&self) -> Vec<u8> {
         posix_list(&self.entries)
     }
 
     /// Returns the list for those that have no names.
-    pub(super) fn without_names(&self) -> Self {
+    pub fn without_names(&self) -> Self {
         let mut acl = self.clone();
         acl.revoke(|_| true, |_| true);
         acl
     }
 
     /// Returns what the owner may.
-    pub(super) fn owner(&self) -> u16 {
+    pub fn owner(&self) -> u16 {
         self.entries.iter().find(|entry| entry.tag == OWNER).map_or(0, |entry| entry.permissions)
     }
 
     /// Returns whether somebody is named that has no id in this user namespace: the list cannot be written.
-    pub(super) fn names_unknown(&self) -> bool {
+    pub fn names_unknown(&self) -> bool {
         self.named().any(|entry| entry.id == NO_ID)
     }
 
     /// Returns whether anybody is named.
-    pub(super) fn names_anybody(&self) -> bool {
+    pub fn names_anybody(&self) -> bool {
         self.named().next().is_some()
     }
 
     /// Returns whether a user is named who is chosen.
-    pub(super) fn names_user(&self, is_chosen: impl Fn(u32) -> bool) -> bool {
+    pub fn names_user(&self, is_chosen: impl Fn(u32) -> bool) -> bool {
         self.named().any(|entry| entry.tag == USER && is_chosen(entry.id))
     }
 
@@ -72,7 +72,7 @@ impl Acl {
     }
 
     /// Permits a user as much, and everybody else what they were permitted.
-    pub(super) fn grant(&mut self, uid: u32, permissions: u16) {
+    pub fn grant(&mut self, uid: u32, permissions: u16) {
         self.apply_mask();
         self.entries.retain(|entry| entry.tag != USER || entry.id != uid);
         self.entries.push(PosixEntry { tag: USER, permissions, id: uid });
@@ -81,7 +81,7 @@ impl Acl {
 
     /// Permits all users that are named as much. Returns whether they were not, by the mask or by their
     /// entries.
-    pub(super) fn grant_users(&mut self, permissions: u16) -> bool {
+    pub fn grant_users(&mut self, permissions: u16) -> bool {
         let before = self.clone();
         self.apply_mask();
         for entry in self.entries.iter_mut().filter(|entry| entry.tag == USER) {
@@ -93,7 +93,7 @@ impl Acl {
 
     /// Takes the entries of ids away that are chosen, and leaves to everybody else what they were
     /// permitted. Returns whether there were any.
-    pub(super) fn revoke(
+    pub fn revoke(
         &mut self,
         is_user: impl Fn(u32) -> bool,
         is_group: impl Fn(u32) -> bool,

@@ -6,7 +6,6 @@
 //! never searched for in `PATH`.
 
 mod child;
-mod pipe;
 
 use std::ffi::OsStr;
 use std::io;
@@ -20,8 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tracing::debug;
 
-use child::Child;
-use pipe::{Input, Output};
+use child::{Child, Input, Output};
 
 /// How long a killed program may take to die. Longer means that it hangs in the kernel, as on a
 /// dead network mount, and waiting on would hang us too.

@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// The version of the records that this program writes. Those of before there were versions are of the
-/// first too.
+/// The version of the records that this program writes. Files without one belong to a record.
 pub const VERSION: u32 = 1;
 
 /// What becomes of records of a newer version.
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn records_without_a_version_and_with_more_fields_are_read() {
+    fn files_without_a_version_and_with_more_fields_are_read() {
         for text in [r#"{"name":"a"}"#, r#"{"version":1,"name":"a","later":{"x":[1]}}"#] {
             assert_eq!(read(text).unwrap().name, "a");
         }

@@ -38,7 +38,7 @@ pub(crate) enum Damage {
 }
 
 impl Damage {
-    pub(crate) const ALL: [Damage; 7] = [
+    pub const ALL: [Damage; 7] = [
         Damage::Empty,
         Damage::CutOff,
         Damage::NotText,
@@ -50,7 +50,7 @@ impl Damage {
 
     /// Does it to the record at a path.
     #[track_caller]
-    pub(crate) fn inflict(self, path: &Path) {
+    pub fn inflict(self, path: &Path) {
         let text = fs::read(path).expect("the record is there before");
         fs::remove_file(path).expect("it is a file");
         let done = match self {

@@ -50,7 +50,7 @@ fn beside_by<'scope, T: Send + 'scope>(
 
 impl<T> Beside<'_, T> {
     /// Waits for what the work returns.
-    pub(crate) fn join(self) -> T {
+    pub fn join(self) -> T {
         match self {
             Beside::Running(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
             Beside::Done(result) => result,

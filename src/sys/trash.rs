@@ -126,7 +126,7 @@ mod tests {
     use rustix::process::geteuid;
 
     use super::*;
-    use crate::sys::mount_namespace::within_new;
+    use crate::sys::mount::within_new;
     use crate::sys::{loop_device, mount};
 
     #[test]

@@ -6,10 +6,8 @@
 //! started in ends it. What is at the other end of the tap gets no further than the user does, and less: the
 //! host's loopback cannot be reached by it, but for one resolver.
 
-mod choice;
 mod error;
 mod find;
-mod pasta;
 mod slirp4netns;
 mod start;
 mod version;
@@ -19,8 +17,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub use choice::{UplinkChoice, UplinkChoiceError};
 pub use error::UplinkError;
+pub use find::{UplinkChoice, UplinkChoiceError};
 pub use start::{Forward, Gateway4, Gateway6, Transport, UplinkRequest};
 pub use version::Version;
 

@@ -34,17 +34,17 @@ impl Problems {
 }
 
 /// Opened so, a file stays the one that it was when it was opened, and nothing happens to it.
-pub(crate) const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+pub const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// What is to be done with an entry of a directory next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub enum Next {
     Nothing,
     Enter,
 }
 
 /// What is done with all that is in a directory.
-pub(crate) trait Visitor {
+pub trait Visitor {
     /// Does what is to be done with a directory that is open, before what is in it.
     fn directory(&mut self, directory: &OwnedFd, found: &Statx, name: &CStr, trace: &mut Trace<'_>);
 
@@ -58,7 +58,7 @@ pub(crate) trait Visitor {
 
 /// What is to be done with a directory that could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Closed {
+pub enum Closed {
     Retry,
     /// It is nobody's of those who are to be visited.
     Leave,
@@ -66,7 +66,7 @@ pub(crate) enum Closed {
 }
 
 /// Where a walk is, and what went wrong on the way.
-pub(crate) struct Trace<'a> {
+pub struct Trace<'a> {
     /// The name of the top, for messages.
     name: &'a Path,
     /// The directory it is in, from the top, with `/` at the end.
@@ -77,7 +77,7 @@ pub(crate) struct Trace<'a> {
 impl Trace<'_> {
     /// Notes what could not be done with something in the directory; with the directory if the name is
     /// empty.
-    pub(crate) fn problem(&mut self, action: &'static str, name: &CStr, error: Errno) {
+    pub fn problem(&mut self, action: &'static str, name: &CStr, error: Errno) {
         let (top, path) = (self.name, &self.path);
         self.problems.push(|| {
             let mut path = top.join(OsStr::from_bytes(path));
@@ -96,7 +96,7 @@ impl Trace<'_> {
 /// # Errors
 ///
 /// Fails if the directory itself cannot be opened.
-pub(crate) fn walk(
+pub fn walk(
     directory: BorrowedFd<'_>,
     name: &Path,
     visitor: &mut dyn Visitor,

@@ -164,27 +164,6 @@ fn what_is_half_made_or_unknown_is_removed() {
 }
 
 #[test]
-fn a_network_of_an_older_version_is_used_and_removed() {
-    let host = Host::new();
-    host.run(|| {
-        let network = host.network("older");
-        network.attach(&endpoint("a", &[])).unwrap();
-        let options = host.options();
-        let dir = options.run.join("network/older");
-        let [old, new] = ["hub.netns", "bridge.netns"].map(|name| dir.join(name));
-        std::fs::write(&old, "").unwrap();
-        let [old, new] = [old, new].map(|path| path.display().to_string());
-        shell(&format!("mount --bind {new} {old} && umount {new} && rm {new}"));
-        let network = Network::open(&options, "older").unwrap();
-        let b = network.attach(&endpoint("b", &["8080:80"])).unwrap();
-        serve_in(&b);
-        ask("127.0.0.1:8080").unwrap();
-        network.remove().unwrap();
-        host.expect_nothing_left();
-    });
-}
-
-#[test]
 fn an_error_leaves_nothing() {
     let host = Host::new();
     host.run(|| {

@@ -4,7 +4,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 
 use oci_hooks::network::NetworkError;
 
-use crate::host::{self, Host, nft, set, shell};
+use crate::host::{self, Host, nft, set};
 use crate::{TIMEOUT, ask, at, endpoint, expect_unreachable, serve, serve_in, within};
 
 #[test]
@@ -70,23 +70,6 @@ fn ports_published_on_the_loopback_addresses_of_both_families_lead_to_the_contai
         one.remove().unwrap();
         ask("[::1]:8081").unwrap();
         two.remove().unwrap();
-        host.expect_nothing_left();
-    });
-}
-
-#[test]
-fn networks_made_before_the_rules_changed_answer_on_the_ipv6_loopback_address_too() {
-    let host = Host::new();
-    host.run(|| {
-        let older = host.network("older");
-        let service = older.attach(&endpoint("service", &["8080:80"])).unwrap();
-        serve_in(&service);
-        shell("ip -6 route del local ::1 table local dev $(ip -o link | grep -o 'ocih[0-9a-f]*')");
-        shell("nft delete table inet oci_hooks");
-        let newer = host.network("newer");
-        ask("[::1]:8080").unwrap();
-        newer.remove().unwrap();
-        older.remove().unwrap();
         host.expect_nothing_left();
     });
 }

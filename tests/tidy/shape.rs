@@ -51,7 +51,7 @@ const LISTS: [&str; 9] = [
     "src/lib.rs",
     "src/hooks/mod.rs",
     "src/container_hook/mod.rs",
-    "src/host/mod.rs",
+    "src/host.rs",
     "src/program/mod.rs",
     "src/program/testing/mod.rs",
     "src/sys/mod.rs",

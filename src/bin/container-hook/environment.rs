@@ -7,7 +7,7 @@ use std::ffi::{CStr, OsString};
 use std::iter;
 use std::path::{Path, PathBuf};
 
-use oci_hooks::container_hook::worker_log::{diag, directory_of};
+use oci_hooks::container_hook::service_names::{diag, directory_of};
 use oci_hooks::container_hook::{JOB_VARIABLES, Runner, RunnerDefaults, RunnerFiles};
 use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
 use oci_hooks::program::host::PROXY_VARIABLES;

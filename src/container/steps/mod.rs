@@ -3,11 +3,10 @@
 
 mod client;
 mod error;
-mod send;
 mod socket;
 mod streams;
 
 pub use client::{StepConnection, StepEnd, StepSignals};
 pub use error::StepError;
 pub use socket::{StepSocket, directory};
-pub(super) use socket::{listen, names, remove};
+pub use socket::{listen, names, remove};

@@ -36,7 +36,7 @@ pub fn directory(run: &Path) -> PathBuf {
 }
 
 /// Creates the socket of a container, and returns its listening descriptor.
-pub(in crate::container) fn listen(run: &Path, id: &str) -> Result<OwnedFd, PathError> {
+pub fn listen(run: &Path, id: &str) -> Result<OwnedFd, PathError> {
     let path = directory(run);
     let dir = open_or_make(run)?;
     let socket = stream_socket(SocketFlags::CLOEXEC).at("make a socket in", &path)?;
@@ -77,7 +77,7 @@ fn is_trusted(uid: u32) -> bool {
 }
 
 /// Removes the socket of a container; none is fine.
-pub(in crate::container) fn remove(run: &Path, id: &str) -> Result<(), PathError> {
+pub fn remove(run: &Path, id: &str) -> Result<(), PathError> {
     let path = directory(run).join(id);
     match fs::remove_file(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -86,7 +86,7 @@ pub(in crate::container) fn remove(run: &Path, id: &str) -> Result<(), PathError
 }
 
 /// Returns the ids of containers that have a socket.
-pub(in crate::container) fn names(run: &Path) -> Result<Vec<String>, PathError> {
+pub fn names(run: &Path) -> Result<Vec<String>, PathError> {
     let path = directory(run);
     let entries = match fs::read_dir(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -19,7 +19,7 @@ const PIPE_BYTES: usize = 1 << 20;
 const COPY_BYTES: usize = 64 << 10;
 
 /// What the step gets: standard input that is at its end, and of each output both ends.
-pub(super) fn pipes() -> Result<([OwnedFd; STREAMS], [OwnedFd; 2]), Errno> {
+pub fn pipes() -> Result<([OwnedFd; STREAMS], [OwnedFd; 2]), Errno> {
     let (input, _) = pipe_with(PipeFlags::CLOEXEC)?;
     let (output, output_writer) = pipe_with(PipeFlags::CLOEXEC)?;
     let (errors, errors_writer) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -36,7 +36,7 @@ fn reopen(pipe: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 }
 
 /// One of the two streams.
-pub(super) struct Stream<'a> {
+pub struct Stream<'a> {
     /// None at its end.
     from: Option<OwnedFd>,
     to: BorrowedFd<'a>,

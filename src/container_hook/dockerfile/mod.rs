@@ -4,11 +4,9 @@
 mod images;
 mod registries;
 mod snapshot;
-mod text;
 
-pub(super) use images::images_of;
+pub use images::{HereDocument, images_of};
 pub use registries::ConfigureError;
-pub(super) use registries::{CONFIGURATION, NO_MORE, allow_all_images, configure};
+pub use registries::{CONFIGURATION, NO_MORE, allow_all_images, configure};
 pub use snapshot::ContextError;
-pub(super) use snapshot::{LIMITS, Target, take};
-pub(super) use text::HereDocument;
+pub use snapshot::{LIMITS, Target, take};

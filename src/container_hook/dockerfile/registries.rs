@@ -14,8 +14,8 @@ use crate::image::{Reference, RegistryClient};
 use crate::sys::fs::{PathContext as _, PathError, ReadError, read_bounded};
 
 /// The configuration in the home directory, and the directory of more of it, which there is none of.
-pub(in crate::container_hook) const CONFIGURATION: &str = "registries.conf";
-pub(in crate::container_hook) const NO_MORE: &str = "registries.conf.d";
+pub const CONFIGURATION: &str = "registries.conf";
+pub const NO_MORE: &str = "registries.conf.d";
 
 /// Where it looks for certificates of authorities, by registry.
 const CERTIFICATES: [&str; 3] = [".config", "containers", "certs.d"];
@@ -38,7 +38,7 @@ pub enum ConfigureError {
 
 /// Writes what buildah has to know of registries to its home directory, which is empty. All of it becomes
 /// the user's and group's whose ids are given.
-pub(in crate::container_hook) fn configure(
+pub fn configure(
     home: &Path,
     owner: (u32, u32),
     client: &RegistryClient,
@@ -61,10 +61,7 @@ pub(in crate::container_hook) fn configure(
 }
 
 /// Writes to buildah's home directory that no image needs a signature, as those of containers need none.
-pub(in crate::container_hook) fn allow_all_images(
-    home: &Path,
-    owner: (u32, u32),
-) -> Result<(), PathError> {
+pub fn allow_all_images(home: &Path, owner: (u32, u32)) -> Result<(), PathError> {
     let directory = make_dirs(home, &CERTIFICATES[..2], owner)?;
     write_file(&directory.join("policy.json"), POLICY.as_bytes(), owner)
 }

@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use super::backend::EngineBackend;
-use super::pending::PendingContainer;
+use super::plan::PendingContainer;
 use crate::bundle::{self, MountSource};
 use crate::container_hook::audit::{AuditError, AuditEvent};
 use crate::container_hook::options::NetworkMode;
 use crate::network::Endpoint;
 
 /// Writes down a container that is about to be made, with everything of the host that it gets.
-pub(super) fn container(
+pub fn container(
     backend: &EngineBackend<'_>,
     container: &PendingContainer<'_>,
     options: &bundle::Options,
@@ -65,7 +65,7 @@ pub(super) fn container(
 }
 
 /// Writes down the ports of the host that lead to a container.
-pub(super) fn ports(
+pub fn ports(
     backend: &EngineBackend<'_>,
     subject: &str,
     id: &str,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bases::Bases;
-pub(super) use container::BuildSite;
+pub use container::BuildSite;
 
 use super::backend::EngineBackend;
 use crate::bundle::{BundleError, volume_users};
@@ -81,9 +81,7 @@ pub enum BuildError {
     )]
     HereDocument { status: std::process::ExitStatus, line: usize, found: String },
     /// Root of the container would be root of the machine.
-    #[error(
-        "a Dockerfile action needs a user namespace, which this job has not: it was begun by another version"
-    )]
+    #[error("a Dockerfile action needs a user namespace, which the network of this job has not")]
     NoUserNamespace,
     /// An image that the build begins with cannot be had.
     #[error(transparent)]
@@ -103,13 +101,13 @@ pub enum BuildError {
 }
 
 /// What a container is made from.
-pub(super) enum Source {
+pub enum Source {
     Image(Box<Image>),
     Dockerfile(Box<Build>),
 }
 
 /// A build that can begin: with its context, its images, and nothing of it in a container yet.
-pub(super) struct Build {
+pub struct Build {
     /// What is shown of the Dockerfile.
     dockerfile: PathBuf,
     /// The Dockerfile in the context.
@@ -175,7 +173,7 @@ impl Drop for Scratch {
 
 /// Begins to build a Dockerfile with its directory as context, unless the same has been built before for the
 /// runner's user.
-pub(super) fn begin(
+pub fn begin(
     backend: &EngineBackend<'_>,
     dockerfile: &Path,
     credentials: &Credentials,
@@ -293,7 +291,7 @@ pub fn remove_builds(
 
 /// Removes what builds of a job left, with all that buildah keeps if that is the job's alone: its files
 /// belong to users that are known to nobody after the job of an ordinary user.
-pub(super) fn remove_of_job(engine: &Engine) -> Result<(), BuildError> {
+pub fn remove_of_job(engine: &Engine) -> Result<(), BuildError> {
     let unused_for = engine.privilege.has_own_users().then_some(Duration::ZERO);
     remove_builds(&engine.disk, &engine.trash(), unused_for).map(drop)
 }
@@ -315,12 +313,8 @@ fn sweep(
     for entry in fs::read_dir(&all).at("list", &all)? {
         let entry = entry.at("list", &all)?;
         let path = entry.path();
-        let name = entry.file_name();
-        let uid = name.to_str().map(|name| name.split_once('.').map_or(name, |(uid, _)| uid));
-        let is_of_user = uid.is_some_and(|uid| uid.parse::<u32>().is_ok());
         let is_old = unused_for.is_some_and(|limit| age(&path).is_ok_and(|age| age >= limit));
-        // Earlier versions had one storage for all users here, which nothing uses any more.
-        if !is_of_user || (is_old && !is_used(&path)?) {
+        if is_old && !is_used(&path)? {
             removed.remove(&path, trash)?;
             removed.caches += 1;
             continue;
@@ -423,19 +417,6 @@ mod tests {
         assert_eq!(take().0, "1000");
         drop(second);
         assert_eq!(remove(dir.path(), Some(Duration::ZERO)).caches, 2);
-    }
-
-    #[test]
-    fn what_earlier_versions_kept_for_all_users_goes() {
-        let dir = tempfile::tempdir().unwrap();
-        let all = dir.path().join(BUILDAH);
-        for name in ["layout-1/blobs", "root/overlay", "run", "tmp/x", "0/storage/root"] {
-            fs::create_dir_all(all.join(name)).unwrap();
-        }
-        assert!(remove(dir.path(), None).caches > 0);
-        assert_eq!(fs::read_dir(&all).unwrap().count(), 1);
-        assert!(all.join("0/storage/root").is_dir());
-        assert_eq!(remove(dir.path(), None).caches, 0);
     }
 
     #[test]

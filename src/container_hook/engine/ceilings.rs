@@ -7,16 +7,16 @@ use crate::container_hook::error::HookError;
 use crate::container_hook::options::CreateOptions;
 use crate::container_hook::policy::{Exceeded, Policy, above, cpus, memory};
 use crate::sys::cgroup::{Group, GroupLimits};
-use crate::sys::cpus::Cpus;
+use crate::sys::quantity::Cpus;
 
 /// Returns the cgroup of all containers of a job, or of a step without one, if they have a ceiling together.
-pub(super) fn group(backend: &EngineBackend<'_>, network: &str) -> Option<Group> {
+pub fn group(backend: &EngineBackend<'_>, network: &str) -> Option<Group> {
     let max = &backend.context.settings.policy.max.job;
     (!max.is_empty()).then(|| Group { id: network.to_owned(), limits: of_job(backend) })
 }
 
 /// Returns the ceiling of all containers of a job together.
-pub(super) fn of_job(backend: &EngineBackend<'_>) -> GroupLimits {
+pub fn of_job(backend: &EngineBackend<'_>) -> GroupLimits {
     let max = &backend.context.settings.policy.max.job;
     GroupLimits {
         memory_bytes: max.memory.map(|size| size.0),
@@ -26,7 +26,7 @@ pub(super) fn of_job(backend: &EngineBackend<'_>) -> GroupLimits {
 }
 
 /// Lowers what a workflow asks for to what a container may have.
-pub(super) fn lower_asked(
+pub fn lower_asked(
     backend: &EngineBackend<'_>,
     title: &str,
     options: &mut CreateOptions,
@@ -37,7 +37,7 @@ pub(super) fn lower_asked(
 
 /// Lowers what the template says of a container in the same way, and gives it the ceilings where nothing
 /// is said.
-pub(super) fn lower_template(
+pub fn lower_template(
     backend: &EngineBackend<'_>,
     title: &str,
     options: &mut bundle::Options,

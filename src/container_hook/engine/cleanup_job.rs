@@ -10,6 +10,7 @@ use super::settings::JobSystem;
 use crate::bundle;
 use crate::container::{ContainerError, Engine, Record};
 use crate::container_hook::error::HookError;
+use crate::container_hook::runner::Runner;
 use crate::network::{Network, NetworkOptions, remove_trial};
 use crate::sys::cgroup;
 use crate::sys::error::{chain, has_timed_out};
@@ -38,7 +39,7 @@ pub(super) fn run(backend: &EngineBackend<'_>) -> Result<(), HookError> {
 }
 
 /// Reports which limits a runner's job met that did not come up.
-pub(super) fn report_limits_of_job(backend: &EngineBackend<'_>) -> Result<(), HookError> {
+pub fn report_limits_of_job(backend: &EngineBackend<'_>) -> Result<(), HookError> {
     report_all_limits(backend, &backend.engine.containers_of(&backend.context.runner.owner())?);
     Ok(())
 }
@@ -53,7 +54,7 @@ fn report_all_limits(backend: &EngineBackend<'_>, containers: &[Record]) {
 }
 
 /// Reports which limits a container met that is about to be removed.
-pub(super) fn report_limits(backend: &EngineBackend<'_>, container: &Record) {
+pub fn report_limits(backend: &EngineBackend<'_>, container: &Record) {
     for hit in backend.engine.limits_hit(container) {
         backend.context.log.warning(&format!("{} {} {hit}", container.role.name(), container.name));
     }
@@ -61,7 +62,7 @@ pub(super) fn report_limits(backend: &EngineBackend<'_>, container: &Record) {
 
 /// Removes everything of the runner: what the state of the job says does not matter, since a
 /// `prepare_job` that was killed has none.
-pub(super) fn remove_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
+pub fn remove_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
     let owner = backend.context.runner.owner();
     let (job, lent) = match backend.jobs().read(&owner) {
         // What its containers and its network are only that version knows.
@@ -77,7 +78,7 @@ pub(super) fn remove_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
         }
         job => {
             let job = job?;
-            let lent = job.as_ref().and_then(|job| job.lent.clone());
+            let lent = job.as_ref().map(|job| job.lent.clone());
             (job, lent.or_else(|| give_back::remembered(backend.engine)))
         }
     };
@@ -231,11 +232,7 @@ pub fn remove_abandoned(
 }
 
 /// Removes everything of a job whose runner is gone, unless another call has done so.
-pub(super) fn remove_job(
-    engine: &Engine,
-    network: &NetworkOptions,
-    job: &Job,
-) -> Result<bool, HookError> {
+fn remove_job(engine: &Engine, network: &NetworkOptions, job: &Job) -> Result<bool, HookError> {
     let jobs = Jobs::new(&engine.run);
     let _lock = jobs.lock_within(&job.owner, PASSING_BY)?;
     // The runner may have cleaned up meanwhile, or begun its next job.
@@ -244,10 +241,8 @@ pub(super) fn remove_job(
         return Ok(false);
     }
     remove_owned(engine, network, &job.owner, Some(job))?;
-    if let Some(lent) = &job.lent {
-        give_back::by_root(lent, engine.privilege)?;
-        give_back::forget(engine)?;
-    }
+    give_back::by_root(&job.lent, engine.privilege)?;
+    give_back::forget(engine)?;
     jobs.remove(&job.owner)?;
     Ok(true)
 }
@@ -310,4 +305,76 @@ fn remove_unnamed(
         removed += 1;
     }
     Ok(removed)
+}
+
+/// Removes the jobs of this runner's user and name, in other directories, that are over: mostly of this runner
+/// itself before it was set up anew, whose last job was never cleaned up.
+///
+/// Their containers hold ports and memory until `prune` comes. Two runners of different organisations may have the
+/// same name and user, though: a job whose worker runs stays.
+pub fn remove_predecessors(backend: &EngineBackend<'_>) -> Result<(), HookError> {
+    // A record that cannot be read is for `prune` to report.
+    let known = backend.jobs().all()?.known;
+    for job in known.iter().filter(|job| is_predecessor(job, backend.context.runner)) {
+        match remove_job(backend.engine, backend.network, job) {
+            Ok(false) => {}
+            Ok(true) => backend.context.log.line(&format!(
+                "removed a job of an earlier runner {:?} of this user: its worker has ended",
+                job.runner
+            )),
+            // What is left of it need not be in the way of this one.
+            Err(error) => backend.context.log.warning(&chain(&error)),
+        }
+    }
+    Ok(())
+}
+
+fn is_predecessor(job: &Job, runner: &Runner) -> bool {
+    job.runner == runner.name
+        && job.owner != runner.owner()
+        && job.lent.user == runner.user
+        && !job.worker.is_some_and(|worker| worker.is_running())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::container_hook::engine::job::Lent;
+    use crate::container_hook::runner::tests::runner;
+    use crate::sys::identity::Identity;
+
+    /// Returns a job of a runner with the same name and user, made by nobody that is known.
+    fn job() -> Job {
+        let former = Runner { temp: "/srv/no-such/_work/_temp".into(), ..runner() };
+        Job {
+            owner: former.owner(),
+            runner: former.name.clone(),
+            network: "n".to_owned(),
+            peers: Vec::new(),
+            worker: None,
+            lent: Lent { user: former.user, directories: Vec::new() },
+            is_step: false,
+        }
+    }
+
+    #[test]
+    fn a_job_of_the_same_name_is_removed_once_its_worker_has_ended() {
+        let own = Identity::of(std::process::id()).unwrap();
+        let gone = Identity { start: own.start + 1, ..own };
+        for (worker, expected) in [(None, true), (Some(gone), true), (Some(own), false)] {
+            let job = Job { worker, ..job() };
+            assert_eq!(is_predecessor(&job, &runner()), expected, "{job:?}");
+        }
+    }
+
+    #[test]
+    fn jobs_of_others_and_of_the_runner_itself_are_not_its_predecessors() {
+        for job in [
+            Job { runner: "runner-2".to_owned(), ..job() },
+            Job { owner: runner().owner(), ..job() },
+            Job { lent: Lent { user: (1001, 1000), directories: Vec::new() }, ..job() },
+        ] {
+            assert!(!is_predecessor(&job, &runner()), "{job:?}");
+        }
+    }
 }

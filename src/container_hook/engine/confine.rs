@@ -6,17 +6,14 @@ use std::path::PathBuf;
 use super::backend::EngineBackend;
 use super::settings::NewPrivileges;
 use crate::bundle::{self, Access, Device, DeviceRule, Namespace, Rlimit, Seccomp};
+use crate::container::allow_nesting;
 use crate::container_hook::error::HookError;
 use crate::container_hook::options::{CreateOptions, Ipc, Namespace as HostNamespace, Swap};
 use crate::sys::cgroup;
 use crate::sys::host_file::HostFile;
 
 /// Limits what a container may use.
-pub(super) fn limit(
-    backend: &EngineBackend<'_>,
-    all: &CreateOptions,
-    options: &mut bundle::Options,
-) {
+pub fn limit(backend: &EngineBackend<'_>, all: &CreateOptions, options: &mut bundle::Options) {
     let asked = &all.resources;
     let own = &mut options.resources;
     let max = &backend.context.settings.policy.max;
@@ -64,7 +61,7 @@ pub(super) fn limit(
 }
 
 /// Returns how many processes a container may have; -1 for any.
-pub(super) fn pids_limit(backend: &EngineBackend<'_>, all: &CreateOptions) -> Option<i64> {
+pub fn pids_limit(backend: &EngineBackend<'_>, all: &CreateOptions) -> Option<i64> {
     let limit = match all.resources.pids {
         None => backend.settings.pids_limit.unwrap_or_else(|| share_of_processes(backend)),
         Some(0) => -1,
@@ -82,7 +79,7 @@ fn share_of_processes(backend: &EngineBackend<'_>) -> i64 {
 }
 
 /// Takes privileges away from a container, or gives them to it.
-pub(super) fn confine(
+pub fn confine(
     backend: &EngineBackend<'_>,
     all: &CreateOptions,
     options: &mut bundle::Options,
@@ -132,10 +129,7 @@ pub(super) fn confine(
 }
 
 /// Opens the devices that a container is given, if the policy allows them.
-pub(super) fn devices(
-    backend: &EngineBackend<'_>,
-    all: &CreateOptions,
-) -> Result<Vec<Device>, HookError> {
+pub fn devices(backend: &EngineBackend<'_>, all: &CreateOptions) -> Result<Vec<Device>, HookError> {
     let policy = &backend.context.settings.policy;
     let asked = all.devices.iter().map(|device| (device, policy.open_device(&device.host)));
     // The administrator's own list.
@@ -152,4 +146,37 @@ fn access(text: &str) -> Result<Access, HookError> {
         .parse::<Access>()
         .map_err(bundle::BundleError::from)
         .map_err(crate::container::ContainerError::from)?)
+}
+
+/// Returns the table of the settings that could allow containers in containers, if none does.
+pub fn nesting_denied_by(backend: &EngineBackend<'_>) -> Option<String> {
+    let policy = &backend.context.settings.policy;
+    (!policy.nesting).then(|| policy.section("policy"))
+}
+
+/// Gives a container what it takes to run others in it, if the policy allows that.
+///
+/// The kernel's code that root of a user namespace reaches is tested less than other code, so the admin decides.
+/// A container whose root is root of the host cannot have it.
+///
+/// `is_apart` says whether its root is nobody on the host.
+pub fn nest(
+    backend: &EngineBackend<'_>,
+    title: &str,
+    is_apart: bool,
+    options: &mut bundle::Options,
+) -> Result<(), HookError> {
+    let policy = &backend.context.settings.policy;
+    let security = &options.security;
+    if !policy.nesting || security.privileged || security.restricted {
+        return Ok(());
+    }
+    if !is_apart {
+        backend.context.log.warning(&format!(
+            "{title}: `nesting` under {} has no effect: root of this container is root of the machine",
+            policy.section("policy")
+        ));
+        return Ok(());
+    }
+    Ok(allow_nesting(options)?)
 }

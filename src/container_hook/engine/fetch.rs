@@ -14,7 +14,7 @@ use crate::image::{
 use crate::sys::privilege::outside;
 
 /// Returns the image of a container that has one, pulled if the policy says so.
-pub(super) fn image(backend: &EngineBackend<'_>, plan: &Plan<'_>) -> Result<Image, HookError> {
+pub fn image(backend: &EngineBackend<'_>, plan: &Plan<'_>) -> Result<Image, HookError> {
     if let Some(system) = &plan.system {
         return Ok(system.image(&backend.engine.store)?);
     }
@@ -25,7 +25,7 @@ pub(super) fn image(backend: &EngineBackend<'_>, plan: &Plan<'_>) -> Result<Imag
 }
 
 /// Returns the image of a container, pulled if the policy says so, or what builds it.
-pub(super) fn source(backend: &EngineBackend<'_>, plan: &Plan<'_>) -> Result<Source, HookError> {
+pub fn source(backend: &EngineBackend<'_>, plan: &Plan<'_>) -> Result<Source, HookError> {
     let container = &plan.container;
     let reference = match (&container.reference, &container.args.source) {
         (Some(reference), _) => reference,

@@ -21,14 +21,14 @@ use crate::sys::userns::PrivateIds;
 
 /// Returns the directories that containers of a job can write to: the work directory, and those of the
 /// others that are not in it.
-pub(super) fn lent(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Lent {
+pub fn lent(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Lent {
     let mut lent = Lent { user: backend.context.runner.user, directories: Vec::new() };
     extend(&mut lent, backend, plans);
     lent
 }
 
 /// Adds the directories that more containers can write to; returns whether there are any new ones.
-pub(super) fn extend(lent: &mut Lent, backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> bool {
+pub fn extend(lent: &mut Lent, backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> bool {
     let work = backend.context.runner.work();
     let directories: &mut Vec<PathBuf> = &mut lent.directories;
     let before = directories.len();
@@ -46,7 +46,7 @@ const RECORD: &str = "lent.json";
 
 /// Records for an ordinary user what is lent where it outlives a boot, as files do: the record of the job
 /// does not. Of root's jobs nobody else has the ids, whatever becomes of their records.
-pub(super) fn remember(engine: &Engine, lent: &Lent) -> Result<(), HookError> {
+pub fn remember(engine: &Engine, lent: &Lent) -> Result<(), HookError> {
     if engine.privilege.only_runner().is_some() {
         write_record(&engine.disk.join(RECORD), lent)?;
     }
@@ -54,13 +54,13 @@ pub(super) fn remember(engine: &Engine, lent: &Lent) -> Result<(), HookError> {
 }
 
 /// Returns what is lent whatever became of the record of the job; none if nothing is known.
-pub(super) fn remembered(engine: &Engine) -> Option<Lent> {
+pub fn remembered(engine: &Engine) -> Option<Lent> {
     engine.privilege.only_runner()?;
     read_json_if_there(&engine.disk.join(RECORD)).ok().flatten()
 }
 
 /// Forgets what was given back.
-pub(super) fn forget(engine: &Engine) -> Result<(), HookError> {
+pub fn forget(engine: &Engine) -> Result<(), HookError> {
     if engine.privilege.only_runner().is_some() {
         remove_tree(&engine.disk.join(RECORD))?;
     }
@@ -68,7 +68,7 @@ pub(super) fn forget(engine: &Engine) -> Result<(), HookError> {
 }
 
 /// Gives the directories back as far as the runner may name them; what goes wrong is told.
-pub(super) fn by_runner(backend: &EngineBackend<'_>, lent: &Lent) {
+pub fn by_runner(backend: &EngineBackend<'_>, lent: &Lent) {
     let privilege = backend.engine.privilege;
     for path in &lent.directories {
         let report = match backend.context.runner.files.open(path) {
@@ -83,7 +83,7 @@ pub(super) fn by_runner(backend: &EngineBackend<'_>, lent: &Lent) {
 }
 
 /// Gives the directories of a job back whose runner is gone.
-pub(super) fn by_root(lent: &Lent, privilege: Privilege) -> Result<(), HookError> {
+pub fn by_root(lent: &Lent, privilege: Privilege) -> Result<(), HookError> {
     for path in &lent.directories {
         // What the runner's user has replaced or removed since is theirs.
         if let Ok(dir) = open(path, lent.user) {
@@ -143,7 +143,7 @@ fn report_changes(backend: &EngineBackend<'_>, path: &Path, report: &Report) {
 }
 
 /// Warns of what could not be done with single files of a directory.
-pub(super) fn warn(backend: &EngineBackend<'_>, path: &Path, problems: &Problems) {
+pub fn warn(backend: &EngineBackend<'_>, path: &Path, problems: &Problems) {
     for problem in &problems.first {
         backend.context.log.warning(&chain(problem));
     }

@@ -35,10 +35,8 @@ pub struct Job {
     /// Whether it is the network of one container step, in a job that has no other containers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_step: bool,
-    /// The directories that containers could write to, which are given back to their user; none in
-    /// records of older versions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lent: Option<Lent>,
+    /// The directories that containers could write to, which are given back to their user.
+    pub lent: Lent,
 }
 
 /// A container as others see it.
@@ -68,21 +66,21 @@ impl Job {
             peers: peers.to_vec(),
             worker: runner.worker,
             is_step: false,
-            lent: Some(lent),
+            lent,
         }
     }
 }
 
 /// What is known of all jobs.
 #[derive(Debug, Default)]
-pub(super) struct AllJobs {
-    pub(super) known: Vec<Job>,
+pub struct AllJobs {
+    pub known: Vec<Job>,
     /// Whose records nobody can read, and why.
-    pub(super) unreadable: Vec<(String, ContainerError)>,
+    pub unreadable: Vec<(String, ContainerError)>,
 }
 
 /// The jobs on this machine.
-pub(super) struct Jobs {
+pub struct Jobs {
     dir: PathBuf,
 }
 
@@ -192,18 +190,6 @@ mod tests {
             write().unwrap();
             assert_eq!(jobs.read(&owner).unwrap().unwrap().network, "n");
         }
-    }
-
-    #[test]
-    fn records_of_before_there_were_versions_are_read() {
-        let run = tempfile::tempdir().unwrap();
-        let jobs = Jobs::new(run.path());
-        fs::create_dir_all(run.path().join("jobs/o")).unwrap();
-        let text = include_str!("../../../tests/data/records/job.json");
-        fs::write(jobs.path("o"), text).unwrap();
-        let job = jobs.read("o").unwrap().unwrap();
-        assert_eq!((job.runner.as_str(), job.peers.len()), ("r1", 2));
-        assert_eq!(job.lent.unwrap().directories, [Path::new("/home/runner/_work")]);
     }
 
     #[test]

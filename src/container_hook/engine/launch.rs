@@ -1,41 +1,43 @@
 //! Starting the containers of a job or a step, and waiting until they are fit for it.
 
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::alpine::is_alpine;
+use rustix::fs::{Mode, OFlags};
+
 use super::audit;
 use super::backend::EngineBackend;
 use super::ceilings;
 use super::cleanup_job::report_limits;
 use super::lend;
-use super::pending::{LaunchContext, PendingContainer};
-use super::plan::{BundleInputs, Plan};
+use super::plan::{BundleInputs, LaunchContext, PendingContainer, Plan};
 use super::pod;
 use super::services::show_last;
 use super::volumes;
 use crate::container::{Prepared, Record, Spec, Verdict, Wait};
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::Role;
+use crate::container_hook::response::{MAX_RELEASE_BYTES, RELEASE_FILES, says_alpine};
 use crate::rootfs::Backing;
+use crate::sys::beneath::Beneath;
 use crate::sys::thread::{Beside, beside};
 
 /// The time that an init container has: longer than the runner lets any job.
 const INIT_TIMEOUT: Duration = Duration::from_secs(35 * 24 * 3600);
 
 /// A container whose program has been started.
-pub(super) struct Launched {
-    pub(super) record: Record,
-    pub(super) is_alpine: bool,
+pub struct Launched {
+    pub record: Record,
+    pub is_alpine: bool,
     /// Whether the runner's directories were lent to its user.
-    pub(super) is_lent: bool,
+    pub is_lent: bool,
 }
 
 /// Makes the volumes with names available to containers that have some.
-pub(super) fn mount_volumes(
-    backend: &EngineBackend<'_>,
-    plans: &[Plan<'_>],
-) -> Result<(), HookError> {
+pub fn mount_volumes(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Result<(), HookError> {
     if plans.iter().any(Plan::has_named_volumes) {
         let limit_bytes = backend.settings.volumes_bytes;
         volumes::record(backend.engine, backend.context.runner)?;
@@ -45,7 +47,7 @@ pub(super) fn mount_volumes(
 }
 
 /// Makes a container, short of its start.
-pub(super) fn prepare<'h>(
+pub fn prepare<'h>(
     backend: &EngineBackend<'h>,
     container: &PendingContainer<'_>,
     context: LaunchContext<'_>,
@@ -91,7 +93,7 @@ pub(super) fn prepare<'h>(
 }
 
 /// Makes and starts a container, and runs its `postStart` hook.
-pub(super) fn launch(
+pub fn launch(
     backend: &EngineBackend<'_>,
     container: &PendingContainer<'_>,
     context: LaunchContext<'_>,
@@ -112,7 +114,7 @@ pub(super) fn launch(
 
 /// Starts what the template has besides the request's containers, one after another: init containers
 /// are waited for until they have ended, sidecars until they are healthy.
-pub(super) fn launch_helpers(
+pub fn launch_helpers(
     backend: &EngineBackend<'_>,
     helpers: &[PendingContainer<'_>],
     context: LaunchContext<'_>,
@@ -149,7 +151,7 @@ fn launch_helper(
 }
 
 /// Starts containers, all at once.
-pub(super) fn launch_all(
+pub fn launch_all(
     backend: &EngineBackend<'_>,
     containers: &[PendingContainer<'_>],
     context: LaunchContext<'_>,
@@ -162,7 +164,7 @@ pub(super) fn launch_all(
 
 /// Starts containers, all at once, and waits for each that says how its health is found out as soon as it
 /// is started: the others may still be on their way.
-pub(super) fn launch_until_healthy(
+pub fn launch_until_healthy(
     backend: &EngineBackend<'_>,
     containers: &[PendingContainer<'_>],
     context: LaunchContext<'_>,
@@ -184,7 +186,7 @@ pub(super) fn launch_until_healthy(
 }
 
 /// Waits for all containers that say how their health is found out, all at once.
-pub(super) fn wait_until_healthy(
+pub fn wait_until_healthy(
     backend: &EngineBackend<'_>,
     containers: &[PendingContainer<'_>],
     launched: Vec<Launched>,
@@ -287,7 +289,7 @@ fn report(backend: &EngineBackend<'_>, plan: &Plan<'_>, prepared: &Prepared<'_>)
 }
 
 /// Does the same for each, all at once, and returns the results in order.
-pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+pub fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     if let [item] = items {
         return vec![work(item)];
     }
@@ -295,4 +297,28 @@ pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R 
         let threads: Vec<_> = items.iter().map(|item| beside(scope, || work(item))).collect();
         threads.into_iter().map(Beside::join).collect()
     })
+}
+
+/// Returns whether a root file system calls itself Alpine.
+///
+/// The reference asks the image's own shell and `grep` for the same; an image may have neither.
+pub fn is_alpine(rootfs: &Path) -> bool {
+    let Ok(root) = Beneath::new(rootfs) else { return false };
+    RELEASE_FILES
+        .iter()
+        .filter_map(|file| read_release(&root, Path::new(file)))
+        .any(|text| says_alpine(&text))
+}
+
+/// Reads a file of the image, if it is one.
+fn read_release(root: &Beneath, path: &Path) -> Option<String> {
+    // Without waiting for somebody to write, if it is a pipe.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::from(root.open_as_root(path, flags, Mode::empty()).ok()?);
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_RELEASE_BYTES).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -3,7 +3,6 @@
 //! `commands` is what the runner asks for, `backend` what each command uses. A container of the request
 //! is checked and planned (`plan`) before anything is made, then launched with its helpers (`launch`).
 
-mod alpine;
 mod audit;
 mod backend;
 mod build;
@@ -13,19 +12,14 @@ mod commands;
 mod confine;
 mod error;
 mod fetch;
-mod file_commands;
 mod give_back;
 mod job;
 mod launch;
 mod lend;
 mod mounts;
-mod nesting;
 mod network;
-mod notes;
-mod pending;
 mod plan;
 pub mod pod;
-mod predecessor;
 mod prepare_job;
 mod run_container_step;
 mod run_script_step;

@@ -15,7 +15,7 @@ use crate::sys::fs::PathError;
 use crate::sys::host_file::HostFile;
 
 /// A `volumes:` entry, a `--volume` or a `--mount`, with the file of the host that it mounts.
-pub(super) struct OpenVolume {
+pub struct OpenVolume {
     volume: Volume,
     /// None for volumes of ours.
     file: Option<HostFile>,
@@ -23,7 +23,7 @@ pub(super) struct OpenVolume {
 
 impl OpenVolume {
     /// Opens what a workflow mounts, if the policy allows that.
-    pub(super) fn open(backend: &EngineBackend<'_>, volume: Volume) -> Result<Self, HookError> {
+    pub fn open(backend: &EngineBackend<'_>, volume: Volume) -> Result<Self, HookError> {
         let file = match &volume.source {
             Source::Bind { path, create } => {
                 // Docker makes a directory where its socket should be, and does not start any more.
@@ -42,7 +42,7 @@ impl OpenVolume {
     }
 
     /// Returns the path, if it is in the runner's work directory and the container can write there.
-    pub(super) fn writable(&self) -> Option<&Path> {
+    pub fn writable(&self) -> Option<&Path> {
         match &self.volume.source {
             Source::Work { path, .. } if !self.volume.read_only => Some(path),
             _ => None,
@@ -50,7 +50,7 @@ impl OpenVolume {
     }
 
     /// Opens what the administrator's settings name.
-    pub(super) fn open_trusted(volume: Volume) -> Result<Self, HookError> {
+    pub fn open_trusted(volume: Volume) -> Result<Self, HookError> {
         let file = match &volume.source {
             Source::Bind { path, .. } | Source::Work { path, .. } => {
                 Some(HostFile::open_trusted(path)?)
@@ -61,12 +61,12 @@ impl OpenVolume {
     }
 
     /// Returns whether it is a volume with a name.
-    pub(super) fn has_name(&self) -> bool {
+    pub fn has_name(&self) -> bool {
         matches!(self.volume.source, Source::Named(_))
     }
 
     /// Returns the mount; `own` is where a volume of this container's own would be.
-    pub(super) fn mount(&self, backend: &EngineBackend<'_>, own: PathBuf) -> Mount {
+    pub fn mount(&self, backend: &EngineBackend<'_>, own: PathBuf) -> Mount {
         let volume = &self.volume;
         let source = match (&self.file, &volume.source) {
             (Some(file), _) => MountSource::Bind {
@@ -95,7 +95,7 @@ impl OpenVolume {
 }
 
 /// One of the runner's own directories that a request mounts.
-pub(super) struct RunnerMount {
+pub struct RunnerMount {
     /// As the request names it.
     source: PathBuf,
     target: PathBuf,
@@ -105,7 +105,7 @@ pub(super) struct RunnerMount {
 
 impl RunnerMount {
     /// Opens a directory that a request mounts; none if the mount names none.
-    pub(super) fn open(
+    pub fn open(
         backend: &EngineBackend<'_>,
         mount: &request::Mount,
     ) -> Option<Result<Self, HookError>> {
@@ -116,7 +116,7 @@ impl RunnerMount {
     }
 
     /// Returns the path of the request, if the container can write there.
-    pub(super) fn writable(&self) -> Option<&Path> {
+    pub fn writable(&self) -> Option<&Path> {
         (!self.read_only).then_some(&self.source)
     }
 
@@ -137,10 +137,7 @@ impl RunnerMount {
 
 /// Opens one of the runner's own directories, made if it is missing: the runner counts on Docker for
 /// that.
-pub(super) fn runner_directory(
-    backend: &EngineBackend<'_>,
-    path: &Path,
-) -> Result<HostFile, HookError> {
+pub fn runner_directory(backend: &EngineBackend<'_>, path: &Path) -> Result<HostFile, HookError> {
     let opened = backend.context.runner.files.open_or_make_dir(path, backend.context.runner.user);
     opened.map_err(|error| escape(backend, path, error))
 }

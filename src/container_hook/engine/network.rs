@@ -15,7 +15,7 @@ use crate::network::{
 use crate::sys::userns::PrivateIds;
 
 /// How a container is connected.
-pub(super) enum Connection<'a> {
+pub enum Connection<'a> {
     Job {
         endpoint: &'a Endpoint,
         gateway: Option<IpAddr>,
@@ -28,7 +28,7 @@ pub(super) enum Connection<'a> {
 
 impl Connection<'_> {
     /// Returns the addresses of the container and of the host in its network.
-    pub(super) fn addresses(&self) -> Addresses<'_> {
+    pub fn addresses(&self) -> Addresses<'_> {
         match self {
             Connection::Job { endpoint, gateway, .. } => {
                 Addresses { own: &endpoint.addresses, host: *gateway }
@@ -40,7 +40,7 @@ impl Connection<'_> {
 
 impl Connection<'_> {
     /// Returns the resolver that the container reaches if it reaches none of the host's.
-    pub(super) fn resolver(&self) -> Option<IpAddr> {
+    pub fn resolver(&self) -> Option<IpAddr> {
         match self {
             Connection::Job { endpoint, .. } => endpoint.resolver,
             Connection::Host | Connection::None => None,
@@ -49,7 +49,7 @@ impl Connection<'_> {
 }
 
 /// The network of a job.
-pub(super) struct JobNetwork {
+pub struct JobNetwork {
     id: String,
     network: Network,
 }
@@ -85,23 +85,23 @@ impl JobNetwork {
     }
 
     /// Returns the pinned user namespace of the job; none if this process is in one.
-    pub(super) fn user_namespace(&self) -> Option<PathBuf> {
+    pub fn user_namespace(&self) -> Option<PathBuf> {
         self.network.user_namespace()
     }
 
     /// Returns ids of the host that nobody but the job has.
-    pub(super) fn private_ids(&self) -> PrivateIds {
+    pub fn private_ids(&self) -> PrivateIds {
         self.network.private_ids()
     }
 
     /// Connects a container and publishes its ports.
-    pub(super) fn attach(&self, id: &str, ports: Vec<PortMapping>) -> Result<Endpoint, HookError> {
+    pub fn attach(&self, id: &str, ports: Vec<PortMapping>) -> Result<Endpoint, HookError> {
         Ok(self.network.attach(&request(id, &ports))?)
     }
 
     /// Connects containers side by side, each with its id and the ports that it publishes. An error comes
     /// with the number of its container.
-    pub(super) fn attach_all(
+    pub fn attach_all(
         &self,
         containers: &[(&str, Vec<PortMapping>)],
     ) -> Result<Vec<Endpoint>, (usize, HookError)> {
@@ -110,12 +110,12 @@ impl JobNetwork {
     }
 
     /// Takes a container's end away.
-    pub(super) fn detach(&self, id: &str) -> Result<(), HookError> {
+    pub fn detach(&self, id: &str) -> Result<(), HookError> {
         Ok(self.network.detach(&id[..12])?)
     }
 
     /// Returns how a container is connected, with an endpoint if it is on this network.
-    pub(super) fn connection<'a>(
+    pub fn connection<'a>(
         &self,
         mode: NetworkMode,
         endpoint: Option<&'a Endpoint>,

@@ -1,6 +1,4 @@
-//! A container of the request as this host runs it: with its files opened, and its template merged.
-
-mod connection;
+//! A container of the request as this host runs it: with its files opened, its template merged, and connected.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,47 +6,48 @@ use std::path::{Path, PathBuf};
 
 use super::backend::EngineBackend;
 use super::ceilings;
-use super::confine::{confine, devices, limit, pids_limit};
+use super::confine::{self, confine, devices, limit, pids_limit};
+use super::job::Peer;
 use super::mounts::{OpenVolume, RunnerMount};
-use super::nesting;
-use super::network::Connection;
+use super::network::{Connection, JobNetwork};
 use super::pod::{Additions, Facts, Overlay, TemplateContainer};
 use super::settings::{JobSystem, NewPrivileges};
-use crate::bundle::{self, Init, Mount, MountSource, Namespace, Tmpfs};
+use crate::bundle::{self, Dns, HostEntry, Init, Mount, MountSource, Namespace, Tmpfs};
 use crate::container::{self, Health, HostSystem, Output, STEPS_ARGS, Stop};
 use crate::container_hook::error::HookError;
-use crate::container_hook::options::NetworkMode;
+use crate::container_hook::options::{HostAddress, NetworkMode};
 use crate::container_hook::plan::{ContainerPlan, ContainerRequest, Role};
 use crate::container_hook::runner::LABEL;
 use crate::image::{Healthcheck, Image, ImageConfig};
+use crate::network::Endpoint;
 use crate::sys::userns::{self, PrivateIds};
 
 /// A container of the request or the template, of which nothing is made yet.
-pub(super) struct Plan<'a> {
-    pub(super) container: ContainerPlan<'a>,
+pub struct Plan<'a> {
+    pub container: ContainerPlan<'a>,
     volumes: Vec<OpenVolume>,
     runner_mounts: Vec<RunnerMount>,
     /// What is known without the image, the network and the id, the template included.
     base: bundle::Options,
     /// The rest of what the template adds.
-    pub(super) additions: Additions,
+    pub additions: Additions,
     /// The programs of this host, if its root file system has those.
-    pub(super) system: Option<HostSystem>,
+    pub system: Option<HostSystem>,
     /// Whether neither workflow nor template say if programs may get more rights.
     is_privilege_unsaid: bool,
 }
 
 /// What the configuration of a container needs besides its plan.
-pub(super) struct BundleInputs<'a> {
-    pub(super) connection: Connection<'a>,
+pub struct BundleInputs<'a> {
+    pub connection: Connection<'a>,
     /// The directory of the volumes of its pod.
-    pub(super) volumes: &'a Path,
+    pub volumes: &'a Path,
     /// The process whose process namespace it shares.
-    pub(super) process: Option<u32>,
+    pub process: Option<u32>,
     /// The pinned user namespace of the job's containers, if they have one.
-    pub(super) user_namespace: Option<PathBuf>,
+    pub user_namespace: Option<PathBuf>,
     /// Ids of the host that nobody but the job has.
-    pub(super) private_ids: PrivateIds,
+    pub private_ids: PrivateIds,
 }
 
 impl From<Role> for container::Role {
@@ -144,7 +143,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns whether the container runs a program of ours, which does nothing but to be there.
-    pub(super) fn keeps_alive(&self) -> bool {
+    fn keeps_alive(&self) -> bool {
         self.container.role == Role::Job
             && self.container.args.entry_point.is_none()
             && !self.additions.runs_command
@@ -286,7 +285,7 @@ impl<'a> Plan<'a> {
         if self.system.is_some() && !is_apart {
             HostSystem::confine(&mut options);
         }
-        nesting::allow(backend, &self.container.title, is_apart, &mut options)?;
+        confine::nest(backend, &self.container.title, is_apart, &mut options)?;
         Ok(options)
     }
 
@@ -392,4 +391,86 @@ fn base_options(
         options.namespaces.network = Namespace::Host;
     }
     Ok(options)
+}
+
+impl Plan<'_> {
+    /// Connects the container.
+    pub(in crate::container_hook::engine) fn connect(
+        &self,
+        backend: &EngineBackend<'_>,
+        connection: &Connection<'_>,
+        options: &mut bundle::Options,
+    ) {
+        let asked = &self.container.options.network;
+        let servers = if asked.dns.is_empty() { &backend.settings.dns } else { &asked.dns };
+        let dns = Dns {
+            loopback_works: matches!(connection, Connection::Host),
+            servers: servers.clone(),
+            fallback: connection.resolver(),
+            search: asked.dns_search.clone(),
+            options: asked.dns_options.clone(),
+            ..Dns::default()
+        };
+        let mut gateway_address = None;
+        let mut hosts = Vec::new();
+        match connection {
+            Connection::Job { endpoint, gateway, hosts: names } => {
+                options.namespaces.network = Namespace::Path(endpoint.netns.clone());
+                gateway_address = *gateway;
+                hosts.extend(names.iter().cloned());
+                let own = options.hostname.clone();
+                for address in &endpoint.addresses {
+                    let own = own
+                        .iter()
+                        .chain(&self.additions.second_hostname)
+                        .chain(&self.container.names);
+                    let names = own.cloned().collect();
+                    hosts.push(HostEntry { address: *address, names });
+                }
+                options.dns = Some(dns);
+            }
+            Connection::Host => {
+                options.namespaces.network = Namespace::Host;
+                options.dns = Some(dns);
+            }
+            Connection::None => options.namespaces.network = Namespace::Private,
+        }
+        for host in &asked.hosts {
+            let address = match host.address {
+                HostAddress::Address(address) => Some(address),
+                HostAddress::Gateway => gateway_address,
+            };
+            if let Some(address) = address {
+                hosts.push(HostEntry { address, names: vec![host.name.clone()] });
+            }
+        }
+        options.hosts = Some(hosts);
+    }
+}
+
+/// A container that has all it needs but is not yet made.
+pub struct PendingContainer<'a> {
+    pub plan: &'a Plan<'a>,
+    pub image: Image,
+    pub id: String,
+    /// None if it is not on the job's network.
+    pub endpoint: Option<Endpoint>,
+}
+
+/// What all containers of a job or step are started in.
+#[derive(Clone, Copy)]
+pub struct LaunchContext<'a> {
+    pub network: &'a JobNetwork,
+    pub peers: &'a [Peer],
+    /// The directory of the volumes of the pod.
+    pub volumes: &'a Path,
+    /// The process whose process namespace all but the first share.
+    pub process: Option<u32>,
+}
+
+impl PendingContainer<'_> {
+    /// Returns the container's own address.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.endpoint.as_ref().and_then(|endpoint| endpoint.addresses.first().copied())
+    }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::audit;
 use super::backend::EngineBackend;
 use super::cleanup_job;
+use super::confine;
 use super::fetch;
 use super::give_back;
 use super::job::Peer;
@@ -12,13 +13,9 @@ use super::launch::{
     Launched, in_parallel, launch_all, launch_helpers, launch_until_healthy, mount_volumes,
     wait_until_healthy,
 };
-use super::nesting;
 use super::network::JobNetwork;
-use super::notes;
-use super::pending::{LaunchContext, PendingContainer};
-use super::plan::Plan;
+use super::plan::{LaunchContext, PendingContainer, Plan};
 use super::pod::{self, Pod};
-use super::predecessor;
 use super::services;
 use super::unkept;
 use crate::container::{new_id, step_directory};
@@ -41,9 +38,9 @@ pub(super) fn run(
     let names = request.services.iter().map(|service| service.names.clone()).collect();
     let pod = Pod::of_job(backend, job, names)?;
     let plans = plan(backend, request, pod.as_ref())?;
-    notes::without_effect(backend.context.log, plans.iter().map(|plan| &plan.container));
+    unkept::without_effect(backend.context.log, plans.iter().map(|plan| &plan.container));
     unkept::report(backend, &plans)?;
-    predecessor::remove(backend)?;
+    cleanup_job::remove_predecessors(backend)?;
     let _lock = backend.jobs().lock(&backend.context.runner.owner())?;
     // What an earlier job left whose cleanup did not run.
     cleanup_job::remove_all(backend)?;
@@ -159,7 +156,7 @@ fn answer(
         directory: step_directory(&backend.engine.run),
         owner: backend.context.runner.owner(),
         is_lent: launched.first().is_some_and(|first| first.is_lent),
-        denied_by: nesting::denied_by(backend),
+        denied_by: confine::nesting_denied_by(backend),
     });
     let state = JobState::new(
         job.first().map(|job| job.id.clone()),

@@ -8,12 +8,10 @@ use super::build::{BuildSite, Source};
 use super::cleanup_job;
 use super::fetch;
 use super::give_back;
-use super::job::{Job, Lent};
+use super::job::Job;
 use super::launch::{in_parallel, launch_helpers, mount_volumes, prepare};
 use super::network::JobNetwork;
-use super::notes;
-use super::pending::{LaunchContext, PendingContainer};
-use super::plan::Plan;
+use super::plan::{LaunchContext, PendingContainer, Plan};
 use super::pod::{self, Pod};
 use super::services;
 use super::unkept;
@@ -33,7 +31,7 @@ pub(super) fn run(
     let jobs = backend.jobs();
     let pod = Pod::of_step(backend, step)?;
     let plans = plan(backend, step, pod.as_ref())?;
-    notes::without_effect(backend.context.log, plans.iter().map(|plan| &plan.container));
+    unkept::without_effect(backend.context.log, plans.iter().map(|plan| &plan.container));
     // Before anything is fetched or built: that goes on for a moment when the hook is killed,
     // and what removes the job has to come after it.
     let _lock = jobs.lock(&owner)?;
@@ -109,8 +107,7 @@ pub(super) fn run(
 /// Records what the step can write to, if the job's containers cannot: those of a job of services alone
 /// have none of the runner's directories.
 fn lend(backend: &EngineBackend<'_>, job: &Job, plans: &[Plan<'_>]) -> Result<(), HookError> {
-    let nothing = Lent { user: backend.context.runner.user, directories: Vec::new() };
-    let mut lent = job.lent.clone().unwrap_or(nothing);
+    let mut lent = job.lent.clone();
     if give_back::extend(&mut lent, backend, plans) {
         give_back::remember(backend.engine, &lent)?;
         backend.jobs().write(backend.context.runner, &job.network, &job.peers, lent)?;

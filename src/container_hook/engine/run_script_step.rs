@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::backend::EngineBackend;
-use super::file_commands::FileCommands;
+use super::lend::FileCommands;
 use crate::bundle::{ExecOptions, checked_cwd};
 use crate::container::{
     ContainerError, StepConnection, StepEnd, StepError, StepSignals, StepSocket, TakesSteps,

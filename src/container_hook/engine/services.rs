@@ -2,7 +2,7 @@
 //! at last what they wrote.
 
 use super::backend::EngineBackend;
-use super::pending::PendingContainer;
+use super::plan::PendingContainer;
 use crate::container::{LogTail, Record, Role, Wait};
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan;
@@ -16,7 +16,7 @@ const LAST: (usize, u64) = (100, 64 << 10);
 const ALL: (usize, u64) = (2000, 256 << 10);
 
 /// Says by which names and ports services are reached.
-pub(super) fn report_names(backend: &EngineBackend<'_>, asked: &[PendingContainer<'_>]) {
+pub fn report_names(backend: &EngineBackend<'_>, asked: &[PendingContainer<'_>]) {
     let services = asked.iter().filter(|one| one.plan.container.role == plan::Role::Service);
     for service in services {
         let Some(endpoint) = &service.endpoint else { continue };
@@ -37,7 +37,7 @@ pub(super) fn report_names(backend: &EngineBackend<'_>, asked: &[PendingContaine
 }
 
 /// Says which services of the runner's job have ended, each once, and shows what they wrote last.
-pub(super) fn report_ended(backend: &EngineBackend<'_>, when: &str) -> Result<(), HookError> {
+pub fn report_ended(backend: &EngineBackend<'_>, when: &str) -> Result<(), HookError> {
     for service in tell_ended(backend, when)? {
         show_last(backend, &service);
     }
@@ -45,17 +45,14 @@ pub(super) fn report_ended(backend: &EngineBackend<'_>, when: &str) -> Result<()
 }
 
 /// Says which services have ended, each once, and returns them.
-pub(super) fn tell_ended(
-    backend: &EngineBackend<'_>,
-    when: &str,
-) -> Result<Vec<Record>, HookError> {
+pub fn tell_ended(backend: &EngineBackend<'_>, when: &str) -> Result<Vec<Record>, HookError> {
     let mut services = services(backend)?;
     services.retain(|service| tell_end(backend, service, when));
     Ok(services)
 }
 
 /// Shows what all services wrote, as the runner does that has no hooks.
-pub(super) fn show_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
+pub fn show_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
     for service in services(backend)? {
         let title = format!("Print service container logs: {}", service.name);
         show(backend, &service, &title, ALL);
@@ -64,7 +61,7 @@ pub(super) fn show_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
 }
 
 /// Shows what a container wrote last.
-pub(super) fn show_last(backend: &EngineBackend<'_>, container: &Record) {
+pub fn show_last(backend: &EngineBackend<'_>, container: &Record) {
     let title = format!("Last output of {} {}", container.role.name(), container.name);
     show(backend, container, &title, LAST);
 }

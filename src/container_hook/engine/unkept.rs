@@ -1,11 +1,14 @@
-//! Limits that do not hold on this host: said once for a job, or an error.
+//! Limits that do not hold on this host, and options without effect: said once for a job, or an error.
 
 use std::fmt;
 
 use super::backend::EngineBackend;
 use super::ceilings;
 use super::plan::Plan;
+use crate::container_hook::context::Log;
 use crate::container_hook::error::HookError;
+use crate::container_hook::options::WithoutEffect;
+use crate::container_hook::plan::ContainerPlan;
 use crate::sys::cgroup::Cgroups;
 
 /// Limits that were asked for and do not hold.
@@ -48,7 +51,7 @@ impl fmt::Display for UnkeptLimits {
 /// # Errors
 ///
 /// See [`check`].
-pub(super) fn report(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Result<(), HookError> {
+pub fn report(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Result<(), HookError> {
     check(backend, plans)?;
     if let Some(unkept) = find(backend, plans) {
         backend.context.log.warning(&unkept.to_string());
@@ -57,7 +60,7 @@ pub(super) fn report(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Result<
 }
 
 /// Fails if a limit does not hold and the settings say that it has to.
-pub(super) fn check(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Result<(), HookError> {
+pub fn check(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Result<(), HookError> {
     match find(backend, plans).filter(|_| backend.settings.enforce_limits) {
         Some(unkept) => Err(unkept.into()),
         None => Ok(()),
@@ -82,6 +85,22 @@ fn find(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Option<UnkeptLimits>
         Cgroups::Host | Cgroups::None => None,
     };
     (!limits.is_empty()).then_some(UnkeptLimits { limits, controllers })
+}
+
+/// Reports the options that have no effect, each with all containers that have it.
+pub fn without_effect<'a>(log: &dyn Log, containers: impl Iterator<Item = &'a ContainerPlan<'a>>) {
+    let mut notes: Vec<(WithoutEffect, Vec<&str>)> = Vec::new();
+    for container in containers {
+        for note in &container.options.without_effect {
+            match notes.iter_mut().find(|(known, _)| known == note) {
+                Some((_, titles)) => titles.push(&container.title),
+                None => notes.push((*note, vec![&container.title])),
+            }
+        }
+    }
+    for (WithoutEffect { option, reason }, titles) in notes {
+        log.line(&format!("{}: --{option} has no effect: {reason}", titles.join(", ")));
+    }
 }
 
 #[test]

@@ -27,7 +27,7 @@ struct VolumesRecord {
 }
 
 /// Records whose volumes a runner's are, before there are any.
-pub(super) fn record(engine: &Engine, runner: &Runner) -> Result<(), HookError> {
+pub fn record(engine: &Engine, runner: &Runner) -> Result<(), HookError> {
     let path = VolumesOf::new(&engine.disk, &runner.owner()).record();
     let record = VolumesRecord { runner: runner.name.clone(), work: runner.work().to_owned() };
     if read_json_if_there(&path).is_ok_and(|found| found.as_ref() == Some(&record)) {

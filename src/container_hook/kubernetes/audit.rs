@@ -8,11 +8,7 @@ use crate::container_hook::plan::Role;
 
 /// Writes down the containers of a pod that is about to be made; `role` is that of the one that steps run in.
 /// The node decides what their images are by then, so that they have no digest.
-pub(super) fn pod(
-    backend: &KubernetesBackend<'_>,
-    pod: &Pod,
-    role: Role,
-) -> Result<(), AuditError> {
+pub fn pod(backend: &KubernetesBackend<'_>, pod: &Pod, role: Role) -> Result<(), AuditError> {
     let Some(spec) = &pod.spec else { return Ok(()) };
     let network = if spec.host_network == Some(true) { "host" } else { "job" };
     let inits = spec.init_containers.iter().flatten().map(|one| (Role::Init, one));

@@ -12,18 +12,14 @@ use super::files::{Limits, WorkFiles};
 use super::own_pod::{OwnPod, PodIdentity};
 use super::pod::{RUNNER_LABEL, runner_label};
 use super::settings::KubernetesSettings;
-use super::{cleanup, container_step, prepare, script_step};
 use crate::container::StepSignals;
-use crate::container_hook::backend::{Backend, Outcome};
 use crate::container_hook::context::HookContext;
 use crate::container_hook::error::HookError;
-use crate::container_hook::request::{ContainerArgs, PrepareJob, ScriptStep};
-use crate::container_hook::response::PrepareJobResponse;
 use crate::container_hook::state::JobState;
 use crate::image::{Credentials, RegistryClient};
 
 /// The container of a pod that steps run in.
-pub(super) const JOB: &str = "job";
+pub const JOB: &str = "job";
 
 /// The backend that runs jobs as pods of a cluster.
 pub struct KubernetesBackend<'a> {
@@ -121,36 +117,8 @@ impl<'a> KubernetesBackend<'a> {
 }
 
 /// Returns the name of a pod; every pod of the API has one.
-pub(super) fn name(pod: &Pod) -> &str {
+pub fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()
-}
-
-impl Backend for KubernetesBackend<'_> {
-    fn prepare(&self, job: &PrepareJob) -> Result<Option<PrepareJobResponse>, HookError> {
-        self.cluster.run(prepare::run(self, job))
-    }
-
-    fn script_step(
-        &self,
-        step: &ScriptStep,
-        state: Option<&JobState>,
-    ) -> Result<Outcome, HookError> {
-        self.cluster.run(script_step::run(self, step, state))
-    }
-
-    fn container_step(
-        &self,
-        step: &ContainerArgs,
-        state: Option<&JobState>,
-        // Signals are passed on by the agent of the step, not to a process here.
-        _pass_on: &dyn Fn(u32),
-    ) -> Result<Outcome, HookError> {
-        self.cluster.run(container_step::run(self, step, state))
-    }
-
-    fn cleanup(&self) -> Result<(), HookError> {
-        self.cluster.run(cleanup::run(self))
-    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::sys::error::chain;
 
 /// How long containers may take to end, in seconds. Our own first process ends at once; of services there is
 /// nothing to be kept.
-pub(super) const GRACE_SECONDS: u32 = 1;
+pub const GRACE_SECONDS: u32 = 1;
 /// How long pods may take to be gone by themselves. Kubelets report it when they come to it, some every ten
 /// seconds; the containers have ended by then.
 const GONE_WITHIN: Duration = Duration::from_millis(2500);
@@ -25,7 +25,7 @@ const LOG_WITHIN: Duration = Duration::from_secs(5);
 
 /// Whether one waits until pods are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wait {
+pub enum Wait {
     /// And their names are free.
     UntilGone,
     /// Those that have what is not theirs alone: what is left of a job could write to it while others use it.
@@ -44,10 +44,7 @@ pub(super) async fn run(backend: &KubernetesBackend<'_>) -> Result<(), HookError
 
 /// Removes everything of the runner, whatever the state of the job says: a `prepare_job` that was killed has
 /// none. What is gone by then is no error.
-pub(super) async fn remove_all(
-    backend: &KubernetesBackend<'_>,
-    wait: Wait,
-) -> Result<(), HookError> {
+pub async fn remove_all(backend: &KubernetesBackend<'_>, wait: Wait) -> Result<(), HookError> {
     let selector = backend.selector();
     let (pods, secrets) =
         tokio::join!(backend.cluster.pods(&selector), backend.cluster.secrets(&selector));

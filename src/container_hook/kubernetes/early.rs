@@ -16,7 +16,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 
 /// Opens streams to a container that need not run yet: whoever waits for its pod says when it does, and until
 /// then nothing that fails counts.
-pub(super) struct EarlyOpener<'a> {
+pub struct EarlyOpener<'a> {
     opener: ClusterOpener<'a>,
     is_running: Cell<bool>,
 }
@@ -27,7 +27,7 @@ impl<'a> EarlyOpener<'a> {
     }
 
     /// Notes that the container runs: what fails from now on is a failure.
-    pub(super) fn is_running(&self) {
+    pub fn is_running(&self) {
         self.is_running.set(true);
     }
 }

@@ -18,17 +18,17 @@ use crate::image::{
 use crate::sys::error::chain;
 
 /// How long pods wait for what they can do without.
-pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+pub const PATIENCE: Duration = Duration::from_secs(3);
 /// How long a step waits that cannot be run without.
-pub(super) const LONG_PATIENCE: Duration = Duration::from_secs(60);
+pub const LONG_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Registries that were asked.
 #[derive(Default)]
-pub(super) struct AskedFacts(Vec<(String, oneshot::Receiver<ImageConfig>)>);
+pub struct AskedFacts(Vec<(String, oneshot::Receiver<ImageConfig>)>);
 
 impl AskedFacts {
     /// Asks for the image of a container. Nothing waits for the thread that asks: it ends with the process.
-    pub(super) fn ask(&mut self, backend: &KubernetesBackend<'_>, args: &ContainerArgs) {
+    pub fn ask(&mut self, backend: &KubernetesBackend<'_>, args: &ContainerArgs) {
         let ImageSource::Image(image) = &args.source else { return };
         match start(backend, image, args) {
             Ok(Some(receiver)) => self.0.push((image.clone(), receiver)),
@@ -38,7 +38,7 @@ impl AskedFacts {
     }
 
     /// Asks for the image of a service, if its request does not say itself how its health is checked.
-    pub(super) fn ask_of_service(&mut self, backend: &KubernetesBackend<'_>, args: &ContainerArgs) {
+    pub fn ask_of_service(&mut self, backend: &KubernetesBackend<'_>, args: &ContainerArgs) {
         let options = CreateOptions::parse(args.create_options.as_deref().unwrap_or_default());
         let says = options
             .is_ok_and(|options| options.health.disabled || options.health.command.is_some());
@@ -48,7 +48,7 @@ impl AskedFacts {
     }
 
     /// Returns what came within a time.
-    pub(super) async fn within(self, time: Duration) -> ImageFacts {
+    pub async fn within(self, time: Duration) -> ImageFacts {
         let end = Instant::now() + time;
         let mut facts = ImageFacts::default();
         for (image, receiver) in self.0 {

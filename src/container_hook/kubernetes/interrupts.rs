@@ -11,7 +11,7 @@ use super::error::KubernetesError;
 use crate::container::StepSignals;
 
 /// Does work, unless a signal comes before it is done: then it is dropped, and the signal is the error.
-pub(super) async fn unless_interrupted<T, E: From<KubernetesError>>(
+pub async fn unless_interrupted<T, E: From<KubernetesError>>(
     signals: &mut dyn StepSignals,
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
@@ -47,9 +47,9 @@ async fn next(signals: &mut dyn StepSignals, descriptor: &UnixStream) -> io::Res
 }
 
 /// Signals that a step gets, of which one is remembered: whoever cancelled it waits for little more.
-pub(super) struct Remembered<'a> {
+pub struct Remembered<'a> {
     signals: &'a mut dyn StepSignals,
-    pub(super) is_cancelled: bool,
+    pub is_cancelled: bool,
 }
 
 impl<'a> Remembered<'a> {

@@ -1,7 +1,7 @@
 //! The backend of a cluster: jobs and container steps as pods of Kubernetes.
 //!
-//! `backend` is what the runner asks for. Our own first process (`sys/init`) is that of the job's
-//! container. An exec stream reaches it (`agent`), by which it starts steps and exchanges files; a step
+//! `commands` is what the runner asks for, `backend` what each command uses. Our own first process (`sys/init`) is that
+//! of the job's container. An exec stream reaches it (`agent`), by which it starts steps and exchanges files; a step
 //! outlives its stream, and is asked again by the next one.
 
 pub mod admin;
@@ -11,6 +11,7 @@ mod backend;
 mod build;
 mod cleanup;
 mod client;
+mod commands;
 mod container_step;
 mod early;
 mod error;

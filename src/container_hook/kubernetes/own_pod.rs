@@ -20,36 +20,36 @@ pub struct PodIdentity {
 
 /// What is known of the pod of the runner; only what the environment says if it cannot be found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct OwnPod {
-    pub(super) name: String,
+pub struct OwnPod {
+    pub name: String,
     /// None if it is not in the namespace of the pods of its jobs, which it cannot own then.
-    pub(super) uid: Option<String>,
+    pub uid: Option<String>,
     /// The image of the runner's container.
-    pub(super) image: Option<String>,
-    pub(super) node: Option<String>,
+    pub image: Option<String>,
+    pub node: Option<String>,
     /// The claim that the work directory is on.
-    pub(super) claim: Option<WorkClaim>,
+    pub claim: Option<WorkClaim>,
     /// The group that its volumes belong to.
-    pub(super) fs_group: Option<i64>,
+    pub fs_group: Option<i64>,
     /// The names of the secrets by which its images are pulled.
-    pub(super) pull_secrets: Vec<String>,
+    pub pull_secrets: Vec<String>,
     /// Where `container-hook` is in its image.
-    pub(super) program: PathBuf,
+    pub program: PathBuf,
 }
 
 /// The claim of a volume that the runner has its work directory on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct WorkClaim {
-    pub(super) name: String,
+pub struct WorkClaim {
+    pub name: String,
     /// Where the work directory is on the volume, without a slash at the beginning; none at its root.
-    pub(super) sub_path: Option<String>,
+    pub sub_path: Option<String>,
     /// `ReadWriteOnce` and the like; empty if the pod does not say.
-    pub(super) access_modes: Vec<String>,
+    pub access_modes: Vec<String>,
 }
 
 impl OwnPod {
     /// Takes what is to be known from a pod; `work` is the work directory of the runner.
-    pub(super) fn new(identity: &PodIdentity, pod: Option<&Pod>, work: &Path) -> Self {
+    pub fn new(identity: &PodIdentity, pod: Option<&Pod>, work: &Path) -> Self {
         let spec = pod.and_then(|pod| pod.spec.as_ref());
         let runner = spec.and_then(|spec| {
             let named = spec.containers.iter().find(|one| one.name == RUNNER);

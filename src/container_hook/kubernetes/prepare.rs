@@ -19,12 +19,11 @@ use super::files;
 use super::interrupts::unless_interrupted;
 use super::pod::{self, MadePod, WorkVolume};
 use super::wait::{self, Expect};
-use crate::container_hook::alpine;
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::Role;
 use crate::container_hook::request::{ContainerArgs, ImageSource, PrepareJob};
 use crate::container_hook::response::{
-    ContainerContext, JobContext, PrepareJobResponse, ServiceContext,
+    self, ContainerContext, JobContext, PrepareJobResponse, ServiceContext,
 };
 use crate::container_hook::state::{JobState, PodState};
 use crate::sys::error::chain;
@@ -112,10 +111,7 @@ fn has_only_the_job(pod: &Pod) -> bool {
 }
 
 /// Makes a pod, and the secrets that it refers to before it.
-pub(super) async fn create(
-    backend: &KubernetesBackend<'_>,
-    made: &MadePod,
-) -> Result<Pod, HookError> {
+pub async fn create(backend: &KubernetesBackend<'_>, made: &MadePod) -> Result<Pod, HookError> {
     // What is made is written down before, and nothing is made that is not.
     let role = if made.program.is_some() { Role::Step } else { Role::Job };
     audit::pod(backend, &made.pod, role)?;
@@ -127,7 +123,7 @@ pub(super) async fn create(
 }
 
 /// Waits until a pod is as expected; `opener` opens streams to one of its containers meanwhile.
-pub(super) async fn until_ready(
+pub async fn until_ready(
     backend: &KubernetesBackend<'_>,
     pod: &str,
     expect: &Expect,
@@ -142,10 +138,10 @@ pub(super) async fn until_ready(
 
 /// Returns whether the image of the job says that it is Alpine.
 async fn is_alpine(session: &mut Session<'_>) -> Result<bool, HookError> {
-    for file in alpine::FILES {
+    for file in response::RELEASE_FILES {
         let path = Path::new("/").join(file);
-        let text = files::read(session, &path, alpine::MAX_FILE_BYTES).await?;
-        if text.is_some_and(|text| alpine::says_alpine(&String::from_utf8_lossy(&text))) {
+        let text = files::read(session, &path, response::MAX_RELEASE_BYTES).await?;
+        if text.is_some_and(|text| response::says_alpine(&String::from_utf8_lossy(&text))) {
             return Ok(true);
         }
     }

@@ -51,7 +51,7 @@ pub(super) async fn run(
 }
 
 /// Takes the files of a step; of one that was cancelled as long as the runner waits for us.
-pub(super) async fn until_cancelled<E>(
+pub async fn until_cancelled<E>(
     is_cancelled: bool,
     taken: impl Future<Output = Result<(), E>>,
 ) -> Result<(), HookError>
@@ -67,7 +67,7 @@ where
 }
 
 /// Returns how a step ended whose files came back, or did not: then it did not succeed.
-pub(super) fn outcome(
+pub fn outcome(
     backend: &KubernetesBackend<'_>,
     end: Result<StepEnd, AgentError>,
     got: Result<(), HookError>,
@@ -97,7 +97,7 @@ fn exit_status(end: StepEnd) -> ExitStatus {
 }
 
 /// Returns an id that no other step has, so that none is taken for it.
-pub(super) fn new_id() -> String {
+pub fn new_id() -> String {
     format!("{:016x}{:016x}", random_u64(), random_u64())
 }
 

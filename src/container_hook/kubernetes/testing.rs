@@ -8,14 +8,12 @@ use super::client::Cluster;
 use super::own_pod::PodIdentity;
 use super::settings::KubernetesSettings;
 use crate::container_hook::audit::AuditLog;
-use crate::container_hook::context::HookContext;
-use crate::container_hook::log::Log;
+use crate::container_hook::context::{HookContext, Log, Settings};
 use crate::container_hook::runner::tests::runner;
-use crate::container_hook::settings::Settings;
 use crate::image::{ClientOptions, Credentials, Progress, ProgressEvent, RegistryClient};
 
 /// A log that nobody reads.
-pub(super) struct Quiet;
+pub struct Quiet;
 
 impl Progress for Quiet {
     fn event(&self, _: ProgressEvent<'_>) {}
@@ -31,10 +29,7 @@ impl Log for Quiet {
 }
 
 /// Calls a function with the backend of the runner in the pod `runner-1`.
-pub(super) fn with_backend<T>(
-    cluster: &Cluster,
-    use_it: impl FnOnce(&KubernetesBackend<'_>) -> T,
-) -> T {
+pub fn with_backend<T>(cluster: &Cluster, use_it: impl FnOnce(&KubernetesBackend<'_>) -> T) -> T {
     let (settings, runner, audit) = (Settings::default(), runner(), AuditLog::default());
     let identity =
         PodIdentity { name: "runner-1".to_owned(), claim: None, program: PathBuf::from("/hook") };

@@ -1,12 +1,10 @@
 //! What `options:` ask for.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use super::device::{Device, DeviceRule};
-use super::network::NetworkOptions;
-use super::resources::{Resources, Ulimit};
-use super::security::{Ipc, Namespace, SecurityOptions};
 use crate::container_hook::volumes::{Tmpfs, Volume};
 
 /// The `options:` of a container, as far as they are not the defaults.
@@ -122,4 +120,210 @@ pub struct WithoutEffect {
     /// The option's name, without dashes.
     pub option: &'static str,
     pub reason: &'static str,
+}
+
+/// A device of the host, or a directory of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its absolute path on the host.
+    pub host: PathBuf,
+    /// Its absolute path in the container.
+    pub container: String,
+    /// What is allowed: of `r`, `w` and `m`.
+    pub access: String,
+}
+
+/// A rule for the cgroup: which devices may be used if they are there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceRule {
+    /// `a`, `b` or `c`.
+    pub kind: char,
+    /// The major number; none is each.
+    pub major: Option<u32>,
+    /// The minor number; none is each.
+    pub minor: Option<u32>,
+    /// What is allowed: of `r`, `w` and `m`.
+    pub access: String,
+}
+
+/// The network and everything about names and ports.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct NetworkOptions {
+    /// `--network`.
+    pub mode: NetworkMode,
+    /// `--network-alias`: more names to be reached by.
+    pub aliases: Vec<String>,
+    /// `--add-host`: names and their addresses.
+    pub hosts: Vec<Host>,
+    /// `--dns`: name servers instead of the host's.
+    pub dns: Vec<IpAddr>,
+    pub dns_options: Vec<String>,
+    /// `--dns-search`; a single `.` is none at all.
+    pub dns_search: Vec<String>,
+    /// `--publish`, as written.
+    pub publish: Vec<String>,
+    /// `--publish-all`: every exposed port, each on a free one of the host.
+    pub publish_all: bool,
+    /// `--expose`: ports besides the image's.
+    pub expose: Vec<ExposedPort>,
+}
+
+/// What network a container is on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NetworkMode {
+    #[default]
+    Job,
+    Host,
+    /// Only its own loopback interface.
+    None,
+}
+
+/// An entry of `/etc/hosts`, from `--add-host`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    pub name: String,
+    pub address: HostAddress,
+}
+
+/// What a name of `--add-host` stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostAddress {
+    Address(IpAddr),
+    /// The host, seen from the container: `host-gateway`.
+    Gateway,
+}
+
+/// A port of a container.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub struct ExposedPort {
+    pub port: u16,
+    /// `tcp`, `udp` or `sctp`.
+    pub protocol: &'static str,
+}
+
+/// Limits on CPUs, memory and so on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Resources {
+    /// `--cpus` in billionths of a processor.
+    pub nano_cpus: Option<u64>,
+    pub cpu_shares: Option<u64>,
+    /// `--cpu-period` in microseconds.
+    pub cpu_period: Option<u64>,
+    /// `--cpu-quota` in microseconds of a period; -1 is no limit.
+    pub cpu_quota: Option<i64>,
+    /// `--cpuset-cpus`, such as `0-2,4`.
+    pub cpuset_cpus: Option<String>,
+    pub cpuset_mems: Option<String>,
+    /// `--memory` in bytes.
+    pub memory_bytes: Option<u64>,
+    /// `--memory-reservation` in bytes.
+    pub memory_reservation_bytes: Option<u64>,
+    /// `--memory-swap`: memory and swap together.
+    pub memory_swap: Option<Swap>,
+    /// `--memory-swappiness`, 0 to 100.
+    pub memory_swappiness: Option<u64>,
+    /// `--pids-limit`; 0 is no limit.
+    pub pids: Option<u64>,
+    pub oom_kill_disable: bool,
+    /// `--oom-score-adj`, -1000 to 1000.
+    pub oom_score_adj: Option<i32>,
+    /// `--blkio-weight`, 10 to 1000.
+    pub blkio_weight: Option<u16>,
+}
+
+/// How much memory and swap together may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Swap {
+    /// As much as there is.
+    Unlimited,
+    Bytes(u64),
+}
+
+/// A limit of `setrlimit(2)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ulimit {
+    /// The resource, such as `nofile`.
+    pub name: &'static str,
+    /// The soft limit; `u64::MAX` is none.
+    pub soft: u64,
+    /// The hard limit; `u64::MAX` is none.
+    pub hard: u64,
+}
+
+/// Capabilities and everything else that confines.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SecurityOptions {
+    pub privileged: bool,
+    /// `--cap-add`: `ALL` or names with `CAP_`.
+    pub cap_add: Vec<String>,
+    /// `--cap-drop`: `ALL` or names with `CAP_`.
+    pub cap_drop: Vec<String>,
+    /// `--security-opt seccomp=unconfined`: no filter.
+    pub seccomp_unconfined: bool,
+    /// `--security-opt apparmor=`: the profile's name.
+    pub apparmor: Option<String>,
+    /// `--security-opt no-new-privileges`.
+    pub no_new_privileges: Option<bool>,
+    /// `--security-opt systempaths=unconfined`: nothing in `/proc` and `/sys` is masked or read-only.
+    pub system_paths_unconfined: bool,
+}
+
+/// A namespace that a container may share with the host.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize, serde::Serialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Namespace {
+    Cgroup,
+    /// Message queues, semaphores and shared memory.
+    Ipc,
+    Network,
+    Pid,
+    Uts,
+}
+
+impl Namespace {
+    /// All of them.
+    pub const ALL: [Namespace; 5] =
+        [Namespace::Cgroup, Namespace::Ipc, Namespace::Network, Namespace::Pid, Namespace::Uts];
+
+    /// Returns the name, as in the policy.
+    pub fn name(self) -> &'static str {
+        match self {
+            Namespace::Cgroup => "cgroup",
+            Namespace::Ipc => "ipc",
+            Namespace::Network => "network",
+            Namespace::Pid => "pid",
+            Namespace::Uts => "uts",
+        }
+    }
+
+    /// Returns the option that asks for the host's.
+    pub fn option(self) -> &'static str {
+        match self {
+            Namespace::Cgroup => "--cgroupns",
+            Namespace::Ipc => "--ipc",
+            Namespace::Network => "--network",
+            Namespace::Pid => "--pid",
+            Namespace::Uts => "--uts",
+        }
+    }
+}
+
+/// A container's own IPC namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ipc {
+    /// With `/dev/shm`.
+    #[default]
+    Private,
+    /// With a `/dev/shm` as large as the host's.
+    Large,
+    /// Without `/dev/shm`.
+    None,
 }

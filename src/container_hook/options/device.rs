@@ -4,32 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::CreateOptions;
+use super::create_options::{Device, DeviceRule};
 use super::value::natural;
-
-/// A device of the host, or a directory of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
-    /// Its absolute path on the host.
-    pub host: PathBuf,
-    /// Its absolute path in the container.
-    pub container: String,
-    /// What is allowed: of `r`, `w` and `m`.
-    pub access: String,
-}
-
-/// A rule for the cgroup: which devices may be used if they are there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DeviceRule {
-    /// `a`, `b` or `c`.
-    pub kind: char,
-    /// The major number; none is each.
-    pub major: Option<u32>,
-    /// The minor number; none is each.
-    pub minor: Option<u32>,
-    /// What is allowed: of `r`, `w` and `m`.
-    pub access: String,
-}
 
 impl fmt::Display for DeviceRule {
     /// Writes the rule as the option takes it.

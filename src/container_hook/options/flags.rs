@@ -1,18 +1,23 @@
 //! The flags of `docker create`, all of them (Docker 28.2).
 
 use super::CreateOptions;
-use super::{device, health, mount, network, process, resources, security};
+use super::device;
+use super::mount;
+use super::network;
+use super::process;
+use super::resources;
+use super::security;
 
 /// A flag of `docker create`.
-pub(super) struct Flag {
-    pub(super) name: &'static str,
+pub struct Flag {
+    pub name: &'static str,
     /// The name of one letter.
-    pub(super) short: Option<char>,
-    pub(super) action: Action,
+    pub short: Option<char>,
+    pub action: Action,
 }
 
 /// What becomes of a flag and its value.
-pub(super) enum Action {
+pub enum Action {
     Value(fn(&mut CreateOptions, &str) -> Result<(), String>),
     Switch(fn(&mut CreateOptions, bool)),
     /// Takes a value, but not here.
@@ -37,7 +42,7 @@ const VERIFY: &str = "images are checked by digest; signatures of that kind have
 const WINDOWS: &str = "only containers of Windows have it";
 
 /// Each flag, in the order of Docker's documentation.
-pub(super) const FLAGS: &[Flag] = &[
+pub const FLAGS: &[Flag] = &[
     flag("add-host", Value(network::add_host)),
     flag("annotation", Value(process::annotation)),
     short('a', "attach", IdleValue(stream, DETACHED)),
@@ -76,12 +81,12 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("expose", Value(network::expose)),
     flag("gpus", Value(device::gpus)),
     flag("group-add", Value(process::group)),
-    flag("health-cmd", Value(health::command)),
-    flag("health-interval", Value(health::interval)),
-    flag("health-retries", Value(health::retries)),
-    flag("health-start-interval", Value(health::start_interval)),
-    flag("health-start-period", Value(health::start_period)),
-    flag("health-timeout", Value(health::timeout)),
+    flag("health-cmd", Value(process::command)),
+    flag("health-interval", Value(process::interval)),
+    flag("health-retries", Value(process::retries)),
+    flag("health-start-interval", Value(process::start_interval)),
+    flag("health-start-period", Value(process::start_period)),
+    flag("health-timeout", Value(process::timeout)),
     flag("help", RefusedSwitch("it shows a help text instead of making a container")),
     short('h', "hostname", Value(process::hostname)),
     flag("init", Switch(|options, on| options.init = Some(on))),

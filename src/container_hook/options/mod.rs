@@ -8,7 +8,6 @@
 mod create_options;
 mod device;
 mod flags;
-mod health;
 mod mount;
 mod network;
 mod parse;
@@ -19,11 +18,11 @@ mod security;
 mod tests;
 mod value;
 
-pub use create_options::{CreateOptions, HealthOptions, Pull, Variable, WithoutEffect};
-pub use device::{Device, DeviceRule};
-pub use network::{ExposedPort, Host, HostAddress, NetworkMode, NetworkOptions};
+pub use create_options::{
+    CreateOptions, Device, DeviceRule, ExposedPort, HealthOptions, Host, HostAddress, Ipc,
+    Namespace, NetworkMode, NetworkOptions, Pull, Resources, SecurityOptions, Swap, Ulimit,
+    Variable, WithoutEffect,
+};
 pub use parse::OptionError;
 pub(super) use resources::ULIMITS;
-pub use resources::{Resources, Swap, Ulimit};
 pub(super) use security::capability;
-pub use security::{Ipc, Namespace, SecurityOptions};

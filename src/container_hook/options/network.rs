@@ -1,65 +1,7 @@
 //! Options about the network, names and ports.
 
-use std::net::IpAddr;
-
 use super::CreateOptions;
-
-/// The network and everything about names and ports.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[non_exhaustive]
-pub struct NetworkOptions {
-    /// `--network`.
-    pub mode: NetworkMode,
-    /// `--network-alias`: more names to be reached by.
-    pub aliases: Vec<String>,
-    /// `--add-host`: names and their addresses.
-    pub hosts: Vec<Host>,
-    /// `--dns`: name servers instead of the host's.
-    pub dns: Vec<IpAddr>,
-    pub dns_options: Vec<String>,
-    /// `--dns-search`; a single `.` is none at all.
-    pub dns_search: Vec<String>,
-    /// `--publish`, as written.
-    pub publish: Vec<String>,
-    /// `--publish-all`: every exposed port, each on a free one of the host.
-    pub publish_all: bool,
-    /// `--expose`: ports besides the image's.
-    pub expose: Vec<ExposedPort>,
-}
-
-/// What network a container is on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum NetworkMode {
-    #[default]
-    Job,
-    Host,
-    /// Only its own loopback interface.
-    None,
-}
-
-/// An entry of `/etc/hosts`, from `--add-host`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Host {
-    pub name: String,
-    pub address: HostAddress,
-}
-
-/// What a name of `--add-host` stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostAddress {
-    Address(IpAddr),
-    /// The host, seen from the container: `host-gateway`.
-    Gateway,
-}
-
-/// A port of a container.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub struct ExposedPort {
-    pub port: u16,
-    /// `tcp`, `udp` or `sctp`.
-    pub protocol: &'static str,
-}
+use super::create_options::{ExposedPort, Host, HostAddress, NetworkMode};
 
 pub(super) fn network(options: &mut CreateOptions, value: &str) -> Result<(), String> {
     if !value.contains('=') {
@@ -94,7 +36,7 @@ pub(super) fn alias(options: &mut CreateOptions, name: &str) -> Result<(), Strin
 }
 
 /// Checks a name that will be written to `/etc/hosts`.
-pub(super) fn host_name(name: &str) -> Result<String, String> {
+pub fn host_name(name: &str) -> Result<String, String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let starts = name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
     if !starts || !name.chars().all(allowed) || name.len() > 253 {

@@ -1,58 +1,8 @@
 //! Options about limits.
 
 use super::CreateOptions;
+use super::create_options::{Swap, Ulimit};
 use super::value::{integer, nano_cpus, natural, size_bytes};
-
-/// Limits on CPUs, memory and so on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Resources {
-    /// `--cpus` in billionths of a processor.
-    pub nano_cpus: Option<u64>,
-    pub cpu_shares: Option<u64>,
-    /// `--cpu-period` in microseconds.
-    pub cpu_period: Option<u64>,
-    /// `--cpu-quota` in microseconds of a period; -1 is no limit.
-    pub cpu_quota: Option<i64>,
-    /// `--cpuset-cpus`, such as `0-2,4`.
-    pub cpuset_cpus: Option<String>,
-    pub cpuset_mems: Option<String>,
-    /// `--memory` in bytes.
-    pub memory_bytes: Option<u64>,
-    /// `--memory-reservation` in bytes.
-    pub memory_reservation_bytes: Option<u64>,
-    /// `--memory-swap`: memory and swap together.
-    pub memory_swap: Option<Swap>,
-    /// `--memory-swappiness`, 0 to 100.
-    pub memory_swappiness: Option<u64>,
-    /// `--pids-limit`; 0 is no limit.
-    pub pids: Option<u64>,
-    pub oom_kill_disable: bool,
-    /// `--oom-score-adj`, -1000 to 1000.
-    pub oom_score_adj: Option<i32>,
-    /// `--blkio-weight`, 10 to 1000.
-    pub blkio_weight: Option<u16>,
-}
-
-/// How much memory and swap together may be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Swap {
-    /// As much as there is.
-    Unlimited,
-    Bytes(u64),
-}
-
-/// A limit of `setrlimit(2)`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Ulimit {
-    /// The resource, such as `nofile`.
-    pub name: &'static str,
-    /// The soft limit; `u64::MAX` is none.
-    pub soft: u64,
-    /// The hard limit; `u64::MAX` is none.
-    pub hard: u64,
-}
 
 pub(super) fn cpus(options: &mut CreateOptions, value: &str) -> Result<(), String> {
     options.resources.nano_cpus = unless_zero(nano_cpus(value)?);
@@ -160,7 +110,7 @@ pub(super) fn blkio_weight(options: &mut CreateOptions, value: &str) -> Result<(
 }
 
 /// The resources that `setrlimit(2)` knows.
-pub(in crate::container_hook) const ULIMITS: [&str; 15] = [
+pub const ULIMITS: [&str; 15] = [
     "core",
     "cpu",
     "data",

@@ -1,80 +1,8 @@
 //! Options about what confines a container.
 
 use super::CreateOptions;
+use super::create_options::{Ipc, Namespace};
 use super::value::boolean;
-
-/// Capabilities and everything else that confines.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SecurityOptions {
-    pub privileged: bool,
-    /// `--cap-add`: `ALL` or names with `CAP_`.
-    pub cap_add: Vec<String>,
-    /// `--cap-drop`: `ALL` or names with `CAP_`.
-    pub cap_drop: Vec<String>,
-    /// `--security-opt seccomp=unconfined`: no filter.
-    pub seccomp_unconfined: bool,
-    /// `--security-opt apparmor=`: the profile's name.
-    pub apparmor: Option<String>,
-    /// `--security-opt no-new-privileges`.
-    pub no_new_privileges: Option<bool>,
-    /// `--security-opt systempaths=unconfined`: nothing in `/proc` and `/sys` is masked or read-only.
-    pub system_paths_unconfined: bool,
-}
-
-/// A namespace that a container may share with the host.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize, serde::Serialize,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Namespace {
-    Cgroup,
-    /// Message queues, semaphores and shared memory.
-    Ipc,
-    Network,
-    Pid,
-    Uts,
-}
-
-impl Namespace {
-    /// All of them.
-    pub const ALL: [Namespace; 5] =
-        [Namespace::Cgroup, Namespace::Ipc, Namespace::Network, Namespace::Pid, Namespace::Uts];
-
-    /// Returns the name, as in the policy.
-    pub fn name(self) -> &'static str {
-        match self {
-            Namespace::Cgroup => "cgroup",
-            Namespace::Ipc => "ipc",
-            Namespace::Network => "network",
-            Namespace::Pid => "pid",
-            Namespace::Uts => "uts",
-        }
-    }
-
-    /// Returns the option that asks for the host's.
-    pub fn option(self) -> &'static str {
-        match self {
-            Namespace::Cgroup => "--cgroupns",
-            Namespace::Ipc => "--ipc",
-            Namespace::Network => "--network",
-            Namespace::Pid => "--pid",
-            Namespace::Uts => "--uts",
-        }
-    }
-}
-
-/// A container's own IPC namespace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ipc {
-    /// With `/dev/shm`.
-    #[default]
-    Private,
-    /// With a `/dev/shm` as large as the host's.
-    Large,
-    /// Without `/dev/shm`.
-    None,
-}
 
 pub(super) fn cap_add(options: &mut CreateOptions, value: &str) -> Result<(), String> {
     insert(&mut options.security.cap_add, capability(value)?);
@@ -93,7 +21,7 @@ fn insert(list: &mut Vec<String>, name: String) {
 }
 
 /// Returns the name as the kernel writes it. Which names exist is the runtime's to say.
-pub(in crate::container_hook) fn capability(name: &str) -> Result<String, String> {
+pub fn capability(name: &str) -> Result<String, String> {
     let upper = name.trim().to_ascii_uppercase();
     let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
     if bare.is_empty() || !bare.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {

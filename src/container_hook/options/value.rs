@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Reads a boolean as Go does: `1`, `t`, `true`, `0`, `f`, `false` and the like.
-pub(super) fn boolean(text: &str) -> Result<bool, String> {
+pub fn boolean(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
@@ -12,7 +12,7 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
 }
 
 /// Reads a whole number: decimal or, with Go's prefixes, hexadecimal, octal or binary.
-pub(super) fn integer(text: &str) -> Result<i64, String> {
+pub fn integer(text: &str) -> Result<i64, String> {
     let (negative, digits) = match text.as_bytes() {
         [b'-', ..] => (true, &text[1..]),
         [b'+', ..] => (false, &text[1..]),
@@ -34,13 +34,13 @@ pub(super) fn integer(text: &str) -> Result<i64, String> {
 }
 
 /// Reads a whole number that is not negative.
-pub(super) fn natural<T: TryFrom<i64>>(text: &str) -> Result<T, String> {
+pub fn natural<T: TryFrom<i64>>(text: &str) -> Result<T, String> {
     let value = integer(text)?;
     T::try_from(value).map_err(|_| format!("{value} is out of range"))
 }
 
 /// Reads a size: `512m`, `1.5g`, `2 GiB`. Units are powers of 1024, the unit of a bare number is bytes.
-pub(super) fn size_bytes(text: &str) -> Result<u64, String> {
+pub fn size_bytes(text: &str) -> Result<u64, String> {
     let invalid = || "must be a size such as 512m or 1.5g".to_owned();
     let end = text.rfind(|c: char| c.is_ascii_digit() || c == '.').ok_or_else(invalid)? + 1;
     let (number, unit) = text.split_at(end);
@@ -77,7 +77,7 @@ fn decimal(text: &str) -> Option<(u64, u64)> {
 }
 
 /// Reads a number of CPUs, `1.5` or `3/2`, as billionths of one.
-pub(super) fn nano_cpus(text: &str) -> Result<u64, String> {
+pub fn nano_cpus(text: &str) -> Result<u64, String> {
     let invalid = || "must be a number of CPUs such as 1.5".to_owned();
     let (number, divisor) = text.split_once('/').unwrap_or((text, "1"));
     let (whole, fraction) = decimal(number).ok_or_else(invalid)?;
@@ -88,7 +88,7 @@ pub(super) fn nano_cpus(text: &str) -> Result<u64, String> {
 }
 
 /// Reads a duration: `90s`, `1m30s`, `500ms`. A number needs a unit, but for 0.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let invalid = || "must be a duration with a unit, such as 10s, 500ms or 1m30s".to_owned();
     let text = text.strip_prefix('+').unwrap_or(text);
     if text.starts_with('-') {
@@ -125,7 +125,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Splits a line of comma-separated values; a field in quotation marks may hold commas.
-pub(super) fn csv(line: &str) -> Result<Vec<String>, String> {
+pub fn csv(line: &str) -> Result<Vec<String>, String> {
     let invalid = || "a quotation mark stands for nothing here".to_owned();
     if line.contains(['\n', '\r']) {
         return Err("must be one line".to_owned());
@@ -175,7 +175,7 @@ pub(super) fn csv(line: &str) -> Result<Vec<String>, String> {
 }
 
 /// Splits `KEY=VALUE`; the value is empty if there is no `=`.
-pub(super) fn key_value(text: &str) -> Result<(String, String), String> {
+pub fn key_value(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').unwrap_or((text, ""));
     if key.is_empty() {
         return Err("must be KEY=VALUE".to_owned());

@@ -20,7 +20,7 @@ pub fn is_engine_socket(path: &Path) -> bool {
 }
 
 /// Returns the path without symbolic links, `.` and `..`. The end of it need not exist.
-pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
+pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     let mut existing = path;
     let mut missing: Vec<OsString> = Vec::new();
     loop {
@@ -48,7 +48,7 @@ pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
 
 /// Returns the paths of a directory that begin as the entry does, if that has `*` at its end; else the
 /// entry itself, which may have more than a path.
-pub(super) fn expand(entry: &str) -> Vec<String> {
+pub fn expand(entry: &str) -> Vec<String> {
     let Some(start) = entry.strip_suffix('*') else { return vec![entry.to_owned()] };
     let Some((dir, name)) = start.rsplit_once('/') else { return Vec::new() };
     let entries = fs::read_dir(format!("{dir}/")).into_iter().flatten().flatten();
@@ -62,7 +62,7 @@ pub(super) fn expand(entry: &str) -> Vec<String> {
 }
 
 /// Whether a resolved path is one of the allowed ones or below.
-pub(super) fn is_within(path: &Path, allowed: &[PathBuf]) -> bool {
+pub fn is_within(path: &Path, allowed: &[PathBuf]) -> bool {
     allowed.iter().any(|prefix| resolve(prefix).is_ok_and(|prefix| path.starts_with(prefix)))
 }
 
@@ -70,7 +70,7 @@ pub(super) fn is_within(path: &Path, allowed: &[PathBuf]) -> bool {
 ///
 /// Whoever could change the path since it was resolved gets something else beneath the allowed one
 /// at most, and no symbolic link is followed.
-pub(super) fn open_beneath(
+pub fn open_beneath(
     path: &Path,
     allowed: &[PathBuf],
     owner: Option<(u32, u32)>,

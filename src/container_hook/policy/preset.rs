@@ -40,7 +40,7 @@ const CAPABILITIES: [&str; 15] = [
 /// A policy as it is written; what is not is the preset's.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct WrittenPolicy {
+pub struct WrittenPolicy {
     #[serde(default)]
     preset: Preset,
     privileged: Option<bool>,

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::RequestError;
 
 /// A value in the request and the JSON pointer to it; none where a field is absent or null.
-pub(super) struct Node<'a> {
+pub struct Node<'a> {
     value: Option<&'a Value>,
     pointer: String,
 }

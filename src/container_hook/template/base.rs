@@ -11,15 +11,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::deserialize::read;
 use super::error::TemplateError;
-use super::node::Node;
-use super::origin::Origin;
-use super::read::read_document;
-use super::read::read_text;
-use crate::container_hook::HookError;
-use crate::container_hook::aliases::ServiceNames;
+use super::node::{Node, Origin};
+use super::read::{read_document, read_text};
 use crate::container_hook::options::CreateOptions;
 use crate::container_hook::request::{ContainerArgs, ImageSource, PrepareJob};
-use crate::container_hook::words;
+use crate::container_hook::service_names::RequestedService;
+use crate::container_hook::{HookError, words};
 use crate::network::PortMapping;
 
 /// The image of the container that fills the volumes.
@@ -132,8 +129,8 @@ pub fn job(args: &PrepareJob, runner: &str) -> Result<Base, HookError> {
         let options = service.create_options.as_deref().unwrap_or_default();
         let options = CreateOptions::parse(options).map_err(HookError::from);
         let options = options.map_err(HookError::of(&format!("service {title}")))?;
-        let names = ServiceNames::new(service.context_name.as_deref(), &options, "");
-        Ok(names.chosen().cloned().collect())
+        let key = service.context_name.as_deref();
+        Ok(RequestedService::new(key, &options, image(service)).names().collect())
     });
     let names = names.collect::<Result<Vec<_>, HookError>>()?;
     job_with_names(args, runner, names)

@@ -3,20 +3,20 @@
 //! The types of `k8s-openapi` pass over fields that they do not know. They do name those that they
 //! know, and here all others are refused, with their place and the name that was perhaps meant.
 
+use serde::de::value::StrDeserializer;
 use serde::de::{
     Deserialize, DeserializeSeed, Deserializer, Error as _, IntoDeserializer as _, MapAccess,
-    SeqAccess, Visitor, value::StrDeserializer,
+    SeqAccess, Visitor,
 };
 use serde::forward_to_deserialize_any;
 use serde_json::Number;
 
 use super::error::{Fault, Problem};
 use super::node::{Field, Node, Value};
-use super::quantity::is_quantity;
 use crate::yaml::{Position, hint};
 
 /// Reads a value that is at `path` of the document.
-pub(super) fn read<'de, T: Deserialize<'de>>(node: &'de Node, path: &str) -> Result<T, Fault> {
+pub fn read<'de, T: Deserialize<'de>>(node: &'de Node, path: &str) -> Result<T, Fault> {
     T::deserialize(Typed { node }).map_err(|error| error.below(path.to_owned()).into_fault(node))
 }
 
@@ -290,5 +290,49 @@ impl<'de> MapAccess<'de> for Fields<'de> {
         let field = self.value.take().ok_or_else(|| Error::custom("a value without a key"))?;
         let value = seed.deserialize(Typed { node: &field.node });
         value.map_err(|error| error.below(field.name.clone()))
+    }
+}
+
+/// Returns whether a text is a [quantity]: a decimal number, then a suffix or an exponent.
+///
+/// [quantity]: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+fn is_quantity(text: &str) -> bool {
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+    let (number, suffix) = unsigned.split_at(end);
+    let is_number = number.matches('.').count() <= 1 && number.contains(|c: char| c != '.');
+    is_number && is_suffix(suffix)
+}
+
+fn is_suffix(suffix: &str) -> bool {
+    if let Some(exponent) = suffix.strip_prefix(['e', 'E']) {
+        let digits = exponent.strip_prefix(['-', '+']).unwrap_or(exponent);
+        // A lone `E` is a suffix, that of 10^18; so is `Ei`.
+        return suffix == "E"
+            || exponent == "i" && suffix == "Ei"
+            || !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    }
+    let known = ["", "n", "u", "m", "k", "M", "G", "T", "P", "Ki", "Mi", "Gi", "Ti", "Pi"];
+    known.contains(&suffix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_quantity;
+
+    #[test]
+    fn quantities_are_told_from_other_texts() {
+        for text in [
+            "0", "1", "0.5", ".5", "5.", "+1", "-1", "500m", "2Gi", "1e3", "1E-3", "3E", "3Ei",
+            "1k",
+        ] {
+            assert!(is_quantity(text), "{text}");
+        }
+        for text in [
+            "", "-", ".", "1.2.3", "1GB", "1 Gi", "1K", "1ki", "1e", "1ei", "Gi", "1m5", "0x1",
+            "1,5",
+        ] {
+            assert!(!is_quantity(text), "{text}");
+        }
     }
 }

@@ -1,11 +1,10 @@
 //! A tree to YAML text that reads back as the same tree.
 
-use super::node::{Field, Node, Value};
-use super::origin::Origin;
+use super::node::{Field, Node, Origin, Value};
 use crate::yaml::resolve;
 
 /// Writes a document in block style; `comment` says what stands behind a value.
-pub(super) fn emit(node: &Node, comment: &dyn Fn(Origin) -> Option<String>) -> String {
+pub fn emit(node: &Node, comment: &dyn Fn(Origin) -> Option<String>) -> String {
     let mut out = Emitter { text: String::new(), comment };
     match &node.value {
         Value::Map(fields) if !fields.is_empty() => out.map(fields, 0, false),

@@ -91,9 +91,9 @@ impl fmt::Display for Before {
 
 /// A problem and where it is, before the name of the file is known.
 #[derive(Debug)]
-pub(super) struct Fault {
-    pub(super) position: Option<Position>,
-    pub(super) problem: Problem,
+pub struct Fault {
+    pub position: Option<Position>,
+    pub problem: Problem,
 }
 
 impl Fault {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::merged::Merged;
-use super::origin::Origin;
+use super::node::Origin;
 use crate::yaml::Position;
 
 /// Something in a template that cannot be applied.
@@ -44,7 +44,7 @@ impl From<Fault> for Faults {
 
 /// The path of a field in a merged pod.
 #[derive(Clone, Debug)]
-pub(in crate::container_hook) struct FieldPath {
+pub struct FieldPath {
     merged: Arc<Merged>,
     file: Arc<str>,
     path: String,
@@ -52,12 +52,12 @@ pub(in crate::container_hook) struct FieldPath {
 
 impl FieldPath {
     /// Returns the place of the whole pod; `file` is the template.
-    pub(in crate::container_hook) fn top(merged: Arc<Merged>, file: &str) -> Self {
+    pub fn top(merged: Arc<Merged>, file: &str) -> Self {
         FieldPath { merged, file: file.into(), path: String::new() }
     }
 
     /// Goes to a field, or further down if it has slashes.
-    pub(in crate::container_hook) fn at(&self, field: &str) -> Self {
+    pub fn at(&self, field: &str) -> Self {
         FieldPath {
             merged: Arc::clone(&self.merged),
             file: Arc::clone(&self.file),
@@ -66,22 +66,22 @@ impl FieldPath {
     }
 
     /// Goes to an item of a list.
-    pub(in crate::container_hook) fn item(&self, number: usize) -> Self {
+    pub fn item(&self, number: usize) -> Self {
         self.at(&number.to_string())
     }
 
     /// Goes to a key that anybody may have written.
-    pub(in crate::container_hook) fn key(&self, key: &str) -> Self {
+    pub fn key(&self, key: &str) -> Self {
         self.at(&key.replace('~', "~0").replace('/', "~1"))
     }
 
     /// Returns whether the value is the template's.
-    pub(in crate::container_hook) fn is_from_template(&self) -> bool {
+    pub fn is_from_template(&self) -> bool {
         matches!(self.merged.origin(&self.path), Some(Origin::Template(_)))
     }
 
     /// Returns what is wrong here.
-    pub(in crate::container_hook) fn fault(&self, problem: impl Into<String>) -> Fault {
+    pub fn fault(&self, problem: impl Into<String>) -> Fault {
         // What is missing is missing from what is above it.
         let mut path = self.path.as_str();
         let position = loop {
@@ -102,14 +102,14 @@ impl FieldPath {
 }
 
 #[cfg(test)]
-pub(in crate::container_hook) mod tests {
+pub mod tests {
     use serde_json::Value;
 
     use super::*;
     use crate::container_hook::template::{Base, Template};
 
     /// Merges a template into the smallest pod of a job.
-    pub(in crate::container_hook) fn merged(template: &Value) -> (Arc<Merged>, FieldPath) {
+    pub fn merged(template: &Value) -> (Arc<Merged>, FieldPath) {
         let base = Base::parse("pod", "spec: {containers: [{name: job, image: a}]}").unwrap();
         let template = Template::parse("/t", &template.to_string()).unwrap();
         let merged = Arc::new(template.merge_job(base).unwrap());

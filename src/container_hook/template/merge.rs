@@ -11,10 +11,8 @@ use k8s_openapi::api::core::v1::Pod;
 use super::base::{Base, Target};
 use super::deserialize::read;
 use super::error::{Fault, TemplateError};
-use super::merged::Merged;
-use super::node::{Field, Node, Value};
-use super::note::{Note, Remark};
-use super::origin::Origin;
+use super::merged::{Merged, Note, Remark};
+use super::node::{Field, Node, Origin, Value};
 use super::read::{Names, Template, check_mounts};
 use crate::yaml::SourceLocation;
 

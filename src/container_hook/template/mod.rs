@@ -18,11 +18,7 @@ pub(super) mod fault;
 mod merge;
 mod merged;
 mod node;
-mod note;
-mod origin;
-mod quantity;
 mod read;
-mod settings;
 #[cfg(test)]
 mod tests;
 
@@ -30,10 +26,8 @@ pub use base::{Base, Target};
 pub use error::{Problem, TemplateError};
 pub(super) use fault::FieldPath;
 pub use fault::{Fault, Faults};
-pub use merged::Merged;
-pub use note::{Note, Remark};
-pub use origin::Origin;
-pub use read::{MAX_BYTES, Template};
-pub use settings::TemplateSettings;
+pub use merged::{Merged, Note, Remark};
+pub use node::Origin;
+pub use read::{MAX_BYTES, Template, TemplateSettings};
 
 pub use crate::yaml::{Position, SourceLocation};

@@ -1,16 +1,15 @@
 //! A pod as a tree of which every part knows where it came from.
 
-use super::origin::Origin;
 use crate::yaml::Position;
 
 /// A value of a pod or a template, with its origin.
-pub(super) type Node = crate::yaml::Node<Origin>;
+pub type Node = crate::yaml::Node<Origin>;
 
 /// A scalar, list or map with the origins of its parts.
-pub(super) type Value = crate::yaml::Value<Origin>;
+pub type Value = crate::yaml::Value<Origin>;
 
 /// A key and its value.
-pub(super) type Field = crate::yaml::Field<Origin>;
+pub type Field = crate::yaml::Field<Origin>;
 
 impl Node {
     /// Takes over a JSON document; `origin` says of each value, by its JSON pointer, whence it is.
@@ -132,4 +131,25 @@ impl Node {
 /// Escapes a field's name for a JSON pointer.
 fn escape(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
+}
+
+/// Where a value came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The hook makes it so, whatever the request.
+    Default,
+    Request,
+    /// The pod that the caller gave.
+    Given,
+    Template(Position),
+}
+
+impl Origin {
+    /// Returns the place in the template.
+    pub fn position(self) -> Option<Position> {
+        match self {
+            Origin::Template(position) => Some(position),
+            _ => None,
+        }
+    }
 }

@@ -1,15 +1,14 @@
 //! The template itself: read, and checked as far as it can be without the pod it is for.
 
-use std::collections::HashMap;
-use std::path::Path;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::deserialize::read;
 use super::error::{Fault, Problem, TemplateError};
-use super::node::{Field, Node, Value};
-use super::origin::Origin;
+use super::node::{Field, Node, Origin, Value};
 use crate::sys::fs::read_bounded;
 use crate::yaml::{Dialect, Documents, Position, hint};
 
@@ -70,7 +69,7 @@ impl Template {
 }
 
 /// Returns what messages call a file, and its text.
-pub(super) fn read_text(path: &Path) -> Result<(String, String), TemplateError> {
+pub fn read_text(path: &Path) -> Result<(String, String), TemplateError> {
     let file = path.display().to_string();
     match String::from_utf8(read_bounded(path, MAX_BYTES)?) {
         Ok(text) => Ok((file, text)),
@@ -85,7 +84,7 @@ pub(super) fn read_text(path: &Path) -> Result<(String, String), TemplateError> 
 }
 
 /// Reads the only document of a text.
-pub(super) fn read_document(text: &str) -> Result<Node, Fault> {
+pub fn read_document(text: &str) -> Result<Node, Fault> {
     // Kubernetes takes `nodeSelector: {1: x}`.
     let mut documents = Documents::new(text, Dialect::Core);
     let document = documents.next().ok_or(Fault::new(None, Problem::Empty))??;
@@ -160,7 +159,7 @@ fn check_containers(spec: &Node) -> Result<(), Fault> {
 }
 
 /// Refuses mounts from `first_new` on that are where another of the container is.
-pub(super) fn check_mounts(mounts: &[Node], first_new: usize, path: &str) -> Result<(), Fault> {
+pub fn check_mounts(mounts: &[Node], first_new: usize, path: &str) -> Result<(), Fault> {
     let mut seen: HashMap<&str, Option<Position>> = HashMap::new();
     for (index, mount) in mounts.iter().enumerate() {
         let Some(mount_path) = mount.text("mountPath") else { continue };
@@ -179,7 +178,7 @@ pub(super) fn check_mounts(mounts: &[Node], first_new: usize, path: &str) -> Res
 }
 
 /// Names that must not occur twice.
-pub(super) struct Names {
+pub struct Names {
     what: &'static str,
     seen: HashMap<String, Option<Position>>,
 }
@@ -190,14 +189,14 @@ impl Names {
     }
 
     /// Adds the names of a list's elements, whatever they are.
-    pub(super) fn know(&mut self, spec: &Node, list: &str) {
+    pub fn know(&mut self, spec: &Node, list: &str) {
         let nodes = spec.list(list).iter();
         let names = nodes.filter_map(|node| Some((node.text("name")?.to_owned(), node.position())));
         self.seen.extend(names);
     }
 
     /// Adds the names of a list's elements, none of which may be there.
-    pub(super) fn extend(&mut self, spec: &Node, list: &str) -> Result<(), Fault> {
+    pub fn extend(&mut self, spec: &Node, list: &str) -> Result<(), Fault> {
         for (index, node) in spec.list(list).iter().enumerate() {
             let path = format!("spec.{list}[{index}]");
             match node.text("name") {
@@ -212,10 +211,37 @@ impl Names {
     }
 
     /// Adds a name that may not be there.
-    pub(super) fn add(&mut self, name: &str, node: &Node, path: String) -> Result<(), Fault> {
+    pub fn add(&mut self, name: &str, node: &Node, path: String) -> Result<(), Fault> {
         let Some(first) = self.seen.insert(name.to_owned(), node.position()) else { return Ok(()) };
         let problem =
             Problem::DuplicateName { path, what: self.what, name: name.to_owned(), first };
         Err(Fault::new(node.position(), problem))
+    }
+}
+
+/// The template, and where what it names is found.
+#[derive(Clone, Debug)]
+pub struct TemplateSettings {
+    /// The template; none leaves the containers of jobs as they are.
+    pub file: Option<PathBuf>,
+    /// Where config maps are, each a directory with a file for each key.
+    pub config_maps: PathBuf,
+    /// Where secrets are, in the same way.
+    pub secrets: PathBuf,
+    /// Where the profiles of `seccompProfile` with the type `Localhost` are.
+    pub seccomp_profiles: PathBuf,
+    /// The runtime of each `runtimeClassName`.
+    pub runtime_classes: BTreeMap<String, PathBuf>,
+}
+
+impl Default for TemplateSettings {
+    fn default() -> Self {
+        TemplateSettings {
+            file: None,
+            config_maps: "/etc/oci-hooks/config-maps".into(),
+            secrets: "/etc/oci-hooks/secrets".into(),
+            seccomp_profiles: "/etc/oci-hooks/seccomp".into(),
+            runtime_classes: BTreeMap::new(),
+        }
     }
 }

@@ -25,14 +25,14 @@ const MAX_NAME_BYTES: usize = 512;
 
 /// The files of an image.
 #[derive(Debug)]
-pub(in crate::image) enum Files {
+pub enum Files {
     Directory(Beneath),
     Archive { file: File, index: HashMap<String, Place> },
 }
 
 /// Where a file of an archive is.
 #[derive(Debug)]
-pub(in crate::image) enum Place {
+pub enum Place {
     Data {
         offset: u64,
         size: u64,
@@ -111,7 +111,7 @@ impl Files {
 }
 
 /// A file, or the part of an archive that is one.
-pub(in crate::image) enum FileReader<'a> {
+pub enum FileReader<'a> {
     Whole(File),
     Part { file: &'a File, offset: u64, left: u64 },
 }

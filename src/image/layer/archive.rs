@@ -13,14 +13,14 @@ use super::error::UnpackError;
 use super::pax::{self, Pax};
 use super::sparse::{self, Segment};
 
-pub(super) const BLOCK_BYTES: u64 = 512;
+pub const BLOCK_BYTES: u64 = 512;
 
 /// Longest header that extends another one: names, extended attributes, maps of sparse files. Go's
 /// `archive/tar` has the same limit.
 const MAX_EXTENSION_BYTES: u64 = 1 << 20;
 
 /// Where an archive comes from.
-pub(in crate::image) trait Source: BufRead {
+pub trait Source: BufRead {
     /// Passes over bytes that nobody wants. The end may come before or when the next ones are read.
     fn pass(&mut self, bytes: u64) -> io::Result<()>;
 }
@@ -32,7 +32,7 @@ impl Source for BufReader<File> {
 }
 
 /// A tar file that is read from its start to its end.
-pub(in crate::image) struct Archive<R> {
+pub struct Archive<R> {
     reader: R,
     offset: u64,
     /// How much of the current entry's data was not read.
@@ -43,7 +43,7 @@ pub(in crate::image) struct Archive<R> {
 
 /// What an entry is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::image) enum Kind {
+pub enum Kind {
     #[default]
     File,
     Directory,
@@ -56,26 +56,26 @@ pub(in crate::image) enum Kind {
 
 /// One entry of an archive.
 #[derive(Debug, Default)]
-pub(in crate::image) struct Entry {
-    pub(in crate::image) kind: Kind,
+pub struct Entry {
+    pub kind: Kind,
     /// The name, as it is in the archive.
-    pub(in crate::image) path: Vec<u8>,
+    pub path: Vec<u8>,
     /// What a link points to.
-    pub(in crate::image) target: Vec<u8>,
+    pub target: Vec<u8>,
     /// Size of the file, with its holes.
-    pub(in crate::image) size: u64,
+    pub size: u64,
     /// Where the data starts in the archive.
-    pub(in crate::image) offset: u64,
-    pub(super) mode: u32,
-    pub(super) uid: u32,
-    pub(super) gid: u32,
+    pub offset: u64,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
     /// Seconds since 1970 and nanoseconds.
-    pub(super) mtime: (i64, u32),
-    pub(super) device: (u32, u32),
+    pub mtime: (i64, u32),
+    pub device: (u32, u32),
     /// Extended attributes: names and values.
-    pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// Where the data of a sparse file belongs.
-    pub(super) segments: Option<Vec<Segment>>,
+    pub segments: Option<Vec<Segment>>,
 }
 
 /// What headers before it say about the next entry.
@@ -92,7 +92,7 @@ impl<R: Source> Archive<R> {
     }
 
     /// Reads up to the data of the next entry. Returns whether there is one.
-    pub(in crate::image) fn next(&mut self, entry: &mut Entry) -> Result<bool, UnpackError> {
+    pub fn next(&mut self, entry: &mut Entry) -> Result<bool, UnpackError> {
         let mut extensions = Extensions::default();
         let mut has_extensions = false;
         loop {
@@ -138,7 +138,7 @@ impl<R: Source> Archive<R> {
     }
 
     /// Gives the data of the current entry to a function, piece by piece, at most `limit` bytes.
-    pub(super) fn data(
+    pub fn data(
         &mut self,
         limit: u64,
         mut sink: impl FnMut(&[u8]) -> Result<(), UnpackError>,
@@ -160,7 +160,7 @@ impl<R: Source> Archive<R> {
     }
 
     /// Reads the whole data of the current entry, if it is not too long.
-    pub(in crate::image) fn content(&mut self, max_bytes: u64) -> Result<Vec<u8>, UnpackError> {
+    pub fn content(&mut self, max_bytes: u64) -> Result<Vec<u8>, UnpackError> {
         if self.left > max_bytes {
             return Err(self.malformed("an entry is too long"));
         }
@@ -173,7 +173,7 @@ impl<R: Source> Archive<R> {
     }
 
     /// Reads what comes after the end of the archive.
-    pub(super) fn finish(&mut self) -> Result<(), UnpackError> {
+    pub fn finish(&mut self) -> Result<(), UnpackError> {
         loop {
             let buffer = self.reader.fill_buf().map_err(UnpackError::Read)?;
             if buffer.is_empty() {
@@ -189,7 +189,7 @@ impl<R: Source> Archive<R> {
     }
 
     /// Returns how much of the current entry's data is left.
-    pub(super) fn left(&self) -> u64 {
+    pub fn left(&self) -> u64 {
         self.left
     }
 
@@ -313,7 +313,7 @@ impl<R: Source> Archive<R> {
     }
 
     /// Fills a block. Returns whether there was one.
-    pub(super) fn block(&mut self, block: &mut [u8; 512]) -> Result<bool, UnpackError> {
+    pub fn block(&mut self, block: &mut [u8; 512]) -> Result<bool, UnpackError> {
         let mut filled = 0;
         while filled < block.len() {
             let buffer = self.reader.fill_buf().map_err(UnpackError::Read)?;
@@ -344,7 +344,7 @@ fn is_zero(block: &[u8; 512]) -> bool {
 }
 
 /// Reads a number in a header: octal digits, or GNU's binary form for larger and negative ones.
-pub(super) fn number(field: &[u8]) -> Option<i128> {
+pub fn number(field: &[u8]) -> Option<i128> {
     if field[0] & 0x80 != 0 {
         // All fields have at most twelve bytes; the sign is the second bit.
         let first = i128::from(field[0] & 0x3f) - i128::from(field[0] & 0x40);

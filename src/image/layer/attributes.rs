@@ -1,5 +1,9 @@
 //! Attributes: owner, mode, extended attributes and time of a file.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{
     AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags, chmodat, chownat,
@@ -21,7 +25,7 @@ const OWN: &[u8] = b"user.oci-hooks.";
 
 /// What new files get by themselves, and so need not be given.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Attributes {
+pub struct Attributes {
     umask: u32,
     owner: (u32, u32),
     privilege: Privilege,
@@ -83,13 +87,9 @@ impl Attributes {
             [("user", entry.uid, ids.uids, "subuid"), ("group", entry.gid, ids.gids, "subgid")];
         match owners.into_iter().find(|(_, id, count, _)| id >= count) {
             None => Ok(()),
-            Some((what, id, count, file)) => Err(UnpackError::Owner {
-                path: super::extract::path_of(&entry.path),
-                what,
-                id,
-                count,
-                file,
-            }),
+            Some((what, id, count, file)) => {
+                Err(UnpackError::Owner { path: path_of(&entry.path), what, id, count, file })
+            }
         }
     }
 
@@ -159,7 +159,7 @@ impl Attributes {
 }
 
 /// Sets the time of the last modification, and leaves the last access as it is.
-pub(super) fn set_time(file: impl AsFd, mtime: (i64, u32)) -> Result<(), Errno> {
+pub fn set_time(file: impl AsFd, mtime: (i64, u32)) -> Result<(), Errno> {
     futimens(file, &times(mtime))
 }
 
@@ -174,4 +174,8 @@ const CAPABILITY: &[u8] = b"security.capability";
 
 fn is_kept(name: &[u8]) -> bool {
     name == CAPABILITY || name.starts_with(b"user.") && !name.starts_with(b"user.overlay.")
+}
+
+pub(super) fn path_of(path: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(path))
 }

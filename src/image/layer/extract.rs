@@ -1,23 +1,19 @@
 //! Making the files of a layer.
 
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, ftruncate, linkat, makedev, mknodat, openat, statat, symlinkat,
 };
 use rustix::io::Errno;
 
 use super::archive::{Archive, Entry, Kind, Source};
-use super::attributes::{Attributes, set_time};
-use super::error::UnpackError;
-use super::limits::{Limit, Limits};
+use super::attributes::{Attributes, path_of, set_time};
+use super::error::{Limit, Limits, UnpackError};
 use super::place::OpenPath;
-use super::unpack::Unpacked;
 use crate::sys::beneath::open_strictly;
 use crate::sys::privilege::Privilege;
 use crate::sys::removal::remove_all;
@@ -42,7 +38,7 @@ const NEW_FILE: OFlags = OFlags::WRONLY
     .union(OFlags::CLOEXEC);
 
 /// A layer that is being made.
-pub(super) struct Extractor<'a> {
+pub struct Extractor<'a> {
     place: OpenPath,
     attributes: Attributes,
     limits: &'a Limits,
@@ -50,9 +46,19 @@ pub(super) struct Extractor<'a> {
     unpacked: Unpacked,
 }
 
+/// What was unpacked.
+#[derive(Debug)]
+pub struct Unpacked {
+    /// About how much of the disk it takes.
+    pub size_bytes: u64,
+    pub entries: u64,
+    /// Whether it hides all layers below.
+    pub is_opaque: bool,
+}
+
 /// What is made of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rules {
+pub enum Rules {
     Layer,
     /// A directory with the plain files of the archive, all of one owner.
     Plain {
@@ -62,7 +68,7 @@ pub(super) enum Rules {
 
 impl<'a> Extractor<'a> {
     /// Starts in a new directory.
-    pub(super) fn new(
+    pub fn new(
         tree: &Path,
         limits: &'a Limits,
         rules: Rules,
@@ -84,10 +90,7 @@ impl<'a> Extractor<'a> {
     }
 
     /// Makes everything that is in the archive.
-    pub(super) fn run<R: Source>(
-        mut self,
-        archive: &mut Archive<R>,
-    ) -> Result<Unpacked, UnpackError> {
+    pub fn run<R: Source>(mut self, archive: &mut Archive<R>) -> Result<Unpacked, UnpackError> {
         let mut entry = Entry::default();
         let mut path = Vec::new();
         while archive.next(&mut entry)? {
@@ -348,10 +351,6 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
 
 fn contains(path: &[u8], part: &[u8]) -> bool {
     path.windows(part.len()).any(|window| window == part)
-}
-
-pub(super) fn path_of(path: &[u8]) -> PathBuf {
-    PathBuf::from(OsStr::from_bytes(path))
 }
 
 fn rejected(entry: &Entry, reason: &'static str) -> UnpackError {

@@ -34,19 +34,16 @@
 
 mod archive;
 mod attributes;
-mod blob;
 mod error;
 mod extract;
-mod limits;
 mod pax;
 mod place;
 mod sparse;
 mod unpack;
 
-pub(super) use archive::{Archive, Entry, Kind};
-pub(super) use blob::{Blob, DecoderError, decoder};
-pub(super) use unpack::{Unpacked, prove, unpack};
+pub use archive::{Archive, Entry, Kind};
+pub use extract::Unpacked;
+pub use unpack::{Blob, DecoderError, decoder, prove, unpack};
 
-pub use error::UnpackError;
-pub use limits::{Limit, Limits};
+pub use error::{Limit, Limits, UnpackError};
 pub use unpack::{Target, unpack_archive};

@@ -2,35 +2,35 @@
 
 /// What an extended header says about the entry after it.
 #[derive(Debug, Default)]
-pub(super) struct Pax {
-    pub(super) path: Option<Vec<u8>>,
-    pub(super) target: Option<Vec<u8>>,
-    pub(super) size: Option<u64>,
-    pub(super) uid: Option<u64>,
-    pub(super) gid: Option<u64>,
-    pub(super) mtime: Option<(i64, u32)>,
-    pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    pub(super) sparse: Sparse,
+pub struct Pax {
+    pub path: Option<Vec<u8>>,
+    pub target: Option<Vec<u8>>,
+    pub size: Option<u64>,
+    pub uid: Option<u64>,
+    pub gid: Option<u64>,
+    pub mtime: Option<(i64, u32)>,
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub sparse: Sparse,
 }
 
 /// What GNU's keys say about a sparse file. There are three formats, 0.0, 0.1 and 1.0.
 #[derive(Debug, Default)]
-pub(super) struct Sparse {
+pub struct Sparse {
     /// The file's name; the entry's own is made up.
-    pub(super) name: Option<Vec<u8>>,
+    pub name: Option<Vec<u8>>,
     /// The file's size with its holes.
-    pub(super) size: Option<u64>,
+    pub size: Option<u64>,
     /// Offsets and lengths of the data, in turns.
-    pub(super) map: Vec<u64>,
+    pub map: Vec<u64>,
     /// Whether the map stands before the data.
-    pub(super) is_in_data: bool,
+    pub is_in_data: bool,
 }
 
 const NO_NUMBER: &str = "a value of an extended header is not a number";
 
 impl Pax {
     /// Reads an extended header. Of two values for a key the last one counts, an empty one is none.
-    pub(super) fn parse(data: &[u8]) -> Result<Self, &'static str> {
+    pub fn parse(data: &[u8]) -> Result<Self, &'static str> {
         let mut pax = Pax::default();
         let mut version = (None, None);
         let mut records = data;
@@ -77,7 +77,7 @@ impl Pax {
 
 /// Rejects an extended header for all entries that follow if it says what some readers apply and
 /// others ignore.
-pub(super) fn check_global(data: &[u8]) -> Result<(), &'static str> {
+pub fn check_global(data: &[u8]) -> Result<(), &'static str> {
     let mut records = data;
     while let Some((key, _)) = record(&mut records)? {
         if matches!(key, b"path" | b"linkpath" | b"size" | b"uid" | b"gid")
@@ -119,7 +119,7 @@ fn text(value: &[u8]) -> Result<Option<Vec<u8>>, &'static str> {
 }
 
 /// Reads a number of decimal digits alone.
-pub(super) fn number(value: &[u8]) -> Result<Option<u64>, &'static str> {
+pub fn number(value: &[u8]) -> Result<Option<u64>, &'static str> {
     if value.is_empty() {
         return Ok(None);
     }

@@ -24,18 +24,18 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 const DEFAULT_MODE: Mode = Mode::from_raw_mode(0o755);
 
 /// An open directory.
-pub(super) struct Level {
-    pub(super) fd: OwnedFd,
+pub struct Level {
+    pub fd: OwnedFd,
     /// How much of the chain's path leads here.
     end: usize,
     /// The time to give it when nothing more is made in it for now.
-    pub(super) mtime: Option<(i64, u32)>,
+    pub mtime: Option<(i64, u32)>,
     /// Whether files in it get its group.
-    pub(super) gives_group: bool,
+    pub gives_group: bool,
 }
 
 /// The chain of open directories from the root of the layer.
-pub(super) struct OpenPath {
+pub struct OpenPath {
     root: Level,
     path: Vec<u8>,
     levels: Vec<Level>,
@@ -47,7 +47,7 @@ pub(super) struct OpenPath {
 
 impl OpenPath {
     /// Starts at a new, empty directory. What the archive says no owner of is this owner's.
-    pub(super) fn new(
+    pub fn new(
         path: &Path,
         (uid, gid): (u32, u32),
         opaque: OverlayAttributes,
@@ -64,17 +64,17 @@ impl OpenPath {
     }
 
     /// Returns the directory that was entered last.
-    pub(super) fn here(&mut self) -> &mut Level {
+    pub fn here(&mut self) -> &mut Level {
         self.levels.last_mut().unwrap_or(&mut self.root)
     }
 
     /// Returns whether that is the layer's own directory.
-    pub(super) fn is_at_root(&self) -> bool {
+    pub fn is_at_root(&self) -> bool {
         self.levels.is_empty()
     }
 
     /// Goes to a directory, and makes it and those on the way if they are missing.
-    pub(super) fn enter(&mut self, path: &[u8]) -> Result<(), Errno> {
+    pub fn enter(&mut self, path: &[u8]) -> Result<(), Errno> {
         let is_on_the_way = |level: &Level| {
             path.len() >= level.end
                 && matches!(path.get(level.end), None | Some(b'/'))
@@ -94,7 +94,7 @@ impl OpenPath {
     }
 
     /// Enters a directory below the current one.
-    pub(super) fn push(&mut self, name: &[u8], level: Level) {
+    pub fn push(&mut self, name: &[u8], level: Level) {
         if !self.path.is_empty() {
             self.path.push(b'/');
         }
@@ -103,13 +103,13 @@ impl OpenPath {
     }
 
     /// Leaves all directories, and gives them their times.
-    pub(super) fn leave(mut self) -> Result<(), Errno> {
+    pub fn leave(mut self) -> Result<(), Errno> {
         self.leave_to(0)?;
         self.root.mtime.map_or(Ok(()), |mtime| set_time(&self.root.fd, mtime))
     }
 
     /// Opens the directory of a hard link's target.
-    pub(super) fn open(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+    pub fn open(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let path = if path.is_empty() { b"." } else { path };
         open_as_root(self.root.fd.as_fd(), path, DIRECTORY, Mode::empty())
     }
@@ -118,7 +118,7 @@ impl OpenPath {
     ///
     /// What stands in its place goes, unless it is a directory. A whiteout there means that lower
     /// layers' content is hidden, and still does.
-    pub(super) fn make_directory(&mut self, name: &[u8]) -> Result<(Level, bool), Errno> {
+    pub fn make_directory(&mut self, name: &[u8]) -> Result<(Level, bool), Errno> {
         let here = self.here();
         let gives_group = here.gives_group;
         let parent = here.fd.as_fd();
@@ -167,13 +167,13 @@ impl OpenPath {
     }
 
     /// Makes overlays hide what lower layers have in the directory that was entered last.
-    pub(super) fn set_here_opaque(&mut self) -> Result<(), Errno> {
+    pub fn set_here_opaque(&mut self) -> Result<(), Errno> {
         let name = self.opaque.opaque();
         fsetxattr(&self.here().fd, name, b"y", XattrFlags::empty())
     }
 
     /// Does so in a directory.
-    pub(super) fn set_opaque(&self, directory: impl AsFd) -> Result<(), Errno> {
+    pub fn set_opaque(&self, directory: impl AsFd) -> Result<(), Errno> {
         fsetxattr(directory, self.opaque.opaque(), b"y", XattrFlags::empty())
     }
 
@@ -190,7 +190,7 @@ impl OpenPath {
 }
 
 /// Returns whether overlayfs takes this for a whiteout.
-pub(super) fn is_whiteout(directory: BorrowedFd<'_>, name: &[u8]) -> Result<bool, Errno> {
+fn is_whiteout(directory: BorrowedFd<'_>, name: &[u8]) -> Result<bool, Errno> {
     let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0)
 }

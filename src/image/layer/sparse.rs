@@ -11,20 +11,20 @@ const MAX_SEGMENTS: usize = 1 << 15;
 
 /// A piece of a file that is not a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Segment {
-    pub(super) offset: u64,
-    pub(super) length: u64,
+pub struct Segment {
+    pub offset: u64,
+    pub length: u64,
 }
 
 /// The layout of a sparse file.
-pub(super) struct Map {
+pub struct Map {
     /// The size with all holes.
-    pub(super) size: u64,
-    pub(super) segments: Vec<Segment>,
+    pub size: u64,
+    pub segments: Vec<Segment>,
 }
 
 /// Reads the map of a sparse file, and returns none for another file.
-pub(super) fn read<R: Source>(
+pub fn read<R: Source>(
     archive: &mut Archive<R>,
     header: &Header,
     is_old: bool,

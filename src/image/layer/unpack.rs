@@ -1,18 +1,19 @@
-//! Unpacking in two threads: one inflates, the other makes files.
+//! Unpacking in two threads: one checks and inflates the blob, the other makes files.
 
 use std::fs;
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 
+use flate2::bufread::MultiGzDecoder;
+
 use super::archive::{Archive, Source};
-use super::blob::{Blob, Checked, DecoderError, decoder};
-use super::error::UnpackError;
-use super::extract::{Extractor, Rules};
-use super::limits::{Limit, Limits, RATIO_FREE_BYTES};
-use crate::image::{Digest, digest::Hasher};
+use super::error::{Limit, Limits, RATIO_FREE_BYTES, UnpackError};
+use super::extract::{Extractor, Rules, Unpacked};
+use crate::image::Digest;
+use crate::image::digest::Hasher;
 use crate::sys::privilege::Privilege;
 
 /// Small enough for the CPU's cache, large enough for the data of most files.
@@ -20,16 +21,6 @@ const CHUNK_BYTES: usize = 256 << 10;
 
 /// How many chunks wait for the slower of the two threads.
 const QUEUE: usize = 4;
-
-/// What was unpacked.
-#[derive(Debug)]
-pub(in crate::image) struct Unpacked {
-    /// About how much of the disk it takes.
-    pub(in crate::image) size_bytes: u64,
-    pub(in crate::image) entries: u64,
-    /// Whether it hides all layers below.
-    pub(in crate::image) is_opaque: bool,
-}
 
 /// Where something is unpacked.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +34,7 @@ pub struct Target<'a> {
 /// Unpacks a layer into a directory that it makes.
 ///
 /// On an error the directory may hold anything; the caller removes it.
-pub(in crate::image) fn unpack(
+pub fn unpack(
     blob: Blob<'_, impl Read + Send>,
     diff_id: &Digest,
     limits: &Limits,
@@ -61,7 +52,7 @@ pub(in crate::image) fn unpack(
 }
 
 /// Checks that a blob holds the archive with a digest, without making anything of it.
-pub(in crate::image) fn prove(
+pub fn prove(
     blob: Blob<'_, impl Read + Send>,
     diff_id: &Digest,
     limits: &Limits,
@@ -266,4 +257,111 @@ impl Source for Chunks {
         }
         Ok(())
     }
+}
+
+const READ_BYTES: usize = 128 << 10;
+
+/// The largest zstd window, as a power of two: inflating needs that much memory. Only the levels
+/// "ultra" and "long" of zstd make larger ones.
+const MAX_WINDOW_LOG: u32 = 26;
+
+/// A layer as it comes, and what is known of it.
+pub struct Blob<'a, R> {
+    pub reader: R,
+    pub digest: Option<&'a Digest>,
+    pub size: u64,
+}
+
+/// A blob that is hashed and measured while it is read.
+struct Checked<'a, R> {
+    blob: Blob<'a, R>,
+    hasher: Option<Hasher>,
+    bytes: u64,
+    /// What the reader said, to tell it from what the decoder says.
+    failure: Option<UnpackError>,
+}
+
+impl<'a, R: Read> Checked<'a, R> {
+    pub(super) fn new(blob: Blob<'a, R>) -> Self {
+        let hasher = blob.digest.map(|digest| Hasher::new(digest.algorithm()));
+        Checked { blob, hasher, bytes: 0, failure: None }
+    }
+
+    /// Returns why inflating it failed.
+    pub fn failure(&mut self, error: io::Error) -> UnpackError {
+        self.failure.take().unwrap_or(UnpackError::Inflate(error))
+    }
+
+    /// Checks what can be checked only at the end.
+    pub fn finish(self) -> Result<(), UnpackError> {
+        let expected = self.blob.size;
+        if self.bytes != expected {
+            return Err(UnpackError::Size { expected, actual: self.bytes });
+        }
+        if let (Some(expected), Some(hasher)) = (self.blob.digest, self.hasher) {
+            let actual = hasher.finish();
+            if actual != *expected {
+                let expected = expected.clone();
+                return Err(UnpackError::Digest { what: "blob", expected, actual });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<R: Read> Read for Checked<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = loop {
+            match self.blob.reader.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.failure = Some(UnpackError::Read(error));
+                    return Err(io::ErrorKind::Other.into());
+                }
+                Ok(count) => break count,
+            }
+        };
+        self.bytes += count as u64;
+        let expected = self.blob.size;
+        if self.bytes > expected {
+            self.failure = Some(UnpackError::Size { expected, actual: self.bytes });
+            return Err(io::ErrorKind::Other.into());
+        }
+        if let Some(hasher) = &mut self.hasher {
+            hasher.update(&buffer[..count]);
+        }
+        Ok(count)
+    }
+}
+
+/// Why data cannot be inflated.
+pub enum DecoderError {
+    Read(io::Error),
+    /// With the name of the program that makes such data.
+    Unsupported(&'static str),
+}
+
+/// Returns what inflates the data, by its first bytes: what manifests and file names say of the
+/// compression is often wrong, and other engines go by the content too.
+pub fn decoder<'a>(mut reader: impl Read + 'a) -> Result<Box<dyn Read + 'a>, DecoderError> {
+    let mut magic = Vec::with_capacity(6);
+    reader.by_ref().take(6).read_to_end(&mut magic).map_err(DecoderError::Read)?;
+    let is = |start: &[u8]| magic.starts_with(start);
+    let (is_gzip, is_zstd) = (is(b"\x1f\x8b"), is(b"\x28\xb5\x2f\xfd"));
+    if is(b"BZh") {
+        return Err(DecoderError::Unsupported("bzip2"));
+    } else if is(b"\xfd7zXZ") {
+        return Err(DecoderError::Unsupported("xz"));
+    }
+    let input = io::Cursor::new(magic).chain(reader);
+    Ok(if is_gzip {
+        Box::new(MultiGzDecoder::new(BufReader::with_capacity(READ_BYTES, input)))
+    } else if is_zstd {
+        let input = BufReader::with_capacity(READ_BYTES, input);
+        let mut decoder = zstd::Decoder::with_buffer(input).map_err(DecoderError::Read)?;
+        decoder.window_log_max(MAX_WINDOW_LOG).map_err(DecoderError::Read)?;
+        Box::new(decoder)
+    } else {
+        Box::new(input)
+    })
 }

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use tracing::info_span;
 
 use super::fetch::{MAX_CONFIGURATION_BYTES, Stoppable, check, manifest_of, side_by_side};
-use super::{PullError, PullPolicy, PullRequest, is_theirs};
+use super::is_theirs;
+use super::request::{PullError, PullPolicy, PullRequest};
 use crate::image::config::Configuration;
 use crate::image::digest::{Digest, Hasher};
 use crate::image::manifest::{Descriptor, Document};

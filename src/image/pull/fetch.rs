@@ -8,18 +8,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::{PullError, PullRequest};
+use super::request::{PullError, PullRequest};
 use crate::image::config::Configuration;
 use crate::image::digest::Digest;
 use crate::image::layer::Blob;
-use crate::image::manifest::{Descriptor, Document, Manifest};
+use crate::image::manifest::{Descriptor, Document, Manifest, ManifestError};
 use crate::image::pace::Pace;
 use crate::image::progress::ProgressEvent;
 use crate::image::registry::{RegistryClient, Repository};
 use crate::image::store::{Image, LayerRequest, LockedLayer, NewImage, Served, Standing, Store};
 
 /// More than any configuration has; it is held in memory.
-pub(super) const MAX_CONFIGURATION_BYTES: u64 = 4 << 20;
+pub const MAX_CONFIGURATION_BYTES: u64 = 4 << 20;
 
 /// How often those who show a pull can say that it still goes on.
 const TICK: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ struct Work<'a> {
 }
 
 /// Fetches what is missing of an image; all of it may be there already, as `stored` shows.
-pub(super) fn fetch(
+pub fn fetch(
     store: &Store,
     client: &RegistryClient,
     repository: &Repository<'_>,
@@ -111,18 +111,18 @@ fn resolve(
 }
 
 /// Returns the manifest of an image that a document is.
-pub(super) fn manifest_of(document: Document) -> Result<Box<Manifest>, PullError> {
+pub fn manifest_of(document: Document) -> Result<Box<Manifest>, PullError> {
     match document {
         Document::Manifest(manifest) => {
             manifest.check_image()?;
             Ok(manifest)
         }
-        Document::Index(_) => Err(super::ManifestError::NestedIndex.into()),
+        Document::Index(_) => Err(ManifestError::NestedIndex.into()),
     }
 }
 
 /// Checks that a manifest and a configuration belong together and are for the platform.
-pub(super) fn check(
+pub fn check(
     request: &PullRequest<'_>,
     manifest: &Manifest,
     configuration: &Configuration,
@@ -153,7 +153,7 @@ struct Layers<'a> {
 }
 
 /// Calls a function with each of some layers, several at once, and sets `stop` at the first failure, which ends all.
-pub(super) fn side_by_side<W: Sync>(
+pub fn side_by_side<W: Sync>(
     work: &[W],
     client: &RegistryClient,
     request: &PullRequest<'_>,
@@ -249,9 +249,9 @@ impl Layers<'_> {
 }
 
 /// A reader that fails as soon as the others need not go on.
-pub(super) struct Stoppable<'a, R> {
-    pub(super) reader: R,
-    pub(super) stop: &'a AtomicBool,
+pub struct Stoppable<'a, R> {
+    pub reader: R,
+    pub stop: &'a AtomicBool,
 }
 
 impl<R: Read> Read for Stoppable<'_, R> {

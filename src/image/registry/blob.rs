@@ -4,8 +4,8 @@ use std::fmt;
 use std::io::{self, Read};
 
 use super::client::{Opened, Repository};
+use super::endpoint::explain_io;
 use super::error::RegistryError;
-use super::failure::explain_io;
 use crate::image::{Descriptor, ProgressEvent};
 
 /// After this much came without trouble, earlier trouble is forgotten.
@@ -39,8 +39,15 @@ enum State {
     Failed,
 }
 
+impl Repository<'_> {
+    /// Returns a blob as a stream. Nothing is asked until it is read.
+    pub fn blob_reader<'b>(&'b self, descriptor: &'b Descriptor) -> BlobReader<'b> {
+        BlobReader::new(self, descriptor)
+    }
+}
+
 impl<'a> BlobReader<'a> {
-    pub(super) fn new(repository: &'a Repository<'a>, descriptor: &'a Descriptor) -> Self {
+    fn new(repository: &'a Repository<'a>, descriptor: &'a Descriptor) -> Self {
         BlobReader {
             repository,
             descriptor,

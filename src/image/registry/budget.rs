@@ -9,7 +9,7 @@ use crate::image::pace::{Meter, Pace};
 
 /// What one pull may take.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub struct Budget {
     /// The name of the image, with its registry.
     image: String,
     pace: Pace,
@@ -18,7 +18,7 @@ pub(super) struct Budget {
 }
 
 /// What a server sends, as long as it keeps up the pace and the pull has time.
-pub(super) struct Paced<R> {
+pub struct Paced<R> {
     reader: R,
     server: String,
     meter: Meter,
@@ -27,12 +27,12 @@ pub(super) struct Paced<R> {
 
 impl Budget {
     /// Returns that of a pull which begins now.
-    pub(super) fn new(image: String, pace: Pace, total: Duration) -> Arc<Self> {
+    pub fn new(image: String, pace: Pace, total: Duration) -> Arc<Self> {
         Arc::new(Budget { image, pace, total, started: Instant::now() })
     }
 
     /// Fails if the time is over.
-    pub(super) fn check(&self) -> Result<(), RegistryError> {
+    pub fn check(&self) -> Result<(), RegistryError> {
         if self.total.is_zero() || self.started.elapsed() < self.total {
             return Ok(());
         }
@@ -41,7 +41,7 @@ impl Budget {
     }
 
     /// Watches over what a server sends.
-    pub(super) fn watch<R>(self: &Arc<Self>, server: String, reader: R) -> Paced<R> {
+    pub fn watch<R>(self: &Arc<Self>, server: String, reader: R) -> Paced<R> {
         Paced { reader, server, meter: Meter::new(self.pace), budget: Arc::clone(self) }
     }
 }

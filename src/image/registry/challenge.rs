@@ -5,7 +5,7 @@ use http_auth::parser::ChallengeParser;
 
 /// A way to log in that a registry offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Challenge {
+pub enum Challenge {
     /// Name and password with each request.
     Basic,
     /// A token from a token server.
@@ -19,7 +19,7 @@ pub(super) enum Challenge {
 
 impl Challenge {
     /// Returns the best of what the values of the header offer that is known here.
-    pub(super) fn choose<'a>(values: impl Iterator<Item = &'a str>) -> Option<Self> {
+    pub fn choose<'a>(values: impl Iterator<Item = &'a str>) -> Option<Self> {
         let all: Vec<_> = values.flat_map(parse).collect();
         let bearer = all.iter().find(|challenge| matches!(challenge, Challenge::Bearer { .. }));
         bearer.or(all.first()).cloned()

@@ -6,13 +6,10 @@ use std::io::Read as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::blob::BlobReader;
 use super::budget::Budget;
-use super::endpoint::{Answer, Endpoint, Request, Settings};
+use super::endpoint::{self, Answer, Endpoint, Request, Settings};
 use super::error::RegistryError;
-use super::failure;
 use super::options::ClientOptions;
-use super::push::Destination;
 use super::source::{Access, Source};
 use crate::http::Origin;
 use crate::image::credentials::{Credentials, HelperError, Login};
@@ -40,10 +37,10 @@ pub struct Repository<'a> {
 }
 
 /// A blob that begins to come.
-pub(super) struct Opened {
-    pub(super) answer: Answer,
+pub struct Opened {
+    pub answer: Answer,
     /// Whether it comes from where its descriptor says, not from the repository.
-    pub(super) is_foreign: bool,
+    pub is_foreign: bool,
 }
 
 /// A document that a registry sent, with the digest that it has.
@@ -94,20 +91,8 @@ impl RegistryClient {
         self.open(reference, sources, Access::Pull, credentials, progress)
     }
 
-    /// Returns the repository of an image to push to; mirrors are not asked. Nothing is asked yet, except
-    /// credential helpers.
-    pub fn destination<'a>(
-        &self,
-        reference: &Reference,
-        credentials: &Credentials,
-        progress: &'a dyn Progress,
-    ) -> Result<Destination<'a>, OpenError> {
-        let repository = self.open(reference, Vec::new(), Access::Push, credentials, progress)?;
-        Ok(Destination::new(repository))
-    }
-
     /// Opens a repository with some mirrors.
-    fn open<'a>(
+    pub(super) fn open<'a>(
         &self,
         reference: &Reference,
         mut sources: Vec<(Arc<Endpoint>, String)>,
@@ -258,11 +243,6 @@ impl<'a> Repository<'a> {
         }
     }
 
-    /// Returns a blob as a stream. Nothing is asked until it is read.
-    pub fn blob_reader<'b>(&'b self, descriptor: &'b Descriptor) -> BlobReader<'b> {
-        BlobReader::new(self, descriptor)
-    }
-
     /// Opens a blob at an offset, wherever it can be had.
     pub(super) fn open(&self, blob: &Descriptor, start: u64) -> Result<Opened, RegistryError> {
         let path = format!("blobs/{}", blob.digest);
@@ -300,8 +280,8 @@ impl<'a> Repository<'a> {
                         server: answer.origin.server(),
                         what: format!("foreign layer {}", blob.digest),
                         status,
-                        retry_after: failure::retry_after(&answer.response),
-                        message: failure::message(answer, &self.budget),
+                        retry_after: endpoint::retry_after(&answer.response),
+                        message: endpoint::message(answer, &self.budget),
                     }),
                 }
             });
@@ -413,7 +393,7 @@ impl<'a> Repository<'a> {
         let body = self.budget.watch(server.clone(), answer.response.into_body().into_reader());
         body.take(limit + 1)
             .read_to_end(&mut bytes)
-            .map_err(|error| failure::explain_io(&self.registry, server, error))?;
+            .map_err(|error| endpoint::explain_io(&self.registry, server, error))?;
         if bytes.len() as u64 > limit {
             return Err(self.too_large(what, limit));
         }

@@ -1,20 +1,22 @@
-//! One server of a registry: connections to it, and wherever it redirects.
+//! One server of a registry: connections to it, wherever it redirects, and what its failures mean to a person.
 
 use std::collections::BTreeMap;
+use std::error::Error as StdError;
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use serde::Deserialize;
 use tracing::debug;
 use ureq::http::{Response, Uri};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body, Proxy, SendBody};
 
+use super::budget::Budget;
 use super::error::RegistryError;
-use super::failure::explain;
-use super::guard::Guard;
+use super::guard::{Guard, InternalAddress};
 use super::options::{ClientOptions, RegistryOptions};
 use crate::http::{
     AgentOptions, MAX_CERTIFICATES_BYTES, MAX_REDIRECTS, Origin, TOO_MANY_REDIRECTS, config,
@@ -27,8 +29,8 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Options and what was made of them once for all servers.
 #[derive(Debug)]
-pub(super) struct Settings {
-    pub(super) options: ClientOptions,
+pub struct Settings {
+    pub options: ClientOptions,
     proxy: Option<Proxy>,
     roots: BTreeMap<String, RootCerts>,
     /// For all other servers; read when the first of them is asked.
@@ -37,10 +39,10 @@ pub(super) struct Settings {
 
 /// One server of a registry, the registry's own or a mirror.
 #[derive(Debug)]
-pub(super) struct Endpoint {
+pub struct Endpoint {
     settings: Arc<Settings>,
     /// `HOST` or `HOST:PORT`, as people call it.
-    pub(super) name: String,
+    pub name: String,
     /// The same, as it is reached.
     host: String,
     agent: Agent,
@@ -49,35 +51,35 @@ pub(super) struct Endpoint {
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Request<'a> {
+pub struct Request<'a> {
     /// Whether nothing but the headers is wanted.
-    pub(super) head: bool,
+    pub head: bool,
     /// The types of documents that will do.
-    pub(super) accept: Option<&'a str>,
+    pub accept: Option<&'a str>,
     /// The offset of the first byte that is wanted.
-    pub(super) start: u64,
+    pub start: u64,
     /// The value of `Authorization`, for the origin of the address alone.
-    pub(super) authorization: Option<&'a str>,
+    pub authorization: Option<&'a str>,
 }
 
 /// What is sent to a server to keep.
-pub(super) struct Content<'a> {
-    pub(super) media_type: &'a str,
-    pub(super) size: u64,
-    pub(super) reader: &'a mut dyn Read,
+pub struct Content<'a> {
+    pub media_type: &'a str,
+    pub size: u64,
+    pub reader: &'a mut dyn Read,
 }
 
 /// How content is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Method {
+pub enum Method {
     Post,
     Put,
 }
 
 /// What was answered, and where: not where the request went if there were redirects.
-pub(super) struct Answer {
-    pub(super) response: Response<Body>,
-    pub(super) origin: Origin,
+pub struct Answer {
+    pub response: Response<Body>,
+    pub origin: Origin,
 }
 
 impl Settings {
@@ -174,7 +176,7 @@ impl Endpoint {
     pub(super) fn uri(&self, origin: &Origin, path: &str) -> Result<Uri, RegistryError> {
         format!("{origin}{path}").parse().map_err(|error| RegistryError::Protocol {
             server: self.name.clone(),
-            source: std::io::Error::other(error),
+            source: io::Error::other(error),
         })
     }
 
@@ -316,4 +318,109 @@ fn root_certificates(registry: &RegistryOptions) -> Result<RootCerts, PathError>
 /// Returns an address without the parameters, which may be a permission to read.
 fn shown(address: &str) -> String {
     address.split(['?', '#']).next().unwrap_or("").chars().take(200).collect()
+}
+
+/// How much of an answer is read to learn what was wrong.
+const MAX_MESSAGE_BYTES: u64 = 16 << 10;
+
+/// How much of what a server said is passed on.
+const MAX_MESSAGE_CHARS: usize = 200;
+
+/// Explains why there was no answer from a server that `asker` had us talk to.
+pub fn explain(asker: &str, server: String, error: ureq::Error) -> RegistryError {
+    let source = match error {
+        ureq::Error::Timeout(_) => return RegistryError::Timeout { server },
+        ureq::Error::HostNotFound => io::Error::new(io::ErrorKind::NotFound, "unknown host"),
+        ureq::Error::Io(error) => error,
+        ureq::Error::Rustls(error) => io::Error::other(error),
+        error @ (ureq::Error::Protocol(_)
+        | ureq::Error::Http(_)
+        | ureq::Error::BadUri(_)
+        | ureq::Error::LargeResponseHeader(..)) => {
+            return RegistryError::Protocol { server, source: error.into_io() };
+        }
+        error => error.into_io(),
+    };
+    explain_io(asker, server, source)
+}
+
+/// Explains why no more came from a server.
+pub fn explain_io(asker: &str, server: String, source: io::Error) -> RegistryError {
+    let source = match source.downcast::<RegistryError>() {
+        // What watches over the transfer has said it all.
+        Ok(error) => return error,
+        Err(source) => source,
+    };
+    if let Some(InternalAddress { host, address }) = find(&source) {
+        let (host, address) = (host.clone(), *address);
+        return RegistryError::InternalAddress { server: asker.to_owned(), host, address };
+    }
+    match find::<rustls::Error>(&source) {
+        // The first bytes are not a TLS record.
+        Some(rustls::Error::InvalidMessage(_)) => return RegistryError::PlainHttp { server },
+        Some(_) => return RegistryError::Tls { server, source },
+        None => {}
+    }
+    match find::<ureq::Error>(&source) {
+        Some(ureq::Error::Timeout(_)) => RegistryError::Timeout { server },
+        Some(ureq::Error::Protocol(_)) => RegistryError::Protocol { server, source },
+        _ if source.kind() == io::ErrorKind::TimedOut => RegistryError::Timeout { server },
+        _ => RegistryError::Unreachable { server, source },
+    }
+}
+
+/// Finds an error of a kind among the causes of another.
+fn find<T: StdError + 'static>(error: &io::Error) -> Option<&T> {
+    let mut cause = error.get_ref().map(|inner| inner as &(dyn StdError + 'static));
+    while let Some(error) = cause {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        // `io::Error` gives out what it holds only so; its `source` is one further.
+        cause = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        };
+    }
+    None
+}
+
+/// Returns the seconds of `Retry-After`; the other form, a date, is rare.
+pub fn retry_after(response: &Response<Body>) -> Option<Duration> {
+    let value = response.headers().get("retry-after")?.to_str().ok()?;
+    Some(Duration::from_secs(value.trim().parse().ok()?))
+}
+
+/// Returns what a server said about an error.
+pub fn message(answer: Answer, budget: &Arc<Budget>) -> String {
+    #[derive(Deserialize)]
+    struct Errors {
+        #[serde(default)]
+        errors: Vec<One>,
+        #[serde(default)]
+        details: String,
+    }
+    #[derive(Deserialize)]
+    struct One {
+        #[serde(default)]
+        code: String,
+        #[serde(default)]
+        message: String,
+    }
+    let mut bytes = Vec::new();
+    let body = budget.watch(answer.origin.server(), answer.response.into_body().into_reader());
+    if body.take(MAX_MESSAGE_BYTES).read_to_end(&mut bytes).is_err() {
+        return String::new();
+    }
+    let text = match serde_json::from_slice::<Errors>(&bytes) {
+        Ok(Errors { errors, details }) => {
+            let first = errors.into_iter().next();
+            first.map_or(details, |one| if one.message.is_empty() { one.code } else { one.message })
+        }
+        // A page in HTML helps nobody.
+        Err(_) if bytes.trim_ascii_start().starts_with(b"<") => String::new(),
+        Err(_) => String::from_utf8_lossy(&bytes).into_owned(),
+    };
+    let line = text.trim().lines().next().unwrap_or("");
+    line.chars().filter(|c| !c.is_control()).take(MAX_MESSAGE_CHARS).collect()
 }

@@ -15,9 +15,9 @@ use crate::sys::metadata::is_metadata;
 /// An address that only this machine or its network has, where a server could send us to do harm.
 #[derive(Debug, thiserror::Error)]
 #[error("{host} is {address}")]
-pub(super) struct InternalAddress {
-    pub(super) host: String,
-    pub(super) address: IpAddr,
+pub struct InternalAddress {
+    pub host: String,
+    pub address: IpAddr,
 }
 
 /// Looks up hosts, and rejects internal addresses that only the registry itself may name.
@@ -25,7 +25,7 @@ pub(super) struct InternalAddress {
 /// It looks at the address that is then connected to, so that no name and no way of writing an
 /// address gets around it. Behind a proxy only the proxy is looked up here.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub struct Guard {
     registry: Uri,
     proxy_host: Option<String>,
     own: OnceLock<Vec<IpAddr>>,
@@ -34,7 +34,7 @@ pub(super) struct Guard {
 
 impl Guard {
     /// Returns a resolver for everything that is done on behalf of a registry.
-    pub(super) fn new(registry: Uri, proxy_host: Option<String>) -> Self {
+    pub fn new(registry: Uri, proxy_host: Option<String>) -> Self {
         Guard { registry, proxy_host, own: OnceLock::new(), inner: DefaultResolver::default() }
     }
 }
@@ -75,7 +75,7 @@ impl Resolver for Guard {
 }
 
 /// Returns whether an address is this machine, its link or a cloud's metadata server.
-pub(super) fn is_internal(address: IpAddr) -> bool {
+fn is_internal(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
             v4.is_loopback()

@@ -13,7 +13,6 @@ mod challenge;
 mod client;
 mod endpoint;
 mod error;
-mod failure;
 mod guard;
 mod options;
 mod push;

@@ -6,11 +6,13 @@ use std::io::{self, Read};
 use serde::Deserialize;
 use ureq::http::Uri;
 
-use super::client::Repository;
+use super::client::{OpenError, RegistryClient, Repository};
 use super::endpoint::{Answer, Content, Method, Request};
 use super::error::RegistryError;
+use super::source::Access;
+use crate::image::credentials::Credentials;
 use crate::image::digest::Hasher;
-use crate::image::{Descriptor, Digest, ProgressEvent};
+use crate::image::{Descriptor, Digest, Progress, ProgressEvent, Reference};
 
 /// How many tags are asked for at once.
 const TAGS_PER_PAGE: u32 = 1000;
@@ -54,11 +56,21 @@ struct Tags {
     tags: Option<Vec<String>>,
 }
 
-impl<'a> Destination<'a> {
-    pub(super) fn new(repository: Repository<'a>) -> Self {
-        Destination { repository }
+impl RegistryClient {
+    /// Returns the repository of an image to push to; mirrors are not asked. Nothing is asked yet, except
+    /// credential helpers.
+    pub fn destination<'a>(
+        &self,
+        reference: &Reference,
+        credentials: &Credentials,
+        progress: &'a dyn Progress,
+    ) -> Result<Destination<'a>, OpenError> {
+        let repository = self.open(reference, Vec::new(), Access::Push, credentials, progress)?;
+        Ok(Destination { repository })
     }
+}
 
+impl<'a> Destination<'a> {
     /// Returns the digest of what a tag names; none if there is no such tag.
     pub fn tagged(&self, tag: &str) -> Result<Option<Digest>, RegistryError> {
         match self.repository.digest_of(tag) {

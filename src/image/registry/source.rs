@@ -7,15 +7,14 @@ use ureq::http::Uri;
 
 use super::budget::Budget;
 use super::challenge::Challenge;
-use super::endpoint::{Answer, Endpoint, Request};
+use super::endpoint::{self, Answer, Endpoint, Request};
 use super::error::RegistryError;
-use super::failure;
 use super::token::{Asker, TokenServer, basic, unauthorized};
 use crate::image::credentials::Login;
 
 /// What a repository is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
+pub enum Access {
     Pull,
     /// Also to read what is there.
     Push,
@@ -23,8 +22,8 @@ pub(super) enum Access {
 
 /// A repository on one server.
 #[derive(Debug)]
-pub(super) struct Source {
-    pub(super) endpoint: Arc<Endpoint>,
+pub struct Source {
+    pub endpoint: Arc<Endpoint>,
     repository: String,
     login: Option<Login>,
     access: Access,
@@ -180,14 +179,14 @@ impl Source {
             }
             429 => RegistryError::RateLimited {
                 registry: answer.origin.server(),
-                retry_after: failure::retry_after(&answer.response),
+                retry_after: endpoint::retry_after(&answer.response),
             },
             _ => RegistryError::Status {
                 server: answer.origin.server(),
                 what: self.name(path),
                 status,
-                retry_after: failure::retry_after(&answer.response),
-                message: failure::message(answer, &self.budget),
+                retry_after: endpoint::retry_after(&answer.response),
+                message: endpoint::message(answer, &self.budget),
             },
         }
     }

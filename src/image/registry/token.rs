@@ -18,18 +18,18 @@ use crate::image::credentials::Login;
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
 /// A token server, as a registry names it.
-pub(super) struct TokenServer<'a> {
-    pub(super) realm: &'a str,
-    pub(super) service: Option<&'a str>,
+pub struct TokenServer<'a> {
+    pub realm: &'a str,
+    pub service: Option<&'a str>,
 }
 
 /// Who wants a token, and for what.
-pub(super) struct Asker<'a> {
-    pub(super) endpoint: &'a Endpoint,
-    pub(super) repository: &'a str,
+pub struct Asker<'a> {
+    pub endpoint: &'a Endpoint,
+    pub repository: &'a str,
     /// What shall be done there: `pull`, or `pull,push`.
-    pub(super) actions: &'a str,
-    pub(super) login: Option<&'a Login>,
+    pub actions: &'a str,
+    pub login: Option<&'a Login>,
 }
 
 #[derive(Deserialize)]
@@ -43,11 +43,7 @@ struct Token {
 impl TokenServer<'_> {
     /// Asks for a token with which the named actions can be done, and nothing else: what the registry
     /// suggests to ask for does not count.
-    pub(super) fn token(
-        &self,
-        asker: &Asker<'_>,
-        budget: &Arc<Budget>,
-    ) -> Result<String, RegistryError> {
+    pub fn token(&self, asker: &Asker<'_>, budget: &Arc<Budget>) -> Result<String, RegistryError> {
         let Asker { endpoint, repository, actions, login } = *asker;
         let reject = |reason| self.reject(endpoint, reason);
         let realm: Uri = self.realm.parse().map_err(|_| reject("not an address"))?;
@@ -79,7 +75,7 @@ impl TokenServer<'_> {
             429 => {
                 return Err(RegistryError::RateLimited {
                     registry: answer.origin.server(),
-                    retry_after: super::failure::retry_after(&answer.response),
+                    retry_after: super::endpoint::retry_after(&answer.response),
                 });
             }
             status => {
@@ -87,8 +83,8 @@ impl TokenServer<'_> {
                     server: answer.origin.server(),
                     what: "a token".to_owned(),
                     status,
-                    retry_after: super::failure::retry_after(&answer.response),
-                    message: super::failure::message(answer, budget),
+                    retry_after: super::endpoint::retry_after(&answer.response),
+                    message: super::endpoint::message(answer, budget),
                 });
             }
         }
@@ -97,7 +93,7 @@ impl TokenServer<'_> {
         let body = budget.watch(server.clone(), answer.response.into_body().into_reader());
         body.take(MAX_ANSWER_BYTES)
             .read_to_end(&mut bytes)
-            .map_err(|error| super::failure::explain_io(&endpoint.name, server, error))?;
+            .map_err(|error| super::endpoint::explain_io(&endpoint.name, server, error))?;
         let token: Option<Token> = serde_json::from_slice(&bytes).ok();
         let token = token.and_then(|token| token.token.or(token.access_token));
         let token = token.filter(|token| !token.is_empty() && token.bytes().all(is_visible));
@@ -111,18 +107,14 @@ impl TokenServer<'_> {
 }
 
 /// Returns the value of `Authorization` for a login by password.
-pub(super) fn basic(login: &Login) -> Option<String> {
+pub fn basic(login: &Login) -> Option<String> {
     let Login::Password { username, password } = login else { return None };
     let text = format!("{username}:{}", password.reveal());
     Some(format!("Basic {}", STANDARD.encode(text)))
 }
 
 /// Returns the error for a login that does not suffice.
-pub(super) fn unauthorized(
-    registry: &str,
-    repository: &str,
-    login: Option<&Login>,
-) -> RegistryError {
+pub fn unauthorized(registry: &str, repository: &str, login: Option<&Login>) -> RegistryError {
     RegistryError::Unauthorized {
         registry: registry.to_owned(),
         repository: repository.to_owned(),

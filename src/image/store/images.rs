@@ -41,7 +41,7 @@ pub struct Image {
 
 /// What keeps the layers of an image while the value that stands for it is there.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Held {
+pub struct Held {
     _reservation: Option<Arc<Reservation>>,
 }
 
@@ -98,10 +98,10 @@ struct Record {
 }
 
 /// An image's record and what can be said of it without its layers.
-pub(super) struct Named {
-    pub(super) path: PathBuf,
-    pub(super) diff_ids: Vec<Digest>,
-    pub(super) summary: Summary,
+pub struct Named {
+    pub path: PathBuf,
+    pub diff_ids: Vec<Digest>,
+    pub summary: Summary,
 }
 
 impl Store {

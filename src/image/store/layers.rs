@@ -38,7 +38,6 @@ pub struct Layer {
 struct Record {
     size_bytes: u64,
     entries: u64,
-    #[serde(default)]
     is_opaque: bool,
     /// The boot in which it was written, until it is known to be on disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,7 +45,7 @@ struct Record {
 }
 
 /// A layer that is unpacked, where nobody sees it yet.
-pub(in crate::image) struct Filled {
+pub struct Filled {
     lock: UnpackLock,
     diff_id: Digest,
     record: Record,
@@ -269,7 +268,8 @@ mod tests {
             let diff_id = Digest::of(&size_bytes.to_be_bytes());
             let layer = store.layer_dir(&diff_id);
             fs::create_dir(&layer).unwrap();
-            let record = format!("{{\"size_bytes\":{size_bytes},\"entries\":1}}");
+            let record =
+                format!("{{\"size_bytes\":{size_bytes},\"entries\":1,\"is_opaque\":false}}");
             fs::write(layer.join("layer.json"), record).unwrap();
             store.has_layer(&diff_id).unwrap()
         };

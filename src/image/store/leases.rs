@@ -27,15 +27,15 @@ struct Record {
 
 /// The layers that somebody needs.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
-    pub(super) layers: BTreeSet<Digest>,
+pub struct Kept {
+    pub layers: BTreeSet<Digest>,
     /// Why it cannot be told what else is needed.
-    pub(super) unreadable: Vec<StoreError>,
+    pub unreadable: Vec<StoreError>,
 }
 
 impl Kept {
     /// Returns whether somebody needs a layer, or may need it.
-    pub(super) fn has(&self, layer: &Digest) -> bool {
+    pub fn has(&self, layer: &Digest) -> bool {
         !self.unreadable.is_empty() || self.layers.contains(layer)
     }
 

@@ -44,8 +44,8 @@ mod prune;
 mod served;
 mod unpack_lock;
 
-pub(in crate::image) use served::{Served, Standing};
-pub(in crate::image) use unpack_lock::{LayerRequest, LockedLayer};
+pub use served::{Served, Standing};
+pub use unpack_lock::{LayerRequest, LockedLayer};
 
 pub use error::StoreError;
 pub use images::{Image, NewImage, Summary};

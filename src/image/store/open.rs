@@ -104,7 +104,7 @@ impl Store {
 }
 
 /// Writes a record, whatever is in its place. It may be lost in a power cut, with what it describes.
-pub(super) fn write_record(path: &Path, record: &impl Serialize) -> Result<(), StoreError> {
+pub fn write_record(path: &Path, record: &impl Serialize) -> Result<(), StoreError> {
     // Nothing else than a file is replaced.
     if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
         remove_tree(path)?;
@@ -119,14 +119,14 @@ pub(super) fn write_record(path: &Path, record: &impl Serialize) -> Result<(), S
 }
 
 /// Reads a record, if there is one.
-pub(super) fn read_record<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
+pub fn read_record<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
     let Some(text) = read_if_there(path, MAX_RECORD_BYTES)? else { return Ok(None) };
     Ok(Some(decode(path, &text)?))
 }
 
 /// Reads a record that is as none if nobody can read it, as after a power cut; but for one of a newer
 /// version, in whose place nothing else may come.
-pub(super) fn read_whole<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
+pub fn read_whole<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
     match read_record(path) {
         Err(error) if error.is_unreadable() && !error.is_newer() => Ok(None),
         result => result,
@@ -134,7 +134,7 @@ pub(super) fn read_whole<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, 
 }
 
 /// Returns the names in a directory, hidden ones too.
-pub(super) fn names(dir: &Path) -> Result<Vec<String>, PathError> {
+pub fn names(dir: &Path) -> Result<Vec<String>, PathError> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).at("list", dir)? {
         // Another name is none of ours.
@@ -144,7 +144,7 @@ pub(super) fn names(dir: &Path) -> Result<Vec<String>, PathError> {
 }
 
 /// Removes a file. Nothing there is no error.
-pub(super) fn remove_file(path: &Path) -> Result<(), PathError> {
+pub fn remove_file(path: &Path) -> Result<(), PathError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         result => result.at("remove", path),

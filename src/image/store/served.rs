@@ -42,16 +42,16 @@ struct Record {
 
 /// A blob, where it is asked for, and the login that has to be shown there.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::image) struct Served<'a> {
-    pub(in crate::image) blob: &'a Digest,
-    pub(in crate::image) registry: &'a str,
-    pub(in crate::image) repository: &'a str,
-    pub(in crate::image) login: Option<&'a Login>,
+pub struct Served<'a> {
+    pub blob: &'a Digest,
+    pub registry: &'a str,
+    pub repository: &'a str,
+    pub login: Option<&'a Login>,
 }
 
 /// What is known of a layer and a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::image) enum Standing {
+pub enum Standing {
     /// The blob holds the layer, and is given to this login in this repository.
     Given,
     /// The blob holds the layer, and the registry can be asked who may have it.
@@ -101,7 +101,7 @@ impl Store {
 }
 
 /// Notes in the directory of a layer that a blob which holds it was given to a login.
-pub(super) fn note(layer: &Path, served: &Served<'_>) -> Result<(), StoreError> {
+pub fn note(layer: &Path, served: &Served<'_>) -> Result<(), StoreError> {
     let record = Record {
         blob: served.blob.clone(),
         registry: served.registry.to_owned(),
@@ -136,7 +136,7 @@ fn make_room(dir: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Returns the names of the records in a directory that may be missing: earlier versions had none.
+/// Returns the names of the records in a directory that may be missing: imported layers have none.
 fn records(dir: &Path) -> Result<Vec<String>, StoreError> {
     let mut names = match names(dir) {
         Err(error)

@@ -19,7 +19,7 @@ use crate::sys::removal::remove_tree;
 use crate::sys::trash::Trash;
 
 /// What the names of directories begin with in which layers are unpacked.
-pub(super) const PREFIX: &str = ".tmp-";
+pub const PREFIX: &str = ".tmp-";
 
 /// A file in such a directory that is as long as what was read so far. It has no content.
 const RECEIVED: &str = "received";
@@ -36,14 +36,14 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(250);
 /// one may name the layer of another: so the source is a part of it, and nobody waits for a server
 /// other than the one that they were going to ask themselves.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::image) struct LayerRequest<'a> {
-    pub(in crate::image) diff_id: &'a Digest,
+pub struct LayerRequest<'a> {
+    pub diff_id: &'a Digest,
     /// The digest of the blob, if it is known.
-    pub(in crate::image) blob: Option<&'a Digest>,
+    pub blob: Option<&'a Digest>,
     /// Where the blob comes from.
-    pub(in crate::image) source: &'a str,
+    pub source: &'a str,
     /// What whoever unpacks it must bring to be worth waiting for.
-    pub(in crate::image) pace: Pace,
+    pub pace: Pace,
 }
 
 impl LayerRequest<'_> {
@@ -56,15 +56,15 @@ impl LayerRequest<'_> {
 }
 
 /// A layer, or the right to unpack it.
-pub(in crate::image) enum LockedLayer {
+pub enum LockedLayer {
     Present(Layer),
     Missing(UnpackLock),
 }
 
 /// A directory that a layer is unpacked in, with a lock on the directory itself: it goes where
 /// the directory goes. Dropping it removes the directory.
-pub(in crate::image) struct UnpackLock {
-    pub(super) path: PathBuf,
+pub struct UnpackLock {
+    pub path: PathBuf,
     _dir: File,
 }
 
@@ -113,7 +113,7 @@ impl Store {
 impl UnpackLock {
     /// Locks the directory. Returns none if it is gone, or another one stands there by then, or
     /// somebody else has the lock.
-    pub(super) fn take(path: &Path) -> Result<Option<Self>, PathError> {
+    pub fn take(path: &Path) -> Result<Option<Self>, PathError> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
         let mut options = File::options();
         let options = options.read(true).custom_flags(flags.bits().cast_signed());
@@ -142,14 +142,14 @@ impl UnpackLock {
     }
 
     /// Has those who wait see how much of a blob was read.
-    pub(super) fn watch<R>(&self, reader: R) -> Result<Watched<R>, PathError> {
+    pub fn watch<R>(&self, reader: R) -> Result<Watched<R>, PathError> {
         let path = self.path.join(RECEIVED);
         let file = File::create(&path).at("make", &path)?;
         Ok(Watched { reader, file, bytes: 0, reported: Instant::now() })
     }
 
     /// Makes the directory the layer. Returns it again if something stands there.
-    pub(super) fn finish(mut self, layer: &Path) -> Result<Option<Self>, PathError> {
+    pub fn finish(mut self, layer: &Path) -> Result<Option<Self>, PathError> {
         remove_file(&self.path.join(RECEIVED))?;
         match fs::rename(&self.path, layer) {
             Ok(()) => {
@@ -162,7 +162,7 @@ impl UnpackLock {
     }
 
     /// Removes the directory, or sets aside what cannot be removed of it.
-    pub(super) fn discard(mut self, trash: &Trash) -> Result<(), PathError> {
+    pub fn discard(mut self, trash: &Trash) -> Result<(), PathError> {
         let path = std::mem::take(&mut self.path);
         trash.remove(&path)
     }
@@ -192,7 +192,7 @@ impl Drop for UnpackLock {
 }
 
 /// A reader that shows those who wait how much was read.
-pub(super) struct Watched<R> {
+pub struct Watched<R> {
     reader: R,
     file: File,
     bytes: u64,

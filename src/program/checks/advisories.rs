@@ -51,7 +51,7 @@ const ADVISORIES: [Advisory; 13] = [
 const RUNC_2025: [&str; 3] = [">=1.2.8, <1.3.0", ">=1.3.3, <1.4.0", ">=1.4.0-rc.3"];
 
 /// Reports a program, which was found so, and the advisories that its version is open to.
-pub(super) fn check(
+pub fn check(
     check: &'static str,
     program: &str,
     version: &Version,

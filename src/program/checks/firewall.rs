@@ -12,7 +12,7 @@ const NAME: &str = "firewall";
 const NAME6: &str = "firewall, IPv6";
 
 /// Sends packets by IPv4 and IPv6. Only root can; and it leaves nothing.
-pub(super) fn checks(options: &NetworkOptions) -> Vec<Check> {
+pub fn checks(options: &NetworkOptions) -> Vec<Check> {
     if !rustix::process::geteuid().is_root() {
         return Vec::new();
     }

@@ -3,22 +3,15 @@
 use std::fs;
 use std::os::fd::AsFd as _;
 
-use semver::Version;
-
 use super::Check;
 use super::storage::in_trial;
+pub use crate::program::sections::IDMAPPED_OVERLAY;
 use crate::program::sections::Store;
 use crate::sys::detached::{Attributes, Depth, Detached};
 use crate::sys::error::chain;
 use crate::sys::fs::PathContext as _;
 use crate::sys::host_file::HostFile;
 use crate::sys::userns::{self, Mapping};
-
-/// From here on overlayfs can be idmapped itself.
-pub const IDMAPPED_OVERLAY: (Version, &str) = (
-    Version::new(5, 19, 0),
-    "containers are in the host's user namespace before Linux 5.19: root in one is root",
-);
 
 /// Checks that there can be user namespaces; `without` says what is not possible without one.
 pub fn user_namespaces(without: &str) -> Check {

@@ -26,9 +26,9 @@ pub struct ContainerCall {
 
 /// The arguments of a command that makes a container.
 #[derive(Default)]
-pub(super) struct Arguments {
-    pub(super) bundle: Option<PathBuf>,
-    pub(super) config: Option<PathBuf>,
+pub struct Arguments {
+    pub bundle: Option<PathBuf>,
+    pub config: Option<PathBuf>,
     /// All others, in canonical form.
     others: Vec<OsString>,
     /// Whether runtimes may read the arguments as they are in different ways.
@@ -38,7 +38,7 @@ pub(super) struct Arguments {
 
 impl Arguments {
     /// Reads the arguments after the command; `note` gets each option.
-    pub(super) fn read(
+    pub fn read(
         mut rest: &[OsString],
         mut note: impl FnMut(&Flag<'_>),
     ) -> Result<Self, ArgumentError> {
@@ -86,7 +86,7 @@ impl Arguments {
     /// Returns what the runtime opens, and the arguments with which it cannot open anything else.
     ///
     /// `before` ends with the command.
-    pub(super) fn call(
+    pub fn call(
         self,
         before: &[OsString],
         after: &[OsString],
@@ -146,7 +146,7 @@ fn with_value(option: &str, value: &Path) -> OsString {
 }
 
 /// Returns whether the only argument asks for help, with which no runtime makes a container.
-pub(super) fn asks_for_help(after: &[OsString]) -> bool {
+pub fn asks_for_help(after: &[OsString]) -> bool {
     let [only] = after else { return false };
     ["--help", "-h", "--usage", "-?"].iter().any(|help| only == OsStr::new(help))
 }

@@ -4,14 +4,14 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 /// The options that are known at one place of the command line, without dashes.
-pub(super) struct Known {
+pub struct Known {
     /// Those that take a value.
-    pub(super) values: &'static [&'static str],
-    pub(super) flags: &'static [&'static str],
+    pub values: &'static [&'static str],
+    pub flags: &'static [&'static str],
 }
 
 /// Options before the command, of runc, crun, youki and their forks.
-pub(super) const GLOBAL: Known = Known {
+pub const GLOBAL: Known = Known {
     values: &[
         "log",
         "log-format",
@@ -39,7 +39,7 @@ pub(super) const GLOBAL: Known = Known {
 };
 
 /// Options of `create`, `run` and `restore`; runc takes those before the command here too since 1.4.
-pub(super) const COMMAND: Known = Known {
+pub const COMMAND: Known = Known {
     values: &[
         "bundle",
         "b",
@@ -89,7 +89,7 @@ pub(super) const COMMAND: Known = Known {
 };
 
 /// What stands first on a command line.
-pub(super) enum Lexed<'a> {
+pub enum Lexed<'a> {
     Operand(&'a OsStr),
     /// `--`: only operands follow.
     Separator,
@@ -97,17 +97,17 @@ pub(super) enum Lexed<'a> {
 }
 
 /// An option with its value.
-pub(super) struct Flag<'a> {
-    pub(super) name: &'a [u8],
-    pub(super) value: Option<&'a [u8]>,
-    pub(super) spelling: Spelling,
+pub struct Flag<'a> {
+    pub name: &'a [u8],
+    pub value: Option<&'a [u8]>,
+    pub spelling: Spelling,
     /// The arguments that it takes, one or two.
-    pub(super) raw: &'a [OsString],
+    pub raw: &'a [OsString],
 }
 
 /// Whether runtimes agree on how an option is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spelling {
+pub enum Spelling {
     /// They do.
     Plain,
     /// The option is known, but `-bundle X`, `-b=X` and `-bX` are each read in two ways: runc has Go's
@@ -119,7 +119,7 @@ pub(super) enum Spelling {
 
 impl Flag<'_> {
     /// Returns the option as all runtimes read it.
-    pub(super) fn canonical(&self) -> Vec<OsString> {
+    pub fn canonical(&self) -> Vec<OsString> {
         if self.spelling != Spelling::Odd || self.name.len() == 1 {
             return self.raw.to_vec();
         }
@@ -135,7 +135,7 @@ impl Flag<'_> {
 }
 
 /// Splits what stands first off a command line; `None` at its end.
-pub(super) fn lex<'a>(args: &'a [OsString], known: &Known) -> Option<(Lexed<'a>, &'a [OsString])> {
+pub fn lex<'a>(args: &'a [OsString], known: &Known) -> Option<(Lexed<'a>, &'a [OsString])> {
     let (first, rest) = args.split_first()?;
     let operand = Some((Lexed::Operand(first), rest));
     let Some(dashed) = first.as_bytes().strip_prefix(b"-") else { return operand };

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-use super::MOUNT;
+use super::hierarchy::MOUNT;
 use crate::sys::privilege::Privilege;
 
 /// The cgroups that a process may make for containers.

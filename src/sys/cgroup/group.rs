@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 
 use tracing::debug;
 
-use super::{Cgroups, MOUNT, PARENT, hierarchies, keep_parents, remove, slice};
+use super::Cgroups;
+use super::hierarchy::{MOUNT, PARENT, hierarchies, keep_parents};
+use super::remove;
+use super::slice::{self, GroupLimits};
 use crate::sys::fs::{PathContext as _, PathError};
 
 /// What names of groups begin with, below [`PARENT`].
@@ -22,17 +25,6 @@ pub struct Group {
     /// Letters and digits that no other group has.
     pub id: String,
     pub limits: GroupLimits,
-}
-
-/// What all processes in a group have together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GroupLimits {
-    /// Memory; there is as much swap again.
-    pub memory_bytes: Option<u64>,
-    /// CPUs, in billionths of one.
-    pub nano_cpus: Option<u64>,
-    /// Processes and threads.
-    pub pids: Option<u64>,
 }
 
 impl Group {
@@ -68,7 +60,7 @@ pub fn remove_group(id: &str) -> bool {
 }
 
 /// Returns the names of all groups, whosever they are.
-pub(super) fn all(mount: &Path) -> BTreeSet<String> {
+pub fn all(mount: &Path) -> BTreeSet<String> {
     let dirs = hierarchies(mount).into_iter().map(|root| root.join(PARENT.trim_start_matches('/')));
     let entries = dirs.filter_map(|dir| fs::read_dir(dir).ok()).flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -186,7 +178,7 @@ impl GroupLimits {
 }
 
 /// Returns the time that some CPUs have in each period, in microseconds.
-pub(super) fn quota(nano_cpus: u64) -> u64 {
+pub fn quota(nano_cpus: u64) -> u64 {
     nano_cpus / (1_000_000_000 / PERIOD)
 }
 
@@ -198,6 +190,15 @@ fn write(dir: &Path, (file, value): &Setting) -> Result<(), PathError> {
 fn missing(controller: &Path) -> PathError {
     let error = io::Error::other("the kernel has no such cgroup controller here");
     PathError::new("limit all containers of a job by", controller, error)
+}
+
+/// Kills everything in the cgroup that is a container's alone, whichever group that was in, and removes
+/// it. Cgroups that systemd makes go with their last process.
+pub fn remove_of(id: &str) {
+    remove(&format!("{PARENT}/{id}"));
+    for group in all(Path::new(MOUNT)) {
+        remove(&format!("{PARENT}/{group}/{id}"));
+    }
 }
 
 #[cfg(test)]

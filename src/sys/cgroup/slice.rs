@@ -7,8 +7,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::group::GroupLimits;
-use super::{MOUNT, until};
+use super::hierarchy::{MOUNT, until};
 use crate::sys::fs::PathError;
 use crate::sys::process::{End, Program};
 
@@ -22,12 +21,12 @@ const SYSTEMCTL: &str = "/usr/bin/systemctl";
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns the name of a group's slice.
-pub(super) fn name(id: &str) -> String {
+pub fn name(id: &str) -> String {
     format!("{PREFIX}-{id}.slice")
 }
 
 /// Returns the directory of a slice: `a-b.slice` is in `a.slice`.
-pub(super) fn directory(slice: &str) -> String {
+pub fn directory(slice: &str) -> String {
     let Some(name) = slice.strip_suffix(".slice") else { return slice.to_owned() };
     let ends = name.match_indices('-').map(|(at, _)| at).chain([name.len()]);
     let all = ends.map(|end| format!("{}.slice", &name[..end]));
@@ -35,7 +34,7 @@ pub(super) fn directory(slice: &str) -> String {
 }
 
 /// Starts a slice, if it is not there, and sets its limits.
-pub(super) fn make(slice: &str, limits: &GroupLimits) -> Result<(), PathError> {
+pub fn make(slice: &str, limits: &GroupLimits) -> Result<(), PathError> {
     let properties = properties(limits);
     let there = Path::new(MOUNT).join(directory(slice)).is_dir();
     let words = if there { set(slice, &properties) } else { start(slice, &properties) };
@@ -49,7 +48,7 @@ pub(super) fn make(slice: &str, limits: &GroupLimits) -> Result<(), PathError> {
 }
 
 /// Stops a slice with all that is in it, if there is one; returns whether it is gone.
-pub(super) fn remove(slice: &str) -> bool {
+pub fn remove(slice: &str) -> bool {
     let dir = Path::new(MOUNT).join(directory(slice));
     !dir.is_dir() || call(SYSTEMCTL, &["stop".to_owned(), slice.to_owned()]).is_ok()
 }
@@ -125,4 +124,15 @@ fn systemd_is_asked_for_what_the_limits_are() {
         words.contains("SetUnitProperties sba(sv) ocihooks-1a.slice true 4 MemoryMax t "),
         "{words}"
     );
+}
+
+/// What all processes in a group have together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupLimits {
+    /// Memory; there is as much swap again.
+    pub memory_bytes: Option<u64>,
+    /// CPUs, in billionths of one.
+    pub nano_cpus: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
 }

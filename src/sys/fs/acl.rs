@@ -5,7 +5,7 @@
 
 /// Somebody who an entry lets write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Subject {
+pub enum Subject {
     OwningGroup,
     Everyone,
     User(u32),
@@ -14,11 +14,11 @@ pub(super) enum Subject {
     Principal(String),
 }
 
-pub(in crate::sys) const POSIX_VERSION: u32 = 2;
+pub const POSIX_VERSION: u32 = 2;
 const POSIX_WRITE: u16 = 2;
 
 /// Returns whom a POSIX ACL lets write; none if it is not one. What the mask takes away is not there.
-pub(super) fn posix_writers(list: &[u8]) -> Option<Vec<Subject>> {
+pub fn posix_writers(list: &[u8]) -> Option<Vec<Subject>> {
     let entries = posix_entries(list)?;
     let mask = mask(&entries);
     let mut writers = Vec::new();
@@ -38,7 +38,7 @@ pub(super) fn posix_writers(list: &[u8]) -> Option<Vec<Subject>> {
 }
 
 /// Returns the entries of a POSIX ACL; none if it is not one.
-pub(in crate::sys) fn posix_entries(list: &[u8]) -> Option<Vec<PosixEntry>> {
+pub fn posix_entries(list: &[u8]) -> Option<Vec<PosixEntry>> {
     let (version, entries) = list.split_first_chunk()?;
     let (entries, []) = entries.as_chunks::<8>() else { return None };
     if u32::from_le_bytes(*version) != POSIX_VERSION {
@@ -57,29 +57,29 @@ pub(in crate::sys) fn posix_entries(list: &[u8]) -> Option<Vec<PosixEntry>> {
 }
 
 /// Returns what is left of the permissions of groups and of those that are named.
-pub(in crate::sys) fn mask(entries: &[PosixEntry]) -> u16 {
+pub fn mask(entries: &[PosixEntry]) -> u16 {
     let mask = entries.iter().find(|entry| entry.tag == MASK);
     mask.map_or(ALL, |mask| mask.permissions)
 }
 
-pub(in crate::sys) const OWNER: u16 = 0x01;
-pub(in crate::sys) const USER: u16 = 0x02;
-pub(in crate::sys) const OWNING_GROUP: u16 = 0x04;
-pub(in crate::sys) const GROUP: u16 = 0x08;
-pub(in crate::sys) const MASK: u16 = 0x10;
-pub(in crate::sys) const OTHERS: u16 = 0x20;
+pub const OWNER: u16 = 0x01;
+pub const USER: u16 = 0x02;
+pub const OWNING_GROUP: u16 = 0x04;
+pub const GROUP: u16 = 0x08;
+pub const MASK: u16 = 0x10;
+pub const OTHERS: u16 = 0x20;
 
 const TAGS: [u16; 6] = [OWNER, USER, OWNING_GROUP, GROUP, MASK, OTHERS];
 
 /// Permission to read, write and execute.
-pub(in crate::sys) const ALL: u16 = 7;
+pub const ALL: u16 = 7;
 
 /// Whom an entry is for, by its tag and an id if the tag is [`USER`] or [`GROUP`], and what it permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::sys) struct PosixEntry {
-    pub(in crate::sys) tag: u16,
-    pub(in crate::sys) permissions: u16,
-    pub(in crate::sys) id: u32,
+pub struct PosixEntry {
+    pub tag: u16,
+    pub permissions: u16,
+    pub id: u32,
 }
 
 fn posix_entry(&[t0, t1, p0, p1, i0, i1, i2, i3]: &[u8; 8]) -> PosixEntry {
@@ -100,7 +100,7 @@ const NFS4_WRITE: u32 = 0x02 | 0x04 | 0x40 | 0x1_0000 | 0x4_0000 | 0x8_0000;
 ///
 /// Entries that deny are not taken into account: which come first matters, and servers differ.
 /// So this may name somebody who cannot write after all, but leaves out nobody who can.
-pub(super) fn nfs4_writers(list: &[u8]) -> Option<Vec<Subject>> {
+pub fn nfs4_writers(list: &[u8]) -> Option<Vec<Subject>> {
     let mut rest = list;
     let mut writers = Vec::new();
     for _ in 0..number(&mut rest)? {

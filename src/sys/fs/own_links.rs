@@ -51,7 +51,7 @@ fn open_in(above: impl AsFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
 
 /// Returns the directory that a path leads to a name in, and the name, which is no symbolic link and
 /// need not be there.
-pub(super) fn find(path: &Path) -> Result<(OwnedFd, OsString), ReplaceError> {
+pub fn find(path: &Path) -> Result<(OwnedFd, OsString), ReplaceError> {
     let mut way = Way { directory: start(path).at("open", path)?, read: PathBuf::new() };
     let mut rest = VecDeque::new();
     push(&mut rest, path);

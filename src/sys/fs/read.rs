@@ -12,7 +12,7 @@ use super::{PathContext as _, PathError};
 
 /// How a file that somebody else named is opened for reading: without waiting for the writer of a
 /// FIFO, and without acquiring a terminal.
-pub(super) const READ_FLAGS: OFlags =
+pub const READ_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
 /// Why a file could not be read.
@@ -80,7 +80,7 @@ impl std::fmt::Display for FileKind {
 }
 
 /// Returns what a file is, or none if it is a regular one.
-pub(super) fn irregular(stat: &Stat) -> Option<FileKind> {
+pub fn irregular(stat: &Stat) -> Option<FileKind> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => None,
         FileType::Directory => Some(FileKind::Directory),
@@ -103,7 +103,7 @@ pub fn read_bounded(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, ReadError>
 }
 
 /// Opens a file for reading; `path` is what errors call it.
-pub(super) fn open_at<N: Arg + Copy>(
+pub fn open_at<N: Arg + Copy>(
     directory: BorrowedFd<'_>,
     name: N,
     path: &Path,
@@ -131,7 +131,7 @@ pub fn read_if_there(path: &Path, limit_bytes: u64) -> Result<Option<Vec<u8>>, R
 }
 
 /// Returns the content of an opened file, and its status from before it was read.
-pub(super) fn read_opened(
+pub fn read_opened(
     file: &OwnedFd,
     path: &Path,
     limit_bytes: u64,
@@ -142,7 +142,7 @@ pub(super) fn read_opened(
 }
 
 /// Reads an opened file in place of what a buffer holds, and returns its status from before.
-pub(super) fn read_into(
+pub fn read_into(
     file: &OwnedFd,
     path: &Path,
     limit_bytes: u64,

@@ -17,30 +17,30 @@ use super::files::Stat;
 const LIST_BYTES: usize = 32 << 10;
 
 /// Opens a directory that is no link.
-pub(crate) fn open_directory(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
+pub fn open_directory(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(retry_on_intr(|| openat(dir, name, flags, Mode::empty()))?)
 }
 
 /// Opens a file that is no link, to read it; does not wait for anybody at the other end of a pipe.
-pub(crate) fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<File> {
+pub fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     Ok(retry_on_intr(|| openat(dir, name, flags | OFlags::CLOEXEC, Mode::empty()))?.into())
 }
 
 /// Makes a file that was not there.
-pub(crate) fn create_file(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<File> {
+pub fn create_file(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     Ok(retry_on_intr(|| openat(dir, name, flags, Mode::RUSR | Mode::WUSR))?.into())
 }
 
 /// Returns what a file is, without following a link.
-pub(crate) fn stat(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Stat> {
+pub fn stat(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Stat> {
     Ok(of_kernel(&statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?))
 }
 
 /// Returns what an open file is.
-pub(crate) fn stat_open(file: &File) -> io::Result<Stat> {
+pub fn stat_open(file: &File) -> io::Result<Stat> {
     Ok(of_kernel(&fstat(file)?))
 }
 
@@ -52,7 +52,7 @@ fn of_kernel(found: &Found) -> Stat {
 }
 
 /// Calls a function with the names of what is in a directory.
-pub(crate) fn each_name(dir: BorrowedFd<'_>, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+pub fn each_name(dir: BorrowedFd<'_>, mut take: impl FnMut(&[u8])) -> io::Result<()> {
     let mut buffer = Vec::with_capacity(LIST_BYTES);
     let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
     while let Some(entry) = entries.next() {
@@ -82,7 +82,7 @@ pub(crate) fn remove_directory(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<(
 }
 
 /// Puts a file in the place of another one in the same directory.
-pub(crate) fn rename(dir: BorrowedFd<'_>, from: &CStr, to: &CStr) -> io::Result<()> {
+pub fn rename(dir: BorrowedFd<'_>, from: &CStr, to: &CStr) -> io::Result<()> {
     Ok(renameat(dir, from, dir, to)?)
 }
 
@@ -102,11 +102,11 @@ fn times((seconds, nanoseconds): (i64, u32)) -> Timestamps {
 }
 
 /// Sets when a file was modified, without following a link.
-pub(crate) fn set_time(dir: BorrowedFd<'_>, name: &CStr, time: (i64, u32)) -> io::Result<()> {
+pub fn set_time(dir: BorrowedFd<'_>, name: &CStr, time: (i64, u32)) -> io::Result<()> {
     Ok(utimensat(dir, name, &times(time), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 /// Sets when an open file was modified.
-pub(crate) fn set_open_time(file: &File, time: (i64, u32)) -> io::Result<()> {
+pub fn set_open_time(file: &File, time: (i64, u32)) -> io::Result<()> {
     Ok(futimens(file, &times(time))?)
 }

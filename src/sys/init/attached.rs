@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::frames::journal::{Attach, JournalRequest, MAX_EVENT_BYTES, StepEvent};
 use crate::frames::{Answer, Failure, FailureKind, Frames};
-use crate::remote::{Gone, Host};
 use crate::os;
 use crate::place::{Place, StepPlace};
+use crate::remote::{Gone, Host};
 
 const READ_AT_ONCE: usize = 64 << 10;
 /// How often it is tried to begin a step that somebody else begins as well.
@@ -22,7 +22,7 @@ const LISTENS_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_EACH: Duration = Duration::from_millis(5);
 
 /// A step that a host is attached to.
-pub(crate) struct Attached {
+pub struct Attached {
     socket: UnixStream,
     place: StepPlace,
     frames: Frames,
@@ -34,11 +34,7 @@ pub(crate) struct Attached {
 impl Attached {
     /// Finds who keeps the step, or begins it. If neither can be, the host is told the end at once, and
     /// nothing is attached.
-    pub(crate) fn open(
-        place: &Place,
-        attach: Attach,
-        host: &mut Host,
-    ) -> Result<Option<Self>, Gone> {
+    pub fn open(place: &Place, attach: Attach, host: &mut Host) -> Result<Option<Self>, Gone> {
         let step_place = place.step(&attach.id);
         match connect(place, &step_place, attach) {
             Ok((socket, frames)) => {
@@ -60,7 +56,7 @@ impl Attached {
     }
 
     /// Passes on to the host what there is; returns whether there may be more.
-    pub(crate) fn pass(&mut self, host: &mut Host) -> Result<bool, Gone> {
+    pub fn pass(&mut self, host: &mut Host) -> Result<bool, Gone> {
         match self.socket.read(&mut self.buffer) {
             Err(error) if is_temporary(&error) => return Ok(true),
             Ok(count) if count > 0 => {
@@ -91,7 +87,7 @@ impl Attached {
 
     /// Sends what the host says about the step. If that cannot be, who keeps it has gone, which is seen
     /// when there is nothing to read any more.
-    pub(crate) fn send(&self, request: &JournalRequest) -> Result<(), Gone> {
+    pub fn send(&self, request: &JournalRequest) -> Result<(), Gone> {
         os::send_all(self.socket.as_fd(), &request.encode()?);
         Ok(())
     }

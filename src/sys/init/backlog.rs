@@ -26,7 +26,7 @@ const MEMORY_HEADER_BYTES: usize = 96;
 const BLOCK_BYTES: usize = MAX_OUTPUT_BYTES + FILE_HEADER_BYTES;
 
 /// The bytes of both streams, by the offset that they have in the order in which they came.
-pub(crate) struct Backlog {
+pub struct Backlog {
     directory: PathBuf,
     /// What is before the memory.
     files: VecDeque<Segment>,
@@ -61,8 +61,8 @@ struct Segment {
 
 /// Where somebody reads.
 #[derive(Clone, Copy)]
-pub(crate) struct Cursor {
-    pub(crate) offset: u64,
+pub struct Cursor {
+    pub offset: u64,
     /// A place in a file that was found: the start of the segment, where a piece begins, and its offset.
     found: Option<(u64, u64, u64)>,
 }
@@ -75,7 +75,7 @@ impl Cursor {
 
 impl Backlog {
     /// Returns one that makes its files in this directory.
-    pub(crate) fn new(directory: &Path) -> Self {
+    pub fn new(directory: &Path) -> Self {
         Backlog {
             directory: directory.to_owned(),
             files: VecDeque::new(),
@@ -91,13 +91,13 @@ impl Backlog {
     }
 
     /// Returns whether all was received.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
     /// Returns whether more may be appended. If files cannot be written, nothing more may than there is
     /// memory for, until some of it was received.
-    pub(crate) fn has_room(&mut self) -> bool {
+    pub fn has_room(&mut self) -> bool {
         if self.memory_bytes > MAX_MEMORY_BYTES && self.spill().is_err() {
             return false;
         }
@@ -106,7 +106,7 @@ impl Backlog {
     }
 
     /// Appends at most [`MAX_OUTPUT_BYTES`].
-    pub(crate) fn append(&mut self, stream: OutputStream, bytes: &[u8]) {
+    pub fn append(&mut self, stream: OutputStream, bytes: &[u8]) {
         let offset = self.end;
         self.end += bytes.len() as u64;
         self.memory_bytes += bytes.len();
@@ -164,7 +164,7 @@ impl Backlog {
     }
 
     /// Forgets what is before an offset.
-    pub(crate) fn forget(&mut self, before: u64) {
+    pub fn forget(&mut self, before: u64) {
         self.start = self.start.max(before.min(self.end));
         while self.files.front().is_some_and(|segment| segment.end <= self.start) {
             self.files.pop_front();
@@ -177,7 +177,7 @@ impl Backlog {
 
     /// Returns the next of what somebody reads as frames of output, and moves the cursor behind it; nothing
     /// at the end, and an error before what is there.
-    pub(crate) fn read(&self, cursor: &mut Cursor) -> io::Result<Vec<u8>> {
+    pub fn read(&self, cursor: &mut Cursor) -> io::Result<Vec<u8>> {
         if cursor.offset < self.start {
             return Err(io::Error::other("forgotten"));
         }

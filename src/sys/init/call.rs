@@ -12,15 +12,15 @@ use crate::attached::Attached;
 use crate::exchange;
 use crate::frames::files::FilesRequest;
 use crate::frames::journal::JournalRequest;
-use crate::remote::{Gone, Host};
 use crate::os;
 use crate::place::Place;
+use crate::remote::{Gone, Host};
 
 /// How long the host may say nothing; it says something every 5 seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Answers a host until it has gone; returns the exit code.
-pub(crate) fn run(args: &[OsString]) -> i32 {
+pub fn run(args: &[OsString]) -> i32 {
     let [directory] = args else {
         report("expected one directory");
         return 2;

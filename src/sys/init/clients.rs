@@ -20,12 +20,12 @@ const ROUNDS: usize = 8;
 
 /// Everybody who is connected.
 #[derive(Default)]
-pub(crate) struct Clients {
+pub struct Clients {
     all: Vec<Client>,
 }
 
 /// What hosts want.
-pub(crate) enum Heard {
+pub enum Heard {
     /// One has all before this offset.
     Received(u64),
     Request(Request),
@@ -67,12 +67,12 @@ impl Client {
 
 impl Clients {
     /// Adds somebody who has not said anything.
-    pub(crate) fn accept(&mut self, socket: UnixStream) {
+    pub fn accept(&mut self, socket: UnixStream) {
         self.add(Client::new(socket, Role::Unknown));
     }
 
     /// Adds a host that wants what comes from an offset on.
-    pub(crate) fn attach(&mut self, socket: UnixStream, from: u64) {
+    pub fn attach(&mut self, socket: UnixStream, from: u64) {
         self.add(Client::new(socket, attached(from)));
     }
 
@@ -89,7 +89,7 @@ impl Clients {
     }
 
     /// Returns whether everybody who is attached was sent how the step ended.
-    pub(crate) fn know_end(&self) -> bool {
+    pub fn know_end(&self) -> bool {
         let knows = |client: &Client| match client.role {
             Role::Attached { knows_end, .. } => knows_end && client.outgoing.is_empty(),
             Role::Unknown | Role::Waiting => true,
@@ -98,7 +98,7 @@ impl Clients {
     }
 
     /// Appends what to wait for: an entry for each.
-    pub(crate) fn push_poll_entries(&self, entries: &mut Vec<PollFd>) {
+    pub fn push_poll_entries(&self, entries: &mut Vec<PollFd>) {
         entries.extend(self.all.iter().map(|client| {
             let events = if client.outgoing.is_empty() { POLLIN } else { POLLIN | POLLOUT };
             PollFd::new(client.socket.as_fd(), events)
@@ -106,7 +106,7 @@ impl Clients {
     }
 
     /// Reads what those say whose entries say that there is something.
-    pub(crate) fn hear(&mut self, entries: &[PollFd], is_over: bool) -> Vec<Heard> {
+    pub fn hear(&mut self, entries: &[PollFd], is_over: bool) -> Vec<Heard> {
         let mut heard = Vec::new();
         let is_attended = self.is_attached();
         for (client, entry) in self.all.iter_mut().zip(entries) {
@@ -135,7 +135,7 @@ impl Clients {
     }
 
     /// Gives everybody what there is for them, as far as they take it.
-    pub(crate) fn pump(&mut self, backlog: &Backlog, is_started: bool, end: Option<&StepEvent>) {
+    pub fn pump(&mut self, backlog: &Backlog, is_started: bool, end: Option<&StepEvent>) {
         for client in &mut self.all {
             for _ in 0..ROUNDS {
                 if client.is_gone || !client.flush() || !client.next(backlog, is_started, end) {

@@ -18,8 +18,8 @@ use crate::frames::files::{
     Action, Change, Counts, DATA_BYTES, ENTRIES_BYTES, Entry, FilesAnswer, FilesRequest, Kind,
     Problem, Scope, Sender,
 };
-use crate::remote::{Gone, Host};
 use crate::os::at;
+use crate::remote::{Gone, Host};
 
 /// How much is kept before it is sent.
 const SEND_AT_ONCE: usize = 16 << 10;
@@ -27,7 +27,7 @@ const O_NONBLOCK: i32 = 0o4000;
 const EFBIG: i32 = 27;
 
 /// Serves one request and what belongs to it.
-pub(crate) fn serve(kind: u8, payload: &[u8], host: &mut Host) -> Result<(), Gone> {
+pub fn serve(kind: u8, payload: &[u8], host: &mut Host) -> Result<(), Gone> {
     let mut wire = Wire { host, out: Vec::new() };
     match FilesRequest::decode(kind, payload)? {
         FilesRequest::Put { root } => put(&mut wire, path_of(&root)),
@@ -109,7 +109,11 @@ fn put(wire: &mut Wire<'_>, root: &Path) -> Result<(), Gone> {
 
 fn open_root(root: &Path) -> io::Result<OwnedFd> {
     let root = File::open(root)?;
-    if root.metadata()?.is_dir() { Ok(root.into()) } else { Err(io::ErrorKind::NotADirectory.into()) }
+    if root.metadata()?.is_dir() {
+        Ok(root.into())
+    } else {
+        Err(io::ErrorKind::NotADirectory.into())
+    }
 }
 
 /// What the host knows, as it comes.
@@ -122,7 +126,9 @@ struct Before {
 impl Before {
     fn next(&mut self, wire: &mut Wire<'_>) -> Result<Option<Entry>, Gone> {
         if self.entries.is_empty() && !self.has_ended {
-            let FilesRequest::Entries(entries) = wire.next()? else { return Err(FrameError::Invalid("order of frames").into()) };
+            let FilesRequest::Entries(entries) = wire.next()? else {
+                return Err(FrameError::Invalid("order of frames").into());
+            };
             self.has_ended = entries.is_empty();
             self.entries = entries.into();
         }

@@ -14,10 +14,10 @@ use std::io;
 
 use super::frames::files::{Kind, State, Time};
 
-pub(crate) use changes::{Changes, Event};
+pub use changes::{Changes, Event};
 #[expect(unused_imports, reason = "lists are the agent's")]
-pub(crate) use walk::{Found, Walk};
-pub(crate) use write::{Applied, Tree, TreeWriter};
+pub use walk::{Found, Walk};
+pub use write::{Applied, Tree, TreeWriter};
 
 /// The names of files that are not complete begin with this. Such files are not exchanged.
 const PART: &[u8] = b".oci-hooks.part";
@@ -28,13 +28,13 @@ const FORMAT: u32 = 0o170_000;
 
 /// What a file is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stat {
+pub struct Stat {
     /// None for what is not exchanged.
-    pub(crate) kind: Option<Kind>,
+    pub kind: Option<Kind>,
     /// The bits of `0o7777`.
-    pub(crate) mode: u32,
-    pub(crate) size_bytes: u64,
-    pub(crate) time: Time,
+    pub mode: u32,
+    pub size_bytes: u64,
+    pub time: Time,
 }
 
 impl Stat {

@@ -29,14 +29,14 @@ const YIELDED_WITHIN: Duration = Duration::from_secs(8);
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// How steps are kept.
-pub(crate) struct Rules {
-    pub(crate) place: Place,
+pub struct Rules {
+    pub place: Place,
     /// How long without a host.
-    pub(crate) away: Duration,
+    pub away: Duration,
 }
 
 /// Keeps a step that a host has asked for, unless there was one of its id.
-pub(crate) fn run(rules: &Rules, attach: Attach, host: OwnedFd) {
+pub fn run(rules: &Rules, attach: Attach, host: OwnedFd) {
     let Attach { id, from, step } = attach;
     let fail = |kind, errno| {
         let end = Answer::Failed(failure(kind, errno, "step"));

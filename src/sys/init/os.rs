@@ -3,7 +3,7 @@
 
 #![expect(unsafe_code, reason = "the standard library has none of these calls")]
 
-pub(crate) mod at;
+pub mod at;
 mod ffi;
 mod stream;
 
@@ -15,28 +15,28 @@ use std::time::Duration;
 
 use crate::frames::{Rlimit, Size};
 use ffi::*;
-pub(crate) use stream::{hide, send_with, set_nonblocking};
+pub use stream::{hide, send_with, set_nonblocking};
 
-pub(crate) const SIGHUP: i32 = 1;
-pub(crate) const SIGINT: i32 = 2;
-pub(crate) const SIGQUIT: i32 = 3;
-pub(crate) const SIGKILL: i32 = 9;
-pub(crate) const SIGTERM: i32 = 15;
-pub(crate) const SIGCHLD: i32 = 17;
-pub(crate) const SIGCONT: i32 = 18;
-pub(crate) const SIGSTOP: i32 = 19;
+pub const SIGHUP: i32 = 1;
+pub const SIGINT: i32 = 2;
+pub const SIGQUIT: i32 = 3;
+pub const SIGKILL: i32 = 9;
+pub const SIGTERM: i32 = 15;
+pub const SIGCHLD: i32 = 17;
+pub const SIGCONT: i32 = 18;
+pub const SIGSTOP: i32 = 19;
 
-pub(crate) const ENOENT: i32 = 2;
-pub(crate) const EIO: i32 = 5;
-pub(crate) const E2BIG: i32 = 7;
-pub(crate) const EACCES: i32 = 13;
-pub(crate) const ENOTDIR: i32 = 20;
+pub const ENOENT: i32 = 2;
+pub const EIO: i32 = 5;
+pub const E2BIG: i32 = 7;
+pub const EACCES: i32 = 13;
+pub const ENOTDIR: i32 = 20;
 
-pub(crate) const POLLIN: c_short = 1;
-pub(crate) const POLLOUT: c_short = 4;
-pub(crate) const POLLERR: c_short = 8;
-pub(crate) const POLLHUP: c_short = 16;
-pub(crate) const POLLRDHUP: c_short = 0x2000;
+pub const POLLIN: c_short = 1;
+pub const POLLOUT: c_short = 4;
+pub const POLLERR: c_short = 8;
+pub const POLLHUP: c_short = 16;
+pub const POLLRDHUP: c_short = 0x2000;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -52,12 +52,12 @@ impl PollFd {
     }
 
     /// Returns an entry that nothing is reported of.
-    pub(crate) fn none() -> Self {
+    pub fn none() -> Self {
         PollFd { fd: -1, events: 0, returned: 0 }
     }
 
     /// Returns whether any of these happened, or the other end is gone.
-    pub(crate) fn is(&self, events: c_short) -> bool {
+    pub fn is(&self, events: c_short) -> bool {
         self.returned & events != 0
     }
 }
@@ -65,11 +65,11 @@ impl PollFd {
 /// A set of signals, as large as C libraries have it.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct Signals([u64; 16]);
+pub struct Signals([u64; 16]);
 
 impl Signals {
-    pub(crate) const NONE: Signals = Signals([0; 16]);
-    pub(crate) const ALL: Signals = Signals([u64::MAX; 16]);
+    pub const NONE: Signals = Signals([0; 16]);
+    pub const ALL: Signals = Signals([u64::MAX; 16]);
 
     pub(crate) fn of(signals: &[i32]) -> Self {
         let mut set = Signals::NONE;
@@ -91,7 +91,7 @@ fn owned(result: c_int) -> io::Result<OwnedFd> {
 }
 
 /// Takes over a listening socket that we were started with, if the descriptor is one.
-pub(crate) fn listener(fd: RawFd) -> Option<OwnedFd> {
+pub fn listener(fd: RawFd) -> Option<OwnedFd> {
     let mut listens: c_int = 0;
     let mut length = size_of::<c_int>() as c_uint;
     // SAFETY: the value is as long as said.
@@ -110,7 +110,7 @@ pub(crate) fn listener(fd: RawFd) -> Option<OwnedFd> {
 
 /// Unmaps the pages of the program that only its start has needed: what is needed again is mapped again,
 /// from a file that all containers share.
-pub(crate) fn forget_start() {
+pub fn forget_start() {
     let begin = (&raw const __executable_start).addr();
     let length = (&raw const etext).addr().saturating_sub(begin) & !(PAGE_BYTES - 1);
     let begin = begin & !(PAGE_BYTES - 1);
@@ -120,14 +120,14 @@ pub(crate) fn forget_start() {
 
 /// Makes every descriptor but the standard ones close on execution. Older kernels do not have this;
 /// it is for descriptors that we were started with, ours are closed anyway.
-pub(crate) fn close_on_execution() {
+pub fn close_on_execution() {
     // SAFETY: closes nothing now.
     unsafe { syscall(SYS_CLOSE_RANGE, 3_u64, u64::from(c_uint::MAX), CLOSE_RANGE_CLOEXEC) };
 }
 
 /// Closes all descriptors but the standard streams and this one. Their owners, if any are left, must not be
 /// used any more: the process is about to become a program, or to end.
-pub(crate) fn close_all_but(kept: BorrowedFd<'_>) {
+pub fn close_all_but(kept: BorrowedFd<'_>) {
     let kept = u64::from(kept.as_raw_fd().unsigned_abs());
     for (first, last) in [(3, kept.saturating_sub(1)), (kept + 1, u64::from(c_uint::MAX))] {
         if first <= last {
@@ -144,7 +144,7 @@ pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 }
 
 /// Returns the read and the write end of a pipe.
-pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
     // SAFETY: stores two descriptors, which are nobody else's.
     unsafe {
@@ -154,7 +154,7 @@ pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Waits until something happens, or for so long. An interruption is a result without events.
-pub(crate) fn poll(entries: &mut [PollFd], timeout: Option<Duration>) {
+pub fn poll(entries: &mut [PollFd], timeout: Option<Duration>) {
     let round_up = |time: Duration| time.as_micros().div_ceil(1000);
     let milliseconds = timeout.map_or(-1, |time| c_int::try_from(round_up(time)).unwrap_or(-1));
     // SAFETY: as many entries as said.
@@ -162,7 +162,7 @@ pub(crate) fn poll(entries: &mut [PollFd], timeout: Option<Duration>) {
 }
 
 /// Receives bytes, and appends the descriptors that came with them.
-pub(crate) fn receive(
+pub fn receive(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
     descriptors: &mut Vec<OwnedFd>,
@@ -199,7 +199,7 @@ pub(crate) fn receive(
 }
 
 /// Sends bytes without waiting; returns whether all of them could be.
-pub(crate) fn send_all(socket: BorrowedFd<'_>, bytes: &[u8]) -> bool {
+pub fn send_all(socket: BorrowedFd<'_>, bytes: &[u8]) -> bool {
     let flags = MSG_DONTWAIT | MSG_NOSIGNAL;
     // SAFETY: reads as many bytes as there are.
     let count = unsafe { send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
@@ -222,13 +222,13 @@ pub(crate) fn user_id() -> u32 {
 }
 
 /// What a process is after [`duplicate`].
-pub(crate) enum Fork {
+pub enum Fork {
     Parent(i32),
     Child,
 }
 
 /// Makes a copy of this process.
-pub(crate) fn duplicate() -> io::Result<Fork> {
+pub fn duplicate() -> io::Result<Fork> {
     // SAFETY: this program has one thread, so the copy may do whatever this process may.
     match checked(unsafe { fork() })? {
         0 => Ok(Fork::Child),
@@ -237,13 +237,13 @@ pub(crate) fn duplicate() -> io::Result<Fork> {
 }
 
 /// Ends this process at once.
-pub(crate) fn exit(code: i32) -> ! {
+pub fn exit(code: i32) -> ! {
     // SAFETY: does not return.
     unsafe { _exit(code) }
 }
 
 /// What became of the children of this process.
-pub(crate) enum Waited {
+pub enum Waited {
     /// One ended, with this status.
     Ended(i32, Status),
     /// There are some, and none has ended.
@@ -253,13 +253,13 @@ pub(crate) enum Waited {
 
 /// How a process ended.
 #[derive(Clone, Copy)]
-pub(crate) enum Status {
+pub enum Status {
     Exited(u8),
     Signalled(u8),
 }
 
 /// Takes the status of a child that ended, whichever it is.
-pub(crate) fn wait_any() -> Waited {
+pub fn wait_any() -> Waited {
     let mut status = 0;
     // SAFETY: stores one status.
     match unsafe { waitpid(-1, &raw mut status, WNOHANG) } {
@@ -276,13 +276,13 @@ pub(crate) fn wait_any() -> Waited {
 }
 
 /// Sends a signal to a process, or to a group by its negative number.
-pub(crate) fn kill(pid: i32, signal: i32) -> io::Result<()> {
+pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: has no pointers.
     checked(unsafe { c_kill(pid, signal) }).map(drop)
 }
 
 /// Sends a signal to the process that a directory of `/proc` is of, and to no later one of its number.
-pub(crate) fn signal_by_directory(directory: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+pub fn signal_by_directory(directory: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     // SAFETY: has no pointers but a null.
     let result = unsafe {
         let no_info = null::<c_void>();
@@ -292,7 +292,7 @@ pub(crate) fn signal_by_directory(directory: BorrowedFd<'_>, signal: i32) -> io:
 }
 
 /// Blocks signals besides those that are blocked; returns which were before.
-pub(crate) fn block(signals: Signals) -> Signals {
+pub fn block(signals: Signals) -> Signals {
     let mut before = Signals::NONE;
     // SAFETY: both sets are complete.
     unsafe { sigprocmask(SIG_BLOCK, &raw const signals, &raw mut before) };
@@ -301,14 +301,14 @@ pub(crate) fn block(signals: Signals) -> Signals {
 
 /// Sets which signals are blocked, and lets `SIGPIPE`, which the standard library ignores, end the
 /// process: what a program that is executed next starts with.
-pub(crate) fn restore_signals(mask: Signals) {
+pub fn restore_signals(mask: Signals) {
     default_action(SIGPIPE);
     // SAFETY: the set is complete; nothing is stored.
     unsafe { sigprocmask(SIG_SETMASK, &raw const mask, null_mut()) };
 }
 
 /// Has all signals do what they do by default: whoever started the runtime may have had some ignored.
-pub(crate) fn default_actions() {
+pub fn default_actions() {
     (1..=LAST_SIGNAL).for_each(default_action);
 }
 
@@ -323,7 +323,7 @@ fn default_action(signal: c_int) {
 }
 
 /// Waits for one of some signals that are blocked, for so long.
-pub(crate) fn wait_signal(signals: Signals, timeout: Option<Duration>) -> Option<i32> {
+pub fn wait_signal(signals: Signals, timeout: Option<Duration>) -> Option<i32> {
     let timeout = timeout.map(|time| Timespec {
         seconds: time.as_secs().cast_signed(),
         nanoseconds: c_long::from(time.subsec_nanos()),
@@ -335,14 +335,14 @@ pub(crate) fn wait_signal(signals: Signals, timeout: Option<Duration>) -> Option
 }
 
 /// Returns a descriptor from which blocked signals are read.
-pub(crate) fn signal_descriptor(signals: Signals) -> io::Result<OwnedFd> {
+pub fn signal_descriptor(signals: Signals) -> io::Result<OwnedFd> {
     // SAFETY: the set is complete.
     owned(unsafe { signalfd(-1, &raw const signals, O_NONBLOCK | O_CLOEXEC) })
 }
 
 /// Makes this process the one that orphans below it become children of, and keeps other processes of
 /// its user from looking into it.
-pub(crate) fn become_reaper() {
+pub fn become_reaper() {
     // SAFETY: has no pointers.
     unsafe {
         prctl(PR_SET_CHILD_SUBREAPER, 1 as c_ulong, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong);
@@ -361,13 +361,13 @@ pub(crate) fn new_group() {
 }
 
 /// Makes a descriptor the one of this number, which stays open on execution.
-pub(crate) fn place(fd: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
+pub fn place(fd: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
     // SAFETY: what has the number is a standard stream, which nobody owns as a value.
     checked(unsafe { dup2(fd.as_raw_fd(), number) }).map(drop)
 }
 
 /// Opens a terminal of this size: returns the end of whoever is in front of it, and that of programs.
-pub(crate) fn open_terminal(size: Size) -> io::Result<(OwnedFd, OwnedFd)> {
+pub fn open_terminal(size: Size) -> io::Result<(OwnedFd, OwnedFd)> {
     let unlocked: c_int = 0;
     let size = [size.rows, size.columns, 0, 0];
     let flags = O_RDWR | O_NOCTTY | O_CLOEXEC;
@@ -383,7 +383,7 @@ pub(crate) fn open_terminal(size: Size) -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Makes standard input the terminal of this session.
-pub(crate) fn control_terminal() -> io::Result<()> {
+pub fn control_terminal() -> io::Result<()> {
     // SAFETY: has no pointers.
     checked(unsafe { ioctl(0, TIOCSCTTY, 0 as c_ulong) }).map(drop)
 }
@@ -415,13 +415,13 @@ pub(crate) fn set_group(gid: u32) -> io::Result<()> {
 }
 
 /// Becomes a user. If that was root before, its capabilities are gone.
-pub(crate) fn set_user(uid: u32) -> io::Result<()> {
+pub fn set_user(uid: u32) -> io::Result<()> {
     // SAFETY: has no pointers.
     checked(unsafe { setuid(uid) }).map(drop)
 }
 
 /// Gives up `CAP_KILL` for this process and what it executes.
-pub(crate) fn drop_kill() -> io::Result<()> {
+pub fn drop_kill() -> io::Result<()> {
     let header = [CAPABILITY_VERSION_3, 0];
     // Effective, permitted and inheritable: the first 32 of each, then the others.
     let mut sets = [0_u32; 6];
@@ -443,7 +443,7 @@ pub(crate) fn drop_kill() -> io::Result<()> {
 }
 
 /// Becomes a program; returns why not.
-pub(crate) fn execute(path: &CStr, args: &[CString], env: Option<&[CString]>) -> io::Error {
+pub fn execute(path: &CStr, args: &[CString], env: Option<&[CString]>) -> io::Error {
     let list = |texts: &[CString]| {
         texts.iter().map(|text| text.as_ptr()).chain([null()]).collect::<Vec<_>>()
     };
@@ -457,13 +457,13 @@ pub(crate) fn execute(path: &CStr, args: &[CString], env: Option<&[CString]>) ->
 }
 
 /// Opens a file beneath a directory, to read it.
-pub(crate) fn open_at(directory: BorrowedFd<'_>, path: &CStr) -> io::Result<OwnedFd> {
+pub fn open_at(directory: BorrowedFd<'_>, path: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: the path ends with a NUL.
     owned(unsafe { openat(directory.as_raw_fd(), path.as_ptr(), O_CLOEXEC) })
 }
 
 /// Calls a function with each name in a directory that is a number.
-pub(crate) fn each_number(directory: BorrowedFd<'_>, mut take: impl FnMut(i32)) {
+pub fn each_number(directory: BorrowedFd<'_>, mut take: impl FnMut(i32)) {
     /// Where the length and the name of an entry are in it.
     const LENGTH: usize = 16;
     const NAME: usize = 19;

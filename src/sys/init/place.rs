@@ -6,7 +6,9 @@
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +18,7 @@ use crate::os;
 
 /// The directory of a container's first process.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub struct Place {
     own: PathBuf,
 }
 
@@ -89,7 +91,7 @@ impl Place {
 
 /// The directory of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct StepPlace(PathBuf);
+pub struct StepPlace(PathBuf);
 
 impl StepPlace {
     pub(crate) fn exists(&self) -> bool {
@@ -105,7 +107,7 @@ impl StepPlace {
     }
 
     /// Notes how the step ended, as a whole or not at all.
-    pub(crate) fn write_end(&self, end: &StepEvent) -> io::Result<()> {
+    pub fn write_end(&self, end: &StepEvent) -> io::Result<()> {
         let new = self.0.join("end.new");
         let mut file =
             File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
@@ -114,7 +116,7 @@ impl StepPlace {
     }
 
     /// Returns how the step ended, if that is known.
-    pub(crate) fn read_end(&self) -> Option<StepEvent> {
+    pub fn read_end(&self) -> Option<StepEvent> {
         let mut frames = Frames::new(MAX_EVENT_BYTES);
         let end = File::open(self.0.join("end")).ok()?;
         let mut bytes = Vec::new();
@@ -126,7 +128,7 @@ impl StepPlace {
     }
 
     /// Nobody keeps the step any more.
-    pub(crate) fn remove_socket(&self) {
+    pub fn remove_socket(&self) {
         let _ = fs::remove_file(self.socket());
     }
 }

@@ -16,7 +16,7 @@ const LOG_PATIENCE: Duration = Duration::from_secs(1);
 const END_OF_INPUT: u8 = 4;
 
 /// What goes from one descriptor to another, until the first has no more.
-pub(crate) struct Relay {
+pub struct Relay {
     from: File,
     to: File,
     buffer: Box<[u8; BUFFER_BYTES]>,
@@ -55,12 +55,12 @@ impl Relay {
     }
 
     /// Returns a relay to what this process has as standard output or errors.
-    pub(crate) fn to_log(from: OwnedFd, log: BorrowedFd<'_>) -> io::Result<Self> {
+    pub fn to_log(from: OwnedFd, log: BorrowedFd<'_>) -> io::Result<Self> {
         Ok(Relay::new(from, log.try_clone_to_owned()?, Kind::Log))
     }
 
     /// Writes to the log from now on.
-    pub(crate) fn turn_to_log(&mut self, log: BorrowedFd<'_>) {
+    pub fn turn_to_log(&mut self, log: BorrowedFd<'_>) {
         if let Ok(log) = log.try_clone_to_owned() {
             self.to = log.into();
             self.kind = Kind::Log;
@@ -80,7 +80,7 @@ impl Relay {
     }
 
     /// Returns what to wait for.
-    pub(crate) fn poll_entry(&self) -> PollFd {
+    pub fn poll_entry(&self) -> PollFd {
         if self.is_done {
             PollFd::none()
         } else if self.pending.is_empty() {
@@ -91,12 +91,12 @@ impl Relay {
     }
 
     /// Returns whether something was read and not written, to anything but a terminal.
-    pub(crate) fn is_pending(&self) -> bool {
+    pub fn is_pending(&self) -> bool {
         !self.pending.is_empty() && self.kind != Kind::Terminal
     }
 
     /// Does what is possible without waiting; returns whether that was something.
-    pub(crate) fn go_on(&mut self, entry: PollFd) -> bool {
+    pub fn go_on(&mut self, entry: PollFd) -> bool {
         if entry.is(POLLIN | POLLOUT | POLLERR | POLLHUP) {
             if self.pending.is_empty() {
                 self.read();

@@ -19,7 +19,7 @@ const MAX_AHEAD_BYTES: usize = 1 << 20;
 
 /// The host at the other end of an exec. What it sends is believed as little as anything else; only its
 /// frames are whole.
-pub(crate) struct Host {
+pub struct Host {
     input: File,
     output: File,
     frames: Frames,
@@ -32,7 +32,7 @@ pub(crate) struct Host {
 
 /// Why there is no host any more.
 #[derive(Debug)]
-pub(crate) enum Gone {
+pub enum Gone {
     Closed,
     Silent,
     Broken(io::Error),

@@ -16,7 +16,7 @@ const AWAY_OPTION: &str = "--away=";
 
 /// Starts steps, and perhaps a program, until a signal to end or the end of the program; returns the exit
 /// code.
-pub(crate) fn run(args: &[OsString]) -> i32 {
+pub fn run(args: &[OsString]) -> i32 {
     let option = args.first().and_then(|first| first.to_str()?.strip_prefix(AWAY_OPTION));
     let seconds = option.and_then(|seconds| seconds.parse().ok());
     let args = if seconds.is_some() { &args[1..] } else { args };

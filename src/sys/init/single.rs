@@ -12,13 +12,13 @@ use crate::os::{
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Exit codes, as shells and container engines have them.
-pub(crate) const CANNOT_FORK: i32 = 125;
+pub const CANNOT_FORK: i32 = 125;
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
 const SIGNALLED: i32 = 128;
 
 /// Waits for a signal to end, or runs a program, passes every signal on, and returns its exit code.
-pub(crate) fn run(args: &[OsString]) -> i32 {
+pub fn run(args: &[OsString]) -> i32 {
     let before = os::block(Signals::ALL);
     let child = match args {
         [] => None,
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &[OsString]) -> i32 {
 }
 
 /// Starts the program with the signal mask that we were given, in a process group of its own.
-pub(crate) fn start(args: &[OsString], mask: Signals) -> io::Result<i32> {
+pub fn start(args: &[OsString], mask: Signals) -> io::Result<i32> {
     match os::duplicate()? {
         Fork::Parent(child) => Ok(child),
         Fork::Child => {
@@ -104,7 +104,7 @@ fn collect(child: Option<i32>) -> Option<i32> {
 }
 
 /// Returns the exit code of whoever ends as a program did.
-pub(crate) fn code(status: Status) -> i32 {
+pub fn code(status: Status) -> i32 {
     match status {
         Status::Exited(code) => code.into(),
         Status::Signalled(signal) => SIGNALLED + i32::from(signal),

@@ -25,14 +25,14 @@ const INTERPRETER_BYTES: usize = 256;
 const VARIABLE_BYTES: usize = 32 * 4096;
 
 /// Standard input, output and errors of the program.
-pub(crate) enum Streams {
+pub enum Streams {
     Pipes([OwnedFd; 3]),
     Terminal(OwnedFd),
 }
 
 /// Becomes the program of a step; returns why not. Of all descriptors but the streams only this one is open
 /// then.
-pub(crate) fn become_step(step: &Step, streams: &Streams, report: BorrowedFd<'_>) -> Failure {
+pub fn become_step(step: &Step, streams: &Streams, report: BorrowedFd<'_>) -> Failure {
     match prepare(step, streams, report) {
         Ok(()) => execute(step),
         Err(failure) => failure,
@@ -117,7 +117,10 @@ fn execute(step: &Step) -> Failure {
             // Before some kernels look whether there is such a file.
             Some(E2BIG) => {
                 let found = environment.too_long().into_iter().collect();
-                return Failure { found, ..failure(FailureKind::ProgramNotExecutable, &error, name) };
+                return Failure {
+                    found,
+                    ..failure(FailureKind::ProgramNotExecutable, &error, name)
+                };
             }
             Some(ENOENT | ENOTDIR) if !is_program(&path) => {}
             Some(EACCES) if Path::new(std::ffi::OsStr::from_bytes(&path)).is_dir() => {}

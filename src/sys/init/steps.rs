@@ -29,15 +29,15 @@ const ENDING: [i32; 4] = [SIGTERM, SIGINT, SIGQUIT, SIGHUP];
 
 /// What a first process does besides.
 #[derive(Default)]
-pub(crate) struct Additions {
+pub struct Additions {
     /// A program that gets the signals, and at whose end we end.
-    pub(crate) program: Option<i32>,
+    pub program: Option<i32>,
     /// How steps are kept for hosts that may go; none are if there are none.
-    pub(crate) rules: Option<Rules>,
+    pub rules: Option<Rules>,
 }
 
 /// Starts steps until a signal to end, or until the program has; returns the exit code.
-pub(crate) fn serve(listener: OwnedFd, additions: Additions) -> i32 {
+pub fn serve(listener: OwnedFd, additions: Additions) -> i32 {
     os::block(Signals::ALL);
     os::become_reaper();
     os::close_on_execution();

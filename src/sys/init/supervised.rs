@@ -17,7 +17,7 @@ use crate::place::Place;
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// A step under a supervisor.
-pub(crate) struct Supervised {
+pub struct Supervised {
     socket: OwnedFd,
     frames: Frames,
     /// What is to be sent, and how much of it was.
@@ -31,14 +31,14 @@ pub(crate) struct Supervised {
 }
 
 /// How a step is.
-pub(crate) enum Supervision {
+pub enum Supervision {
     Running { is_started: bool },
     Ended(Answer),
 }
 
 impl Supervised {
     /// Asks the first process for a step; returns the pipes that it writes to.
-    pub(crate) fn start(place: &Place, step: Step) -> Result<(Self, [File; 2]), Failure> {
+    pub fn start(place: &Place, step: Step) -> Result<(Self, [File; 2]), Failure> {
         let error = |error: io::Error| {
             failure(FailureKind::Process, error.raw_os_error().unwrap_or_default(), "step")
         };
@@ -67,18 +67,18 @@ impl Supervised {
     }
 
     /// Returns when an answer is late.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         (!self.is_started).then_some(self.answer_by)
     }
 
     /// Asks for something after the step.
-    pub(crate) fn ask(&mut self, request: &Request) {
+    pub fn ask(&mut self, request: &Request) {
         self.outgoing.extend(request.encode().unwrap_or_default());
         self.send();
     }
 
     /// Sends and receives what is possible without waiting.
-    pub(crate) fn go_on(&mut self) -> Supervision {
+    pub fn go_on(&mut self) -> Supervision {
         self.send();
         if let Some(end) = self.receive() {
             return Supervision::Ended(end);

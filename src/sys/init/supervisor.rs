@@ -25,20 +25,20 @@ const RECEIVED_AT_ONCE: usize = 64 << 10;
 const MAX_LATER_BYTES: usize = 4;
 
 /// What a supervisor is started with.
-pub(crate) struct Connection {
-    pub(crate) socket: OwnedFd,
+pub struct Connection {
+    pub socket: OwnedFd,
     /// Written to when the host need not stay, so that the first process does not take its going for
     /// a cancellation.
-    pub(crate) answered: OwnedFd,
+    pub answered: OwnedFd,
     /// Whether a step that was cancelled is still there.
-    pub(crate) is_busy: bool,
+    pub is_busy: bool,
     /// Whether the host may ask for a step that is kept for it.
-    pub(crate) keeps: bool,
+    pub keeps: bool,
 }
 
 /// Supervises one step until nothing of it is left. If it is one that is to be kept, nothing was done, and the
 /// request and the connection are returned.
-pub(crate) fn run(tree: &Tree, connection: Connection) -> Option<(Box<Attach>, OwnedFd)> {
+pub fn run(tree: &Tree, connection: Connection) -> Option<(Box<Attach>, OwnedFd)> {
     os::become_reaper();
     let signals = os::signal_descriptor(Signals::of(&[SIGCHLD])).ok()?;
     let Connection { socket, answered, is_busy, keeps } = connection;

@@ -13,14 +13,14 @@ use crate::os::{self, SIGCHLD, SIGKILL, SIGSTOP, Signals};
 /// container is killed with it, if it becomes more meanwhile. Ordinary trees take a millisecond or two.
 const PATIENCE: Duration = Duration::from_millis(700);
 /// How long a tree is killed at all.
-pub(crate) const LIMIT: Duration = Duration::from_millis(2500);
+pub const LIMIT: Duration = Duration::from_millis(2500);
 /// How often a signal is sent to those that came up while it was sent.
 const SIGNAL_PASSES: usize = 8;
 /// The longest line that says what a process is, with a name of 16 bytes, is shorter.
 const STAT_BYTES: usize = 1024;
 
 /// The file system of processes, opened before any step can mount something over it.
-pub(crate) struct Tree {
+pub struct Tree {
     proc: Option<File>,
     /// Whether all other processes that we see are of this container.
     is_namespace: bool,
@@ -61,7 +61,7 @@ impl Tree {
     }
 
     /// Sends a signal to every process below one, and to those that they make meanwhile.
-    pub(crate) fn signal(&self, root: i32, signal: i32) {
+    pub fn signal(&self, root: i32, signal: i32) {
         let mut done = BTreeSet::new();
         for _ in 0..SIGNAL_PASSES {
             let mut found = self.below(root, &[]);
@@ -78,12 +78,7 @@ impl Tree {
     /// Kills every process below one, except for some with all that is below them. `has_children`
     /// collects what ended, and returns whether there are children besides those. Returns whether
     /// all are dead.
-    pub(crate) fn kill(
-        &self,
-        root: i32,
-        except: &[i32],
-        mut has_children: impl FnMut() -> bool,
-    ) -> bool {
+    pub fn kill(&self, root: i32, except: &[i32], mut has_children: impl FnMut() -> bool) -> bool {
         let begun = Instant::now();
         let mut killed = BTreeSet::new();
         let mut multiplies = false;
@@ -108,7 +103,7 @@ impl Tree {
     }
 
     /// Returns whether a process has children but for these.
-    pub(crate) fn has_children(&self, parent: i32, except: &[i32]) -> bool {
+    pub fn has_children(&self, parent: i32, except: &[i32]) -> bool {
         let is_other = |p: &Process| p.parent == parent && !except.contains(&p.pid);
         self.all().iter().any(is_other)
     }

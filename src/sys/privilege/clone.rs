@@ -8,7 +8,7 @@ use super::error::PrivilegeError;
 
 /// Checks that this process has one thread: nothing but that one is in a copy of it, and no process of several
 /// can enter a user namespace.
-pub(super) fn check_single_thread() -> Result<(), PrivilegeError> {
+pub fn check_single_thread() -> Result<(), PrivilegeError> {
     let threads = fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads == 1 { Ok(()) } else { Err(PrivilegeError::Threads) }
 }
@@ -16,7 +16,7 @@ pub(super) fn check_single_thread() -> Result<(), PrivilegeError> {
 /// Makes a copy of this process, which has one thread, with these flags of `clone(2)`. Returns its number
 /// in the process and nothing in the copy.
 #[expect(unsafe_code, reason = "there is no safe way to make a process that runs no program")]
-pub(super) fn fork_with(flags: libc::c_int) -> io::Result<Option<u32>> {
+pub fn fork_with(flags: libc::c_int) -> io::Result<Option<u32>> {
     let flags = libc::c_long::from(flags | libc::SIGCHLD);
     // SAFETY: without CLONE_VM the child gets a copy of everything, as with fork(2): null for the
     // stack keeps the one it has, and the other pointers are not used without their flags. As there is no
@@ -33,7 +33,7 @@ pub(super) fn fork_with(flags: libc::c_int) -> io::Result<Option<u32>> {
     unsafe_code,
     reason = "rustix sets the ids of one thread, and leaves those of the file system"
 )]
-pub(in crate::sys) fn use_root() -> io::Result<()> {
+pub fn use_root() -> io::Result<()> {
     // SAFETY: the calls take numbers alone.
     let is_done = unsafe { libc::setresgid(0, 0, 0) == 0 && libc::setresuid(0, 0, 0) == 0 };
     if is_done { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -41,7 +41,7 @@ pub(in crate::sys) fn use_root() -> io::Result<()> {
 
 /// Closes all descriptors but the standard ones and that of a file.
 #[expect(unsafe_code, reason = "rustix has no close_range")]
-pub(super) fn close_others(kept: Option<&File>) {
+pub fn close_others(kept: Option<&File>) {
     const STANDARD: libc::c_uint = 3;
     let kept = kept.map_or(STANDARD - 1, |file| file.as_raw_fd().cast_unsigned());
     // SAFETY: whoever calls this has no value left that owns one of them and is used or dropped later. A range
@@ -54,7 +54,7 @@ pub(super) fn close_others(kept: Option<&File>) {
 
 /// Keeps the signal that says that a child ended until it is [waited for](wait_for_child_signal).
 #[expect(unsafe_code, reason = "rustix has no signal masks")]
-pub(super) fn block_child_signal() {
+pub fn block_child_signal() {
     with_child_signal(|set| {
         // SAFETY: the set lives through the call, and the old one is not asked for.
         unsafe { libc::sigprocmask(libc::SIG_BLOCK, set, std::ptr::null_mut()) };
@@ -63,7 +63,7 @@ pub(super) fn block_child_signal() {
 
 /// Waits until a child has ended since [`block_child_signal`] or the last call of this.
 #[expect(unsafe_code, reason = "rustix has no signal masks")]
-pub(super) fn wait_for_child_signal() {
+pub fn wait_for_child_signal() {
     with_child_signal(|set| {
         let mut signal = 0;
         // SAFETY: both live through the call.

@@ -10,8 +10,7 @@ use rustix::process::{getegid, geteuid};
 
 use super::Privilege;
 use super::error::PrivilegeError;
-use super::ids::Ids;
-use super::ranges::{Range, Ranges};
+use super::ranges::{Ids, Range, Ranges};
 use crate::sys::fs::PathContext as _;
 use crate::sys::process::{End, Program};
 

@@ -28,7 +28,7 @@ static ASKED: OnceLock<Asked> = OnceLock::new();
 const ANSWER_BYTES: usize = 9;
 
 /// Has the process at the other end of a socket be asked from now on.
-pub(super) fn ask(socket: OwnedFd) {
+pub fn ask(socket: OwnedFd) {
     let overflow = |name: &str| {
         let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok();
         text.and_then(|text| text.trim().parse().ok()).unwrap_or(65534)
@@ -75,7 +75,7 @@ impl Asked {
 }
 
 /// Answers what the other end of a socket asks once. Returns whether there may be more.
-pub(super) fn answer(socket: &OwnedFd) -> bool {
+pub fn answer(socket: &OwnedFd) -> bool {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];

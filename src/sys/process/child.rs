@@ -1,4 +1,5 @@
-//! A child that leads its own process group and never outlives its handle.
+//! A child that leads its own process group and never outlives its handle, and our non-blocking ends of its
+//! standard streams.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,14 +11,14 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 use tracing::debug;
 
-use super::pipe::{Input, Output};
+use super::Limit;
 use super::{Deadline, Program, Streams};
 
 /// As large as a pipe is by default, so that one read empties it.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// A running child. Dropping it kills its process group and waits for it.
-pub(super) struct Child {
+pub struct Child {
     child: std::process::Child,
     pid: Pid,
     /// Readable when the child has exited; none once that was seen.
@@ -60,7 +61,7 @@ impl Child {
     }
 
     /// Takes our ends of the child's pipes.
-    pub(super) fn open_streams<'a>(&mut self, program: &Program<'a>) -> io::Result<Streams<'a>> {
+    pub fn open_streams<'a>(&mut self, program: &Program<'a>) -> io::Result<Streams<'a>> {
         let gone = || io::Error::other("the pipe was taken already");
         let stdin = self.child.stdin.take().ok_or_else(gone)?;
         let stdout = self.child.stdout.take().ok_or_else(gone)?;
@@ -74,7 +75,7 @@ impl Child {
     }
 
     /// Returns the descriptor that is readable once the child has exited, until that was seen.
-    pub(super) fn pidfd(&self) -> Option<&OwnedFd> {
+    pub fn pidfd(&self) -> Option<&OwnedFd> {
         self.pidfd.as_ref()
     }
 
@@ -87,7 +88,7 @@ impl Child {
     }
 
     /// Kills the child and everything in its process group.
-    pub(super) fn kill(&self) {
+    pub fn kill(&self) {
         // Both, as the child may have moved itself into another group; a failure means that there
         // is nobody left or that it is not ours to kill, and nothing more can be done.
         let _ = kill_process_group(self.pid, Signal::KILL);
@@ -95,7 +96,7 @@ impl Child {
     }
 
     /// Waits for the exit and returns whether it came before the deadline.
-    pub(super) fn wait_for_exit(&mut self, deadline: Deadline) -> io::Result<bool> {
+    pub fn wait_for_exit(&mut self, deadline: Deadline) -> io::Result<bool> {
         while let Some(pidfd) = &self.pidfd {
             if deadline.is_over() {
                 return Ok(false);
@@ -110,14 +111,14 @@ impl Child {
     }
 
     /// Returns the status of a child that has exited.
-    pub(super) fn reap(&mut self) -> io::Result<ExitStatus> {
+    pub fn reap(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait()?;
         self.unreaped = false;
         Ok(status)
     }
 
     /// Gives up on a child that cannot be killed.
-    pub(super) fn abandon(mut self) {
+    pub fn abandon(mut self) {
         self.unreaped = false;
     }
 }
@@ -128,5 +129,75 @@ impl Drop for Child {
             self.kill();
             let _ = self.child.wait();
         }
+    }
+}
+
+/// The writing end of standard input, with what is still to be written.
+pub struct Input<'a> {
+    pub pipe: Option<OwnedFd>,
+    rest: &'a [u8],
+}
+
+impl<'a> Input<'a> {
+    pub(super) fn new(pipe: OwnedFd, bytes: &'a [u8]) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&pipe, true)?;
+        // Without bytes the pipe closes here, which is the end of input.
+        Ok(Input { pipe: (!bytes.is_empty()).then_some(pipe), rest: bytes })
+    }
+
+    /// Writes as much as the pipe takes, and closes it after the last byte or when nobody reads.
+    pub(super) fn write(&mut self) -> io::Result<()> {
+        let Some(pipe) = &self.pipe else { return Ok(()) };
+        match rustix::io::write(pipe, self.rest) {
+            Ok(written) => self.rest = &self.rest[written..],
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            // A program need not read its input.
+            Err(Errno::PIPE) => self.rest = &[],
+            Err(error) => return Err(error.into()),
+        }
+        if self.rest.is_empty() {
+            self.pipe = None;
+        }
+        Ok(())
+    }
+}
+
+/// The reading end of an output stream, with what was read of it.
+pub struct Output {
+    pub pipe: Option<OwnedFd>,
+    pub bytes: Vec<u8>,
+    /// Whether there was more than the limit.
+    pub exceeded: bool,
+    limit: Limit,
+}
+
+impl Output {
+    pub(super) fn new(pipe: OwnedFd, limit: Limit) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&pipe, true)?;
+        Ok(Output { pipe: Some(pipe), bytes: Vec::new(), exceeded: false, limit })
+    }
+
+    /// Reads once, keeps what the limit allows, and closes the pipe at its end.
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+        let Some(pipe) = &self.pipe else { return Ok(()) };
+        match rustix::io::read(pipe, &mut *buffer) {
+            Ok(0) => self.pipe = None,
+            Ok(count) => self.keep(&buffer[..count]),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, read: &[u8]) {
+        let (Limit::Kill(limit) | Limit::Truncate(limit)) = self.limit;
+        let room = usize::try_from(limit).unwrap_or(usize::MAX) - self.bytes.len();
+        self.exceeded |= read.len() > room;
+        self.bytes.extend_from_slice(&read[..read.len().min(room)]);
+    }
+
+    /// Returns whether the program has to be killed for what it wrote.
+    pub(super) fn kills(&self) -> bool {
+        self.exceeded && matches!(self.limit, Limit::Kill(_))
     }
 }

@@ -23,11 +23,7 @@ const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLO
 const SEALS: IFlags = IFlags::IMMUTABLE.union(IFlags::APPEND);
 
 /// Removes a file or an empty directory, also if that or the directory it is in is sealed.
-pub(super) fn unlink<P: Arg + Copy>(
-    here: BorrowedFd<'_>,
-    name: P,
-    flags: AtFlags,
-) -> Result<(), Errno> {
+pub fn unlink<P: Arg + Copy>(here: BorrowedFd<'_>, name: P, flags: AtFlags) -> Result<(), Errno> {
     match unlink_top(here, name, flags) {
         // If it does not help, the kernel says the same again.
         Err(Errno::PERM) => {
@@ -43,7 +39,7 @@ pub(super) fn unlink<P: Arg + Copy>(
 }
 
 /// Does the same where the directory it is in is none of what is removed, and stays as it is.
-pub(super) fn unlink_top<P: Arg + Copy>(
+pub fn unlink_top<P: Arg + Copy>(
     parent: BorrowedFd<'_>,
     name: P,
     flags: AtFlags,
@@ -58,7 +54,7 @@ pub(super) fn unlink_top<P: Arg + Copy>(
 }
 
 /// Opens a directory, also if its mode or that of the one it is in does not permit it.
-pub(super) fn open<P: Arg + Copy>(here: BorrowedFd<'_>, name: P) -> Result<OwnedFd, Errno> {
+pub fn open<P: Arg + Copy>(here: BorrowedFd<'_>, name: P) -> Result<OwnedFd, Errno> {
     match open_top(here, name) {
         Err(Errno::ACCESS) => {
             fchmod(here, Mode::RWXU)?;
@@ -69,7 +65,7 @@ pub(super) fn open<P: Arg + Copy>(here: BorrowedFd<'_>, name: P) -> Result<Owned
 }
 
 /// Does the same where the directory it is in is none of what is removed.
-pub(super) fn open_top<P: Arg + Copy>(parent: BorrowedFd<'_>, name: P) -> Result<OwnedFd, Errno> {
+pub fn open_top<P: Arg + Copy>(parent: BorrowedFd<'_>, name: P) -> Result<OwnedFd, Errno> {
     match open_strictly(parent, name, DIRECTORY, Mode::empty()) {
         Err(Errno::ACCESS) => {
             let entry = open_strictly(parent, name, PATH_ONLY, Mode::empty())?;

@@ -10,8 +10,7 @@ use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags, linkat, makedev, mkdira
 use rustix::process::geteuid;
 
 use super::super::descent::DIRECTORY;
-use super::super::mount;
-use super::super::mount_namespace::within_new;
+use super::super::mount::{self, within_new};
 use super::super::tests::with_few_descriptors;
 use super::*;
 

@@ -18,7 +18,7 @@ const OVERLAY: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
 const MAX_XATTR_BYTES: usize = 64 << 10;
 
 /// Gives a file or directory the owner, mode, extended attributes and times of another.
-pub(super) fn attributes(
+pub fn attributes(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
     stat: &Stat,
@@ -53,11 +53,7 @@ pub(super) fn attributes(
 }
 
 /// Gives a symbolic link, a FIFO or a device the owner, mode and times of another.
-pub(super) fn node_attributes(
-    to: &OwnedFd,
-    stat: &Stat,
-    options: CopyOptions,
-) -> Result<(), Errno> {
+pub fn node_attributes(to: &OwnedFd, stat: &Stat, options: CopyOptions) -> Result<(), Errno> {
     let (uid, gid) = owner(stat, options.owners);
     chownat(to, c"", uid, gid, AtFlags::EMPTY_PATH)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {

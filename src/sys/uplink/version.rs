@@ -11,7 +11,7 @@ pub struct Version {
 /// The oldest pasta that is known to bring whole answers on connections whose other side is closed. That of
 /// 2023-03-09, Debian 12's, brings none; that of 2025-05-03, Debian 13's, loses the end of what is sent back of
 /// 100 MB.
-pub(super) const ANSWERS: Version = Version { numbers: [2026, 10, 2] };
+pub const ANSWERS: Version = Version { numbers: [2026, 10, 2] };
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,7 +1,7 @@
 //! Whether services are reached by the names that workflows give them.
 
 use oci_hooks::container_hook::RunnerFiles;
-use oci_hooks::container_hook::worker_log::{DIAG, directory_of};
+use oci_hooks::container_hook::service_names::{DIAG, directory_of};
 use oci_hooks::program::checks::Check;
 use oci_hooks::sys::error::chain;
 

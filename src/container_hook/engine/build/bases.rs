@@ -18,25 +18,25 @@ const MAX_IMAGES: usize = 16;
 
 /// The images of a Dockerfile.
 #[derive(Default)]
-pub(super) struct Bases {
+pub struct Bases {
     /// Those that buildah's store lacks, or has older.
-    pub(super) new: Vec<Base>,
+    pub new: Vec<Base>,
     /// Whether some cannot be had. Not every one is needed: the build says so if it is.
-    pub(super) are_incomplete: bool,
+    pub are_incomplete: bool,
 }
 
 /// An image for buildah's store.
-pub(super) struct Base {
+pub struct Base {
     image: Reference,
     downloaded: Downloaded,
     /// The name of its OCI layout, in the directory of all of them.
-    pub(super) directory: String,
+    pub directory: String,
     /// Where is recorded which image of this name is in buildah's store.
     record: PathBuf,
 }
 
 /// Downloads images to a directory each.
-pub(super) fn download_all(
+pub fn download_all(
     backend: &EngineBackend<'_>,
     credentials: &Credentials,
     images: &[Reference],

@@ -8,12 +8,10 @@ use super::{Build, BuildError, STORE, Scratch};
 use crate::bundle::{self, Init, Mount, MountSource, Propagation, Seccomp, Security, Tmpfs};
 use crate::container::{HostSystem, Ran, Role, Spec, new_id};
 use crate::container_hook::dockerfile::{CONFIGURATION, HereDocument, NO_MORE};
-use crate::container_hook::engine::audit;
 use crate::container_hook::engine::backend::EngineBackend;
-use crate::container_hook::engine::ceilings;
-use crate::container_hook::engine::pending::{LaunchContext, PendingContainer};
-use crate::container_hook::engine::plan::Plan;
+use crate::container_hook::engine::plan::{LaunchContext, PendingContainer, Plan};
 use crate::container_hook::engine::settings::{BuildOptions, NewPrivileges};
+use crate::container_hook::engine::{audit, ceilings};
 use crate::container_hook::error::HookError;
 use crate::container_hook::options::NetworkMode;
 use crate::image::Image;
@@ -37,22 +35,18 @@ const SIGNALLED: i32 = 128;
 
 /// The step that needs an image, and what the build has in common with it.
 #[derive(Clone, Copy)]
-pub(in crate::container_hook::engine) struct BuildSite<'a> {
+pub struct BuildSite<'a> {
     /// The step's container.
-    pub(in crate::container_hook::engine) plan: &'a Plan<'a>,
+    pub plan: &'a Plan<'a>,
     /// What it is started in.
-    pub(in crate::container_hook::engine) context: LaunchContext<'a>,
+    pub context: LaunchContext<'a>,
     /// Passes signals on to a process that ends with the container.
-    pub(in crate::container_hook::engine) pass_on: &'a dyn Fn(u32),
+    pub pass_on: &'a dyn Fn(u32),
 }
 
 impl Build {
     /// Builds the image, and imports it into the store.
-    pub(in crate::container_hook::engine) fn run(
-        self,
-        backend: &EngineBackend<'_>,
-        site: BuildSite<'_>,
-    ) -> Result<Image, HookError> {
+    pub fn run(self, backend: &EngineBackend<'_>, site: BuildSite<'_>) -> Result<Image, HookError> {
         let log = backend.context.log;
         if backend.engine.privilege == Privilege::Single {
             log.warning(

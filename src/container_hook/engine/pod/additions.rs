@@ -18,67 +18,63 @@ use crate::runtime::Runtime;
 
 /// What a template adds to one container; nothing without a template.
 #[derive(Debug, Default)]
-pub(in crate::container_hook::engine) struct Additions {
+pub struct Additions {
     /// `command`, in which `$(NAME)` is not yet expanded.
-    pub(super) command: Option<Vec<String>>,
+    pub command: Option<Vec<String>>,
     /// `args`, in the same way.
-    pub(super) args: Option<Vec<String>>,
-    pub(super) working_dir: Option<PathBuf>,
+    pub args: Option<Vec<String>>,
+    pub working_dir: Option<PathBuf>,
     /// Whether the template says what the container runs.
-    pub(in crate::container_hook::engine) runs_command: bool,
-    pub(super) env: Vec<Variable>,
-    pub(super) mounts: Vec<MountPlan>,
-    pub(super) user: User,
-    pub(super) hosts: Vec<HostEntry>,
+    pub runs_command: bool,
+    pub env: Vec<Variable>,
+    pub mounts: Vec<MountPlan>,
+    pub user: User,
+    pub hosts: Vec<HostEntry>,
     /// None if there is no template.
-    pub(super) dns: Option<DnsChange>,
-    pub(super) annotations: BTreeMap<String, String>,
-    pub(in crate::container_hook::engine) hostname: Option<String>,
+    pub dns: Option<DnsChange>,
+    pub annotations: BTreeMap<String, String>,
+    pub hostname: Option<String>,
     /// Another name of the container's own address.
-    pub(in crate::container_hook::engine) second_hostname: Option<String>,
+    pub second_hostname: Option<String>,
     /// None for that of all other containers.
-    pub(in crate::container_hook::engine) runtime: Option<Runtime>,
-    pub(in crate::container_hook::engine) logins: Vec<CredentialFile>,
-    pub(super) checks: Vec<HealthPlan>,
-    pub(super) post_start: Option<PostStart>,
-    pub(super) stop: Option<StopPlan>,
+    pub runtime: Option<Runtime>,
+    pub logins: Vec<CredentialFile>,
+    pub checks: Vec<HealthPlan>,
+    pub post_start: Option<PostStart>,
+    pub stop: Option<StopPlan>,
 }
 
 /// What changes where names are looked up.
 #[derive(Clone, Debug, Default)]
-pub(super) struct DnsChange {
-    pub(super) replaces: bool,
-    pub(super) servers: Vec<IpAddr>,
-    pub(super) search: Vec<String>,
-    pub(super) options: Vec<String>,
+pub struct DnsChange {
+    pub replaces: bool,
+    pub servers: Vec<IpAddr>,
+    pub search: Vec<String>,
+    pub options: Vec<String>,
 }
 
 /// What is done once the container has started, and where the template says so.
 #[derive(Debug)]
-pub(super) struct PostStart {
-    pub(super) action: Action,
-    pub(super) place: FieldPath,
+pub struct PostStart {
+    pub action: Action,
+    pub place: FieldPath,
 }
 
 /// What is known when a container is about to be made.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::container_hook::engine) struct Facts<'a> {
-    pub(in crate::container_hook::engine) image: &'a ImageConfig,
-    pub(in crate::container_hook::engine) addresses: Addresses<'a>,
-    pub(in crate::container_hook::engine) policy: &'a Policy,
+pub struct Facts<'a> {
+    pub image: &'a ImageConfig,
+    pub addresses: Addresses<'a>,
+    pub policy: &'a Policy,
     /// The directory of the pod's volumes.
-    pub(in crate::container_hook::engine) volumes: &'a Path,
+    pub volumes: &'a Path,
     /// The process whose process namespace it is in, if that is not one of its own.
-    pub(in crate::container_hook::engine) process: Option<u32>,
+    pub process: Option<u32>,
 }
 
 impl Additions {
     /// Puts everything that is part of the container's configuration over what the workflow asked for.
-    pub(in crate::container_hook::engine) fn apply(
-        &self,
-        facts: &Facts<'_>,
-        options: &mut bundle::Options,
-    ) -> Result<(), Fault> {
+    pub fn apply(&self, facts: &Facts<'_>, options: &mut bundle::Options) -> Result<(), Fault> {
         let environment = Environment::new(&options.env, &self.env, facts.addresses);
         self.apply_command(&environment, options);
         for plan in &self.mounts {
@@ -130,34 +126,27 @@ impl Additions {
     }
 
     /// Returns the checks that the container has to pass.
-    pub(in crate::container_hook::engine) fn checks(&self, address: Option<IpAddr>) -> Vec<Health> {
+    pub fn checks(&self, address: Option<IpAddr>) -> Vec<Health> {
         self.checks.iter().map(|check| check.at(address)).collect()
     }
 
     /// Returns what is done once the container has started.
-    pub(in crate::container_hook::engine) fn post_start(
-        &self,
-        address: Option<IpAddr>,
-    ) -> Option<Check> {
+    pub fn post_start(&self, address: Option<IpAddr>) -> Option<Check> {
         self.post_start.as_ref().map(|post_start| post_start.action.at(address))
     }
 
     /// Returns the error of a `postStart` hook that failed.
-    pub(in crate::container_hook::engine) fn post_start_failed(&self, how: &str) -> Option<Fault> {
+    pub fn post_start_failed(&self, how: &str) -> Option<Fault> {
         self.post_start.as_ref().map(|post_start| post_start.place.fault(how))
     }
 
     /// Returns how the container is ended; `signal` is the image's.
-    pub(in crate::container_hook::engine) fn stop(
-        &self,
-        address: Option<IpAddr>,
-        signal: Option<&str>,
-    ) -> Option<Stop> {
+    pub fn stop(&self, address: Option<IpAddr>, signal: Option<&str>) -> Option<Stop> {
         self.stop.as_ref().map(|stop| stop.at(address, signal))
     }
 
     /// Returns the runner's directories that the container can write to.
-    pub(in crate::container_hook::engine) fn writable(&self) -> impl Iterator<Item = &Path> {
+    pub fn writable(&self) -> impl Iterator<Item = &Path> {
         self.mounts.iter().flat_map(MountPlan::writable)
     }
 }

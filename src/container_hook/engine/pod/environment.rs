@@ -8,39 +8,37 @@ use k8s_openapi::api::core::v1::{
     ResourceRequirements,
 };
 
-use super::expand::expand;
 use super::objects::{Kind, Reference};
 use super::pod_fields::PodFields;
 use super::resources;
 use crate::container_hook::quantity::Quantity;
-use crate::container_hook::template::TemplateSettings;
-use crate::container_hook::template::{Fault, FieldPath};
+use crate::container_hook::template::{Fault, FieldPath, TemplateSettings};
 
 /// What values are made from.
 #[derive(Clone, Copy)]
-pub(super) struct Sources<'a> {
-    pub(super) settings: &'a TemplateSettings,
-    pub(super) pod: &'a PodFields,
+pub struct Sources<'a> {
+    pub settings: &'a TemplateSettings,
+    pub pod: &'a PodFields,
 }
 
 /// The addresses of a container; none before it is connected.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::container_hook::engine) struct Addresses<'a> {
-    pub(in crate::container_hook::engine) own: &'a [IpAddr],
+pub struct Addresses<'a> {
+    pub own: &'a [IpAddr],
     /// The host's in the container's network.
-    pub(in crate::container_hook::engine) host: Option<IpAddr>,
+    pub host: Option<IpAddr>,
 }
 
 /// A variable of the template.
 #[derive(Clone, Debug)]
-pub(super) struct Variable {
+pub struct Variable {
     name: String,
     value: Value,
 }
 
 /// A value, as far as it is known before the container has its addresses.
 #[derive(Clone, Debug)]
-pub(super) enum Value {
+pub enum Value {
     Text(String),
     /// Each `$(NAME)` in it is replaced.
     Expandable(String),
@@ -71,10 +69,10 @@ impl Value {
 
 /// The environment of a container.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Environment {
+pub struct Environment {
     known: BTreeMap<String, String>,
     /// What the template has in it, as `NAME=value`.
-    pub(super) added: Vec<String>,
+    pub added: Vec<String>,
 }
 
 impl Environment {
@@ -116,7 +114,7 @@ impl Variable {
 impl Sources<'_> {
     /// Returns the variables that the template has for a container, of which the first are `given` by
     /// the request. Those of `envFrom` come first.
-    pub(super) fn variables(
+    pub fn variables(
         self,
         container: &Container,
         given: usize,
@@ -206,11 +204,7 @@ impl Sources<'_> {
     }
 
     /// Returns a field of the pod.
-    pub(super) fn field(
-        self,
-        selector: &ObjectFieldSelector,
-        place: &FieldPath,
-    ) -> Result<Value, Fault> {
+    pub fn field(self, selector: &ObjectFieldSelector, place: &FieldPath) -> Result<Value, Fault> {
         let metadata = &self.pod.metadata;
         let path = selector.field_path.as_str();
         Ok(Value::Text(match path {
@@ -241,7 +235,7 @@ impl Sources<'_> {
 }
 
 /// Returns a quantity of a container in units of the divisor.
-pub(super) fn resource_field(
+pub fn resource_field(
     selector: &ResourceFieldSelector,
     requirements: Option<&ResourceRequirements>,
     place: &FieldPath,
@@ -268,12 +262,36 @@ fn text(content: Vec<u8>, key: &str, place: &FieldPath) -> Result<String, Fault>
     String::from_utf8(content).map_err(|_| place.fault(format!("{key} is not UTF-8")))
 }
 
+/// Replaces each `$(NAME)` by what is found for the name, and `$$` by `$`; what nothing is found for
+/// stays as it is.
+pub fn expand(text: &str, find: impl Fn(&str) -> Option<String>) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            out.push('$');
+            rest = after;
+            continue;
+        }
+        match rest.strip_prefix('(').and_then(|inner| inner.split_once(')')) {
+            Some((name, after)) => {
+                out.push_str(&find(name).unwrap_or_else(|| format!("$({name})")));
+                rest = after;
+            }
+            None => out.push('$'),
+        }
+    }
+    out + rest
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::super::parts::tests::pod;
     use super::*;
+    use crate::container_hook::engine::pod::parts::tests::pod;
     use crate::container_hook::template::Target;
     use crate::container_hook::template::fault::tests::merged;
 
@@ -337,5 +355,20 @@ mod tests {
         let from = json!([{"prefix": "A_", "configMapRef": {"name": "n"}}]);
         let said = added(json!({"envFrom": from}), &[]).unwrap_err();
         assert!(said.contains("/envFrom/0/configMapRef: there is no directory"), "{said}");
+    }
+
+    #[test]
+    fn names_are_replaced_as_kubernetes_does() {
+        let find = |name: &str| (name == "A").then(|| "1".to_owned());
+        for (text, expected) in [
+            ("x$(A)y$(A)", "x1y1"),
+            ("$$(A) $$$(A) $$$$(A)", "$(A) $1 $$(A)"),
+            ("$(B) $A ${A} $(A", "$(B) $A ${A} $(A"),
+            ("$()", "$()"),
+            ("cost: 5$", "cost: 5$"),
+            ("", ""),
+        ] {
+            assert_eq!(expand(text, find), expected, "{text}");
+        }
     }
 }

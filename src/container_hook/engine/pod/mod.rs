@@ -16,7 +16,6 @@
 mod additions;
 mod check;
 mod environment;
-mod expand;
 mod fields;
 mod mount_plan;
 mod mounts;

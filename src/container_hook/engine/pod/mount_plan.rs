@@ -13,17 +13,17 @@ use crate::sys::host_file::HostFile;
 
 /// A mount of the template, checked.
 #[derive(Debug)]
-pub(super) struct MountPlan {
-    pub(super) target: PathBuf,
-    pub(super) source: PlannedSource,
-    pub(super) propagation: Propagation,
-    pub(super) read_only: bool,
-    pub(super) subpath: Subpath,
+pub struct MountPlan {
+    pub target: PathBuf,
+    pub source: PlannedSource,
+    pub propagation: Propagation,
+    pub read_only: bool,
+    pub subpath: Subpath,
 }
 
 /// What of the host a mount shows.
 #[derive(Debug)]
-pub(super) enum PlannedSource {
+pub enum PlannedSource {
     /// A file or directory of the host that the administrator names.
     Host { path: PathBuf, place: FieldPath },
     /// A volume of ours, by its name in the pod.
@@ -34,17 +34,17 @@ pub(super) enum PlannedSource {
 
 /// A directory of the runner that a mount shows.
 #[derive(Debug)]
-pub(super) struct OpenDirectory {
-    pub(super) path: PathBuf,
-    pub(super) file: HostFile,
+pub struct OpenDirectory {
+    pub path: PathBuf,
+    pub file: HostFile,
     /// Where it is in the volume.
-    pub(super) below: PathBuf,
-    pub(super) read_only: bool,
+    pub below: PathBuf,
+    pub read_only: bool,
 }
 
 /// What of a volume is mounted, in which `$(NAME)` may stand.
 #[derive(Debug)]
-pub(super) enum Subpath {
+pub enum Subpath {
     All,
     Path(String, FieldPath),
     Expandable(String, FieldPath),
@@ -61,7 +61,7 @@ impl Subpath {
     }
 
     /// Returns the path below the volume's top; none for all of it.
-    pub(super) fn expand(&self, environment: &Environment) -> Result<Option<PathBuf>, Fault> {
+    pub fn expand(&self, environment: &Environment) -> Result<Option<PathBuf>, Fault> {
         let (path, place) = match self {
             Subpath::All => return Ok(None),
             Subpath::Path(path, place) => (path.clone(), place),
@@ -78,7 +78,7 @@ impl Subpath {
 impl MountPlan {
     /// Returns the mounts in a container with this environment, as far as the policy allows what of the
     /// host they show; `volumes` is the directory of the pod's volumes.
-    pub(super) fn mounts(
+    pub fn mounts(
         &self,
         environment: &Environment,
         volumes: &Path,
@@ -119,12 +119,12 @@ impl MountPlan {
     }
 
     /// Returns whether the mount is at a path of the container.
-    pub(super) fn is_at(&self, path: &Path) -> bool {
+    pub fn is_at(&self, path: &Path) -> bool {
         path.components().eq(self.target.components())
     }
 
     /// Returns the runner's directories that can be written to.
-    pub(super) fn writable(&self) -> impl Iterator<Item = &Path> {
+    pub fn writable(&self) -> impl Iterator<Item = &Path> {
         let directories = match &self.source {
             PlannedSource::Runner { directories, .. } if !self.read_only => &directories[..],
             _ => &[],

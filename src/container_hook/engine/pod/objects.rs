@@ -15,20 +15,20 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// What kind of object is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
     ConfigMap,
     Secret,
 }
 
 /// An object: what it holds by key.
-pub(super) type Object = BTreeMap<String, Vec<u8>>;
+pub type Object = BTreeMap<String, Vec<u8>>;
 
 /// A reference to an object, or to a key of one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reference<'a> {
-    pub(super) kind: Kind,
-    pub(super) name: &'a str,
-    pub(super) optional: Option<bool>,
+pub struct Reference<'a> {
+    pub kind: Kind,
+    pub name: &'a str,
+    pub optional: Option<bool>,
 }
 
 impl Kind {

@@ -28,27 +28,27 @@ use crate::runtime::Runtime;
 
 /// What a template says of one container.
 #[derive(Debug)]
-pub(in crate::container_hook::engine) struct Overlay {
+pub struct Overlay {
     /// What the container is for.
-    pub(super) role: Role,
+    pub role: Role,
     /// What the template says, after what is given.
-    pub(super) container: Container,
+    pub container: Container,
     /// How much of its lists the request gives.
-    pub(super) given: Given,
+    pub given: Given,
     /// Where it is in the pod.
-    pub(super) place: FieldPath,
+    pub place: FieldPath,
     /// What it says of the whole pod.
-    pub(super) pod: Arc<PodFields>,
+    pub pod: Arc<PodFields>,
     /// Where what is in the pod's volumes comes from.
-    pub(super) volumes: Arc<Backings>,
+    pub volumes: Arc<Backings>,
 }
 
 /// How many items at the beginning of lists are not of the template.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Given {
-    pub(super) env: usize,
-    pub(super) mounts: usize,
-    pub(super) ports: usize,
+pub struct Given {
+    pub env: usize,
+    pub mounts: usize,
+    pub ports: usize,
 }
 
 impl Overlay {

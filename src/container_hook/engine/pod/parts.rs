@@ -11,42 +11,43 @@ use super::environment::Sources;
 use super::overlay::{Given, Overlay};
 use super::pod_fields::PodFields;
 use super::volumes::Backings;
+use crate::container_hook::context::Settings;
 use crate::container_hook::engine::backend::EngineBackend;
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::Role;
 use crate::container_hook::request::{ContainerArgs, Environment, ImageSource, Mount, PrepareJob};
 use crate::container_hook::runner::PREFIX;
-use crate::container_hook::settings::Settings;
-use crate::container_hook::template::{Base, Merged, Target, Template, base};
-use crate::container_hook::template::{Fault, Faults, FieldPath};
+use crate::container_hook::template::{
+    Base, Fault, Faults, FieldPath, Merged, Target, Template, base,
+};
 
 /// What a template says of a job or a container step.
 #[derive(Debug)]
-pub(in crate::container_hook::engine) struct Pod {
+pub struct Pod {
     /// Of the job container, or the step.
-    pub(in crate::container_hook::engine) main: Option<Overlay>,
+    pub main: Option<Overlay>,
     /// Of the services, in the request's order.
-    pub(in crate::container_hook::engine) services: Vec<Overlay>,
+    pub services: Vec<Overlay>,
     /// Init containers in their order, then sidecars.
-    pub(in crate::container_hook::engine) helpers: Vec<TemplateContainer>,
-    pub(super) fields: Arc<PodFields>,
-    pub(super) volumes: Arc<Backings>,
+    pub helpers: Vec<TemplateContainer>,
+    pub fields: Arc<PodFields>,
+    pub volumes: Arc<Backings>,
 }
 
 /// A container that is only in the template.
 #[derive(Debug)]
-pub(in crate::container_hook::engine) struct TemplateContainer {
-    pub(in crate::container_hook::engine) name: String,
+pub struct TemplateContainer {
+    pub name: String,
     /// What a request would say of it.
-    pub(in crate::container_hook::engine) args: ContainerArgs,
-    pub(in crate::container_hook::engine) overlay: Overlay,
-    pub(in crate::container_hook::engine) role: Role,
+    pub args: ContainerArgs,
+    pub overlay: Overlay,
+    pub role: Role,
 }
 
 impl Pod {
     /// Merges the admin's template into the pod of a job; none without a template. `names` are those
     /// of the services.
-    pub(in crate::container_hook::engine) fn of_job(
+    pub fn of_job(
         backend: &EngineBackend<'_>,
         job: &PrepareJob,
         names: Vec<Vec<String>>,
@@ -58,7 +59,7 @@ impl Pod {
     }
 
     /// Merges the admin's template into the pod of a container step; none without a template.
-    pub(in crate::container_hook::engine) fn of_step(
+    pub fn of_step(
         backend: &EngineBackend<'_>,
         step: &ContainerArgs,
     ) -> Result<Option<Self>, HookError> {
@@ -135,7 +136,7 @@ impl Pod {
     }
 
     /// Returns whether its containers share their process numbers.
-    pub(in crate::container_hook::engine) fn shares_processes(&self) -> bool {
+    pub fn shares_processes(&self) -> bool {
         self.fields.spec.share_process_namespace == Some(true)
     }
 }
@@ -290,7 +291,7 @@ fn never_again(place: &FieldPath) -> Fault {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub mod tests {
     use serde_json::{Value, json};
 
     use super::*;
@@ -298,11 +299,7 @@ pub(super) mod tests {
     use crate::container_hook::template::fault::tests::merged;
 
     /// Takes a merged pod apart.
-    pub(in crate::container_hook::engine) fn pod(
-        merged: &Merged,
-        place: FieldPath,
-        targets: &[Target],
-    ) -> Result<Pod, Faults> {
+    pub fn pod(merged: &Merged, place: FieldPath, targets: &[Target]) -> Result<Pod, Faults> {
         let parts = Parts { place, role: Role::Job, targets };
         let fields = parts.fields(merged, Vec::new())?;
         parts.pod(merged, fields, Backings::new())

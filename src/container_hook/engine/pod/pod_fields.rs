@@ -21,42 +21,42 @@ const RUNNER_VOLUMES: [(&str, &str); 3] =
 
 /// The fields of a pod that hold for all of its containers.
 #[derive(Debug)]
-pub(super) struct PodFields {
+pub struct PodFields {
     /// Only what the template says, and the name.
-    pub(super) metadata: ObjectMeta,
+    pub metadata: ObjectMeta,
     /// Only what the template says; without containers.
-    pub(super) spec: PodSpec,
-    pub(super) place: FieldPath,
+    pub spec: PodSpec,
+    pub place: FieldPath,
     /// The runner's directories, as the request names them.
-    pub(super) system_mounts: Vec<Mount>,
+    pub system_mounts: Vec<Mount>,
     /// By name, for the downward API.
-    pub(super) containers: BTreeMap<String, Container>,
-    pub(super) is_step: bool,
+    pub containers: BTreeMap<String, Container>,
+    pub is_step: bool,
 }
 
 /// One of the runner's directories.
 #[derive(Clone, Debug)]
-pub(super) struct RunnerDirectory {
-    pub(super) path: PathBuf,
+pub struct RunnerDirectory {
+    pub path: PathBuf,
     /// Where it is in the volume.
-    pub(super) below: PathBuf,
-    pub(super) read_only: bool,
+    pub below: PathBuf,
+    pub read_only: bool,
 }
 
 impl PodFields {
     /// Returns the group of volumes that are made for the pod.
-    pub(super) fn fs_group(&self) -> Option<u32> {
+    pub fn fs_group(&self) -> Option<u32> {
         let context = self.spec.security_context.as_ref()?;
         context.fs_group.and_then(|group| u32::try_from(group).ok())
     }
 
     /// Returns a container by its name.
-    pub(super) fn container(&self, name: &str) -> Option<&Container> {
+    pub fn container(&self, name: &str) -> Option<&Container> {
         self.containers.get(name)
     }
 
     /// Returns the volumes of the template.
-    pub(super) fn volumes(&self) -> impl Iterator<Item = (&Volume, FieldPath)> {
+    pub fn volumes(&self) -> impl Iterator<Item = (&Volume, FieldPath)> {
         let place = self.place.at("spec/volumes");
         let all = self.spec.volumes.iter().flatten().enumerate();
         all.map(move |(at, volume)| (volume, place.item(at)))
@@ -65,7 +65,7 @@ impl PodFields {
 
     /// Returns the runner's directories that a volume of the hook's own pod stands for; none if it is
     /// another volume. `work` is the runner's work directory.
-    pub(super) fn runner_volume(
+    pub fn runner_volume(
         &self,
         work: &Path,
         name: &str,
@@ -94,7 +94,7 @@ impl PodFields {
     }
 
     /// Returns the logins of `imagePullSecrets`.
-    pub(super) fn logins(&self, settings: &TemplateSettings) -> Result<Vec<CredentialFile>, Fault> {
+    pub fn logins(&self, settings: &TemplateSettings) -> Result<Vec<CredentialFile>, Fault> {
         let mut logins = Vec::new();
         for (at, secret) in self.spec.image_pull_secrets.iter().flatten().enumerate() {
             let place = self.place.at("spec/imagePullSecrets").item(at);

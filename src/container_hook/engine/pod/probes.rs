@@ -12,13 +12,13 @@ use crate::container::{Check, Health, Stop};
 use crate::container_hook::template::{Fault, FieldPath};
 
 /// How long a `postStart` hook may take: Kubernetes waits for ever.
-pub(in crate::container_hook::engine) const POST_START_TIMEOUT: Duration = Duration::from_secs(600);
+pub const POST_START_TIMEOUT: Duration = Duration::from_secs(600);
 /// What Kubernetes lets a container that is to end have.
 const GRACE_SECONDS: i64 = 30;
 
 /// A check of something that may be at the container's own address, which is not known yet.
 #[derive(Clone, Debug)]
-pub(super) enum Action {
+pub enum Action {
     /// The address does not matter.
     Check(Check),
     OwnTcp {
@@ -34,14 +34,14 @@ pub(super) enum Action {
 
 /// A probe; what its check says of an address does not hold.
 #[derive(Clone, Debug)]
-pub(super) struct HealthPlan {
+pub struct HealthPlan {
     action: Action,
     health: Health,
 }
 
 /// How a container is ended.
 #[derive(Clone, Debug)]
-pub(super) struct StopPlan {
+pub struct StopPlan {
     before: Option<Action>,
     /// None for that of the image.
     signal: Option<String>,
@@ -49,7 +49,7 @@ pub(super) struct StopPlan {
 }
 
 /// Returns the checks that a container has to pass before the job begins, in their order.
-pub(super) fn checks(container: &Container, place: &FieldPath) -> Result<Vec<HealthPlan>, Fault> {
+pub fn checks(container: &Container, place: &FieldPath) -> Result<Vec<HealthPlan>, Fault> {
     let probes = [
         ("startupProbe", &container.startup_probe),
         ("readinessProbe", &container.readiness_probe),
@@ -61,10 +61,7 @@ pub(super) fn checks(container: &Container, place: &FieldPath) -> Result<Vec<Hea
 }
 
 /// Returns what is done when a container has started; `place` is that of the handler.
-pub(super) fn post_start(
-    container: &Container,
-    place: &FieldPath,
-) -> Result<Option<Action>, Fault> {
+pub fn post_start(container: &Container, place: &FieldPath) -> Result<Option<Action>, Fault> {
     let lifecycle = container.lifecycle.as_ref();
     let Some(handler) = lifecycle.and_then(|all| all.post_start.as_ref()) else { return Ok(None) };
     Target { container }.handler(handler, place).map(Some)
@@ -72,7 +69,7 @@ pub(super) fn post_start(
 
 /// Returns how a container is ended, if the template says anything of it; `grace_seconds` is of the
 /// pod.
-pub(super) fn stop(
+pub fn stop(
     container: &Container,
     place: &FieldPath,
     grace_seconds: Option<i64>,
@@ -118,7 +115,7 @@ impl HealthPlan {
 
 impl StopPlan {
     /// Returns how a container with this address is ended; `signal` is the image's.
-    pub(super) fn at(&self, address: Option<IpAddr>, signal: Option<&str>) -> Stop {
+    pub fn at(&self, address: Option<IpAddr>, signal: Option<&str>) -> Stop {
         Stop {
             before: self.before.as_ref().map(|action| action.at(address)),
             signal: Some(self.signal.as_deref().or(signal).unwrap_or("SIGTERM").to_owned()),

@@ -15,11 +15,7 @@ const SHARES: u64 = 1024;
 const LEAST_SHARES: u64 = 2;
 
 /// Sets what a container says of its resources.
-pub(super) fn apply(
-    container: &Container,
-    place: &FieldPath,
-    to: &mut Resources,
-) -> Result<(), Fault> {
+pub fn apply(container: &Container, place: &FieldPath, to: &mut Resources) -> Result<(), Fault> {
     let Some(asked) = &container.resources else { return Ok(()) };
     let place = place.at("resources");
     for (name, quantity) in quantities(asked.limits.as_ref(), &place.at("limits"))? {
@@ -52,7 +48,7 @@ pub(super) fn apply(
 }
 
 /// Returns one quantity of a container, as in `limits.cpu`; none if it does not say it.
-pub(super) fn quantity(asked: Option<&ResourceRequirements>, resource: &str) -> Option<Quantity> {
+pub fn quantity(asked: Option<&ResourceRequirements>, resource: &str) -> Option<Quantity> {
     let (kind, name) = resource.split_once('.')?;
     let asked = asked?;
     let limit = || asked.limits.as_ref().and_then(|limits| limits.get(name));

@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{
 use rustix::thread::CapabilitySet;
 
 use crate::bundle::{self, Seccomp};
+use crate::container_hook::context::Settings;
 use crate::container_hook::options::capability;
-use crate::container_hook::settings::Settings;
 use crate::container_hook::template::{Fault, FieldPath};
 use crate::image::ImageConfig;
 use crate::sys::error::chain;
@@ -21,14 +21,14 @@ const MAX_PROFILE_BYTES: u64 = 1 << 20;
 
 /// What a container and its pod say of its security.
 #[derive(Clone, Copy)]
-pub(super) struct Contexts<'a> {
-    pub(super) container: (&'a SecurityContext, &'a FieldPath),
-    pub(super) pod: (&'a PodSecurityContext, &'a FieldPath),
+pub struct Contexts<'a> {
+    pub container: (&'a SecurityContext, &'a FieldPath),
+    pub pod: (&'a PodSecurityContext, &'a FieldPath),
 }
 
 /// The ids that a container runs as, as far as the template says them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct User {
+pub struct User {
     user: Option<String>,
     group: Option<String>,
 }
@@ -36,11 +36,7 @@ pub(super) struct User {
 impl Contexts<'_> {
     /// Applies them: what the container says wins over what the pod says. Returns who the container
     /// runs as.
-    pub(super) fn apply(
-        self,
-        settings: &Settings,
-        options: &mut bundle::Options,
-    ) -> Result<User, Fault> {
+    pub fn apply(self, settings: &Settings, options: &mut bundle::Options) -> Result<User, Fault> {
         let (own, place) = self.container;
         let user = self.user(options)?;
         let security = &mut options.security;

@@ -19,19 +19,12 @@ use crate::sys::mount;
 type Group = Option<u32>;
 
 /// Returns where the volumes of a pod are.
-pub(in crate::container_hook::engine) fn directory(
-    engine: &Engine,
-    network: &str,
-    pod: &str,
-) -> PathBuf {
+pub fn directory(engine: &Engine, network: &str, pod: &str) -> PathBuf {
     engine.disk.join("pods").join(network).join(pod)
 }
 
 /// Makes the volumes of a pod in its directory.
-pub(in crate::container_hook::engine) fn make(
-    pod: &Pod,
-    directory: &Path,
-) -> Result<(), HookError> {
+pub fn make(pod: &Pod, directory: &Path) -> Result<(), HookError> {
     let group = pod.fields.fs_group();
     for (volume, backing) in pod.volumes.iter() {
         let path = directory.join(volume);
@@ -97,11 +90,7 @@ fn set(path: &Path, mode: u32, group: Group) -> Result<(), PathError> {
 }
 
 /// Removes the volumes of all pods of a network, or those of one pod.
-pub(in crate::container_hook::engine) fn remove(
-    engine: &Engine,
-    network: &str,
-    pod: Option<&str>,
-) -> Result<(), PathError> {
+pub fn remove(engine: &Engine, network: &str, pod: Option<&str>) -> Result<(), PathError> {
     let all = engine.disk.join("pods").join(network);
     match pod {
         Some(pod) => {
@@ -120,7 +109,7 @@ pub(in crate::container_hook::engine) fn remove(
 }
 
 /// Returns the networks whose pods have volumes.
-pub(in crate::container_hook::engine) fn list(engine: &Engine) -> Result<Vec<String>, PathError> {
+pub fn list(engine: &Engine) -> Result<Vec<String>, PathError> {
     let all = entries(&engine.disk.join("pods"))?;
     let names = all.iter().filter_map(|path| path.file_name()?.to_str().map(str::to_owned));
     Ok(names.collect())

@@ -18,7 +18,7 @@ use crate::container_hook::template::{Fault, FieldPath};
 
 /// Where what is in a volume comes from.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Backing {
+pub enum Backing {
     /// A new directory, gone with the pod.
     Empty {
         /// Whether it is in memory.
@@ -38,7 +38,7 @@ pub(super) enum Backing {
 
 /// What is made where nothing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Create {
+pub enum Create {
     Nothing,
     Directory,
     File,
@@ -46,23 +46,23 @@ pub(super) enum Create {
 
 /// A file of a volume.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct File {
+pub struct File {
     /// Where it is in the volume.
-    pub(super) path: PathBuf,
-    pub(super) mode: u32,
-    pub(super) content: Vec<u8>,
+    pub path: PathBuf,
+    pub mode: u32,
+    pub content: Vec<u8>,
 }
 
 /// What files of objects have if nobody says otherwise.
 const DEFAULT_MODE: u32 = 0o644;
 
 /// Where what is in each volume of a template comes from, by the volume's name.
-pub(super) type Backings = BTreeMap<String, Backing>;
+pub type Backings = BTreeMap<String, Backing>;
 
 impl Sources<'_> {
     /// Returns where what is in all volumes comes from. What is wrong with one is wrong whether it is
     /// mounted or not.
-    pub(super) fn backings(self, policy: &Policy) -> Result<Backings, Fault> {
+    pub fn backings(self, policy: &Policy) -> Result<Backings, Fault> {
         let backings = self.pod.volumes().map(|(volume, place)| {
             Ok((volume.name.clone(), self.backing(volume, &place, policy)?))
         });
@@ -197,7 +197,7 @@ fn host_path(
 }
 
 /// Refuses the socket of a container engine, by whatever path, unless workflows may mount it too.
-pub(super) fn check_socket(path: &Path, policy: &Policy, place: &FieldPath) -> Result<(), Fault> {
+pub fn check_socket(path: &Path, policy: &Policy, place: &FieldPath) -> Result<(), Fault> {
     let Ok(real) = fs::canonicalize(path) else { return Ok(()) };
     if !(is_engine_socket(path) || is_engine_socket(&real)) || policy.allows_path(&real) {
         return Ok(());
@@ -303,7 +303,7 @@ fn permissions(mode: i32, place: &FieldPath) -> Result<u32, Fault> {
 }
 
 /// Returns a path that stays below where it begins; none if it does not.
-pub(super) fn below(path: &str) -> Option<PathBuf> {
+pub fn below(path: &str) -> Option<PathBuf> {
     let is_plain = |part| matches!(part, Component::Normal(_) | Component::CurDir);
     let path = Path::new(path);
     (!path.as_os_str().is_empty() && path.components().all(is_plain)).then(|| path.to_owned())

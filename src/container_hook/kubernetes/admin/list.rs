@@ -106,7 +106,7 @@ fn state(state: &ContainerState) -> String {
 }
 
 /// Returns what selects all that is ours, of all runners.
-pub(super) fn selector() -> String {
+pub fn selector() -> String {
     let (label, value) = MANAGED_BY;
     format!("{label}={value}")
 }

@@ -1,12 +1,15 @@
-//! The pods that requests would get.
+//! The pods that requests would get, and what jobs of a runner will find.
+
+use std::path::Path;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::super::own_pod::{OwnPod, PodIdentity};
-use super::super::pod::{self, ImageFacts, MadePod};
-use super::super::settings::KubernetesSettings;
 use crate::container_hook::context::HookContext;
 use crate::container_hook::error::HookError;
+use crate::container_hook::kubernetes::client::{Cluster, ClusterError};
+use crate::container_hook::kubernetes::own_pod::{OwnPod, PodIdentity};
+use crate::container_hook::kubernetes::pod::{self, ImageFacts, MadePod};
+use crate::container_hook::kubernetes::settings::KubernetesSettings;
 use crate::container_hook::request::Command;
 
 /// A pod that is not made.
@@ -45,4 +48,35 @@ pub fn preview(
         (secret.metadata.name.unwrap_or_default(), keys.collect())
     });
     Ok(Some(Preview { pod, secrets: secrets.collect(), notes }))
+}
+
+/// What is found of the pod of a runner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunnerPod {
+    /// Whether it is in the namespace of the pods of its jobs, and owns them.
+    pub is_found: bool,
+    pub image: Option<String>,
+    pub node: Option<String>,
+    /// The claim that its work directory is on.
+    pub claim: Option<String>,
+}
+
+/// Looks for the pod of a runner with this work directory.
+///
+/// # Errors
+///
+/// Fails if the cluster cannot be asked. That there is no such pod is no error.
+pub async fn inspect(
+    cluster: &Cluster,
+    identity: &PodIdentity,
+    work: &Path,
+) -> Result<RunnerPod, ClusterError> {
+    let pod = cluster.pod(&identity.name).await?;
+    let own = OwnPod::new(identity, pod.as_ref(), work);
+    Ok(RunnerPod {
+        is_found: pod.is_some(),
+        image: own.image,
+        node: own.node,
+        claim: own.claim.map(|claim| claim.name),
+    })
 }

@@ -11,13 +11,13 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::sys::init::frames::{FrameError, Frames};
 
 /// How long an agent that has nothing to say may say nothing: it sends a heartbeat every 5 seconds.
-pub(in crate::container_hook::kubernetes) const SILENCE: Duration = Duration::from_secs(20);
+const SILENCE: Duration = Duration::from_secs(20);
 /// The longest payload of an answer.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 const READ_AT_ONCE: usize = 64 << 10;
 
 /// A stream to an agent.
-pub(in crate::container_hook::kubernetes) struct Link {
+pub struct Link {
     input: Box<dyn AsyncWrite + Send + Unpin>,
     output: Box<dyn AsyncRead + Send + Unpin>,
     frames: Frames,
@@ -28,7 +28,7 @@ pub(in crate::container_hook::kubernetes) struct Link {
 
 /// Why a stream is of no more use.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::container_hook::kubernetes) enum LinkError {
+pub enum LinkError {
     #[error("the stream to the container ended")]
     Closed,
     #[error("the stream to the container broke")]
@@ -51,23 +51,18 @@ impl Link {
     }
 
     /// Sends whole frames.
-    pub(in crate::container_hook::kubernetes) async fn send(
-        &mut self,
-        frames: &[u8],
-    ) -> Result<(), LinkError> {
+    pub async fn send(&mut self, frames: &[u8]) -> Result<(), LinkError> {
         self.split().0.send(frames).await
     }
 
     /// Returns the kind and the payload of the next frame; may be dropped while it waits, without any
     /// loss.
-    pub(in crate::container_hook::kubernetes) async fn receive(
-        &mut self,
-    ) -> Result<(u8, Vec<u8>), LinkError> {
+    pub async fn receive(&mut self) -> Result<(u8, Vec<u8>), LinkError> {
         self.split().1.receive().await
     }
 
     /// Returns both directions, for who sends and receives at the same time.
-    pub(in crate::container_hook::kubernetes) fn split(&mut self) -> (Sending<'_>, Receiving<'_>) {
+    pub fn split(&mut self) -> (Sending<'_>, Receiving<'_>) {
         let Link { input, output, frames, buffer, heard } = self;
         (
             Sending { input: input.as_mut() },
@@ -77,12 +72,12 @@ impl Link {
 }
 
 /// What goes to an agent.
-pub(in crate::container_hook::kubernetes) struct Sending<'l> {
+pub struct Sending<'l> {
     input: &'l mut (dyn AsyncWrite + Send + Unpin),
 }
 
 /// What comes from an agent.
-pub(in crate::container_hook::kubernetes) struct Receiving<'l> {
+pub struct Receiving<'l> {
     output: &'l mut (dyn AsyncRead + Send + Unpin),
     frames: &'l mut Frames,
     buffer: &'l mut Vec<u8>,
@@ -91,10 +86,7 @@ pub(in crate::container_hook::kubernetes) struct Receiving<'l> {
 
 impl Sending<'_> {
     /// Sends whole frames.
-    pub(in crate::container_hook::kubernetes) async fn send(
-        &mut self,
-        frames: &[u8],
-    ) -> Result<(), LinkError> {
+    pub async fn send(&mut self, frames: &[u8]) -> Result<(), LinkError> {
         let sent = async {
             self.input.write_all(frames).await?;
             self.input.flush().await
@@ -106,9 +98,7 @@ impl Sending<'_> {
 impl Receiving<'_> {
     /// Returns the kind and the payload of the next frame; may be dropped while it waits, without any
     /// loss.
-    pub(in crate::container_hook::kubernetes) async fn receive(
-        &mut self,
-    ) -> Result<(u8, Vec<u8>), LinkError> {
+    pub async fn receive(&mut self) -> Result<(u8, Vec<u8>), LinkError> {
         loop {
             if let Some(frame) = self.frames.take()? {
                 return Ok(frame);

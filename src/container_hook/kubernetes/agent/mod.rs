@@ -2,14 +2,12 @@
 //! the stream of an exec.
 
 mod link;
-mod paths;
 mod session;
 mod steps;
 #[cfg(test)]
-pub(super) mod testing;
+pub mod testing;
 mod writer;
 
-pub(super) use link::{Link, LinkError, Receiving, Sending};
-pub(super) use paths::{PROGRAM, STATE};
-pub(super) use session::{Opener, Session, SessionError};
-pub(super) use steps::{AgentError, run};
+pub use link::{Link, LinkError, Receiving, Sending};
+pub use session::{Opener, PROGRAM, STATE, Session, SessionError};
+pub use steps::{AgentError, run};

@@ -16,21 +16,20 @@ use crate::sys::init::frames::{Answer, FrameError, VERSIONS};
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// How many streams may be opened on which comes what is no answer.
-pub(super) const MALFORMED_LIMIT: u32 = 3;
+pub const MALFORMED_LIMIT: u32 = 3;
 
 /// A stream that is being opened.
-pub(in crate::container_hook::kubernetes) type Opening<'o> =
-    Pin<Box<dyn Future<Output = Result<Link, Box<dyn Error + Send + Sync>>> + 'o>>;
+type Opening<'o> = Pin<Box<dyn Future<Output = Result<Link, Box<dyn Error + Send + Sync>>> + 'o>>;
 
 /// What opens streams to the agent of one container.
-pub(in crate::container_hook::kubernetes) trait Opener {
+pub trait Opener {
     /// Opens a stream. An error says that there will never be one again, in words: the pod is gone, or
     /// the container has ended. What may pass, it waits for itself.
     fn open(&self) -> Opening<'_>;
 }
 
 /// The agent of a container.
-pub(in crate::container_hook::kubernetes) struct Session<'a> {
+pub struct Session<'a> {
     opener: &'a dyn Opener,
     link: Option<Link>,
     pause: Duration,
@@ -39,7 +38,7 @@ pub(in crate::container_hook::kubernetes) struct Session<'a> {
 
 /// Why the agent of a container cannot be asked any more.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::container_hook::kubernetes) enum SessionError {
+pub enum SessionError {
     #[error(transparent)]
     Gone(Box<dyn Error + Send + Sync>),
     #[error(
@@ -114,3 +113,8 @@ async fn hello(link: &mut Link) -> Result<Result<(), SessionError>, LinkError> {
     let refused = || SessionError::Version { oldest: hello.oldest, newest: hello.newest };
     Ok(VERSIONS.common(hello).map(|_| ()).ok_or_else(refused))
 }
+
+/// The program; nobody there can write to it.
+pub const PROGRAM: &str = "/.oci-hooks/bin/agent";
+/// Its directory for the socket, and for what steps write.
+pub const STATE: &str = "/.oci-hooks/run";

@@ -41,7 +41,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// Why it is not known how a step ended, or why there was none.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub(in crate::container_hook::kubernetes) enum AgentError {
+pub enum AgentError {
     /// The step could not be started, or not to its end, for a reason that the agent gives.
     #[error(transparent)]
     Step(#[from] StepError),
@@ -60,7 +60,7 @@ pub(in crate::container_hook::kubernetes) enum AgentError {
 
 impl AgentError {
     /// Returns the exit code of the step: what a shell would have for a program that it cannot run.
-    pub(in crate::container_hook::kubernetes) fn code(&self) -> u8 {
+    pub fn code(&self) -> u8 {
         match self {
             AgentError::Step(error) => error.code(),
             _ => 1,
@@ -77,7 +77,7 @@ impl AgentError {
 /// # Errors
 ///
 /// Fails if the step was not started, or if it is not known how it ended.
-pub(in crate::container_hook::kubernetes) async fn run(
+pub async fn run(
     session: &mut Session<'_>,
     id: &str,
     step: Step,

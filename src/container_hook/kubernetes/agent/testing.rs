@@ -18,10 +18,10 @@ use super::{Link, Opener};
 use crate::sys::init::PROGRAM;
 
 /// Longer than anything takes on a busy machine.
-pub(in crate::container_hook::kubernetes) const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A first process, which ends with the value.
-pub(in crate::container_hook::kubernetes) struct TestAgent {
+pub struct TestAgent {
     directory: tempfile::TempDir,
     program: PathBuf,
     serve: Child,
@@ -36,7 +36,7 @@ impl TestAgent {
     }
 
     /// Starts one with arguments before its directory.
-    pub(in crate::container_hook::kubernetes) fn start_with(options: &[&str]) -> Self {
+    pub fn start_with(options: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("agent");
         // By another process: a descriptor of ours that a child of another test inherited for a moment would
@@ -64,7 +64,7 @@ impl TestAgent {
     }
 
     /// Returns a directory that is there for steps too.
-    pub(in crate::container_hook::kubernetes) fn directory(&self) -> &Path {
+    pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
@@ -73,7 +73,7 @@ impl TestAgent {
     }
 
     /// Kills what the streams that are open are to.
-    pub(in crate::container_hook::kubernetes) fn cut(&self) {
+    pub fn cut(&self) {
         for mut call in self.calls.lock().unwrap().drain(..) {
             let _ = call.kill();
             let _ = call.wait();
@@ -81,12 +81,12 @@ impl TestAgent {
     }
 
     /// Has streams be openable, or not.
-    pub(in crate::container_hook::kubernetes) fn set_reachable(&self, is_reachable: bool) {
+    pub fn set_reachable(&self, is_reachable: bool) {
         *self.is_reachable.lock().unwrap() = is_reachable;
     }
 
     /// Returns the children of the first process: who keeps and who supervises steps.
-    pub(in crate::container_hook::kubernetes) fn children(&self) -> Vec<i32> {
+    pub fn children(&self) -> Vec<i32> {
         let pid = self.serve.id();
         let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
         let children = text.unwrap_or_default();
@@ -95,7 +95,7 @@ impl TestAgent {
     }
 
     /// Returns the largest that a process has been, of those that there are, in kB.
-    pub(in crate::container_hook::kubernetes) fn peak_memory(&self) -> u64 {
+    pub fn peak_memory(&self) -> u64 {
         let calls = self.calls.lock().unwrap();
         let calls = calls.iter().map(|call| call.id().cast_signed());
         let all = self.children().into_iter().chain(calls).chain([self.serve.id().cast_signed()]);
@@ -104,7 +104,7 @@ impl TestAgent {
     }
 
     /// Returns what is in the log of the container.
-    pub(in crate::container_hook::kubernetes) fn log(&self) -> String {
+    pub fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("log")).unwrap()
     }
 }
@@ -148,7 +148,7 @@ fn status(pid: i32, name: &str) -> String {
 
 /// Waits until something is so.
 #[track_caller]
-pub(in crate::container_hook::kubernetes) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
@@ -157,7 +157,7 @@ pub(in crate::container_hook::kubernetes) fn until(what: &str, mut is_so: impl F
 }
 
 /// Runs a future as programs do.
-pub(in crate::container_hook::kubernetes) fn block_on<F: Future>(future: F) -> F::Output {
+pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_all().build().unwrap().block_on(async {
         tokio::time::timeout(2 * DEADLINE, future).await.expect("it takes for ever")

@@ -17,7 +17,7 @@ use crate::sys::init::frames::journal::OutputStream;
 const WAITING: usize = 8;
 
 /// Writes to two streams, in the order in which it is asked to.
-pub(super) struct Writer {
+pub struct Writer {
     pieces: mpsc::Sender<(OutputStream, Vec<u8>)>,
     written: watch::Receiver<Written>,
 }

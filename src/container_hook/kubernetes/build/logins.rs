@@ -1,14 +1,17 @@
 //! Logins for what is pulled and pushed, as files of the container `registry`.
 
+use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use super::auth_file::auth_file;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+
 use super::error::BuildError;
-use crate::container_hook::request::Registry;
-use crate::container_hook::secret::Secret;
+use crate::container_hook::request::{Registry, Secret};
 use crate::image::{CredentialFile, Credentials, HelperError, Login, Reference, RegistryClient};
 use crate::sys::fs::{PathContext as _, PathError, read_bounded};
 
@@ -19,26 +22,26 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 const MAX_PULLS: usize = 16;
 
 /// The file with the login to push with; `buildctl` knows it by this name.
-pub(super) const PUSH: &str = "config.json";
+pub const PUSH: &str = "config.json";
 
 /// Who has a login for an image: the file of the settings for builds, then all others.
-pub(super) struct Logins<'a> {
+pub struct Logins<'a> {
     own: Option<Credentials>,
     others: &'a Credentials,
 }
 
 /// Logins in files.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Written {
+pub struct Written {
     /// Whether there is one to push with.
-    pub(super) push: bool,
+    pub push: bool,
     /// Images to pull, and the names of the files with their logins.
-    pub(super) pulls: Vec<(String, String)>,
+    pub pulls: Vec<(String, String)>,
 }
 
 impl<'a> Logins<'a> {
     /// Reads the file of the settings, if they name one.
-    pub(super) fn new(file: Option<&Path>, others: &'a Credentials) -> Result<Self, BuildError> {
+    pub fn new(file: Option<&Path>, others: &'a Credentials) -> Result<Self, BuildError> {
         let read = |path: &Path| {
             let text = read_bounded(path, MAX_FILE_BYTES)?;
             let file = CredentialFile::parse(&String::from_utf8_lossy(&text));
@@ -50,7 +53,7 @@ impl<'a> Logins<'a> {
     }
 
     /// Returns the credentials that an image is asked for with.
-    pub(super) fn of(&self, image: &Reference) -> Result<&Credentials, HelperError> {
+    pub fn of(&self, image: &Reference) -> Result<&Credentials, HelperError> {
         if let Some(own) = &self.own
             && own.find(image.registry(), image.repository())?.is_some()
         {
@@ -60,7 +63,7 @@ impl<'a> Logins<'a> {
     }
 
     /// Returns what the pod of the step needs to pull the image, if that is something it can have.
-    pub(super) fn to_pull(&self, image: &Reference) -> Result<Option<Registry>, HelperError> {
+    pub fn to_pull(&self, image: &Reference) -> Result<Option<Registry>, HelperError> {
         let login = self.of(image)?.find(image.registry(), image.repository())?;
         let Some(Login::Password { username, password }) = login else { return Ok(None) };
         let password = Secret::new(password.reveal().to_owned());
@@ -69,7 +72,7 @@ impl<'a> Logins<'a> {
 
     /// Writes the logins for an image that is pushed and for those that it is made from to a directory:
     /// a file for each, since two images of one registry may need different ones.
-    pub(super) fn write(
+    pub fn write(
         &self,
         dir: &Path,
         client: &RegistryClient,
@@ -104,15 +107,68 @@ fn write(path: &Path, text: &[u8]) -> Result<(), PathError> {
     })
 }
 
+/// Logins as `docker login` writes them.
+#[derive(Debug, Serialize)]
+struct AuthFile {
+    auths: BTreeMap<String, Auth>,
+}
+
+#[derive(Debug, Serialize)]
+struct Auth {
+    auth: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    identitytoken: String,
+}
+
+/// Returns the logins for an image and for its mirrors, as the file that `docker login` writes; none if
+/// nobody has one. The file has one login for each registry.
+pub fn auth_file(
+    client: &RegistryClient,
+    credentials: &Credentials,
+    image: &Reference,
+) -> Result<Option<Vec<u8>>, HelperError> {
+    let registries = &client.options().registries;
+    let mirrors = registries.get(image.registry()).map_or(&[][..], |registry| &registry.mirrors);
+    let mirrors = mirrors.iter().map(|mirror| {
+        let (host, path) = mirror.split_once('/').unwrap_or((mirror, ""));
+        (host, format!("{path}/{}", image.repository()).trim_start_matches('/').to_owned())
+    });
+    let own = (image.registry(), image.repository().to_owned());
+    let mut auths = BTreeMap::new();
+    for (host, repository) in mirrors.chain([own]) {
+        let login = credentials.find(host, &repository)?;
+        if let Some(auth) = login.as_ref().and_then(Auth::of) {
+            auths.insert(host.to_owned(), auth);
+        }
+    }
+    let file = AuthFile { auths };
+    Ok((!file.auths.is_empty()).then(|| serde_json::to_vec(&file).expect("strings are JSON")))
+}
+
+impl Auth {
+    /// Returns a login as it is written; none if it cannot be.
+    fn of(login: &Login) -> Option<Self> {
+        let (pair, token) = match login {
+            Login::Password { username, password } => {
+                (format!("{username}:{}", password.reveal()), "")
+            }
+            Login::IdentityToken(token) => ("<token>:".to_owned(), token.reveal()),
+            // There is no place for it.
+            Login::RegistryToken(_) => return None,
+        };
+        Some(Auth { auth: STANDARD.encode(pair), identitytoken: token.to_owned() })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::image::{ClientOptions, Credential};
+    use crate::image::{ClientOptions, Credential, RegistryOptions, Secret};
 
     fn login(name: &str) -> Login {
-        Login::Password { username: name.to_owned(), password: crate::image::Secret::new("p") }
+        Login::Password { username: name.to_owned(), password: Secret::new("p") }
     }
 
     #[test]
@@ -165,5 +221,44 @@ mod tests {
         let error = Logins::new(Some(&file), &others).err().unwrap();
         let text = crate::sys::error::chain(&error);
         assert!(text.contains("push.json") && !text.contains("secret"), "{text}");
+    }
+
+    fn client() -> RegistryClient {
+        let mirrors = vec!["mirror.example/hub".to_owned(), "localhost:5000".to_owned()];
+        let hub = RegistryOptions { mirrors, ..RegistryOptions::default() };
+        let insecure = RegistryOptions { insecure: true, ..RegistryOptions::default() };
+        let mut options = ClientOptions::default();
+        options.registries = [("docker.io", hub), ("mirror.example", insecure)]
+            .map(|(name, options)| (name.to_owned(), options))
+            .into();
+        RegistryClient::new(options).unwrap()
+    }
+
+    #[test]
+    fn logins_are_those_of_the_image_and_of_its_mirrors() {
+        let login = |name: &str| Login::Password {
+            username: name.to_owned(),
+            password: Secret::new("secret"),
+        };
+        let credentials = Credentials::new(vec![
+            Credential::new("docker.io", login("hub")),
+            Credential::new("mirror.example/hub/library", login("mirror")),
+            Credential::new("ghcr.io", Login::IdentityToken(Secret::new("token"))),
+        ]);
+        let logins = |image: &str| {
+            let logins = auth_file(&client(), &credentials, &image.parse().unwrap()).unwrap();
+            logins.map(|text| String::from_utf8(text).unwrap())
+        };
+        assert_eq!(
+            logins("alpine").as_deref(),
+            Some(
+                r#"{"auths":{"docker.io":{"auth":"aHViOnNlY3JldA=="},"mirror.example":{"auth":"bWlycm9yOnNlY3JldA=="}}}"#
+            )
+        );
+        assert_eq!(
+            logins("ghcr.io/a/b").as_deref(),
+            Some(r#"{"auths":{"ghcr.io":{"auth":"PHRva2VuPjo=","identitytoken":"token"}}}"#)
+        );
+        assert_eq!(logins("quay.io/a/b"), None);
     }
 }

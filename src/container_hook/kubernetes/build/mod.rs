@@ -6,14 +6,12 @@
 //! `build` left in a directory that both see. With a BuildKit elsewhere there is only `registry`, whose
 //! `buildctl` hands the context over. `program` has the command lines, `logins` whom they are for.
 
-mod auth_file;
 mod error;
 mod logins;
 mod name;
 mod pod;
 mod program;
 mod run;
-mod scratch;
 
 pub use error::BuildError;
-pub(super) use run::{BuiltImage, image};
+pub use run::{BuiltImage, image};

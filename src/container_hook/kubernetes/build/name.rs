@@ -10,19 +10,19 @@ const VERSION: &[u8] = b"1";
 
 /// What the image of a Dockerfile depends on.
 #[derive(Clone, Copy)]
-pub(super) struct Content<'a> {
+pub struct Content<'a> {
     /// The digest of the context.
-    pub(super) context: &'a Digest,
+    pub context: &'a Digest,
     /// The name of the Dockerfile in it.
-    pub(super) dockerfile: &'a OsStr,
+    pub dockerfile: &'a OsStr,
     /// What runners of one namespace may read is nothing to those of others.
-    pub(super) namespace: &'a str,
+    pub namespace: &'a str,
     /// As Kubernetes calls it, as `amd64`.
-    pub(super) architecture: &'a str,
+    pub architecture: &'a str,
 }
 
 /// Returns the name of the image of a Dockerfile beneath what the names of all begin with.
-pub(super) fn reference(push: &str, content: Content<'_>) -> Result<Reference, BuildError> {
+pub fn reference(push: &str, content: Content<'_>) -> Result<Reference, BuildError> {
     let Content { context, dockerfile, namespace, architecture } = content;
     let mut hasher = Hasher::new(Algorithm::Sha256);
     let parts = [VERSION, namespace.as_bytes(), architecture.as_bytes(), context.hex().as_bytes()];
@@ -38,7 +38,7 @@ pub(super) fn reference(push: &str, content: Content<'_>) -> Result<Reference, B
 }
 
 /// Returns this machine's architecture, as Kubernetes calls it.
-pub(super) fn architecture() -> &'static str {
+pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",

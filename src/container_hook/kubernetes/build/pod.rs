@@ -27,23 +27,23 @@ const AGENT: &str = "oci-hooks";
 const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io";
 
 /// What of a pod depends on who builds, and where.
-pub(super) struct BuildPod<'a> {
-    pub(super) name: String,
-    pub(super) own: &'a OwnPod,
+pub struct BuildPod<'a> {
+    pub name: String,
+    pub own: &'a OwnPod,
     /// The image with our program, for the init container.
-    pub(super) runner_image: &'a str,
+    pub runner_image: &'a str,
     /// The image with buildah or `buildctl`.
-    pub(super) image: &'a str,
+    pub image: &'a str,
     /// Whether the Dockerfile's programs run in this pod.
-    pub(super) builds: bool,
+    pub builds: bool,
     /// What the image is built for, and so what it is built on.
-    pub(super) architecture: &'a str,
+    pub architecture: &'a str,
     /// The longest that it lives, in seconds.
-    pub(super) deadline: Option<i64>,
+    pub deadline: Option<i64>,
 }
 
 /// Returns the name of a container.
-pub(super) fn container_name(place: Place) -> &'static str {
+pub fn container_name(place: Place) -> &'static str {
     match place {
         Place::Build => "build",
         Place::Registry => "registry",
@@ -52,7 +52,7 @@ pub(super) fn container_name(place: Place) -> &'static str {
 
 impl BuildPod<'_> {
     /// Returns where programs run.
-    pub(super) fn places(&self) -> &'static [Place] {
+    pub fn places(&self) -> &'static [Place] {
         if self.builds { &[Place::Registry, Place::Build] } else { &[Place::Registry] }
     }
 

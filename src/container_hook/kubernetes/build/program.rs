@@ -8,23 +8,22 @@ use crate::image::Reference;
 use crate::sys::init::frames::Step;
 
 /// What both containers see: the context, what is built, and the result.
-pub(super) const SHARED: &str = "/build";
+pub const SHARED: &str = "/build";
 /// The context, and in a build pod's other container what buildah is told of registries.
-pub(super) const CONTEXT: &str = "/build/context";
-pub(super) const BUILD_HOME: &str = "/build/home";
+pub const CONTEXT: &str = "/build/context";
+pub const BUILD_HOME: &str = "/build/home";
 const BUILD_TEMPORARY: &str = "/build/tmp";
 const STORAGE: &str = "/build/storage";
 const LAYOUT: &str = "/build/layout";
 /// What only `registry` sees.
-pub(super) const PRIVATE: &str = "/private";
-pub(super) const HOME: &str = "/private/home";
-pub(super) const LOGINS: &str = "/private/logins";
+pub const PRIVATE: &str = "/private";
+pub const HOME: &str = "/private/home";
+pub const LOGINS: &str = "/private/logins";
 const TEMPORARY: &str = "/private/tmp";
 const LISTS: &str = "/private/storage";
 
 /// The directories that have to be there.
-pub(super) const DIRECTORIES: [&str; 6] =
-    [CONTEXT, BUILD_HOME, BUILD_TEMPORARY, HOME, LOGINS, TEMPORARY];
+pub const DIRECTORIES: [&str; 6] = [CONTEXT, BUILD_HOME, BUILD_TEMPORARY, HOME, LOGINS, TEMPORARY];
 
 /// What the image is called until it is pushed.
 const LOCAL: &str = "localhost/action";
@@ -32,7 +31,7 @@ const LIST: &str = "localhost/list";
 
 /// Which container runs a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub enum Place {
     /// Where the Dockerfile's own programs run.
     Build,
     /// Where the logins are.
@@ -41,14 +40,14 @@ pub(super) enum Place {
 
 /// A program of a build.
 #[derive(Clone, Debug)]
-pub(super) struct Command {
-    pub(super) place: Place,
-    pub(super) program: &'static str,
+pub struct Command {
+    pub place: Place,
+    pub program: &'static str,
     /// What it does, for messages.
-    pub(super) action: &'static str,
-    pub(super) step: Step,
+    pub action: &'static str,
+    pub step: Step,
     /// Whether the build goes on without it.
-    pub(super) may_fail: bool,
+    pub may_fail: bool,
 }
 
 /// Returns what buildah does to build and push an image, in this order.
@@ -56,7 +55,7 @@ pub(super) struct Command {
 /// Bases that need a login are pulled first, when nothing of the Dockerfile has run yet. The result
 /// gets out as a layout, which is pushed as it is: nothing that the Dockerfile made is unpacked where
 /// the logins are, and every part of it is known by its digest.
-pub(super) fn buildah(
+pub fn buildah(
     dockerfile: &OsStr,
     image: &Reference,
     logins: &Written,
@@ -97,7 +96,7 @@ pub(super) fn buildah(
 }
 
 /// Returns what hands the context to a BuildKit, which builds and pushes.
-pub(super) fn buildctl(
+pub fn buildctl(
     address: &str,
     dockerfile: &OsStr,
     image: &Reference,

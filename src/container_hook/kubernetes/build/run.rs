@@ -1,16 +1,19 @@
 //! A Dockerfile action from its context to the name of its image.
 
+use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use tracing::debug;
 
 use super::error::BuildError;
 use super::logins::Logins;
 use super::name::{Content, architecture, reference};
 use super::pod::{BuildPod, container_name};
 use super::program::{self, BUILD_HOME, CONTEXT, Command, HOME, LOGINS, Place};
-use super::scratch::Scratch;
 use crate::container::{StepEnd, StepSignals};
 use crate::container_hook::dockerfile::{LIMITS, Target, configure, images_of, take};
 use crate::container_hook::error::HookError;
@@ -28,7 +31,9 @@ use crate::container_hook::request::Registry;
 use crate::image::{Credentials, Digest, Reference, RegistryError, Silent};
 use crate::sys::caller::own_ids;
 use crate::sys::error::chain;
+use crate::sys::fs::{PathContext as _, PathError, random_u64};
 use crate::sys::init::frames::files::Scope;
+use crate::sys::removal::remove_tree;
 
 /// What is copied, in a directory of ours.
 const OWN_CONTEXT: &str = "context";
@@ -39,11 +44,11 @@ const OWN_LOGINS: &str = "logins";
 const DRIVER: &str = "overlay";
 
 /// An image that was built, now or before.
-pub(in crate::container_hook::kubernetes) struct BuiltImage {
+pub struct BuiltImage {
     /// Its name, with its digest.
-    pub(in crate::container_hook::kubernetes) name: String,
+    pub name: String,
     /// The login by which nodes pull it.
-    pub(in crate::container_hook::kubernetes) registry: Option<Registry>,
+    pub registry: Option<Registry>,
 }
 
 /// What a build takes, all of it copied.
@@ -56,7 +61,7 @@ struct Inputs<'a> {
 
 /// Builds a Dockerfile with its directory as context and pushes the image, unless the registry has the
 /// same already. The pod that it is built in is removed, whatever comes.
-pub(in crate::container_hook::kubernetes) async fn image(
+pub async fn image(
     backend: &KubernetesBackend<'_>,
     dockerfile: &str,
     signals: &mut dyn StepSignals,
@@ -264,5 +269,62 @@ impl StepSignals for NoSignals {
 
     fn take(&mut self) -> Vec<i32> {
         Vec::new()
+    }
+}
+
+/// Not the runner's work directory: where that is on a claim, the pods of its jobs can write to it.
+const PARENT: &str = "/tmp";
+
+/// A directory that is removed with all that is in it.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(super) fn new() -> Result<Self, PathError> {
+        let path = Path::new(PARENT).join(format!("container-hook-{:016x}", random_u64()));
+        // Fails for one that somebody else made.
+        DirBuilder::new().mode(0o700).create(&path).at("make the directory", &path)?;
+        Ok(Scratch(path))
+    }
+
+    /// Returns the path of something in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Makes a directory in it, and returns its path.
+    pub fn directory(&self, name: &str) -> Result<PathBuf, PathError> {
+        let path = self.path(name);
+        DirBuilder::new().mode(0o700).create(&path).at("make the directory", &path)?;
+        Ok(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = remove_tree(&self.0) {
+            // The runner's pod ends after its job.
+            debug!(error = chain(&error), "cannot remove what was built from");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn nobody_else_sees_it_and_nothing_is_left_of_it() {
+        let scratch = Scratch::new().unwrap();
+        let path = scratch.0.clone();
+        let directory = scratch.directory("a").unwrap();
+        fs::write(directory.join("file"), "a").unwrap();
+        for path in [&path, &directory] {
+            assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o700);
+        }
+        drop(scratch);
+        assert!(!path.exists());
     }
 }

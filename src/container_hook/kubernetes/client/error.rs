@@ -284,7 +284,7 @@ fn first_line(body: &[u8]) -> String {
 }
 
 /// Returns the cause of all causes, which says more than those around it.
-pub(super) fn innermost(error: &(dyn Error + 'static)) -> String {
+pub fn innermost(error: &(dyn Error + 'static)) -> String {
     let mut error = error;
     while let Some(cause) = error.source() {
         error = cause;

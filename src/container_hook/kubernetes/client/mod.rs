@@ -4,23 +4,19 @@
 //! what was refused. `kube` has the connection: kubeconfig files, tokens that rotate, TLS, upgrades.
 //! What is here is asynchronous, and runs inside of [`Cluster::run`].
 
-mod access;
 mod call;
 mod cluster;
-mod config;
 mod error;
 mod exec;
 mod objects;
 mod opener;
-mod retry;
 #[cfg(test)]
-pub(super) mod testing;
+pub mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use access::ServerVersion;
-pub use cluster::Cluster;
+pub use cluster::{Cluster, RetryPolicy};
 pub use error::{ClusterError, Fault, Operation, Refusal, Verb};
 pub use exec::{Exec, ExecEnd, ExecOutput};
+pub use objects::ServerVersion;
 pub use opener::ClusterOpener;
-pub use retry::RetryPolicy;

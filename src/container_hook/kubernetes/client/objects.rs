@@ -1,6 +1,9 @@
-//! Pods and secrets: made, read, listed, deleted.
+//! Pods and secrets: made, read, listed, deleted; and what the API server is, and lets us do.
 
 use http::Request;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{Metadata, NamespaceResourceScope, Resource};
@@ -233,7 +236,7 @@ fn operation<T: Object>(verb: Verb, name: Option<&str>) -> Operation {
 }
 
 /// Returns a request, unless it cannot be made: its object has no usable name.
-pub(super) fn made(
+pub fn made(
     operation: &Operation,
     request: Result<Request<Vec<u8>>, request::Error>,
 ) -> Result<Request<Vec<u8>>, ClusterError> {
@@ -255,4 +258,67 @@ pub(super) fn made(
 fn is_of_call(object: &impl Object, call: &str) -> bool {
     let annotations = object.metadata().annotations.as_ref();
     annotations.and_then(|annotations| annotations.get(CALL)).is_some_and(|own| own == call)
+}
+
+/// The version of an API server.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ServerVersion {
+    /// As `v1.31.2`.
+    pub git_version: String,
+    /// As `linux/amd64`.
+    #[serde(default)]
+    pub platform: String,
+}
+
+impl Cluster {
+    /// Returns whether we may do something to the resources of the namespace.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the API server cannot be asked, or refuses to say.
+    pub async fn may(
+        &self,
+        verb: Verb,
+        resource: &'static str,
+        subresource: Option<&'static str>,
+    ) -> Result<bool, ClusterError> {
+        let attributes = ResourceAttributes {
+            namespace: Some(self.namespace.clone()),
+            resource: Some(resource.to_owned()),
+            subresource: subresource.map(str::to_owned),
+            verb: Some(verb.name().to_owned()),
+            ..ResourceAttributes::default()
+        };
+        let spec = SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(attributes),
+            ..SelfSubjectAccessReviewSpec::default()
+        };
+        let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+        let body = serde_json::to_vec(&review).expect("an object is JSON");
+        let request = Request::post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(body)
+            .expect("the path is one");
+        let operation = Operation {
+            verb: Verb::Create,
+            resource: "selfsubjectaccessreviews",
+            subresource: None,
+            name: Some(format!("for {} {resource}", verb.name())),
+        };
+        let answer: SelfSubjectAccessReview = self.ask(&operation, &request).await?;
+        Ok(answer.status.is_some_and(|status| status.allowed))
+    }
+
+    /// Returns the version of the API server.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the API server cannot be asked, or refuses to say.
+    pub async fn version(&self) -> Result<ServerVersion, ClusterError> {
+        let request = Request::get("/version").body(Vec::new()).expect("the path is one");
+        let name = Some("of the API server".to_owned());
+        let operation = Operation { verb: Verb::Get, resource: "version", subresource: None, name };
+        self.ask(&operation, &request).await
+    }
 }

@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use kube::Config;
 
-use super::cluster::{Cluster, runtime};
-use super::retry::RetryPolicy;
+use super::cluster::{Cluster, RetryPolicy, runtime};
 
 /// What the server does with one call.
 #[derive(Clone, Debug)]
-pub(in crate::container_hook::kubernetes) enum Reply {
+pub enum Reply {
     /// A code, further headers, each with its line end, and a body.
     Answer(u16, &'static str, String),
     /// The body of the request comes back with this code, as a made object does.
@@ -25,28 +24,26 @@ pub(in crate::container_hook::kubernetes) enum Reply {
 }
 
 /// What was called: the line of the request, and its body.
-pub(in crate::container_hook::kubernetes) type Calls = Arc<Mutex<Vec<(String, String)>>>;
+pub type Calls = Arc<Mutex<Vec<(String, String)>>>;
 
 pub(in crate::container_hook::kubernetes) fn answer(code: u16, body: &str) -> Reply {
     Reply::Answer(code, "", body.to_owned())
 }
 
 /// Returns a cluster whose API server gives these replies, one after the other, and what it was asked.
-pub(in crate::container_hook::kubernetes) fn cluster(replies: Vec<Reply>) -> (Cluster, Calls) {
+pub fn cluster(replies: Vec<Reply>) -> (Cluster, Calls) {
     let mut replies = replies.into_iter();
     answering(move |_, _| replies.next().unwrap_or_else(|| answer(418, "no more replies")))
 }
 
 /// Returns a cluster whose API server is asked for each reply with the line of the request and its body.
-pub(in crate::container_hook::kubernetes) fn answering(
-    reply: impl FnMut(&str, &str) -> Reply + Send + 'static,
-) -> (Cluster, Calls) {
+pub fn answering(reply: impl FnMut(&str, &str) -> Reply + Send + 'static) -> (Cluster, Calls) {
     let (server, calls) = serve(reply);
     (at(&server), calls)
 }
 
 /// Returns a cluster whose API server is at a URL.
-pub(in crate::container_hook::kubernetes) fn at(server: &str) -> Cluster {
+pub fn at(server: &str) -> Cluster {
     let policy = RetryPolicy {
         first: Duration::from_millis(1),
         longest: Duration::from_millis(4),

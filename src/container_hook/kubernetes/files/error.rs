@@ -17,7 +17,7 @@ const EDQUOT: i32 = 122;
 /// Why files were not exchanged, or not all of them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub(in crate::container_hook::kubernetes) enum FilesError {
+pub enum FilesError {
     #[error(transparent)]
     Session(#[from] SessionError),
     #[error("files were not exchanged with the container in {attempts} attempts")]
@@ -40,18 +40,18 @@ pub(in crate::container_hook::kubernetes) enum FilesError {
 
 /// What was exchanged.
 #[derive(Clone, Debug, Default)]
-pub(in crate::container_hook::kubernetes) struct Summary {
+pub struct Summary {
     /// Files, directories and links that were written at the other end.
-    pub(in crate::container_hook::kubernetes) written: u64,
-    pub(in crate::container_hook::kubernetes) removed: u64,
+    pub written: u64,
+    pub removed: u64,
     /// Bytes of contents.
-    pub(in crate::container_hook::kubernetes) bytes: u64,
+    pub bytes: u64,
     /// Files, directories and links that there are.
-    pub(in crate::container_hook::kubernetes) entries: u64,
+    pub entries: u64,
     /// Sockets, pipes and devices, which are not exchanged, and links where somebody would follow them.
-    pub(in crate::container_hook::kubernetes) skipped: u64,
+    pub skipped: u64,
     /// What could not be read in the container.
-    pub(in crate::container_hook::kubernetes) unread: Trouble,
+    pub unread: Trouble,
 }
 
 impl Summary {
@@ -71,14 +71,14 @@ impl Summary {
 
 /// Files that could not be exchanged, and why.
 #[derive(Clone, Debug, Default)]
-pub(in crate::container_hook::kubernetes) struct Trouble {
+pub struct Trouble {
     named: Vec<(Action, String, i32)>,
     count: u64,
 }
 
 impl Trouble {
     /// Adds one; `root` is what the path is beneath, for people.
-    pub(super) fn add(&mut self, root: &str, problem: &Problem) {
+    pub fn add(&mut self, root: &str, problem: &Problem) {
         self.count += 1;
         if self.named.len() < NAMED {
             self.named.push((problem.action, joined(root, &problem.path), problem.errno));
@@ -91,7 +91,7 @@ impl Trouble {
 }
 
 /// Returns a path for people: beneath a root, unless it is absolute. Only printable characters get into logs.
-pub(super) fn joined(root: &str, path: &[u8]) -> String {
+pub fn joined(root: &str, path: &[u8]) -> String {
     let path = String::from_utf8_lossy(path);
     let path = if path.starts_with('/') { path.into_owned() } else { format!("{root}/{path}") };
     let mut shown = String::with_capacity(path.len());
@@ -106,7 +106,7 @@ pub(super) fn joined(root: &str, path: &[u8]) -> String {
 }
 
 /// Returns whether a disk is full.
-pub(super) fn is_full(problem: &Problem) -> bool {
+pub fn is_full(problem: &Problem) -> bool {
     matches!(problem.errno, ENOSPC | EDQUOT)
 }
 

@@ -19,13 +19,13 @@ const ATTEMPTS: usize = 8;
 /// How often one is begun again at all: whoever pretends to get further does not do it for ever.
 const MAX_ATTEMPTS: usize = 100;
 /// How often an agent that is sent nothing else is told that we are here.
-pub(super) const ALIVE_EVERY: Duration = Duration::from_secs(5);
+pub const ALIVE_EVERY: Duration = Duration::from_secs(5);
 /// The frame that says so.
-pub(super) const ALIVE: [u8; 5] = [0x8a, 0, 0, 0, 0];
+pub const ALIVE: [u8; 5] = [0x8a, 0, 0, 0, 0];
 const HEARTBEAT: u8 = 0x07;
 
 /// Why an exchange ended before its end.
-pub(super) enum Stopped {
+pub enum Stopped {
     /// The stream was lost: begun again, it goes on.
     Lost(LinkError),
     Failed(FilesError),
@@ -67,7 +67,7 @@ impl From<FilesError> for Stopped {
 
 /// How often an exchange was begun.
 #[derive(Default)]
-pub(super) struct Attempts {
+pub struct Attempts {
     all: usize,
     /// Since it got further last.
     in_vain: usize,
@@ -76,7 +76,7 @@ pub(super) struct Attempts {
 impl Attempts {
     /// Closes the stream after a stop; returns if the exchange is to be begun again. `got_further` says
     /// that something of it was done.
-    pub(super) async fn after(
+    pub async fn after(
         &mut self,
         stopped: Stopped,
         session: &mut Session<'_>,
@@ -102,7 +102,7 @@ impl Attempts {
 }
 
 /// Runs both to their ends, or to the first error of one of them.
-pub(super) async fn both<A, B, E>(
+pub async fn both<A, B, E>(
     a: impl Future<Output = Result<A, E>>,
     b: impl Future<Output = Result<B, E>>,
 ) -> Result<(A, B), E> {
@@ -137,7 +137,7 @@ pub(super) async fn both<A, B, E>(
 }
 
 /// Says that we are here until the exchange is over.
-pub(super) async fn stay(to: &mut Sending<'_>, over: &Notify) -> Result<(), LinkError> {
+pub async fn stay(to: &mut Sending<'_>, over: &Notify) -> Result<(), LinkError> {
     while timeout(ALIVE_EVERY, over.notified()).await.is_err() {
         to.send(&ALIVE).await?;
     }
@@ -145,7 +145,7 @@ pub(super) async fn stay(to: &mut Sending<'_>, over: &Notify) -> Result<(), Link
 }
 
 /// Reads an answer; none for a heartbeat.
-pub(super) fn answer(kind: u8, payload: &[u8]) -> Result<Option<FilesAnswer>, FrameError> {
+pub fn answer(kind: u8, payload: &[u8]) -> Result<Option<FilesAnswer>, FrameError> {
     if kind == HEARTBEAT {
         return Ok(None);
     }

@@ -25,7 +25,7 @@ use crate::sys::init::frames::files::{
 ///
 /// Fails if something cannot be written here; what cannot be read there is told in the summary. In both
 /// cases the rest is taken.
-pub(in crate::container_hook::kubernetes) async fn get(
+pub async fn get(
     session: &mut Session<'_>,
     from: &Path,
     into: &HostTree,
@@ -90,7 +90,7 @@ async fn run(
 }
 
 /// Asks for what differs from a record.
-pub(super) async fn ask(
+pub async fn ask(
     to: &mut Sending<'_>,
     root: &Path,
     scope: &Scope,
@@ -121,7 +121,7 @@ pub(super) async fn ask(
 }
 
 /// What is seen to of all that comes from a container, before it is believed.
-pub(super) struct Guard {
+pub struct Guard {
     limits: Limits,
     entries: u64,
     bytes: u64,
@@ -135,12 +135,12 @@ impl Guard {
     }
 
     /// Begins again with the first path; what has come counts.
-    pub(super) fn again(&mut self) {
+    pub fn again(&mut self) {
         (self.last, self.is_within_file) = (None, false);
     }
 
     /// Checks a change: paths come in order, and so but once, bytes belong to a file, and there are not too many.
-    pub(super) fn check(&mut self, change: &Change) -> Result<(), FilesError> {
+    pub fn check(&mut self, change: &Change) -> Result<(), FilesError> {
         let content = match change {
             Change::File { content, .. } | Change::Data(content) => content.len(),
             _ => 0,
@@ -175,7 +175,7 @@ impl Guard {
     }
 
     /// Counts a problem.
-    pub(super) fn problem(&mut self) -> Result<(), FilesError> {
+    pub fn problem(&mut self) -> Result<(), FilesError> {
         self.entries += 1;
         self.limits.check(self.entries, self.bytes)
     }

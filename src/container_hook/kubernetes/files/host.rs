@@ -11,18 +11,18 @@ use super::error::FilesError;
 use crate::sys::fs::{PathContext as _, PathError};
 
 /// A directory of the runner.
-pub(in crate::container_hook::kubernetes) struct HostTree {
+pub struct HostTree {
     root: OwnedFd,
     path: PathBuf,
 }
 
 /// How much is taken from a container at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::container_hook::kubernetes) struct Limits {
+pub struct Limits {
     /// Files, directories and links.
-    pub(in crate::container_hook::kubernetes) entries: u64,
+    pub entries: u64,
     /// Bytes of contents.
-    pub(in crate::container_hook::kubernetes) bytes: u64,
+    pub bytes: u64,
 }
 
 impl Limits {
@@ -42,7 +42,7 @@ impl Limits {
 
 impl HostTree {
     /// Opens a directory of the runner, whose path is trusted.
-    pub(in crate::container_hook::kubernetes) fn open(path: &Path) -> Result<Self, PathError> {
+    pub fn open(path: &Path) -> Result<Self, PathError> {
         let root = File::open(path).at("open", path)?;
         if !root.metadata().at("open", path)?.is_dir() {
             return Err(PathError::new("list", path, io::ErrorKind::NotADirectory));
@@ -51,7 +51,7 @@ impl HostTree {
     }
 
     /// Opens the directory anew: how far it was listed belongs to a descriptor and its copies.
-    pub(super) fn root(&self) -> Result<OwnedFd, PathError> {
+    pub fn root(&self) -> Result<OwnedFd, PathError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         openat(&self.root, c".", flags, Mode::empty()).at("open", &self.path)
     }
@@ -61,7 +61,7 @@ impl HostTree {
     }
 
     /// Returns what people call it.
-    pub(super) fn name(&self) -> String {
+    pub fn name(&self) -> String {
         self.path.display().to_string()
     }
 }

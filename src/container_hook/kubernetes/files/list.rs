@@ -18,7 +18,7 @@ const ENOENT: i32 = 2;
 
 /// Calls a function with each file of a scope in the order of paths, once each.
 #[cfg_attr(not(test), expect(dead_code, reason = "what there is, is only asked for by people"))]
-pub(in crate::container_hook::kubernetes) async fn list(
+pub async fn list(
     session: &mut Session<'_>,
     root: &Path,
     scope: &Scope,
@@ -70,7 +70,7 @@ pub(in crate::container_hook::kubernetes) async fn list(
 }
 
 /// Returns a file of a container, with links followed there; none if there is none.
-pub(in crate::container_hook::kubernetes) async fn read(
+pub async fn read(
     session: &mut Session<'_>,
     path: &Path,
     max_bytes: u64,

@@ -17,12 +17,12 @@ mod put;
 mod record;
 mod transfer;
 
-pub(super) use error::FilesError;
-pub(super) use host::{HostTree, Limits};
-pub(super) use list::read;
-pub(super) use plan::WorkFiles;
-pub(super) use put::put;
-pub(super) use record::Record;
+pub use error::FilesError;
+pub use host::{HostTree, Limits};
+pub use list::read;
+pub use plan::WorkFiles;
+pub use put::put;
+pub use record::Record;
 
 #[cfg(test)]
 mod tests;

@@ -9,9 +9,9 @@ use super::host::{HostTree, Limits};
 use super::put::{put, put_changes};
 use super::record::Record;
 use super::transfer::{Place, transfer};
+use crate::container_hook::context::Log;
 use crate::container_hook::kubernetes::agent::Session;
 use crate::container_hook::kubernetes::settings::Back;
-use crate::container_hook::log::Log;
 use crate::sys::fs::{PathError, make_private};
 use crate::sys::init::frames::files::{Change, Scope};
 use crate::sys::removal::remove_tree;
@@ -32,7 +32,7 @@ const JOB: &str = "job";
 const DIRECTORY: u32 = 0o755;
 
 /// The files of a job, where containers get copies of them.
-pub(in crate::container_hook::kubernetes) struct WorkFiles<'w> {
+pub struct WorkFiles<'w> {
     work: HostTree,
     directory: &'w Path,
     /// The workspace beneath the work directory.
@@ -44,7 +44,7 @@ pub(in crate::container_hook::kubernetes) struct WorkFiles<'w> {
 
 impl<'w> WorkFiles<'w> {
     /// Returns the files beneath a work directory. A workspace elsewhere stays where it is.
-    pub(in crate::container_hook::kubernetes) fn new(
+    pub fn new(
         work: &'w Path,
         workspace: &Path,
         back: Back,
@@ -57,10 +57,7 @@ impl<'w> WorkFiles<'w> {
     }
 
     /// Fills the container of a new pod: with everything but the tools.
-    pub(in crate::container_hook::kubernetes) async fn prepare(
-        &self,
-        session: &mut Session<'_>,
-    ) -> Result<Summary, FilesError> {
+    pub async fn prepare(&self, session: &mut Session<'_>) -> Result<Summary, FilesError> {
         let record = self.record(JOB)?;
         record.forget()?;
         let summary = put(session, &self.work, WORK.as_ref(), &everything(), &record).await?;
@@ -69,20 +66,14 @@ impl<'w> WorkFiles<'w> {
     }
 
     /// Sends what the runner has made for the next step.
-    pub(in crate::container_hook::kubernetes) async fn before_step(
-        &self,
-        session: &mut Session<'_>,
-    ) -> Result<Summary, FilesError> {
+    pub async fn before_step(&self, session: &mut Session<'_>) -> Result<Summary, FilesError> {
         let scope = Scope { include: paths(&["_temp", "_actions"]), ..Scope::default() };
         put(session, &self.work, WORK.as_ref(), &scope, &self.record(JOB)?).await
     }
 
     /// Takes what a step has left for the runner, however it ended. The home directory stays where the next
     /// step finds it: the runner reads nothing there, and caches can be large.
-    pub(in crate::container_hook::kubernetes) async fn after_step(
-        &self,
-        session: &mut Session<'_>,
-    ) -> Result<(), FilesError> {
+    pub async fn after_step(&self, session: &mut Session<'_>) -> Result<(), FilesError> {
         self.take_commands(session, JOB).await?;
         self.take_changes(session, self.workspace.clone().into_iter().collect(), JOB).await
     }
@@ -142,7 +133,7 @@ impl<'w> WorkFiles<'w> {
 
     /// Fills the pod of a container step from the container of the job, which has what steps before it
     /// have left; `id` is the step's. Call [`Self::before_step`] for that of the job first.
-    pub(in crate::container_hook::kubernetes) async fn to_step_pod(
+    pub async fn to_step_pod(
         &self,
         job: &mut Session<'_>,
         step: &mut Session<'_>,
@@ -158,7 +149,7 @@ impl<'w> WorkFiles<'w> {
     }
 
     /// Fills the pod of a container step from the runner, for a job without a container of its own.
-    pub(in crate::container_hook::kubernetes) async fn to_lone_step_pod(
+    pub async fn to_lone_step_pod(
         &self,
         step: &mut Session<'_>,
         id: &str,
@@ -172,7 +163,7 @@ impl<'w> WorkFiles<'w> {
 
     /// Brings what a container step has changed back to the container of the job. Call
     /// [`Self::after_step`] for that of the job then.
-    pub(in crate::container_hook::kubernetes) async fn take_from_step_pod(
+    pub async fn take_from_step_pod(
         &self,
         step: &mut Session<'_>,
         job: &mut Session<'_>,
@@ -188,7 +179,7 @@ impl<'w> WorkFiles<'w> {
 
     /// Takes what a container step has left for the runner, in a job without a container of its own: also
     /// its home directory, which is nowhere else for the next one.
-    pub(in crate::container_hook::kubernetes) async fn take_from_lone_step_pod(
+    pub async fn take_from_lone_step_pod(
         &self,
         step: &mut Session<'_>,
         id: &str,
@@ -215,7 +206,7 @@ impl<'w> WorkFiles<'w> {
     }
 
     /// Removes what was kept of a job.
-    pub(in crate::container_hook::kubernetes) fn forget(&self) -> Result<(), PathError> {
+    pub fn forget(&self) -> Result<(), PathError> {
         let directory = self.directory.join(RECORDS);
         match remove_tree(&directory) {
             Err(error) if error.source.kind() != std::io::ErrorKind::NotFound => Err(error),

@@ -29,7 +29,7 @@ const MARK_CHANGES: u64 = 1000;
 /// what the runner had and has no longer.
 ///
 /// Fails if a file cannot be read here or written there; the others are sent all the same.
-pub(in crate::container_hook::kubernetes) async fn put(
+pub async fn put(
     session: &mut Session<'_>,
     from: &HostTree,
     to: &Path,
@@ -50,7 +50,7 @@ pub(in crate::container_hook::kubernetes) async fn put(
 }
 
 /// Makes some changes in a container that are not of a tree of the runner.
-pub(super) async fn put_changes(
+pub async fn put_changes(
     session: &mut Session<'_>,
     to: &Path,
     changes: &[Change],
@@ -82,7 +82,7 @@ pub(super) async fn put_changes(
 }
 
 /// Reads answers until all is done; returns what could not be.
-pub(super) async fn answers(
+pub async fn answers(
     from: &mut Receiving<'_>,
     root: &Path,
     marked: &mut dyn FnMut(u32) -> Result<(), FrameError>,

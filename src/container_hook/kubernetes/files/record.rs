@@ -17,7 +17,7 @@ const READ_AT_ONCE: usize = 64 << 10;
 
 /// The record of one container.
 #[derive(Clone, Debug)]
-pub(in crate::container_hook::kubernetes) struct Record {
+pub struct Record {
     path: PathBuf,
 }
 
@@ -67,7 +67,7 @@ impl Record {
 }
 
 /// The entries of a record.
-pub(super) struct Reader {
+pub struct Reader {
     file: Option<File>,
     buffer: Vec<u8>,
     /// How much of the buffer was taken.
@@ -107,7 +107,7 @@ impl Reader {
     }
 
     /// Returns the next entry.
-    pub(super) fn next(&mut self) -> io::Result<Option<Entry>> {
+    pub fn next(&mut self) -> io::Result<Option<Entry>> {
         loop {
             let mut rest = &self.buffer[self.taken..];
             let before = rest.len();
@@ -137,7 +137,7 @@ impl Reader {
 }
 
 /// The next record, as changes are made.
-pub(super) struct Update {
+pub struct Update {
     before: Reader,
     /// The next entry of before, and where it begins.
     peeked: Option<(u64, Entry)>,
@@ -152,7 +152,7 @@ pub(super) struct Update {
 
 /// A place to which an update can go back.
 #[derive(Clone, Debug)]
-pub(super) struct Checkpoint {
+pub struct Checkpoint {
     before: u64,
     written_bytes: u64,
     last: Option<Applied>,
@@ -190,7 +190,7 @@ impl Update {
     }
 
     /// Notes a change; changes come in the order of paths.
-    pub(super) fn set(&mut self, change: Applied) -> Result<(), PathError> {
+    pub fn set(&mut self, change: Applied) -> Result<(), PathError> {
         self.keep_before(Some(change.path()))?;
         if let Applied::Entry(entry) = &change {
             self.write_entry(entry)?;
@@ -210,7 +210,7 @@ impl Update {
     }
 
     /// Forgets the changes since a place.
-    pub(super) fn rewind(&mut self, to: Checkpoint) -> Result<(), PathError> {
+    pub fn rewind(&mut self, to: Checkpoint) -> Result<(), PathError> {
         let cut = |out: &mut BufWriter<File>| {
             out.flush()?;
             out.get_mut().set_len(to.written_bytes)?;
@@ -223,7 +223,7 @@ impl Update {
     }
 
     /// Puts this record in the place of the one before, of which the rest is kept.
-    pub(super) fn finish(mut self) -> Result<(), PathError> {
+    pub fn finish(mut self) -> Result<(), PathError> {
         if !self.is_changed {
             return fs::remove_file(&self.next).at("remove", &self.next);
         }

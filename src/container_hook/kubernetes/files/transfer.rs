@@ -19,16 +19,16 @@ use crate::sys::init::frames::files::{
 };
 
 /// A directory of a container.
-pub(in crate::container_hook::kubernetes) struct Place<'p, 's> {
-    pub(in crate::container_hook::kubernetes) session: &'p mut Session<'s>,
-    pub(in crate::container_hook::kubernetes) root: &'p Path,
+pub struct Place<'p, 's> {
+    pub session: &'p mut Session<'s>,
+    pub root: &'p Path,
 }
 
 /// Sends what one container has changed since the last exchange to another one. The record is of these two;
 /// after a transfer in one direction it serves for the other.
 ///
 /// Fails if something cannot be written there; what cannot be read is told in the summary.
-pub(in crate::container_hook::kubernetes) async fn transfer(
+pub async fn transfer(
     from: Place<'_, '_>,
     to: Place<'_, '_>,
     scope: &Scope,

@@ -2,7 +2,6 @@
 
 use k8s_openapi::api::core::v1::{Container, SecurityContext, VolumeMount};
 
-use super::expansion::literal;
 use super::volumes::{EXTERNALS, Volumes, WORK};
 use crate::container_hook::kubernetes::agent::{PROGRAM, STATE};
 use crate::container_hook::kubernetes::own_pod::OwnPod;
@@ -12,19 +11,19 @@ use crate::container_hook::kubernetes::settings::KubernetesSettings;
 const RUNNER_IMAGE: &str = "ghcr.io/actions/actions-runner:latest";
 
 /// The user of that image.
-pub(super) const RUNNER_ID: i64 = 1001;
+pub const RUNNER_ID: i64 = 1001;
 
 /// The name of the container that fills the volumes.
-pub(in crate::container_hook::kubernetes) const INIT: &str = "fs-init";
+pub const INIT: &str = "fs-init";
 
 /// The volumes with the program and with what it keeps of steps.
-pub(super) const VOLUMES: [&str; 2] = ["oci-hooks", "oci-hooks-run"];
+pub const VOLUMES: [&str; 2] = ["oci-hooks", "oci-hooks-run"];
 
 /// The directory of the program.
-pub(in crate::container_hook::kubernetes) const BIN: &str = "/.oci-hooks/bin";
+pub const BIN: &str = "/.oci-hooks/bin";
 
 /// Returns the mounts of a container that steps run in. It cannot write to the program.
-pub(super) fn mounts() -> [VolumeMount; 2] {
+pub fn mounts() -> [VolumeMount; 2] {
     let [program, run] = VOLUMES;
     [(program, BIN, Some(true)), (run, STATE, None)].map(|(name, path, read_only)| VolumeMount {
         name: name.to_owned(),
@@ -36,27 +35,20 @@ pub(super) fn mounts() -> [VolumeMount; 2] {
 
 /// Returns the first process of a container that steps run in, which runs a program if there is one: the
 /// command, and its arguments.
-pub(super) fn command(program: &[String]) -> (Vec<String>, Vec<String>) {
+pub fn command(program: &[String]) -> (Vec<String>, Vec<String>) {
     let mut args = vec!["serve".to_owned(), STATE.to_owned()];
     args.extend(program.iter().map(|word| literal(word)));
     (vec![PROGRAM.to_owned()], args)
 }
 
 /// Returns the image that our program comes with.
-pub(in crate::container_hook::kubernetes) fn runner_image<'a>(
-    settings: &'a KubernetesSettings,
-    own: &'a OwnPod,
-) -> &'a str {
+pub fn runner_image<'a>(settings: &'a KubernetesSettings, own: &'a OwnPod) -> &'a str {
     settings.runner_image.as_deref().or(own.image.as_deref()).unwrap_or(RUNNER_IMAGE)
 }
 
 /// Returns the container that fills the volumes before all others start, without a shell: it installs the
 /// agent, copies what the runner has for the actions of JavaScript, and makes directories.
-pub(super) fn init(
-    settings: &KubernetesSettings,
-    own: &OwnPod,
-    volumes: &Volumes<'_>,
-) -> Container {
+pub fn init(settings: &KubernetesSettings, own: &OwnPod, volumes: &Volumes<'_>) -> Container {
     let mut args = ["fill", "--agent", PROGRAM].map(str::to_owned).to_vec();
     // Only steps of jobs are programs of the runner.
     if let Some(externals) = volumes.externals() {
@@ -84,5 +76,20 @@ pub(super) fn init(
         }),
         volume_mounts: Some(mounts),
         ..Container::default()
+    }
+}
+
+/// Returns a word of a program as Kubernetes leaves it alone.
+pub fn literal(word: &str) -> String {
+    word.replace('$', "$$")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_expanded() {
+        assert_eq!(literal("$(A) $$(B) $C"), "$$(A) $$$$(B) $$C");
     }
 }

@@ -25,31 +25,31 @@ use super::made::ImageFacts;
 const SELECTOR: &str = "node-selector.";
 
 /// A container that the policy allows.
-pub(super) struct Asked<'a> {
-    pub(super) args: &'a ContainerArgs,
-    pub(super) role: Role,
+pub struct Asked<'a> {
+    pub args: &'a ContainerArgs,
+    pub role: Role,
     /// How messages call it: `job container`, `service redis`.
-    pub(super) title: String,
+    pub title: String,
     /// What other containers call it.
-    pub(super) names: Vec<String>,
-    pub(super) options: CreateOptions,
-    pub(super) image: &'a str,
+    pub names: Vec<String>,
+    pub options: CreateOptions,
+    pub image: &'a str,
     /// What is known of the image.
-    pub(super) facts: Option<&'a ImageConfig>,
-    pub(super) ports: Vec<Port>,
+    pub facts: Option<&'a ImageConfig>,
+    pub ports: Vec<Port>,
     /// The arguments of its program.
-    pub(super) program_args: Vec<String>,
+    pub program_args: Vec<String>,
     /// Those of `volumes:`, then those of `options:`.
-    pub(super) volumes: Vec<Volume>,
+    pub volumes: Vec<Volume>,
     /// The labels of nodes that it can be on.
-    pub(super) node_selector: Vec<(String, String)>,
+    pub node_selector: Vec<(String, String)>,
     /// What was lowered, a line each.
-    pub(super) lowered: Vec<String>,
+    pub lowered: Vec<String>,
 }
 
 impl<'a> Asked<'a> {
     /// Checks a container: all that its text tells.
-    pub(super) fn new(
+    pub fn new(
         context: &HookContext<'_>,
         settings: &KubernetesSettings,
         request: ContainerRequest<'a>,
@@ -130,18 +130,18 @@ impl<'a> Asked<'a> {
     }
 
     /// Returns the program that the request names instead of the image's; empty if it wants none.
-    pub(super) fn entry_point(&self) -> Option<&str> {
+    pub fn entry_point(&self) -> Option<&str> {
         self.args.entry_point.as_deref().or(self.options.entrypoint.as_deref())
     }
 
     /// Returns the working directory that the request names.
-    pub(super) fn directory(&self) -> Option<&str> {
+    pub fn directory(&self) -> Option<&str> {
         self.args.working_directory.as_deref().or(self.options.workdir.as_deref())
     }
 
     /// Returns the variables: those of `--env`, then the request's. Of a name that is there twice, the last
     /// counts.
-    pub(super) fn env(&self) -> Vec<(&str, &str)> {
+    pub fn env(&self) -> Vec<(&str, &str)> {
         let sent = &self.args.environment.0;
         let asked = self.options.env.iter().filter(|one| !sent.contains_key(&one.name));
         let asked = asked.filter_map(|one| Some((one.name.as_str(), one.value.as_deref()?)));
@@ -163,10 +163,7 @@ fn program_args(pieces: &[String]) -> Result<Cow<'_, [String]>, WordsError> {
 /// # Errors
 ///
 /// Fails if the policy has no such entry. Nothing is resolved: it is another machine's path.
-pub(super) fn bind<'p>(
-    policy: &'p Policy,
-    volume: &Volume,
-) -> Result<Option<(&'p Path, String)>, Denied> {
+pub fn bind<'p>(policy: &'p Policy, volume: &Volume) -> Result<Option<(&'p Path, String)>, Denied> {
     let Source::Bind { path, .. } = &volume.source else { return Ok(None) };
     let is_plain =
         path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));

@@ -12,7 +12,7 @@ use super::error::PodError;
 use super::finish::{Finish, labels, owner, place, pull_secrets};
 use super::health;
 use super::hosts;
-use super::made::{MadePod, PodService};
+use super::made::{ImageFacts, MadePod, PodService};
 use super::names::{self, ContainerNames};
 use super::options::{self, Idle};
 use super::pod_wide::PodWide;
@@ -26,20 +26,21 @@ use crate::container_hook::context::HookContext;
 use crate::container_hook::error::HookError;
 use crate::container_hook::kubernetes::own_pod::OwnPod;
 use crate::container_hook::kubernetes::settings::KubernetesSettings;
-use crate::container_hook::plan::Role;
-use crate::container_hook::template::{Base, Target, Template};
+use crate::container_hook::plan::{ContainerRequest, JobRequest, Role};
+use crate::container_hook::request::{ContainerArgs, PrepareJob};
+use crate::container_hook::template::{Base, Target, Template, base};
 
 /// The name of the container that steps run in.
 const JOB: &str = "job";
 
 /// What pods are made from besides the request.
 #[derive(Clone, Copy)]
-pub(super) struct Inputs<'a> {
-    pub(super) context: &'a HookContext<'a>,
-    pub(super) settings: &'a KubernetesSettings,
-    pub(super) own: &'a OwnPod,
+pub struct Inputs<'a> {
+    pub context: &'a HookContext<'a>,
+    pub settings: &'a KubernetesSettings,
+    pub own: &'a OwnPod,
     /// The pod of the job, for a step of it.
-    pub(super) job: Option<&'a Pod>,
+    pub job: Option<&'a Pod>,
 }
 
 /// A pod on its way.
@@ -60,7 +61,7 @@ struct Draft<'a> {
 
 /// Returns the pod of these containers: that of the job or step first, if there is one. `template_names` has
 /// more names for each, by which a template finds it.
-pub(super) fn pod(
+pub fn pod(
     inputs: Inputs<'_>,
     asked: &[Asked<'_>],
     template_names: &[String],
@@ -327,4 +328,46 @@ impl<'a> Draft<'a> {
         }
         notes
     }
+}
+
+/// Returns the pod of a job: the job container, if there is one, then the services.
+///
+/// Images are by the names of the request: what was built of a Dockerfile stands in its place by then.
+///
+/// # Errors
+///
+/// Fails with what a container asks for and cannot have, or if the template is none.
+pub fn job(
+    context: &HookContext<'_>,
+    settings: &KubernetesSettings,
+    own: &OwnPod,
+    job: &PrepareJob,
+    images: &ImageFacts,
+) -> Result<MadePod, HookError> {
+    let JobRequest { container, services } = JobRequest::new(context, job);
+    let containers = container.into_iter().chain(services);
+    let asked = containers.map(|request| Asked::new(context, settings, request, images));
+    let asked = asked.collect::<Result<Vec<_>, _>>()?;
+    // By these the reference's templates find services.
+    let of_job = job.container.iter().map(|_| String::new());
+    let names: Vec<_> = of_job.chain(base::container_names(&job.services)).collect();
+    pod(Inputs { context, settings, own, job: None }, &asked, &names)
+}
+
+/// Returns the pod of a container step. In the one of the job the services are, which it reaches by their names.
+///
+/// # Errors
+///
+/// As [`job`]; and if the step names no program and nothing is known of the image.
+pub fn step(
+    context: &HookContext<'_>,
+    settings: &KubernetesSettings,
+    own: &OwnPod,
+    step: &ContainerArgs,
+    images: &ImageFacts,
+    job_pod: Option<&Pod>,
+) -> Result<MadePod, HookError> {
+    let request = ContainerRequest::new(step, Role::Step);
+    let asked = Asked::new(context, settings, request, images)?;
+    pod(Inputs { context, settings, own, job: job_pod }, &[asked], &[])
 }

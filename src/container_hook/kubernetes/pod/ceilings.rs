@@ -12,7 +12,7 @@ use super::options::cpu_quantity;
 use crate::container_hook::error::HookError;
 use crate::container_hook::policy::{self, Exceeded, Policy, Table};
 use crate::container_hook::quantity::Quantity;
-use crate::sys::cpus::Cpus;
+use crate::sys::quantity::Cpus;
 
 /// A resource that has ceilings.
 struct Resource {
@@ -29,7 +29,7 @@ struct Resource {
 
 /// Lowers the limits of a pod's containers, and gives those to them that have none; returns a line for each that
 /// was too high.
-pub(super) fn lower(policy: &Policy, spec: &mut PodSpec) -> Result<Vec<String>, HookError> {
+pub fn lower(policy: &Policy, spec: &mut PodSpec) -> Result<Vec<String>, HookError> {
     let max = &policy.max;
     let resources = [
         Resource {

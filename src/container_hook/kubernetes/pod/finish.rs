@@ -16,14 +16,13 @@ use crate::container_hook::runner::PREFIX;
 use crate::container_hook::template::{Merged, SourceLocation};
 
 /// The label with the name of the runner's pod; the controller of actions-runner-controller looks for it.
-pub(in crate::container_hook::kubernetes) const RUNNER_LABEL: &str = "runner-pod";
+pub const RUNNER_LABEL: &str = "runner-pod";
 
 /// The label of all that is ours, and its value.
-pub(in crate::container_hook::kubernetes) const MANAGED_BY: (&str, &str) =
-    ("app.kubernetes.io/managed-by", "oci-hooks");
+pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "oci-hooks");
 
 /// Returns the labels of everything that is made for a runner.
-pub(in crate::container_hook::kubernetes) fn labels(own: &OwnPod) -> BTreeMap<String, String> {
+pub fn labels(own: &OwnPod) -> BTreeMap<String, String> {
     let (name, value) = MANAGED_BY;
     BTreeMap::from([
         (RUNNER_LABEL.to_owned(), names::runner_label(&own.name)),
@@ -33,10 +32,7 @@ pub(in crate::container_hook::kubernetes) fn labels(own: &OwnPod) -> BTreeMap<St
 
 /// Returns the owner of everything that is made for a runner: its pod, with which all of it goes; for a step
 /// whose runner is unknown the pod of the job.
-pub(in crate::container_hook::kubernetes) fn owner(
-    own: &OwnPod,
-    job: Option<&Pod>,
-) -> Option<Vec<OwnerReference>> {
+pub fn owner(own: &OwnPod, job: Option<&Pod>) -> Option<Vec<OwnerReference>> {
     let of_job = || {
         let metadata = &job?.metadata;
         Some((metadata.name.clone()?, metadata.uid.clone()?))
@@ -53,22 +49,22 @@ pub(in crate::container_hook::kubernetes) fn owner(
 }
 
 /// What a merge made, to be made ours again.
-pub(super) struct Finish<'a> {
-    pub(super) merged: &'a Merged,
+pub struct Finish<'a> {
+    pub merged: &'a Merged,
     /// What messages call the template; empty if there is none.
-    pub(super) file: &'a str,
-    pub(super) own: &'a OwnPod,
-    pub(super) settings: &'a KubernetesSettings,
+    pub file: &'a str,
+    pub own: &'a OwnPod,
+    pub settings: &'a KubernetesSettings,
     /// Labels and annotations before the template.
-    pub(super) metadata: &'a ObjectMeta,
+    pub metadata: &'a ObjectMeta,
     /// The pod of the job, for a step.
-    pub(super) job: Option<&'a Pod>,
-    pub(super) notes: Vec<String>,
+    pub job: Option<&'a Pod>,
+    pub notes: Vec<String>,
 }
 
 impl Finish<'_> {
     /// Makes a merged pod ours again; returns what people should know.
-    pub(super) fn run(mut self, pod: &mut Pod, has_agent: bool) -> Vec<String> {
+    pub fn run(mut self, pod: &mut Pod, has_agent: bool) -> Vec<String> {
         self.metadata(pod);
         let spec = pod.spec.get_or_insert_default();
         if has_agent {
@@ -169,7 +165,7 @@ impl Finish<'_> {
 }
 
 /// Adds what images are pulled by: our own logins, and those of the runner's pod.
-pub(super) fn pull_secrets(spec: &mut PodSpec, own: &OwnPod, logins: &[Secret]) {
+pub fn pull_secrets(spec: &mut PodSpec, own: &OwnPod, logins: &[Secret]) {
     let of_logins = logins.iter().filter_map(|secret| secret.metadata.name.clone());
     let known = spec.image_pull_secrets.take().unwrap_or_default();
     let known = known.into_iter().map(|secret| secret.name);
@@ -185,7 +181,7 @@ pub(super) fn pull_secrets(spec: &mut PodSpec, own: &OwnPod, logins: &[Secret]) 
 
 /// Has the pod run where the claim of the runner can be mounted: on the runner's node, unless many nodes can
 /// have the claim.
-pub(super) fn place(spec: &mut PodSpec, own: &OwnPod, claim: &WorkClaim) {
+pub fn place(spec: &mut PodSpec, own: &OwnPod, claim: &WorkClaim) {
     let Some(node) = &own.node else { return };
     let is_shared = claim.access_modes.iter().any(|mode| mode == "ReadWriteMany");
     let requirement = NodeSelectorRequirement {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ExecAction, Probe};
 
+use super::agent::literal;
 use super::asked::Asked;
-use super::expansion::literal;
 use crate::container_hook::plan::Role;
 use crate::image::Healthcheck;
 
@@ -21,7 +21,7 @@ const PERIOD: Duration = Duration::from_secs(2);
 
 /// Returns the check of a container: that of its options, else its image's. A job container does not run what
 /// its image is for, so the image's is nothing to it.
-pub(super) fn of(container: &Asked<'_>) -> Option<Probe> {
+pub fn of(container: &Asked<'_>) -> Option<Probe> {
     let asked = &container.options.health;
     // A step is over when it ends.
     if asked.disabled || container.role == Role::Step {

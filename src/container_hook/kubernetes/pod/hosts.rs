@@ -21,13 +21,13 @@ const PATH: &str = "/etc/hosts";
 const OWN: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
 
 /// The annotation of the pod of a job with these names of services, for pods of steps.
-pub(super) fn annotation() -> String {
+pub fn annotation() -> String {
     format!("{PREFIX}service-names")
 }
 
 /// Gives the first containers of a pod, those of the request, a file with these names and addresses and those
 /// that the pod has; returns the secret with it. None if there are no such names.
-pub(super) fn mount(
+pub fn mount(
     pod: &mut Pod,
     odd: &[(String, String)],
     name: String,

@@ -11,9 +11,7 @@ use crate::image::ImageConfig;
 ///
 /// Of an image that is not in it nothing is known: pods are made without, as far as that is possible.
 #[derive(Clone, Debug, Default)]
-pub(in crate::container_hook::kubernetes) struct ImageFacts(
-    pub(super) BTreeMap<String, ImageConfig>,
-);
+pub struct ImageFacts(pub BTreeMap<String, ImageConfig>);
 
 impl ImageFacts {
     pub(in crate::container_hook::kubernetes) fn insert(
@@ -31,25 +29,25 @@ impl ImageFacts {
 
 /// A pod that can be created, and all that goes with it.
 #[derive(Clone)]
-pub(in crate::container_hook::kubernetes) struct MadePod {
-    pub(in crate::container_hook::kubernetes) pod: Pod,
+pub struct MadePod {
+    pub pod: Pod,
     /// To be created before the pod, which refers to them.
-    pub(in crate::container_hook::kubernetes) secrets: Vec<Secret>,
+    pub secrets: Vec<Secret>,
     /// In the order of the request.
-    pub(in crate::container_hook::kubernetes) services: Vec<PodService>,
+    pub services: Vec<PodService>,
     /// The ports of the job container, as workflows are told of them.
-    pub(in crate::container_hook::kubernetes) ports: BTreeMap<String, String>,
+    pub ports: BTreeMap<String, String>,
     /// What a container step runs; none for a job.
-    pub(in crate::container_hook::kubernetes) program: Option<StepProgram>,
+    pub program: Option<StepProgram>,
     /// Where the work directory of the containers is.
-    pub(in crate::container_hook::kubernetes) work: WorkVolume,
+    pub work: WorkVolume,
     /// What people should know of what they wrote, each line once.
-    pub(in crate::container_hook::kubernetes) notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 /// Where the work directory of the containers of a pod is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::container_hook::kubernetes) enum WorkVolume {
+pub enum WorkVolume {
     /// On the claim of the runner: it is the same directory.
     Claim,
     /// On the node, empty at first: files are copied.
@@ -58,28 +56,28 @@ pub(in crate::container_hook::kubernetes) enum WorkVolume {
 
 /// A service of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::container_hook::kubernetes) struct PodService {
+pub struct PodService {
     /// The name of its container in the pod.
-    pub(in crate::container_hook::kubernetes) container: String,
+    pub container: String,
     /// The image as the request has it.
-    pub(in crate::container_hook::kubernetes) image: String,
+    pub image: String,
     /// The name of the request, if it has one.
-    pub(in crate::container_hook::kubernetes) context_name: Option<String>,
+    pub context_name: Option<String>,
     /// The names that it is reached by, the one to show first.
-    pub(in crate::container_hook::kubernetes) names: Vec<String>,
+    pub names: Vec<String>,
     /// The port to connect to for each port of the container.
-    pub(in crate::container_hook::kubernetes) ports: BTreeMap<String, String>,
+    pub ports: BTreeMap<String, String>,
 }
 
 /// The program of a container step, which the agent starts.
 #[derive(Clone, PartialEq, Eq)]
-pub(in crate::container_hook::kubernetes) struct StepProgram {
+pub struct StepProgram {
     /// The program and its arguments; never empty.
-    pub(in crate::container_hook::kubernetes) args: Vec<String>,
+    pub args: Vec<String>,
     /// What is said over the container's own environment.
-    pub(in crate::container_hook::kubernetes) env: Vec<(String, String)>,
+    pub env: Vec<(String, String)>,
     /// The working directory; none for the container's own.
-    pub(in crate::container_hook::kubernetes) directory: Option<String>,
+    pub directory: Option<String>,
 }
 
 impl fmt::Debug for StepProgram {

@@ -13,11 +13,9 @@ mod asked;
 mod assemble;
 mod ceilings;
 mod error;
-mod expansion;
 mod finish;
 mod health;
 mod hosts;
-mod job;
 mod made;
 mod names;
 mod options;
@@ -32,8 +30,8 @@ mod volumes;
 
 pub use error::PodError;
 
-pub(super) use agent::{BIN, INIT, runner_image};
-pub(super) use finish::{MANAGED_BY, RUNNER_LABEL, labels, owner};
-pub(super) use job::{job, step};
-pub(super) use made::{ImageFacts, MadePod, StepProgram, WorkVolume};
-pub(super) use names::{object, runner_label};
+pub use agent::{BIN, INIT, runner_image};
+pub use assemble::{job, step};
+pub use finish::{MANAGED_BY, RUNNER_LABEL, labels, owner};
+pub use made::{ImageFacts, MadePod, StepProgram, WorkVolume};
+pub use names::{object, runner_label};

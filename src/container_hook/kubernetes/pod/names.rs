@@ -15,14 +15,14 @@ const HASH: usize = 8;
 ///
 /// A name that is too long, or that Kubernetes would not take, is cut and has a hash of itself, so that no two
 /// runners have the same.
-pub(in crate::container_hook::kubernetes) fn object(runner: &str, kind: &str) -> String {
+pub fn object(runner: &str, kind: &str) -> String {
     format!("{}-{kind}", label(runner, MAX - kind.len() - 1))
 }
 
 /// Returns the value of the label with the name of a runner.
 ///
 /// What is a value stays as it is: the controller of actions-runner-controller looks for it.
-pub(in crate::container_hook::kubernetes) fn runner_label(runner: &str) -> String {
+pub fn runner_label(runner: &str) -> String {
     let is_inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     let is_value = runner.len() <= MAX
         && runner.bytes().all(is_inner)
@@ -67,17 +67,17 @@ fn dashed(text: &str) -> String {
 
 /// The names of the containers of a pod.
 #[derive(Default)]
-pub(super) struct ContainerNames(BTreeSet<String>);
+pub struct ContainerNames(BTreeSet<String>);
 
 impl ContainerNames {
     /// Takes a name that stays as it is.
-    pub(super) fn reserve(&mut self, name: &str) {
+    pub fn reserve(&mut self, name: &str) {
         self.0.insert(name.to_owned());
     }
 
     /// Returns a name for a container, which no other has, as like to one that people know as labels of DNS
     /// allow.
-    pub(super) fn choose(&mut self, wanted: &str) -> String {
+    pub fn choose(&mut self, wanted: &str) -> String {
         let words = dashed(wanted);
         // Room for a number.
         let start = words[..words.len().min(MAX - 4)].trim_end_matches('-');
@@ -91,7 +91,7 @@ impl ContainerNames {
 }
 
 /// Returns the name of a host as `hostAliases` takes it; none if it takes no such name.
-pub(super) fn host(name: &str) -> Option<String> {
+pub fn host(name: &str) -> Option<String> {
     let name = name.trim_end_matches('.').to_ascii_lowercase();
     let is_outer = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let is_part =
@@ -100,7 +100,7 @@ pub(super) fn host(name: &str) -> Option<String> {
 }
 
 /// Returns whether annotations may have a key.
-pub(super) fn is_annotation(key: &str) -> bool {
+pub fn is_annotation(key: &str) -> bool {
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, key),
@@ -113,7 +113,7 @@ pub(super) fn is_annotation(key: &str) -> bool {
 }
 
 /// Returns whether every version of Kubernetes takes an environment variable of this name.
-pub(super) fn is_variable(name: &str) -> bool {
+pub fn is_variable(name: &str) -> bool {
     let is_first = |b: u8| b.is_ascii_alphabetic() || matches!(b, b'-' | b'_' | b'.');
     // Neither is the name of a directory.
     !matches!(name, "." | "..")

@@ -124,13 +124,13 @@ const fn row(option: &'static str, is_asked: fn(&CreateOptions) -> bool, meaning
 
 /// An option that changes nothing: its name without dashes, and why.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Idle {
-    pub(super) option: &'static str,
-    pub(super) reason: &'static str,
+pub struct Idle {
+    pub option: &'static str,
+    pub reason: &'static str,
 }
 
 /// Changes a container and its pod as the options want it; returns those that change nothing.
-pub(super) fn apply(
+pub fn apply(
     asked: &Asked<'_>,
     settings: &KubernetesSettings,
     container: &mut Container,
@@ -153,7 +153,7 @@ pub(super) fn apply(
 }
 
 /// Returns an option that a pod cannot have as it is written.
-pub(super) fn denied(option: String, advice: &str) -> HookError {
+pub fn denied(option: String, advice: &str) -> HookError {
     PolicyError(vec![Denied { option, advice: advice.to_owned() }]).into()
 }
 
@@ -201,7 +201,7 @@ fn limit_nanos(options: &CreateOptions) -> Option<u64> {
 }
 
 /// Returns a number of CPUs as Kubernetes has it; there is no less than a thousandth.
-pub(super) fn cpu_quantity(nanos: u64) -> String {
+pub fn cpu_quantity(nanos: u64) -> String {
     let millis = nanos.div_ceil(1_000_000).max(1);
     if millis.is_multiple_of(1000) { (millis / 1000).to_string() } else { format!("{millis}m") }
 }
@@ -239,7 +239,7 @@ fn gpus(
 }
 
 /// Reads the number of a user or group. Whom a name is only the image tells, and nobody asks it.
-pub(super) fn id(option: &str, text: &str) -> Result<i64, HookError> {
+pub fn id(option: &str, text: &str) -> Result<i64, HookError> {
     match text {
         "root" => Ok(0),
         _ => text.parse::<u32>().map(i64::from).map_err(|_| {

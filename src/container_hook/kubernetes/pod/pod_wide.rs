@@ -22,7 +22,7 @@ const LOOPBACK: &str = "127.0.0.1";
 
 /// What is asked for of a pod. Each value with the title of the container that asks for it.
 #[derive(Default)]
-pub(super) struct PodWide {
+pub struct PodWide {
     hostname: Option<String>,
     groups: Vec<i64>,
     /// Addresses with the names of hosts, each pair once.
@@ -37,12 +37,12 @@ pub(super) struct PodWide {
     shares_processes: bool,
     shares_ipc: bool,
     /// What people should know.
-    pub(super) notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 impl PodWide {
     /// Takes what is no option by itself: the names of a service, and the labels of nodes.
-    pub(super) fn add(&mut self, asked: &Asked<'_>) -> Result<(), HookError> {
+    pub fn add(&mut self, asked: &Asked<'_>) -> Result<(), HookError> {
         if asked.role == Role::Service {
             for name in &asked.names {
                 self.host(LOOPBACK, name);
@@ -55,7 +55,7 @@ impl PodWide {
     }
 
     /// Takes the names of the services of a job, which are in its pod, with that one's address.
-    pub(super) fn services_of(&mut self, job: &Pod) {
+    pub fn services_of(&mut self, job: &Pod) {
         let address = job.status.as_ref().and_then(|status| status.pod_ip.as_deref());
         let aliases = job.spec.as_ref().and_then(|spec| spec.host_aliases.as_deref());
         let of_services = aliases.unwrap_or_default().iter().filter(|alias| alias.ip == LOOPBACK);
@@ -69,7 +69,7 @@ impl PodWide {
     }
 
     /// Adds a name of a host, which has letters, digits, `-`, `_` and `.`.
-    pub(super) fn host(&mut self, address: &str, name: &str) {
+    pub fn host(&mut self, address: &str, name: &str) {
         let (list, name) = match names::host(name) {
             Some(name) => (&mut self.hosts, name),
             None => (&mut self.odd_hosts, name.to_owned()),
@@ -81,7 +81,7 @@ impl PodWide {
     }
 
     /// Takes the names that are in no field of a pod, with their addresses.
-    pub(super) fn odd_hosts(&mut self) -> Vec<(String, String)> {
+    pub fn odd_hosts(&mut self) -> Vec<(String, String)> {
         std::mem::take(&mut self.odd_hosts)
     }
 
@@ -96,7 +96,7 @@ impl PodWide {
     }
 
     /// Of services it is one of their names.
-    pub(super) fn hostname(asked: &Asked<'_>, pod: &mut PodWide) -> Result<(), HookError> {
+    pub fn hostname(asked: &Asked<'_>, pod: &mut PodWide) -> Result<(), HookError> {
         let Some(name) = asked.options.hostname.as_deref().filter(|_| asked.role != Role::Service)
         else {
             return Ok(());
@@ -162,7 +162,7 @@ impl PodWide {
     }
 
     /// An image is pulled for the node's platform: the pod has to be on such a node.
-    pub(super) fn platform(asked: &Asked<'_>, pod: &mut PodWide) -> Result<(), HookError> {
+    pub fn platform(asked: &Asked<'_>, pod: &mut PodWide) -> Result<(), HookError> {
         let Some(text) = &asked.options.platform else { return Ok(()) };
         let platform: Platform = text.parse().map_err(HookError::Platform)?;
         pod.select("--platform", "kubernetes.io/os", &platform.os.to_string(), &asked.title)?;
@@ -201,7 +201,7 @@ impl PodWide {
     }
 
     /// Changes a pod, where the template leaves room for it.
-    pub(super) fn apply(&mut self, pod: &mut Pod) {
+    pub fn apply(&mut self, pod: &mut Pod) {
         let annotations = pod.metadata.annotations.get_or_insert_default();
         for (key, value) in std::mem::take(&mut self.annotations) {
             annotations.entry(key).or_insert(value);

@@ -14,7 +14,7 @@ use crate::network::{PortError, PortMapping};
 
 /// A port of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Port {
+pub struct Port {
     number: u16,
     /// `TCP`, `UDP` or `SCTP`.
     protocol: String,
@@ -27,7 +27,7 @@ pub(super) struct Port {
 
 impl Port {
     /// Reads what `-p` takes. Other than a machine, a pod has SCTP.
-    pub(super) fn parse(text: &str) -> Result<Vec<Self>, PortError> {
+    pub fn parse(text: &str) -> Result<Vec<Self>, PortError> {
         let (text, is_sctp) = match text.strip_suffix("/sctp") {
             Some(text) => (text, true),
             None => (text, false),
@@ -64,7 +64,7 @@ impl Port {
 }
 
 /// Returns the ports of a container as a pod has them, each once.
-pub(super) fn of_pod(settings: &KubernetesSettings, ports: &[Port]) -> Option<Vec<ContainerPort>> {
+pub fn of_pod(settings: &KubernetesSettings, ports: &[Port]) -> Option<Vec<ContainerPort>> {
     let mut all: Vec<ContainerPort> = Vec::new();
     for port in ports {
         let port = port.of_pod(settings);
@@ -83,7 +83,7 @@ pub(super) fn of_pod(settings: &KubernetesSettings, ports: &[Port]) -> Option<Ve
 
 /// Returns the port to connect to for each published one of a container, without protocols: the runner has no
 /// place for them.
-pub(super) fn published(settings: &KubernetesSettings, ports: &[Port]) -> BTreeMap<String, String> {
+pub fn published(settings: &KubernetesSettings, ports: &[Port]) -> BTreeMap<String, String> {
     let mut published = BTreeMap::new();
     for port in ports.iter().filter(|port| port.is_published) {
         let host = port.host.filter(|_| settings.host_ports);
@@ -99,7 +99,7 @@ pub(super) fn published(settings: &KubernetesSettings, ports: &[Port]) -> BTreeM
 
 /// Which container listens on a port.
 #[derive(Default)]
-pub(super) struct Listeners(BTreeMap<(u16, String), String>);
+pub struct Listeners(BTreeMap<(u16, String), String>);
 
 impl Listeners {
     /// Takes the ports of a container.
@@ -107,7 +107,7 @@ impl Listeners {
     /// # Errors
     ///
     /// Fails if another container has one of them.
-    pub(super) fn add(&mut self, title: &str, ports: &[Port]) -> Result<(), PodError> {
+    pub fn add(&mut self, title: &str, ports: &[Port]) -> Result<(), PodError> {
         for port in ports {
             let key = (port.number, port.protocol.clone());
             match self.0.get(&key) {
@@ -127,7 +127,7 @@ impl Listeners {
     }
 
     /// Returns a line for each port that an image says it serves and another container has: it may not use it.
-    pub(super) fn served(&self, title: &str, image_ports: &[String]) -> Vec<String> {
+    pub fn served(&self, title: &str, image_ports: &[String]) -> Vec<String> {
         let clashes = image_ports.iter().filter_map(|text| {
             let (number, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
             let key = (number.parse().ok()?, protocol.to_uppercase());
@@ -141,7 +141,7 @@ impl Listeners {
     }
 
     /// Takes the ports that an image says it serves, where nobody has them.
-    pub(super) fn add_served(&mut self, title: &str, image_ports: &[String]) {
+    pub fn add_served(&mut self, title: &str, image_ports: &[String]) {
         for text in image_ports {
             let (number, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
             if let Ok(number) = number.parse() {

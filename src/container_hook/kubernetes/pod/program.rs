@@ -1,9 +1,8 @@
 //! What containers run: their image's program, the request's, or ours, which runs either.
 
-use super::agent;
+use super::agent::{self, literal};
 use super::asked::Asked;
 use super::error::PodError;
-use super::expansion::literal;
 use super::made::StepProgram;
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::Role;
@@ -14,7 +13,7 @@ const IDLE: [&str; 3] = ["tail", "-f", "/dev/null"];
 type Words = Option<Vec<String>>;
 
 /// Returns the command and the arguments of a container; none is the image's.
-pub(super) fn of_container(asked: &Asked<'_>) -> Result<(Words, Words), HookError> {
+pub fn of_container(asked: &Asked<'_>) -> Result<(Words, Words), HookError> {
     let words = |words: &[String]| words.iter().map(|word| literal(word)).collect::<Vec<_>>();
     let args = Some(words(&asked.program_args)).filter(|args| !args.is_empty());
     match (asked.role, asked.entry_point()) {
@@ -42,7 +41,7 @@ pub(super) fn of_container(asked: &Asked<'_>) -> Result<(Words, Words), HookErro
 }
 
 /// Returns the variables that the hook adds to those of a container, in their order.
-pub(super) fn of_hook(pairs: &[(&str, &str)]) -> Vec<(&'static str, &'static str)> {
+pub fn of_hook(pairs: &[(&str, &str)]) -> Vec<(&'static str, &'static str)> {
     let mut variables = vec![("GITHUB_ACTIONS", "true")];
     if pairs.iter().all(|(name, _)| *name != "CI") {
         variables.push(("CI", "true"));
@@ -51,7 +50,7 @@ pub(super) fn of_hook(pairs: &[(&str, &str)]) -> Vec<(&'static str, &'static str
 }
 
 /// Returns what a container step runs: the request's program, else its image's.
-pub(super) fn of_step(asked: &Asked<'_>) -> Result<StepProgram, HookError> {
+pub fn of_step(asked: &Asked<'_>) -> Result<StepProgram, HookError> {
     let image = || asked.image.to_owned();
     let given = &asked.program_args;
     let mut args = match asked.entry_point() {

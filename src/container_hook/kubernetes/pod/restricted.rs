@@ -27,7 +27,7 @@ const SYSCTLS: [&str; 9] = [
 
 /// Says what nobody said, so that the pod passes. `facts` is what is known of the images of its first
 /// containers, which are the request's; returns a line for each that gets another user.
-pub(super) fn fill_in(spec: &mut PodSpec, facts: &[Option<&ImageConfig>]) -> Vec<String> {
+pub fn fill_in(spec: &mut PodSpec, facts: &[Option<&ImageConfig>]) -> Vec<String> {
     let pod = spec.security_context.get_or_insert_default();
     pod.run_as_non_root.get_or_insert(true);
     pod.seccomp_profile.get_or_insert_with(runtime_default);
@@ -80,7 +80,7 @@ fn runtime_default() -> SeccompProfile {
 }
 
 /// Returns everything by which a pod does not pass.
-pub(super) fn faults(spec: &PodSpec) -> Vec<String> {
+pub fn faults(spec: &PodSpec) -> Vec<String> {
     let mut faults = Vec::new();
     let shared = [
         ("hostNetwork", spec.host_network),

@@ -19,7 +19,7 @@ const MAX_BYTES: usize = 768 << 10;
 
 /// The values of variables, in secrets.
 #[derive(Default)]
-pub(super) struct Values {
+pub struct Values {
     /// The values of each secret, and how many bytes they are.
     secrets: Vec<(BTreeMap<String, ByteString>, usize)>,
     /// Which secret and key has a value.
@@ -28,7 +28,7 @@ pub(super) struct Values {
 }
 
 /// A variable whose value is in one of the secrets.
-pub(super) struct Reference {
+pub struct Reference {
     variable: String,
     /// Which secret it is.
     secret: usize,
@@ -37,7 +37,7 @@ pub(super) struct Reference {
 
 impl Values {
     /// Puts a value aside. Equal ones are there once.
-    pub(super) fn add(&mut self, variable: &str, value: &str) -> Reference {
+    pub fn add(&mut self, variable: &str, value: &str) -> Reference {
         let (secret, key) = match self.known.get(value) {
             Some((secret, key)) => (*secret, key.clone()),
             None => self.insert(value),
@@ -62,7 +62,7 @@ impl Values {
     }
 
     /// Returns the secrets; `name` makes the name of each.
-    pub(super) fn secrets(&self, name: impl Fn(usize) -> String) -> Vec<Secret> {
+    pub fn secrets(&self, name: impl Fn(usize) -> String) -> Vec<Secret> {
         let secrets = self.secrets.iter().enumerate();
         secrets.map(|(at, (values, _))| secret(name(at), "Opaque", values.clone())).collect()
     }
@@ -86,7 +86,7 @@ impl Reference {
 
 /// The logins of the images of a pod.
 #[derive(Default)]
-pub(super) struct Logins {
+pub struct Logins {
     /// Logins by server. More than one map only if there are several for one server: kubelets try all.
     maps: Vec<BTreeMap<String, (String, String)>>,
 }
@@ -107,7 +107,7 @@ impl Logins {
     }
 
     /// Returns the secrets for `imagePullSecrets`: one, unless a server has several logins.
-    pub(super) fn secrets(&self, name: impl Fn(usize) -> String) -> Vec<Secret> {
+    pub fn secrets(&self, name: impl Fn(usize) -> String) -> Vec<Secret> {
         let secrets = self.maps.iter().enumerate().map(|(at, logins)| {
             let auths = logins.iter().map(|(server, (username, password))| {
                 let auth = STANDARD.encode(format!("{username}:{password}"));
@@ -125,7 +125,7 @@ impl Logins {
 }
 
 /// Returns a secret that nobody changes.
-pub(super) fn secret(name: String, kind: &str, data: BTreeMap<String, ByteString>) -> Secret {
+pub fn secret(name: String, kind: &str, data: BTreeMap<String, ByteString>) -> Secret {
     Secret {
         metadata: ObjectMeta { name: Some(name), ..ObjectMeta::default() },
         immutable: Some(true),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::made::{ImageFacts, MadePod};
 use super::{job, step};
 use crate::container_hook::audit::AuditLog;
-use crate::container_hook::context::HookContext;
+use crate::container_hook::context::{HookContext, Settings};
 use crate::container_hook::error::HookError;
 use crate::container_hook::kubernetes::own_pod::{OwnPod, WorkClaim};
 use crate::container_hook::kubernetes::settings::{KubernetesSettings, Work};
@@ -21,7 +21,6 @@ use crate::container_hook::kubernetes::testing::Quiet;
 use crate::container_hook::request::{Command, Request};
 use crate::container_hook::runner::Runner;
 use crate::container_hook::runner::tests::runner;
-use crate::container_hook::settings::Settings;
 use crate::image::ImageConfig;
 use crate::sys::error::chain;
 

@@ -29,8 +29,8 @@ use crate::sys::quantity::Size;
 
 /// The volumes that each container has, and where.
 const MOUNTS: [(&str, &str); 3] = [("externals", EXTERNALS), ("work", WORK), ("github", "/github")];
-pub(super) const EXTERNALS: &str = "/__e";
-pub(super) const WORK: &str = "/__w";
+pub const EXTERNALS: &str = "/__e";
+pub const WORK: &str = "/__w";
 
 /// Where runners have their programs, if a request does not say it.
 const RUNNER_EXTERNALS: &str = "/home/runner/externals";
@@ -43,7 +43,7 @@ const OF_STEP: [(&str, &str); 2] =
     [("_temp/_runner_file_commands", "/github/file_commands"), ("_temp", "/github/runner_temp")];
 
 /// The volumes of a pod.
-pub(super) struct Volumes<'a> {
+pub struct Volumes<'a> {
     runner: &'a Runner,
     policy: &'a Policy,
     claim: Option<&'a WorkClaim>,
@@ -64,7 +64,7 @@ pub(super) struct Volumes<'a> {
 /// # Errors
 ///
 /// Fails if the admin wants a claim and there is none that two pods can have.
-pub(in crate::container_hook::kubernetes) fn claim<'a>(
+pub fn claim<'a>(
     settings: &KubernetesSettings,
     own: &'a OwnPod,
 ) -> Result<Option<&'a WorkClaim>, PodError> {
@@ -99,7 +99,7 @@ impl<'a> Volumes<'a> {
     }
 
     /// Returns the mounts of a container of the request; `notes` gets what of its options has no meaning.
-    pub(super) fn mounts(
+    pub fn mounts(
         &mut self,
         container: &Asked<'a>,
         notes: &mut Vec<String>,
@@ -128,7 +128,7 @@ impl<'a> Volumes<'a> {
     }
 
     /// Returns the mounts of the usual volumes.
-    pub(super) fn usual(&self, beneath: &str) -> Vec<VolumeMount> {
+    pub fn usual(&self, beneath: &str) -> Vec<VolumeMount> {
         let mounts = MOUNTS.iter().map(|(name, path)| VolumeMount {
             name: (*name).to_owned(),
             mount_path: format!("{beneath}{path}"),
@@ -311,7 +311,7 @@ impl<'a> Volumes<'a> {
     }
 
     /// Returns all volumes of the pod. The agent's are only where it is.
-    pub(super) fn pod(&self, has_agent: bool) -> Vec<PodVolume> {
+    pub fn pod(&self, has_agent: bool) -> Vec<PodVolume> {
         let empty = |name: &str| PodVolume {
             name: name.to_owned(),
             empty_dir: Some(EmptyDirVolumeSource::default()),
@@ -336,12 +336,12 @@ impl<'a> Volumes<'a> {
     }
 
     /// Returns where the runner has its externals, if a container is to have them.
-    pub(super) fn externals(&self) -> Option<&str> {
+    pub fn externals(&self) -> Option<&str> {
         self.externals.as_deref()
     }
 
     /// Returns the directories of the work directory that are to be there before containers start.
-    pub(super) fn directories(&self) -> impl Iterator<Item = &String> {
+    pub fn directories(&self) -> impl Iterator<Item = &String> {
         self.directories.iter().filter(|part| !part.is_empty())
     }
 }

@@ -23,11 +23,7 @@ pub enum ContainerEnd {
 /// # Errors
 ///
 /// Returns why.
-pub(in crate::container_hook::kubernetes) fn check(
-    pod: Option<&Pod>,
-    name: &str,
-    container: &str,
-) -> Result<(), ContainerEnd> {
+pub fn check(pod: Option<&Pod>, name: &str, container: &str) -> Result<(), ContainerEnd> {
     let name = name.to_owned();
     let Some(pod) = pod else { return Err(ContainerEnd::Deleted { pod: name }) };
     check_pod(pod, &name)?;
@@ -47,7 +43,7 @@ pub(in crate::container_hook::kubernetes) fn check(
 }
 
 /// Fails if the pod as a whole has ended, for a reason that is none of its containers.
-pub(super) fn check_pod(pod: &Pod, name: &str) -> Result<(), ContainerEnd> {
+pub fn check_pod(pod: &Pod, name: &str) -> Result<(), ContainerEnd> {
     let Some(status) = &pod.status else { return Ok(()) };
     let name = name.to_owned();
     let said = said(status.reason.as_deref(), status.message.as_deref());
@@ -65,20 +61,18 @@ pub(super) fn check_pod(pod: &Pod, name: &str) -> Result<(), ContainerEnd> {
 }
 
 /// Returns the states of all containers but those that prepare the pod.
-pub(in crate::container_hook::kubernetes) fn statuses(
-    pod: &Pod,
-) -> impl Iterator<Item = &ContainerStatus> {
+pub fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     let status = pod.status.as_ref();
     status.and_then(|status| status.container_statuses.as_ref()).into_iter().flatten()
 }
 
 /// Returns how a container ended, if it did and is not started again.
-pub(super) fn terminated(status: &ContainerStatus) -> Option<&ContainerStateTerminated> {
+pub fn terminated(status: &ContainerStatus) -> Option<&ContainerStateTerminated> {
     status.state.as_ref().and_then(|state| state.terminated.as_ref())
 }
 
 /// Returns how a container ended, as what it did: `ended with code 1`.
-pub(in crate::container_hook::kubernetes) fn end(terminated: &ContainerStateTerminated) -> String {
+pub fn end(terminated: &ContainerStateTerminated) -> String {
     let ContainerStateTerminated { exit_code, signal, reason, message, .. } = terminated;
     let message = message.as_deref().map(str::trim).filter(|message| !message.is_empty());
     let how = match (reason.as_deref(), signal) {
@@ -99,10 +93,7 @@ pub(in crate::container_hook::kubernetes) fn end(terminated: &ContainerStateTerm
 }
 
 /// Returns what is said of something: the reason, and the message if there is one.
-pub(in crate::container_hook::kubernetes) fn said(
-    reason: Option<&str>,
-    message: Option<&str>,
-) -> Option<String> {
+pub fn said(reason: Option<&str>, message: Option<&str>) -> Option<String> {
     let given =
         |text: Option<&str>| text.map(str::trim).filter(|text| !text.is_empty()).map(one_line);
     match (given(reason), given(message)) {
@@ -112,7 +103,7 @@ pub(in crate::container_hook::kubernetes) fn said(
 }
 
 /// Returns what people call a container.
-pub(super) fn title(container: &str) -> String {
+pub fn title(container: &str) -> String {
     match container {
         JOB => "the job container".to_owned(),
         name => format!("container {name}"),
@@ -120,11 +111,11 @@ pub(super) fn title(container: &str) -> String {
 }
 
 /// The name of the container that steps run in.
-pub(super) const JOB: &str = "job";
+pub const JOB: &str = "job";
 
 /// Returns a text of the cluster as one line that is no more than people read, and that no terminal acts
 /// on.
-pub(super) fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     const MAX_CHARS: usize = 1000;
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let clean = words.chars().filter(|char| !char.is_control());

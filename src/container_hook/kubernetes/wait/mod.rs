@@ -3,13 +3,12 @@
 //! The cluster is asked again and again: to watch pods is a permission that many runners lack. What an
 //! answer means is decided without the cluster ([`observe`]).
 
-pub(super) mod ended;
+pub mod ended;
 mod observe;
-mod pull;
 mod until;
 
 pub use ended::ContainerEnd;
-pub(super) use observe::Expect;
+pub use observe::Expect;
 pub use observe::PodFault;
 pub use until::WaitError;
-pub(super) use until::{create, until_gone, until_ready};
+pub use until::{create, until_gone, until_ready};

@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep};
 
 use super::ended::{self, title};
 use super::observe::{Expect, Observer, PodFault, Verdict};
+use crate::container_hook::context::Log;
 use crate::container_hook::kubernetes::client::{Cluster, ClusterError};
-use crate::container_hook::log::Log;
 
 /// How often a pod is asked for: often at first, when it may be a matter of moments.
 const INTERVALS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
@@ -56,7 +56,7 @@ impl Intervals {
 /// # Errors
 ///
 /// Fails if the API server refuses the pod, or the quota has no room in time.
-pub(in crate::container_hook::kubernetes) async fn create(
+pub async fn create(
     cluster: &Cluster,
     pod: &Pod,
     log: &dyn Log,
@@ -87,7 +87,7 @@ pub(in crate::container_hook::kubernetes) async fn create(
 /// # Errors
 ///
 /// Fails as soon as the cluster says that it will never be, in its words, or after `limit`.
-pub(in crate::container_hook::kubernetes) async fn until_ready(
+pub async fn until_ready(
     cluster: &Cluster,
     pod_name: &str,
     expect: &Expect,
@@ -142,7 +142,7 @@ pub(in crate::container_hook::kubernetes) async fn until_ready(
 /// # Errors
 ///
 /// Fails if the cluster cannot be asked, or there still are some after `limit`.
-pub(in crate::container_hook::kubernetes) async fn until_gone(
+pub async fn until_gone(
     cluster: &Cluster,
     selector: &str,
     limit: Duration,

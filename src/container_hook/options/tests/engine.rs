@@ -8,7 +8,7 @@ use super::*;
 use crate::container_hook::volumes::{Propagation, Source, Volume};
 
 /// Returns the body of the request that makes a container, as far as it is not the default.
-pub(super) fn body(options: &CreateOptions) -> Value {
+pub fn body(options: &CreateOptions) -> Value {
     let mut body = Map::new();
     let mut set = |key: &str, value: Value| {
         if !is_default(&value) {
@@ -188,7 +188,7 @@ fn is_default(value: &Value) -> bool {
 
 /// Turns what Docker's command line sent into the one form we have for things that it writes in
 /// several, and leaves out what we take without effect.
-pub(super) fn normalized(mut body: Value, options: &CreateOptions) -> Value {
+pub fn normalized(mut body: Value, options: &CreateOptions) -> Value {
     for idle in &options.without_effect {
         let (top, below): (&[&str], &[&str]) = match idle.option {
             "attach" => (&["AttachStdin", "AttachStdout", "AttachStderr"], &[]),

@@ -11,8 +11,8 @@ use crate::container_hook::template::read::read_document;
 use crate::container_hook::template::{Base, Merged, Template, TemplateError, base};
 
 /// A merge by the Kubernetes hook.
-pub(super) struct Case {
-    pub(super) id: String,
+pub struct Case {
+    pub id: String,
     json: Json,
 }
 
@@ -126,7 +126,7 @@ impl Case {
     }
 
     /// Returns the pod that the Kubernetes hook had before it merged.
-    pub(super) fn base(&self) -> Option<Base> {
+    pub fn base(&self) -> Option<Base> {
         let pod = &self.json["base_pod"];
         (!pod.is_null()).then(|| Base::parse("base.json", &pod.to_string()).unwrap())
     }
@@ -146,7 +146,7 @@ impl Case {
 }
 
 /// Returns a pod without what says nothing: null, empty lists and mappings. Quantities become texts.
-pub(super) fn normal(json: &Json) -> Json {
+pub fn normal(json: &Json) -> Json {
     let says_nothing = |json: &Json| match json {
         Json::Null => true,
         Json::Array(items) => items.is_empty(),

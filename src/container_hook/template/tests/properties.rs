@@ -6,8 +6,7 @@ use serde_json::{Value as Json, json};
 
 use super::cases::cases;
 use crate::container_hook::template::emit::emit;
-use crate::container_hook::template::node::{Field, Node, Value};
-use crate::container_hook::template::origin::Origin;
+use crate::container_hook::template::node::{Field, Node, Origin, Value};
 use crate::container_hook::template::read::read_document;
 use crate::container_hook::template::{Base, Template};
 

@@ -18,7 +18,7 @@ const OPAQUE: &str = "opaque";
 const FILE: &str = "file";
 
 /// Writes them.
-pub(super) fn write([lower, upper]: &[PathBuf; 2], privilege: Privilege) -> Result<(), PathError> {
+pub fn write([lower, upper]: &[PathBuf; 2], privilege: Privilege) -> Result<(), PathError> {
     for dir in [lower.join(LOWER), lower.join(OPAQUE), upper.join(OPAQUE)] {
         fs::create_dir(&dir).at("make the directory", &dir)?;
     }
@@ -32,7 +32,7 @@ pub(super) fn write([lower, upper]: &[PathBuf; 2], privilege: Privilege) -> Resu
 }
 
 /// Does to the root file system what packages do when they are installed and removed.
-pub(super) fn change(merged: &Path) -> Result<(), PathError> {
+pub fn change(merged: &Path) -> Result<(), PathError> {
     let opaque = merged.join(OPAQUE);
     is_empty(&opaque)?;
     let lower = merged.join(LOWER);

@@ -10,7 +10,7 @@ use crate::sys::uplink::{TUN, Uplink, UplinkChoice, UplinkError};
 const NAME: &str = "uplink";
 
 /// Has the program of the settings lead out of the namespaces of the calling thread, and asks the host by it.
-pub(super) fn check(choice: &UplinkChoice, store: &Store) -> Check {
+pub fn check(choice: &UplinkChoice, store: &Store) -> Check {
     let tried = in_trial(store, |trial| {
         try_uplink(choice, &trial.join("uplink")).map_err(|error| Box::new(error) as TrialError)
     });

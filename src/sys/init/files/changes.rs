@@ -18,7 +18,7 @@ const ELOOP: i32 = 40;
 const FILES_AT_ONCE: usize = 256;
 
 /// What is told of besides the frames, in the order of paths.
-pub(crate) enum Event {
+pub enum Event {
     /// It was sent as a whole, in this state.
     Sent(Entry),
     Removed(Vec<u8>),
@@ -26,7 +26,7 @@ pub(crate) enum Event {
 }
 
 /// The differences of a tree from what it was.
-pub(crate) struct Changes<'s> {
+pub struct Changes<'s> {
     walk: Walk<'s>,
     scope: &'s Scope,
     sender: Sender,
@@ -49,7 +49,7 @@ struct Sending {
 
 impl<'s> Changes<'s> {
     /// Begins at a root that is open.
-    pub(crate) fn new(root: OwnedFd, scope: &'s Scope, sender: Sender) -> io::Result<Self> {
+    pub fn new(root: OwnedFd, scope: &'s Scope, sender: Sender) -> io::Result<Self> {
         Ok(Changes {
             walk: Walk::new(root, scope)?,
             scope,
@@ -70,7 +70,7 @@ impl<'s> Changes<'s> {
 
     /// Appends some frames; returns whether there may be more. `before` returns what there was, in the
     /// order of paths.
-    pub(crate) fn fill(
+    pub fn fill(
         &mut self,
         out: &mut Vec<u8>,
         before: &mut dyn FnMut() -> io::Result<Option<Entry>>,

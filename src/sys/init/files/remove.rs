@@ -14,12 +14,12 @@ const EACCES: i32 = 13;
 const EPERM: i32 = 1;
 
 /// Removes whatever has a name; nothing is fine. No link is followed.
-pub(super) fn remove(dir: BorrowedFd<'_>, name: &CString) -> io::Result<()> {
+pub fn remove(dir: BorrowedFd<'_>, name: &CString) -> io::Result<()> {
     remove_at(dir, name, 0)
 }
 
 /// Removes what is in a directory.
-pub(super) fn clear_directory(dir: OwnedFd) -> io::Result<()> {
+pub fn clear_directory(dir: OwnedFd) -> io::Result<()> {
     clear(dir, 0)
 }
 

@@ -15,7 +15,7 @@ const MAX_PATH_BYTES: usize = 4095;
 
 /// A walk through the files of a scope. Only directories on the way to the current one are open, and of
 /// files it keeps the names of those in these directories.
-pub(crate) struct Walk<'s> {
+pub struct Walk<'s> {
     scope: &'s Scope,
     levels: Vec<Level>,
     /// Of the directory of the last level.
@@ -41,7 +41,7 @@ struct Names {
 }
 
 /// What a walk finds.
-pub(crate) enum Found {
+pub enum Found {
     Entry(Entry),
     /// What is at the path, and beneath it, is not known.
     Problem(Problem),
@@ -101,19 +101,19 @@ fn name(bytes: &[u8], begin: u32) -> &[u8] {
 
 impl<'s> Walk<'s> {
     /// Begins at a root.
-    pub(crate) fn new(root: OwnedFd, scope: &'s Scope) -> io::Result<Self> {
+    pub fn new(root: OwnedFd, scope: &'s Scope) -> io::Result<Self> {
         let names = Names::of(&root)?;
         let levels = vec![Level { dir: root, names, parent_bytes: 0 }];
         Ok(Walk { scope, levels, path: Vec::new(), below: None, skipped: 0 })
     }
 
     /// Returns how many files of kinds that are not exchanged, or not there, were met.
-    pub(crate) fn skipped(&self) -> u64 {
+    pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
     /// Returns the next file. What vanishes meanwhile was not there.
-    pub(crate) fn next(&mut self) -> Option<Found> {
+    pub fn next(&mut self) -> Option<Found> {
         loop {
             if let Some(name) = self.below.take()
                 && let Err(error) = self.descend(&name)
@@ -200,7 +200,7 @@ impl<'s> Walk<'s> {
     }
 
     /// Opens a file that was found last, and returns what it is by now.
-    pub(crate) fn open(&self, entry: &Entry) -> io::Result<(File, Stat)> {
+    pub fn open(&self, entry: &Entry) -> io::Result<(File, Stat)> {
         let (dir, name) = self.place_of(entry)?;
         let file = at::open_file(dir.dir.as_fd(), &name)?;
         let stat = at::stat_open(&file)?;
@@ -208,7 +208,7 @@ impl<'s> Walk<'s> {
     }
 
     /// Returns what a link leads to that was found last.
-    pub(crate) fn read_link(&self, entry: &Entry) -> io::Result<Vec<u8>> {
+    pub fn read_link(&self, entry: &Entry) -> io::Result<Vec<u8>> {
         let (dir, name) = self.place_of(entry)?;
         at::read_link(dir.dir.as_fd(), &name)
     }

@@ -23,7 +23,7 @@ const OWNER_ALL: u32 = 0o700;
 const SET_ID: u32 = 0o6000;
 
 /// A tree that changes are made in.
-pub(crate) struct Tree<'s> {
+pub struct Tree<'s> {
     root: OwnedFd,
     /// Which paths may change: what is a directory on the way there, or at their top, remains one.
     scope: &'s Scope,
@@ -37,7 +37,7 @@ pub(crate) struct Tree<'s> {
 
 /// A process that writes a tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TreeWriter {
+pub enum TreeWriter {
     /// An agent in a container. Files get the set-user-ID and set-group-ID bits that were sent. The agent of a
     /// stream that was lost may still write while the next one does, so their parts have different names.
     Agent,
@@ -47,7 +47,7 @@ pub(crate) enum TreeWriter {
 
 /// A change that was made, as the sender has it by now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Applied {
+pub enum Applied {
     Entry(Entry),
     Removed(Vec<u8>),
 }
@@ -62,7 +62,7 @@ struct Pending {
 }
 
 impl<'s> Tree<'s> {
-    pub(crate) fn new(root: OwnedFd, scope: &'s Scope, writer: TreeWriter) -> Self {
+    pub fn new(root: OwnedFd, scope: &'s Scope, writer: TreeWriter) -> Self {
         let mut part = PART.to_vec();
         if writer == TreeWriter::Agent {
             part.extend_from_slice(std::process::id().to_string().as_bytes());
@@ -72,7 +72,7 @@ impl<'s> Tree<'s> {
     }
 
     /// Makes a change; returns what it was when it is complete.
-    pub(crate) fn apply(&mut self, change: Change) -> Result<Option<Applied>, Problem> {
+    pub fn apply(&mut self, change: Change) -> Result<Option<Applied>, Problem> {
         let path = change.path().map(<[u8]>::to_vec);
         if path.is_some() {
             self.file = None;
@@ -319,7 +319,7 @@ fn replace(dir: BorrowedFd<'_>, part: &CString, name: &CString) -> io::Result<()
 
 impl Applied {
     /// Returns whether an entry of before is gone, or another one, by this change.
-    pub(crate) fn replaces(&self, path: &[u8]) -> bool {
+    pub fn replaces(&self, path: &[u8]) -> bool {
         match self {
             Applied::Entry(entry) => {
                 entry.path == path
@@ -329,7 +329,7 @@ impl Applied {
         }
     }
 
-    pub(crate) fn path(&self) -> &[u8] {
+    pub fn path(&self) -> &[u8] {
         match self {
             Applied::Entry(entry) => &entry.path,
             Applied::Removed(path) => path,

@@ -47,7 +47,7 @@ pub enum FailureKind {
 }
 
 /// The kinds in order of their numbers, from 1 on.
-pub(super) const KINDS: [FailureKind; 12] = [
+pub const KINDS: [FailureKind; 12] = [
     FailureKind::ProgramMissing,
     FailureKind::ProgramNotExecutable,
     FailureKind::InterpreterMissing,

@@ -4,7 +4,7 @@ use super::{FrameError, HEADER_BYTES};
 
 /// A payload being written.
 #[derive(Default)]
-pub(super) struct Writer(pub(super) Vec<u8>);
+pub struct Writer(pub Vec<u8>);
 
 impl Writer {
     pub(super) fn u32(&mut self, number: u32) {
@@ -44,7 +44,7 @@ impl Writer {
 }
 
 /// What is left of a payload.
-pub(super) struct Reader<'p>(pub(super) &'p [u8]);
+pub struct Reader<'p>(pub &'p [u8]);
 
 impl Reader<'_> {
     fn array<const N: usize>(&mut self) -> Result<[u8; N], FrameError> {
@@ -81,7 +81,7 @@ impl Reader<'_> {
     }
 
     /// Reads as many items as are said to be there, and reserves memory for none before it is read.
-    pub(super) fn list<T>(
+    pub fn list<T>(
         &mut self,
         mut read: impl FnMut(&mut Self) -> Result<T, FrameError>,
     ) -> Result<Vec<T>, FrameError> {

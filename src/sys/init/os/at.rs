@@ -52,12 +52,7 @@ unsafe extern "C" {
     fn unlinkat(dir: c_int, path: *const c_char, flags: c_int) -> c_int;
     fn symlinkat(target: *const c_char, dir: c_int, path: *const c_char) -> c_int;
     fn readlinkat(dir: c_int, path: *const c_char, area: *mut u8, length: usize) -> isize;
-    fn renameat(
-        from_dir: c_int,
-        from: *const c_char,
-        to_dir: c_int,
-        to: *const c_char,
-    ) -> c_int;
+    fn renameat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char) -> c_int;
     fn utimensat(
         dir: c_int,
         path: *const c_char,
@@ -69,21 +64,21 @@ unsafe extern "C" {
 }
 
 /// Opens a directory that is no link.
-pub(crate) fn open_directory(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
+pub fn open_directory(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     let flags = O_DIRECTORY_NOFOLLOW.0 | O_DIRECTORY_NOFOLLOW.1 | O_CLOEXEC;
     // SAFETY: the name ends with a NUL.
     owned(unsafe { openat(dir.as_raw_fd(), name.as_ptr(), flags) })
 }
 
 /// Opens a file that is no link, to read it; does not wait for anybody at the other end of a pipe.
-pub(crate) fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<File> {
+pub fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<File> {
     let flags = O_DIRECTORY_NOFOLLOW.1 | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
     // SAFETY: the name ends with a NUL.
     owned(unsafe { openat(dir.as_raw_fd(), name.as_ptr(), flags) }).map(File::from)
 }
 
 /// Makes a file that was not there.
-pub(crate) fn create_file(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<File> {
+pub fn create_file(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<File> {
     let flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
     let mode: c_uint = 0o600;
     // SAFETY: the name ends with a NUL.
@@ -91,7 +86,7 @@ pub(crate) fn create_file(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<File> 
 }
 
 /// Returns what a file is, without following a link.
-pub(crate) fn stat(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Stat> {
+pub fn stat(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Stat> {
     // SAFETY: all of the structure's fields are numbers.
     let mut found: Statx = unsafe { std::mem::zeroed() };
     // SAFETY: the name ends with a NUL; stores one structure.
@@ -116,14 +111,14 @@ pub(crate) fn stat(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Stat> {
 }
 
 /// Returns what an open file is.
-pub(crate) fn stat_open(file: &File) -> io::Result<Stat> {
+pub fn stat_open(file: &File) -> io::Result<Stat> {
     let found = file.metadata()?;
     let nanoseconds = u32::try_from(found.mtime_nsec()).unwrap_or(0);
     Ok(Stat::new(found.mode(), found.size(), (found.mtime(), nanoseconds)))
 }
 
 /// Calls a function with the names of what is in a directory.
-pub(crate) fn each_name(dir: BorrowedFd<'_>, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+pub fn each_name(dir: BorrowedFd<'_>, mut take: impl FnMut(&[u8])) -> io::Result<()> {
     /// Where the length and the name of an entry are in it.
     const LENGTH: usize = 16;
     const NAME: usize = 19;
@@ -166,7 +161,7 @@ pub(crate) fn remove_directory(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<(
 }
 
 /// Puts a file in the place of another one in the same directory.
-pub(crate) fn rename(dir: BorrowedFd<'_>, from: &CStr, to: &CStr) -> io::Result<()> {
+pub fn rename(dir: BorrowedFd<'_>, from: &CStr, to: &CStr) -> io::Result<()> {
     let dir = dir.as_raw_fd();
     // SAFETY: the names end with NULs.
     checked(unsafe { renameat(dir, from.as_ptr(), dir, to.as_ptr()) }).map(drop)
@@ -180,9 +175,8 @@ pub(crate) fn make_link(target: &CStr, dir: BorrowedFd<'_>, name: &CStr) -> io::
 pub(crate) fn read_link(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Vec<u8>> {
     let mut target = vec![0; MAX_TARGET_BYTES];
     // SAFETY: the name ends with a NUL, and the area is as large as said.
-    let count = unsafe {
-        readlinkat(dir.as_raw_fd(), name.as_ptr(), target.as_mut_ptr(), target.len())
-    };
+    let count =
+        unsafe { readlinkat(dir.as_raw_fd(), name.as_ptr(), target.as_mut_ptr(), target.len()) };
     target.truncate(usize::try_from(count).map_err(|_| io::Error::last_os_error())?);
     Ok(target)
 }
@@ -195,14 +189,14 @@ fn times((seconds, nanoseconds): (i64, u32)) -> [Timespec; 2] {
 }
 
 /// Sets when a file was modified, without following a link.
-pub(crate) fn set_time(dir: BorrowedFd<'_>, name: &CStr, time: (i64, u32)) -> io::Result<()> {
+pub fn set_time(dir: BorrowedFd<'_>, name: &CStr, time: (i64, u32)) -> io::Result<()> {
     let (times, flags) = (times(time), AT_SYMLINK_NOFOLLOW);
     // SAFETY: the name ends with a NUL, and there are two times.
     checked(unsafe { utimensat(dir.as_raw_fd(), name.as_ptr(), &raw const times, flags) }).map(drop)
 }
 
 /// Sets when an open file was modified.
-pub(crate) fn set_open_time(file: &File, time: (i64, u32)) -> io::Result<()> {
+pub fn set_open_time(file: &File, time: (i64, u32)) -> io::Result<()> {
     let times = times(time);
     // SAFETY: there are two times.
     checked(unsafe { futimens(file.as_raw_fd(), &raw const times) }).map(drop)

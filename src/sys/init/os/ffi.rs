@@ -7,94 +7,94 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use super::{PollFd, Signals};
 
-pub(super) const MADV_DONTNEED: c_int = 4;
+pub const MADV_DONTNEED: c_int = 4;
 /// Or a part of it.
-pub(super) const PAGE_BYTES: usize = 4096;
-pub(super) const SIG_BLOCK: c_int = 0;
-pub(super) const SIG_SETMASK: c_int = 2;
-pub(super) const WNOHANG: c_int = 1;
-pub(super) const O_NONBLOCK: c_int = 0o4000;
-pub(super) const O_NOCTTY: c_int = 0o400;
-pub(super) const O_RDWR: c_int = 2;
-pub(super) const O_CLOEXEC: c_int = 0o2_000_000;
-pub(super) const FD_CLOEXEC: c_int = 1;
-pub(super) const F_SETFD: c_int = 2;
-pub(super) const F_GETFL: c_int = 3;
-pub(super) const F_SETFL: c_int = 4;
-pub(super) const SOL_SOCKET: c_int = 1;
-pub(super) const SO_ACCEPTCONN: c_int = 30;
-pub(super) const SCM_RIGHTS: c_int = 1;
-pub(super) const MSG_CTRUNC: c_int = 8;
-pub(super) const MSG_DONTWAIT: c_int = 0x40;
-pub(super) const MSG_NOSIGNAL: c_int = 0x4000;
-pub(super) const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
-pub(super) const PR_SET_DUMPABLE: c_int = 4;
-pub(super) const PR_SET_CHILD_SUBREAPER: c_int = 36;
-pub(super) const PR_CAP_AMBIENT: c_int = 47;
-pub(super) const PR_CAP_AMBIENT_LOWER: c_ulong = 3;
-pub(super) const CAP_KILL: u32 = 5;
-pub(super) const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
-pub(super) const TIOCSCTTY: c_ulong = 0x540e;
-pub(super) const TIOCSWINSZ: c_ulong = 0x5414;
-pub(super) const TIOCSPTLCK: c_ulong = 0x4004_5431;
-pub(super) const SIGPIPE: i32 = 13;
-pub(super) const LAST_SIGNAL: i32 = 64;
-pub(super) const TIOCGPTPEER: c_ulong = 0x5441;
-pub(super) const CLOSE_RANGE_CLOEXEC: c_uint = 4;
+pub const PAGE_BYTES: usize = 4096;
+pub const SIG_BLOCK: c_int = 0;
+pub const SIG_SETMASK: c_int = 2;
+pub const WNOHANG: c_int = 1;
+pub const O_NONBLOCK: c_int = 0o4000;
+pub const O_NOCTTY: c_int = 0o400;
+pub const O_RDWR: c_int = 2;
+pub const O_CLOEXEC: c_int = 0o2_000_000;
+pub const FD_CLOEXEC: c_int = 1;
+pub const F_SETFD: c_int = 2;
+pub const F_GETFL: c_int = 3;
+pub const F_SETFL: c_int = 4;
+pub const SOL_SOCKET: c_int = 1;
+pub const SO_ACCEPTCONN: c_int = 30;
+pub const SCM_RIGHTS: c_int = 1;
+pub const MSG_CTRUNC: c_int = 8;
+pub const MSG_DONTWAIT: c_int = 0x40;
+pub const MSG_NOSIGNAL: c_int = 0x4000;
+pub const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
+pub const PR_SET_DUMPABLE: c_int = 4;
+pub const PR_SET_CHILD_SUBREAPER: c_int = 36;
+pub const PR_CAP_AMBIENT: c_int = 47;
+pub const PR_CAP_AMBIENT_LOWER: c_ulong = 3;
+pub const CAP_KILL: u32 = 5;
+pub const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+pub const TIOCSCTTY: c_ulong = 0x540e;
+pub const TIOCSWINSZ: c_ulong = 0x5414;
+pub const TIOCSPTLCK: c_ulong = 0x4004_5431;
+pub const SIGPIPE: i32 = 13;
+pub const LAST_SIGNAL: i32 = 64;
+pub const TIOCGPTPEER: c_ulong = 0x5441;
+pub const CLOSE_RANGE_CLOEXEC: c_uint = 4;
 /// The same on all architectures, as all numbers from 424 on.
-pub(super) const SYS_PIDFD_SEND_SIGNAL: c_long = 424;
-pub(super) const SYS_CLOSE_RANGE: c_long = 436;
+pub const SYS_PIDFD_SEND_SIGNAL: c_long = 424;
+pub const SYS_CLOSE_RANGE: c_long = 436;
 #[cfg(target_arch = "x86_64")]
-pub(super) const SYS_GETDENTS64: c_long = 217;
+pub const SYS_GETDENTS64: c_long = 217;
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) const SYS_GETDENTS64: c_long = 61;
+pub const SYS_GETDENTS64: c_long = 61;
 #[cfg(target_arch = "x86_64")]
-pub(super) const SYS_CAPGET_CAPSET: (c_long, c_long) = (125, 126);
+pub const SYS_CAPGET_CAPSET: (c_long, c_long) = (125, 126);
 #[cfg(target_arch = "x86_64")]
-pub(super) const SYS_RT_SIGACTION: c_long = 13;
+pub const SYS_RT_SIGACTION: c_long = 13;
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) const SYS_CAPGET_CAPSET: (c_long, c_long) = (90, 91);
+pub const SYS_CAPGET_CAPSET: (c_long, c_long) = (90, 91);
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) const SYS_RT_SIGACTION: c_long = 134;
+pub const SYS_RT_SIGACTION: c_long = 134;
 
 #[repr(C)]
 pub(super) struct Iovec {
-    pub(super) base: *mut c_void,
-    pub(super) length: usize,
+    pub base: *mut c_void,
+    pub length: usize,
 }
 
 #[repr(C)]
 pub(super) struct Msghdr {
-    pub(super) name: *mut c_void,
-    pub(super) name_length: c_uint,
-    pub(super) iov: *mut Iovec,
-    pub(super) iov_length: usize,
-    pub(super) control: *mut c_void,
-    pub(super) control_length: usize,
-    pub(super) flags: c_int,
+    pub name: *mut c_void,
+    pub name_length: c_uint,
+    pub iov: *mut Iovec,
+    pub iov_length: usize,
+    pub control: *mut c_void,
+    pub control_length: usize,
+    pub flags: c_int,
 }
 
-pub(super) const DESCRIPTORS_AT_ONCE: usize = 8;
+pub const DESCRIPTORS_AT_ONCE: usize = 8;
 
 #[repr(C, align(8))]
 pub(super) struct Control {
-    pub(super) length: usize,
-    pub(super) level: c_int,
-    pub(super) kind: c_int,
-    pub(super) descriptors: [c_int; DESCRIPTORS_AT_ONCE],
+    pub length: usize,
+    pub level: c_int,
+    pub kind: c_int,
+    pub descriptors: [c_int; DESCRIPTORS_AT_ONCE],
 }
 
 #[repr(C)]
 pub(super) struct Timespec {
-    pub(super) seconds: i64,
-    pub(super) nanoseconds: c_long,
+    pub seconds: i64,
+    pub nanoseconds: c_long,
 }
 
 unsafe extern "C" {
     /// Where the program begins in memory, and where what can be executed of it ends: the linker's.
-    pub(super) static __executable_start: u8;
-    pub(super) static etext: u8;
-    pub(super) static environ: *const *const c_char;
+    pub static __executable_start: u8;
+    pub static etext: u8;
+    pub static environ: *const *const c_char;
     pub(super) fn _exit(code: c_int) -> !;
     pub(super) fn accept4(
         fd: c_int,

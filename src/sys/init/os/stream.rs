@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 use super::ffi::*;
 
 /// Has reads and writes of a descriptor return instead of waiting.
-pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the flags are numbers.
     unsafe {
         let flags = super::checked(fcntl(fd.as_raw_fd(), F_GETFL))?;
@@ -19,14 +19,14 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Keeps other processes of the user from looking into this one.
-pub(crate) fn hide() {
+pub fn hide() {
     // SAFETY: has no pointers.
     unsafe { prctl(PR_SET_DUMPABLE, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong) };
 }
 
 /// Sends bytes with descriptors, without waiting; returns how many bytes went. The descriptors go with the
 /// first of them.
-pub(crate) fn send_with(
+pub fn send_with(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
     descriptors: &[BorrowedFd<'_>],

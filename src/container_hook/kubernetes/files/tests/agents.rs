@@ -16,19 +16,19 @@ use crate::container_hook::kubernetes::agent::{Link, Opener};
 use crate::sys::init::tests::install;
 
 /// Runs a test as the hook runs.
-pub(super) fn run(test: impl Future<Output = ()>) {
+pub fn run(test: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
 }
 
 /// What opens streams to agents.
-pub(super) struct Agent {
+pub struct Agent {
     _dir: tempfile::TempDir,
     program: PathBuf,
     state: tempfile::TempDir,
     /// After how many bytes the next streams break, the last one first; then none does.
-    pub(super) breaks: RefCell<Vec<(usize, usize)>>,
+    pub breaks: RefCell<Vec<(usize, usize)>>,
     /// The last one.
-    pub(super) child: RefCell<Option<Child>>,
+    pub child: RefCell<Option<Child>>,
 }
 
 impl Agent {
@@ -39,7 +39,7 @@ impl Agent {
     }
 
     /// Returns the most memory that the last agent had, in KiB.
-    pub(super) fn peak_kib(&self) -> u64 {
+    pub fn peak_kib(&self) -> u64 {
         let id = self.child.borrow().as_ref().unwrap().id().unwrap();
         let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();

@@ -14,10 +14,10 @@ use crate::sys::removal::remove_tree;
 
 /// What a test compares of a file: kind and mode, when it was modified, how long its content or target is,
 /// and that by a number.
-pub(super) type Seen = (u32, (i64, i64), usize, u64);
+pub type Seen = (u32, (i64, i64), usize, u64);
 
 /// Returns all that is in a directory, by path.
-pub(super) fn snapshot(root: &Path) -> BTreeMap<Vec<u8>, Seen> {
+pub fn snapshot(root: &Path) -> BTreeMap<Vec<u8>, Seen> {
     let mut seen = BTreeMap::new();
     for path in all(root) {
         let found = fs::symlink_metadata(&path).unwrap();
@@ -80,7 +80,7 @@ fn name(random: &mut Rng) -> Vec<u8> {
 }
 
 /// Makes files in a directory, and in directories in it.
-pub(super) fn grow(dir: &Path, random: &mut Rng, depth: u32) {
+pub fn grow(dir: &Path, random: &mut Rng, depth: u32) {
     for _ in 0..random.usize(1..12) {
         let path = dir.join(OsStr::from_bytes(&name(random)));
         if fs::symlink_metadata(&path).is_ok() {
@@ -115,7 +115,7 @@ fn write(path: &Path, random: &mut Rng) {
 }
 
 /// Changes, replaces, removes and adds.
-pub(super) fn change(root: &Path, random: &mut Rng) {
+pub fn change(root: &Path, random: &mut Rng) {
     for path in all(root) {
         let Ok(found) = fs::symlink_metadata(&path) else { continue };
         if random.u8(..4) > 0 {

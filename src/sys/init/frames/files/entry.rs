@@ -219,7 +219,7 @@ pub fn is_beneath(path: &[u8], dir: &[u8]) -> bool {
 }
 
 /// Checks a path that somebody else chose: names that lead downwards, and no longer than they can be.
-pub(super) fn checked_path(path: Vec<u8>) -> Result<Vec<u8>, FrameError> {
+pub fn checked_path(path: Vec<u8>) -> Result<Vec<u8>, FrameError> {
     let is_name = |name: &[u8]| {
         !matches!(name, b"" | b"." | b"..") && name.len() <= MAX_NAME_BYTES && !name.contains(&0)
     };

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 
 const SOURCE: &str = "src/sys/init/program.rs";
-const FILES: [&str; 32] = [
+const FILES: [&str; 34] = [
     "attached",
     "backlog",
     "call",
@@ -35,6 +35,7 @@ const FILES: [&str; 32] = [
     "os/ffi",
     "os/stream",
     "place",
+    "probe",
     "program",
     "relay",
     "remote",
@@ -45,6 +46,7 @@ const FILES: [&str; 32] = [
     "supervised",
     "supervisor",
     "tree",
+    "trials",
 ];
 
 fn main() {

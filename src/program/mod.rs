@@ -34,6 +34,8 @@ pub mod paths;
 #[cfg(feature = "engine-program")]
 pub mod place;
 #[cfg(feature = "engine-program")]
+pub mod probe;
+#[cfg(feature = "engine-program")]
 pub mod programs;
 #[cfg(feature = "engine-program")]
 pub mod progress;

@@ -34,6 +34,8 @@ pub mod monitor;
 #[cfg(feature = "engine-program")]
 pub mod paths;
 #[cfg(feature = "engine-program")]
+pub mod probe;
+#[cfg(feature = "engine-program")]
 pub mod programs;
 #[cfg(feature = "engine-program")]
 pub mod progress;

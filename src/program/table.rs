@@ -12,16 +12,25 @@ pub fn write<const N: usize>(
     rows: &[[String; N]],
     context: &mut Context,
 ) -> Result<(), OutputError> {
-    let mut widths = titles.map(|title| title.chars().count());
-    for row in rows {
+    write_all(&titles, rows, context)
+}
+
+/// Writes the same with as many columns as there are titles.
+pub fn write_all(
+    titles: &[&str],
+    rows: &[impl AsRef<[String]>],
+    context: &mut Context,
+) -> Result<(), OutputError> {
+    let mut widths: Vec<_> = titles.iter().map(|title| title.chars().count()).collect();
+    for row in rows.iter().map(AsRef::as_ref) {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = cell.chars().count().max(*width);
         }
     }
-    let titles = context.paint.paint(style::TITLE, line(&titles, &widths));
+    let titles = context.paint.paint(style::TITLE, line(titles, &widths));
     context.line(titles)?;
     for row in rows {
-        context.line(line(row, &widths))?;
+        context.line(line(row.as_ref(), &widths))?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ pub mod drain;
 #[cfg(feature = "kubernetes")]
 pub(crate) mod files;
 pub mod frames;
+pub mod trials;
 
 /// A static program: without arguments it waits for a signal to end, with `steps FD` it starts steps
 /// for whoever connects to that socket, with other arguments it runs them as a program; in any case it

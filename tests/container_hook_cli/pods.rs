@@ -218,10 +218,12 @@ fn the_pod_of_this_program_is_printed_without_a_cluster() {
 fn a_job_is_tried_on_this_machine_alone() {
     let env = TestEnv::new();
     env.write("settings.toml", "[backend]\nkind = \"kubernetes\"\n");
-    let ran = env.run(&["try"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
-    let error =
-        "error: jobs of this runner are pods of a cluster, and `try` runs a job on this machine";
-    assert!(ran.stderr.starts_with(error), "{}", ran.stderr);
-    assert!(ran.stderr.contains("hint: set `kind = \"engine\"`"), "{}", ran.stderr);
+    for words in [&["try"][..], &["doctor", "--probe"]] {
+        let ran = env.run(words);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
+        let error = "error: jobs of this runner are pods of a cluster, and `try` and `doctor --probe` run jobs \
+                     on this machine: there, `container-hook doctor` checks";
+        assert!(ran.stderr.starts_with(error), "{}", ran.stderr);
+        assert!(ran.stderr.contains("hint: set `kind = \"engine\"`"), "{}", ran.stderr);
+    }
 }

@@ -17,6 +17,7 @@ mod life;
 mod limits;
 mod machine;
 mod parallel;
+mod probe;
 mod prune;
 mod recorded;
 mod removal;

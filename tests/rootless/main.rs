@@ -21,6 +21,7 @@ mod machine;
 mod namespace;
 mod nesting;
 mod pod;
+mod probe;
 mod records;
 mod setup;
 mod stopped;

@@ -22,6 +22,7 @@ The runner does so by the script that `container-hook install` writes.
 Examples:
   container-hook install ~/container-hook      Write the script, and print what the runner needs
   container-hook doctor                        What is missing on this machine?
+  container-hook doctor --probe                What can jobs reach that they must not?
   container-hook try                           Run a job without GitHub
   container-hook pull node:22                  Have an image before a job needs it
   container-hook prune --size 20GB             Remove least recently used images

@@ -14,6 +14,7 @@ use oci_hooks::program::exit::Exit;
 use crate::error::Error;
 use crate::job_backend::JobBackend;
 use crate::settings::Settings;
+use crate::try_job;
 
 pub(crate) use runner::settings;
 
@@ -24,12 +25,31 @@ Run it as the user that runs the runner; in a cluster in the pod of a runner, wh
 permission. For a user who is not root it creates what a job would have, such as namespaces and
 mounts, and tries it. Exit status is 0 if containers will run as jobs need them, and 1 otherwise.
 Messages of jobs are explained in
-/usr/share/doc/container-hook/container-hook.md, Troubleshooting.")]
-pub(crate) struct DoctorArgs {}
+/usr/share/doc/container-hook/container-hook.md, Troubleshooting.
 
-pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
+Examples:
+  container-hook doctor                          What is missing on this machine?
+  container-hook doctor --probe                  What do jobs reach that they must not?
+  container-hook doctor --probe --format json    The same for programs
+
+With --probe two jobs run, and a build: while they do, this program listens on all addresses of this
+machine, and has sockets and files in /tmp, /var/tmp, /dev/shm, /run and the store, which one of the
+jobs and the build try to reach, as well as the other job, addresses of metadata services and files
+of the kernel. No image is needed. The exit status is 1 if something was reached, or if no job could
+be run. What could not be tried, and what did not answer and may not be there, is a warning.")]
+pub(crate) struct DoctorArgs {
+    /// Run a job and a build, and try to reach from inside what SECURITY.md says is out of reach
+    #[arg(long)]
+    probe: bool,
+}
+
+pub(crate) fn run(args: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
     let loaded = context.settings::<Settings>()?;
-    match JobBackend::of(&loaded.settings)? {
+    let backend = JobBackend::of(&loaded.settings)?;
+    match backend {
+        #[cfg(feature = "kubernetes")]
+        JobBackend::Cluster if args.probe => Err(try_job::TryError::Cluster.into()),
+        _ if args.probe => try_job::probe(&loaded.settings, context),
         JobBackend::Root => root::run(&loaded, context),
         JobBackend::User => user::run(loaded, context),
         #[cfg(feature = "kubernetes")]

@@ -18,6 +18,7 @@ The commands are for admins.
 
 Examples:
   garm-provider-runc doctor                  Check this host
+  garm-provider-runc doctor --probe          What can instances reach that they must not?
   garm-provider-runc pull ubuntu-24.04       Pull an image before an instance needs it
   garm-provider-runc instances               List the instances of all pools
   garm-provider-runc logs garm-x7k2 -f       Follow the output of a runner

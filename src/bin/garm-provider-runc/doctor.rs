@@ -1,5 +1,6 @@
 //! `garm-provider-runc doctor`.
 
+mod probe;
 mod user;
 mod users;
 
@@ -19,11 +20,30 @@ use crate::settings::Settings;
 /// Check this machine for problems, and print a fix for each
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Run it as the user who runs GARM. Exit status is 0 if containers will run, and 1 otherwise.")]
-pub(crate) struct DoctorArgs {}
+Run it as the user who runs GARM. Exit status is 0 if containers will run, and 1 otherwise.
 
-pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
+Examples:
+  garm-provider-runc doctor                          What is missing on this machine?
+  garm-provider-runc doctor --probe                  What do instances reach that they must not?
+  garm-provider-runc doctor --probe --format json    The same for programs
+
+With --probe an instance of each flavor is made, and another one: meanwhile this program listens on
+all addresses of this machine, and has sockets and files in /tmp, /var/tmp, /dev/shm, /run, the
+store and the directory of logs, which the instances try to reach, as well as the other one,
+addresses of metadata services and files of the kernel. Neither GARM nor an image is needed. The
+exit status is 1 if something was reached, or if no instance could be made. What could not be tried,
+and what did not answer and may not be there, is a warning.")]
+pub(crate) struct DoctorArgs {
+    /// Make an instance of each flavor, and try to reach from inside what SECURITY.md says is out of reach
+    #[arg(long)]
+    probe: bool,
+}
+
+pub(crate) fn run(args: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
     let loaded = context.settings::<Settings>()?;
+    if args.probe {
+        return probe::probe(&loaded.settings, context);
+    }
     match Backend::of(loaded.settings.clone()) {
         Backend::Root(_) => run_as_root(&loaded, context),
         Backend::User(_) => user::run(loaded, context),

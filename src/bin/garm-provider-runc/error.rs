@@ -1,10 +1,11 @@
 //! The errors of commands for admins, with hints.
 
+use std::io;
 use std::path::PathBuf;
 
 use oci_hooks::container::ContainerError;
 use oci_hooks::garm::{ProviderError, SupervisorError};
-use oci_hooks::image::{PullError, ReferenceError, StoreError};
+use oci_hooks::image::{ImportError, PullError, ReferenceError, StoreError};
 use oci_hooks::program::context::OutputError;
 use oci_hooks::program::exit::Failure;
 use oci_hooks::program::host::HostError;
@@ -29,6 +30,8 @@ pub(crate) enum Error {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
+    Import(#[from] ImportError),
+    #[error(transparent)]
     Pull(#[from] Box<PullError>),
     #[error(transparent)]
     Provider(#[from] ProviderError),
@@ -40,6 +43,10 @@ pub(crate) enum Error {
     Privilege(#[from] PrivilegeError),
     #[error("unknown image {name:?}: not an alias in the settings and not a valid reference")]
     Image { name: String, source: ReferenceError },
+    #[error("cannot catch signals")]
+    Signals(#[source] io::Error),
+    #[error("the probe failed: {said}")]
+    Probe { said: String },
     #[error("--follow cannot be combined with --format json")]
     EndlessJson,
     #[error("no log of {name} in {}", directory.display())]

@@ -16,6 +16,8 @@
 //! - `call DIR` is no first process, but what an exec starts beside one: how a host asks for steps and
 //!   files through standard input and output.
 //!
+//! Where it is called `probe`, it tries what must be out of reach (`probe`), as `trials` says.
+//!
 //! Compiled by `build.rs`, with the standard library alone and linked statically, for the target of
 //! the package. It is of the version of the package; what it is asked for later may be of another,
 //! which the first frame settles.
@@ -31,6 +33,7 @@ mod frames;
 mod keeper;
 mod os;
 mod place;
+mod probe;
 mod relay;
 mod remote;
 mod serve;
@@ -40,6 +43,7 @@ mod steps;
 mod supervised;
 mod supervisor;
 mod tree;
+mod trials;
 
 use os::at;
 use std::env;
@@ -49,15 +53,18 @@ use std::path::Path;
 
 use steps::Additions;
 
-/// What the program is called where it does more.
+/// What the program is called where it does more, and where it does something else.
 const AGENT: &str = "agent";
+const PROBE: &str = "probe";
 
 fn main() {
     let mut args = env::args_os();
-    let is_agent =
-        args.next().is_some_and(|name| Path::new(&name).file_name() == Some(AGENT.as_ref()));
+    let name = args.next().unwrap_or_default();
+    let is_called = |other: &str| Path::new(&name).file_name() == Some(other.as_ref());
+    let is_agent = is_called(AGENT);
     let args: Vec<OsString> = args.collect();
     let code = match (listener(&args), args.split_first()) {
+        _ if is_called(PROBE) => probe::run(&args),
         (_, Some((mode, args))) if is_agent && mode == "call" => call::run(args),
         (_, Some((mode, args))) if is_agent && mode == "serve" => serve::run(args),
         (Some(listener), _) => steps::serve(listener, Additions::default()),

@@ -15,11 +15,29 @@ pub(super) struct JobLog<'a> {
     commands: Commands,
     /// Why lines are not shown any more.
     failed: Option<OutputError>,
+    /// The lines, if they are not to be shown.
+    kept: Option<Vec<String>>,
 }
 
 impl<'a> JobLog<'a> {
     pub(super) fn new(context: &'a mut Context) -> Self {
-        JobLog { context, lines: Default::default(), commands: Commands::default(), failed: None }
+        JobLog {
+            context,
+            lines: Default::default(),
+            commands: Commands::default(),
+            failed: None,
+            kept: None,
+        }
+    }
+
+    /// Returns one whose lines are not shown.
+    pub(super) fn kept(context: &'a mut Context) -> Self {
+        JobLog { kept: Some(Vec::new()), ..JobLog::new(context) }
+    }
+
+    /// Takes the lines that were not shown.
+    pub(super) fn take(&mut self) -> Vec<String> {
+        self.kept.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Shows what a step of the job is called.
@@ -58,7 +76,9 @@ impl<'a> JobLog<'a> {
 
     /// Shows a line of this program.
     pub(super) fn show(&mut self, line: &str) {
-        if self.context.is_json() {
+        if let Some(kept) = &mut self.kept {
+            kept.push(line.to_owned());
+        } else if self.context.is_json() {
             self.context.error_line(line);
         } else if self.failed.is_none() {
             // The job is cleaned up all the same.

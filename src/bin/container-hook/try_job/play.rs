@@ -1,23 +1,24 @@
 //! The job: prepared, one step, cleaned up, and then looked for.
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
+use oci_hooks::container_hook::engine::JobSystem;
 use oci_hooks::image::Reference;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
-use oci_hooks::program::programs::this_program;
 use oci_hooks::program::settings_file::Loaded;
-use oci_hooks::sys::fs::{PathContext as _, PathError, ReadError, read_bounded};
+use oci_hooks::sys::fs::{PathContext as _, PathError, ReadError};
 use oci_hooks::sys::identity::Identity;
 use oci_hooks::sys::version::ProgramVersion;
 use rustix::io::Errno;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::call::{Ended, WhenToldToEnd, call};
+use super::call::{Ended, WhenToldToEnd};
+use super::calls::{self, Calls};
 use super::job_log::JobLog;
 use super::left::Traces;
 use super::request::{self, Service};
@@ -28,9 +29,6 @@ use crate::job_backend::JobBackend;
 use crate::names;
 use crate::settings::Settings;
 use crate::signals::Pending;
-
-/// More than any answer of ours has.
-const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
 /// Run a job without GitHub, and check that nothing is left of it
 #[derive(Debug, Args)]
@@ -77,8 +75,8 @@ pub(crate) struct TryRequestArgs {}
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TryError {
     #[error(
-        "jobs of this runner are pods of a cluster, and `try` runs a job on this machine: there, `container-hook \
-         doctor` checks what they need, and a workflow tries them"
+        "jobs of this runner are pods of a cluster, and `try` and `doctor --probe` run jobs on this machine: there, \
+         `container-hook doctor` checks what they need, and a workflow tries them"
     )]
     Cluster,
     #[error(transparent)]
@@ -116,12 +114,9 @@ pub(crate) fn run(args: &TryArgs, context: &mut Context) -> Result<Exit, Error> 
         #[cfg(feature = "kubernetes")]
         JobBackend::Cluster => return Err(TryError::Cluster.into()),
     }
-    // By that name its calls find the process whose end is the end of the job.
-    rustix::thread::set_name(WORKER).map_err(TryError::Name)?;
-    let pid = std::process::id();
-    let own = Identity::of(pid).unwrap_or(Identity { pid, start: 0 });
+    let own = become_worker()?;
     let mut signals = Pending::new().map_err(TryError::Signals)?;
-    let runner = Runner::new(&loaded.settings, own).map_err(TryError::from)?;
+    let runner = Runner::new(&loaded.settings, own, "").map_err(TryError::from)?;
     let config = context.config.clone();
     let runtime = loaded.settings.host().runtime().ok().map(|runtime| runtime.program);
     let mut report = TryReport {
@@ -134,7 +129,9 @@ pub(crate) fn run(args: &TryArgs, context: &mut Context) -> Result<Exit, Error> 
         ..TryReport::default()
     };
     let mut log = JobLog::new(context);
-    let mut play = Play { args, loaded: &loaded, runner: &runner, config, signals: &mut signals };
+    let system = if args.image.is_none() { JobSystem::Host } else { JobSystem::Image };
+    let calls = Calls { config, signals: &mut signals, system };
+    let mut play = Play { args, loaded: &loaded, runner: &runner, calls };
     let played = play.job(&mut report, &mut log);
     let shown = log.finish();
     let came = played?;
@@ -148,6 +145,14 @@ pub(crate) fn run(args: &TryArgs, context: &mut Context) -> Result<Exit, Error> 
     }
     let is_left = report.left.is_some_and(|left| !left.is_empty());
     Ok(if is_left { Exit::Findings } else { Exit::Code(report.exit_code) })
+}
+
+/// Has this process be the worker of jobs, and returns which it is: by that name their calls find the process whose end
+/// is the end of the job.
+pub(super) fn become_worker() -> Result<Identity, TryError> {
+    rustix::thread::set_name(WORKER).map_err(TryError::Name)?;
+    let pid = std::process::id();
+    Ok(Identity::of(pid).unwrap_or(Identity { pid, start: 0 }))
 }
 
 /// What became of a job, whatever its command did.
@@ -164,8 +169,7 @@ struct Play<'a> {
     args: &'a TryArgs,
     loaded: &'a Loaded<Settings>,
     runner: &'a Runner,
-    config: Option<PathBuf>,
-    signals: &'a mut Pending,
+    calls: Calls<'a>,
 }
 
 impl Play<'_> {
@@ -176,7 +180,8 @@ impl Play<'_> {
         if self.args.keep && worked.as_ref().is_ok_and(|came| *came == Came::Up) {
             let directory = self.runner.directory.display();
             log.title("The job is kept");
-            let config = self.config.as_ref().map(|file| format!(" --config {}", file.display()));
+            let config =
+                self.calls.config.as_ref().map(|file| format!(" --config {}", file.display()));
             let program = format!("container-hook{}", config.unwrap_or_default());
             log.show(&format!("its containers:       {program} ps"));
             log.show(&format!("what a service wrote: {program} logs NAME"));
@@ -187,8 +192,14 @@ impl Play<'_> {
         }
         let traces = Traces::of(settings, &self.runner.owner());
         log.title("Stop containers");
-        let cleaned =
-            self.request("cleanup_job", &json!({}), &Value::Null, WhenToldToEnd::GoOn, log);
+        let cleaned = self.calls.request(
+            self.runner,
+            "cleanup_job",
+            &json!({}),
+            &Value::Null,
+            WhenToldToEnd::GoOn,
+            log,
+        );
         let removed = self.runner.remove(settings).map_err(TryError::from);
         let ended = cleaned?;
         report.cleanup_seconds = Some(ended.seconds);
@@ -218,7 +229,14 @@ impl Play<'_> {
             log.show("the job container has the programs of this machine, read-only");
         }
         let args = request::prepare(self.runner, image.as_ref(), services);
-        let ended = self.request("prepare_job", &args, &Value::Null, WhenToldToEnd::Cancel, log)?;
+        let ended = self.calls.request(
+            self.runner,
+            "prepare_job",
+            &args,
+            &Value::Null,
+            WhenToldToEnd::Cancel,
+            log,
+        )?;
         report.prepare_seconds = Some(ended.seconds);
         log.time("prepare", ended.seconds);
         report.exit_code = code(&ended);
@@ -230,7 +248,7 @@ impl Play<'_> {
         if !ended.status.success() {
             return Ok(Came::Failed);
         }
-        let state = self.answer()?["state"].take();
+        let state = calls::answer(self.runner)?["state"].take();
         let (script, title) = request::script(command);
         for name in request::files() {
             self.runner.write(&name, b"").map_err(TryError::from)?;
@@ -238,7 +256,14 @@ impl Play<'_> {
         self.runner.write(&request::script_name(), script.as_bytes()).map_err(TryError::from)?;
         log.title(&format!("Run {title}"));
         let args = request::step(self.runner);
-        let ended = self.request("run_script_step", &args, &state, WhenToldToEnd::Cancel, log)?;
+        let ended = self.calls.request(
+            self.runner,
+            "run_script_step",
+            &args,
+            &state,
+            WhenToldToEnd::Cancel,
+            log,
+        )?;
         report.step_seconds = Some(ended.seconds);
         report.exit_code = code(&ended);
         if ended.signal.is_some() {
@@ -250,35 +275,9 @@ impl Play<'_> {
         Ok(Came::Up)
     }
 
-    /// Makes a call with a request, as the runner does.
-    fn request(
-        &mut self,
-        command: &str,
-        args: &Value,
-        state: &Value,
-        when: WhenToldToEnd,
-        log: &mut JobLog<'_>,
-    ) -> Result<Ended, TryError> {
-        let response = self.runner.write(ANSWER, b"")?;
-        let request =
-            json!({"command": command, "responseFile": response, "args": args, "state": state});
-        let mut program = self.this_program()?;
-        if self.args.image.is_none() && command != "run_script_step" {
-            program.arg(TRY_REQUEST);
-        }
-        program.env_clear().envs(self.runner.environment());
-        Ok(call(program, format!("{request}\n").as_bytes(), when, self.signals, log)?)
-    }
-
-    /// Returns the last answer.
-    fn answer(&self) -> Result<Value, TryError> {
-        let answer = read_bounded(&self.runner.directory.join(ANSWER), MAX_ANSWER_BYTES)?;
-        Ok(serde_json::from_slice(&answer)?)
-    }
-
     /// Has the findings of `doctor` shown, which looks at the machine as a process of its own.
     fn doctor(&self, context: &Context) -> Result<(), TryError> {
-        let mut doctor = self.this_program()?;
+        let mut doctor = self.calls.this_program()?;
         let program = PathBuf::from(doctor.get_program());
         doctor.arg("doctor").stdin(Stdio::null());
         if context.is_json() {
@@ -288,25 +287,10 @@ impl Play<'_> {
         doctor.status().at("execute", &program)?;
         Ok(())
     }
-
-    /// Returns a call of this program with the same settings.
-    fn this_program(&self) -> Result<Command, TryError> {
-        let mut command = Command::new(this_program()?);
-        if let Some(config) = &self.config {
-            command.arg("--config").arg(config);
-        }
-        Ok(command)
-    }
 }
-
-/// The file of answers, below the runner's directory.
-const ANSWER: &str = "_work/_temp/_runner_hook_responses/try.json";
 
 /// What the runner says of what was cancelled.
 const CANCELLED: &str = "The operation was canceled.";
-
-/// The command that carries out requests for a job without an image.
-const TRY_REQUEST: &str = "try-request";
 
 /// Returns the exit code of a call.
 fn code(ended: &Ended) -> u8 {

@@ -120,6 +120,11 @@ pub(super) fn script_name() -> String {
 
 /// Returns the arguments of `run_script_step`, for a `run:` with the usual shell of containers.
 pub(super) fn step(runner: &Runner) -> Value {
+    step_of(runner, "sh", &["-e", &format!("/__w/_temp/{STEP}.sh")])
+}
+
+/// Returns the arguments of `run_script_step`, for a program.
+pub(super) fn step_of(runner: &Runner, program: &str, args: &[&str]) -> Value {
     let mut env = Map::new();
     for (name, value) in [
         ("CI", "true"),
@@ -140,9 +145,17 @@ pub(super) fn step(runner: &Runner) -> Value {
         env.insert(name.to_owned(), json!(path));
     }
     json!({
-        "entryPoint": "sh", "entryPointArgs": ["-e", format!("/__w/_temp/{STEP}.sh")],
+        "entryPoint": program, "entryPointArgs": args,
         "environmentVariables": env, "prependPath": [], "workingDirectory": "/__w/repo/repo",
     })
+}
+
+/// Returns the arguments of `run_container_step`, for an action with a Dockerfile.
+pub(super) fn build(dockerfile: &Path) -> Value {
+    let mut step = container("");
+    step["image"] = Value::Null;
+    step["dockerfile"] = json!(dockerfile);
+    step
 }
 
 fn container(image: &str) -> Value {

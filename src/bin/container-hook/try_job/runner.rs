@@ -42,11 +42,15 @@ pub(super) struct Runner {
 }
 
 impl Runner {
-    /// Makes the directories of a runner that this process plays.
-    pub(super) fn new(settings: &Settings, own: Identity) -> Result<Self, PathError> {
+    /// Makes the directories of a runner that this process plays; what is appended to its name is that of one of several.
+    pub(super) fn new(
+        settings: &Settings,
+        own: Identity,
+        appended: &str,
+    ) -> Result<Self, PathError> {
         let root = &settings.store.root;
         make_private(root)?;
-        let name = format!("{PREFIX}{}-{}", own.pid, own.start);
+        let name = format!("{PREFIX}{}-{}{appended}", own.pid, own.start);
         let runner = Runner { directory: root.join(&name), name };
         let mut builder = DirBuilder::new();
         builder.mode(0o700).create(&runner.directory).at("make", &runner.directory)?;
@@ -123,7 +127,8 @@ pub(crate) fn remove_abandoned(settings: &Settings) -> Result<(), PathError> {
 
 /// Returns which process plays the runner whose directory has this name.
 fn player(name: &OsStr) -> Option<Identity> {
-    let (pid, start) = name.to_str()?.strip_prefix(PREFIX)?.split_once('-')?;
+    let mut parts = name.to_str()?.strip_prefix(PREFIX)?.split('-');
+    let (pid, start) = (parts.next()?, parts.next()?);
     Some(Identity { pid: pid.parse().ok()?, start: start.parse().ok()? })
 }
 
@@ -147,8 +152,9 @@ mod tests {
         settings.store.run = dir.path().join("run");
         remove_abandoned(&settings).unwrap();
         let own = Identity::of(std::process::id()).unwrap();
-        let mine = Runner::new(&settings, own).unwrap();
-        let killed = Runner::new(&settings, Identity { start: own.start + 1, ..own }).unwrap();
+        let mine = Runner::new(&settings, own, "").unwrap();
+        let killed =
+            Runner::new(&settings, Identity { start: own.start + 1, ..own }, "-other").unwrap();
         let lock = settings.store.run.join("jobs").join(format!("{}.lock", killed.owner()));
         fs::create_dir_all(lock.parent().unwrap()).unwrap();
         fs::write(&lock, "").unwrap();

@@ -27,7 +27,7 @@ const DIRECTORY: Mode = Mode::from_raw_mode(0o755);
 
 /// The root file system of an instance.
 #[derive(Debug)]
-pub(super) struct GuestRoot {
+pub struct GuestRoot {
     root: Beneath,
     /// The user namespace of the instance, if it is not that of this process.
     users: Option<OwnedFd>,
@@ -35,12 +35,12 @@ pub(super) struct GuestRoot {
 
 impl GuestRoot {
     /// Takes a root file system, for an instance with this user namespace.
-    pub(super) fn open(root: &Path, users: Option<OwnedFd>) -> Result<Self, PathError> {
+    pub fn open(root: &Path, users: Option<OwnedFd>) -> Result<Self, PathError> {
         Ok(GuestRoot { root: Beneath::new(root)?, users })
     }
 
     /// Opens the root file system of a process as that sees it, with what is mounted in it.
-    pub(super) fn of_process(pid: u32) -> Result<Self, PathError> {
+    pub fn of_process(pid: u32) -> Result<Self, PathError> {
         let path = PathBuf::from(format!("/proc/{pid}/ns/user"));
         let users = match shares_with(pid) {
             true => None,
@@ -50,7 +50,7 @@ impl GuestRoot {
     }
 
     /// Returns the path that the root file system was opened by.
-    pub(super) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.root.path()
     }
 
@@ -67,7 +67,7 @@ impl GuestRoot {
     }
 
     /// Writes a file anew; directories that are missing get the same owner.
-    pub(super) fn write(
+    pub fn write(
         &self,
         path: &Path,
         content: &[u8],
@@ -78,17 +78,17 @@ impl GuestRoot {
     }
 
     /// Makes a symbolic link, in place of whatever file or link is there.
-    pub(super) fn link(&self, path: &Path, target: &Path, owner: Owner) -> Result<(), PathError> {
+    pub fn link(&self, path: &Path, target: &Path, owner: Owner) -> Result<(), PathError> {
         self.act("make the link", path, || self.link_here(path, target, owner))
     }
 
     /// Reads a file of at most so many bytes; none if there is none.
-    pub(super) fn read(&self, path: &Path, limit_bytes: u64) -> Result<Option<Vec<u8>>, PathError> {
+    pub fn read(&self, path: &Path, limit_bytes: u64) -> Result<Option<Vec<u8>>, PathError> {
         self.act("read", path, || self.read_here(path, limit_bytes))
     }
 
     /// Removes a file or directory with all in it; none is fine.
-    pub(super) fn remove(&self, path: &Path) -> Result<(), PathError> {
+    pub fn remove(&self, path: &Path) -> Result<(), PathError> {
         self.act("remove", path, || self.remove_here(path))
     }
 

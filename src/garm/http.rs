@@ -2,7 +2,7 @@
 
 mod error;
 #[cfg(test)]
-pub(crate) mod fake;
+pub mod fake;
 
 use std::fmt;
 use std::io::{self, Read};
@@ -332,7 +332,7 @@ fn message(response: Response<ureq::Body>) -> String {
 }
 
 /// Returns an address without login and parameters, which may be permissions.
-pub(super) fn shown(url: &str) -> String {
+pub fn shown(url: &str) -> String {
     let url: String = url.split(['?', '#']).next().unwrap_or("").chars().take(200).collect();
     match url.split_once("://") {
         Some((scheme, rest)) => {

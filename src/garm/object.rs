@@ -18,7 +18,7 @@ pub struct KindError {
 }
 
 /// An object, none being one without members.
-pub(super) struct Object<'a> {
+pub struct Object<'a> {
     members: Option<&'a Map<String, Value>>,
     /// Where it is in its document.
     pointer: String,

@@ -19,7 +19,7 @@ use crate::sys::processes::{Process, with_descendants};
 const ROUNDS: usize = 100;
 
 /// Stops all processes of a container.
-pub(super) fn pause(container: &Record) -> Result<(), ProviderError> {
+pub fn pause(container: &Record) -> Result<(), ProviderError> {
     if !container.cgroup.is_empty() {
         return Ok(container.runtime.pause(&container.id)?);
     }
@@ -27,7 +27,7 @@ pub(super) fn pause(container: &Record) -> Result<(), ProviderError> {
 }
 
 /// Has all processes of a container go on.
-pub(super) fn resume(container: &Record) -> Result<(), ProviderError> {
+pub fn resume(container: &Record) -> Result<(), ProviderError> {
     if !container.cgroup.is_empty() {
         return Ok(container.runtime.resume(&container.id)?);
     }

@@ -22,7 +22,7 @@ const REAP_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Returns what is known of an instance that is to be removed: from its container, if nobody can read
 /// its record.
-pub(super) fn record(
+pub fn record(
     site: &Site,
     records: &Records,
     files: &Files,
@@ -42,7 +42,7 @@ pub(super) fn record(
 
 /// Kills an instance and removes everything of it. Each step takes it that an earlier process was
 /// killed while doing the same. The lock is held.
-pub(super) fn remove(
+pub fn remove(
     engine: &Engine,
     network: &NetworkOptions,
     files: &Files,

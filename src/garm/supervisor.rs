@@ -28,7 +28,7 @@ use crate::sys::privilege::outside;
 use crate::sys::spawn;
 
 /// The cgroup of all supervisors: GARM's own may be ended with all that is in it.
-pub(super) const CGROUP: &str = "/oci-hooks/supervisors";
+pub const CGROUP: &str = "/oci-hooks/supervisors";
 
 /// More than the files of users in any image have.
 const MAX_USERS_BYTES: u64 = 4 << 20;
@@ -79,16 +79,16 @@ pub struct SupervisorProgram {
 
 /// What a supervisor is told, on standard input and never elsewhere.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Task {
-    pub(super) spec: BootSpec,
-    pub(super) log: PathBuf,
-    pub(super) log_bytes: u64,
+pub struct Task {
+    pub spec: BootSpec,
+    pub log: PathBuf,
+    pub log_bytes: u64,
     /// What people should know of the container.
-    pub(super) notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 /// A supervisor that waits for its task.
-pub(super) struct Starting {
+pub struct Starting {
     child: Child,
     /// Ends the thread that started it.
     _thread: Sender<()>,
@@ -135,7 +135,7 @@ impl SupervisorProgram {
 
 impl Starting {
     /// Hands the task over and waits until the supervisor is on its own.
-    pub(super) fn hand_over(self, task: &Task) -> Result<(), SupervisorError> {
+    pub fn hand_over(self, task: &Task) -> Result<(), SupervisorError> {
         let Starting { mut child, mut stdin, name, path, _thread } = self;
         let text = serde_json::to_vec(task).expect("texts and numbers are JSON");
         // One that ended has said why.
@@ -152,7 +152,7 @@ impl Starting {
     }
 
     /// Ends a supervisor that has nothing to do.
-    pub(super) fn cancel(self) {
+    pub fn cancel(self) {
         let Starting { mut child, stdin, .. } = self;
         drop(stdin);
         let _ = child.kill();

@@ -13,7 +13,7 @@ use super::{Definition, HookError, HookFile, HookSet, PathCheck, Problem, Schema
 use crate::sys::fs::{Directory, PathContext, PathError, ReadError};
 
 /// The most a hook file may hold. Real ones take a few hundred bytes.
-pub(super) const MAX_FILE_BYTES: u64 = 16 << 20;
+pub const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// What to load, and for whom.
 #[derive(Clone, Debug, Default)]
@@ -125,7 +125,7 @@ pub fn load(options: &LoadOptions) -> Loaded {
 
 /// Loads hooks again. Where a file was good before and cannot be used now, what it said stays in
 /// force; its entry is [`EntryState::Broken`] all the same.
-pub(super) fn load_after(previous: &Loaded, options: &LoadOptions) -> Loaded {
+pub fn load_after(previous: &Loaded, options: &LoadOptions) -> Loaded {
     let previous_files = previous.files().map(|file| (file.path.as_path(), file)).collect();
     let mut loader = Loader {
         options,
@@ -290,7 +290,7 @@ fn path_of(dir: &Path, name: &OsStr) -> PathBuf {
 }
 
 /// Opens a directory and lists it in byte order.
-pub(super) fn open(dir: &Path) -> Result<(Directory, Vec<OsString>), PathError> {
+pub fn open(dir: &Path) -> Result<(Directory, Vec<OsString>), PathError> {
     let directory = Directory::open(dir)?;
     let names = directory.names().at("list", dir)?;
     Ok((directory, names))

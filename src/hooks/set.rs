@@ -119,7 +119,7 @@ impl FromIterator<HookFile> for HookSet {
 ///
 /// Rust's `str::to_lowercase` knows final sigma and makes two characters of `İ`; Go does neither.
 /// Two names that are equal after this have no order in Go; here the names themselves decide.
-pub(super) fn order_key(name: &OsStr) -> Cow<'_, [u8]> {
+pub fn order_key(name: &OsStr) -> Cow<'_, [u8]> {
     let bytes = name.as_bytes();
     if bytes.is_ascii() {
         let is_lower = !bytes.iter().any(u8::is_ascii_uppercase);
@@ -137,7 +137,7 @@ pub(super) fn order_key(name: &OsStr) -> Cow<'_, [u8]> {
 }
 
 /// Returns whether a directory entry is read as a hook file.
-pub(super) fn is_hook_file_name(name: &OsStr) -> bool {
+pub fn is_hook_file_name(name: &OsStr) -> bool {
     // Not `Path::extension`: it has none for `.json`, which counts.
     Path::new(name).as_os_str().as_bytes().ends_with(b".json")
 }

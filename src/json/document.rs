@@ -19,11 +19,11 @@ pub struct Document<'t> {
 ///
 /// The children of an object are its keys and values in turn.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Node {
-    pub(super) kind: Kind,
-    pub(super) start: u32,
-    pub(super) end: u32,
-    pub(super) next: u32,
+pub struct Node {
+    pub kind: Kind,
+    pub start: u32,
+    pub end: u32,
+    pub next: u32,
 }
 
 /// What a JSON value is.

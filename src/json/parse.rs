@@ -8,7 +8,7 @@ use super::document::{Kind, Node};
 const MAX_DEPTH: usize = 10_000;
 
 /// Parses one JSON value with nothing but white space around it.
-pub(super) fn parse(text: &[u8]) -> Result<Vec<Node>, SyntaxError> {
+pub fn parse(text: &[u8]) -> Result<Vec<Node>, SyntaxError> {
     // The last position must fit too, hence one less than u32 holds.
     if text.len() >= u32::MAX as usize {
         return Err(SyntaxError { kind: SyntaxErrorKind::TooLong, offset: 0 });

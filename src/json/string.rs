@@ -5,7 +5,7 @@ use std::borrow::Cow;
 /// Decodes what stands between the quotes of a string that has passed the syntax check.
 ///
 /// As in Go, each byte of invalid UTF-8 and each lone surrogate becomes one U+FFFD.
-pub(super) fn decode(raw: &[u8]) -> Cow<'_, str> {
+pub fn decode(raw: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(raw) {
         Ok(text) if !text.contains('\\') => Cow::Borrowed(text),
         _ => Cow::Owned(decode_slowly(raw)),
@@ -69,7 +69,7 @@ fn push_lossy(text: &mut String, bytes: &[u8]) {
 }
 
 /// Writes a string in quotes, with the escapes that Go's encoder has: those for HTML too.
-pub(crate) fn write(text: &str, out: &mut Vec<u8>) {
+pub fn write(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     for c in text.chars() {
         match c {
@@ -92,7 +92,7 @@ pub(crate) fn write(text: &str, out: &mut Vec<u8>) {
 /// Returns whether Go takes `key` for the ASCII field name `name`.
 ///
 /// Go compares by Unicode simple folding. Outside ASCII only U+017F and U+212A fold to ASCII letters.
-pub(crate) fn folds_to(key: &str, name: &str) -> bool {
+pub fn folds_to(key: &str, name: &str) -> bool {
     if key.is_ascii() {
         return key.eq_ignore_ascii_case(name);
     }

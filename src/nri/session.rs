@@ -45,10 +45,10 @@ const REGISTRATION: u32 = 1;
 
 /// Codes of gRPC, which ttrpc uses.
 mod code {
-    pub(super) const INVALID_ARGUMENT: i32 = 3;
-    pub(super) const RESOURCE_EXHAUSTED: i32 = 8;
-    pub(super) const FAILED_PRECONDITION: i32 = 9;
-    pub(super) const UNIMPLEMENTED: i32 = 12;
+    pub const INVALID_ARGUMENT: i32 = 3;
+    pub const RESOURCE_EXHAUSTED: i32 = 8;
+    pub const FAILED_PRECONDITION: i32 = 9;
+    pub const UNIMPLEMENTED: i32 = 12;
 }
 
 /// What a plugin does when the runtime calls it. An error is the text that the runtime gets.

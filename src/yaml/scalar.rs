@@ -17,7 +17,7 @@ pub fn resolve<O>(word: &str) -> Value<O> {
 
 /// Returns the value of a scalar with a tag of the core schema, such as `int`; `None` if the tag is
 /// unknown or the scalar is not of that type.
-pub(super) fn resolve_as<O>(tag: &str, word: &str) -> Option<Value<O>> {
+pub fn resolve_as<O>(tag: &str, word: &str) -> Option<Value<O>> {
     match tag {
         "str" => Some(Value::Text(word.to_owned())),
         "null" => null(word),

@@ -17,7 +17,7 @@ use crate::log::Log;
 /// Carry out a request, and end with the process that started this one; called by contrib/images/arc-runner/index.js
 #[derive(Debug, Args)]
 #[command(hide = true)]
-pub(crate) struct AsChildArgs {
+pub struct AsChildArgs {
     /// Process that started this one
     #[arg(value_name = "PID")]
     parent: u32,
@@ -25,7 +25,7 @@ pub(crate) struct AsChildArgs {
 
 /// A request was not carried out.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum AsChildError {
+pub enum AsChildError {
     #[error("process {parent} is not the one that started this one, or has ended")]
     Parent { parent: u32, source: io::Error },
     #[error(transparent)]
@@ -33,11 +33,7 @@ pub(crate) enum AsChildError {
 }
 
 /// Carries out the request on standard input for as long as the parent is there.
-pub(crate) fn run(
-    args: &AsChildArgs,
-    config: Option<&Path>,
-    log: &Log,
-) -> Result<Exit, AsChildError> {
+pub fn run(args: &AsChildArgs, config: Option<&Path>, log: &Log) -> Result<Exit, AsChildError> {
     let AsChildArgs { parent } = *args;
     spawn::die_with_parent(parent).map_err(|source| AsChildError::Parent { parent, source })?;
     Ok(hook::run(config, JobSystem::Image, log)?)

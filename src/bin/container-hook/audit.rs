@@ -25,7 +25,7 @@ Examples:
   container-hook audit --tail 20                      The last 20 entries
   container-hook audit --event denied                 What jobs asked for and did not get
   container-hook audit --job octo/repo --format json  Everything of one repository, for programs")]
-pub(crate) struct AuditArgs {
+pub struct AuditArgs {
     /// Show entries of this kind only: allowed, container, denied, device, mount, port (can be
     /// repeated)
     #[arg(long, value_name = "EVENT", value_parser = EVENTS)]
@@ -50,7 +50,7 @@ pub(crate) struct AuditArgs {
 
 const EVENTS: [&str; 6] = ["allowed", "container", "denied", "device", "mount", "port"];
 
-pub(crate) fn run(args: &AuditArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &AuditArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings::<Settings>()?.settings;
     let path = settings.audit.file.as_deref().ok_or(Error::NoAudit)?;
     let (lines, unreadable) = args.read(path)?;

@@ -19,10 +19,10 @@ const CONTENT_TRUST: &str = "DOCKER_CONTENT_TRUST";
 
 /// The variables that have an effect.
 #[cfg(test)]
-pub(crate) const VARIABLES: [&str; 4] = [NETWORK, "DOCKER_CONFIG", CONTENT_TRUST, PLATFORM];
+pub const VARIABLES: [&str; 4] = [NETWORK, "DOCKER_CONFIG", CONTENT_TRUST, PLATFORM];
 
 /// The variables of the `docker` client: how it reaches its servers, and what it shows.
-pub(crate) const OF_DOCKER: [&str; 9] = [
+pub const OF_DOCKER: [&str; 9] = [
     "BUILDKIT_PROGRESS",
     "DOCKER_API_VERSION",
     "DOCKER_CERT_PATH",
@@ -35,13 +35,13 @@ pub(crate) const OF_DOCKER: [&str; 9] = [
 ];
 
 /// Returns what holds for all containers of the runner that `options:` says nothing else of.
-pub(crate) fn defaults(policy: &Policy) -> Result<RunnerDefaults, PlatformError> {
+pub fn defaults(policy: &Policy) -> Result<RunnerDefaults, PlatformError> {
     let platform = variable(PLATFORM).map(|text| text.parse()).transpose()?;
     Ok(RunnerDefaults { network: network(policy).unwrap_or_default(), platform })
 }
 
 /// Names the variables that have no effect.
-pub(crate) fn report(policy: &Policy, log: &Log) {
+pub fn report(policy: &Policy, log: &Log) {
     for (is_warning, text) in without_effect(policy, variable) {
         if is_warning {
             log.warning(&text);

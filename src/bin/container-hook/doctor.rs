@@ -3,9 +3,9 @@
 mod limits;
 mod names;
 mod ownership;
-pub(crate) mod root;
+pub mod root;
 mod runner;
-pub(crate) mod user;
+pub mod user;
 
 use clap::Args;
 use oci_hooks::program::context::Context;
@@ -16,7 +16,7 @@ use crate::job_backend::JobBackend;
 use crate::settings::Settings;
 use crate::try_job;
 
-pub(crate) use runner::settings;
+pub use runner::settings;
 
 /// Check this machine for problems, and print a fix for each
 #[derive(Debug, Args)]
@@ -37,13 +37,13 @@ machine, and has sockets and files in /tmp, /var/tmp, /dev/shm, /run and the sto
 jobs and the build try to reach, as well as the other job, addresses of metadata services and files
 of the kernel. No image is needed. The exit status is 1 if something was reached, or if no job could
 be run. What could not be tried, and what did not answer and may not be there, is a warning.")]
-pub(crate) struct DoctorArgs {
+pub struct DoctorArgs {
     /// Run a job and a build, and try to reach from inside what SECURITY.md says is out of reach
     #[arg(long)]
     probe: bool,
 }
 
-pub(crate) fn run(args: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
     let loaded = context.settings::<Settings>()?;
     let backend = JobBackend::of(&loaded.settings)?;
     match backend {

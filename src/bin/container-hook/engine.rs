@@ -15,7 +15,7 @@ use crate::environment;
 use crate::settings::{Ownership, Settings};
 
 /// Returns where networks of jobs get their addresses from.
-pub(crate) fn network(settings: &Settings) -> NetworkOptions {
+pub fn network(settings: &Settings) -> NetworkOptions {
     let mut options = NetworkOptions::new(settings.host().run());
     options.privilege = settings.store.place.privilege;
     options.pool = settings.network.pool;
@@ -27,7 +27,7 @@ pub(crate) fn network(settings: &Settings) -> NetworkOptions {
 }
 
 /// Returns what jobs may ask for, by settings whose policy is changed in a file.
-pub(crate) fn hook_settings(settings: &Settings, file: &Path) -> container_hook::Settings {
+pub fn hook_settings(settings: &Settings, file: &Path) -> container_hook::Settings {
     let file = Some(file.to_owned());
     container_hook::Settings {
         policy: Policy { file, ..settings.policy.clone() },
@@ -42,7 +42,7 @@ pub(crate) fn hook_settings(settings: &Settings, file: &Path) -> container_hook:
 }
 
 /// Fails if a setting needs root of the host and this process is not root.
-pub(crate) fn check(settings: &Settings) -> Result<(), HostError> {
+pub fn check(settings: &Settings) -> Result<(), HostError> {
     let (limits, privilege) = (&settings.limits, settings.store.place.privilege);
     let loop_device = "only root can mount a file system that is in a file";
     let needs_root = [
@@ -69,7 +69,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), HostError> {
 }
 
 /// Returns how jobs are run on this host.
-pub(crate) fn engine_settings(
+pub fn engine_settings(
     settings: &Settings,
     job_system: JobSystem,
 ) -> Result<EngineSettings, HostError> {

@@ -1,6 +1,6 @@
 //! The runner and its job, as environment variables describe them.
 
-pub(crate) mod pod;
+pub mod pod;
 
 use std::env;
 use std::ffi::{CStr, OsString};
@@ -21,7 +21,7 @@ use crate::settings::Settings;
 
 /// Variables of the runner that the hook reads, besides those that describe the job.
 #[cfg(test)]
-pub(crate) const RUNNER_VARIABLES: [&str; 6] = [
+pub const RUNNER_VARIABLES: [&str; 6] = [
     "RUNNER_NAME",
     "RUNNER_TEMP",
     "GITHUB_WORKSPACE",
@@ -34,17 +34,17 @@ pub(crate) const RUNNER_VARIABLES: [&str; 6] = [
 const WORKFLOW_VARIABLE: &str = "GITHUB_WORKFLOW_REF";
 
 /// The variable that names the pod template (ADR 0134).
-pub(crate) const TEMPLATE_VARIABLE: &str = "ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE";
+pub const TEMPLATE_VARIABLE: &str = "ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE";
 
 /// The runner's program that runs a job; the kernel knows it by this name.
-pub(crate) const WORKER: &CStr = c"Runner.Worker";
+pub const WORKER: &CStr = c"Runner.Worker";
 
 /// The number of ancestors among which the worker is searched: a shell and processes of this program are between.
 const MAX_ANCESTORS: usize = 12;
 
 /// The environment does not describe a runner.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum EnvironmentError {
+pub enum EnvironmentError {
     #[error(
         "the environment has no {name}: only GitHub's runner calls container-hook without a command"
     )]
@@ -63,33 +63,33 @@ pub(crate) enum EnvironmentError {
 }
 
 /// Returns the variables that say how to reach registries, for programs that fetch by themselves.
-pub(crate) fn proxies() -> Vec<(String, String)> {
+pub fn proxies() -> Vec<(String, String)> {
     let set = PROXY_VARIABLES.iter().filter_map(|name| Some((*name, env::var(name).ok()?)));
     set.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Returns whether the runner wants debug messages.
-pub(crate) fn wants_debug() -> bool {
+pub fn wants_debug() -> bool {
     env::var_os("RUNNER_DEBUG").is_some_and(|value| value == "1")
 }
 
 /// The runner's worker, which calls this program. It is looked up before a holder's PID namespace is entered,
 /// from where it is invisible.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
-    pub(crate) worker: Option<Identity>,
+pub struct Seen {
+    pub worker: Option<Identity>,
     /// The directory of the runner that the worker is a program of.
     directory: Option<PathBuf>,
 }
 
 /// Finds the worker that calls this program.
-pub(crate) fn seen() -> Seen {
+pub fn seen() -> Seen {
     let worker = worker();
     Seen { worker, directory: worker.and_then(|worker| directory_of(worker.pid)) }
 }
 
 /// Returns the runner that the environment of this process describes.
-pub(crate) fn runner(settings: &Settings, seen: &Seen) -> Result<Runner, EnvironmentError> {
+pub fn runner(settings: &Settings, seen: &Seen) -> Result<Runner, EnvironmentError> {
     let (temp, workspace) = (directory("RUNNER_TEMP")?, directory("GITHUB_WORKSPACE")?);
     let work = temp.parent().unwrap_or(Path::new("/"));
     let files = RunnerFiles::new(work)?;
@@ -117,7 +117,7 @@ pub(crate) fn runner(settings: &Settings, seen: &Seen) -> Result<Runner, Environ
 }
 
 /// Returns the name of the runner; in a pod that of the pod will do.
-pub(crate) fn name() -> Result<String, EnvironmentError> {
+pub fn name() -> Result<String, EnvironmentError> {
     let name = required("RUNNER_NAME").map(|name| name.to_string_lossy().into_owned());
     name.or_else(|error| pod::variable(pod::NAME).ok_or(error))
 }
@@ -132,13 +132,13 @@ fn user_of(found: HostFile, work: &Path) -> (u32, u32) {
 }
 
 /// Returns the runner's directory for temporary files, where its scripts are, if the environment says so.
-pub(crate) fn temp() -> Option<PathBuf> {
+pub fn temp() -> Option<PathBuf> {
     directory("RUNNER_TEMP").ok()
 }
 
 /// Returns what tells the containers of the runner that the environment describes from those of others, if it
 /// describes one.
-pub(crate) fn owner() -> Option<String> {
+pub fn owner() -> Option<String> {
     let (name, temp) = (name().ok()?, directory("RUNNER_TEMP").ok()?);
     Some(Runner::owner_of(&name, &temp))
 }
@@ -146,7 +146,7 @@ pub(crate) fn owner() -> Option<String> {
 /// Returns the pod template: that of the settings, else the one that the environment names.
 ///
 /// It says what containers may do to the host, so only root and the runner's user may write it.
-pub(crate) fn template(of_settings: Option<PathBuf>) -> Result<Option<PathBuf>, EnvironmentError> {
+pub fn template(of_settings: Option<PathBuf>) -> Result<Option<PathBuf>, EnvironmentError> {
     let named = || env::var_os(TEMPLATE_VARIABLE).filter(|path| !path.is_empty());
     let Some(path) = of_settings.or_else(|| named().map(PathBuf::from)) else { return Ok(None) };
     if path.is_relative() {

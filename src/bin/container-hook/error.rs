@@ -27,7 +27,7 @@ use crate::try_job::TryError;
 
 /// A command failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub enum Error {
     #[error(transparent)]
     Path(#[from] PathError),
     #[error(transparent)]

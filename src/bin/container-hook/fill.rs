@@ -11,7 +11,7 @@ use crate::error::Error;
 /// Bring what a job needs to the volumes of its pod; called by its init container
 #[derive(Debug, Args)]
 #[command(hide = true)]
-pub(crate) struct FillArgs {
+pub struct FillArgs {
     /// Install the agent as FILE
     #[arg(long, value_name = "FILE")]
     agent: Option<PathBuf>,
@@ -26,7 +26,7 @@ pub(crate) struct FillArgs {
     links: Vec<PathBuf>,
 }
 
-pub(crate) fn run(args: &FillArgs) -> Result<Exit, Error> {
+pub fn run(args: &FillArgs) -> Result<Exit, Error> {
     let pairs = |paths: &[PathBuf]| {
         paths.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
     };

@@ -30,7 +30,7 @@ use crate::step;
 
 /// A request was not carried out.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CallError {
+pub enum CallError {
     #[error(transparent)]
     Stdin(#[from] StdinError),
     #[error(transparent)]
@@ -54,11 +54,7 @@ pub(crate) enum CallError {
 }
 
 /// Carries out the request on standard input.
-pub(crate) fn run(
-    config: Option<&Path>,
-    job_system: JobSystem,
-    log: &Log,
-) -> Result<Exit, CallError> {
+pub fn run(config: Option<&Path>, job_system: JobSystem, log: &Log) -> Result<Exit, CallError> {
     let request = Request::parse(&stdin::read()?).map_err(|error| Box::new(error.into()))?;
     if let Some(exit) = step::run(&request, log)? {
         return Ok(exit);
@@ -123,7 +119,7 @@ fn on_this_machine(
 }
 
 /// A call of the runner, for every backend.
-pub(crate) struct Call {
+pub struct Call {
     settings: container_hook::Settings,
     runner: Runner,
     audit: AuditLog,
@@ -131,7 +127,7 @@ pub(crate) struct Call {
 
 impl Call {
     /// Looks at the environment, and opens the audit log if containers are to be made.
-    pub(crate) fn new(
+    pub fn new(
         loaded: &Loaded<Settings>,
         request: &Request,
         seen: &Seen,
@@ -150,12 +146,12 @@ impl Call {
         Ok(Call { settings: hook_settings, runner, audit })
     }
 
-    pub(crate) fn context<'a>(&'a self, log: &'a Log) -> HookContext<'a> {
+    pub fn context<'a>(&'a self, log: &'a Log) -> HookContext<'a> {
         HookContext { settings: &self.settings, runner: &self.runner, audit: &self.audit, log }
     }
 
     /// Carries out the request, and returns the exit of its step.
-    pub(crate) fn run(
+    pub fn run(
         &self,
         backend: &dyn Backend,
         request: &Request,

@@ -18,11 +18,11 @@ use crate::settings::Settings;
 
 /// List the images in the store
 #[derive(Debug, Args)]
-pub(crate) struct ImagesArgs {}
+pub struct ImagesArgs {}
 
 /// An image, as `images --format json` prints it.
 #[derive(Serialize)]
-pub(crate) struct ImageEntry {
+pub struct ImageEntry {
     reference: String,
     platform: String,
     digest: String,
@@ -44,7 +44,7 @@ impl From<&Summary> for ImageEntry {
     }
 }
 
-pub(crate) fn run(_: &ImagesArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(_: &ImagesArgs, context: &mut Context) -> Result<Exit, Error> {
     let mut settings = context.settings::<Settings>()?.settings;
     // Listing does not create a store.
     let (images, usage) = if settings.store.root.exists() {

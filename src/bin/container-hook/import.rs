@@ -20,7 +20,7 @@ Examples:
   skopeo copy docker://node:22 oci:node && container-hook import node node:22
 
 With `pull = \"missing\"` or `\"never\"` in the settings, jobs then use it without asking a registry.")]
-pub(crate) struct ImportArgs {
+pub struct ImportArgs {
     /// An OCI layout, as a directory or as a tar file, or what `docker save` wrote
     path: PathBuf,
 
@@ -29,7 +29,7 @@ pub(crate) struct ImportArgs {
     reference: Reference,
 }
 
-pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &ImportArgs, context: &mut Context) -> Result<Exit, Error> {
     let mut settings = context.settings::<Settings>()?.settings;
     settings.store = match jobs::enter_store(&settings)? {
         Entered::Inside(store) => *store,

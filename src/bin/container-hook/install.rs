@@ -35,7 +35,7 @@ machine starts, such as /tmp.
 
 To uninstall, remove the line from .env, restart the runner, and remove the script; images,
 records and settings that stay are listed in /usr/share/doc/container-hook/container-hook.md.")]
-pub(crate) struct InstallArgs {
+pub struct InstallArgs {
     /// The directory for the script, made if it does not exist
     dir: PathBuf,
 
@@ -58,7 +58,7 @@ const STICKY_FOR_ALL: u32 = 0o1002;
 
 const SCRIPT: &str = "container-hook.sh";
 
-pub(crate) fn run(args: &InstallArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &InstallArgs, context: &mut Context) -> Result<Exit, Error> {
     if args.sudo {
         return Err(Error::Sudo);
     }

@@ -7,7 +7,7 @@ use crate::settings::{Kind, Settings};
 
 /// Where the containers of jobs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum JobBackend {
+pub enum JobBackend {
     /// On this host, as root.
     Root,
     /// On this host, as an ordinary user.
@@ -23,11 +23,11 @@ pub(crate) enum JobBackend {
     "this program was built without the feature `kubernetes`: set `kind = \"engine\"` under [backend] for \
      containers of this machine"
 )]
-pub(crate) struct NoKubernetes;
+pub struct NoKubernetes;
 
 impl JobBackend {
     /// Returns what the settings name, else a cluster in the pod of a runner, else this host.
-    pub(crate) fn of(settings: &Settings) -> Result<Self, NoKubernetes> {
+    pub fn of(settings: &Settings) -> Result<Self, NoKubernetes> {
         let found = || if pod::is_of_runner() { Kind::Kubernetes } else { Kind::Engine };
         match settings.backend.kind.unwrap_or_else(found) {
             Kind::Engine if Privilege::is_root_of_host() => Ok(JobBackend::Root),

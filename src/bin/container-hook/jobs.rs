@@ -23,12 +23,12 @@ use crate::signals;
 const KIND: &str = "jobs";
 
 /// Returns the runners whose images are in a store.
-pub(crate) fn of(store: &Store) -> Owners {
+pub fn of(store: &Store) -> Owners {
     Owners::new(store, KIND, attend)
 }
 
 /// Goes on where the containers of the runner's job are, or will be.
-pub(crate) fn enter(
+pub fn enter(
     settings: &Settings,
     request: &Request,
     seen: &Seen,
@@ -51,12 +51,12 @@ pub(crate) fn enter(
 }
 
 /// Goes on where the files of images have their owners, in the network of the host.
-pub(crate) fn enter_store(settings: &Settings) -> Result<Entered, RootlessError> {
+pub fn enter_store(settings: &Settings) -> Result<Entered, RootlessError> {
     of(&settings.store).enter_store()
 }
 
 /// Removes what is left of jobs whose runners are gone.
-pub(crate) fn prune(settings: &Settings, newer: NewerRecords) -> Result<Abandoned, RootlessError> {
+pub fn prune(settings: &Settings, newer: NewerRecords) -> Result<Abandoned, RootlessError> {
     let (all, unreadable) =
         of(&settings.store).in_abandoned(newer, |store| remove_here(settings, store, newer))?;
     let mut abandoned = Abandoned { unreadable, ..Abandoned::default() };
@@ -81,7 +81,7 @@ fn remove_here(
 }
 
 /// Returns the named volumes of all runners, and why some cannot be listed.
-pub(crate) fn volumes(store: &Store) -> Result<(Vec<RunnerVolume>, Vec<String>), RootlessError> {
+pub fn volumes(store: &Store) -> Result<(Vec<RunnerVolume>, Vec<String>), RootlessError> {
     let listed =
         of(store).in_volumes(|store| volumes_in(store).list().map_err(|error| chain(&error)))?;
     let (volumes, problems): (Vec<_>, Vec<_>) = listed.into_iter().unzip();
@@ -89,14 +89,14 @@ pub(crate) fn volumes(store: &Store) -> Result<(Vec<RunnerVolume>, Vec<String>),
 }
 
 /// Returns the ids of runners with named volumes, or with what is left of some.
-pub(crate) fn owners_of_volumes(store: &Store) -> Result<Vec<String>, RootlessError> {
+pub fn owners_of_volumes(store: &Store) -> Result<Vec<String>, RootlessError> {
     let owners =
         of(store).in_volumes(|store| volumes_in(store).owners().map_err(|error| chain(&error)))?;
     Ok(owners.concat())
 }
 
 /// Removes the named volumes of a runner that are selected and no container has.
-pub(crate) fn remove_volumes(
+pub fn remove_volumes(
     store: &Store,
     owner: &str,
     is_selected: &(dyn Fn(&RunnerVolume) -> bool + Sync),

@@ -23,7 +23,7 @@ use crate::settings::{self, Settings};
 use crate::signals::Pending;
 
 /// Carries the request out.
-pub(crate) fn run(
+pub fn run(
     loaded: &Loaded<Settings>,
     request: &Request,
     seen: &Seen,
@@ -53,7 +53,7 @@ pub(crate) fn run(
 }
 
 /// Returns what is known of the pod of the runner without asking for it.
-pub(crate) fn identity() -> Result<PodIdentity, CallError> {
+pub fn identity() -> Result<PodIdentity, CallError> {
     Ok(PodIdentity {
         name: pod::name()?,
         claim: pod::variable(pod::CLAIM),
@@ -62,10 +62,7 @@ pub(crate) fn identity() -> Result<PodIdentity, CallError> {
 }
 
 /// Returns how jobs are run in a cluster: what no settings say, the variables of the reference may.
-pub(crate) fn library_settings(
-    settings: &Settings,
-    log: &dyn container_hook::Log,
-) -> KubernetesSettings {
+pub fn library_settings(settings: &Settings, log: &dyn container_hook::Log) -> KubernetesSettings {
     let of_file = &settings.kubernetes;
     let default = KubernetesSettings::default();
     let timeout = of_file.prepare_timeout.map(|age| age.0);

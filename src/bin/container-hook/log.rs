@@ -18,11 +18,11 @@ use oci_hooks::sys::fs::random_u64;
 use crate::environment;
 
 /// The hint for a full disk.
-pub(crate) const FULL: &str = "the file system is full: free some space; `container-hook prune --all` removes all images that \
+pub const FULL: &str = "the file system is full: free some space; `container-hook prune --all` removes all images that \
      no job uses";
 
 /// Does what goes to the log of a step, and tells why it cannot be done.
-pub(crate) fn report<E: Error + 'static>(run: impl FnOnce(&Log) -> Result<Exit, E>) -> ExitCode {
+pub fn report<E: Error + 'static>(run: impl FnOnce(&Log) -> Result<Exit, E>) -> ExitCode {
     let debug = environment::wants_debug();
     match debug {
         true => trace::to_lines(Some(LevelFilter::DEBUG), |line| write(&command("debug", line))),
@@ -43,7 +43,7 @@ pub(crate) fn report<E: Error + 'static>(run: impl FnOnce(&Log) -> Result<Exit, 
 }
 
 /// Writes workflow commands and plain lines to standard output.
-pub(crate) struct Log {
+pub struct Log {
     /// True if the runner shows debug messages.
     debug: bool,
     progress: Lines,
@@ -51,7 +51,7 @@ pub(crate) struct Log {
 
 impl Log {
     /// Says why a step failed that ends with a code of its own.
-    pub(crate) fn error(&self, text: &str) {
+    pub fn error(&self, text: &str) {
         write(&command("error", text));
     }
 }

@@ -20,24 +20,24 @@ The output of a step is in the log of that step on GitHub, and nowhere else. Wha
 processes write after it has ended is here, under the job's container. `container-hook ps` lists
 the containers; their logs go with the job, and the log of the job then has the output of
 services.")]
-pub(crate) struct LogsArgs {
+pub struct LogsArgs {
     /// The container's id, the beginning of it, or its name; in a cluster the pod
     #[arg(add = ArgValueCandidates::new(names::containers))]
-    pub(crate) id: String,
+    pub id: String,
 
     /// In a cluster: the container of the pod, if it has more than one
-    pub(crate) container: Option<String>,
+    pub container: Option<String>,
 
     /// Show the last lines only
     #[arg(long, short = 'n', value_name = "COUNT")]
-    pub(crate) tail: Option<usize>,
+    pub tail: Option<usize>,
 
     /// Print the time before each line
     #[arg(long)]
-    pub(crate) timestamps: bool,
+    pub timestamps: bool,
 }
 
-pub(crate) fn run(args: &LogsArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &LogsArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings::<Settings>()?.settings;
     match JobBackend::of(&settings)? {
         JobBackend::Root | JobBackend::User => {}

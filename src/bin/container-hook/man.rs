@@ -14,7 +14,7 @@ const SEE_ALSO: &str = "\
 ";
 
 /// All pages.
-pub(crate) const PAGES: Pages = Pages {
+pub const PAGES: Pages = Pages {
     program: "container-hook",
     manual: "Container hooks",
     written: &[

@@ -10,7 +10,7 @@ use crate::jobs;
 use crate::settings::Settings;
 
 /// Returns the references of the images in the store.
-pub(crate) fn images() -> Vec<CompletionCandidate> {
+pub fn images() -> Vec<CompletionCandidate> {
     let Ok(loaded) = Settings::load(None) else { return Vec::new() };
     // Listing does not create a store.
     if !loaded.settings.store.root.exists() {
@@ -22,14 +22,14 @@ pub(crate) fn images() -> Vec<CompletionCandidate> {
 }
 
 /// Returns the names of the volumes.
-pub(crate) fn volumes() -> Vec<CompletionCandidate> {
+pub fn volumes() -> Vec<CompletionCandidate> {
     let Ok(loaded) = Settings::load(None) else { return Vec::new() };
     let (volumes, _) = jobs::volumes(&loaded.settings.store).unwrap_or_default();
     candidates(volumes.into_iter().map(|volume| volume.name))
 }
 
 /// Returns the names and ids of the containers.
-pub(crate) fn containers() -> Vec<CompletionCandidate> {
+pub fn containers() -> Vec<CompletionCandidate> {
     let Ok(loaded) = Settings::load(None) else { return Vec::new() };
     let settings = loaded.settings;
     let stores = jobs::of(&settings.store).stores().unwrap_or_default();

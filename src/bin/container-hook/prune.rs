@@ -34,19 +34,19 @@ Images that containers use stay. Running jobs are not touched, nor are named vol
 
 In a cluster it removes the pods and secrets of runners whose pod is gone or has ended; with --all
 those of all runners.")]
-pub(crate) struct PruneArgs {
+pub struct PruneArgs {
     #[command(flatten)]
     options: PruneOptions,
 }
 
 impl PruneArgs {
     /// Returns whether everything is removed that is not in use.
-    pub(crate) fn is_all(&self) -> bool {
+    pub fn is_all(&self) -> bool {
         self.options.all
     }
 
     /// Returns an option that was given and is about images of this machine.
-    pub(crate) fn of_images(&self) -> Option<&'static str> {
+    pub fn of_images(&self) -> Option<&'static str> {
         let PruneOptions { age, size, newer, .. } = &self.options;
         let given = [("--age", age.is_some()), ("--size", size.is_some()), ("--newer", *newer)];
         given.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
@@ -66,7 +66,7 @@ struct PruneReport {
     unreadable: Vec<String>,
 }
 
-pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error> {
     let mut settings = context.settings::<Settings>()?.settings;
     match JobBackend::of(&settings)? {
         JobBackend::Root | JobBackend::User => {}

@@ -17,7 +17,7 @@ use crate::settings::Settings;
 
 /// List the containers of jobs, or their pods in a cluster
 #[derive(Debug, Args)]
-pub(crate) struct PsArgs {}
+pub struct PsArgs {}
 
 /// A container, as `ps --format json` prints it.
 #[derive(Serialize, Deserialize)]
@@ -73,7 +73,7 @@ fn listed(settings: &Settings) -> Result<(Vec<PsEntry>, Vec<String>), Error> {
     Ok((containers.map(|record| PsEntry::new(record, &engine)).collect(), problems))
 }
 
-pub(crate) fn run(_: &PsArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(_: &PsArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings::<Settings>()?.settings;
     match JobBackend::of(&settings)? {
         JobBackend::Root | JobBackend::User => {}

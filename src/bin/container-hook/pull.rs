@@ -15,7 +15,7 @@ use crate::settings::Settings;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Logins come from the settings, and from `docker login` or `podman login` of the user who runs this.")]
-pub(crate) struct PullArgs {
+pub struct PullArgs {
     /// The image
     #[arg(value_name = "REF")]
     reference: Reference,
@@ -24,7 +24,7 @@ pub(crate) struct PullArgs {
     options: PullOptions,
 }
 
-pub(crate) fn run(args: &PullArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &PullArgs, context: &mut Context) -> Result<Exit, Error> {
     let mut settings = context.settings::<Settings>()?.settings;
     settings.store = match jobs::enter_store(&settings)? {
         Entered::Inside(store) => *store,

@@ -17,13 +17,13 @@ use crate::settings::Settings;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Running containers are not affected: they keep their layers until they end.")]
-pub(crate) struct RmiArgs {
+pub struct RmiArgs {
     /// Image to remove, of all platforms (can be repeated)
     #[arg(required = true, value_name = "REF", add = ArgValueCandidates::new(names::images))]
     references: Vec<Reference>,
 }
 
-pub(crate) fn run(args: &RmiArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &RmiArgs, context: &mut Context) -> Result<Exit, Error> {
     let mut settings = context.settings::<Settings>()?.settings;
     settings.store = match jobs::enter_store(&settings)? {
         Entered::Inside(store) => *store,

@@ -24,49 +24,49 @@ use oci_hooks::sys::text;
 use oci_hooks::sys::uplink::UplinkChoice;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use backend::{Back, Backend, Kind, Kubernetes, Work};
+pub use backend::{Back, Backend, Kind, Kubernetes, Work};
 
 /// The file of settings that is read if it exists; a user's own supplies what it does not say.
-pub(crate) const FILE: &str = "/etc/oci-hooks/container-hook.toml";
+pub const FILE: &str = "/etc/oci-hooks/container-hook.toml";
 /// Names another file of settings, which must exist.
-pub(crate) const FILE_VARIABLE: &str = "OCI_HOOKS_CONTAINER_HOOK_CONFIG";
+pub const FILE_VARIABLE: &str = "OCI_HOOKS_CONTAINER_HOOK_CONFIG";
 
 /// The settings, as they are written.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Settings {
-    pub(crate) backend: Backend,
-    pub(crate) kubernetes: Kubernetes,
-    pub(crate) runtime: Runtime,
-    pub(crate) store: Store,
-    pub(crate) network: Network,
-    pub(crate) hooks: Hooks,
-    pub(crate) limits: Limits,
-    pub(crate) security: Security,
-    pub(crate) mounts: Mounts,
-    pub(crate) log: Log,
-    pub(crate) audit: Audit,
-    pub(crate) build: Build,
-    pub(crate) template: Template,
-    pub(crate) policy: Policy,
+pub struct Settings {
+    pub backend: Backend,
+    pub kubernetes: Kubernetes,
+    pub runtime: Runtime,
+    pub store: Store,
+    pub network: Network,
+    pub hooks: Hooks,
+    pub limits: Limits,
+    pub security: Security,
+    pub mounts: Mounts,
+    pub log: Log,
+    pub audit: Audit,
+    pub build: Build,
+    pub template: Template,
+    pub policy: Policy,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) registry: BTreeMap<String, Registry>,
+    pub registry: BTreeMap<String, Registry>,
 }
 
 /// `[network]`: the networks of jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Network {
+pub struct Network {
     #[serde(with = "text")]
-    pub(crate) pool: Subnet<Ipv4Net>,
+    pub pool: Subnet<Ipv4Net>,
     #[serde(with = "text")]
-    pub(crate) pool6: Subnet<Ipv6Net>,
-    pub(crate) dns: Vec<IpAddr>,
-    pub(crate) host_access: bool,
-    pub(crate) uplinks: Vec<Interface>,
+    pub pool6: Subnet<Ipv6Net>,
+    pub dns: Vec<IpAddr>,
+    pub host_access: bool,
+    pub uplinks: Vec<Interface>,
     #[serde(with = "text")]
-    pub(crate) uplink: UplinkChoice,
-    pub(crate) names_from_runner_log: bool,
+    pub uplink: UplinkChoice,
+    pub names_from_runner_log: bool,
 }
 
 impl Default for Network {
@@ -86,34 +86,34 @@ impl Default for Network {
 /// Limits of containers that ask for none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Limits {
+pub struct Limits {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) memory: Option<Size>,
+    pub memory: Option<Size>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) pids: Option<i64>,
+    pub pids: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) open_files: Option<u64>,
+    pub open_files: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) disk: Option<Size>,
+    pub disk: Option<Size>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) volumes: Option<Size>,
+    pub volumes: Option<Size>,
     /// True if a limit that cannot be enforced is an error.
-    pub(crate) enforce: bool,
+    pub enforce: bool,
 }
 
 /// `[security]`: the privileges of containers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Security {
-    pub(crate) allow_new_privileges: AllowNewPrivileges,
-    pub(crate) restricted: bool,
-    pub(crate) user_namespace: UserNamespace,
+pub struct Security {
+    pub allow_new_privileges: AllowNewPrivileges,
+    pub restricted: bool,
+    pub user_namespace: UserNamespace,
 }
 
 /// Allows programs like `sudo` in containers to gain privileges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Written", try_from = "Written")]
-pub(crate) enum AllowNewPrivileges {
+pub enum AllowNewPrivileges {
     /// In those with a user namespace of their own.
     #[default]
     Auto,
@@ -165,14 +165,14 @@ impl From<AllowNewPrivileges> for NewPrivileges {
 /// The runner's directories in containers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Mounts {
-    pub(crate) ownership: Ownership,
+pub struct Mounts {
+    pub ownership: Ownership,
 }
 
 /// The owner of files that containers create in the runner's directories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Ownership {
+pub enum Ownership {
     #[default]
     Runner,
     Keep,
@@ -181,8 +181,8 @@ pub(crate) enum Ownership {
 /// Logs of services, `[log]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Log {
-    pub(crate) size: Size,
+pub struct Log {
+    pub size: Size,
 }
 
 impl Default for Log {
@@ -194,17 +194,17 @@ impl Default for Log {
 /// `[audit]`: the audit log.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Audit {
+pub struct Audit {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) file: Option<PathBuf>,
+    pub file: Option<PathBuf>,
 }
 
 /// `[build]`: Dockerfile actions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Build {
-    pub(crate) buildah: PathBuf,
-    pub(crate) options: Vec<String>,
+pub struct Build {
+    pub buildah: PathBuf,
+    pub options: Vec<String>,
 }
 
 impl Default for Build {
@@ -216,14 +216,14 @@ impl Default for Build {
 /// The pod template, and where what it names is found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Template {
+pub struct Template {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) file: Option<PathBuf>,
-    pub(crate) config_maps: PathBuf,
-    pub(crate) secrets: PathBuf,
-    pub(crate) seccomp_profiles: PathBuf,
+    pub file: Option<PathBuf>,
+    pub config_maps: PathBuf,
+    pub secrets: PathBuf,
+    pub seccomp_profiles: PathBuf,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) runtime_classes: BTreeMap<String, PathBuf>,
+    pub runtime_classes: BTreeMap<String, PathBuf>,
 }
 
 impl Default for Template {
@@ -261,12 +261,12 @@ impl FileSettings for Settings {
 
 impl Settings {
     /// Returns these settings with another store.
-    pub(crate) fn with_store(&self, store: &Store) -> Self {
+    pub fn with_store(&self, store: &Store) -> Self {
         Settings { store: store.clone(), ..self.clone() }
     }
 
     /// Returns the settings that concern this machine.
-    pub(crate) fn host(&self) -> Host<'_> {
+    pub fn host(&self) -> Host<'_> {
         Host {
             program: env!("CARGO_BIN_NAME"),
             runtime: &self.runtime,

@@ -15,17 +15,17 @@ use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
 /// The signals that end a step.
-pub(crate) const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
+pub const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 
 /// The time for a step to end after SIGTERM, so that cleanup is done before the runner sends SIGKILL.
 const GRACE: Duration = Duration::from_millis(1500);
 
 /// Pending signals, which do not end this process.
-pub(crate) struct Pending(SignalDelivery<UnixStream, SignalOnly>);
+pub struct Pending(SignalDelivery<UnixStream, SignalOnly>);
 
 impl Pending {
     /// Catches the signals from now on.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
         let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, ENDING)?;
         Ok(Pending(delivery))
@@ -43,7 +43,7 @@ impl StepSignals for Pending {
 }
 
 /// Calls a function with each signal that would end this process, instead of ending it.
-pub(crate) fn on_each(mut act: impl FnMut(i32) + Send + 'static) {
+pub fn on_each(mut act: impl FnMut(i32) + Send + 'static) {
     // It fails for signals that cannot be caught, which these can.
     let Ok(mut signals) = Signals::new(ENDING) else { return };
     thread::spawn(move || signals.forever().for_each(&mut act));
@@ -51,7 +51,7 @@ pub(crate) fn on_each(mut act: impl FnMut(i32) + Send + 'static) {
 
 /// Sends a child the signals that this process gets, and kills it if it still runs after SIGTERM. The caller,
 /// which waits for the child, cleans up.
-pub(crate) fn pass_on(pid: u32) {
+pub fn pass_on(pid: u32) {
     let Some(process) = open(pid) else { return };
     on_each(move |signal| {
         send(&process, signal);
@@ -66,13 +66,13 @@ pub(crate) fn pass_on(pid: u32) {
 }
 
 /// Opens a child that was not waited for yet: the descriptor never means another process.
-pub(crate) fn open(pid: u32) -> Option<OwnedFd> {
+pub fn open(pid: u32) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
 /// Sends a signal to a process, if it is there still.
-pub(crate) fn send(process: &OwnedFd, signal: i32) {
+pub fn send(process: &OwnedFd, signal: i32) {
     if let Some(signal) = Signal::from_named_raw(signal) {
         let _ = pidfd_send_signal(process, signal);
     }

@@ -4,11 +4,11 @@ use std::io::{self, Read as _};
 
 /// The most a request may hold. The largest part of one is the environment of a step, of which the
 /// kernel takes a few MiB.
-pub(crate) const MAX_BYTES: u64 = 64 << 20;
+pub const MAX_BYTES: u64 = 64 << 20;
 
 /// The request cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StdinError {
+pub enum StdinError {
     #[error("cannot read the request from standard input")]
     Read(#[source] io::Error),
     #[error("the request has more than {} MiB", MAX_BYTES >> 20)]
@@ -16,7 +16,7 @@ pub(crate) enum StdinError {
 }
 
 /// Reads standard input to its end.
-pub(crate) fn read() -> Result<Vec<u8>, StdinError> {
+pub fn read() -> Result<Vec<u8>, StdinError> {
     let mut request = Vec::new();
     io::stdin().lock().take(MAX_BYTES + 1).read_to_end(&mut request).map_err(StdinError::Read)?;
     if request.len() as u64 > MAX_BYTES {

@@ -16,7 +16,7 @@ use crate::signals::Pending;
 
 /// Carries a request out, if it is such a step; returns nothing if it has to be carried out in another
 /// way, and then nothing of it was done.
-pub(crate) fn run(request: &Request, log: &Log) -> Result<Option<Exit>, Box<HookError>> {
+pub fn run(request: &Request, log: &Log) -> Result<Option<Exit>, Box<HookError>> {
     let step = DirectStep::of(request, environment::owner, environment::temp)?;
     let Some(step) = step else { return Ok(None) };
     if let Err(error) = step.lend_files() {

@@ -44,7 +44,7 @@ Examples:
 
 Exit status is 0, or 2 if there is a mistake; the message says in which line and column."
 )]
-pub(crate) struct TemplateArgs {
+pub struct TemplateArgs {
     #[command(subcommand)]
     command: Option<TemplateCommand>,
 
@@ -99,7 +99,7 @@ enum Kind {
     Step,
 }
 
-pub(crate) fn run(args: &TemplateArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &TemplateArgs, context: &mut Context) -> Result<Exit, Error> {
     if let Some(TemplateCommand::Lint { file }) = &args.command {
         return lint(file, context);
     }

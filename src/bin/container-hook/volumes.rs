@@ -36,7 +36,7 @@ Examples:
   container-hook volumes prune --age 30d     Remove what no job has used for 30 days
   container-hook volumes prune --all         Remove all volumes that no container has"
 )]
-pub(crate) struct VolumesArgs {
+pub struct VolumesArgs {
     #[command(subcommand)]
     command: Option<VolumesCommand>,
 }
@@ -61,7 +61,7 @@ enum VolumesCommand {
     },
 }
 
-pub(crate) fn run(args: &VolumesArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &VolumesArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings::<Settings>()?.settings;
     let (volumes, problems) = jobs::volumes(&settings.store)?;
     for problem in &problems {

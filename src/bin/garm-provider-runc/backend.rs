@@ -23,14 +23,14 @@ const KIND: &str = "instances";
 const SWEPT: &str = "garm.swept";
 
 /// Whose instances a command is about.
-pub(crate) enum Backend {
+pub enum Backend {
     /// All instances of root, where this process is.
     Root(Box<Settings>),
     User(Box<RootlessInstances>),
 }
 
 /// The instances of an ordinary user.
-pub(crate) struct RootlessInstances {
+pub struct RootlessInstances {
     settings: Settings,
     owners: Owners,
 }
@@ -56,7 +56,7 @@ impl Key {
 
 impl Backend {
     /// Returns the instances whose images are where the settings say.
-    pub(crate) fn of(settings: Settings) -> Self {
+    pub fn of(settings: Settings) -> Self {
         let owners = Owners::new(&settings.store, KIND, attend);
         match owners.holders() {
             None => Backend::Root(Box::new(settings)),
@@ -65,7 +65,7 @@ impl Backend {
     }
 
     /// Calls `work` with the run directory that has the records of all instances, and with what finds each.
-    pub(crate) fn with_sites<T, E: From<HostError>>(
+    pub fn with_sites<T, E: From<HostError>>(
         &self,
         work: impl FnOnce(&Path, &dyn Sites) -> Result<T, E>,
     ) -> Result<T, E> {
@@ -81,28 +81,28 @@ impl Backend {
 
 impl RootlessInstances {
     /// Returns the settings, as they are outside of namespaces.
-    pub(crate) fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
     /// Returns the run directory that has the records of all instances.
-    pub(crate) fn run(&self) -> &Path {
+    pub fn run(&self) -> &Path {
         &self.settings.store.run
     }
 
     /// Returns what finds instances of a controller.
-    pub(crate) fn lookup(&self, controller: &str) -> Lookup<'_> {
+    pub fn lookup(&self, controller: &str) -> Lookup<'_> {
         Lookup { records: Records::of(self.run(), controller), sites: self }
     }
 
     /// Returns whether the holder of an instance runs.
-    pub(crate) fn has_holder(&self, controller: &str, name: &str) -> bool {
+    pub fn has_holder(&self, controller: &str, name: &str) -> bool {
         self.owners.holder(&Key::new(controller, name).id).is_some()
     }
 
     /// Goes on in the namespaces of an instance, which are made if there are none. Outside, they end afterwards
     /// if that leaves no instance.
-    pub(crate) fn enter(&self, controller: &str, name: &str) -> Result<Entered, RootlessError> {
+    pub fn enter(&self, controller: &str, name: &str) -> Result<Entered, RootlessError> {
         let is_gone = |_: &Holders| self.is_gone(controller, name);
         // Calls hold the lock while they are at work in the holder, so that it ends under none of them.
         let entered =
@@ -114,12 +114,12 @@ impl RootlessInstances {
     }
 
     /// Goes on where the files of images have their owners, in the network of the host.
-    pub(crate) fn enter_store(&self) -> Result<Entered, RootlessError> {
+    pub fn enter_store(&self) -> Result<Entered, RootlessError> {
         self.owners.enter_store()
     }
 
     /// Ends the holders of instances that have no record, such as that of a call that was killed early.
-    pub(crate) fn end_unrecorded(&self) -> Result<(), RootlessError> {
+    pub fn end_unrecorded(&self) -> Result<(), RootlessError> {
         for record in self.holders().records()? {
             let Some((controller, name)) = record.name.rsplit_once('/') else { continue };
             let id = Key::new(controller, name).id;
@@ -133,7 +133,7 @@ impl RootlessInstances {
     }
 
     /// Removes what instances of an earlier boot left on the disk. Files need to have their owners here.
-    pub(crate) fn remove_forgotten(&self) -> Result<(), RootlessError> {
+    pub fn remove_forgotten(&self) -> Result<(), RootlessError> {
         Ok(self.holders().remove_forgotten()?)
     }
 
@@ -216,7 +216,7 @@ fn elsewhere(name: &str, error: impl std::error::Error + Send + Sync + 'static) 
 }
 
 /// Goes on where the files of images have their owners, in the network of the host.
-pub(crate) fn enter_store(settings: &Settings) -> Result<Entered, RootlessError> {
+pub fn enter_store(settings: &Settings) -> Result<Entered, RootlessError> {
     Owners::new(&settings.store, KIND, attend).enter_store()
 }
 

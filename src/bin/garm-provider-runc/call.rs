@@ -28,7 +28,7 @@ const MAX_MESSAGE_CHARS: usize = 4000;
 
 /// A call was not carried out.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub enum Failure {
     #[error(transparent)]
     Call(#[from] CallError),
     #[error(transparent)]
@@ -55,7 +55,7 @@ impl Failure {
 }
 
 /// Carries out the call that the environment and standard input of this process are.
-pub(crate) fn of_environment() -> ExitCode {
+pub fn of_environment() -> ExitCode {
     let mut stdin = Vec::new();
     let mut input = io::stdin();
     // On a terminal there is no document.
@@ -76,7 +76,7 @@ pub(crate) fn of_environment() -> ExitCode {
 }
 
 /// Reports to GARM that nothing could be done.
-pub(crate) fn refused(error: &(dyn Error + 'static)) -> ExitCode {
+pub fn refused(error: &(dyn Error + 'static)) -> ExitCode {
     say(error);
     Exit::Failed.code().into()
 }

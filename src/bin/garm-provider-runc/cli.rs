@@ -39,44 +39,44 @@ repository.";
 /// Run GARM's runners as OCI containers on runc or crun, without a daemon
 #[derive(Debug, Parser)]
 #[command(name = "garm-provider-runc", version, after_help = HELP)]
-pub(crate) struct Cli {
+pub struct Cli {
     #[command(flatten)]
-    pub(crate) global: GlobalArgs,
+    pub global: GlobalArgs,
     #[command(subcommand)]
-    pub(crate) command: Option<Command>,
+    pub command: Option<Command>,
 }
 
 /// Options of all commands.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
-pub(crate) struct GlobalArgs {
+pub struct GlobalArgs {
     /// Read the settings from FILE instead of /etc/oci-hooks/garm-provider-runc.toml
     #[arg(long, global = true, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
+    pub config: Option<PathBuf>,
 
     /// Format of the output
     #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
-    pub(crate) format: Format,
+    pub format: Format,
 
     /// When to use colour
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
-    pub(crate) color: Color,
+    pub color: Color,
 
     /// Log mounts, programs, requests and decisions to standard error, from this level (RUST_LOG selects modules)
     #[arg(long, global = true, value_name = "LEVEL", value_parser = log_level())]
-    pub(crate) log_level: Option<LevelFilter>,
+    pub log_level: Option<LevelFilter>,
 }
 
 impl GlobalArgs {
     /// Returns the environment of a command with these options.
-    pub(crate) fn context(&self) -> Context {
+    pub fn context(&self) -> Context {
         Context::new(self.color, self.format == Format::Json).with_config(self.config.clone())
     }
 }
 
 /// The formats that results are printed in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub enum Format {
     /// Human-readable
     #[default]
     Human,
@@ -94,7 +94,7 @@ Examples:
   garm-provider-runc completions bash > /etc/bash_completion.d/garm-provider-runc";
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub enum Command {
     Instances(instances::InstancesArgs),
     Logs(logs::LogsArgs),
     Doctor(doctor::DoctorArgs),

@@ -33,13 +33,13 @@ store and the directory of logs, which the instances try to reach, as well as th
 addresses of metadata services and files of the kernel. Neither GARM nor an image is needed. The
 exit status is 1 if something was reached, or if no instance could be made. What could not be tried,
 and what did not answer and may not be there, is a warning.")]
-pub(crate) struct DoctorArgs {
+pub struct DoctorArgs {
     /// Make an instance of each flavor, and try to reach from inside what SECURITY.md says is out of reach
     #[arg(long)]
     probe: bool,
 }
 
-pub(crate) fn run(args: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
     let loaded = context.settings::<Settings>()?;
     if args.probe {
         return probe::probe(&loaded.settings, context);

@@ -16,7 +16,7 @@ use oci_hooks::sys::privilege::PrivilegeError;
 
 /// A command failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub enum Error {
     #[error(transparent)]
     Path(#[from] PathError),
     #[error(transparent)]

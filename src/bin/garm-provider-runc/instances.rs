@@ -22,7 +22,7 @@ use crate::settings::Settings;
 
 /// List the instances of all pools
 #[derive(Debug, Args)]
-pub(crate) struct InstancesArgs {}
+pub struct InstancesArgs {}
 
 /// An instance, as `instances --format json` prints it.
 #[derive(Serialize)]
@@ -76,7 +76,7 @@ impl InstanceEntry {
     }
 }
 
-pub(crate) fn run(_: &InstancesArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(_: &InstancesArgs, context: &mut Context) -> Result<Exit, Error> {
     let mut instances = Vec::new();
     Backend::of(context.settings::<Settings>()?.settings).with_sites(|run, sites| {
         for records in controllers(run)? {
@@ -122,22 +122,22 @@ pub(crate) fn run(_: &InstancesArgs, context: &mut Context) -> Result<Exit, Erro
 }
 
 /// Returns a text, most of which users of GARM chose, without what would change a terminal.
-pub(crate) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// Returns the names of all instances, for shells that complete them.
-pub(crate) fn names() -> Vec<CompletionCandidate> {
+pub fn names() -> Vec<CompletionCandidate> {
     candidates(all_records().into_iter().flat_map(|records| records.names().unwrap_or_default()))
 }
 
 /// Returns the ids of all controllers, for shells that complete them.
-pub(crate) fn controller_ids() -> Vec<CompletionCandidate> {
+pub fn controller_ids() -> Vec<CompletionCandidate> {
     candidates(all_records().into_iter().map(|records| records.controller().to_owned()))
 }
 
 /// Returns the pools of all instances, for shells that complete them.
-pub(crate) fn pools() -> Vec<CompletionCandidate> {
+pub fn pools() -> Vec<CompletionCandidate> {
     let instances = all_records().into_iter().flat_map(|records| records.read_all());
     let pools = instances.flat_map(|instances| instances.known).map(|record| record.pool);
     candidates(pools.collect::<BTreeSet<_>>())

@@ -27,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 #[command(after_help = "\
 Logs are kept after an instance is removed, for keep-age under [log] of the settings. If several
 instances had this name, the log is that of the last one.")]
-pub(crate) struct LogsArgs {
+pub struct LogsArgs {
     /// Name of the instance
     #[arg(add = ArgValueCandidates::new(instances::names))]
     name: String,
@@ -45,7 +45,7 @@ pub(crate) struct LogsArgs {
     timestamps: bool,
 }
 
-pub(crate) fn run(args: &LogsArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &LogsArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings::<Settings>()?.settings;
     let directory = &settings.log.directory;
     let path = last(directory, &args.name)?

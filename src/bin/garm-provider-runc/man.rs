@@ -14,7 +14,7 @@ const SEE_ALSO: &str = "\
 ";
 
 /// All pages.
-pub(crate) const PAGES: Pages = Pages {
+pub const PAGES: Pages = Pages {
     program: "garm-provider-runc",
     manual: "GARM's provider",
     written: &[("garm-provider-runc.1", include_str!("../../../man/garm-provider-runc.1"))],

@@ -24,7 +24,7 @@ Examples:
 
 GARM deletes its own instances; prune removes those that GARM has given up: ended long ago, or
 interrupted during creation. Running instances and images in use are kept.")]
-pub(crate) struct PruneArgs {
+pub struct PruneArgs {
     #[command(flatten)]
     options: PruneOptions,
 
@@ -49,7 +49,7 @@ struct PruneReport {
     unreadable: Vec<String>,
 }
 
-pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings::<Settings>()?.settings;
     // Instances hold their images.
     let pruning = garm::PruneOptions { ended_for: args.ended.0, newer: args.options.newer() };

@@ -15,7 +15,7 @@ use crate::settings::Settings;
 #[command(after_help = "\
 Logins are those in the settings, and those of `docker login` or `podman login` of the user who runs
 this.")]
-pub(crate) struct PullArgs {
+pub struct PullArgs {
     /// Image, as in a pool: an alias in the settings or a reference
     image: String,
 
@@ -23,7 +23,7 @@ pub(crate) struct PullArgs {
     options: PullOptions,
 }
 
-pub(crate) fn run(args: &PullArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &PullArgs, context: &mut Context) -> Result<Exit, Error> {
     let mut settings = context.settings::<Settings>()?.settings;
     settings.store = match backend::enter_store(&settings)? {
         Entered::Inside(store) => *store,

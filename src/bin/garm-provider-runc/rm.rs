@@ -25,7 +25,7 @@ GARM deletes its own instances, also those that were removed here. Only GARM kno
 controller or a pool still exists: name it. `instances` lists both.
 
 Exit status: 0 if all of these instances are removed, 1 if one is left or a name is unknown.")]
-pub(crate) struct RmArgs {
+pub struct RmArgs {
     /// Name of an instance (can be repeated)
     #[arg(
         value_name = "NAME",
@@ -81,7 +81,7 @@ impl<'a> From<&'a Selected> for RmEntry<'a> {
     }
 }
 
-pub(crate) fn run(args: &RmArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &RmArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings::<Settings>()?.settings;
     let selection = Selection {
         names: &args.names,

@@ -23,16 +23,16 @@ use oci_hooks::sys::uplink::UplinkChoice;
 use serde::{Deserialize, Serialize};
 
 /// The file of settings that is read if it exists.
-pub(crate) const FILE: &str = "/etc/oci-hooks/garm-provider-runc.toml";
+pub const FILE: &str = "/etc/oci-hooks/garm-provider-runc.toml";
 /// Names another file of settings, which must exist; GARM sets it.
-pub(crate) const FILE_VARIABLE: &str = "GARM_PROVIDER_CONFIG_FILE";
+pub const FILE_VARIABLE: &str = "GARM_PROVIDER_CONFIG_FILE";
 
 /// Larger than any bundle of CA certificates.
 const MAX_CERTIFICATES_BYTES: u64 = 4 << 20;
 
 /// Reads the file that is named, or the usual ones that exist: for an ordinary user that of the system, and
 /// their own for what that does not say.
-pub(crate) fn read(named: Option<&Path>) -> Result<Loaded<Settings>, SettingsError> {
+pub fn read(named: Option<&Path>) -> Result<Loaded<Settings>, SettingsError> {
     let paths = Paths::of_process();
     let usual = paths.settings(Path::new(FILE));
     let mut loaded = Loaded::<Settings>::read(named, &usual)?;
@@ -48,43 +48,43 @@ pub(crate) fn read(named: Option<&Path>) -> Result<Loaded<Settings>, SettingsErr
 /// The settings, as they are written.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Settings {
-    pub(crate) runtime: Runtime,
-    pub(crate) store: Store,
-    pub(crate) network: Network,
-    pub(crate) security: Security,
-    pub(crate) hooks: Hooks,
-    pub(crate) log: Log,
-    pub(crate) proxy: ProxySettings,
-    pub(crate) boot: Boot,
-    pub(crate) limits: Limits,
+pub struct Settings {
+    pub runtime: Runtime,
+    pub store: Store,
+    pub network: Network,
+    pub security: Security,
+    pub hooks: Hooks,
+    pub log: Log,
+    pub proxy: ProxySettings,
+    pub boot: Boot,
+    pub limits: Limits,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) images: BTreeMap<String, ImageSettings>,
+    pub images: BTreeMap<String, ImageSettings>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) flavors: BTreeMap<String, Flavor>,
+    pub flavors: BTreeMap<String, Flavor>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) networks: BTreeMap<String, NetworkSettings>,
+    pub networks: BTreeMap<String, NetworkSettings>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) mounts: BTreeMap<String, MountSettings>,
+    pub mounts: BTreeMap<String, MountSettings>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) caches: BTreeMap<String, Cache>,
+    pub caches: BTreeMap<String, Cache>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) registry: BTreeMap<String, Registry>,
+    pub registry: BTreeMap<String, Registry>,
 }
 
 /// `[network]`: the networks of instances.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Network {
+pub struct Network {
     #[serde(with = "text")]
-    pub(crate) pool: Subnet<Ipv4Net>,
+    pub pool: Subnet<Ipv4Net>,
     #[serde(with = "text")]
-    pub(crate) pool6: Subnet<Ipv6Net>,
-    pub(crate) dns: Vec<IpAddr>,
-    pub(crate) host_access: bool,
-    pub(crate) uplinks: Vec<Interface>,
+    pub pool6: Subnet<Ipv6Net>,
+    pub dns: Vec<IpAddr>,
+    pub host_access: bool,
+    pub uplinks: Vec<Interface>,
     #[serde(with = "text")]
-    pub(crate) uplink: UplinkChoice,
+    pub uplink: UplinkChoice,
 }
 
 impl Default for Network {
@@ -104,8 +104,8 @@ impl Default for Network {
 /// `[security]`: the privileges of instances.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Security {
-    pub(crate) user_namespace: UserNamespace,
+pub struct Security {
+    pub user_namespace: UserNamespace,
 }
 
 impl FileSettings for Settings {
@@ -123,12 +123,12 @@ impl FileSettings for Settings {
 
 impl Settings {
     /// Returns these settings with another store.
-    pub(crate) fn with_store(&self, store: &Store) -> Self {
+    pub fn with_store(&self, store: &Store) -> Self {
         Settings { store: store.clone(), ..self.clone() }
     }
 
     /// Returns the settings that concern this machine.
-    pub(crate) fn host(&self) -> Host<'_> {
+    pub fn host(&self) -> Host<'_> {
         Host {
             program: env!("CARGO_BIN_NAME"),
             runtime: &self.runtime,
@@ -138,7 +138,7 @@ impl Settings {
     }
 
     /// Returns where networks of instances get their addresses from.
-    pub(crate) fn network(&self) -> NetworkOptions {
+    pub fn network(&self) -> NetworkOptions {
         let mut options = NetworkOptions::new(self.host().run());
         options.privilege = self.store.place.privilege;
         options.pool = self.network.pool;
@@ -150,7 +150,7 @@ impl Settings {
     }
 
     /// Returns the user namespace of instances.
-    pub(crate) fn users(&self) -> Users {
+    pub fn users(&self) -> Users {
         let namespace = self.security.user_namespace;
         // All instances of an ordinary user are in the user's own namespaces.
         if !self.store.place.privilege.has_idmapped_mounts() || namespace.is_private() {
@@ -163,7 +163,7 @@ impl Settings {
     }
 
     /// Returns what the admin decides on instances.
-    pub(crate) fn garm(&self) -> Result<garm::Settings, HostError> {
+    pub fn garm(&self) -> Result<garm::Settings, HostError> {
         let privilege = self.store.place.privilege;
         if self.security.user_namespace == UserNamespace::Private
             && !privilege.has_idmapped_mounts()
@@ -201,7 +201,7 @@ impl Settings {
     }
 
     /// Returns the proxy of a variable: the variable's own value, or else the settings'.
-    pub(crate) fn proxy(&self, name: &str, value: Option<String>) -> Option<String> {
+    pub fn proxy(&self, name: &str, value: Option<String>) -> Option<String> {
         value.filter(|value| !value.is_empty()).or_else(|| {
             let proxy = match name {
                 "http_proxy" => &self.proxy.http,

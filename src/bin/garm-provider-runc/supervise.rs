@@ -21,7 +21,7 @@ use crate::error::Error;
 /// the namespaces of an ordinary user's instance their owner cannot be checked.
 #[derive(Debug, Args)]
 #[command(hide = true)]
-pub(crate) struct SuperviseArgs {
+pub struct SuperviseArgs {
     /// Directory of images
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
@@ -41,7 +41,7 @@ pub(crate) struct SuperviseArgs {
 }
 
 /// Returns how this program is called to stay with an instance of an engine.
-pub(crate) fn program(engine: &Engine) -> Result<SupervisorProgram, PathError> {
+pub fn program(engine: &Engine) -> Result<SupervisorProgram, PathError> {
     let store = engine.store.options();
     let directories: [(&str, &Path); 4] = [
         ("--store", &store.root),
@@ -57,7 +57,7 @@ pub(crate) fn program(engine: &Engine) -> Result<SupervisorProgram, PathError> {
     Ok(SupervisorProgram { path: this_program()?, arguments })
 }
 
-pub(crate) fn run(args: &SuperviseArgs) -> Result<Exit, Error> {
+pub fn run(args: &SuperviseArgs) -> Result<Exit, Error> {
     let privilege = Privilege::of_process().unwrap_or(Privilege::Single);
     let mut store = StoreOptions::new(&args.store, &args.store_run);
     store.privilege = privilege;

@@ -39,17 +39,17 @@ and nri.md in /usr/share/doc/oci-hooks-nri or in docs/ of the repository.";
     after_help = HELP,
     args_conflicts_with_subcommands = true
 )]
-pub(crate) struct Cli {
+pub struct Cli {
     #[command(flatten)]
-    pub(crate) options: Options,
+    pub options: Options,
     #[command(subcommand)]
-    pub(crate) command: Option<Command>,
+    pub command: Option<Command>,
 }
 
 /// What to do about hook files whose program does not exist.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Missing {
+pub enum Missing {
     Drop,
     Fail,
 }
@@ -65,56 +65,56 @@ impl From<Missing> for MissingProgram {
 
 /// Options of the plugin. Those with a key in the runtime's configuration go before it.
 #[derive(Args, Debug, Default)]
-pub(crate) struct Options {
+pub struct Options {
     /// Read hook files from DIR instead of /usr/share/containers/oci/hooks.d and
     /// /etc/containers/oci/hooks.d (can be repeated, in order of increasing precedence)
     #[arg(long, value_name = "DIR")]
-    pub(crate) hooks_dir: Vec<PathBuf>,
+    pub hooks_dir: Vec<PathBuf>,
 
     /// Reject all containers while a hook file is broken that was never valid, instead of leaving the
     /// file out
     #[arg(long)]
-    pub(crate) strict: bool,
+    pub strict: bool,
 
     /// Leave out hook files whose program does not exist, as podman does, or reject all containers while
     /// there is one [default: drop]
     #[arg(long, value_enum, value_name = "WHAT")]
-    pub(crate) missing_program: Option<Missing>,
+    pub missing_program: Option<Missing>,
 
     /// Reject containers unless the hook file FILE, a name or an absolute path, is in force (can be
     /// repeated)
     #[arg(long, value_name = "FILE")]
-    pub(crate) require_hook: Vec<PathBuf>,
+    pub require_hook: Vec<PathBuf>,
 
     /// Inject hooks that non-root users can change too, and let hooks without `env` inherit the
     /// environment of the OCI runtime
     #[arg(long)]
-    pub(crate) allow_untrusted: bool,
+    pub allow_untrusted: bool,
 
     /// Write metrics to FILE, for the textfile collector of Prometheus' node exporter
     #[arg(long, value_name = "FILE")]
-    pub(crate) metrics: Option<PathBuf>,
+    pub metrics: Option<PathBuf>,
 
     /// Append the log to FILE instead of writing it to standard error
     #[arg(long, value_name = "FILE")]
-    pub(crate) log_file: Option<PathBuf>,
+    pub log_file: Option<PathBuf>,
 
     /// Log from this level: info has the hooks of each container, debug explains them [default: info]
     #[arg(long, value_name = "LEVEL", value_parser = log_level())]
-    pub(crate) log_level: Option<LevelFilter>,
+    pub log_level: Option<LevelFilter>,
 
     /// Socket of the runtime
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
-    pub(crate) socket: PathBuf,
+    pub socket: PathBuf,
 
     /// Name to register as [default: oci-hooks-nri, or the one that the runtime gave]
     #[arg(long, value_name = "NAME", value_parser = name)]
-    pub(crate) name: Option<String>,
+    pub name: Option<String>,
 
     /// Index to register with, two digits: plugins are called in ascending order [default: 10, or the
     /// one that the runtime gave]
     #[arg(long, value_name = "NN", value_parser = index)]
-    pub(crate) idx: Option<String>,
+    pub idx: Option<String>,
 }
 
 fn name(text: &str) -> Result<String, IdentityError> {
@@ -130,7 +130,7 @@ Examples:
   oci-hooks-nri completions bash > /etc/bash_completion.d/oci-hooks-nri";
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub enum Command {
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(CompletionsArgs),
     Man(ManArgs),

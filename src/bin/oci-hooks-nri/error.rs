@@ -12,7 +12,7 @@ use crate::settings::ConfigError;
 
 /// Why the plugin, or a conversation with a runtime, ended.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub enum Error {
     #[error(transparent)]
     Identity(#[from] IdentityError),
     #[error("invalid NRI_PLUGIN_SOCKET {text:?}: expected the number of an open descriptor")]

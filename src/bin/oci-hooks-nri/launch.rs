@@ -24,7 +24,7 @@ const NAME_VARIABLE: &str = "NRI_PLUGIN_NAME";
 const INDEX_VARIABLE: &str = "NRI_PLUGIN_IDX";
 
 /// Serves until a signal, or the runtime that started this program, ends it.
-pub(crate) fn run(options: Options) -> Result<(), Error> {
+pub fn run(options: Options) -> Result<(), Error> {
     // First of all, as the descriptor's number may be any.
     let socket = env::var(SOCKET_VARIABLE).ok().map(|text| given(&text)).transpose()?;
     let or_variable = |option: &Option<String>, variable, default: &str| {

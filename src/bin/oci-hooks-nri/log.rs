@@ -9,7 +9,7 @@ use oci_hooks::sys::fs::{PathContext as _, PathError};
 use rustix::fs::{Mode, OFlags};
 
 /// Starts the log. `RUST_LOG` counts if no level is given.
-pub(crate) fn start(level: Option<LevelFilter>, file: Option<&Path>) -> Result<(), PathError> {
+pub fn start(level: Option<LevelFilter>, file: Option<&Path>) -> Result<(), PathError> {
     let is_set = env::var_os("RUST_LOG").is_some_and(|text| !text.is_empty());
     let level = level.or((!is_set).then_some(LevelFilter::INFO));
     match file {

@@ -8,7 +8,7 @@ const SEE_ALSO: &str = "\
 ";
 
 /// All pages.
-pub(crate) const PAGES: Pages = Pages {
+pub const PAGES: Pages = Pages {
     program: "oci-hooks-nri",
     manual: "OCI hooks",
     written: &[("oci-hooks-nri.1", include_str!("../../../man/oci-hooks-nri.1"))],

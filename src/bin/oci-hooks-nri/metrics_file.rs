@@ -13,8 +13,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Metrics, and the file that has them as they were a moment ago.
 #[derive(Default)]
-pub(crate) struct MetricsFile {
-    pub(crate) path: Option<PathBuf>,
+pub struct MetricsFile {
+    pub path: Option<PathBuf>,
     written: Option<Instant>,
     is_stale: bool,
     has_failed: bool,
@@ -22,25 +22,25 @@ pub(crate) struct MetricsFile {
 
 impl MetricsFile {
     /// Notes that the file is not up to date.
-    pub(crate) fn set_stale(&mut self) {
+    pub fn set_stale(&mut self) {
         self.is_stale = self.path.is_some();
     }
 
     /// Returns when the file is to be written.
-    pub(crate) fn due(&self) -> Option<Instant> {
+    pub fn due(&self) -> Option<Instant> {
         let now = Instant::now();
         self.is_stale.then(|| self.written.map_or(now, |written| written + INTERVAL))
     }
 
     /// Writes the file if it is time to.
-    pub(crate) fn write_if_due(&mut self, metrics: &Metrics) {
+    pub fn write_if_due(&mut self, metrics: &Metrics) {
         if self.due().is_some_and(|due| due <= Instant::now()) {
             self.write(metrics);
         }
     }
 
     /// Replaces the file. An error is logged once.
-    pub(crate) fn write(&mut self, metrics: &Metrics) {
+    pub fn write(&mut self, metrics: &Metrics) {
         let Some(path) = &self.path else { return };
         let options = ReplaceOptions {
             mode: Some(0o644),

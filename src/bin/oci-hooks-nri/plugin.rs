@@ -17,7 +17,7 @@ use crate::metrics_file::MetricsFile;
 use crate::settings::Settings;
 
 /// The hook directories, how hooks are judged, and what is written about it.
-pub(crate) struct Plugin {
+pub struct Plugin {
     /// What the command line says.
     flags: Settings,
     decider: Decider,
@@ -40,7 +40,7 @@ struct Following {
 
 impl Plugin {
     /// Returns a plugin that waits for what the runtime passes on.
-    pub(crate) fn new(flags: Settings) -> Self {
+    pub fn new(flags: Settings) -> Self {
         Plugin {
             decider: flags.decider(),
             flags,
@@ -53,7 +53,7 @@ impl Plugin {
     }
 
     /// Starts to log and to follow the hook directories, unless it does with these settings.
-    pub(crate) fn start(&mut self, settings: Settings) -> Result<(), Error> {
+    pub fn start(&mut self, settings: Settings) -> Result<(), Error> {
         match &self.following {
             Some(following) if following.settings == settings => return Ok(()),
             // The log stays where it is: it is chosen once.
@@ -76,35 +76,35 @@ impl Plugin {
     }
 
     /// Returns why the configuration that the runtime passed on could not be used.
-    pub(crate) fn take_failure(&mut self) -> Option<Error> {
+    pub fn take_failure(&mut self) -> Option<Error> {
         self.failure.take()
     }
 
     /// Returns what is readable when [`Plugin::poll`] has something to do, once it was started.
-    pub(crate) fn monitor(&self) -> Option<&Monitor> {
+    pub fn monitor(&self) -> Option<&Monitor> {
         self.following.as_ref().map(|following| &following.monitor)
     }
 
     /// Returns when [`Plugin::poll`] has something to do at the latest.
-    pub(crate) fn due(&self) -> Option<Instant> {
+    pub fn due(&self) -> Option<Instant> {
         let load = self.monitor().and_then(Monitor::due);
         [load, self.metrics_file.due()].into_iter().flatten().min()
     }
 
     /// Loads hook files that changed, and writes the metrics.
-    pub(crate) fn poll(&mut self) {
+    pub fn poll(&mut self) {
         self.reload(Monitor::poll);
         self.metrics_file.write_if_due(&self.metrics);
     }
 
     /// Notes whether a runtime has accepted the plugin.
-    pub(crate) fn set_connected(&mut self, is_connected: bool) {
+    pub fn set_connected(&mut self, is_connected: bool) {
         self.metrics.set_connected(is_connected);
         self.metrics_file.set_stale();
     }
 
     /// Writes the metrics for the last time.
-    pub(crate) fn end(&mut self) {
+    pub fn end(&mut self) {
         self.set_connected(false);
         self.metrics_file.write(&self.metrics);
     }

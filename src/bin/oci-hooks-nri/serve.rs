@@ -26,7 +26,7 @@ const READ_BYTES: usize = 64 << 10;
 
 /// Why a conversation ended that was none of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
     Stopped,
     /// The runtime, which had accepted the plugin, closed the connection.
     Closed,
@@ -39,7 +39,7 @@ struct Ready {
 }
 
 /// Registers the plugin with a runtime, and answers its calls until the conversation ends.
-pub(crate) fn serve(
+pub fn serve(
     plugin: &mut Plugin,
     identity: &Identity,
     mut socket: UnixStream,
@@ -102,11 +102,11 @@ fn wait(
 }
 
 /// Readable once the plugin shall end.
-pub(crate) struct Stop(UnixStream);
+pub struct Stop(UnixStream);
 
 impl Stop {
     /// Takes the signals over from their default actions.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let (stop, sender) = UnixStream::pair()?;
         for signal in [SIGTERM, SIGINT] {
             pipe::register(signal, sender.try_clone()?)?;

@@ -14,15 +14,15 @@ use crate::cli::{Missing, Options};
 
 /// How hooks are found and judged, and what is written about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Settings {
+pub struct Settings {
     hooks_dirs: Vec<PathBuf>,
     strict: bool,
     missing_program: Option<Missing>,
     required_hooks: Vec<PathBuf>,
     allow_untrusted: bool,
-    pub(crate) metrics: Option<PathBuf>,
-    pub(crate) log_file: Option<PathBuf>,
-    pub(crate) log_level: Option<LevelFilter>,
+    pub metrics: Option<PathBuf>,
+    pub log_file: Option<PathBuf>,
+    pub log_level: Option<LevelFilter>,
 }
 
 /// What the runtime passes on from `/etc/nri/conf.d/10-oci-hooks-nri.conf`, as TOML.
@@ -45,7 +45,7 @@ struct File {
 
 /// A mistake in the plugin's part of the runtime's configuration.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ConfigError {
+pub enum ConfigError {
     #[error("invalid NRI configuration of this plugin at {0}")]
     Parse(Mistake),
     #[error(
@@ -57,7 +57,7 @@ pub(crate) enum ConfigError {
 
 impl Settings {
     /// Takes what the command line says.
-    pub(crate) fn of(options: &Options) -> Self {
+    pub fn of(options: &Options) -> Self {
         Settings {
             hooks_dirs: options.hooks_dir.clone(),
             strict: options.strict,
@@ -71,7 +71,7 @@ impl Settings {
     }
 
     /// Adds what the runtime passed on, which options go before.
-    pub(crate) fn with_config(&self, text: &str) -> Result<Self, ConfigError> {
+    pub fn with_config(&self, text: &str) -> Result<Self, ConfigError> {
         let file: File =
             toml::from_str(text).map_err(|error| ConfigError::Parse(Mistake::of(text, &error)))?;
         let level = |text: String| {
@@ -92,7 +92,7 @@ impl Settings {
     }
 
     /// Returns what to load.
-    pub(crate) fn load_options(&self) -> LoadOptions {
+    pub fn load_options(&self) -> LoadOptions {
         let mut options = LoadOptions::for_consumer(&NRI);
         if !self.hooks_dirs.is_empty() {
             options.dirs.clone_from(&self.hooks_dirs);
@@ -101,7 +101,7 @@ impl Settings {
     }
 
     /// Returns what decides about containers.
-    pub(crate) fn decider(&self) -> Decider {
+    pub fn decider(&self) -> Decider {
         let mut decider = Decider::default();
         decider.trust = (!self.allow_untrusted).then(TrustOptions::of_process);
         decider.strict = self.strict;

@@ -19,7 +19,7 @@ const MAX_CONFIG_BYTES: u64 = 64 << 20;
 
 /// Why hooks could not be added.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum InjectError {
+pub enum InjectError {
     #[error(transparent)]
     Path(#[from] PathError),
     #[error(transparent)]
@@ -45,14 +45,14 @@ pub(crate) enum InjectError {
 }
 
 /// A container that is about to be made.
-pub(crate) struct Container<'a> {
-    pub(crate) call: &'a ContainerCall,
+pub struct Container<'a> {
+    pub call: &'a ContainerCall,
     /// The runtime that restores it from a checkpoint, if one does.
-    pub(crate) restored_by: Option<&'a Path>,
+    pub restored_by: Option<&'a Path>,
 }
 
 /// Injects matching hooks into a configuration, which is not rewritten if none match.
-pub(crate) fn inject(
+pub fn inject(
     container: &Container<'_>,
     settings: &Settings,
     log: &Log,

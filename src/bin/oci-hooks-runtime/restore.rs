@@ -11,7 +11,7 @@ use oci_hooks::sys::process::{End, Limit, Program};
 /// A hook that does not run if the container is restored.
 #[derive(Debug, thiserror::Error)]
 #[error("hook {}: {runtime} {stage} hooks when it restores a container", file.display())]
-pub(crate) struct NotRun {
+pub struct NotRun {
     file: PathBuf,
     stage: OciStage,
     runtime: Implementation,
@@ -64,7 +64,7 @@ impl fmt::Display for Implementation {
 }
 
 /// Returns the hooks that match and that the runtime does not run when it restores a container.
-pub(crate) fn not_run(report: &Report, runtime: &Path) -> Vec<NotRun> {
+pub fn not_run(report: &Report, runtime: &Path) -> Vec<NotRun> {
     let stages = report.hooks.iter().flat_map(|hook| {
         let stages = hook.stages.iter().filter_map(|stage| match stage {
             Stage::Oci(stage) => Some(*stage),

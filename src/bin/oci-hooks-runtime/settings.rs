@@ -23,28 +23,28 @@ const DIRS_VARIABLE: &str = "OCI_HOOKS_DIRS";
 
 /// How hooks are injected, and which runtime is executed.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub struct Settings {
     /// Name or path of the runtime; `None` means the first of the known runtimes in `PATH`.
-    pub(crate) runtime: Option<OsString>,
+    pub runtime: Option<OsString>,
     /// The consumer whose rules apply.
-    pub(crate) consumer: Consumer,
+    pub consumer: Consumer,
     /// Directories instead of the consumer's.
-    pub(crate) hooks_dirs: Option<Vec<PathBuf>>,
+    pub hooks_dirs: Option<Vec<PathBuf>>,
     /// Directories besides, whose files are masked by those of the others.
-    pub(crate) more_dirs: Vec<PathBuf>,
+    pub more_dirs: Vec<PathBuf>,
     /// Whether directories that are named may be missing or have no hook files.
-    pub(crate) allow_empty_dirs: bool,
+    pub allow_empty_dirs: bool,
     /// Whether hook files that cannot be loaded are skipped, instead of failing.
-    pub(crate) skip_bad_files: bool,
+    pub skip_bad_files: bool,
     /// What becomes of hook files whose program does not exist.
-    pub(crate) missing_program: MissingProgram,
+    pub missing_program: MissingProgram,
     /// Hook files, by name or path, that must be in force.
-    pub(crate) required_hooks: Vec<PathBuf>,
+    pub required_hooks: Vec<PathBuf>,
     /// Whether hooks writable by non-root users are rejected, and hooks without `env` run with an empty
     /// environment.
-    pub(crate) strict: bool,
+    pub strict: bool,
     /// Whether `precreate` hooks are run.
-    pub(crate) precreate: bool,
+    pub precreate: bool,
 }
 
 /// Content of the settings file `/etc/oci-hooks/runtime.toml`.
@@ -75,7 +75,7 @@ fn yes() -> bool {
 
 /// An error in the settings.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SettingsError {
+pub enum SettingsError {
     #[error(transparent)]
     Read(#[from] PathError),
     #[error("{}:{mistake}", path.display())]
@@ -87,7 +87,7 @@ pub(crate) enum SettingsError {
 
 impl Settings {
     /// Reads the settings and the environment.
-    pub(crate) fn load(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, SettingsError> {
+    pub fn load(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, SettingsError> {
         let named = variable(FILE_VARIABLE).map(PathBuf::from);
         let path = named.clone().unwrap_or_else(|| PathBuf::from(FILE));
         let mut settings = match fs::read_to_string(&path) {

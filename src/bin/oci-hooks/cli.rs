@@ -30,16 +30,16 @@ man oci-hooks, and docs/hooks.md in /usr/share/doc/oci-hooks or in the repositor
 /// Explain, lint, inject and manage OCI hooks in hooks.d directories, as podman and CRI-O use them
 #[derive(Debug, Parser)]
 #[command(name = "oci-hooks", version, after_help = EXAMPLES)]
-pub(crate) struct Cli {
+pub struct Cli {
     #[command(flatten)]
-    pub(crate) global: GlobalArgs,
+    pub global: GlobalArgs,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub command: Command,
 }
 
 impl Cli {
     /// Rejects the formats of findings for commands other than `lint`.
-    pub(crate) fn check_format(&self) -> Result<(), Error> {
+    pub fn check_format(&self) -> Result<(), Error> {
         match (self.global.format, &self.command) {
             (Some(OutputFormat::Sarif | OutputFormat::Github | OutputFormat::Gitlab), command)
                 if !matches!(command, Command::Lint(_)) =>
@@ -61,7 +61,7 @@ Examples:
   oci-hooks completions fish > ~/.config/fish/completions/oci-hooks.fish";
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub enum Command {
     Inject(inject::InjectArgs),
     Explain(explain::ExplainArgs),
     Doctor(doctor::DoctorArgs),

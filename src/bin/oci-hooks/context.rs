@@ -21,18 +21,18 @@ use crate::error::{Diagnostic, Error};
 use crate::global::{Format, GlobalArgs, OutputFormat};
 
 /// Size limit of a configuration.
-pub(crate) const MAX_CONFIG_BYTES: u64 = 64 << 20;
+pub const MAX_CONFIG_BYTES: u64 = 64 << 20;
 
 /// Above this number, hook files with missing programs are counted instead of listed: a whole package of
 /// hooks is not installed.
 const MAX_MISSING_NAMED: usize = 3;
 
 /// Global options, output streams and hook directories of a command.
-pub(crate) struct Context {
-    pub(crate) consumer: Consumer,
-    pub(crate) format: Option<OutputFormat>,
-    pub(crate) verbose: bool,
-    pub(crate) paint: Paint,
+pub struct Context {
+    pub consumer: Consumer,
+    pub format: Option<OutputFormat>,
+    pub verbose: bool,
+    pub paint: Paint,
     hooks_dirs: Vec<PathBuf>,
     error_format: Format,
     /// The hints that were printed: what is said of many files is said once.
@@ -41,7 +41,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(global: &GlobalArgs) -> Self {
+    pub fn new(global: &GlobalArgs) -> Self {
         let output = program::Context::new(global.color, global.format == Some(OutputFormat::Json));
         Context {
             consumer: global.consumer.clone(),
@@ -56,17 +56,17 @@ impl Context {
     }
 
     /// Returns whether output is machine-readable.
-    pub(crate) fn is_json(&self) -> bool {
+    pub fn is_json(&self) -> bool {
         self.output.is_json()
     }
 
     /// Returns the directories of `--hooks-dir`, or else those that the consumer is configured to read.
-    pub(crate) fn directories(&self) -> Result<Directories, Error> {
+    pub fn directories(&self) -> Result<Directories, Error> {
         self.directories_as(&self.consumer)
     }
 
     /// Returns the directories for another consumer.
-    pub(crate) fn directories_as(&self, consumer: &Consumer) -> Result<Directories, Error> {
+    pub fn directories_as(&self, consumer: &Consumer) -> Result<Directories, Error> {
         if self.hooks_dirs.is_empty() {
             Directories::configured(consumer)
         } else {
@@ -75,14 +75,14 @@ impl Context {
     }
 
     /// Returns what the consumer loads from directories.
-    pub(crate) fn load_options(&self, directories: &Directories) -> LoadOptions {
+    pub fn load_options(&self, directories: &Directories) -> LoadOptions {
         let mut options = LoadOptions::for_consumer(&self.consumer);
         options.dirs.clone_from(&directories.dirs);
         options
     }
 
     /// Warns of hook files that are skipped.
-    pub(crate) fn warn_of_problems(&self, problems: &[Problem]) {
+    pub fn warn_of_problems(&self, problems: &[Problem]) {
         let missing = |problem: &&Problem| matches!(problem.source, HookError::PathMissing { .. });
         let many = problems.iter().filter(missing).count();
         let in_short =
@@ -98,19 +98,19 @@ impl Context {
     }
 
     /// Warns of missing directories of `--hooks-dir`; the consumer's own need not exist.
-    pub(crate) fn warn_of_missing_dirs(&self, missing: &[PathBuf]) {
+    pub fn warn_of_missing_dirs(&self, missing: &[PathBuf]) {
         for dir in missing.iter().filter(|dir| self.hooks_dirs.contains(dir)) {
             self.warn(&Diagnostic::new("missing-dir", dir, "directory does not exist"));
         }
     }
 
     /// Reads a configuration: a file, a bundle, or standard input for `-`.
-    pub(crate) fn read_config(&self, path: &Path) -> Result<Vec<u8>, Error> {
+    pub fn read_config(&self, path: &Path) -> Result<Vec<u8>, Error> {
         self.read_input(path, "a configuration")
     }
 
     /// Reads a hook file, or standard input for `-`.
-    pub(crate) fn read_hook(&self, path: &Path) -> Result<Vec<u8>, Error> {
+    pub fn read_hook(&self, path: &Path) -> Result<Vec<u8>, Error> {
         self.read_input(path, "a hook file")
     }
 
@@ -126,48 +126,48 @@ impl Context {
     }
 
     /// Prints the findings of `doctor`, and returns whether nothing failed.
-    pub(crate) fn report(&mut self, checks: &[Check], outcome: Outcome) -> Result<Exit, Error> {
+    pub fn report(&mut self, checks: &[Check], outcome: Outcome) -> Result<Exit, Error> {
         let exit = check::report(checks, outcome, &mut self.output)?;
         Ok(if exit == ProgramExit::Done { Exit::Yes } else { Exit::No })
     }
 
     /// Writes bytes to standard output, which is buffered.
-    pub(crate) fn write(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), Error> {
+    pub fn write(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), Error> {
         Ok(self.output.write(bytes)?)
     }
 
     /// Writes a line to standard output.
-    pub(crate) fn line(&mut self, line: impl AsRef<str>) -> Result<(), Error> {
+    pub fn line(&mut self, line: impl AsRef<str>) -> Result<(), Error> {
         Ok(self.output.line(line)?)
     }
 
     /// Writes a line to standard output. On a terminal what does not fit goes to lines that begin with blanks.
-    pub(crate) fn hanging(&mut self, line: impl AsRef<str>, indent: usize) -> Result<(), Error> {
+    pub fn hanging(&mut self, line: impl AsRef<str>, indent: usize) -> Result<(), Error> {
         Ok(self.output.hanging(line, indent)?)
     }
 
     /// Writes a JSON document to standard output.
-    pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Error> {
+    pub fn json(&mut self, value: &impl Serialize) -> Result<(), Error> {
         Ok(self.output.json(value)?)
     }
 
-    pub(crate) fn flush(&mut self) -> Result<(), Error> {
+    pub fn flush(&mut self) -> Result<(), Error> {
         Ok(self.output.flush()?)
     }
 
     /// Prints a warning on standard error.
-    pub(crate) fn warn(&self, diagnostic: &Diagnostic) {
+    pub fn warn(&self, diagnostic: &Diagnostic) {
         self.print(style::WARNING, "warning", diagnostic);
     }
 
     /// Prints a note on standard error, unless that is machine-readable.
-    pub(crate) fn note(&self, text: &str) {
+    pub fn note(&self, text: &str) {
         if self.error_format == Format::Human {
             self.output.note(text);
         }
     }
 
-    pub(crate) fn show_error(&self, error: &Error) {
+    pub fn show_error(&self, error: &Error) {
         self.print(style::BAD, "error", &error.diagnostic());
     }
 
@@ -182,13 +182,13 @@ impl Context {
     }
 
     /// Forwards the output of another program to standard error.
-    pub(crate) fn relay(&self, bytes: &[u8]) {
+    pub fn relay(&self, bytes: &[u8]) {
         let _ = io::stderr().lock().write_all(bytes);
     }
 }
 
 /// Returns the configuration of a bundle, or the path itself.
-pub(crate) fn config_path(path: &Path) -> PathBuf {
+pub fn config_path(path: &Path) -> PathBuf {
     if path != OsStr::new("-") && path.is_dir() {
         path.join("config.json")
     } else {
@@ -197,7 +197,7 @@ pub(crate) fn config_path(path: &Path) -> PathBuf {
 }
 
 /// Reads all, up to [`MAX_CONFIG_BYTES`].
-pub(crate) fn read_limited(from: impl Read, path: &Path) -> Result<Vec<u8>, Error> {
+pub fn read_limited(from: impl Read, path: &Path) -> Result<Vec<u8>, Error> {
     let mut text = Vec::new();
     from.take(MAX_CONFIG_BYTES + 1).read_to_end(&mut text).at("read", path)?;
     if text.len() as u64 > MAX_CONFIG_BYTES {

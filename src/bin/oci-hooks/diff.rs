@@ -14,12 +14,7 @@ const MAX_BYTES: u64 = 8 << 20;
 
 /// Writes the difference between two JSON texts; both are laid out first if one of them is on one line,
 /// as what precreate hooks give back.
-pub(crate) fn write(
-    context: &mut Context,
-    old: &[u8],
-    new: &[u8],
-    name: &str,
-) -> Result<(), Error> {
+pub fn write(context: &mut Context, old: &[u8], new: &[u8], name: &str) -> Result<(), Error> {
     if old.len().max(new.len()) as u64 > MAX_BYTES {
         return Err(Error::TooLarge { path: PathBuf::from(name), limit_bytes: MAX_BYTES });
     }

@@ -17,29 +17,29 @@ use crate::context::Context;
 use crate::error::{Diagnostic, Error};
 
 /// The directories of a command.
-pub(crate) struct Directories {
+pub struct Directories {
     /// In order of increasing precedence.
-    pub(crate) dirs: Vec<PathBuf>,
+    pub dirs: Vec<PathBuf>,
     /// What the consumer's configuration says, unless --hooks-dir named the directories.
-    pub(crate) configured: Option<ConfiguredDirs>,
+    pub configured: Option<ConfiguredDirs>,
     /// Usual directories with hook files that the consumer does not read.
-    pub(crate) unread: Vec<Unread>,
+    pub unread: Vec<Unread>,
 }
 
 /// A directory with hook files that the consumer does not read.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Unread {
+pub struct Unread {
     path: String,
     /// Names of its hook files.
-    pub(crate) files: Vec<String>,
+    pub files: Vec<String>,
     /// What to do for the consumer to read it.
     hint: String,
 }
 
 /// What decided on the directories, as `explain --format json` prints it.
 #[derive(Serialize)]
-pub(crate) struct SourceJson {
-    pub(crate) decided_by: String,
+pub struct SourceJson {
+    pub decided_by: String,
     file: Option<String>,
     line: Option<usize>,
 }
@@ -55,12 +55,12 @@ fn with_system<T>(call: impl FnOnce(&System<'_>) -> T) -> T {
 
 impl Directories {
     /// Returns the directories that options name.
-    pub(crate) fn named(dirs: &[PathBuf]) -> Self {
+    pub fn named(dirs: &[PathBuf]) -> Self {
         Directories { dirs: dirs.to_vec(), configured: None, unread: Vec::new() }
     }
 
     /// Reads the configuration of a consumer.
-    pub(crate) fn configured(consumer: &Consumer) -> Result<Self, Error> {
+    pub fn configured(consumer: &Consumer) -> Result<Self, Error> {
         with_system(|system| {
             let configured = configured(consumer, system)
                 .map_err(|source| Error::Directories { consumer: consumer.name, source })?;
@@ -80,7 +80,7 @@ impl Directories {
     }
 
     /// Returns what decided on the directories, for programs.
-    pub(crate) fn source_json(&self) -> Option<SourceJson> {
+    pub fn source_json(&self) -> Option<SourceJson> {
         let configured = self.configured.as_ref()?;
         let line = configured.line();
         Some(SourceJson {
@@ -91,7 +91,7 @@ impl Directories {
     }
 
     /// Prints which directories the consumer reads and what says so, and warns of hook files in others.
-    pub(crate) fn report(&self, context: &Context) {
+    pub fn report(&self, context: &Context) {
         self.note(context);
         for unread in &self.unread {
             context.warn(&unread.diagnostic(&context.consumer));
@@ -99,7 +99,7 @@ impl Directories {
     }
 
     /// Prints which directories the consumer reads and what says so.
-    pub(crate) fn note(&self, context: &Context) {
+    pub fn note(&self, context: &Context) {
         let Some(source) = self.source() else { return };
         let dirs: Vec<_> = self.dirs.iter().map(|dir| dir.display().to_string()).collect();
         let dirs = if dirs.is_empty() { "no hook directory".to_owned() } else { dirs.join(", ") };
@@ -121,16 +121,16 @@ impl Unread {
         }
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         Path::new(&self.path)
     }
 
-    pub(crate) fn hint(&self) -> &str {
+    pub fn hint(&self) -> &str {
         &self.hint
     }
 
     /// Returns it as the linter reports it.
-    pub(crate) fn to_lint(&self) -> UnreadDirectory {
+    pub fn to_lint(&self) -> UnreadDirectory {
         UnreadDirectory {
             path: PathBuf::from(&self.path),
             hook_files: self.files.len(),
@@ -158,11 +158,7 @@ fn own_dir(system: &System<'_>) -> PathBuf {
 }
 
 /// Says more about an error of a change: why the hook, or a directory to write to, is not there.
-pub(crate) fn explain_error(
-    error: ManageError,
-    directories: &Directories,
-    consumer: &Consumer,
-) -> Error {
+pub fn explain_error(error: ManageError, directories: &Directories, consumer: &Consumer) -> Error {
     let Some(configured) = &directories.configured else { return error.into() };
     if let ManageError::NoSuchHook { name } = &error {
         let name = name.to_string_lossy();
@@ -199,7 +195,7 @@ fn is_about_rights(hint: String) -> bool {
 }
 
 /// Says after a change where hooks of one's own had better be, or that the consumer does not read it.
-pub(crate) fn note_change(directories: &Directories, context: &mut Context) -> Result<(), Error> {
+pub fn note_change(directories: &Directories, context: &mut Context) -> Result<(), Error> {
     // What was done comes first.
     context.flush()?;
     let Some(last) = directories.dirs.last() else { return Ok(()) };

@@ -39,7 +39,7 @@ Examples:
   oci-hooks doctor --root /mnt/image
 
 Exit status is 0 if everything that is installed applies hook files, and 1 otherwise.")]
-pub(crate) struct DoctorArgs {
+pub struct DoctorArgs {
     /// Look at the system that is mounted at DIR, as root would run it
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
@@ -50,7 +50,7 @@ const OUTCOME: Outcome = Outcome {
     bad: "hook files do not apply to all containers",
 };
 
-pub(crate) fn run(args: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
     let host = match &args.root {
         None => Host::this(),
         Some(dir) if dir.is_dir() => Host::mounted_at(dir),

@@ -23,7 +23,7 @@ use serde::Serialize;
 
 /// An error of a command. Its exit code is 2.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub enum Error {
     #[error(transparent)]
     Path(#[from] PathError),
     #[error(transparent)]
@@ -83,7 +83,7 @@ impl Failure for Error {
 
 impl Error {
     /// Returns the error as it is printed.
-    pub(crate) fn diagnostic(&self) -> Diagnostic {
+    pub fn diagnostic(&self) -> Diagnostic {
         let simple = |class, path: Option<&Path>| Diagnostic {
             class,
             path: path.map(Path::to_owned),
@@ -152,18 +152,18 @@ impl Error {
 
 /// An error, a warning or a finding, as it is printed.
 #[derive(Clone, Debug)]
-pub(crate) struct Diagnostic {
+pub struct Diagnostic {
     /// A stable identifier of the kind of error, such as `bad-regex`.
-    pub(crate) class: &'static str,
-    pub(crate) path: Option<PathBuf>,
-    pub(crate) location: Option<Location>,
-    pub(crate) message: String,
-    pub(crate) hint: Option<String>,
+    pub class: &'static str,
+    pub path: Option<PathBuf>,
+    pub location: Option<Location>,
+    pub message: String,
+    pub hint: Option<String>,
 }
 
 /// A diagnostic in JSON, one object on a line.
 #[derive(Serialize)]
-pub(crate) struct DiagnosticJson<'a> {
+pub struct DiagnosticJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     level: Option<&'a str>,
     class: &'a str,
@@ -176,7 +176,7 @@ pub(crate) struct DiagnosticJson<'a> {
 }
 
 impl Diagnostic {
-    pub(crate) fn new(class: &'static str, path: &Path, message: &str) -> Self {
+    pub fn new(class: &'static str, path: &Path, message: &str) -> Self {
         Diagnostic {
             class,
             path: Some(path.to_owned()),
@@ -186,7 +186,7 @@ impl Diagnostic {
         }
     }
 
-    pub(crate) fn of_fault(path: &Path, fault: &Fault) -> Self {
+    pub fn of_fault(path: &Path, fault: &Fault) -> Self {
         Diagnostic {
             class: fault.error.class(),
             path: Some(path.to_owned()),
@@ -196,11 +196,11 @@ impl Diagnostic {
         }
     }
 
-    pub(crate) fn of_error(class: &'static str, error: &(dyn std::error::Error + 'static)) -> Self {
+    pub fn of_error(class: &'static str, error: &(dyn std::error::Error + 'static)) -> Self {
         Diagnostic { class, path: None, location: None, message: chain(error), hint: None }
     }
 
-    pub(crate) fn of_finding(finding: &Finding) -> Self {
+    pub fn of_finding(finding: &Finding) -> Self {
         Diagnostic {
             class: finding.rule.name,
             path: Some(finding.path.clone()),
@@ -210,7 +210,7 @@ impl Diagnostic {
         }
     }
 
-    pub(crate) fn of_problem(problem: &Problem) -> Self {
+    pub fn of_problem(problem: &Problem) -> Self {
         let diagnostic = Diagnostic {
             class: problem.source.class(),
             path: Some(problem.path.clone()),
@@ -225,7 +225,7 @@ impl Diagnostic {
     }
 
     /// Returns the diagnostic as it is serialized.
-    pub(crate) fn json<'a>(&'a self, level: Option<&'a str>) -> DiagnosticJson<'a> {
+    pub fn json<'a>(&'a self, level: Option<&'a str>) -> DiagnosticJson<'a> {
         DiagnosticJson {
             level,
             class: self.class,
@@ -238,7 +238,7 @@ impl Diagnostic {
         }
     }
 
-    pub(crate) fn to_json(&self, level: &str) -> String {
+    pub fn to_json(&self, level: &str) -> String {
         serde_json::to_string(&self.json(Some(level))).expect("strings and numbers")
     }
 
@@ -279,7 +279,7 @@ impl fmt::Display for Diagnostic {
 
 impl Error {
     /// Converts the error of an injection.
-    pub(crate) fn of_pipeline(path: &Path, failure: PipelineFailure) -> Self {
+    pub fn of_pipeline(path: &Path, failure: PipelineFailure) -> Self {
         match failure {
             PipelineFailure::Config(source) => Error::Config { path: path.to_owned(), source },
             PipelineFailure::HookFile(problem) => Error::Hook(problem),
@@ -292,6 +292,6 @@ impl Error {
 }
 
 /// Adds the path of the configuration to an error.
-pub(crate) fn in_config<T>(path: &Path, result: Result<T, ConfigError>) -> Result<T, Error> {
+pub fn in_config<T>(path: &Path, result: Result<T, ConfigError>) -> Result<T, Error> {
     result.map_err(|source| Error::Config { path: path.to_owned(), source })
 }

@@ -1,6 +1,6 @@
 //! `oci-hooks explain`: why a hook is injected or not.
 
-pub(crate) mod consumers;
+pub mod consumers;
 mod human;
 mod report;
 
@@ -26,7 +26,7 @@ Examples:
   podman inspect --format '{{.OCIConfigPath}}' NAME | xargs oci-hooks explain
 
 Exit status is 1 when no hook (with --hook: none of those named) would be injected.")]
-pub(crate) struct ExplainArgs {
+pub struct ExplainArgs {
     /// OCI config.json, a bundle directory, or - for standard input
     #[arg(value_name = "CONFIG|BUNDLE", default_value = "config.json")]
     config: PathBuf,
@@ -54,7 +54,7 @@ impl ExplainArgs {
     }
 }
 
-pub(crate) fn run(args: &ExplainArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &ExplainArgs, context: &mut Context) -> Result<Exit, Error> {
     let path = config_path(&args.config);
     let text = context.read_config(&path)?;
     let config = in_config(&path, Config::parse(&text))?;

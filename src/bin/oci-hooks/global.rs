@@ -10,40 +10,40 @@ use oci_hooks::program::trace::LevelFilter;
 /// Options that every command accepts.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
-pub(crate) struct GlobalArgs {
+pub struct GlobalArgs {
     /// Read hook files from DIR instead of the directories that the consumer is configured to read (can be
     /// repeated, in order of increasing precedence)
     #[arg(long, global = true, value_name = "DIR")]
-    pub(crate) hooks_dir: Vec<PathBuf>,
+    pub hooks_dir: Vec<PathBuf>,
 
     /// Read, match and inject as CONSUMER does
     #[arg(long = "as", global = true, value_name = "CONSUMER", default_value = "podman", value_parser = consumer_parser())]
-    pub(crate) consumer: Consumer,
+    pub consumer: Consumer,
 
     /// Output format on standard output
     #[arg(long, global = true, value_enum, value_name = "FORMAT")]
-    pub(crate) format: Option<OutputFormat>,
+    pub format: Option<OutputFormat>,
 
     /// Format of errors and warnings on standard error
     #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
-    pub(crate) error_format: Format,
+    pub error_format: Format,
 
     /// When to use colour
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
-    pub(crate) color: Color,
+    pub color: Color,
 
     /// Print more detail
     #[arg(long, short, global = true)]
-    pub(crate) verbose: bool,
+    pub verbose: bool,
 
     /// Log mounts, programs, requests and decisions to standard error, from this level (RUST_LOG selects modules)
     #[arg(long, global = true, value_name = "LEVEL", value_parser = log_level())]
-    pub(crate) log_level: Option<LevelFilter>,
+    pub log_level: Option<LevelFilter>,
 }
 
 /// Format of results on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OutputFormat {
+pub enum OutputFormat {
     /// Human-readable
     Human,
     /// Machine-readable, with the keys described in oci-hooks(1)
@@ -58,7 +58,7 @@ pub(crate) enum OutputFormat {
 
 /// Format of errors and warnings on standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub enum Format {
     /// Human-readable
     #[default]
     Human,
@@ -66,7 +66,7 @@ pub(crate) enum Format {
     Json,
 }
 
-pub(crate) fn consumer_parser() -> impl clap::builder::TypedValueParser<Value = Consumer> {
+pub fn consumer_parser() -> impl clap::builder::TypedValueParser<Value = Consumer> {
     use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
     let names = Consumer::ALL.map(|c| PossibleValue::new(c.name).help(c.about));

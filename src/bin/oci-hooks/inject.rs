@@ -27,7 +27,7 @@ Examples:
   oci-hooks inject --diff /run/bundle
   oci-hooks inject --in-place --once --as crio /run/bundle
   oci-hooks inject - --annotation com.example.gpu=all < config.json")]
-pub(crate) struct InjectArgs {
+pub struct InjectArgs {
     /// OCI config.json, a bundle directory, or - for standard input
     #[arg(value_name = "CONFIG|BUNDLE", default_value = "config.json")]
     config: PathBuf,
@@ -113,7 +113,7 @@ enum Missing {
     Fail,
 }
 
-pub(crate) fn run(args: &InjectArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &InjectArgs, context: &mut Context) -> Result<Exit, Error> {
     let path = config_path(&args.config);
     let source = Source::open(&path, args.in_place, context)?;
     let pipeline = args.pipeline(&path, context)?;

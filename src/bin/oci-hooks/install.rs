@@ -26,7 +26,7 @@ Examples:
   oci-hooks install --dry-run --hooks-dir ~/hooks.d my-hook.json
 
 Without --name the file keeps its name. It masks files of the same name in earlier directories.")]
-pub(crate) struct InstallArgs {
+pub struct InstallArgs {
     /// Hook file, or - for standard input
     file: PathBuf,
 
@@ -36,10 +36,10 @@ pub(crate) struct InstallArgs {
 
 /// Options of commands that install a hook.
 #[derive(Debug, Args)]
-pub(crate) struct InstallOptions {
+pub struct InstallOptions {
     /// Name of the hook, with or without .json
     #[arg(long)]
-    pub(crate) name: Option<OsString>,
+    pub name: Option<OsString>,
 
     /// Replace an existing hook of the same name
     #[arg(long)]
@@ -51,14 +51,14 @@ pub(crate) struct InstallOptions {
 
     /// Accept a hook whose program does not exist; consumers silently skip the hook until it does
     #[arg(long)]
-    pub(crate) no_path_check: bool,
+    pub no_path_check: bool,
 
     /// Accept a hook with lint errors
     #[arg(long)]
     no_lint: bool,
 }
 
-pub(crate) fn run(args: &InstallArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &InstallArgs, context: &mut Context) -> Result<Exit, Error> {
     let name = match (&args.options.name, args.file.file_name()) {
         (Some(name), _) => name.as_os_str(),
         (None, Some(name)) if args.file != OsStr::new("-") => name,
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &InstallArgs, context: &mut Context) -> Result<Exit, Err
 
 impl InstallOptions {
     /// Installs a text that came from `source`, and prints what was done.
-    pub(crate) fn install(
+    pub fn install(
         &self,
         name: &HookName,
         source: &Path,
@@ -146,7 +146,7 @@ fn editor(directories: &Directories, context: &Context, dry_run: bool) -> Editor
 }
 
 /// Makes a change to a hook by its name, and prints what was done.
-pub(crate) fn change(
+pub fn change(
     name: &OsStr,
     dry_run: bool,
     context: &mut Context,
@@ -164,14 +164,14 @@ pub(crate) fn change(
 
 /// A change of hook files, as printed by `--format json`.
 #[derive(Serialize)]
-pub(crate) struct ChangeJson {
+pub struct ChangeJson {
     dry_run: bool,
     #[serde(flatten)]
     change: Change,
 }
 
 impl ChangeJson {
-    pub(crate) fn new(change: Change, mode: Mode) -> Self {
+    pub fn new(change: Change, mode: Mode) -> Self {
         ChangeJson { dry_run: mode == Mode::Plan, change }
     }
 }
@@ -187,7 +187,7 @@ fn report(change: Change, mode: Mode, context: &mut Context) -> Result<Exit, Err
 }
 
 /// Writes a line for each step, and one for each note that does not belong to a step.
-pub(crate) fn write(change: &Change, mode: Mode, context: &mut Context) -> Result<(), Error> {
+pub fn write(change: &Change, mode: Mode, context: &mut Context) -> Result<(), Error> {
     for step in &change.steps {
         let mut line = match mode {
             Mode::Plan => format!("would {step}"),

@@ -48,7 +48,7 @@ ones. Owners and permissions are reported if users other than root and you can c
 Notes are shown with --verbose or --strict, and when there is nothing worse.
 
 Exit status is 1 when there are errors or warnings, with --strict also when there are notes.")]
-pub(crate) struct LintArgs {
+pub struct LintArgs {
     /// Hook files, hook directories, or - for standard input [default: the directories that
     /// the consumer is configured to read]
     #[arg(value_name = "PATH")]
@@ -137,7 +137,7 @@ impl LintArgs {
     }
 }
 
-pub(crate) fn run(args: &LintArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &LintArgs, context: &mut Context) -> Result<Exit, Error> {
     if let Some(rule) = args.explain {
         return catalogue::explain(rule, context);
     }

@@ -17,19 +17,19 @@ Examples:
   oci-hooks list --as crio --format json
 
 Exit status is 1 when there are no hooks.")]
-pub(crate) struct ListArgs {}
+pub struct ListArgs {}
 
 /// One hook, as `list` and `show` print it in JSON.
 #[derive(Serialize)]
-pub(crate) struct HookJson<'a> {
+pub struct HookJson<'a> {
     name: String,
-    pub(crate) path: String,
+    pub path: String,
     #[serde(flatten)]
     definition: &'a hooks::Definition,
 }
 
 impl<'a> HookJson<'a> {
-    pub(crate) fn new(file: &'a HookFile) -> Self {
+    pub fn new(file: &'a HookFile) -> Self {
         HookJson {
             name: file.name.to_string_lossy().into_owned(),
             path: file.path.to_string_lossy().into_owned(),
@@ -38,7 +38,7 @@ impl<'a> HookJson<'a> {
     }
 }
 
-pub(crate) fn run(_: &ListArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(_: &ListArgs, context: &mut Context) -> Result<Exit, Error> {
     let directories = context.directories()?;
     directories.report(context);
     let loaded = hooks::load(&context.load_options(&directories));
@@ -75,7 +75,7 @@ fn note_nothing(loaded: &Loaded, context: &Context) {
 }
 
 /// Returns the stages of a hook, joined by commas.
-pub(crate) fn stages(file: &HookFile) -> String {
+pub fn stages(file: &HookFile) -> String {
     let stages: Vec<_> = file.definition.stages.iter().map(|stage| stage.name()).collect();
     if stages.is_empty() { "no stage".to_owned() } else { stages.join(",") }
 }

@@ -16,7 +16,7 @@ const SEE_ALSO: &str = "\
 ";
 
 /// All pages.
-pub(crate) const PAGES: Pages = Pages {
+pub const PAGES: Pages = Pages {
     program: "oci-hooks",
     manual: "OCI hooks",
     written: &[

@@ -32,7 +32,7 @@ A container that meets several conditions gets the hook several times, which a w
 On standard output such files are concatenated.
 
 Files of schema 1.0.0 are not changed.")]
-pub(crate) struct MigrateArgs {
+pub struct MigrateArgs {
     /// Hook files, or - for standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -86,7 +86,7 @@ struct NewFileJson {
     text: String,
 }
 
-pub(crate) fn run(args: &MigrateArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &MigrateArgs, context: &mut Context) -> Result<Exit, Error> {
     let mut failed = None;
     let mut reports = Vec::new();
     for path in &args.files {

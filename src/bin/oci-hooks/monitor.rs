@@ -48,7 +48,7 @@ Examples:
   oci-hooks monitor | jq 'select(.event == \"broken\")'
   oci-hooks monitor --format human --hooks-dir /etc/containers/oci/hooks.d
   oci-hooks monitor --exec 'oci-hooks lint || logger -t hooks \"$OCI_HOOKS_EVENTS\"' >/dev/null")]
-pub(crate) struct MonitorArgs {
+pub struct MonitorArgs {
     /// Run CMD with /bin/sh after changes; it reads their events from standard input, their kinds
     /// are in OCI_HOOKS_EVENTS, their number is in OCI_HOOKS_CHANGES. One runs at a time; what
     /// changes meanwhile goes to the next one
@@ -64,7 +64,7 @@ pub(crate) struct MonitorArgs {
     coalesce: u64,
 }
 
-pub(crate) fn run(args: &MonitorArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &MonitorArgs, context: &mut Context) -> Result<Exit, Error> {
     // From here on signals are not lost: one that comes while loading ends it cleanly.
     let signals = Signals::new().map_err(Error::Wait)?;
     let notify = Notify::from_env();

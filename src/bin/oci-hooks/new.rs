@@ -21,7 +21,7 @@ Examples:
   oci-hooks new --install --name 50-note --path /usr/bin/note --stage poststop --when-always
 
 A container must meet all conditions; of several commands, one must match.")]
-pub(crate) struct NewArgs {
+pub struct NewArgs {
     /// Absolute path of the hook's program
     #[arg(long, value_name = "PROGRAM")]
     path: PathBuf,
@@ -81,7 +81,7 @@ struct WhenArgs {
     when_has_bind_mounts: bool,
 }
 
-pub(crate) fn run(args: &NewArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &NewArgs, context: &mut Context) -> Result<Exit, Error> {
     let text = args.draft()?.to_text();
     if args.install {
         let name = args.options.name.as_ref().expect("--install requires --name");

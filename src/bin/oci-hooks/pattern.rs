@@ -29,7 +29,7 @@ With --batch, each line of standard input is a JSON object {\"pattern\", \"texts
 
 Exit status is 0 when all texts match, 1 when some do not, 2 when the pattern is invalid. With
 --batch it is 0, or 1 if a line is not such an object.")]
-pub(crate) struct PatternArgs {
+pub struct PatternArgs {
     /// Pattern, as in `when.commands` or `when.annotations`
     #[arg(required_unless_present = "batch")]
     pattern: Option<String>,
@@ -58,7 +58,7 @@ struct TextReport<'a> {
     matches: bool,
 }
 
-pub(crate) fn run(args: &PatternArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &PatternArgs, context: &mut Context) -> Result<Exit, Error> {
     let Some(source) = args.pattern.as_deref().filter(|_| !args.batch) else {
         return run_batch(context);
     };

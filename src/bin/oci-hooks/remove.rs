@@ -26,7 +26,7 @@ Examples:
   oci-hooks remove my-hook
 
 Hooks in earlier directories belong to packages: disable them instead.")]
-pub(crate) struct RemoveArgs {
+pub struct RemoveArgs {
     /// Name of the hook, with or without .json
     #[arg(add = ArgValueCandidates::new(active))]
     name: OsString,
@@ -36,7 +36,7 @@ pub(crate) struct RemoveArgs {
     dry_run: bool,
 }
 
-pub(crate) fn remove(args: &RemoveArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn remove(args: &RemoveArgs, context: &mut Context) -> Result<Exit, Error> {
     change(&args.name, args.dry_run, context, Editor::remove)
 }
 
@@ -49,7 +49,7 @@ Examples:
 
 A hook in an earlier directory is masked by a file of the same name that never matches. One in the
 last directory is renamed to NAME.json.disabled, which no consumer reads.")]
-pub(crate) struct DisableArgs {
+pub struct DisableArgs {
     /// Name of the hook, with or without .json
     #[arg(add = ArgValueCandidates::new(active))]
     name: OsString,
@@ -59,7 +59,7 @@ pub(crate) struct DisableArgs {
     dry_run: bool,
 }
 
-pub(crate) fn disable(args: &DisableArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn disable(args: &DisableArgs, context: &mut Context) -> Result<Exit, Error> {
     change(&args.name, args.dry_run, context, Editor::disable)
 }
 
@@ -70,7 +70,7 @@ Examples:
   oci-hooks enable oci-nvidia-hook
 
 The hook file is restored byte for byte.")]
-pub(crate) struct EnableArgs {
+pub struct EnableArgs {
     /// Name of the hook, with or without .json
     #[arg(add = ArgValueCandidates::new(disabled))]
     name: OsString,
@@ -80,12 +80,12 @@ pub(crate) struct EnableArgs {
     dry_run: bool,
 }
 
-pub(crate) fn enable(args: &EnableArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn enable(args: &EnableArgs, context: &mut Context) -> Result<Exit, Error> {
     change(&args.name, args.dry_run, context, Editor::enable)
 }
 
 /// Returns the names of hook files that are in force.
-pub(crate) fn active() -> Vec<CompletionCandidate> {
+pub fn active() -> Vec<CompletionCandidate> {
     candidates(file_names(".json"))
 }
 

@@ -24,7 +24,7 @@ exit code are those of the hook; signal N becomes 128+N. Each run writes a JSON 
 Example:
   oci-hooks run-hook --capture=/var/log/hooks --hook=gpu.json --stage=createRuntime -- \\
       /usr/bin/gpu-hook prestart < state.json")]
-pub(crate) struct RunHookArgs {
+pub struct RunHookArgs {
     /// Directory in which to write the record
     #[arg(long, value_name = "DIR")]
     capture: PathBuf,
@@ -53,7 +53,7 @@ pub(crate) struct RunHookArgs {
     args: Vec<OsString>,
 }
 
-pub(crate) fn run(args: &RunHookArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &RunHookArgs, context: &mut Context) -> Result<Exit, Error> {
     let state = capture::read_state(io::stdin().lock())?;
     let env: Vec<_> = std::env::vars_os().collect();
     let cwd = std::env::current_dir().at("find", Path::new("the working directory"))?;

@@ -19,7 +19,7 @@ In Visual Studio Code, set \"json.schemas\" to
 The package of oci-hooks installs that file.
 
 The schema (draft 2020-12) is stricter than consumers: it rejects unknown keys, which they ignore.")]
-pub(crate) struct SchemaArgs {
+pub struct SchemaArgs {
     /// Version of the hook file format
     #[arg(long, value_enum, value_name = "VERSION", default_value_t)]
     version: FileVersion,
@@ -36,7 +36,7 @@ enum FileVersion {
     V0_1_0,
 }
 
-pub(crate) fn run(args: &SchemaArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &SchemaArgs, context: &mut Context) -> Result<Exit, Error> {
     let version = match args.version {
         FileVersion::V1_0_0 => Version::V1_0_0,
         FileVersion::V0_1_0 => Version::V0_1_0,

@@ -23,13 +23,13 @@ use crate::style;
 Examples:
   oci-hooks show oci-nvidia-hook.json
   oci-hooks show oci-nvidia-hook --format json")]
-pub(crate) struct ShowArgs {
+pub struct ShowArgs {
     /// File name of the hook, with or without .json
     #[arg(add = ArgValueCandidates::new(active))]
     name: OsString,
 }
 
-pub(crate) fn run(args: &ShowArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &ShowArgs, context: &mut Context) -> Result<Exit, Error> {
     let directories = context.directories()?;
     let loaded = hooks::load(&context.load_options(&directories));
     let mut name = args.name.clone();

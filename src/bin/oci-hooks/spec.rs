@@ -8,16 +8,16 @@ use semver::Version;
 const NEW_STAGES: Version = Version::new(1, 0, 2);
 
 /// A configuration as the runtime specification describes it.
-pub(crate) struct TypedConfig(Spec);
+pub struct TypedConfig(Spec);
 
 impl TypedConfig {
     /// Reads a configuration. Runtimes may accept what the specification does not describe.
-    pub(crate) fn parse(config: &[u8]) -> Result<Self, serde_json::Error> {
+    pub fn parse(config: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(config).map(TypedConfig)
     }
 
     /// Returns what is wrong with `ociVersion`, in words.
-    pub(crate) fn version_fault(&self) -> Option<String> {
+    pub fn version_fault(&self) -> Option<String> {
         let text = self.0.version();
         let Ok(version) = Version::parse(text) else {
             return Some(format!("ociVersion {text:?} is not a semantic version such as 1.0.2"));

@@ -15,7 +15,7 @@ use crate::error::{Error, in_config};
 /// Options that change what hooks are matched against.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Matching options")]
-pub(crate) struct TargetArgs {
+pub struct TargetArgs {
     /// Also match this annotation (can be repeated; overrides files)
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     annotation: Vec<(String, String)>,
@@ -44,7 +44,7 @@ enum HasBindMounts {
 
 impl TargetArgs {
     /// Returns what hooks are matched against: the configuration with the overrides.
-    pub(crate) fn target(
+    pub fn target(
         &self,
         config: &Config<'_>,
         path: &Path,
@@ -54,7 +54,7 @@ impl TargetArgs {
     }
 
     /// Returns what overrides the configuration.
-    pub(crate) fn overrides(&self) -> Result<TargetOverrides, Error> {
+    pub fn overrides(&self) -> Result<TargetOverrides, Error> {
         let mut overrides = TargetOverrides::default();
         if let Some(file) = &self.annotations_file {
             overrides.annotations = read_annotations(file)?;
@@ -103,7 +103,7 @@ fn not_strings(path: &Path, value: oci_hooks::json::Value<'_>) -> Error {
     }
 }
 
-pub(crate) fn key_value(text: &str) -> Result<(String, String), String> {
+pub fn key_value(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
 }

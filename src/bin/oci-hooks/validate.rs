@@ -24,7 +24,7 @@ Examples:
 `oci-hooks lint` finds mistakes in files that are accepted.
 
 Exit status is 1 when a file is rejected, with --consumers by any consumer.")]
-pub(crate) struct ValidateArgs {
+pub struct ValidateArgs {
     /// Hook files, or - for standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -60,7 +60,7 @@ enum Verdicts {
     Each { consumers: BTreeMap<&'static str, ConsumerVerdict> },
 }
 
-pub(crate) fn run(args: &ValidateArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &ValidateArgs, context: &mut Context) -> Result<Exit, Error> {
     let mut rows = Vec::new();
     let mut unreadable = None;
     for path in &args.files {

@@ -26,7 +26,7 @@ const GIT: &str = "/git";
 
 /// Copies this program to a file, and beside it what it needs: CA certificates, git, and GitLab's own
 /// program, where they are.
-pub(crate) fn run(file: &Path) -> Result<Exit, Error> {
+pub fn run(file: &Path) -> Result<Exit, Error> {
     let exe = env::current_exe().at("find", Path::new("/proc/self/exe"))?;
     let sources = Sources {
         // The running executable, even if its path was replaced.

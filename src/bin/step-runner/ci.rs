@@ -22,7 +22,7 @@ job variables, vars.NAME in expressions; steps inherit only login variables such
 
 Example:
   STEPS='[{name: hello, script: echo hello}]' step-runner ci")]
-pub(crate) struct CiArgs {
+pub struct CiArgs {
     #[command(flatten)]
     report: Report,
 }
@@ -51,7 +51,7 @@ const ENV: [&str; 17] = [
     "no_proxy",
 ];
 
-pub(crate) fn run(args: &CiArgs) -> Result<Exit, Error> {
+pub fn run(args: &CiArgs) -> Result<Exit, Error> {
     let text = env::var("STEPS").map_err(|_| Error::NoSteps)?;
     let steps = parse_steps(&text).map_err(|error| Error::Steps(Box::new(error)))?;
     let work_dir = match env::var_os("CI_PROJECT_DIR").filter(|dir| !dir.is_empty()) {

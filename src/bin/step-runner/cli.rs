@@ -30,9 +30,9 @@ repository.";
 /// Run CI jobs made of steps, as GitLab's runner sends them
 #[derive(Debug, Parser)]
 #[command(name = "step-runner", version, after_help = HELP)]
-pub(crate) struct Cli {
+pub struct Cli {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub command: Command,
 }
 
 const COMPLETIONS_EXAMPLES: &str = "\
@@ -40,7 +40,7 @@ Examples:
   step-runner completions bash > /etc/bash_completion.d/step-runner";
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub enum Command {
     Run(Box<run::RunArgs>),
     Ci(ci::CiArgs),
     Lint(lint::LintArgs),
@@ -56,7 +56,7 @@ pub(crate) enum Command {
 
 impl Command {
     /// Returns from which level on events are logged, if the command line says.
-    pub(crate) fn log_level(&self) -> Option<LevelFilter> {
+    pub fn log_level(&self) -> Option<LevelFilter> {
         match self {
             Command::Serve(args) => args.events(),
             _ => None,

@@ -26,7 +26,7 @@ use crate::steps_command::ARGUMENTS;
 
 /// How the command is started and stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub enum Mode {
     /// At once, in our process group; signals are forwarded to it.
     #[default]
     Beside,
@@ -36,14 +36,14 @@ pub(crate) enum Mode {
 }
 
 /// A command that runs, or waits for input. When it ends, the server is stopped.
-pub(crate) struct Companion {
+pub struct Companion {
     control: Control,
     thread: JoinHandle<Result<Exit, Error>>,
 }
 
 /// Stops the command.
 #[derive(Clone)]
-pub(crate) struct Control {
+pub struct Control {
     /// Takes one byte, the signal that stops the command.
     orders: Arc<Mutex<PipeWriter>>,
     /// The process group of the command while it runs.
@@ -52,7 +52,7 @@ pub(crate) struct Control {
 
 impl Control {
     /// Stops the command, or keeps it from being started.
-    pub(crate) fn stop(&self, signal: i32) {
+    pub fn stop(&self, signal: i32) {
         let byte = [u8::try_from(signal).unwrap_or_default()];
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         // The other end is gone if the command has ended.
@@ -60,7 +60,7 @@ impl Control {
     }
 
     /// Kills the process group of the command at once.
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         if let Some(group) = Pid::from_raw(self.group.load(Ordering::Relaxed)) {
             // It may have ended already.
             let _ = kill_process_group(group, Signal::KILL);
@@ -70,7 +70,7 @@ impl Control {
 
 impl Companion {
     /// Starts the command in a thread that stops the server when the command has ended.
-    pub(crate) fn start(
+    pub fn start(
         words: &[OsString],
         socket: &Path,
         mode: Mode,
@@ -99,12 +99,12 @@ impl Companion {
         Ok(Some(Companion { control, thread }))
     }
 
-    pub(crate) fn control(&self) -> Control {
+    pub fn control(&self) -> Control {
         self.control.clone()
     }
 
     /// Stops the command if it still runs, and returns its exit code.
-    pub(crate) fn end(self) -> Result<Exit, Error> {
+    pub fn end(self) -> Result<Exit, Error> {
         self.control.stop(Signal::TERM.as_raw());
         self.thread.join().expect("waiting does not panic")
     }

@@ -49,7 +49,7 @@ Run it where steps run, as their user: in a build container that is
   docker exec BUILD /opt/gitlab-runner/gitlab-runner-helper steps doctor
 
 Exit status is 0 if steps will run, and 1 otherwise.")]
-pub(crate) struct DoctorArgs {
+pub struct DoctorArgs {
     /// Socket of the server [default: STEP_RUNNER_SOCKET, or else the default socket of serve]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -66,7 +66,7 @@ enum Format {
     Json,
 }
 
-pub(crate) fn run(args: &DoctorArgs) -> Result<Exit, Error> {
+pub fn run(args: &DoctorArgs) -> Result<Exit, Error> {
     let path = args.socket.clone().unwrap_or_else(environment::server_socket);
     let checks = [
         program(),

@@ -15,13 +15,13 @@ use crate::report;
 use crate::steps_command::ARGUMENTS;
 
 /// The variable that names the socket.
-pub(crate) const SOCKET: &str = "STEP_RUNNER_SOCKET";
+pub const SOCKET: &str = "STEP_RUNNER_SOCKET";
 
 /// The name of the socket in its directory.
-pub(crate) const SOCKET_NAME: &str = "step-runner.sock";
+pub const SOCKET_NAME: &str = "step-runner.sock";
 
 /// Path of the socket, and who chose it.
-pub(crate) enum Socket {
+pub enum Socket {
     /// Named on the command line or in `STEP_RUNNER_SOCKET`.
     Named(PathBuf),
     /// In a private directory of this user.
@@ -29,7 +29,7 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         match self {
             Socket::Named(path) | Socket::Default(path) => path,
         }
@@ -37,7 +37,7 @@ impl Socket {
 }
 
 /// Returns the socket that `serve` listens on if none is named on the command line.
-pub(crate) fn socket() -> Result<Socket, Error> {
+pub fn socket() -> Result<Socket, Error> {
     if let Some(path) = variable(SOCKET) {
         return Ok(Socket::Named(path.into()));
     }
@@ -50,7 +50,7 @@ pub(crate) fn socket() -> Result<Socket, Error> {
 
 /// Returns the socket of the server that clients use if none is named on the command line: the first that
 /// exists of those that `serve` may choose.
-pub(crate) fn server_socket() -> PathBuf {
+pub fn server_socket() -> PathBuf {
     if let Some(path) = variable(SOCKET) {
         return path.into();
     }
@@ -66,7 +66,7 @@ fn runtime_dir() -> Option<PathBuf> {
 
 /// Returns the directory that belongs to this user's servers, and makes it if missing: in the first of the
 /// temporary directories that can be written to.
-pub(crate) fn private_dir() -> Result<PathBuf, Error> {
+pub fn private_dir() -> Result<PathBuf, Error> {
     let mut tried = Vec::new();
     for (number, dir) in temporary_dirs().into_iter().enumerate() {
         let path = dir.join(private_name());
@@ -116,14 +116,14 @@ fn is_safe(dir: &Path) -> bool {
 }
 
 /// Returns whether files can be made in a directory, or in the one in which it is to be made.
-pub(crate) fn is_writable(dir: &Path) -> bool {
+pub fn is_writable(dir: &Path) -> bool {
     let existing = dir.ancestors().find(|dir| dir.is_dir());
     existing.is_some_and(|dir| access(dir, Access::WRITE_OK | Access::EXEC_OK).is_ok())
 }
 
 /// Returns the environment variables of steps: those that are UTF-8, which protobuf strings must be, without
 /// the arguments that gitlab-runner repeats there for this program.
-pub(crate) fn variables() -> BTreeMap<String, String> {
+pub fn variables() -> BTreeMap<String, String> {
     let text = |(name, value): (OsString, OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
     };

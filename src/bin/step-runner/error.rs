@@ -20,7 +20,7 @@ use oci_hooks::sys::fs::{PathError, ReadError};
 
 /// An error of a command. Its exit code is 1.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub enum Error {
     #[error(transparent)]
     Step(#[from] StepError),
     #[error(transparent)]

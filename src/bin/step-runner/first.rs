@@ -18,7 +18,7 @@ use crate::steps_command::{ARGUMENTS, arguments};
 /// server as its child, and forwards signals and the exit status.
 ///
 /// Returns if that fails: then zombies stay in the process table.
-pub(crate) fn become_init() {
+pub fn become_init() {
     if process::id() != 1 {
         return;
     }
@@ -40,7 +40,7 @@ pub(crate) fn become_init() {
 /// and collects those that have ended.
 ///
 /// Where that fails, they are found by cgroup and mark alone.
-pub(crate) fn adopt_orphans() {
+pub fn adopt_orphans() {
     let Ok(mut ended) = Signals::new([SIGCHLD]) else { return };
     if orphans::adopt().is_ok() {
         thread::spawn(move || ended.forever().for_each(|_| orphans::collect()));

@@ -25,7 +25,7 @@ fn program(called: &Path) -> Result<PathBuf, PathBuf> {
 }
 
 /// Executes GitLab's program in place of this one. Returns only on error.
-pub(crate) fn execute(words: &[OsString]) -> Error {
+pub fn execute(words: &[OsString]) -> Error {
     let (name, arguments) = words.split_first().expect("the name of the program is one of them");
     let program = match program(Path::new(name)) {
         Ok(program) => program,
@@ -44,7 +44,7 @@ const OWN: &str = env!("CARGO_PKG_VERSION");
 ///
 /// gitlab-runner warns in each job if the version on an instance is not its own, which is what the
 /// artifacts and caches there depend on.
-pub(crate) fn print_version(words: &[OsString]) -> Result<Exit, Error> {
+pub fn print_version(words: &[OsString]) -> Result<Exit, Error> {
     let original = words.first().and_then(|name| program(Path::new(name)).ok());
     let theirs = original.and_then(|program| {
         let mut command = Command::new(program);

@@ -23,7 +23,7 @@ Examples:
   step-runner lint --format json . | jq .  Machine-readable findings
 
 Exit status is 0 without errors and warnings (notes are allowed), 1 with any, 2 on bad usage.")]
-pub(crate) struct LintArgs {
+pub struct LintArgs {
     /// Step files, directories with step files, or - for standard input
     #[arg(value_name = "PATH", default_value = ".")]
     paths: Vec<PathBuf>,
@@ -43,7 +43,7 @@ enum Format {
 /// File names of step files.
 const NAMES: [&str; 2] = ["step.yml", "func.yml"];
 
-pub(crate) fn run(args: &LintArgs) -> Result<Exit, Error> {
+pub fn run(args: &LintArgs) -> Result<Exit, Error> {
     let mut files = Vec::new();
     let mut is_bad = false;
     for path in &args.paths {

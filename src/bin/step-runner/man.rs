@@ -8,7 +8,7 @@ const SEE_ALSO: &str = "\
 ";
 
 /// All pages.
-pub(crate) const PAGES: Pages = Pages {
+pub const PAGES: Pages = Pages {
     program: "step-runner",
     manual: "Step Runner",
     written: &[("step-runner.1", include_str!("../../../man/step-runner.1"))],

@@ -30,7 +30,7 @@ use crate::tree;
 
 /// Options of `run` and `ci`: results, exit code and time limits.
 #[derive(Args, Debug)]
-pub(crate) struct Report {
+pub struct Report {
     /// Output format of results: outputs and a tree of the steps on stderr, or JSON on stdout
     ///
     /// With json, the output of the steps goes to stderr.
@@ -95,28 +95,28 @@ impl ResultsFormat {
 }
 
 /// A job to run in this process.
-pub(crate) struct JobSpec {
-    pub(crate) steps: StepFile,
-    pub(crate) work_dir: PathBuf,
+pub struct JobSpec {
+    pub steps: StepFile,
+    pub work_dir: PathBuf,
     /// Base of relative references.
-    pub(crate) dir: PathBuf,
-    pub(crate) env: BTreeMap<String, String>,
-    pub(crate) vars: BTreeMap<String, String>,
+    pub dir: PathBuf,
+    pub env: BTreeMap<String, String>,
+    pub vars: BTreeMap<String, String>,
     /// Variables of `env` that are not repeated in results.
-    pub(crate) inherited: BTreeMap<String, String>,
-    pub(crate) masking: Masking,
+    pub inherited: BTreeMap<String, String>,
+    pub masking: Masking,
     /// Prefix of the error message if the job fails.
-    pub(crate) failed: &'static str,
+    pub failed: &'static str,
 }
 
 /// Time limit of cleanup steps (`if: ${{ always() }}`) after a cancellation.
 const CLEANUP: Duration = Duration::from_secs(30);
 
 /// The variable with the log level of steps.
-pub(crate) const LOG_LEVEL: &str = "CI_STEPS_LOG_LEVEL";
+pub const LOG_LEVEL: &str = "CI_STEPS_LOG_LEVEL";
 
 /// Returns the log level of steps: debug, info, warn or error.
-pub(crate) fn log_level(
+pub fn log_level(
     vars: &BTreeMap<String, String>,
     env: &BTreeMap<String, String>,
 ) -> Result<String, Error> {
@@ -124,7 +124,7 @@ pub(crate) fn log_level(
 }
 
 /// Runs a job, and prints its output unbuffered.
-pub(crate) fn play(spec: JobSpec, resolver: &Resolver, report: &Report) -> Result<Exit, Error> {
+pub fn play(spec: JobSpec, resolver: &Resolver, report: &Report) -> Result<Exit, Error> {
     first::adopt_orphans();
     let scratch = Scratch::new()?;
     let is_json = report.format == Format::Json;

@@ -21,7 +21,7 @@ server closes the connection.
 
 Examples:
   docker exec -i BUILD step-runner proxy       Connect to the server in a container")]
-pub(crate) struct ProxyArgs {
+pub struct ProxyArgs {
     /// Socket of the server [default: STEP_RUNNER_SOCKET, or else the default socket of serve]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -30,7 +30,7 @@ pub(crate) struct ProxyArgs {
     wait: Duration,
 }
 
-pub(crate) fn run(args: &ProxyArgs) -> Result<Exit, Error> {
+pub fn run(args: &ProxyArgs) -> Result<Exit, Error> {
     let path = match &args.socket {
         Some(path) => path.clone(),
         None => environment::server_socket(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use oci_hooks::sys::quantity::whole;
 
 /// Reads a size in bytes such as `4096`, `512K`, `64M` or `4G`.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, String> {
     let factor = |unit: &str| match unit {
         "" => Some(1),
         "K" => Some(1 << 10),
@@ -19,7 +19,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 }
 
 /// Parses a duration such as `90s`, `1h30m` or `0s`.
-pub(crate) fn time(text: &str) -> Result<Duration, String> {
+pub fn time(text: &str) -> Result<Duration, String> {
     let parsed: jiff::SignedDuration = text
         .parse()
         .map_err(|_| "expected a duration with a unit, for example 90s, 10m or 1h30m".to_owned())?;

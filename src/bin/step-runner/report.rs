@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 /// Log level of messages on standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub(crate) enum Level {
+pub enum Level {
     /// Errors that end the server
     Error,
     /// Also unexpected events: orphans, pruned jobs
@@ -19,7 +19,7 @@ pub(crate) enum Level {
 
 impl Level {
     /// Prints a message if its level is enabled.
-    pub(crate) fn print(self, level: Level, text: &str) {
+    pub fn print(self, level: Level, text: &str) {
         if level <= self {
             let name = match level {
                 Level::Error => "error",
@@ -33,18 +33,18 @@ impl Level {
 }
 
 /// Prints the error of a command.
-pub(crate) fn error(text: &str) {
+pub fn error(text: &str) {
     line(&format!("error: {text}"));
 }
 
 /// Returns the message of an I/O error as Go formats it.
-pub(crate) fn reason(error: &io::Error) -> String {
+pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error ").next().unwrap_or_default().to_lowercase()
 }
 
 /// Writes a line with one call, so that lines of several threads do not mix.
-pub(crate) fn line(text: &str) {
+pub fn line(text: &str) {
     // A closed standard error is no reason to fail.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }

@@ -13,7 +13,7 @@ use crate::error::Error;
 const GIT: &str = "STEP_RUNNER_GIT";
 
 /// Returns a resolver with the cache directory and proxies of the environment.
-pub(crate) fn open() -> Result<Resolver, Error> {
+pub fn open() -> Result<Resolver, Error> {
     let any = |names: [&str; 4]| {
         names.iter().find_map(|name| env::var(name).ok()).filter(|value| !value.is_empty())
     };

@@ -29,7 +29,7 @@ Examples:
 
 Exit status is 0 if the step succeeded and 1 if it failed; with --pass-exit-code that of the command \
 that failed.")]
-pub(crate) struct RunArgs {
+pub struct RunArgs {
     /// Directory or file of the step, or a reference: URL@REV, IMAGE:TAG, builtin://NAME
     ///
     /// Or a step call in YAML: "step: ./build", "{script: make, env: {A: b}}"
@@ -88,7 +88,7 @@ pub(crate) struct RunArgs {
 /// Prefixes of environment variables that steps do not inherit: job variables are in `vars`.
 const PREFIXES: [&str; 4] = ["CI_", "GITLAB_", "FF_", "DOCKER_ENV_"];
 
-pub(crate) fn run(args: &RunArgs) -> Result<Exit, Error> {
+pub fn run(args: &RunArgs) -> Result<Exit, Error> {
     let work_dir = fs::canonicalize(&args.directory).at("resolve", &args.directory)?;
     let vars = pairs(&args.vars, "--var")?;
     let mut env = environment::variables();
@@ -190,10 +190,7 @@ fn reference(args: &RunArgs, work_dir: &Path) -> Result<Reference, Error> {
     Ok(Reference::parse(&text)?)
 }
 
-pub(crate) fn pairs(
-    texts: &[String],
-    option: &'static str,
-) -> Result<BTreeMap<String, String>, Error> {
+pub fn pairs(texts: &[String], option: &'static str) -> Result<BTreeMap<String, String>, Error> {
     let pair = |text: &String| match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err(Error::Pair { option, text: text.clone() }),
@@ -202,7 +199,7 @@ pub(crate) fn pairs(
 }
 
 /// Parses inputs as their declared types.
-pub(crate) fn typed(
+pub fn typed(
     given: &BTreeMap<String, String>,
     spec: &Spec,
 ) -> Result<BTreeMap<String, Value>, Error> {

@@ -16,9 +16,9 @@ Example:
 
 First line of a step file:
   # yaml-language-server: $schema=step.schema.json")]
-pub(crate) struct SchemaArgs {}
+pub struct SchemaArgs {}
 
-pub(crate) fn run(_: &SchemaArgs) -> Result<Exit, Error> {
+pub fn run(_: &SchemaArgs) -> Result<Exit, Error> {
     io::stdout().write_all(document::schema().as_bytes()).map_err(Error::Print)?;
     Ok(Exit::Done)
 }

@@ -47,7 +47,7 @@ Examples:
   step-runner serve -- sleep infinity          Serve while a command runs
 
 Exit status is that of COMMAND if there is one, or else 0 after a signal.")]
-pub(crate) struct ServeArgs {
+pub struct ServeArgs {
     /// Existing directory in which to create step-runner.sock
     #[arg(conflicts_with = "socket")]
     dir: Option<PathBuf>,
@@ -103,12 +103,12 @@ pub(crate) struct ServeArgs {
 
 impl ServeArgs {
     /// Returns the same as gitlab-runner expects it of `steps serve`.
-    pub(crate) fn of_gitlab(self) -> Self {
+    pub fn of_gitlab(self) -> Self {
         ServeArgs { mode: Mode::AfterInput, ..self }
     }
 
     /// Returns from which level on events of the library are logged: with the details for debugging.
-    pub(crate) fn events(&self) -> Option<LevelFilter> {
+    pub fn events(&self) -> Option<LevelFilter> {
         (self.log_level == Level::Debug).then_some(LevelFilter::DEBUG)
     }
 }
@@ -137,7 +137,7 @@ enum ClientTimeout {
     Ignore,
 }
 
-pub(crate) fn run(args: ServeArgs) -> Result<Exit, Error> {
+pub fn run(args: ServeArgs) -> Result<Exit, Error> {
     first::become_init();
     first::adopt_orphans();
     let level = args.log_level;
@@ -253,7 +253,7 @@ fn settings(args: &ServeArgs, socket: &Path) -> Result<Settings, Error> {
 }
 
 /// Returns the limits of time that `serve` has if none is given, for people.
-pub(crate) fn time_outs() -> String {
+pub fn time_outs() -> String {
     let command = Cli::parse_from(["step-runner", "serve"]).command;
     let Command::Serve(args) = command else { unreachable!("it is the command that was named") };
     let ServeArgs { grace, cleanup, max_runtime, stale_after, .. } = args;

@@ -20,7 +20,7 @@ use crate::{Exit, bootstrap_file, gitlab_program, proxy, serve};
 
 /// The variable in which gitlab-runner repeats the arguments, as base64 of a JSON array: entry points of
 /// images such as `sh -c` drop them.
-pub(crate) const ARGUMENTS: &str = "_GITLAB_RUNNER_HELPER_NATIVE_STEPS_ARGV";
+pub const ARGUMENTS: &str = "_GITLAB_RUNNER_HELPER_NATIVE_STEPS_ARGV";
 
 const USAGE: &str = "\
 Usage:
@@ -36,7 +36,7 @@ All other commands are passed to gitlab-runner-helper.gitlab, GitLab's own progr
 
 /// How this program was called.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Call {
+pub enum Call {
     /// By our own command line: the name of the program and its arguments.
     Own(Vec<OsString>),
     Steps(Steps),
@@ -50,14 +50,14 @@ pub(crate) enum Call {
 
 /// A command of `steps`.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Steps {
+pub enum Steps {
     Bootstrap(PathBuf),
     Serve { socket: Option<PathBuf>, command: Vec<OsString> },
     Proxy { socket: Option<PathBuf> },
 }
 
 /// Returns the name and the arguments that this program was called with, or was meant to be called with.
-pub(crate) fn arguments() -> Vec<OsString> {
+pub fn arguments() -> Vec<OsString> {
     let words: Vec<_> = env::args_os().collect();
     recovered(words, env::var_os(ARGUMENTS).as_deref())
 }
@@ -80,7 +80,7 @@ fn is_gitlab_name(called: &OsStr) -> bool {
 
 impl Call {
     /// Reads a command line, with the name of the program.
-    pub(crate) fn read(words: Vec<OsString>) -> Self {
+    pub fn read(words: Vec<OsString>) -> Self {
         let Some((name, arguments)) = words.split_first() else { return Call::Own(words) };
         let is_gitlab = is_gitlab_name(name);
         let arguments = if is_gitlab { without_global_options(arguments) } else { arguments };
@@ -119,7 +119,7 @@ impl Call {
     }
 
     /// Does what was asked for, unless it is our own command line.
-    pub(crate) fn run(self, words: &[OsString]) -> Result<Exit, Error> {
+    pub fn run(self, words: &[OsString]) -> Result<Exit, Error> {
         let mut out = io::stdout();
         match self {
             Call::Own(_) => unreachable!("the command line of ours is read elsewhere"),

@@ -40,7 +40,7 @@ Examples:
   step-runner submit . --format json | jq .exit_code  Machine-readable outcome
 
 Exit status is 0 if the step succeeded, that of the command that failed, or else 1; 130 after Ctrl-C.")]
-pub(crate) struct SubmitArgs {
+pub struct SubmitArgs {
     /// Directory or file of the step, or a reference: URL@REV, IMAGE:TAG, builtin://NAME
     #[arg(value_name = "STEP")]
     step: String,
@@ -80,7 +80,7 @@ enum Format {
     Json,
 }
 
-pub(crate) fn run(args: &SubmitArgs) -> Result<Exit, Error> {
+pub fn run(args: &SubmitArgs) -> Result<Exit, Error> {
     let request = request(args)?;
     let id = request.id.clone();
     let signals = signals()?;

@@ -12,10 +12,10 @@ use oci_hooks::step_runner::wire::proto::step_result::Status;
 const MAX_VALUE_CHARS: usize = 200;
 
 /// Displays the steps of a job, each below its caller.
-pub(crate) struct Tree<'a>(pub(crate) &'a StepResult);
+pub struct Tree<'a>(pub &'a StepResult);
 
 /// Displays the outputs of a job, one in a line.
-pub(crate) struct Outputs<'a>(pub(crate) &'a StepResult);
+pub struct Outputs<'a>(pub &'a StepResult);
 
 impl fmt::Display for Tree<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,7 +14,7 @@ use super::status::Garm;
 use crate::sys::error::chain;
 
 /// Runs a runner to its end.
-pub(super) fn attend<G: Guest>(
+pub fn attend<G: Guest>(
     garm: &Garm<'_>,
     spec: &BootSpec,
     guest: &mut G,

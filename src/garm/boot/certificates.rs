@@ -23,7 +23,7 @@ const BUNDLES: [(&str, &str); 3] = [
 
 /// Has an instance trust certificates, and returns the variables that say so to programs with a list
 /// of their own. It may be done again, as a package may bring the distribution's list.
-pub(super) fn install(guest: &impl Guest, pem: &str) -> Result<Vec<(String, String)>, GuestError> {
+pub fn install(guest: &impl Guest, pem: &str) -> Result<Vec<(String, String)>, GuestError> {
     let pem = pem.trim();
     if pem.is_empty() {
         return Ok(Vec::new());

@@ -18,7 +18,7 @@ const FILES: [&str; 3] = ["runner", "credentials", "credentials_rsaparams"];
 /// Gives a runner that GARM registered its files, and returns its number if they say.
 ///
 /// They stay in memory: the runner's directory, which is on a disk, has links to them.
-pub(super) fn install(
+pub fn install(
     garm: &Garm<'_>,
     guest: &mut impl Guest,
     runner: &RunnerSpec,
@@ -46,11 +46,7 @@ pub(super) fn install(
 }
 
 /// Returns the number that a registered runner has in its own file.
-pub(super) fn registered_id(
-    guest: &impl Guest,
-    path: &Path,
-    key: &'static str,
-) -> Result<i64, BootError> {
+pub fn registered_id(guest: &impl Guest, path: &Path, key: &'static str) -> Result<i64, BootError> {
     let content = guest.read(path, MAX_FILE_BYTES)?;
     let content = content.as_deref().ok_or(RunnerFileError::Missing);
     content
@@ -72,7 +68,7 @@ fn agent_id(content: &[u8], key: &'static str) -> Result<i64, RunnerFileError> {
 }
 
 /// Returns the name of a user, if the instance knows it.
-pub(super) fn user_name(guest: &impl Guest, uid: u32) -> Result<Option<String>, GuestError> {
+pub fn user_name(guest: &impl Guest, uid: u32) -> Result<Option<String>, GuestError> {
     let Some(content) = guest.read(Path::new("/etc/passwd"), 1 << 20)? else { return Ok(None) };
     let content = String::from_utf8_lossy(&content);
     let named = |line: &str| {

@@ -12,12 +12,12 @@ use super::spec::RunnerSpec;
 use super::status::Garm;
 
 /// Where the runner is run, since it keeps what it has to show in its working directory: in memory.
-pub(super) fn dir() -> PathBuf {
+pub fn dir() -> PathBuf {
     Path::new(TMPFS).join("runner")
 }
 
 /// Registers the runner and returns its number.
-pub(super) fn register<G: Guest>(
+pub fn register<G: Guest>(
     garm: &Garm<'_>,
     boot: &mut BootContext<'_, G>,
     runner: &RunnerSpec,
@@ -72,11 +72,7 @@ pub(super) fn register<G: Guest>(
 }
 
 /// Returns how the runner is run.
-pub(super) fn run<G: Guest>(
-    boot: &BootContext<'_, G>,
-    runner: &RunnerSpec,
-    user: As<'_>,
-) -> GuestCommand {
+pub fn run<G: Guest>(boot: &BootContext<'_, G>, runner: &RunnerSpec, user: As<'_>) -> GuestCommand {
     let args = [&*runner.program.display().to_string(), "daemon", "--once"];
     boot.command(user, args.map(str::to_owned).to_vec())
 }

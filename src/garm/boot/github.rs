@@ -11,17 +11,17 @@ use super::spec::RunnerSpec;
 use super::status::Garm;
 
 /// As often as GARM's own scripts try.
-pub(super) const TRIES: u32 = 6;
+pub const TRIES: u32 = 6;
 
 /// More than a token has.
-pub(super) const MAX_TOKEN_BYTES: u64 = 16 << 10;
+pub const MAX_TOKEN_BYTES: u64 = 16 << 10;
 
 /// How much of what the runner says is passed on.
 const MAX_OUTPUT_BYTES: u64 = 4 << 10;
 
 /// Makes sure that a runner starts at all, by installing what it needs, if that is wanted. An image
 /// that brings its runner brings what that needs.
-pub(super) fn dependencies<G: Guest>(
+pub fn dependencies<G: Guest>(
     garm: &Garm<'_>,
     boot: &mut BootContext<'_, G>,
     runner: &RunnerSpec,
@@ -70,7 +70,7 @@ fn version<G: Guest>(
 }
 
 /// Registers the runner, if GARM has not, and returns its number if it is known.
-pub(super) fn register<G: Guest>(
+pub fn register<G: Guest>(
     garm: &Garm<'_>,
     boot: &mut BootContext<'_, G>,
     runner: &RunnerSpec,
@@ -117,11 +117,7 @@ pub(super) fn register<G: Guest>(
 }
 
 /// Returns how the runner is run.
-pub(super) fn run<G: Guest>(
-    boot: &BootContext<'_, G>,
-    runner: &RunnerSpec,
-    user: As<'_>,
-) -> GuestCommand {
+pub fn run<G: Guest>(boot: &BootContext<'_, G>, runner: &RunnerSpec, user: As<'_>) -> GuestCommand {
     let program = runner.dir.join("run.sh").display().to_string();
     let mut command = boot.command(user, vec![program]);
     allow_root(&mut command);

@@ -27,13 +27,13 @@ static LIKE_SECRETS: LazyLock<Regex> = LazyLock::new(|| {
 });
 
 /// The secrets of an instance.
-pub(super) struct Mask {
+pub struct Mask {
     values: Vec<String>,
 }
 
 impl Mask {
     /// Returns the secrets that a boot knows of.
-    pub(super) fn new(spec: &BootSpec) -> Self {
+    pub fn new(spec: &BootSpec) -> Self {
         let mut values: Vec<_> = spec.env.values().chain([&spec.token]).cloned().collect();
         values.retain(|value| value.len() >= MIN_SECRET_BYTES);
         // One may be part of another.
@@ -47,7 +47,7 @@ impl Mask {
     }
 
     /// Returns a text without secrets.
-    pub(super) fn hide(&self, text: &str) -> String {
+    pub fn hide(&self, text: &str) -> String {
         let text =
             self.values.iter().fold(text.to_owned(), |text, value| text.replace(value, MASK));
         LIKE_SECRETS.replace_all(&text, MASK).into_owned()

@@ -29,7 +29,7 @@ impl fmt::Display for LastLines {
 }
 
 /// Follows a runner.
-pub(super) struct RunnerOutput {
+pub struct RunnerOutput {
     forge: Option<Forge>,
     deadline: Option<Instant>,
     /// Hears once that the runner listens; closed when it has ended.
@@ -42,11 +42,7 @@ pub(super) struct RunnerOutput {
 impl RunnerOutput {
     /// Follows the runner of a forge, which has until the deadline to listen for jobs; without a
     /// forge, GARM's script, of which nobody knows what it runs.
-    pub(super) fn new(
-        forge: Option<Forge>,
-        deadline: Option<Instant>,
-        listening: Sender<()>,
-    ) -> Self {
+    pub fn new(forge: Option<Forge>, deadline: Option<Instant>, listening: Sender<()>) -> Self {
         RunnerOutput {
             forge,
             deadline: deadline.filter(|_| forge.is_some()),
@@ -58,23 +54,23 @@ impl RunnerOutput {
     }
 
     /// Says that the runner has ended.
-    pub(super) fn close(&mut self) {
+    pub fn close(&mut self) {
         self.listening = None;
     }
 
     /// Returns whether the runner has listened for jobs.
-    pub(super) fn has_listened(&self) -> bool {
+    pub fn has_listened(&self) -> bool {
         self.listens
     }
 
     /// Returns why the listener ended, unless it is as it should be: the scripts around it end with
     /// 0 in any case.
-    pub(super) fn complaint(&self) -> Option<&str> {
+    pub fn complaint(&self) -> Option<&str> {
         self.complaint.as_deref()
     }
 
     /// Returns the last lines, as many as may be told.
-    pub(super) fn last_lines(&self, mask: &Mask) -> LastLines {
+    pub fn last_lines(&self, mask: &Mask) -> LastLines {
         let mut left = MAX_LAST_CHARS;
         let mut lines = Vec::new();
         for line in self.last.iter().rev() {

@@ -32,19 +32,19 @@ fi
 "#;
 
 /// An instance, and what holds for everything that is run in it.
-pub(super) struct BootContext<'a, G> {
-    pub(super) guest: &'a mut G,
-    pub(super) deadline: Deadline,
-    pub(super) env: Vec<(String, String)>,
+pub struct BootContext<'a, G> {
+    pub guest: &'a mut G,
+    pub deadline: Deadline,
+    pub env: Vec<(String, String)>,
 }
 
 /// Who runs something, and where.
 #[derive(Clone, Copy)]
-pub(super) struct As<'a> {
-    pub(super) owner: Owner,
-    pub(super) name: Option<&'a str>,
-    pub(super) home: &'a Path,
-    pub(super) cwd: &'a Path,
+pub struct As<'a> {
+    pub owner: Owner,
+    pub name: Option<&'a str>,
+    pub home: &'a Path,
+    pub cwd: &'a Path,
 }
 
 impl As<'_> {
@@ -56,7 +56,7 @@ impl As<'_> {
 
 impl<G: Guest> BootContext<'_, G> {
     /// Returns a command that has no variables but those of everything, and no end.
-    pub(super) fn command(&self, user: As<'_>, args: Vec<String>) -> GuestCommand {
+    pub fn command(&self, user: As<'_>, args: Vec<String>) -> GuestCommand {
         let mut env = vec![("HOME".to_owned(), user.home.display().to_string())];
         env.extend(user.name.map(|name| ("USER".to_owned(), name.to_owned())));
         env.extend_from_slice(&self.env);
@@ -65,14 +65,14 @@ impl<G: Guest> BootContext<'_, G> {
     }
 
     /// Runs something within the time that is left.
-    pub(super) fn run(&mut self, command: &mut GuestCommand) -> Result<i32, BootError> {
+    pub fn run(&mut self, command: &mut GuestCommand) -> Result<i32, BootError> {
         command.timeout = self.deadline.left()?;
         Ok(self.guest.run(command)?)
     }
 }
 
 /// Installs the pool's packages.
-pub(super) fn packages<G: Guest>(
+pub fn packages<G: Guest>(
     garm: &Garm<'_>,
     boot: &mut BootContext<'_, G>,
     packages: &[String],
@@ -91,7 +91,7 @@ pub(super) fn packages<G: Guest>(
 }
 
 /// Runs the pool's scripts, in the order of their names.
-pub(super) fn scripts<G: Guest>(
+pub fn scripts<G: Guest>(
     garm: &Garm<'_>,
     boot: &mut BootContext<'_, G>,
     scripts: &BTreeMap<String, Vec<u8>>,

@@ -21,11 +21,11 @@ const EVAL: &str = r#"eval "$(cat)""#;
 
 /// A runner that is up to the last step: running it.
 #[derive(Clone, Debug)]
-pub(super) struct Ready {
+pub struct Ready {
     /// What runs it, until its job is done.
-    pub(super) command: GuestCommand,
+    pub command: GuestCommand,
     /// The number that the forge gave it, if it is known.
-    pub(super) agent_id: Option<i64>,
+    pub agent_id: Option<i64>,
 }
 
 /// Brings the runner of an instance up and stays with it until it has ended. GARM is told of each
@@ -35,7 +35,7 @@ pub fn boot(spec: &BootSpec, guest: &mut impl Guest, http: &Http) -> Result<(), 
 }
 
 /// The same, and how often things are tried can be said.
-pub(super) fn boot_patiently(
+pub fn boot_patiently(
     spec: &BootSpec,
     guest: &mut impl Guest,
     http: &Http,

@@ -20,7 +20,7 @@ const MAX_MESSAGE_CHARS: usize = 1000;
 
 /// How long all may take.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Deadline {
+pub struct Deadline {
     start: Instant,
     timeout: Duration,
 }
@@ -31,7 +31,7 @@ impl Deadline {
     }
 
     /// Returns what is left of the time.
-    pub(super) fn left(self) -> Result<Duration, BootError> {
+    pub fn left(self) -> Result<Duration, BootError> {
         let left = self.timeout.saturating_sub(self.start.elapsed());
         if left.is_zero() { Err(BootError::TimedOut { timeout: self.timeout }) } else { Ok(left) }
     }
@@ -43,10 +43,10 @@ impl Deadline {
 }
 
 /// GARM, as an instance sees it.
-pub(super) struct Garm<'a> {
+pub struct Garm<'a> {
     spec: &'a BootSpec,
     http: &'a Http,
-    pub(super) retry: Retry,
+    pub retry: Retry,
     deadline: Deadline,
 }
 
@@ -61,28 +61,24 @@ impl<'a> Garm<'a> {
     }
 
     /// Returns when the time is over.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         self.deadline.at()
     }
 
     /// Gets one of the instance's documents.
-    pub(super) fn get(&self, path: &str, limit_bytes: u64) -> Result<Vec<u8>, BootError> {
+    pub fn get(&self, path: &str, limit_bytes: u64) -> Result<Vec<u8>, BootError> {
         let url = format!("{}/{path}", self.spec.metadata_url);
         self.patiently(|| self.http.get(&url, Some(&self.spec.token), limit_bytes))
     }
 
     /// Reports that it begins. GARM takes `idle` from nobody who did not.
-    pub(super) fn installing(
-        &self,
-        guest: &mut impl Guest,
-        message: &str,
-    ) -> Result<(), BootError> {
+    pub fn installing(&self, guest: &mut impl Guest, message: &str) -> Result<(), BootError> {
         guest.note(message);
         self.patiently(|| self.post("status", &status("installing", message)))
     }
 
     /// Reports progress to people; one try.
-    pub(super) fn progress(&self, guest: &mut impl Guest, message: &str) -> Result<(), BootError> {
+    pub fn progress(&self, guest: &mut impl Guest, message: &str) -> Result<(), BootError> {
         self.deadline.left()?;
         guest.note(message);
         match self.post("status", &status("installing", message)) {
@@ -93,11 +89,7 @@ impl<'a> Garm<'a> {
     }
 
     /// Reports the distribution of the instance.
-    pub(super) fn system_info(
-        &self,
-        release: &OsRelease,
-        agent_id: Option<i64>,
-    ) -> Result<(), BootError> {
+    pub fn system_info(&self, release: &OsRelease, agent_id: Option<i64>) -> Result<(), BootError> {
         let (name, version) = (&release.id, &release.version);
         let document = json!({"os_name": name, "os_version": version, "agent_id": agent_id});
         self.patiently(|| self.post("system-info/", &document))
@@ -105,11 +97,7 @@ impl<'a> Garm<'a> {
 
     /// Waits until the runner listens, and reports then that it waits for its job: until GARM answers
     /// or the runner is gone. Returns why GARM was not told. The token is worth nothing after that.
-    pub(super) fn idle(
-        &self,
-        agent_id: Option<i64>,
-        listening: &Receiver<()>,
-    ) -> Option<HttpError> {
+    pub fn idle(&self, agent_id: Option<i64>, listening: &Receiver<()>) -> Option<HttpError> {
         listening.recv().ok()?;
         let mut document = status("idle", "the runner listens for jobs");
         document["agent_id"] = agent_id.into();
@@ -131,7 +119,7 @@ impl<'a> Garm<'a> {
     }
 
     /// Reports the failure.
-    pub(super) fn failed(&self, error: &BootError) -> Result<(), HttpError> {
+    pub fn failed(&self, error: &BootError) -> Result<(), HttpError> {
         let reason = chain(error).replace(&self.spec.token, "***");
         let start = Instant::now();
         let is_time = || start.elapsed() < LAST_WORDS;

@@ -22,18 +22,18 @@ const PREFIX: &str = "io.github.cloudbase.garm.";
 const TMPFS_BYTES: u64 = 64 << 20;
 
 /// What an instance has of the host, by its network.
-pub(super) struct Connected {
-    pub(super) endpoint: Endpoint,
+pub struct Connected {
+    pub endpoint: Endpoint,
     /// Its pinned user namespace, if it has one.
-    pub(super) user_namespace: Option<PathBuf>,
+    pub user_namespace: Option<PathBuf>,
     private_ids: PrivateIds,
     /// What people should know of the way out.
-    pub(super) warning: Option<String>,
+    pub warning: Option<String>,
 }
 
 impl Creation<'_> {
     /// Connects the instance to a network of its own, to which its ids belong too.
-    pub(super) fn connect(&self, id: &str) -> Result<Connected, NetworkError> {
+    pub fn connect(&self, id: &str) -> Result<Connected, NetworkError> {
         let options =
             NetworkOptions { host_access: self.plan.host_access, ..self.provider.network.clone() };
         let has_users = self.provider.settings.has_user_namespaces();
@@ -50,7 +50,7 @@ impl Creation<'_> {
     }
 
     /// Returns what the container of the instance is given.
-    pub(super) fn options(
+    pub fn options(
         &self,
         record: &InstanceRecord,
         image: &Image,

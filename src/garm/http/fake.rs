@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 /// A server that answers one request a connection, one at a time.
-pub(crate) struct Fake {
+pub struct Fake {
     address: SocketAddr,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -21,15 +21,15 @@ struct Shared {
 
 /// A request.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
-    pub(crate) method: String,
-    pub(crate) path: String,
+pub struct Seen {
+    pub method: String,
+    pub path: String,
     headers: Vec<(String, String)>,
-    pub(crate) body: Vec<u8>,
+    pub body: Vec<u8>,
 }
 
 /// An answer.
-pub(crate) struct Reply {
+pub struct Reply {
     status: u16,
     headers: Vec<(String, String)>,
     body: Vec<u8>,
@@ -38,12 +38,12 @@ pub(crate) struct Reply {
 
 impl Fake {
     /// Starts a server; it ends when it is dropped.
-    pub(crate) fn serve(answer: impl FnMut(&Seen) -> Reply + Send + 'static) -> Self {
+    pub fn serve(answer: impl FnMut(&Seen) -> Reply + Send + 'static) -> Self {
         Self::serve_at("127.0.0.1:0".parse().unwrap(), answer)
     }
 
     /// The same, at an address.
-    pub(crate) fn serve_at(
+    pub fn serve_at(
         address: SocketAddr,
         mut answer: impl FnMut(&Seen) -> Reply + Send + 'static,
     ) -> Self {
@@ -66,12 +66,12 @@ impl Fake {
     }
 
     /// Returns the address of a path.
-    pub(crate) fn url(&self, path: &str) -> String {
+    pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
     /// Returns the requests so far.
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().unwrap().clone()
     }
 }

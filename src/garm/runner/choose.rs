@@ -25,7 +25,7 @@ pub fn choose<'a>(tools: &'a [Tool], arch: &str) -> Result<&'a Tool, RunnerError
 }
 
 /// Returns the name of an archive.
-pub(super) fn name_of(tool: &Tool) -> String {
+pub fn name_of(tool: &Tool) -> String {
     if !tool.filename.is_empty() {
         return tool.filename.clone();
     }
@@ -34,7 +34,7 @@ pub(super) fn name_of(tool: &Tool) -> String {
 }
 
 /// Returns whose runner is in an archive.
-pub(super) fn forge_of(tool: &Tool) -> Forge {
+pub fn forge_of(tool: &Tool) -> Forge {
     let name = name_of(tool);
     match name.starts_with("act_runner") || name.starts_with("gitea-runner") {
         true => Forge::Gitea,

@@ -37,12 +37,12 @@ pub enum DownloadEvent {
 }
 
 /// Called with each event of a download.
-pub(super) type Listener<'a> = &'a (dyn Fn(DownloadEvent) + Sync);
+pub type Listener<'a> = &'a (dyn Fn(DownloadEvent) + Sync);
 
 /// An archive as a stream.
 ///
 /// Whoever reads gets errors without content: [`finish`](Self::finish) returns what they are.
-pub(super) struct Download<'a> {
+pub struct Download<'a> {
     tool: &'a Tool,
     http: &'a Http,
     options: &'a RunnerOptions,
@@ -96,12 +96,12 @@ impl<'a> Download<'a> {
     }
 
     /// Returns the address, without what may be secret.
-    pub(super) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         shown(&self.tool.download_url)
     }
 
     /// Reads what nobody wanted, and checks the whole.
-    pub(super) fn finish(mut self) -> Result<(), RunnerError> {
+    pub fn finish(mut self) -> Result<(), RunnerError> {
         // The error is in the state.
         let _ = io::copy(&mut self, &mut io::sink());
         let url = self.url();

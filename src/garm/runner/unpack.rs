@@ -13,7 +13,7 @@ use crate::sys::fs::PathContext as _;
 use crate::sys::privilege::Privilege;
 
 /// The user's directory in the layer.
-pub(super) const HOME: &str = "home/runner";
+pub const HOME: &str = "home/runner";
 
 /// The first bytes of programs and scripts.
 const PROGRAMS: [&[u8]; 2] = [b"\x7fELF", b"#!"];
@@ -22,16 +22,16 @@ const PROGRAMS: [&[u8]; 2] = [b"\x7fELF", b"#!"];
 const GITEA_NAMES: [&str; 2] = ["act_runner", "gitea-runner"];
 
 /// A layer to be made of a runner.
-pub(super) struct Unpacking<'a> {
-    pub(super) forge: Forge,
-    pub(super) owner: (u32, u32),
-    pub(super) limits: &'a Limits,
+pub struct Unpacking<'a> {
+    pub forge: Forge,
+    pub owner: (u32, u32),
+    pub limits: &'a Limits,
     /// The directory of the layer, which is made.
-    pub(super) tree: &'a Path,
+    pub tree: &'a Path,
 }
 
 /// Returns what a forge's runner is in, below the user's directory, and what is executed there.
-pub(super) fn names(forge: Forge) -> (&'static str, &'static str) {
+pub fn names(forge: Forge) -> (&'static str, &'static str) {
     match forge {
         Forge::Github => ("actions-runner", "run.sh"),
         Forge::Gitea => ("act_runner", "act_runner"),
@@ -40,7 +40,7 @@ pub(super) fn names(forge: Forge) -> (&'static str, &'static str) {
 
 impl Unpacking<'_> {
     /// Makes the layer of a download. Returns about how much of the disk it takes.
-    pub(super) fn run(&self, mut download: Download<'_>) -> Result<u64, RunnerError> {
+    pub fn run(&self, mut download: Download<'_>) -> Result<u64, RunnerError> {
         let (name, program) = names(self.forge);
         let home = self.make_home()?;
         let dir = home.join(name);

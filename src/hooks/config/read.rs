@@ -100,7 +100,7 @@ impl<'t> Config<'t> {
 ///
 /// runc, written in Go, merges keys that differ in case and reads the later of two; crun, written in
 /// C, does not. What they would not agree on is rejected.
-pub(super) fn member<'d>(
+pub fn member<'d>(
     object: Value<'d>,
     name: &str,
     kind: Kind,

@@ -8,7 +8,7 @@ use crate::hooks::Consumer;
 use crate::hooks::consumer::DirsConfig;
 
 /// Size limit of a configuration file.
-pub(super) const MAX_FILE_BYTES: u64 = 4 << 20;
+pub const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// The hook directories that a consumer reads.
 #[derive(Clone, Debug, PartialEq, Eq)]

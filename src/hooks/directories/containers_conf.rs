@@ -18,7 +18,7 @@ const VARIABLE: &str = "CONTAINERS_CONF";
 const OVERRIDE_VARIABLE: &str = "CONTAINERS_CONF_OVERRIDE";
 
 /// Returns the directories that podman reads.
-pub(super) fn read(
+pub fn read(
     system: &System<'_>,
     user_file: UserFile,
     empty: EmptyList,

@@ -22,7 +22,7 @@ const DROP_INS: &str = "/etc/crio/crio.conf.d";
 const MAX_DEPTH: usize = 32;
 
 /// Returns the directories that CRI-O reads.
-pub(super) fn read(system: &System<'_>) -> Result<ConfiguredDirs, DirectoriesError> {
+pub fn read(system: &System<'_>) -> Result<ConfiguredDirs, DirectoriesError> {
     if let Some(value) = system.variable(DIRS_VARIABLE) {
         let dirs = value.as_bytes().split(|&byte| byte == b',');
         let dirs = dirs.map(|dir| PathBuf::from(OsStr::from_bytes(dir.trim_ascii())));

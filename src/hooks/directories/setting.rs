@@ -63,23 +63,23 @@ impl DirectoriesError {
 
 /// `hooks_dir` as a file has it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Setting {
-    pub(super) dirs: Vec<PathBuf>,
+pub struct Setting {
+    pub dirs: Vec<PathBuf>,
     /// What `{append = …}` in the list says, which only containers.conf may have.
-    pub(super) append: Option<bool>,
+    pub append: Option<bool>,
     /// The line of the key, from one.
-    pub(super) line: usize,
+    pub line: usize,
 }
 
 /// Whether a list may have an attribute in it, as lists of containers.conf may since podman 4.8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Attributes {
+pub enum Attributes {
     Allowed,
     Rejected,
 }
 
 /// Reads `hooks_dir` below some tables. Other settings may be anything that is TOML.
-pub(super) fn read(
+pub fn read(
     text: &[u8],
     path: &Path,
     tables: &[&str],

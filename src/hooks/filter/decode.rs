@@ -12,7 +12,7 @@ use crate::json::{Document, Kind, Member, Value, folds_to, write_string};
 /// The text stays as it is unless another reader could take it for something else than Go does: then
 /// keys have the case that the specification gives them, of keys that are there twice the values are
 /// merged as Go does it, and each byte of invalid UTF-8 is U+FFFD.
-pub(super) fn decode(output: Vec<u8>) -> Result<Vec<u8>, FilterFailure> {
+pub fn decode(output: Vec<u8>) -> Result<Vec<u8>, FilterFailure> {
     let document = Document::parse(&output).map_err(FilterFailure::NotJson)?;
     if let Some(found) = is_no_object(document.root()) {
         return Err(FilterFailure::NotAnObject { found });

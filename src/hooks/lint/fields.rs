@@ -11,49 +11,49 @@ use crate::json::{Document, Kind, Member, Value, folds_to};
 
 /// The fields of a hook file. Of a field that repeats, the last counts; objects merge.
 #[derive(Debug)]
-pub(super) struct Fields<'d> {
-    pub(super) root: Value<'d>,
+pub struct Fields<'d> {
+    pub root: Value<'d>,
     /// The schema the file is meant to follow, which need not be the one it is read by.
-    pub(super) version: Version,
-    pub(super) version_member: Option<Member<'d>>,
-    pub(super) hook: Option<Member<'d>>,
-    pub(super) path: Option<Value<'d>>,
-    pub(super) args: Option<List<'d>>,
-    pub(super) env: Option<List<'d>>,
-    pub(super) timeout: Option<Value<'d>>,
-    pub(super) when: Option<Member<'d>>,
-    pub(super) always: Option<Member<'d>>,
-    pub(super) has_bind_mounts: Option<Member<'d>>,
-    pub(super) annotations: Vec<Annotation<'d>>,
+    pub version: Version,
+    pub version_member: Option<Member<'d>>,
+    pub hook: Option<Member<'d>>,
+    pub path: Option<Value<'d>>,
+    pub args: Option<List<'d>>,
+    pub env: Option<List<'d>>,
+    pub timeout: Option<Value<'d>>,
+    pub when: Option<Member<'d>>,
+    pub always: Option<Member<'d>>,
+    pub has_bind_mounts: Option<Member<'d>>,
+    pub annotations: Vec<Annotation<'d>>,
     /// The list of 0.1.0, of which the values alone are patterns.
-    pub(super) annotation_list: Option<List<'d>>,
-    pub(super) commands: Option<List<'d>>,
-    pub(super) stages: Option<List<'d>>,
+    pub annotation_list: Option<List<'d>>,
+    pub commands: Option<List<'d>>,
+    pub stages: Option<List<'d>>,
     /// Values of a wrong type, with what is expected.
-    pub(super) mismatches: Vec<(Value<'d>, &'static str)>,
+    pub mismatches: Vec<(Value<'d>, &'static str)>,
     /// Pairs of 0.1.0 that say the same and are both set.
-    pub(super) both_set: Vec<(Value<'d>, &'static str, &'static str)>,
+    pub both_set: Vec<(Value<'d>, &'static str, &'static str)>,
     /// Every object that has known names, with those names.
-    pub(super) objects: Vec<(Value<'d>, ObjectKind)>,
+    pub objects: Vec<(Value<'d>, ObjectKind)>,
 }
 
 /// An array of strings in a hook file.
 #[derive(Debug)]
-pub(super) struct List<'d> {
-    pub(super) member: Member<'d>,
-    pub(super) items: Vec<Value<'d>>,
+pub struct List<'d> {
+    pub member: Member<'d>,
+    pub items: Vec<Value<'d>>,
 }
 
 /// One annotation condition of 1.0.0.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Annotation<'d> {
-    pub(super) key: Value<'d>,
-    pub(super) value: Value<'d>,
+pub struct Annotation<'d> {
+    pub key: Value<'d>,
+    pub value: Value<'d>,
 }
 
 /// Which object of a hook file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ObjectKind {
+pub enum ObjectKind {
     Root,
     OldRoot,
     Hook,
@@ -62,7 +62,7 @@ pub(super) enum ObjectKind {
 
 impl ObjectKind {
     /// Returns the names of the fields.
-    pub(super) fn names(self) -> &'static [&'static str] {
+    pub fn names(self) -> &'static [&'static str] {
         match self {
             ObjectKind::Root => &["version", "hook", "when", "stages"],
             ObjectKind::OldRoot => &[
@@ -83,21 +83,21 @@ impl ObjectKind {
     }
 
     /// Finds the field that Go takes a key for.
-    pub(super) fn field(self, key: &str) -> Option<&'static str> {
+    pub fn field(self, key: &str) -> Option<&'static str> {
         self.names().iter().find(|name| folds_to(key, name)).copied()
     }
 }
 
 impl<'d> Fields<'d> {
     /// Returns whether the file only hides a hook of its name, as `oci-hooks disable` makes them.
-    pub(super) fn is_mask(&self) -> bool {
+    pub fn is_mask(&self) -> bool {
         let always = self.always.and_then(|member| member.value.as_bool());
         let path = self.path.and_then(Value::as_str);
         always == Some(false) && path.as_deref() == Some(MASK_PROGRAM)
     }
 
     /// Reads a document, whatever is in it.
-    pub(super) fn read(document: &'d Document<'d>) -> Self {
+    pub fn read(document: &'d Document<'d>) -> Self {
         let root = document.root();
         let mut fields = Fields::empty(root);
         if root.kind() != Kind::Object {
@@ -332,7 +332,7 @@ impl<'d> Fields<'d> {
     }
 
     /// Returns the members that are conditions with a value that counts.
-    pub(super) fn conditions(&self) -> Vec<Value<'d>> {
+    pub fn conditions(&self) -> Vec<Value<'d>> {
         let mut conditions: Vec<_> =
             [self.always, self.has_bind_mounts].into_iter().flatten().map(|m| m.key).collect();
         conditions.extend(self.annotations.iter().map(|annotation| annotation.key));
@@ -356,7 +356,7 @@ struct OldLists<'d> {
 
 impl List<'_> {
     /// Returns the strings of the array, decoded.
-    pub(super) fn texts(&self) -> Vec<String> {
+    pub fn texts(&self) -> Vec<String> {
         self.items.iter().filter_map(|item| Some(item.as_str()?.into_owned())).collect()
     }
 }

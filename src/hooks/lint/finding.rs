@@ -121,10 +121,10 @@ impl Report {
 const MAX_FINDINGS: usize = 200;
 
 /// Collects the findings about one text.
-pub(super) struct Sink<'a> {
-    pub(super) path: &'a Path,
-    pub(super) text: &'a [u8],
-    pub(super) options: &'a LintOptions,
+pub struct Sink<'a> {
+    pub path: &'a Path,
+    pub text: &'a [u8],
+    pub options: &'a LintOptions,
     findings: Vec<Finding>,
     /// Takes what comes after the last that is kept.
     surplus: Option<Finding>,
@@ -136,7 +136,7 @@ impl<'a> Sink<'a> {
     }
 
     /// Reports something about the file as a whole.
-    pub(super) fn file(&mut self, rule: &'static Rule, message: impl Into<String>) -> &mut Finding {
+    pub fn file(&mut self, rule: &'static Rule, message: impl Into<String>) -> &mut Finding {
         let finding = Finding::new(rule, self.path, message.into());
         if self.findings.len() < MAX_FINDINGS {
             self.findings.push(finding);
@@ -148,7 +148,7 @@ impl<'a> Sink<'a> {
     }
 
     /// Reports something about a value, or about a key and so its member.
-    pub(super) fn at(
+    pub fn at(
         &mut self,
         rule: &'static Rule,
         value: Value<'_>,
@@ -161,7 +161,7 @@ impl<'a> Sink<'a> {
     }
 
     /// Reports something about a part of a value.
-    pub(super) fn within(
+    pub fn within(
         &mut self,
         rule: &'static Rule,
         value: Value<'_>,
@@ -177,7 +177,7 @@ impl<'a> Sink<'a> {
     }
 
     /// Reports something about a part of the text that is no value.
-    pub(super) fn span(
+    pub fn span(
         &mut self,
         rule: &'static Rule,
         span: Range<usize>,
@@ -190,27 +190,27 @@ impl<'a> Sink<'a> {
     }
 
     /// Returns whether nothing more is kept, and so nothing more need be looked for.
-    pub(super) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.findings.len() >= MAX_FINDINGS
     }
 
     /// Returns whether some finding means that the file is rejected.
-    pub(super) fn rejects(&self) -> bool {
+    pub fn rejects(&self) -> bool {
         self.findings.iter().any(|finding| finding.rule.rejects)
     }
 
     /// Returns whether a rule has found something.
-    pub(super) fn found(&self, rule: &'static Rule) -> bool {
+    pub fn found(&self, rule: &'static Rule) -> bool {
         self.findings.iter().any(|finding| finding.rule.code == rule.code)
     }
 
     /// Adds a finding even when there are too many.
-    pub(super) fn push(&mut self, finding: Finding) {
+    pub fn push(&mut self, finding: Finding) {
         self.findings.push(finding);
     }
 
     /// Returns what is left after the options, in the order of the text.
-    pub(super) fn finish(mut self) -> Vec<Finding> {
+    pub fn finish(mut self) -> Vec<Finding> {
         if self.surplus.take().is_some() {
             let message = format!("more than {MAX_FINDINGS} findings: the rest is left out");
             self.findings.push(Finding::new(&rules::TOO_MANY_FINDINGS, self.path, message));
@@ -225,7 +225,7 @@ impl<'a> Sink<'a> {
 }
 
 /// Applies what was asked for about single rules.
-pub(super) fn filter(findings: &mut Vec<Finding>, options: &LintOptions) {
+pub fn filter(findings: &mut Vec<Finding>, options: &LintOptions) {
     findings.retain_mut(|finding| match options.levels.severity(finding.rule, finding.severity) {
         Some(severity) => {
             finding.severity = severity;

@@ -59,14 +59,14 @@ pub fn apply<'f>(text: &[u8], fixes: impl IntoIterator<Item = &'f Fix>) -> Vec<u
 }
 
 /// Returns whether two ranges overlap, or insert at the same place, where the order would be open.
-pub(super) fn touches(a: &Range<usize>, b: &Range<usize>) -> bool {
+pub fn touches(a: &Range<usize>, b: &Range<usize>) -> bool {
     (a.start < b.end && b.start < a.end) || a.start == b.start
 }
 
 /// Returns the bytes of the file that a range of a decoded string was written with.
 ///
 /// `span` counts bytes of what [`Value::as_str`] returns.
-pub(super) fn source_span(string: Value<'_>, span: Range<usize>) -> Range<usize> {
+pub fn source_span(string: Value<'_>, span: Range<usize>) -> Range<usize> {
     let outer = string.span();
     let raw = string.raw();
     let inner = &raw[1..raw.len().saturating_sub(1).max(1)];
@@ -121,7 +121,7 @@ fn is_pair(high: u32, rest: &[u8]) -> bool {
 }
 
 /// Writes a string as JSON.
-pub(super) fn quote(text: &str) -> String {
+pub fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
     for c in text.chars() {

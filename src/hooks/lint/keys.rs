@@ -10,7 +10,7 @@ use crate::hooks::OciStage;
 use crate::json::{Document, Kind, Location, Member, Value};
 
 /// Checks all keys, and strings and nulls.
-pub(super) fn check(document: &Document<'_>, fields: &Fields<'_>, sink: &mut Sink<'_>) {
+pub fn check(document: &Document<'_>, fields: &Fields<'_>, sink: &mut Sink<'_>) {
     for &(object, place) in &fields.objects {
         known(object, place, sink);
     }
@@ -193,7 +193,7 @@ fn is_damaged(string: Value<'_>) -> bool {
 const MAX_LENGTH: usize = 32;
 
 /// Finds the name that a word is most likely a misspelling of.
-pub(super) fn closest(word: &str, names: &[&'static str]) -> Option<&'static str> {
+pub fn closest(word: &str, names: &[&'static str]) -> Option<&'static str> {
     let candidates = names.iter().filter_map(|name| {
         let limit = (name.len() / 3).clamp(1, 2);
         let distance = distance(&word.to_lowercase(), &name.to_lowercase())?;

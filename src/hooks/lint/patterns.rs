@@ -11,7 +11,7 @@ use crate::hooks::{PatternError, PatternPlace, Version};
 use crate::json::{Kind, Value};
 
 /// Checks the conditions and returns whether they can hold.
-pub(super) fn check_conditions(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
+pub fn check_conditions(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
     let is_new = fields.version == Version::V1_0_0;
     let always = fields.always.and_then(|member| member.value.as_bool());
     let mounts = fields.has_bind_mounts.and_then(|member| member.value.as_bool());
@@ -132,7 +132,7 @@ fn matches_everything(pattern: &str) -> bool {
 const MAX_STYLE_BYTES: usize = 4096;
 
 /// Checks all patterns of a hook file.
-pub(super) fn check_patterns(fields: &Fields<'_>, sink: &mut Sink<'_>) {
+pub fn check_patterns(fields: &Fields<'_>, sink: &mut Sink<'_>) {
     for annotation in &fields.annotations {
         one(annotation.key, PatternPlace::AnnotationKey, sink);
         one(annotation.value, PatternPlace::AnnotationValue, sink);

@@ -21,7 +21,7 @@ const MAX_TIMEOUT_SECONDS: i64 = i64::MAX / 1_000_000_000;
 const MULTI_CALL: [&str; 5] = ["busybox", "toybox", "coreutils", "uutils", "bash"];
 
 /// Checks what a file says about its program.
-pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) {
+pub fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) {
     if fields.is_mask() {
         return;
     }
@@ -149,7 +149,7 @@ fn environment(fields: &Fields<'_>, sink: &mut Sink<'_>) {
 
 /// What is wrong with the files of programs; each is looked at once.
 #[derive(Debug)]
-pub(super) struct Programs {
+pub struct Programs {
     /// By path and the `PATH` that a script may be for.
     known: HashMap<(String, Option<String>), Vec<ProgramProblem>>,
     trust: Option<Checker>,
@@ -172,18 +172,18 @@ impl Programs {
     }
 
     /// Checks who may change a file or directory.
-    pub(super) fn trust(&mut self, path: &Path) -> Option<TrustError> {
+    pub fn trust(&mut self, path: &Path) -> Option<TrustError> {
         let checker = self.trust.as_mut()?;
         checker.check_path(&std::path::absolute(path).ok()?).err()
     }
 
     /// Checks who may make files in a directory that [`trust`](Self::trust) found nothing about.
-    pub(super) fn trust_additions(&self, directory: &Path) -> Option<TrustError> {
+    pub fn trust_additions(&self, directory: &Path) -> Option<TrustError> {
         self.trust.as_ref()?.check_additions(directory).err()
     }
 
     /// Checks the file of the program and returns whether it exists.
-    pub(super) fn check(&mut self, fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
+    pub fn check(&mut self, fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
         let Some(value) = fields.path else { return true };
         let path = value.as_str().unwrap_or_default();
         if path.is_empty() || fields.is_mask() {
@@ -273,7 +273,7 @@ fn uninstalled(path: &str, sink: &Sink<'_>) -> Option<PathBuf> {
 
 /// Returns the rule for what keeps a path from being trusted; what cannot be looked up is reported as
 /// such.
-pub(super) fn trust_rule(error: &TrustError) -> Option<&'static Rule> {
+pub fn trust_rule(error: &TrustError) -> Option<&'static Rule> {
     match error {
         TrustError::Writable { .. } => Some(&rules::WRITABLE_BY_OTHERS),
         TrustError::Owner { .. } => Some(&rules::WRONG_OWNER),
@@ -311,7 +311,7 @@ const HOOKS: [VendorHook; 2] = [
 ];
 
 /// Looks for the program of a vendor, also behind a shell or `env`.
-pub(super) fn replaced_by_cdi(fields: &Fields<'_>, sink: &mut Sink<'_>) {
+pub fn replaced_by_cdi(fields: &Fields<'_>, sink: &mut Sink<'_>) {
     if fields.is_mask() {
         return;
     }

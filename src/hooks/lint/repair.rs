@@ -11,9 +11,9 @@ use super::{Fix, Rule, rules};
 use crate::json::{SyntaxError, SyntaxErrorKind};
 
 /// A text that is not JSON, with its slips blanked out.
-pub(super) struct Repaired {
+pub struct Repaired {
     /// As long as the text it was made from.
-    pub(super) text: Vec<u8>,
+    pub text: Vec<u8>,
     slips: Vec<Slip>,
 }
 
@@ -26,7 +26,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 impl Repaired {
     /// Finds and repairs slips in invalid JSON.
-    pub(super) fn new(text: &[u8]) -> Self {
+    pub fn new(text: &[u8]) -> Self {
         let mut repaired = Repaired { text: text.to_vec(), slips: Vec::new() };
         let mut at = 0;
         if text.starts_with(BYTE_ORDER_MARK) {
@@ -101,7 +101,7 @@ impl Repaired {
     }
 
     /// Reports all slips; without any, the error of the parser.
-    pub(super) fn report(&self, error: SyntaxError, sink: &mut Sink<'_>) {
+    pub fn report(&self, error: SyntaxError, sink: &mut Sink<'_>) {
         for slip in &self.slips {
             let (text, span) = (sink.text, slip.span.clone());
             let message = match slip.rule.code {
@@ -140,7 +140,7 @@ impl Repaired {
 }
 
 /// Reports what the parser met.
-pub(super) fn syntax_error(error: SyntaxError, sink: &mut Sink<'_>) {
+pub fn syntax_error(error: SyntaxError, sink: &mut Sink<'_>) {
     let text = sink.text;
     if text.trim_ascii().is_empty() {
         sink.file(&rules::EMPTY_FILE, "the file is empty").help(

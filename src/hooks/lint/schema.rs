@@ -9,7 +9,7 @@ use crate::hooks::{HookError, OciStage, Version};
 use crate::json::{Kind, Member, Value, folds_to};
 
 /// Checks the version, the types and what is missing.
-pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) {
+pub fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) {
     for &(value, expected) in &fields.mismatches {
         wrong_type(value, expected, sink);
     }
@@ -204,13 +204,13 @@ fn member<'d>(object: Value<'d>, name: &str) -> Option<Value<'d>> {
 }
 
 /// Returns the opening brace, to point at for what is missing.
-pub(super) fn first(fields: &Fields<'_>) -> std::ops::Range<usize> {
+pub fn first(fields: &Fields<'_>) -> std::ops::Range<usize> {
     let span = fields.root.span();
     span.start..(span.start + 1).min(span.end)
 }
 
 /// Checks the stages and returns whether there are any.
-pub(super) fn check_stages(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
+pub fn check_stages(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
     let Some(list) = &fields.stages else { return true };
     let elements: Vec<_> = list.member.value.elements().collect();
     if elements.is_empty() {

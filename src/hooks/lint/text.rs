@@ -24,14 +24,14 @@ pub fn lint_text(path: &Path, text: &[u8], options: &LintOptions) -> Vec<Finding
 
 /// What is known of a text that was linted.
 #[derive(Debug)]
-pub(super) struct Checked {
-    pub(super) findings: Vec<Finding>,
-    pub(super) use_: Usability,
+pub struct Checked {
+    pub findings: Vec<Finding>,
+    pub use_: Usability,
 }
 
 /// What readers make of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Usability {
+pub enum Usability {
     /// It is a hook that can apply.
     Hook,
     /// It is a hook that never applies.
@@ -43,12 +43,7 @@ pub(super) enum Usability {
 }
 
 /// Lints one of several texts.
-pub(super) fn check(
-    path: &Path,
-    text: &[u8],
-    options: &LintOptions,
-    programs: &mut Programs,
-) -> Checked {
+pub fn check(path: &Path, text: &[u8], options: &LintOptions, programs: &mut Programs) -> Checked {
     let mut sink = Sink::new(path, text, options);
     let use_ = match Document::parse(text) {
         Ok(document) => parsed(&document, options, programs, &mut sink),
@@ -129,7 +124,7 @@ fn is_about_something_else(fields: &Fields<'_>) -> bool {
 }
 
 /// Reads a document as a consumer does, its program left alone.
-pub(super) fn load(document: &Document<'_>, consumer: &Consumer) -> Result<Definition, Fault> {
+pub fn load(document: &Document<'_>, consumer: &Consumer) -> Result<Definition, Fault> {
     let extension_stages: Vec<_> =
         consumer.extension_stages.iter().map(|&s| s.to_owned()).collect();
     let options =

@@ -24,7 +24,7 @@ const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// What has a name in the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub enum Entry {
     Absent,
     File(Vec<u8>),
 }
@@ -37,7 +37,7 @@ impl Entry {
 
 /// Whose the files are that a change writes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Attributes {
+pub struct Attributes {
     mode: u32,
     owner: (u32, u32),
 }
@@ -51,7 +51,7 @@ impl Attributes {
 
 /// The directory that is changed, open from the first look at it to the last step: who swaps it, or a
 /// link on the way to it, changes nothing. Only links of root and of this user lead to it.
-pub(super) struct Directory<'a> {
+pub struct Directory<'a> {
     path: &'a Path,
     /// None if there is none. Its lock keeps other editors out until it is dropped. Consumers do not
     /// ask for it and need not: they see each step as a whole.
@@ -166,7 +166,7 @@ fn name_of(path: &Path) -> &OsStr {
 }
 
 /// Plans a change of a directory and makes it, both under its lock; the directory is made if need be.
-pub(super) fn change(
+pub fn change(
     dir: &Path,
     mode: super::Mode,
     plan: impl Fn(&Directory<'_>) -> Result<(Change, Attributes), ManageError>,

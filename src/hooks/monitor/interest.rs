@@ -10,13 +10,13 @@ use crate::hooks::set::is_hook_file_name;
 
 /// Which names in a watched directory matter.
 #[derive(Default)]
-pub(super) struct Interest {
+pub struct Interest {
     /// Whether this is a hook directory: names of hook files matter, and what is written to them.
-    pub(super) hook_files: bool,
+    pub hook_files: bool,
     /// Names that matter when they come, go, or get another mode.
-    pub(super) names: HashSet<OsString>,
+    pub names: HashSet<OsString>,
     /// Names of files that links in hook directories lead to: what is written to them matters.
-    pub(super) files: HashSet<OsString>,
+    pub files: HashSet<OsString>,
 }
 
 impl Interest {
@@ -29,7 +29,7 @@ impl Interest {
 
 /// What matters in all watched directories, by their real paths.
 #[derive(Default)]
-pub(super) struct Interests {
+pub struct Interests {
     current: HashMap<PathBuf, Interest>,
     /// What a survey has found so far. Both count until it is finished.
     next: HashMap<PathBuf, Interest>,
@@ -40,7 +40,7 @@ pub(super) struct Interests {
 
 impl Interests {
     /// Returns whether an event can change the hooks that there are.
-    pub(super) fn take_note(&mut self, event: &Event) -> bool {
+    pub fn take_note(&mut self, event: &Event) -> bool {
         if event.need_rescan() {
             self.is_stale = true;
             return true;
@@ -63,7 +63,7 @@ impl Interests {
     }
 
     /// Starts a survey, and returns whether watched directories must be watched anew.
-    pub(super) fn begin(&mut self) -> bool {
+    pub fn begin(&mut self) -> bool {
         // Something is left of a survey that failed.
         let is_stale = std::mem::take(&mut self.is_stale) || !self.next.is_empty();
         self.next.clear();
@@ -71,22 +71,22 @@ impl Interests {
     }
 
     /// Returns what is to matter in a directory from now on.
-    pub(super) fn next(&mut self, dir: &Path) -> &mut Interest {
+    pub fn next(&mut self, dir: &Path) -> &mut Interest {
         self.next.entry(dir.to_owned()).or_default()
     }
 
     /// Drops a directory that cannot be watched.
-    pub(super) fn drop_next(&mut self, dir: &Path) {
+    pub fn drop_next(&mut self, dir: &Path) {
         self.next.remove(dir);
     }
 
     /// Returns whether a directory was watched before this survey.
-    pub(super) fn is_current(&self, dir: &Path) -> bool {
+    pub fn is_current(&self, dir: &Path) -> bool {
         self.current.contains_key(dir)
     }
 
     /// Puts what the survey has found in place of the old, and returns directories that matter no more.
-    pub(super) fn finish(&mut self) -> Vec<PathBuf> {
+    pub fn finish(&mut self) -> Vec<PathBuf> {
         let old = std::mem::replace(&mut self.current, std::mem::take(&mut self.next));
         old.into_keys().filter(|dir| !self.current.contains_key(dir)).collect()
     }

@@ -28,7 +28,7 @@ use crate::hooks::set::is_hook_file_name;
 const MAX_LINKS: usize = 40;
 
 /// The watches of a monitor. The thread of `notify` reads the events and gives them to [`Shared`].
-pub(super) struct Watches {
+pub struct Watches {
     notify: INotifyWatcher,
     shared: Arc<Shared>,
     max_watches: usize,
@@ -90,7 +90,7 @@ impl Watches {
     }
 
     /// Returns whether something that matters happened since the last call, up to this moment.
-    pub(super) fn read(&mut self) -> Result<bool, MonitorError> {
+    pub fn read(&mut self) -> Result<bool, MonitorError> {
         if let Some(mark) = &self.shared.mark {
             mark.wait();
         }
@@ -102,7 +102,7 @@ impl Watches {
     }
 
     /// Starts to work out anew what must be watched. Watches in use stay until [`Survey::finish`].
-    pub(super) fn survey(&mut self) -> Survey<'_> {
+    pub fn survey(&mut self) -> Survey<'_> {
         let anew = self.shared.interests().begin();
         Survey {
             watches: self,
@@ -127,7 +127,7 @@ impl Watches {
 }
 
 /// A new set of watches in the making.
-pub(super) struct Survey<'w> {
+pub struct Survey<'w> {
     watches: &'w mut Watches,
     /// Whether directories that are watched already may be others now.
     anew: bool,
@@ -149,7 +149,7 @@ enum Need {
 
 impl Survey<'_> {
     /// Watches a hook directory, and the files that links in it lead to.
-    pub(super) fn hook_dir(&mut self, dir: &Path) -> Result<(), MonitorError> {
+    pub fn hook_dir(&mut self, dir: &Path) -> Result<(), MonitorError> {
         let Some(real) = self.follow(dir, Need::Must)? else { return Ok(()) };
         if !self.watch(&real, Need::Must, |interest| interest.hook_files = true)? {
             return Ok(());
@@ -171,12 +171,12 @@ impl Survey<'_> {
     }
 
     /// Watches whether a file exists.
-    pub(super) fn file(&mut self, path: &Path) -> Result<(), MonitorError> {
+    pub fn file(&mut self, path: &Path) -> Result<(), MonitorError> {
         self.follow(path, Need::May).map(|_| ())
     }
 
     /// Puts the new set in place of the old one, and returns how many directories it lacks.
-    pub(super) fn finish(self) -> usize {
+    pub fn finish(self) -> usize {
         let old = self.watches.shared.interests().finish();
         for dir in old {
             // It fails for directories that are gone: they are not watched any more.

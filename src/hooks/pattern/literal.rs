@@ -4,7 +4,7 @@ use super::syntax::{Assertion, Ast, Kind, NodeId, is_operator};
 
 /// Literals that every matching text has, and where. They are parts of a text that the pattern keeps.
 #[derive(Clone, Debug)]
-pub(super) struct Requirements {
+pub struct Requirements {
     /// The text begins with it.
     prefix: Literal,
     /// The text ends with it.
@@ -12,9 +12,9 @@ pub(super) struct Requirements {
     /// The text contains it, anywhere.
     infix: Literal,
     /// Nothing else is asked for.
-    pub(super) complete: bool,
+    pub complete: bool,
     /// The text is the prefix or one of the choices, and nothing else.
-    pub(super) exact: bool,
+    pub exact: bool,
     /// The only text that the pattern matches as a whole, where that is known.
     whole: Option<Literal>,
     /// Literals of which one is the whole text.
@@ -30,7 +30,7 @@ const MAX_SIMPLE_BYTES: u32 = 1 << 12;
 
 impl Requirements {
     /// Derives what a search asks for, in literals of the tree's text.
-    pub(super) fn new(ast: &Ast) -> Self {
+    pub fn new(ast: &Ast) -> Self {
         let root = [ast.root()];
         let mut parts = match ast.kind(ast.root()) {
             Kind::Concatenation { start, end } => ast.operands(start, end),
@@ -83,7 +83,7 @@ impl Requirements {
 
     /// Reads a pattern that is a literal, perhaps anchored, or open with `.*` before or after it, and
     /// appends the literal to `text`: most are, and need no tree. `start` is where literals begin there.
-    pub(super) fn of_simple(pattern: &str, text: &mut String, start: usize) -> Option<Self> {
+    pub fn of_simple(pattern: &str, text: &mut String, start: usize) -> Option<Self> {
         let length = |text: &String| u32::try_from(text.len() - start).ok();
         if u32::try_from(pattern.len()).map_or(true, |length| length > MAX_SIMPLE_BYTES) {
             return None;
@@ -128,7 +128,7 @@ impl Requirements {
     }
 
     /// Returns whether the text has what is asked for; `kept` holds the literals.
-    pub(super) fn hold(&self, kept: &str, text: &str) -> bool {
+    pub fn hold(&self, kept: &str, text: &str) -> bool {
         let literal = |(start, end): Literal| &kept[start as usize..end as usize];
         if !self.choices.is_empty() {
             return self.choices.iter().any(|choice| literal(*choice) == text);
@@ -142,7 +142,7 @@ impl Requirements {
     }
 
     /// Returns the only text that the pattern matches as a whole, where that is known.
-    pub(super) fn whole<'k>(&self, kept: &'k str) -> Option<&'k str> {
+    pub fn whole<'k>(&self, kept: &'k str) -> Option<&'k str> {
         self.whole.map(|(start, end)| &kept[start as usize..end as usize])
     }
 }

@@ -14,14 +14,14 @@ use super::syntax::{Assertion, Ast, Class, ClassItem, Kind, NodeId};
 
 /// The texts that are to be matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Texts {
+pub enum Texts {
     Ascii,
     Any,
 }
 
 /// What must match of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Extent {
+pub enum Extent {
     Part,
     Whole,
 }
@@ -32,7 +32,7 @@ const SHALLOW_LEVELS: u16 = 40;
 const DEEP_STACK_BYTES: usize = 64 << 20;
 
 /// Compiles the tree for some texts.
-pub(super) fn compile(ast: &Ast, texts: Texts, extent: Extent) -> Regex {
+pub fn compile(ast: &Ast, texts: Texts, extent: Extent) -> Regex {
     let compile = || {
         let mut hir = translate(ast, texts);
         if extent == Extent::Whole {

@@ -10,23 +10,23 @@ use crate::json::{Kind, Value, folds_to};
 
 /// A decoded string and where it stood.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Text<'d> {
-    pub(super) text: String,
-    pub(super) at: Option<Value<'d>>,
+pub struct Text<'d> {
+    pub text: String,
+    pub at: Option<Value<'d>>,
 }
 
 /// A list of strings with the slots that Go's slice keeps behind its end.
 ///
 /// `null` elements leave their slot as it is: `["a","b"]` and later `[null]` make `["a"]`.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TextList<'d> {
+pub struct TextList<'d> {
     slots: Vec<Text<'d>>,
     len: Option<usize>,
 }
 
 impl<'d> TextList<'d> {
     /// Returns the strings; `None` if the field was missing or null.
-    pub(super) fn into_texts(self) -> Option<Vec<Text<'d>>> {
+    pub fn into_texts(self) -> Option<Vec<Text<'d>>> {
         let mut texts = self.slots;
         texts.truncate(self.len?);
         Some(texts)
@@ -38,23 +38,23 @@ impl<'d> TextList<'d> {
 }
 
 /// Annotation patterns by key, each with where its key stands.
-pub(super) type TextMap<'d> = BTreeMap<String, (Value<'d>, Text<'d>)>;
+pub type TextMap<'d> = BTreeMap<String, (Value<'d>, Text<'d>)>;
 
 /// Puts values into fields and keeps the first type error.
 #[derive(Default)]
-pub(super) struct Decoder {
+pub struct Decoder {
     fault: Option<Fault>,
 }
 
 impl Decoder {
     /// Returns what was decoded, unless a value was of the wrong type.
-    pub(super) fn finish<T>(self, decoded: T) -> Result<T, Fault> {
+    pub fn finish<T>(self, decoded: T) -> Result<T, Fault> {
         self.fault.map_or(Ok(decoded), Err)
     }
 
     /// Calls `field` with the name from `names` and the value of each member whose key Go takes for
     /// that name. `null` is nothing to go through.
-    pub(super) fn object<'d>(
+    pub fn object<'d>(
         &mut self,
         value: Value<'d>,
         names: &[&'static str],

@@ -23,7 +23,7 @@ pub struct Definition {
 
 /// The program of hooks that only hide others by their name, as `oci-hooks disable` writes them. It is
 /// never run, but must exist on every host.
-pub(in crate::hooks) const MASK_PROGRAM: &str = "/";
+pub const MASK_PROGRAM: &str = "/";
 
 /// A schema of hook files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -83,11 +83,11 @@ impl<'a> SchemaOptions<'a> {
 
 /// Paths of programs that were found to exist.
 #[derive(Debug, Default)]
-pub(in crate::hooks) struct FoundPrograms(RefCell<HashSet<String>>);
+pub struct FoundPrograms(RefCell<HashSet<String>>);
 
 impl FoundPrograms {
     /// Looks a program up, unless it was found before.
-    pub(super) fn check(&self, path: &str) -> Result<(), HookError> {
+    pub fn check(&self, path: &str) -> Result<(), HookError> {
         if self.0.borrow().contains(path) {
             return Ok(());
         }

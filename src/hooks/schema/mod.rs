@@ -6,5 +6,5 @@ mod parse;
 mod usual;
 
 pub use definition::{Definition, Draft, DraftWhen, PathCheck, SchemaOptions, Version};
-pub(super) use definition::{FoundPrograms, MASK_PROGRAM};
-pub(super) use parse::KEYS_0_1_0;
+pub use definition::{FoundPrograms, MASK_PROGRAM};
+pub use parse::KEYS_0_1_0;

@@ -206,7 +206,7 @@ fn decode_0_1_0(root: Value<'_>) -> Result<Raw<'_>, Fault> {
 }
 
 /// The keys of 0.1.0, without the version.
-pub(in crate::hooks) const KEYS_0_1_0: [&str; 9] = [
+pub const KEYS_0_1_0: [&str; 9] = [
     "hook",
     "arguments",
     "stages",

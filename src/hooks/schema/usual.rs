@@ -15,7 +15,7 @@ use super::{Definition, FoundPrograms, PathCheck, SchemaOptions, Version};
 use crate::hooks::{AnnotationPattern, Combine, Hook, OciStage, Pattern, Stage, When};
 
 /// Reads a hook file, unless there is anything about it that the other decoder must look at.
-pub(super) fn decode(
+pub fn decode(
     text: &[u8],
     options: SchemaOptions<'_>,
     found: &FoundPrograms,

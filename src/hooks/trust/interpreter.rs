@@ -17,21 +17,21 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// The first line of a script.
 #[derive(Debug)]
-pub(super) struct Interpreter {
-    pub(super) program: PathBuf,
+pub struct Interpreter {
+    pub program: PathBuf,
     /// All that follows it, which the kernel passes on as one argument.
     argument: Vec<u8>,
 }
 
 /// What `env` looks for, and where.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Sought {
-    pub(super) name: PathBuf,
-    pub(super) path: OsString,
+pub struct Sought {
+    pub name: PathBuf,
+    pub path: OsString,
 }
 
 /// Returns the interpreter that the first line of a script names; none if it is not a script.
-pub(super) fn of(program: &Path) -> io::Result<Option<Interpreter>> {
+pub fn of(program: &Path) -> io::Result<Option<Interpreter>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match openat(CWD, program, flags, Mode::empty()) {
         Ok(file) => File::from(file),
@@ -57,12 +57,12 @@ pub(super) fn of(program: &Path) -> io::Result<Option<Interpreter>> {
 
 impl Interpreter {
     /// Returns whether it is a program that looks for another one.
-    pub(super) fn is_env(&self) -> bool {
+    pub fn is_env(&self) -> bool {
         self.program.file_name().is_some_and(|name| name == "env")
     }
 
     /// Returns what `env` looks for with this `PATH`; none if that cannot be determined.
-    pub(super) fn sought(&self, path: Option<&OsStr>) -> Option<Sought> {
+    pub fn sought(&self, path: Option<&OsStr>) -> Option<Sought> {
         let path = path.unwrap_or(DEFAULT_PATH.as_ref());
         let found = |name: &[u8], path: &OsStr| Sought {
             name: OsStr::from_bytes(name).into(),

@@ -14,10 +14,10 @@ use crate::sys::init::trials::Outcome;
 use crate::sys::quantity::counted;
 
 /// What came of all trials from one place.
-pub(super) struct Column {
+pub struct Column {
     /// The place.
-    pub(super) from: String,
-    pub(super) outcomes: Vec<Outcome>,
+    pub from: String,
+    pub outcomes: Vec<Outcome>,
 }
 
 impl Column {

@@ -34,7 +34,7 @@ impl fmt::Display for Whose {
 
 /// What shows that something was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub enum Meaning {
     /// It must be reached: who does not reach it cannot tell what is out of reach.
     Control,
     /// Only the token does: others may have the same address elsewhere.
@@ -47,14 +47,14 @@ pub(super) enum Meaning {
 
 /// Something that is tried.
 #[derive(Clone, Debug)]
-pub(super) struct Trial {
-    pub(super) name: String,
-    pub(super) attempt: Attempt,
+pub struct Trial {
+    pub name: String,
+    pub attempt: Attempt,
     meaning: Meaning,
     /// Whether it is known that there is something to be reached.
-    pub(super) is_there: bool,
+    pub is_there: bool,
     /// The setting that lets jobs reach it.
-    pub(super) allowed: Option<&'static str>,
+    pub allowed: Option<&'static str>,
 }
 
 impl Trial {
@@ -63,7 +63,7 @@ impl Trial {
     }
 
     /// Returns one of something that a server has made sure of.
-    pub(super) fn served(name: String, attempt: Attempt) -> Self {
+    pub fn served(name: String, attempt: Attempt) -> Self {
         Trial { is_there: true, ..Trial::new(name, attempt, Meaning::Token) }
     }
 
@@ -78,7 +78,7 @@ impl Trial {
     }
 
     /// Returns what an outcome in a container is. What is not known is a warning.
-    pub(super) fn status(&self, outcome: &Outcome, token: &str) -> Status {
+    pub fn status(&self, outcome: &Outcome, token: &str) -> Status {
         let is_control = self.meaning == Meaning::Control;
         match outcome {
             Outcome::Untried(_) => Status::Warn,
@@ -96,7 +96,7 @@ impl Trial {
     }
 
     /// Removes the file that a server made on this host.
-    pub(super) fn remove_file(&self) {
+    pub fn remove_file(&self) {
         if let (Meaning::Token, Attempt::Socket(path) | Attempt::Read(path)) =
             (self.meaning, &self.attempt)
         {

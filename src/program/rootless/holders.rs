@@ -331,7 +331,7 @@ impl Holders {
 
 /// Goes on as user 0 of a user namespace in which the store's files have their owners, in the host's
 /// network, as long as a command takes.
-pub(super) fn enter_store(store: &Store) -> Result<Side, HolderError> {
+pub fn enter_store(store: &Store) -> Result<Side, HolderError> {
     paths::make_private(&store.run)?;
     make_private(&store.root)?;
     Ok(enter_new(&Map::of_process()?)?)

@@ -121,7 +121,7 @@ impl BuiltinError {
 }
 
 /// Adds the part of the job to an error.
-pub(super) trait Within<T> {
+pub trait Within<T> {
     fn within(self, part: impl Into<String>) -> Result<T, BuiltinError>;
 }
 
@@ -133,7 +133,7 @@ impl<T, E: Into<BuiltinError>> Within<T> for Result<T, E> {
 
 /// Returns success for a command that was ended by a signal which scripts send to themselves, as GitLab's runner
 /// does.
-pub(super) fn benign(ended: Result<(), CommandError>) -> Result<(), CommandError> {
+pub fn benign(ended: Result<(), CommandError>) -> Result<(), CommandError> {
     match ended {
         // HUP, USR1, USR2, PIPE.
         Err(CommandError { failure: Failure::Signal(1 | 10 | 12 | 13), .. }) => Ok(()),

@@ -19,18 +19,18 @@ const MAX_BYTES: u64 = 8 << 20;
 
 /// The file of a job.
 #[derive(Debug)]
-pub(super) struct GitlabEnv {
+pub struct GitlabEnv {
     path: PathBuf,
 }
 
 impl GitlabEnv {
     /// Refers to the file in a directory.
-    pub(super) fn of(directory: &Path) -> Self {
+    pub fn of(directory: &Path) -> Self {
         GitlabEnv { path: directory.join(FILE) }
     }
 
     /// Creates an empty file in place of whatever an earlier job left there.
-    pub(super) fn create(&self) -> Result<(), PathError> {
+    pub fn create(&self) -> Result<(), PathError> {
         self.remove()?;
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600).open(&self.path).at("make", &self.path)?;
@@ -38,7 +38,7 @@ impl GitlabEnv {
     }
 
     /// Removes the file.
-    pub(super) fn remove(&self) -> Result<(), PathError> {
+    pub fn remove(&self) -> Result<(), PathError> {
         remove_tree(&self.path)
     }
 
@@ -47,7 +47,7 @@ impl GitlabEnv {
     /// # Errors
     ///
     /// Fails if it cannot be read, is no regular file, or is larger than 8 MiB.
-    pub(super) fn variables(&self) -> Result<BTreeMap<String, String>, ReadError> {
+    pub fn variables(&self) -> Result<BTreeMap<String, String>, ReadError> {
         let content = read_bounded(&self.path, MAX_BYTES)?;
         let mut variables = parse(&String::from_utf8_lossy(&content));
         variables.insert(VARIABLE.to_owned(), self.path.to_string_lossy().into_owned());
@@ -55,7 +55,7 @@ impl GitlabEnv {
     }
 
     /// Returns the variable with its path.
-    pub(super) fn own(&self) -> BTreeMap<String, String> {
+    pub fn own(&self) -> BTreeMap<String, String> {
         BTreeMap::from([(VARIABLE.to_owned(), self.path.to_string_lossy().into_owned())])
     }
 }

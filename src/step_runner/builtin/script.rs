@@ -73,13 +73,13 @@ fn quote(text: &str) -> String {
 
 /// How lines are shown and checked.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tracing {
+pub struct Tracing {
     /// Whether the shell prints each command that it executes.
-    pub(super) xtrace: bool,
+    pub xtrace: bool,
     /// Whether the exit code of each line is checked, besides `errexit`.
-    pub(super) check: bool,
+    pub check: bool,
     /// Whether lines with several lines of text are sections that can be unfolded.
-    pub(super) sections: bool,
+    pub sections: bool,
 }
 
 /// Options of a section that is folded at first.
@@ -97,7 +97,7 @@ const CHECK: &str =
     "_step_exit_code=$?; [ \"$_step_exit_code\" -eq 0 ] || exit \"$_step_exit_code\"\n";
 
 /// Returns the script of `script_legacy`.
-pub(super) fn legacy(shell: &str, lines: &[String], tracing: Tracing) -> String {
+pub fn legacy(shell: &str, lines: &[String], tracing: Tracing) -> String {
     // A shell that ends by a signal would print the command that it was at.
     let mut script = format!("#!{shell}\n\ntrap exit HUP TERM\n{OPTIONS}{}\n", xtrace(tracing));
     for (index, line) in lines.iter().enumerate() {
@@ -130,13 +130,7 @@ pub(super) fn legacy(shell: &str, lines: &[String], tracing: Tracing) -> String 
 ///
 /// The lines run in a subshell: `kill -USR1 $$` reaches the outer shell. With `pipe`, they are at the end
 /// of a pipe, as in older runners.
-pub(super) fn step(
-    shell: &str,
-    name: &str,
-    lines: &[String],
-    tracing: Tracing,
-    pipe: bool,
-) -> String {
+pub fn step(shell: &str, name: &str, lines: &[String], tracing: Tracing, pipe: bool) -> String {
     let mut body = xtrace(tracing).to_owned();
     for (index, line) in lines.iter().enumerate() {
         let line = line.trim();
@@ -195,7 +189,7 @@ const SHELLS: [&str; 9] = [
 ];
 
 /// Returns the path of a shell; `path` is the PATH of the step.
-pub(super) fn find_shell(work_dir: &Path, path: &str) -> Result<PathBuf, BuiltinError> {
+pub fn find_shell(work_dir: &Path, path: &str) -> Result<PathBuf, BuiltinError> {
     SHELLS
         .iter()
         .find_map(|name| find_program(name, work_dir, path))

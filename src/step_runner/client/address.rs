@@ -29,7 +29,7 @@ pub enum Address {
 
 /// The last bytes that commands wrote to stderr.
 #[derive(Clone, Debug, Default)]
-pub(super) struct StderrTail {
+pub struct StderrTail {
     bytes: Arc<Mutex<VecDeque<u8>>>,
 }
 
@@ -81,7 +81,7 @@ impl Address {
 }
 
 /// A connection: a socket, or the pipes of a command.
-pub(super) enum Stream {
+pub enum Stream {
     Socket(UnixStream),
     Command {
         stdin: ChildStdin,

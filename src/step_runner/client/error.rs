@@ -119,7 +119,7 @@ impl Retry {
 
 /// Attempts since the last response of the server.
 #[derive(Debug)]
-pub(super) struct Attempts {
+pub struct Attempts {
     retry: Retry,
     since: Instant,
     pause: Duration,
@@ -143,7 +143,7 @@ impl Attempts {
 }
 
 /// Calls `act` until the server responds.
-pub(super) async fn retry<T, W>(retry: Retry, act: impl Fn() -> W) -> Result<T, ClientError>
+pub async fn retry<T, W>(retry: Retry, act: impl Fn() -> W) -> Result<T, ClientError>
 where
     W: Future<Output = Result<T, ClientError>>,
 {

@@ -118,7 +118,7 @@ const WORDS: [(&str, &str); 22] = [
 ];
 
 /// Returns what to write in place of a key of another format.
-pub(super) fn foreign_hint(name: &str) -> Option<String> {
+pub fn foreign_hint(name: &str) -> Option<String> {
     let word = WORDS.iter().find(|(word, _)| *word == name);
     word.map(|(_, hint)| (*hint).to_owned())
 }
@@ -156,7 +156,7 @@ const JOB: [&str; 5] = ["extends", "script", "stage", "trigger", "before_script"
 
 /// Returns the other format that a document has, and the key that shows it. Documents of step files have
 /// none of these keys.
-pub(super) fn foreign_format(root: &Node) -> Option<(ForeignFormat, &Field)> {
+pub fn foreign_format(root: &Node) -> Option<(ForeignFormat, &Field)> {
     let fields = root.fields();
     let has = |name: &str| fields.iter().any(|field| field.name == name);
     let is_workflow = has("jobs") && has("on") || has("runs");

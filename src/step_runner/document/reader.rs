@@ -15,7 +15,7 @@ const MAX_PROBLEMS: usize = 100;
 
 /// A problem with its position, before the file name is known.
 #[derive(Debug)]
-pub(super) struct LocatedProblem {
+pub struct LocatedProblem {
     position: Option<Position>,
     path: String,
     problem: Problem,
@@ -28,7 +28,7 @@ impl LocatedProblem {
     }
 
     /// Adds the file name.
-    pub(super) fn within(self, file: &str) -> DocumentError {
+    pub fn within(self, file: &str) -> DocumentError {
         let location = SourceLocation { file: file.to_owned(), position: self.position };
         DocumentError { location, path: self.path, problem: Box::new(self.problem) }
     }
@@ -37,7 +37,7 @@ impl LocatedProblem {
 /// Reads values, tracks their path, and collects problems. What cannot be read is replaced by an empty
 /// value: results are valid only if there are no problems.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub struct Reader {
     path: String,
     problems: Vec<LocatedProblem>,
 }
@@ -328,7 +328,7 @@ fn only<T>(
 }
 
 /// Parses the two YAML documents of a step file.
-pub(super) fn documents(text: &str) -> Result<(Node, Node), LocatedProblem> {
+pub fn documents(text: &str) -> Result<(Node, Node), LocatedProblem> {
     let mut documents = Documents::new(text, Dialect::Go);
     let mut next = || match documents.next() {
         Some(Ok(document)) => Ok(Some(document.root)),
@@ -353,7 +353,7 @@ pub(super) fn documents(text: &str) -> Result<(Node, Node), LocatedProblem> {
 }
 
 /// Reads the two documents, and returns all problems. The step file is valid only if there are none.
-pub(super) fn read(spec: &Node, definition: &Node) -> (StepFile, Vec<LocatedProblem>) {
+pub fn read(spec: &Node, definition: &Node) -> (StepFile, Vec<LocatedProblem>) {
     let mut reader = Reader::default();
     let spec = reader.spec_document(spec);
     let definition = reader.definition(definition);

@@ -192,7 +192,7 @@ fn path_and_file(path: &str) -> (Vec<String>, Option<String>) {
 }
 
 /// Returns the non-empty segments of a path.
-pub(super) fn segments(path: &str) -> Vec<String> {
+pub fn segments(path: &str) -> Vec<String> {
     path.split('/').filter(|segment| !segment.is_empty()).map(str::to_owned).collect()
 }
 

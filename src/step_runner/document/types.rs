@@ -55,7 +55,7 @@ pub struct Output {
 }
 
 /// Keys of the second document, the definition.
-pub(super) const DEFINITION_KEYS: [&str; 5] = ["delegate", "env", "exec", "outputs", "run"];
+pub const DEFINITION_KEYS: [&str; 5] = ["delegate", "env", "exec", "outputs", "run"];
 
 /// Environment and action of a step.
 #[derive(Clone, Debug, PartialEq)]

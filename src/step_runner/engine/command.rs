@@ -31,7 +31,7 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 const LEAST_GRACE: Duration = Duration::from_secs(1);
 
 /// The processes of a job.
-pub(super) struct Processes<'a> {
+pub struct Processes<'a> {
     pipes: Pipes,
     groups: Groups,
     cancel: &'a Cancel,
@@ -69,7 +69,7 @@ impl<'a> Processes<'a> {
     }
 
     /// Returns whether the job is cancelled. From then on, steps have the time `cleanup`.
-    pub(super) fn is_cancelled(&mut self, cleanup: Duration) -> bool {
+    pub fn is_cancelled(&mut self, cleanup: Duration) -> bool {
         if is_over(self.deadline) && self.cancel.reason().is_none() {
             self.cancel.cancel(Reason::Timeout);
         }
@@ -82,11 +82,7 @@ impl<'a> Processes<'a> {
 
     /// Runs a command until it exits. It is stopped when the job is cancelled; a cleanup step, when the
     /// time for cleanup is over.
-    pub(super) fn run(
-        &mut self,
-        command: &Command<'_>,
-        output: &mut dyn Output,
-    ) -> Result<(), ExecError> {
+    pub fn run(&mut self, command: &Command<'_>, output: &mut dyn Output) -> Result<(), ExecError> {
         self.was_stopped = false;
         let mut child = self.start(command, output)?;
         let pid = Pid::from_child(&child);
@@ -149,12 +145,12 @@ impl<'a> Processes<'a> {
     }
 
     /// Returns where a function of this program writes its log.
-    pub(super) fn log_of_function(&mut self, stream: Stream) -> io::Result<File> {
+    pub fn log_of_function(&mut self, stream: Stream) -> io::Result<File> {
         Ok(self.pipes.add(stream)?.into())
     }
 
     /// Forwards the rest of what a function wrote.
-    pub(super) fn hear_function(&mut self, output: &mut dyn Output) {
+    pub fn hear_function(&mut self, output: &mut dyn Output) {
         // What could not be read of its log does not change what it did.
         let _ = self.pipes.drain(output);
         output.flush();
@@ -162,7 +158,7 @@ impl<'a> Processes<'a> {
 
     /// Does work that may block in the kernel, and forwards output meanwhile. When the job is cancelled, or
     /// the time is over, the work is told so, and left alone if it does not return in a moment.
-    pub(super) fn beside<T: Send + 'static>(
+    pub fn beside<T: Send + 'static>(
         &mut self,
         limit: Duration,
         output: &mut dyn Output,
@@ -236,7 +232,7 @@ impl<'a> Processes<'a> {
     }
 
     /// Returns whether the last command was stopped before it exited.
-    pub(super) fn was_stopped(&self) -> bool {
+    pub fn was_stopped(&self) -> bool {
         self.was_stopped
     }
 
@@ -244,7 +240,7 @@ impl<'a> Processes<'a> {
     ///
     /// Their output is read first, until it pauses: otherwise the last lines of a job would depend on luck, as
     /// `tee` in `exec > >(tee log)` writes them after the shell has exited.
-    pub(super) fn end(&mut self, output: &mut dyn Output) {
+    pub fn end(&mut self, output: &mut dyn Output) {
         let cancel = self.cancel;
         // What a stopped job has to say, it says when it gets SIGTERM.
         if cancel.reason().is_none() {
@@ -373,7 +369,7 @@ fn find(name: &str, work_dir: &Path, path: &str) -> Result<PathBuf, ExecError> {
 }
 
 /// Limits to return to.
-pub(super) struct Outer {
+pub struct Outer {
     limits: Limits,
     cleanup_ends: Option<Instant>,
 }
@@ -401,14 +397,14 @@ impl<'a> Processes<'a> {
     }
 
     /// Sets limits for commands until [`Processes::leave`].
-    pub(super) fn enter(&mut self, limits: Limits) -> Outer {
+    pub fn enter(&mut self, limits: Limits) -> Outer {
         let outer = Outer { limits: self.limits, cleanup_ends: self.cleanup_ends };
         self.limits = limits;
         outer
     }
 
     /// Sets the limits from before [`Processes::enter`].
-    pub(super) fn leave(&mut self, outer: Outer) {
+    pub fn leave(&mut self, outer: Outer) {
         self.limits = outer.limits;
         if self.cancel.reason().is_none() {
             self.cleanup_ends = outer.cleanup_ends;
@@ -416,7 +412,7 @@ impl<'a> Processes<'a> {
     }
 
     /// Returns whether commands may still run.
-    pub(super) fn state(&self) -> JobState {
+    pub fn state(&self) -> JobState {
         match self.cancel.reason() {
             _ if self.cancel.is_killed() => JobState::Killed,
             _ if is_over(self.deadline) => JobState::TimedOut,
@@ -427,7 +423,7 @@ impl<'a> Processes<'a> {
     }
 
     /// Forwards output for some time, or until a command would have to stop.
-    pub(super) fn pause(&mut self, time: Duration, output: &mut dyn Output) {
+    pub fn pause(&mut self, time: Duration, output: &mut dyn Output) {
         let Ends { stop, deadline, .. } = self.ends();
         let end = deadline.into_iter().chain([Instant::now() + time]).min();
         let kill_event = self.cancel.kill_event();

@@ -97,7 +97,7 @@ fn now() -> u64 {
 
 impl Family {
     /// Returns its processes that have not ended.
-    pub(super) fn left(&self) -> Vec<Process> {
+    pub fn left(&self) -> Vec<Process> {
         self.find(None)
     }
 
@@ -281,7 +281,7 @@ const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The processes of a job.
 #[derive(Debug)]
-pub(super) struct Groups {
+pub struct Groups {
     record: File,
     mark: String,
     family: Family,
@@ -310,7 +310,7 @@ impl Groups {
     }
 
     /// Returns the variable by which processes of the job are known, given its value outside of it.
-    pub(super) fn mark(&self, outside: Option<&String>) -> (String, String) {
+    pub fn mark(&self, outside: Option<&String>) -> (String, String) {
         let value = match outside {
             Some(outside) if !outside.is_empty() => format!("{outside}:{}", self.mark),
             _ => self.mark.clone(),
@@ -319,12 +319,12 @@ impl Groups {
     }
 
     /// Returns the file by which a process enters the cgroup of the job, if it has one.
-    pub(super) fn cgroup(&self) -> Option<OwnedFd> {
+    pub fn cgroup(&self) -> Option<OwnedFd> {
         self.family.cgroup.as_ref()?.procs().try_clone().ok()
     }
 
     /// Records a new group.
-    pub(super) fn record(&mut self, leader: Pid) -> io::Result<()> {
+    pub fn record(&mut self, leader: Pid) -> io::Result<()> {
         let pid = leader.as_raw_nonzero().get().cast_unsigned();
         let start = Process::of(pid).map_or(0, |leader| leader.start);
         self.family.groups.push((pid, start));
@@ -333,7 +333,7 @@ impl Groups {
     }
 
     /// Forgets a group whose leader has been reaped, unless it has other members.
-    pub(super) fn leave(&mut self, group: Pid) {
+    pub fn leave(&mut self, group: Pid) {
         if test_kill_process_group(group).is_err() {
             let group = group.as_raw_nonzero().get().cast_unsigned();
             self.family.groups.retain(|(known, _)| *known != group);
@@ -341,18 +341,18 @@ impl Groups {
     }
 
     /// Returns the processes of the job that have not ended.
-    pub(super) fn left(&self) -> Vec<Process> {
+    pub fn left(&self) -> Vec<Process> {
         self.family.left()
     }
 
     /// Kills the processes of the job that are left.
-    pub(super) fn kill(&self) {
+    pub fn kill(&self) {
         self.family.kill();
     }
 }
 
 /// Sends a signal to processes.
-pub(super) fn signal_all(processes: &[Process], signal: Signal) {
+pub fn signal_all(processes: &[Process], signal: Signal) {
     for process in processes {
         // It is gone, or another user's.
         let _ = process.signal(signal);
@@ -392,7 +392,7 @@ pub fn kill_recorded(scratch: &Path) {
 }
 
 /// Polls `done` until it returns true or the deadline is over.
-pub(super) fn wait_until(deadline: Instant, mut done: impl FnMut(Duration) -> bool) {
+pub fn wait_until(deadline: Instant, mut done: impl FnMut(Duration) -> bool) {
     while !done(EXIT_POLL_INTERVAL.min(deadline.saturating_duration_since(Instant::now()))) {
         if Instant::now() >= deadline {
             return;

@@ -14,12 +14,12 @@ use tracing::Span;
 use super::super::resolve::Interrupt;
 
 /// How long work that nobody wants any more is waited for, so that it can clean up.
-pub(super) const PATIENCE: Duration = Duration::from_millis(500);
+pub const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Work on a thread of its own. If this is dropped first, the thread is left alone: what it returns is
 /// dropped when it does.
 #[derive(Debug)]
-pub(super) struct Phase<T> {
+pub struct Phase<T> {
     thread: JoinHandle<T>,
     interrupt: Interrupt,
     /// Eventfd, readable once the work is done.
@@ -56,17 +56,17 @@ impl<T: Send + 'static> Phase<T> {
     }
 
     /// Tells the work that nobody waits for it any more.
-    pub(super) fn interrupt(&self) {
+    pub fn interrupt(&self) {
         self.interrupt.set();
     }
 
     /// Returns a descriptor that is readable once the work is done.
-    pub(super) fn done(&self) -> BorrowedFd<'_> {
+    pub fn done(&self) -> BorrowedFd<'_> {
         self.done.as_fd()
     }
 
     /// Returns the result of work that is done.
-    pub(super) fn take(self) -> T {
+    pub fn take(self) -> T {
         self.thread.join().unwrap_or_else(|panic| resume_unwind(panic))
     }
 }

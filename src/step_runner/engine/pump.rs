@@ -24,7 +24,7 @@ const MAX_DRAIN_BYTES: usize = 1 << 20;
 /// They are read in the order in which they become readable. Bytes of one pipe stay in order. What was written to
 /// two of them before either is read comes in two pieces, one for each pipe.
 #[derive(Debug)]
-pub(super) struct Pipes {
+pub struct Pipes {
     open: Vec<Pipe>,
     /// Reports readable pipes, the one that has waited longest first.
     epoll: OwnedFd,
@@ -40,7 +40,7 @@ struct Pipe {
 
 /// Result of [`Pipes::pump`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PumpEvent {
+pub enum PumpEvent {
     /// The event descriptor with this index is readable.
     Readable(usize),
     Timeout,
@@ -57,7 +57,7 @@ impl Pipes {
     }
 
     /// Makes a pipe for a stream of a command, and returns its end for writing.
-    pub(super) fn add(&mut self, stream: Stream) -> io::Result<OwnedFd> {
+    pub fn add(&mut self, stream: Stream) -> io::Result<OwnedFd> {
         let (fd, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&fd, true)?;
         epoll::add(&self.epoll, &fd, key_of(&fd), epoll::EventFlags::IN)?;
@@ -66,7 +66,7 @@ impl Pipes {
     }
 
     /// Forwards output until one of these descriptors is readable, or until the deadline.
-    pub(super) fn pump(
+    pub fn pump(
         &mut self,
         events: &[BorrowedFd<'_>],
         deadline: Option<Instant>,
@@ -81,7 +81,7 @@ impl Pipes {
 
     /// Forwards output until all pipes are closed, no more comes and no process is busy, one of these descriptors is
     /// readable, or the deadline is over.
-    pub(super) fn pump_rest(
+    pub fn pump_rest(
         &mut self,
         events: &[BorrowedFd<'_>],
         deadline: Option<Instant>,
@@ -134,7 +134,7 @@ impl Pipes {
     }
 
     /// Forwards what has been written until now, without blocking.
-    pub(super) fn drain(&mut self, output: &mut dyn Output) -> io::Result<()> {
+    pub fn drain(&mut self, output: &mut dyn Output) -> io::Result<()> {
         for _ in 0..MAX_DRAIN_BYTES.div_ceil(READ_BYTES) {
             if !self.round(output)? {
                 break;
@@ -177,7 +177,7 @@ impl Pipes {
 }
 
 /// Returns whether a time has come.
-pub(super) fn is_over(deadline: Option<Instant>) -> bool {
+pub fn is_over(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| deadline <= Instant::now())
 }
 

@@ -21,7 +21,7 @@ pub(super) fn values(values: &BTreeMap<String, Value>) -> BTreeMap<String, prost
 }
 
 /// Records how a command ended.
-pub(super) fn exec_result(
+pub fn exec_result(
     ended: &Result<(), ExecError>,
     work_dir: &Path,
     command: Vec<String>,
@@ -36,7 +36,7 @@ pub(super) fn exec_result(
 }
 
 /// Converts the call of a step.
-pub(super) fn step(step: &Step) -> proto::Step {
+pub fn step(step: &Step) -> proto::Step {
     proto::Step {
         name: step.name.clone(),
         step: Some(reference(&step.reference)),
@@ -85,7 +85,7 @@ pub(super) fn reference(reference: &Reference) -> proto::step::Reference {
 }
 
 /// Converts a step file to its message.
-pub(super) fn step_file(file: &StepFile) -> proto::SpecDefinition {
+pub fn step_file(file: &StepFile) -> proto::SpecDefinition {
     proto::SpecDefinition {
         spec: Some(proto::Spec { spec: Some(spec(&file.spec)) }),
         definition: Some(definition(&file.definition)),

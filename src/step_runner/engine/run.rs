@@ -35,34 +35,34 @@ const REMOTE_LIMIT: Duration = Duration::from_secs(30 * 60);
 const MIN_SECRET_BYTES: usize = 4;
 
 /// Runs the steps of one job.
-pub(super) struct Runner<'a> {
-    pub(super) job: &'a Job,
-    pub(super) resolver: &'a Resolver,
-    pub(super) output: &'a mut dyn Output,
+pub struct Runner<'a> {
+    pub job: &'a Job,
+    pub resolver: &'a Resolver,
+    pub output: &'a mut dyn Output,
     ended: &'a mut dyn FnMut(&proto::StepResult),
-    pub(super) processes: Processes<'a>,
+    pub processes: Processes<'a>,
     /// Whether the step that runs is one of a cancelled job that runs nevertheless.
     in_cleanup: bool,
     /// Environment variables exported by earlier steps.
-    pub(super) exports: BTreeMap<String, String>,
+    pub exports: BTreeMap<String, String>,
     step_files: StepFiles,
 }
 
 /// A step call with its loaded file.
-pub(super) struct Call<'a> {
+pub struct Call<'a> {
     /// The call as recorded in the result.
-    pub(super) step: proto::Step,
-    pub(super) inputs: BTreeMap<String, Expanded>,
-    pub(super) file: &'a StepFile,
+    pub step: proto::Step,
+    pub inputs: BTreeMap<String, Expanded>,
+    pub file: &'a StepFile,
     /// What a person knows the step by.
-    pub(super) title: String,
+    pub title: String,
 }
 
 /// Result, outputs and error of a step that ended.
-pub(super) struct StepOutcome {
-    pub(super) result: Option<proto::StepResult>,
+pub struct StepOutcome {
+    pub result: Option<proto::StepResult>,
     outputs: BTreeMap<String, Expanded>,
-    pub(super) error: Option<StepError>,
+    pub error: Option<StepError>,
 }
 
 impl<'a> Runner<'a> {

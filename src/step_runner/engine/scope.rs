@@ -18,14 +18,14 @@ use super::error::StepFileError;
 /// The environment in layers of increasing precedence: the job's environment, variables exported by
 /// steps, variables declared in step files.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Layers {
+pub struct Layers {
     /// Variables declared in step files; nested steps override their callers.
-    pub(super) declared: BTreeMap<String, String>,
+    pub declared: BTreeMap<String, String>,
 }
 
 impl Layers {
     /// Returns the merged environment.
-    pub(super) fn environment(
+    pub fn environment(
         &self,
         job: &BTreeMap<String, String>,
         exports: &BTreeMap<String, String>,
@@ -38,7 +38,7 @@ impl Layers {
     }
 
     /// Returns the layers with more declared variables.
-    pub(super) fn with(&self, more: &BTreeMap<String, String>) -> Self {
+    pub fn with(&self, more: &BTreeMap<String, String>) -> Self {
         let mut layers = self.clone();
         layers.declared.extend(more.iter().map(|(name, value)| (name.clone(), value.clone())));
         layers
@@ -46,15 +46,15 @@ impl Layers {
 }
 
 /// The scope of a running step.
-pub(super) struct Scope {
-    pub(super) layers: Layers,
-    pub(super) context: Context,
+pub struct Scope {
+    pub layers: Layers,
+    pub context: Context,
     /// Directory of the step file.
-    pub(super) dir: PathBuf,
+    pub dir: PathBuf,
     /// The fetched repository or image that the step file is from.
-    pub(super) tree: Option<PathBuf>,
+    pub tree: Option<PathBuf>,
     /// Nesting depth, from 0 for the job.
-    pub(super) depth: usize,
+    pub depth: usize,
 }
 
 impl Scope {
@@ -70,7 +70,7 @@ impl Scope {
 }
 
 /// Expands the values of environment variables, independently of each other.
-pub(super) fn expand_env<E>(
+pub fn expand_env<E>(
     env: &BTreeMap<String, String>,
     context: &Context,
     error: impl Fn(String, ExpressionError) -> E,
@@ -83,7 +83,7 @@ pub(super) fn expand_env<E>(
 }
 
 /// Returns a value, marked with the name of a secret if it is sensitive.
-pub(super) fn secret(value: Value, is_sensitive: bool, name: impl FnOnce() -> String) -> Expanded {
+pub fn secret(value: Value, is_sensitive: bool, name: impl FnOnce() -> String) -> Expanded {
     let mut value = Expanded::from(value);
     if is_sensitive {
         value.secrets.insert(name());
@@ -93,16 +93,16 @@ pub(super) fn secret(value: Value, is_sensitive: bool, name: impl FnOnce() -> St
 
 /// Creates the step files of a job, with unique names.
 #[derive(Debug)]
-pub(super) struct StepFiles {
+pub struct StepFiles {
     dir: PathBuf,
     count: u64,
 }
 
 /// Output file and export file of one step, removed on drop.
 #[derive(Debug)]
-pub(super) struct Files {
-    pub(super) output: PathBuf,
-    pub(super) export: PathBuf,
+pub struct Files {
+    pub output: PathBuf,
+    pub export: PathBuf,
     /// Whether the files were created: a step that does not use them needs none.
     exist: bool,
 }
@@ -113,7 +113,7 @@ impl StepFiles {
     }
 
     /// Creates the files of a step, if it uses either.
-    pub(super) fn make(&mut self, definition: &Definition) -> Result<Files, StepFileError> {
+    pub fn make(&mut self, definition: &Definition) -> Result<Files, StepFileError> {
         self.count += 1;
         let path = |what: &str| self.dir.join(format!("step-{}-{what}", self.count));
         let exist = names_files(definition);

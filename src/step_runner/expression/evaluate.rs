@@ -13,15 +13,15 @@ use super::syntax::{Base, Expr, Function, Key, Node, Operation, Part};
 const MAX_BYTES: usize = 10 << 20;
 
 /// Limit of the nesting depth of values.
-pub(super) const MAX_VALUE_DEPTH: usize = 128;
+pub const MAX_VALUE_DEPTH: usize = 128;
 
 type Result<T> = std::result::Result<T, ExpressionError>;
 
 /// Evaluates the expressions of one expansion, within a budget.
-pub(super) struct Evaluator<'c> {
+pub struct Evaluator<'c> {
     context: &'c Context,
     /// Names of all sensitive values that were used, even in comparisons: the result depends on them.
-    pub(super) secrets: BTreeSet<String>,
+    pub secrets: BTreeSet<String>,
     budget: usize,
 }
 
@@ -31,7 +31,7 @@ impl<'c> Evaluator<'c> {
     }
 
     /// Evaluates a text with expressions.
-    pub(super) fn text(&mut self, parts: &[Part<'_>]) -> Result<String> {
+    pub fn text(&mut self, parts: &[Part<'_>]) -> Result<String> {
         let mut text = String::new();
         for part in parts {
             match part {
@@ -52,7 +52,7 @@ impl<'c> Evaluator<'c> {
     }
 
     /// Evaluates an expression to an owned value.
-    pub(super) fn owned(&mut self, node: &Node<'_>) -> Result<Value> {
+    pub fn owned(&mut self, node: &Node<'_>) -> Result<Value> {
         match self.value(node)? {
             Cow::Owned(value) => Ok(value),
             Cow::Borrowed(value) => {
@@ -63,7 +63,7 @@ impl<'c> Evaluator<'c> {
     }
 
     /// Evaluates an expression, if possible without copying.
-    pub(super) fn value(&mut self, node: &Node<'_>) -> Result<Cow<'c, Value>> {
+    pub fn value(&mut self, node: &Node<'_>) -> Result<Cow<'c, Value>> {
         Ok(Cow::Owned(match &node.expr {
             Expr::Value(value) => value.clone(),
             Expr::Text(parts) => Value::String(self.text(parts)?),
@@ -239,7 +239,7 @@ impl<'c> Evaluator<'c> {
     }
 
     /// Returns the value of `success()`.
-    pub(super) fn succeeds(&self) -> bool {
+    pub fn succeeds(&self) -> bool {
         !self.context.failed && !self.context.cancelled
     }
 

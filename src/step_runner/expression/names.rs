@@ -66,7 +66,7 @@ pub(super) fn is_reserved(name: &str) -> bool {
 }
 
 /// What a path of names refers to: a value, or a namespace with members.
-pub(super) enum NameTarget<'c> {
+pub enum NameTarget<'c> {
     Text(&'c str),
     Texts(&'c BTreeMap<String, String>),
     Entries(&'c BTreeMap<String, Expanded>),
@@ -92,7 +92,7 @@ impl<'c> NameTarget<'c> {
 
     /// Returns all members as an object, and collects the names of the sensitive ones: the object depends
     /// on each of them.
-    pub(super) fn object(self, secrets: &mut BTreeSet<String>) -> Value {
+    pub fn object(self, secrets: &mut BTreeSet<String>) -> Value {
         match self {
             NameTarget::Text(text) => Value::String(text.to_owned()),
             NameTarget::Texts(texts) => {
@@ -126,7 +126,7 @@ impl<'c> NameTarget<'c> {
     }
 
     /// Returns a member, and collects the names of sensitive values.
-    pub(super) fn member(self, name: &str, secrets: &mut BTreeSet<String>) -> Option<Self> {
+    pub fn member(self, name: &str, secrets: &mut BTreeSet<String>) -> Option<Self> {
         Some(match self {
             NameTarget::Texts(texts) => NameTarget::Text(texts.get(name)?),
             NameTarget::Entries(entries) => {
@@ -152,7 +152,7 @@ impl<'c> NameTarget<'c> {
 }
 
 /// Resolves a dotted path, whose names may contain any character but a dot.
-pub(super) fn find<'c>(
+pub fn find<'c>(
     context: &'c Context,
     path: &str,
     secrets: &mut BTreeSet<String>,

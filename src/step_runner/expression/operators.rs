@@ -6,14 +6,14 @@ use super::super::Value;
 use super::error::ExpressionErrorKind as Kind;
 
 /// Approximate size of a value without its text.
-pub(super) const NODE_BYTES: usize = size_of::<Value>();
+pub const NODE_BYTES: usize = size_of::<Value>();
 
 /// Length limit of the text of a number.
 const MAX_DIGITS: usize = 1024;
 
 /// An operator before a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unary {
+pub enum Unary {
     Plus,
     Minus,
     Not,
@@ -21,7 +21,7 @@ pub(super) enum Unary {
 
 /// An operator between two values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operator {
+pub enum Operator {
     Or,
     And,
     Equal,
@@ -61,7 +61,7 @@ const OPERATORS: [(Operator, &str, u8); 13] = [
 
 impl Operator {
     /// Returns the operator with this symbol, and its precedence.
-    pub(super) fn from_symbol(symbol: &str) -> Option<(Self, u8)> {
+    pub fn from_symbol(symbol: &str) -> Option<(Self, u8)> {
         let found = OPERATORS.into_iter().find(|(_, written, _)| *written == symbol);
         found.map(|(operator, _, power)| (operator, power))
     }
@@ -86,7 +86,7 @@ impl Unary {
 /// Applies a comparison or arithmetic operator; the evaluator handles joins, `&&` and `||`.
 ///
 /// Adds the number of compared bytes to `work`.
-pub(super) fn apply(
+pub fn apply(
     operator: Operator,
     left: &Value,
     right: &Value,
@@ -169,7 +169,7 @@ fn rank(value: &Value) -> u8 {
 }
 
 /// Returns whether a value is truthy.
-pub(super) fn is_truthy(value: &Value) -> bool {
+pub fn is_truthy(value: &Value) -> bool {
     match value {
         Value::Null => false,
         Value::Bool(flag) => *flag,
@@ -181,7 +181,7 @@ pub(super) fn is_truthy(value: &Value) -> bool {
 }
 
 /// Converts a value to a number, for `num()`.
-pub(super) fn number(value: &Value) -> Result<Value, Kind> {
+pub fn number(value: &Value) -> Result<Value, Kind> {
     match value {
         Value::Number(_) => Ok(value.clone()),
         Value::String(text) => {

@@ -20,7 +20,7 @@ const MAX_QUOTED: usize = 80;
 type Result<T> = std::result::Result<T, ExpressionError>;
 
 /// Parser state: a text and an offset.
-pub(super) struct Parser<'t> {
+pub struct Parser<'t> {
     text: &'t str,
     at: usize,
     depth: usize,
@@ -36,7 +36,7 @@ impl<'t> Parser<'t> {
     }
 
     /// Parses a text into literal parts and expressions.
-    pub(super) fn text(mut self) -> Result<Vec<Part<'t>>> {
+    pub fn text(mut self) -> Result<Vec<Part<'t>>> {
         let mut parts = Vec::new();
         let mut plain = String::new();
         while let Some(before) = self.rest().find("${{").map(|open| &self.rest()[..open]) {
@@ -57,7 +57,7 @@ impl<'t> Parser<'t> {
 
     /// Parses a condition with or without `${{ }}` around it. Returns also whether it calls a status
     /// function.
-    pub(super) fn condition(mut self) -> Result<(Node<'t>, bool)> {
+    pub fn condition(mut self) -> Result<(Node<'t>, bool)> {
         self.skip_space();
         let node = if self.eat("${{") {
             let node = self.enclosed()?;

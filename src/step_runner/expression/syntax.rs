@@ -5,14 +5,14 @@ use super::operators::{Operator, Unary};
 
 /// An expression and the byte offset of its start.
 #[derive(Debug)]
-pub(super) struct Node<'t> {
-    pub(super) at: usize,
-    pub(super) expr: Expr<'t>,
+pub struct Node<'t> {
+    pub at: usize,
+    pub expr: Expr<'t>,
 }
 
 /// A syntax tree node.
 #[derive(Debug)]
-pub(super) enum Expr<'t> {
+pub enum Expr<'t> {
     Value(Value),
     Text(Vec<Part<'t>>),
     Array(Vec<Node<'t>>),
@@ -35,21 +35,21 @@ pub(super) enum Expr<'t> {
 
 /// A part of a text: literal, or an expression.
 #[derive(Debug)]
-pub(super) enum Part<'t> {
+pub enum Part<'t> {
     Plain(String),
     Node(Node<'t>),
 }
 
 /// Start of an [`Expr::Access`].
 #[derive(Debug)]
-pub(super) enum Base<'t> {
+pub enum Base<'t> {
     Root(&'t str),
     Node(Box<Node<'t>>),
 }
 
 /// Member or index of an [`Expr::Access`].
 #[derive(Debug)]
-pub(super) enum Key<'t> {
+pub enum Key<'t> {
     /// `.name`, with the offset of the name.
     Name(usize, &'t str),
     Index(Node<'t>),
@@ -57,15 +57,15 @@ pub(super) enum Key<'t> {
 
 /// A binary operator, its offset, and its right operand.
 #[derive(Debug)]
-pub(super) struct Operation<'t> {
-    pub(super) operator: Operator,
-    pub(super) at: usize,
-    pub(super) right: Node<'t>,
+pub struct Operation<'t> {
+    pub operator: Operator,
+    pub at: usize,
+    pub right: Node<'t>,
 }
 
 /// A built-in function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Function {
+pub enum Function {
     Str,
     Num,
     Bool,
@@ -115,7 +115,7 @@ impl Function {
 
 /// A token of an expression.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Token<'t> {
+pub enum Token<'t> {
     /// A name, or a keyword such as `true`.
     Name(&'t str),
     Number(&'t str),
@@ -134,7 +134,7 @@ const SYMBOLS: [&str; 25] = [
 
 impl<'t> Token<'t> {
     /// Returns the first token of a text, and its length in bytes.
-    pub(super) fn first(text: &'t str) -> (Self, usize) {
+    pub fn first(text: &'t str) -> (Self, usize) {
         let Some(c) = text.chars().next() else { return (Token::End, 0) };
         if c.is_alphabetic() || c == '_' {
             let len = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
@@ -151,7 +151,7 @@ impl<'t> Token<'t> {
     }
 
     /// Describes the token in messages.
-    pub(super) fn describe(self) -> String {
+    pub fn describe(self) -> String {
         match self {
             Token::Name(text)
             | Token::Number(text)

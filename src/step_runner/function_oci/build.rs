@@ -28,13 +28,13 @@ use crate::sys::quantity::human;
 const LAYER: &str = "application/vnd.gitlab.step.layer.v1.tar+zstd";
 
 /// The annotation with the version, of the image and of the archive's entry for it.
-pub(super) const VERSION: &str = "org.opencontainers.image.version";
+pub const VERSION: &str = "org.opencontainers.image.version";
 
 /// The annotation with the tag, in the archive only.
-pub(super) const REF_NAME: &str = "org.opencontainers.image.ref.name";
+pub const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
 /// Builds an image. Returns the outputs of the function.
-pub(super) fn build(task: &Task<'_>) -> Result<Outputs, FunctionError> {
+pub fn build(task: &Task<'_>) -> Result<Outputs, FunctionError> {
     let BuildInputs { version, common, platforms } = BuildInputs::parse(task.inputs())?;
     let job = JobDirectory::open(task.work_dir())?;
     let is_cancelled = || task.is_cancelled();
@@ -73,7 +73,7 @@ pub(super) fn build(task: &Task<'_>) -> Result<Outputs, FunctionError> {
 }
 
 /// Returns a digest as an output, in the form that GitLab's step for images has.
-pub(super) fn digest_output(digest: &Digest) -> Value {
+pub fn digest_output(digest: &Digest) -> Value {
     json!({
         "algorithm": digest.algorithm().name(),
         "hash": digest.hex(),
@@ -223,11 +223,7 @@ fn is_step_file(path: &Path) -> bool {
 
 /// Reports what is wrong with a step file. Errors in one at the top of the image fail; what is further down
 /// may be there for tests.
-pub(super) fn check(
-    path: &Path,
-    text: &[u8],
-    log: &dyn Fn(Stream, &str),
-) -> Result<(), FunctionError> {
+pub fn check(path: &Path, text: &[u8], log: &dyn Fn(Stream, &str)) -> Result<(), FunctionError> {
     let name = path.display().to_string();
     let findings = lint(&name, &String::from_utf8_lossy(text), None);
     let mut errors = 0;
@@ -269,7 +265,7 @@ impl<'a> NewArchive<'a> {
     }
 
     /// Puts the archive in the place of the old one. Returns its path.
-    pub(super) fn finish(mut self) -> Result<PathBuf, FunctionError> {
+    pub fn finish(mut self) -> Result<PathBuf, FunctionError> {
         if let Some(name) = &self.name {
             renameat(self.directory, name, self.directory, ARCHIVE).at("replace", &self.path)?;
         }

@@ -24,15 +24,15 @@ const GIT: &str = ".git";
 
 /// The files of a layer by their paths in the image, parents first.
 #[derive(Debug, Default)]
-pub(super) struct Tree {
-    pub(super) entries: BTreeMap<PathBuf, Entry>,
+pub struct Tree {
+    pub entries: BTreeMap<PathBuf, Entry>,
     /// Paths in the job's directory that were left out.
-    pub(super) left_out: Vec<PathBuf>,
+    pub left_out: Vec<PathBuf>,
 }
 
 /// What is at a path of a layer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub enum Entry {
     Directory,
     /// The file at a path in the job's directory.
     File(PathBuf),
@@ -42,21 +42,21 @@ pub(super) enum Entry {
 
 /// A file that is open, with what its descriptor says.
 #[derive(Debug)]
-pub(super) struct OpenFile {
-    pub(super) file: File,
-    pub(super) size: u64,
-    pub(super) is_executable: bool,
+pub struct OpenFile {
+    pub file: File,
+    pub size: u64,
+    pub is_executable: bool,
 }
 
 /// The directory of a job.
 #[derive(Debug)]
-pub(super) struct JobDirectory {
+pub struct JobDirectory {
     root: Beneath,
 }
 
 impl JobDirectory {
     /// Opens the directory, by an absolute path.
-    pub(super) fn open(path: &Path) -> Result<Self, FunctionError> {
+    pub fn open(path: &Path) -> Result<Self, FunctionError> {
         Ok(JobDirectory { root: Beneath::new(path)? })
     }
 
@@ -65,7 +65,7 @@ impl JobDirectory {
     }
 
     /// Finds what is copied. A directory is copied with all that is in it, but for `.git`.
-    pub(super) fn collect(
+    pub fn collect(
         &self,
         copied: &[Copied],
         is_cancelled: &dyn Fn() -> bool,
@@ -90,7 +90,7 @@ impl JobDirectory {
     }
 
     /// Opens a file to read it. A symbolic link that leads out of the directory is an error.
-    pub(super) fn open_file(&self, path: &Path) -> Result<OpenFile, FunctionError> {
+    pub fn open_file(&self, path: &Path) -> Result<OpenFile, FunctionError> {
         let path = self.relative(path)?;
         let file = self.open_within(&path, OFlags::empty())?;
         let stat = fstat(&file).at("read the status of", &self.path(&path))?;

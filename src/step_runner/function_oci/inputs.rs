@@ -15,29 +15,29 @@ const PLATFORMS: [&str; 2] = ["linux/amd64", "linux/arm64"];
 
 /// What is built.
 #[derive(Debug)]
-pub(super) struct BuildInputs {
-    pub(super) version: Version,
-    pub(super) common: Vec<Copied>,
+pub struct BuildInputs {
+    pub version: Version,
+    pub common: Vec<Copied>,
     /// Platforms in the order of their names, at least one, and the files for each alone.
-    pub(super) platforms: Vec<(Platform, Vec<Copied>)>,
+    pub platforms: Vec<(Platform, Vec<Copied>)>,
 }
 
 /// A file or a directory that is copied into an image.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Copied {
+pub struct Copied {
     /// Where it comes to, without `.` and `..`; empty for the top of the image.
-    pub(super) destination: PathBuf,
+    pub destination: PathBuf,
     /// As it is given.
-    pub(super) source: PathBuf,
+    pub source: PathBuf,
 }
 
 /// What is published, and where.
 #[derive(Debug)]
-pub(super) struct PublishInputs {
-    pub(super) archive: PathBuf,
+pub struct PublishInputs {
+    pub archive: PathBuf,
     /// With any tag.
-    pub(super) repository: Reference,
-    pub(super) overwrite: bool,
+    pub repository: Reference,
+    pub overwrite: bool,
 }
 
 impl BuildInputs {

@@ -45,7 +45,7 @@ struct FunctionImage {
 }
 
 /// Publishes an image. Returns the outputs of the function.
-pub(super) fn publish(task: &Task<'_>) -> Result<Outputs, FunctionError> {
+pub fn publish(task: &Task<'_>) -> Result<Outputs, FunctionError> {
     let inputs = PublishInputs::parse(task.inputs())?;
     let job = JobDirectory::open(task.work_dir())?;
     let path = inputs.archive.as_path();

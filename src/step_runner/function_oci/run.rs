@@ -14,7 +14,7 @@ use super::error::FunctionError;
 use super::publish::publish;
 
 /// The outputs of a function by name.
-pub(super) type Outputs = BTreeMap<String, Value>;
+pub type Outputs = BTreeMap<String, Value>;
 
 /// Writes the lines of a function's log, without line ends.
 pub type Log<'a> = &'a (dyn Fn(Stream, &str) + Sync);
@@ -43,7 +43,7 @@ pub struct Call {
 }
 
 /// A call that runs.
-pub(super) struct Task<'a> {
+pub struct Task<'a> {
     call: &'a Call,
     interrupt: &'a Interrupt,
     log: Log<'a>,

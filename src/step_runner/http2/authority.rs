@@ -32,7 +32,7 @@ const NAME_INDEX: u64 = 1;
 
 /// A connection of a client, whose `:authority` is readable.
 #[derive(Debug)]
-pub(crate) struct Tidied<S> {
+pub struct Tidied<S> {
     stream: S,
     authorities: Authorities,
 }

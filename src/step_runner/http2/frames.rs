@@ -7,7 +7,7 @@ const HEAD_BYTES: usize = 9;
 
 /// Kinds of frames that somebody here looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     Headers,
     Continuation,
     /// The client ends the connection.
@@ -17,18 +17,18 @@ pub(crate) enum Kind {
 
 /// The head of a frame.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Head {
-    pub(crate) kind: Kind,
-    pub(crate) flags: u8,
+pub struct Head {
+    pub kind: Kind,
+    pub flags: u8,
     /// Length of the payload in bytes.
-    pub(crate) length: u32,
+    pub length: u32,
 }
 
 /// Finds the frames in the bytes of a client, which may be split anywhere. What is no HTTP/2 has none.
 ///
 /// It takes no memory for what it reads, and no time for payloads that nobody looks at.
 #[derive(Debug)]
-pub(crate) struct Frames {
+pub struct Frames {
     at: At,
 }
 

@@ -3,5 +3,5 @@
 mod authority;
 mod frames;
 
-pub(super) use authority::Tidied;
-pub(super) use frames::{Frames, Kind};
+pub use authority::Tidied;
+pub use frames::{Frames, Kind};

@@ -31,7 +31,7 @@ const PANICKED: &str = "internal error: the thread of the job panicked";
 
 /// A job.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub struct Entry {
     state: watch::Sender<Snapshot>,
     log: LogReader,
     results: Results,
@@ -59,17 +59,17 @@ impl JobFiles {
 }
 
 /// Resources of the thread that runs a job.
-pub(super) struct Work {
-    pub(super) job: Job,
-    pub(super) resolver: Resolver,
-    pub(super) log: Log,
-    pub(super) watcher: Watcher,
+pub struct Work {
+    pub job: Job,
+    pub resolver: Resolver,
+    pub log: Log,
+    pub watcher: Watcher,
     /// The secrets with which the log was created.
-    pub(super) redactor: Redactor,
+    pub redactor: Redactor,
     /// Whether results have secrets in clear.
-    pub(super) show_secrets: bool,
+    pub show_secrets: bool,
     /// What the job's maximum run time is.
-    pub(super) limit: TimeLimit,
+    pub limit: TimeLimit,
 }
 
 impl Entry {
@@ -320,10 +320,7 @@ impl Steps {
 }
 
 /// Waits until one of two is done.
-pub(in crate::step_runner) async fn either(
-    one: impl Future<Output = ()>,
-    other: impl Future<Output = ()>,
-) {
+pub async fn either(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
     let (mut one, mut other) = (pin!(one), pin!(other));
     poll_fn(|context| {
         if one.as_mut().poll(context).is_ready() {
@@ -336,7 +333,7 @@ pub(in crate::step_runner) async fn either(
 
 /// The stored results of a job's steps.
 #[derive(Debug)]
-pub(super) struct Results {
+pub struct Results {
     file: File,
     ends: Mutex<Vec<u64>>,
     count: watch::Sender<usize>,

@@ -81,7 +81,7 @@ impl fmt::Display for Event<'_> {
 
 /// Callback for events.
 #[derive(Clone)]
-pub(super) struct Watcher(pub(super) Arc<dyn Fn(&Event<'_>) + Send + Sync>);
+pub struct Watcher(pub Arc<dyn Fn(&Event<'_>) + Send + Sync>);
 
 impl Watcher {
     pub(super) fn notify(&self, event: &Event<'_>) {
@@ -99,7 +99,7 @@ impl fmt::Debug for Watcher {
 const MAX_STEPS_BYTES: usize = 1024;
 
 /// Length limit of a job id.
-pub(super) const MAX_ID_BYTES: usize = 1024;
+pub const MAX_ID_BYTES: usize = 1024;
 
 /// An error in starting a job. Messages are those of GitLab's step-runner where it has one.
 #[derive(Debug, thiserror::Error)]

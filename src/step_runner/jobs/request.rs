@@ -20,7 +20,7 @@ use crate::sys::fs::PathContext as _;
 const WORK_DIR_LIMIT: Duration = Duration::from_secs(30);
 
 /// Creates all resources of a job. On error nothing is left behind.
-pub(super) fn prepare(
+pub fn prepare(
     settings: &Settings,
     state: &StateDir,
     request: proto::RunRequest,

@@ -70,14 +70,14 @@ pub enum ClientTimeout {
 
 /// The maximum run time of a job, and who set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TimeLimit {
-    pub(super) duration: Duration,
+pub struct TimeLimit {
+    pub duration: Duration,
     is_of_client: bool,
 }
 
 impl TimeLimit {
     /// Returns the limit of a job whose client sent this one. None of no length at all is one.
-    pub(super) fn of(settings: &Settings, sent: Option<prost_types::Duration>) -> Self {
+    pub fn of(settings: &Settings, sent: Option<prost_types::Duration>) -> Self {
         let sent =
             sent.filter(|_| settings.client_timeout == ClientTimeout::Enforce).and_then(|sent| {
                 // It counts for nothing if it is negative.
@@ -104,15 +104,13 @@ impl fmt::Display for TimeLimit {
 const LOG_FORMAT: &str = "CI_STEPS_LOG_FORMAT";
 
 /// The variable with the log level, for this program and for steps.
-pub(super) const LOG_LEVEL: &str = "CI_STEPS_LOG_LEVEL";
+pub const LOG_LEVEL: &str = "CI_STEPS_LOG_LEVEL";
 
 const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
 
 /// Returns the form of the log that the first source names which names one. The error is a form that does not
 /// exist.
-pub(super) fn log_format(
-    sources: &[&BTreeMap<String, String>],
-) -> Result<Option<LogFormat>, String> {
+pub fn log_format(sources: &[&BTreeMap<String, String>]) -> Result<Option<LogFormat>, String> {
     match first_value(sources, LOG_FORMAT) {
         None => Ok(None),
         Some(format) => match format.as_str() {

@@ -50,7 +50,7 @@ pub struct StateDir {
 
 /// The directory of one job, removed on drop.
 #[derive(Debug)]
-pub(super) struct JobDir {
+pub struct JobDir {
     root: PathBuf,
 }
 
@@ -113,22 +113,22 @@ impl Drop for StateDir {
 
 impl JobDir {
     /// Returns the scratch directory of the engine.
-    pub(super) fn scratch(&self) -> PathBuf {
+    pub fn scratch(&self) -> PathBuf {
         self.root.join("scratch")
     }
 
     /// Returns the directory of file variables.
-    pub(super) fn variables(&self) -> PathBuf {
+    pub fn variables(&self) -> PathBuf {
         self.root.join("variables")
     }
 
     /// Returns the path of the log.
-    pub(super) fn log(&self) -> PathBuf {
+    pub fn log(&self) -> PathBuf {
         self.root.join("log")
     }
 
     /// Returns the path of the results.
-    pub(super) fn results(&self) -> PathBuf {
+    pub fn results(&self) -> PathBuf {
         self.root.join("results")
     }
 }
@@ -171,7 +171,7 @@ fn boot_id() -> Vec<u8> {
 /// Directories that were created, the outermost first. On drop those that are empty are removed, unless
 /// they are kept.
 #[derive(Debug, Default)]
-pub(super) struct CreatedDirs {
+pub struct CreatedDirs {
     paths: Vec<PathBuf>,
 }
 
@@ -203,7 +203,7 @@ impl CreatedDirs {
 
     /// Creates them as [`make`](Self::make) does, on a thread that is left alone if it takes longer: what it
     /// creates then is removed.
-    pub(super) fn make_within(path: &Path, limit: Duration) -> Result<Self, (PathBuf, io::Error)> {
+    pub fn make_within(path: &Path, limit: Duration) -> Result<Self, (PathBuf, io::Error)> {
         let (send, receive) = mpsc::channel();
         let theirs = path.to_path_buf();
         let make = move || {

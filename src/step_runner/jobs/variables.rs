@@ -57,7 +57,7 @@ pub enum VariableError {
 }
 
 /// Validates names and values of variables and of `env`.
-pub(super) fn check(
+pub fn check(
     variables: &[Variable],
     env: &BTreeMap<String, String>,
     treatment: Variables,
@@ -90,7 +90,7 @@ fn is_identifier(name: &str) -> bool {
 
 /// Writes the values of file variables to files, and returns all values: of file variables, the path. The
 /// last variable of a name wins.
-pub(super) fn write_files(
+pub fn write_files(
     variables: &[Variable],
     dir: &Path,
 ) -> Result<BTreeMap<String, String>, PathError> {
@@ -111,7 +111,7 @@ pub(super) fn write_files(
 }
 
 /// Returns the values to mask: masked variables and file variables.
-pub(super) fn secrets(variables: &[Variable]) -> impl Iterator<Item = &str> {
+pub fn secrets(variables: &[Variable]) -> impl Iterator<Item = &str> {
     variables
         .iter()
         .filter(|variable| variable.masked || variable.file)
@@ -120,7 +120,7 @@ pub(super) fn secrets(variables: &[Variable]) -> impl Iterator<Item = &str> {
 
 /// Expands `$NAME` and `${NAME}` in values to other variables, or else to `env`, or else to nothing. A
 /// reference cycle ends in `env`; `$$` is not changed. Paths of file variables are not expanded.
-pub(super) fn expand(
+pub fn expand(
     variables: &[Variable],
     values: BTreeMap<String, String>,
     env: &BTreeMap<String, String>,

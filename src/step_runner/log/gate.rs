@@ -8,7 +8,7 @@ use memchr::memchr3_iter;
 /// bytes, at the same cost for one phrase or a thousand; packed searchers end at 64 patterns. The bytes
 /// behind a line break or an escape sequence are read only there. There are false positives, but no false
 /// negatives.
-pub(super) struct Gate {
+pub struct Gate {
     /// Keeps as many of the four bytes as the shortest text has.
     mask: u32,
     /// 2 if every second position is enough, as the table has the second four bytes of each text too.
@@ -42,7 +42,7 @@ enum Whole {
 
 impl Gate {
     /// Compiles texts. With `breaks`, line breaks and escape sequences may stand between their bytes.
-    pub(super) fn new<'t>(texts: impl Iterator<Item = &'t [u8]> + Clone, breaks: bool) -> Self {
+    pub fn new<'t>(texts: impl Iterator<Item = &'t [u8]> + Clone, breaks: bool) -> Self {
         let shortest = texts.clone().map(<[u8]>::len).min().unwrap_or(0);
         let mask = match shortest {
             0 | 1 => 0xff,
@@ -66,7 +66,7 @@ impl Gate {
 
     /// Returns how much of the input can be skipped: none of the texts begins in it, not even one that
     /// continues after the input.
-    pub(super) fn find(&self, text: &[u8]) -> usize {
+    pub fn find(&self, text: &[u8]) -> usize {
         if self.step == 2 { self.find_by::<2>(text) } else { self.find_by::<1>(text) }
     }
 
@@ -240,7 +240,7 @@ const MAX_ESCAPE_BYTES: usize = 256;
 
 /// Role of a byte in the normalized text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub enum Part {
     /// A byte of the text, in lower case.
     Text(u8),
     /// A line break, or a byte of an escape sequence.
@@ -249,7 +249,7 @@ pub(super) enum Part {
 
 /// Parser of ECMA-48 escape sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Escape {
+pub struct Escape {
     state: State,
     length: usize,
 }
@@ -271,13 +271,13 @@ enum State {
 
 impl Escape {
     /// Returns whether the stream is outside of an escape sequence.
-    pub(super) fn is_ground(self) -> bool {
+    pub fn is_ground(self) -> bool {
         self.state == State::Ground
     }
 
     /// Reads the next byte of the stream.
     #[inline]
-    pub(super) fn next(&mut self, byte: u8) -> Part {
+    pub fn next(&mut self, byte: u8) -> Part {
         if self.state == State::Ground && byte >= b' ' {
             Part::Text(fold(byte))
         } else {
@@ -326,7 +326,7 @@ impl Escape {
 }
 
 /// Returns the normalized text of a secret.
-pub(super) fn normalize(text: &str) -> Vec<u8> {
+pub fn normalize(text: &str) -> Vec<u8> {
     let mut escape = Escape::default();
     let parts = text.bytes().map(|byte| escape.next(byte));
     parts.filter_map(|part| if let Part::Text(byte) = part { Some(byte) } else { None }).collect()

@@ -232,7 +232,7 @@ const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Length of a log, and whether it is complete.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Progress {
+pub struct Progress {
     length: u64,
     closed: bool,
 }
@@ -339,7 +339,7 @@ impl Formatter {
     }
 
     /// Reads bytes of a stream, given by its [`index`], and appends what is complete to `out`.
-    pub(super) fn write(&mut self, index: usize, bytes: &[u8], out: &mut Vec<u8>) {
+    pub fn write(&mut self, index: usize, bytes: &[u8], out: &mut Vec<u8>) {
         match self {
             Formatter::Stamped(stampers) => stampers[index].write(bytes, Time::now(), out),
             Formatter::Plain { is_at_begin } => {
@@ -352,7 +352,7 @@ impl Formatter {
     }
 
     /// Ends the line of a stream.
-    pub(super) fn finish(&mut self, index: usize, out: &mut Vec<u8>) {
+    pub fn finish(&mut self, index: usize, out: &mut Vec<u8>) {
         if let Formatter::Stamped(stampers) = self {
             stampers[index].finish(out);
         }

@@ -339,7 +339,7 @@ impl Loose {
 }
 
 /// Every stream of a job.
-pub(super) const STREAMS: [(Source, Stream); 4] = [
+pub const STREAMS: [(Source, Stream); 4] = [
     (Source::Runner, Stream::Out),
     (Source::Runner, Stream::Err),
     (Source::Step, Stream::Out),
@@ -347,7 +347,7 @@ pub(super) const STREAMS: [(Source, Stream); 4] = [
 ];
 
 /// Returns the index of a stream in [`STREAMS`].
-pub(super) fn index(source: Source, stream: Stream) -> usize {
+pub fn index(source: Source, stream: Stream) -> usize {
     let source = match source {
         Source::Runner => 0,
         Source::Step => 2,
@@ -359,7 +359,7 @@ pub(super) fn index(source: Source, stream: Stream) -> usize {
 }
 
 /// A masker for each stream, all with the same patterns.
-pub(super) struct Maskers {
+pub struct Maskers {
     patterns: Arc<Patterns>,
     maskers: [Masker; STREAMS.len()],
     /// Since when something is held back only for a loose phrase, by stream.
@@ -378,7 +378,7 @@ impl Maskers {
     }
 
     /// Masks a secret in all its forms from now on.
-    pub(super) fn add_secret(&mut self, secret: &str) -> Result<(), TooMuchToMask> {
+    pub fn add_secret(&mut self, secret: &str) -> Result<(), TooMuchToMask> {
         let (forms, loose) = (secret_forms(secret), loose_forms(secret));
         if self.patterns.have(&forms, &loose) {
             return Ok(());
@@ -391,7 +391,7 @@ impl Maskers {
     }
 
     /// Masks bytes of a stream, given by its [`index`].
-    pub(super) fn write(&mut self, index: usize, bytes: &[u8], out: &mut Vec<u8>) {
+    pub fn write(&mut self, index: usize, bytes: &[u8], out: &mut Vec<u8>) {
         let masker = &mut self.maskers[index];
         masker.write(bytes, out);
         // The runner writes whole messages.
@@ -402,13 +402,13 @@ impl Maskers {
     }
 
     /// Appends to `out` all that is held back of a stream.
-    pub(super) fn finish(&mut self, index: usize, out: &mut Vec<u8>) {
+    pub fn finish(&mut self, index: usize, out: &mut Vec<u8>) {
         self.maskers[index].finish(out);
         self.since[index] = None;
     }
 
     /// Appends to `out` what has been held back of a stream for [`HOLD_TIMEOUT`].
-    pub(super) fn release(&mut self, index: usize, now: Instant, out: &mut Vec<u8>) {
+    pub fn release(&mut self, index: usize, now: Instant, out: &mut Vec<u8>) {
         if self.since[index].is_some_and(|since| since + HOLD_TIMEOUT <= now) {
             self.maskers[index].release(out);
             self.since[index] = None;
@@ -416,7 +416,7 @@ impl Maskers {
     }
 
     /// Returns when there is something to release.
-    pub(super) fn next_release(&self) -> Option<Instant> {
+    pub fn next_release(&self) -> Option<Instant> {
         self.since.iter().flatten().min().map(|since| *since + HOLD_TIMEOUT)
     }
 }

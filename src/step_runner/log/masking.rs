@@ -4,11 +4,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 
 /// Prefixes of GitLab tokens after which they are always masked.
-pub(super) const BUILT_IN_PREFIXES: [&str; 1] = ["glpat-"];
+pub const BUILT_IN_PREFIXES: [&str; 1] = ["glpat-"];
 
 /// Prefixes of other GitLab tokens, which are masked too unless a job asks for less: as GitLab's runner does
 /// while its `FF_MASK_ALL_DEFAULT_TOKENS` is on, the default.
-pub(super) const OTHER_PREFIXES: [&str; 13] = [
+pub const OTHER_PREFIXES: [&str; 13] = [
     "gloas-",
     "gldt-",
     "glrt-",
@@ -73,7 +73,7 @@ const MAX_BYTES: usize = 4096;
 const MIN_LINE_BYTES: usize = 24;
 
 /// Shorter forms are not searched for in normalized text, where they occur by chance.
-pub(super) const MIN_LOOSE_BYTES: usize = 8;
+pub const MIN_LOOSE_BYTES: usize = 8;
 
 /// Longer secrets are not searched for as hexadecimal with separators.
 const MAX_SEPARATED_BYTES: usize = 256;

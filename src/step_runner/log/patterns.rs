@@ -30,13 +30,13 @@ static URL_MARKERS: LazyLock<(Vec<String>, Automaton)> = LazyLock::new(|| {
 });
 
 /// The phrases, prefixes and URL parameters that a [`Masker`](super::Masker) searches for.
-pub(super) struct Patterns {
+pub struct Patterns {
     prefix_texts: Arc<BTreeSet<String>>,
-    pub(super) phrases: Texts,
+    pub phrases: Texts,
     /// Searched for in the normalized text of the stream.
-    pub(super) loose: Texts,
-    pub(super) prefixes: Arc<Automaton>,
-    pub(super) gate: Gate,
+    pub loose: Texts,
+    pub prefixes: Arc<Automaton>,
+    pub gate: Gate,
 }
 
 /// Limit of the total size of texts to mask: the automata need 20 times as much memory.
@@ -65,7 +65,7 @@ impl Patterns {
     }
 
     /// Returns these patterns with more phrases.
-    pub(super) fn with(&self, phrases: &[String], loose: &[String]) -> Result<Self, TooMuchToMask> {
+    pub fn with(&self, phrases: &[String], loose: &[String]) -> Result<Self, TooMuchToMask> {
         let phrases = &self.phrases.texts | &trimmed(phrases);
         let loose = &self.loose.texts | &normalized(loose);
         Self::compile(phrases, loose, self.prefix_texts.clone(), self.prefixes.clone())
@@ -85,14 +85,14 @@ impl Patterns {
     }
 
     /// Returns whether all of these are among the phrases.
-    pub(super) fn have(&self, phrases: &[String], loose: &[String]) -> bool {
+    pub fn have(&self, phrases: &[String], loose: &[String]) -> bool {
         trimmed(phrases).is_subset(&self.phrases.texts)
             && normalized(loose).is_subset(&self.loose.texts)
     }
 }
 
 /// Texts to search for, with the length of partial matches by state.
-pub(super) struct Texts {
+pub struct Texts {
     texts: BTreeSet<Vec<u8>>,
     automaton: Automaton,
     /// Length of the longest partial match by state of the automaton; sorted.
@@ -108,7 +108,7 @@ impl Texts {
     }
 
     /// Returns the length of the longest partial match in this state.
-    pub(super) fn held(&self, state: StateID) -> usize {
+    pub fn held(&self, state: StateID) -> usize {
         match self.held.binary_search_by_key(&state, |&(state, _)| state) {
             Ok(found) => self.held[found].1 as usize,
             Err(_) => 0,
@@ -125,7 +125,7 @@ impl Deref for Texts {
 }
 
 /// Returns the automaton for URL parameters.
-pub(super) fn url_keys() -> &'static Automaton {
+pub fn url_keys() -> &'static Automaton {
     &URL_MARKERS.1
 }
 
@@ -185,7 +185,7 @@ enum Case {
 }
 
 /// Aho-Corasick automaton, advanced byte by byte.
-pub(super) struct Automaton {
+pub struct Automaton {
     nfa: NFA,
     start: StateID,
 }
@@ -215,7 +215,7 @@ impl Automaton {
     }
 
     /// Returns the indices and lengths of the texts that end in this state.
-    pub(super) fn matches(&self, state: StateID) -> impl Iterator<Item = (usize, usize)> {
+    pub fn matches(&self, state: StateID) -> impl Iterator<Item = (usize, usize)> {
         (0..self.nfa.match_len(state)).map(move |index| {
             let pattern = self.nfa.match_pattern(state, index);
             (pattern.as_usize(), self.nfa.pattern_len(pattern))

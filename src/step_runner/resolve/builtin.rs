@@ -13,7 +13,7 @@ use super::error::ResolveError;
 const SHELLS: [&str; 4] = ["/usr/local/bin/bash", "/usr/bin/bash", "/bin/bash", "/bin/sh"];
 
 /// Returns the built-in step with this name.
-pub(super) fn load(path: &[String], caller: &Caller<'_>) -> Result<Loaded, ResolveError> {
+pub fn load(path: &[String], caller: &Caller<'_>) -> Result<Loaded, ResolveError> {
     let file = match path.join("/").as_str() {
         "script" => {
             let shell = SHELLS.into_iter().find(|shell| Path::new(shell).exists()).unwrap_or("sh");
@@ -61,7 +61,7 @@ fn step(function: Builtin, spec: Spec) -> StepFile {
 }
 
 /// The archive that `builtin://function/oci/build` writes.
-pub(in crate::step_runner) const ARCHIVE: &str = "function-image.tar";
+pub const ARCHIVE: &str = "function-image.tar";
 
 /// Returns what `builtin://function/oci/build` takes and gives.
 fn oci_build() -> Spec {

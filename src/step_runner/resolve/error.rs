@@ -75,7 +75,7 @@ pub enum OciError {
 }
 
 /// Returns the message of an I/O error as Go formats it.
-pub(in crate::step_runner) fn reason(error: &io::Error) -> String {
+pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error ").next().unwrap_or_default();
     let mut chars = text.chars();

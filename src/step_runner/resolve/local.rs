@@ -16,7 +16,7 @@ const NAMES: [&str; 2] = ["step.yml", "func.yml"];
 pub const MAX_BYTES: u64 = 4 << 20;
 
 /// Returns the directory of a reference.
-pub(super) fn directory(base: &Path, segments: &[String]) -> PathBuf {
+pub fn directory(base: &Path, segments: &[String]) -> PathBuf {
     let mut path = base.to_path_buf();
     for segment in segments {
         match segment.as_str() {
@@ -34,12 +34,12 @@ pub(super) fn directory(base: &Path, segments: &[String]) -> PathBuf {
 }
 
 /// Loads the step file in a directory.
-pub(super) fn load(dir: PathBuf, filename: Option<&str>) -> Result<Loaded, ResolveError> {
+pub fn load(dir: PathBuf, filename: Option<&str>) -> Result<Loaded, ResolveError> {
     find(dir, filename, read)
 }
 
 /// Loads the step file in a directory of a fetched tree, named without `..`.
-pub(super) fn load_fetched(
+pub fn load_fetched(
     tree: &Path,
     segments: &[String],
     filename: Option<&str>,
@@ -52,7 +52,7 @@ pub(super) fn load_fetched(
 
 /// Loads the step file in a directory of a fetched tree, named relative to one of its directories. Nothing may
 /// lead out of the tree.
-pub(super) fn load_beneath(
+pub fn load_beneath(
     tree: &Path,
     base: &Path,
     segments: &[String],

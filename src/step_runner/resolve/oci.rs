@@ -21,7 +21,7 @@ use crate::sys::tree::{self, Purpose};
 const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Fetches an image, and returns a directory with its files.
-pub(super) fn fetch(remote: &Remote, name: &str, caller: &Caller<'_>) -> Result<PathBuf, OciError> {
+pub fn fetch(remote: &Remote, name: &str, caller: &Caller<'_>) -> Result<PathBuf, OciError> {
     let reference: Reference =
         name.parse().map_err(|source| OciError::Reference { name: name.to_owned(), source })?;
     let dir = remote.cache.join("oci");
@@ -42,7 +42,7 @@ pub(super) fn fetch(remote: &Remote, name: &str, caller: &Caller<'_>) -> Result<
 ///
 /// `DOCKER_AUTH_CONFIG` comes first, since its author named the registry; and what a step before exported
 /// comes before the job's variable.
-pub(in crate::step_runner) fn credentials(
+pub fn credentials(
     own: &Credentials,
     caller: &Caller<'_>,
     reference: &Reference,

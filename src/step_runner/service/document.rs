@@ -10,8 +10,8 @@ use super::stream::{Responses, unfold};
 
 /// The gRPC service, with its jobs.
 #[derive(Clone, Debug)]
-pub(super) struct Document {
-    pub(super) jobs: Jobs,
+pub struct Document {
+    pub jobs: Jobs,
 }
 
 #[tonic::async_trait]

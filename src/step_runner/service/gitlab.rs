@@ -12,9 +12,9 @@ use super::stream::{PANICKED, Responses, unfold};
 
 /// The gRPC service, with its jobs.
 #[derive(Clone, Debug)]
-pub(super) struct GitLab {
-    pub(super) jobs: Jobs,
-    pub(super) variables: Variables,
+pub struct GitLab {
+    pub jobs: Jobs,
+    pub variables: Variables,
 }
 
 #[tonic::async_trait]
@@ -76,7 +76,7 @@ impl StepRunner for GitLab {
 }
 
 /// Starts a job, even if the client disconnects meanwhile. `code` tells the codes of errors.
-pub(super) async fn run(
+pub async fn run(
     jobs: &Jobs,
     request: proto::RunRequest,
     variables: Variables,
@@ -97,7 +97,7 @@ pub(super) async fn run(
 }
 
 /// Returns the gRPC code of an error.
-pub(super) fn code(error: &RunError) -> Code {
+pub fn code(error: &RunError) -> Code {
     match error {
         RunError::Id
         | RunError::Steps { .. }
@@ -113,7 +113,7 @@ pub(super) fn code(error: &RunError) -> Code {
 }
 
 /// Streams the log of a job.
-pub(super) fn follow_logs(
+pub fn follow_logs(
     jobs: &Jobs,
     request: &proto::FollowLogsRequest,
     unknown_job: Code,
@@ -139,7 +139,7 @@ pub(super) fn follow_logs(
 }
 
 /// Stops and removes a job, even if the client disconnects meanwhile.
-pub(super) async fn close(jobs: &Jobs, id: String) -> Result<(), Status> {
+pub async fn close(jobs: &Jobs, id: String) -> Result<(), Status> {
     let jobs = jobs.clone();
     match tokio::spawn(async move { jobs.close(&id).await }).await {
         Err(error) if error.is_panic() => Err(lost(&error)),
@@ -180,7 +180,7 @@ fn lost(error: &JoinError) -> Status {
 }
 
 /// Returns the status of a job, or of all jobs if the id is empty.
-pub(super) fn status(jobs: &Jobs, id: &str, unknown_job: Code) -> Result<Vec<Snapshot>, Status> {
+pub fn status(jobs: &Jobs, id: &str, unknown_job: Code) -> Result<Vec<Snapshot>, Status> {
     if id.is_empty() {
         return Ok(jobs.all());
     }

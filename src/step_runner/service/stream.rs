@@ -12,7 +12,7 @@ use tonic::codegen::Service;
 use tonic::codegen::http::{Request, Response};
 
 /// A stream of responses. It is dropped when the client disconnects, which stops their producer.
-pub(super) type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+pub type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 type Step<S, T> = Pin<Box<dyn Future<Output = (S, Result<Option<T>, Status>)> + Send>>;
 
@@ -22,7 +22,7 @@ struct Unfold<S, T, F> {
 }
 
 /// Returns a stream of the results of a function, until it returns `None` or an error.
-pub(super) fn unfold<S, T, F, W>(state: S, next: F) -> Responses<T>
+pub fn unfold<S, T, F, W>(state: S, next: F) -> Responses<T>
 where
     S: Send + 'static,
     T: Send + 'static,
@@ -57,11 +57,11 @@ where
 }
 
 /// What the client is told. What the panic said, on standard error, may be confidential.
-pub(super) const PANICKED: &str = "internal error: the server panicked";
+pub const PANICKED: &str = "internal error: the server panicked";
 
 /// A service whose panics are answered.
 #[derive(Clone, Debug)]
-pub(super) struct CatchPanics<S>(pub(super) S);
+pub struct CatchPanics<S>(pub S);
 
 impl<S, B> Service<Request<B>> for CatchPanics<S>
 where

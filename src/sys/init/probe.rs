@@ -39,7 +39,7 @@ const STACK_BYTES: usize = 128 << 10;
 const EAFNOSUPPORT: i32 = 97;
 
 /// Carries out the task in a file, and returns the exit code.
-pub(crate) fn run(args: &[OsString]) -> i32 {
+pub fn run(args: &[OsString]) -> i32 {
     match carry_out(args) {
         Ok(()) => DONE,
         Err(error) => {

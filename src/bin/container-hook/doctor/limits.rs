@@ -13,7 +13,7 @@ use crate::settings::Settings;
 const RUNNER_SETTINGS: &str = ".runner";
 
 /// Reports what could have a limit and has none, and what never has one. Only root can limit disks.
-pub(super) fn none(settings: &Settings, by_root: bool) -> Check {
+pub fn none(settings: &Settings, by_root: bool) -> Check {
     let (limits, max) = (&settings.limits, &settings.policy.max);
     let has_memory = limits.memory.or(max.memory).or(max.job.memory).is_some();
     let has_pids =
@@ -51,7 +51,7 @@ fn named(all: &[(bool, &str)]) -> String {
 }
 
 /// Reports limits that root alone can have kept.
-pub(super) fn of_root(settings: &Settings) -> Option<Check> {
+pub fn of_root(settings: &Settings) -> Option<Check> {
     let limits = &settings.limits;
     let names: Vec<_> = [("disk", limits.disk), ("volumes", limits.volumes)]
         .into_iter()
@@ -71,7 +71,7 @@ pub(super) fn of_root(settings: &Settings) -> Option<Check> {
 
 /// Reports whether what a runner's jobs write to its work directory takes from what others need: nothing limits
 /// that but the file system. `program` is that of the runner.
-pub(super) fn work_directory(program: &Path, store: &Path) -> Option<Check> {
+pub fn work_directory(program: &Path, store: &Path) -> Option<Check> {
     let work = work(program.parent()?.parent()?)?;
     let device =
         |path: &Path| path.ancestors().find_map(|path| path.metadata().ok()).map(|m| m.dev());

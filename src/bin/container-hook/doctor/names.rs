@@ -12,7 +12,7 @@ const OTHERS: &str = "services are reached by --network-alias, --name and --host
                       and by the names of their images";
 
 /// Looks for the log of a runner's worker.
-pub(super) fn check(settings: &Settings, pid: u32) -> Check {
+pub fn check(settings: &Settings, pid: u32) -> Check {
     if !settings.network.names_from_runner_log {
         return Check::warn(
             NAME,

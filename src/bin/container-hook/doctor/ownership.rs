@@ -5,7 +5,7 @@ use oci_hooks::program::checks::Check;
 
 /// Warns of what the policy gives away, and of what privileged containers can do in the runner's
 /// directories; capabilities and seccomp keep all others from it.
-pub(super) fn privileged(policy: &Policy) -> Vec<Check> {
+pub fn privileged(policy: &Policy) -> Vec<Check> {
     let mut checks = Vec::new();
     if policy.gives_root() {
         let why = match policy.preset {
@@ -29,7 +29,7 @@ pub(super) fn privileged(policy: &Policy) -> Vec<Check> {
 }
 
 /// Warns of a policy that gives a workflow all that the user has whose containers run without root.
-pub(super) fn whole_user(policy: &Policy) -> Option<Check> {
+pub fn whole_user(policy: &Policy) -> Option<Check> {
     policy.gives_root().then(|| {
         Check::warn(
             "policy",

@@ -14,7 +14,7 @@ use crate::engine;
 use crate::error::Error;
 use crate::settings::Settings;
 
-pub(super) fn run(loaded: &Loaded<Settings>, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(loaded: &Loaded<Settings>, context: &mut Context) -> Result<Exit, Error> {
     let mut checks = vec![runner::user(), runner::settings(loaded)];
     checks.extend(host_checks(&loaded.settings));
     checks.extend(runner::checks_for_root(&loaded.settings));
@@ -22,7 +22,7 @@ pub(super) fn run(loaded: &Loaded<Settings>, context: &mut Context) -> Result<Ex
 }
 
 /// Checks what containers need of the host.
-pub(crate) fn host_checks(settings: &Settings) -> Vec<Check> {
+pub fn host_checks(settings: &Settings) -> Vec<Check> {
     let mut checks = vec![host::kernel(Some(owners::IDMAPPED_OVERLAY))];
     checks.extend([host::cgroups(), host::cgroup_controllers()]);
     checks.push(owners::user_namespaces(

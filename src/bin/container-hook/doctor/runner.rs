@@ -19,7 +19,7 @@ const LISTENER: &str = "Runner.Listener";
 /// The variable that names the hook.
 const VARIABLE: &str = "ACTIONS_RUNNER_CONTAINER_HOOKS";
 
-pub(super) fn user() -> Check {
+pub fn user() -> Check {
     let uid = rustix::process::geteuid();
     if uid.is_root() {
         return Check::ok("user", "root");
@@ -29,26 +29,26 @@ pub(super) fn user() -> Check {
     Check::ok("user", format!("{name}, whose containers need no root"))
 }
 
-pub(crate) fn settings(loaded: &Loaded<Settings>) -> Check {
+pub fn settings(loaded: &Loaded<Settings>) -> Check {
     Check::ok("settings", loaded.files_named().unwrap_or_else(|| "defaults".to_owned()))
 }
 
 /// Looks at the runners of root, and names those of other users.
-pub(super) fn checks_for_root(settings: &Settings) -> Vec<Check> {
+pub fn checks_for_root(settings: &Settings) -> Vec<Check> {
     let mut checks = vec![buildah::check(settings.build.buildah.as_os_str()), subordinate_ids()];
     checks.extend(checks_of(settings, &listeners()));
     checks
 }
 
 /// Looks at the runners of the user who runs this; those of others are said to be there.
-pub(super) fn checks_for_user(settings: &Settings) -> Vec<Check> {
+pub fn checks_for_user(settings: &Settings) -> Vec<Check> {
     let mut checks = vec![buildah::check(settings.build.buildah.as_os_str())];
     checks.extend(checks_of(settings, &listeners()));
     checks
 }
 
 /// Returns the runners of the user who runs this that wait for jobs: the process, and what to call it.
-pub(super) fn own_listeners() -> Vec<(u32, String)> {
+pub fn own_listeners() -> Vec<(u32, String)> {
     let uid = rustix::process::geteuid().as_raw();
     let own = listeners().into_iter().filter(|listener| listener.uid == uid);
     own.map(|listener| (listener.pid, format!("the runner (process {})", listener.pid))).collect()

@@ -16,7 +16,7 @@ use super::{limits, ownership, runner};
 use crate::error::Error;
 use crate::settings::Settings;
 
-pub(super) fn run(mut loaded: Loaded<Settings>, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(mut loaded: Loaded<Settings>, context: &mut Context) -> Result<Exit, Error> {
     let map = Map::of_process()?;
     let mut checks = vec![runner::user(), runner::settings(&loaded)];
     checks.extend(host_checks(&loaded.settings, &map));
@@ -43,7 +43,7 @@ pub(super) fn run(mut loaded: Loaded<Settings>, context: &mut Context) -> Result
 }
 
 /// Checks what containers need of the host, outside of namespaces: inside, its files have other owners.
-pub(crate) fn host_checks(settings: &Settings, map: &Map) -> Vec<Check> {
+pub fn host_checks(settings: &Settings, map: &Map) -> Vec<Check> {
     let store = &settings.store;
     let mut checks = vec![host::kernel(None)];
     checks.extend(ids::checks(map));

@@ -14,30 +14,30 @@ use super::EnvironmentError;
 /// The directory of a pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-pub(crate) const NAME: &str = "ACTIONS_RUNNER_POD_NAME";
-pub(crate) const NAMESPACE: &str = "ACTIONS_RUNNER_KUBERNETES_NAMESPACE";
-pub(crate) const CLAIM: &str = "ACTIONS_RUNNER_CLAIM_NAME";
-pub(crate) const IMAGE: &str = "ACTIONS_RUNNER_IMAGE";
+pub const NAME: &str = "ACTIONS_RUNNER_POD_NAME";
+pub const NAMESPACE: &str = "ACTIONS_RUNNER_KUBERNETES_NAMESPACE";
+pub const CLAIM: &str = "ACTIONS_RUNNER_CLAIM_NAME";
+pub const IMAGE: &str = "ACTIONS_RUNNER_IMAGE";
 const TIMEOUT: &str = "ACTIONS_RUNNER_PREPARE_JOB_TIMEOUT_SECONDS";
 
 /// Returns a variable that is set, and not to nothing.
-pub(crate) fn variable(name: &str) -> Option<String> {
+pub fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// Returns whether this runs in the pod of a runner.
-pub(crate) fn is_of_runner() -> bool {
+pub fn is_of_runner() -> bool {
     variable(NAME).is_some() && Path::new(SERVICE_ACCOUNT).is_dir()
 }
 
 /// Returns the name of the runner's pod.
-pub(crate) fn name() -> Result<String, EnvironmentError> {
+pub fn name() -> Result<String, EnvironmentError> {
     variable(NAME).ok_or(EnvironmentError::NoPod)
 }
 
 /// Returns how long a job waits for its containers; like the reference, a warning and nothing for what is no
 /// number.
-pub(crate) fn prepare_timeout(log: &dyn Log) -> Option<Duration> {
+pub fn prepare_timeout(log: &dyn Log) -> Option<Duration> {
     let text = variable(TIMEOUT)?;
     match text.parse() {
         Ok(seconds) if seconds > 0 => Some(Duration::from_secs(seconds)),

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::settings::Settings;
 
 /// Connects to the cluster of the settings, with the timeouts of an interactive command.
-pub(super) fn connect(settings: &Settings) -> Result<Cluster, Box<ClusterError>> {
+pub fn connect(settings: &Settings) -> Result<Cluster, Box<ClusterError>> {
     let namespace = settings.kubernetes.namespace.clone().or_else(|| pod::variable(pod::NAMESPACE));
     let cluster = Cluster::connect(namespace.as_deref())?;
     Ok(cluster.with_retries(RetryPolicy::brief()))

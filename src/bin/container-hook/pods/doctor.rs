@@ -25,9 +25,9 @@ use crate::settings::{Settings, Work};
 
 const PODS: Outcome = Outcome { good: "jobs will run as pods", bad: "jobs will not run" };
 /// The default work directory of runners in pods.
-pub(super) const WORK: &str = "/home/runner/_work";
+pub const WORK: &str = "/home/runner/_work";
 
-pub(crate) fn run(loaded: &Loaded<Settings>, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(loaded: &Loaded<Settings>, context: &mut Context) -> Result<Exit, Error> {
     let settings = &loaded.settings;
     let mut checks = vec![crate::doctor::settings(loaded)];
     match connect(settings) {

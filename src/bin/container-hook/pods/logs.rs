@@ -12,11 +12,7 @@ use crate::error::Error;
 use crate::logs::LogsArgs;
 use crate::settings::Settings;
 
-pub(crate) fn run(
-    args: &LogsArgs,
-    settings: &Settings,
-    context: &mut Context,
-) -> Result<Exit, Error> {
+pub fn run(args: &LogsArgs, settings: &Settings, context: &mut Context) -> Result<Exit, Error> {
     let cluster = connect(settings)?;
     let pod = &args.id;
     let found = cluster.run(admin::containers(&cluster, pod)).map_err(Box::new)?;

@@ -7,8 +7,8 @@ mod prune;
 mod ps;
 mod template;
 
-pub(crate) use doctor::run as doctor;
-pub(crate) use logs::run as logs;
-pub(crate) use prune::run as prune;
-pub(crate) use ps::run as ps;
-pub(crate) use template::run as template;
+pub use doctor::run as doctor;
+pub use logs::run as logs;
+pub use prune::run as prune;
+pub use ps::run as ps;
+pub use template::run as template;

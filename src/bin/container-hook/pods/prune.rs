@@ -10,11 +10,7 @@ use crate::error::Error;
 use crate::prune::PruneArgs;
 use crate::settings::Settings;
 
-pub(crate) fn run(
-    args: &PruneArgs,
-    settings: &Settings,
-    context: &mut Context,
-) -> Result<Exit, Error> {
+pub fn run(args: &PruneArgs, settings: &Settings, context: &mut Context) -> Result<Exit, Error> {
     if let Some(option) = args.of_images() {
         return Err(Error::NoImages { option });
     }

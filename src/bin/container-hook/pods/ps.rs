@@ -10,7 +10,7 @@ use super::connection::connect;
 use crate::error::Error;
 use crate::settings::Settings;
 
-pub(crate) fn run(settings: &Settings, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(settings: &Settings, context: &mut Context) -> Result<Exit, Error> {
     let cluster = connect(settings)?;
     let pods = cluster.run(admin::list(&cluster)).map_err(Box::new)?;
     if context.is_json() {

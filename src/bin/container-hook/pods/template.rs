@@ -46,7 +46,7 @@ impl Log for Notes<'_> {
 }
 
 /// Prints the pod of a request with a template.
-pub(crate) fn run(
+pub fn run(
     request: &Request,
     template: Option<PathBuf>,
     context: &mut Context,

@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 /// `[backend]`: what carries jobs out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Backend {
+pub struct Backend {
     /// If not said, Kubernetes in a pod of a runner, else this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) kind: Option<Kind>,
+    pub kind: Option<Kind>,
 }
 
 /// A kind of backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Kind {
+pub enum Kind {
     /// On this machine.
     Engine,
     /// In pods of a cluster.
@@ -28,31 +28,31 @@ pub(crate) enum Kind {
 /// `[kubernetes]`: jobs in a cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Kubernetes {
+pub struct Kubernetes {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) namespace: Option<String>,
+    pub namespace: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) prepare_timeout: Option<Age>,
+    pub prepare_timeout: Option<Age>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) deadline: Option<Age>,
-    pub(crate) work: Work,
-    pub(crate) back: Back,
-    pub(crate) max_files: u64,
-    pub(crate) max_bytes: Size,
-    pub(crate) restricted: bool,
-    pub(crate) host_ports: bool,
-    pub(crate) node_selectors: bool,
-    pub(crate) gpu_resource: String,
+    pub deadline: Option<Age>,
+    pub work: Work,
+    pub back: Back,
+    pub max_files: u64,
+    pub max_bytes: Size,
+    pub restricted: bool,
+    pub host_ports: bool,
+    pub node_selectors: bool,
+    pub gpu_resource: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) runner_image: Option<String>,
+    pub runner_image: Option<String>,
     #[serde(skip_serializing_if = "KubernetesBuild::is_empty")]
-    pub(crate) build: KubernetesBuild,
+    pub build: KubernetesBuild,
 }
 
 /// A way for files to get to the containers of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Work {
+pub enum Work {
     #[default]
     Auto,
     Claim,
@@ -62,7 +62,7 @@ pub(crate) enum Work {
 /// The part of the workspace that is copied back after each step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Back {
+pub enum Back {
     #[default]
     Workspace,
     Nothing,
@@ -71,23 +71,23 @@ pub(crate) enum Back {
 /// `[kubernetes.build]`: Dockerfile actions in a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct KubernetesBuild {
+pub struct KubernetesBuild {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) push: Option<String>,
+    pub push: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) buildkit: Option<String>,
+    pub buildkit: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) image: Option<String>,
+    pub image: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) auth_file: Option<PathBuf>,
+    pub auth_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) storage_driver: Option<StorageDriver>,
+    pub storage_driver: Option<StorageDriver>,
 }
 
 /// Buildah's storage driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum StorageDriver {
+pub enum StorageDriver {
     /// The kernel's overlayfs.
     Overlay,
     /// A copy of each layer.
@@ -96,7 +96,7 @@ pub(crate) enum StorageDriver {
 
 impl StorageDriver {
     /// Returns what buildah calls it.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             StorageDriver::Overlay => "overlay",
             StorageDriver::Vfs => "vfs",

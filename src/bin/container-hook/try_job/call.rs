@@ -31,22 +31,22 @@ const LAST_OUTPUT: Duration = Duration::from_secs(5);
 
 /// What becomes of the call if this program is told to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WhenToldToEnd {
+pub enum WhenToldToEnd {
     Cancel,
     /// It goes on: it is what cleans up.
     GoOn,
 }
 
 /// How a call ended.
-pub(super) struct Ended {
-    pub(super) status: ExitStatus,
-    pub(super) seconds: f64,
+pub struct Ended {
+    pub status: ExitStatus,
+    pub seconds: f64,
     /// The signal that told this program to end meanwhile.
-    pub(super) signal: Option<i32>,
+    pub signal: Option<i32>,
 }
 
 /// Makes a call, and waits for its end.
-pub(super) fn call(
+pub fn call(
     mut command: Command,
     request: &[u8],
     when: WhenToldToEnd,

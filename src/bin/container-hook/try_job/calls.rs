@@ -24,17 +24,17 @@ const TRY_REQUEST: &str = "try-request";
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
 /// What calls of this program have in common.
-pub(super) struct Calls<'a> {
+pub struct Calls<'a> {
     /// The settings file that the command line names.
-    pub(super) config: Option<PathBuf>,
-    pub(super) signals: &'a mut Pending,
+    pub config: Option<PathBuf>,
+    pub signals: &'a mut Pending,
     /// What the job containers have.
-    pub(super) system: JobSystem,
+    pub system: JobSystem,
 }
 
 impl Calls<'_> {
     /// Makes a call with a request, as the runner does.
-    pub(super) fn request(
+    pub fn request(
         &mut self,
         runner: &Runner,
         command: &str,
@@ -48,7 +48,7 @@ impl Calls<'_> {
     }
 
     /// Returns the program of a call, and what it reads.
-    pub(super) fn prepared(
+    pub fn prepared(
         &self,
         runner: &Runner,
         command: &str,
@@ -67,7 +67,7 @@ impl Calls<'_> {
     }
 
     /// Returns a call of this program with the same settings.
-    pub(super) fn this_program(&self) -> Result<Command, TryError> {
+    pub fn this_program(&self) -> Result<Command, TryError> {
         let mut command = Command::new(this_program()?);
         if let Some(config) = &self.config {
             command.arg("--config").arg(config);
@@ -77,7 +77,7 @@ impl Calls<'_> {
 }
 
 /// Returns the last answer that a runner got.
-pub(super) fn answer(runner: &Runner) -> Result<Value, TryError> {
+pub fn answer(runner: &Runner) -> Result<Value, TryError> {
     let answer = read_bounded(&runner.directory.join(ANSWER), MAX_ANSWER_BYTES)?;
     Ok(serde_json::from_slice(&answer)?)
 }

@@ -8,7 +8,7 @@ use oci_hooks::program::style;
 const MAX_LINE_BYTES: usize = 64 << 10;
 
 /// The log of a job that is shown while it is written.
-pub(super) struct JobLog<'a> {
+pub struct JobLog<'a> {
     context: &'a mut Context,
     /// The beginnings of lines whose ends have not come, on standard output and standard error.
     lines: [Vec<u8>; 2],
@@ -20,7 +20,7 @@ pub(super) struct JobLog<'a> {
 }
 
 impl<'a> JobLog<'a> {
-    pub(super) fn new(context: &'a mut Context) -> Self {
+    pub fn new(context: &'a mut Context) -> Self {
         JobLog {
             context,
             lines: Default::default(),
@@ -31,32 +31,32 @@ impl<'a> JobLog<'a> {
     }
 
     /// Returns one whose lines are not shown.
-    pub(super) fn kept(context: &'a mut Context) -> Self {
+    pub fn kept(context: &'a mut Context) -> Self {
         JobLog { kept: Some(Vec::new()), ..JobLog::new(context) }
     }
 
     /// Takes the lines that were not shown.
-    pub(super) fn take(&mut self) -> Vec<String> {
+    pub fn take(&mut self) -> Vec<String> {
         self.kept.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Shows what a step of the job is called.
-    pub(super) fn title(&mut self, text: &str) {
+    pub fn title(&mut self, text: &str) {
         self.show_in(style::TITLE, text);
     }
 
     /// Shows how long a step of the job took.
-    pub(super) fn time(&mut self, name: &str, seconds: f64) {
+    pub fn time(&mut self, name: &str, seconds: f64) {
         self.show_in(style::FAINT, &format!("{name:8} {seconds:.3} s"));
     }
 
     /// Shows an error of the runner.
-    pub(super) fn error(&mut self, text: &str) {
+    pub fn error(&mut self, text: &str) {
         self.show_in(style::BAD, &format!("Error: {text}"));
     }
 
     /// Takes what a hook wrote to one of its two streams, and shows what is whole of it.
-    pub(super) fn write(&mut self, stream: usize, bytes: &[u8]) {
+    pub fn write(&mut self, stream: usize, bytes: &[u8]) {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.lines[stream].extend_from_slice(part);
             if part.ends_with(b"\n") || self.lines[stream].len() >= MAX_LINE_BYTES {
@@ -66,7 +66,7 @@ impl<'a> JobLog<'a> {
     }
 
     /// Shows the last lines, if they have no end.
-    pub(super) fn end(&mut self) {
+    pub fn end(&mut self) {
         for stream in 0..self.lines.len() {
             if !self.lines[stream].is_empty() {
                 self.end_line(stream);
@@ -75,7 +75,7 @@ impl<'a> JobLog<'a> {
     }
 
     /// Shows a line of this program.
-    pub(super) fn show(&mut self, line: &str) {
+    pub fn show(&mut self, line: &str) {
         if let Some(kept) = &mut self.kept {
             kept.push(line.to_owned());
         } else if self.context.is_json() {
@@ -87,7 +87,7 @@ impl<'a> JobLog<'a> {
     }
 
     /// Returns whether all was shown.
-    pub(super) fn finish(self) -> Result<(), OutputError> {
+    pub fn finish(self) -> Result<(), OutputError> {
         self.failed.map_or(Ok(()), Err)
     }
 

@@ -30,7 +30,7 @@ const DEPTH: usize = 5;
 const OF_IMAGES: [&str; 3] = ["layers", "images", "trash"];
 
 /// What a job has on the host.
-pub(super) struct Traces {
+pub struct Traces {
     /// What is a part of the names of everything of the job.
     names: Vec<String>,
     holder: Option<Identity>,
@@ -47,7 +47,7 @@ enum ListError {
 
 impl Traces {
     /// Notes what the job of a runner has, before it is cleaned up.
-    pub(super) fn of(settings: &Settings, owner: &str) -> Result<Self, RootlessError> {
+    pub fn of(settings: &Settings, owner: &str) -> Result<Self, RootlessError> {
         let jobs = jobs::of(&settings.store);
         let of_each = jobs.in_each(|store| {
             names(&settings.with_store(store), owner).map_err(|error| chain(&error))
@@ -58,7 +58,7 @@ impl Traces {
     }
 
     /// Returns what is left of the job, once the kernel has had its time.
-    pub(super) fn left(&self, settings: &Settings) -> Vec<String> {
+    pub fn left(&self, settings: &Settings) -> Vec<String> {
         let deadline = Instant::now() + SETTLED;
         loop {
             let left = self.look(settings);

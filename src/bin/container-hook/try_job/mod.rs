@@ -10,6 +10,6 @@ mod probe;
 mod request;
 mod runner;
 
-pub(crate) use play::{TryArgs, TryError, TryRequestArgs, run};
-pub(crate) use probe::probe;
-pub(crate) use runner::remove_abandoned;
+pub use play::{TryArgs, TryError, TryRequestArgs, run};
+pub use probe::probe;
+pub use runner::remove_abandoned;

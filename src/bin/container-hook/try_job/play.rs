@@ -48,7 +48,7 @@ user may read.
 
 Exit status is that of the command; 1 if the job did not come up, in which case the findings of \
 `container-hook doctor` follow, or if something is left of it. Images stay in the store.")]
-pub(crate) struct TryArgs {
+pub struct TryArgs {
     /// Image of the job container; the programs of this machine if not given
     #[arg(value_name = "IMAGE", add = ArgValueCandidates::new(names::images))]
     image: Option<Reference>,
@@ -69,11 +69,11 @@ pub(crate) struct TryArgs {
 /// Carry out a request of `try` for a job with the programs of this machine
 #[derive(Debug, Args)]
 #[command(hide = true)]
-pub(crate) struct TryRequestArgs {}
+pub struct TryRequestArgs {}
 
 /// Why there was no job.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TryError {
+pub enum TryError {
     #[error(
         "jobs of this runner are pods of a cluster, and `try` and `doctor --probe` run jobs on this machine: there, \
          `container-hook doctor` checks what they need, and a workflow tries them"
@@ -107,7 +107,7 @@ struct TryReport {
     kept: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: &TryArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &TryArgs, context: &mut Context) -> Result<Exit, Error> {
     let loaded = context.settings::<Settings>()?;
     match JobBackend::of(&loaded.settings)? {
         JobBackend::Root | JobBackend::User => {}
@@ -149,7 +149,7 @@ pub(crate) fn run(args: &TryArgs, context: &mut Context) -> Result<Exit, Error> 
 
 /// Has this process be the worker of jobs, and returns which it is: by that name their calls find the process whose end
 /// is the end of the job.
-pub(super) fn become_worker() -> Result<Identity, TryError> {
+pub fn become_worker() -> Result<Identity, TryError> {
     rustix::thread::set_name(WORKER).map_err(TryError::Name)?;
     let pid = std::process::id();
     Ok(Identity::of(pid).unwrap_or(Identity { pid, start: 0 }))

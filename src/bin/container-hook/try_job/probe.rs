@@ -50,7 +50,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Plays the jobs, and prints what they reach.
-pub(crate) fn probe(settings: &Settings, context: &mut Context) -> Result<Exit, Error> {
+pub fn probe(settings: &Settings, context: &mut Context) -> Result<Exit, Error> {
     let own = become_worker()?;
     let mut signals = Pending::new().map_err(TryError::Signals)?;
     let runner = Runner::new(settings, own, "").map_err(TryError::from)?;

@@ -32,7 +32,7 @@ const STEP: &str = "try";
 
 /// A service, as `--service` names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Service {
+pub struct Service {
     image: Reference,
     /// Its name under `services:`.
     name: String,
@@ -40,7 +40,7 @@ pub(super) struct Service {
 
 /// A text that is no service.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ServiceError {
+pub enum ServiceError {
     #[error(transparent)]
     Image(#[from] ReferenceError),
     #[error("invalid name {0:?}: expected letters, digits, `-` and `_`")]
@@ -66,7 +66,7 @@ impl FromStr for Service {
 }
 
 /// Returns the script of a step that runs a command, and the line that names it.
-pub(super) fn script(command: &[String]) -> (String, String) {
+pub fn script(command: &[String]) -> (String, String) {
     if command.is_empty() {
         return (SCRIPT.to_owned(), SCRIPT.lines().next().unwrap_or_default().to_owned());
     }
@@ -84,7 +84,7 @@ fn quoted(word: &str) -> String {
 }
 
 /// Returns the arguments of `prepare_job`, for an image or for the programs of this host.
-pub(super) fn prepare(runner: &Runner, image: Option<&Reference>, services: &[Service]) -> Value {
+pub fn prepare(runner: &Runner, image: Option<&Reference>, services: &[Service]) -> Value {
     let work = runner.work();
     let image = image.map_or_else(|| HostSystem::reference().to_string(), Reference::familiar);
     let mut job = container(&image);
@@ -109,22 +109,22 @@ pub(super) fn prepare(runner: &Runner, image: Option<&Reference>, services: &[Se
 }
 
 /// Returns the names of the files that the runner makes for the step, below its own directory.
-pub(super) fn files() -> impl Iterator<Item = String> {
+pub fn files() -> impl Iterator<Item = String> {
     FILE_COMMANDS.iter().map(|(_, file)| format!("_work/_temp/_runner_file_commands/{file}_{STEP}"))
 }
 
 /// Returns the name of the step's script, below the runner's own directory.
-pub(super) fn script_name() -> String {
+pub fn script_name() -> String {
     format!("_work/_temp/{STEP}.sh")
 }
 
 /// Returns the arguments of `run_script_step`, for a `run:` with the usual shell of containers.
-pub(super) fn step(runner: &Runner) -> Value {
+pub fn step(runner: &Runner) -> Value {
     step_of(runner, "sh", &["-e", &format!("/__w/_temp/{STEP}.sh")])
 }
 
 /// Returns the arguments of `run_script_step`, for a program.
-pub(super) fn step_of(runner: &Runner, program: &str, args: &[&str]) -> Value {
+pub fn step_of(runner: &Runner, program: &str, args: &[&str]) -> Value {
     let mut env = Map::new();
     for (name, value) in [
         ("CI", "true"),
@@ -151,7 +151,7 @@ pub(super) fn step_of(runner: &Runner, program: &str, args: &[&str]) -> Value {
 }
 
 /// Returns the arguments of `run_container_step`, for an action with a Dockerfile.
-pub(super) fn build(dockerfile: &Path) -> Value {
+pub fn build(dockerfile: &Path) -> Value {
     let mut step = container("");
     step["image"] = Value::Null;
     step["dockerfile"] = json!(dockerfile);

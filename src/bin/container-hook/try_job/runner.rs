@@ -36,18 +36,14 @@ const OF_OTHERS: [&str; 4] = ["GITHUB_", "RUNNER_", "SUDO_", "INPUT_"];
 const DEBUG: &str = "RUNNER_DEBUG";
 
 /// A runner whose directories are there until this is removed.
-pub(super) struct Runner {
-    pub(super) name: String,
-    pub(super) directory: PathBuf,
+pub struct Runner {
+    pub name: String,
+    pub directory: PathBuf,
 }
 
 impl Runner {
     /// Makes the directories of a runner that this process plays; what is appended to its name is that of one of several.
-    pub(super) fn new(
-        settings: &Settings,
-        own: Identity,
-        appended: &str,
-    ) -> Result<Self, PathError> {
+    pub fn new(settings: &Settings, own: Identity, appended: &str) -> Result<Self, PathError> {
         let root = &settings.store.root;
         make_private(root)?;
         let name = format!("{PREFIX}{}-{}{appended}", own.pid, own.start);
@@ -63,27 +59,27 @@ impl Runner {
     }
 
     /// Writes a file of the runner, and returns its path.
-    pub(super) fn write(&self, name: &str, content: &[u8]) -> Result<PathBuf, PathError> {
+    pub fn write(&self, name: &str, content: &[u8]) -> Result<PathBuf, PathError> {
         let path = self.directory.join(name);
         fs::write(&path, content).at("write", &path)?;
         Ok(path)
     }
 
     /// Returns the owner id that its containers are recorded under.
-    pub(super) fn owner(&self) -> String {
+    pub fn owner(&self) -> String {
         Caller::owner_of(&self.name, &self.temp())
     }
 
-    pub(super) fn work(&self) -> PathBuf {
+    pub fn work(&self) -> PathBuf {
         self.directory.join("_work")
     }
 
-    pub(super) fn temp(&self) -> PathBuf {
+    pub fn temp(&self) -> PathBuf {
         self.directory.join("_work/_temp")
     }
 
     /// Returns the variables of its hooks: those of this process, and a runner's own.
-    pub(super) fn environment(&self) -> Vec<(OsString, OsString)> {
+    pub fn environment(&self) -> Vec<(OsString, OsString)> {
         let work = self.work();
         let own = [
             ("CI", "true".into()),
@@ -102,7 +98,7 @@ impl Runner {
     }
 
     /// Removes its directories.
-    pub(super) fn remove(&self, settings: &Settings) -> Result<(), PathError> {
+    pub fn remove(&self, settings: &Settings) -> Result<(), PathError> {
         remove(&self.directory, settings)
     }
 }
@@ -114,7 +110,7 @@ fn is_of_others(name: &OsStr) -> bool {
 
 /// Removes the directories of runners that were played by processes that have ended. What they had of containers is
 /// removed before.
-pub(crate) fn remove_abandoned(settings: &Settings) -> Result<(), PathError> {
+pub fn remove_abandoned(settings: &Settings) -> Result<(), PathError> {
     let root = &settings.store.root;
     let Ok(entries) = fs::read_dir(root) else { return Ok(()) };
     for entry in entries.flatten() {

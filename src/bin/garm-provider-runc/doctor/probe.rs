@@ -55,7 +55,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_REQUEST_BYTES: u64 = 64 << 10;
 
 /// Has the instances made, and prints what they reach.
-pub(super) fn probe(settings: &Settings, context: &mut Context) -> Result<Exit, Error> {
+pub fn probe(settings: &Settings, context: &mut Context) -> Result<Exit, Error> {
     let told = Arc::new(AtomicUsize::new(0));
     for (signal, number) in [(SIGHUP, 1), (SIGINT, 2), (SIGQUIT, 3), (SIGTERM, 15)] {
         flag::register_usize(signal, Arc::clone(&told), number).map_err(Error::Signals)?;

@@ -16,7 +16,7 @@ use super::{certificates, mounts, nesting, settings_file};
 use crate::error::Error;
 use crate::settings::Settings;
 
-pub(super) fn run(mut loaded: Loaded<Settings>, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(mut loaded: Loaded<Settings>, context: &mut Context) -> Result<Exit, Error> {
     let map = Map::of_process()?;
     let mut checks = outside(&loaded, &map);
     match namespaces::enter(&map) {

@@ -10,7 +10,7 @@ use crate::settings::Settings;
 const NAME: &str = "user namespace";
 
 /// Looks at the user namespaces of instances, and at the flavors that need them.
-pub(super) fn checks(settings: &Settings) -> Vec<Check> {
+pub fn checks(settings: &Settings) -> Vec<Check> {
     let users = settings.users();
     let mut checks = vec![namespace(users)];
     if users != Users::Host {
@@ -74,7 +74,7 @@ fn flavors(settings: &Settings, users: Users) -> Vec<Check> {
 }
 
 /// Names the writable mounts that belong to root.
-pub(super) fn mounts(settings: &Settings) -> Vec<Check> {
+pub fn mounts(settings: &Settings) -> Vec<Check> {
     let writable = settings.mounts.iter().filter(|(_, mount)| !mount.read_only);
     let of_root = writable.filter(|(_, mount)| {
         mount.source.metadata().is_ok_and(|found| found.uid() == 0 || found.gid() == 0)

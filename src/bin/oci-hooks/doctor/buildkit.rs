@@ -18,7 +18,7 @@ const WORKERS: [(&str, &[&str]); 2] = [
 ];
 
 /// Looks at what buildkitd runs containers with, if it is installed.
-pub(super) fn checks(host: &Host) -> Option<Check> {
+pub fn checks(host: &Host) -> Option<Check> {
     host.program("buildkitd")?;
     let own = host.user_config().filter(|_| host.is_rootless());
     let path = own.map_or_else(|| PathBuf::from(FILE), |dir| dir.join("buildkit/buildkitd.toml"));

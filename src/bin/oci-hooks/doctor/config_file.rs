@@ -10,21 +10,21 @@ use toml::de::{DeTable, DeValue};
 use super::host::Host;
 
 /// A file that was read.
-pub(super) struct ConfigFile {
+pub struct ConfigFile {
     path: PathBuf,
     text: String,
 }
 
 /// A setting, and where it is.
 #[derive(Clone, Debug)]
-pub(super) struct Setting<T> {
-    pub(super) value: T,
-    pub(super) at: Place,
+pub struct Setting<T> {
+    pub value: T,
+    pub at: Place,
 }
 
 /// A line of a file, from one.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub struct Place {
     path: PathBuf,
     line: usize,
 }
@@ -37,7 +37,7 @@ impl fmt::Display for Place {
 
 impl Place {
     /// Returns the line of an offset in a text.
-    pub(super) fn of(path: &Path, text: &str, at: usize) -> Self {
+    pub fn of(path: &Path, text: &str, at: usize) -> Self {
         let line = Location::of_span(text.as_bytes(), at..at).line;
         Place { path: path.to_owned(), line }
     }
@@ -45,7 +45,7 @@ impl Place {
 
 impl ConfigFile {
     /// Reads a file, if there is one. An error says which file and line.
-    pub(super) fn read(path: &Path, host: &Host) -> Result<Option<Self>, String> {
+    pub fn read(path: &Path, host: &Host) -> Result<Option<Self>, String> {
         let Some(text) = host.read(path)? else { return Ok(None) };
         let file = ConfigFile { path: host.root.join(path), text };
         match DeTable::parse(&file.text) {
@@ -58,22 +58,22 @@ impl ConfigFile {
         }
     }
 
-    pub(super) fn string(&self, keys: &[&str]) -> Option<Setting<String>> {
+    pub fn string(&self, keys: &[&str]) -> Option<Setting<String>> {
         self.get(keys, |value| Some(value.as_str()?.to_owned()))
     }
 
-    pub(super) fn boolean(&self, keys: &[&str]) -> Option<Setting<bool>> {
+    pub fn boolean(&self, keys: &[&str]) -> Option<Setting<bool>> {
         self.get(keys, |value| value.as_bool())
     }
 
     /// Returns the version of a file, which is a number.
-    pub(super) fn number(&self, keys: &[&str]) -> Option<u64> {
+    pub fn number(&self, keys: &[&str]) -> Option<u64> {
         let number = |value: &DeValue<'_>| value.as_integer()?.as_str().parse().ok();
         self.get(keys, number).map(|setting| setting.value)
     }
 
     /// Returns a list; what is no string in it is left out.
-    pub(super) fn strings(&self, keys: &[&str]) -> Option<Setting<Vec<String>>> {
+    pub fn strings(&self, keys: &[&str]) -> Option<Setting<Vec<String>>> {
         self.get(keys, |value| {
             let items = value.as_array()?.iter();
             Some(items.filter_map(|item| Some(item.get_ref().as_str()?.to_owned())).collect())

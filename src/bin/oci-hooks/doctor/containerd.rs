@@ -26,7 +26,7 @@ const PLUGIN_DIR: &str = "/opt/nri/plugins";
 const SERVICE: &str = "/etc/systemd/system/multi-user.target.wants/oci-hooks-nri.service";
 
 /// Looks at containers of Kubernetes, if containerd is installed.
-pub(super) fn checks(host: &Host) -> Option<Check> {
+pub fn checks(host: &Host) -> Option<Check> {
     let containerd = host.program("containerd")?;
     let files = match files(host) {
         Ok(files) => files,

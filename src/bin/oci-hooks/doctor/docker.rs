@@ -26,7 +26,7 @@ const UNITS: [&str; 5] = [
 const DROP_INS: &str = "/etc/systemd/system/docker.service.d";
 
 /// Looks at `docker run` and `docker build`, if dockerd is installed.
-pub(super) fn checks(host: &Host) -> Vec<Check> {
+pub fn checks(host: &Host) -> Vec<Check> {
     let Some(dockerd) = host.program("dockerd") else { return Vec::new() };
     let runs = runs(host);
     let is_new = host.version(&dockerd).is_none_or(|version| version >= BUILDKIT);

@@ -24,19 +24,19 @@ const PERMISSION_DENIED: &str = "Permission denied (os error 13)";
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// This machine, or a system that is mounted somewhere.
-pub(super) struct Host {
-    pub(super) root: SystemRoot,
+pub struct Host {
+    pub root: SystemRoot,
     user_id: u32,
 }
 
 impl Host {
     /// Returns this machine, with the variables and rights of who runs this program.
-    pub(super) fn this() -> Self {
+    pub fn this() -> Self {
         Host { root: SystemRoot::host(), user_id: rustix::process::geteuid().as_raw() }
     }
 
     /// Returns a system that is mounted, as root sees it who has no variables.
-    pub(super) fn mounted_at(dir: &Path) -> Self {
+    pub fn mounted_at(dir: &Path) -> Self {
         Host { root: SystemRoot::mounted_at(dir), user_id: 0 }
     }
 
@@ -46,24 +46,24 @@ impl Host {
     }
 
     /// Calls a function with what decides on the configuration of consumers.
-    pub(super) fn system<T>(&self, call: impl FnOnce(&System<'_>) -> T) -> T {
+    pub fn system<T>(&self, call: impl FnOnce(&System<'_>) -> T) -> T {
         let variable = |name: &str| self.variable(name);
         call(&System { root: self.root.clone(), user_id: self.user_id, variable: &variable })
     }
 
-    pub(super) fn is_rootless(&self) -> bool {
+    pub fn is_rootless(&self) -> bool {
         self.user_id != 0
     }
 
     /// Returns the directory of the user's configuration files.
-    pub(super) fn user_config(&self) -> Option<PathBuf> {
+    pub fn user_config(&self) -> Option<PathBuf> {
         let config = self.variable("XDG_CONFIG_HOME").filter(|dir| !dir.is_empty());
         let home = || self.variable("HOME").map(|home| Path::new(&home).join(".config"));
         config.map(PathBuf::from).or_else(home)
     }
 
     /// Finds a program.
-    pub(super) fn program(&self, name: &str) -> Option<PathBuf> {
+    pub fn program(&self, name: &str) -> Option<PathBuf> {
         let path = self.variable("PATH").unwrap_or_default();
         let mut dirs = env::split_paths(&path).chain(env::split_paths(OsStr::new(DIRS)));
         dirs.find_map(|dir| {
@@ -74,7 +74,7 @@ impl Host {
 
     /// Returns the major and minor version of a program, if it prints one. What is in a mounted system is
     /// not run.
-    pub(super) fn version(&self, program: &Path) -> Option<(u64, u64)> {
+    pub fn version(&self, program: &Path) -> Option<(u64, u64)> {
         if !self.root.is_host() {
             return None;
         }
@@ -88,7 +88,7 @@ impl Host {
     }
 
     /// Returns the check of a daemon whose configuration cannot be read.
-    pub(super) fn unreadable(&self, name: &'static str, daemon: &str, found: String) -> Check {
+    pub fn unreadable(&self, name: &'static str, daemon: &str, found: String) -> Check {
         let hint = match self.is_rootless() && found.ends_with(PERMISSION_DENIED) {
             true => "run it as root".to_owned(),
             false => format!("fix it: {daemon} does not start with it"),
@@ -97,7 +97,7 @@ impl Host {
     }
 
     /// Reads a file, if there is one and it is text.
-    pub(super) fn read(&self, path: &Path) -> Result<Option<String>, String> {
+    pub fn read(&self, path: &Path) -> Result<Option<String>, String> {
         let seen = self.root.join(path);
         let text = self.root.read(path, MAX_FILE_BYTES).map_err(|error| chain(&error))?;
         let text = text.map(String::from_utf8).transpose();

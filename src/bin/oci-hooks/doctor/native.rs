@@ -13,7 +13,7 @@ use super::host::Host;
 use crate::error::Diagnostic;
 
 /// Looks at podman, and at how it and buildah build images.
-pub(super) fn podman(host: &Host) -> Vec<Check> {
+pub fn podman(host: &Host) -> Vec<Check> {
     let podman = host.program("podman");
     let is_4 = podman.as_ref().and_then(|path| host.version(path)).is_some_and(|v| v < (5, 0));
     let consumer = if is_4 { PODMAN_4 } else { PODMAN };
@@ -32,7 +32,7 @@ pub(super) fn podman(host: &Host) -> Vec<Check> {
 }
 
 /// Looks at CRI-O, if it is installed.
-pub(super) fn crio(host: &Host) -> Vec<Check> {
+pub fn crio(host: &Host) -> Vec<Check> {
     host.program("crio").map(|_| checks("CRI-O", &CRIO, host)).unwrap_or_default()
 }
 

@@ -16,12 +16,12 @@ const SETTINGS: &str = "/etc/oci-hooks/runtime.toml";
 const MAX_SCRIPT_BYTES: usize = 64 << 10;
 
 /// Returns the path of the wrapper, or where it would be installed.
-pub(super) fn path(host: &Host) -> PathBuf {
+pub fn path(host: &Host) -> PathBuf {
     host.program(NAME).unwrap_or_else(|| Path::new("/usr/bin").join(NAME))
 }
 
 /// Returns whether a runtime is the wrapper: by its name, or as a script that calls it.
-pub(super) fn is_wrapper(runtime: &str, host: &Host) -> bool {
+pub fn is_wrapper(runtime: &str, host: &Host) -> bool {
     let name = Path::new(runtime).file_name().unwrap_or_default().to_string_lossy();
     if name.starts_with(NAME) {
         return true;
@@ -37,7 +37,7 @@ pub(super) fn is_wrapper(runtime: &str, host: &Host) -> bool {
 }
 
 /// Says which directories the wrapper reads, and what says so.
-pub(super) fn reads(host: &Host) -> String {
+pub fn reads(host: &Host) -> String {
     let settings = ConfigFile::read(Path::new(SETTINGS), host).ok().flatten();
     let found = settings.as_ref().and_then(|settings| settings.strings(&["hooks-dirs"]));
     match found {

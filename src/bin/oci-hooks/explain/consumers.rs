@@ -29,7 +29,7 @@ struct ConsumerOutcome {
 }
 
 /// Writes a table with a row for each file that some consumer reads.
-pub(super) fn run(
+pub fn run(
     args: &ExplainArgs,
     config: &Config<'_>,
     path: &Path,
@@ -78,7 +78,7 @@ pub(super) fn run(
 }
 
 /// Returns the width of a consumer's column, which has its name or one of the words about it.
-pub(crate) fn column(consumer: &Consumer) -> usize {
+pub fn column(consumer: &Consumer) -> usize {
     consumer.name.len().max("no match".len())
 }
 

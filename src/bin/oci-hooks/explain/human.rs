@@ -16,7 +16,7 @@ use crate::style;
 const WRAPPED: usize = 4;
 
 /// Writes the report, directory by directory.
-pub(super) fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
+pub fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
     let target = &report.target;
     let command = target.command.as_deref().map_or("no command".to_owned(), |c| format!("`{c}`"));
     let title = format!(
@@ -165,7 +165,7 @@ fn write_summary(report: &Report, context: &mut Context) -> Result<(), Error> {
 }
 
 /// Says what a consumer does about a hook file that it rejects.
-pub(super) fn refusal(consumer: &Consumer) -> &'static str {
+pub fn refusal(consumer: &Consumer) -> &'static str {
     match consumer.bad_files {
         BadFiles::NoHooks => "does not start, and containers start without hooks,",
         BadFiles::NoContainers | BadFiles::Skipped => "cannot start any container",

@@ -16,58 +16,58 @@ use crate::error::Diagnostic;
 
 /// What happens to each entry of each hook directory for a container.
 #[derive(Serialize)]
-pub(super) struct Report {
-    pub(super) consumer: &'static str,
-    pub(super) target: TargetJson,
-    pub(super) directories: Vec<DirectoryReport>,
+pub struct Report {
+    pub consumer: &'static str,
+    pub target: TargetJson,
+    pub directories: Vec<DirectoryReport>,
     /// What decided on the directories; null if --hooks-dir did.
-    pub(super) source: Option<SourceJson>,
+    pub source: Option<SourceJson>,
     /// Directories with hook files that the consumer does not read.
-    pub(super) unread: Vec<Unread>,
+    pub unread: Vec<Unread>,
     /// What annotations ask of CDI.
-    pub(super) cdi: Vec<CdiRequest>,
+    pub cdi: Vec<CdiRequest>,
     /// The error that prevents the consumer from working.
-    pub(super) fatal: Option<Diagnostic>,
+    pub fatal: Option<Diagnostic>,
 }
 
 /// What hooks are matched against.
 #[derive(Serialize)]
-pub(super) struct TargetJson {
+pub struct TargetJson {
     /// `process.args[0]`; null if there is none.
-    pub(super) command: Option<String>,
-    pub(super) annotations: BTreeMap<String, String>,
-    pub(super) has_bind_mounts: bool,
+    pub command: Option<String>,
+    pub annotations: BTreeMap<String, String>,
+    pub has_bind_mounts: bool,
 }
 
 #[derive(Serialize)]
-pub(super) struct DirectoryReport {
-    pub(super) path: String,
-    pub(super) exists: bool,
-    pub(super) files: Vec<FileReport>,
+pub struct DirectoryReport {
+    pub path: String,
+    pub exists: bool,
+    pub files: Vec<FileReport>,
 }
 
 #[derive(Serialize)]
-pub(super) struct FileReport {
-    pub(super) name: String,
-    pub(super) path: String,
-    pub(super) state: FileState,
+pub struct FileReport {
+    pub name: String,
+    pub path: String,
+    pub state: FileState,
     /// Position among the hooks that are injected, from 1.
-    pub(super) order: Option<usize>,
+    pub order: Option<usize>,
     /// Stages at which the hook is injected.
-    pub(super) stages: Vec<String>,
+    pub stages: Vec<String>,
     /// The conditions of the file in the order of evaluation, each with the container's value.
-    pub(super) conditions: Vec<Condition>,
+    pub conditions: Vec<Condition>,
     /// The deciding condition, or why none was evaluated.
-    pub(super) reason: String,
-    pub(super) problem: Option<Diagnostic>,
+    pub reason: String,
+    pub problem: Option<Diagnostic>,
     /// What `lint` says of the file besides, without notes.
-    pub(super) findings: Vec<FindingJson>,
+    pub findings: Vec<FindingJson>,
 }
 
 /// What happens to a hook file; the words are JSON values.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum FileState {
+pub enum FileState {
     Injected,
     NotMatched,
     /// A condition cannot be evaluated, so no hook is injected and the container does not start.
@@ -81,14 +81,14 @@ pub(super) enum FileState {
 }
 
 #[derive(Serialize)]
-pub(super) struct Condition {
-    pub(super) holds: bool,
-    pub(super) text: String,
+pub struct Condition {
+    pub holds: bool,
+    pub text: String,
 }
 
 impl Report {
     /// Explains the files whose names are wanted.
-    pub(super) fn new(
+    pub fn new(
         loaded: &Loaded,
         target: &Target,
         consumer: &Consumer,
@@ -132,7 +132,7 @@ impl Report {
     }
 
     /// Adds what lint finds in the files that are read and not masked.
-    pub(super) fn add_findings(&mut self, consumer: &Consumer) {
+    pub fn add_findings(&mut self, consumer: &Consumer) {
         for file in self.directories.iter_mut().flat_map(|dir| &mut dir.files) {
             if !matches!(file.state, FileState::Ignored | FileState::Masked) {
                 let known = file.problem.as_ref().and_then(|problem| problem.location.as_ref());
@@ -142,11 +142,7 @@ impl Report {
     }
 
     /// Adds what decided on the directories, and hook files elsewhere whose names are wanted.
-    pub(super) fn add_directories(
-        &mut self,
-        directories: &Directories,
-        wants: impl Fn(&str) -> bool,
-    ) {
+    pub fn add_directories(&mut self, directories: &Directories, wants: impl Fn(&str) -> bool) {
         self.source = directories.source_json();
         self.unread.clone_from(&directories.unread);
         for dir in &mut self.unread {
@@ -155,12 +151,12 @@ impl Report {
         self.unread.retain(|dir| !dir.files.is_empty());
     }
 
-    pub(super) fn files(&self) -> impl Iterator<Item = &FileReport> {
+    pub fn files(&self) -> impl Iterator<Item = &FileReport> {
         self.directories.iter().flat_map(|dir| &dir.files)
     }
 
     /// Returns whether any of the files would be injected.
-    pub(super) fn injects(&self) -> bool {
+    pub fn injects(&self) -> bool {
         let blocked =
             self.fatal.is_some() || self.files().any(|f| f.state == FileState::MatchError);
         !blocked && self.files().any(|file| file.state == FileState::Injected)
@@ -249,14 +245,14 @@ fn injected_at(stage: &Stage, consumer: &Consumer) -> String {
 
 /// A finding about the text of a file.
 #[derive(Serialize)]
-pub(super) struct FindingJson {
-    pub(super) code: &'static str,
+pub struct FindingJson {
+    pub code: &'static str,
     rule: &'static str,
     severity: &'static str,
     line: Option<usize>,
     column: Option<usize>,
-    pub(super) message: String,
-    pub(super) help: Option<String>,
+    pub message: String,
+    pub help: Option<String>,
 }
 
 impl FindingJson {
@@ -274,7 +270,7 @@ impl FindingJson {
     }
 
     /// Returns where it is, as ` at 3:5`.
-    pub(super) fn at(&self) -> String {
+    pub fn at(&self) -> String {
         match (self.line, self.column) {
             (Some(line), Some(column)) => format!(" at {line}:{column}"),
             _ => String::new(),
@@ -307,10 +303,10 @@ const PREFIX: &str = "cdi.k8s.io/";
 /// An annotation that names devices, which CRI-O and containerd add to the container, with CDI's own
 /// hooks.
 #[derive(Serialize)]
-pub(super) struct CdiRequest {
-    pub(super) annotation: String,
+pub struct CdiRequest {
+    pub annotation: String,
     /// Fully qualified names, as `nvidia.com/gpu=all`.
-    pub(super) devices: Vec<String>,
+    pub devices: Vec<String>,
 }
 
 /// Finds the annotations that ask for devices.

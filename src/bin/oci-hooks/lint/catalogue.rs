@@ -44,7 +44,7 @@ impl RuleJson {
 }
 
 /// Writes the explanation of a rule, with examples.
-pub(super) fn explain(rule: &'static Rule, context: &mut Context) -> Result<Exit, Error> {
+pub fn explain(rule: &'static Rule, context: &mut Context) -> Result<Exit, Error> {
     if context.is_json() {
         context.json(&RuleJson::new(rule))?;
         return Ok(Exit::Yes);
@@ -80,7 +80,7 @@ fn example(
 }
 
 /// Writes a line for each rule.
-pub(super) fn list(context: &mut Context) -> Result<Exit, Error> {
+pub fn list(context: &mut Context) -> Result<Exit, Error> {
     if context.is_json() {
         let rules: Vec<_> = rules::ALL.iter().map(|rule| RuleJson::new(rule)).collect();
         context.json(&rules)?;

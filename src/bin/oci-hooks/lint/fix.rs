@@ -16,11 +16,7 @@ use crate::error::Error;
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// Fixes all files, and prints each fix on standard error.
-pub(super) fn write(
-    inputs: &Inputs,
-    options: &LintOptions,
-    context: &mut Context,
-) -> Result<(), Error> {
+pub fn write(inputs: &Inputs, options: &LintOptions, context: &mut Context) -> Result<(), Error> {
     for path in files(inputs, options)? {
         let file = match FileAt::open(&path, Symlinks::Follow) {
             Ok(file) => file,
@@ -41,11 +37,7 @@ pub(super) fn write(
 }
 
 /// Writes the fixed text of standard input.
-pub(super) fn stdin(
-    text: &[u8],
-    options: &LintOptions,
-    context: &mut Context,
-) -> Result<Exit, Error> {
+pub fn stdin(text: &[u8], options: &LintOptions, context: &mut Context) -> Result<Exit, Error> {
     let path = Path::new(STDIN);
     let fixed = lint::fix_text(path, text, options);
     context.write(&fixed.text)?;
@@ -56,11 +48,7 @@ pub(super) fn stdin(
 }
 
 /// Writes a diff of what `--fix` would change. The exit code is 1 if there is a difference.
-pub(super) fn diff(
-    inputs: &Inputs,
-    options: &LintOptions,
-    context: &mut Context,
-) -> Result<Exit, Error> {
+pub fn diff(inputs: &Inputs, options: &LintOptions, context: &mut Context) -> Result<Exit, Error> {
     let mut texts = Vec::new();
     for path in files(inputs, options)? {
         if let Ok(text) = fs::read(&path) {

@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::error::Error;
 
 /// Writes a line for each finding.
-pub(super) fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
+pub fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
     for file in &report.files {
         for finding in &file.findings {
             let command = match finding.severity {

@@ -34,7 +34,7 @@ struct Lines {
 }
 
 /// Writes all findings as one array.
-pub(super) fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
+pub fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
     let current = env::current_dir().unwrap_or_default();
     let mut seen = HashMap::new();
     let violations: Vec<_> = report

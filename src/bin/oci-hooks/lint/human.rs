@@ -18,14 +18,14 @@ const MAX_LINE_BYTES: usize = 120;
 
 /// Which notes are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Notes {
+pub enum Notes {
     All,
     /// All, if nothing worse was found.
     Alone,
 }
 
 /// Writes each finding with its line, and a summary: those of a file by their severity.
-pub(super) fn write(report: &Report, notes: Notes, context: &mut Context) -> Result<(), Error> {
+pub fn write(report: &Report, notes: Notes, context: &mut Context) -> Result<(), Error> {
     let renderer = if context.paint.enabled { Renderer::styled() } else { Renderer::plain() };
     let renderer = renderer.decor_style(DecorStyle::Ascii);
     let is_worse = report.findings().any(|finding| finding.severity > Severity::Note);

@@ -57,7 +57,7 @@ struct Edit {
 }
 
 /// Writes all findings as one array.
-pub(super) fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
+pub fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
     let findings: Vec<_> = report
         .files
         .iter()

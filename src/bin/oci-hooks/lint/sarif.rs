@@ -16,7 +16,7 @@ const SCHEMA: &str =
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
 
 /// Writes one run with all findings and all rules.
-pub(super) fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
+pub fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
     let results: Vec<_> = report
         .files
         .iter()
@@ -139,15 +139,15 @@ fn uri(path: &Path) -> String {
 }
 
 /// Start and end of a span, lines and columns from 1; the end is after the last character.
-pub(super) struct Region {
-    pub(super) line: usize,
-    pub(super) column: usize,
-    pub(super) end_line: usize,
-    pub(super) end_column: usize,
+pub struct Region {
+    pub line: usize,
+    pub column: usize,
+    pub end_line: usize,
+    pub end_column: usize,
 }
 
 impl Region {
-    pub(super) fn new(location: &Location, file: &LintedFile) -> Self {
+    pub fn new(location: &Location, file: &LintedFile) -> Self {
         let text = file.text.as_deref().unwrap_or_default();
         let end = location.span.end.min(text.len()).max(location.span.start);
         let end = Location::of_span(text, end..end);

@@ -24,7 +24,7 @@ const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 
 /// Changes that the command is to be told.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
+pub struct Batch {
     kinds: BTreeSet<&'static str>,
     changes: usize,
     /// The events, as they are printed in JSON.
@@ -32,7 +32,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    pub(super) fn add(&mut self, kind: &'static str, line: &str) {
+    pub fn add(&mut self, kind: &'static str, line: &str) {
         self.kinds.insert(kind);
         self.changes += 1;
         self.lines.push_str(line);
@@ -47,7 +47,7 @@ impl Batch {
 }
 
 /// Runs a command for each batch of changes.
-pub(super) struct Runner {
+pub struct Runner {
     command: OsString,
     timeout: Duration,
     running: Option<Running>,
@@ -62,12 +62,12 @@ struct Running {
 }
 
 impl Runner {
-    pub(super) fn new(command: OsString, timeout: Duration) -> Self {
+    pub fn new(command: OsString, timeout: Duration) -> Self {
         Runner { command, timeout, running: None, waiting: None }
     }
 
     /// Runs the command, or remembers to when it has ended.
-    pub(super) fn run(&mut self, batch: Batch, context: &Context) {
+    pub fn run(&mut self, batch: Batch, context: &Context) {
         if self.running.is_none() {
             match self.start(batch) {
                 Ok(running) => self.running = Some(running),
@@ -81,12 +81,12 @@ impl Runner {
     }
 
     /// Returns what is readable when the command has ended.
-    pub(super) fn ended_fd(&self) -> Option<BorrowedFd<'_>> {
+    pub fn ended_fd(&self) -> Option<BorrowedFd<'_>> {
         self.running.as_ref().map(|running| running.ended.as_fd())
     }
 
     /// Reports how the command ended, and runs it again if something changed meanwhile.
-    pub(super) fn ended(&mut self, context: &Context) {
+    pub fn ended(&mut self, context: &Context) {
         self.report(context);
         if let Some(batch) = self.waiting.take() {
             self.run(batch, context);
@@ -94,7 +94,7 @@ impl Runner {
     }
 
     /// Waits for the command that is running, which its timeout bounds. No other is started.
-    pub(super) fn wait(&mut self, context: &Context) {
+    pub fn wait(&mut self, context: &Context) {
         self.report(context);
     }
 

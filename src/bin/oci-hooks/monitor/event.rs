@@ -13,14 +13,14 @@ use crate::list::HookJson;
 use crate::style::{self, Paint};
 
 /// Returns an event as a line of JSON.
-pub(super) fn to_line(event: &impl Serialize) -> String {
+pub fn to_line(event: &impl Serialize) -> String {
     serde_json::to_string(event).expect("strings, numbers, and maps with strings as keys")
 }
 
 /// What one change is printed as.
 #[derive(Serialize)]
-pub(super) struct EventJson<'a> {
-    pub(super) event: &'static str,
+pub struct EventJson<'a> {
+    pub event: &'static str,
     time: String,
     name: String,
     path: String,
@@ -35,7 +35,7 @@ pub(super) struct EventJson<'a> {
 }
 
 /// Puts changes together with what the load they come from says about their files.
-pub(super) fn of_changes<'a>(
+pub fn of_changes<'a>(
     changes: &[Change],
     loaded: &'a Loaded,
     now: Timestamp,
@@ -76,7 +76,7 @@ pub(super) fn of_changes<'a>(
 
 impl EventJson<'_> {
     /// Returns the event for people.
-    pub(super) fn human(&self, paint: Paint) -> String {
+    pub fn human(&self, paint: Paint) -> String {
         let style = match self.event {
             "broken" => style::BAD,
             "removed" | "masked" => style::WARNING,
@@ -98,7 +98,7 @@ impl EventJson<'_> {
 
 /// All hooks, directories and problems of a load.
 #[derive(Serialize)]
-pub(super) struct SnapshotJson<'a> {
+pub struct SnapshotJson<'a> {
     event: &'static str,
     time: String,
     dirs: Vec<Dir>,
@@ -114,7 +114,7 @@ struct Dir {
 }
 
 impl<'a> SnapshotJson<'a> {
-    pub(super) fn new(loaded: &'a Loaded, now: Timestamp) -> Self {
+    pub fn new(loaded: &'a Loaded, now: Timestamp) -> Self {
         let dir =
             |path: &PathBuf| Dir { path: lossy(path), exists: !loaded.missing_dirs.contains(path) };
         SnapshotJson {
@@ -127,7 +127,7 @@ impl<'a> SnapshotJson<'a> {
     }
 
     /// Returns the snapshot for people, line by line.
-    pub(super) fn human(&self, paint: Paint) -> impl Iterator<Item = String> {
+    pub fn human(&self, paint: Paint) -> impl Iterator<Item = String> {
         let line = move |style, word, text: &str| line(paint, &self.time, style, word, text);
         let dirs = self.dirs.iter().map(move |dir| match dir.exists {
             true => line(style::TITLE, "watching", &dir.path),

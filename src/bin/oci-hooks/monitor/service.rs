@@ -15,19 +15,19 @@ use signal_hook::flag;
 use signal_hook::low_level::pipe;
 
 /// The environment variable with the address of the service manager's socket.
-pub(super) const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
+pub const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
 /// The service manager, if there is one.
-pub(super) struct Notify(Option<(UnixDatagram, SocketAddr)>);
+pub struct Notify(Option<(UnixDatagram, SocketAddr)>);
 
 impl Notify {
     /// Finds the service manager by the environment.
-    pub(super) fn from_env() -> Self {
+    pub fn from_env() -> Self {
         Notify(env::var_os(NOTIFY_SOCKET).and_then(open))
     }
 
     /// Sends a state, as `sd_notify(3)` describes them.
-    pub(super) fn send(&self, state: &str) {
+    pub fn send(&self, state: &str) {
         if let Some((socket, address)) = &self.0 {
             // A service that nobody manages any more works on.
             let _ = socket.send_to_addr(state.as_bytes(), address);
@@ -36,7 +36,7 @@ impl Notify {
 
     /// Reports that everything is read again. The time lets systemd know which of its requests for it
     /// this answers.
-    pub(super) fn send_reloading(&self) {
+    pub fn send_reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let micros = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
@@ -53,16 +53,16 @@ fn open(address: OsString) -> Option<(UnixDatagram, SocketAddr)> {
 }
 
 /// Signals that were sent to this process.
-pub(super) struct Signals {
+pub struct Signals {
     /// Readable once it shall end.
-    pub(super) stop: UnixStream,
+    pub stop: UnixStream,
     /// Readable when it shall read everything again.
-    pub(super) rescan: UnixStream,
+    pub rescan: UnixStream,
 }
 
 impl Signals {
     /// Takes the signals over from their default actions.
-    pub(super) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let (stop, stop_sender) = UnixStream::pair()?;
         let (rescan, rescan_sender) = UnixStream::pair()?;
         rescan.set_nonblocking(true)?;
@@ -78,7 +78,7 @@ impl Signals {
     }
 
     /// Forgets the requests so far: one scan answers them all.
-    pub(super) fn take_rescan(&mut self) -> io::Result<()> {
+    pub fn take_rescan(&mut self) -> io::Result<()> {
         let mut buffer = [0; 64];
         loop {
             match self.rescan.read(&mut buffer) {

@@ -12,20 +12,20 @@ use crate::garm::boot::*;
 use crate::garm::http::fake::{Fake, Reply, Seen};
 use crate::garm::http::{Http, HttpOptions, Proxy, Retry};
 
-pub(super) const TOKEN: &str = "eyJINSTANCE.T0KEN";
-pub(super) const REGISTRATION: &str = "REG1STRATION";
-pub(super) const CA: &str = "-----BEGIN CERTIFICATE-----\nQ0E=\n-----END CERTIFICATE-----";
+pub const TOKEN: &str = "eyJINSTANCE.T0KEN";
+pub const REGISTRATION: &str = "REG1STRATION";
+pub const CA: &str = "-----BEGIN CERTIFICATE-----\nQ0E=\n-----END CERTIFICATE-----";
 
 /// What GARM has for an instance, and what it makes of requests.
 #[derive(Default)]
-pub(super) struct Garm {
-    pub(super) status: String,
+pub struct Garm {
+    pub status: String,
     was_token_given: bool,
     jit: bool,
     template: Option<&'static str>,
     /// Answers that come before the right ones.
-    pub(super) faults: VecDeque<u16>,
-    pub(super) refused: BTreeMap<&'static str, u16>,
+    pub faults: VecDeque<u16>,
+    pub refused: BTreeMap<&'static str, u16>,
 }
 
 impl Garm {
@@ -94,7 +94,7 @@ impl Garm {
 
 /// A file of an instance: its content, or where it leads.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Node {
+pub enum Node {
     File(Vec<u8>, u32, Owner),
     Link(PathBuf, Owner),
 }
@@ -103,16 +103,16 @@ pub(super) type Files = BTreeMap<PathBuf, Node>;
 type Program = Box<dyn FnMut(&GuestCommand, &mut Files) -> i32>;
 
 pub(super) struct FakeGuest {
-    pub(super) files: RefCell<Files>,
-    pub(super) commands: Vec<GuestCommand>,
-    pub(super) notes: Vec<String>,
-    pub(super) written: RefCell<Vec<Vec<u8>>>,
+    pub files: RefCell<Files>,
+    pub commands: Vec<GuestCommand>,
+    pub notes: Vec<String>,
+    pub written: RefCell<Vec<Vec<u8>>>,
     /// What the runner writes when it is run.
-    pub(super) says: Vec<&'static str>,
+    pub says: Vec<&'static str>,
     /// How often GARM is told `idle` before the runner ends.
-    pub(super) stays_for: usize,
+    pub stays_for: usize,
     /// Whether programs go on until their time is over.
-    pub(super) hangs: bool,
+    pub hangs: bool,
     program: Program,
 }
 
@@ -154,7 +154,7 @@ impl FakeGuest {
     }
 
     /// Everything that the instance has ever been given.
-    pub(super) fn everything(&self) -> String {
+    pub fn everything(&self) -> String {
         let written = self.written.borrow();
         let written: Vec<_> = written.iter().map(|c| String::from_utf8_lossy(c)).collect();
         let commands: String = self.commands.iter().map(everything).collect();
@@ -277,7 +277,7 @@ impl Guest for FakeGuest {
     }
 }
 
-pub(super) const RUNNER: Owner = Owner { uid: 1001, gid: 1002 };
+pub const RUNNER: Owner = Owner { uid: 1001, gid: 1002 };
 
 pub(super) fn runner() -> RunnerSpec {
     RunnerSpec {
@@ -314,11 +314,7 @@ pub(super) fn spec(server: &Fake, runner: Option<RunnerSpec>) -> BootSpec {
 }
 
 /// Boots an instance and has its runner run to the end; returns how that was run.
-pub(super) fn up(
-    server: &Fake,
-    spec: &BootSpec,
-    guest: &mut FakeGuest,
-) -> Result<Ready, BootError> {
+pub fn up(server: &Fake, spec: &BootSpec, guest: &mut FakeGuest) -> Result<Ready, BootError> {
     let http = Http::new(&HttpOptions::default()).unwrap();
     let retry = Retry { attempts: 5, pause: Duration::ZERO };
     let mut attended = Attended { guest: &mut *guest, server };
@@ -337,7 +333,7 @@ pub(super) fn up(
 }
 
 /// Requests as `METHOD path status`, the last only of what is posted.
-pub(super) fn requests(server: &Fake) -> Vec<String> {
+pub fn requests(server: &Fake) -> Vec<String> {
     let line = |request: &Seen| {
         let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
         let status = body["status"].as_str().unwrap_or("");
@@ -354,7 +350,7 @@ pub(super) fn posted(server: &Fake, path: &str) -> Vec<Value> {
 
 /// Returns the reason of a failure that GARM was told last of all.
 #[track_caller]
-pub(super) fn told(server: &Fake) -> String {
+pub fn told(server: &Fake) -> String {
     let last = posted(server, "/c/status").pop().unwrap();
     assert_eq!(last["status"], "failed", "{last}");
     last["message"].as_str().unwrap().to_owned()

@@ -413,7 +413,7 @@ because it names no program.",
 };
 
 /// The file that most examples get to.
-pub(super) const GOOD: Example = Example::Hook(
+pub const GOOD: Example = Example::Hook(
     r#"{
   "version": "1.0.0",
   "hook": {"path": "/usr/bin/gpu-hook"},
@@ -423,7 +423,7 @@ pub(super) const GOOD: Example = Example::Hook(
 );
 
 /// The same with an annotation.
-pub(super) const GOOD_ANNOTATION: Example = Example::Hook(
+pub const GOOD_ANNOTATION: Example = Example::Hook(
     r#"{
   "version": "1.0.0",
   "hook": {"path": "/usr/bin/gpu-hook"},

@@ -23,31 +23,31 @@ pub struct Ast {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct NodeId(pub(super) u32);
+pub(in super::super) struct NodeId(pub u32);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
-    pub(super) kind: Kind,
-    pub(super) start: u32,
-    pub(super) end: u32,
+    pub kind: Kind,
+    pub start: u32,
+    pub end: u32,
     /// Instructions when compiled, as Go counts them.
-    pub(super) size: u32,
+    pub size: u32,
     /// Levels below and including this one, as Go counts them.
-    pub(super) height: u16,
+    pub height: u16,
     /// Product of the nested repeat counts on the path where it is greatest.
-    pub(super) copies: u16,
-    pub(super) edges: Edges,
+    pub copies: u16,
+    pub edges: Edges,
 }
 
 /// What holds for every match of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Edges {
+pub struct Edges {
     /// It starts where the text starts.
-    pub(super) text_start: bool,
+    pub text_start: bool,
     /// It ends where the text ends.
-    pub(super) text_end: bool,
+    pub text_end: bool,
     /// The match takes no characters.
-    pub(super) zero_width: bool,
+    pub zero_width: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ pub(in super::super) enum Kind {
 
 /// A condition on the place between two characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Assertion {
+pub enum Assertion {
     TextStart,
     TextEnd,
     LineStart,
@@ -97,14 +97,14 @@ pub(in super::super) enum Assertion {
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Class {
     /// Its part of the tree's items.
-    pub(super) start: u32,
-    pub(super) end: u32,
-    pub(in super::super) negated: bool,
-    pub(in super::super) ignore_case: bool,
+    pub start: u32,
+    pub end: u32,
+    pub negated: bool,
+    pub ignore_case: bool,
 }
 
 /// Inclusive ranges of code points, ascending and apart.
-pub(super) type Ranges = [(u32, u32)];
+pub type Ranges = [(u32, u32)];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) enum ClassItem {

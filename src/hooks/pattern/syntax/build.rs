@@ -78,7 +78,7 @@ impl Parser<'_> {
     }
 
     /// Joins the two literals on top of the stack: nothing can repeat the upper one any more.
-    pub(super) fn join_literals(&mut self) {
+    pub fn join_literals(&mut self) {
         let [.., first, second] = self.stack[self.group.parts..] else { return };
         let upper = self.ast.nodes[second.index()];
         let lower = &mut self.ast.nodes[first.index()];
@@ -107,7 +107,7 @@ impl Parser<'_> {
     }
 
     /// Puts what was read of an alternative together and leaves it as one node on the stack.
-    pub(super) fn end_alternative(&mut self) -> Result<(), PatternError> {
+    pub fn end_alternative(&mut self) -> Result<(), PatternError> {
         self.join_literals();
         let parts = self.group.parts;
         match self.stack.len() - parts {
@@ -132,7 +132,7 @@ impl Parser<'_> {
     }
 
     /// Puts the alternatives of the innermost group together and takes them off the stack.
-    pub(super) fn alternation(&mut self) -> Result<NodeId, PatternError> {
+    pub fn alternation(&mut self) -> Result<NodeId, PatternError> {
         let alternatives = self.group.alternatives;
         if self.stack.len() - alternatives > 1 {
             let mut node =

@@ -7,7 +7,7 @@ use crate::hooks::pattern::error::{PatternError, PatternErrorKind};
 
 impl Parser<'_> {
     /// Reads a backslash outside of brackets.
-    pub(super) fn backslash(&mut self) -> Result<(), PatternError> {
+    pub fn backslash(&mut self) -> Result<(), PatternError> {
         let start = self.at;
         let items = self.ast.items.len();
         match self.source.as_bytes().get(start + 1) {
@@ -166,7 +166,7 @@ impl Parser<'_> {
 
 impl Parser<'_> {
     /// Reads a bracket expression, `[…]`.
-    pub(super) fn brackets(&mut self) -> Result<(), PatternError> {
+    pub fn brackets(&mut self) -> Result<(), PatternError> {
         let open = self.at;
         let items = self.ast.items.len();
         self.at += 1;

@@ -17,23 +17,23 @@ pub fn parse(pattern: &str) -> Result<Ast, PatternError> {
 }
 
 pub(super) struct Parser<'p> {
-    pub(super) source: &'p str,
+    pub source: &'p str,
     /// The next byte to read.
-    pub(super) at: usize,
-    pub(super) flags: Flags,
-    pub(super) ast: Ast,
+    pub at: usize,
+    pub flags: Flags,
+    pub ast: Ast,
     /// No `:]` is ahead: a search for one found none, and need not be made again.
-    pub(super) no_class_ahead: bool,
+    pub no_class_ahead: bool,
     /// Of each open group: its finished alternatives, then the parts of the one being read.
-    pub(super) stack: Vec<NodeId>,
+    pub stack: Vec<NodeId>,
     /// The open groups around the innermost.
     outer: Vec<Group>,
-    pub(super) group: Group,
+    pub group: Group,
 }
 
 #[derive(Clone, Copy)]
 pub(super) struct Flags {
-    pub(super) ignore_case: bool,
+    pub ignore_case: bool,
     multi_line: bool,
     dot_newline: bool,
 }
@@ -45,9 +45,9 @@ pub(super) struct Group {
     /// The flags outside of it.
     flags: Flags,
     /// Where its finished alternatives begin on the stack.
-    pub(super) alternatives: usize,
+    pub alternatives: usize,
     /// Where the parts of the alternative being read begin on the stack.
-    pub(super) parts: usize,
+    pub parts: usize,
 }
 
 impl<'p> Parser<'p> {
@@ -161,7 +161,7 @@ impl<'p> Parser<'p> {
     }
 
     /// An error about what was read since `start`.
-    pub(super) fn error_since(&self, kind: PatternErrorKind, start: usize) -> PatternError {
+    pub fn error_since(&self, kind: PatternErrorKind, start: usize) -> PatternError {
         self.error(kind, start..self.at)
     }
 
@@ -178,7 +178,7 @@ impl<'p> Parser<'p> {
 
     /// Reads text that stands for itself: its last character apart, as a repetition that follows,
     /// perhaps behind a change of flags, takes only that.
-    pub(super) fn push_text(&mut self, text: &str) -> Result<(), PatternError> {
+    pub fn push_text(&mut self, text: &str) -> Result<(), PatternError> {
         let Some((last, _)) = text.char_indices().next_back() else { return Ok(()) };
         let (start, tail) = text.split_at(last);
         for part in [start, tail] {
@@ -193,7 +193,7 @@ impl<'p> Parser<'p> {
 }
 
 /// Returns whether a character means something else than itself outside of brackets.
-pub(in super::super) fn is_operator(c: char) -> bool {
+pub fn is_operator(c: char) -> bool {
     matches!(c, '(' | ')' | '|' | '^' | '$' | '.' | '[' | '*' | '+' | '?' | '{' | '\\')
 }
 

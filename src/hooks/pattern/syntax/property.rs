@@ -2,11 +2,11 @@
 
 /// A Unicode category or script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in super::super) struct Property(u16);
+pub struct Property(u16);
 
 impl Property {
     /// Looks a name up as Go 1.25 does and later: case, spaces, `_` and `-` do not count.
-    pub(in super::super) fn find(name: &str) -> Option<Self> {
+    pub fn find(name: &str) -> Option<Self> {
         let loose: String = name
             .chars()
             .filter(|c| !matches!(c, ' ' | '_' | '-'))
@@ -17,12 +17,12 @@ impl Property {
     }
 
     /// Returns its place in [`NAMES`].
-    pub(in super::super) fn index(self) -> usize {
+    pub fn index(self) -> usize {
         self.0.into()
     }
 
     /// Returns what to ask `regex-syntax` for.
-    pub(in super::super) fn query(self) -> &'static str {
+    pub fn query(self) -> &'static str {
         NAMES[self.index()].1
     }
 }
@@ -32,7 +32,7 @@ impl Property {
 /// Go takes the categories, their aliases and the scripts, by their long names; `regex-syntax`
 /// would take far more. Scripts newer than its Unicode version are left out.
 #[rustfmt::skip]
-pub(in super::super) static NAMES: [(&str, &str); 253] = [
+pub static NAMES: [(&str, &str); 253] = [
     ("adlam", "sc=adlam"), ("ahom", "sc=ahom"), ("anatolianhieroglyphs", "sc=anatolianhieroglyphs"),
     ("any", "any"), ("arabic", "sc=arabic"), ("armenian", "sc=armenian"), ("ascii", "ascii"),
     ("assigned", "assigned"), ("avestan", "sc=avestan"), ("balinese", "sc=balinese"),

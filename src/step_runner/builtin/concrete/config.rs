@@ -11,199 +11,199 @@ use super::super::error::BuiltinError;
 /// A whole job.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Config {
-    pub(super) cache_dir: String,
-    pub(super) archiver_staging_dir: String,
-    pub(super) shell: String,
-    pub(super) login_shell: bool,
+pub struct Config {
+    pub cache_dir: String,
+    pub archiver_staging_dir: String,
+    pub shell: String,
+    pub login_shell: bool,
     #[serde(deserialize_with = "nanoseconds")]
-    pub(super) timeout: Option<Duration>,
+    pub timeout: Option<Duration>,
     #[serde(deserialize_with = "nanoseconds")]
-    pub(super) script_timeout: Option<Duration>,
+    pub script_timeout: Option<Duration>,
     #[serde(deserialize_with = "nanoseconds")]
-    pub(super) after_script_timeout: Option<Duration>,
-    pub(super) after_script_ignore_errors: bool,
-    pub(super) trace_sections: bool,
-    pub(super) id: i64,
-    pub(super) token: String,
-    pub(super) base_url: String,
-    pub(super) get_sources: GetSources,
-    pub(super) cache_extract: Vec<CacheExtract>,
-    pub(super) artifact_extract: Vec<ArtifactDownload>,
-    pub(super) steps: Vec<Script>,
-    pub(super) cache_archive: Vec<CacheArchive>,
-    pub(super) artifacts_archive: Vec<ArtifactUpload>,
-    pub(super) cleanup: Cleanup,
+    pub after_script_timeout: Option<Duration>,
+    pub after_script_ignore_errors: bool,
+    pub trace_sections: bool,
+    pub id: i64,
+    pub token: String,
+    pub base_url: String,
+    pub get_sources: GetSources,
+    pub cache_extract: Vec<CacheExtract>,
+    pub artifact_extract: Vec<ArtifactDownload>,
+    pub steps: Vec<Script>,
+    pub cache_archive: Vec<CacheArchive>,
+    pub artifacts_archive: Vec<ArtifactUpload>,
+    pub cleanup: Cleanup,
     /// The `run` keyword of the job.
-    pub(super) run_steps: Vec<serde_json::Value>,
+    pub run_steps: Vec<serde_json::Value>,
 }
 
 /// Where the sources come from, and how.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct GetSources {
-    pub(super) checkout: bool,
-    pub(super) max_attempts: i64,
-    pub(super) submodule_strategy: String,
-    pub(super) lfs_disabled: bool,
-    pub(super) depth: i64,
-    pub(super) repo_url: String,
-    pub(super) refspecs: Vec<String>,
-    pub(super) sha: String,
-    pub(super) object_format: String,
-    pub(super) git_strategy: String,
-    pub(super) git_clone_flags: Vec<String>,
-    pub(super) git_fetch_flags: Vec<String>,
-    pub(super) git_clean_flags: Vec<String>,
+pub struct GetSources {
+    pub checkout: bool,
+    pub max_attempts: i64,
+    pub submodule_strategy: String,
+    pub lfs_disabled: bool,
+    pub depth: i64,
+    pub repo_url: String,
+    pub refspecs: Vec<String>,
+    pub sha: String,
+    pub object_format: String,
+    pub git_strategy: String,
+    pub git_clone_flags: Vec<String>,
+    pub git_fetch_flags: Vec<String>,
+    pub git_clean_flags: Vec<String>,
     #[serde(rename = "ref")]
-    pub(super) reference: String,
-    pub(super) submodule_depth: i64,
-    pub(super) submodule_update_flags: Vec<String>,
-    pub(super) submodule_paths: Vec<String>,
-    pub(super) pre_clone_step: Script,
-    pub(super) post_clone_step: Script,
-    pub(super) clear_worktree_on_retry: bool,
-    pub(super) use_native_clone: bool,
+    pub reference: String,
+    pub submodule_depth: i64,
+    pub submodule_update_flags: Vec<String>,
+    pub submodule_paths: Vec<String>,
+    pub pre_clone_step: Script,
+    pub post_clone_step: Script,
+    pub clear_worktree_on_retry: bool,
+    pub use_native_clone: bool,
     #[serde(rename = "use_bundled_uris")]
-    pub(super) use_bundle_uris: bool,
-    pub(super) safe_directory_checkout: bool,
-    pub(super) user_agent: String,
-    pub(super) gitaly_correlation_id: String,
+    pub use_bundle_uris: bool,
+    pub safe_directory_checkout: bool,
+    pub user_agent: String,
+    pub gitaly_correlation_id: String,
     /// Scheme and host of the repository.
-    pub(super) remote_host: String,
+    pub remote_host: String,
     /// Whether the user's configuration of git is that of other jobs too.
-    pub(super) is_shared_env: bool,
-    pub(super) use_credential_helper: bool,
+    pub is_shared_env: bool,
+    pub use_credential_helper: bool,
     /// Pairs of a URL and the beginning of URLs that it replaces.
-    pub(super) instead_ofs: Vec<[String; 2]>,
-    pub(super) clean_git_config: bool,
-    pub(super) use_proactive_auth: bool,
-    pub(super) use_exponential_backoff_stage_retry: bool,
+    pub instead_ofs: Vec<[String; 2]>,
+    pub clean_git_config: bool,
+    pub use_proactive_auth: bool,
+    pub use_exponential_backoff_stage_retry: bool,
 }
 
 /// A script, and when it runs.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Script {
+pub struct Script {
     #[serde(rename = "step")]
-    pub(super) name: String,
-    pub(super) script: Vec<String>,
-    pub(super) on_success: bool,
-    pub(super) on_failure: bool,
-    pub(super) debug: bool,
-    pub(super) bash_exit_code_check: bool,
-    pub(super) script_sections: bool,
-    pub(super) use_legacy_bash_eval: bool,
+    pub name: String,
+    pub script: Vec<String>,
+    pub on_success: bool,
+    pub on_failure: bool,
+    pub debug: bool,
+    pub bash_exit_code_check: bool,
+    pub script_sections: bool,
+    pub use_legacy_bash_eval: bool,
 }
 
 /// Where a cache is stored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Descriptor {
-    pub(super) url: String,
-    pub(super) env: BTreeMap<String, String>,
-    pub(super) headers: BTreeMap<String, Vec<String>>,
-    pub(super) go_cloud_url: bool,
-    pub(super) head_url: String,
+pub struct Descriptor {
+    pub url: String,
+    pub env: BTreeMap<String, String>,
+    pub headers: BTreeMap<String, Vec<String>>,
+    pub go_cloud_url: bool,
+    pub head_url: String,
 }
 
 /// A cache to restore, from the first of its sources that there is.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct CacheExtract {
-    pub(super) sources: Vec<CacheSource>,
+pub struct CacheExtract {
+    pub sources: Vec<CacheSource>,
     /// In minutes.
-    pub(super) timeout: i64,
-    pub(super) max_attempts: i64,
-    pub(super) warnings: Vec<String>,
-    pub(super) use_exponential_backoff_stage_retry: bool,
+    pub timeout: i64,
+    pub max_attempts: i64,
+    pub warnings: Vec<String>,
+    pub use_exponential_backoff_stage_retry: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct CacheSource {
-    pub(super) name: String,
-    pub(super) key: String,
-    pub(super) descriptor: Descriptor,
-    pub(super) alternate_descriptor: Descriptor,
-    pub(super) warnings: Vec<String>,
+    pub name: String,
+    pub key: String,
+    pub descriptor: Descriptor,
+    pub alternate_descriptor: Descriptor,
+    pub warnings: Vec<String>,
 }
 
 /// Artifacts of an earlier job.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct ArtifactDownload {
-    pub(super) id: i64,
-    pub(super) token: String,
-    pub(super) artifact_name: String,
-    pub(super) filename: String,
-    pub(super) download_attempts: i64,
-    pub(super) use_exponential_backoff_stage_retry: bool,
+pub struct ArtifactDownload {
+    pub id: i64,
+    pub token: String,
+    pub artifact_name: String,
+    pub filename: String,
+    pub download_attempts: i64,
+    pub use_exponential_backoff_stage_retry: bool,
 }
 
 /// A cache to make.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct CacheArchive {
-    pub(super) name: String,
-    pub(super) key: String,
-    pub(super) untracked: bool,
-    pub(super) paths: Vec<String>,
+pub struct CacheArchive {
+    pub name: String,
+    pub key: String,
+    pub untracked: bool,
+    pub paths: Vec<String>,
     /// In minutes.
-    pub(super) timeout: i64,
-    pub(super) descriptor: Descriptor,
-    pub(super) max_uploaded_archive_size: i64,
-    pub(super) on_success: bool,
-    pub(super) on_failure: bool,
-    pub(super) alternate_key: String,
+    pub timeout: i64,
+    pub descriptor: Descriptor,
+    pub max_uploaded_archive_size: i64,
+    pub on_success: bool,
+    pub on_failure: bool,
+    pub alternate_key: String,
 }
 
 /// Artifacts of this job.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct ArtifactUpload {
-    pub(super) untracked: bool,
-    pub(super) paths: Vec<String>,
-    pub(super) exclude: Vec<String>,
-    pub(super) artifact_name: String,
-    pub(super) expire_in: String,
-    pub(super) format: String,
+pub struct ArtifactUpload {
+    pub untracked: bool,
+    pub paths: Vec<String>,
+    pub exclude: Vec<String>,
+    pub artifact_name: String,
+    pub expire_in: String,
+    pub format: String,
     #[serde(rename = "type")]
-    pub(super) kind: String,
-    pub(super) compression_level: String,
+    pub kind: String,
+    pub compression_level: String,
     #[serde(deserialize_with = "nanoseconds")]
-    pub(super) timeout: Option<Duration>,
+    pub timeout: Option<Duration>,
     #[serde(deserialize_with = "nanoseconds")]
-    pub(super) response_header_timeout: Option<Duration>,
-    pub(super) on_success: bool,
-    pub(super) on_failure: bool,
-    pub(super) metadata: Option<ArtifactMetadata>,
+    pub response_header_timeout: Option<Duration>,
+    pub on_success: bool,
+    pub on_failure: bool,
+    pub metadata: Option<ArtifactMetadata>,
 }
 
 /// What is written down of how artifacts were made.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct ArtifactMetadata {
-    pub(super) runner_id: String,
-    pub(super) repo_url: String,
-    pub(super) repo_digest: String,
-    pub(super) job_name: String,
-    pub(super) executor_name: String,
-    pub(super) runner_name: String,
-    pub(super) started_at: String,
-    pub(super) schema_version: String,
-    pub(super) parameters: Vec<String>,
+pub struct ArtifactMetadata {
+    pub runner_id: String,
+    pub repo_url: String,
+    pub repo_digest: String,
+    pub job_name: String,
+    pub executor_name: String,
+    pub runner_name: String,
+    pub started_at: String,
+    pub schema_version: String,
+    pub parameters: Vec<String>,
 }
 
 /// What becomes of the sources after the job.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Cleanup {
-    pub(super) git_strategy: String,
-    pub(super) submodule_strategy: String,
-    pub(super) git_clean_flags: Vec<String>,
-    pub(super) enable_job_cleanup: bool,
-    pub(super) clean_git_config: bool,
+pub struct Cleanup {
+    pub git_strategy: String,
+    pub submodule_strategy: String,
+    pub git_clean_flags: Vec<String>,
+    pub enable_job_cleanup: bool,
+    pub clean_git_config: bool,
 }
 
 impl Config {
@@ -252,7 +252,7 @@ const SECRET_NAMES: [&str; 7] =
     ["key", "secret", "token", "password", "credential", "signature", "authorization"];
 
 /// Returns all secrets, to be masked in the log.
-pub(super) fn secrets(config: &Config) -> Vec<String> {
+pub fn secrets(config: &Config) -> Vec<String> {
     let mut secrets = vec![config.token.clone()];
     secrets.extend(config.artifact_extract.iter().map(|artifact| artifact.token.clone()));
     secrets.extend(user_info(&config.get_sources.repo_url));
@@ -293,7 +293,7 @@ fn user_info(url: &str) -> Option<String> {
 }
 
 /// Returns a URL without user and password.
-pub(super) fn without_user(url: &str) -> String {
+pub fn without_user(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);

@@ -17,7 +17,7 @@ use crate::sys::fs::{PathContext as _, PathError, random_u64};
 
 /// How the scripts of the job ended, for `CI_JOB_STATUS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
+pub enum Status {
     Running,
     Success,
     Failed,
@@ -44,20 +44,20 @@ const MAX_CAPTURED_BYTES: u64 = 64 << 10;
 const PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
 
 /// A job and the step that runs it.
-pub(super) struct JobContext<'a> {
-    pub(super) host: &'a mut dyn Host,
-    pub(super) config: &'a Config,
-    pub(super) work_dir: PathBuf,
+pub struct JobContext<'a> {
+    pub host: &'a mut dyn Host,
+    pub config: &'a Config,
+    pub work_dir: PathBuf,
     /// Directory for temporary files, beside the working directory.
-    pub(super) temp_dir: PathBuf,
+    pub temp_dir: PathBuf,
     /// Environment of commands.
-    pub(super) env: BTreeMap<String, String>,
+    pub env: BTreeMap<String, String>,
     /// What scripts added to it.
     added: BTreeMap<String, String>,
-    pub(super) gitlab_env: GitlabEnv,
+    pub gitlab_env: GitlabEnv,
     status: Status,
     /// Limits of the stage that runs.
-    pub(super) limits: Limits,
+    pub limits: Limits,
 }
 
 impl<'a> JobContext<'a> {
@@ -265,12 +265,12 @@ impl<'a> JobContext<'a> {
 }
 
 /// Creates a directory of the job and its parents.
-pub(super) fn make_directories(path: &Path) -> Result<(), PathError> {
+pub fn make_directories(path: &Path) -> Result<(), PathError> {
     std::fs::create_dir_all(path).at("make the directory", path)
 }
 
 /// Returns how often to try something.
-pub(super) fn attempts(asked: i64) -> i64 {
+pub fn attempts(asked: i64) -> i64 {
     /// More than GitLab's runner asks for.
     const MAX: i64 = 100;
     asked.clamp(1, MAX)

@@ -14,11 +14,11 @@ use crate::sys::removal::remove_tree;
 
 /// The text of a file.
 #[derive(Debug, Default)]
-pub(super) struct GitConfig(String);
+pub struct GitConfig(String);
 
 impl GitConfig {
     /// Adds a value. A section may be `name` or have a subsection.
-    pub(super) fn add(
+    pub fn add(
         &mut self,
         section: &str,
         subsection: Option<&str>,
@@ -47,7 +47,7 @@ impl GitConfig {
     }
 
     /// Writes the file, which only its owner may read, in place of whatever is there.
-    pub(super) fn write(&self, path: &Path) -> Result<(), PathError> {
+    pub fn write(&self, path: &Path) -> Result<(), PathError> {
         remove_tree(path)?;
         let mut options = OpenOptions::new();
         let mut file =
@@ -71,13 +71,13 @@ const TLS_FILES: [(&str, &str); 3] = [
 ];
 
 /// The files.
-pub(super) struct GitFiles {
+pub struct GitFiles {
     /// In place of the user's configuration, which it includes.
-    pub(super) user: PathBuf,
+    pub user: PathBuf,
     /// How the server is reached; included by the repository.
-    pub(super) external: PathBuf,
+    pub external: PathBuf,
     /// What new repositories are copied from.
-    pub(super) template: PathBuf,
+    pub template: PathBuf,
 }
 
 impl GitFiles {
@@ -95,7 +95,7 @@ impl GitFiles {
 
 /// Returns whether git asks a helper for the token, rather than finding it in URLs. Then the files stay to
 /// the end of the job: scripts use git too.
-pub(super) fn has_helper(sources: &GetSources) -> bool {
+pub fn has_helper(sources: &GetSources) -> bool {
     sources.use_credential_helper && !sources.remote_host.is_empty()
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Returns a duration as `time.Duration` prints it: `1h0m0s`, `1.5s`, `20ms`.
-pub(super) fn duration(time: Duration) -> String {
+pub fn duration(time: Duration) -> String {
     let nanoseconds = time.as_nanos();
     let fraction = |value: u128, unit: u128| {
         let digits = format!("{:0width$}", value % unit, width = unit.ilog10() as usize);
@@ -31,7 +31,7 @@ pub(super) fn duration(time: Duration) -> String {
 
 /// Expands `$NAME` and `${NAME}`, as `os.Expand` does. `$$` is a dollar sign, and what is special to shells
 /// is nothing.
-pub(super) fn expand(text: &str, variable: impl Fn(&str) -> String) -> String {
+pub fn expand(text: &str, variable: impl Fn(&str) -> String) -> String {
     let mut expanded = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {
@@ -81,7 +81,7 @@ fn clean(path: &str) -> Vec<&str> {
 }
 
 /// Returns the path of the archive of a cache, relative to the working directory if it can be.
-pub(super) fn archive_path(cache_dir: &str, key: &str, work_dir: &str) -> String {
+pub fn archive_path(cache_dir: &str, key: &str, work_dir: &str) -> String {
     let parts = [cache_dir, key, "cache.zip"];
     let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     let path = parts.join("/");
@@ -96,7 +96,7 @@ pub(super) fn archive_path(cache_dir: &str, key: &str, work_dir: &str) -> String
 }
 
 /// Returns an object of texts in JSON.
-pub(super) fn json(members: &[(&str, &str)]) -> String {
+pub fn json(members: &[(&str, &str)]) -> String {
     use super::super::super::Value;
     let member =
         |(name, value): &(&str, &str)| ((*name).to_owned(), Value::String((*value).to_owned()));

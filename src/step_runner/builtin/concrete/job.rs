@@ -23,7 +23,7 @@ const LIMITS_PAGE: &str =
     "https://docs.gitlab.com/ci/runners/configure_runners/#set-script-and-after_script-timeouts";
 
 /// Runs the function.
-pub(in super::super) fn run(inputs: &Inputs, host: &mut dyn Host) -> Result<(), BuiltinError> {
+pub fn run(inputs: &Inputs, host: &mut dyn Host) -> Result<(), BuiltinError> {
     let Some(Value::String(text)) = inputs.get("config") else {
         return Err(BuiltinError::Input { name: "config", expected: Type::String });
     };

@@ -13,4 +13,4 @@ mod go;
 mod job;
 mod sources;
 
-pub(super) use job::run;
+pub use job::run;

@@ -260,7 +260,7 @@ impl JobContext<'_> {
 }
 
 /// Returns the environment of git: it asks nobody for passwords.
-pub(super) fn git_env(sources: &GetSources) -> BTreeMap<String, String> {
+pub fn git_env(sources: &GetSources) -> BTreeMap<String, String> {
     let mut env = vec![("GIT_TERMINAL_PROMPT", "0"), ("GCM_INTERACTIVE", "Never")];
     if !sources.lfs_disabled {
         // They are fetched together, after the checkout.

@@ -12,12 +12,7 @@ const URL_KEYS: [&str; 6] = [
 ];
 
 /// Returns what is left of a whole text.
-pub(crate) fn mask(
-    text: &[u8],
-    phrases: &[String],
-    loose: &[String],
-    prefixes: &[String],
-) -> Vec<u8> {
+pub fn mask(text: &[u8], phrases: &[String], loose: &[String], prefixes: &[String]) -> Vec<u8> {
     let mut ranges = phrase_ranges(text, phrases);
     ranges.extend(loose_ranges(text, loose));
     let phrases = joined(ranges);

@@ -19,7 +19,7 @@ const FETCHED: &str = "refs/step-runner/fetched";
 const WHOLE: &str = "whole";
 
 /// Returns the directory with the files of a revision, below that of its repository, which is locked.
-pub(super) fn tree(git: Runner<'_>, dir: &Path, rev: &str) -> Result<PathBuf, GitError> {
+pub fn tree(git: Runner<'_>, dir: &Path, rev: &str) -> Result<PathBuf, GitError> {
     let mirror = Mirror::open(git, dir)?;
     let tree = mirror.tree(rev);
     if matches!(tree, Ok(_) | Err(GitError::Version(_) | GitError::Failed { .. })) {

@@ -32,7 +32,7 @@ const SETTINGS: [&str; 7] = [
 ];
 
 /// Runs git for one repository.
-pub(super) struct Runner<'a> {
+pub struct Runner<'a> {
     program: PathBuf,
     repository: &'a Repository,
     settings: Vec<String>,
@@ -173,7 +173,7 @@ const VARIABLES: [&str; 6] = [
 const SECTIONS: [&str; 5] = ["credential", "http", "include", "includeif", "url"];
 
 /// Returns whether git has settings for a server that this program does not read, and is there.
-pub(super) fn prefers_program(env: &BTreeMap<String, String>, host: &str) -> bool {
+pub fn prefers_program(env: &BTreeMap<String, String>, host: &str) -> bool {
     let has_variable = VARIABLES.iter().any(|name| env.contains_key(*name));
     (has_variable || files(env).into_iter().any(|file| has_section(file, host)))
         && find(env).is_ok()

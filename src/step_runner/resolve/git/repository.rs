@@ -12,13 +12,13 @@ const MAX_READABLE: usize = 80;
 
 /// A validated repository URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Repository {
+pub struct Repository {
     /// The URL; of HTTP URLs without user name and password.
-    pub(super) url: String,
+    pub url: String,
     /// Scheme, host and port of an HTTP URL.
     origin: Option<String>,
     /// User name and password of an HTTP URL.
-    pub(super) credential: Option<Credential>,
+    pub credential: Option<Credential>,
 }
 
 impl Repository {
@@ -142,13 +142,13 @@ const MIN_DIGITS: usize = 8;
 const DIGITS: [usize; 2] = [40, 64];
 
 /// Returns whether a text is a full commit id.
-pub(super) fn is_commit(text: &str) -> bool {
+pub fn is_commit(text: &str) -> bool {
     DIGITS.contains(&text.len())
         && text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Returns whether a text is a valid name of a branch or tag. Others could have a special meaning to git.
-pub(super) fn is_ref_name(text: &str) -> bool {
+pub fn is_ref_name(text: &str) -> bool {
     let is_bad = |c: char| c.is_control() || c.is_whitespace() || "~^:?*[\\".contains(c);
     !text.is_empty()
         && !text.contains(is_bad)
@@ -160,7 +160,7 @@ pub(super) fn is_ref_name(text: &str) -> bool {
 }
 
 /// Returns whether a text in lower case can be the first digits of a commit.
-pub(super) fn is_abbreviation(text: &str) -> bool {
+pub fn is_abbreviation(text: &str) -> bool {
     text.len() >= MIN_DIGITS
         && text.len() < DIGITS[1]
         && text.bytes().all(|digit| digit.is_ascii_hexdigit())

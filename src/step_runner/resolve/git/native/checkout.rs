@@ -42,7 +42,7 @@ const NEW_FILE: OFlags = OFlags::WRONLY
     .union(OFlags::CLOEXEC);
 
 /// Writes a tree to a scratch directory, which becomes the target when all is there.
-pub(super) fn check_out(
+pub fn check_out(
     pack: &mut Pack,
     root: ObjectId,
     scratch: &Path,
@@ -197,7 +197,7 @@ const MAX_OBJECT_BYTES: usize = 256 << 20;
 const MAX_TAGS: usize = 16;
 
 /// The objects of a pack.
-pub(super) struct Pack {
+pub struct Pack {
     /// None of a pack without objects.
     bundle: Option<Bundle>,
     inflate: Inflate,
@@ -209,7 +209,7 @@ type Object<'a> = (gix_object::Kind, &'a [u8]);
 impl Pack {
     /// Writes a pack to a directory, which is made anew, if none of its objects is larger than a limit. All
     /// objects are hashed: each is what its name says.
-    pub(super) fn receive(
+    pub fn receive(
         input: &mut dyn BufRead,
         dir: &Path,
         hash: Kind,
@@ -254,10 +254,7 @@ impl Pack {
     }
 
     /// Returns the commit that an object is, or an annotated tag names, and its tree.
-    pub(super) fn commit(
-        &mut self,
-        id: &ObjectId,
-    ) -> Result<Option<(ObjectId, ObjectId)>, Failure> {
+    pub fn commit(&mut self, id: &ObjectId) -> Result<Option<(ObjectId, ObjectId)>, Failure> {
         let (mut id, mut buffer) = (*id, Vec::new());
         for _ in 0..MAX_TAGS {
             let hash = id.kind();
@@ -277,7 +274,7 @@ impl Pack {
     }
 
     /// Returns the commit whose name begins with these digits, if there is one and no other.
-    pub(super) fn abbreviated(&mut self, digits: &str) -> Result<Option<ObjectId>, Failure> {
+    pub fn abbreviated(&mut self, digits: &str) -> Result<Option<ObjectId>, Failure> {
         let (Some(bundle), Ok(prefix)) = (&self.bundle, Prefix::from_hex(digits)) else {
             return Ok(None);
         };

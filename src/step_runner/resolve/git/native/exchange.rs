@@ -17,14 +17,14 @@ const CHUNK_BYTES: usize = 64 << 10;
 const CHUNKS: usize = 4;
 
 /// An answer whose body is still to be read.
-pub(super) struct Answer {
-    pub(super) status: u16,
-    pub(super) headers: HeaderMap,
-    pub(super) body: Body,
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Body,
 }
 
 /// The body of an answer.
-pub(super) struct Body {
+pub struct Body {
     chunks: Receiver<Result<Vec<u8>, String>>,
     chunk: Vec<u8>,
     at: usize,
@@ -41,7 +41,7 @@ impl Answer {
 }
 
 /// Sends a request and returns the answer; reading more than the limit of its body fails.
-pub(super) fn send(
+pub fn send(
     agent: &Agent,
     request: Request<Vec<u8>>,
     limit_bytes: u64,

@@ -16,7 +16,7 @@ use super::transfer::{Failure, Transfer};
 use crate::sys::removal::remove_tree;
 
 /// Returns the directory with the files of a revision, below that of its repository, which is locked.
-pub(in super::super) fn tree(
+pub fn tree(
     git: &Git<'_>,
     repository: &Repository,
     dir: &Path,

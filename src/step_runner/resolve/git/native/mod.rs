@@ -13,4 +13,4 @@ mod protocol;
 mod remote;
 mod transfer;
 
-pub(super) use fetch::tree;
+pub use fetch::tree;

@@ -25,7 +25,7 @@ const ENDS: &[PacketLineRef<'static>] =
     &[PacketLineRef::Flush, PacketLineRef::Delimiter, PacketLineRef::ResponseEnd];
 
 /// A server that speaks the protocol.
-pub(super) struct Server<'a> {
+pub struct Server<'a> {
     remote: Remote<'a>,
     transfer: &'a Transfer,
     hash: Kind,
@@ -36,7 +36,7 @@ pub(super) struct Server<'a> {
 
 /// What is fetched.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Extent {
+pub enum Extent {
     /// The commits, without those before them.
     Commits,
     /// All commits up to these, without files if the server can leave them out.

@@ -27,7 +27,7 @@ const ADVERTISEMENT: &str = "/info/refs?service=git-upload-pack";
 const MAX_ADVERTISEMENT_BYTES: u64 = 1 << 20;
 
 /// A repository on a server.
-pub(super) struct Remote<'a> {
+pub struct Remote<'a> {
     git: &'a Git<'a>,
     transfer: &'a Transfer,
     agent: Agent,

@@ -9,11 +9,11 @@ use super::super::super::interrupt::Interrupt;
 use crate::sys::fs::PathError;
 
 /// Time between looks at whether a fetch is to go on.
-pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(50);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A fetch under way. Clones share the state.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Transfer {
+pub struct Transfer {
     stop: Arc<AtomicBool>,
     /// The first error of the connection: libraries would wrap it in words of theirs.
     fault: Arc<OnceLock<String>>,
@@ -21,7 +21,7 @@ pub(super) struct Transfer {
 
 impl Transfer {
     /// Calls a function with a transfer that stops at the deadline, or once the interrupt is set.
-    pub(super) fn run<T>(
+    pub fn run<T>(
         interrupt: &Interrupt,
         deadline: Instant,
         call: impl FnOnce(&Transfer) -> Result<T, Failure>,
@@ -50,7 +50,7 @@ impl Transfer {
     }
 
     /// Returns the flag for libraries that look by themselves.
-    pub(super) fn flag(&self) -> &AtomicBool {
+    pub fn flag(&self) -> &AtomicBool {
         &self.stop
     }
 
@@ -59,18 +59,18 @@ impl Transfer {
     }
 
     /// Fails if the fetch is to stop.
-    pub(super) fn check(&self) -> Result<(), Failure> {
+    pub fn check(&self) -> Result<(), Failure> {
         if self.is_stopped() { Err(Failure::Stopped) } else { Ok(()) }
     }
 
     /// Notes an error of the connection; the first one counts.
-    pub(super) fn set_fault(&self, fault: &str) {
+    pub fn set_fault(&self, fault: &str) {
         // Later ones follow from it.
         let _ = self.fault.set(shown(fault));
     }
 
     /// Returns why an operation failed whose own error is this.
-    pub(super) fn failure(&self, error: impl ToString) -> Failure {
+    pub fn failure(&self, error: impl ToString) -> Failure {
         if self.is_stopped() {
             return Failure::Stopped;
         }
@@ -89,7 +89,7 @@ impl<F: Fn()> Drop for OnDrop<F> {
 
 /// An error in fetching.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub enum Failure {
     /// The time is over, or nobody waits any more.
     Stopped,
     /// The server does not know the protocol.
@@ -109,12 +109,12 @@ impl From<PathError> for Failure {
 }
 
 /// Returns an error of data that a server sent.
-pub(super) fn malformed(error: impl ToString) -> Failure {
+pub fn malformed(error: impl ToString) -> Failure {
     Failure::Message(shown(&error.to_string()))
 }
 
 /// Returns a text of a server as part of a line, without what would do something to a terminal.
-pub(super) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     let line = text.trim().lines().next().unwrap_or_default();
     let shown: String = line.chars().filter(|c| !c.is_control()).take(500).collect();
     if shown.is_empty() { "no error message".to_owned() } else { shown }

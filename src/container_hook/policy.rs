@@ -5,7 +5,7 @@
 //! say what is denied before anything is done. What is mounted then is opened beneath the allowed
 //! directory, and only what can be opened there is allowed.
 
-mod ceilings;
+pub(in crate::container_hook) mod ceilings;
 mod check;
 mod paths;
 mod preset;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::options::Namespace;
 
-pub(in crate::container_hook) use ceilings::{Exceeded, Table, above, cpus, memory};
+pub(in crate::container_hook) use ceilings::{Exceeded, above, cpus, memory};
 pub use ceilings::{Max, MaxOfJob, UlimitName, WhenExceeded};
 pub use paths::is_engine_socket;
 pub use preset::Preset;

@@ -10,7 +10,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 use super::options::cpu_quantity;
 use crate::container_hook::error::HookError;
-use crate::container_hook::policy::{self, Exceeded, Policy, Table};
+use crate::container_hook::policy::ceilings::Table;
+use crate::container_hook::policy::{self, Exceeded, Policy};
 use crate::container_hook::quantity::Quantity;
 use crate::sys::quantity::Cpus;
 

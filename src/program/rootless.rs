@@ -9,7 +9,6 @@ mod holders;
 
 use std::fs::File;
 use std::io::{self, Seek as _};
-use std::path::PathBuf;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -17,7 +16,7 @@ use serde::de::DeserializeOwned;
 pub use holders::{Found, HolderError, HolderRecord, Holders};
 
 use super::exit::Exit;
-use super::sections::Store;
+use super::sections::{Place, Store};
 use crate::sys::error::{chain, has_timed_out};
 use crate::sys::identity::Identity;
 use crate::sys::lock::{LONG, PASSING_BY};
@@ -29,34 +28,6 @@ use crate::sys::spawn::memory_file;
 
 /// The exit code of a process that SIGKILL ended.
 const KILLED: Exit = Exit::Code(128 + 9);
-
-/// Where a program's containers are, and what the program may do there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    pub privilege: Privilege,
-    /// Whether limits of containers hold: an ordinary user needs a delegated cgroup.
-    pub has_cgroup: bool,
-    /// The directory for records that do not outlive a boot, if not that of the store.
-    pub run: Option<PathBuf>,
-    /// The directory of root file systems and volumes, if not that of the store.
-    pub disk: Option<PathBuf>,
-}
-
-impl Default for Place {
-    /// Returns the place of root of the host.
-    fn default() -> Self {
-        Place { privilege: Privilege::Root, has_cgroup: true, run: None, disk: None }
-    }
-}
-
-impl Place {
-    /// Returns the place where this process was started.
-    pub fn of_process() -> Self {
-        // If it cannot be read, the process has the least.
-        let privilege = Privilege::of_process().unwrap_or(Privilege::Single);
-        Place { privilege, has_cgroup: privilege == Privilege::Root, run: None, disk: None }
-    }
-}
 
 /// Why nothing could be done where an owner's containers are.
 #[derive(Debug, thiserror::Error)]

@@ -7,10 +7,10 @@ use semver::Version;
 use serde::{Deserialize, Serialize};
 
 use super::host::HostError;
-use super::rootless::Place;
 use crate::bundle::HookOptions;
 use crate::hooks::Consumer;
 use crate::image::PullPolicy;
+use crate::sys::privilege::Privilege;
 use crate::sys::quantity::{Age, Size};
 use crate::sys::{userns, version};
 
@@ -85,6 +85,34 @@ impl Default for Store {
             keep_size: None,
             place: Place::default(),
         }
+    }
+}
+
+/// Where a program's containers are, and what the program may do there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub privilege: Privilege,
+    /// Whether limits of containers hold: an ordinary user needs a delegated cgroup.
+    pub has_cgroup: bool,
+    /// The directory for records that do not outlive a boot, if not that of the store.
+    pub run: Option<PathBuf>,
+    /// The directory of root file systems and volumes, if not that of the store.
+    pub disk: Option<PathBuf>,
+}
+
+impl Default for Place {
+    /// Returns the place of root of the host.
+    fn default() -> Self {
+        Place { privilege: Privilege::Root, has_cgroup: true, run: None, disk: None }
+    }
+}
+
+impl Place {
+    /// Returns the place where this process was started.
+    pub fn of_process() -> Self {
+        // If it cannot be read, the process has the least.
+        let privilege = Privilege::of_process().unwrap_or(Privilege::Single);
+        Place { privilege, has_cgroup: privilege == Privilege::Root, run: None, disk: None }
     }
 }
 

@@ -20,8 +20,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::super::paths::{self, PrivateError};
-use super::super::sections::Store;
-use super::{Owner, Place};
+use super::super::sections::{Place, Store};
+use super::Owner;
 use crate::container::{ContainerError, read_json_if_there, write_record};
 use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::identity::Identity;

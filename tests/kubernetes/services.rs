@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::json;
 
 use crate::setup::{Pods, cluster};
-use crate::support::github_runner::{container, merge};
+use crate::support::github_runner::{container, merge, volume};
 
 #[test]
 fn services_are_reached_by_each_of_their_names() {
@@ -59,11 +59,11 @@ fn a_service_that_ends_is_reported_in_its_own_words() {
     let mut runner = pods.runner("ends");
     let broken = merge(container("test/exits:1"), json!({"contextName": "broken"}));
     // A job waits for this service, which becomes healthy when the cluster has reported the end of the other.
-    let options = "--tmpfs /gate --health-cmd \"test -e /gate/open\" --health-interval 1s --health-retries 100";
+    let options = "--health-cmd \"test -e /gate/open\" --health-interval 1s --health-retries 100";
     let gate = merge(
         container("alpine:3.20"),
         json!({"contextName": "gate", "createOptions": options, "entryPoint": "sleep",
-            "entryPointArgs": ["1000"]}),
+            "entryPointArgs": ["1000"], "userMountVolumes": [volume("gate", "/gate", false)]}),
     );
     let args =
         json!({"container": runner.job_container("alpine:3.20"), "services": [broken, gate]});

@@ -16,7 +16,7 @@ use crate::job_backend::JobBackend;
 use crate::settings::Settings;
 use crate::try_job;
 
-pub use runner::settings;
+pub use runner::{own_listeners, settings};
 
 /// Check this machine for problems, and print a fix for each
 #[derive(Debug, Args)]

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use oci_hooks::hooks::trust::{self, TrustOptions};
 use oci_hooks::program::checks::Check;
-use oci_hooks::program::checks::user::namespaces;
+use oci_hooks::program::checks::user::service::{self, Process};
+use oci_hooks::program::checks::user::{ids, namespaces};
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::programs::this_program;
@@ -93,22 +94,23 @@ pub fn run(args: &InstallArgs, context: &mut Context) -> Result<Exit, Error> {
     report(&Installed { environment, script, user_ids }, context)
 }
 
-/// Fails if containers cannot run here, and warns of what they would lack. Returns the number of their
-/// user ids; none for root, whose containers have all.
+/// Fails if containers cannot run here. Returns the number of their user ids; none for root, whose containers
+/// have all.
 fn check_host(context: &Context) -> Result<Option<u32>, Error> {
     let settings = context.settings::<Settings>()?.settings;
     match JobBackend::of(&settings)? {
-        JobBackend::Root => pass(&doctor::root::host_checks(&settings), context).map(|()| None),
+        JobBackend::Root => pass(&doctor::root::host_checks(&settings)).map(|()| None),
         JobBackend::User => check_user(&settings, context).map(Some),
         #[cfg(feature = "kubernetes")]
         JobBackend::Cluster => Ok(None),
     }
 }
 
-/// Checks this host for an ordinary user, and creates the namespaces of a job.
+/// Checks this host for an ordinary user, creates the namespaces of a job, and warns of what they lack.
 fn check_user(settings: &Settings, context: &Context) -> Result<u32, Error> {
     let map = Map::of_process()?;
-    let mut checks = doctor::user::host_checks(settings, &map);
+    pass(&doctor::user::host_checks(settings, &map))?;
+    let mut checks = ids::checks(&map);
     checks.push(match Holder::make(&map, None, None) {
         Ok(holder) => {
             drop(holder);
@@ -116,23 +118,23 @@ fn check_user(settings: &Settings, context: &Context) -> Result<u32, Error> {
         }
         Err(error) => namespaces::not_made(&error, &this_program()?),
     });
-    pass(&checks, context)?;
-    Ok(map.privilege().ids().map_or(u32::MAX, |ids| ids.uids))
-}
-
-/// Returns the first failure, or prints the warnings.
-fn pass(checks: &[Check], context: &Context) -> Result<(), Error> {
-    if let Some(check) = checks.iter().find(|check| check.is_failure()) {
-        let (found, hint) = (check.found().to_owned(), check.hint().to_owned());
-        return Err(Error::CannotRun { found, hint });
-    }
+    let services = doctor::own_listeners();
+    checks.extend(services.iter().map(|(pid, name)| service::limits(Process { pid: *pid, name })));
+    pass(&checks)?;
     for check in checks.iter().filter(|check| check.is_warning()) {
         context.warning(check.found());
         for line in check.hint().lines() {
             context.hint(Some(line));
         }
     }
-    Ok(())
+    Ok(map.privilege().ids().map_or(u32::MAX, |ids| ids.uids))
+}
+
+/// Fails with the first check that fails.
+fn pass(checks: &[Check]) -> Result<(), Error> {
+    checks.iter().find(|check| check.is_failure()).map_or(Ok(()), |check| {
+        Err(Error::CannotRun { found: check.found().to_owned(), hint: check.hint().to_owned() })
+    })
 }
 
 /// Returns the sticky directory for all that a file is in, such as `/tmp`: it is emptied at the latest when the

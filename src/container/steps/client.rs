@@ -364,10 +364,12 @@ impl Outgoing {
         self.descriptors = Some(descriptors);
     }
 
+    /// Sends a frame after those that are pending.
     pub fn push(&mut self, frame: &[u8]) {
         self.bytes.extend_from_slice(frame);
     }
 
+    /// Returns whether everything is sent.
     pub fn is_empty(&self) -> bool {
         self.sent == self.bytes.len()
     }

@@ -62,6 +62,7 @@ struct Pending {
 }
 
 impl<'s> Tree<'s> {
+    /// Returns the tree below a directory, for changes within a scope.
     pub fn new(root: OwnedFd, scope: &'s Scope, writer: TreeWriter) -> Self {
         let mut part = PART.to_vec();
         if writer == TreeWriter::Agent {
@@ -329,6 +330,7 @@ impl Applied {
         }
     }
 
+    /// Returns the path of the change.
     pub fn path(&self) -> &[u8] {
         match self {
             Applied::Entry(entry) => &entry.path,

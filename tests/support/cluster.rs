@@ -202,12 +202,19 @@ impl Cluster {
         }
     }
 
-    /// Makes an object.
+    /// Makes an object. Tries again if the server says so, as for a pod whose service account has no token yet.
     #[track_caller]
     pub(crate) fn create(&self, path: &str, object: &Value) -> Value {
-        let (status, answer) = self.call("POST", path, Some(object));
-        assert_eq!(status, 201, "POST {path}: {answer}");
-        answer
+        let deadline = std::time::Instant::now() + DEADLINE;
+        loop {
+            let (status, answer) = self.call("POST", path, Some(object));
+            let may_retry = status == 500 && answer["details"]["retryAfterSeconds"].is_number();
+            if !may_retry || std::time::Instant::now() > deadline {
+                assert_eq!(status, 201, "POST {path}: {answer}");
+                return answer;
+            }
+            std::thread::park_timeout(Duration::from_millis(100));
+        }
     }
 
     /// Writes the settings of a client that has a token.

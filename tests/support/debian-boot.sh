@@ -51,14 +51,18 @@ DEVICES
     ln -s /proc/self/fd/1 $root/dev/stdout
     ln -s /proc/self/fd/2 $root/dev/stderr
     mount -t tmpfs -o mode=755 tmpfs $root/run
+    arguments=(--log-target=journal --show-status=0)
     if [ -e /sys/fs/cgroup/cgroup.procs ]; then
         mount -t cgroup2 cgroup2 $root/sys/fs/cgroup
     else
         mount -t tmpfs -o mode=755 tmpfs $root/sys/fs/cgroup
         for hierarchy in $(hierarchies); do
             name=${hierarchy##*/}
-            # crun rejects version 1 beside a version 2 that has controllers.
-            [ "$name" != unified ] || [ -z "$(cat "$3/cgroup.controllers")" ] || continue
+            # crun rejects version 1 beside a version 2 that has controllers, and systemd would mount both.
+            if [ "$name" = unified ] && [ -n "$(cat "$3/cgroup.controllers")" ]; then
+                arguments+=(systemd.unified_cgroup_hierarchy=no systemd.legacy_systemd_cgroup_controller=yes)
+                continue
+            fi
             mkdir "$root/sys/fs/cgroup/$name"
             case $name in
             unified) mount -t cgroup2 cgroup2 $root/sys/fs/cgroup/unified ;;
@@ -78,7 +82,7 @@ DEVICES
     umount --lazy /old
     rmdir /old
     exec env --ignore-environment --default-signal container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin \
-        /lib/systemd/systemd --log-target=journal --show-status=0 </dev/null >/dev/null 2>&1
+        /lib/systemd/systemd "${arguments[@]}" </dev/null >/dev/null 2>&1
 fi
 
 name=$(basename "$(mktemp --dry-run --tmpdir oci-hooks-debian-XXXXXXXXXX)")

@@ -1,8 +1,8 @@
 //! Stopping the processes of an instance where they are, and having them go on.
 //!
 //! A runtime has the kernel freeze a cgroup. Instances of an ordinary user may have none: then each of their
-//! processes is sent a signal. Unlike frozen ones, processes of the instance that were not stopped could have
-//! others go on; so it is looked until there are none.
+//! processes is sent SIGSTOP. A process that was not stopped yet could send SIGCONT to the others, so processes are
+//! listed and stopped until none of them runs.
 
 use std::collections::HashSet;
 use std::fs;

@@ -96,7 +96,7 @@ impl Provider<'_> {
         if files.is_paused() || !Site::of(self.engine).is_running(&record) {
             return Ok(());
         }
-        // First, so that it is resumed by whoever removes it: what is paused cannot be killed.
+        // Recorded first, so that a later removal resumes the instance: a paused process cannot be killed.
         files.set_paused(true)?;
         let container = self.engine.directory(&record.container).read()?;
         if let Err(error) = pause::pause(&container) {

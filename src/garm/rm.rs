@@ -10,7 +10,7 @@ use super::site::{Removal, Site, Sites};
 use crate::container::ContainerError;
 use crate::sys::error::chain;
 
-/// Which instances are meant: those of which all is so that is asked for.
+/// Selects the instances that match all given criteria.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Selection<'a> {
     /// Their names; any if there is none here.

@@ -65,7 +65,7 @@ impl Default for Removal<'_> {
     }
 }
 
-/// All instances on one engine, whose processes this one sees.
+/// All instances on one engine, in the PID namespace of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Here<'a> {
     pub engine: &'a Engine,

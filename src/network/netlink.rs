@@ -31,7 +31,7 @@ pub struct Netlink {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewLink<'a> {
     pub name: &'a str,
-    /// Its number, so that nobody has to ask for it; 0 leaves it to the kernel.
+    /// The index of the interface, which then need not be looked up; 0 leaves it to the kernel.
     pub index: u32,
     pub mtu: u32,
     /// Its hardware address; without one the kernel makes one up, and systemd-udevd another.

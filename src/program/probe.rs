@@ -1,7 +1,8 @@
-//! `doctor --probe`: what must be out of reach of jobs, tried from inside of their containers and builds.
+//! `doctor --probe`: tries from containers and builds to reach what jobs must not reach.
 //!
-//! One static program does all of it. On the host it is what jobs must not reach, and shows that each of it is there; in
-//! another container it is the other job; and wherever it tries, it shows first that it reaches what it should.
+//! One static program serves and tries. On the host and in another container, it listens on addresses and sockets and
+//! has files, and checks that it reaches them itself. In a container or build, it first reaches its own loopback,
+//! sockets and files as a control, and then tries the others.
 
 mod image;
 mod report;

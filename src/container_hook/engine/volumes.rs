@@ -1,4 +1,4 @@
-//! The named volumes of runners as their admin sees them: whose they are, who has them, and away with them.
+//! Lists and removes the named volumes of runners, with the containers that use them.
 
 use std::path::{Path, PathBuf};
 

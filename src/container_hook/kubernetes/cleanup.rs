@@ -26,9 +26,9 @@ const LOG_WITHIN: Duration = Duration::from_secs(5);
 /// Whether one waits until pods are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// And their names are free.
+    /// Until all pods are deleted and their names are free.
     UntilGone,
-    /// Those that have what is not theirs alone: what is left of a job could write to it while others use it.
+    /// The same if a pod has a shared volume, to which a remaining process could write while other jobs use it.
     WhereShared,
     Not,
 }

@@ -1,4 +1,4 @@
-//! Leases: who uses which layers, so that nobody removes them.
+//! Leases: the layers that a process uses, which no other process removes.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};

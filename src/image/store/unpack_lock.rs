@@ -1,4 +1,4 @@
-//! Locks on layers: who unpacks one, and who waits for that.
+//! Locks on layers: one process unpacks a layer, and the others wait for it.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, ErrorKind, Read};

@@ -95,7 +95,7 @@ impl Trial {
         }
     }
 
-    /// Removes the file that a server made on this host.
+    /// Removes the file or socket that a server created on this host.
     pub fn remove_file(&self) {
         if let (Meaning::Token, Attempt::Socket(path) | Attempt::Read(path)) =
             (self.meaning, &self.attempt)

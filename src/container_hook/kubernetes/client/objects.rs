@@ -58,7 +58,7 @@ impl Cluster {
         self.create(pod).await
     }
 
-    /// Returns a pod; none if there is none of that name.
+    /// Returns the pod with this name, if it exists.
     ///
     /// # Errors
     ///

@@ -30,8 +30,8 @@ pub fn labels(own: &OwnPod) -> BTreeMap<String, String> {
     ])
 }
 
-/// Returns the owner of everything that is made for a runner: its pod, with which all of it goes; for a step
-/// whose runner is unknown the pod of the job.
+/// Returns the owner reference of a runner's pods and secrets, which Kubernetes deletes with the owner: the pod of the
+/// runner, or the pod of the job if the runner is unknown.
 pub fn owner(own: &OwnPod, job: Option<&Pod>) -> Option<Vec<OwnerReference>> {
     let of_job = || {
         let metadata = &job?.metadata;

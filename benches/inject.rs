@@ -1,24 +1,21 @@
-//! `oci-hooks inject` with many hook files, beside reading and parsing the same files and nothing else,
-//! which is the least that any program must do, and beside podman's Go code if a program is named that
-//! runs it. Prints CPU time, its ratio, and peak memory.
+//! `oci-hooks inject` with many hook files, compared with only reading and parsing the same files,
+//! which is the minimum for any program, and with podman's Go code if a program that runs it is
+//! named. Prints CPU time, its ratio, and peak memory.
 //!
 //! `cargo bench --bench inject`; `contrib/bench-inject` builds the Go program first.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "prints figures; what fails panics")]
-
-#[path = "support/mod.rs"]
-mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::sys::resource::{UsageWho, getrusage};
-use support::{median, run};
+use oci_hooks_testsupport::measure::{median, run};
 
 const RUNS: usize = 21;
 
-/// Names the program that runs podman's Go code.
+/// Variable that names the program that runs podman's Go code.
 const PEER: &str = "OCI_HOOKS_BENCH_PEER";
 
 fn main() {
@@ -30,15 +27,15 @@ fn main() {
     }
 }
 
-/// A program that is measured.
-struct Program {
+/// A program to measure.
+struct BenchProgram {
     name: &'static str,
     path: PathBuf,
-    /// What stands before the directory and the configuration.
+    /// Arguments before the directory and the configuration.
     args: &'static [&'static str],
 }
 
-impl Program {
+impl BenchProgram {
     fn command(&self, dir: &Path, config: &Path) -> Command {
         let mut command = Command::new(&self.path);
         command.args(self.args).arg(dir).arg(config);
@@ -46,15 +43,15 @@ impl Program {
     }
 }
 
-fn programs() -> Vec<Program> {
+fn programs() -> Vec<BenchProgram> {
     let ours = env!("CARGO_BIN_EXE_oci-hooks").into();
     let this = std::env::current_exe().unwrap();
     let mut programs = vec![
-        Program { name: "inject", path: ours, args: &["inject", "--hooks-dir"] },
-        Program { name: "floor", path: this, args: &["floor"] },
+        BenchProgram { name: "inject", path: ours, args: &["inject", "--hooks-dir"] },
+        BenchProgram { name: "floor", path: this, args: &["floor"] },
     ];
     if let Some(peer) = std::env::var_os(PEER) {
-        programs.push(Program { name: "podman's Go", path: peer.into(), args: &[] });
+        programs.push(BenchProgram { name: "podman's Go", path: peer.into(), args: &[] });
     }
     programs
 }
@@ -76,7 +73,7 @@ fn measure() {
                 times.push(run(&mut program.command(&dir, &config)).cpu.as_micros());
             }
         }
-        // The first of each was to warm up.
+        // The first run of each program is a warm-up.
         let times: Vec<_> = times.iter().map(|times| &times[1..]).collect();
         let medians: Vec<_> = times.iter().map(|times| median(times.iter().copied())).collect();
         println!("\n{count} hook files");
@@ -97,8 +94,8 @@ fn ratio(ours: u128, other: u128) -> f64 {
     ours as f64 / other.max(1) as f64
 }
 
-/// Returns the memory a command takes at most, in KiB: the system knows it of all children together, and
-/// so a process of its own has the command as its only one.
+/// Returns the peak memory of a command in KiB. The system reports it for all children together, so
+/// the command runs as the only child of a separate process.
 fn peak(command: &Command) -> u64 {
     let mut alone = Command::new(std::env::current_exe().unwrap());
     alone.arg("peak").arg(command.get_program()).args(command.get_args());
@@ -111,7 +108,7 @@ fn print_peak(command: &mut Command) {
     println!("{}", getrusage(UsageWho::RUSAGE_CHILDREN).unwrap().max_rss());
 }
 
-/// Lists, reads and parses, as a program without any other duty would.
+/// Lists, reads and parses the files, and does nothing else.
 fn floor(dir: &Path) {
     for entry in fs::read_dir(dir).unwrap() {
         let text = fs::read(entry.unwrap().path()).unwrap();
@@ -120,7 +117,7 @@ fn floor(dir: &Path) {
     }
 }
 
-/// Writes hook files as they are met in practice, no two with the same patterns.
+/// Writes typical hook files, no two with the same patterns.
 fn make_hooks(dir: &Path, count: u128) {
     fs::create_dir(dir).unwrap();
     for number in 0..count {

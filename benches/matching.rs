@@ -1,5 +1,5 @@
-//! Matching in process: 1000 loaded hooks against one configuration, the first time, when patterns are
-//! compiled, and after that; then single patterns that literals do not answer.
+//! Matching in process: 1000 loaded hooks against one configuration, the first time, when patterns
+//! are compiled, and later; then single patterns that literals do not decide.
 //!
 //! `cargo bench --bench matching`
 
@@ -10,14 +10,15 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use oci_hooks::hooks::{
-    Command, Definition, HookFile, HookSet, PathCheck, Pattern, SchemaOptions, Target,
+    HookDefinition, HookFile, HookSet, MatchTarget, PathCheck, Pattern, SchemaOptions,
+    TargetCommand,
 };
 
 const HOOKS: usize = 1000;
 
 fn main() {
-    let target = Target {
-        command: Command::Program("/usr/bin/python3".to_owned()),
+    let target = MatchTarget {
+        command: TargetCommand::Program("/usr/bin/python3".to_owned()),
         annotations: [("io.container.manager", "podman"), ("org.example.stage", "ci")]
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into(),
@@ -26,18 +27,24 @@ fn main() {
     println!(
         "{HOOKS} hooks against one configuration with 2 annotations, first time and after that"
     );
-    println!("most patterns answered by literals: {}", first_and_later(&hooks(usual), &target));
-    println!("all patterns compiled and matching: {}", first_and_later(&hooks(compiled), &target));
-    single_patterns();
+    println!(
+        "most patterns answered by literals: {}",
+        measure_first_and_later(&hooks(usual_condition), &target)
+    );
+    println!(
+        "all patterns compiled and matching: {}",
+        measure_first_and_later(&hooks(compiled), &target)
+    );
+    measure_patterns();
 }
 
-fn first_and_later(hooks: &HookSet, target: &Target) -> String {
+fn measure_first_and_later(hooks: &HookSet, target: &MatchTarget) -> String {
     let first = time(|| evaluate(hooks, target));
     let later = median(1001, || time(|| evaluate(hooks, target)));
     format!("{first:?}, {later:?}")
 }
 
-fn single_patterns() {
+fn measure_patterns() {
     println!("{:<48} {:>12} {:>12} {:>12}", "pattern", "made, once", "again", "100 kB");
     for (source, text) in [
         ("^(true|yes)$", "true"),
@@ -64,7 +71,7 @@ fn median(runs: usize, work: impl FnMut() -> Duration) -> Duration {
     times[times.len() / 2]
 }
 
-fn evaluate(hooks: &HookSet, target: &Target) {
+fn evaluate(hooks: &HookSet, target: &MatchTarget) {
     for verdict in hooks.evaluate(target) {
         black_box(verdict.matches());
     }
@@ -76,7 +83,7 @@ fn time<R>(work: impl FnOnce() -> R) -> Duration {
     start.elapsed()
 }
 
-fn usual(number: usize) -> String {
+fn usual_condition(number: usize) -> String {
     match number % 4 {
         0 => format!(r#""commands": [".*/tool-{number}$"]"#),
         1 => format!(r#""annotations": {{"^com\\.example\\.hook-{number}$": "^(true|yes)$"}}"#),
@@ -96,7 +103,7 @@ fn hooks(when: fn(usize) -> String) -> HookSet {
         let text = format!(
             r#"{{"version":"1.0.0","hook":{{"path":"/bin/true"}},"when":{{{when}}},"stages":["poststop"]}}"#
         );
-        let definition = Definition::parse(text.as_bytes(), schema).unwrap();
+        let definition = HookDefinition::parse(text.as_bytes(), schema).unwrap();
         HookFile::new(PathBuf::from(format!("{number}.json")), definition)
     };
     (0..HOOKS).map(file).collect()

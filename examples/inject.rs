@@ -16,7 +16,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::consumer::PODMAN;
-use oci_hooks::hooks::{self, Config, InjectOptions, LoadOptions};
+use oci_hooks::hooks::{self, ConfigDocument, InjectOptions, LoadOptions};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = env::args_os().skip(1).map(PathBuf::from);
@@ -42,7 +42,7 @@ pub(crate) fn inject(
     }
 
     let text = fs::read(config)?;
-    let config = Config::parse(&text)?;
+    let config = ConfigDocument::parse(&text)?;
     let target = config.target(PODMAN.bind_mounts)?;
     for verdict in loaded.hooks.evaluate(&target) {
         let outcome = verdict.outcome?;

@@ -1,27 +1,27 @@
-//! Follows hook directories as a daemon does: prints what changes, while other threads match against the
-//! hooks that are in force. Ctrl-C ends it.
+//! Follows hook directories as a daemon does: prints changes, while other threads match against the
+//! hooks in force. Ctrl-C ends it.
 //!
 //! ```text
 //! cargo run --example monitor -- hooks.d-examples
 //! ```
 //!
-//! A file that becomes invalid keeps its last valid content in force until it is fixed or removed.
+//! The hook of a file that becomes invalid is dropped, as podman does.
 
 use std::env;
 use std::error::Error;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use oci_hooks::hooks::monitor::{Monitor, MonitorOptions, Wake};
-use oci_hooks::hooks::{LoadOptions, Target, consumer::PODMAN};
+use oci_hooks::hooks::monitor::{Monitor, MonitorOptions, WakeReason};
+use oci_hooks::hooks::{LoadOptions, MatchTarget, consumer::PODMAN};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let dirs: Vec<PathBuf> = env::args_os().skip(1).map(PathBuf::from).collect();
     let mut monitor = start(dirs)?;
 
-    // Any thread that creates containers has a handle of its own. A snapshot does not change in its hands.
-    let current = monitor.current();
-    let (loaded, target) = (current.snapshot(), Target::default());
+    // Each thread gets a handle of its own. A snapshot never changes.
+    let current = monitor.current_hooks();
+    let (loaded, target) = (current.snapshot(), MatchTarget::default());
     let selection = loaded.hooks.select(&target, &PODMAN)?;
     let mut out = io::stdout();
     writeln!(out, "{} hooks, {} for any container", loaded.hooks.len(), selection.files.len())?;
@@ -38,14 +38,14 @@ pub(crate) fn start(dirs: Vec<PathBuf>) -> Result<Monitor, Box<dyn Error>> {
     Ok(Monitor::new(MonitorOptions { load, ..Default::default() })?)
 }
 
-/// Prints what becomes of hook files until `Monitor::stopper` ends it.
+/// Prints changes of hook files until `Monitor::stopper` ends it.
 ///
 /// A program with an event loop waits for the monitor's descriptor instead, and calls `Monitor::poll`.
 pub(crate) fn print_changes(
     monitor: &mut Monitor,
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn Error>> {
-    while let Wake::Changed(changes) = monitor.wait(None)? {
+    while let WakeReason::Changed(changes) = monitor.wait(None)? {
         for change in changes {
             writeln!(out, "{} {}", change.kind.name(), change.path.display())?;
         }

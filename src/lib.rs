@@ -1,20 +1,20 @@
 //! OCI hooks as podman and CRI-O configure them: hook files in `hooks.d` directories, matched
-//! against a container's `config.json` and injected into it. With the feature `engine`, containers
-//! without a daemon: images, root file systems, networks and their life cycle on runc or crun.
+//! against a container's `config.json` and injected into it. It runs no containers: `oci-hooks-engine`
+//! does, and `oci-hooks-nri` is the plugin for containerd and CRI-O.
 //!
 //! | to | start at | feature | example |
 //! |---|---|---|---|
 //! | inject hooks from a container runtime | [`hooks`] | | [`inject.rs`] |
+//! | inject hooks into an `oci_spec::runtime::Spec` | `hooks::MatchTarget::of_spec` | `oci-spec` | [`runtime.rs`] |
 //! | follow hook directories in a daemon | `hooks::Monitor` | `monitor` | [`monitor.rs`] |
-//! | send steps to a step runner | `step_runner::client` | `step-runner` | [`step_client.rs`] |
 //!
 #![doc = concat!("[`inject.rs`]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/examples/inject.rs")]
+#![doc = concat!("[`runtime.rs`]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/examples/runtime.rs")]
 #![doc = concat!("[`monitor.rs`]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/examples/monitor.rs")]
-#![doc = concat!("[`step_client.rs`]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/examples/step_client.rs")]
 //!
 //! # Inject hooks
 //!
-//! Hooks that match are added to a configuration, of which everything else is preserved byte for byte:
+//! Matching hooks are added to a configuration; everything else is preserved byte for byte:
 //!
 //! ```
 //! use oci_hooks::hooks::{FilterOptions, Pipeline, consumer::PODMAN, trust::TrustOptions};
@@ -42,65 +42,31 @@
 //!
 //! # Features
 //!
-//! The library without programs is `default-features = false`; the parts below are added one by one.
+//! The library without its program is `default-features = false`.
 //!
 //! | feature | adds |
 //! |---|---|
 //! | | [`hooks`]: load, match, inject, explain, `precreate` hooks; [`json`] |
-//! | `monitor` | `hooks::Monitor`: snapshots of hook directories that follow their changes |
-//! | `lint` | `hooks::lint`: mistakes in hook files, and fixes |
-//! | `directories` | `hooks::directories`: the directories that podman and CRI-O are configured to read |
-//! | `capture` | `hooks::capture`: records output and exit status of hooks |
+//! | `monitor` | `hooks::Monitor`: snapshots of hook directories that follow their changes; the same for devices, with `cdi` |
+//! | `lint` | `hooks::lint`: mistakes in hook files, and fixes, with `cdi` |
+//! | `cdi` | [`cdi`]: devices of the Container Device Interface |
 //! | `oci-spec` | conversions to the types of the `oci-spec` crate |
-//! | `engine` | `image`, `bundle`, `rootfs`, `network`, `container`: containers on runc or crun |
-//! | `step-runner` | `step_runner`: GitLab's steps, their server and its client; the program `step-runner` |
-//! | `container-hook` | `container_hook`: GitHub's container hooks; the program `container-hook` |
-//! | `kubernetes` | `container_hook::kubernetes`: jobs as pods of a cluster |
-//! | `garm` | `garm`: GARM's external provider; the program `garm-provider-runc` |
-//! | `nri` | `nri`: hooks for containerd and CRI-O; the program `oci-hooks-nri` |
-//! | `runtime-wrapper` | `runtime`: command lines of runtimes; the program `oci-hooks-runtime` |
-//! | `cli` (default) | the program `oci-hooks`, with `monitor`, `lint`, `directories`, `capture` |
-//! | `full` | all programs |
+//! | `cli` (default) | the program `oci-hooks`, with `lint`, `monitor`, `oci-spec`, `hooks::directories`, `hooks::capture` |
 //!
-//! The library never prints, exits, or reads the environment. What it does are events of `tracing`.
+//! The library never prints, exits, or reads the environment. It reports its actions as `tracing` events.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
-/// The example of README.md compiles.
+/// Compiles the example of README.md.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-#[cfg(feature = "engine")]
-pub mod bundle;
-#[cfg(feature = "engine")]
-pub mod container;
-#[cfg(feature = "container-hook")]
-pub mod container_hook;
-#[cfg(feature = "garm")]
-pub mod garm;
+#[cfg(feature = "cdi")]
+pub mod cdi;
 pub mod hooks;
-pub mod host;
-#[cfg(feature = "engine")]
-mod http;
-#[cfg(feature = "engine")]
-pub mod image;
 pub mod json;
-#[cfg(feature = "engine")]
-pub mod network;
-#[cfg(feature = "nri")]
-pub mod nri;
-#[doc(hidden)]
-#[cfg(any(feature = "program", feature = "runtime-wrapper"))]
-pub mod program;
-#[cfg(feature = "engine")]
-pub mod rootfs;
-#[cfg(any(feature = "runtime-wrapper", feature = "engine"))]
-pub mod runtime;
-#[cfg(feature = "step-runner")]
-pub mod step_runner;
-#[doc(hidden)]
-pub mod sys;
-#[cfg(any(feature = "container-hook", feature = "step-runner"))]
-pub mod yaml;
+
+/// Errors and types of files and child processes in the signatures of this crate.
+pub use oci_hooks_files as files;

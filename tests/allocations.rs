@@ -1,24 +1,26 @@
-//! Matching loaded hooks allocates nothing, and so costs the same however long a program runs.
+//! Matching loaded hooks allocates nothing, so its cost stays constant in long-running programs.
 
 #![expect(clippy::unwrap_used, reason = "a failed test is a panic")]
 
 use std::path::PathBuf;
 
-use oci_hooks::hooks::{Command, Definition, HookFile, HookSet, PathCheck, SchemaOptions, Target};
+use oci_hooks::hooks::{
+    HookDefinition, HookFile, HookSet, MatchTarget, PathCheck, SchemaOptions, TargetCommand,
+};
 
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
 #[test]
-fn hooks_that_do_not_match_allocate_nothing() {
+fn non_matching_hooks_allocate_nothing() {
     let hooks = hooks();
-    let target = Target {
-        command: Command::Program("/usr/bin/python3".to_owned()),
+    let target = MatchTarget {
+        command: TargetCommand::Program("/usr/bin/python3".to_owned()),
         annotations: [("com.example.a".to_owned(), "value".to_owned())].into(),
         has_bind_mounts: false,
     };
     let matches = || hooks.evaluate(&target).filter(|v| v.matches()).count();
-    // Patterns are compiled when they are first used.
+    // Patterns are compiled on first use.
     assert_eq!(matches(), 0);
 
     let profiler = dhat::Profiler::builder().testing().build();
@@ -28,7 +30,7 @@ fn hooks_that_do_not_match_allocate_nothing() {
     assert_eq!(blocks, 0);
 }
 
-/// Hooks for each kind of condition and pattern.
+/// Returns hooks with each kind of condition and pattern.
 fn hooks() -> HookSet {
     let whens = [
         r#""always": false"#,
@@ -44,7 +46,7 @@ fn hooks() -> HookSet {
         let text = format!(
             r#"{{"version":"1.0.0","hook":{{"path":"/bin/true"}},"when":{{{when}}},"stages":["poststop"]}}"#
         );
-        let definition = Definition::parse(text.as_bytes(), schema).unwrap();
+        let definition = HookDefinition::parse(text.as_bytes(), schema).unwrap();
         HookFile::new(PathBuf::from(format!("{number}.json")), definition)
     };
     whens.iter().enumerate().map(file).collect()

@@ -1,5 +1,5 @@
-// Loads hook files, matches them against a config.json and writes it with the hooks, as podman does: the
-// peer of `oci-hooks inject`. `contrib/bench-inject` builds it.
+// Loads hook files, matches them against a config.json and writes it with the hooks, as podman does, for
+// comparison with `oci-hooks inject`. `contrib/bench-inject` builds it.
 package main
 
 import (

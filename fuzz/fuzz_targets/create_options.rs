@@ -1,15 +1,15 @@
-//! From the `options:` of a container to what the policy says about them.
+//! Parses the `options:` of a container and checks them against the policy.
 
 #![no_main]
 
+use container_hook::options::CreateOptions;
+use container_hook::policy::Policy;
+use container_hook::volumes::VolumeSource;
+use container_hook::words;
 use libfuzzer_sys::fuzz_target;
-use oci_hooks::container_hook::options::CreateOptions;
-use oci_hooks::container_hook::policy::Policy;
-use oci_hooks::container_hook::volumes::Source;
-use oci_hooks::container_hook::words;
 
 fuzz_target!(|text: &str| {
-    // Quoting brings each word back.
+    // Quoted words are split into the same words.
     if let Ok(split) = words::split(text) {
         let quoted: Vec<_> =
             split.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
@@ -30,7 +30,7 @@ fuzz_target!(|text: &str| {
         Ok(()) => {
             assert!(!options.security.privileged && options.host_namespaces.is_empty());
             assert!(options.devices.is_empty() && options.annotations.is_empty());
-            let bind = |source: &Source| matches!(source, Source::Bind { .. });
+            let bind = |source: &VolumeSource| matches!(source, VolumeSource::Bind { .. });
             assert!(!options.volumes.iter().any(|volume| bind(&volume.source)));
         }
     }

@@ -1,6 +1,6 @@
 //! The texts of registries and about them: manifests, configurations, names, challenges, logins.
 //!
-//! The first byte says which; what can be written is read again as the same.
+//! The first byte selects the kind of text; written values are read again and compared.
 
 #![no_main]
 
@@ -8,16 +8,17 @@ use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
 use libfuzzer_sys::fuzz_target;
-use oci_hooks::container::Health;
-use oci_hooks::image::{
-    Configuration, CredentialFile, Descriptor, Digest, Document, Platform, Reference,
+use oci_hooks_engine::container::HealthPolicy;
+use oci_hooks_engine::network::PortMapping;
+use oci_hooks_image::{
+    CredentialFile, Descriptor, Digest, ImageConfiguration, ImageReference, ManifestDocument,
+    Platform,
 };
-use oci_hooks::network::PortMapping;
 
-#[path = "../../src/image/registry/challenge.rs"]
+#[path = "../../crates/image/src/registry/challenge.rs"]
 mod challenge;
 
-/// What registries announce documents as.
+/// Media types that registries announce for documents.
 const ANNOUNCED: [Option<&str>; 5] = [
     None,
     Some("application/json"),
@@ -35,8 +36,8 @@ fuzz_target!(|input: &[u8]| {
     match kind {
         b'c' => configuration(text),
         b'r' => reference(text),
-        b'd' => drop(same::<Digest>(text)),
-        b'p' => drop(same::<Platform>(text)),
+        b'd' => drop(check_round_trip::<Digest>(text)),
+        b'p' => drop(check_round_trip::<Platform>(text)),
         b'w' => drop(challenge::Challenge::choose(text.lines())),
         b'l' => drop(CredentialFile::parse(text).map_err(|error| error.to_string())),
         b'o' => drop(PortMapping::parse(text).map_err(|error| error.to_string())),
@@ -45,13 +46,13 @@ fuzz_target!(|input: &[u8]| {
 });
 
 fn document(bytes: &[u8], announced: Option<&str>) {
-    match Document::parse(bytes, announced) {
+    match ManifestDocument::parse(bytes, announced) {
         Err(error) => drop(error.to_string()),
-        Ok(Document::Manifest(manifest)) => {
+        Ok(ManifestDocument::Manifest(manifest)) => {
             let _ = manifest.check_image();
             manifest.layers.iter().chain([&manifest.config]).for_each(check);
         }
-        Ok(Document::Index(index)) => {
+        Ok(ManifestDocument::Index(index)) => {
             for wanted in ["linux/amd64", "linux/arm/v7", "windows/386"] {
                 match index.choose(&wanted.parse().unwrap()) {
                     Err(error) => drop(error.to_string()),
@@ -63,7 +64,7 @@ fn document(bytes: &[u8], announced: Option<&str>) {
     }
 }
 
-/// Checks that a descriptor's digest is one that can be computed, and its platform one that can be shown.
+/// Checks that a descriptor's digest can be computed and its platform printed.
 fn check(descriptor: &Descriptor) {
     let digest = &descriptor.digest;
     assert_eq!(digest.as_str().parse::<Digest>().as_ref(), Ok(digest));
@@ -72,18 +73,18 @@ fn check(descriptor: &Descriptor) {
 }
 
 fn configuration(text: &str) {
-    let Ok(configuration) = Configuration::parse(text.as_bytes()) else { return };
+    let Ok(configuration) = ImageConfiguration::parse(text.as_bytes()) else { return };
     drop(configuration.platform.to_string());
     if let Some(check) = &configuration.config.healthcheck {
-        drop(Health::new(check, configuration.config.shell.as_deref()));
+        drop(HealthPolicy::new(check, configuration.config.shell.as_deref()));
     }
     let written = serde_json::to_vec(&configuration).unwrap();
-    assert_eq!(Configuration::parse(&written).unwrap(), configuration);
+    assert_eq!(ImageConfiguration::parse(&written).unwrap(), configuration);
 }
 
 fn reference(text: &str) {
-    let Some(reference) = same::<Reference>(text) else { return };
-    assert_eq!(reference.familiar().parse().as_ref(), Ok(&reference));
+    let Some(reference) = check_round_trip::<ImageReference>(text) else { return };
+    assert_eq!(reference.familiar_name().parse().as_ref(), Ok(&reference));
     for part in [reference.registry(), reference.repository(), reference.target()] {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/:[]".contains(c);
         assert!(!part.is_empty() && part.chars().all(is_plain), "{part:?}");
@@ -91,8 +92,8 @@ fn reference(text: &str) {
     }
 }
 
-/// Reads what can be shown, and what is shown.
-fn same<T: FromStr<Err: Debug + Display> + Display + PartialEq + Debug>(text: &str) -> Option<T> {
+/// Parses a value, prints it, and compares the result of parsing that.
+fn check_round_trip<T: FromStr<Err: Debug + Display> + Display + PartialEq + Debug>(text: &str) -> Option<T> {
     let value: T = text.parse().map_err(|error: T::Err| error.to_string()).ok()?;
     assert_eq!(value.to_string().parse::<T>().unwrap(), value);
     Some(value)

@@ -1,4 +1,4 @@
-//! Expressions of jobs: every text has a value or an error, and what is plain stays as it is.
+//! Expressions of jobs: every text has a value or an error, and plain text is unchanged.
 
 #![no_main]
 
@@ -6,31 +6,34 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use oci_hooks::step_runner::Value;
-use oci_hooks::step_runner::expression::{
-    Context, Expanded, StepState, check, condition, expand, expand_text, is_dynamic,
+use step_runner::ExprValue;
+use step_runner::expression::{
+    ExpandedValue, ExprContext, StepState, check, condition, expand, expand_text, is_dynamic,
 };
 
-static CONTEXT: LazyLock<Context> = LazyLock::new(|| {
+static CONTEXT: LazyLock<ExprContext> = LazyLock::new(|| {
     let texts = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect()
     };
-    let values = |json| -> BTreeMap<String, Expanded> {
-        let Value::Object(members) = Value::from(json) else { unreachable!("an object") };
+    let values = |json| -> BTreeMap<String, ExpandedValue> {
+        let ExprValue::Object(members) = ExprValue::from(json) else { unreachable!("an object") };
         members.into_iter().map(|(name, value)| (name, value.into())).collect()
     };
     let mut inputs = values(serde_json::json!({
         "s": "str", "i": 7, "b": true, "arr": [1, "x", {"k": "v"}], "st": {"sp ace": 2, "a": {}},
     }));
     inputs.get_mut("s").unwrap().secrets.insert("inputs.s".to_owned());
-    let one = StepState { outputs: values(serde_json::json!({"st": {"p": [1, 2]}})), ..StepState::default() };
-    Context {
+    let one = StepState {
+        outputs: values(serde_json::json!({"st": {"p": [1, 2]}})),
+        ..StepState::default()
+    };
+    ExprContext {
         env: texts(&[("HOME", "/h"), ("A", "")]),
         vars: texts(&[("DASH-K", "d")]),
         inputs,
         steps: BTreeMap::from([("one".to_owned(), one)]),
         work_dir: "/w".to_owned(),
-        ..Context::default()
+        ..ExprContext::default()
     }
 });
 
@@ -41,18 +44,18 @@ fuzz_target!(|text: &str| {
         assert!(!error.to_string().is_empty());
     }
     if !is_dynamic(text) {
-        assert_eq!(expand(text, &CONTEXT).unwrap().value, Value::String(text.to_owned()));
+        assert_eq!(expand(text, &CONTEXT).unwrap().value, ExprValue::String(text.to_owned()));
     }
     if let Ok(expanded) = expand(text, &CONTEXT) {
         let (string, secrets) = expand_text(text, &CONTEXT).unwrap();
         assert_eq!(secrets, expanded.secrets);
         assert_eq!(string.trim_end_matches('\n'), expanded.value.to_text().trim_end_matches('\n'));
-        // One text after another is one result after another.
+        // Two texts expand to their two results.
         let twice = expand_text(&format!("{text}|{text}"), &CONTEXT).unwrap().0;
         assert_eq!(twice, format!("{string}|{string}"));
     }
-    // In quotes, a text is itself.
+    // A quoted text is itself.
     let quoted = text.replace('\\', "\\\\").replace('\'', "\\'");
     let value = expand(&format!("${{{{ '{quoted}' }}}}"), &CONTEXT).unwrap().value;
-    assert_eq!(value, Value::String(text.to_owned()));
+    assert_eq!(value, ExprValue::String(text.to_owned()));
 });

@@ -1,6 +1,6 @@
-//! Images from files, as a directory or an archive, whole or as `docker save` writes them.
+//! Images from files: layouts, directories of `docker save`, and archives.
 //!
-//! The first byte says which; in directories, files name each other as `linked` says.
+//! The first byte selects the format; in directories, files refer to each other in the syntax of `linked`.
 
 #![no_main]
 
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use oci_hooks::image::{Digest, Platform, Reference};
+use oci_hooks_image::{Digest, ImageReference, Platform};
 
 #[path = "parts/archive.rs"]
 mod archive;
@@ -24,10 +24,10 @@ fuzz_target!(|input: &[u8]| {
     let scratch = Scratch::new();
     let path = match kind % 3 {
         0 => layout(&scratch, rest),
-        1 => saved(&scratch, rest),
+        1 => write_saved_image(&scratch, rest),
         _ => {
             let mut archive = rest.to_vec();
-            archive::mend(&mut archive);
+            archive::correct_checksums(&mut archive);
             scratch.write("image", &archive)
         }
     };
@@ -35,9 +35,9 @@ fuzz_target!(|input: &[u8]| {
     scratch.check();
 });
 
-/// Lays out an index, and what it names by digest.
+/// Writes an index, and the blobs that it refers to by digest.
 fn layout(scratch: &Scratch, input: &[u8]) -> std::path::PathBuf {
-    let mut parts = linked::linked(input, |part| part).into_iter();
+    let mut parts = linked::split_linked(input, |part| part).into_iter();
     scratch.write("image/index.json", &parts.next().unwrap_or_default());
     for part in parts {
         scratch.write(Path::new("image/blobs/sha256").join(Digest::of(&part).hex()), &part);
@@ -45,9 +45,9 @@ fn layout(scratch: &Scratch, input: &[u8]) -> std::path::PathBuf {
     scratch.path("image")
 }
 
-/// Lays out a list, a configuration and two layers.
-fn saved(scratch: &Scratch, input: &[u8]) -> std::path::PathBuf {
-    let parts = linked::linked(input, |part| part);
+/// Writes a manifest, a configuration and two layers.
+fn write_saved_image(scratch: &Scratch, input: &[u8]) -> std::path::PathBuf {
+    let parts = linked::split_linked(input, |part| part);
     for (name, part) in ["manifest.json", "config.json", "a.tar", "b.tar"].iter().zip(&parts) {
         scratch.write(Path::new("image").join(name), part);
     }
@@ -56,7 +56,7 @@ fn saved(scratch: &Scratch, input: &[u8]) -> std::path::PathBuf {
 
 fn import(scratch: &Scratch, path: &Path) {
     let store = scratch.store();
-    let reference: Reference = "example.com/image:1".parse().unwrap();
+    let reference: ImageReference = "example.com/image:1".parse().unwrap();
     let layers = || fs::read_dir(scratch.path("store/layers")).unwrap().count();
     match store.import(path, &reference) {
         Err(error) => {

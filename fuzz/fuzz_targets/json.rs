@@ -1,13 +1,13 @@
-//! The JSON parser: never panics, agrees with `serde_json`, and finds its way back to every value.
+//! The JSON parser: never panics, agrees with `serde_json`, and locates every value.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use oci_hooks::json::{Document, Kind, Value};
+use oci_hooks::json::{JsonDocument, JsonKind, JsonValue};
 
 fuzz_target!(|text: &[u8]| {
     let serde = serde_json::from_slice::<serde_json::Value>(text);
-    let document = match Document::parse(text) {
+    let document = match JsonDocument::parse(text) {
         Ok(document) => document,
         Err(error) => {
             assert!(serde.is_err(), "serde_json accepts what we refuse: {error}");
@@ -20,8 +20,8 @@ fuzz_target!(|text: &[u8]| {
         Err(error) => assert!(is_limit(&error.to_string()), "serde_json refuses: {error}"),
     }
 
-    let pretty = document.pretty("  ");
-    let again = Document::parse(&pretty).expect("what is laid out is still JSON");
+    let pretty = document.to_pretty("  ");
+    let again = JsonDocument::parse(&pretty).expect("what is laid out is still JSON");
     assert!(document.values().map(shape).eq(again.values().map(shape)));
 
     // Each location costs time in proportion to the text.
@@ -34,20 +34,20 @@ fuzz_target!(|text: &[u8]| {
     }
 });
 
-/// What of a value stays the same however the text is laid out.
-fn shape(value: Value<'_>) -> (Kind, Option<&[u8]>) {
-    let is_container = matches!(value.kind(), Kind::Array | Kind::Object);
+/// Returns the parts of a value that do not depend on the layout of the text.
+fn shape(value: JsonValue<'_>) -> (JsonKind, Option<&[u8]>) {
+    let is_container = matches!(value.kind(), JsonKind::Array | JsonKind::Object);
     (value.kind(), (!is_container).then(|| value.raw()))
 }
 
-/// Tells if `serde_json` refuses a text for a limit that Go does not have.
+/// Returns whether `serde_json` rejects a text because of a limit that Go does not have.
 fn is_limit(error: &str) -> bool {
     ["recursion limit", "out of range", "surrogate", "hex escape", "invalid unicode"]
         .iter()
         .any(|reason| error.contains(reason))
 }
 
-fn assert_same(ours: Value<'_>, theirs: &serde_json::Value) {
+fn assert_same(ours: JsonValue<'_>, theirs: &serde_json::Value) {
     use serde_json::Value as Serde;
 
     match theirs {
@@ -55,7 +55,7 @@ fn assert_same(ours: Value<'_>, theirs: &serde_json::Value) {
         Serde::Bool(theirs) => assert_eq!(ours.as_bool(), Some(*theirs)),
         Serde::String(theirs) => assert_eq!(ours.as_str().as_deref(), Some(theirs.as_str())),
         Serde::Number(theirs) => {
-            assert_eq!(ours.kind(), Kind::Number);
+            assert_eq!(ours.kind(), JsonKind::Number);
             // `-0` is an integer for Go and a fraction for serde_json.
             if let Some(theirs) = theirs.as_i64() {
                 assert_eq!(ours.as_i64(), Some(theirs));
@@ -66,7 +66,7 @@ fn assert_same(ours: Value<'_>, theirs: &serde_json::Value) {
             ours.elements().zip(theirs).for_each(|(ours, theirs)| assert_same(ours, theirs));
         }
         Serde::Object(theirs) => {
-            assert_eq!(ours.kind(), Kind::Object);
+            assert_eq!(ours.kind(), JsonKind::Object);
             for member in ours.members() {
                 assert!(theirs.contains_key(&*member.key.as_str().expect("a key is a string")));
             }

@@ -1,4 +1,4 @@
-//! What a registry, or a download, gives for an archive: unpacked as a layer or as plain files.
+//! Archives from a registry or a download, unpacked as a layer or as plain files.
 
 #![no_main]
 
@@ -7,7 +7,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use oci_hooks::image::{Descriptor, Digest, MediaType, unpack_archive};
+use oci_hooks_host::privilege::Privilege;
+use oci_hooks_image::{Descriptor, Digest, MediaType, UnpackTarget, unpack_archive};
 
 #[path = "parts/archive.rs"]
 mod archive;
@@ -19,11 +20,11 @@ use scratch::Scratch;
 /// The owner of plain files.
 const OWNER: (u32, u32) = (1234, 5678);
 
-// The first byte says what the rest is; archives that are not compressed get right checksums.
+// The first byte selects the kind of archive; uncompressed archives get correct checksums.
 fuzz_target!(|input: &[u8]| {
     let Some((&first, rest)) = input.split_first() else { return };
     let mut archive = rest.to_vec();
-    archive::mend(&mut archive);
+    archive::correct_checksums(&mut archive);
     let scratch = Scratch::new();
     if first % 2 == 0 {
         layer(&scratch, &archive);
@@ -38,7 +39,7 @@ fn layer(scratch: &Scratch, archive: &[u8]) {
     let digest = Digest::of(archive);
     let blob = Descriptor::new(MediaType::ImageLayer, digest.clone(), archive.len() as u64);
     match store.unpack_layer(&blob, &digest, archive) {
-        // Nothing is left of what was refused.
+        // A rejected layer leaves nothing behind.
         Err(error) => {
             drop(error.to_string());
             assert!(!store.has_layer(&digest).unwrap());
@@ -56,7 +57,8 @@ fn layer(scratch: &Scratch, archive: &[u8]) {
 fn plain(scratch: &Scratch, archive: &[u8]) {
     let tree = scratch.path("tree");
     let limits = scratch.store().options().limits;
-    if let Ok(size_bytes) = unpack_archive(archive, OWNER, &limits, &tree) {
+    let target = UnpackTarget { tree: &tree, privilege: Privilege::Root.limit_to_own() };
+    if let Ok(size_bytes) = unpack_archive(archive, OWNER, &limits, target) {
         assert!(size_bytes > 0);
         for entry in fs::read_dir(&tree).unwrap() {
             check_plain(&entry.unwrap().path());
@@ -64,7 +66,7 @@ fn plain(scratch: &Scratch, archive: &[u8]) {
     }
 }
 
-/// Checks that there is nothing but files, directories and links, all of one owner.
+/// Checks that there are only files, directories and links, all of one owner.
 fn check_plain(path: &Path) {
     let metadata = fs::symlink_metadata(path).unwrap();
     assert_eq!((metadata.uid(), metadata.gid()), OWNER, "{path:?}");

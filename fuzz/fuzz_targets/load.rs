@@ -10,12 +10,12 @@ use oci_hooks::hooks::consumer::PODMAN;
 use oci_hooks::hooks::lint::{self, LintOptions, Severity};
 use oci_hooks::hooks::migrate::{MigrateOptions, migrate};
 use oci_hooks::hooks::{
-    Command, Config, Consumer, Definition, HookFile, HookSet, InjectOptions, PathCheck,
-    SchemaOptions, Selection, Target, Version,
+    ConfigDocument, Consumer, HookDefinition, HookFile, HookSelection, HookSet, InjectOptions,
+    MatchTarget, PathCheck, SchemaOptions, SchemaVersion, TargetCommand,
 };
-use oci_hooks::json::{Document, Member, Value};
+use oci_hooks::json::{JsonDocument, JsonMember, JsonValue};
 
-// A hook file and a configuration, with a zero byte between them.
+// A hook file and a configuration, separated by a zero byte.
 fuzz_target!(|input: &[u8]| {
     let at = input.iter().position(|&byte| byte == 0).unwrap_or(input.len());
     let (hook, config) = (&input[..at], input.get(at + 1..).unwrap_or_default());
@@ -23,7 +23,7 @@ fuzz_target!(|input: &[u8]| {
     let stages: Vec<_> = PODMAN.extension_stages.iter().map(|&stage| stage.to_owned()).collect();
     let parse = |text: &[u8]| {
         let options = SchemaOptions::new(&stages).with_path_check(PathCheck::Skip);
-        Definition::parse(text, options)
+        HookDefinition::parse(text, options)
     };
 
     let findings = lint::lint_text(Path::new("a.json"), hook, &LintOptions::default());
@@ -32,7 +32,7 @@ fuzz_target!(|input: &[u8]| {
         Err(fault) => {
             let class = fault.error.class();
             assert!(migrate_text(hook, &stages).is_none(), "can be migrated in spite of {class}");
-            let is_error = |finding: &lint::Finding| finding.severity == Severity::Error;
+            let is_error = |finding: &lint::HookFinding| finding.severity == Severity::Error;
             assert!(findings.iter().any(is_error), "the linter has no error for {class}");
             let _ = (fault.error.to_string(), fault.error.hint());
             return;
@@ -43,7 +43,7 @@ fuzz_target!(|input: &[u8]| {
     parse(&fixed.text).expect("a fixed file loads as it did before");
 
     let hooks: HookSet = [HookFile::new(PathBuf::from("a.json"), definition)].into_iter().collect();
-    let parsed = Config::parse(config);
+    let parsed = ConfigDocument::parse(config);
     for consumer in &Consumer::ALL {
         let target = match &parsed {
             Ok(config) => config.target(consumer.bind_mounts),
@@ -64,7 +64,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Migrates; `None` if the file is refused, an empty list if there is nothing to do.
+/// Migrates a file; `None` if it is rejected, an empty list if it has the new schema.
 fn migrate_text(text: &[u8], stages: &[String]) -> Option<Vec<String>> {
     let mut options = MigrateOptions::default();
     options.extension_stages = stages;
@@ -73,35 +73,39 @@ fn migrate_text(text: &[u8], stages: &[String]) -> Option<Vec<String>> {
     Some(files.into_iter().map(|file| file.text).collect())
 }
 
-/// Makes a container of text that is no configuration.
-fn target_from(text: &[u8]) -> Target {
+/// Derives a target from a text that is no configuration.
+fn target_from(text: &[u8]) -> MatchTarget {
     let text = String::from_utf8_lossy(text);
     let mut words = text.split('\n').map(str::to_owned);
-    let command = words.next().map_or(Command::NoProcess, Command::Program);
+    let command = words.next().map_or(TargetCommand::NoProcess, TargetCommand::Program);
     let mut annotations = std::collections::BTreeMap::new();
     while let (Some(key), Some(value)) = (words.next(), words.next()) {
         annotations.insert(key, value);
     }
-    Target { command, annotations, has_bind_mounts: text.len() % 2 == 1 }
+    MatchTarget { command, annotations, has_bind_mounts: text.len() % 2 == 1 }
 }
 
-/// What is migrated loads as the new schema, with the same hook.
-fn check_migration(text: &[u8], old: &Definition, stages: &[String]) {
+/// Checks that migrated files load as the new schema, with the same hook.
+fn check_migration(text: &[u8], old: &HookDefinition, stages: &[String]) {
     let files = migrate_text(text, stages).expect("a file that loads can be migrated");
-    assert_eq!(files.is_empty(), old.version == Version::V1_0_0);
+    assert_eq!(files.is_empty(), old.version == SchemaVersion::V1_0_0);
     for text in files {
         let options = SchemaOptions::new(stages).with_path_check(PathCheck::Skip);
-        let new = Definition::parse(text.as_bytes(), options).expect("a migrated file loads");
-        assert_eq!((new.version, &new.hook), (Version::V1_0_0, &old.hook));
+        let new = HookDefinition::parse(text.as_bytes(), options).expect("a migrated file loads");
+        assert_eq!((new.version, &new.hook), (SchemaVersion::V1_0_0, &old.hook));
         assert_eq!(new.stages, old.stages);
     }
 }
 
-/// What is injected is valid, keeps all that was there, and with `once` does not grow.
-fn check_injection(config: &Config<'_>, selection: &Selection<'_>, consumer: &Consumer) {
+/// Checks that the new configuration is valid, keeps all existing content, and does not grow with `once`.
+fn check_injection(
+    config: &ConfigDocument<'_>,
+    selection: &HookSelection<'_>,
+    consumer: &Consumer,
+) {
     let Ok(text) = config.inject(selection, InjectOptions::default()) else { return };
-    let new = Config::parse(&text).expect("the new configuration is JSON");
-    let target = |config: &Config<'_>| config.target(consumer.bind_mounts);
+    let new = ConfigDocument::parse(&text).expect("the new configuration is JSON");
+    let target = |config: &ConfigDocument<'_>| config.target(consumer.bind_mounts);
     assert_eq!(
         target(&new).ok(),
         target(config).ok(),
@@ -111,27 +115,27 @@ fn check_injection(config: &Config<'_>, selection: &Selection<'_>, consumer: &Co
 
     let once = InjectOptions::once();
     let first = config.inject(selection, once).expect("as without `once`");
-    let first = Config::parse(&first).expect("the new configuration is JSON");
+    let first = ConfigDocument::parse(&first).expect("the new configuration is JSON");
     let second = first.inject(selection, once).expect("what was injected can be injected again");
     assert_eq!(second, first.document().text());
 }
 
-fn assert_kept(old: &Document<'_>, new: &Document<'_>) {
-    assert!(all_but_hooks(old).eq(all_but_hooks(new)), "something else than hooks has changed");
+fn assert_kept(old: &JsonDocument<'_>, new: &JsonDocument<'_>) {
+    assert!(members_except_hooks(old).eq(members_except_hooks(new)), "something else than hooks has changed");
 
     let Some(old_hooks) = old.root().get("hooks") else { return };
     let new_hooks = new.root().get("hooks").expect("hooks are still there");
     for old in old_hooks.members() {
         let key = old.key.as_str().expect("a key is a string");
         let new = new_hooks.get(&key).expect("each stage is still there");
-        let kept = old.value.elements().map(Value::raw);
-        let found = new.elements().take(old.value.elements().count()).map(Value::raw);
+        let kept = old.value.elements().map(JsonValue::raw);
+        let found = new.elements().take(old.value.elements().count()).map(JsonValue::raw);
         assert!(kept.eq(found), "{key} has lost a hook");
     }
 }
 
-/// Returns what the members of a configuration say, as bytes.
-fn all_but_hooks<'d>(document: &'d Document<'_>) -> impl Iterator<Item = [&'d [u8]; 2]> {
+/// Returns the members of a configuration except `hooks`, as bytes.
+fn members_except_hooks<'d>(document: &'d JsonDocument<'_>) -> impl Iterator<Item = [&'d [u8]; 2]> {
     let others = document.root().members().filter(|member| !member.is_named("hooks"));
-    others.map(|member: Member<'d>| [member.key.raw(), member.value.raw()])
+    others.map(|member: JsonMember<'d>| [member.key.raw(), member.value.raw()])
 }

@@ -1,14 +1,14 @@
-//! Masking as it is done against masking as it is said, however the text is cut.
+//! Compares the masker with its reference implementation, for all ways to cut the text.
 //!
-//! The first line has phrases, the second loose phrases, the third prefixes of tokens, divided by `|`;
-//! then comes the text.
+//! The first line has phrases, the second loose phrases, the third prefixes of tokens, separated by
+//! `|`; the text follows.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use oci_hooks::step_runner::log::{Masker, Masking};
+use step_runner::log::{Masker, Masking};
 
-#[path = "../../src/step_runner/log/masker/reference.rs"]
+#[path = "../../crates/step-runner/src/log/masker/reference.rs"]
 mod reference;
 
 /// The reference is slow, and longer phrases and texts find no more.
@@ -21,7 +21,7 @@ fuzz_target!(|input: &[u8]| {
         let words = line[..line.len().min(MAX_BYTES)].split(|&byte| byte == b'|');
         words.filter_map(|word| String::from_utf8(word.to_vec()).ok()).collect::<Vec<_>>()
     };
-    // No phrase has a newline here but those of the tests.
+    // Phrases have no newlines here, only in the tests.
     let (phrases, loose_phrases, token_prefixes) = (words(), words(), words());
     let text = parts.next().unwrap_or_default();
     let text = &text[..text.len().min(MAX_BYTES)];

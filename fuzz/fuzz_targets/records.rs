@@ -1,21 +1,21 @@
-//! What is on disk and in the run directory: a broken record is an error or as none.
+//! Records on disk and in the run directory: a broken record is an error or ignored.
 //!
-//! The first byte says which record the rest is.
+//! The first byte selects the kind of record.
 
 #![no_main]
 
 use std::path::Path;
 
+use container_hook::engine::JobRecord;
+use garm_provider_runc::record::{ControllerRecords, controllers};
 use libfuzzer_sys::fuzz_target;
-use oci_hooks::container::{
-    Ended, Engine, LogReader, MonitorProgram, Record, last_lines, read_json_if_there,
+use oci_hooks_engine::container::{
+    ContainerRecord, Engine, LogReader, MonitorProgram, RecordedEnd, last_lines, read_json_if_there,
 };
-use oci_hooks::container_hook::engine::Job;
-use oci_hooks::container_hook::{RunnerFiles, worker_log};
-use oci_hooks::garm::record::{Records, controllers};
-use oci_hooks::image::{Digest, Platform, PrunePolicy, Reference};
-use oci_hooks::network::{Network, NetworkOptions};
-use oci_hooks::runtime::Runtime;
+use oci_hooks_engine::network::{Network, NetworkOptions};
+use oci_hooks_engine::runtime::OciRuntime;
+use oci_hooks_host::privilege::Privilege;
+use oci_hooks_image::{Digest, ImageReference, Platform, PrunePolicy};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -36,16 +36,15 @@ fuzz_target!(|input: &[u8]| {
         b'e' => lease(&scratch, rest),
         b'c' => container(&scratch, rest),
         b'o' => log(&scratch, rest),
-        b'j' => same::<Job>(&scratch, rest),
+        b'j' => check_round_trip::<JobRecord>(&scratch, rest),
         b'n' => network(&scratch, rest),
         b'g' => instance(&scratch, rest),
-        b'w' => worker(&scratch, rest),
         _ => {}
     }
 });
 
-/// Reads a record as programs do; what was read is written and read again as the same.
-fn same<T: DeserializeOwned + Serialize>(scratch: &Scratch, text: &[u8]) {
+/// Reads a record as programs do, writes it, and reads the same record again.
+fn check_round_trip<T: DeserializeOwned + Serialize>(scratch: &Scratch, text: &[u8]) {
     let read = |text: &[u8]| {
         let path = scratch.write("run/record.json", text);
         read_json_if_there::<T>(&path).map(|record| serde_json::to_vec(&record.unwrap()).unwrap())
@@ -56,11 +55,11 @@ fn same<T: DeserializeOwned + Serialize>(scratch: &Scratch, text: &[u8]) {
     }
 }
 
-fn reference() -> Reference {
+fn reference() -> ImageReference {
     "example.com/image:1".parse().unwrap()
 }
 
-/// Returns where the record of an image is.
+/// Returns the path of an image's record.
 fn image_record() -> String {
     let key = format!("{} {}", reference(), Platform::host());
     format!("store/images/{}.json", Digest::of(key.as_bytes()).hex())
@@ -70,7 +69,7 @@ fn image(scratch: &Scratch, record: &[u8]) {
     let store = scratch.store();
     scratch.write(image_record(), record);
     let listed = store.images().unwrap();
-    // Layers are asked about by the names that the record gives them.
+    // Layers are looked up by the names in the record.
     match store.hold(&reference(), &Platform::host()) {
         Err(error) => drop(error.to_string()),
         Ok(found) => assert!(found.is_none_or(|image| image.layers.is_empty())),
@@ -99,13 +98,13 @@ fn layer(scratch: &Scratch, record: &[u8]) {
     assert_eq!(found.is_some(), store.has_layer(&one).unwrap());
     let [summary] = &store.images().unwrap()[..] else { panic!("one image") };
     assert!(found.is_some() || summary.size_bytes == 0);
-    drop((store.usage().unwrap(), store.settle()));
+    drop((store.usage().unwrap(), store.sync_file_system()));
     assert_eq!(store.has_layer(&one).unwrap(), found.is_some());
 }
 
 fn lease(scratch: &Scratch, record: &[u8]) {
     let store = scratch.store();
-    scratch.write("run/leases/holder/one.json", record);
+    scratch.write("run/leases/pause process/one.json", record);
     scratch.write("run/leases/.reserved-0", record);
     if let Err(error) = store.prune(&PrunePolicy::default()) {
         drop(error.to_string());
@@ -113,14 +112,15 @@ fn lease(scratch: &Scratch, record: &[u8]) {
 }
 
 fn container(scratch: &Scratch, record: &[u8]) {
-    same::<Record>(scratch, record);
-    same::<Ended>(scratch, record);
+    check_round_trip::<ContainerRecord>(scratch, record);
+    check_round_trip::<RecordedEnd>(scratch, record);
     let engine = Engine {
         store: scratch.store(),
-        runtime: Runtime::new("/nonexistent".into(), scratch.path("run/runtime")),
+        runtime: OciRuntime::new("/nonexistent".into(), scratch.path("run/runtime")),
         run: scratch.path("run"),
         disk: scratch.path("store"),
         monitor: MonitorProgram { path: "/nonexistent".into(), arguments: Vec::new() },
+        privilege: Privilege::Root.limit_to_own(),
     };
     for name in ["record.json", "end.json", "pid"] {
         scratch.write(Path::new("run/containers/id").join(name), record);
@@ -129,13 +129,14 @@ fn container(scratch: &Scratch, record: &[u8]) {
     assert_eq!(containers.len(), usize::from(engine.directory("id").read().is_ok()));
     for container in &containers {
         assert!(engine.find(&container.id).is_ok());
-        let running = container.process.filter(oci_hooks::sys::identity::Identity::is_running);
+        let running =
+            container.process.filter(oci_hooks_host::identity::ProcessIdentity::is_running);
         let _ = (running, container.role.name());
     }
     drop((engine.directory("id").end(), engine.find("i")));
 }
 
-/// Reads a log in the two ways that there are, which say the same.
+/// Reads a log in both ways, whose results must agree.
 fn log(scratch: &Scratch, log: &[u8]) {
     let (older, newer) = log.split_at(log.iter().position(|&byte| byte == 0).unwrap_or(0));
     let path = scratch.write("run/log", newer);
@@ -144,7 +145,7 @@ fn log(scratch: &Scratch, log: &[u8]) {
     }
     let lines = last_lines(&path, usize::MAX).unwrap();
     let followed = LogReader::open(&path).unwrap().lines().unwrap();
-    // What has no newline yet is not followed yet.
+    // A line without a newline is not followed yet.
     assert!(lines.starts_with(&followed) && lines.len() - followed.len() <= 1);
     assert_eq!(last_lines(&path, 1).unwrap().as_slice(), &lines[lines.len().saturating_sub(1)..]);
 }
@@ -165,10 +166,10 @@ fn instance(scratch: &Scratch, record: &[u8]) {
     for name in ["claim.json", "outcome.json", "supervisor.json"] {
         scratch.write(Path::new("run/garm/controller/instances/name").join(name), record);
     }
-    let records = Records::of(&run, "controller");
+    let records = ControllerRecords::of(&run, "controller");
     let files = records.files("name").unwrap();
     match files.record() {
-        // It says which one, and hides no other.
+        // The error names the record, and the other records are listed.
         Err(error) => {
             let claims = records.read_all().unwrap();
             assert!(claims.known.is_empty() && claims.unreadable.len() == 1, "{error}");
@@ -179,15 +180,4 @@ fn instance(scratch: &Scratch, record: &[u8]) {
         }
     }
     drop((files.outcome(), files.supervisor()));
-}
-
-/// Reads the log of a runner's worker, which jobs can make it write to.
-fn worker(scratch: &Scratch, log: &[u8]) {
-    scratch.write("run/_diag/Worker_1.log", log);
-    std::fs::create_dir(scratch.path("run/_work")).unwrap();
-    let files = RunnerFiles::of_root(&scratch.path("run/_work")).unwrap();
-    for count in 0..3 {
-        let names = worker_log::service_names(&files, &scratch.path("run/_diag"), count);
-        assert!(names.unwrap().is_none_or(|names| names.len() == count));
-    }
 }

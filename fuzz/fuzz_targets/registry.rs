@@ -1,7 +1,7 @@
-//! What a registry answers to a pull: heads, redirects, challenges, tokens, documents, layers.
+//! Answers of a registry to a pull: heads, redirects, challenges, tokens, documents, layers.
 //!
-//! Answers are given in their order, each once, to whatever is asked; they name each other's bodies
-//! as `linked` says, and the server by `$`. `fuzz/run` sees to it that there is no other server.
+//! Answers are sent in order, each once, to any request; they refer to each other's bodies in the
+//! syntax of `linked`, and to the server by `$`. `fuzz/run` isolates the target from other servers.
 
 #![no_main]
 
@@ -13,9 +13,9 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use libfuzzer_sys::fuzz_target;
-use oci_hooks::image::{
-    ClientOptions, Credential, Credentials, Login, Platform, PullPolicy, PullRequest, Reference,
-    RegistryClient, Retry, Secret, Silent, pull,
+use oci_hooks_image::{
+    ClientOptions, Credentials, ImageReference, LoginMethod, Platform, PullPolicy, PullRequest,
+    RegistryClient, RegistryCredential, RetryOptions, Secret, SilentProgress, pull,
 };
 
 #[path = "parts/linked.rs"]
@@ -29,7 +29,7 @@ const PASSWORD: &str = "b6b5c3a0pass";
 
 static ANSWERS: Mutex<VecDeque<Vec<u8>>> = Mutex::new(VecDeque::new());
 
-/// Where the server is, which answers one after the other.
+/// Address of the server, which sends one answer after the other.
 static SERVER: LazyLock<String> = LazyLock::new(|| {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -37,9 +37,9 @@ static SERVER: LazyLock<String> = LazyLock::new(|| {
     address
 });
 
-/// Knows after its first question that the server has no TLS.
+/// Knows after its first request that the server has no TLS.
 static CLIENT: LazyLock<RegistryClient> = LazyLock::new(|| {
-    let retry = Retry { attempts: 2, delay: Duration::ZERO, max_delay: Duration::ZERO };
+    let retry = RetryOptions { attempts: 2, delay: Duration::ZERO, max_delay: Duration::ZERO };
     let time = Duration::from_millis(300);
     let mut options = ClientOptions::default();
     options.layers_at_once = 1;
@@ -54,7 +54,7 @@ static CLIENT: LazyLock<RegistryClient> = LazyLock::new(|| {
 fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_millis(300)))?;
     let mut reader = BufReader::new(stream.try_clone()?);
-    // Who begins TLS is told that there is none.
+    // A TLS client gets an error: the server has no TLS.
     if reader.fill_buf()?.first().is_none_or(|byte| !byte.is_ascii_uppercase()) {
         return Ok(());
     }
@@ -62,12 +62,12 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     while reader.read_until(b'\n', &mut line)? > 2 {
         line.clear();
     }
-    // It ends with the connection.
+    // The connection ends the answer.
     let answer = ANSWERS.lock().unwrap().pop_front();
     stream.write_all(&answer.unwrap_or_default())
 }
 
-/// Returns what follows the head of an answer.
+/// Returns the body of an answer.
 fn body(answer: &[u8]) -> &[u8] {
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n");
     end.map_or(&[], |end| &answer[end + 4..])
@@ -75,7 +75,7 @@ fn body(answer: &[u8]) -> &[u8] {
 
 fuzz_target!(|input: &[u8]| {
     let server = SERVER.as_str();
-    let mut answers = linked::linked(input, body);
+    let mut answers = linked::split_linked(input, body);
     for answer in &mut answers {
         if let Some(head) = answer.len().checked_sub(body(answer).len()) {
             let text = String::from_utf8_lossy(&answer[..head]).replace('$', server);
@@ -83,9 +83,10 @@ fuzz_target!(|input: &[u8]| {
         }
     }
     *ANSWERS.lock().unwrap() = answers.into();
-    let reference: Reference = format!("{server}/image:1").parse().unwrap();
-    let login = Login::Password { username: "user".to_owned(), password: Secret::new(PASSWORD) };
-    let credentials = Credentials::new(vec![Credential::new(server, login)]);
+    let reference: ImageReference = format!("{server}/image:1").parse().unwrap();
+    let login =
+        LoginMethod::Password { username: "user".to_owned(), password: Secret::new(PASSWORD) };
+    let credentials = Credentials::new(vec![RegistryCredential::new(server, login)]);
     let scratch = Scratch::new();
     let store = scratch.store();
     let request = PullRequest {
@@ -93,7 +94,7 @@ fuzz_target!(|input: &[u8]| {
         platform: &"linux/amd64".parse::<Platform>().unwrap(),
         credentials: &credentials,
         policy: PullPolicy::Always,
-        progress: &Silent,
+        progress: &SilentProgress,
     };
     match pull(&store, &CLIENT, &request) {
         Err(error) => {

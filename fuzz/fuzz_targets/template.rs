@@ -1,12 +1,12 @@
-//! What an administrator might write as a pod template, merged into the pods of a job and a step.
+//! Pod templates of administrators, merged into the pods of a job and a step.
 
 #![no_main]
 
 use std::sync::Arc;
 
+use container_hook::engine::pod;
+use container_hook::template::{BasePod, PodTemplate};
 use libfuzzer_sys::fuzz_target;
-use oci_hooks::container_hook::engine::pod;
-use oci_hooks::container_hook::template::{Base, Template};
 
 const POD: &str = r#"{
     "metadata": {"labels": {"runner-pod": "r"}},
@@ -22,8 +22,8 @@ const POD: &str = r#"{
 }"#;
 
 fuzz_target!(|text: &str| {
-    let base = || Base::parse("pod.json", POD).unwrap();
-    let template = match Template::parse("t.yaml", text) {
+    let base = || BasePod::parse("pod.json", POD).unwrap();
+    let template = match PodTemplate::parse("t.yaml", text) {
         Ok(template) => template,
         Err(error) => {
             assert!(error.to_string().starts_with("t.yaml"));
@@ -38,8 +38,8 @@ fuzz_target!(|text: &str| {
         assert_eq!(spec.containers[0].image.as_deref(), Some("node"));
         assert_eq!(spec.init_containers.as_ref().unwrap()[0].name, "fs-init");
         // What is written reads back as the same pod.
-        for text in [merged.yaml(), merged.explained()] {
-            let again = Base::parse("pod.yaml", &text).unwrap();
+        for text in [merged.yaml(), merged.to_commented_yaml()] {
+            let again = BasePod::parse("pod.yaml", &text).unwrap();
             assert_eq!(
                 serde_json::to_value(again.pod).unwrap(),
                 serde_json::to_value(&merged.pod).unwrap()

@@ -1,16 +1,16 @@
 # shellcheck shell=sh
-# Sourced by the hook programs beside it: reads the container state that the runtime writes to
-# standard input, with the shell's own means.
+# Sourced by the hook programs in this directory: reads the container state from standard input,
+# with only the shell's own features.
 #
-# This is no JSON parser. It relies on what runc, crun and youki do: no space around colons, and
-# "annotations", the one member that a container's user fills, last. A quotation mark inside a
+# This is not a JSON parser. It relies on the output of runc, crun and youki: no space around colons,
+# and "annotations", the only member that a container's user controls, last. A quotation mark in a
 # string is written \", so no string can look like a member.
 
 state=$(cat)
 own=${state%%',"annotations":'*}
 program=${0##*/}
 
-# Ends the hook, and in the stages before start the container as well, with a message.
+# Fails the hook with a message, which stops the container in stages before its start.
 fail() {
     echo "$program: $*" >&2
     exit 1
@@ -23,14 +23,14 @@ state_string() {
     echo "${member%%\"*}"
 }
 
-# Prints the process id of the container's first process, as this host sees it.
+# Prints the process id of the container's first process, in the host's PID namespace.
 state_pid() {
     member=${own#*'"pid":'}
     [ "$member" != "$own" ] || fail "the state has no pid"
     echo "${member%%[!0-9]*}"
 }
 
-# Prints the value of an annotation. A value with an escaped character is refused.
+# Prints the value of an annotation. Values with escaped characters are rejected.
 annotation() {
     user=${state#"$own"}
     value=${user#*"\"$1\":\""}
@@ -40,7 +40,7 @@ annotation() {
     echo "$value"
 }
 
-# Succeeds if a process has a namespace (net, mnt, pid …) of its own, and not this program's.
+# Succeeds if a process is in another namespace (net, mnt, pid …) than this program.
 has_own_namespace() {
     [ "$(readlink "/proc/$1/ns/$2")" != "$(readlink "/proc/self/ns/$2")" ]
 }

@@ -1,11 +1,11 @@
-//! Recording what hooks do: a hook entry is wrapped so that the runtime starts
-//! `oci-hooks run-hook`, which runs the real hook and writes down how it went.
+//! Recording hooks: the injected entry starts `oci-hooks run-hook`, which runs the real hook and
+//! records its output and exit status.
 //!
 //! The hook gets the state, environment and working directory that the runtime gave the wrapper,
-//! and the runtime gets the hook's output and exit code. What differs: the output comes when the
-//! hook has ended, it is cut at a limit, and a background process that holds only standard error
-//! is not waited for. The environment is not recorded, as it may hold secrets; what the hook
-//! writes is.
+//! and the runtime gets the hook's output and exit code. Differences: output arrives when the hook
+//! has ended and is cut at a limit, and the wrapper does not wait for a background process that
+//! holds only standard error. The environment is not recorded because it may hold secrets; the
+//! hook's output is.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -14,47 +14,57 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use jiff::Timestamp;
+use oci_hooks_files::error::chain;
+use oci_hooks_files::fs::{
+    Durability, FileAt, ReplaceError, ReplaceOptions, SymlinkPolicy, make_directories, random_u64,
+};
+use oci_hooks_files::process::{ChildProgram, FinishedProgram, OutputLimit, ProgramEnd, RunError};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::Hook;
+use super::entries::edit_entries;
 use super::filter::timeout;
-use crate::sys::error::chain;
-use crate::sys::fs::{
-    Durability, FileAt, ReplaceError, ReplaceOptions, Symlinks, make_directories, random_u64,
-};
-use crate::sys::process::{End, Finished, Limit, Program, RunError};
+use super::{ConfigDocument, ConfigError, Hook, OciStage};
+use crate::json::{JsonKind, JsonValue};
 
-/// The largest state that is taken from a runtime; a real one has some kilobytes.
+/// Size limit of a container's state; real states have a few kilobytes.
 pub const STATE_LIMIT_BYTES: u64 = 16 << 20;
 
-/// What the runtime waits longer for the recorder than the recorder for the hook.
+/// Seconds that the runtime waits longer for the recorder than the recorder for the hook.
 ///
-/// A recorder that is well ends the hook itself, so this delays nothing; a busy host takes seconds
-/// to start a program and to write a file.
+/// A healthy recorder kills the hook itself, so this delays nothing; a busy host takes seconds to
+/// start a program and to write a file.
 const GRACE_SECONDS: i64 = 10;
 
-/// Wraps hook entries so that what they do is recorded.
+/// Wraps hook entries to record their output and exit status.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recorder {
+pub struct HookRecorder {
     program: String,
     directory: String,
 }
 
-/// Why hooks cannot be recorded this way.
+/// A configuration whose hooks are recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordedConfig {
+    pub config: Vec<u8>,
+    /// Hooks that cannot be recorded: their stages and programs.
+    pub not_recorded: Vec<(OciStage, String)>,
+}
+
+/// Errors of [`HookRecorder::new`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecorderError {
-    /// A hook entry is JSON, which has no other text than Unicode.
+    /// The path is not UTF-8, which a hook entry in JSON requires.
     #[error("{} is not valid UTF-8, so no hook entry can name it", path.display())]
     NotUtf8 { path: PathBuf },
-    /// Hooks run in a directory of the runtime's choice.
+    /// The path is relative; the runtime chooses the working directory of hooks.
     #[error("{} is not an absolute path, as hooks need it", path.display())]
     Relative { path: PathBuf },
 }
 
-impl Recorder {
-    /// Returns a recorder that has `program`, an `oci-hooks`, write records to `directory`.
+impl HookRecorder {
+    /// Returns a recorder that runs the `oci-hooks` at `program` to write records to `directory`.
     pub fn new(program: &Path, directory: &Path) -> Result<Self, RecorderError> {
         let text = |path: &Path| {
             if path.is_relative() {
@@ -63,16 +73,16 @@ impl Recorder {
             let text = path.to_str().map(str::to_owned);
             text.ok_or_else(|| RecorderError::NotUtf8 { path: path.to_owned() })
         };
-        Ok(Recorder { program: text(program)?, directory: text(directory)? })
+        Ok(HookRecorder { program: text(program)?, directory: text(directory)? })
     }
 
     /// Returns the entry to inject instead of `hook`, of the file `name`, at a stage.
     ///
-    /// There is none for `startContainer`: those hooks are programs of the container's image and
-    /// run inside the container, where neither the recorder nor the directory exist.
+    /// Returns `None` for `startContainer`: those hooks are programs of the image and run inside
+    /// the container, where neither the recorder nor the directory exists.
     ///
-    /// The hook's timeout goes to the recorder, and the runtime gets some seconds more: else it
-    /// would kill the recorder first, and leave no record and the hook running.
+    /// The hook's timeout goes to the recorder, and the runtime gets some seconds more: otherwise
+    /// it would kill the recorder first, and leave the hook running without a record.
     pub fn wrap(&self, hook: &Hook, name: &str, stage: &str) -> Option<Hook> {
         if stage == "startContainer" {
             return None;
@@ -81,7 +91,7 @@ impl Recorder {
         let mut args = vec![
             program_name.unwrap_or(&self.program).to_owned(),
             "run-hook".to_owned(),
-            // With `=`, for values that look like options.
+            // `=` protects values that look like options.
             format!("--capture={}", self.directory),
             format!("--hook={name}"),
             format!("--stage={stage}"),
@@ -103,9 +113,65 @@ impl Recorder {
             timeout: hook.timeout.and_then(with_grace),
         })
     }
+
+    /// Wraps all hooks of a configuration that do not run the recorder yet, such as those of engines and of devices.
+    pub fn wrap_all(&self, config: &[u8]) -> Result<RecordedConfig, ConfigError> {
+        let mut text = config.to_vec();
+        let mut not_recorded = Vec::new();
+        for stage in OciStage::ALL {
+            let mut wrapped = Vec::new();
+            let document = ConfigDocument::parse(&text)?;
+            let hooks = document.document().root().get("hooks");
+            let hooks = hooks.and_then(|hooks| hooks.get(stage.name()));
+            let hooks = hooks.into_iter().flat_map(JsonValue::elements);
+            for (index, hook) in hooks.enumerate() {
+                match self.wrap_element(hook, stage) {
+                    Ok(hook) => wrapped.extend(hook.map(|hook| (index.to_string(), hook))),
+                    Err(program) => not_recorded.push((stage, program)),
+                }
+            }
+            if wrapped.is_empty() {
+                continue;
+            }
+            let mut indexes = 0_usize..;
+            let name = |_: JsonValue<'_>| indexes.next().unwrap_or_default().to_string();
+            let path = ["hooks", stage.name()];
+            text = edit_entries(&text, &path, JsonKind::Array, name, |entries| {
+                for (index, hook) in &wrapped {
+                    entries.put(index, hook);
+                }
+            })?;
+        }
+        Ok(RecordedConfig { config: text, not_recorded })
+    }
+
+    /// Returns `None` for a hook that runs the recorder already, and as error the program of one that cannot be
+    /// wrapped.
+    fn wrap_element(&self, hook: JsonValue<'_>, stage: OciStage) -> Result<Option<Hook>, String> {
+        let Ok(hook) = serde_json::from_slice::<ConfigHook>(hook.raw()) else {
+            return Err(String::from_utf8_lossy(hook.raw()).into_owned());
+        };
+        let args = hook.args.unwrap_or_default();
+        if hook.path == self.program && args.get(1).is_some_and(|arg| arg == "run-hook") {
+            return Ok(None);
+        }
+        let hook = Hook { path: hook.path, args, env: hook.env, timeout: hook.timeout };
+        let name = Path::new(&hook.path).file_name().unwrap_or(OsStr::new("hook"));
+        let wrapped = self.wrap(&hook, &name.to_string_lossy(), stage.name());
+        wrapped.map(Some).ok_or(hook.path)
+    }
 }
 
-/// Returns a timeout for the runtime that ends after ours, or none if that is too long for one.
+/// A hook as `config.json` has it.
+#[derive(Deserialize)]
+struct ConfigHook {
+    path: String,
+    args: Option<Vec<String>>,
+    env: Option<Vec<String>>,
+    timeout: Option<i64>,
+}
+
+/// Returns a later timeout for the runtime, or `None` if it would overflow.
 fn with_grace(seconds: i64) -> Option<i64> {
     let ours = i64::try_from(timeout(seconds).as_secs()).ok()?;
     let more = ours.checked_add(GRACE_SECONDS)?;
@@ -114,8 +180,8 @@ fn with_grace(seconds: i64) -> Option<i64> {
 
 /// A hook to run and record.
 #[derive(Clone, Debug)]
-pub struct Capture<'a> {
-    /// The directory for the record; made with mode `0o700` if it is missing.
+pub struct HookCapture<'a> {
+    /// The directory for the record; created with mode `0o700` if it is missing.
     pub directory: &'a Path,
     /// The file name of the hook.
     pub hook: &'a str,
@@ -124,54 +190,54 @@ pub struct Capture<'a> {
     pub path: &'a Path,
     /// Its argument vector, `argv[0]` included.
     pub argv: Vec<&'a OsStr>,
-    /// Its environment: that of the calling process, which the runtime made.
+    /// The environment of the calling process, set by the runtime.
     pub env: Vec<(&'a OsStr, &'a OsStr)>,
-    /// Its working directory: that of the calling process.
+    /// The working directory of the calling process.
     pub cwd: &'a Path,
-    /// Its timeout in seconds; one that is not greater than zero kills at once.
+    /// Timeout in seconds; zero or less kills at once.
     pub timeout: Option<i64>,
     /// The container's state, from standard input.
     pub state: &'a [u8],
-    /// How much of each output stream is kept.
+    /// Limit of each recorded output stream.
     pub output_limit_bytes: u64,
 }
 
-/// How a recorded hook went.
+/// The result of a recorded hook.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Captured {
-    /// The exit code to give to the runtime: that of the hook, 128 and the signal that ended it
-    /// (SIGKILL at its timeout), 127 if its program does not exist, or 126 if it cannot be run.
+pub struct CapturedRun {
+    /// Exit code for the runtime: the hook's, 128 plus the signal that killed it (SIGKILL at its
+    /// timeout), 127 if its program does not exist, or 126 if it cannot be run.
     pub exit_code: u8,
-    /// What the hook wrote to standard output, up to the limit.
+    /// Standard output of the hook, up to the limit.
     pub stdout: Vec<u8>,
-    /// What the hook wrote to standard error, up to the limit.
+    /// Standard error of the hook, up to the limit.
     pub stderr: Vec<u8>,
-    /// Why the hook could not be run, if so.
+    /// Set if the hook could not be run.
     pub failure: Option<RunError>,
-    /// The file of the record. Not being able to write it does not change what the hook did.
+    /// Path of the record. A failure to write it does not change the exit code.
     pub record: Result<PathBuf, CaptureError>,
 }
 
-/// Why something could not be recorded.
+/// Errors of recording a hook.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureError {
-    /// The directory for records could not be made.
+    /// The directory for records cannot be created.
     #[error(transparent)]
     Directory(ReplaceError),
-    /// The record could not be written.
+    /// The record cannot be written.
     #[error(transparent)]
     Write(#[from] ReplaceError),
-    /// The state could not be read.
+    /// The state cannot be read.
     #[error("cannot read the container's state from standard input")]
     ReadState(#[source] io::Error),
-    /// The state is no state.
+    /// The state exceeds [`STATE_LIMIT_BYTES`].
     #[error("the container's state has more than {STATE_LIMIT_BYTES} bytes")]
     StateTooLarge,
 }
 
-/// Reads a container's state, of which there can be [`STATE_LIMIT_BYTES`].
+/// Reads a container's state of at most [`STATE_LIMIT_BYTES`].
 pub fn read_state(from: impl Read) -> Result<Vec<u8>, CaptureError> {
     let mut state = Vec::new();
     from.take(STATE_LIMIT_BYTES + 1).read_to_end(&mut state).map_err(CaptureError::ReadState)?;
@@ -181,41 +247,41 @@ pub fn read_state(from: impl Read) -> Result<Vec<u8>, CaptureError> {
     Ok(state)
 }
 
-impl Capture<'_> {
+impl HookCapture<'_> {
     /// Runs the hook and writes its record.
-    pub fn run(&self) -> Captured {
-        let program = Program {
+    pub fn run(&self) -> CapturedRun {
+        let program = ChildProgram {
             argv: self.argv.clone(),
             env: self.env.clone(),
             stdin: self.state,
             timeout: self.timeout.map(timeout),
-            stdout: Limit::Truncate(self.output_limit_bytes),
-            stderr: Limit::Truncate(self.output_limit_bytes),
-            ..Program::new(self.path, self.cwd)
+            stdout: OutputLimit::Truncate(self.output_limit_bytes),
+            stderr: OutputLimit::Truncate(self.output_limit_bytes),
+            ..ChildProgram::new(self.path, self.cwd)
         };
         let started = SystemTime::now();
         let result = program.run();
-        let record = Record::new(self, started, &result).write(self.directory);
+        let record = CaptureRecord::new(self, started, &result).write(self.directory);
         let exit_code = exit_code(&result);
         match result {
-            Ok(Finished { stdout, stderr, .. }) => {
-                Captured { exit_code, stdout, stderr, failure: None, record }
+            Ok(FinishedProgram { stdout, stderr, .. }) => {
+                CapturedRun { exit_code, stdout, stderr, failure: None, record }
             }
             Err(failure) => {
                 let (stdout, stderr) = (Vec::new(), Vec::new());
-                Captured { exit_code, stdout, stderr, failure: Some(failure), record }
+                CapturedRun { exit_code, stdout, stderr, failure: Some(failure), record }
             }
         }
     }
 }
 
-/// Returns the exit code that tells a runtime how a hook ended, as a shell would.
-fn exit_code(result: &Result<Finished, RunError>) -> u8 {
+/// Returns the exit code for the runtime, following shell conventions.
+fn exit_code(result: &Result<FinishedProgram, RunError>) -> u8 {
     let code = match result {
         Ok(finished) => match finished.end {
-            End::Exited(code) => code,
-            End::Signaled(signal) => 128 + signal,
-            End::TimedOut | End::OutputTooLarge => 128 + Signal::KILL.as_raw(),
+            ProgramEnd::Exited(code) => code,
+            ProgramEnd::Signaled(signal) => 128 + signal,
+            ProgramEnd::TimedOut | ProgramEnd::OutputTooLarge => 128 + Signal::KILL.as_raw(),
         },
         Err(RunError::Execute { source, .. }) if source.kind() == io::ErrorKind::NotFound => 127,
         Err(_) => 126,
@@ -223,14 +289,14 @@ fn exit_code(result: &Result<Finished, RunError>) -> u8 {
     u8::try_from(code).unwrap_or(u8::MAX)
 }
 
-/// A record as it is written. Bytes that are not UTF-8 become U+FFFD.
+/// The JSON of a record. Invalid UTF-8 becomes U+FFFD.
 #[derive(Debug, Serialize)]
-struct Record<'a> {
+struct CaptureRecord<'a> {
     hook: &'a str,
     stage: &'a str,
     path: Cow<'a, str>,
     args: Vec<Cow<'a, str>>,
-    /// The container's id, if the state is one that has it.
+    /// The container's ID, if the state has one.
     container: Option<String>,
     started: String,
     duration_ms: u64,
@@ -242,7 +308,7 @@ struct Record<'a> {
     stderr_truncated: bool,
 }
 
-/// How a hook ended; the name of the variant is the name of the field.
+/// Exit status of a hook; the variant's name is the key in the record.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum HookEnd {
@@ -252,7 +318,7 @@ enum HookEnd {
     Error(String),
 }
 
-/// What is read of a [container's state].
+/// The part of a [container's state] that is read.
 ///
 /// [container's state]: https://github.com/opencontainers/runtime-spec/blob/main/runtime.md#state
 #[derive(Deserialize)]
@@ -260,15 +326,15 @@ struct ContainerState {
     id: String,
 }
 
-impl<'a> Record<'a> {
+impl<'a> CaptureRecord<'a> {
     fn new(
-        capture: &'a Capture<'_>,
+        capture: &'a HookCapture<'_>,
         started: SystemTime,
-        result: &'a Result<Finished, RunError>,
+        result: &'a Result<FinishedProgram, RunError>,
     ) -> Self {
         // Out of range only if the clock is off by millennia.
         let time = Timestamp::try_from(started).unwrap_or_default();
-        let record = Record {
+        let record = CaptureRecord {
             hook: capture.hook,
             stage: capture.stage,
             path: capture.path.to_string_lossy(),
@@ -283,13 +349,13 @@ impl<'a> Record<'a> {
             stderr_truncated: false,
         };
         match result {
-            Ok(finished) => Record {
+            Ok(finished) => CaptureRecord {
                 duration_ms: u64::try_from(finished.duration.as_millis()).unwrap_or(u64::MAX),
                 outcome: match finished.end {
-                    End::Exited(code) => HookEnd::ExitCode(code),
-                    End::Signaled(signal) => HookEnd::Signal(signal),
-                    // No limit of a capture kills: too much output is cut.
-                    End::TimedOut | End::OutputTooLarge => HookEnd::TimedOut(true),
+                    ProgramEnd::Exited(code) => HookEnd::ExitCode(code),
+                    ProgramEnd::Signaled(signal) => HookEnd::Signal(signal),
+                    // `OutputTooLarge` cannot occur: excess output is truncated.
+                    ProgramEnd::TimedOut | ProgramEnd::OutputTooLarge => HookEnd::TimedOut(true),
                 },
                 stdout: String::from_utf8_lossy(&finished.stdout),
                 stdout_truncated: finished.stdout_truncated,
@@ -297,7 +363,7 @@ impl<'a> Record<'a> {
                 stderr_truncated: finished.stderr_truncated,
                 ..record
             },
-            Err(error) => Record { outcome: HookEnd::Error(chain(error)), ..record },
+            Err(error) => CaptureRecord { outcome: HookEnd::Error(chain(error)), ..record },
         }
     }
 
@@ -315,7 +381,7 @@ impl<'a> Record<'a> {
             durability: Durability::Unsynced,
             ..ReplaceOptions::default()
         };
-        FileAt::open(&path, Symlinks::Follow)?.replace(&json, &options)?;
+        FileAt::open(&path, SymlinkPolicy::Follow)?.replace(&json, &options)?;
         Ok(path)
     }
 }
@@ -331,8 +397,8 @@ mod tests {
 
     const STATE: &[u8] = br#"{"ociVersion":"1.0.2","id":"c1","status":"created","bundle":"/b"}"#;
 
-    fn capture<'a>(directory: &'a Path, script: &'a str) -> Capture<'a> {
-        Capture {
+    fn capture<'a>(directory: &'a Path, script: &'a str) -> HookCapture<'a> {
+        HookCapture {
             directory,
             hook: "10-test.json",
             stage: "createRuntime",
@@ -346,8 +412,8 @@ mod tests {
         }
     }
 
-    /// Returns the record without what differs from run to run.
-    fn recorded(captured: &Captured) -> Value {
+    /// Returns the record without the values that differ between runs.
+    fn stable_record(captured: &CapturedRun) -> Value {
         let path = captured.record.as_ref().unwrap();
         let mut record: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
         let started = record["started"].take();
@@ -368,7 +434,7 @@ mod tests {
         assert_eq!(captured.stderr, b"why\n");
         assert!(captured.failure.is_none());
         assert_eq!(
-            recorded(&captured),
+            stable_record(&captured),
             json!({
                 "hook": "10-test.json",
                 "stage": "createRuntime",
@@ -390,15 +456,15 @@ mod tests {
     }
 
     #[test]
-    fn signals_timeouts_and_missing_programs_are_recorded_and_given_back_as_a_shell_does() {
+    fn abnormal_ends_are_recorded_and_returned_like_by_a_shell() {
         let root = tempfile::tempdir().unwrap();
         let captured = capture(root.path(), "kill -TERM $$").run();
-        assert_eq!((captured.exit_code, &recorded(&captured)["signal"]), (143, &json!(15)));
+        assert_eq!((captured.exit_code, &stable_record(&captured)["signal"]), (143, &json!(15)));
 
         let mut hanging = capture(root.path(), "echo before; sleep 1000 & wait");
         hanging.timeout = Some(1);
         let captured = hanging.run();
-        let record = recorded(&captured);
+        let record = stable_record(&captured);
         assert_eq!((captured.exit_code, &record["timed_out"]), (137, &json!(true)));
         assert_eq!(record["stdout"], "before\n");
 
@@ -411,7 +477,7 @@ mod tests {
             let captured = missing.run();
             assert_eq!(captured.exit_code, exit_code);
             assert!(captured.failure.is_some());
-            assert!(recorded(&captured)["error"].as_str().unwrap().starts_with(error));
+            assert!(stable_record(&captured)["error"].as_str().unwrap().starts_with(error));
         }
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 4);
     }
@@ -425,14 +491,14 @@ mod tests {
     }
 
     #[test]
-    fn output_is_cut_at_the_limit_and_need_not_be_text() {
+    fn output_is_cut_at_the_limit_and_may_be_binary() {
         let root = tempfile::tempdir().unwrap();
         let mut capture = capture(root.path(), r"printf 'a\377bcd'; echo long >&2");
         capture.output_limit_bytes = 3;
         capture.state = b"not JSON";
         let captured = capture.run();
         assert_eq!((captured.exit_code, &*captured.stdout), (0, &b"a\xffb"[..]));
-        let record = recorded(&captured);
+        let record = stable_record(&captured);
         assert_eq!(record["stdout"], "a\u{fffd}b");
         assert_eq!((&record["stdout_truncated"], &record["stderr"]), (&json!(true), &json!("lon")));
         assert_eq!(record["container"], Value::Null);
@@ -446,13 +512,14 @@ mod tests {
     }
 
     #[test]
-    fn state_is_bounded() {
+    fn state_size_is_limited() {
         assert_eq!(read_state(STATE).unwrap(), STATE);
         assert!(matches!(read_state(io::repeat(b' ')), Err(CaptureError::StateTooLarge)));
     }
 
-    fn recorder() -> Recorder {
-        Recorder::new(Path::new("/usr/bin/oci-hooks"), Path::new("/var/log/hook records")).unwrap()
+    fn recorder() -> HookRecorder {
+        HookRecorder::new(Path::new("/usr/bin/oci-hooks"), Path::new("/var/log/hook records"))
+            .unwrap()
     }
 
     fn hook(path: &str, args: &[&str], timeout: Option<i64>) -> Hook {
@@ -465,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn wrapped_hook_starts_the_recorder_with_all_that_the_hook_had() {
+    fn wrapped_hook_starts_the_recorder_with_the_hooks_parameters() {
         let wrapped = recorder()
             .wrap(&hook("/bin/x", &["-x", "--", "y z"], Some(5)), "--odd.json", "poststop")
             .unwrap();
@@ -486,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn wrapped_hook_without_arguments_or_timeout_has_none_to_pass() {
+    fn wrapped_hook_without_arguments_or_timeout_passes_none() {
         for args in [&[][..], &["/bin/x"]] {
             let wrapped =
                 recorder().wrap(&hook("/bin/x", args, None), "x.json", "prestart").unwrap();
@@ -496,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn runtime_has_to_wait_for_the_recorder_longer_than_for_the_hook() {
+    fn runtime_timeout_is_longer_than_that_of_the_hook() {
         for (timeout, expected) in [
             (1, Some(11)),
             (0, Some(10)),
@@ -521,10 +588,10 @@ mod tests {
         use std::os::unix::ffi::OsStrExt as _;
         let good = Path::new("/good");
         for (program, directory) in [(Path::new("oci-hooks"), good), (good, Path::new("records"))] {
-            let error = Recorder::new(program, directory).unwrap_err();
+            let error = HookRecorder::new(program, directory).unwrap_err();
             assert!(matches!(error, RecorderError::Relative { .. }), "{error}");
         }
-        let error = Recorder::new(good, Path::new(OsStr::from_bytes(b"/\xff"))).unwrap_err();
+        let error = HookRecorder::new(good, Path::new(OsStr::from_bytes(b"/\xff"))).unwrap_err();
         assert!(matches!(error, RecorderError::NotUtf8 { .. }), "{error}");
     }
 }

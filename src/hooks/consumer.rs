@@ -1,14 +1,15 @@
-//! How the programs that read hooks.d differ.
+//! Differences between the programs that read hooks.d.
 //!
-//! The one table of differences; everything else takes its values from here and names no consumer.
+//! This is the only table of differences: other code reads its values and names no consumer.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::OciStage;
 
-/// Where distributions put hook files.
+/// Directory for hook files of distributions.
 pub const DEFAULT_DIR: &str = "/usr/share/containers/oci/hooks.d";
-/// Where administrators put hook files; a file here hides one of the same name in [`DEFAULT_DIR`].
+/// Directory for hook files of administrators; a file here hides one of the same name in [`DEFAULT_DIR`].
 pub const OVERRIDE_DIR: &str = "/etc/containers/oci/hooks.d";
 
 /// A program that reads hook files.
@@ -17,117 +18,180 @@ pub const OVERRIDE_DIR: &str = "/etc/containers/oci/hooks.d";
 pub struct Consumer {
     /// The name on the command line.
     pub name: &'static str,
+    /// Another name, which stays with this version of the program.
+    pub alias: Option<&'static str>,
     /// One line about the consumer.
     pub about: &'static str,
-    /// Directories of hook files that are for it, in order of increasing precedence. Which of them it
-    /// reads is up to its configuration.
+    /// Directories of its hook files, in order of increasing precedence. The consumer's configuration
+    /// decides which ones are read.
     pub dirs: &'static [&'static str],
-    /// Where its directories are configured.
+    /// Place where its directories are configured.
     pub config: DirsConfig,
-    /// Stages it runs by itself.
+    /// Stages that the consumer runs itself.
     pub extension_stages: &'static [&'static str],
     /// The stage that hooks of stage `prestart` are injected at.
     pub prestart: OciStage,
-    /// Which mounts it counts for `hasBindMounts`.
+    /// Mounts that count for `hasBindMounts`.
     pub bind_mounts: BindMountRule,
-    /// Which annotations it matches, as a phrase for people.
+    /// Annotations that it matches, as a phrase for messages.
     pub annotations: &'static str,
+    /// Annotations of `config.json` that it matches.
+    pub annotation_rule: AnnotationRule,
+    /// Containers that get no hooks from it.
+    pub exempt: Option<ExemptContainers>,
     /// The effect of a rejected hook file on this consumer.
     pub bad_files: BadFiles,
 }
 
-/// Where the directories of a consumer are configured.
+/// Places where a consumer's directories are configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DirsConfig {
-    /// By `hooks_dir` under `[engine]` of containers.conf(5); it is [`DEFAULT_DIR`] where no file says so.
+    /// `hooks_dir` under `[engine]` of containers.conf(5); the default is [`DEFAULT_DIR`].
     ContainersConf {
-        /// Who has a file of his own in his home directory.
-        user_file: UserFile,
-        /// What an empty list means.
+        /// The files that it reads.
+        files: ContainersConfFiles,
+        /// Meaning of an empty list.
         empty: EmptyList,
     },
-    /// By `hooks_dir` under `[crio.runtime]` of crio.conf(5); it is [`DEFAULT_DIR`] where no file says so.
+    /// `hooks_dir` under `[crio.runtime]` of crio.conf(5); the default is [`DEFAULT_DIR`].
     CrioConf,
-    /// By options alone. Without them root reads the consumer's directories, and nobody else any.
+    /// Options only. Without them, root reads the consumer's directories and other users read none.
     RootOnly,
-    /// By options alone. Without them it reads the consumer's directories.
+    /// Options only. Without them, it reads the consumer's directories.
     Options,
 }
 
-/// Who has a containers.conf in his home directory.
+/// The files of containers.conf(5), which versions of podman choose differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UserFile {
-    /// All but root.
-    Rootless,
-    Everyone,
+pub enum ContainersConfFiles {
+    /// All main files, each followed by its drop-ins. Root has no file in its home directory.
+    AllOfRootless,
+    /// The same, and root has a file in its home directory.
+    All,
+    /// The main file of the highest precedence alone, then the drop-ins of all directories by name, where
+    /// a later directory masks files of the same name.
+    FirstThenDropIns,
 }
 
-/// What an empty `hooks_dir` means.
+/// Meaning of an empty `hooks_dir`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmptyList {
-    /// No directory is read.
     None,
-    /// Root reads [`DEFAULT_DIR`] and [`OVERRIDE_DIR`], each by itself: files of one do not mask those of
-    /// the other. Nobody else reads any.
+    /// Root reads [`DEFAULT_DIR`] and [`OVERRIDE_DIR`] separately: files of one do not mask those
+    /// of the other. Other users read none.
     Implicit,
 }
 
-/// Which mounts a consumer counts for `hasBindMounts`.
+/// Containers that get no hooks, marked by an annotation of their `config.json`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ExemptContainers {
+    /// Key of the annotation.
+    pub key: &'static str,
+    /// Value of the annotation.
+    pub value: &'static str,
+    /// Their name for messages.
+    pub what: &'static str,
+}
+
+/// Annotations of `config.json` that a consumer matches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AnnotationRule {
+    #[default]
+    All,
+    /// Those that Kubernetes gave to CRI-O, without those that CRI-O adds, the labels among them.
+    OfKubernetes,
+    /// All, and those that the engine knows but does not write into `config.json`.
+    OfEngine,
+}
+
+/// Mounts that a consumer counts for `hasBindMounts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BindMountRule {
-    /// Every mount the user asked for: volumes and tmpfs too.
+    /// Every mount the user requested, volumes and tmpfs included.
     AnyUserMount,
-    /// Those, and the tmpfs at `/var/tmp` that the engine itself gives a read-only root.
+    /// The same; [`origin`](BindMountRule::origin) tells a user's tmpfs from podman's.
+    AnyUserMountByOptions,
+    /// The same, and also the tmpfs at `/var/tmp` that the engine adds to a read-only root.
     AnyUserMountOrVarTmp,
-    /// Every mount, those that engines add to every container included.
+    /// Every mount, including those that engines add to every container.
     AnyMount,
 }
 
-/// What a consumer does about a hook file that it rejects.
+/// The origin of a mount of `config.json`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MountOrigin {
+    User,
+    Engine,
+    /// The mount is as the engine's own, and may be the user's.
+    Unclear,
+}
+
+/// Reaction of a consumer to a hook file that it rejects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BadFiles {
-    /// It starts no container.
     #[default]
     NoContainers,
-    /// It does not start itself, and containers start without hooks.
+    /// The consumer does not start, and containers start without hooks.
     NoHooks,
-    /// It leaves the file out.
+    /// The consumer leaves the file out. If the file was valid while the consumer ran, its last valid
+    /// version stays in force; all other consumers drop the hook at once.
     Skipped,
 }
 
-/// podman 5 and later, and the reference package as it is today.
+/// The newest version of podman, which is 6, and the current reference package.
 pub const PODMAN: Consumer = Consumer {
     name: "podman",
-    about: "podman 5 and later",
+    alias: Some("podman-6"),
+    about: "podman 6, the newest version (also podman-6)",
     dirs: &[DEFAULT_DIR, OVERRIDE_DIR],
     config: DirsConfig::ContainersConf {
-        user_file: UserFile::Everyone,
+        files: ContainersConfFiles::FirstThenDropIns,
         empty: EmptyList::Implicit,
     },
     extension_stages: &["precreate", "poststop"],
     prestart: OciStage::CreateRuntime,
-    bind_mounts: BindMountRule::AnyUserMount,
+    bind_mounts: BindMountRule::AnyUserMountByOptions,
     annotations: "those given with --annotation; labels do not count",
+    annotation_rule: AnnotationRule::All,
+    exempt: None,
     bad_files: BadFiles::NoContainers,
 };
 
-/// podman up to 4.9, which injects `prestart` hooks as they are.
+/// podman 5, which reads containers.conf(5) by other rules.
+pub const PODMAN_5: Consumer = Consumer {
+    name: "podman-5",
+    alias: None,
+    about: "podman 5",
+    config: DirsConfig::ContainersConf {
+        files: ContainersConfFiles::All,
+        empty: EmptyList::Implicit,
+    },
+    ..PODMAN
+};
+
+/// podman up to 4.9, which injects `prestart` hooks unchanged.
 pub const PODMAN_4: Consumer = Consumer {
     name: "podman-4",
     about: "podman up to 4.9",
-    config: DirsConfig::ContainersConf { user_file: UserFile::Rootless, empty: EmptyList::None },
+    config: DirsConfig::ContainersConf {
+        files: ContainersConfFiles::AllOfRootless,
+        empty: EmptyList::None,
+    },
     prestart: OciStage::Prestart,
     bind_mounts: BindMountRule::AnyUserMountOrVarTmp,
-    ..PODMAN
+    ..PODMAN_5
 };
 
 /// buildah, and podman when it builds images.
 pub const BUILDAH: Consumer = Consumer {
     name: "buildah",
+    alias: None,
     about: "buildah and podman build",
     config: DirsConfig::RootOnly,
     extension_stages: &[],
+    bind_mounts: BindMountRule::AnyUserMount,
     annotations: "those of the image",
     ..PODMAN
 };
@@ -135,11 +199,19 @@ pub const BUILDAH: Consumer = Consumer {
 /// CRI-O, the container engine of Kubernetes.
 pub const CRIO: Consumer = Consumer {
     name: "crio",
+    alias: None,
     about: "CRI-O",
     dirs: &[DEFAULT_DIR],
     config: DirsConfig::CrioConf,
     extension_stages: &[],
+    bind_mounts: BindMountRule::AnyUserMount,
     annotations: "those of the container, overlaid by those of the pod",
+    annotation_rule: AnnotationRule::OfKubernetes,
+    exempt: Some(ExemptContainers {
+        key: "io.kubernetes.cri-o.ContainerType",
+        value: "sandbox",
+        what: "the sandbox of a pod",
+    }),
     ..PODMAN
 };
 
@@ -149,6 +221,8 @@ pub const NRI: Consumer = Consumer {
     about: "containerd or CRI-O with oci-hooks-nri",
     dirs: &[DEFAULT_DIR, OVERRIDE_DIR],
     config: DirsConfig::Options,
+    annotation_rule: AnnotationRule::OfEngine,
+    exempt: None,
     bad_files: BadFiles::Skipped,
     ..CRIO
 };
@@ -163,30 +237,125 @@ pub const HOOK_INJECTOR: Consumer = Consumer {
 };
 
 impl Consumer {
-    /// All of them, the default first.
-    pub const ALL: [Consumer; 6] = [PODMAN, PODMAN_4, BUILDAH, CRIO, NRI, HOOK_INJECTOR];
+    /// All consumers, the default first.
+    pub const ALL: [Consumer; 7] = [PODMAN, PODMAN_5, PODMAN_4, BUILDAH, CRIO, NRI, HOOK_INJECTOR];
 
-    /// Finds a consumer by its name.
+    /// Finds a consumer by its name or alias.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|consumer| consumer.name == name)
+        let has_name = |consumer: &Consumer| consumer.name == name || consumer.alias == Some(name);
+        Self::ALL.into_iter().find(has_name)
+    }
+
+    /// Returns the profile of an installed podman.
+    pub fn of_podman(major_version: u64) -> Self {
+        match major_version {
+            0..=4 => PODMAN_4,
+            5 => PODMAN_5,
+            _ => PODMAN,
+        }
+    }
+
+    /// Returns why a container with these annotations gets no hooks, or `None` if it may get some.
+    pub fn exemption(&self, annotations: &BTreeMap<String, String>) -> Option<String> {
+        let ExemptContainers { key, value, what } = self.exempt?;
+        let is_exempt = annotations.get(key).is_some_and(|found| found == value);
+        is_exempt.then(|| {
+            format!("{} injects no hooks into {what} (annotation {key}={value})", self.name)
+        })
     }
 }
 
+impl AnnotationRule {
+    /// Returns whether an annotation of `config.json` is matched.
+    pub fn counts(self, key: &str) -> bool {
+        match key.strip_prefix("io.kubernetes.cri-o.") {
+            _ if self != AnnotationRule::OfKubernetes => true,
+            Some(rest) => CRIO_POD_ANNOTATIONS.iter().any(|own| {
+                rest.strip_prefix(own)
+                    .is_some_and(|end| end.is_empty() || end.starts_with(['.', '/']))
+            }),
+            None => !CRIO_ANNOTATIONS.contains(&key),
+        }
+    }
+}
+
+/// Deprecated annotations of pods with CRI-O's prefix. All others with it are added by CRI-O.
+const CRIO_POD_ANNOTATIONS: [&str; 13] = [
+    "Devices",
+    "DisableFIPS",
+    "LinkLogs",
+    "PodLinuxOverhead",
+    "PodLinuxResources",
+    "ShmSize",
+    "Spoofed",
+    "TrySkipVolumeSELinuxLabel",
+    "UnifiedCgroup",
+    "cgroup2-mount-hierarchy-rw",
+    "seccompNotifierAction",
+    "umask",
+    "userns-mode",
+];
+
+/// Annotations without CRI-O's prefix that it adds to every container: its own, those for systemd,
+/// the stop signal of the image, and the labels that the kubelet sets.
+const CRIO_ANNOTATIONS: [&str; 10] = [
+    "io.container.manager",
+    "io.kubernetes.container.name",
+    "io.kubernetes.pod.name",
+    "io.kubernetes.pod.namespace",
+    "io.kubernetes.pod.uid",
+    "org.opencontainers.image.stopSignal",
+    "org.systemd.property.After",
+    "org.systemd.property.DefaultDependencies",
+    "org.systemd.property.TimeoutStopUSec",
+    "platform-runtime-path.crio.io",
+];
+
 impl BindMountRule {
-    /// Returns whether a mount of `config.json` is one the user asked for.
+    /// Returns whether a mount of `config.json` counts for `hasBindMounts`.
     ///
-    /// Consumers know what the user asked for; a finished `config.json` does not say it. What they
-    /// add by themselves is known by its destination, and for tmpfs (podman's systemd mode) by
-    /// destination and type.
+    /// A finished `config.json` does not tell the user's mounts from those that engines add. The
+    /// latter are recognized by destination, and tmpfs (podman's systemd mode) by destination and
+    /// type.
     pub fn counts(self, destination: &str, kind: &str) -> bool {
         let is_own_tmpfs = OWN_TMPFS.contains(&destination)
             || (destination == "/var/tmp" && self != BindMountRule::AnyUserMountOrVarTmp);
         let is_own = is_own_mount(Path::new(destination)) || (kind == "tmpfs" && is_own_tmpfs);
         self == BindMountRule::AnyMount || !is_own
     }
+
+    /// Returns the origin of a mount; the options of a tmpfs may show that the user requested it.
+    ///
+    /// Podman gives a user's tmpfs a propagation, which Docker and containerd do not. Its own ones
+    /// always have the same options. Up to version 5.5, a user's tmpfs has these by default.
+    pub fn origin(self, destination: &str, kind: &str, options: &[impl AsRef<str>]) -> MountOrigin {
+        use BindMountRule::{AnyUserMountByOptions, AnyUserMountOrVarTmp};
+        if self.counts(destination, kind) {
+            return MountOrigin::User;
+        }
+        let options = || options.iter().map(AsRef::as_ref);
+        let is_by_podman = matches!(self, AnyUserMountByOptions | AnyUserMountOrVarTmp)
+            && !is_own_mount(Path::new(destination))
+            && options().any(|option| PROPAGATIONS.contains(&option.trim_start_matches('r')));
+        // A tmpfs for systemd also has a size, which may be the empty string.
+        let mut rest = options().skip(OWN_TMPFS_OPTIONS.len());
+        let is_as_own = options().take(OWN_TMPFS_OPTIONS.len()).eq(OWN_TMPFS_OPTIONS)
+            && rest.all(|option| option.is_empty() || option.starts_with("size="));
+        match (is_by_podman, is_as_own) {
+            (false, _) => MountOrigin::Engine,
+            (true, true) => MountOrigin::Unclear,
+            (true, false) => MountOrigin::User,
+        }
+    }
 }
 
-/// Mounts that engines add to every container; those below `/proc` and `/sys` go without saying.
+/// Propagations without the `r` for recursive ones.
+const PROPAGATIONS: [&str; 4] = ["private", "slave", "shared", "unbindable"];
+
+/// Options of podman's own tmpfs.
+const OWN_TMPFS_OPTIONS: [&str; 5] = ["rw", "rprivate", "nosuid", "nodev", "tmpcopyup"];
+
+/// Mounts that engines add to every container, besides those below `/proc` and `/sys`.
 const OWN_MOUNTS: [&str; 15] = [
     "/dev",
     "/dev/console",
@@ -205,7 +374,7 @@ const OWN_MOUNTS: [&str; 15] = [
     "/var/run/secrets/kubernetes.io/serviceaccount",
 ];
 
-/// Where podman mounts a tmpfs for systemd or for a read-only root, beside `/var/tmp`.
+/// Destinations of podman's tmpfs for systemd or for a read-only root, besides `/var/tmp`.
 const OWN_TMPFS: [&str; 4] = ["/run", "/run/lock", "/tmp", "/var/log/journal"];
 
 fn is_own_mount(destination: &Path) -> bool {
@@ -219,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_of_the_engine_do_not_count() {
+    fn engine_mounts_are_not_counted() {
         for (destination, kind) in [
             ("/proc", "proc"),
             ("/sys/fs/cgroup", "cgroup"),
@@ -231,13 +400,49 @@ mod tests {
     }
 
     #[test]
-    fn mounts_of_the_engine_count_where_all_do() {
+    fn engine_mounts_are_counted_if_all_mounts_count() {
         assert!(HOOK_INJECTOR.bind_mounts.counts("/proc", "proc"));
         assert!(!NRI.bind_mounts.counts("/proc", "proc"));
     }
 
     #[test]
-    fn tmpfs_of_the_user_counts_where_any_mount_does() {
+    fn tmpfs_options_reveal_the_origin_of_a_mount() {
+        use MountOrigin::{Engine, Unclear, User};
+        for (options, origin) in [
+            ("rw,rprivate,nosuid,nodev,tmpcopyup", Unclear),
+            ("rw,rprivate,nosuid,nodev,tmpcopyup,", Unclear),
+            ("rprivate,nosuid,nodev,tmpcopyup", User),
+            ("size=1m,rw,rprivate,nosuid,nodev,tmpcopyup", User),
+            ("nosuid,strictatime,mode=755,size=65536k", Engine),
+        ] {
+            let options: Vec<_> = options.split(',').collect();
+            for (consumer, origin) in
+                [(PODMAN, origin), (PODMAN_4, origin), (CRIO, Engine), (NRI, Engine)]
+            {
+                let found = consumer.bind_mounts.origin("/tmp", "tmpfs", &options);
+                assert_eq!(found, origin, "{} {options:?}", consumer.name);
+            }
+        }
+    }
+
+    #[test]
+    fn annotations_added_by_crio_are_not_counted() {
+        for (key, counts) in [
+            ("com.example.gpu", true),
+            ("io.kubernetes.container.hash", true),
+            ("io.kubernetes.cri-o.userns-mode", true),
+            ("io.kubernetes.cri-o.UnifiedCgroup.main", true),
+            ("io.kubernetes.cri-o.Volumes", false),
+            ("io.kubernetes.cri-o.IP.0", false),
+            ("io.kubernetes.pod.name", false),
+        ] {
+            assert_eq!(CRIO.annotation_rule.counts(key), counts, "{key}");
+            assert!(NRI.annotation_rule.counts(key) && PODMAN.annotation_rule.counts(key), "{key}");
+        }
+    }
+
+    #[test]
+    fn user_tmpfs_is_counted_if_any_mount_counts() {
         assert!(BindMountRule::AnyUserMount.counts("/scratch", "tmpfs"));
         assert!(BindMountRule::AnyUserMountOrVarTmp.counts("/var/tmp", "tmpfs"));
         assert!(!BindMountRule::AnyUserMount.counts("/var/tmp", "tmpfs"));

@@ -1,13 +1,14 @@
-//! What can be wrong with a hook file.
+//! Errors of hook files.
 
 use std::io;
 use std::path::PathBuf;
 
-use super::PatternError;
-use crate::json::{Location, SyntaxError};
-use crate::sys::fs::{PathError, ReadError};
+use oci_hooks_files::fs::{PathError, ReadError};
 
-/// What is wrong with a hook file.
+use super::PatternError;
+use crate::json::{SyntaxError, TextLocation};
+
+/// Reasons to reject a hook file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HookError {
@@ -23,11 +24,11 @@ pub enum HookError {
     /// A value is of the wrong type.
     #[error("expected {expected}, found {found}")]
     Type {
-        /// What the schema asks for.
+        /// Type that the schema requires.
         expected: &'static str,
         found: &'static str,
     },
-    /// The version is none of those there are.
+    /// The schema version is unknown.
     #[error("unknown hook version {version:?}")]
     UnknownVersion { version: String },
     /// A 0.1.0 file without `hook`.
@@ -52,14 +53,10 @@ pub enum HookError {
     UnknownStage { stage: String },
     /// A pattern is not a regular expression.
     #[error("invalid {place} pattern")]
-    Pattern {
-        place: PatternPlace,
-        /// What is wrong with it.
-        source: PatternError,
-    },
+    Pattern { place: PatternPlace, source: PatternError },
 }
 
-/// Which pattern of a hook file.
+/// The place of a pattern in a hook file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatternPlace {
     /// The key of an annotation.
@@ -104,13 +101,13 @@ impl HookError {
         }
     }
 
-    /// Returns whether the file was gone when it was opened, which the reference overlooks.
+    /// Returns whether the file vanished before it was opened, which the reference ignores.
     pub(super) fn is_vanished(&self) -> bool {
         let not_found = |error: &PathError| error.source.kind() == io::ErrorKind::NotFound;
         matches!(self, HookError::Read(ReadError::Path(error)) if not_found(error))
     }
 
-    /// Returns what to do about it.
+    /// Returns a hint for fixing the error.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             HookError::Syntax(error) => error.kind.hint()?.to_owned(),
@@ -138,29 +135,29 @@ impl HookError {
     }
 }
 
-/// What is wrong with a hook file, and where.
+/// An error in a hook file, and its position.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Fault {
+pub struct HookFault {
     pub error: HookError,
-    /// Where in the file, if it is about its content.
-    pub location: Option<Location>,
+    /// Position in the file, if the error is about its content.
+    pub location: Option<TextLocation>,
 }
 
-/// A file or directory that could not be used, or not as it was meant.
+/// A hook file or directory that could not be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{}", path.display(), position(location.as_ref()))]
 #[non_exhaustive]
-pub struct Problem {
+pub struct LoadProblem {
     pub path: PathBuf,
-    /// Where in the file, if it is about its content.
-    pub location: Option<Location>,
+    /// Position in the file, if the error is about its content.
+    pub location: Option<TextLocation>,
     pub source: HookError,
-    /// Whether the consumer refuses to work because of it. What is not fatal, podman and CRI-O silently drop.
+    /// If set, the consumer stops with an error. Podman and CRI-O silently skip files with other problems.
     pub fatal: bool,
 }
 
-fn position(location: Option<&Location>) -> String {
+fn position(location: Option<&TextLocation>) -> String {
     location.map_or_else(String::new, |at| format!(":{}:{}", at.line, at.column))
 }
 

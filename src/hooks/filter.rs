@@ -1,19 +1,19 @@
-//! Precreate filters: programs that get a container's configuration before the container is
-//! created, and give back the one to use.
+//! Precreate filters: programs that read a container's configuration before the container is
+//! created and print the one to use.
 //!
-//! What podman does, with these differences, each held by a test in `tests/conformance/filter.rs`
-//! or below:
+//! They work as in podman, with these differences, each covered by a test in
+//! `tests/conformance/filter.rs` or below:
 //!
-//! - Fields that the specification does not know survive: podman's types lose them. What the last
-//!   filter wrote is the new configuration, byte for byte unless readers could disagree about it, and
-//!   the text from before the filters if none of them changed it.
-//! - A filter that gives back `{}` or `null` fails, unless [`FilterOptions::allow_empty`] is set.
-//!   In podman it empties the configuration without a word.
-//! - At the timeout the filter's whole process group is killed, and not the filter alone.
+//! - Unknown fields survive: podman's types drop them. The new configuration is the last filter's
+//!   output, byte for byte unless readers could disagree about it, or the original text if no
+//!   filter changed it.
+//! - A filter that prints `{}` or `null` fails, unless [`FilterOptions::allow_empty`] is set. In
+//!   podman it silently empties the configuration.
+//! - The timeout kills the filter's whole process group, not only the filter.
 //! - The output is bounded.
 //! - Standard error is kept.
-//! - Numbers, and the order of keys, are in what filters get as they were in the configuration, and so
-//!   are fields that podman leaves out for being empty.
+//! - Filters get numbers and the order of keys as in the configuration, and also the empty fields
+//!   that podman omits.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -21,26 +21,27 @@ use std::time::Duration;
 
 mod decode;
 
+use oci_hooks_files::process::{ChildProgram, FinishedProgram, OutputLimit, ProgramEnd, RunError};
+
 use super::Hook;
-use crate::json::{Document, SyntaxError};
-use crate::sys::process::{End, Finished, Limit, Program, RunError};
+use crate::json::{JsonDocument, SyntaxError};
 
 /// Limits and environment for precreate hooks.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct FilterOptions {
-    /// Their working directory, to which relative paths of programs are relative too.
+    /// Working directory of the filters; relative paths of programs start here.
     pub bundle: PathBuf,
-    /// Whether `{}` and `null` are taken as a result; both make the configuration `{}`.
+    /// If set, a filter may print `{}` or `null`; both make the configuration `{}`.
     pub allow_empty: bool,
-    /// How many bytes a filter may give back.
+    /// Maximum output of a filter.
     pub output_limit_bytes: u64,
-    /// How much of its standard error is kept.
+    /// Limit of the recorded standard error.
     pub stderr_limit_bytes: u64,
 }
 
 impl FilterOptions {
-    /// Returns options for a bundle: nothing empty, 16 MiB of output, 64 KiB of standard error.
+    /// Returns options for a bundle: no empty output, 16 MiB of output, 64 KiB of standard error.
     pub fn new(bundle: impl Into<PathBuf>) -> Self {
         FilterOptions {
             bundle: bundle.into(),
@@ -54,8 +55,8 @@ impl FilterOptions {
 /// A configuration that went through all filters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Filtered {
-    /// What the last filter wrote, or the configuration as it was if no filter changed it.
+pub struct FilteredConfig {
+    /// Output of the last filter, or the original configuration if no filter changed it.
     pub config: Vec<u8>,
     pub runs: Vec<FilterRun>,
 }
@@ -64,18 +65,18 @@ pub struct Filtered {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FilterRun {
-    /// What it wrote to standard error, up to the limit.
+    /// Standard error, up to the limit.
     pub stderr: Vec<u8>,
-    /// Whether it wrote more than that.
+    /// If set, standard error exceeded the limit.
     pub stderr_truncated: bool,
     pub duration: Duration,
-    /// Whether it gave back other bytes than it got; white space counts.
+    /// If set, the output differs from the input; white space counts.
     pub changed: bool,
 }
 
 impl FilterRun {
-    /// Returns the first lines of standard error that are not blank, without control characters, and a
-    /// note if there was more of it.
+    /// Returns the first non-blank lines of standard error without control characters, and a note
+    /// if there were more.
     pub fn lines(&self) -> Vec<String> {
         const MAX_LINES: usize = 200;
         let mut lines = self.kept_lines();
@@ -93,7 +94,7 @@ impl FilterRun {
         lines.map(|line| line.chars().map(printable).collect()).collect()
     }
 
-    /// Returns the last line of standard error, cut to what fits into a message.
+    /// Returns the last line of standard error, cut to fit into a message.
     pub fn last_stderr_line(&self) -> Option<String> {
         const MAX_CHARS: usize = 300;
         let line = self.kept_lines().pop()?;
@@ -101,7 +102,7 @@ impl FilterRun {
     }
 }
 
-/// A filter that did not work. The filters after it have not been run.
+/// A failed filter. The filters after it were not run.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot filter the configuration with hook {}, {path}{}",
@@ -112,16 +113,15 @@ impl FilterRun {
 pub struct FilterError {
     /// Its index in the list of filters.
     pub index: usize,
-    /// The hook file, where it is known: [`filter`] does not know it.
+    /// The hook file; `None` from [`filter`], which does not know files.
     pub file: Option<PathBuf>,
-    /// The hook's program.
     pub path: String,
     #[source]
     pub failure: FilterFailure,
     pub run: FilterRun,
-    /// The configuration after the last filter that worked.
+    /// The configuration after the last successful filter.
     pub config: Vec<u8>,
-    /// What the filters before it did.
+    /// Runs of the filters before it.
     pub runs: Vec<FilterRun>,
 }
 
@@ -129,35 +129,35 @@ fn stderr_suffix(run: &FilterRun) -> String {
     run.last_stderr_line().map_or_else(String::new, |line| format!(" (stderr: {line})"))
 }
 
-/// What was wrong with a filter.
+/// Reasons for the failure of a filter.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilterFailure {
-    /// It could not be run.
+    /// The filter could not be run.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// It exited with a code that is not zero.
+    /// The filter exited with a nonzero code.
     #[error("exit status {0}")]
     Exited(i32),
-    /// It was ended by a signal, which was not ours.
+    /// The filter was killed by a signal that this process did not send.
     #[error("killed by signal {0}")]
     Signaled(i32),
-    /// It was killed at its timeout.
+    /// The filter was killed at its timeout.
     #[error("timed out after {} s", timeout.as_secs())]
     TimedOut {
-        /// The timeout it had; zero for one that is not greater than zero or too large.
+        /// The effective timeout; zero if the hook's was not greater than zero or too large.
         timeout: Duration,
     },
-    /// It was killed because it did not stop writing.
+    /// The filter was killed because its output exceeded the limit.
     #[error("its output exceeds {limit_bytes} bytes")]
     OutputTooLarge { limit_bytes: u64 },
-    /// It wrote something that is not exactly one JSON value; nothing, for one.
+    /// The output is not exactly one JSON value; it may be empty.
     #[error("its output is not JSON, at byte {}", .0.offset)]
     NotJson(#[source] SyntaxError),
-    /// It wrote a JSON value that is no configuration.
+    /// The output is neither an object nor `null`.
     #[error("its output is {found}, not an object")]
     NotAnObject { found: &'static str },
-    /// It wrote a value that does not fit the type of a field in the runtime specification.
+    /// A value of the output does not fit the field's type in the runtime specification.
     #[error(
         "its output has a value of the wrong type at {pointer}: expected {expected}, got {found}"
     )]
@@ -165,23 +165,23 @@ pub enum FilterFailure {
         /// JSON pointer of the value.
         pointer: String,
         expected: String,
-        /// The kind of value; a number itself.
+        /// Type of the value, or the number itself.
         found: String,
     },
-    /// It wrote two arrays for one field, whose elements podman would mix.
+    /// The output has two arrays for one field, whose elements podman would mix.
     #[error("its output has the field {pointer} twice: write one array with all elements")]
     Duplicate { pointer: String },
-    /// It would have emptied the configuration.
+    /// The output would empty the configuration.
     #[error("its output is {found}, which would empty the configuration")]
     Empty { found: &'static str },
 }
 
-/// Sends a configuration through filters: each gets on standard input what the one before it wrote
-/// to standard output, and the first one the configuration as podman gives it, on one line.
+/// Sends a configuration through filters: each gets the previous output on standard input, and the
+/// first one the configuration as podman passes it, on one line.
 ///
-/// Each runs in the bundle with exactly the environment of its hook, and is waited for until it
-/// exited and closed its standard output. No `PATH` is searched. The error is boxed as it holds
-/// everything that is known by then.
+/// Each runs in the bundle with exactly the environment of its hook, until it has exited and closed
+/// its standard output. `PATH` is not searched. The error is boxed because it holds all results so
+/// far.
 ///
 /// ```
 /// use oci_hooks::hooks::Hook;
@@ -201,12 +201,12 @@ pub fn filter(
     hooks: &[&Hook],
     mut config: Vec<u8>,
     options: &FilterOptions,
-) -> Result<Filtered, Box<FilterError>> {
+) -> Result<FilteredConfig, Box<FilterError>> {
     let mut runs = Vec::with_capacity(hooks.len());
     if hooks.is_empty() {
-        return Ok(Filtered { config, runs });
+        return Ok(FilteredConfig { config, runs });
     }
-    let given = Document::parse(&config).map_or_else(|_| config.clone(), |it| it.compact());
+    let given = JsonDocument::parse(&config).map_or_else(|_| config.clone(), |it| it.to_compact());
     let mut input = given.clone();
     let original = config.clone();
     for (index, hook) in hooks.iter().enumerate() {
@@ -217,7 +217,7 @@ pub fn filter(
                 runs.push(done);
                 let is_as_given = output.trim_ascii_end() == given;
                 config = if is_as_given { original.clone() } else { decoded };
-                // As it is, and not as it was decoded, like podman.
+                // The raw output, not the decoded one, like podman.
                 input = output;
             }
             Err(failure) => {
@@ -234,50 +234,51 @@ pub fn filter(
             }
         }
     }
-    Ok(Filtered { config, runs })
+    Ok(FilteredConfig { config, runs })
 }
 
-/// Runs one filter and returns what it did and the configuration it gave back.
+/// Runs one filter and returns its run and its output.
 fn run(
     hook: &Hook,
     config: &[u8],
     options: &FilterOptions,
 ) -> (FilterRun, Result<Vec<u8>, FilterFailure>) {
-    let program = Program {
+    let program = ChildProgram {
         argv: hook.args.iter().map(OsStr::new).collect(),
         env: hook.env.iter().flatten().filter_map(|entry| environment_entry(entry)).collect(),
         stdin: config,
         timeout: hook.timeout.map(timeout),
-        stdout: Limit::Kill(options.output_limit_bytes),
-        stderr: Limit::Truncate(options.stderr_limit_bytes),
-        ..Program::new(Path::new(&hook.path), &options.bundle)
+        stdout: OutputLimit::Kill(options.output_limit_bytes),
+        stderr: OutputLimit::Truncate(options.stderr_limit_bytes),
+        ..ChildProgram::new(Path::new(&hook.path), &options.bundle)
     };
-    let Finished { end, stdout, stderr, stderr_truncated, duration, .. } = match program.run() {
-        Ok(finished) => finished,
-        Err(error) => return (FilterRun::default(), Err(error.into())),
-    };
+    let FinishedProgram { end, stdout, stderr, stderr_truncated, duration, .. } =
+        match program.run() {
+            Ok(finished) => finished,
+            Err(error) => return (FilterRun::default(), Err(error.into())),
+        };
     let result = match end {
-        End::Exited(0) => Ok(stdout),
-        End::Exited(code) => Err(FilterFailure::Exited(code)),
-        End::Signaled(signal) => Err(FilterFailure::Signaled(signal)),
-        End::TimedOut => {
+        ProgramEnd::Exited(0) => Ok(stdout),
+        ProgramEnd::Exited(code) => Err(FilterFailure::Exited(code)),
+        ProgramEnd::Signaled(signal) => Err(FilterFailure::Signaled(signal)),
+        ProgramEnd::TimedOut => {
             Err(FilterFailure::TimedOut { timeout: program.timeout.unwrap_or_default() })
         }
-        End::OutputTooLarge => {
+        ProgramEnd::OutputTooLarge => {
             Err(FilterFailure::OutputTooLarge { limit_bytes: options.output_limit_bytes })
         }
     };
     (FilterRun { stderr, stderr_truncated, duration, changed: false }, result)
 }
 
-/// Splits `NAME=value`. An entry without `=` is one that no program can look up.
+/// Splits `NAME=value`. Programs cannot look up an entry without `=`.
 fn environment_entry(entry: &str) -> Option<(&OsStr, &OsStr)> {
     let (name, value) = entry.split_once('=')?;
     Some((OsStr::new(name), OsStr::new(value)))
 }
 
-/// Returns the timeout that podman and runc make of a hook's: one that is not greater than zero is
-/// over at once, and so is one that does not fit into 63 bits of nanoseconds.
+/// Returns the timeout as podman and runc read it: zero if it is not greater than zero or does not
+/// fit into 63 bits of nanoseconds.
 pub(super) fn timeout(seconds: i64) -> Duration {
     const MAX_SECONDS: u64 = i64::MAX as u64 / 1_000_000_000;
     match u64::try_from(seconds) {
@@ -286,7 +287,7 @@ pub(super) fn timeout(seconds: i64) -> Duration {
     }
 }
 
-/// Returns the configuration that the output of a filter is.
+/// Decodes and checks the output of a filter.
 fn checked(output: Vec<u8>, options: &FilterOptions) -> Result<Vec<u8>, FilterFailure> {
     let config = decode::decode(output)?;
     let mut significant = config.iter().filter(|byte| !byte.is_ascii_whitespace());

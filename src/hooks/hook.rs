@@ -11,24 +11,24 @@ use serde::{Serialize, Serializer};
 pub struct Hook {
     /// Absolute path of the program.
     pub path: String,
-    /// Its argument vector, `args[0]` included; empty means that the runtime passes the path.
+    /// Argument vector, `args[0]` included; if it is empty, the runtime passes the path.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// Its whole environment as `NAME=value`. Without one, runc and crun pass their own on, and so
-    /// what the engine put there; an empty list keeps that out.
+    /// Whole environment as `NAME=value`. Without one, runc and crun pass on their own, which the
+    /// engine set; an empty list prevents that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub env: Option<Vec<String>>,
-    /// Timeout in seconds, greater than zero to be of use; none means no limit.
+    /// Timeout in seconds, greater than zero to be of use; `None` means no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<i64>,
 }
 
 /// A stage as hook files name it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Stage {
+pub enum HookStage {
     /// A stage of the runtime specification.
     Oci(OciStage),
-    /// A stage that the consumer runs by itself, such as podman's `precreate`.
+    /// A stage that the consumer runs itself, such as podman's `precreate`.
     Extension(String),
 }
 
@@ -37,9 +37,9 @@ pub enum Stage {
 /// See the [lifecycle](https://github.com/opencontainers/runtime-spec/blob/main/runtime.md#lifecycle).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OciStage {
-    /// Deprecated by `createRuntime`, which runs right after it.
+    /// Deprecated in favour of `createRuntime`, which runs right after it.
     Prestart,
-    /// After the namespaces are made, in the runtime's namespaces, before `pivot_root`.
+    /// After the namespaces are created, in the runtime's namespaces, before `pivot_root`.
     CreateRuntime,
     /// The same moment, in the container's namespaces; the program is found on the host.
     CreateContainer,
@@ -80,20 +80,20 @@ impl OciStage {
     }
 }
 
-impl Stage {
+impl HookStage {
     /// Finds a stage by its exact name; an extension stage hides a runtime stage of the same name.
     pub fn from_name(name: &str, extension_stages: &[String]) -> Option<Self> {
         if extension_stages.iter().any(|stage| stage == name) {
-            return Some(Stage::Extension(name.to_owned()));
+            return Some(HookStage::Extension(name.to_owned()));
         }
-        OciStage::from_name(name).map(Stage::Oci)
+        OciStage::from_name(name).map(HookStage::Oci)
     }
 
     /// Returns the name that hook files use.
     pub fn name(&self) -> &str {
         match self {
-            Stage::Oci(stage) => stage.name(),
-            Stage::Extension(name) => name,
+            HookStage::Oci(stage) => stage.name(),
+            HookStage::Extension(name) => name,
         }
     }
 }
@@ -104,13 +104,13 @@ impl fmt::Display for OciStage {
     }
 }
 
-impl fmt::Display for Stage {
+impl fmt::Display for HookStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl Serialize for Stage {
+impl Serialize for HookStage {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
     }

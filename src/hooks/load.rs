@@ -2,34 +2,35 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use oci_hooks_files::fs::{DirectoryReader, PathContext, PathError, ReadError};
 
 use super::consumer::{BadFiles, Consumer};
 use super::schema::FoundPrograms;
 use super::set::is_hook_file_name;
-use super::{Definition, HookError, HookFile, HookSet, PathCheck, Problem, SchemaOptions};
-use crate::sys::fs::{Directory, PathContext, PathError, ReadError};
+use super::{HookDefinition, HookError, HookFile, HookSet, LoadProblem, PathCheck, SchemaOptions};
 
-/// The most a hook file may hold. Real ones take a few hundred bytes.
+/// Size limit of a hook file; real ones take a few hundred bytes.
 pub const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// What to load, and for whom.
+/// Options of [`load()`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct LoadOptions {
     /// The directories, in order of increasing precedence.
     pub dirs: Vec<PathBuf>,
-    /// Stages the consumer runs by itself.
+    /// Stages that the consumer runs itself.
     pub extension_stages: Vec<String>,
     pub path_check: PathCheck,
-    /// What the consumer does about files that it rejects. If it leaves them out, no problem is fatal.
+    /// Reaction of the consumer to files that it rejects. If it skips them, no problem is fatal, and a
+    /// monitor keeps their last valid version in force.
     pub bad_files: BadFiles,
 }
 
 impl LoadOptions {
-    /// Returns what a consumer loads by default.
+    /// Returns the default options of a consumer.
     pub fn for_consumer(consumer: &Consumer) -> Self {
         LoadOptions {
             dirs: consumer.dirs.iter().map(PathBuf::from).collect(),
@@ -44,50 +45,51 @@ impl LoadOptions {
     }
 }
 
-/// What was found in the directories.
+/// The hooks and problems found in the directories.
 #[derive(Debug, Default)]
 #[non_exhaustive]
-pub struct Loaded {
+pub struct LoadedHooks {
     pub hooks: HookSet,
-    /// What stopped files from being hooks, in the order it was met.
-    pub problems: Vec<Problem>,
-    /// The hooks that a later directory's file hides.
+    /// Errors of files that could not be loaded, in the order found.
+    pub problems: Vec<LoadProblem>,
+    /// Hooks hidden by a file of a later directory.
     pub masked: Vec<HookFile>,
     /// Every directory entry, in the order of the directories, sorted by name.
-    pub entries: Vec<Entry>,
-    /// The directories that were to be read.
+    pub entries: Vec<LoadedEntry>,
+    /// The directories of the [`LoadOptions`].
     pub dirs: Vec<PathBuf>,
-    /// Those of them that do not exist, which is no fault.
+    /// Directories that do not exist, which is no error.
     pub missing_dirs: Vec<PathBuf>,
 }
 
 /// One entry of a hook directory.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Entry {
+pub struct LoadedEntry {
     pub path: PathBuf,
     pub state: EntryState,
 }
 
-/// What became of a directory entry.
+/// The result of loading a directory entry.
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EntryState {
-    /// It is a hook in force.
     Active,
-    /// It is a hook, but a later directory has a file of the same name.
-    Masked { by: PathBuf },
-    /// It cannot be used: one of the problems is about it, or about its directory.
+    /// A hook, but a later directory has a file of the same name.
+    Masked {
+        by: PathBuf,
+    },
+    /// Unusable: one of the problems is about this entry or its directory.
     Broken,
-    /// It went away while it was opened, or is a dangling symlink.
+    /// The entry vanished before it was opened, or is a dangling symlink.
     Vanished,
-    /// Its name does not end in `.json`.
+    /// The name does not end in `.json`.
     NotJson,
 }
 
-impl Loaded {
-    /// Returns the hooks unless a problem keeps podman and CRI-O from working.
-    pub fn into_strict(mut self) -> Result<HookSet, Box<Problem>> {
+impl LoadedHooks {
+    /// Returns the hooks, or the first problem with which podman and CRI-O would not work.
+    pub fn into_strict(mut self) -> Result<HookSet, Box<LoadProblem>> {
         match self.problems.iter().position(|problem| problem.fatal) {
             Some(at) => Err(Box::new(self.problems.swap_remove(at))),
             None => Ok(self.hooks),
@@ -102,36 +104,47 @@ impl Loaded {
 
 /// Loads the hooks of some directories.
 ///
-/// One bad file does not hide the others: what could be loaded is, and the rest are problems. Which
-/// of them are fatal follows the reference: if the first bad file of a directory names a program that
-/// does not exist, the reference overlooks everything that is wrong in that directory; otherwise it
-/// gives up.
+/// A bad file does not affect the others; its error becomes a problem. Problems are fatal as in the
+/// reference: if the first bad file of a directory names a program that does not exist, the
+/// reference ignores all errors in that directory; otherwise it gives up.
 ///
 /// ```
-/// use oci_hooks::hooks::{self, LoadOptions, Target, consumer};
+/// use oci_hooks::hooks::{self, LoadOptions, MatchTarget, consumer};
 ///
 /// let loaded = hooks::load(&LoadOptions::for_consumer(&consumer::PODMAN));
 /// for problem in &loaded.problems {
 ///     eprintln!("{problem}: {}", problem.source);
 /// }
-/// let target = Target::default();
+/// let target = MatchTarget::default();
 /// for verdict in loaded.hooks.evaluate(&target) {
 ///     println!("{}: {}", verdict.file.path.display(), verdict.matches());
 /// }
 /// ```
-pub fn load(options: &LoadOptions) -> Loaded {
-    load_after(&Loaded::default(), options)
+pub fn load(options: &LoadOptions) -> LoadedHooks {
+    load_after(&LoadedHooks::default(), options)
 }
 
-/// Loads hooks again. Where a file was good before and cannot be used now, what it said stays in
-/// force; its entry is [`EntryState::Broken`] all the same.
-pub fn load_after(previous: &Loaded, options: &LoadOptions) -> Loaded {
-    let previous_files = previous.files().map(|file| (file.path.as_path(), file)).collect();
-    let mut loader = Loader {
+/// Loads hooks again. If a file was valid before and cannot be loaded now, and the consumer skips such
+/// files, its previous hook stays in force; its entry is [`EntryState::Broken`] all the same.
+pub fn load_after(previous: &LoadedHooks, options: &LoadOptions) -> LoadedHooks {
+    load_reusing(previous, options, HashMap::new())
+}
+
+/// Loads hooks, with files that need not be read, by path.
+pub(super) fn load_reusing(
+    previous: &LoadedHooks,
+    options: &LoadOptions,
+    unchanged: HashMap<&OsStr, &HookFile>,
+) -> LoadedHooks {
+    let nothing = LoadedHooks::default();
+    let previous = if options.skips_bad_files() { previous } else { &nothing };
+    let previous_files = previous.files().map(|file| (file.path.as_os_str(), file)).collect();
+    let mut loader = HookLoader {
         options,
         previous,
         previous_files,
-        loaded: Loaded::default(),
+        unchanged,
+        loaded: LoadedHooks::default(),
         active: Vec::new(),
         earlier: 0,
         found_programs: FoundPrograms::default(),
@@ -146,19 +159,21 @@ pub fn load_after(previous: &Loaded, options: &LoadOptions) -> Loaded {
     loader.loaded
 }
 
-struct Loader<'o> {
+struct HookLoader<'o> {
     options: &'o LoadOptions,
-    previous: &'o Loaded,
-    previous_files: HashMap<&'o Path, &'o HookFile>,
-    loaded: Loaded,
+    previous: &'o LoadedHooks,
+    /// Keyed by `OsStr`, which compares faster than `Path`.
+    previous_files: HashMap<&'o OsStr, &'o HookFile>,
+    unchanged: HashMap<&'o OsStr, &'o HookFile>,
+    loaded: LoadedHooks,
     /// The hooks in force, each with the index of its entry.
     active: Vec<(HookFile, usize)>,
-    /// How many of these are of earlier directories; they stand in the order of their names.
+    /// Number of `active` hooks from earlier directories, which are sorted by name.
     earlier: usize,
     found_programs: FoundPrograms,
 }
 
-impl Loader<'_> {
+impl HookLoader<'_> {
     fn dir(&mut self, dir: &Path) {
         let (mut directory, names) = match open(dir) {
             Ok(opened) => opened,
@@ -168,7 +183,7 @@ impl Loader<'_> {
             Err(error) => {
                 let error = HookError::from(error);
                 self.keep_dir(dir, &error);
-                return self.loaded.problems.push(Problem {
+                return self.loaded.problems.push(LoadProblem {
                     path: dir.to_owned(),
                     location: None,
                     source: error,
@@ -183,14 +198,20 @@ impl Loader<'_> {
                 true => self.file(&mut directory, name, &path),
                 false => EntryState::NotJson,
             };
-            self.loaded.entries.push(Entry { path, state });
+            self.loaded.entries.push(LoadedEntry { path, state });
         }
         if !self.options.skips_bad_files() {
             mark_fatal(&mut self.loaded.problems[first_problem..]);
         }
     }
 
-    fn file(&mut self, directory: &mut Directory, name: OsString, path: &Path) -> EntryState {
+    fn file(&mut self, directory: &mut DirectoryReader, name: OsString, path: &Path) -> EntryState {
+        if let Some(&file) = self.unchanged.get(path.as_os_str())
+            && self.has_program(file)
+        {
+            self.activate(file.clone());
+            return EntryState::Active;
+        }
         let text = match directory.read(&name, path, MAX_FILE_BYTES) {
             Ok(text) => text,
             Err(error) => {
@@ -205,14 +226,14 @@ impl Loader<'_> {
             extension_stages: &self.options.extension_stages,
             path_check: self.options.path_check,
         };
-        match Definition::parse_one_of_many(text, schema, &self.found_programs) {
+        match HookDefinition::parse_one_of_many(text, schema, &self.found_programs) {
             Ok(definition) => {
-                self.activate(HookFile::named(name, path.to_owned(), definition));
+                self.activate(HookFile::with_name(name, path.to_owned(), definition));
                 EntryState::Active
             }
             Err(fault) => {
                 self.keep(path, &fault.error);
-                self.loaded.problems.push(Problem {
+                self.loaded.problems.push(LoadProblem {
                     path: path.to_owned(),
                     location: fault.location,
                     source: fault.error,
@@ -223,7 +244,7 @@ impl Loader<'_> {
         }
     }
 
-    /// Puts a hook in force whose entry comes next, and masks the one of its name.
+    /// Activates a hook whose entry is pushed next, and masks the active hook of the same name.
     fn activate(&mut self, file: HookFile) {
         let entry = self.loaded.entries.len();
         let earlier = &mut self.active[..self.earlier];
@@ -239,21 +260,21 @@ impl Loader<'_> {
         }
     }
 
-    /// Leaves in force what a file said before it got broken.
+    /// Keeps the previous hook of a broken file in force.
     fn keep(&mut self, path: &Path, error: &HookError) {
-        if !outlives(error) {
+        if !keeps_hook(error) {
             return;
         }
-        if let Some(&file) = self.previous_files.get(path)
+        if let Some(&file) = self.previous_files.get(path.as_os_str())
             && self.has_program(file)
         {
             self.activate(file.clone());
         }
     }
 
-    /// Leaves in force the hooks of a directory that cannot be listed any more.
+    /// Keeps the hooks of a directory that can no longer be listed in force.
     fn keep_dir(&mut self, dir: &Path, error: &HookError) {
-        if !outlives(error) {
+        if !keeps_hook(error) {
             return;
         }
         let mut files: Vec<_> = self
@@ -262,21 +283,23 @@ impl Loader<'_> {
             .filter(|file| file.path.parent() == Some(dir) && self.has_program(file))
             .collect();
         files.sort_unstable_by_key(|file| &file.name);
-        // A directory that is named twice has each file masked by itself.
+        // In a directory that is listed twice, each file masks itself.
         files.dedup_by_key(|file| &file.name);
         for file in files {
             self.activate(file.clone());
-            self.loaded.entries.push(Entry { path: file.path.clone(), state: EntryState::Broken });
+            self.loaded
+                .entries
+                .push(LoadedEntry { path: file.path.clone(), state: EntryState::Broken });
         }
     }
 
     fn has_program(&self, file: &HookFile) -> bool {
         self.options.path_check == PathCheck::Skip
-            || fs::metadata(&file.definition.hook.path).is_ok()
+            || self.found_programs.check(&file.definition.hook.path).is_ok()
     }
 
     fn problem(&mut self, path: &Path, source: HookError) {
-        let problem = Problem { path: path.to_owned(), location: None, source, fatal: false };
+        let problem = LoadProblem { path: path.to_owned(), location: None, source, fatal: false };
         self.loaded.problems.push(problem);
     }
 }
@@ -290,17 +313,17 @@ fn path_of(dir: &Path, name: &OsStr) -> PathBuf {
 }
 
 /// Opens a directory and lists it in byte order.
-pub fn open(dir: &Path) -> Result<(Directory, Vec<OsString>), PathError> {
-    let directory = Directory::open(dir)?;
-    let names = directory.names().at("list", dir)?;
+pub fn open(dir: &Path) -> Result<(DirectoryReader, Vec<OsString>), PathError> {
+    let directory = DirectoryReader::open(dir)?;
+    let names = directory.names().with_path("list", dir)?;
     Ok((directory, names))
 }
 
-/// Returns whether a hook that was good before stays in force in spite of an error.
+/// Returns whether a previously valid hook stays in force despite an error.
 ///
-/// Not if the file, its directory or the hook's program was removed: a hook without its program
-/// would make every container fail, and the reference ignores it.
-fn outlives(error: &HookError) -> bool {
+/// It does not if the file, its directory or the hook's program was removed: a hook without its
+/// program would make every container fail, and the reference ignores it.
+fn keeps_hook(error: &HookError) -> bool {
     match error {
         HookError::PathMissing { .. } | HookError::PathLookup { .. } => false,
         HookError::Read(ReadError::NotAFile { .. }) => false,
@@ -312,9 +335,9 @@ fn outlives(error: &HookError) -> bool {
     }
 }
 
-/// Marks the problems of one directory that the reference does not overlook.
-fn mark_fatal(problems: &mut [Problem]) {
-    let is_vanished = |problem: &Problem| problem.source.is_vanished();
+/// Marks the problems of one directory that the reference treats as fatal.
+fn mark_fatal(problems: &mut [LoadProblem]) {
+    let is_vanished = |problem: &LoadProblem| problem.source.is_vanished();
     let first = problems.iter().find(|problem| !is_vanished(problem));
     if first.is_none_or(|first| matches!(first.source, HookError::PathMissing { .. })) {
         return;

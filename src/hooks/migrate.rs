@@ -1,18 +1,19 @@
-//! Hook files of schema 0.1.0, written as files of schema 1.0.0 that mean the same.
+//! Migration of hook files from schema 0.1.0 to equivalent files of schema 1.0.0.
 //!
-//! Of a 0.1.0 file one condition is enough, of a 1.0.0 file all must hold. A 0.1.0 file with several
-//! conditions therefore becomes several files, one for each. Which containers the hook applies to
-//! stays the same, but one that meets two conditions gets the hook twice: 1.0.0 has no way to say
-//! "this and not that", so no set of files avoids it. [`MigrationNote::RunsTwice`] says when that can be.
+//! In a 0.1.0 file one condition is enough, in a 1.0.0 file all must hold. A 0.1.0 file with
+//! several conditions therefore becomes several files, one for each. The hook applies to the same
+//! containers, but a container that meets two conditions gets the hook twice: 1.0.0 cannot express
+//! "this and not that", so no set of files avoids it. [`MigrationNote::RunsTwice`] reports where
+//! this can happen.
 //!
-//! One case in which a second file is not needed is common: a command pattern that matches every
-//! program, such as `.*`, makes the other conditions idle, and they are left out.
+//! In one common case a second file is not needed: a command pattern that matches every program,
+//! such as `.*`, makes the other conditions redundant, and they are omitted.
 //!
-//! What remains different concerns containers that no engine makes, those without `process.args`:
+//! The remaining differences concern containers that no engine creates, those without `process.args`:
 //!
-//! - With an empty `process.args`, 0.1.0 looks at commands only if nothing else holds. The file for
-//!   the commands looks at them always, and so the configuration is rejected.
-//! - Without `process`, conditions that were left out beside `.*` do not hold.
+//! - With an empty `process.args`, 0.1.0 evaluates commands only if no other condition holds. The
+//!   file for the commands always evaluates them, so the configuration is rejected.
+//! - Without `process`, conditions that were omitted beside `.*` do not hold.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -21,39 +22,39 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::schema::KEYS_0_1_0;
 use super::{
-    Definition, Draft, DraftWhen, Fault, HookError, OciStage, PathCheck, Pattern, SchemaOptions,
-    Stage, Version,
+    DraftWhen, HookDefinition, HookDraft, HookError, HookFault, HookStage, OciStage, PathCheck,
+    Pattern, SchemaOptions, SchemaVersion,
 };
-use crate::json::{Document, Location, folds_to};
+use crate::json::{JsonDocument, TextLocation, folds_to};
 
 /// Options of a migration to schema 1.0.0.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct MigrateOptions<'a> {
-    /// Stages the consumer runs by itself.
+    /// Stages that the consumer runs itself.
     pub extension_stages: &'a [String],
-    /// What becomes of the deprecated stage.
+    /// Treatment of the deprecated stage.
     pub prestart: MigratePrestart,
 }
 
-/// What becomes of stage `prestart`.
+/// Treatment of stage `prestart`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MigratePrestart {
-    /// It stays, and each consumer does with it what it did.
+    /// Kept: each consumer treats it as before.
     #[default]
     Keep,
-    /// It becomes `createRuntime`, as podman 5 and CRI-O inject it anyway.
+    /// Replaced by `createRuntime`, as podman 5 and CRI-O do on injection.
     CreateRuntime,
 }
 
-/// A file in the new schema: the files to write and what to know about them.
+/// The result of a migration: the files to write and notes about them.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Migration {
-    /// The files, of which the first has the old name.
+    /// Files to write, of which the first has the old name.
     ///
-    /// Those that follow are called `NAME.1.json`, `NAME.2.json`: in the order of injection hardly
-    /// anything fits between them and `NAME.json`, as it would with `NAME-1.json`.
+    /// The others are called `NAME.1.json`, `NAME.2.json`: in the order of injection, hardly any
+    /// name sorts between them and `NAME.json`, unlike with `NAME-1.json`.
     pub files: Vec<MigratedFile>,
     pub remarks: Vec<MigrationNote>,
 }
@@ -66,35 +67,35 @@ pub struct MigratedFile {
     pub text: String,
 }
 
-/// Something to know about a migration.
+/// A note about a migration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MigrationNote {
-    /// There was no condition that could hold, and there is none now.
+    /// No condition of the old file can hold, and neither can one of the new file.
     NeverApplies,
-    /// A container that meets several conditions gets the hook once for each, where it got it once.
+    /// A container that meets several conditions gets the hook once for each instead of once.
     RunsTwice {
         /// The conditions, in the order of the files.
-        conditions: Vec<Condition>,
+        conditions: Vec<ConditionKind>,
     },
-    /// Conditions were left out because the commands match every program.
-    Implied { conditions: Vec<Condition> },
-    /// What hid the one file must hide all of them.
+    /// Conditions were omitted because the commands match every program.
+    Implied { conditions: Vec<ConditionKind> },
+    /// A file that hid the old file must now hide all of the new ones.
     HideTogether,
-    /// A key that consumers ignore was left out.
-    UnknownKey { key: String, location: Location },
+    /// A key that consumers ignore was omitted.
+    UnknownKey { key: String, location: TextLocation },
 }
 
 /// A condition of schema 0.1.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Condition {
+pub enum ConditionKind {
     BindMounts,
     Annotations,
     Commands,
 }
 
 impl MigrationNote {
-    /// Returns a stable name of the kind of remark, for programs.
+    /// Returns a stable name of the kind of note, for programs.
     pub fn class(&self) -> &'static str {
         match self {
             MigrationNote::NeverApplies => "never-applies",
@@ -120,12 +121,12 @@ impl fmt::Display for MigrationNote {
             ),
             MigrationNote::Implied { conditions } => write!(
                 f,
-                "the commands match every program, which makes {} idle; left out",
+                "the commands match every program, which makes {} redundant; left out",
                 names(conditions)
             ),
             MigrationNote::HideTogether => f.write_str(
-                "a file of the same name in a later directory hides the first file only; give it \
-                 companions of the other names",
+                "a file of the same name in a later directory hides only the first file; to hide the \
+                 others too, add files with their names",
             ),
             MigrationNote::UnknownKey { key, .. } => {
                 write!(f, "unknown key {key:?}; left out")
@@ -134,24 +135,24 @@ impl fmt::Display for MigrationNote {
     }
 }
 
-fn names(conditions: &[Condition]) -> String {
+fn names(conditions: &[ConditionKind]) -> String {
     conditions.iter().map(|condition| condition.name()).collect::<Vec<_>>().join(" and ")
 }
 
-impl Condition {
-    /// Returns the key that schema 1.0.0 has for it.
+impl ConditionKind {
+    /// Returns the key of schema 1.0.0.
     pub fn name(self) -> &'static str {
         match self {
-            Condition::BindMounts => "hasBindMounts",
-            Condition::Annotations => "annotations",
-            Condition::Commands => "commands",
+            ConditionKind::BindMounts => "hasBindMounts",
+            ConditionKind::Annotations => "annotations",
+            ConditionKind::Commands => "commands",
         }
     }
 }
 
-/// Migrates the text of a 0.1.0 file; one that follows 1.0.0 already gives `None`.
+/// Migrates the text of a 0.1.0 file; returns `None` for a 1.0.0 file.
 ///
-/// Whether the hook's program exists does not matter here.
+/// The hook's program need not exist.
 ///
 /// ```
 /// use oci_hooks::hooks::migrate::{MigrateOptions, migrate};
@@ -165,9 +166,9 @@ pub fn migrate(
     name: &OsStr,
     text: &[u8],
     options: MigrateOptions<'_>,
-) -> Result<Option<Migration>, Fault> {
-    let document = Document::parse(text).map_err(|error| Fault {
-        location: Some(Location::of_span(text, error.offset..error.offset + 1)),
+) -> Result<Option<Migration>, HookFault> {
+    let document = JsonDocument::parse(text).map_err(|error| HookFault {
+        location: Some(TextLocation::of_span(text, error.offset..error.offset + 1)),
         error: HookError::Syntax(error),
     })?;
     let schema = SchemaOptions {
@@ -175,8 +176,8 @@ pub fn migrate(
         path_check: PathCheck::Skip,
         ..SchemaOptions::default()
     };
-    let definition = Definition::from_document(&document, schema)?;
-    if definition.version == Version::V1_0_0 {
+    let definition = HookDefinition::from_document(&document, schema)?;
+    if definition.version == SchemaVersion::V1_0_0 {
         return Ok(None);
     }
     let mut remarks: Vec<_> = unknown_keys(&document).collect();
@@ -187,31 +188,31 @@ pub fn migrate(
         .into_iter()
         .enumerate()
         .map(|(index, when)| {
-            let draft = Draft { hook: definition.hook.clone(), when, stages: stages.clone() };
-            MigratedFile { name: numbered(name, index), text: draft.to_text() }
+            let draft = HookDraft { hook: definition.hook.clone(), when, stages: stages.clone() };
+            MigratedFile { name: numbered_name(name, index), text: draft.to_text() }
         })
         .collect();
     Ok(Some(Migration { files, remarks }))
 }
 
 /// Returns the conditions of each file to write.
-fn conditions(definition: &Definition, remarks: &mut Vec<MigrationNote>) -> Vec<DraftWhen> {
+fn conditions(definition: &HookDefinition, remarks: &mut Vec<MigrationNote>) -> Vec<DraftWhen> {
     let when = &definition.when;
     let mut found = Vec::new();
-    // `false` neither holds nor keeps others from holding.
+    // `false` never holds, and does not keep other conditions from holding.
     if when.has_bind_mounts == Some(true) {
-        found.push(Condition::BindMounts);
+        found.push(ConditionKind::BindMounts);
     }
     if !when.annotations.is_empty() {
-        found.push(Condition::Annotations);
+        found.push(ConditionKind::Annotations);
     }
     if !when.commands.is_empty() {
-        found.push(Condition::Commands);
+        found.push(ConditionKind::Commands);
     }
     if found.len() > 1 && when.commands.iter().any(matches_everything) {
         found.pop();
         remarks.push(MigrationNote::Implied { conditions: found });
-        found = vec![Condition::Commands];
+        found = vec![ConditionKind::Commands];
     }
     match found.len() {
         0 => {
@@ -225,13 +226,15 @@ fn conditions(definition: &Definition, remarks: &mut Vec<MigrationNote>) -> Vec<
         }
     }
     let draft = |condition| match condition {
-        Condition::BindMounts => DraftWhen { has_bind_mounts: Some(true), ..DraftWhen::default() },
-        Condition::Annotations => {
+        ConditionKind::BindMounts => {
+            DraftWhen { has_bind_mounts: Some(true), ..DraftWhen::default() }
+        }
+        ConditionKind::Annotations => {
             let pairs = when.annotations.iter();
             let pairs = pairs.map(|p| (p.key.as_str().to_owned(), p.value.as_str().to_owned()));
             DraftWhen { annotations: pairs.collect::<BTreeMap<_, _>>(), ..DraftWhen::default() }
         }
-        Condition::Commands => {
+        ConditionKind::Commands => {
             let commands = when.commands.iter().map(|pattern| pattern.as_str().to_owned());
             DraftWhen { commands: commands.collect(), ..DraftWhen::default() }
         }
@@ -239,10 +242,10 @@ fn conditions(definition: &Definition, remarks: &mut Vec<MigrationNote>) -> Vec<
     found.into_iter().map(draft).collect()
 }
 
-/// Returns whether a pattern surely matches every text.
+/// Returns whether a pattern certainly matches every text.
 ///
-/// What matches the empty text and asks nothing about places in it is found in any text. One `^` at
-/// the start or one `$` at the end changes nothing, as every text has both; the two together do.
+/// A pattern that matches the empty text and has no assertions is found in any text. One `^` at the
+/// start or one `$` at the end changes nothing; both together do.
 fn matches_everything(pattern: &Pattern) -> bool {
     let text = pattern.as_str();
     let inner = text.strip_prefix('^').or_else(|| text.strip_suffix('$')).unwrap_or(text);
@@ -250,16 +253,16 @@ fn matches_everything(pattern: &Pattern) -> bool {
         && Pattern::new(inner).is_ok_and(|pattern| pattern.is_match(""))
 }
 
-fn stage_name(stage: &Stage, prestart: MigratePrestart) -> String {
+fn stage_name(stage: &HookStage, prestart: MigratePrestart) -> String {
     match (stage, prestart) {
-        (Stage::Oci(OciStage::Prestart), MigratePrestart::CreateRuntime) => {
+        (HookStage::Oci(OciStage::Prestart), MigratePrestart::CreateRuntime) => {
             OciStage::CreateRuntime.name().to_owned()
         }
         (stage, _) => stage.name().to_owned(),
     }
 }
 
-fn unknown_keys(document: &Document<'_>) -> impl Iterator<Item = MigrationNote> {
+fn unknown_keys(document: &JsonDocument<'_>) -> impl Iterator<Item = MigrationNote> {
     let known = |key: &str| KEYS_0_1_0.iter().chain(&["version"]).any(|name| folds_to(key, name));
     document.root().members().filter_map(move |member| {
         let key = member.key.as_str()?;
@@ -269,7 +272,7 @@ fn unknown_keys(document: &Document<'_>) -> impl Iterator<Item = MigrationNote> 
 }
 
 /// Returns the name of the n-th file.
-fn numbered(name: &OsStr, index: usize) -> OsString {
+fn numbered_name(name: &OsStr, index: usize) -> OsString {
     if index == 0 {
         return name.to_owned();
     }
@@ -287,9 +290,9 @@ mod tests {
 
     use super::*;
     use crate::hooks::consumer::{CRIO, PODMAN, PODMAN_4};
-    use crate::hooks::{Command, HookFile, HookSet, Target};
+    use crate::hooks::{HookFile, HookSet, MatchTarget, TargetCommand};
 
-    fn migrated(old: &Value) -> Migration {
+    fn migrate_value(old: &Value) -> Migration {
         let text = old.to_string();
         migrate("h.json".as_ref(), text.as_bytes(), MigrateOptions::default()).unwrap().unwrap()
     }
@@ -305,7 +308,7 @@ mod tests {
 
     #[test]
     fn one_condition_makes_one_file() {
-        let migration = migrated(&json!({
+        let migration = migrate_value(&json!({
             "hook": "/bin/x", "arguments": ["a"], "stages": ["prestart", "poststop"],
             "cmds": ["/init$", "/systemd$"], "hasbindmounts": false,
         }));
@@ -323,7 +326,7 @@ mod tests {
 
     #[test]
     fn any_of_several_conditions_makes_a_file_for_each() {
-        let migration = migrated(&json!({
+        let migration = migrate_value(&json!({
             "hook": "/bin/x", "stage": [], "hasbindmounts": true, "annotation": ["(?i)a", "b"],
             "cmd": ["^/bin/sh$"],
         }));
@@ -342,16 +345,16 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_match_everything_make_the_rest_idle() {
+    fn condition_that_always_matches_makes_the_others_redundant() {
         for pattern in ["", ".*", "^", "^.*", ".*$", "a|", "()", "(?i)x*"] {
-            let migration = migrated(&json!({
+            let migration = migrate_value(&json!({
                 "hook": "/bin/x", "stage": [], "hasbindmounts": true, "cmd": ["never", pattern],
             }));
             assert_eq!(whens(&migration), [json!({"commands": ["never", pattern]})]);
             assert_eq!(classes(&migration), ["implied-conditions"]);
         }
         for pattern in [".", "^.*$", "x", r"\b", "^$", "[^/]*", r"\Q\E", ".+"] {
-            let migration = migrated(&json!({
+            let migration = migrate_value(&json!({
                 "hook": "/bin/x", "stage": [], "hasbindmounts": true, "cmd": [pattern],
             }));
             assert_eq!(migration.files.len(), 2, "{pattern}");
@@ -360,20 +363,21 @@ mod tests {
 
     #[test]
     fn hook_without_condition_never_applies_before_and_after() {
-        let migration = migrated(&json!({"hook": "/bin/x", "stage": [], "hasbindmounts": false}));
+        let migration =
+            migrate_value(&json!({"hook": "/bin/x", "stage": [], "hasbindmounts": false}));
         assert_eq!(whens(&migration), [json!({})]);
         assert_eq!(classes(&migration), ["never-applies"]);
     }
 
     #[test]
     fn empty_list_of_annotations_still_matches_any() {
-        let migration = migrated(&json!({"hook": "/bin/x", "stage": [], "annotations": []}));
+        let migration = migrate_value(&json!({"hook": "/bin/x", "stage": [], "annotations": []}));
         assert_eq!(whens(&migration), [json!({"annotations": {".*": ""}})]);
     }
 
     #[test]
-    fn keys_that_mean_nothing_are_named() {
-        let migration = migrated(
+    fn keys_without_effect_are_named() {
+        let migration = migrate_value(
             &json!({"HOOK": "/bin/x", "stage": [], "cmd": ["a"], "when": {"always": true}}),
         );
         let [MigrationNote::UnknownKey { key, location }] = &migration.remarks[..] else {
@@ -383,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn prestart_changes_only_when_asked_for() {
+    fn prestart_is_converted_only_on_request() {
         let old = br#"{"hook": "/bin/x", "stage": ["prestart", "poststop", "precreate"]}"#;
         let extension_stages = ["precreate".to_owned()];
         for (prestart, stages) in [
@@ -398,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn current_files_are_left_and_broken_ones_refused() {
+    fn current_files_are_kept_and_broken_ones_rejected() {
         let options = MigrateOptions::default();
         let current = br#"{"version": "1.0.0", "hook": {"path": "/bin/x"}, "stages": []}"#;
         assert!(migrate("h.json".as_ref(), current, options).unwrap().is_none());
@@ -430,12 +434,12 @@ mod tests {
         )
     }
 
-    fn target() -> impl Strategy<Value = Target> {
+    fn target() -> impl Strategy<Value = MatchTarget> {
         let text = || prop::sample::select(&TEXTS[..]);
         let command = prop_oneof![
-            1 => Just(Command::NoProcess),
-            1 => Just(Command::NoArgs),
-            8 => text().prop_map(|text| Command::Program(text.to_owned())),
+            1 => Just(TargetCommand::NoProcess),
+            1 => Just(TargetCommand::NoArgs),
+            8 => text().prop_map(|text| TargetCommand::Program(text.to_owned())),
         ];
         let annotations = prop::collection::btree_map(
             text().prop_map(str::to_owned),
@@ -443,7 +447,7 @@ mod tests {
             0..3,
         );
         (command, annotations, any::<bool>()).prop_map(|(command, annotations, has_bind_mounts)| {
-            Target { command, annotations, has_bind_mounts }
+            MatchTarget { command, annotations, has_bind_mounts }
         })
     }
 
@@ -455,7 +459,7 @@ mod tests {
             ..SchemaOptions::default()
         };
         let file = |(name, text): (&OsStr, &str)| {
-            HookFile::new(name.into(), Definition::parse(text.as_bytes(), options).unwrap())
+            HookFile::new(name.into(), HookDefinition::parse(text.as_bytes(), options).unwrap())
         };
         files.into_iter().map(file).collect()
     }
@@ -464,7 +468,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
         #[test]
-        fn old_file_applies_exactly_when_a_new_one_does(old in old_file(), target in target()) {
+        fn old_file_matches_exactly_if_a_new_one_does(old in old_file(), target in target()) {
             let old_text = old.to_string();
             let name = OsStr::new("h.json");
             let extension_stages = ["precreate".to_owned()];
@@ -487,7 +491,7 @@ mod tests {
                     (Ok(old), Ok(new)) => {
                         let same = old.files.is_empty() == new.files.is_empty();
                         // See the module's documentation.
-                        prop_assert!(same || (implied && target.command == Command::NoProcess));
+                        prop_assert!(same || (implied && target.command == TargetCommand::NoProcess));
                         let all: Vec<_> =
                             old.injections.iter().map(|i| (&i.stage, &i.hook)).collect();
                         for hooks in new.injections.chunks(all.len().max(1)) {
@@ -499,7 +503,7 @@ mod tests {
                     }
                     (Err(_), Err(_)) => {}
                     (Ok(_), Err(_)) => prop_assert!(
-                        target.command == Command::NoArgs && (implied || files.len() > 1)
+                        target.command == TargetCommand::NoArgs && (implied || files.len() > 1)
                     ),
                     (Err(_), Ok(_)) => prop_assert!(false, "an error went away"),
                 }

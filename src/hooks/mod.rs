@@ -1,16 +1,16 @@
 //! hooks.d: load hook files, match them against a container, inject what matches.
 //!
-//! Hook files are JSON files in directories that podman, CRI-O and others read. Each names a program
-//! ([`Hook`]), the conditions under which it applies ([`When`]), and the [`Stage`]s of a container's
-//! life at which it runs. What is done here follows podman's Go code, down to its JSON and its regular
-//! expressions; where others differ, a [`Consumer`] says how.
+//! Hook files are JSON files in directories that podman, CRI-O and others read. Each names a
+//! program ([`Hook`]), the conditions under which it applies ([`HookConditions`]), and the [`HookStage`]s of a
+//! container's life at which it runs. This module follows podman's Go code, including its JSON and
+//! regular expressions; a [`Consumer`] describes where others differ.
 //!
-//! [`Pipeline`] is the way from directories to a new configuration in one call, with what is asked of
-//! hooks before they are injected, and a report of what happened. Its parts are calls of their own, of
-//! which only the first does I/O, for whoever loads once and matches many containers:
+//! [`Pipeline`] goes from directories to a new configuration in one call: it checks hooks, injects
+//! them and returns a report. Its steps are also separate calls, of which only the first does I/O,
+//! for callers that load once and match many containers:
 //!
 //! ```
-//! use oci_hooks::hooks::{self, Config, InjectOptions, LoadOptions, consumer::PODMAN};
+//! use oci_hooks::hooks::{self, ConfigDocument, InjectOptions, LoadOptions, consumer::PODMAN};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // Load once ...
@@ -23,7 +23,7 @@
 //!
 //! // ... and match any number of containers, from any thread.
 //! let text = br#"{"ociVersion": "1.0.2", "process": {"args": ["/bin/sh"]}}"#;
-//! let config = Config::parse(text)?;
+//! let config = ConfigDocument::parse(text)?;
 //! let target = config.target(PODMAN.bind_mounts)?;
 //! let selection = hooks.select(&target, &PODMAN)?;
 //! let injected = config.inject(&selection, InjectOptions::default())?;
@@ -35,14 +35,16 @@
 //! # }
 //! ```
 //!
-//! [`HookSet::evaluate`] tells of each hook whether it applies and which condition decided.
+//! [`HookSet::evaluate`] returns for each hook whether it applies and which condition decided.
 
-#[cfg(feature = "capture")]
+#[cfg(feature = "cli")]
 pub mod capture;
 mod config;
 pub mod consumer;
-#[cfg(feature = "directories")]
+#[cfg(feature = "cli")]
 pub mod directories;
+#[cfg(feature = "cdi")]
+pub(crate) mod entries;
 mod error;
 pub mod filter;
 mod hook;
@@ -62,19 +64,21 @@ mod set;
 pub mod trust;
 mod when;
 
-pub use config::{Config, ConfigError, InjectOptions};
+pub use config::{ConfigDocument, ConfigError, InjectOptions};
 pub use consumer::Consumer;
-pub use error::{Fault, HookError, MatchError, PatternPlace, Problem};
-pub use filter::{FilterError, FilterOptions, FilterRun, Filtered, filter};
-pub use hook::{Hook, OciStage, Stage};
-pub use load::{Entry, EntryState, LoadOptions, Loaded, load};
+pub use error::{HookError, HookFault, LoadProblem, MatchError, PatternPlace};
+pub use filter::{FilterError, FilterOptions, FilterRun, FilteredConfig, filter};
+pub use hook::{Hook, HookStage, OciStage};
+pub use load::{EntryState, LoadOptions, LoadedEntry, LoadedHooks, load};
 #[cfg(feature = "monitor")]
 pub use monitor::Monitor;
+#[cfg(feature = "oci-spec")]
+pub use oci_spec::{FilterSpecError, PathNotText, filter_spec};
 pub use pattern::{Pattern, PatternError};
 pub use pipeline::{Pipeline, PipelineError};
-pub use schema::{Definition, Draft, DraftWhen, PathCheck, SchemaOptions, Version};
-pub use set::{HookFile, HookSet, Injection, Selection, Verdict, has_hook_files};
+pub use schema::{DraftWhen, HookDefinition, HookDraft, PathCheck, SchemaOptions, SchemaVersion};
+pub use set::{HookFile, HookInjection, HookSelection, HookSet, HookVerdict, has_hook_files};
 pub use when::{
-    AnnotationPattern, Combine, Command, EmptyArgs, Evaluation, Reason, Target, TargetOverrides,
-    When,
+    AnnotationPattern, CombineRule, EmptyArgs, HookConditions, MatchEvaluation, MatchReason,
+    MatchTarget, TargetCommand, TargetOverrides,
 };

@@ -1,18 +1,22 @@
-//! The types of the `oci-spec` crate, for runtimes that keep their configuration in them.
+//! Conversions to the types of the `oci-spec` crate, for runtimes that keep their configuration in them.
 //!
-//! They hold less than `config.json` may: unknown fields are gone, and a negative timeout cannot be
-//! said. Where the text is at hand, [`Config`](super::Config) keeps all of it.
+//! These types hold less than `config.json` may: they drop unknown fields and cannot represent a
+//! negative timeout. If the text is available, [`ConfigDocument`](super::Config) preserves all of it.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use oci_spec::runtime::{self, Spec};
 
-use super::consumer::BindMountRule;
-use super::{Command, Hook, OciStage, Selection, Target};
+use super::consumer::{BindMountRule, MountOrigin};
+use super::{
+    FilterError, FilterOptions, FilterRun, Hook, HookSelection, MatchTarget, OciStage,
+    TargetCommand, filter,
+};
 
 impl From<&Hook> for runtime::Hook {
-    /// A timeout of zero or less, which ends a hook at once in podman and is an error in runc,
-    /// becomes none.
+    /// A timeout of zero or less, which kills a hook at once in podman and is an error in runc,
+    /// becomes `None`.
     fn from(hook: &Hook) -> Self {
         let mut typed = runtime::Hook::default();
         typed
@@ -24,14 +28,63 @@ impl From<&Hook> for runtime::Hook {
     }
 }
 
-impl Target {
-    /// Returns what hooks are matched against, with the annotations of the configuration itself.
+impl TryFrom<&runtime::Hook> for Hook {
+    type Error = PathNotText;
+
+    fn try_from(typed: &runtime::Hook) -> Result<Self, PathNotText> {
+        let path = typed.path().to_str().ok_or_else(|| PathNotText(typed.path().clone()))?;
+        Ok(Hook {
+            path: path.to_owned(),
+            args: typed.args().clone().unwrap_or_default(),
+            env: typed.env().clone(),
+            timeout: typed.timeout(),
+        })
+    }
+}
+
+/// The path of a typed hook is not UTF-8, so `config.json` cannot contain it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the path {0:?} of the hook is not UTF-8")]
+pub struct PathNotText(pub PathBuf);
+
+/// Runs `precreate` hooks on a typed configuration, as [`filter`](super::filter()) does on its text, and replaces
+/// it. If a hook fails or returns a configuration that the types cannot represent, it stays as it was.
+pub fn filter_spec(
+    hooks: &[&Hook],
+    spec: &mut Spec,
+    options: &FilterOptions,
+) -> Result<Vec<FilterRun>, FilterSpecError> {
+    if hooks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let text = serde_json::to_vec(spec).map_err(FilterSpecError::Write)?;
+    let filtered = filter(hooks, text, options)?;
+    *spec = serde_json::from_slice(&filtered.config).map_err(FilterSpecError::Read)?;
+    Ok(filtered.runs)
+}
+
+/// Errors of [`filter_spec`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FilterSpecError {
+    #[error(transparent)]
+    Filter(#[from] Box<FilterError>),
+    #[error("cannot write the configuration as JSON")]
+    Write(#[source] serde_json::Error),
+    #[error(
+        "precreate hooks return a configuration that does not follow the runtime specification"
+    )]
+    Read(#[source] serde_json::Error),
+}
+
+impl MatchTarget {
+    /// Returns the target for matching, with the configuration's own annotations.
     pub fn of_spec(spec: &Spec, rule: BindMountRule) -> Self {
         let command = match spec.process() {
-            None => Command::NoProcess,
+            None => TargetCommand::NoProcess,
             Some(process) => match process.args().as_deref().and_then(<[String]>::first) {
-                None => Command::NoArgs,
-                Some(program) => Command::Program(program.clone()),
+                None => TargetCommand::NoArgs,
+                Some(program) => TargetCommand::Program(program.clone()),
             },
         };
         let annotations: BTreeMap<_, _> =
@@ -39,13 +92,15 @@ impl Target {
         let mut mounts = spec.mounts().iter().flatten();
         let has_bind_mounts = mounts.any(|mount| {
             let kind = mount.typ().as_deref().unwrap_or_default();
-            rule.counts(&mount.destination().to_string_lossy(), kind)
+            let options = mount.options().as_deref().unwrap_or_default();
+            let destination = mount.destination().to_string_lossy();
+            rule.origin(&destination, kind, options) == MountOrigin::User
         });
-        Target { command, annotations, has_bind_mounts }
+        MatchTarget { command, annotations, has_bind_mounts }
     }
 }
 
-impl Selection<'_> {
+impl HookSelection<'_> {
     /// Adds the hooks for the stages of the runtime specification to a typed configuration.
     pub fn add_to_spec(&self, spec: &mut Spec) {
         if self.files.is_empty() {
@@ -53,7 +108,7 @@ impl Selection<'_> {
         }
         let mut hooks = spec.hooks().clone().unwrap_or_default();
         for stage in OciStage::ALL {
-            let added: Vec<runtime::Hook> = self.at(stage).map(runtime::Hook::from).collect();
+            let added: Vec<runtime::Hook> = self.hooks_at(stage).map(runtime::Hook::from).collect();
             if !added.is_empty() {
                 stage_of(&mut hooks, stage).get_or_insert_default().extend(added);
             }
@@ -75,12 +130,13 @@ fn stage_of(hooks: &mut runtime::Hooks, stage: OciStage) -> &mut Option<Vec<runt
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
 
     use super::*;
     use crate::hooks::consumer::PODMAN;
     use crate::hooks::{
-        Config, Definition, HookFile, HookSet, InjectOptions, PathCheck, SchemaOptions,
+        ConfigDocument, HookDefinition, HookFile, HookSet, InjectOptions, PathCheck, SchemaOptions,
     };
 
     const CONFIG: &str = r#"{
@@ -98,13 +154,13 @@ mod tests {
             "when":{"commands":["sh$"],"annotations":{"a":"b"},"hasBindMounts":true},
             "stages":["prestart","poststop"]}"#;
         let schema = SchemaOptions { path_check: PathCheck::Skip, ..SchemaOptions::default() };
-        let definition = Definition::parse(text.as_bytes(), schema).unwrap();
+        let definition = HookDefinition::parse(text.as_bytes(), schema).unwrap();
         let set: HookSet =
             [HookFile::new(PathBuf::from("h.json"), definition)].into_iter().collect();
 
         let mut spec: Spec = serde_json::from_str(CONFIG).unwrap();
-        let target = Target::of_spec(&spec, PODMAN.bind_mounts);
-        let config = Config::parse(CONFIG.as_bytes()).unwrap();
+        let target = MatchTarget::of_spec(&spec, PODMAN.bind_mounts);
+        let config = ConfigDocument::parse(CONFIG.as_bytes()).unwrap();
         assert_eq!(target, config.target(PODMAN.bind_mounts).unwrap());
 
         let selection = set.select(&target, &PODMAN).unwrap();
@@ -113,5 +169,56 @@ mod tests {
         let injected: Spec = serde_json::from_slice(&injected).unwrap();
         assert_eq!(spec.hooks(), injected.hooks());
         assert!(spec.hooks().as_ref().unwrap().create_runtime().is_some());
+    }
+
+    #[test]
+    fn a_hook_is_the_same_after_both_conversions() {
+        for hook in [
+            Hook { path: "/h".to_owned(), ..Hook::default() },
+            Hook {
+                path: "/h".to_owned(),
+                args: vec!["h".to_owned(), "1".to_owned()],
+                env: Some(Vec::new()),
+                timeout: Some(5),
+            },
+        ] {
+            assert_eq!(Hook::try_from(&runtime::Hook::from(&hook)).unwrap(), hook);
+        }
+    }
+
+    #[test]
+    fn a_path_that_is_not_text_is_rejected() {
+        let mut typed = runtime::Hook::default();
+        let path = PathBuf::from(OsStr::from_bytes(b"/\xff"));
+        typed.set_path(path.clone());
+        assert_eq!(Hook::try_from(&typed).unwrap_err(), PathNotText(path));
+    }
+
+    fn shell(script: &str) -> Hook {
+        let args = ["sh", "-c", script].map(str::to_owned);
+        Hook { path: "/bin/sh".to_owned(), args: args.into(), ..Hook::default() }
+    }
+
+    #[test]
+    fn precreate_hooks_replace_a_typed_configuration_or_leave_it() {
+        let mut spec: Spec = serde_json::from_str(CONFIG).unwrap();
+        let before = spec.clone();
+        let options = FilterOptions::new("/");
+
+        let broken = shell("echo '{\"process\": {}}'");
+        let error = filter_spec(&[&broken], &mut spec, &options).unwrap_err();
+        assert!(matches!(error, FilterSpecError::Read(_)), "{error}");
+        let failing = shell("exit 3");
+        let error = filter_spec(&[&failing], &mut spec, &options).unwrap_err();
+        assert!(matches!(error, FilterSpecError::Filter(_)), "{error}");
+        assert_eq!(spec, before);
+
+        let rename = Hook {
+            env: Some(vec!["PATH=/usr/bin:/bin".to_owned()]),
+            ..shell("sed 's/\"a\":\"b\"/\"a\":\"c\"/'")
+        };
+        let runs = filter_spec(&[&rename], &mut spec, &options).unwrap();
+        assert_eq!(runs.len(), 1);
+        assert_eq!(spec.annotations().as_ref().unwrap()["a"], "c");
     }
 }

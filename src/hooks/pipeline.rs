@@ -1,7 +1,7 @@
 //! From hook directories to a new configuration in one call: load, select, trust, inject, precreate.
 //!
-//! The caller says where the configuration comes from and where it goes to. Nothing but the hook files
-//! is read, and nothing is written; programs run only if `precreate` hooks are to.
+//! The caller reads and writes the configuration. Only hook files are read, and nothing is written;
+//! programs run only if `precreate` hooks are enabled.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,12 @@ use super::consumer::Consumer;
 use super::filter::{FilterRun, filter};
 use super::trust::{self, TrustError, TrustOptions};
 use super::{
-    Config, ConfigError, FilterError, FilterOptions, Hook, HookError, HookSet, InjectOptions,
-    LoadOptions, Loaded, MatchError, Problem, Selection, Stage, TargetOverrides, load,
+    ConfigDocument, ConfigError, FilterError, FilterOptions, Hook, HookError, HookSelection,
+    HookSet, HookStage, InjectOptions, LoadOptions, LoadProblem, LoadedHooks, MatchError,
+    TargetOverrides, load,
 };
 
-/// How hooks get from their directories into a configuration.
+/// Injects the hooks of directories into configurations.
 ///
 /// ```
 /// use oci_hooks::hooks::{FilterOptions, Pipeline, consumer::PODMAN, trust::TrustOptions};
@@ -30,35 +31,35 @@ use super::{
 #[non_exhaustive]
 pub struct Pipeline {
     pub consumer: Consumer,
-    /// The directories, and which stages are kept apart.
     pub load: LoadOptions,
-    /// Hook files that cannot be loaded are left out, where the consumer would give up.
+    /// If set, hook files that cannot be loaded are skipped, even where the consumer would give up.
     pub skip_bad_files: bool,
-    /// What becomes of a hook file whose program does not exist, whether or not others are skipped.
+    /// Treatment of a hook file whose program does not exist, regardless of `skip_bad_files`.
     pub missing_program: MissingProgram,
-    /// Hook files without which there is no container, by name or absolute path: one that is not
-    /// there, cannot be loaded or has no program is an error. Whether they match is up to the files.
+    /// Hook files that must be in force, by name or absolute path: a missing file, one that cannot
+    /// be loaded, or one without its program is an error. They need not match.
     ///
-    /// They are named here, and not in an annotation of the file, as a file that is gone has none;
-    /// and annotations of containers are written by those whom the hooks are to guard against.
+    /// They are listed here instead of marked by annotations: annotations of a hook file vanish with
+    /// the file, and annotations of containers are set by the users that hooks guard against.
     pub required_hooks: Vec<PathBuf>,
-    /// What hooks are matched against beside the configuration.
+    /// Values to match that replace or extend those of the configuration.
     pub target: TargetOverrides,
-    /// Whom to trust: a matching hook that others can change is an error, and hooks without an
-    /// environment get an empty one. `None` trusts everybody, as podman and CRI-O do.
+    /// Users to trust: a matching hook that other users can change is an error, and hooks without
+    /// an environment get an empty one. `None` trusts all users, as podman and CRI-O do.
     pub strict: Option<TrustOptions>,
     pub inject: InjectOptions,
-    /// How `precreate` hooks are run; `None` leaves them to the caller, in [`Report::extension_hooks`].
+    /// Options for running `precreate` hooks; `None` leaves them to the caller, in
+    /// [`PipelineReport::extension_hooks`].
     pub precreate: Option<FilterOptions>,
 }
 
 impl Pipeline {
-    /// Returns what a consumer does by default, for a configuration that is given to a runtime:
-    /// `poststop` hooks are added to it, and `precreate` hooks are kept apart and not run.
+    /// Returns the defaults of a consumer for a configuration that is passed to a runtime:
+    /// `poststop` hooks are added to it, and `precreate` hooks are returned separately and not run.
     pub fn for_consumer(consumer: &Consumer) -> Self {
         let mut load = LoadOptions::for_consumer(consumer);
-        // podman runs poststop hooks by itself. Nobody would run them for a configuration that is
-        // given to a runtime, and so the runtime does.
+        // podman runs poststop hooks itself, but not for a configuration that is passed to a
+        // runtime: there the runtime has to run them.
         load.extension_stages.retain(|stage| stage != "poststop");
         Pipeline {
             consumer: consumer.clone(),
@@ -75,20 +76,20 @@ impl Pipeline {
 
     /// Adds the hooks that match to a configuration.
     ///
-    /// The error is boxed as it holds everything that is known by then.
-    pub fn run(&self, config: &[u8]) -> Result<Injected, Box<PipelineError>> {
+    /// The error is boxed because it holds the report.
+    pub fn run(&self, config: &[u8]) -> Result<InjectedConfig, Box<PipelineError>> {
         self.run_with(config, |_| {})
     }
 
-    /// Adds the hooks that match, after `adjust` changed them: recorded ones are wrapped, for one.
+    /// Adds the matching hooks after `adjust` changed them, for example to record their output.
     pub fn run_with(
         &self,
         config: &[u8],
-        adjust: impl FnOnce(&mut Selection<'_>),
-    ) -> Result<Injected, Box<PipelineError>> {
-        let mut report = Report::default();
+        adjust: impl FnOnce(&mut HookSelection<'_>),
+    ) -> Result<InjectedConfig, Box<PipelineError>> {
+        let mut report = PipelineReport::default();
         match self.steps(config, adjust, &mut report) {
-            Ok(config) => Ok(Injected { config, report }),
+            Ok(config) => Ok(InjectedConfig { config, report }),
             Err(failure) => Err(Box::new(PipelineError { failure, report })),
         }
     }
@@ -96,30 +97,31 @@ impl Pipeline {
     fn steps(
         &self,
         text: &[u8],
-        adjust: impl FnOnce(&mut Selection<'_>),
-        report: &mut Report,
+        adjust: impl FnOnce(&mut HookSelection<'_>),
+        report: &mut PipelineReport,
     ) -> Result<Vec<u8>, PipelineFailure> {
-        let config = Config::parse(text)?;
+        let config = ConfigDocument::parse(text)?;
         let hooks = self.load(report)?;
         let target = config.target_with(self.consumer.bind_mounts, &self.target)?;
         let mut selection = hooks.select(&target, &self.consumer)?;
-        report.hooks = matched(&selection);
+        report.hooks = matched_hooks(&selection);
         for hook in &report.hooks {
             debug!(file = %hook.file.display(), reason = %hook.reason, "the hook matches");
         }
         self.trust(&mut selection, report)?;
         adjust(&mut selection);
         let injected = config.inject(&selection, self.inject)?;
-        report.extension_hooks = owned(&selection);
+        report.extension_hooks = to_owned_hooks(&selection);
         self.filter(&selection, injected, report)
     }
 
-    fn load(&self, report: &mut Report) -> Result<HookSet, PipelineFailure> {
+    fn load(&self, report: &mut PipelineReport) -> Result<HookSet, PipelineFailure> {
         debug!(dirs = ?self.load.dirs, "load hook files");
         let mut loaded = load(&self.load);
         report.missing_dirs = std::mem::take(&mut loaded.missing_dirs);
-        let is_fatal = |problem: &Problem| {
-            (problem.fatal && !self.skip_bad_files) || self.missing_program.rejects(problem)
+        let is_fatal = |problem: &LoadProblem| {
+            (problem.fatal && !self.skip_bad_files)
+                || self.missing_program.rejects_container(problem)
         };
         if let Err(error) = check_required(&self.required_hooks, &mut loaded) {
             report.problems = loaded.problems;
@@ -133,11 +135,11 @@ impl Pipeline {
         }
     }
 
-    /// Checks all hooks, so that the report has each that others can change.
+    /// Checks all hooks: the report names every hook that other users can change.
     fn trust(
         &self,
-        selection: &mut Selection<'_>,
-        report: &mut Report,
+        selection: &mut HookSelection<'_>,
+        report: &mut PipelineReport,
     ) -> Result<(), PipelineFailure> {
         let Some(options) = &self.strict else { return Ok(()) };
         let mut first = None;
@@ -155,11 +157,12 @@ impl Pipeline {
     /// Runs the `precreate` hooks, each of which may rewrite the configuration.
     fn filter(
         &self,
-        selection: &Selection<'_>,
+        selection: &HookSelection<'_>,
         config: Vec<u8>,
-        report: &mut Report,
+        report: &mut PipelineReport,
     ) -> Result<Vec<u8>, PipelineFailure> {
-        let is_precreate = |stage: &Stage| matches!(stage, Stage::Extension(s) if s == "precreate");
+        let is_precreate =
+            |stage: &HookStage| matches!(stage, HookStage::Extension(s) if s == "precreate");
         let filters = selection.injections.iter().filter(|i| is_precreate(&i.stage));
         let (files, hooks): (Vec<_>, Vec<&Hook>) =
             filters.map(|injection| (injection.file, injection.hook.as_ref())).unzip();
@@ -186,7 +189,7 @@ impl Pipeline {
     }
 }
 
-fn owned(selection: &Selection<'_>) -> BTreeMap<String, Vec<Hook>> {
+fn to_owned_hooks(selection: &HookSelection<'_>) -> BTreeMap<String, Vec<Hook>> {
     let stages = selection.extension_hooks().into_iter();
     stages.map(|(stage, hooks)| (stage.to_owned(), hooks.into_iter().cloned().collect())).collect()
 }
@@ -194,33 +197,33 @@ fn owned(selection: &Selection<'_>) -> BTreeMap<String, Vec<Hook>> {
 /// A configuration that hooks were added to.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Injected {
+pub struct InjectedConfig {
     /// The new configuration, byte for byte the old one if no hook matches.
     pub config: Vec<u8>,
-    pub report: Report,
+    pub report: PipelineReport,
 }
 
-/// What happened on the way, as far as it went.
+/// The results of a [`Pipeline`], up to the point where it stopped.
 #[derive(Debug, Default)]
 #[non_exhaustive]
-pub struct Report {
-    /// The hook files that match, in the order they are injected in.
+pub struct PipelineReport {
+    /// Hook files that match, in order of injection.
     pub hooks: Vec<MatchedHook>,
-    /// Hook files that are left out.
-    pub problems: Vec<Problem>,
-    /// Directories that do not exist, which is no fault.
+    /// Hook files that were skipped.
+    pub problems: Vec<LoadProblem>,
+    /// Directories that do not exist, which is no error.
     pub missing_dirs: Vec<PathBuf>,
-    /// The hooks of stages that are kept apart; of `precreate` also if they were run.
+    /// Hooks of extension stages, including `precreate` hooks that were run.
     pub extension_hooks: BTreeMap<String, Vec<Hook>>,
-    /// The `precreate` hooks that were run and worked.
+    /// The `precreate` hooks that succeeded.
     pub precreate: Vec<PrecreateRun>,
-    /// Whether `precreate` hooks match that were not to be run.
+    /// If set, `precreate` hooks match but were not to be run.
     pub precreate_skipped: bool,
 }
 
-impl Report {
-    /// Returns what `precreate` hooks wrote to standard error, each line with its program before it
-    /// and without control characters.
+impl PipelineReport {
+    /// Returns the standard error of `precreate` hooks, each line prefixed with its program,
+    /// without control characters.
     pub fn precreate_lines(&self) -> Vec<String> {
         let line = |run: &PrecreateRun, line| format!("{}: {line}", run.program);
         let runs = self.precreate.iter();
@@ -235,9 +238,8 @@ pub struct MatchedHook {
     pub file: PathBuf,
     /// The condition that decided, in words.
     pub reason: String,
-    /// The stages it goes to.
-    pub stages: Vec<Stage>,
-    /// Who can change it that is not trusted, if it was rejected for that.
+    pub stages: Vec<HookStage>,
+    /// The error, if the hook was rejected because untrusted users can change it.
     pub rejected: Option<String>,
 }
 
@@ -247,21 +249,21 @@ pub struct MatchedHook {
 pub struct PrecreateRun {
     pub file: PathBuf,
     pub program: String,
-    /// What it wrote, how long it took, and whether it changed the configuration.
+    /// Its standard error, duration and effect on the configuration.
     pub run: FilterRun,
 }
 
-/// Hooks that could not be added, and how far it went.
+/// A failed [`Pipeline`], with its results up to the failure.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot add hooks")]
 #[non_exhaustive]
 pub struct PipelineError {
     #[source]
     pub failure: PipelineFailure,
-    pub report: Report,
+    pub report: PipelineReport,
 }
 
-/// Why hooks could not be added.
+/// Errors of a [`Pipeline`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PipelineFailure {
@@ -270,23 +272,23 @@ pub enum PipelineFailure {
     Config(#[from] ConfigError),
     /// A hook file cannot be used.
     #[error(transparent)]
-    HookFile(#[from] Box<Problem>),
-    /// A hook that must be in force is not.
+    HookFile(#[from] Box<LoadProblem>),
+    /// A required hook is not in force.
     #[error(transparent)]
     RequiredHook(#[from] RequiredHookError),
     /// A hook cannot be matched.
     #[error(transparent)]
     Match(#[from] MatchError),
-    /// Others can change a hook that matches.
+    /// Untrusted users can change a matching hook.
     #[error("a hook is writable by non-root users{}", .0.hint_in_message())]
     Trust(#[from] TrustError),
-    /// A `precreate` hook does not work.
+    /// A `precreate` hook failed.
     #[error(transparent)]
     Filter(#[from] Box<FilterError>),
 }
 
-/// Returns an entry for each file that was selected, before anybody changed the selection.
-fn matched(selection: &Selection<'_>) -> Vec<MatchedHook> {
+/// Returns an entry for each selected file, before `adjust` changes the selection.
+fn matched_hooks(selection: &HookSelection<'_>) -> Vec<MatchedHook> {
     let mut injections = selection.injections.iter();
     let files = selection.files.iter().zip(&selection.reasons);
     files
@@ -302,20 +304,21 @@ fn matched(selection: &Selection<'_>) -> Vec<MatchedHook> {
         .collect()
 }
 
-/// What becomes of a hook file whose program does not exist.
+/// Treatment of a hook file whose program does not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MissingProgram {
-    /// The file is left out, and one of the same name in a directory before its own stays in force, as
-    /// with podman and CRI-O: [`Report::problems`](Report::problems) names it.
+    /// The file is skipped, and one of the same name in an earlier directory stays in force, as
+    /// with podman and CRI-O: [`PipelineReport::problems`](PipelineReport::problems) lists it.
     #[default]
     Drop,
-    /// It is an error for every container.
+    /// An error for every container.
     Fail,
 }
 
 impl MissingProgram {
-    pub(crate) fn rejects(self, problem: &Problem) -> bool {
+    /// Returns whether a hook with this problem rejects the container.
+    pub fn rejects_container(self, problem: &LoadProblem) -> bool {
         self == MissingProgram::Fail && matches!(problem.source, HookError::PathMissing { .. })
     }
 }
@@ -324,42 +327,43 @@ impl MissingProgram {
 #[derive(Debug, thiserror::Error)]
 #[error("required hook {hook:?} {}", match problem {
     Some(_) => "is not in force".to_owned(),
-    None => format!("not found in {}", listed(dirs)),
+    None => format!("not found in {}", format_directories(dirs)),
 })]
 #[non_exhaustive]
 pub struct RequiredHookError {
-    /// As it is required.
+    /// Name or path, as in [`Pipeline::required_hooks`].
     pub hook: PathBuf,
-    /// What is wrong with its file, if there is one.
+    /// The problem of the hook's file.
     #[source]
-    pub problem: Option<Box<Problem>>,
+    pub problem: Option<Box<LoadProblem>>,
     /// The directories that were read.
     pub dirs: Vec<PathBuf>,
 }
 
-pub(crate) fn listed(dirs: &[PathBuf]) -> String {
+/// Formats directories as a list for messages.
+pub fn format_directories(dirs: &[PathBuf]) -> String {
     let dirs: Vec<_> = dirs.iter().map(|dir| dir.display().to_string()).collect();
     if dirs.is_empty() { "no directory".to_owned() } else { dirs.join(", ") }
 }
 
-/// Returns an error for the first required hook that is not in force, with the problem that it has.
-fn check_required(required: &[PathBuf], loaded: &mut Loaded) -> Result<(), RequiredHookError> {
+/// Returns an error for the first required hook that is not in force, with its problem.
+fn check_required(required: &[PathBuf], loaded: &mut LoadedHooks) -> Result<(), RequiredHookError> {
     let Some((hook, at)) = missing_required(required, loaded) else { return Ok(()) };
     let problem = at.map(|at| Box::new(loaded.problems.remove(at)));
     Err(RequiredHookError { hook: hook.to_owned(), problem, dirs: loaded.dirs.clone() })
 }
 
-/// Finds the first required hook that is not in force, and where among the problems its own is.
-pub(crate) fn missing_required<'r>(
+/// Finds the first required hook that is not in force, and the index of its problem.
+pub fn missing_required<'r>(
     required: &'r [PathBuf],
-    loaded: &Loaded,
+    loaded: &LoadedHooks,
 ) -> Option<(&'r Path, Option<usize>)> {
     let is_in_force = |hook: &Path| match is_name(hook) {
         true => loaded.hooks.get(hook.as_os_str()).is_some(),
         false => loaded.hooks.iter().any(|file| file.path == *hook),
     };
     let hook = required.iter().find(|hook| !is_in_force(hook))?;
-    let is_about = |problem: &Problem| match is_name(hook) {
+    let is_about = |problem: &LoadProblem| match is_name(hook) {
         true => problem.path.file_name() == Some(hook.as_os_str()),
         false => problem.path == *hook,
     };
@@ -382,13 +386,13 @@ mod tests {
 
     const CONFIG: &[u8] = br#"{"process":{"args":["/bin/sh"]},"vendor":1.0}"#;
 
-    struct Dir {
+    struct PipelineFixture {
         temp: tempfile::TempDir,
     }
 
-    impl Dir {
+    impl PipelineFixture {
         fn new() -> Self {
-            Dir { temp: tempfile::tempdir().unwrap() }
+            PipelineFixture { temp: tempfile::tempdir().unwrap() }
         }
 
         fn hook(&self, name: &str, script: &str, rest: &str) {
@@ -409,22 +413,22 @@ mod tests {
 
     const ALWAYS: &str = r#""when":{"always":true},"stages":"#;
 
-    fn always(stages: &str) -> String {
+    fn always_hook(stages: &str) -> String {
         format!("{ALWAYS}{stages}")
     }
 
     #[test]
-    fn a_report_has_what_matched_and_why() {
-        let dir = Dir::new();
-        dir.hook("a.json", "", &always(r#"["prestart","poststop"]"#));
+    fn report_lists_matches_and_reasons() {
+        let dir = PipelineFixture::new();
+        dir.hook("a.json", "", &always_hook(r#"["prestart","poststop"]"#));
         dir.hook("b.json", "", r#""when":{"commands":["/sh$"]},"stages":["precreate"]"#);
         dir.hook("c.json", "", r#""when":{"commands":["/zsh$"]},"stages":["poststop"]"#);
-        let Injected { config, report } = dir.pipeline().run(CONFIG).unwrap();
+        let InjectedConfig { config, report } = dir.pipeline().run(CONFIG).unwrap();
         let config = String::from_utf8(config).unwrap();
         assert!(config.starts_with(r#"{"process":{"args":["/bin/sh"]},"vendor":1.0,"hooks""#));
         assert!(config.contains("poststop"), "the runtime runs them: {config}");
         let [a, b] = report.hooks.as_slice() else { panic!("{:?}", report.hooks) };
-        assert_eq!(a.stages, [OciStage::CreateRuntime, OciStage::Poststop].map(Stage::Oci));
+        assert_eq!(a.stages, [OciStage::CreateRuntime, OciStage::Poststop].map(HookStage::Oci));
         assert!(
             a.reason.contains("always") && b.reason.contains("/sh$"),
             "{} {}",
@@ -436,16 +440,16 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_matches_changes_nothing() {
-        let injected = Dir::new().pipeline().run(CONFIG).unwrap();
+    fn configuration_without_matches_is_unchanged() {
+        let injected = PipelineFixture::new().pipeline().run(CONFIG).unwrap();
         assert_eq!(injected.config, CONFIG);
         assert!(injected.report.hooks.is_empty() && !injected.report.precreate_skipped);
     }
 
     #[test]
-    fn bad_files_stop_it_unless_they_are_skipped() {
-        let dir = Dir::new();
-        dir.hook("a.json", "", &always(r#"["poststop"]"#));
+    fn bad_files_stop_the_pipeline_unless_skipped() {
+        let dir = PipelineFixture::new();
+        dir.hook("a.json", "", &always_hook(r#"["poststop"]"#));
         fs::write(dir.temp.path().join("b.json"), "{").unwrap();
         let mut pipeline = dir.pipeline();
         pipeline.load.dirs.push(dir.temp.path().join("missing"));
@@ -458,10 +462,10 @@ mod tests {
     }
 
     #[test]
-    fn strict_names_each_hook_that_others_can_change() {
-        let dir = Dir::new();
+    fn strict_names_each_hook_writable_by_others() {
+        let dir = PipelineFixture::new();
         for name in ["a.json", "b.json", "c.json"] {
-            dir.hook(name, "", &always(r#"["poststop"]"#));
+            dir.hook(name, "", &always_hook(r#"["poststop"]"#));
         }
         for name in ["b.json", "c.json"] {
             let mode = fs::Permissions::from_mode(0o666);
@@ -477,9 +481,9 @@ mod tests {
     }
 
     #[test]
-    fn strict_gives_an_empty_environment() {
-        let dir = Dir::new();
-        dir.hook("a.json", "", &always(r#"["poststop"]"#));
+    fn strict_gives_hooks_an_empty_environment() {
+        let dir = PipelineFixture::new();
+        dir.hook("a.json", "", &always_hook(r#"["poststop"]"#));
         let mut pipeline = dir.pipeline();
         pipeline.strict = Some(TrustOptions::of_process());
         let config = String::from_utf8(pipeline.run(CONFIG).unwrap().config).unwrap();
@@ -487,29 +491,29 @@ mod tests {
     }
 
     #[test]
-    fn precreate_hooks_are_run_and_what_they_say_is_one_line_each() {
-        let dir = Dir::new();
+    fn precreate_hooks_run_and_their_messages_take_one_line_each() {
+        let dir = PipelineFixture::new();
         let say = "/bin/sed s/1.0/2.0/; printf '\\033[1ma\\n\\n b\\n' >&2";
-        dir.hook("a.json", say, &always(r#"["precreate"]"#));
-        dir.hook("b.json", "/bin/cat", &always(r#"["precreate"]"#));
+        dir.hook("a.json", say, &always_hook(r#"["precreate"]"#));
+        dir.hook("b.json", "/bin/cat", &always_hook(r#"["precreate"]"#));
         let mut pipeline = dir.pipeline();
         pipeline.precreate = Some(FilterOptions::new("/"));
-        let Injected { config, report } = pipeline.run(CONFIG).unwrap();
+        let InjectedConfig { config, report } = pipeline.run(CONFIG).unwrap();
         assert!(String::from_utf8(config).unwrap().contains(r#""vendor":2.0"#));
         let changed: Vec<_> = report.precreate.iter().map(|run| run.run.changed).collect();
         assert_eq!(changed, [true, false]);
         assert_eq!(report.precreate_lines(), ["/bin/sh: \u{fffd}[1ma", "/bin/sh:  b"]);
         assert!(!report.precreate_skipped);
 
-        dir.hook("b.json", "exit 3", &always(r#"["precreate"]"#));
+        dir.hook("b.json", "exit 3", &always_hook(r#"["precreate"]"#));
         let error = pipeline.run(CONFIG).unwrap_err();
         assert!(matches!(error.failure, PipelineFailure::Filter(_)), "{error:?}");
         assert_eq!(error.report.precreate_lines().len(), 2, "of those before it");
     }
 
     #[test]
-    fn what_is_known_better_than_the_configuration_counts() {
-        let dir = Dir::new();
+    fn given_facts_override_the_configuration() {
+        let dir = PipelineFixture::new();
         let when =
             r#""when":{"hasBindMounts":true,"annotations":{"^a$":"^1$"}},"stages":["poststop"]"#;
         dir.hook("a.json", "", when);
@@ -521,9 +525,9 @@ mod tests {
     }
 
     #[test]
-    fn a_selection_can_be_changed_before_it_is_injected() {
-        let dir = Dir::new();
-        dir.hook("a.json", "", &always(r#"["poststop"]"#));
+    fn selection_can_be_changed_before_injection() {
+        let dir = PipelineFixture::new();
+        dir.hook("a.json", "", &always_hook(r#"["poststop"]"#));
         let injected = dir.pipeline().run_with(CONFIG, |selection| {
             for injection in &mut selection.injections {
                 injection.hook.to_mut().path = "/wrapped".to_owned();
@@ -534,13 +538,13 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_without_its_program_is_dropped_or_an_error() {
-        let dir = Dir::new();
-        dir.hook("a.json", "", &always(r#"["poststop"]"#));
+    fn hook_without_its_program_is_dropped_or_an_error() {
+        let dir = PipelineFixture::new();
+        dir.hook("a.json", "", &always_hook(r#"["poststop"]"#));
         let path = dir.temp.path().join("guard.json");
         let text = format!(
             r#"{{"version":"1.0.0","hook":{{"path":"/gone"}},{}}}"#,
-            always(r#"["poststop"]"#)
+            always_hook(r#"["poststop"]"#)
         );
         fs::write(&path, text).unwrap();
         let mut pipeline = dir.pipeline();
@@ -557,7 +561,7 @@ mod tests {
 
     #[test]
     fn a_required_hook_must_be_in_force() {
-        let (low, high) = (Dir::new(), Dir::new());
+        let (low, high) = (PipelineFixture::new(), PipelineFixture::new());
         low.hook("guard.json", "", r#""when":{"commands":["/zsh$"]},"stages":["poststop"]"#);
         let mut pipeline = low.pipeline();
         pipeline.load.dirs.push(high.temp.path().to_owned());
@@ -565,7 +569,7 @@ mod tests {
         let failure = |pipeline: &Pipeline| {
             let error = pipeline.run(CONFIG).unwrap_err();
             let PipelineFailure::RequiredHook(error) = error.failure else { panic!("{error:?}") };
-            crate::sys::error::chain(&error)
+            oci_hooks_files::error::chain(&error)
         };
         pipeline.required_hooks = vec!["guard.json".into()];
         assert!(pipeline.run(CONFIG).is_ok(), "whether it matches does not matter");
@@ -577,9 +581,9 @@ mod tests {
         fs::write(&path, "{").unwrap();
         let expected = format!("{path:?} is not in force: {}:1:2: ", path.display());
         assert!(failure(&pipeline).contains(&expected), "{}", failure(&pipeline));
-        high.hook("guard.json", "", &always(r#"["poststop"]"#));
+        high.hook("guard.json", "", &always_hook(r#"["poststop"]"#));
         assert!(pipeline.run(CONFIG).is_ok());
-        // The other one is masked.
+        // The file of the lower directory is masked.
         pipeline.required_hooks = vec![low.temp.path().join("guard.json")];
         assert!(failure(&pipeline).contains("not found in"), "{}", failure(&pipeline));
     }

@@ -1,4 +1,4 @@
-//! Loaded hooks in the order they are injected in, and those that apply to a container.
+//! Loaded hooks in order of injection, and those that apply to a container.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,7 +8,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::consumer::Consumer;
-use super::{Definition, EmptyArgs, Evaluation, Hook, MatchError, OciStage, Reason, Stage, Target};
+use super::{
+    EmptyArgs, Hook, HookDefinition, HookStage, MatchError, MatchEvaluation, MatchReason,
+    MatchTarget, OciStage,
+};
 
 /// A hook file that was loaded.
 #[derive(Clone, Debug)]
@@ -17,20 +20,20 @@ pub struct HookFile {
     /// The file's name without its directory; a later directory hides files of the same name.
     pub name: OsString,
     pub path: PathBuf,
-    pub definition: Definition,
-    /// What it is sorted by, if that is not the name.
+    pub definition: HookDefinition,
+    /// Sort key, if it differs from the name.
     order: Option<Box<[u8]>>,
 }
 
 impl HookFile {
-    /// Puts a name to a definition.
-    pub fn new(path: PathBuf, definition: Definition) -> Self {
+    /// Returns a hook file named after its path.
+    pub fn new(path: PathBuf, definition: HookDefinition) -> Self {
         let name = path.file_name().unwrap_or_default().to_owned();
-        Self::named(name, path, definition)
+        Self::with_name(name, path, definition)
     }
 
-    /// Puts a name to a definition, which is that of the path.
-    pub(super) fn named(name: OsString, path: PathBuf, definition: Definition) -> Self {
+    /// Returns a hook file with `name`, the file name of `path`.
+    pub(super) fn with_name(name: OsString, path: PathBuf, definition: HookDefinition) -> Self {
         let order = match order_key(&name) {
             Cow::Borrowed(_) => None,
             Cow::Owned(key) => Some(key.into()),
@@ -45,22 +48,22 @@ impl HookFile {
 
 /// Hooks that can be matched against any number of containers, without I/O.
 ///
-/// They stand in the order of injection: by lower-cased file name, then by name.
+/// Sorted in order of injection: by lower-cased file name, then by name.
 #[derive(Clone, Debug, Default)]
 pub struct HookSet {
     files: Vec<HookFile>,
 }
 
-/// What one hook's conditions say about a container.
+/// The result of one hook's conditions for a container.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Verdict<'a> {
+pub struct HookVerdict<'a> {
     pub file: &'a HookFile,
-    /// Whether it applies, and why; an error keeps the reference from injecting any hook.
-    pub outcome: Result<Evaluation<'a>, EmptyArgs>,
+    /// Result with the deciding condition; on an error, the reference injects no hook at all.
+    pub outcome: Result<MatchEvaluation<'a>, EmptyArgs>,
 }
 
-impl Verdict<'_> {
+impl HookVerdict<'_> {
     /// Returns whether the hook applies.
     pub fn matches(&self) -> bool {
         self.outcome.is_ok_and(|outcome| outcome.matched)
@@ -73,12 +76,12 @@ impl HookSet {
         self.files.iter()
     }
 
-    /// Returns how many there are.
+    /// Returns the number of hooks.
     pub fn len(&self) -> usize {
         self.files.len()
     }
 
-    /// Returns whether there are none.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
@@ -88,11 +91,14 @@ impl HookSet {
         self.files.iter().find(|file| file.name == name)
     }
 
-    /// Looks at each hook in order.
-    pub fn evaluate<'a>(&'a self, target: &'a Target) -> impl Iterator<Item = Verdict<'a>> {
+    /// Evaluates each hook in order.
+    pub fn evaluate<'a>(
+        &'a self,
+        target: &'a MatchTarget,
+    ) -> impl Iterator<Item = HookVerdict<'a>> {
         let verdict = |file: &'a HookFile| {
             let outcome = file.definition.when.evaluate(target);
-            Verdict { file, outcome }
+            HookVerdict { file, outcome }
         };
         self.files.iter().map(verdict)
     }
@@ -117,8 +123,8 @@ impl FromIterator<HookFile> for HookSet {
 
 /// Lower-cases a file name as Go does, character by character.
 ///
-/// Rust's `str::to_lowercase` knows final sigma and makes two characters of `İ`; Go does neither.
-/// Two names that are equal after this have no order in Go; here the names themselves decide.
+/// Rust's `str::to_lowercase` handles final sigma and maps `İ` to two characters; Go does neither.
+/// Names that are equal after this have no defined order in Go; here the names themselves decide.
 pub fn order_key(name: &OsStr) -> Cow<'_, [u8]> {
     let bytes = name.as_bytes();
     if bytes.is_ascii() {
@@ -138,11 +144,11 @@ pub fn order_key(name: &OsStr) -> Cow<'_, [u8]> {
 
 /// Returns whether a directory entry is read as a hook file.
 pub fn is_hook_file_name(name: &OsStr) -> bool {
-    // Not `Path::extension`: it has none for `.json`, which counts.
+    // `Path::extension` returns `None` for `.json`, which counts.
     Path::new(name).as_os_str().as_bytes().ends_with(b".json")
 }
 
-/// Returns whether a directory has a file that counts as a hook file by its name.
+/// Returns whether a directory has a file with the name of a hook file.
 pub fn has_hook_files(dir: &Path) -> bool {
     let mut entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.any(|entry| is_hook_file_name(&entry.file_name()))
@@ -151,35 +157,35 @@ pub fn has_hook_files(dir: &Path) -> bool {
 /// The hooks that apply to one container.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Selection<'a> {
+pub struct HookSelection<'a> {
     /// The hook files that match, in order.
     pub files: Vec<&'a HookFile>,
-    /// The condition that decided for each of them.
-    pub reasons: Vec<Reason<'a>>,
-    /// One entry for each stage of each of them, in order.
-    pub injections: Vec<Injection<'a>>,
+    /// The deciding condition of each file.
+    pub reasons: Vec<MatchReason<'a>>,
+    /// One entry for each file and stage, in order.
+    pub injections: Vec<HookInjection<'a>>,
 }
 
 /// One hook at one stage.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Injection<'a> {
+pub struct HookInjection<'a> {
     /// The file the hook comes from.
     pub file: &'a HookFile,
-    /// The stage it goes to, which for a `prestart` hook is up to the consumer.
-    pub stage: Stage,
+    /// Stage of injection, which the consumer decides for `prestart` hooks.
+    pub stage: HookStage,
     pub hook: Cow<'a, Hook>,
 }
 
 impl HookSet {
     /// Finds the hooks that apply to a container.
     ///
-    /// An error of one hook keeps all from being injected, as in the reference.
+    /// An error of one hook prevents all injections, as in the reference.
     pub fn select<'a>(
         &'a self,
-        target: &'a Target,
+        target: &'a MatchTarget,
         consumer: &Consumer,
-    ) -> Result<Selection<'a>, MatchError> {
+    ) -> Result<HookSelection<'a>, MatchError> {
         let (mut files, mut reasons) = (Vec::new(), Vec::new());
         for verdict in self.evaluate(target) {
             match verdict.outcome {
@@ -194,32 +200,32 @@ impl HookSet {
         let injections = files
             .iter()
             .flat_map(|&file| {
-                file.definition.stages.iter().map(move |stage| Injection {
+                file.definition.stages.iter().map(move |stage| HookInjection {
                     file,
                     stage: match stage {
-                        Stage::Oci(OciStage::Prestart) => Stage::Oci(consumer.prestart),
+                        HookStage::Oci(OciStage::Prestart) => HookStage::Oci(consumer.prestart),
                         stage => stage.clone(),
                     },
                     hook: Cow::Borrowed(&file.definition.hook),
                 })
             })
             .collect();
-        Ok(Selection { files, reasons, injections })
+        Ok(HookSelection { files, reasons, injections })
     }
 }
 
-impl<'a> Selection<'a> {
+impl<'a> HookSelection<'a> {
     /// Returns the hooks for one stage of the runtime specification.
-    pub fn at(&self, stage: OciStage) -> impl Iterator<Item = &Hook> {
-        let wanted = Stage::Oci(stage);
+    pub fn hooks_at(&self, stage: OciStage) -> impl Iterator<Item = &Hook> {
+        let wanted = HookStage::Oci(stage);
         self.injections.iter().filter(move |i| i.stage == wanted).map(|i| i.hook.as_ref())
     }
 
-    /// Returns the hooks that the consumer runs by itself, by stage.
+    /// Returns the hooks that the consumer runs itself, by stage.
     pub fn extension_hooks(&self) -> BTreeMap<&str, Vec<&Hook>> {
         let mut hooks = BTreeMap::<_, Vec<_>>::new();
         for injection in &self.injections {
-            if let Stage::Extension(name) = &injection.stage {
+            if let HookStage::Extension(name) = &injection.stage {
                 hooks.entry(name.as_str()).or_default().push(injection.hook.as_ref());
             }
         }
@@ -228,8 +234,9 @@ impl<'a> Selection<'a> {
 
     /// Gives hooks without an environment an empty one.
     ///
-    /// Without this the runtime passes its own on, which at `createContainer` holds what the image
-    /// set: `LD_PRELOAD` of an image then reaches a program of the host (CVE-2025-23266).
+    /// Without this, the runtime passes on its own environment, which at `createContainer` holds
+    /// the image's variables: `LD_PRELOAD` of an image then reaches a program of the host
+    /// (CVE-2025-23266).
     pub fn set_missing_env(&mut self) {
         for injection in &mut self.injections {
             if injection.hook.env.is_none() {
@@ -248,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_lower_cased_as_in_go() {
+    fn names_are_lower_cased_like_in_go() {
         assert_eq!(key("A-Z.json"), "a-z.json");
         assert_eq!(key("İ\u{212a}ẞΣΑΣ.json"), "ikßσασ.json");
         assert_eq!(
@@ -258,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_exact_suffix_counts() {
+    fn only_the_exact_suffix_is_accepted() {
         for (name, counts) in [
             ("a.json", true),
             (".json", true),

@@ -1,9 +1,9 @@
-//! Who can change what a hook does.
+//! Permission checks of hooks.
 //!
-//! Hooks run as root. Whoever can write a hook file, its program, the interpreter of that, or a
-//! directory on the way to them can do as root what they like; podman and CRI-O do not look.
+//! Hooks run as root. A user who can write a hook file, its program, the program's interpreter, or
+//! a directory on the way to them can run anything as root; podman and CRI-O do not check this.
 
-mod interpreter;
+pub(super) mod interpreter;
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -12,31 +12,33 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
 
+use oci_hooks_files::fs::{
+    AccessSubject, FileWriter, PathContext, PathError, PermittedBy, status, writers,
+};
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, openat, readlinkat};
 use rustix::io::Errno;
 
-use super::{HookFile, OciStage, Stage};
-use crate::sys::fs::{PathContext, PathError, PermittedBy, Who, Writer, status, writers};
-use interpreter::Sought;
+use super::{HookFile, HookStage, OciStage};
+use interpreter::EnvLookup;
 
-/// How many symbolic links in a row are followed, as in the kernel.
+/// Maximum number of symlinks to follow in a row, as in the kernel.
 const MAX_SYMLINKS: usize = 40;
 
-/// Where Kubernetes mounts a pod's service account; on other machines only root could make it.
+/// Mount point of a pod's service account; on other machines only root could create it.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// How many scripts in a row may be interpreters of each other, as in the kernel.
-const MAX_INTERPRETERS: usize = 5;
+/// Maximum length of a chain of script interpreters, as in the kernel.
+pub(super) const MAX_INTERPRETERS: usize = 5;
 
 /// The users whose files are trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TrustOptions {
-    /// Users who may own and write hooks. So may the groups of the same numbers: root's, and where
-    /// each user has a group of their own, that.
+    /// Users who may own and write hooks. Groups with the same IDs are trusted too: root's, and
+    /// user private groups.
     pub uids: Vec<u32>,
-    /// Whether modes say nothing of what is mounted read-only, as nobody can write there. Outside of
-    /// containers the same files may be mounted elsewhere, and written there.
+    /// If set, modes of files on read-only mounts are ignored, since users cannot write there.
+    /// Outside of containers, the same files may be mounted elsewhere and written there.
     pub read_only_mounts: bool,
 }
 
@@ -48,64 +50,64 @@ impl Default for TrustOptions {
 }
 
 impl TrustOptions {
-    /// Trusts root, and the user this process runs as.
+    /// Returns the policy that trusts root and the user of this process.
     pub fn of_process() -> Self {
         let uids = vec![0, rustix::process::geteuid().as_raw()];
         TrustOptions { uids, ..TrustOptions::default() }
     }
 
-    /// Trusts whoever [`Self::of_process`] does, and in a pod of Kubernetes what is mounted read-only: it
-    /// mounts config maps and secrets with directories of mode 0777.
+    /// Like [`Self::of_process`], but also trusts read-only mounts in a Kubernetes pod: pods mount
+    /// config maps and secrets with directories of mode 0777.
     pub fn of_process_or_pod() -> Self {
         let read_only_mounts = Path::new(SERVICE_ACCOUNT).is_dir();
         TrustOptions { read_only_mounts, ..TrustOptions::of_process() }
     }
 
-    fn trusts(&self, who: &Who) -> bool {
-        matches!(who, Who::User(id) | Who::Group(id) if self.uids.contains(id))
+    fn trusts(&self, who: &AccessSubject) -> bool {
+        matches!(who, AccessSubject::User(id) | AccessSubject::Group(id) if self.uids.contains(id))
     }
 }
 
 /// Checks a hook's file, its program with the interpreter of a script, and every directory and
 /// symbolic link on the way to them.
 ///
-/// Nobody who is not trusted can then swap one of them between this check and its use: for that they
-/// would have to write a directory that was checked.
+/// Untrusted users cannot swap any of them between this check and its use: they would have to write
+/// to a checked directory.
 pub fn check(file: &HookFile, options: &TrustOptions) -> Result<(), TrustError> {
-    let mut checker = Checker::new(options.clone());
-    let path = std::path::absolute(&file.path).at("look up", &file.path)?;
+    let mut checker = TrustChecker::new(options.clone());
+    let path = std::path::absolute(&file.path).with_path("look up", &file.path)?;
     checker.check_path(&path)?;
-    // The programs of startContainer are the container's own.
-    let on_host = |stage: &Stage| *stage != Stage::Oci(OciStage::StartContainer);
+    // Programs of startContainer are in the container.
+    let on_host = |stage: &HookStage| *stage != HookStage::Oci(OciStage::StartContainer);
     if !file.definition.stages.iter().any(on_host) {
         return Ok(());
     }
     let hook = &file.definition.hook;
-    // Of several the last one, as in runc.
+    // The last `PATH` counts, as in runc.
     let path = hook.env.iter().flatten().rev().find_map(|entry| entry.strip_prefix("PATH="));
     checker.check_program(Path::new(&hook.path), path.map(OsStr::new))
 }
 
-/// Checks an absolute path, from the root on.
+/// Checks each component of an absolute path, starting at the root.
 pub fn check_path(path: &Path, options: &TrustOptions) -> Result<(), TrustError> {
-    Checker::new(options.clone()).check_path(path)
+    TrustChecker::new(options.clone()).check_path(path)
 }
 
-/// Checks many paths, and looks once at the directories they have in common.
+/// Checks many paths, and their common directories only once.
 #[derive(Debug)]
-pub struct Checker {
+pub struct TrustChecker {
     options: TrustOptions,
-    /// Directories that were found good, by their path without symbolic links.
+    /// Directories that passed the check, by their path without symbolic links.
     good: HashSet<PathBuf>,
 }
 
-impl Checker {
-    /// Starts with nothing looked at.
+impl TrustChecker {
+    /// Returns a checker that has not checked any path.
     pub fn new(options: TrustOptions) -> Self {
-        Checker { options, good: HashSet::new() }
+        TrustChecker { options, good: HashSet::new() }
     }
 
-    /// Checks an absolute path, from the root on.
+    /// Checks each component of an absolute path, starting at the root.
     pub fn check_path(&mut self, path: &Path) -> Result<(), TrustError> {
         let mut links = 0;
         let mut current = PathBuf::new();
@@ -137,8 +139,9 @@ impl Checker {
         Ok(())
     }
 
-    /// Checks a program and, if it is a script, its interpreter; if that is `env`, also what it finds in
-    /// `path`, the `PATH` of whoever runs the program, and where it looks before.
+    /// Checks a program and, if it is a script, its interpreter. If that is `env`, also checks the
+    /// program that `env` finds in `path`, the hook's `PATH`, and the directories it searches
+    /// before.
     pub fn check_program(
         &mut self,
         program: &Path,
@@ -147,12 +150,14 @@ impl Checker {
         let mut next = program.to_owned();
         for _ in 0..=MAX_INTERPRETERS {
             self.check_absolute(&next)?;
-            // Nobody but those who are trusted can have put another one there.
-            let Some(found) = interpreter::of(&next).at("read", &next)? else { return Ok(()) };
+            // Only trusted users can have replaced it.
+            let Some(found) = interpreter::of(&next).with_path("read", &next)? else {
+                return Ok(());
+            };
             if found.is_env() {
                 self.check_absolute(&found.program)?;
                 let unclear = || TrustError::Unclear { path: next.clone() };
-                next = self.find(&found.sought(path).ok_or_else(unclear)?)?;
+                next = self.find(&found.env_lookup(path).ok_or_else(unclear)?)?;
             } else {
                 next = found.program;
             }
@@ -167,8 +172,8 @@ impl Checker {
         self.check_path(path)
     }
 
-    /// Finds a program as `env` does, unless another user could put one in front of it.
-    fn find(&mut self, sought: &Sought) -> Result<PathBuf, TrustError> {
+    /// Finds a program as `env` does, unless another user could add one to an earlier directory.
+    fn find(&mut self, sought: &EnvLookup) -> Result<PathBuf, TrustError> {
         if sought.name.as_os_str().as_bytes().contains(&b'/') {
             return Ok(sought.name.clone());
         }
@@ -177,8 +182,8 @@ impl Checker {
             match self.check_absolute(&program) {
                 Ok(()) if is_executable(&program) => return Ok(program),
                 Ok(()) => {}
-                // What is there of the way was good; that in a sticky directory others can make the
-                // rest does not matter but here.
+                // The existing part of the path passed the check. In a sticky directory, other
+                // users can create the rest, which matters only here.
                 Err(TrustError::Lookup(error)) if is_missing(&error) => {
                     let there = directory.ancestors().find(|above| above.is_dir());
                     self.check_additions(there.unwrap_or(Path::new("/")))?;
@@ -190,31 +195,30 @@ impl Checker {
         Err(PathError::new("find in the hook's PATH", &sought.name, source).into())
     }
 
-    /// Checks that no other user can create files in a directory that was checked: the sticky bit keeps
-    /// only those that are there from being replaced.
+    /// Checks that no other user can create files in a checked directory: the sticky bit protects
+    /// only existing files from being replaced.
     pub fn check_additions(&self, directory: &Path) -> Result<(), TrustError> {
-        let (file, stat) = open(directory, OFlags::DIRECTORY).at("look up", directory)?;
+        let (file, stat) = open(directory, OFlags::DIRECTORY).with_path("look up", directory)?;
         self.check_writers(directory, file.as_fd(), &stat, |_| true)
     }
 
-    /// Checks what has a name in a directory that was checked, and returns where it leads if it is a
-    /// symbolic link.
+    /// Checks one entry of a checked directory, and returns its target if it is a symbolic link.
     fn check_one(&mut self, path: &Path) -> Result<Option<PathBuf>, TrustError> {
-        let (file, stat) = open(path, OFlags::NOFOLLOW).at("look up", path)?;
+        let (file, stat) = open(path, OFlags::NOFOLLOW).with_path("look up", path)?;
         if !self.options.uids.contains(&stat.st_uid) {
             return Err(TrustError::Owner { path: path.to_owned(), uid: stat.st_uid });
         }
         let kind = FileType::from_raw_mode(stat.st_mode);
         if kind.is_symlink() {
-            let target = readlinkat(&file, c"", Vec::new()).at("look up", path)?;
+            let target = readlinkat(&file, c"", Vec::new()).with_path("look up", path)?;
             return Ok(Some(OsString::from_vec(target.into_bytes()).into()));
         }
-        if self.options.read_only_mounts && is_read_only(&file).at("look up", path)? {
+        if self.options.read_only_mounts && is_read_only(&file).with_path("look up", path)? {
             return Ok(None);
         }
-        // In a sticky directory, such as /tmp, others cannot touch what is not theirs.
+        // In a sticky directory such as /tmp, users cannot replace files of other users.
         let is_sticky = kind.is_dir() && stat.st_mode & 0o1000 != 0;
-        let counts = |writer: &Writer| !is_sticky || writer.by == PermittedBy::DefaultAcl;
+        let counts = |writer: &FileWriter| !is_sticky || writer.by == PermittedBy::DefaultAcl;
         self.check_writers(path, file.as_fd(), &stat, counts)?;
         if kind.is_dir() {
             self.good.insert(path.to_owned());
@@ -227,9 +231,9 @@ impl Checker {
         path: &Path,
         file: BorrowedFd<'_>,
         stat: &Stat,
-        counts: impl Fn(&Writer) -> bool,
+        counts: impl Fn(&FileWriter) -> bool,
     ) -> Result<(), TrustError> {
-        let writers = writers(file, stat).at("find out who may change", path)?;
+        let writers = writers(file, stat).with_path("find out who may change", path)?;
         let other = writers.into_iter().find(|w| !self.options.trusts(&w.who) && counts(w));
         other.map_or(Ok(()), |writer| {
             let mode = stat.st_mode & 0o7777;
@@ -238,12 +242,13 @@ impl Checker {
     }
 }
 
-/// Returns whether something is mounted read-only.
+/// Returns whether the file is on a read-only mount.
 fn is_read_only(file: &rustix::fd::OwnedFd) -> io::Result<bool> {
     Ok(rustix::fs::fstatvfs(file)?.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
 }
 
-fn is_executable(program: &Path) -> bool {
+/// Returns whether a path is a file with execute permission.
+pub(super) fn is_executable(program: &Path) -> bool {
     open(program, OFlags::empty()).is_ok_and(|(_, stat)| {
         FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_mode & 0o111 != 0
     })
@@ -253,16 +258,16 @@ fn is_missing(error: &PathError) -> bool {
     matches!(error.source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Opens something to look at it.
+/// Opens a path with `O_PATH`, and returns its status.
 fn open(path: &Path, flags: OFlags) -> io::Result<(rustix::fd::OwnedFd, Stat)> {
     let file = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC | flags, Mode::empty())?;
     let stat = status(file.as_fd())?;
     Ok((file, stat))
 }
 
-/// Puts the components of a path in front of those that are still to be walked.
+/// Prepends the components of a path to those that are still to be walked.
 fn push(rest: &mut VecDeque<OsString>, path: &Path) {
-    // The root stands in `current` by then; it is checked once, at the start.
+    // `current` holds the root by then; it is checked once, at the start.
     let names = path.components().filter(|c| !matches!(c, Component::RootDir | Component::CurDir));
     let at_root = rest.len() == 1 && rest[0] == "/";
     for (at, name) in names.enumerate() {
@@ -270,7 +275,7 @@ fn push(rest: &mut VecDeque<OsString>, path: &Path) {
     }
 }
 
-/// Why a hook cannot be trusted.
+/// Reasons to distrust a hook.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrustError {
@@ -284,22 +289,22 @@ pub enum TrustError {
     Writable {
         path: PathBuf,
         mode: u32,
-        /// Who can, and by what.
-        writer: Writer,
+        /// The user or group that can write, and the permission.
+        writer: FileWriter,
     },
-    /// The program is looked up from wherever the runtime happens to be.
+    /// The program's path is relative to the working directory of the runtime.
     #[error("{} is a relative path", path.display())]
     Relative { path: PathBuf },
     /// A script for `env` whose interpreter cannot be determined.
     #[error("{} does not show which program `env` starts", path.display())]
     Unclear { path: PathBuf },
-    /// It cannot be looked up.
+    /// A path cannot be looked up.
     #[error(transparent)]
     Lookup(#[from] PathError),
 }
 
 impl TrustError {
-    /// Returns the file, directory or link that it is about.
+    /// Returns the file, directory or link of the error.
     pub fn path(&self) -> &Path {
         match self {
             TrustError::Owner { path, .. }
@@ -310,7 +315,7 @@ impl TrustError {
         }
     }
 
-    /// Returns what to do about it.
+    /// Returns a hint for fixing the error.
     pub fn hint(&self) -> Option<String> {
         let path = self.path().display();
         Some(match self {
@@ -330,14 +335,14 @@ impl TrustError {
         })
     }
 
-    /// Returns the hint for the end of a message that has no other place for it.
+    /// Returns the hint as a suffix for messages without a separate hint.
     pub fn hint_in_message(&self) -> String {
         self.hint().map_or_else(String::new, |hint| format!(" (hint: {hint})"))
     }
 }
 
-fn writable(path: &Path, mode: u32, writer: &Writer) -> String {
-    let (who, named) = (&writer.who, writer.who.named());
+fn writable(path: &Path, mode: u32, writer: &FileWriter) -> String {
+    let (who, named) = (&writer.who, writer.who.display_name());
     let path = path.display();
     match writer.by {
         PermittedBy::Acl => format!("{path} is writable by {named} through an ACL"),
@@ -349,11 +354,11 @@ fn writable(path: &Path, mode: u32, writer: &Writer) -> String {
     }
 }
 
-/// Returns the entry of an ACL as `setfacl` takes it.
-fn entry(who: &Who) -> Option<String> {
+/// Returns the ACL entry in the syntax of `setfacl`.
+fn entry(who: &AccessSubject) -> Option<String> {
     let (kind, id) = match who {
-        Who::User(uid) => ('u', uid),
-        Who::Group(gid) => ('g', gid),
+        AccessSubject::User(uid) => ('u', uid),
+        AccessSubject::Group(gid) => ('g', gid),
         _ => return None,
     };
     Some(format!("{kind}:{}", who.name().unwrap_or_else(|| id.to_string())))

@@ -1,4 +1,4 @@
-//! The conditions of a hook, what they are matched against, and which of them decided.
+//! The conditions of a hook, the values they are matched against, and the deciding condition.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,32 +6,35 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 
 use super::Pattern;
+use super::consumer::AnnotationRule;
 
 /// A container as the conditions of hooks see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Target {
-    pub command: Command,
-    /// The annotations the consumer matches, which need not be those of `config.json`.
+pub struct MatchTarget {
+    pub command: TargetCommand,
+    /// Annotations that the consumer matches; they may differ from those of `config.json`.
     pub annotations: BTreeMap<String, String>,
-    /// Whether the user asked for mounts beyond the consumer's own.
+    /// If set, the user requested mounts beyond the consumer's own.
     pub has_bind_mounts: bool,
 }
 
-/// Where hooks are matched against something else than the configuration shows.
+/// Values that replace or extend those of the configuration when hooks are matched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TargetOverrides {
-    /// Annotations that are matched too; they go before those of the configuration.
+    /// Additional annotations, which override those of the configuration.
     pub annotations: BTreeMap<String, String>,
-    /// Whether the configuration's own annotations are left out.
+    /// If set, the configuration's own annotations are ignored.
     pub without_config_annotations: bool,
-    /// Whether the user asked for mounts, if that is known better than the configuration shows it.
+    /// Annotations of the configuration that are matched.
+    pub annotation_rule: AnnotationRule,
+    /// Overrides the detection of the user's mounts in the configuration.
     pub has_bind_mounts: Option<bool>,
 }
 
-/// What a container runs, from `process.args` of its `config.json`.
+/// The command of a container, from `process.args` of its `config.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Command {
+pub enum TargetCommand {
     /// The configuration has no `process`: conditions on the command are ignored.
     #[default]
     NoProcess,
@@ -43,26 +46,26 @@ pub enum Command {
 /// The conditions under which a hook is injected.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct When {
-    /// Whether all conditions must hold or one is enough.
-    pub combine: Combine,
+pub struct HookConditions {
+    /// Rule for combining the conditions.
+    pub combine: CombineRule,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub always: Option<bool>,
     /// Holds if true and the container has bind mounts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub has_bind_mounts: Option<bool>,
-    /// Each holds if some annotation matches both its patterns.
-    #[serde(serialize_with = "by_key", skip_serializing_if = "Vec::is_empty")]
+    /// Each condition holds if an annotation matches both of its patterns.
+    #[serde(serialize_with = "serialize_by_key", skip_serializing_if = "Vec::is_empty")]
     pub annotations: Vec<AnnotationPattern>,
-    /// Hold together if one of them matches `process.args[0]`.
+    /// The condition holds if any pattern matches `process.args[0]`.
     #[serde(serialize_with = "sources", skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<Pattern>,
 }
 
-/// Whether all conditions must hold, or one.
+/// The rule for combining conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Combine {
+pub enum CombineRule {
     /// All must hold: schema 1.0.0.
     All,
     /// One must hold: schema 0.1.0.
@@ -76,123 +79,132 @@ pub struct AnnotationPattern {
     pub value: Pattern,
 }
 
-/// One condition, looked at: what was asked for and what was there.
+/// A condition with its wanted and its actual value.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum Reason<'a> {
+pub enum MatchReason<'a> {
     Always(bool),
     BindMounts {
         wanted: bool,
-        /// Whether the container has bind mounts.
+        /// If set, the container has bind mounts.
         present: bool,
     },
-    /// An annotation is asked for.
+    /// A condition on an annotation.
     Annotation {
         pattern: &'a AnnotationPattern,
         /// The first annotation that matches, as key and value.
         found: Option<(&'a str, &'a str)>,
     },
-    /// A command is asked for.
+    /// A condition on the command.
     Command {
         /// The patterns, of which one must match.
         patterns: &'a [Pattern],
         found: Option<&'a Pattern>,
         command: &'a str,
     },
-    /// Only commands are asked for, and `config.json` has no `process`.
+    /// Commands are the only condition, and `config.json` has no `process`.
     NoProcess,
-    /// There is no condition, and so nothing that could hold.
+    /// The hook has no condition, so none can hold.
     NoCondition,
 }
 
-impl Reason<'_> {
+impl MatchReason<'_> {
     /// Returns whether the condition holds.
     pub fn holds(&self) -> bool {
         match self {
-            Reason::Always(value) => *value,
+            MatchReason::Always(value) => *value,
             // `false` does not mean "has none": it never holds.
-            Reason::BindMounts { wanted, present } => *wanted && *present,
-            Reason::Annotation { found, .. } => found.is_some(),
-            Reason::Command { found, .. } => found.is_some(),
-            Reason::NoProcess | Reason::NoCondition => false,
+            MatchReason::BindMounts { wanted, present } => *wanted && *present,
+            MatchReason::Annotation { found, .. } => found.is_some(),
+            MatchReason::Command { found, .. } => found.is_some(),
+            MatchReason::NoProcess | MatchReason::NoCondition => false,
         }
     }
 }
 
-/// Whether a hook applies to a container, and the condition that decided.
+/// The result of a hook's conditions, and the deciding one.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Evaluation<'a> {
+pub struct MatchEvaluation<'a> {
     pub matched: bool,
     /// The condition that decided: the first to fail or the last to hold where all must hold, the
     /// first to hold or the last to fail where one is enough.
-    pub reason: Reason<'a>,
+    pub reason: MatchReason<'a>,
 }
 
-/// The container runs nothing, and a hook has conditions on what it runs.
+/// Error of a hook with conditions on the command of a container that has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("process.args must have at least one entry to match `commands` against")]
 pub struct EmptyArgs;
 
-impl When {
-    /// Decides whether the conditions hold for a container.
-    pub fn evaluate<'a>(&'a self, target: &'a Target) -> Result<Evaluation<'a>, EmptyArgs> {
-        let decisive = self.combine == Combine::Any;
+impl HookConditions {
+    /// Evaluates the conditions for a container.
+    pub fn evaluate<'a>(
+        &'a self,
+        target: &'a MatchTarget,
+    ) -> Result<MatchEvaluation<'a>, EmptyArgs> {
+        let decisive = self.combine == CombineRule::Any;
         let mut last = None;
         for reason in self.conditions(target) {
             let reason = reason?;
             if reason.holds() == decisive {
-                return Ok(Evaluation { matched: decisive, reason });
+                return Ok(MatchEvaluation { matched: decisive, reason });
             }
             last = Some(reason);
         }
         Ok(match last {
-            Some(reason) => Evaluation { matched: !decisive, reason },
+            Some(reason) => MatchEvaluation { matched: !decisive, reason },
             None if self.commands.is_empty() => {
-                Evaluation { matched: false, reason: Reason::NoCondition }
+                MatchEvaluation { matched: false, reason: MatchReason::NoCondition }
             }
-            None => Evaluation { matched: false, reason: Reason::NoProcess },
+            None => MatchEvaluation { matched: false, reason: MatchReason::NoProcess },
         })
     }
 
-    /// Looks at each condition in the order the reference does, which ends with the commands.
+    /// Evaluates the conditions in the order of the reference, which ends with the commands.
     ///
-    /// Nothing is yielded for commands when the container has no process: they are ignored then.
+    /// Yields nothing for commands if the container has no process: they are ignored then.
     pub fn conditions<'a>(
         &'a self,
-        target: &'a Target,
-    ) -> impl Iterator<Item = Result<Reason<'a>, EmptyArgs>> {
-        let always = self.always.map(Reason::Always);
+        target: &'a MatchTarget,
+    ) -> impl Iterator<Item = Result<MatchReason<'a>, EmptyArgs>> {
+        let always = self.always.map(MatchReason::Always);
         let present = target.has_bind_mounts;
-        let mounts = self.has_bind_mounts.map(|wanted| Reason::BindMounts { wanted, present });
+        let mounts = self.has_bind_mounts.map(|wanted| MatchReason::BindMounts { wanted, present });
         let annotations = self.annotations.iter().map(move |pattern| {
             let found = target
                 .annotations
                 .iter()
                 .find(|(key, value)| pattern.key.is_match(key) && pattern.value.is_match(value));
             let found = found.map(|(key, value)| (key.as_str(), value.as_str()));
-            Reason::Annotation { pattern, found }
+            MatchReason::Annotation { pattern, found }
         });
         let commands = std::iter::once_with(move || self.command(target)).flatten();
         always.into_iter().chain(mounts).chain(annotations).map(Ok).chain(commands)
     }
 
-    fn command<'a>(&'a self, target: &'a Target) -> Option<Result<Reason<'a>, EmptyArgs>> {
+    fn command<'a>(
+        &'a self,
+        target: &'a MatchTarget,
+    ) -> Option<Result<MatchReason<'a>, EmptyArgs>> {
         if self.commands.is_empty() {
             return None;
         }
         match &target.command {
-            Command::NoProcess => None,
-            Command::NoArgs => Some(Err(EmptyArgs)),
-            Command::Program(command) => {
+            TargetCommand::NoProcess => None,
+            TargetCommand::NoArgs => Some(Err(EmptyArgs)),
+            TargetCommand::Program(command) => {
                 let found = self.commands.iter().find(|pattern| pattern.is_match(command));
-                Some(Ok(Reason::Command { patterns: &self.commands, found, command }))
+                Some(Ok(MatchReason::Command { patterns: &self.commands, found, command }))
             }
         }
     }
 }
 
-fn by_key<S: Serializer>(patterns: &[AnnotationPattern], serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_by_key<S: Serializer>(
+    patterns: &[AnnotationPattern],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_map(patterns.iter().map(|p| (p.key.as_str(), p.value.as_str())))
 }
 
@@ -200,47 +212,47 @@ fn sources<S: Serializer>(patterns: &[Pattern], serializer: S) -> Result<S::Ok, 
     serializer.collect_seq(patterns.iter().map(Pattern::as_str))
 }
 
-impl fmt::Display for Reason<'_> {
+impl fmt::Display for MatchReason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Reason::Always(true) => f.write_str("always is true"),
-            Reason::Always(false) => f.write_str("always is false, which never matches"),
-            Reason::BindMounts { wanted: true, present: true } => {
+            MatchReason::Always(true) => f.write_str("always is true"),
+            MatchReason::Always(false) => f.write_str("always is false, which never matches"),
+            MatchReason::BindMounts { wanted: true, present: true } => {
                 f.write_str("hasBindMounts is true and the container has bind mounts")
             }
-            Reason::BindMounts { wanted: true, present: false } => {
+            MatchReason::BindMounts { wanted: true, present: false } => {
                 f.write_str("hasBindMounts is true and the container has no bind mounts")
             }
-            Reason::BindMounts { wanted: false, .. } => {
+            MatchReason::BindMounts { wanted: false, .. } => {
                 f.write_str("hasBindMounts is false, which never matches")
             }
-            Reason::Annotation { pattern, found: Some((key, value)) } => write!(
+            MatchReason::Annotation { pattern, found: Some((key, value)) } => write!(
                 f,
                 "annotation `{key}={value}` matches key `{}` and value `{}`",
                 pattern.key, pattern.value
             ),
-            Reason::Annotation { pattern, found: None } => write!(
+            MatchReason::Annotation { pattern, found: None } => write!(
                 f,
                 "no annotation matches key `{}` and value `{}`",
                 pattern.key, pattern.value
             ),
-            Reason::Command { found: Some(pattern), command, .. } => {
+            MatchReason::Command { found: Some(pattern), command, .. } => {
                 write!(f, "command `{command}` matches `{pattern}`")
             }
-            Reason::Command { patterns: [pattern], command, .. } => {
+            MatchReason::Command { patterns: [pattern], command, .. } => {
                 write!(f, "command `{command}` does not match `{pattern}`")
             }
-            Reason::Command { patterns, command, .. } => {
+            MatchReason::Command { patterns, command, .. } => {
                 write!(f, "command `{command}` matches none of")?;
                 for (at, pattern) in patterns.iter().enumerate() {
                     write!(f, "{} `{pattern}`", if at == 0 { "" } else { "," })?;
                 }
                 Ok(())
             }
-            Reason::NoProcess => {
+            MatchReason::NoProcess => {
                 f.write_str("commands are ignored, as the configuration has no process")
             }
-            Reason::NoCondition => f.write_str("when has no condition, and so never matches"),
+            MatchReason::NoCondition => f.write_str("when has no condition, and so never matches"),
         }
     }
 }

@@ -5,30 +5,30 @@ use std::ops::Range;
 
 use super::{SyntaxError, parse, string};
 
-/// A JSON text and where each of its values stands.
+/// A JSON text and the position of each of its values.
 ///
 /// Values live in one flat list in document order, so that neither parsing nor dropping a deeply
 /// nested text recurses.
 #[derive(Clone, Debug)]
-pub struct Document<'t> {
+pub struct JsonDocument<'t> {
     text: &'t [u8],
-    nodes: Vec<Node>,
+    nodes: Vec<JsonNode>,
 }
 
 /// One value: its kind, its bytes, and the index of the first node after everything inside it.
 ///
 /// The children of an object are its keys and values in turn.
 #[derive(Clone, Copy, Debug)]
-pub struct Node {
-    pub kind: Kind,
+pub struct JsonNode {
+    pub kind: JsonKind,
     pub start: u32,
     pub end: u32,
     pub next: u32,
 }
 
-/// What a JSON value is.
+/// The type of a JSON value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum JsonKind {
     Null,
     Bool,
     Number,
@@ -37,25 +37,25 @@ pub enum Kind {
     Object,
 }
 
-impl Kind {
-    /// Returns the name of the kind as JSON calls it.
+impl JsonKind {
+    /// Returns the JSON name of the type.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Null => "null",
-            Kind::Bool => "boolean",
-            Kind::Number => "number",
-            Kind::String => "string",
-            Kind::Array => "array",
-            Kind::Object => "object",
+            JsonKind::Null => "null",
+            JsonKind::Bool => "boolean",
+            JsonKind::Number => "number",
+            JsonKind::String => "string",
+            JsonKind::Array => "array",
+            JsonKind::Object => "object",
         }
     }
 }
 
-/// Where in a text something is, for people.
+/// A position in a text: line, column and JSON pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Location {
+pub struct TextLocation {
     pub span: Range<usize>,
-    /// The line, counted from 1.
+    /// Line, from 1.
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
@@ -65,12 +65,12 @@ pub struct Location {
     pub pointer: String,
 }
 
-impl Location {
+impl TextLocation {
     /// Finds the line and column of a span; the pointer stays empty.
     pub fn of_span(text: &[u8], span: Range<usize>) -> Self {
         let before = &text[..span.start.min(text.len())];
         let line_start = before.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
-        Location {
+        TextLocation {
             line: before.iter().filter(|&&b| b == b'\n').count() + 1,
             column: String::from_utf8_lossy(&before[line_start..]).chars().count() + 1,
             pointer: String::new(),
@@ -79,10 +79,10 @@ impl Location {
     }
 }
 
-impl<'t> Document<'t> {
+impl<'t> JsonDocument<'t> {
     /// Parses a whole text, which may be at most 4 GiB.
     pub fn parse(text: &'t [u8]) -> Result<Self, SyntaxError> {
-        Ok(Document { text, nodes: parse::parse(text)? })
+        Ok(JsonDocument { text, nodes: parse::parse(text)? })
     }
 
     /// Returns the text that was parsed.
@@ -91,59 +91,59 @@ impl<'t> Document<'t> {
     }
 
     /// Returns the root value of the document.
-    pub fn root(&self) -> Value<'_> {
-        Value { text: self.text, nodes: &self.nodes, index: 0 }
+    pub fn root(&self) -> JsonValue<'_> {
+        JsonValue { text: self.text, nodes: &self.nodes, index: 0 }
     }
 
     /// Returns all values in document order, object keys included.
-    pub fn values(&self) -> impl Iterator<Item = Value<'_>> {
-        (0..self.nodes.len()).map(|index| Value { text: self.text, nodes: &self.nodes, index })
+    pub fn values(&self) -> impl Iterator<Item = JsonValue<'_>> {
+        (0..self.nodes.len()).map(|index| JsonValue { text: self.text, nodes: &self.nodes, index })
     }
 }
 
-/// One value of a [`Document`].
+/// One value of a [`JsonDocument`].
 #[derive(Clone, Copy, Debug)]
-pub struct Value<'d> {
+pub struct JsonValue<'d> {
     text: &'d [u8],
-    nodes: &'d [Node],
+    nodes: &'d [JsonNode],
     index: usize,
 }
 
 /// A key of an object and its value.
 #[derive(Clone, Copy, Debug)]
-pub struct Member<'d> {
-    pub key: Value<'d>,
-    pub value: Value<'d>,
+pub struct JsonMember<'d> {
+    pub key: JsonValue<'d>,
+    pub value: JsonValue<'d>,
 }
 
-impl Member<'_> {
+impl JsonMember<'_> {
     /// Returns whether the key is exactly `name`.
     pub fn is_named(&self, name: &str) -> bool {
         self.key.as_str().is_some_and(|key| key == name)
     }
 }
 
-impl<'d> Value<'d> {
-    fn node(self) -> &'d Node {
+impl<'d> JsonValue<'d> {
+    fn node(self) -> &'d JsonNode {
         &self.nodes[self.index]
     }
 
-    /// Returns what kind of value this is.
-    pub fn kind(self) -> Kind {
+    /// Returns the type of the value.
+    pub fn kind(self) -> JsonKind {
         self.node().kind
     }
 
     /// Returns whether this is `null`.
     pub fn is_null(self) -> bool {
-        self.kind() == Kind::Null
+        self.kind() == JsonKind::Null
     }
 
-    /// Returns the bytes the value takes in the text.
+    /// Returns the byte range of the value in the text.
     pub fn span(self) -> Range<usize> {
         self.node().start as usize..self.node().end as usize
     }
 
-    /// Returns the value as it stands in the text.
+    /// Returns the source text of the value.
     pub fn raw(self) -> &'d [u8] {
         &self.text[self.span()]
     }
@@ -151,63 +151,65 @@ impl<'d> Value<'d> {
     /// Returns the decoded string; `None` for other kinds.
     pub fn as_str(self) -> Option<Cow<'d, str>> {
         let span = self.span();
-        (self.kind() == Kind::String)
+        (self.kind() == JsonKind::String)
             .then(|| string::decode(&self.text[span.start + 1..span.end - 1]))
     }
 
     /// Returns the boolean; `None` for other kinds.
     pub fn as_bool(self) -> Option<bool> {
-        (self.kind() == Kind::Bool).then(|| self.raw() == b"true")
+        (self.kind() == JsonKind::Bool).then(|| self.raw() == b"true")
     }
 
     /// Returns the number if it is written as an integer (no fraction, no exponent) within `i64`.
     pub fn as_i64(self) -> Option<i64> {
-        if self.kind() != Kind::Number {
+        if self.kind() != JsonKind::Number {
             return None;
         }
         std::str::from_utf8(self.raw()).ok()?.parse().ok()
     }
 
     /// Returns the elements of an array; nothing for other kinds.
-    pub fn elements(self) -> impl Iterator<Item = Value<'d>> {
-        self.children().filter(move |_| self.kind() == Kind::Array)
+    pub fn elements(self) -> impl Iterator<Item = JsonValue<'d>> {
+        self.children().filter(move |_| self.kind() == JsonKind::Array)
     }
 
     /// Returns the members of an object in document order; nothing for other kinds.
-    pub fn members(self) -> impl Iterator<Item = Member<'d>> {
-        let mut children = self.children().filter(move |_| self.kind() == Kind::Object);
-        std::iter::from_fn(move || Some(Member { key: children.next()?, value: children.next()? }))
+    pub fn members(self) -> impl Iterator<Item = JsonMember<'d>> {
+        let mut children = self.children().filter(move |_| self.kind() == JsonKind::Object);
+        std::iter::from_fn(move || {
+            Some(JsonMember { key: children.next()?, value: children.next()? })
+        })
     }
 
     /// Returns the last member with exactly this key.
-    pub fn get(self, name: &str) -> Option<Value<'d>> {
+    pub fn get(self, name: &str) -> Option<JsonValue<'d>> {
         self.members().filter(|member| member.is_named(name)).last().map(|member| member.value)
     }
 
-    /// Returns the nodes directly inside, keys and values alike.
-    fn children(self) -> impl Iterator<Item = Value<'d>> {
+    /// Returns the direct children, keys and values alike.
+    fn children(self) -> impl Iterator<Item = JsonValue<'d>> {
         let mut index = self.index + 1;
         std::iter::from_fn(move || {
             (index < self.node().next as usize).then(|| {
-                let child = Value { index, ..self };
+                let child = JsonValue { index, ..self };
                 index = child.node().next as usize;
                 child
             })
         })
     }
 
-    /// Returns where the value stands, with its JSON pointer.
-    pub fn location(self) -> Location {
-        Location { pointer: self.pointer(), ..Location::of_span(self.text, self.span()) }
+    /// Returns the position of the value, with its JSON pointer.
+    pub fn location(self) -> TextLocation {
+        TextLocation { pointer: self.pointer(), ..TextLocation::of_span(self.text, self.span()) }
     }
 
     /// Returns the JSON pointer of the value; of an object key, that of its member.
     pub fn pointer(self) -> String {
         let mut pointer = String::new();
-        let mut parent = Value { index: 0, ..self };
+        let mut parent = JsonValue { index: 0, ..self };
         while parent.index != self.index {
             let (token, child) = match parent.kind() {
-                Kind::Object => {
+                JsonKind::Object => {
                     let Some(member) = parent.members().find(|m| self.index < m.value.end_index())
                     else {
                         break;
@@ -234,9 +236,9 @@ impl<'d> Value<'d> {
         pointer
     }
 
-    /// Returns this value and all inside it in document order, object keys included.
-    pub fn inside(self) -> impl Iterator<Item = Value<'d>> {
-        (self.index..self.end_index()).map(move |index| Value { index, ..self })
+    /// Returns this value and all values nested in it, in document order, object keys included.
+    pub fn inside(self) -> impl Iterator<Item = JsonValue<'d>> {
+        (self.index..self.end_index()).map(move |index| JsonValue { index, ..self })
     }
 
     /// Returns the index of the value in document order.
@@ -244,7 +246,7 @@ impl<'d> Value<'d> {
         self.index
     }
 
-    /// Returns the index of the first value after everything inside this one.
+    /// Returns the index of the first value after this one and its descendants.
     pub(super) fn end_index(self) -> usize {
         self.node().next as usize
     }
@@ -259,8 +261,8 @@ fn push_token(pointer: &mut String, token: &str) {
 mod tests {
     use super::*;
 
-    fn document(text: &str) -> Document<'_> {
-        Document::parse(text.as_bytes()).unwrap()
+    fn document(text: &str) -> JsonDocument<'_> {
+        JsonDocument::parse(text.as_bytes()).unwrap()
     }
 
     #[test]
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn pointer_of_a_key_is_that_of_its_member() {
+    fn pointer_of_a_key_equals_that_of_its_member() {
         let document = document(r#"{"when":{"annotations":{"(":"x"}}}"#);
         let key = document.values().find(|v| v.as_str().as_deref() == Some("(")).unwrap();
         assert_eq!(key.pointer(), "/when/annotations/(");

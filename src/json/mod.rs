@@ -1,9 +1,9 @@
 //! JSON as Go's `encoding/json` reads it, with the position of every value.
 //!
 //! podman and CRI-O are written in Go: what their decoder accepts is the hook file format. The
-//! syntax is strict [RFC 8259], but strings may hold invalid UTF-8 and lone surrogates (each becomes
-//! U+FFFD), object keys may repeat, and nesting ends at 10 000. [`Document::parse`] checks the whole
-//! text and keeps where each value stands; what values mean is up to the caller.
+//! syntax is strict [RFC 8259], but strings may hold invalid UTF-8 and lone surrogates (each
+//! becomes U+FFFD), object keys may repeat, and nesting ends at 10 000. [`JsonDocument::parse`] checks
+//! the whole text and records the position of each value; callers interpret the values.
 //!
 //! [RFC 8259]: https://www.rfc-editor.org/rfc/rfc8259
 
@@ -12,6 +12,6 @@ mod format;
 mod parse;
 mod string;
 
-pub use document::{Document, Kind, Location, Member, Value};
+pub use document::{JsonDocument, JsonKind, JsonMember, JsonValue, TextLocation};
 pub use parse::{SyntaxError, SyntaxErrorKind};
 pub(crate) use string::{folds_to, write as write_string};

@@ -2,19 +2,19 @@
 
 use std::fmt;
 
-use super::document::{Kind, Node};
+use super::document::{JsonKind, JsonNode};
 
-/// How deep arrays and objects may nest, as in Go.
+/// Maximum nesting of arrays and objects, as in Go.
 const MAX_DEPTH: usize = 10_000;
 
 /// Parses one JSON value with nothing but white space around it.
-pub fn parse(text: &[u8]) -> Result<Vec<Node>, SyntaxError> {
+pub fn parse(text: &[u8]) -> Result<Vec<JsonNode>, SyntaxError> {
     // The last position must fit too, hence one less than u32 holds.
     if text.len() >= u32::MAX as usize {
         return Err(SyntaxError { kind: SyntaxErrorKind::TooLong, offset: 0 });
     }
     let mut parser =
-        Parser { text, at: 0, nodes: Vec::with_capacity(text.len() / 12), open: Vec::new() };
+        JsonParser { text, at: 0, nodes: Vec::with_capacity(text.len() / 12), open: Vec::new() };
     if text.starts_with(b"\xef\xbb\xbf") {
         return parser.fail(SyntaxErrorKind::ByteOrderMark);
     }
@@ -22,21 +22,21 @@ pub fn parse(text: &[u8]) -> Result<Vec<Node>, SyntaxError> {
     Ok(parser.nodes)
 }
 
-struct Parser<'t> {
+struct JsonParser<'t> {
     text: &'t [u8],
     at: usize,
-    nodes: Vec<Node>,
+    nodes: Vec<JsonNode>,
     /// The arrays and objects around the current position, as indices into `nodes`.
     open: Vec<u32>,
 }
 
-impl Parser<'_> {
+impl JsonParser<'_> {
     fn document(&mut self) -> Result<(), SyntaxError> {
         self.skip_space();
         self.value()?;
-        // After each value, close what ends and go on to the next one, until nothing is open.
+        // After each value, close finished containers or read the next item, until none is open.
         while let Some(&container) = self.open.last() {
-            let is_object = self.nodes[container as usize].kind == Kind::Object;
+            let is_object = self.nodes[container as usize].kind == JsonKind::Object;
             let close = if is_object { b'}' } else { b']' };
             self.skip_space();
             match self.peek() {
@@ -51,8 +51,8 @@ impl Parser<'_> {
                     self.next_item(is_object)?;
                 }
                 Some(byte) if byte == close => self.close(),
-                _ if is_object => return self.expected("`,` or `}` after the value"),
-                _ => return self.expected("`,` or `]` after the value"),
+                _ if is_object => return self.expected_error("`,` or `}` after the value"),
+                _ => return self.expected_error("`,` or `]` after the value"),
             }
         }
         self.skip_space();
@@ -74,12 +74,12 @@ impl Parser<'_> {
     /// Reads a key, its colon and the space after it.
     fn key(&mut self, expected: &'static str) -> Result<(), SyntaxError> {
         if self.peek() != Some(b'"') {
-            return self.expected(expected);
+            return self.expected_error(expected);
         }
         self.string()?;
         self.skip_space();
         if self.peek() != Some(b':') {
-            return self.expected("`:` after the key");
+            return self.expected_error("`:` after the key");
         }
         self.at += 1;
         self.skip_space();
@@ -92,12 +92,12 @@ impl Parser<'_> {
             match self.peek() {
                 Some(b'"') => return self.string(),
                 Some(b'-' | b'0'..=b'9') => return self.number(),
-                Some(b't') => return self.literal(b"true", Kind::Bool),
-                Some(b'f') => return self.literal(b"false", Kind::Bool),
-                Some(b'n') => return self.literal(b"null", Kind::Null),
+                Some(b't') => return self.literal(b"true", JsonKind::Bool),
+                Some(b'f') => return self.literal(b"false", JsonKind::Bool),
+                Some(b'n') => return self.literal(b"null", JsonKind::Null),
                 Some(open @ (b'{' | b'[')) => {
                     let is_object = open == b'{';
-                    self.enter(if is_object { Kind::Object } else { Kind::Array })?;
+                    self.enter(if is_object { JsonKind::Object } else { JsonKind::Array })?;
                     self.skip_space();
                     if self.peek() == Some(if is_object { b'}' } else { b']' }) {
                         self.close();
@@ -107,12 +107,12 @@ impl Parser<'_> {
                         self.key("a key in double quotes or `}`")?;
                     }
                 }
-                _ => return self.expected("a value"),
+                _ => return self.expected_error("a value"),
             }
         }
     }
 
-    fn enter(&mut self, kind: Kind) -> Result<(), SyntaxError> {
+    fn enter(&mut self, kind: JsonKind) -> Result<(), SyntaxError> {
         if self.open.len() == MAX_DEPTH {
             return self.fail(SyntaxErrorKind::TooDeep);
         }
@@ -133,9 +133,9 @@ impl Parser<'_> {
         }
     }
 
-    fn push(&mut self, kind: Kind, start: usize, end: usize) {
+    fn push(&mut self, kind: JsonKind, start: usize, end: usize) {
         let next = position(self.nodes.len() + 1);
-        self.nodes.push(Node { kind, start: position(start), end: position(end), next });
+        self.nodes.push(JsonNode { kind, start: position(start), end: position(end), next });
     }
 
     fn string(&mut self) -> Result<(), SyntaxError> {
@@ -151,7 +151,7 @@ impl Parser<'_> {
             }
         }
         self.at += 1;
-        self.push(Kind::String, start, self.at);
+        self.push(JsonKind::String, start, self.at);
         Ok(())
     }
 
@@ -184,7 +184,7 @@ impl Parser<'_> {
         match self.peek() {
             Some(b'0') => self.at += 1,
             Some(b'1'..=b'9') => self.digits()?,
-            _ => return self.expected("a digit"),
+            _ => return self.expected_error("a digit"),
         }
         if self.peek() == Some(b'.') {
             self.at += 1;
@@ -197,19 +197,19 @@ impl Parser<'_> {
             }
             self.digits()?;
         }
-        self.push(Kind::Number, start, self.at);
+        self.push(JsonKind::Number, start, self.at);
         Ok(())
     }
 
     fn digits(&mut self) -> Result<(), SyntaxError> {
         let count = self.text[self.at..].iter().take_while(|b| b.is_ascii_digit()).count();
         self.at += count;
-        if count == 0 { self.expected("a digit") } else { Ok(()) }
+        if count == 0 { self.expected_error("a digit") } else { Ok(()) }
     }
 
-    fn literal(&mut self, word: &[u8], kind: Kind) -> Result<(), SyntaxError> {
+    fn literal(&mut self, word: &[u8], kind: JsonKind) -> Result<(), SyntaxError> {
         if !self.text[self.at..].starts_with(word) {
-            return self.expected("a value");
+            return self.expected_error("a value");
         }
         self.push(kind, self.at, self.at + word.len());
         self.at += word.len();
@@ -226,7 +226,7 @@ impl Parser<'_> {
         }
     }
 
-    fn expected<T>(&self, what: &'static str) -> Result<T, SyntaxError> {
+    fn expected_error<T>(&self, what: &'static str) -> Result<T, SyntaxError> {
         self.fail(match self.peek() {
             None => SyntaxErrorKind::UnexpectedEnd,
             Some(b'/' | b'#') => SyntaxErrorKind::Comment,
@@ -245,21 +245,21 @@ fn position(at: usize) -> u32 {
     at as u32
 }
 
-/// A text that is not JSON.
+/// A JSON syntax error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyntaxError {
     pub kind: SyntaxErrorKind,
-    /// The byte at which it was noticed.
+    /// Byte offset of the error.
     pub offset: usize,
 }
 
-/// What is wrong with a text that is not JSON.
+/// Kinds of JSON syntax errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SyntaxErrorKind {
     /// The text ends inside a value, or is empty.
     UnexpectedEnd,
-    /// Something else should stand here.
+    /// Another token is expected here.
     Expected(&'static str),
     /// The comma before `}` or `]`.
     TrailingComma,
@@ -269,13 +269,12 @@ pub enum SyntaxErrorKind {
     ByteOrderMark,
     /// An unescaped control character in a string.
     ControlCharacter,
-    /// A backslash followed by what JSON does not know.
     Escape,
     /// More text after the value.
     TrailingData,
     /// Nested deeper than 10 000 levels.
     TooDeep,
-    /// Longer than positions can count.
+    /// Longer than 4 GiB.
     TooLong,
 }
 
@@ -301,7 +300,7 @@ impl fmt::Display for SyntaxError {
 impl std::error::Error for SyntaxError {}
 
 impl SyntaxErrorKind {
-    /// Returns what to do about it.
+    /// Returns a hint for fixing the error.
     pub fn hint(self) -> Option<&'static str> {
         Some(match self {
             SyntaxErrorKind::TrailingComma => "remove the comma: JSON has none after the last item",
@@ -328,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_what_rfc_8259_does() {
+    fn parser_accepts_valid_json_of_rfc_8259() {
         for text in [
             " null\r\n",
             "[]",
@@ -347,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_what_rfc_8259_does() {
+    fn parser_rejects_invalid_json_of_rfc_8259() {
         for text in [
             "",
             " ",
@@ -384,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_usual_mistakes() {
+    fn errors_name_common_mistakes() {
         assert_eq!(kind(b""), SyntaxErrorKind::UnexpectedEnd);
         assert_eq!(kind(b"{\"a\":1,\n}"), SyntaxErrorKind::TrailingComma);
         assert_eq!(kind(b"{ // x\n}"), SyntaxErrorKind::Comment);
@@ -395,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_ends_at_ten_thousand() {
+    fn nesting_is_limited_to_ten_thousand() {
         let nested = |depth: usize| [vec![b'['; depth], vec![b']'; depth]].concat();
         assert!(parse(&nested(10_000)).is_ok());
         assert_eq!(kind(&nested(10_001)), SyntaxErrorKind::TooDeep);

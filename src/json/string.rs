@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// Decodes what stands between the quotes of a string that has passed the syntax check.
+/// Decodes the text between the quotes of a syntactically valid string.
 ///
 /// As in Go, each byte of invalid UTF-8 and each lone surrogate becomes one U+FFFD.
 pub fn decode(raw: &[u8]) -> Cow<'_, str> {
@@ -47,7 +47,7 @@ fn decode_slowly(raw: &[u8]) -> String {
     text
 }
 
-/// Reads four hexadecimal digits, which the syntax check has seen.
+/// Reads four hexadecimal digits, already validated by the parser.
 fn code_unit(digits: &[u8]) -> u32 {
     digits[..4].iter().fold(0, |unit, &b| unit << 4 | char::from(b).to_digit(16).unwrap_or(0))
 }
@@ -68,7 +68,7 @@ fn push_lossy(text: &mut String, bytes: &[u8]) {
     }
 }
 
-/// Writes a string in quotes, with the escapes that Go's encoder has: those for HTML too.
+/// Writes a string in quotes with the escapes of Go's encoder, which include those for HTML.
 pub fn write(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     for c in text.chars() {
@@ -89,7 +89,7 @@ pub fn write(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// Returns whether Go takes `key` for the ASCII field name `name`.
+/// Returns whether Go decodes `key` into the field with the ASCII name `name`.
 ///
 /// Go compares by Unicode simple folding. Outside ASCII only U+017F and U+212A fold to ASCII letters.
 pub fn folds_to(key: &str, name: &str) -> bool {
@@ -109,12 +109,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decodes_escapes() {
+    fn escapes_are_decoded() {
         assert_eq!(decode(br#"a\"\\\/\b\f\n\r\t\u00e9\ud83d\ude00"#), "a\"\\/\u{8}\u{c}\n\r\té😀");
     }
 
     #[test]
-    fn each_bad_byte_and_lone_surrogate_becomes_one_replacement_character() {
+    fn invalid_bytes_and_lone_surrogates_become_replacement_characters() {
         assert_eq!(decode(b"a\xe2\x82b"), "a\u{fffd}\u{fffd}b");
         assert_eq!(decode(br"\ud800\u0041"), "\u{fffd}A");
         assert_eq!(decode(br"\udc00"), "\u{fffd}");
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_written_as_by_go() {
+    fn strings_are_encoded_like_in_go() {
         let mut out = Vec::new();
         write("a\"\\\n\r\t\u{8}\u{c}\u{1}\u{7f}<>&\u{2028}é/😀", &mut out);
         let expected =
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_fold_as_in_go() {
+    fn keys_are_folded_like_in_go() {
         assert!(folds_to("STAGES", "stages"));
         assert!(folds_to("\u{17f}tages", "stages"));
         assert!(folds_to("hoo\u{212a}", "hook"));

@@ -145,7 +145,7 @@ def limits():
     """Limits are in force, are reported when they are met, and leave nothing."""
     runner = Runner("one")
     said = good(runner.prepare(LIMITS), "prepare")
-    expect("do not hold" not in said, "no warning is due")
+    expect("not enforced" not in said, "no warning is due")
     said = good(runner.run(READ), "limits are read")
     for line in ["0::/", "67108864", "50000 100000", "40"]:
         expect(line in said.splitlines(), f"{line!r} in {said!r}")
@@ -209,12 +209,12 @@ def undelegated():
     """Where there is no cgroup jobs run, and a warning says what does not hold."""
     runner = Runner("one")
     said = good(runner.prepare(LIMITS), "prepare")
-    lines = [line for line in said.splitlines() if "do not hold" in line]
+    lines = [line for line in said.splitlines() if "not enforced" in line]
     expect(len(lines) == 1 and "memory, cpus, pids-limit" in lines[0], f"one warning names them: {said}")
     good(runner.run("echo works"), "a step")
     good(runner.cleanup(), "cleanup")
     said = good(runner.prepare(None), "prepare without limits")
-    expect("do not hold" not in said, "nothing to warn of")
+    expect("not enforced" not in said, "nothing to warn of")
     good(runner.cleanup(), "cleanup")
     expect(not runner.foreign(), "all files are the runner's")
 
@@ -223,7 +223,7 @@ def enforced():
     """By limits.enforce that is an error."""
     runner = Runner("one")
     code, said = runner.prepare(LIMITS)
-    expect(code != 0 and "do not hold" in said, "the job fails")
+    expect(code != 0 and "not enforced" in said, "the job fails")
     good(runner.prepare(None), "a job without limits")
     good(runner.cleanup(), "cleanup")
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs crun for an engine that writes a version of the runtime specification which the crun of Debian 12
-# does not know yet, and that differs in nothing that it uses: containerd 1.7 is such an engine.
+# Runs crun for an engine that writes a newer version of the runtime specification than Debian 12's crun
+# knows, but uses no new feature: for example containerd 1.7.
 bundle=
 before=
 for argument in "$@"; do

@@ -1,7 +1,6 @@
 #!/bin/sh
-# Runs crun. It refuses a host that has cgroup v1 and, at /sys/fs/cgroup/unified, cgroup v2 as
-# well ("cgroups in hybrid mode not supported"): there it runs in a mount namespace without the
-# latter.
+# Runs crun. On a host with cgroup v1 and, at /sys/fs/cgroup/unified, cgroup v2, crun fails ("cgroups in
+# hybrid mode not supported"), so there it runs in a mount namespace without v2.
 if grep -q ' /sys/fs/cgroup/unified ' /proc/self/mounts; then
     # shellcheck disable=SC2016 # the inner shell expands "$@"
     exec unshare --mount --propagation slave \

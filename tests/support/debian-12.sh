@@ -1,21 +1,20 @@
 #!/bin/bash
-# Makes a Debian 12 that has just been installed, for tests that install packages: debian-12.sh DIRECTORY.
-# DIRECTORY/root.tar is the system, and DIRECTORY/packages an archive for its apt with all that those
-# packages depend on, which the system expects in /srv/packages: installing needs no network.
-# DIRECTORY/minimal.tar is the system when it had only the packages that every Debian has. Nothing is
-# done if this script has made it before.
+# Creates a freshly installed Debian 12 for tests that install packages: debian-12.sh DIRECTORY.
+# DIRECTORY/root.tar is the system. DIRECTORY/packages is an apt archive of the packages' dependencies, which
+# the system expects in /srv/packages, so that installing needs no network. DIRECTORY/minimal.tar is the
+# system with essential packages only. Does nothing if the result of this script exists.
 set -euo pipefail
 directory=$(realpath --canonicalize-missing "$1")
 
-# What a server has that Debian's installer made.
+# Packages of a server that Debian's installer set up.
 base=systemd,systemd-sysv,libpam-systemd,dbus,dbus-user-session,sudo,login,passwd,adduser,procps,iproute2,kmod,man-db,bash-completion,less,curl
-# What packages depend on or recommend, what pages of the documentation install, and man-db's answer not to
-# read all man pages again for each package.
+# Dependencies and recommendations of our packages, packages that documentation pages install, and the setting
+# of man-db that skips its index, which it would rebuild for each package.
 packages=(
     runc crun nftables uidmap slirp4netns passt buildah podman ca-certificates git jq acl apparmor
     busybox-static docker-registry skopeo e2fsprogs openssh-client gcc libc6-dev
 )
-# What would change this machine, or start by itself in the middle of a test.
+# Units that would change this machine, or start during a test.
 masked='systemd-sysctl.service systemd-modules-load.service systemd-random-seed.service console-getty.service
 getty@.service proc-sys-fs-binfmt_misc.automount apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer
 e2scrub_all.timer fstrim.timer man-db.timer systemd-tmpfiles-clean.timer'
@@ -43,7 +42,7 @@ hooks=(
     "chroot \"\$1\" apt-get --quiet --yes --download-only install ${packages[*]}"
     "chroot \"\$1\" systemctl --quiet mask ${masked//$'\n'/ }"
 )
-# What apt escaped in the names of files it would look for escaped once more.
+# Characters that apt escapes in file names; it would escape them twice.
 # shellcheck disable=SC2016 # $1 is for the hooks
 hooks+=(
     'mkdir "$1/srv/packages" && mv "$1"/var/cache/apt/archives/*.deb "$1/srv/packages/"'

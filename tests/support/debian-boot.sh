@@ -1,11 +1,11 @@
 #!/bin/bash
-# Boots the Debian 12 that debian-12.sh has made, in memory and in namespaces of its own, systemd as its first
-# process: debian-boot.sh DIRECTORY. Prints the number of that process when it is up. When standard input ends,
-# everything of it goes away. Each line of DEBIAN_MOUNTS is a directory of this machine, where the system has it, and
-# `ro` or `rw`, separated by colons.
+# Boots the Debian 12 built by debian-12.sh, in memory and in namespaces, with systemd as init: debian-boot.sh
+# DIRECTORY. Prints the process id of systemd once the system is up. At the end of standard input the system
+# is stopped and removed. Each line of DEBIAN_MOUNTS contains a directory of this machine, its mount point in
+# the system, and `ro` or `rw`, separated by colons.
 set -euo pipefail
 
-# The directories of cgroups that a new system has: one of each hierarchy.
+# Prints the parent directories of a new system's cgroups, one of each hierarchy.
 hierarchies() {
     if [ -e /sys/fs/cgroup/cgroup.procs ]; then
         echo /sys/fs/cgroup
@@ -14,7 +14,7 @@ hierarchies() {
     fi
 }
 
-# In the new namespaces, as process 1: mounts the system's places and becomes systemd.
+# In the new namespaces, as PID 1: mounts the file systems and executes systemd.
 if [ "${2-}" = inside ]; then
     root=/mnt
     mount -t tmpfs -o mode=755 tmpfs $root
@@ -58,7 +58,7 @@ DEVICES
         mount -t tmpfs -o mode=755 tmpfs $root/sys/fs/cgroup
         for hierarchy in $(hierarchies); do
             name=${hierarchy##*/}
-            # crun rejects version 1 beside a version 2 that has controllers, and systemd would mount both.
+            # crun rejects v1 beside a v2 with controllers, and systemd would mount both.
             if [ "$name" = unified ] && [ -n "$(cat "$3/cgroup.controllers")" ]; then
                 arguments+=(systemd.unified_cgroup_hierarchy=no systemd.legacy_systemd_cgroup_controller=yes)
                 continue
@@ -71,7 +71,7 @@ DEVICES
             esac
         done
     fi
-    # systemd sets limits of the whole machine when it starts: here it cannot.
+    # At its start systemd sets kernel parameters of the whole machine, which this prevents.
     mount --bind $root/proc/sys $root/proc/sys
     mount -o remount,bind,ro $root/proc/sys
     printf '%s\n' '127.0.0.1 localhost' '127.0.1.1 debian' '::1 localhost' >$root/etc/hosts
@@ -93,7 +93,7 @@ remove() {
         kill -KILL "$namespaces" || :
         wait "$namespaces" || :
     fi
-    # Those that just ended leave their cgroups a moment later.
+    # Exited processes leave their cgroups a moment later.
     for _ in $(seq 600); do
         find "${cgroups[@]}" -depth -type d -exec rmdir {} + || :
         [ -n "$(find "${cgroups[@]}" -maxdepth 0)" ] || return 0
@@ -118,18 +118,24 @@ done
 ) </dev/null &
 namespaces=$!
 
-# The first process is the child of `unshare`.
+# PID 1 is the child of `unshare`.
 inside() {
     nsenter --target "$first" --all "$@"
 }
 first=
+# A systemd that cannot go on, as without inotify instances, neither ends nor answers.
+boot_deadline=$((SECONDS + 300))
 until [ -n "$first" ] && [ "$(cat "/proc/$first/comm" 2>/dev/null)" = systemd ] &&
-    inside systemctl is-system-running >/dev/null 2>&1; do
+    inside timeout 20 systemctl is-system-running >/dev/null 2>&1; do
+    ((SECONDS < boot_deadline)) || {
+        echo "debian-boot.sh: Debian has not booted after 300 s" >&2
+        exit 1
+    }
     kill -0 "$namespaces" 2>/dev/null || {
         echo "debian-boot.sh: Debian does not boot" >&2
         exit 1
     }
-    if [ -n "$first" ] && [ "$(inside systemctl is-system-running 2>/dev/null || :)" = degraded ]; then
+    if [ -n "$first" ] && [ "$(inside timeout 20 systemctl is-system-running 2>/dev/null || :)" = degraded ]; then
         inside systemctl --no-pager --failed >&2
         exit 1
     fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs a Python library for gRPC that is newer than Debian 12's into a directory, by default
-# target/grpcio: one that names a Unix socket by its path in `:authority`.
+# Installs a newer Python gRPC library than Debian 12's, which sends the path of a Unix socket as
+# `:authority`, into a directory, by default target/grpcio.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -8,5 +8,5 @@ dir=${1:-target/grpcio}
 [ ! -x "$dir/bin/python" ] || exit 0
 python3 -m venv "$dir.part"
 "$dir.part/bin/pip" install --quiet --disable-pip-version-check 'grpcio==1.85.1' 'protobuf==6.*'
-# Scripts in it name the directory that it is in; nothing here runs them.
+# Its scripts contain the directory's path, but no script is run here.
 mv "$dir.part" "$dir"

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Prints the mirror that this machine has its own packages from. For a distribution that it is not, that is the
-# distribution's own.
+# Prints the mirror that this machine uses for its packages. For another distribution, prints that
+# distribution's default mirror.
 #
 #   mirror.sh debian                     its address
-#   mirror.sh debian SUITE [deb-src]     sources of a suite of Debian there for apt, with updates and security
+#   mirror.sh debian SUITE [deb-src]     apt sources for a suite of Debian, with updates and security
 #
-# DEBIAN_MIRROR or UBUNTU_MIRROR in the environment names another one.
+# DEBIAN_MIRROR or UBUNTU_MIRROR in the environment overrides it.
 set -euo pipefail
 distribution=$1 suite=${2:-} type=${3:-deb}
 
-# The first repository of this machine that calls itself so; apt knows since the last `apt-get update`.
+# The first repository of this machine with this origin or label, as of the last `apt-get update`.
 repository() {
     # shellcheck disable=SC2016 # apt expands these
     apt-get indextargets --format '$(ORIGIN)/$(LABEL) $(REPO_URI)' 'Identifier: Packages' 2>/dev/null |
@@ -31,7 +31,7 @@ if [ -z "$mirror" ]; then
     fi
     mirror=$own
 fi
-# Images of clouds have a list of mirrors.
+# Cloud images have a list of mirrors.
 case $mirror in
 mirror+file:*) mirror=$(awk '/^[a-z]+:/ && !found++ { print $1 }' "${mirror#mirror+file:}") ;;
 esac

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Packs the static programs of static.sh as contrib/dist packs a release, but compressed little. Prints the directory of
-# the archive and the .debs. Nothing is done if nothing that is packed has changed.
+# Packs the static programs of static.sh like contrib/dist packs a release, but with little compression.
+# Prints the directory of the archive and the .debs. Does nothing if the packed files have not changed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 programs=$(tests/support/static.sh)
@@ -8,7 +8,7 @@ directory=${programs%/static/debug}/packages
 mkdir -p "$directory"
 exec 9>"$directory/lock"
 flock 9
-if ! [ -e "$directory/SHA256SUMS" ] || [ -n "$(find contrib docs man hooks.d-examples ./*.md "$programs"/* -maxdepth 9 \
+if ! [ -e "$directory/SHA256SUMS" ] || [ -n "$(find contrib crates/*/{man,*.toml} crates/engine-cli/{apparmor,systemd} docs man hooks.d-examples ./*.md "$programs"/* -maxdepth 9 \
     -newer "$directory/SHA256SUMS" -print -quit)" ]; then
     find "$directory" -mindepth 1 -maxdepth 1 ! -name lock -exec rm -r {} +
     contrib/dist --fast --programs "$programs" --output "$directory" >&2

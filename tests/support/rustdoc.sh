@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Cargo calls it in place of rustdoc (RUSTDOC) for `cargo test --doc`: the pages are made before the examples are tested,
-# of dependencies that are compiled already. `cargo doc` would check all of them again. Warnings are errors.
+# Called by cargo as rustdoc (RUSTDOC) for `cargo test --doc`: builds the pages before the examples are
+# tested, with the already compiled dependencies, which `cargo doc` would check again. Warnings are errors.
 set -euo pipefail
 
 if [[ " $* " = *' --test '* ]]; then

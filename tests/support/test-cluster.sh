@@ -1,31 +1,32 @@
 #!/usr/bin/env bash
-# A real Kubernetes of one node for tests: API server, controllers, scheduler, and a kubelet that runs pods
-# by way of containerd and runc. Needs root and the packages of tests/run, on Debian 12.
+# A real single-node Kubernetes for tests: API server, controllers, scheduler, and a kubelet that runs pods
+# with containerd and runc. Needs root and the packages of tests/run, on Debian 12.
 #
-#   test-cluster.sh build         compiles the cluster's program into the cache, if it is not there
+#   test-cluster.sh build         compiles the cluster's program into the cache, unless it exists
 #   test-cluster.sh run DIR       starts a cluster in a new directory and prints `ready` when pods can run;
-#                                 ends it, and removes the directory, when standard input ends
+#                                 stops it, and removes the directory, at the end of standard input
 #   test-cluster.sh up DIR        the same in the background, until `down`
 #   test-cluster.sh down DIR
 #   test-cluster.sh image DIR NAME TREE [CONFIG-JSON]
-#                                 makes a directory an image that the node finds, whatever the host in its name
+#                                 adds an image made of a directory to the node, with any host in its name
 #
-# While it runs, `restart apiserver` or `restart kubelet` on standard input of `run` kills that part and
-# starts it anew; `done` is printed when it answers again.
+# While it runs, `restart apiserver` or `restart kubelet` on standard input of `run` kills and restarts that
+# part; `done` is printed once it is ready.
 #
-# A cluster has PID, mount and network namespaces of its own, and ends with the first process of them:
-# when whoever started it dies, however it dies, the kernel ends all processes and mounts of the cluster.
-# What is left to remove are its cgroups, its end of a network cable and its directory. Several run side by
-# side; the number of each is in its addresses: 10.217.N.1 is the node's (API: port 443, registry without
-# TLS: port 5000), 10.217.N.254 the machine's, 10.218.N.1 the API's for pods. There is no kube-proxy and no
-# DNS: pods reach each other by address.
+# A cluster has its own PID, mount and network namespaces. When its parent dies for any reason, the kernel ends
+# its init, and with it all processes and mounts. Only its cgroups, its end of a veth pair and its directory are
+# left to remove. Several clusters can run at once. Each has a number N, which is part of its addresses:
+# 10.217.N.1 is the node's (API: port 443, registry without TLS: port 5000), 10.217.N.254 the machine's,
+# 10.218.N.1 the API's for pods. There is no kube-proxy and no DNS: pods reach each other by address.
 #
 # Files in DIR: kubeconfig (the administrator's), token, pki/ca.crt, address, log/.
-# TESTCLUSTER_ADMISSION  admission plugins besides those that are always there
-# TESTCLUSTER_AUDIT      if set, each request with its body is a line of DIR/audit.log
+# TESTCLUSTER_PROGRAMS  directory with other Kubernetes programs: kube-apiserver, kube-controller-manager, kube-scheduler,
+#                       kubelet, and perhaps containerd with its shim and ctr, runc, etcd
+# TESTCLUSTER_ADMISSION  additional admission plugins; PodSecurityPolicy is left out where labels of namespaces replace it
+# TESTCLUSTER_AUDIT     if set, each request with its body is logged as a line of DIR/audit.log
 #
-# Kubernetes 1.20.2 is the newest whose whole source Debian 12 has (`apt-get source kubernetes`). Left out,
-# by build tags and the edits in `build`: cloud providers, dockershim, volume plugins of vendors, the
+# Kubernetes 1.20.2 is the newest version whose complete source is in Debian 12 (`apt-get source kubernetes`).
+# Build tags and the edits in `build` remove cloud providers, dockershim, vendors' volume plugins, and the
 # OpenAPI document. Compiling takes 5 minutes of CPU time, once.
 set -euo pipefail
 
@@ -34,6 +35,8 @@ cache=${TESTCLUSTER_CACHE:-${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}}
 cache=${cache:-${CARGO_TARGET_DIR:-$PWD/target}}/oci-hooks-testcluster
 program=$cache/testcluster-1.20.2-1
 pause=$cache/pause-1
+programs=${TESTCLUSTER_PROGRAMS:+$(realpath "$TESTCLUSTER_PROGRAMS")}
+[ -z "$programs" ] || PATH=$programs:$PATH
 
 say() { echo "test-cluster: $*" >&2; }
 
@@ -42,7 +45,7 @@ fail() {
     exit 1
 }
 
-# Says which of these programs are not there.
+# Fails if one of these programs is missing.
 need() {
     local name missing=()
     for name in "$@"; do
@@ -51,7 +54,7 @@ need() {
     [ ${#missing[@]} = 0 ] || fail "programs are missing: ${missing[*]}: tests/run installs them"
 }
 
-# The process that keeps a pod's namespaces, and reaps what is orphaned in a shared one.
+# The pause process of a pod, which keeps its namespaces, and reaps orphans in a shared PID namespace.
 build_pause() {
     gcc -static -Os -o "$pause.$$" -x c - <<'C'
 #include <signal.h>
@@ -64,7 +67,7 @@ C
     mv "$pause.$$" "$pause"
 }
 
-# Downloads the source package from where this machine has its packages from, without changing what apt knows.
+# Downloads the source package from this machine's mirror, without changing apt's state.
 fetch_source() { # directory
     local sources=$1/sources
     mkdir -p "$sources" "$1/lists/partial" "$1/gopath/src/k8s.io"
@@ -76,7 +79,7 @@ fetch_source() { # directory
     dpkg-source --no-check -x "$1"/kubernetes_*.dsc "$1/gopath/src/k8s.io/kubernetes" >&2
 }
 
-# Takes out of the tree in the current directory what pods of tests never need.
+# Removes parts of the source in the current directory that the tests' pods never need.
 trim_source() {
     # Volume plugins of vendors.
     sed -i -E '/(portworx|scaleio|storageos|"k8s.io\/kubernetes\/pkg\/volume\/fc"|fc\.Probe|iscsi|rbd|glusterfs|quobyte|flocker|cephfs|credentialprovider\/(aws|azure|gcp))/d' \
@@ -87,12 +90,12 @@ trim_source() {
         cmd/kube-apiserver/app/server.go
     sed -i -e '/^\tif openAPIConfig == nil {/,/^\t}/d' \
         -e 's/, openAPIConfig\.SecurityDefinitions, err = /, _, err = /' pkg/kubeapiserver/options/authentication.go
-    # The vendored reflect2 breaks maps with Go from 1.18 on; Debian has a newer one.
+    # The vendored reflect2 breaks maps with Go 1.18 and newer; Debian has a newer version.
     rm -r vendor/github.com/modern-go/reflect2
     cp -r /usr/share/gocode/src/github.com/modern-go/reflect2 vendor/github.com/modern-go/reflect2
 }
 
-# One program: what the four parts have in common is linked once.
+# One program for all four parts, so that common code is linked once.
 write_main() {
     mkdir -p cmd/testcluster
     cat >cmd/testcluster/main.go <<'GO'
@@ -139,11 +142,11 @@ GO
 }
 
 build() {
-    if [ -x "$program" ] && [ -x "$pause" ]; then return; fi
+    if [ -x "${programs:-$program}" ] && [ -x "$pause" ]; then return; fi
     mkdir -p "$cache"
     need gcc
     [ -x "$pause" ] || build_pause
-    if [ -x "$program" ]; then return; fi
+    if [ -n "$programs" ] || [ -x "$program" ]; then return; fi
     need go dpkg-source apt-get
     local work
     work=$(mktemp -d)
@@ -160,7 +163,7 @@ build() {
         path=k8s.io/kubernetes/vendor/k8s.io/$path
         values+=" -X $path.gitVersion=v1.20.2 -X $path.gitMajor=1 -X $path.gitMinor=20 -X $path.gitTreeState=clean"
     done
-    # GOGC: the compiler collects garbage less often, which is a tenth of the time.
+    # GOGC: fewer garbage collections save the compiler a tenth of the time.
     GOPATH=$work/gopath GOCACHE=$work/gocache GO111MODULE=off GOFLAGS='' CGO_ENABLED=0 GOGC=400 \
         go build -tags providerless,dockerless -ldflags "-s -w$values" -o "$program.$$" ./cmd/testcluster
     mv "$program.$$" "$program"
@@ -177,7 +180,7 @@ make_cgroups() {
     local top file
     hierarchies | while read -r top; do
         mkdir -p "$top/$cable"
-        # A cgroup of version 1 takes no process before it has CPUs.
+        # A v1 cgroup accepts no processes before its CPUs are set.
         for file in cpuset.mems cpuset.cpus; do
             if [ -e "$top/$file" ] && [ -e "$top/cgroup.clone_children" ]; then
                 cat "$top/$file" >"$top/$cable/$file"
@@ -193,7 +196,7 @@ remove_cgroups() {
     done
 }
 
-# Removes what a cluster of this number made outside of its namespaces, which are gone.
+# Removes the leftovers of a cluster of this number outside of its namespaces, which are gone.
 remove_rest() {
     ip link delete "$cable" 2>/dev/null || true
     remove_cgroups
@@ -202,6 +205,7 @@ remove_rest() {
 run() { # directory
     build
     need containerd containerd-shim-runc-v2 ctr etcd docker-registry runc curl openssl ip unshare nsenter flock
+    [ -z "$programs" ] || need kube-apiserver kube-controller-manager kube-scheduler kubelet
     [ "$(id -u)" = 0 ] || fail "a cluster needs root"
     [ -x /usr/lib/cni/bridge ] || fail "/usr/lib/cni/bridge is missing: tests/run installs it"
     local dir
@@ -210,7 +214,7 @@ run() { # directory
     case $dir/ in
     /run/* | /var/lib/* | /var/log/*) fail "$dir: the cluster has a directory of its own there" ;;
     esac
-    # A number that no other cluster has: whatever belongs to it has ended long ago.
+    # A number that no running cluster uses: its earlier users have ended.
     local locks=/run/lock/oci-hooks-testcluster number status=0
     mkdir -p "$locks"
     for number in $(seq 1 250); do
@@ -225,7 +229,7 @@ run() { # directory
     exec 7</proc/self/ns/net
     unshare --fork --kill-child --pid --mount --mount-proc --net \
         "$BASH" "$self" inside "$dir" "$number" || status=$?
-    # None of its processes is there any more, and their mounts with them.
+    # All processes have ended, and their mounts are gone.
     rm -rf --one-file-system "$dir"
     return "$status"
 }
@@ -236,7 +240,7 @@ up() { # directory
     rm -f "$1/control" "$1/answers"
     mkfifo "$1/control"
     : >"$1/answers"
-    # The pipe is never without a writer, until `down` says that this is the end.
+    # Opened for reading and writing, so that the pipe has a writer until `down` ends the cluster.
     setsid "$BASH" "$self" run "$1" 0<>"$1/control" >"$1/answers" 2>"$1/errors" &
     local process=$!
     until grep -qx ready "$1/answers" 2>/dev/null; do
@@ -258,19 +262,31 @@ down() { # directory
     while kill -0 "$process" 2>/dev/null; do sleep 0.1; done
 }
 
-# Inside of the namespaces: the first process of the cluster.
+# Inside of the namespaces: init of the cluster.
+
+# Sets the commands of the cluster's parts, and the minor version of Kubernetes.
+find_parts() {
+    apiserver=("$program" apiserver) controllers=("$program" controllers)
+    scheduler=("$program" scheduler) kubelet=("$program" kubelet)
+    minor=20
+    if [ -n "$programs" ]; then
+        apiserver=(kube-apiserver) controllers=(kube-controller-manager) scheduler=(kube-scheduler) kubelet=(kubelet)
+        minor=$(kubelet --version | sed -n 's/^Kubernetes v1\.\([0-9]*\)\..*/\1/p')
+        [ -n "$minor" ] || fail "the version of $programs/kubelet is unknown"
+    fi
+}
 
 spawn() { # name, command…
     local name=$1
     shift
-    # Neither the network outside nor what ends us is theirs.
+    # Without the descriptors for the outer network and for the commands.
     "$@" >>"$dir/log/$name.log" 2>&1 </dev/null 7<&- &
     pids[$name]=$!
 }
 
-wait_for() { # seconds, what, command…
-    local deadline=$((SECONDS + $1)) what=$2
-    shift 2
+wait_for() { # what, command…
+    local deadline=$((SECONDS + 180)) what=$1
+    shift
     until "$@" >/dev/null 2>&1; do
         if ((SECONDS > deadline)); then
             tail -n 5 "$dir"/log/*.log >&2
@@ -306,13 +322,13 @@ certificates() {
     cd /
 }
 
-# The directories of the machine that parts of the cluster write to, whatever they are told.
+# Replaces directories of the machine that parts of the cluster write to regardless of their settings.
 own_directories() {
     local name
     for name in /run /var/log /var/lib; do
         mount -t tmpfs -o mode=755 tmpfs "$name"
     done
-    # The kubelet sets these for the whole machine if they are not so: it reads files instead.
+    # The kubelet would set these parameters for the whole machine, so it sees files instead.
     mkdir "$dir/sysctl"
     while read -r name value; do
         [ -e "/proc/sys/$name" ] || continue
@@ -328,12 +344,12 @@ kernel/keys/root_maxbytes 25000000
 VALUES
 }
 
-# A bridge for pods, with a cable to the machine's network.
+# A bridge for pods, with a veth pair to the machine's network.
 network() {
     ip link set lo up
     ip address add "$services.1/32" dev lo
-    # Of an address of its own: else it has that of one of its pods, and nobody outside reaches it for half a
-    # minute after that one went.
+    # A fixed MAC address. Otherwise the bridge would use that of a pod's port, and be unreachable from
+    # outside for half a minute after the pod is removed.
     ip link add pods address 02:00:00:00:00:01 type bridge
     ip address add "$net.1/24" dev pods
     local outside=(nsenter --net=/proc/self/fd/7 ip)
@@ -350,7 +366,7 @@ network() {
   "ipam": {"type": "host-local", "dataDir": "$dir/leases", "routes": [{"dst": "0.0.0.0/0"}],
    "ranges": [[{"subnet": "$net.0/24", "rangeStart": "$net.2", "rangeEnd": "$net.250"}]]}}]}
 JSON
-    # Nobody answers there, and the kernel says so at once.
+    # No DNS server listens there, which the kernel reports at once.
     echo "nameserver $net.1" >"$dir/resolv.conf"
 }
 
@@ -388,7 +404,7 @@ storage: {filesystem: {rootdirectory: $dir/registry}, delete: {enabled: true}}
 http: {addr: "0.0.0.0:5000"}
 YAML
     spawn registry env OTEL_TRACES_EXPORTER=none docker-registry serve "$dir/registry.yml"
-    wait_for 30 containerd ctr version
+    wait_for containerd ctr version
     mkdir "$dir/pause"
     cp "$pause" "$dir/pause/pause"
     ctr -n k8s.io images import "$(archive registry.test/pause:1 "$dir/pause" '{"Entrypoint":["/pause"]}')" >/dev/null
@@ -398,22 +414,27 @@ start_apiserver() {
     local audit=()
     [ -z "${TESTCLUSTER_AUDIT:-}" ] || audit=(--audit-policy-file "$dir/audit.yaml"
         --audit-log-path "$dir/audit.log" --audit-log-mode blocking)
-    spawn apiserver "$program" apiserver --etcd-servers http://127.0.0.1:2379 --bind-address 0.0.0.0 \
-        --advertise-address "$net.1" --secure-port 443 --insecure-port 0 --allow-privileged \
+    local admission=NodeRestriction${TESTCLUSTER_ADMISSION:+,$TESTCLUSTER_ADMISSION} more=()
+    [ "$minor" -lt 25 ] || admission=${admission/,PodSecurityPolicy/}
+    [ "$minor" -ge 24 ] || more+=(--insecure-port 0)
+    spawn apiserver "${apiserver[@]}" --etcd-servers http://127.0.0.1:2379 --bind-address 0.0.0.0 \
+        --advertise-address "$net.1" --secure-port 443 --allow-privileged \
         --tls-cert-file "$dir/pki/api.crt" --tls-private-key-file "$dir/pki/api.key" \
         --client-ca-file "$dir/pki/ca.crt" --token-auth-file "$dir/tokens.csv" --authorization-mode RBAC \
         --service-cluster-ip-range "$services.0/24" --service-account-issuer https://testcluster \
         --service-account-key-file "$dir/pki/sa.key" --service-account-signing-key-file "$dir/pki/sa.key" \
         --kubelet-preferred-address-types InternalIP --anonymous-auth=false \
-        --enable-admission-plugins "NodeRestriction${TESTCLUSTER_ADMISSION:+,$TESTCLUSTER_ADMISSION}" "${audit[@]}"
-    wait_for 60 "the API server" api GET /readyz
+        --enable-admission-plugins "$admission" "${more[@]}" "${audit[@]}"
+    wait_for "the API server" api GET /readyz
 }
 
 start_kubelet() {
-    spawn kubelet "$program" kubelet --config "$dir/kubelet.yaml" --kubeconfig "$dir/kubeconfig" \
-        --root-dir "$dir/kubelet" --cert-dir "$dir/kubelet/pki" --container-runtime remote \
-        --container-runtime-endpoint unix:///run/containerd/containerd.sock --node-ip "$net.1" \
-        --hostname-override node1 --volume-plugin-dir "$dir/kubelet/plugins" --v 2
+    local more=()
+    [ "$minor" -ge 27 ] || more=(--container-runtime remote
+        --container-runtime-endpoint unix:///run/containerd/containerd.sock)
+    spawn kubelet "${kubelet[@]}" --config "$dir/kubelet.yaml" --kubeconfig "$dir/kubeconfig" \
+        --root-dir "$dir/kubelet" --cert-dir "$dir/kubelet/pki" --node-ip "$net.1" \
+        --hostname-override node1 --volume-plugin-dir "$dir/kubelet/plugins" --v 2 "${more[@]}"
 }
 
 kubelet_listens() { curl --silent --insecure --max-time 5 --output /dev/null "https://$net.1:10250/healthz"; }
@@ -431,7 +452,7 @@ current-context: test
 YAML
     chmod 600 "$dir/token" "$dir/tokens.csv" "$dir/kubeconfig"
     echo "$net.1" >"$dir/address"
-    # What clients ask for, not the cluster's own parts.
+    # Requests of clients, not of the cluster's own parts.
     cat >"$dir/audit.yaml" <<'YAML'
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -460,7 +481,7 @@ enforceNodeAllocatable: []
 makeIPTablesUtilChains: false
 imageGCHighThresholdPercent: 100
 imageGCLowThresholdPercent: 99
-# A large disk that is nearly full has room for all of this.
+# Low limits, so that a large disk that is nearly full still has enough room.
 evictionHard: {memory.available: 100Mi, nodefs.available: 64Mi, imagefs.available: 64Mi}
 syncFrequency: 10s
 nodeStatusUpdateFrequency: 1s
@@ -469,15 +490,18 @@ serializeImagePulls: false
 maxPods: 200
 resolvConf: $dir/resolv.conf
 YAML
+    [ "$minor" -lt 27 ] || echo 'containerRuntimeEndpoint: unix:///run/containerd/containerd.sock' >>"$dir/kubelet.yaml"
+    [ "$minor" -lt 31 ] || echo 'failCgroupV1: false' >>"$dir/kubelet.yaml"
 }
 
-# The first process: starts everything, then does what it is told until nobody is there to tell it.
+# Init: starts all parts, then executes commands until standard input ends.
 inside() { # directory, number
     declare -g dir=$1 net=10.217.$2 services=10.218.$2 cable=kubetest$2
     declare -gA pids=()
     local begin=$SECONDS flags word name
     mkdir -p "$dir"/{log,kubelet,etcd,tmp}
     export TMPDIR=$dir/tmp
+    find_parts
     own_directories
     network
     exec 7<&-
@@ -487,13 +511,14 @@ inside() { # directory, number
     spawn etcd etcd --data-dir "$dir/etcd" --unsafe-no-fsync --log-level error
     start_apiserver
     flags=(--kubeconfig "$dir/kubeconfig" --authentication-kubeconfig "$dir/kubeconfig"
-        --authorization-kubeconfig "$dir/kubeconfig" --port 0 --secure-port 0 --leader-elect=false)
-    spawn controllers "$program" controllers "${flags[@]}" --service-account-private-key-file "$dir/pki/sa.key" \
+        --authorization-kubeconfig "$dir/kubeconfig" --secure-port 0 --leader-elect=false)
+    [ "$minor" -ge 24 ] || flags+=(--port 0)
+    spawn controllers "${controllers[@]}" "${flags[@]}" --service-account-private-key-file "$dir/pki/sa.key" \
         --root-ca-file "$dir/pki/ca.crt" --node-monitor-period 5s
-    spawn scheduler "$program" scheduler "${flags[@]}"
+    spawn scheduler "${scheduler[@]}" "${flags[@]}"
     start_kubelet
-    wait_for 60 "the node" node_ready
-    wait_for 30 "the default service account" api GET /api/v1/namespaces/default/serviceaccounts/default
+    wait_for "the node" node_ready
+    wait_for "the default service account" api GET /api/v1/namespaces/default/serviceaccounts/default
     say "cluster $2 is ready after $((SECONDS - begin)) s"
     echo ready
     while read -r word name && [ "$word" != end ]; do
@@ -502,7 +527,7 @@ inside() { # directory, number
             kill -KILL "${pids[$name]}"
             wait "${pids[$name]}" 2>/dev/null || true
             "start_$name"
-            [ "$name" != kubelet ] || wait_for 60 "the kubelet" kubelet_listens
+            [ "$name" != kubelet ] || wait_for "the kubelet" kubelet_listens
             echo "done"
             ;;
         *) fail "unknown command: $word $name" ;;
@@ -512,7 +537,7 @@ inside() { # directory, number
 
 # Images.
 
-# Makes a Docker archive of one layer in a new directory and prints its path.
+# Creates a Docker archive with one layer in a new directory, and prints its path.
 archive() { # name, tree, config
     local name=$1 tree=$2 config=$3 new sum
     new=$(mktemp -d)

@@ -1,16 +1,16 @@
 'use strict';
 
-// What the runner starts as its hook: container-hook, with everything that this process was given.
+// The script that the runner calls as its hook: starts container-hook with the same standard streams.
 //
-// The runner has its own node run hooks that end in `.js`, and node cannot become another program. So
-// the program is a child that has the same standard streams, gets the signals that this process gets,
-// and is killed with it, for which it is told who its parent is. This process ends as the program does.
+// The runner runs hooks that end in `.js` with its own node, and node cannot execute another program in its
+// place. So the program is a child. This process forwards signals to it and exits with
+// its code; the child gets the parent's process id, so that the kernel kills it with this process.
 
 const { spawn } = require('node:child_process');
 
 const PROGRAM = '/usr/local/bin/container-hook';
 
-// The runner sends SIGINT and then SIGTERM to this process alone; the others come from people.
+// The runner sends SIGINT and then SIGTERM only to this process; users send the others.
 const SIGNALS = ['SIGHUP', 'SIGINT', 'SIGQUIT', 'SIGTERM'];
 
 function fail(error) {
@@ -19,7 +19,7 @@ function fail(error) {
 }
 
 let program;
-// Before the program is started: none gets lost, and the handlers run after that at the earliest.
+// Installed before the program starts, so that no signal is lost; handlers run only after the start.
 for (const signal of SIGNALS) {
   process.on(signal, () => program.kill(signal));
 }
@@ -33,7 +33,7 @@ program.on('exit', (code, signal) => {
   if (signal === null) {
     process.exit(code);
   }
-  // Without handlers a signal does what it did to the program.
+  // Without handlers the signal ends this process like the program.
   process.removeAllListeners(signal);
   process.kill(process.pid, signal);
 });

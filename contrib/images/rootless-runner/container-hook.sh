@@ -1,3 +1,3 @@
 #!/bin/sh
-# What the runner starts as its hook.
+# The script that the runner calls as its hook.
 exec /usr/local/bin/container-hook "$@"

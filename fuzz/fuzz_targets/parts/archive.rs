@@ -1,9 +1,9 @@
-//! Archives of which a fuzzer would never get the checksums right.
+//! Archives with correct checksums, which a fuzzer would never find.
 
 const BLOCK: usize = 512;
 
-/// Makes the checksum of each block that looks like a header what it should be.
-pub fn mend(archive: &mut [u8]) {
+/// Corrects the checksum of each block that looks like a header.
+pub fn correct_checksums(archive: &mut [u8]) {
     for block in archive.chunks_exact_mut(BLOCK).filter(|block| &block[257..262] == b"ustar") {
         block[148..156].fill(b' ');
         let sum: u32 = block.iter().map(|&byte| u32::from(byte)).sum();

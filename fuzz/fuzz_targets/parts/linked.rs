@@ -1,13 +1,12 @@
-//! Documents that name each other by digest, which a fuzzer would never get right either.
+//! Documents that refer to each other by digest, which a fuzzer would never find either.
 
-use oci_hooks::image::Digest;
+use oci_hooks_image::Digest;
 
-/// Takes an input apart at its zero bytes, into at most as many parts as the digit says that it
-/// begins with: only the last may have such bytes.
+/// Splits an input at its zero bytes. Its first digit limits the number of parts; only the last
+/// part may contain zero bytes.
 ///
-/// In each part `@N` becomes the digest of the `body` of part N, and `%N` its size, if that part
-/// comes later.
-pub fn linked(input: &[u8], body: impl Fn(&[u8]) -> &[u8]) -> Vec<Vec<u8>> {
+/// In each part, `@N` becomes the digest of the `body` of part N, and `%N` its size, if part N comes later.
+pub fn split_linked(input: &[u8], body: impl Fn(&[u8]) -> &[u8]) -> Vec<Vec<u8>> {
     let Some((&digit, input)) = input.split_first() else { return Vec::new() };
     let count = usize::from(digit.wrapping_sub(b'0') % 10);
     let mut parts: Vec<Vec<u8>> =

@@ -1,10 +1,10 @@
-//! A directory in memory for one input, with a file beside it that nobody may touch.
+//! A directory in memory for one input, with a file beside it that must not be touched.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use oci_hooks::image::{Limits, Store, StoreOptions};
+use oci_hooks_image::{ImageStore, LayerLimits, StoreOptions};
 
 pub struct Scratch {
     dir: tempfile::TempDir,
@@ -13,7 +13,7 @@ pub struct Scratch {
 impl Scratch {
     pub fn new() -> Self {
         let scratch = Scratch { dir: tempfile::tempdir_in("/dev/shm").unwrap() };
-        // By a name that inputs can have.
+        // At a path that inputs can name.
         scratch.write("outside/file", b"untouched");
         scratch
     }
@@ -22,13 +22,13 @@ impl Scratch {
         self.dir.path().join(name)
     }
 
-    /// Returns a store that takes little.
-    pub fn store(&self) -> Store {
-        let limits = Limits { bytes: 1 << 20, ratio: 200, entries: 200, depth: 16 };
+    /// Returns a store with small limits.
+    pub fn store(&self) -> ImageStore {
+        let limits = LayerLimits { bytes: 1 << 20, ratio: 200, entries: 200, depth: 16 };
         let (root, run) = (self.path("store"), self.path("run"));
         let mut options = StoreOptions::new(root, run);
         options.limits = limits;
-        Store::open(options).unwrap()
+        ImageStore::open(options).unwrap()
     }
 
     /// Writes a file, and the directories above it.
@@ -39,7 +39,7 @@ impl Scratch {
         path
     }
 
-    /// Checks that all stayed where it belongs.
+    /// Checks that nothing is outside of the expected directories.
     pub fn check(&self) {
         let outside = self.path("outside");
         let file = outside.join("file");

@@ -1,10 +1,10 @@
 //! The command line.
 
 use clap::{Parser, Subcommand};
-use oci_hooks::program::completions::CompletionsArgs;
-use oci_hooks::program::man::ManArgs;
+use oci_hooks_cli::completions::CompletionsArgs;
+use oci_hooks_cli::man::ManArgs;
 
-use crate::error::Error;
+use crate::error::HooksCommandError;
 use crate::global::{GlobalArgs, OutputFormat};
 use crate::{
     doctor, explain, inject, install, lint, list, migrate, monitor, new, pattern, remove, run_hook,
@@ -13,7 +13,7 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Examples:
-  oci-hooks explain config.json          Why did my hook not run?
+  oci-hooks explain NAME                 Why did my hook not run in this container?
   oci-hooks inject config.json           Print config.json as podman would write it
   oci-hooks doctor                       Which engines apply hook files here?
   oci-hooks lint                         Check hook files before a container starts
@@ -34,17 +34,17 @@ pub struct Cli {
     #[command(flatten)]
     pub global: GlobalArgs,
     #[command(subcommand)]
-    pub command: Command,
+    pub command: HooksCommand,
 }
 
 impl Cli {
     /// Rejects the formats of findings for commands other than `lint`.
-    pub fn check_format(&self) -> Result<(), Error> {
+    pub fn check_format(&self) -> Result<(), HooksCommandError> {
         match (self.global.format, &self.command) {
             (Some(OutputFormat::Sarif | OutputFormat::Github | OutputFormat::Gitlab), command)
-                if !matches!(command, Command::Lint(_)) =>
+                if !matches!(command, HooksCommand::Lint(_)) =>
             {
-                Err(Error::Usage {
+                Err(HooksCommandError::Usage {
                     message: "--format sarif, github and gitlab are only supported by lint"
                         .to_owned(),
                     hint: Some("use --format json".to_owned()),
@@ -61,10 +61,10 @@ Examples:
   oci-hooks completions fish > ~/.config/fish/completions/oci-hooks.fish";
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum HooksCommand {
     Inject(inject::InjectArgs),
     Explain(explain::ExplainArgs),
-    Doctor(doctor::DoctorArgs),
+    Doctor(doctor::EngineDoctorArgs),
     Lint(lint::LintArgs),
     List(list::ListArgs),
     Show(show::ShowArgs),

@@ -1,4 +1,4 @@
-//! What all commands share: where output goes, and the hook directories.
+//! State shared by all commands: output, error format and hook directories.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -7,44 +7,50 @@ use std::fs;
 use std::io::{self, IsTerminal, Read, Write as _};
 use std::path::{Path, PathBuf};
 
-use oci_hooks::hooks::{Consumer, HookError, LoadOptions, Problem};
-use oci_hooks::program::check::{self, Check, Outcome};
-use oci_hooks::program::context as program;
-use oci_hooks::program::exit::Exit as ProgramExit;
-use oci_hooks::program::style::{self, Paint};
-use oci_hooks::sys::fs::PathContext;
+use oci_hooks::hooks::consumer::PODMAN;
+use oci_hooks::hooks::directories::ConfiguredDirs;
+use oci_hooks::hooks::{Consumer, HookError, LoadOptions, LoadProblem};
+use oci_hooks_cli::check::{self, CheckSummary, HostCheck};
+use oci_hooks_cli::context as program;
+use oci_hooks_cli::exit::CliExit as ProgramExit;
+use oci_hooks_cli::style::{self, Paint};
+use oci_hooks_files::fs::PathContext;
 use serde::Serialize;
 
-use crate::Exit;
-use crate::directories::Directories;
-use crate::error::{Diagnostic, Error};
-use crate::global::{Format, GlobalArgs, OutputFormat};
+use crate::CommandExit;
+use crate::directories::HookDirectories;
+use crate::error::{Diagnostic, HooksCommandError};
+use crate::global::{ErrorFormat, GlobalArgs, OutputFormat};
 
 /// Size limit of a configuration.
 pub const MAX_CONFIG_BYTES: u64 = 64 << 20;
 
-/// Above this number, hook files with missing programs are counted instead of listed: a whole package of
-/// hooks is not installed.
+/// Above this number, hook files with missing programs are counted instead of listed: a whole
+/// package of hooks is not installed.
 const MAX_MISSING_NAMED: usize = 3;
 
 /// Global options, output streams and hook directories of a command.
-pub struct Context {
+pub struct CommandContext {
     pub consumer: Consumer,
+    /// Set if `--as` names the consumer.
+    pub is_consumer_given: bool,
     pub format: Option<OutputFormat>,
     pub verbose: bool,
     pub paint: Paint,
     hooks_dirs: Vec<PathBuf>,
-    error_format: Format,
-    /// The hints that were printed: what is said of many files is said once.
+    error_format: ErrorFormat,
+    /// Hints already printed: each hint is printed once.
     hints: RefCell<HashSet<String>>,
-    output: program::Context,
+    output: program::CliContext,
 }
 
-impl Context {
+impl CommandContext {
     pub fn new(global: &GlobalArgs) -> Self {
-        let output = program::Context::new(global.color, global.format == Some(OutputFormat::Json));
-        Context {
-            consumer: global.consumer.clone(),
+        let output =
+            program::CliContext::new(global.color, global.format == Some(OutputFormat::Json));
+        CommandContext {
+            consumer: global.consumer.clone().unwrap_or(PODMAN),
+            is_consumer_given: global.consumer.is_some(),
             format: global.format,
             verbose: global.verbose,
             paint: output.paint,
@@ -61,32 +67,44 @@ impl Context {
     }
 
     /// Returns the directories of `--hooks-dir`, or else those that the consumer is configured to read.
-    pub fn directories(&self) -> Result<Directories, Error> {
+    pub fn directories(&self) -> Result<HookDirectories, HooksCommandError> {
         self.directories_as(&self.consumer)
     }
 
     /// Returns the directories for another consumer.
-    pub fn directories_as(&self, consumer: &Consumer) -> Result<Directories, Error> {
+    pub fn directories_as(
+        &self,
+        consumer: &Consumer,
+    ) -> Result<HookDirectories, HooksCommandError> {
         if self.hooks_dirs.is_empty() {
-            Directories::configured(consumer)
+            HookDirectories::read_configured(consumer)
         } else {
-            Ok(Directories::named(&self.hooks_dirs))
+            Ok(HookDirectories::from_dirs(&self.hooks_dirs))
         }
     }
 
-    /// Returns what the consumer loads from directories.
-    pub fn load_options(&self, directories: &Directories) -> LoadOptions {
+    /// Returns the directories of `--hooks-dir`, or else configured ones.
+    pub fn directories_or(&self, configured: ConfiguredDirs) -> HookDirectories {
+        match self.hooks_dirs.as_slice() {
+            [] => HookDirectories::of_configured(configured, &self.consumer),
+            dirs => HookDirectories::from_dirs(dirs),
+        }
+    }
+
+    /// Returns the load options for directories.
+    pub fn load_options(&self, directories: &HookDirectories) -> LoadOptions {
         let mut options = LoadOptions::for_consumer(&self.consumer);
         options.dirs.clone_from(&directories.dirs);
         options
     }
 
     /// Warns of hook files that are skipped.
-    pub fn warn_of_problems(&self, problems: &[Problem]) {
-        let missing = |problem: &&Problem| matches!(problem.source, HookError::PathMissing { .. });
+    pub fn warn_of_problems(&self, problems: &[LoadProblem]) {
+        let missing =
+            |problem: &&LoadProblem| matches!(problem.source, HookError::PathMissing { .. });
         let many = problems.iter().filter(missing).count();
         let in_short =
-            many > MAX_MISSING_NAMED && !self.verbose && self.error_format == Format::Human;
+            many > MAX_MISSING_NAMED && !self.verbose && self.error_format == ErrorFormat::Human;
         for problem in problems.iter().filter(|problem| !(in_short && missing(problem))) {
             self.warn(&Diagnostic::of_problem(problem));
         }
@@ -105,53 +123,61 @@ impl Context {
     }
 
     /// Reads a configuration: a file, a bundle, or standard input for `-`.
-    pub fn read_config(&self, path: &Path) -> Result<Vec<u8>, Error> {
+    pub fn read_config(&self, path: &Path) -> Result<Vec<u8>, HooksCommandError> {
         self.read_input(path, "a configuration")
     }
 
     /// Reads a hook file, or standard input for `-`.
-    pub fn read_hook(&self, path: &Path) -> Result<Vec<u8>, Error> {
+    pub fn read_hook(&self, path: &Path) -> Result<Vec<u8>, HooksCommandError> {
         self.read_input(path, "a hook file")
     }
 
-    fn read_input(&self, path: &Path, what: &str) -> Result<Vec<u8>, Error> {
+    fn read_input(&self, path: &Path, what: &str) -> Result<Vec<u8>, HooksCommandError> {
         if path == OsStr::new("-") {
             if io::stdin().is_terminal() {
                 self.note(&format!("reading {what} from the terminal: press Ctrl-D to end"));
             }
             return read_limited(io::stdin().lock(), Path::new("standard input"));
         }
-        let file = fs::File::open(path).at("open", path)?;
+        let file = fs::File::open(path).with_path("open", path)?;
         read_limited(file, path)
     }
 
-    /// Prints the findings of `doctor`, and returns whether nothing failed.
-    pub fn report(&mut self, checks: &[Check], outcome: Outcome) -> Result<Exit, Error> {
+    /// Prints the checks of `doctor`, and returns the exit status.
+    pub fn report(
+        &mut self,
+        checks: &[HostCheck],
+        outcome: CheckSummary,
+    ) -> Result<CommandExit, HooksCommandError> {
         let exit = check::report(checks, outcome, &mut self.output)?;
-        Ok(if exit == ProgramExit::Done { Exit::Yes } else { Exit::No })
+        Ok(if exit == ProgramExit::Done { CommandExit::Yes } else { CommandExit::No })
     }
 
     /// Writes bytes to standard output, which is buffered.
-    pub fn write(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), Error> {
+    pub fn write(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), HooksCommandError> {
         Ok(self.output.write(bytes)?)
     }
 
     /// Writes a line to standard output.
-    pub fn line(&mut self, line: impl AsRef<str>) -> Result<(), Error> {
+    pub fn line(&mut self, line: impl AsRef<str>) -> Result<(), HooksCommandError> {
         Ok(self.output.line(line)?)
     }
 
-    /// Writes a line to standard output. On a terminal what does not fit goes to lines that begin with blanks.
-    pub fn hanging(&mut self, line: impl AsRef<str>, indent: usize) -> Result<(), Error> {
-        Ok(self.output.hanging(line, indent)?)
+    /// Writes a line to standard output. On a terminal, it is wrapped, and continuation lines are indented.
+    pub fn write_hanging_line(
+        &mut self,
+        line: impl AsRef<str>,
+        indent: usize,
+    ) -> Result<(), HooksCommandError> {
+        Ok(self.output.write_hanging_line(line, indent)?)
     }
 
     /// Writes a JSON document to standard output.
-    pub fn json(&mut self, value: &impl Serialize) -> Result<(), Error> {
+    pub fn json(&mut self, value: &impl Serialize) -> Result<(), HooksCommandError> {
         Ok(self.output.json(value)?)
     }
 
-    pub fn flush(&mut self) -> Result<(), Error> {
+    pub fn flush(&mut self) -> Result<(), HooksCommandError> {
         Ok(self.output.flush()?)
     }
 
@@ -162,17 +188,17 @@ impl Context {
 
     /// Prints a note on standard error, unless that is machine-readable.
     pub fn note(&self, text: &str) {
-        if self.error_format == Format::Human {
+        if self.error_format == ErrorFormat::Human {
             self.output.note(text);
         }
     }
 
-    pub fn show_error(&self, error: &Error) {
+    pub fn show_error(&self, error: &HooksCommandError) {
         self.print(style::BAD, "error", &error.diagnostic());
     }
 
     fn print(&self, style: anstyle::Style, level: &str, diagnostic: &Diagnostic) {
-        if self.error_format == Format::Json {
+        if self.error_format == ErrorFormat::Json {
             return self.output.error_line(&diagnostic.to_json(level));
         }
         let level = self.output.error_paint.paint(style, format_args!("{level}:"));
@@ -197,11 +223,14 @@ pub fn config_path(path: &Path) -> PathBuf {
 }
 
 /// Reads all, up to [`MAX_CONFIG_BYTES`].
-pub fn read_limited(from: impl Read, path: &Path) -> Result<Vec<u8>, Error> {
+pub fn read_limited(from: impl Read, path: &Path) -> Result<Vec<u8>, HooksCommandError> {
     let mut text = Vec::new();
-    from.take(MAX_CONFIG_BYTES + 1).read_to_end(&mut text).at("read", path)?;
+    from.take(MAX_CONFIG_BYTES + 1).read_to_end(&mut text).with_path("read", path)?;
     if text.len() as u64 > MAX_CONFIG_BYTES {
-        return Err(Error::TooLarge { path: path.to_owned(), limit_bytes: MAX_CONFIG_BYTES });
+        return Err(HooksCommandError::TooLarge {
+            path: path.to_owned(),
+            limit_bytes: MAX_CONFIG_BYTES,
+        });
     }
     Ok(text)
 }

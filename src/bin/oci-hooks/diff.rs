@@ -2,21 +2,29 @@
 
 use std::path::PathBuf;
 
-use oci_hooks::json::Document;
+use oci_hooks::json::JsonDocument;
 use similar::{ChangeTag, TextDiff};
 
-use crate::context::Context;
-use crate::error::Error;
+use crate::context::CommandContext;
+use crate::error::HooksCommandError;
 use crate::style;
 
 /// Size limit of texts to compare: the diff needs more memory for each line than the line itself.
 const MAX_BYTES: u64 = 8 << 20;
 
-/// Writes the difference between two JSON texts; both are laid out first if one of them is on one line,
-/// as what precreate hooks give back.
-pub fn write(context: &mut Context, old: &[u8], new: &[u8], name: &str) -> Result<(), Error> {
+/// Writes the difference between two JSON texts. If one of them is on one line, like the output of
+/// precreate hooks, both are pretty-printed first.
+pub fn write(
+    context: &mut CommandContext,
+    old: &[u8],
+    new: &[u8],
+    name: &str,
+) -> Result<(), HooksCommandError> {
     if old.len().max(new.len()) as u64 > MAX_BYTES {
-        return Err(Error::TooLarge { path: PathBuf::from(name), limit_bytes: MAX_BYTES });
+        return Err(HooksCommandError::TooLarge {
+            path: PathBuf::from(name),
+            limit_bytes: MAX_BYTES,
+        });
     }
     let laid_out = is_one_line(old) || is_one_line(new);
     let (old, new) = (lines(old, laid_out), lines(new, laid_out));
@@ -46,8 +54,9 @@ fn is_one_line(text: &[u8]) -> bool {
 }
 
 fn lines(text: &[u8], laid_out: bool) -> String {
-    // Compact first: it writes strings in one way.
-    let compact = Document::parse(text).ok().filter(|_| laid_out).map(|it| it.compact());
-    let pretty = compact.as_deref().and_then(|it| Some(Document::parse(it).ok()?.pretty("  ")));
+    // Compact first, to normalize strings.
+    let compact = JsonDocument::parse(text).ok().filter(|_| laid_out).map(|it| it.to_compact());
+    let pretty =
+        compact.as_deref().and_then(|it| Some(JsonDocument::parse(it).ok()?.to_pretty("  ")));
     String::from_utf8_lossy(pretty.as_deref().unwrap_or(text)).into_owned()
 }

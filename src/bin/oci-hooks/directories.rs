@@ -1,4 +1,4 @@
-//! The hook directories that a command is about, and what says so.
+//! The hook directories of a command, and the source of that setting.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -6,37 +6,37 @@ use std::path::{Path, PathBuf};
 use oci_hooks::hooks::Consumer;
 use oci_hooks::hooks::consumer::{DEFAULT_DIR, OVERRIDE_DIR};
 use oci_hooks::hooks::directories::{
-    ConfiguredDirs, DirsSource, System, UnreadDir, configured, unread,
+    ConfiguredDirs, ConsumerSystem, DirsSource, UnreadDir, read_configured, unread_dirs,
 };
 use oci_hooks::hooks::lint::UnreadDirectory;
 use oci_hooks::hooks::manage::ManageError;
-use oci_hooks::sys::fs::SystemRoot;
+use oci_hooks_files::fs::SystemRoot;
 use serde::Serialize;
 
-use crate::context::Context;
-use crate::error::{Diagnostic, Error};
+use crate::context::CommandContext;
+use crate::error::{Diagnostic, HooksCommandError};
 
 /// The directories of a command.
-pub struct Directories {
+pub struct HookDirectories {
     /// In order of increasing precedence.
     pub dirs: Vec<PathBuf>,
-    /// What the consumer's configuration says, unless --hooks-dir named the directories.
+    /// The consumer's configuration; `None` if --hooks-dir named the directories.
     pub configured: Option<ConfiguredDirs>,
     /// Usual directories with hook files that the consumer does not read.
-    pub unread: Vec<Unread>,
+    pub unread: Vec<UnreadHooks>,
 }
 
 /// A directory with hook files that the consumer does not read.
 #[derive(Clone, Debug, Serialize)]
-pub struct Unread {
+pub struct UnreadHooks {
     path: String,
     /// Names of its hook files.
     pub files: Vec<String>,
-    /// What to do for the consumer to read it.
+    /// Hint for making the consumer read it.
     hint: String,
 }
 
-/// What decided on the directories, as `explain --format json` prints it.
+/// The source of the directories, as printed by `explain --format json`.
 #[derive(Serialize)]
 pub struct SourceJson {
     pub decided_by: String,
@@ -44,42 +44,48 @@ pub struct SourceJson {
     line: Option<usize>,
 }
 
-/// Calls a function with the system as the user who runs this program sees it.
-fn with_system<T>(call: impl FnOnce(&System<'_>) -> T) -> T {
-    call(&System {
+/// Calls a function with the system as seen by the user of this program.
+fn with_system<T>(call: impl FnOnce(&ConsumerSystem<'_>) -> T) -> T {
+    call(&ConsumerSystem {
         root: SystemRoot::host(),
         user_id: rustix::process::geteuid().as_raw(),
         variable: &|name| env::var_os(name),
     })
 }
 
-impl Directories {
-    /// Returns the directories that options name.
-    pub fn named(dirs: &[PathBuf]) -> Self {
-        Directories { dirs: dirs.to_vec(), configured: None, unread: Vec::new() }
+impl HookDirectories {
+    /// Returns the directories of `--hooks-dir`.
+    pub fn from_dirs(dirs: &[PathBuf]) -> Self {
+        HookDirectories { dirs: dirs.to_vec(), configured: None, unread: Vec::new() }
     }
 
     /// Reads the configuration of a consumer.
-    pub fn configured(consumer: &Consumer) -> Result<Self, Error> {
-        with_system(|system| {
-            let configured = configured(consumer, system)
-                .map_err(|source| Error::Directories { consumer: consumer.name, source })?;
-            let unread = unread(&configured.dirs, system);
-            let unread = unread.iter().map(|dir| Unread::new(dir, &configured, consumer, system));
-            Ok(Directories {
-                unread: unread.collect(),
-                dirs: configured.dirs.clone(),
-                configured: Some(configured),
-            })
-        })
+    pub fn read_configured(consumer: &Consumer) -> Result<Self, HooksCommandError> {
+        let configured = with_system(|system| read_configured(consumer, system));
+        let configured = configured
+            .map_err(|source| HooksCommandError::Directories { consumer: consumer.name, source })?;
+        Ok(HookDirectories::of_configured(configured, consumer))
     }
 
-    /// Returns what decided on the directories, for people.
+    /// Returns configured directories. Those that the consumer's own files do not configure are complete.
+    pub fn of_configured(configured: ConfiguredDirs, consumer: &Consumer) -> Self {
+        let unread = match configured.source {
+            DirsSource::External(_) => Vec::new(),
+            _ => with_system(|system| {
+                let unread = unread_dirs(&configured.dirs, system);
+                let unread = unread.iter();
+                unread.map(|dir| UnreadHooks::new(dir, &configured, consumer, system)).collect()
+            }),
+        };
+        HookDirectories { unread, dirs: configured.dirs.clone(), configured: Some(configured) }
+    }
+
+    /// Returns the source of the directories.
     fn source(&self) -> Option<&DirsSource> {
         Some(&self.configured.as_ref()?.source)
     }
 
-    /// Returns what decided on the directories, for programs.
+    /// Returns the source of the directories for JSON.
     pub fn source_json(&self) -> Option<SourceJson> {
         let configured = self.configured.as_ref()?;
         let line = configured.line();
@@ -90,16 +96,16 @@ impl Directories {
         })
     }
 
-    /// Prints which directories the consumer reads and what says so, and warns of hook files in others.
-    pub fn report(&self, context: &Context) {
+    /// Prints the consumer's directories and their source, and warns of hook files in others.
+    pub fn report(&self, context: &CommandContext) {
         self.note(context);
         for unread in &self.unread {
             context.warn(&unread.diagnostic(&context.consumer));
         }
     }
 
-    /// Prints which directories the consumer reads and what says so.
-    pub fn note(&self, context: &Context) {
+    /// Prints the consumer's directories and their source.
+    pub fn note(&self, context: &CommandContext) {
         let Some(source) = self.source() else { return };
         let dirs: Vec<_> = self.dirs.iter().map(|dir| dir.display().to_string()).collect();
         let dirs = if dirs.is_empty() { "no hook directory".to_owned() } else { dirs.join(", ") };
@@ -107,14 +113,14 @@ impl Directories {
     }
 }
 
-impl Unread {
+impl UnreadHooks {
     fn new(
         dir: &UnreadDir,
         configured: &ConfiguredDirs,
         consumer: &Consumer,
-        system: &System<'_>,
+        system: &ConsumerSystem<'_>,
     ) -> Self {
-        Unread {
+        UnreadHooks {
             path: dir.path.to_string_lossy().into_owned(),
             files: dir.files.iter().map(|name| name.to_string_lossy().into_owned()).collect(),
             hint: configured.to_read(&dir.path, consumer, system),
@@ -129,7 +135,7 @@ impl Unread {
         &self.hint
     }
 
-    /// Returns it as the linter reports it.
+    /// Converts the directory for the linter.
     pub fn to_lint(&self) -> UnreadDirectory {
         UnreadDirectory {
             path: PathBuf::from(&self.path),
@@ -138,7 +144,7 @@ impl Unread {
         }
     }
 
-    /// Returns the warning about it.
+    /// Returns the warning about the directory.
     fn diagnostic(&self, consumer: &Consumer) -> Diagnostic {
         let files = match self.files.len() {
             1 => "its hook file has".to_owned(),
@@ -151,20 +157,24 @@ impl Unread {
     }
 }
 
-/// Returns where a hook of one's own goes that the consumer is to read besides what it reads.
-fn own_dir(system: &System<'_>) -> PathBuf {
+/// Returns the directory for the user's own hooks, which the consumer can be configured to read.
+fn own_dir(system: &ConsumerSystem<'_>) -> PathBuf {
     let user = system.is_rootless().then(|| system.user_config()).flatten();
     user.map_or_else(|| PathBuf::from(OVERRIDE_DIR), |config| config.join("oci/hooks.d"))
 }
 
-/// Says more about an error of a change: why the hook, or a directory to write to, is not there.
-pub fn explain_error(error: ManageError, directories: &Directories, consumer: &Consumer) -> Error {
+/// Explains an error of a change: why the hook, or a directory to write to, is missing.
+pub fn explain_error(
+    error: ManageError,
+    directories: &HookDirectories,
+    consumer: &Consumer,
+) -> HooksCommandError {
     let Some(configured) = &directories.configured else { return error.into() };
     if let ManageError::NoSuchHook { name } = &error {
         let name = name.to_string_lossy();
         let unread = directories.unread.iter().find(|dir| dir.files.iter().any(|f| *f == name));
         return match unread {
-            Some(dir) => Error::UnreadHook {
+            Some(dir) => HooksCommandError::UnreadHook {
                 path: dir.path().join(name.as_ref()),
                 consumer: consumer.name,
                 hint: dir.hint.clone(),
@@ -175,28 +185,31 @@ pub fn explain_error(error: ManageError, directories: &Directories, consumer: &C
     with_system(|system| {
         let advice = || configured.to_read(&own_dir(system), consumer, system);
         match error {
-            ManageError::NoDirectory => Error::NothingRead {
+            ManageError::NoDirectory => HooksCommandError::NothingRead {
                 consumer: consumer.name,
                 decided_by: configured.source.to_string(),
                 hint: advice(),
             },
             error if system.is_rootless() && error.hint().is_some_and(is_about_rights) => {
                 let hint = format!("run as root; or {}", advice());
-                Error::Hinted { error: Box::new(error.into()), hint }
+                HooksCommandError::Hinted { error: Box::new(error.into()), hint }
             }
             error => error.into(),
         }
     })
 }
 
-/// Returns whether a hint is what a directory of one's own is the answer to.
+/// Returns whether a hint is about permissions, which a directory of the user's own solves.
 fn is_about_rights(hint: String) -> bool {
     hint.starts_with("run as root")
 }
 
-/// Says after a change where hooks of one's own had better be, or that the consumer does not read it.
-pub fn note_change(directories: &Directories, context: &mut Context) -> Result<(), Error> {
-    // What was done comes first.
+/// Prints after a change where the user's own hooks belong, or that the consumer does not read the directory.
+pub fn note_change(
+    directories: &HookDirectories,
+    context: &mut CommandContext,
+) -> Result<(), HooksCommandError> {
+    // The change itself is printed first.
     context.flush()?;
     let Some(last) = directories.dirs.last() else { return Ok(()) };
     let consumer = &context.consumer;
@@ -207,11 +220,11 @@ pub fn note_change(directories: &Directories, context: &mut Context) -> Result<(
             let advice = configured.to_read(&own, consumer, system);
             let own = own.display();
             context.note(&format!(
-                "packages put hook files in {DEFAULT_DIR}, too; to have yours in {own}, {advice}"
+                "packages also install hook files in {DEFAULT_DIR}; to keep yours in {own}, {advice}"
             ));
         }),
         None if usual.contains(&last.as_path()) => {
-            let Ok(read) = Directories::configured(consumer) else { return Ok(()) };
+            let Ok(read) = HookDirectories::read_configured(consumer) else { return Ok(()) };
             if let (false, Some(configured)) = (read.dirs.contains(last), &read.configured) {
                 let message = format!("{} does not read this directory", consumer.name);
                 let mut diagnostic = Diagnostic::new("unread-dir", last, &message);

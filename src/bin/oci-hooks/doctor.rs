@@ -2,62 +2,74 @@
 
 mod buildkit;
 mod config_file;
-mod containerd;
-mod docker;
-mod host;
-mod native;
-mod wrapper;
+pub mod containerd;
+pub mod crio;
+pub mod docker;
+pub mod host;
+pub mod native;
+mod prove;
+pub mod wrapper;
 
 use std::path::PathBuf;
 
 use clap::Args;
-use oci_hooks::program::check::{Check, Outcome};
+use oci_hooks_cli::check::{CheckSummary, HostCheck};
 
-use crate::Exit;
-use crate::context::Context;
-use crate::error::Error;
-use host::Host;
+use crate::CommandExit;
+use crate::context::CommandContext;
+use crate::error::HooksCommandError;
+use host::DoctorHost;
 
 /// Check which engines apply hook files here, and print a fix for each that does not
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Looks at the configuration of podman, CRI-O, Docker, containerd and BuildKit, as far as they are installed:
+Asks podman, CRI-O, Docker and containerd for their configuration, as far as they are installed:
 
-  podman      hooks_dir in containers.conf(5)
+  podman      `podman info`, and hooks_dir in containers.conf(5)
   podman build, buildah    the directories it reads without options
-  CRI-O       hooks_dir in crio.conf(5)
-  Docker      runtimes and default-runtime in daemon.json
+  CRI-O       hooks_dir in `crio config`
+  Docker      the runtimes and the default runtime in `docker info`
   docker build             which builder it is, and what that runs
-  containerd  BinaryName of the default runtime, or NRI and its plugins, in config.toml
+  containerd  BinaryName of the default runtime, or NRI and its plugins, in `containerd config dump`
   BuildKit    the binary of [worker.oci] in buildkitd.toml
 
-Options on the command lines of daemons are not looked at. Run it as who runs the containers.
+If an engine cannot be asked, its files decide. Programs below --root are not run.
+Of command-line options, only those of dockerd are checked.
+Run it as the user who runs the containers.
 
 Examples:
   oci-hooks doctor
   oci-hooks doctor --format json
   oci-hooks doctor --root /mnt/image
+  oci-hooks doctor --prove
 
 Exit status is 0 if everything that is installed applies hook files, and 1 otherwise.")]
-pub struct DoctorArgs {
-    /// Look at the system that is mounted at DIR, as root would run it
+pub struct EngineDoctorArgs {
+    /// Check the system mounted at DIR, as root would run it
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
+
+    /// Install a temporary hook for each engine, start a container for it, report if the hook ran, and remove both
+    #[arg(long, conflicts_with = "root")]
+    prove: bool,
 }
 
-const OUTCOME: Outcome = Outcome {
+const OUTCOME: CheckSummary = CheckSummary {
     good: "hook files apply to all containers",
     bad: "hook files do not apply to all containers",
 };
 
-pub fn run(args: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(
+    args: &EngineDoctorArgs,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
     let host = match &args.root {
-        None => Host::this(),
-        Some(dir) if dir.is_dir() => Host::mounted_at(dir),
+        None => DoctorHost::current(),
+        Some(dir) if dir.is_dir() => DoctorHost::mounted_at(dir),
         Some(dir) => {
-            return Err(Error::Usage {
+            return Err(HooksCommandError::Usage {
                 message: format!("invalid --root {dir:?}: it is not a directory"),
-                hint: Some("name where the system's root directory is mounted".to_owned()),
+                hint: Some("pass the directory where the system's root is mounted".to_owned()),
             });
         }
     };
@@ -66,10 +78,13 @@ pub fn run(args: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
     checks.extend(docker::checks(&host));
     checks.extend(containerd::checks(&host));
     checks.extend(buildkit::checks(&host));
+    if args.prove {
+        checks.extend(prove::checks(&host));
+    }
     if checks.is_empty() {
         let found = "none of podman, buildah, crio, dockerd, containerd and buildkitd is installed";
-        checks.push(Check::ok("engines", found));
-        let outcome = Outcome { good: "no engine applies hook files here", ..OUTCOME };
+        checks.push(HostCheck::ok("engines", found));
+        let outcome = CheckSummary { good: "no engine applies hook files here", ..OUTCOME };
         return context.report(&checks, outcome);
     }
     context.report(&checks, OUTCOME)

@@ -1,29 +1,29 @@
-//! Errors of commands, and how they are printed.
+//! Errors of commands, and their output.
 
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
+use oci_hooks::cdi::DeviceError;
 use oci_hooks::hooks::capture::{CaptureError, RecorderError};
 use oci_hooks::hooks::directories::DirectoriesError;
-use oci_hooks::hooks::lint::Finding;
+use oci_hooks::hooks::lint::HookFinding;
 use oci_hooks::hooks::manage::ManageError;
 use oci_hooks::hooks::monitor::MonitorError;
 use oci_hooks::hooks::pipeline::PipelineFailure;
 use oci_hooks::hooks::trust::TrustError;
 use oci_hooks::hooks::{
-    ConfigError, Fault, FilterError, HookError, MatchError, PatternError, Problem,
+    ConfigError, FilterError, HookError, HookFault, LoadProblem, MatchError, PatternError,
 };
-use oci_hooks::json::Location;
-use oci_hooks::program::context::OutputError;
-use oci_hooks::program::exit::Failure;
-use oci_hooks::sys::error::chain;
-use oci_hooks::sys::fs::{PathError, ReadError, ReplaceError};
+use oci_hooks::json::TextLocation;
+use oci_hooks_cli::context::OutputError;
+use oci_hooks_cli::exit::CliError;
+use oci_hooks_files::error::chain;
+use oci_hooks_files::fs::{PathError, ReadError, ReplaceError};
 use serde::Serialize;
 
 /// An error of a command. Its exit code is 2.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum HooksCommandError {
     #[error(transparent)]
     Path(#[from] PathError),
     #[error(transparent)]
@@ -35,9 +35,9 @@ pub enum Error {
     #[error("{} is larger than {} MiB", path.display(), limit_bytes >> 20)]
     TooLarge { path: PathBuf, limit_bytes: u64 },
     #[error(transparent)]
-    Hook(Box<Problem>),
+    Hook(Box<LoadProblem>),
     #[error("invalid hook file")]
-    Fault { path: PathBuf, fault: Box<Fault> },
+    Fault { path: PathBuf, fault: Box<HookFault> },
     #[error(transparent)]
     Manage(#[from] ManageError),
     #[error("invalid pattern {pattern:?}")]
@@ -60,29 +60,35 @@ pub enum Error {
     Capture(#[from] CaptureError),
     #[error(transparent)]
     Trust(#[from] TrustError),
+    #[error(transparent)]
+    Device(DeviceError),
     #[error("{0}")]
     Lint(Box<Diagnostic>),
     #[error("{message}")]
     Usage { message: String, hint: Option<String> },
-    #[error("cannot tell which hook directories {consumer} reads")]
+    #[error("{name} is no file, and no container of these engines ({})", answers.join("; "))]
+    NoContainer { name: String, answers: Vec<String> },
+    #[error("several containers have the name {name}: {}", found.join(", "))]
+    ManyContainers { name: String, found: Vec<String>, hint: String },
+    #[error("cannot determine the hook directories of {consumer}")]
     Directories { consumer: &'static str, source: DirectoriesError },
     #[error("{consumer} does not read this hook")]
     UnreadHook { path: PathBuf, consumer: &'static str, hint: String },
     #[error("{consumer} reads no hook directory, by {decided_by}")]
     NothingRead { consumer: &'static str, decided_by: String, hint: String },
-    /// An error that this program knows more about than who raised it.
+    /// An error with a more specific hint than its own.
     #[error("{error}")]
-    Hinted { error: Box<Error>, hint: String },
+    Hinted { error: Box<HooksCommandError>, hint: String },
 }
 
-impl Failure for Error {
+impl CliError for HooksCommandError {
     fn is_broken_pipe(&self) -> bool {
-        matches!(self, Error::Output(error) if error.is_broken_pipe())
+        matches!(self, HooksCommandError::Output(error) if error.is_broken_pipe())
     }
 }
 
-impl Error {
-    /// Returns the error as it is printed.
+impl HooksCommandError {
+    /// Returns the printable form of the error.
     pub fn diagnostic(&self) -> Diagnostic {
         let simple = |class, path: Option<&Path>| Diagnostic {
             class,
@@ -92,76 +98,98 @@ impl Error {
             hint: None,
         };
         match self {
-            Error::Path(error) => simple("io", Some(&error.path)).without_path_in_text(),
-            Error::Monitor(error) => {
+            HooksCommandError::Path(error) => {
+                simple("io", Some(&error.path)).without_path_in_text()
+            }
+            HooksCommandError::Monitor(error) => {
                 Diagnostic { hint: error.hint().map(str::to_owned), ..simple(error.class(), None) }
             }
-            Error::Wait(_) | Error::Output(_) => simple("io", None),
-            Error::TooLarge { path, .. } => simple("too-large", Some(path)).without_path_in_text(),
-            Error::Hook(problem) => Diagnostic::of_problem(problem),
-            Error::Fault { path, fault } => Diagnostic::of_fault(path, fault),
-            Error::Manage(ManageError::Invalid(problem)) => Diagnostic::of_problem(problem),
-            Error::Manage(error) => {
+            HooksCommandError::Wait(_) | HooksCommandError::Output(_) => simple("io", None),
+            HooksCommandError::TooLarge { path, .. } => {
+                simple("too-large", Some(path)).without_path_in_text()
+            }
+            HooksCommandError::Hook(problem) => Diagnostic::of_problem(problem),
+            HooksCommandError::Fault { path, fault } => Diagnostic::of_fault(path, fault),
+            HooksCommandError::Manage(ManageError::Invalid(problem)) => {
+                Diagnostic::of_problem(problem)
+            }
+            HooksCommandError::Manage(error) => {
                 Diagnostic { hint: error.hint(), ..simple(error.class(), error.path()) }
                     .without_path_in_text()
             }
-            Error::Pattern { source, .. } => {
+            HooksCommandError::Pattern { source, .. } => {
                 Diagnostic { hint: source.hint().map(str::to_owned), ..simple("bad-regex", None) }
             }
-            Error::Config { path, source } => Diagnostic {
+            HooksCommandError::Config { path, source } => Diagnostic {
                 class: source.class(),
                 path: Some(path.clone()),
                 location: Some(source.location().clone()),
                 message: chain(source),
                 hint: source.hint().map(str::to_owned),
             },
-            Error::Match(error) => simple(error.class(), Some(&error.path)).without_path_in_text(),
-            Error::Lint(diagnostic) => Diagnostic::clone(diagnostic),
-            Error::Replace(ReplaceError::ForeignLink { path, .. }) => {
+            HooksCommandError::Match(error) => {
+                simple(error.class(), Some(&error.path)).without_path_in_text()
+            }
+            HooksCommandError::Lint(diagnostic) => Diagnostic::clone(diagnostic),
+            HooksCommandError::Replace(ReplaceError::ForeignLink { path, .. }) => {
                 simple("foreign-link", Some(path))
             }
-            Error::Read(_) | Error::Replace(_) => simple("io", None),
-            Error::Filter(error) => simple("precreate", Some(Path::new(&error.path))),
-            Error::Pipeline(PipelineFailure::RequiredHook(error)) => Diagnostic {
+            HooksCommandError::Read(_) | HooksCommandError::Replace(_) => simple("io", None),
+            HooksCommandError::Filter(error) => simple("precreate", Some(Path::new(&error.path))),
+            HooksCommandError::Pipeline(PipelineFailure::RequiredHook(error)) => Diagnostic {
                 hint: error.problem.as_ref().and_then(|problem| problem.source.hint()),
                 ..simple("required-hook", None)
             },
-            Error::Pipeline(_) => simple("inject", None),
-            Error::Recorder(_) | Error::Capture(_) => simple("capture", None),
-            Error::Trust(error) => Diagnostic {
+            HooksCommandError::Pipeline(_) => simple("inject", None),
+            HooksCommandError::Recorder(_) | HooksCommandError::Capture(_) => {
+                simple("capture", None)
+            }
+            HooksCommandError::Trust(error) => Diagnostic {
                 hint: error.hint(),
                 ..simple("untrusted", Some(error.path())).without_path_in_text()
             },
-            Error::Usage { hint, .. } => Diagnostic { hint: hint.clone(), ..simple("usage", None) },
-            Error::Directories { source, .. } => Diagnostic {
+            HooksCommandError::Device(error) => {
+                Diagnostic { hint: device_hint(error).map(str::to_owned), ..simple("device", None) }
+            }
+            HooksCommandError::Usage { hint, .. } => {
+                Diagnostic { hint: hint.clone(), ..simple("usage", None) }
+            }
+            HooksCommandError::NoContainer { .. } => Diagnostic {
+                hint: Some("run it as the user who runs the container".to_owned()),
+                ..simple("no-container", None)
+            },
+            HooksCommandError::ManyContainers { hint, .. } => {
+                Diagnostic { hint: Some(hint.clone()), ..simple("many-containers", None) }
+            }
+            HooksCommandError::Directories { source, .. } => Diagnostic {
                 hint: Some(source.hint().to_owned()),
                 ..simple("consumer-config", source.path())
             },
-            Error::UnreadHook { path, hint, .. } => {
+            HooksCommandError::UnreadHook { path, hint, .. } => {
                 Diagnostic { hint: Some(hint.clone()), ..simple("unread-dir", Some(path)) }
             }
-            Error::NothingRead { hint, .. } => {
+            HooksCommandError::NothingRead { hint, .. } => {
                 Diagnostic { hint: Some(hint.clone()), ..simple("no-directory", None) }
             }
-            Error::Hinted { error, hint } => {
+            HooksCommandError::Hinted { error, hint } => {
                 Diagnostic { hint: Some(hint.clone()), ..error.diagnostic() }
             }
         }
     }
 }
 
-/// An error, a warning or a finding, as it is printed.
+/// An error, a warning or a finding to print.
 #[derive(Clone, Debug)]
 pub struct Diagnostic {
     /// A stable identifier of the kind of error, such as `bad-regex`.
     pub class: &'static str,
     pub path: Option<PathBuf>,
-    pub location: Option<Location>,
+    pub location: Option<TextLocation>,
     pub message: String,
     pub hint: Option<String>,
 }
 
-/// A diagnostic in JSON, one object on a line.
+/// A diagnostic in JSON, one object per line.
 #[derive(Serialize)]
 pub struct DiagnosticJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -186,7 +214,7 @@ impl Diagnostic {
         }
     }
 
-    pub fn of_fault(path: &Path, fault: &Fault) -> Self {
+    pub fn of_fault(path: &Path, fault: &HookFault) -> Self {
         Diagnostic {
             class: fault.error.class(),
             path: Some(path.to_owned()),
@@ -200,7 +228,7 @@ impl Diagnostic {
         Diagnostic { class, path: None, location: None, message: chain(error), hint: None }
     }
 
-    pub fn of_finding(finding: &Finding) -> Self {
+    pub fn of_finding(finding: &HookFinding) -> Self {
         Diagnostic {
             class: finding.rule.name,
             path: Some(finding.path.clone()),
@@ -210,7 +238,7 @@ impl Diagnostic {
         }
     }
 
-    pub fn of_problem(problem: &Problem) -> Self {
+    pub fn of_problem(problem: &LoadProblem) -> Self {
         let diagnostic = Diagnostic {
             class: problem.source.class(),
             path: Some(problem.path.clone()),
@@ -224,7 +252,7 @@ impl Diagnostic {
         }
     }
 
-    /// Returns the diagnostic as it is serialized.
+    /// Returns the serializable form of the diagnostic.
     pub fn json<'a>(&'a self, level: Option<&'a str>) -> DiagnosticJson<'a> {
         DiagnosticJson {
             level,
@@ -277,21 +305,36 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-impl Error {
+impl HooksCommandError {
     /// Converts the error of an injection.
     pub fn of_pipeline(path: &Path, failure: PipelineFailure) -> Self {
         match failure {
-            PipelineFailure::Config(source) => Error::Config { path: path.to_owned(), source },
-            PipelineFailure::HookFile(problem) => Error::Hook(problem),
+            PipelineFailure::Config(source) => {
+                HooksCommandError::Config { path: path.to_owned(), source }
+            }
+            PipelineFailure::HookFile(problem) => HooksCommandError::Hook(problem),
             PipelineFailure::Match(error) => error.into(),
             PipelineFailure::Trust(error) => error.into(),
             PipelineFailure::Filter(error) => error.into(),
-            other => Error::Pipeline(other),
+            other => HooksCommandError::Pipeline(other),
         }
     }
 }
 
+fn device_hint(error: &DeviceError) -> Option<&'static str> {
+    match error {
+        DeviceError::Unknown { .. } => Some(
+            "`oci-hooks list --cdi` prints the devices; --cdi-spec-dir names other directories",
+        ),
+        DeviceError::Conflict { .. } => Some("remove the device from all files but one"),
+        _ => None,
+    }
+}
+
 /// Adds the path of the configuration to an error.
-pub fn in_config<T>(path: &Path, result: Result<T, ConfigError>) -> Result<T, Error> {
-    result.map_err(|source| Error::Config { path: path.to_owned(), source })
+pub fn add_config_path<T>(
+    path: &Path,
+    result: Result<T, ConfigError>,
+) -> Result<T, HooksCommandError> {
+    result.map_err(|source| HooksCommandError::Config { path: path.to_owned(), source })
 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use oci_hooks::hooks::Consumer;
-use oci_hooks::program::context::{Color, log_level};
-use oci_hooks::program::trace::LevelFilter;
+use oci_hooks_cli::context::{ColorMode, log_level};
+use oci_hooks_cli::trace::LevelFilter;
 
 /// Options that every command accepts.
 #[derive(Debug, Args)]
@@ -16,9 +16,9 @@ pub struct GlobalArgs {
     #[arg(long, global = true, value_name = "DIR")]
     pub hooks_dir: Vec<PathBuf>,
 
-    /// Read, match and inject as CONSUMER does
-    #[arg(long = "as", global = true, value_name = "CONSUMER", default_value = "podman", value_parser = consumer_parser())]
-    pub consumer: Consumer,
+    /// Read, match and inject as CONSUMER does [default: podman; for the name of a container, its engine]
+    #[arg(long = "as", global = true, value_name = "CONSUMER", value_parser = consumer_parser())]
+    pub consumer: Option<Consumer>,
 
     /// Output format on standard output
     #[arg(long, global = true, value_enum, value_name = "FORMAT")]
@@ -26,11 +26,11 @@ pub struct GlobalArgs {
 
     /// Format of errors and warnings on standard error
     #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
-    pub error_format: Format,
+    pub error_format: ErrorFormat,
 
-    /// When to use colour
+    /// Coloured output
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
-    pub color: Color,
+    pub color: ColorMode,
 
     /// Print more detail
     #[arg(long, short, global = true)]
@@ -58,7 +58,7 @@ pub enum OutputFormat {
 
 /// Format of errors and warnings on standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum ErrorFormat {
     /// Human-readable
     #[default]
     Human,
@@ -69,7 +69,7 @@ pub enum Format {
 pub fn consumer_parser() -> impl clap::builder::TypedValueParser<Value = Consumer> {
     use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-    let names = Consumer::ALL.map(|c| PossibleValue::new(c.name).help(c.about));
+    let names = Consumer::ALL.map(|c| PossibleValue::new(c.name).aliases(c.alias).help(c.about));
     PossibleValuesParser::new(names)
         .map(|name| Consumer::from_name(&name).expect("the parser knows only these names"))
 }

@@ -6,27 +6,31 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use oci_hooks::hooks::capture::Recorder;
-use oci_hooks::hooks::pipeline::{Injected, MissingProgram, Report};
+use oci_hooks::hooks::capture::HookRecorder;
+use oci_hooks::hooks::pipeline::{InjectedConfig, MissingProgram, PipelineReport};
 use oci_hooks::hooks::trust::TrustOptions;
-use oci_hooks::hooks::{FilterOptions, Hook, OciStage, Pipeline, Selection};
-use oci_hooks::sys::fs::{Expected, FileAt, FileId, PathContext, ReplaceOptions, Symlinks};
+use oci_hooks::hooks::{ConfigDocument, FilterOptions, Hook, HookSelection, OciStage, Pipeline};
+use oci_hooks_files::fs::{
+    ExpectedFile, FileAt, FileId, PathContext, ReplaceOptions, SymlinkPolicy,
+};
 
-use crate::Exit;
-use crate::context::{Context, MAX_CONFIG_BYTES, config_path};
+use crate::CommandExit;
+use crate::context::{CommandContext, MAX_CONFIG_BYTES, config_path};
+use crate::devices::DeviceArgs;
 use crate::diff;
-use crate::error::{Diagnostic, Error};
+use crate::error::{Diagnostic, HooksCommandError, add_config_path};
 use crate::spec::TypedConfig;
 use crate::target::TargetArgs;
 
-/// Inject matching hooks into a config.json, as podman does
+/// Inject matching hooks, and CDI devices, into a config.json, as podman does
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   oci-hooks inject config.json > new.json
   oci-hooks inject --diff /run/bundle
   oci-hooks inject --in-place --once --as crio /run/bundle
-  oci-hooks inject - --annotation com.example.gpu=all < config.json")]
+  oci-hooks inject - --annotation com.example.gpu=all < config.json
+  oci-hooks inject --device nvidia.com/gpu=all config.json")]
 pub struct InjectArgs {
     /// OCI config.json, a bundle directory, or - for standard input
     #[arg(value_name = "CONFIG|BUNDLE", default_value = "config.json")]
@@ -45,10 +49,10 @@ pub struct InjectArgs {
     in_place: bool,
 
     /// Skip hooks that the configuration already has
-    #[arg(long)]
+    #[arg(long, conflicts_with = "device")]
     once: bool,
 
-    /// Reject hooks writable by non-root users; run hooks without `env` with an empty environment; fail
+    /// Reject hooks and CDI specifications writable by non-root users; run hooks without `env` with an empty environment; fail
     /// if the program of a hook file does not exist
     #[arg(long)]
     strict: bool,
@@ -60,7 +64,7 @@ pub struct InjectArgs {
     /// Drop hook files whose program does not exist, as podman does, or fail [default: drop; with
     /// --strict: fail]
     #[arg(long, value_enum, value_name = "WHAT")]
-    missing_program: Option<Missing>,
+    missing_program: Option<MissingAction>,
 
     /// Fail unless the hook file FILE, a name or an absolute path, is in force (can be repeated)
     #[arg(long, value_name = "FILE")]
@@ -91,16 +95,27 @@ pub struct InjectArgs {
     #[arg(long, value_name = "DIR")]
     capture: Option<PathBuf>,
 
+    /// Record all hooks of the new configuration, also those of the engine and of devices
+    #[arg(long, requires = "capture")]
+    capture_all: bool,
+
+    /// Inject a device of a CDI specification (can be repeated)
+    #[arg(long, value_name = "VENDOR/CLASS=NAME")]
+    device: Vec<String>,
+
+    #[command(flatten)]
+    devices: DeviceArgs,
+
     /// Inject prestart hooks at STAGE [default: as the consumer does]
     #[arg(long, value_enum, value_name = "STAGE")]
-    prestart: Option<Prestart>,
+    prestart: Option<PrestartStage>,
 
     #[command(flatten)]
     target: TargetArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Prestart {
+enum PrestartStage {
     #[value(name = "createRuntime")]
     CreateRuntime,
     #[value(name = "prestart")]
@@ -108,18 +123,32 @@ enum Prestart {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Missing {
+enum MissingAction {
     Drop,
     Fail,
 }
 
-pub fn run(args: &InjectArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(
+    args: &InjectArgs,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
     let path = config_path(&args.config);
-    let source = Source::open(&path, args.in_place, context)?;
-    let pipeline = args.pipeline(&path, context)?;
+    let source = ConfigSource::open(&path, args.in_place, context)?;
+    let text = args.with_devices(&source.text, &path, context)?;
+    if let Some(reason) = exemption(&source.text, &path, context)? {
+        context.note(&reason);
+        if let Some(file) = &args.extension_out {
+            write_extension_hooks(&BTreeMap::new(), file)?;
+        }
+        let config = args.record_all(text.into_owned(), &path, context)?;
+        args.write_result(&source, &config, &path, context)?;
+        return Ok(CommandExit::Yes);
+    }
+    let mut pipeline = args.pipeline(&path, context)?;
+    args.keep_bind_mounts(&source.text, &path, &mut pipeline)?;
     let recorder = args.capture.as_deref().map(recorder).transpose()?;
     let mut not_recorded = Vec::new();
-    let result = pipeline.run_with(&source.text, |selection| {
+    let result = pipeline.run_with(&text, |selection| {
         if let Some(recorder) = &recorder {
             not_recorded = record(selection, recorder);
         }
@@ -129,20 +158,72 @@ pub fn run(args: &InjectArgs, context: &mut Context) -> Result<Exit, Error> {
         Err(error) => &error.report,
     };
     args.show(report, &not_recorded, context);
-    let Injected { config, report, .. } =
-        result.map_err(|error| Error::of_pipeline(&path, error.failure))?;
+    let InjectedConfig { mut config, report, .. } =
+        result.map_err(|error| HooksCommandError::of_pipeline(&path, error.failure))?;
+    config = args.record_all(config, &path, context)?;
     if !report.hooks.is_empty() {
         warn_of_version(&config, &path, context);
     }
     if let Some(file) = &args.extension_out {
         write_extension_hooks(&report.extension_hooks, file)?;
     }
-    args.put(&source, &config, &path, context)?;
-    Ok(Exit::Yes)
+    args.write_result(&source, &config, &path, context)?;
+    Ok(CommandExit::Yes)
 }
 
 impl InjectArgs {
-    fn pipeline(&self, path: &Path, context: &Context) -> Result<Pipeline, Error> {
+    /// Wraps all hooks of the new configuration, with `--capture-all`.
+    fn record_all(
+        &self,
+        config: Vec<u8>,
+        path: &Path,
+        context: &CommandContext,
+    ) -> Result<Vec<u8>, HooksCommandError> {
+        let Some(dir) = self.capture.as_deref().filter(|_| self.capture_all) else {
+            return Ok(config);
+        };
+        let recorded = add_config_path(path, recorder(dir)?.wrap_all(&config))?;
+        for (stage, hook) in recorded.not_recorded {
+            context.note(&format!("hook {hook} is not recorded at {stage}"));
+        }
+        Ok(recorded.config)
+    }
+
+    /// Returns the configuration with the devices of `--device`, which engines add before the hooks of hook files.
+    fn with_devices<'t>(
+        &self,
+        config: &'t [u8],
+        path: &Path,
+        context: &CommandContext,
+    ) -> Result<Cow<'t, [u8]>, HooksCommandError> {
+        if self.device.is_empty() {
+            return Ok(Cow::Borrowed(config));
+        }
+        let config = self.devices.add(&self.device, self.strict, config, path, context)?;
+        Ok(Cow::Owned(config))
+    }
+
+    /// Matches `hasBindMounts` against the configuration without devices: their mounts do not count in podman.
+    fn keep_bind_mounts(
+        &self,
+        config: &[u8],
+        path: &Path,
+        pipeline: &mut Pipeline,
+    ) -> Result<(), HooksCommandError> {
+        let known = &mut pipeline.target.has_bind_mounts;
+        if !self.device.is_empty() && known.is_none() {
+            let rule = pipeline.consumer.bind_mounts;
+            let found = ConfigDocument::parse(config).and_then(|it| it.has_bind_mounts(rule));
+            *known = Some(add_config_path(path, found)?);
+        }
+        Ok(())
+    }
+
+    fn pipeline(
+        &self,
+        path: &Path,
+        context: &CommandContext,
+    ) -> Result<Pipeline, HooksCommandError> {
         let mut pipeline = Pipeline::for_consumer(&context.consumer);
         if self.no_extension_stages {
             pipeline.load.extension_stages.clear();
@@ -151,19 +232,21 @@ impl InjectArgs {
         }
         pipeline.load.dirs = context.directories()?.dirs;
         match self.prestart {
-            Some(Prestart::CreateRuntime) => pipeline.consumer.prestart = OciStage::CreateRuntime,
-            Some(Prestart::Prestart) => pipeline.consumer.prestart = OciStage::Prestart,
+            Some(PrestartStage::CreateRuntime) => {
+                pipeline.consumer.prestart = OciStage::CreateRuntime;
+            }
+            Some(PrestartStage::Prestart) => pipeline.consumer.prestart = OciStage::Prestart,
             None => {}
         }
         pipeline.skip_bad_files = self.lenient;
         pipeline.missing_program = match self.missing_program {
-            Some(Missing::Drop) => MissingProgram::Drop,
-            Some(Missing::Fail) => MissingProgram::Fail,
+            Some(MissingAction::Drop) => MissingProgram::Drop,
+            Some(MissingAction::Fail) => MissingProgram::Fail,
             None if self.strict => MissingProgram::Fail,
             None => MissingProgram::Drop,
         };
         pipeline.required_hooks.clone_from(&self.require_hook);
-        pipeline.target = self.target.overrides()?;
+        pipeline.target = self.target.overrides(&context.consumer)?;
         pipeline.strict = self.strict.then(TrustOptions::of_process);
         pipeline.inject.once = self.once;
         let bundle = match path.parent() {
@@ -179,7 +262,7 @@ impl InjectArgs {
     }
 
     /// Prints warnings and notes of the report on standard error.
-    fn show(&self, report: &Report, not_recorded: &[String], context: &Context) {
+    fn show(&self, report: &PipelineReport, not_recorded: &[String], context: &CommandContext) {
         context.warn_of_problems(&report.problems);
         context.warn_of_missing_dirs(&report.missing_dirs);
         for note in not_recorded {
@@ -196,8 +279,18 @@ impl InjectArgs {
     }
 }
 
-/// Warns if the configuration has a version that runtimes need not know its hooks by.
-fn warn_of_version(config: &[u8], path: &Path, context: &Context) {
+/// Returns why the consumer injects no hooks into the container, or `None` if it may inject some.
+fn exemption(
+    text: &[u8],
+    path: &Path,
+    context: &CommandContext,
+) -> Result<Option<String>, HooksCommandError> {
+    let annotations = ConfigDocument::parse(text).and_then(|config| config.annotations());
+    Ok(context.consumer.exemption(&add_config_path(path, annotations)?))
+}
+
+/// Warns of a configuration's version with which runtimes may ignore its hooks.
+fn warn_of_version(config: &[u8], path: &Path, context: &CommandContext) {
     match TypedConfig::parse(config) {
         Ok(config) => {
             if let Some(fault) = config.version_fault() {
@@ -212,43 +305,47 @@ fn warn_of_version(config: &[u8], path: &Path, context: &Context) {
 }
 
 /// The configuration as it was read, with the file to replace for `--in-place`.
-struct Source {
+struct ConfigSource {
     text: Vec<u8>,
     file: Option<(FileAt, FileId)>,
 }
 
-impl Source {
-    fn open(path: &Path, in_place: bool, context: &Context) -> Result<Self, Error> {
+impl ConfigSource {
+    fn open(
+        path: &Path,
+        in_place: bool,
+        context: &CommandContext,
+    ) -> Result<Self, HooksCommandError> {
         if !in_place {
-            return Ok(Source { text: context.read_config(path)?, file: None });
+            return Ok(ConfigSource { text: context.read_config(path)?, file: None });
         }
         if path == OsStr::new("-") {
-            return Err(Error::Usage {
+            return Err(HooksCommandError::Usage {
                 message: "--in-place cannot be combined with standard input".to_owned(),
                 hint: Some("omit --in-place, or name a file".to_owned()),
             });
         }
-        let file = FileAt::open(path, Symlinks::Follow)?;
+        let file = FileAt::open(path, SymlinkPolicy::Follow)?;
         let (text, id) = file.read(MAX_CONFIG_BYTES)?;
-        Ok(Source { text, file: Some((file, id)) })
+        Ok(ConfigSource { text, file: Some((file, id)) })
     }
 }
 
 impl InjectArgs {
     /// Writes the new configuration, or the diff, to its destination.
-    fn put(
+    fn write_result(
         &self,
-        source: &Source,
+        source: &ConfigSource,
         new: &[u8],
         path: &Path,
-        context: &mut Context,
-    ) -> Result<(), Error> {
+        context: &mut CommandContext,
+    ) -> Result<(), HooksCommandError> {
         if self.diff {
             return diff::write(context, &source.text, new, &path.to_string_lossy());
         }
         if let Some((file, id)) = &source.file {
             if new != source.text {
-                let expected = Expected::Unchanged(*id);
+                let expected = ExpectedFile::Unchanged(*id);
                 file.replace(new, &ReplaceOptions { expected, ..Default::default() })?;
             }
             return Ok(());
@@ -261,14 +358,14 @@ impl InjectArgs {
 }
 
 /// Returns a recorder, which wraps hooks in `oci-hooks run-hook`.
-fn recorder(dir: &Path) -> Result<Recorder, Error> {
-    let dir = std::path::absolute(dir).at("find", dir)?;
-    let this = std::env::current_exe().at("find", Path::new("oci-hooks"))?;
-    Ok(Recorder::new(&this, &dir)?)
+fn recorder(dir: &Path) -> Result<HookRecorder, HooksCommandError> {
+    let dir = std::path::absolute(dir).with_path("find", dir)?;
+    let this = std::env::current_exe().with_path("find", Path::new("oci-hooks"))?;
+    Ok(HookRecorder::new(&this, &dir)?)
 }
 
-/// Wraps hooks to be recorded, and returns a note for each that cannot be.
-fn record(selection: &mut Selection<'_>, recorder: &Recorder) -> Vec<String> {
+/// Wraps hooks for recording, and returns a note for each that cannot be recorded.
+fn record(selection: &mut HookSelection<'_>, recorder: &HookRecorder) -> Vec<String> {
     let mut notes = Vec::new();
     for injection in &mut selection.injections {
         let name = injection.file.name.to_string_lossy();
@@ -284,21 +381,24 @@ fn record(selection: &mut Selection<'_>, recorder: &Recorder) -> Vec<String> {
 }
 
 /// Writes `{stage: [hook…]}`, or `null` if there is none, as podman's library returns it.
-fn write_extension_hooks(hooks: &BTreeMap<String, Vec<Hook>>, file: &Path) -> Result<(), Error> {
+fn write_extension_hooks(
+    hooks: &BTreeMap<String, Vec<Hook>>,
+    file: &Path,
+) -> Result<(), HooksCommandError> {
     let hooks = if hooks.is_empty() { None } else { Some(hooks) };
     let mut text = serde_json::to_vec(&hooks).expect("hooks are strings, numbers and lists");
     text.push(b'\n');
     write_file(file, &text)
 }
 
-fn write_file(path: &Path, content: &[u8]) -> Result<(), Error> {
+fn write_file(path: &Path, content: &[u8]) -> Result<(), HooksCommandError> {
     if path == OsStr::new("-") {
-        return Err(Error::Usage {
+        return Err(HooksCommandError::Usage {
             message: "`-` is not supported here: the configuration goes to standard output"
                 .to_owned(),
             hint: Some("name a file".to_owned()),
         });
     }
-    let file = FileAt::open(path, Symlinks::Follow)?;
+    let file = FileAt::open(path, SymlinkPolicy::Follow)?;
     Ok(file.replace(content, &ReplaceOptions::default())?)
 }

@@ -1,4 +1,4 @@
-//! `oci-hooks install`, and printing what it, `remove`, `disable`, `enable` and `migrate` changed.
+//! `oci-hooks install`, and the output of `install`, `remove`, `disable`, `enable` and `migrate`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -6,16 +6,17 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use oci_hooks::hooks::lint::{self, FileChecks, LintOptions, Severity};
 use oci_hooks::hooks::manage::{
-    Change, Editor, HookName, ManageError, Mode, Note, Overwrite, Step,
+    ChangeNote, ChangeStep, EditMode, HookEditor, HookName, ManageError, OverwritePolicy,
+    PlannedChange,
 };
 use oci_hooks::hooks::trust::TrustOptions;
-use oci_hooks::hooks::{Definition, LoadOptions, PathCheck, SchemaOptions};
+use oci_hooks::hooks::{HookDefinition, LoadOptions, PathCheck, SchemaOptions};
 use serde::Serialize;
 
-use crate::Exit;
-use crate::context::Context;
-use crate::directories::{self, Directories};
-use crate::error::{Diagnostic, Error};
+use crate::CommandExit;
+use crate::context::CommandContext;
+use crate::directories::{self, HookDirectories};
+use crate::error::{Diagnostic, HooksCommandError};
 
 /// Validate and lint a hook file, and install it in the last directory that the consumer reads
 #[derive(Debug, Args)]
@@ -58,12 +59,15 @@ pub struct InstallOptions {
     no_lint: bool,
 }
 
-pub fn run(args: &InstallArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(
+    args: &InstallArgs,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
     let name = match (&args.options.name, args.file.file_name()) {
         (Some(name), _) => name.as_os_str(),
         (None, Some(name)) if args.file != OsStr::new("-") => name,
         _ => {
-            return Err(Error::Usage {
+            return Err(HooksCommandError::Usage {
                 message: "a hook from standard input needs a name".to_owned(),
                 hint: Some("pass --name NAME".to_owned()),
             });
@@ -75,14 +79,14 @@ pub fn run(args: &InstallArgs, context: &mut Context) -> Result<Exit, Error> {
 }
 
 impl InstallOptions {
-    /// Installs a text that came from `source`, and prints what was done.
+    /// Installs a text read from `source`, and prints the changes.
     pub fn install(
         &self,
         name: &HookName,
         source: &Path,
         text: &[u8],
-        context: &mut Context,
-    ) -> Result<Exit, Error> {
+        context: &mut CommandContext,
+    ) -> Result<CommandExit, HooksCommandError> {
         if !self.no_lint {
             self.lint(source, text, context)?;
         }
@@ -91,7 +95,7 @@ impl InstallOptions {
         if self.no_path_check {
             editor.options.path_check = PathCheck::Skip;
         }
-        let overwrite = if self.force { Overwrite::Replace } else { Overwrite::Refuse };
+        let overwrite = if self.force { OverwritePolicy::Replace } else { OverwritePolicy::Refuse };
         let change = editor.install(name, text, overwrite).map_err(|error| match error {
             // The error is in the source, not in the destination.
             ManageError::Invalid(mut problem) => {
@@ -111,22 +115,27 @@ impl InstallOptions {
 impl InstallOptions {
     /// Rejects a hook with lint errors, and prints lint warnings.
     ///
-    /// A text that the loader rejects passes: the loader reports it.
-    fn lint(&self, source: &Path, text: &[u8], context: &Context) -> Result<(), Error> {
+    /// A text that the loader rejects passes: the loader reports the error.
+    fn lint(
+        &self,
+        source: &Path,
+        text: &[u8],
+        context: &CommandContext,
+    ) -> Result<(), HooksCommandError> {
         let mut options = LintOptions::for_consumer(&context.consumer);
         if !self.no_path_check {
             options.files = FileChecks::Trust(TrustOptions::of_process());
         }
         let load = LoadOptions::for_consumer(&context.consumer);
         let schema = SchemaOptions::new(&load.extension_stages).with_path_check(PathCheck::Skip);
-        if Definition::parse(text, schema).is_err() {
+        if HookDefinition::parse(text, schema).is_err() {
             return Ok(());
         }
         for finding in lint::lint_text(source, text, &options) {
             let diagnostic = Diagnostic::of_finding(&finding);
             match finding.severity {
                 Severity::Error if finding.rule.code != MISSING_PROGRAM => {
-                    return Err(Error::Lint(Box::new(diagnostic)));
+                    return Err(HooksCommandError::Lint(Box::new(diagnostic)));
                 }
                 Severity::Warning => context.warn(&diagnostic),
                 _ => {}
@@ -140,18 +149,18 @@ impl InstallOptions {
 const MISSING_PROGRAM: &str = "OH017";
 
 /// Returns the editor of the hook directories.
-fn editor(directories: &Directories, context: &Context, dry_run: bool) -> Editor {
-    let mode = if dry_run { Mode::Plan } else { Mode::Apply };
-    Editor::new(context.load_options(directories), mode)
+fn editor(directories: &HookDirectories, context: &CommandContext, dry_run: bool) -> HookEditor {
+    let mode = if dry_run { EditMode::Plan } else { EditMode::Apply };
+    HookEditor::new(context.load_options(directories), mode)
 }
 
-/// Makes a change to a hook by its name, and prints what was done.
+/// Changes a hook by its name, and prints the changes.
 pub fn change(
     name: &OsStr,
     dry_run: bool,
-    context: &mut Context,
-    change: impl FnOnce(&Editor, &HookName) -> Result<Change, ManageError>,
-) -> Result<Exit, Error> {
+    context: &mut CommandContext,
+    change: impl FnOnce(&HookEditor, &HookName) -> Result<PlannedChange, ManageError>,
+) -> Result<CommandExit, HooksCommandError> {
     let name = HookName::new(name)?;
     let directories = context.directories()?;
     let editor = editor(&directories, context, dry_run);
@@ -167,45 +176,54 @@ pub fn change(
 pub struct ChangeJson {
     dry_run: bool,
     #[serde(flatten)]
-    change: Change,
+    change: PlannedChange,
 }
 
 impl ChangeJson {
-    pub fn new(change: Change, mode: Mode) -> Self {
-        ChangeJson { dry_run: mode == Mode::Plan, change }
+    pub fn new(change: PlannedChange, mode: EditMode) -> Self {
+        ChangeJson { dry_run: mode == EditMode::Plan, change }
     }
 }
 
-/// Prints what was done, and ends the command.
-fn report(change: Change, mode: Mode, context: &mut Context) -> Result<Exit, Error> {
+/// Prints the changes, and ends the command.
+fn report(
+    change: PlannedChange,
+    mode: EditMode,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
     if context.is_json() {
         context.json(&ChangeJson::new(change, mode))?;
     } else {
         write(&change, mode, context)?;
     }
-    Ok(Exit::Yes)
+    Ok(CommandExit::Yes)
 }
 
 /// Writes a line for each step, and one for each note that does not belong to a step.
-pub fn write(change: &Change, mode: Mode, context: &mut Context) -> Result<(), Error> {
+pub fn write(
+    change: &PlannedChange,
+    mode: EditMode,
+    context: &mut CommandContext,
+) -> Result<(), HooksCommandError> {
     for step in &change.steps {
         let mut line = match mode {
-            Mode::Plan => format!("would {step}"),
-            Mode::Apply => step.done(),
+            EditMode::Plan => format!("would {step}"),
+            EditMode::Apply => step.past_tense(),
         };
-        if let Step::Write { path, .. } | Step::Restore { path, .. } = step
-            && let Some(Note::Masks { hidden, .. }) = change.notes.iter().find(|n| masks(n, path))
+        if let ChangeStep::Write { path, .. } | ChangeStep::Restore { path, .. } = step
+            && let Some(ChangeNote::Masks { hidden, .. }) =
+                change.notes.iter().find(|n| masks(n, path))
         {
             line += &format!(", which masks {}", hidden.display());
         }
         context.line(line)?;
     }
-    for note in change.notes.iter().filter(|note| !matches!(note, Note::Masks { .. })) {
+    for note in change.notes.iter().filter(|note| !matches!(note, ChangeNote::Masks { .. })) {
         context.line(note.to_string())?;
     }
     Ok(())
 }
 
-fn masks(note: &Note, by: &Path) -> bool {
-    matches!(note, Note::Masks { path, .. } if path == by)
+fn masks(note: &ChangeNote, by: &Path) -> bool {
+    matches!(note, ChangeNote::Masks { path, .. } if path == by)
 }

@@ -15,22 +15,23 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use human::Notes;
+use human::NoteFilter;
 use oci_hooks::hooks::Consumer;
 use oci_hooks::hooks::lint::{
-    self, FileChecks, Level, LintOptions, LintedFile, Report, Rule, Severity,
+    self, FileChecks, LintOptions, LintReport, LintRule, LintedFile, RuleLevel, Severity,
 };
 use oci_hooks::hooks::trust::TrustOptions;
-use oci_hooks::sys::fs::{FileAt, PathContext, PathError, ReplaceError, Symlinks};
+use oci_hooks_files::fs::{FileAt, PathContext, PathError, ReplaceError, SymlinkPolicy};
 use walkdir::{DirEntry, WalkDir};
 
-use crate::Exit;
-use crate::context::Context;
-use crate::directories::Unread;
-use crate::error::Error;
+use crate::CommandExit;
+use crate::context::CommandContext;
+use crate::devices::DeviceArgs;
+use crate::directories::UnreadHooks;
+use crate::error::HooksCommandError;
 use crate::global::{OutputFormat, consumer_parser};
 
-/// Check hook files for mistakes before a container starts
+/// Check hook files, or CDI specifications, for mistakes before a container starts
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -39,6 +40,7 @@ Examples:
   oci-hooks lint --fix my-hook.json
   oci-hooks lint --recursive --content-only .
   oci-hooks lint --explain OH208
+  oci-hooks lint --cdi
   oci-hooks lint --format github --content-only hooks.d/
   oci-hooks lint --format gitlab --content-only hooks.d/ > gl-code-quality-report.json
 
@@ -58,6 +60,13 @@ pub struct LintArgs {
     #[arg(long, short, requires = "paths")]
     recursive: bool,
 
+    /// Check the CDI specifications instead of hook files
+    #[arg(long, conflicts_with_all = ["paths", "fix", "diff", "also"])]
+    cdi: bool,
+
+    #[command(flatten)]
+    devices: DeviceArgs,
+
     /// Also report how CONSUMER differs (can be repeated) [default: the consumers that read the same
     /// directories]
     #[arg(long, value_name = "CONSUMER", value_parser = consumer_parser())]
@@ -69,15 +78,15 @@ pub struct LintArgs {
 
     /// Suppress findings of RULE, a code or a name (can be repeated)
     #[arg(long, value_name = "RULE", value_parser = rule)]
-    allow: Vec<&'static Rule>,
+    allow: Vec<&'static LintRule>,
 
     /// Report findings of RULE as warnings (can be repeated)
     #[arg(long, value_name = "RULE", value_parser = rule)]
-    warn: Vec<&'static Rule>,
+    warn: Vec<&'static LintRule>,
 
     /// Report findings of RULE as errors (can be repeated)
     #[arg(long, value_name = "RULE", value_parser = rule)]
-    deny: Vec<&'static Rule>,
+    deny: Vec<&'static LintRule>,
 
     /// Exit with 1 also for notes
     #[arg(long)]
@@ -93,29 +102,29 @@ pub struct LintArgs {
 
     /// Explain RULE, a code or a name
     #[arg(long, value_name = "RULE", value_parser = rule, conflicts_with_all = ["paths", "fix", "diff"])]
-    explain: Option<&'static Rule>,
+    explain: Option<&'static LintRule>,
 
     /// List all rules with their severity and summary
     #[arg(long, conflicts_with_all = ["paths", "fix", "diff", "explain"])]
     rules: bool,
 }
 
-fn rule(code_or_name: &str) -> Result<&'static Rule, String> {
-    Rule::find(code_or_name)
+fn rule(code_or_name: &str) -> Result<&'static LintRule, String> {
+    LintRule::find(code_or_name)
         .ok_or_else(|| "unknown rule; `oci-hooks lint --rules` lists all rules".to_owned())
 }
 
 impl LintArgs {
     /// Returns the lint options of the command line.
-    fn options(&self, context: &Context) -> Result<LintOptions, Error> {
+    fn options(&self, context: &CommandContext) -> Result<LintOptions, HooksCommandError> {
         let mut options = LintOptions::for_consumer(&context.consumer);
         options.drafts = true;
-        if self.paths.is_empty() {
+        if self.paths.is_empty() && !self.cdi {
             let directories = context.directories()?;
             options.drafts = directories.configured.is_none();
             directories.note(context);
             options.dirs.clone_from(&directories.dirs);
-            options.unread = directories.unread.iter().map(Unread::to_lint).collect();
+            options.unread = directories.unread.iter().map(UnreadHooks::to_lint).collect();
         }
         if !self.also.is_empty() {
             options.others =
@@ -125,9 +134,9 @@ impl LintArgs {
             options.files = FileChecks::Trust(TrustOptions::of_process());
         }
         for (rules, level) in [
-            (&self.deny, Level::Report(Severity::Error)),
-            (&self.warn, Level::Report(Severity::Warning)),
-            (&self.allow, Level::Allow),
+            (&self.deny, RuleLevel::Report(Severity::Error)),
+            (&self.warn, RuleLevel::Report(Severity::Warning)),
+            (&self.allow, RuleLevel::Allow),
         ] {
             for rule in rules {
                 options.levels.set(rule, level);
@@ -137,7 +146,10 @@ impl LintArgs {
     }
 }
 
-pub fn run(args: &LintArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(
+    args: &LintArgs,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
     if let Some(rule) = args.explain {
         return catalogue::explain(rule, context);
     }
@@ -145,7 +157,10 @@ pub fn run(args: &LintArgs, context: &mut Context) -> Result<Exit, Error> {
         return catalogue::list(context);
     }
     let mut options = args.options(context)?;
-    let inputs = Inputs::sort(args, &mut options, context)?;
+    if args.cdi {
+        return finish(args, &lint::lint_devices(&args.devices.dirs(), &options), context);
+    }
+    let inputs = LintInputs::sort(args, &mut options, context)?;
     if args.diff {
         return fix::diff(&inputs, &options, context);
     }
@@ -155,15 +170,27 @@ pub fn run(args: &LintArgs, context: &mut Context) -> Result<Exit, Error> {
         }
         fix::write(&inputs, &options, context)?;
     }
-    let report = inputs.lint(&options);
-    let notes = if args.strict || context.verbose { Notes::All } else { Notes::Alone };
-    show(&report, notes, context)?;
-    let threshold = if args.strict { Severity::Note } else { Severity::Warning };
-    let found = report.findings().any(|finding| finding.severity >= threshold);
-    Ok(if found { Exit::No } else { Exit::Yes })
+    finish(args, &inputs.lint(&options), context)
 }
 
-fn show(report: &Report, notes: Notes, context: &mut Context) -> Result<(), Error> {
+/// Prints the report, and returns the exit status.
+fn finish(
+    args: &LintArgs,
+    report: &LintReport,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
+    let notes = if args.strict || context.verbose { NoteFilter::All } else { NoteFilter::Alone };
+    show(report, notes, context)?;
+    let threshold = if args.strict { Severity::Note } else { Severity::Warning };
+    let found = report.findings().any(|finding| finding.severity >= threshold);
+    Ok(if found { CommandExit::No } else { CommandExit::Yes })
+}
+
+fn show(
+    report: &LintReport,
+    notes: NoteFilter,
+    context: &mut CommandContext,
+) -> Result<(), HooksCommandError> {
     match context.format {
         Some(OutputFormat::Json) => json::write(report, context),
         Some(OutputFormat::Sarif) => sarif::write(report, context),
@@ -178,36 +205,40 @@ const STDIN: &str = "<stdin>";
 
 /// Files and directories to lint.
 #[derive(Debug, Default)]
-struct Inputs {
+struct LintInputs {
     with_dirs: bool,
-    /// Whether each directory is linted by itself.
+    /// If set, each directory is linted on its own.
     is_tree: bool,
     files: Vec<PathBuf>,
     stdin: Option<Vec<u8>>,
 }
 
-/// Returns whether a path leads to a directory.
-fn is_directory(path: &Path) -> Result<bool, Error> {
+/// Returns whether a path is or links to a directory.
+fn is_directory(path: &Path) -> Result<bool, HooksCommandError> {
     match fs::metadata(path) {
-        // The kernel may not follow other users' links in directories such as /tmp (`fs.protected_symlinks`),
-        // and says nothing of a link.
+        // The kernel may not follow other users' links in directories such as /tmp
+        // (`fs.protected_symlinks`), and its error does not mention the link.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            match FileAt::open(path, Symlinks::Follow) {
+            match FileAt::open(path, SymlinkPolicy::Follow) {
                 Err(link @ ReplaceError::ForeignLink { .. }) => Err(link.into()),
                 _ => Err(PathError::new("look up", path, error).into()),
             }
         }
-        found => Ok(found.at("look up", path)?.is_dir()),
+        found => Ok(found.with_path("look up", path)?.is_dir()),
     }
 }
 
-impl Inputs {
+impl LintInputs {
     /// Separates directories from files; the directories go to the options.
-    fn sort(args: &LintArgs, options: &mut LintOptions, context: &Context) -> Result<Self, Error> {
-        let mut inputs = Inputs {
+    fn sort(
+        args: &LintArgs,
+        options: &mut LintOptions,
+        context: &CommandContext,
+    ) -> Result<Self, HooksCommandError> {
+        let mut inputs = LintInputs {
             with_dirs: args.paths.is_empty(),
             is_tree: args.recursive,
-            ..Inputs::default()
+            ..LintInputs::default()
         };
         let mut dirs = Vec::new();
         for path in &args.paths {
@@ -231,9 +262,9 @@ impl Inputs {
         Ok(inputs)
     }
 
-    fn lint(&self, options: &LintOptions) -> Report {
+    fn lint(&self, options: &LintOptions) -> LintReport {
         let mut report = match (self.with_dirs, self.is_tree) {
-            (false, _) => Report::default(),
+            (false, _) => LintReport::default(),
             (true, false) => lint::lint_dirs(options),
             (true, true) => lint_each(options),
         };
@@ -254,7 +285,7 @@ fn subdirectories(top: &Path) -> Result<Vec<PathBuf>, PathError> {
     let tree = WalkDir::new(top).min_depth(1).sort_by_file_name().into_iter();
     let mut found = Vec::new();
     for entry in tree.filter_entry(|entry| !is_hidden(entry)) {
-        let entry = entry.map_err(|error| at(error, top))?;
+        let entry = entry.map_err(|error| to_path_error(error, top))?;
         if entry.file_type().is_dir() && !hook_files(entry.path())?.is_empty() {
             found.push(entry.into_path());
         }
@@ -266,7 +297,7 @@ fn subdirectories(top: &Path) -> Result<Vec<PathBuf>, PathError> {
 fn hook_files(dir: &Path) -> Result<Vec<PathBuf>, PathError> {
     let mut files = Vec::new();
     for entry in WalkDir::new(dir).min_depth(1).max_depth(1).sort_by_file_name() {
-        let entry = entry.map_err(|error| at(error, dir))?;
+        let entry = entry.map_err(|error| to_path_error(error, dir))?;
         if !entry.file_type().is_dir() && entry.file_name().as_bytes().ends_with(b".json") {
             files.push(entry.into_path());
         }
@@ -275,8 +306,8 @@ fn hook_files(dir: &Path) -> Result<Vec<PathBuf>, PathError> {
 }
 
 /// Lints each directory of the options on its own.
-fn lint_each(options: &LintOptions) -> Report {
-    let mut report = Report::default();
+fn lint_each(options: &LintOptions) -> LintReport {
+    let mut report = LintReport::default();
     for dir in &options.dirs {
         let mut options = options.clone();
         options.dirs = vec![dir.clone()];
@@ -287,7 +318,7 @@ fn lint_each(options: &LintOptions) -> Report {
     report
 }
 
-fn at(error: walkdir::Error, dir: &Path) -> PathError {
+fn to_path_error(error: walkdir::Error, dir: &Path) -> PathError {
     let path = error.path().unwrap_or(dir).to_owned();
     let source = error.into_io_error().unwrap_or_else(|| rustix::io::Errno::LOOP.into());
     PathError { action: "list", path, source }

@@ -1,12 +1,13 @@
 //! `oci-hooks list`.
 
 use clap::Args;
-use oci_hooks::hooks::{self, HookFile, Loaded};
+use oci_hooks::hooks::{self, HookFile, LoadedHooks};
 use serde::Serialize;
 
-use crate::Exit;
-use crate::context::Context;
-use crate::error::{Diagnostic, Error};
+use crate::CommandExit;
+use crate::context::CommandContext;
+use crate::devices::{self, DeviceArgs};
+use crate::error::{Diagnostic, HooksCommandError};
 use crate::style;
 
 /// List the hooks in force, in the order of injection
@@ -15,17 +16,25 @@ use crate::style;
 Examples:
   oci-hooks list
   oci-hooks list --as crio --format json
+  oci-hooks list --cdi
 
 Exit status is 1 when there are no hooks.")]
-pub struct ListArgs {}
+pub struct ListArgs {
+    /// List the devices of CDI specifications instead of hooks
+    #[arg(long)]
+    cdi: bool,
 
-/// One hook, as `list` and `show` print it in JSON.
+    #[command(flatten)]
+    devices: DeviceArgs,
+}
+
+/// One hook, as printed by `list` and `show` in JSON.
 #[derive(Serialize)]
 pub struct HookJson<'a> {
     name: String,
     pub path: String,
     #[serde(flatten)]
-    definition: &'a hooks::Definition,
+    definition: &'a hooks::HookDefinition,
 }
 
 impl<'a> HookJson<'a> {
@@ -38,7 +47,13 @@ impl<'a> HookJson<'a> {
     }
 }
 
-pub fn run(_: &ListArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(
+    args: &ListArgs,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
+    if args.cdi {
+        return devices::list(&args.devices, context);
+    }
     let directories = context.directories()?;
     directories.report(context);
     let loaded = hooks::load(&context.load_options(&directories));
@@ -58,13 +73,13 @@ pub fn run(_: &ListArgs, context: &mut Context) -> Result<Exit, Error> {
     }
     if loaded.hooks.is_empty() {
         note_nothing(&loaded, context);
-        return Ok(Exit::No);
+        return Ok(CommandExit::No);
     }
-    Ok(Exit::Yes)
+    Ok(CommandExit::Yes)
 }
 
-/// Says of each directory why there is no hook in force.
-fn note_nothing(loaded: &Loaded, context: &Context) {
+/// Prints for each directory why no hook is in force.
+fn note_nothing(loaded: &LoadedHooks, context: &CommandContext) {
     for dir in &loaded.dirs {
         let why = match loaded.missing_dirs.contains(dir) {
             true => "does not exist",

@@ -1,7 +1,9 @@
 //! `oci-hooks`: explains, lints, injects and manages hook files. See `oci-hooks --help`.
 
 mod cli;
+mod container;
 mod context;
+mod devices;
 mod diff;
 mod directories;
 mod doctor;
@@ -28,16 +30,16 @@ mod validate;
 use std::process::ExitCode;
 
 use clap::CommandFactory as _;
-use oci_hooks::program::exit::exit_code;
-use oci_hooks::program::{completions, help, style, trace};
+use oci_hooks_cli::exit::exit_code;
+use oci_hooks_cli::{completions, help, style, trace};
 
-use cli::{Cli, Command};
-use context::Context;
-use error::Error;
+use cli::{Cli, HooksCommand};
+use context::CommandContext;
+use error::HooksCommandError;
 
 /// Exit status of a command that did its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Exit {
+enum CommandExit {
     /// Success: done, a hook matches, no findings.
     Yes,
     /// No match, or findings.
@@ -46,12 +48,12 @@ enum Exit {
     Code(u8),
 }
 
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
+impl From<CommandExit> for ExitCode {
+    fn from(exit: CommandExit) -> Self {
         match exit {
-            Exit::Yes => ExitCode::SUCCESS,
-            Exit::No => ExitCode::FAILURE,
-            Exit::Code(code) => ExitCode::from(code),
+            CommandExit::Yes => ExitCode::SUCCESS,
+            CommandExit::No => ExitCode::FAILURE,
+            CommandExit::Code(code) => ExitCode::from(code),
         }
     }
 }
@@ -63,7 +65,7 @@ fn main() -> ExitCode {
     completions::complete(Cli::command);
     let cli: Cli = help::parse();
     trace::to_stderr(cli.global.log_level);
-    let mut context = Context::new(&cli.global);
+    let mut context = CommandContext::new(&cli.global);
     let result = cli.check_format().and_then(|()| run(&cli.command, &mut context));
     let result = result.and_then(|exit| context.flush().map(|()| exit));
     exit_code(result, |error| {
@@ -72,32 +74,35 @@ fn main() -> ExitCode {
     })
 }
 
-fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
+fn run(
+    command: &HooksCommand,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
     match command {
-        Command::Inject(args) => inject::run(args, context),
-        Command::Explain(args) => explain::run(args, context),
-        Command::Doctor(args) => doctor::run(args, context),
-        Command::Lint(args) => lint::run(args, context),
-        Command::List(args) => list::run(args, context),
-        Command::Show(args) => show::run(args, context),
-        Command::Validate(args) => validate::run(args, context),
-        Command::Schema(args) => schema::run(args, context),
-        Command::Pattern(args) => pattern::run(args, context),
-        Command::Migrate(args) => migrate::run(args, context),
-        Command::New(args) => new::run(args, context),
-        Command::Install(args) => install::run(args, context),
-        Command::Remove(args) => remove::remove(args, context),
-        Command::Disable(args) => remove::disable(args, context),
-        Command::Enable(args) => remove::enable(args, context),
-        Command::Monitor(args) => monitor::run(args, context),
-        Command::RunHook(args) => run_hook::run(args, context),
-        Command::Completions(args) => {
+        HooksCommand::Inject(args) => inject::run(args, context),
+        HooksCommand::Explain(args) => explain::run(args, context),
+        HooksCommand::Doctor(args) => doctor::run(args, context),
+        HooksCommand::Lint(args) => lint::run(args, context),
+        HooksCommand::List(args) => list::run(args, context),
+        HooksCommand::Show(args) => show::run(args, context),
+        HooksCommand::Validate(args) => validate::run(args, context),
+        HooksCommand::Schema(args) => schema::run(args, context),
+        HooksCommand::Pattern(args) => pattern::run(args, context),
+        HooksCommand::Migrate(args) => migrate::run(args, context),
+        HooksCommand::New(args) => new::run(args, context),
+        HooksCommand::Install(args) => install::run(args, context),
+        HooksCommand::Remove(args) => remove::remove(args, context),
+        HooksCommand::Disable(args) => remove::disable(args, context),
+        HooksCommand::Enable(args) => remove::enable(args, context),
+        HooksCommand::Monitor(args) => monitor::run(args, context),
+        HooksCommand::RunHook(args) => run_hook::run(args, context),
+        HooksCommand::Completions(args) => {
             context.write(args.script(&Cli::command()))?;
-            Ok(Exit::Yes)
+            Ok(CommandExit::Yes)
         }
-        Command::Man(args) => {
+        HooksCommand::Man(args) => {
             args.run(&man::PAGES, Cli::command())?;
-            Ok(Exit::Yes)
+            Ok(CommandExit::Yes)
         }
     }
 }

@@ -4,17 +4,17 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use oci_hooks::hooks::manage::{Destination, Mode, write_migration};
+use oci_hooks::hooks::manage::{EditMode, MigrationDestination, write_migration};
 use oci_hooks::hooks::migrate::{
     MigrateOptions, MigratePrestart, Migration, MigrationNote, migrate,
 };
 use oci_hooks::hooks::{LoadOptions, PathCheck};
 use serde::Serialize;
 
-use crate::Exit;
-use crate::context::Context;
+use crate::CommandExit;
+use crate::context::CommandContext;
 use crate::diff;
-use crate::error::{Diagnostic, Error};
+use crate::error::{Diagnostic, HooksCommandError};
 use crate::install::{ChangeJson, write};
 
 /// Convert hook files from schema 0.1.0 to schema 1.0.0
@@ -53,13 +53,13 @@ pub struct MigrateArgs {
     #[arg(long)]
     dry_run: bool,
 
-    /// What to do with the deprecated stage prestart
+    /// Treatment of the deprecated stage prestart
     #[arg(long, value_enum, value_name = "STAGE", default_value_t)]
-    prestart: Prestart,
+    prestart: PrestartTreatment,
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum Prestart {
+enum PrestartTreatment {
     /// Keep it; each consumer injects it as before
     #[default]
     Keep,
@@ -72,7 +72,7 @@ enum Prestart {
 #[derive(Serialize)]
 struct MigratedFile {
     path: String,
-    /// Whether the file already follows schema 1.0.0.
+    /// Set if the file already follows schema 1.0.0.
     current: bool,
     files: Vec<NewFileJson>,
     remarks: Vec<Diagnostic>,
@@ -86,7 +86,10 @@ struct NewFileJson {
     text: String,
 }
 
-pub fn run(args: &MigrateArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(
+    args: &MigrateArgs,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
     let mut failed = None;
     let mut reports = Vec::new();
     for path in &args.files {
@@ -103,24 +106,29 @@ pub fn run(args: &MigrateArgs, context: &mut Context) -> Result<Exit, Error> {
     if context.is_json() {
         context.json(&reports)?;
     }
-    failed.map_or(Ok(Exit::Yes), Err)
+    failed.map_or(Ok(CommandExit::Yes), Err)
 }
 
 impl MigrateArgs {
-    fn file(&self, path: &Path, context: &mut Context) -> Result<MigratedFile, Error> {
+    fn file(
+        &self,
+        path: &Path,
+        context: &mut CommandContext,
+    ) -> Result<MigratedFile, HooksCommandError> {
         let text = context.read_hook(path)?;
         let mut load_options = LoadOptions::for_consumer(&context.consumer);
         let mut options = MigrateOptions::default();
         options.extension_stages = &load_options.extension_stages;
         options.prestart = match self.prestart {
-            Prestart::Keep => MigratePrestart::Keep,
-            Prestart::CreateRuntime => MigratePrestart::CreateRuntime,
+            PrestartTreatment::Keep => MigratePrestart::Keep,
+            PrestartTreatment::CreateRuntime => MigratePrestart::CreateRuntime,
         };
-        let migration = migrate(&name_of(path), &text, options)
-            .map_err(|fault| Error::Fault { path: path.to_owned(), fault: Box::new(fault) })?;
+        let migration = migrate(&name_of(path), &text, options).map_err(|fault| {
+            HooksCommandError::Fault { path: path.to_owned(), fault: Box::new(fault) }
+        })?;
         let Some(migration) = migration else {
             context.note(&format!("{}: already follows schema 1.0.0", path.display()));
-            return Ok(MigratedFile::current(path));
+            return Ok(MigratedFile::already_current(path));
         };
         let mut report = MigratedFile::new(path, &migration);
         for remark in &report.remarks {
@@ -129,7 +137,7 @@ impl MigrateArgs {
         if let Some(destination) = self.destination(path, &text)? {
             // The program may be installed on another host.
             load_options.path_check = PathCheck::Skip;
-            let mode = if self.dry_run { Mode::Plan } else { Mode::Apply };
+            let mode = if self.dry_run { EditMode::Plan } else { EditMode::Apply };
             let change = write_migration(&migration, destination, &load_options, mode)?;
             if !context.is_json() {
                 write(&change, mode, context)?;
@@ -145,26 +153,26 @@ impl MigrateArgs {
         &'a self,
         path: &'a Path,
         text: &'a [u8],
-    ) -> Result<Option<Destination<'a>>, Error> {
+    ) -> Result<Option<MigrationDestination<'a>>, HooksCommandError> {
         match &self.output {
-            Some(dir) => Ok(Some(Destination::Directory(dir))),
-            None if self.in_place && path == OsStr::new("-") => Err(Error::Usage {
+            Some(dir) => Ok(Some(MigrationDestination::Directory(dir))),
+            None if self.in_place && path == OsStr::new("-") => Err(HooksCommandError::Usage {
                 message: "--in-place cannot be combined with standard input".to_owned(),
                 hint: Some("omit --in-place, or name a directory with -o".to_owned()),
             }),
-            None if self.in_place => Ok(Some(Destination::Replace { path, text })),
+            None if self.in_place => Ok(Some(MigrationDestination::Replace { path, text })),
             None => Ok(None),
         }
     }
 
-    /// Prints the new files, or how they differ from the old one.
+    /// Prints the new files, or their difference from the old one.
     fn show(
         &self,
         path: &Path,
         text: &[u8],
         migration: &Migration,
-        context: &mut Context,
-    ) -> Result<(), Error> {
+        context: &mut CommandContext,
+    ) -> Result<(), HooksCommandError> {
         for (index, file) in migration.files.iter().enumerate() {
             if self.diff {
                 let old = if index == 0 { text } else { b"" };
@@ -179,7 +187,7 @@ impl MigrateArgs {
 }
 
 impl MigratedFile {
-    fn current(path: &Path) -> Self {
+    fn already_current(path: &Path) -> Self {
         MigratedFile {
             path: path.to_string_lossy().into_owned(),
             current: true,
@@ -198,7 +206,7 @@ impl MigratedFile {
             files: files.collect(),
             remarks: migration.remarks.iter().map(|remark| diagnostic(path, remark)).collect(),
             current: false,
-            ..MigratedFile::current(path)
+            ..MigratedFile::already_current(path)
         }
     }
 }

@@ -1,7 +1,8 @@
-//! `oci-hooks monitor`: what changes in the hook directories, as it changes.
+//! `oci-hooks monitor`: prints changes in the hook directories, or those of CDI specifications, as they happen.
 
 mod command;
 mod event;
+mod followed;
 mod service;
 
 use std::ffi::OsString;
@@ -10,104 +11,133 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use command::{Batch, Runner};
-use event::SnapshotJson;
-use jiff::Timestamp;
-use oci_hooks::hooks::Loaded;
-use oci_hooks::hooks::monitor::{Change, Monitor, MonitorOptions};
+use command::{ChangeBatch, ExecRunner};
+use event::EventJson;
+use followed::{FollowedFiles, FollowedHooks};
+use oci_hooks::hooks::monitor::{DeviceMonitor, Monitor, MonitorOptions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use service::{Notify, Signals};
+use service::{ServiceSignals, SystemdNotify};
 
-use crate::Exit;
-use crate::context::Context;
-use crate::error::Error;
+use crate::CommandExit;
+use crate::context::CommandContext;
+use crate::devices::DeviceArgs;
+use crate::error::HooksCommandError;
 use crate::global::OutputFormat;
 
-/// Follow the hook directories and print what changes
+/// Watch hook directories, or CDI specifications, and print changes
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Each event is one line of JSON; the first one is a snapshot. --format human is for people.
 
   {\"event\":\"snapshot\",\"time\":T,\"dirs\":[{\"path\":P,\"exists\":B}],\"hooks\":[H],\"problems\":[E]}
-  {\"event\":\"added\",\"time\":T,\"name\":N,\"path\":P, and what the hook file says}
+  {\"event\":\"added\",\"time\":T,\"name\":N,\"path\":P, and the content of the hook file}
   {\"event\":\"changed\", the same}
   {\"event\":\"restored\", the same}       it was masked or broken and is in force again
   {\"event\":\"removed\",\"time\":T,\"name\":N,\"path\":P}
   {\"event\":\"masked\",\"time\":T,\"name\":N,\"path\":P,\"by\":P}
   {\"event\":\"broken\",\"time\":T,\"name\":N,\"path\":P,\"in_force\":B,\"problem\":E}
 
-H is a hook as `oci-hooks list --format json` prints it, E an error as --error-format json does. A
-file that was good and is broken now stays in force as it was (in_force is true) until it is good
-again or removed.
+H is a hook as `oci-hooks list --format json` prints it, E an error as --error-format json does.
+The consumer of --as decides about a valid file that becomes broken: podman, buildah, CRI-O and
+hook-injector drop its hook at once (in_force is false); nri keeps its previous content in force
+(in_force is true) until the file is valid again or removed.
+
+With --cdi, the snapshot has \"devices\":[D] instead of hooks, N is the name of a device, and the
+event has the content of D, a device as `oci-hooks list --cdi --format json` prints it. A device
+that several files of one directory define is broken; so is a specification or directory that
+cannot be used, with its file name as N.
 
 Signals: TERM and INT end it, with exit status 0; HUP reads everything again and prints a snapshot.
-It tells systemd that it is ready, reloading or stopping when NOTIFY_SOCKET is set.
+It notifies systemd when it is ready, reloading or stopping when NOTIFY_SOCKET is set.
 
 Examples:
   oci-hooks monitor | jq 'select(.event == \"broken\")'
   oci-hooks monitor --format human --hooks-dir /etc/containers/oci/hooks.d
-  oci-hooks monitor --exec 'oci-hooks lint || logger -t hooks \"$OCI_HOOKS_EVENTS\"' >/dev/null")]
+  oci-hooks monitor --exec 'oci-hooks lint || logger -t hooks \"$OCI_HOOKS_EVENTS\"' >/dev/null
+  oci-hooks monitor --cdi")]
 pub struct MonitorArgs {
-    /// Run CMD with /bin/sh after changes; it reads their events from standard input, their kinds
-    /// are in OCI_HOOKS_EVENTS, their number is in OCI_HOOKS_CHANGES. One runs at a time; what
-    /// changes meanwhile goes to the next one
+    /// Watch the CDI specifications instead of hook files
+    #[arg(long)]
+    cdi: bool,
+
+    #[command(flatten)]
+    devices: DeviceArgs,
+
+    /// Run CMD with /bin/sh after changes, with their events on standard input, their kinds in
+    /// OCI_HOOKS_EVENTS and their number in OCI_HOOKS_CHANGES. One CMD runs at a time; changes
+    /// meanwhile go to the next one
     #[arg(long, value_name = "CMD")]
     exec: Option<OsString>,
 
-    /// Kill CMD, and what it started, after this many seconds
+    /// Kill CMD and its child processes after this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     exec_timeout: u64,
 
-    /// Read the directories after they were quiet for this many milliseconds
+    /// Read the directories after this many milliseconds without changes
     #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=60_000))]
     coalesce: u64,
 }
 
-pub fn run(args: &MonitorArgs, context: &mut Context) -> Result<Exit, Error> {
-    // From here on signals are not lost: one that comes while loading ends it cleanly.
-    let signals = Signals::new().map_err(Error::Wait)?;
-    let notify = Notify::from_env();
-    let directories = context.directories()?;
-    directories.report(context);
-    let monitor = Monitor::new(MonitorOptions {
-        load: context.load_options(&directories),
-        coalesce: Duration::from_millis(args.coalesce),
-        ..Default::default()
-    })?;
+pub fn run(
+    args: &MonitorArgs,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
+    // From here on signals are not lost: a signal during the load ends the program cleanly.
+    let signals = ServiceSignals::new().map_err(HooksCommandError::Wait)?;
+    let notify = SystemdNotify::from_env();
+    let files = args.follow(context)?;
     let timeout = Duration::from_secs(args.exec_timeout);
-    let runner = args.exec.clone().map(|command| Runner::new(command, timeout));
-    let mut session = Session { context, monitor, signals, notify, runner };
+    let runner = args.exec.clone().map(|command| ExecRunner::new(command, timeout));
+    let mut session = MonitorSession { context, files, signals, notify, runner };
     let result = session.follow();
     session.notify.send("STOPPING=1\nSTATUS=Stopping");
     if let Some(runner) = &mut session.runner {
         runner.wait(session.context);
     }
-    result.map(|()| Exit::Yes)
+    result.map(|()| CommandExit::Yes)
 }
 
-/// Everything that the loop deals with.
-struct Session<'c> {
-    context: &'c mut Context,
-    monitor: Monitor,
-    signals: Signals,
-    notify: Notify,
-    runner: Option<Runner>,
+impl MonitorArgs {
+    /// Starts to watch the files.
+    fn follow(
+        &self,
+        context: &CommandContext,
+    ) -> Result<Box<dyn FollowedFiles>, HooksCommandError> {
+        let coalesce = Duration::from_millis(self.coalesce);
+        if self.cdi {
+            return Ok(Box::new(DeviceMonitor::new(self.devices.dirs(), coalesce)?));
+        }
+        let directories = context.directories()?;
+        directories.report(context);
+        let load = context.load_options(&directories);
+        let monitor = Monitor::new(MonitorOptions { load, coalesce, ..Default::default() })?;
+        Ok(Box::new(FollowedHooks::new(monitor)))
+    }
 }
 
-/// What there is to do.
-struct Ready {
+/// The state of the event loop.
+struct MonitorSession<'c> {
+    context: &'c mut CommandContext,
+    files: Box<dyn FollowedFiles>,
+    signals: ServiceSignals,
+    notify: SystemdNotify,
+    runner: Option<ExecRunner>,
+}
+
+/// The events of one wait.
+struct SessionEvents {
     stop: bool,
     rescan: bool,
     command_ended: bool,
     nobody_reads: bool,
 }
 
-impl Session<'_> {
-    /// Prints what changes until a signal or the reader ends it.
-    fn follow(&mut self) -> Result<(), Error> {
+impl MonitorSession<'_> {
+    /// Prints changes until a signal arrives or the reader closes standard output.
+    fn follow(&mut self) -> Result<(), HooksCommandError> {
         self.print_snapshot()?;
-        self.notify.send(&format!("READY=1\n{}", self.status()));
+        self.notify.send(&format!("READY=1\n{}", self.files.status()));
         loop {
             let ready = self.wait()?;
             if ready.stop || ready.nobody_reads {
@@ -116,47 +146,46 @@ impl Session<'_> {
             if ready.command_ended
                 && let Some(runner) = &mut self.runner
             {
-                runner.ended(self.context);
+                runner.handle_end(self.context);
             }
-            let changes = if ready.rescan {
-                self.signals.take_rescan().map_err(Error::Wait)?;
+            if ready.rescan {
+                self.signals.take_rescan().map_err(HooksCommandError::Wait)?;
                 self.notify.send_reloading();
-                self.monitor.rescan()?
-            } else {
-                self.monitor.poll()?
-            };
-            if !changes.is_empty() {
-                self.tell(&changes)?;
+            }
+            let events = self.files.changes(ready.rescan)?;
+            let is_changed = !events.is_empty();
+            if is_changed {
+                report_changes(&events, self.context, self.runner.as_mut())?;
             }
             if ready.rescan {
                 self.print_snapshot()?;
-                self.notify.send(&format!("READY=1\n{}", self.status()));
-            } else if !changes.is_empty() {
-                self.notify.send(&self.status());
+                self.notify.send(&format!("READY=1\n{}", self.files.status()));
+            } else if is_changed {
+                self.notify.send(&self.files.status());
             }
         }
     }
 
-    /// Waits until there is something to do.
-    fn wait(&self) -> Result<Ready, Error> {
-        let left = self.monitor.due().map(|due| due.saturating_duration_since(Instant::now()));
+    /// Waits for the next event.
+    fn wait(&self) -> Result<SessionEvents, HooksCommandError> {
+        let left = self.files.due_time().map(|due| due.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         let stdout = io::stdout();
-        let ended = self.runner.as_ref().and_then(Runner::ended_fd);
+        let ended = self.runner.as_ref().and_then(ExecRunner::ended_fd);
         let mut fds = vec![
-            PollFd::new(&self.monitor, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.files.fd(), PollFlags::IN),
             PollFd::new(&self.signals.stop, PollFlags::IN),
             PollFd::new(&self.signals.rescan, PollFlags::IN),
-            // Asks for nothing, and so is told only when the reader has gone.
+            // Requests no event, and so reports only that the reader is gone.
             PollFd::from_borrowed_fd(stdout.as_fd(), PollFlags::empty()),
         ];
         fds.extend(ended.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         match poll(&mut fds, left.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(Error::Wait(errno.into())),
+            Err(errno) => return Err(HooksCommandError::Wait(errno.into())),
         }
         let is_ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
-        Ok(Ready {
+        Ok(SessionEvents {
             stop: is_ready(1),
             rescan: is_ready(2),
             nobody_reads: is_ready(3),
@@ -164,33 +193,10 @@ impl Session<'_> {
         })
     }
 
-    /// Prints changes, and hands them to the command.
-    fn tell(&mut self, changes: &[Change]) -> Result<(), Error> {
-        let loaded = self.monitor.snapshot();
-        let events = event::of_changes(changes, &loaded, Timestamp::now());
-        for event in &events {
-            if self.context.format == Some(OutputFormat::Human) {
-                self.context.line(event.human(self.context.paint))?;
-            } else {
-                self.context.line(event::to_line(event))?;
-            }
-        }
-        self.context.flush()?;
-        if let Some(runner) = &mut self.runner {
-            let mut batch = Batch::default();
-            for event in &events {
-                batch.add(event.event, &event::to_line(event));
-            }
-            runner.run(batch, self.context);
-        }
-        Ok(())
-    }
-
-    fn print_snapshot(&mut self) -> Result<(), Error> {
-        let loaded = self.monitor.snapshot();
-        let snapshot = SnapshotJson::new(&loaded, Timestamp::now());
+    fn print_snapshot(&mut self) -> Result<(), HooksCommandError> {
+        let snapshot = self.files.snapshot();
         if self.context.format == Some(OutputFormat::Human) {
-            for line in snapshot.human(self.context.paint) {
+            for line in snapshot.format_human(self.context.paint) {
                 self.context.line(line)?;
             }
         } else {
@@ -198,10 +204,28 @@ impl Session<'_> {
         }
         self.context.flush()
     }
+}
 
-    /// Returns what `systemctl status` shows.
-    fn status(&self) -> String {
-        let Loaded { hooks, problems, .. } = &*self.monitor.snapshot();
-        format!("STATUS=Hooks: {}, problems: {}", hooks.len(), problems.len())
+/// Prints changes, and passes them to the command.
+fn report_changes(
+    events: &[EventJson<'_>],
+    context: &mut CommandContext,
+    runner: Option<&mut ExecRunner>,
+) -> Result<(), HooksCommandError> {
+    for event in events {
+        if context.format == Some(OutputFormat::Human) {
+            context.line(event.format_human(context.paint))?;
+        } else {
+            context.line(event::to_line(event))?;
+        }
     }
+    context.flush()?;
+    if let Some(runner) = runner {
+        let mut batch = ChangeBatch::default();
+        for event in events {
+            batch.add(event.event, &event::to_line(event));
+        }
+        runner.run(batch, context);
+    }
+    Ok(())
 }

@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use oci_hooks::hooks::manage::HookName;
-use oci_hooks::hooks::{Definition, Draft, DraftWhen, Hook, LoadOptions, PathCheck, SchemaOptions};
+use oci_hooks::hooks::{
+    DraftWhen, Hook, HookDefinition, HookDraft, LoadOptions, PathCheck, SchemaOptions,
+};
 
-use crate::Exit;
-use crate::context::Context;
-use crate::error::Error;
+use crate::CommandExit;
+use crate::context::CommandContext;
+use crate::error::HooksCommandError;
 use crate::install::InstallOptions;
 
 /// Create a hook file from command-line options
@@ -81,7 +83,7 @@ struct WhenArgs {
     when_has_bind_mounts: bool,
 }
 
-pub fn run(args: &NewArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(args: &NewArgs, context: &mut CommandContext) -> Result<CommandExit, HooksCommandError> {
     let text = args.draft()?.to_text();
     if args.install {
         let name = args.options.name.as_ref().expect("--install requires --name");
@@ -91,23 +93,25 @@ pub fn run(args: &NewArgs, context: &mut Context) -> Result<Exit, Error> {
     let options = LoadOptions::for_consumer(&context.consumer);
     let path_check = if args.options.no_path_check { PathCheck::Skip } else { PathCheck::Exists };
     let schema = SchemaOptions::new(&options.extension_stages).with_path_check(path_check);
-    Definition::parse(text.as_bytes(), schema)
-        .map_err(|fault| Error::Fault { path: UNNAMED.into(), fault: Box::new(fault) })?;
+    HookDefinition::parse(text.as_bytes(), schema).map_err(|fault| HooksCommandError::Fault {
+        path: UNNAMED.into(),
+        fault: Box::new(fault),
+    })?;
     context.write(text)?;
-    Ok(Exit::Yes)
+    Ok(CommandExit::Yes)
 }
 
 impl NewArgs {
-    fn draft(&self) -> Result<Draft, Error> {
+    fn draft(&self) -> Result<HookDraft, HooksCommandError> {
         let Some(path) = self.path.to_str().filter(|path| path.starts_with('/')) else {
-            return Err(Error::Usage {
+            return Err(HooksCommandError::Usage {
                 message: format!("invalid --path {:?}: expected an absolute path", self.path),
                 hint: Some("consumers do not search PATH for `hook.path`".to_owned()),
             });
         };
         let name = self.path.file_name().map(|name| name.to_string_lossy().into_owned());
         let args = if self.arg.is_empty() { None } else { name };
-        Ok(Draft {
+        Ok(HookDraft {
             hook: Hook {
                 path: path.to_owned(),
                 args: args.into_iter().chain(self.arg.iter().cloned()).collect(),

@@ -6,13 +6,13 @@ use std::path::Path;
 use clap::Args;
 use oci_hooks::hooks::pattern::syntax;
 use oci_hooks::hooks::{Pattern, PatternError};
-use oci_hooks::json::{Document, Kind};
-use oci_hooks::sys::fs::PathContext;
+use oci_hooks::json::{JsonDocument, JsonKind};
+use oci_hooks_files::fs::PathContext;
 use serde::Serialize;
 
-use crate::Exit;
-use crate::context::Context;
-use crate::error::Error;
+use crate::CommandExit;
+use crate::context::CommandContext;
+use crate::error::HooksCommandError;
 use crate::style;
 
 /// Test what a pattern of a hook file matches
@@ -58,18 +58,26 @@ struct TextReport<'a> {
     matches: bool,
 }
 
-pub fn run(args: &PatternArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(
+    args: &PatternArgs,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
     let Some(source) = args.pattern.as_deref().filter(|_| !args.batch) else {
         return run_batch(context);
     };
-    let report = PatternReport::new(source, &args.texts)
-        .map_err(|error| Error::Pattern { pattern: source.to_owned(), source: error })?;
+    let report = PatternReport::new(source, &args.texts).map_err(|error| {
+        HooksCommandError::Pattern { pattern: source.to_owned(), source: error }
+    })?;
     if context.is_json() {
         context.json(&report)?;
     } else {
         report.write(context)?;
     }
-    Ok(if report.texts.iter().all(|text| text.matches) { Exit::Yes } else { Exit::No })
+    Ok(if report.texts.iter().all(|text| text.matches) {
+        CommandExit::Yes
+    } else {
+        CommandExit::No
+    })
 }
 
 impl<'a> PatternReport<'a> {
@@ -85,7 +93,7 @@ impl<'a> PatternReport<'a> {
         })
     }
 
-    fn write(&self, context: &mut Context) -> Result<(), Error> {
+    fn write(&self, context: &mut CommandContext) -> Result<(), HooksCommandError> {
         let title = context.paint.paint(style::TITLE, self.pattern);
         let reading = match (self.anchored_at_start, self.anchored_at_end) {
             (true, true) => "matches whole texts (anchored at both ends)",
@@ -109,7 +117,7 @@ impl<'a> PatternReport<'a> {
 const MAX_LINE_BYTES: u64 = 16 << 20;
 
 #[derive(Serialize)]
-struct Answer {
+struct BatchAnswer {
     ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     matches: Option<Vec<bool>>,
@@ -124,10 +132,10 @@ struct BatchError {
     hint: Option<String>,
 }
 
-fn run_batch(context: &mut Context) -> Result<Exit, Error> {
+fn run_batch(context: &mut CommandContext) -> Result<CommandExit, HooksCommandError> {
     let mut input = BufReader::with_capacity(64 << 10, io::stdin().lock());
     let mut line = Vec::new();
-    let mut exit = Exit::Yes;
+    let mut exit = CommandExit::Yes;
     while let Some(fits) = read_line(&mut input, &mut line)? {
         let result = if fits {
             answer(&line)
@@ -136,13 +144,13 @@ fn run_batch(context: &mut Context) -> Result<Exit, Error> {
             Err(BatchError { class: "too-large", message, hint: None })
         };
         if result.as_ref().is_err_and(|error| error.class != BAD_PATTERN) {
-            exit = Exit::No;
+            exit = CommandExit::No;
         }
         let (matches, error) = match result {
             Ok(matches) => (Some(matches), None),
             Err(error) => (None, Some(error)),
         };
-        let answer = Answer { ok: error.is_none(), matches, error };
+        let answer = BatchAnswer { ok: error.is_none(), matches, error };
         context.line(serde_json::to_string(&answer).expect("strings and booleans"))?;
         // An interactive writer waits for each answer; output for a file is buffered.
         if !input.buffer().contains(&b'\n') {
@@ -156,7 +164,7 @@ const BAD_PATTERN: &str = "bad-regex";
 
 fn answer(line: &[u8]) -> Result<Vec<bool>, BatchError> {
     let reject = |class, message: String| BatchError { class, message, hint: None };
-    let document = Document::parse(line).map_err(|error| BatchError {
+    let document = JsonDocument::parse(line).map_err(|error| BatchError {
         hint: error.kind.hint().map(str::to_owned),
         ..reject("json-syntax", error.to_string())
     })?;
@@ -166,7 +174,7 @@ fn answer(line: &[u8]) -> Result<Vec<bool>, BatchError> {
     };
     let texts: Option<Vec<_>> = root
         .get("texts")
-        .filter(|texts| texts.kind() == Kind::Array)
+        .filter(|texts| texts.kind() == JsonKind::Array)
         .and_then(|texts| texts.elements().map(|text| text.as_str()).collect());
     let Some(texts) = texts else {
         let message = "expected an object with an array of strings `texts`";
@@ -180,16 +188,19 @@ fn answer(line: &[u8]) -> Result<Vec<bool>, BatchError> {
 }
 
 /// Reads a line. Returns whether it is within the limit, or `None` at the end of the input.
-fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> Result<Option<bool>, Error> {
+fn read_line(
+    input: &mut impl BufRead,
+    line: &mut Vec<u8>,
+) -> Result<Option<bool>, HooksCommandError> {
     let at = Path::new("standard input");
     line.clear();
-    let read = input.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', line).at("read", at)?;
+    let read = input.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', line).with_path("read", at)?;
     if read == 0 {
         return Ok(None);
     }
     if line.ends_with(b"\n") || (read as u64) < MAX_LINE_BYTES {
         return Ok(Some(true));
     }
-    input.skip_until(b'\n').at("read", at)?;
+    input.skip_until(b'\n').with_path("read", at)?;
     Ok(Some(false))
 }

@@ -1,7 +1,6 @@
-//! `oci-hooks remove`, `disable` and `enable`, and the names of hooks for shells that complete them.
+//! `oci-hooks remove`, `disable` and `enable`, and the names of hooks for shell completion.
 //!
-//! Options that stand beside them on the command line are not known here: they are the names in the
-//! directories that podman reads.
+//! Completion does not know the other options on the command line: it uses the directories that podman reads.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,13 +9,13 @@ use clap::Args;
 use clap_complete::ArgValueCandidates;
 use clap_complete::engine::CompletionCandidate;
 use oci_hooks::hooks::consumer::PODMAN;
-use oci_hooks::hooks::manage::Editor;
-use oci_hooks::program::completions::candidates;
+use oci_hooks::hooks::manage::HookEditor;
+use oci_hooks_cli::completions::candidates;
 
-use crate::Exit;
-use crate::context::Context;
-use crate::directories::Directories;
-use crate::error::Error;
+use crate::CommandExit;
+use crate::context::CommandContext;
+use crate::directories::HookDirectories;
+use crate::error::HooksCommandError;
 use crate::install::change;
 
 /// Remove a hook file from the last directory that the consumer reads
@@ -28,7 +27,7 @@ Examples:
 Hooks in earlier directories belong to packages: disable them instead.")]
 pub struct RemoveArgs {
     /// Name of the hook, with or without .json
-    #[arg(add = ArgValueCandidates::new(active))]
+    #[arg(add = ArgValueCandidates::new(complete_active))]
     name: OsString,
 
     /// Show what would be done without doing it
@@ -36,8 +35,11 @@ pub struct RemoveArgs {
     dry_run: bool,
 }
 
-pub fn remove(args: &RemoveArgs, context: &mut Context) -> Result<Exit, Error> {
-    change(&args.name, args.dry_run, context, Editor::remove)
+pub fn remove(
+    args: &RemoveArgs,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
+    change(&args.name, args.dry_run, context, HookEditor::remove)
 }
 
 /// Disable a hook for all containers
@@ -51,7 +53,7 @@ A hook in an earlier directory is masked by a file of the same name that never m
 last directory is renamed to NAME.json.disabled, which no consumer reads.")]
 pub struct DisableArgs {
     /// Name of the hook, with or without .json
-    #[arg(add = ArgValueCandidates::new(active))]
+    #[arg(add = ArgValueCandidates::new(complete_active))]
     name: OsString,
 
     /// Show what would be done without doing it
@@ -59,8 +61,11 @@ pub struct DisableArgs {
     dry_run: bool,
 }
 
-pub fn disable(args: &DisableArgs, context: &mut Context) -> Result<Exit, Error> {
-    change(&args.name, args.dry_run, context, Editor::disable)
+pub fn disable(
+    args: &DisableArgs,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
+    change(&args.name, args.dry_run, context, HookEditor::disable)
 }
 
 /// Enable a hook that was disabled
@@ -72,7 +77,7 @@ Examples:
 The hook file is restored byte for byte.")]
 pub struct EnableArgs {
     /// Name of the hook, with or without .json
-    #[arg(add = ArgValueCandidates::new(disabled))]
+    #[arg(add = ArgValueCandidates::new(complete_disabled))]
     name: OsString,
 
     /// Show what would be done without doing it
@@ -80,23 +85,26 @@ pub struct EnableArgs {
     dry_run: bool,
 }
 
-pub fn enable(args: &EnableArgs, context: &mut Context) -> Result<Exit, Error> {
-    change(&args.name, args.dry_run, context, Editor::enable)
+pub fn enable(
+    args: &EnableArgs,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
+    change(&args.name, args.dry_run, context, HookEditor::enable)
 }
 
 /// Returns the names of hook files that are in force.
-pub fn active() -> Vec<CompletionCandidate> {
+pub fn complete_active() -> Vec<CompletionCandidate> {
     candidates(file_names(".json"))
 }
 
 /// Returns the names of hook files that are disabled.
-fn disabled() -> Vec<CompletionCandidate> {
+fn complete_disabled() -> Vec<CompletionCandidate> {
     candidates(file_names(".json.disabled"))
 }
 
-/// Returns the names of files with this end, without it.
+/// Returns the names of files with this suffix, without the suffix.
 fn file_names(end: &str) -> impl Iterator<Item = String> {
-    let configured = Directories::configured(&PODMAN).map(|directories| directories.dirs);
+    let configured = HookDirectories::read_configured(&PODMAN).map(|directories| directories.dirs);
     let dirs = configured.unwrap_or_default().into_iter();
     let entries = dirs.flat_map(|dir| fs::read_dir(dir).into_iter().flatten().flatten());
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());

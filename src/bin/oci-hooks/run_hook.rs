@@ -5,12 +5,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use oci_hooks::hooks::capture::{self, Capture};
-use oci_hooks::sys::fs::PathContext;
+use oci_hooks::hooks::capture::{self, HookCapture};
+use oci_hooks_files::fs::PathContext;
 
-use crate::Exit;
-use crate::context::Context;
-use crate::error::{Diagnostic, Error};
+use crate::CommandExit;
+use crate::context::CommandContext;
+use crate::error::{Diagnostic, HooksCommandError};
 
 /// Size limit of each recorded output stream.
 const OUTPUT_LIMIT_BYTES: u64 = 1 << 20;
@@ -53,14 +53,17 @@ pub struct RunHookArgs {
     args: Vec<OsString>,
 }
 
-pub fn run(args: &RunHookArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(
+    args: &RunHookArgs,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
     let state = capture::read_state(io::stdin().lock())?;
     let env: Vec<_> = std::env::vars_os().collect();
-    let cwd = std::env::current_dir().at("find", Path::new("the working directory"))?;
+    let cwd = std::env::current_dir().with_path("find", Path::new("the working directory"))?;
     let arg0 = args.arg0.as_deref().unwrap_or(args.program.as_os_str());
     let argv: Vec<&OsStr> =
         std::iter::once(arg0).chain(args.args.iter().map(OsString::as_os_str)).collect();
-    let captured = Capture {
+    let captured = HookCapture {
         directory: &args.capture,
         hook: &args.hook,
         stage: &args.stage,
@@ -84,5 +87,5 @@ pub fn run(args: &RunHookArgs, context: &mut Context) -> Result<Exit, Error> {
     // A runtime that does not read the output is no reason to fail.
     let _ = io::stderr().write_all(&captured.stderr);
     let _ = context.write(&captured.stdout).and_then(|()| context.flush());
-    Ok(Exit::Code(captured.exit_code))
+    Ok(CommandExit::Code(captured.exit_code))
 }

@@ -1,11 +1,11 @@
 //! `oci-hooks schema`.
 
 use clap::{Args, ValueEnum};
-use oci_hooks::hooks::Version;
+use oci_hooks::hooks::SchemaVersion;
 
-use crate::Exit;
-use crate::context::Context;
-use crate::error::Error;
+use crate::CommandExit;
+use crate::context::CommandContext;
+use crate::error::HooksCommandError;
 
 /// Print the JSON Schema of hook files, for editors
 #[derive(Debug, Args)]
@@ -36,11 +36,14 @@ enum FileVersion {
     V0_1_0,
 }
 
-pub fn run(args: &SchemaArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(
+    args: &SchemaArgs,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
     let version = match args.version {
-        FileVersion::V1_0_0 => Version::V1_0_0,
-        FileVersion::V0_1_0 => Version::V0_1_0,
+        FileVersion::V1_0_0 => SchemaVersion::V1_0_0,
+        FileVersion::V0_1_0 => SchemaVersion::V0_1_0,
     };
     context.write(version.json_schema())?;
-    Ok(Exit::Yes)
+    Ok(CommandExit::Yes)
 }

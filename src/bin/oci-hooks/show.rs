@@ -7,29 +7,41 @@ use clap::Args;
 use clap_complete::ArgValueCandidates;
 use oci_hooks::hooks::manage::ManageError;
 use oci_hooks::hooks::{self, EntryState};
-use oci_hooks::sys::fs::PathContext;
+use oci_hooks_files::fs::PathContext;
 
-use crate::Exit;
-use crate::context::Context;
+use crate::CommandExit;
+use crate::context::CommandContext;
+use crate::devices::{self, DeviceArgs};
 use crate::directories;
-use crate::error::{Diagnostic, Error};
+use crate::error::{Diagnostic, HooksCommandError};
 use crate::list::{HookJson, stages};
-use crate::remove::active;
+use crate::remove::complete_active;
 use crate::style;
 
-/// Show the hook file in force and the files it masks
+/// Show the hook file in force and the files it masks, or a CDI device
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   oci-hooks show oci-nvidia-hook.json
-  oci-hooks show oci-nvidia-hook --format json")]
+  oci-hooks show oci-nvidia-hook --format json
+  oci-hooks show nvidia.com/gpu=all")]
 pub struct ShowArgs {
-    /// File name of the hook, with or without .json
-    #[arg(add = ArgValueCandidates::new(active))]
+    /// File name of the hook, with or without .json; or a device as VENDOR/CLASS=NAME
+    #[arg(add = ArgValueCandidates::new(complete_active))]
     name: OsString,
+
+    #[command(flatten)]
+    devices: DeviceArgs,
 }
 
-pub fn run(args: &ShowArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(
+    args: &ShowArgs,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
+    // No file name contains a slash.
+    if let Some(device) = args.name.to_str().filter(|name| name.contains('/')) {
+        return devices::show(device, &args.devices, context);
+    }
     let directories = context.directories()?;
     let loaded = hooks::load(&context.load_options(&directories));
     let mut name = args.name.clone();
@@ -47,7 +59,7 @@ pub fn run(args: &ShowArgs, context: &mut Context) -> Result<Exit, Error> {
     };
     if context.is_json() {
         context.json(&HookJson::new(file))?;
-        return Ok(Exit::Yes);
+        return Ok(CommandExit::Yes);
     }
     let definition = &file.definition;
     let mut field = |title: &str, value: String| {
@@ -66,7 +78,7 @@ pub fn run(args: &ShowArgs, context: &mut Context) -> Result<Exit, Error> {
     field("program", definition.hook.path.clone())?;
     field("stages", stages(file))?;
     context.write("\n")?;
-    context.write(fs::read(&file.path).at("read", &file.path)?.trim_ascii_end())?;
+    context.write(fs::read(&file.path).with_path("read", &file.path)?.trim_ascii_end())?;
     context.write("\n")?;
-    Ok(Exit::Yes)
+    Ok(CommandExit::Yes)
 }

@@ -1,4 +1,4 @@
-//! What the runtime specification says of a configuration with hooks, which runtimes need not follow.
+//! Checks of a configuration with hooks against the runtime specification, which runtimes need not follow.
 
 use oci_hooks::hooks::OciStage;
 use oci_spec::runtime::Spec;
@@ -11,12 +11,12 @@ const NEW_STAGES: Version = Version::new(1, 0, 2);
 pub struct TypedConfig(Spec);
 
 impl TypedConfig {
-    /// Reads a configuration. Runtimes may accept what the specification does not describe.
+    /// Reads a configuration. Runtimes may accept configurations that the specification does not describe.
     pub fn parse(config: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(config).map(TypedConfig)
     }
 
-    /// Returns what is wrong with `ociVersion`, in words.
+    /// Returns the problem with `ociVersion`, in words.
     pub fn version_fault(&self) -> Option<String> {
         let text = self.0.version();
         let Ok(version) = Version::parse(text) else {
@@ -26,7 +26,7 @@ impl TypedConfig {
             return Some(format!("ociVersion {version} is not supported: expected 1.x"));
         }
         let stages: Vec<_> = self.new_stages().map(OciStage::name).collect();
-        // Engines wrote 1.0.2-dev for years, and mean 1.0.2.
+        // For years, engines wrote 1.0.2-dev for 1.0.2.
         let release = Version::new(version.major, version.minor, version.patch);
         (release < NEW_STAGES && !stages.is_empty()).then(|| {
             let stages = stages.join(", ");
@@ -36,7 +36,7 @@ impl TypedConfig {
         })
     }
 
-    /// Returns the stages with hooks that came with [`NEW_STAGES`].
+    /// Returns the stages with hooks that are new in [`NEW_STAGES`].
     fn new_stages(&self) -> impl Iterator<Item = OciStage> {
         let hooks = self.0.hooks().as_ref();
         let stages = [
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_before_a_stage_are_noticed() {
+    fn versions_before_a_stage_are_detected() {
         for (version, stage, expected) in [
             ("1.0.2", "createRuntime", None),
             ("1.3.0", "startContainer", None),
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_specification_does_not_describe_is_an_error() {
+    fn configuration_that_contradicts_the_specification_is_an_error() {
         for text in [r#"{"ociVersion": "1.0.2", "process": {"args": "sh"}}"#, "1"] {
             assert!(TypedConfig::parse(text.as_bytes()).is_err(), "{text}");
         }

@@ -1,18 +1,19 @@
-//! Options that change what hooks are matched against.
+//! Options that change the values hooks are matched against.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use oci_hooks::hooks::{Config, ConfigError, Consumer, Target, TargetOverrides};
-use oci_hooks::json::{Document, Location};
-use oci_hooks::sys::fs::PathContext;
+use oci_hooks::hooks::consumer::{AnnotationRule, MountOrigin};
+use oci_hooks::hooks::{ConfigDocument, ConfigError, Consumer, MatchTarget, TargetOverrides};
+use oci_hooks::json::{JsonDocument, TextLocation};
+use oci_hooks_files::fs::PathContext;
 
 use crate::context::read_limited;
-use crate::error::{Error, in_config};
+use crate::error::{HooksCommandError, add_config_path};
 
-/// Options that change what hooks are matched against.
+/// Options that change the values hooks are matched against.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Matching options")]
 pub struct TargetArgs {
@@ -28,8 +29,7 @@ pub struct TargetArgs {
     #[arg(long)]
     no_config_annotations: bool,
 
-    /// Whether the user requested bind mounts; auto detects mounts that engines do not add by
-    /// themselves
+    /// Bind mounts requested by the user; auto detects mounts that engines do not add by themselves
     #[arg(long, value_enum, value_name = "WHICH", default_value_t)]
     has_bind_mounts: HasBindMounts,
 }
@@ -43,19 +43,54 @@ enum HasBindMounts {
 }
 
 impl TargetArgs {
-    /// Returns what hooks are matched against: the configuration with the overrides.
+    /// Returns the target for matching: the configuration with the overrides.
     pub fn target(
         &self,
-        config: &Config<'_>,
+        config: &ConfigDocument<'_>,
         path: &Path,
         consumer: &Consumer,
-    ) -> Result<Target, Error> {
-        in_config(path, config.target_with(consumer.bind_mounts, &self.overrides()?))
+    ) -> Result<MatchTarget, HooksCommandError> {
+        add_config_path(path, config.target_with(consumer.bind_mounts, &self.overrides(consumer)?))
     }
 
-    /// Returns what overrides the configuration.
-    pub fn overrides(&self) -> Result<TargetOverrides, Error> {
+    /// Returns the destinations of mounts that may be the user's, if no other mount is.
+    pub fn unclear_mounts(
+        &self,
+        config: &ConfigDocument<'_>,
+        path: &Path,
+        consumer: &Consumer,
+    ) -> Result<Vec<String>, HooksCommandError> {
+        if self.has_bind_mounts != HasBindMounts::Auto {
+            return Ok(Vec::new());
+        }
+        let mounts = config.mount_origins(consumer.bind_mounts).and_then(Iterator::collect);
+        let mut mounts: Vec<_> = add_config_path(path, mounts)?;
+        if mounts.iter().any(|(_, origin)| *origin == MountOrigin::User) {
+            return Ok(Vec::new());
+        }
+        mounts.retain(|(_, origin)| *origin == MountOrigin::Unclear);
+        Ok(mounts.into_iter().map(|(destination, _)| destination).collect())
+    }
+
+    /// Returns whether the container may have more annotations.
+    pub fn has_unclear_annotations(&self, consumer: &Consumer) -> bool {
+        consumer.annotation_rule == AnnotationRule::OfEngine
+            && self.annotation.is_empty()
+            && self.annotations_file.is_none()
+    }
+
+    /// Returns the source of [`MatchTarget::has_bind_mounts`].
+    pub fn mounts_source(&self) -> &'static str {
+        match self.has_bind_mounts {
+            HasBindMounts::Auto => "guessed from the mounts",
+            HasBindMounts::True | HasBindMounts::False => "--has-bind-mounts",
+        }
+    }
+
+    /// Returns the overrides of the configuration.
+    pub fn overrides(&self, consumer: &Consumer) -> Result<TargetOverrides, HooksCommandError> {
         let mut overrides = TargetOverrides::default();
+        overrides.annotation_rule = consumer.annotation_rule;
         if let Some(file) = &self.annotations_file {
             overrides.annotations = read_annotations(file)?;
         }
@@ -70,30 +105,30 @@ impl TargetArgs {
     }
 }
 
-fn read_annotations(path: &Path) -> Result<BTreeMap<String, String>, Error> {
-    let text = read_limited(fs::File::open(path).at("open", path)?, path)?;
-    let document = Document::parse(&text).map_err(|error| Error::Config {
+fn read_annotations(path: &Path) -> Result<BTreeMap<String, String>, HooksCommandError> {
+    let text = read_limited(fs::File::open(path).with_path("open", path)?, path)?;
+    let document = JsonDocument::parse(&text).map_err(|error| HooksCommandError::Config {
         path: path.to_owned(),
         source: ConfigError::Syntax {
-            location: Location::of_span(&text, error.offset..error.offset + 1),
+            location: TextLocation::of_span(&text, error.offset..error.offset + 1),
             error,
         },
     })?;
     let mut annotations = BTreeMap::new();
     for member in document.root().members() {
         let (Some(key), Some(value)) = (member.key.as_str(), member.value.as_str()) else {
-            return Err(not_strings(path, member.value));
+            return Err(not_strings_error(path, member.value));
         };
         annotations.insert(key.into_owned(), value.into_owned());
     }
-    if document.root().kind() != oci_hooks::json::Kind::Object {
-        return Err(not_strings(path, document.root()));
+    if document.root().kind() != oci_hooks::json::JsonKind::Object {
+        return Err(not_strings_error(path, document.root()));
     }
     Ok(annotations)
 }
 
-fn not_strings(path: &Path, value: oci_hooks::json::Value<'_>) -> Error {
-    Error::Config {
+fn not_strings_error(path: &Path, value: oci_hooks::json::JsonValue<'_>) -> HooksCommandError {
+    HooksCommandError::Config {
         path: path.to_owned(),
         source: ConfigError::Type {
             expected: "an object of strings",

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use oci_hooks::hooks::{Consumer, Definition, LoadOptions, PathCheck, SchemaOptions, Version};
+use oci_hooks::hooks::{
+    Consumer, HookDefinition, LoadOptions, PathCheck, SchemaOptions, SchemaVersion,
+};
 use serde::Serialize;
 
-use crate::Exit;
-use crate::context::Context;
-use crate::error::{Diagnostic, Error};
+use crate::CommandExit;
+use crate::context::CommandContext;
+use crate::error::{Diagnostic, HooksCommandError};
 use crate::explain::consumers::column;
 use crate::style;
 
@@ -38,11 +40,11 @@ pub struct ValidateArgs {
     no_path_check: bool,
 }
 
-/// Whether a consumer accepts a hook file, and why not.
+/// The verdict of a consumer on a hook file.
 #[derive(Serialize)]
 struct ConsumerVerdict {
     accepted: bool,
-    version: Option<Version>,
+    version: Option<SchemaVersion>,
     fault: Option<Diagnostic>,
 }
 
@@ -50,17 +52,20 @@ struct ConsumerVerdict {
 struct ValidatedFile {
     path: String,
     #[serde(flatten)]
-    verdicts: Verdicts,
+    verdicts: FileVerdicts,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Verdicts {
+enum FileVerdicts {
     One(Box<ConsumerVerdict>),
     Each { consumers: BTreeMap<&'static str, ConsumerVerdict> },
 }
 
-pub fn run(args: &ValidateArgs, context: &mut Context) -> Result<Exit, Error> {
+pub fn run(
+    args: &ValidateArgs,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
     let mut rows = Vec::new();
     let mut unreadable = None;
     for path in &args.files {
@@ -84,19 +89,19 @@ pub fn run(args: &ValidateArgs, context: &mut Context) -> Result<Exit, Error> {
     }
     match unreadable {
         Some(error) => Err(error),
-        None if rows.iter().all(|row| row.verdicts().all(|v| v.accepted)) => Ok(Exit::Yes),
-        None => Ok(Exit::No),
+        None if rows.iter().all(|row| row.verdicts().all(|v| v.accepted)) => Ok(CommandExit::Yes),
+        None => Ok(CommandExit::No),
     }
 }
 
 impl ValidateArgs {
-    fn row(&self, path: &Path, text: &[u8], context: &Context) -> ValidatedFile {
+    fn row(&self, path: &Path, text: &[u8], context: &CommandContext) -> ValidatedFile {
         let verdict = |consumer: &Consumer| {
             let options = LoadOptions::for_consumer(consumer);
             let path_check = if self.no_path_check { PathCheck::Skip } else { PathCheck::Exists };
             let schema = SchemaOptions::new(&options.extension_stages).with_path_check(path_check);
-            match Definition::parse(text, schema) {
-                Ok(Definition { version, .. }) => {
+            match HookDefinition::parse(text, schema) {
+                Ok(HookDefinition { version, .. }) => {
                     ConsumerVerdict { accepted: true, version: Some(version), fault: None }
                 }
                 Err(fault) => {
@@ -107,9 +112,9 @@ impl ValidateArgs {
         };
         let verdicts = if self.consumers {
             let each = Consumer::ALL.iter().map(|consumer| (consumer.name, verdict(consumer)));
-            Verdicts::Each { consumers: each.collect() }
+            FileVerdicts::Each { consumers: each.collect() }
         } else {
-            Verdicts::One(Box::new(verdict(&context.consumer)))
+            FileVerdicts::One(Box::new(verdict(&context.consumer)))
         };
         ValidatedFile { path: path.to_string_lossy().into_owned(), verdicts }
     }
@@ -118,13 +123,16 @@ impl ValidateArgs {
 impl ValidatedFile {
     fn verdicts(&self) -> Box<dyn Iterator<Item = &ConsumerVerdict> + '_> {
         match &self.verdicts {
-            Verdicts::One(verdict) => Box::new(std::iter::once(&**verdict)),
-            Verdicts::Each { consumers } => Box::new(consumers.values()),
+            FileVerdicts::One(verdict) => Box::new(std::iter::once(&**verdict)),
+            FileVerdicts::Each { consumers } => Box::new(consumers.values()),
         }
     }
 }
 
-fn write_verdict(row: &ValidatedFile, context: &mut Context) -> Result<(), Error> {
+fn write_verdict(
+    row: &ValidatedFile,
+    context: &mut CommandContext,
+) -> Result<(), HooksCommandError> {
     for verdict in row.verdicts() {
         if let Some(version) = verdict.version {
             let valid = context.paint.paint(style::GOOD, "valid");
@@ -137,7 +145,11 @@ fn write_verdict(row: &ValidatedFile, context: &mut Context) -> Result<(), Error
     Ok(())
 }
 
-fn write_fault(diagnostic: &Diagnostic, who: &str, context: &mut Context) -> Result<(), Error> {
+fn write_fault(
+    diagnostic: &Diagnostic,
+    who: &str,
+    context: &mut CommandContext,
+) -> Result<(), HooksCommandError> {
     context.line(format!("{}{who}", context.paint.paint(style::BAD, diagnostic)))?;
     if let Some(hint) = &diagnostic.hint {
         context.line(format!("  {} {hint}", context.paint.paint(style::HINT, "hint:")))?;
@@ -145,8 +157,8 @@ fn write_fault(diagnostic: &Diagnostic, who: &str, context: &mut Context) -> Res
     Ok(())
 }
 
-/// Returns who rejects a file, for the end of a line.
-fn who(names: &[&str]) -> String {
+/// Returns the consumers that reject a file, as a suffix for a line.
+fn rejection_suffix(names: &[&str]) -> String {
     if names.len() == Consumer::ALL.len() {
         String::new()
     } else {
@@ -154,7 +166,10 @@ fn who(names: &[&str]) -> String {
     }
 }
 
-fn write_table(rows: &[ValidatedFile], context: &mut Context) -> Result<(), Error> {
+fn write_table(
+    rows: &[ValidatedFile],
+    context: &mut CommandContext,
+) -> Result<(), HooksCommandError> {
     let width = rows.iter().map(|row| row.path.chars().count()).max().unwrap_or(0).max(9);
     let mut header = format!("{:<width$}", "hook file");
     for consumer in Consumer::ALL {
@@ -163,7 +178,7 @@ fn write_table(rows: &[ValidatedFile], context: &mut Context) -> Result<(), Erro
     context.line(context.paint.paint(style::TITLE, header.trim_end()))?;
     let mut faults: Vec<(&Diagnostic, Vec<&str>)> = Vec::new();
     for row in rows {
-        let Verdicts::Each { consumers } = &row.verdicts else { continue };
+        let FileVerdicts::Each { consumers } = &row.verdicts else { continue };
         let mut line = format!("{:<width$}", row.path);
         for consumer in Consumer::ALL {
             let verdict = &consumers[consumer.name];
@@ -181,7 +196,7 @@ fn write_table(rows: &[ValidatedFile], context: &mut Context) -> Result<(), Erro
         context.line(line.trim_end())?;
     }
     for (fault, names) in faults {
-        write_fault(fault, &who(&names), context)?;
+        write_fault(fault, &rejection_suffix(&names), context)?;
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! A container's `config.json`: what hooks are matched against, and where they go.
+//! A container's `config.json`: the values that hooks are matched against, and the `hooks` object.
 //!
-//! The document is edited as text. Everything but the `hooks` that are added stays byte for byte as it
-//! was: unknown fields, the order of keys, nulls, and numbers however they are written.
+//! The document is edited as text. Everything but the added `hooks` is preserved byte for byte:
+//! unknown fields, the order of keys, nulls, and the notation of numbers.
 
-mod inject;
-mod read;
+pub mod inject;
+pub mod read;
 
 pub use inject::InjectOptions;
-pub use read::{Config, ConfigError};
+pub use read::{ConfigDocument, ConfigError};

@@ -1,111 +1,128 @@
-//! Reading what hooks are matched against.
+//! Reading the values that hooks are matched against.
 
 use std::collections::BTreeMap;
 
-use crate::hooks::consumer::BindMountRule;
-use crate::hooks::{Command, Target, TargetOverrides};
-use crate::json::{Document, Kind, Location, SyntaxError, Value, folds_to};
+use crate::hooks::consumer::{BindMountRule, MountOrigin};
+use crate::hooks::{MatchTarget, TargetCommand, TargetOverrides};
+use crate::json::{JsonDocument, JsonKind, JsonValue, SyntaxError, TextLocation, folds_to};
 
 /// A `config.json` of the [runtime specification].
 ///
 /// [runtime specification]: https://github.com/opencontainers/runtime-spec/blob/main/config.md
 #[derive(Clone, Debug)]
-pub struct Config<'t> {
-    pub(super) document: Document<'t>,
+pub struct ConfigDocument<'t> {
+    pub(super) document: JsonDocument<'t>,
 }
 
-impl<'t> Config<'t> {
+impl<'t> ConfigDocument<'t> {
     /// Parses a container's `config.json`: bytes, or a string.
     pub fn parse(text: &'t (impl AsRef<[u8]> + ?Sized)) -> Result<Self, ConfigError> {
         let text = text.as_ref();
-        let document = Document::parse(text).map_err(|error| ConfigError::Syntax {
-            location: Location::of_span(text, error.offset..error.offset + 1),
+        let document = JsonDocument::parse(text).map_err(|error| ConfigError::Syntax {
+            location: TextLocation::of_span(text, error.offset..error.offset + 1),
             error,
         })?;
-        expect(document.root(), Kind::Object, "an object")?;
-        Ok(Config { document })
+        expect(document.root(), JsonKind::Object, "an object")?;
+        Ok(ConfigDocument { document })
     }
 
     /// Returns the JSON document as parsed.
-    pub fn document(&self) -> &Document<'t> {
+    pub fn document(&self) -> &JsonDocument<'t> {
         &self.document
     }
 
-    /// Returns what hooks are matched against, with the annotations of the configuration itself.
-    pub fn target(&self, rule: BindMountRule) -> Result<Target, ConfigError> {
+    /// Returns the target for matching, with the configuration's own annotations.
+    pub fn target(&self, rule: BindMountRule) -> Result<MatchTarget, ConfigError> {
         self.target_with(rule, &TargetOverrides::default())
     }
 
-    /// Returns what hooks are matched against where the caller knows better than the configuration.
+    /// Returns the target for matching, with the caller's overrides.
     pub fn target_with(
         &self,
         rule: BindMountRule,
         overrides: &TargetOverrides,
-    ) -> Result<Target, ConfigError> {
+    ) -> Result<MatchTarget, ConfigError> {
         let mut annotations = match overrides.without_config_annotations {
             true => BTreeMap::new(),
             false => self.annotations()?,
         };
+        annotations.retain(|key, _| overrides.annotation_rule.counts(key));
         annotations.extend(overrides.annotations.clone());
         let has_bind_mounts = match overrides.has_bind_mounts {
             Some(known) => known,
             None => self.has_bind_mounts(rule)?,
         };
-        Ok(Target { command: self.command()?, annotations, has_bind_mounts })
+        Ok(MatchTarget { command: self.command()?, annotations, has_bind_mounts })
     }
 
-    /// Returns what the container runs.
-    pub fn command(&self) -> Result<Command, ConfigError> {
-        let Some(process) = member(self.document.root(), "process", Kind::Object, "an object")?
+    /// Returns the command of the container.
+    pub fn command(&self) -> Result<TargetCommand, ConfigError> {
+        let Some(process) = member(self.document.root(), "process", JsonKind::Object, "an object")?
         else {
-            return Ok(Command::NoProcess);
+            return Ok(TargetCommand::NoProcess);
         };
-        let Some(args) = member(process, "args", Kind::Array, "an array of strings")? else {
-            return Ok(Command::NoArgs);
+        let Some(args) = member(process, "args", JsonKind::Array, "an array of strings")? else {
+            return Ok(TargetCommand::NoArgs);
         };
         match args.elements().next() {
             // Go decodes null as the empty string.
-            Some(first) if first.is_null() => Ok(Command::Program(String::new())),
-            Some(first) => string(first).map(Command::Program),
-            None => Ok(Command::NoArgs),
+            Some(first) if first.is_null() => Ok(TargetCommand::Program(String::new())),
+            Some(first) => string(first).map(TargetCommand::Program),
+            None => Ok(TargetCommand::NoArgs),
         }
     }
 
     /// Returns the annotations of the configuration.
     pub fn annotations(&self) -> Result<BTreeMap<String, String>, ConfigError> {
         let mut annotations = BTreeMap::new();
-        let object = member(self.document.root(), "annotations", Kind::Object, "an object")?;
-        for member in object.into_iter().flat_map(Value::members) {
+        let object = member(self.document.root(), "annotations", JsonKind::Object, "an object")?;
+        for member in object.into_iter().flat_map(JsonValue::members) {
             let value = if member.value.is_null() { String::new() } else { string(member.value)? };
             annotations.insert(string(member.key)?, value);
         }
         Ok(annotations)
     }
 
-    /// Returns whether the user asked for mounts, as far as the configuration shows it.
+    /// Returns whether the user requested mounts, as far as the configuration shows it.
     pub fn has_bind_mounts(&self, rule: BindMountRule) -> Result<bool, ConfigError> {
-        let mounts = member(self.document.root(), "mounts", Kind::Array, "an array of objects")?;
-        for mount in mounts.into_iter().flat_map(Value::elements) {
-            expect(mount, Kind::Object, "an object")?;
-            let text = |name| mount.get(name).and_then(Value::as_str).unwrap_or_default();
-            if rule.counts(&text("destination"), &text("type")) {
+        for mount in self.mount_origins(rule)? {
+            if mount?.1 == MountOrigin::User {
                 return Ok(true);
             }
         }
         Ok(false)
     }
+
+    /// Returns destination and origin of each mount.
+    pub fn mount_origins(
+        &self,
+        rule: BindMountRule,
+    ) -> Result<impl Iterator<Item = Result<(String, MountOrigin), ConfigError>>, ConfigError> {
+        let mounts =
+            member(self.document.root(), "mounts", JsonKind::Array, "an array of objects")?;
+        let mounts = mounts.into_iter().flat_map(JsonValue::elements);
+        Ok(mounts.map(move |mount| {
+            expect(mount, JsonKind::Object, "an object")?;
+            let text = |name| mount.get(name).and_then(JsonValue::as_str).unwrap_or_default();
+            let options = mount.get("options").into_iter().flat_map(JsonValue::elements);
+            let options: Vec<_> = options.filter_map(JsonValue::as_str).collect();
+            let destination = text("destination");
+            let origin = rule.origin(&destination, &text("type"), &options);
+            Ok((destination.into_owned(), origin))
+        }))
+    }
 }
 
-/// Returns the value of a key that is there and not null, and makes sure of its kind.
+/// Returns the value of a key that is present and not null, and checks its type.
 ///
-/// runc, written in Go, merges keys that differ in case and reads the later of two; crun, written in
-/// C, does not. What they would not agree on is rejected.
+/// runc, written in Go, merges keys that differ in case and reads the later of two; crun, written
+/// in C, does not. Keys that they would read differently are rejected.
 pub fn member<'d>(
-    object: Value<'d>,
+    object: JsonValue<'d>,
     name: &str,
-    kind: Kind,
+    kind: JsonKind,
     expected: &'static str,
-) -> Result<Option<Value<'d>>, ConfigError> {
+) -> Result<Option<JsonValue<'d>>, ConfigError> {
     let mut found = None;
     for member in object.members() {
         let key = member.key.as_str().unwrap_or_default();
@@ -125,42 +142,38 @@ pub fn member<'d>(
 }
 
 fn expect<'d>(
-    value: Value<'d>,
-    kind: Kind,
+    value: JsonValue<'d>,
+    kind: JsonKind,
     expected: &'static str,
-) -> Result<Value<'d>, ConfigError> {
+) -> Result<JsonValue<'d>, ConfigError> {
     if value.kind() == kind {
         return Ok(value);
     }
     Err(ConfigError::Type { expected, found: value.kind().name(), location: value.location() })
 }
 
-fn string(value: Value<'_>) -> Result<String, ConfigError> {
-    expect(value, Kind::String, "a string")?;
+fn string(value: JsonValue<'_>) -> Result<String, ConfigError> {
+    expect(value, JsonKind::String, "a string")?;
     Ok(value.as_str().unwrap_or_default().into_owned())
 }
 
-/// What is wrong with a `config.json`.
+/// Errors of a `config.json`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     #[error("{error}")]
-    Syntax { error: SyntaxError, location: Location },
+    Syntax { error: SyntaxError, location: TextLocation },
     /// A value is of the wrong type.
     #[error("expected {expected}, found {found}")]
     Type {
-        /// What the runtime specification asks for.
+        /// Type that the runtime specification requires.
         expected: &'static str,
         found: &'static str,
-        location: Location,
+        location: TextLocation,
     },
-    /// A key that matters here stands twice, or in other case: runtimes do not agree on its meaning.
+    /// A relevant key is repeated or in another case: runtimes disagree on its meaning.
     #[error("key {key:?} is ambiguous")]
-    Ambiguous {
-        /// The key as it stands.
-        key: String,
-        location: Location,
-    },
+    Ambiguous { key: String, location: TextLocation },
 }
 
 impl ConfigError {
@@ -174,7 +187,7 @@ impl ConfigError {
     }
 
     /// Returns line and column of the error.
-    pub fn location(&self) -> &Location {
+    pub fn location(&self) -> &TextLocation {
         match self {
             ConfigError::Syntax { location, .. }
             | ConfigError::Type { location, .. }
@@ -182,7 +195,7 @@ impl ConfigError {
         }
     }
 
-    /// Returns what to do about it.
+    /// Returns a hint for fixing the error.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             ConfigError::Syntax { error, .. } => error.kind.hint(),

@@ -1,9 +1,9 @@
-//! The directories of a consumer, and what says so.
+//! The directories of a consumer, and the source of that setting.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::{DirectoriesError, System, containers_conf, crio_conf};
+use super::{ConsumerSystem, DirectoriesError, containers_conf, crio_conf};
 use crate::hooks::Consumer;
 use crate::hooks::consumer::DirsConfig;
 
@@ -19,18 +19,19 @@ pub struct ConfiguredDirs {
     pub source: DirsSource,
 }
 
-/// What decided on the directories.
+/// The source of the setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DirsSource {
-    /// No file sets them.
+    /// The default: no file sets the directories.
     BuiltIn,
     Variable(&'static str),
-    /// `hooks_dir` in these places; the last one decided, those before it are what it appends to.
+    /// `hooks_dir` in these lines; each appends to the ones before.
     Lines(Vec<ConfigLine>),
-    /// This `hooks_dir` is empty, and podman 5 takes that as root for both usual directories, each by
-    /// itself.
+    /// An empty `hooks_dir`, which podman 5 and later as root reads as both usual directories, separately.
     Implicit(ConfigLine),
+    /// Something else than the consumer's own files, such as the output of `crio config`.
+    External(String),
 }
 
 /// A line of a configuration file, counted from one.
@@ -44,29 +45,27 @@ pub struct ConfigLine {
 ///
 /// ```no_run
 /// use oci_hooks::hooks::consumer::PODMAN;
-/// use oci_hooks::hooks::directories::{System, configured};
-/// use oci_hooks::host::SystemRoot;
+/// use oci_hooks::hooks::directories::{ConsumerSystem, read_configured};
+/// use oci_hooks_files::fs::SystemRoot;
 ///
 /// # fn main() -> Result<(), oci_hooks::hooks::directories::DirectoriesError> {
 /// let variable = |name: &str| std::env::var_os(name);
-/// let system = System { root: SystemRoot::host(), user_id: 0, variable: &variable };
-/// let configured = configured(&PODMAN, &system)?;
+/// let system = ConsumerSystem { root: SystemRoot::host(), user_id: 0, variable: &variable };
+/// let configured = read_configured(&PODMAN, &system)?;
 /// println!("{:?}: {}", configured.dirs, configured.source);
 /// # Ok(())
 /// # }
 /// ```
-pub fn configured(
+pub fn read_configured(
     consumer: &Consumer,
-    system: &System<'_>,
+    system: &ConsumerSystem<'_>,
 ) -> Result<ConfiguredDirs, DirectoriesError> {
     let built_in = |dirs: &[&str]| ConfiguredDirs {
         dirs: dirs.iter().map(PathBuf::from).collect(),
         source: DirsSource::BuiltIn,
     };
     match consumer.config {
-        DirsConfig::ContainersConf { user_file, empty } => {
-            containers_conf::read(system, user_file, empty)
-        }
+        DirsConfig::ContainersConf { files, empty } => containers_conf::read(system, files, empty),
         DirsConfig::CrioConf => crio_conf::read(system),
         DirsConfig::RootOnly if system.is_rootless() => Ok(built_in(&[])),
         DirsConfig::RootOnly | DirsConfig::Options => Ok(built_in(consumer.dirs)),
@@ -74,18 +73,23 @@ pub fn configured(
 }
 
 impl ConfiguredDirs {
+    /// Returns directories that something else than the consumer's own files configures.
+    pub fn external(dirs: Vec<PathBuf>, source: String) -> Self {
+        ConfiguredDirs { dirs, source: DirsSource::External(source) }
+    }
+
     /// Returns the line of the configuration that decided.
     pub fn line(&self) -> Option<&ConfigLine> {
         match &self.source {
             DirsSource::Lines(lines) => lines.last(),
             DirsSource::Implicit(line) => Some(line),
-            DirsSource::BuiltIn | DirsSource::Variable(_) => None,
+            DirsSource::BuiltIn | DirsSource::Variable(_) | DirsSource::External(_) => None,
         }
     }
 
-    /// Returns what to do for the consumer to read a directory after those that it reads: the file and
-    /// the line to write there, or the option.
-    pub fn to_read(&self, dir: &Path, consumer: &Consumer, system: &System<'_>) -> String {
+    /// Returns the change that makes the consumer read another directory after its own: the file
+    /// and the line to write, or the option.
+    pub fn to_read(&self, dir: &Path, consumer: &Consumer, system: &ConsumerSystem<'_>) -> String {
         let mut dirs = self.dirs.clone();
         dirs.push(dir.to_owned());
         let quoted = dirs.iter().map(|dir| format!("{:?}", dir.to_string_lossy()));
@@ -114,8 +118,8 @@ impl ConfiguredDirs {
     }
 }
 
-/// Returns whether whoever runs the consumer edits this file: others belong to packages, or to root.
-fn can_be_edited(path: &Path, system: &System<'_>) -> bool {
+/// Returns whether the user who runs the consumer edits this file; others belong to packages or to root.
+fn can_be_edited(path: &Path, system: &ConsumerSystem<'_>) -> bool {
     let of_package = path.starts_with(system.root.join(Path::new("/usr")));
     let of_root = path.starts_with(system.root.join(Path::new("/etc")));
     !(of_package || of_root && system.is_rootless())
@@ -140,6 +144,7 @@ impl fmt::Display for DirsSource {
                 Ok(())
             }
             DirsSource::Implicit(line) => write!(f, "the empty hooks_dir in {line}"),
+            DirsSource::External(source) => f.write_str(source),
         }
     }
 }

@@ -1,37 +1,41 @@
-//! containers.conf(5): the files that podman reads, in its order, and what they come to.
+//! containers.conf(5): the files that podman reads, in its order, and the resulting directories.
 //!
-//! As podman 4 and 5 do it; `tests/engines` holds it against podman itself. podman 6 begins with the
-//! user's file alone where there is one, else that of `/etc`, else that of `/usr/share`.
+//! `tests/engines-newer` compares podman 4 and 5 with podman itself; the rules of podman 6 follow
+//! `storage/pkg/configfile` of container-libs.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::configured::{ConfigLine, ConfiguredDirs, DirsSource, MAX_FILE_BYTES};
-use super::setting::{self, Attributes};
-use super::{DirectoriesError, System};
-use crate::hooks::consumer::{DEFAULT_DIR, EmptyList, OVERRIDE_DIR, UserFile};
+use super::setting::{self, ListAttributes};
+use super::{ConsumerSystem, DirectoriesError};
+use crate::hooks::consumer::{ContainersConfFiles, DEFAULT_DIR, EmptyList, OVERRIDE_DIR};
 
-/// Names the only file that is read.
+const USR: &str = "/usr/share/containers";
+const ETC: &str = "/etc/containers";
+
+/// Variable that names the only file to read.
 const VARIABLE: &str = "CONTAINERS_CONF";
-/// Names a file that is read after all others, since podman 4.5.
+/// Variable that names a file to read after all others, since podman 4.5.
 const OVERRIDE_VARIABLE: &str = "CONTAINERS_CONF_OVERRIDE";
 
 /// Returns the directories that podman reads.
 pub fn read(
-    system: &System<'_>,
-    user_file: UserFile,
+    system: &ConsumerSystem<'_>,
+    which: ContainersConfFiles,
     empty: EmptyList,
 ) -> Result<ConfiguredDirs, DirectoriesError> {
     let mut dirs = vec![PathBuf::from(DEFAULT_DIR)];
     let mut lines = Vec::new();
     let mut appends = false;
-    for path in files(system, user_file)? {
+    for path in files(system, which)? {
         let Some(text) = system.root.read(&path, MAX_FILE_BYTES)? else { continue };
         let path = system.root.join(&path);
-        let setting = setting::read(&text, &path, &["engine"], Attributes::Allowed)?;
+        let setting = setting::read(&text, &path, &["engine"], ListAttributes::Allowed)?;
         let Some(setting) = setting else { continue };
-        // What a file says about appending goes for those after it as well.
+        // `append` in one file also applies to later files.
         appends = setting.append.unwrap_or(appends);
         if !appends {
             dirs.clear();
@@ -51,46 +55,103 @@ pub fn read(
     Ok(ConfiguredDirs { dirs, source })
 }
 
-/// Returns the files, those that decide last; they need not exist.
-fn files(system: &System<'_>, user_file: UserFile) -> Result<Vec<PathBuf>, DirectoriesError> {
-    let mut files = match system.variable(VARIABLE) {
-        Some(path) => {
-            let path = PathBuf::from(path);
-            if system.root.read(&path, MAX_FILE_BYTES)?.is_none() {
-                return Err(DirectoriesError::Missing { variable: VARIABLE, path });
-            }
-            vec![path]
-        }
-        None => system_files(system, user_file)?,
+/// Returns the files in order of increasing precedence; they need not exist.
+fn files(
+    system: &ConsumerSystem<'_>,
+    which: ContainersConfFiles,
+) -> Result<Vec<PathBuf>, DirectoriesError> {
+    let is_first_only = which == ContainersConfFiles::FirstThenDropIns;
+    let mut files = match named(system, VARIABLE, MissingFile::Rejected)? {
+        Some(path) => vec![path],
+        None if is_first_only => first_then_drop_ins(system)?,
+        None => all_files(system, which)?,
     };
-    files.extend(system.variable(OVERRIDE_VARIABLE).map(PathBuf::from));
+    let missing = if is_first_only { MissingFile::Rejected } else { MissingFile::Ignored };
+    files.extend(named(system, OVERRIDE_VARIABLE, missing)?);
     Ok(files)
 }
 
-fn system_files(
-    system: &System<'_>,
-    user_file: UserFile,
+/// Reaction to a variable that names a file that does not exist.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MissingFile {
+    Ignored,
+    Rejected,
+}
+
+/// Returns the file that a variable names.
+fn named(
+    system: &ConsumerSystem<'_>,
+    variable: &'static str,
+    missing: MissingFile,
+) -> Result<Option<PathBuf>, DirectoriesError> {
+    let Some(path) = system.variable(variable).map(PathBuf::from) else { return Ok(None) };
+    if missing == MissingFile::Rejected && system.root.read(&path, MAX_FILE_BYTES)?.is_none() {
+        return Err(DirectoriesError::Missing { variable, path });
+    }
+    Ok(Some(path))
+}
+
+/// Returns the files of podman 6.
+fn first_then_drop_ins(system: &ConsumerSystem<'_>) -> Result<Vec<PathBuf>, DirectoriesError> {
+    let user = system.user_config();
+    let mut files = Vec::new();
+    for dir in user.iter().map(PathBuf::as_path).chain([ETC, USR].map(Path::new)) {
+        let path = dir.join("containers.conf");
+        if system.root.read(&path, MAX_FILE_BYTES)?.is_some() {
+            files.push(path);
+            break;
+        }
+    }
+    let mut dirs = Vec::new();
+    for dir in [USR, ETC].map(Path::new) {
+        dirs.push(dir.join("containers.conf.d"));
+        if system.is_rootless() {
+            let rootless = dir.join("containers.rootless.conf.d");
+            let of_user = rootless.join(system.user_id.to_string());
+            dirs.extend([rootless, of_user]);
+        } else {
+            dirs.push(dir.join("containers.rootful.conf.d"));
+        }
+    }
+    dirs.extend(user.map(|dir| dir.join("containers.conf.d")));
+    let mut by_name = BTreeMap::new();
+    for dir in dirs {
+        for entry in system.root.list(&dir)?.unwrap_or_default() {
+            // A link is not read, and masks nothing.
+            if entry.is_file && is_drop_in(&entry.name) {
+                by_name.insert(entry.name.clone(), dir.join(entry.name));
+            }
+        }
+    }
+    files.extend(by_name.into_values());
+    Ok(files)
+}
+
+/// Returns the files of podman 4 and 5.
+fn all_files(
+    system: &ConsumerSystem<'_>,
+    which: ContainersConfFiles,
 ) -> Result<Vec<PathBuf>, DirectoriesError> {
-    let mut files = vec![PathBuf::from("/usr/share/containers/containers.conf")];
-    let etc = Path::new("/etc/containers");
-    with_drop_ins(system, &etc.join("containers.conf"), &mut files)?;
+    let mut files = vec![Path::new(USR).join("containers.conf")];
+    let etc = Path::new(ETC);
+    add_with_drop_ins(system, &etc.join("containers.conf"), &mut files)?;
     if system.is_rootless() {
         // Since podman 5.7.
         let rootless = etc.join("containers.rootless.conf");
-        with_drop_ins(system, &rootless, &mut files)?;
+        add_with_drop_ins(system, &rootless, &mut files)?;
         let of_user = etc.join("containers.rootless.conf.d").join(system.user_id.to_string());
         drop_ins(system, &of_user, &mut files)?;
     }
-    let has_own = system.is_rootless() || user_file == UserFile::Everyone;
+    let has_own = system.is_rootless() || which == ContainersConfFiles::All;
     if let Some(dir) = system.user_config().filter(|_| has_own) {
-        with_drop_ins(system, &dir.join("containers.conf"), &mut files)?;
+        add_with_drop_ins(system, &dir.join("containers.conf"), &mut files)?;
     }
     Ok(files)
 }
 
-/// Adds a file, and those of the directory beside it.
-fn with_drop_ins(
-    system: &System<'_>,
+/// Adds a file and its drop-ins.
+fn add_with_drop_ins(
+    system: &ConsumerSystem<'_>,
     file: &Path,
     files: &mut Vec<PathBuf>,
 ) -> Result<(), DirectoriesError> {
@@ -100,15 +161,18 @@ fn with_drop_ins(
     drop_ins(system, Path::new(&dir), files)
 }
 
-/// Adds the files of a directory, but not those of directories in it.
+/// Adds the files of a directory, without its subdirectories.
 fn drop_ins(
-    system: &System<'_>,
+    system: &ConsumerSystem<'_>,
     dir: &Path,
     files: &mut Vec<PathBuf>,
 ) -> Result<(), DirectoriesError> {
     let entries = system.root.list(dir)?.unwrap_or_default();
-    let is_read = |name: &OsStr| name.as_bytes().ends_with(b".conf");
-    let entries = entries.into_iter().filter(|entry| !entry.is_dir && is_read(&entry.name));
+    let entries = entries.into_iter().filter(|entry| !entry.is_dir && is_drop_in(&entry.name));
     files.extend(entries.map(|entry| dir.join(entry.name)));
     Ok(())
+}
+
+fn is_drop_in(name: &OsStr) -> bool {
+    name.as_bytes().ends_with(b".conf")
 }

@@ -5,24 +5,24 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::configured::{ConfigLine, ConfiguredDirs, DirsSource, MAX_FILE_BYTES};
-use super::setting::{self, Attributes};
-use super::{DirectoriesError, System};
+use super::setting::{self, ListAttributes};
+use super::{ConsumerSystem, DirectoriesError};
 use crate::hooks::consumer::DEFAULT_DIR;
 
-/// Names directories, joined with commas, in place of all files.
+/// Variable with directories, separated by commas, that replace those of all files.
 const DIRS_VARIABLE: &str = "CONTAINER_HOOKS_DIR";
-/// Names another file than [`FILE`], which must exist.
+/// Variable that names another file than [`FILE`]; the file must exist.
 const FILE_VARIABLE: &str = "CONTAINER_CONFIG";
-/// Names another directory than [`DROP_INS`].
+/// Variable that names another directory than [`DROP_INS`].
 const DROP_INS_VARIABLE: &str = "CONTAINER_CONFIG_DIR";
 const FILE: &str = "/etc/crio/crio.conf";
 const DROP_INS: &str = "/etc/crio/crio.conf.d";
 
-/// Drop-ins are looked for as deep as this.
+/// Depth limit of the search for drop-ins.
 const MAX_DEPTH: usize = 32;
 
 /// Returns the directories that CRI-O reads.
-pub fn read(system: &System<'_>) -> Result<ConfiguredDirs, DirectoriesError> {
+pub fn read(system: &ConsumerSystem<'_>) -> Result<ConfiguredDirs, DirectoriesError> {
     if let Some(value) = system.variable(DIRS_VARIABLE) {
         let dirs = value.as_bytes().split(|&byte| byte == b',');
         let dirs = dirs.map(|dir| PathBuf::from(OsStr::from_bytes(dir.trim_ascii())));
@@ -37,7 +37,7 @@ pub fn read(system: &System<'_>) -> Result<ConfiguredDirs, DirectoriesError> {
         let Some(text) = system.root.read(&path, MAX_FILE_BYTES)? else { continue };
         let path = system.root.join(&path);
         let tables = ["crio", "runtime"];
-        if let Some(setting) = setting::read(&text, &path, &tables, Attributes::Rejected)? {
+        if let Some(setting) = setting::read(&text, &path, &tables, ListAttributes::Rejected)? {
             let line = ConfigLine { path, line: setting.line };
             configured =
                 ConfiguredDirs { dirs: setting.dirs, source: DirsSource::Lines(vec![line]) };
@@ -46,8 +46,8 @@ pub fn read(system: &System<'_>) -> Result<ConfiguredDirs, DirectoriesError> {
     Ok(configured)
 }
 
-/// Returns the files, the one that decides last.
-fn files(system: &System<'_>) -> Result<Vec<PathBuf>, DirectoriesError> {
+/// Returns the files in order of increasing precedence.
+fn files(system: &ConsumerSystem<'_>) -> Result<Vec<PathBuf>, DirectoriesError> {
     let named = system.variable(FILE_VARIABLE).map(PathBuf::from);
     if let Some(path) = &named
         && system.root.read(path, MAX_FILE_BYTES)?.is_none()
@@ -60,9 +60,9 @@ fn files(system: &System<'_>) -> Result<Vec<PathBuf>, DirectoriesError> {
     Ok(files)
 }
 
-/// Adds all files below a directory, whatever their names: each directory where its own name stands.
+/// Adds all files below a directory, regardless of their names; subdirectories sort among the files.
 fn walk(
-    system: &System<'_>,
+    system: &ConsumerSystem<'_>,
     dir: &Path,
     depth: usize,
     files: &mut Vec<PathBuf>,

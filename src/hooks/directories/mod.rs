@@ -1,12 +1,12 @@
-//! The hook directories that a consumer reads on a system, by its own configuration.
+//! The hook directories that a consumer reads on a system, according to its own configuration.
 //!
-//! [`Consumer::dirs`](super::Consumer::dirs) are where its hook files are put; whether it reads them is
-//! another matter: podman reads `/etc/containers/oci/hooks.d` only if `hooks_dir` in containers.conf(5)
-//! names it. [`configured`] reads what podman and CRI-O would read, and says which file decided;
-//! [`unread`] finds hook files in directories that are left out.
+//! [`Consumer::dirs`](super::Consumer::dirs) are the directories for its hook files, which it need
+//! not read: podman reads `/etc/containers/oci/hooks.d` only if `hooks_dir` in containers.conf(5)
+//! names it. [`read_configured`] returns the directories that podman and CRI-O would read, and the file
+//! that decided; [`unread_dirs`] finds hook files in other directories.
 //!
-//! Not looked at are options of a command line, as podman's `--hooks-dir` and `--module`: they are not the
-//! configuration of the system.
+//! Command-line options such as podman's `--hooks-dir` and `--module` are not considered: they are
+//! not part of the system's configuration.
 
 mod configured;
 mod containers_conf;
@@ -16,6 +16,6 @@ mod system;
 #[cfg(test)]
 mod tests;
 
-pub use configured::{ConfigLine, ConfiguredDirs, DirsSource, configured};
+pub use configured::{ConfigLine, ConfiguredDirs, DirsSource, read_configured};
 pub use setting::DirectoriesError;
-pub use system::{System, UnreadDir, unread};
+pub use system::{ConsumerSystem, UnreadDir, unread_dirs};

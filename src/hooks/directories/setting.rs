@@ -1,16 +1,16 @@
-//! One setting of a file in TOML, and why it cannot be read.
+//! One setting of a TOML file, and the errors of reading it.
 
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use oci_hooks_files::fs::{PathError, ReadError};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::json::Location;
-use crate::sys::fs::{PathError, ReadError};
+use crate::json::TextLocation;
 
-/// A configuration that cannot be used; the consumer does not start with it either.
+/// Errors of reading a consumer's configuration; the consumer does not start with it either.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DirectoriesError {
@@ -21,7 +21,7 @@ pub enum DirectoriesError {
     /// Lines and columns count from one.
     #[error("{}:{line}:{column}: {message}", path.display())]
     Parse { path: PathBuf, line: usize, column: usize, message: String },
-    /// A variable names a file that is not there.
+    /// A variable names a file that does not exist.
     #[error("{variable} names {}, which does not exist", path.display())]
     Missing { variable: &'static str, path: PathBuf },
     #[error("{} has directories nested more than {limit} deep", path.display())]
@@ -29,7 +29,7 @@ pub enum DirectoriesError {
 }
 
 impl DirectoriesError {
-    /// Returns the file or directory it is about.
+    /// Returns the file or directory of the error.
     pub fn path(&self) -> Option<&Path> {
         Some(match self {
             DirectoriesError::Read(ReadError::Path(error)) | DirectoriesError::List(error) => {
@@ -44,7 +44,7 @@ impl DirectoriesError {
         })
     }
 
-    /// Returns what to do about it.
+    /// Returns a hint for fixing the error.
     pub fn hint(&self) -> &'static str {
         let is_denied = |error: &PathError| error.source.kind() == io::ErrorKind::PermissionDenied;
         match self {
@@ -61,31 +61,31 @@ impl DirectoriesError {
     }
 }
 
-/// `hooks_dir` as a file has it.
+/// `hooks_dir` of one file.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Setting {
+pub struct DirsSetting {
     pub dirs: Vec<PathBuf>,
-    /// What `{append = …}` in the list says, which only containers.conf may have.
+    /// Value of `{append = …}` in the list, which only containers.conf supports.
     pub append: Option<bool>,
     /// The line of the key, from one.
     pub line: usize,
 }
 
-/// Whether a list may have an attribute in it, as lists of containers.conf may since podman 4.8.
+/// Support for an attribute in a list, which lists of containers.conf have since podman 4.8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attributes {
+pub enum ListAttributes {
     Allowed,
     Rejected,
 }
 
-/// Reads `hooks_dir` below some tables. Other settings may be anything that is TOML.
+/// Reads `hooks_dir` below nested tables. Other settings may be any TOML.
 pub fn read(
     text: &[u8],
     path: &Path,
     tables: &[&str],
-    attributes: Attributes,
-) -> Result<Option<Setting>, DirectoriesError> {
-    let file = File { text, path };
+    attributes: ListAttributes,
+) -> Result<Option<DirsSetting>, DirectoriesError> {
+    let file = TomlFile { text, path };
     let text = str::from_utf8(text).map_err(|error| {
         file.fault(error.valid_up_to()..error.valid_up_to(), "this is not UTF-8")
     })?;
@@ -103,12 +103,12 @@ pub fn read(
     let items = value.get_ref().as_array().ok_or_else(|| {
         file.fault(value.span(), "expected a list of directories, as hooks_dir = [\"/a\"]")
     })?;
-    let line = Location::of_span(file.text, key).line;
-    let mut setting = Setting { dirs: Vec::new(), append: None, line };
+    let line = TextLocation::of_span(file.text, key).line;
+    let mut setting = DirsSetting { dirs: Vec::new(), append: None, line };
     for item in items.iter() {
         match (item.get_ref(), attributes) {
             (DeValue::String(dir), _) => setting.dirs.push(PathBuf::from(dir.as_ref())),
-            (DeValue::Table(table), Attributes::Allowed) => {
+            (DeValue::Table(table), ListAttributes::Allowed) => {
                 setting.append = append(&file, table)?.or(setting.append);
             }
             _ => return Err(file.fault(item.span(), "expected a directory in quotes")),
@@ -117,7 +117,7 @@ pub fn read(
     Ok(Some(setting))
 }
 
-/// Finds a key as Go's TOML library does: by its exact name, else in other case.
+/// Finds a key as Go's TOML library does: by its exact name, else in another case.
 fn member<'t, 'i>(
     table: &'t DeTable<'i>,
     name: &str,
@@ -130,7 +130,7 @@ fn member<'t, 'i>(
 }
 
 /// Reads the attribute of a list.
-fn append(file: &File<'_>, table: &DeTable<'_>) -> Result<Option<bool>, DirectoriesError> {
+fn append(file: &TomlFile<'_>, table: &DeTable<'_>) -> Result<Option<bool>, DirectoriesError> {
     let mut append = None;
     for (key, value) in table.iter() {
         append = match (key.get_ref().as_ref(), value.get_ref()) {
@@ -142,15 +142,15 @@ fn append(file: &File<'_>, table: &DeTable<'_>) -> Result<Option<bool>, Director
     Ok(append)
 }
 
-/// A file, for messages about it.
-struct File<'a> {
+/// A file, for error messages.
+struct TomlFile<'a> {
     text: &'a [u8],
     path: &'a Path,
 }
 
-impl File<'_> {
+impl TomlFile<'_> {
     fn fault(&self, span: Range<usize>, message: &str) -> DirectoriesError {
-        let Location { line, column, .. } = Location::of_span(self.text, span);
+        let TextLocation { line, column, .. } = TextLocation::of_span(self.text, span);
         let message = message.replace('\n', " ");
         DirectoriesError::Parse { path: self.path.to_owned(), line, column, message }
     }
@@ -160,13 +160,13 @@ impl File<'_> {
 mod tests {
     use super::*;
 
-    fn engine(text: &str) -> Result<Option<Setting>, String> {
+    fn engine(text: &str) -> Result<Option<DirsSetting>, String> {
         let path = Path::new("/c.conf");
-        read(text.as_bytes(), path, &["engine"], Attributes::Allowed).map_err(|e| e.to_string())
+        read(text.as_bytes(), path, &["engine"], ListAttributes::Allowed).map_err(|e| e.to_string())
     }
 
     #[test]
-    fn the_key_is_found_in_any_case_as_in_go() {
+    fn setting_key_is_case_insensitive_like_in_go() {
         for text in [
             "[engine]\nhooks_dir = [\"/a\"]",
             "\n[Engine]\nHooks_Dir = ['/a']",
@@ -185,18 +185,19 @@ mod tests {
     }
 
     #[test]
-    fn attributes_of_the_list_are_read() {
+    fn list_attributes_are_parsed() {
         let setting = engine("[engine]\nhooks_dir = [\"/a\", {append=true}]").unwrap().unwrap();
         assert_eq!((setting.dirs.len(), setting.append), (1, Some(true)));
         let text = "[crio.runtime]\nhooks_dir = [\"/a\", {append=true}]";
         let tables = ["crio", "runtime"];
-        let error = read(text.as_bytes(), Path::new("/crio.conf"), &tables, Attributes::Rejected);
+        let error =
+            read(text.as_bytes(), Path::new("/crio.conf"), &tables, ListAttributes::Rejected);
         let error = error.unwrap_err().to_string();
         assert_eq!(error, "/crio.conf:2:20: expected a directory in quotes");
     }
 
     #[test]
-    fn mistakes_have_their_place() {
+    fn errors_have_a_position() {
         for (text, expected) in [
             ("[engine]\nhooks_dir = \"/a\"", "/c.conf:2:13: expected a list of directories"),
             ("[engine]\nhooks_dir = [1]", "/c.conf:2:14: expected a directory in quotes"),
@@ -208,7 +209,8 @@ mod tests {
             let error = engine(text).unwrap_err();
             assert!(error.starts_with(expected), "{text}: {error}");
         }
-        let error = read(b"a = \"\xff\"", Path::new("/c"), &[], Attributes::Allowed).unwrap_err();
+        let error =
+            read(b"a = \"\xff\"", Path::new("/c"), &[], ListAttributes::Allowed).unwrap_err();
         assert_eq!(error.to_string(), "/c:1:6: this is not UTF-8");
     }
 }

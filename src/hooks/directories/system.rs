@@ -1,37 +1,36 @@
 //! The system that a consumer runs on, and hook files there that it does not read.
 
 use std::ffi::OsString;
-use std::fmt;
-use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
+
+use oci_hooks_files::fs::SystemRoot;
 
 use crate::hooks::consumer::{DEFAULT_DIR, OVERRIDE_DIR};
 use crate::hooks::set::is_hook_file_name;
-use crate::sys::fs::SystemRoot;
 
-/// What decides where a consumer's configuration is: values, since the library asks the environment
-/// for nothing.
-pub struct System<'a> {
+/// The inputs that locate a consumer's configuration, as values: the library does not read the environment.
+pub struct ConsumerSystem<'a> {
     pub root: SystemRoot,
-    /// Who would run the consumer; 0 is root.
+    /// User who would run the consumer; 0 is root.
     pub user_id: u32,
-    /// Returns an environment variable of who would run it.
+    /// Returns an environment variable of that user.
     pub variable: &'a dyn Fn(&str) -> Option<OsString>,
 }
 
-impl System<'_> {
-    /// Returns a variable that is set to something.
+impl ConsumerSystem<'_> {
+    /// Returns a variable that is set and not empty.
     pub(super) fn variable(&self, name: &str) -> Option<OsString> {
         (self.variable)(name).filter(|value| !value.is_empty())
     }
 
-    /// Returns whether the consumer would run as another user than root.
+    /// Returns whether the consumer would run as a user other than root.
     pub fn is_rootless(&self) -> bool {
         self.user_id != 0
     }
 
-    /// Returns the directory of the user's configuration files, if he has one.
+    /// Returns the directory of the user's configuration files, if there is one.
     pub fn user_config(&self) -> Option<PathBuf> {
         let home = || self.variable("HOME").map(PathBuf::from);
         let home = || home().or_else(|| (!self.is_rootless()).then(|| PathBuf::from("/root")));
@@ -39,14 +38,16 @@ impl System<'_> {
         config.or_else(|| Some(home()?.join(".config"))).map(|dir| dir.join("containers"))
     }
 
-    /// Returns the containers.conf that whoever runs the consumer would write.
+    /// Returns the drop-in of containers.conf for the user who runs the consumer. A main file would hide
+    /// those of other directories from podman 6.
     pub(super) fn own_containers_conf(&self) -> PathBuf {
         let user = self.is_rootless().then(|| self.user_config()).flatten();
-        user.unwrap_or_else(|| Path::new("/etc/containers").to_owned()).join("containers.conf")
+        let dir = user.unwrap_or_else(|| Path::new("/etc/containers").to_owned());
+        dir.join("containers.conf.d/zz-hooks.conf")
     }
 }
 
-impl fmt::Debug for System<'_> {
+impl fmt::Debug for ConsumerSystem<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut system = f.debug_struct("System");
         system.field("root", &self.root).field("user_id", &self.user_id).finish_non_exhaustive()
@@ -63,7 +64,7 @@ pub struct UnreadDir {
 }
 
 /// Returns the usual directories that have hook files and are not among `dirs`.
-pub fn unread(dirs: &[PathBuf], system: &System<'_>) -> Vec<UnreadDir> {
+pub fn unread_dirs(dirs: &[PathBuf], system: &ConsumerSystem<'_>) -> Vec<UnreadDir> {
     let of_user = system.is_rootless().then(|| system.user_config()).flatten();
     let usual = [DEFAULT_DIR, OVERRIDE_DIR].map(PathBuf::from).into_iter();
     let usual = usual.chain(of_user.map(|config| config.join("oci/hooks.d")));
@@ -75,13 +76,13 @@ pub fn unread(dirs: &[PathBuf], system: &System<'_>) -> Vec<UnreadDir> {
     unread.filter_map(|path| with_files(path, system)).collect()
 }
 
-/// Returns what makes two paths name the same directory.
+/// Returns device and inode, which identify a directory.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Returns a directory if there are hook files in it.
-fn with_files(path: PathBuf, system: &System<'_>) -> Option<UnreadDir> {
+/// Returns a directory if it has hook files.
+fn with_files(path: PathBuf, system: &ConsumerSystem<'_>) -> Option<UnreadDir> {
     let entries = system.root.list(&path).ok()??;
     let files = entries.into_iter().filter(|entry| is_hook_file_name(&entry.name));
     let files: Vec<_> = files.map(|entry| entry.name).collect();

@@ -1,66 +1,66 @@
-//! What podman's Go code makes of the output of a precreate hook.
+//! Decoding the output of a precreate hook as podman's Go code does.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
 
 use super::FilterFailure;
-use crate::json::{Document, Kind, Member, Value, folds_to, write_string};
+use crate::json::{JsonDocument, JsonKind, JsonMember, JsonValue, folds_to, write_string};
 
-/// Returns the configuration that podman decodes from an output, with the fields that it would lose.
+/// Decodes an output as podman does, but keeps the fields that podman would lose.
 ///
-/// The text stays as it is unless another reader could take it for something else than Go does: then
-/// keys have the case that the specification gives them, of keys that are there twice the values are
-/// merged as Go does it, and each byte of invalid UTF-8 is U+FFFD.
+/// The text is unchanged unless another reader could read it differently from Go: then keys get the
+/// case of the specification, values of repeated keys are merged as by Go, and each byte of invalid
+/// UTF-8 becomes U+FFFD.
 pub fn decode(output: Vec<u8>) -> Result<Vec<u8>, FilterFailure> {
-    let document = Document::parse(&output).map_err(FilterFailure::NotJson)?;
+    let document = JsonDocument::parse(&output).map_err(FilterFailure::NotJson)?;
     if let Some(found) = is_no_object(document.root()) {
         return Err(FilterFailure::NotAnObject { found });
     }
     if let Some((value, expected)) = ROOT.mismatch(document.root()) {
         let found = match value.kind() {
-            Kind::Number => String::from_utf8_lossy(value.raw()).chars().take(40).collect(),
+            JsonKind::Number => String::from_utf8_lossy(value.raw()).chars().take(40).collect(),
             kind => kind.name().to_owned(),
         };
         let pointer = value.pointer();
         return Err(FilterFailure::WrongType { pointer, expected, found });
     }
-    let mut writer = Writer { out: Vec::new(), differs: !has_plain_strings(&document) };
+    let mut writer = GoWriter { out: Vec::new(), differs: !has_plain_strings(&document) };
     writer.value(&[document.root()], &ROOT)?;
-    let Writer { out, differs } = writer;
+    let GoWriter { out, differs } = writer;
     Ok(if differs { out } else { output })
 }
 
-fn is_no_object(root: Value<'_>) -> Option<&'static str> {
+fn is_no_object(root: JsonValue<'_>) -> Option<&'static str> {
     match root.kind() {
-        Kind::Object | Kind::Null => None,
-        Kind::Array => Some("an array"),
-        Kind::String => Some("a string"),
-        Kind::Bool => Some("a boolean"),
-        Kind::Number => Some("a number"),
+        JsonKind::Object | JsonKind::Null => None,
+        JsonKind::Array => Some("an array"),
+        JsonKind::String => Some("a string"),
+        JsonKind::Bool => Some("a boolean"),
+        JsonKind::Number => Some("a number"),
     }
 }
 
-/// Returns whether all strings are UTF-8, surrogates in pairs.
-fn has_plain_strings(document: &Document<'_>) -> bool {
+/// Returns whether all strings are valid UTF-8, with surrogates in pairs.
+fn has_plain_strings(document: &JsonDocument<'_>) -> bool {
     let replaced = |text: Cow<'_, str>| text.contains(char::REPLACEMENT_CHARACTER);
     str::from_utf8(document.text()).is_ok()
-        && !document.values().filter_map(Value::as_str).any(replaced)
+        && !document.values().filter_map(JsonValue::as_str).any(replaced)
 }
 
 /// Writes values as Go decodes them.
-struct Writer {
+struct GoWriter {
     out: Vec<u8>,
-    /// Whether that is something else than what stands in the text.
+    /// If set, `out` means something else than the source text to some readers.
     differs: bool,
 }
 
-impl Writer {
-    /// Writes what is left of values that are decoded into the same place, one after the other.
-    fn value(&mut self, values: &[Value<'_>], kind: &Type) -> Result<(), FilterFailure> {
-        let left = after_nulls(values, kind);
+impl GoWriter {
+    /// Writes the result of decoding several values into the same place, one after the other.
+    fn value(&mut self, values: &[JsonValue<'_>], kind: &GoType) -> Result<(), FilterFailure> {
+        let left = apply_nulls(values, kind);
         let kind = match kind {
-            Type::Pointer(inner) => inner,
+            GoType::Pointer(inner) => inner,
             kind => kind,
         };
         let Some(last) = left.last() else {
@@ -68,9 +68,9 @@ impl Writer {
             return Ok(());
         };
         match kind {
-            Type::Struct(_) => self.object(&left, kind),
-            Type::Map(inner) => self.map(&left, inner),
-            Type::List(inner) => self.list(&left, inner),
+            GoType::Struct(_) => self.object(&left, kind),
+            GoType::Map(inner) => self.map(&left, inner),
+            GoType::List(inner) => self.list(&left, inner),
             _ => {
                 last.write_compact(&mut self.out);
                 Ok(())
@@ -78,10 +78,10 @@ impl Writer {
         }
     }
 
-    fn object(&mut self, values: &[Value<'_>], kind: &Type) -> Result<(), FilterFailure> {
+    fn object(&mut self, values: &[JsonValue<'_>], kind: &GoType) -> Result<(), FilterFailure> {
         let fields = kind.fields();
-        let mut same: Vec<Vec<Value<'_>>> = vec![Vec::new(); fields.len()];
-        let members: Vec<(Member<'_>, Option<usize>)> =
+        let mut same: Vec<Vec<JsonValue<'_>>> = vec![Vec::new(); fields.len()];
+        let members: Vec<(JsonMember<'_>, Option<usize>)> =
             members(values).map(|member| (member, kind.field(&member))).collect();
         for (member, field) in &members {
             if let Some(at) = *field {
@@ -93,7 +93,7 @@ impl Writer {
         let mut is_first = true;
         for (member, field) in members {
             let Some(at) = field else {
-                // Nobody knows what two of them mean.
+                // The meaning of repeated unknown keys is unknown, so all are kept.
                 self.key(&mut is_first, &member.key.as_str().unwrap_or_default());
                 member.value.write_compact(&mut self.out);
                 continue;
@@ -108,7 +108,7 @@ impl Writer {
         Ok(())
     }
 
-    fn map(&mut self, values: &[Value<'_>], inner: &Type) -> Result<(), FilterFailure> {
+    fn map(&mut self, values: &[JsonValue<'_>], inner: &GoType) -> Result<(), FilterFailure> {
         let mut last = BTreeMap::new();
         for member in members(values) {
             let key = member.key.as_str().unwrap_or_default();
@@ -124,10 +124,11 @@ impl Writer {
         Ok(())
     }
 
-    fn list(&mut self, values: &[Value<'_>], inner: &Type) -> Result<(), FilterFailure> {
+    fn list(&mut self, values: &[JsonValue<'_>], inner: &GoType) -> Result<(), FilterFailure> {
         let [before @ .., last] = values else { return Ok(()) };
         // Go decodes the elements of the later array into those of the earlier one.
-        let is_merged = |element: Value<'_>| element.is_null() || element.kind() == Kind::Object;
+        let is_merged =
+            |element: JsonValue<'_>| element.is_null() || element.kind() == JsonKind::Object;
         if before.iter().any(|value| value.elements().next().is_some())
             && last.elements().any(is_merged)
         {
@@ -153,14 +154,15 @@ impl Writer {
     }
 }
 
-fn members<'d>(values: &[Value<'d>]) -> impl Iterator<Item = Member<'d>> {
+fn members<'d>(values: &[JsonValue<'d>]) -> impl Iterator<Item = JsonMember<'d>> {
     values.iter().flat_map(|value| value.members())
 }
 
-/// Returns the values that Go does not forget for a `null`: it clears what can be empty, and leaves
-/// alone what cannot.
-fn after_nulls<'d>(values: &[Value<'d>], kind: &Type) -> Vec<Value<'d>> {
-    let is_cleared = matches!(kind, Type::Pointer(_) | Type::List(_) | Type::Map(_) | Type::Any);
+/// Returns the values that Go keeps: a `null` clears types that can be empty, and leaves the others
+/// unchanged.
+fn apply_nulls<'d>(values: &[JsonValue<'d>], kind: &GoType) -> Vec<JsonValue<'d>> {
+    let is_cleared =
+        matches!(kind, GoType::Pointer(_) | GoType::List(_) | GoType::Map(_) | GoType::Any);
     let start = match values.iter().rposition(|value| value.is_null()) {
         Some(null) if is_cleared => null + 1,
         _ => 0,
@@ -168,95 +170,96 @@ fn after_nulls<'d>(values: &[Value<'d>], kind: &Type) -> Vec<Value<'d>> {
     values[start..].iter().filter(|value| !value.is_null()).copied().collect()
 }
 
-/// The struct that a configuration is, as podman's Go code decodes it.
+/// The Go struct that podman decodes a configuration into.
 ///
 /// `oci-spec`'s types differ from Go's: they require fields, reject `null` and negative numbers where
 /// Go does not, know enumerations where Go has any string, and do not fold the case of keys.
-const ROOT: Type = Type::Struct("Spec");
+const ROOT: GoType = GoType::Struct("Spec");
 
-static STRUCTS: LazyLock<HashMap<&str, Vec<Field>>> =
+static STRUCTS: LazyLock<HashMap<&str, Vec<GoField>>> =
     LazyLock::new(|| parse(include_str!("types.txt")));
 
-/// A type of Go.
 #[derive(Debug)]
-enum Type {
+enum GoType {
     String,
     Bool,
-    /// An integer with its least and greatest value.
+    /// An integer with its minimum and maximum.
     Integer(i128, i128),
     Any,
-    Pointer(Box<Type>),
-    List(Box<Type>),
+    Pointer(Box<GoType>),
+    List(Box<GoType>),
     /// An object with any keys.
-    Map(Box<Type>),
+    Map(Box<GoType>),
     Struct(&'static str),
 }
 
 /// A field of a struct.
 #[derive(Debug)]
-struct Field {
+struct GoField {
     name: &'static str,
-    kind: Type,
+    kind: GoType,
 }
 
-impl Type {
+impl GoType {
     fn parse(text: &'static str) -> Self {
-        let inner = |text| Box::new(Type::parse(text));
+        let inner = |text| Box::new(GoType::parse(text));
         if let Some(text) = text.strip_prefix('*') {
-            return Type::Pointer(inner(text));
+            return GoType::Pointer(inner(text));
         }
         if let Some(text) = text.strip_prefix("[]") {
-            return Type::List(inner(text));
+            return GoType::List(inner(text));
         }
         if let Some(text) = text.strip_prefix("{}") {
-            return Type::Map(inner(text));
+            return GoType::Map(inner(text));
         }
         match text {
-            "string" => Type::String,
-            "bool" => Type::Bool,
-            "any" => Type::Any,
-            "int32" => Type::Integer(i32::MIN.into(), i32::MAX.into()),
-            "int" | "int64" => Type::Integer(i64::MIN.into(), i64::MAX.into()),
-            "uint16" => Type::Integer(0, u16::MAX.into()),
-            "uint32" => Type::Integer(0, u32::MAX.into()),
-            "uint" | "uint64" => Type::Integer(0, u64::MAX.into()),
-            name => Type::Struct(name),
+            "string" => GoType::String,
+            "bool" => GoType::Bool,
+            "any" => GoType::Any,
+            "int32" => GoType::Integer(i32::MIN.into(), i32::MAX.into()),
+            "int" | "int64" => GoType::Integer(i64::MIN.into(), i64::MAX.into()),
+            "uint16" => GoType::Integer(0, u16::MAX.into()),
+            "uint32" => GoType::Integer(0, u32::MAX.into()),
+            "uint" | "uint64" => GoType::Integer(0, u64::MAX.into()),
+            name => GoType::Struct(name),
         }
     }
 
-    /// Returns the fields of a struct; none of another type.
-    fn fields(&self) -> &'static [Field] {
+    /// Returns the fields of a struct; empty for other types.
+    fn fields(&self) -> &'static [GoField] {
         match self {
-            Type::Struct(name) => STRUCTS.get(name).map_or(&[], Vec::as_slice),
+            GoType::Struct(name) => STRUCTS.get(name).map_or(&[], Vec::as_slice),
             _ => &[],
         }
     }
 
-    /// Returns the number of the field that Go decodes a member of an object into.
-    fn field(&self, member: &Member<'_>) -> Option<usize> {
+    /// Returns the index of the field that Go decodes a member of an object into.
+    fn field(&self, member: &JsonMember<'_>) -> Option<usize> {
         let key = member.key.as_str()?;
         self.fields().iter().position(|field| folds_to(&key, field.name))
     }
 
-    /// Returns the first value, in document order, that Go does not decode into this type, and what
-    /// it expects there.
-    fn mismatch<'d>(&self, value: Value<'d>) -> Option<(Value<'d>, String)> {
+    /// Returns the first value, in document order, that Go cannot decode into this type, and the
+    /// expected type.
+    fn mismatch<'d>(&self, value: JsonValue<'d>) -> Option<(JsonValue<'d>, String)> {
         let wrong = |expected: &str| Some((value, expected.to_owned()));
         match (self, value.kind()) {
-            // Which leaves a field as it is.
-            (_, Kind::Null) | (Type::String, Kind::String) | (Type::Bool, Kind::Bool) => None,
-            (Type::Pointer(inner), _) => inner.mismatch(value),
-            (Type::List(inner), Kind::Array) => {
+            // `null` leaves a field unchanged.
+            (_, JsonKind::Null)
+            | (GoType::String, JsonKind::String)
+            | (GoType::Bool, JsonKind::Bool) => None,
+            (GoType::Pointer(inner), _) => inner.mismatch(value),
+            (GoType::List(inner), JsonKind::Array) => {
                 value.elements().find_map(|element| inner.mismatch(element))
             }
-            (Type::Map(inner), Kind::Object) => {
+            (GoType::Map(inner), JsonKind::Object) => {
                 value.members().find_map(|member| inner.mismatch(member.value))
             }
-            (Type::Struct(_), Kind::Object) => {
+            (GoType::Struct(_), JsonKind::Object) => {
                 let fields = self.fields();
                 value.members().find_map(|it| fields[self.field(&it)?].kind.mismatch(it.value))
             }
-            (&Type::Integer(least, greatest), Kind::Number) => {
+            (&GoType::Integer(least, greatest), JsonKind::Number) => {
                 let text = str::from_utf8(value.raw()).unwrap_or_default();
                 // Go's unsigned integers have no sign, even of zero.
                 let is_signed = least == 0 && text.starts_with('-');
@@ -266,30 +269,30 @@ impl Type {
                 }
                 Some((value, format!("an integer from {least} to {greatest}")))
             }
-            // To Go a number of any kind is one with 64 bits.
-            (Type::Any, _) => value
+            // Go decodes numbers of type `any` as float64.
+            (GoType::Any, _) => value
                 .inside()
                 .find(|value| {
                     let text = str::from_utf8(value.raw()).unwrap_or_default();
-                    value.kind() == Kind::Number && text.parse().is_ok_and(f64::is_infinite)
+                    value.kind() == JsonKind::Number && text.parse().is_ok_and(f64::is_infinite)
                 })
                 .map(|value| (value, "a number that 64 bits can hold".to_owned())),
-            (Type::String, _) => wrong("a string"),
-            (Type::Bool, _) => wrong("a boolean"),
-            (Type::Integer(..), _) => wrong("an integer"),
-            (Type::List(_), _) => wrong("an array"),
-            (Type::Map(_) | Type::Struct(_), _) => wrong("an object"),
+            (GoType::String, _) => wrong("a string"),
+            (GoType::Bool, _) => wrong("a boolean"),
+            (GoType::Integer(..), _) => wrong("an integer"),
+            (GoType::List(_), _) => wrong("an array"),
+            (GoType::Map(_) | GoType::Struct(_), _) => wrong("an object"),
         }
     }
 }
 
-fn parse(text: &'static str) -> HashMap<&'static str, Vec<Field>> {
-    let mut structs: HashMap<_, Vec<Field>> = HashMap::new();
+fn parse(text: &'static str) -> HashMap<&'static str, Vec<GoField>> {
+    let mut structs: HashMap<_, Vec<GoField>> = HashMap::new();
     let mut current = "";
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         match line.trim_start().split_once(' ') {
             Some((name, kind)) => {
-                let field = Field { name, kind: Type::parse(kind) };
+                let field = GoField { name, kind: GoType::parse(kind) };
                 structs.entry(current).or_default().push(field);
             }
             None => current = line,
@@ -302,18 +305,18 @@ fn parse(text: &'static str) -> HashMap<&'static str, Vec<Field>> {
 mod tests {
     use super::*;
 
-    fn named(kind: &Type) -> Option<&'static str> {
+    fn kind_name(kind: &GoType) -> Option<&'static str> {
         match kind {
-            Type::Pointer(inner) | Type::List(inner) | Type::Map(inner) => named(inner),
-            Type::Struct(name) => Some(name),
+            GoType::Pointer(inner) | GoType::List(inner) | GoType::Map(inner) => kind_name(inner),
+            GoType::Struct(name) => Some(name),
             _ => None,
         }
     }
 
     #[test]
-    fn each_struct_is_there_and_used() {
+    fn every_go_struct_is_defined_and_used() {
         let all: Vec<_> =
-            STRUCTS.values().flatten().filter_map(|field| named(&field.kind)).collect();
+            STRUCTS.values().flatten().filter_map(|field| kind_name(&field.kind)).collect();
         assert!(all.len() > 60, "{}", all.len());
         for name in &all {
             assert!(STRUCTS.contains_key(name), "{name}");

@@ -2,18 +2,18 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use oci_hooks_files::fs::{ReadError, read_bounded};
 
 use super::finding::filter;
-use super::program::{Programs, trust_rule};
-use super::text::{self, Usability};
-use super::{Finding, LintOptions, LintedFile, Report, Severity, rules};
+use super::program::{ProgramChecks, trust_rule};
+use super::text::{self, FileUsability};
+use super::{HookFinding, LintOptions, LintReport, LintedFile, Severity, rules};
 use crate::hooks::load::{self, MAX_FILE_BYTES};
 use crate::hooks::set::{is_hook_file_name, order_key};
-use crate::sys::fs::{ReadError, read_bounded};
 
 /// Lints one file, whatever its name.
 pub fn lint_file(path: &Path, options: &LintOptions) -> LintedFile {
@@ -23,32 +23,32 @@ pub fn lint_file(path: &Path, options: &LintOptions) -> LintedFile {
     file
 }
 
-/// Lints the directories of the options as the consumer reads them: one masks the other, and together
-/// their files have an order.
-pub fn lint_dirs(options: &LintOptions) -> Report {
+/// Lints the directories of the options as the consumer reads them: later ones mask earlier ones,
+/// and their files have a common order.
+pub fn lint_dirs(options: &LintOptions) -> LintReport {
     let mut linter = Linter::new(options);
     for dir in &options.dirs {
         linter.dir(dir);
     }
-    linter.unread();
+    linter.report_unread();
     linter.masks();
     linter.names();
     for file in &mut linter.files {
         filter(&mut file.findings, options);
     }
     let hook_files = linter.by_name.values().map(Vec::len).sum();
-    Report { files: linter.files, hook_files }
+    LintReport { files: linter.files, hook_files, spec_files: 0 }
 }
 
 struct Linter<'o> {
     options: &'o LintOptions,
-    programs: Programs,
+    programs: ProgramChecks,
     files: Vec<LintedFile>,
     /// The hook files of each name in order of increasing precedence, as indices into `files`.
-    by_name: HashMap<OsString, Vec<(usize, Usability)>>,
-    /// The names in the order they were met.
+    by_name: HashMap<OsString, Vec<(usize, FileUsability)>>,
+    /// The names in order of first occurrence.
     names: Vec<OsString>,
-    /// Directories that are reported as not to be trusted, so that their files need not be.
+    /// Untrusted directories that are already reported, so that their files need not be.
     reported: HashSet<PathBuf>,
 }
 
@@ -56,7 +56,7 @@ impl<'o> Linter<'o> {
     fn new(options: &'o LintOptions) -> Self {
         Linter {
             options,
-            programs: Programs::new(options),
+            programs: ProgramChecks::new(options),
             files: Vec::new(),
             by_name: HashMap::new(),
             names: Vec::new(),
@@ -70,14 +70,14 @@ impl<'o> Linter<'o> {
             Ok((_, names)) => names,
             Err(error) => {
                 let finding = if error.source.kind() == io::ErrorKind::NotFound {
-                    Finding::new(
+                    HookFinding::new(
                         &rules::MISSING_DIRECTORY,
                         dir,
                         "the directory does not exist".to_owned(),
                     )
                 } else {
                     let message = format!("the directory cannot be read: {}", error.source);
-                    Finding::new(&rules::UNREADABLE_DIRECTORY, dir, message)
+                    HookFinding::new(&rules::UNREADABLE_DIRECTORY, dir, message)
                 };
                 linted.findings.push(finding);
                 return self.files.push(linted);
@@ -87,7 +87,7 @@ impl<'o> Linter<'o> {
             && let Some(rule) = trust_rule(&error)
         {
             let mut finding =
-                Finding::new(rule, dir, format!("hook files can be replaced: {error}"));
+                HookFinding::new(rule, dir, format!("hook files can be replaced: {error}"));
             finding.help = error.hint();
             linted.findings.push(finding);
             self.reported.insert(error.path().to_owned());
@@ -95,7 +95,8 @@ impl<'o> Linter<'o> {
             && let Some(rule) = trust_rule(&error)
         {
             // The sticky bit keeps files from being replaced, not from being added.
-            let mut finding = Finding::new(rule, dir, format!("hook files can be added: {error}"));
+            let mut finding =
+                HookFinding::new(rule, dir, format!("hook files can be added: {error}"));
             finding.help = error.hint();
             linted.findings.push(finding);
         }
@@ -110,14 +111,14 @@ impl<'o> Linter<'o> {
                     self.names.push(name.clone());
                 }
                 self.by_name.entry(name).or_default().push((at, use_));
-            } else if let Some(finding) = ignored_name(&path, &name) {
+            } else if let Some(finding) = check_ignored_name(&path, &name) {
                 self.files.push(LintedFile { path, text: None, findings: vec![finding] });
             }
         }
     }
 
-    /// Reports hook files that nobody reads.
-    fn unread(&mut self) {
+    /// Reports hook files in directories that the consumer does not read.
+    fn report_unread(&mut self) {
         for dir in &self.options.unread {
             let files = match dir.hook_files {
                 1 => "its hook file has".to_owned(),
@@ -127,14 +128,14 @@ impl<'o> Linter<'o> {
                 "{} does not read this directory: {files} no effect",
                 self.options.consumer.name
             );
-            let mut finding = Finding::new(&rules::UNREAD_DIRECTORY, &dir.path, message);
+            let mut finding = HookFinding::new(&rules::UNREAD_DIRECTORY, &dir.path, message);
             finding.help(dir.help.clone());
             let (path, findings) = (dir.path.clone(), vec![finding]);
             self.files.push(LintedFile { path, text: None, findings });
         }
     }
 
-    fn file(&mut self, path: &Path) -> (LintedFile, Usability) {
+    fn file(&mut self, path: &Path) -> (LintedFile, FileUsability) {
         let mut findings = Vec::new();
         let checked = match read_bounded(path, MAX_FILE_BYTES) {
             Ok(text) => {
@@ -155,14 +156,14 @@ impl<'o> Linter<'o> {
         if is_hidden {
             let message =
                 "the name starts with a dot, and the file is read all the same".to_owned();
-            findings.push(Finding::new(&rules::HIDDEN_FILE, path, message));
+            findings.push(HookFinding::new(&rules::HIDDEN_FILE, path, message));
         }
         if let Some(error) = self.programs.trust(path)
             && !self.reported.contains(error.path())
             && let Some(rule) = trust_rule(&error)
         {
             let mut finding =
-                Finding::new(rule, path, format!("the hook file can be replaced: {error}"));
+                HookFinding::new(rule, path, format!("the hook file can be replaced: {error}"));
             finding.help = error.hint();
             findings.push(finding);
         }
@@ -170,7 +171,7 @@ impl<'o> Linter<'o> {
         (LintedFile { path: path.to_owned(), text, findings }, use_)
     }
 
-    /// Looks at files that replace others of their name.
+    /// Checks files that replace others of the same name.
     fn masks(&mut self) {
         for name in &self.names {
             let Some(entries) = self.by_name.get(name).filter(|entries| entries.len() > 1) else {
@@ -178,43 +179,43 @@ impl<'o> Linter<'o> {
             };
             for (position, &(at, use_)) in entries.iter().enumerate() {
                 let path = self.files[at].path.clone();
-                let is_hook = |use_| matches!(use_, Usability::Hook | Usability::NeverApplies);
+                let is_hook =
+                    |use_| matches!(use_, FileUsability::Hook | FileUsability::NeverApplies);
                 let before = entries[..position].iter().rev().find(|(_, use_)| is_hook(*use_));
                 let before = before.map(|&(at, _)| self.files[at].path.clone());
                 let after = entries.get(position + 1).map(|&(at, _)| self.files[at].path.clone());
                 let findings = &mut self.files[at].findings;
-                if let (Usability::Refused, Some(after)) = (use_, &after) {
-                    let message =
-                        "the file is masked, and its faults count all the same".to_owned();
-                    let mut finding = Finding::new(&rules::MASKED_BUT_BROKEN, &path, message);
-                    finding.related(after, None, "this file masks it");
+                if let (FileUsability::Refused, Some(after)) = (use_, &after) {
+                    let message = "the file is masked, but its errors still count".to_owned();
+                    let mut finding = HookFinding::new(&rules::MASKED_BUT_BROKEN, &path, message);
+                    finding.add_related(after, None, "this file masks it");
                     findings.push(finding);
                 }
                 let Some(before) = before else { continue };
                 let (rule, message) = match use_ {
-                    Usability::Hook => continue,
-                    Usability::NeverApplies => {
-                        // What never applies on purpose needs no timeout.
+                    FileUsability::Hook => continue,
+                    FileUsability::NeverApplies => {
+                        // A hook that is disabled on purpose needs no timeout.
                         findings.retain(|finding| finding.severity == Severity::Error);
                         (&rules::MASKING_HOOK, "this turns off the hook of its name")
                     }
-                    Usability::LeftOut => (
+                    FileUsability::LeftOut => (
                         &rules::BROKEN_MASK,
                         "the file is left out, and the one it was to replace stays in force",
                     ),
-                    Usability::Refused => (
+                    FileUsability::Refused => (
                         &rules::BROKEN_MASK,
                         "the file is rejected; where that is not fatal, the one it was to replace stays in force",
                     ),
                 };
-                let mut finding = Finding::new(rule, &path, message.to_owned());
-                finding.related(&before, None, "this file has the same name");
+                let mut finding = HookFinding::new(rule, &path, message.to_owned());
+                finding.add_related(&before, None, "this file has the same name");
                 findings.push(finding);
             }
         }
     }
 
-    /// Looks for names that the order of hooks takes for the same.
+    /// Reports names that the order of hooks treats as equal.
     fn names(&mut self) {
         let mut by_key: HashMap<Vec<u8>, usize> = HashMap::new();
         for name in &self.names {
@@ -228,8 +229,8 @@ impl<'o> Linter<'o> {
             let other = self.files[first].path.clone();
             let path = self.files[at].path.clone();
             let message = format!("the name differs only in case from {}", other.display());
-            let mut finding = Finding::new(&rules::NAMES_DIFFER_IN_CASE, &path, message);
-            finding.help("neither masks the other, and their order is random").related(
+            let mut finding = HookFinding::new(&rules::NAMES_DIFFER_IN_CASE, &path, message);
+            finding.help("neither masks the other, and their order is random").add_related(
                 &other,
                 None,
                 "this is the other file",
@@ -239,35 +240,35 @@ impl<'o> Linter<'o> {
     }
 }
 
-/// Makes a finding of why a file cannot be read.
-fn unreadable(path: &Path, error: &ReadError) -> (Finding, Usability) {
+/// Returns the finding for a file that cannot be read.
+fn unreadable(path: &Path, error: &ReadError) -> (HookFinding, FileUsability) {
     let is_link = || fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
     match error {
         ReadError::Path(error) if error.source.kind() == io::ErrorKind::NotFound && is_link() => {
             let message = "dangling symlink: silently skipped".to_owned();
-            let mut finding = Finding::new(&rules::DANGLING_SYMLINK, path, message);
+            let mut finding = HookFinding::new(&rules::DANGLING_SYMLINK, path, message);
             if let Ok(target) = fs::read_link(path) {
                 finding.help(format!("it leads to {}", target.display()));
             }
-            (finding, Usability::LeftOut)
+            (finding, FileUsability::LeftOut)
         }
         ReadError::Path(error) => {
             let message = format!("the file cannot be read: {}", error.source);
-            (Finding::new(&rules::UNREADABLE_FILE, path, message), Usability::Refused)
+            (HookFinding::new(&rules::UNREADABLE_FILE, path, message), FileUsability::Refused)
         }
         error => {
             let message = error.to_string();
-            (Finding::new(&rules::UNREADABLE_FILE, path, message), Usability::Refused)
+            (HookFinding::new(&rules::UNREADABLE_FILE, path, message), FileUsability::Refused)
         }
     }
 }
 
-/// Looks at a name that is not read.
-fn ignored_name(path: &Path, name: &OsStr) -> Option<Finding> {
+/// Reports a file whose name resembles that of a hook file but is not read.
+fn check_ignored_name(path: &Path, name: &OsStr) -> Option<HookFinding> {
     let lower = name.as_bytes().to_ascii_lowercase();
     let is_similar = lower.windows(5).any(|part| part == b".json");
     let message = "the file is not read: its name does not end in .json".to_owned();
-    let mut finding = is_similar.then(|| Finding::new(&rules::IGNORED_NAME, path, message))?;
+    let mut finding = is_similar.then(|| HookFinding::new(&rules::IGNORED_NAME, path, message))?;
     if lower.ends_with(b".json") {
         finding.severity(Severity::Warning).help("write .json in lower case");
     }

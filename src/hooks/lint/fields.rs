@@ -1,57 +1,57 @@
-//! What a hook file says, with the place of each value: the linter's own view of a file.
+//! The fields of a hook file with their positions: the linter's own view of a file.
 //!
-//! The loader stops at the first fault. Here everything of the right type is kept and everything else
-//! is noted, so that one fault does not hide the others.
+//! The loader stops at the first error. The linter keeps all values of the right type and records
+//! the others, so that one error does not hide the others.
 
 use std::collections::{HashMap, HashSet};
 
-use crate::hooks::Version;
+use crate::hooks::SchemaVersion;
 use crate::hooks::schema::MASK_PROGRAM;
-use crate::json::{Document, Kind, Member, Value, folds_to};
+use crate::json::{JsonDocument, JsonKind, JsonMember, JsonValue, folds_to};
 
-/// The fields of a hook file. Of a field that repeats, the last counts; objects merge.
+/// The fields of a hook file. Of a repeated field, the last one counts; objects merge.
 #[derive(Debug)]
-pub struct Fields<'d> {
-    pub root: Value<'d>,
-    /// The schema the file is meant to follow, which need not be the one it is read by.
-    pub version: Version,
-    pub version_member: Option<Member<'d>>,
-    pub hook: Option<Member<'d>>,
-    pub path: Option<Value<'d>>,
-    pub args: Option<List<'d>>,
-    pub env: Option<List<'d>>,
-    pub timeout: Option<Value<'d>>,
-    pub when: Option<Member<'d>>,
-    pub always: Option<Member<'d>>,
-    pub has_bind_mounts: Option<Member<'d>>,
-    pub annotations: Vec<Annotation<'d>>,
-    /// The list of 0.1.0, of which the values alone are patterns.
-    pub annotation_list: Option<List<'d>>,
-    pub commands: Option<List<'d>>,
-    pub stages: Option<List<'d>>,
-    /// Values of a wrong type, with what is expected.
-    pub mismatches: Vec<(Value<'d>, &'static str)>,
-    /// Pairs of 0.1.0 that say the same and are both set.
-    pub both_set: Vec<(Value<'d>, &'static str, &'static str)>,
-    /// Every object that has known names, with those names.
-    pub objects: Vec<(Value<'d>, ObjectKind)>,
+pub struct FileFields<'d> {
+    pub root: JsonValue<'d>,
+    /// The schema the file is meant to follow, which may differ from the one it is read by.
+    pub version: SchemaVersion,
+    pub version_member: Option<JsonMember<'d>>,
+    pub hook: Option<JsonMember<'d>>,
+    pub path: Option<JsonValue<'d>>,
+    pub args: Option<StringList<'d>>,
+    pub env: Option<StringList<'d>>,
+    pub timeout: Option<JsonValue<'d>>,
+    pub when: Option<JsonMember<'d>>,
+    pub always: Option<JsonMember<'d>>,
+    pub has_bind_mounts: Option<JsonMember<'d>>,
+    pub annotations: Vec<AnnotationCondition<'d>>,
+    /// The list of 0.1.0, whose items are patterns for values.
+    pub annotation_list: Option<StringList<'d>>,
+    pub commands: Option<StringList<'d>>,
+    pub stages: Option<StringList<'d>>,
+    /// Values of the wrong type, with the expected type.
+    pub mismatches: Vec<(JsonValue<'d>, &'static str)>,
+    /// Synonymous fields of 0.1.0 that are both set.
+    pub both_set: Vec<(JsonValue<'d>, &'static str, &'static str)>,
+    /// All objects that have known field names.
+    pub objects: Vec<(JsonValue<'d>, ObjectKind)>,
 }
 
 /// An array of strings in a hook file.
 #[derive(Debug)]
-pub struct List<'d> {
-    pub member: Member<'d>,
-    pub items: Vec<Value<'d>>,
+pub struct StringList<'d> {
+    pub member: JsonMember<'d>,
+    pub items: Vec<JsonValue<'d>>,
 }
 
 /// One annotation condition of 1.0.0.
 #[derive(Clone, Copy, Debug)]
-pub struct Annotation<'d> {
-    pub key: Value<'d>,
-    pub value: Value<'d>,
+pub struct AnnotationCondition<'d> {
+    pub key: JsonValue<'d>,
+    pub value: JsonValue<'d>,
 }
 
-/// Which object of a hook file.
+/// The objects of a hook file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectKind {
     Root,
@@ -82,48 +82,48 @@ impl ObjectKind {
         }
     }
 
-    /// Finds the field that Go takes a key for.
+    /// Returns the field that Go decodes a key into.
     pub fn field(self, key: &str) -> Option<&'static str> {
         self.names().iter().find(|name| folds_to(key, name)).copied()
     }
 }
 
-impl<'d> Fields<'d> {
-    /// Returns whether the file only hides a hook of its name, as `oci-hooks disable` makes them.
+impl<'d> FileFields<'d> {
+    /// Returns whether the file only hides a hook of the same name, as files of `oci-hooks disable` do.
     pub fn is_mask(&self) -> bool {
         let always = self.always.and_then(|member| member.value.as_bool());
-        let path = self.path.and_then(Value::as_str);
+        let path = self.path.and_then(JsonValue::as_str);
         always == Some(false) && path.as_deref() == Some(MASK_PROGRAM)
     }
 
-    /// Reads a document, whatever is in it.
-    pub fn read(document: &'d Document<'d>) -> Self {
+    /// Reads the fields of any document.
+    pub fn read(document: &'d JsonDocument<'d>) -> Self {
         let root = document.root();
-        let mut fields = Fields::empty(root);
-        if root.kind() != Kind::Object {
+        let mut fields = FileFields::empty(root);
+        if root.kind() != JsonKind::Object {
             if !root.is_null() {
                 fields.mismatches.push((root, "an object"));
             }
             return fields;
         }
         fields.find_version();
-        if fields.version == Version::V1_0_0 {
-            fields.object(root, ObjectKind::Root, Fields::root_field);
+        if fields.version == SchemaVersion::V1_0_0 {
+            fields.object(root, ObjectKind::Root, FileFields::root_field);
             fields.drop_replaced_annotations();
         } else {
             let mut old = OldLists::default();
             fields.object(root, ObjectKind::OldRoot, |fields, name, member| {
-                fields.old_field(name, member, &mut old);
+                fields.set_old_field(name, member, &mut old);
             });
             fields.merge_old(old);
         }
         fields
     }
 
-    fn empty(root: Value<'d>) -> Self {
-        Fields {
+    fn empty(root: JsonValue<'d>) -> Self {
+        FileFields {
             root,
-            version: Version::V0_1_0,
+            version: SchemaVersion::V0_1_0,
             version_member: None,
             hook: None,
             path: None,
@@ -143,8 +143,8 @@ impl<'d> Fields<'d> {
         }
     }
 
-    /// Decides which schema the file is meant to follow: by its version if that is known, or else by
-    /// what is in it.
+    /// Determines the schema the file is meant to follow: from its version if that is known, else
+    /// from its content.
     fn find_version(&mut self) {
         for member in self.root.members() {
             let key = member.key.as_str().unwrap_or_default();
@@ -158,27 +158,27 @@ impl<'d> Fields<'d> {
         for member in self.root.members() {
             let key = member.key.as_str().unwrap_or_default();
             let kind = member.value.kind();
-            // Any hook that is an object makes the old reader reject the file.
-            if folds_to(&key, "hook") && kind != Kind::Null && hook != Some(Kind::Object) {
+            // If any `hook` is an object, the reader of 0.1.0 rejects the file.
+            if folds_to(&key, "hook") && kind != JsonKind::Null && hook != Some(JsonKind::Object) {
                 hook = Some(kind);
             }
-            has_when |= folds_to(&key, "when") && kind == Kind::Object;
+            has_when |= folds_to(&key, "when") && kind == JsonKind::Object;
         }
-        let looks_new = hook == Some(Kind::Object) || (hook.is_none() && has_when);
+        let looks_new = hook == Some(JsonKind::Object) || (hook.is_none() && has_when);
         if looks_new || text.is_some_and(|text| !matches!(&*text, "" | "0.1.0")) {
-            self.version = Version::V1_0_0;
+            self.version = SchemaVersion::V1_0_0;
         }
     }
 
     /// Visits the known fields of an object.
     fn object(
         &mut self,
-        value: Value<'d>,
+        value: JsonValue<'d>,
         place: ObjectKind,
-        mut field: impl FnMut(&mut Self, &'static str, Member<'d>),
+        mut field: impl FnMut(&mut Self, &'static str, JsonMember<'d>),
     ) {
         match value.kind() {
-            Kind::Object => {
+            JsonKind::Object => {
                 self.objects.push((value, place));
                 for member in value.members() {
                     let key = member.key.as_str().unwrap_or_default();
@@ -187,27 +187,27 @@ impl<'d> Fields<'d> {
                     }
                 }
             }
-            Kind::Null => {}
+            JsonKind::Null => {}
             _ => self.mismatches.push((value, "an object")),
         }
     }
 
-    fn root_field(&mut self, name: &'static str, member: Member<'d>) {
+    fn root_field(&mut self, name: &'static str, member: JsonMember<'d>) {
         match name {
             "version" => self.string(member.value, |_, _| {}),
             "hook" => {
                 self.hook = Some(member);
-                self.object(member.value, ObjectKind::Hook, Fields::hook_field);
+                self.object(member.value, ObjectKind::Hook, FileFields::hook_field);
             }
             "when" => {
                 self.when = Some(member);
-                self.object(member.value, ObjectKind::When, Fields::when_field);
+                self.object(member.value, ObjectKind::When, FileFields::set_when_field);
             }
             _ => self.list(member, |fields, list| fields.stages = list),
         }
     }
 
-    fn hook_field(&mut self, name: &'static str, member: Member<'d>) {
+    fn hook_field(&mut self, name: &'static str, member: JsonMember<'d>) {
         let value = member.value;
         match name {
             "path" => self.string(value, |fields, value| fields.path = Some(value)),
@@ -219,19 +219,19 @@ impl<'d> Fields<'d> {
         }
     }
 
-    fn when_field(&mut self, name: &'static str, member: Member<'d>) {
+    fn set_when_field(&mut self, name: &'static str, member: JsonMember<'d>) {
         match name {
             "always" => self.bool(member, |fields, member| fields.always = member),
             "hasBindMounts" => self.bool(member, |fields, member| fields.has_bind_mounts = member),
             "commands" => self.list(member, |fields, list| fields.commands = list),
             _ => match member.value.kind() {
-                Kind::Null => self.annotations.clear(),
-                Kind::Object => {
+                JsonKind::Null => self.annotations.clear(),
+                JsonKind::Object => {
                     for member in member.value.members() {
                         let (key, value) = (member.key, member.value);
                         match value.kind() {
-                            Kind::String | Kind::Null => {
-                                self.annotations.push(Annotation { key, value });
+                            JsonKind::String | JsonKind::Null => {
+                                self.annotations.push(AnnotationCondition { key, value });
                             }
                             _ => self.mismatches.push((value, "a string")),
                         }
@@ -255,7 +255,12 @@ impl<'d> Fields<'d> {
         self.annotations.retain(|_| at.next().is_some_and(|at| kept.contains(&at)));
     }
 
-    fn old_field(&mut self, name: &'static str, member: Member<'d>, old: &mut OldLists<'d>) {
+    fn set_old_field(
+        &mut self,
+        name: &'static str,
+        member: JsonMember<'d>,
+        old: &mut OldLists<'d>,
+    ) {
         match name {
             "version" => self.string(member.value, |_, _| {}),
             "hook" => {
@@ -281,58 +286,66 @@ impl<'d> Fields<'d> {
     }
 
     fn merge_old(&mut self, old: OldLists<'d>) {
-        self.stages = self.one_of("stage", old.stage, "stages", old.stages);
-        self.commands = self.one_of("cmd", old.cmd, "cmds", old.cmds);
+        self.stages = self.choose_spelling("stage", old.stage, "stages", old.stages);
+        self.commands = self.choose_spelling("cmd", old.cmd, "cmds", old.cmds);
         self.annotation_list =
-            self.one_of("annotation", old.annotation, "annotations", old.annotations);
+            self.choose_spelling("annotation", old.annotation, "annotations", old.annotations);
     }
 
-    fn one_of(
+    fn choose_spelling(
         &mut self,
         short_name: &'static str,
-        short: Option<List<'d>>,
+        short: Option<StringList<'d>>,
         long_name: &'static str,
-        long: Option<List<'d>>,
-    ) -> Option<List<'d>> {
+        long: Option<StringList<'d>>,
+    ) -> Option<StringList<'d>> {
         if let (Some(short), Some(_)) = (&short, &long) {
             self.both_set.push((short.member.key, short_name, long_name));
         }
         long.or(short)
     }
 
-    fn string(&mut self, value: Value<'d>, set: impl FnOnce(&mut Self, Value<'d>)) {
+    fn string(&mut self, value: JsonValue<'d>, set: impl FnOnce(&mut Self, JsonValue<'d>)) {
         match value.kind() {
-            Kind::String => set(self, value),
-            Kind::Null => {}
+            JsonKind::String => set(self, value),
+            JsonKind::Null => {}
             _ => self.mismatches.push((value, "a string")),
         }
     }
 
-    fn bool(&mut self, member: Member<'d>, set: impl FnOnce(&mut Self, Option<Member<'d>>)) {
+    fn bool(
+        &mut self,
+        member: JsonMember<'d>,
+        set: impl FnOnce(&mut Self, Option<JsonMember<'d>>),
+    ) {
         match member.value.kind() {
-            Kind::Bool => set(self, Some(member)),
-            Kind::Null => set(self, None),
+            JsonKind::Bool => set(self, Some(member)),
+            JsonKind::Null => set(self, None),
             _ => self.mismatches.push((member.value, "a boolean")),
         }
     }
 
-    fn list(&mut self, member: Member<'d>, set: impl FnOnce(&mut Self, Option<List<'d>>)) {
+    fn list(
+        &mut self,
+        member: JsonMember<'d>,
+        set: impl FnOnce(&mut Self, Option<StringList<'d>>),
+    ) {
         match member.value.kind() {
-            Kind::Null => set(self, None),
-            Kind::Array => {
+            JsonKind::Null => set(self, None),
+            JsonKind::Array => {
                 let (mut items, wrong): (Vec<_>, Vec<_>) =
-                    member.value.elements().partition(|element| element.kind() == Kind::String);
+                    member.value.elements().partition(|element| element.kind() == JsonKind::String);
                 items.shrink_to_fit();
                 let wrong = wrong.into_iter().filter(|element| !element.is_null());
                 self.mismatches.extend(wrong.map(|element| (element, "a string")));
-                set(self, Some(List { member, items }));
+                set(self, Some(StringList { member, items }));
             }
             _ => self.mismatches.push((member.value, "an array of strings")),
         }
     }
 
-    /// Returns the members that are conditions with a value that counts.
-    pub fn conditions(&self) -> Vec<Value<'d>> {
+    /// Returns the keys of all conditions that have an effect.
+    pub fn conditions(&self) -> Vec<JsonValue<'d>> {
         let mut conditions: Vec<_> =
             [self.always, self.has_bind_mounts].into_iter().flatten().map(|m| m.key).collect();
         conditions.extend(self.annotations.iter().map(|annotation| annotation.key));
@@ -346,15 +359,15 @@ impl<'d> Fields<'d> {
 /// The lists of 0.1.0, in both spellings.
 #[derive(Default)]
 struct OldLists<'d> {
-    stages: Option<List<'d>>,
-    stage: Option<List<'d>>,
-    cmds: Option<List<'d>>,
-    cmd: Option<List<'d>>,
-    annotations: Option<List<'d>>,
-    annotation: Option<List<'d>>,
+    stages: Option<StringList<'d>>,
+    stage: Option<StringList<'d>>,
+    cmds: Option<StringList<'d>>,
+    cmd: Option<StringList<'d>>,
+    annotations: Option<StringList<'d>>,
+    annotation: Option<StringList<'d>>,
 }
 
-impl List<'_> {
+impl StringList<'_> {
     /// Returns the strings of the array, decoded.
     pub fn texts(&self) -> Vec<String> {
         self.items.iter().filter_map(|item| Some(item.as_str()?.into_owned())).collect()

@@ -1,44 +1,49 @@
-//! What was found, and where the checks of one text leave it.
+//! Findings, and the collector of the findings about one text.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::{Fix, LintOptions, Rule, Severity, rules};
-use crate::json::{Location, Value};
+use super::{LintFix, LintOptions, LintRule, Severity, rules};
+use crate::json::{JsonValue, TextLocation};
 
-/// One thing that is wrong, or worth knowing.
+/// A mistake in a hook file, or a note about it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Finding {
+pub struct HookFinding {
     /// The rule that found it.
-    pub rule: &'static Rule,
-    /// How bad it is here, which is up to the rule, the consumer and the options.
+    pub rule: &'static LintRule,
+    /// Severity in this case, which depends on the rule, the consumer and the options.
     pub severity: Severity,
     pub path: PathBuf,
-    /// Where in the file, if it is about its content.
-    pub location: Option<Location>,
+    /// Position in the file, if the finding is about its content.
+    pub location: Option<TextLocation>,
     pub message: String,
-    /// What to do about it.
     pub help: Option<String>,
-    /// Other places that have to do with it.
-    pub related: Vec<Related>,
-    /// How to correct it without a person.
-    pub fix: Option<Fix>,
+    /// Other files and positions involved.
+    pub related: Vec<RelatedPlace>,
+    pub fix: Option<LintFix>,
+    /// The hook's program, if [`fix_program`](super::fix_program) fixes it.
+    pub program_fix: Option<PathBuf>,
 }
 
-/// Another place that has to do with a finding.
+/// Another file or position involved in a finding.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Related {
+pub struct RelatedPlace {
     pub path: PathBuf,
-    pub location: Option<Location>,
+    pub location: Option<TextLocation>,
     pub message: String,
 }
 
-impl Finding {
-    /// Starts a finding about a file as a whole.
-    pub(super) fn new(rule: &'static Rule, path: &Path, message: String) -> Self {
-        Finding {
+impl HookFinding {
+    /// Returns whether an automatic fix exists.
+    pub fn is_fixable(&self) -> bool {
+        self.fix.is_some() || self.program_fix.is_some()
+    }
+
+    /// Returns a finding about a file as a whole.
+    pub(super) fn new(rule: &'static LintRule, path: &Path, message: String) -> Self {
+        HookFinding {
             rule,
             severity: rule.severity,
             path: path.to_owned(),
@@ -47,6 +52,7 @@ impl Finding {
             help: None,
             related: Vec::new(),
             fix: None,
+            program_fix: None,
         }
     }
 
@@ -60,54 +66,55 @@ impl Finding {
         self
     }
 
-    pub(super) fn related(
+    pub(super) fn add_related(
         &mut self,
         path: &Path,
-        location: Option<Location>,
+        location: Option<TextLocation>,
         message: impl Into<String>,
     ) -> &mut Self {
-        let related = Related { path: path.to_owned(), location, message: message.into() };
+        let related = RelatedPlace { path: path.to_owned(), location, message: message.into() };
         self.related.push(related);
         self
     }
 
-    pub(super) fn fix(&mut self, fix: impl Into<Option<Fix>>) -> &mut Self {
+    pub(super) fn fix(&mut self, fix: impl Into<Option<LintFix>>) -> &mut Self {
         self.fix = fix.into();
         self
     }
 }
 
-/// One file or directory that was looked at.
+/// A file or directory that was linted.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LintedFile {
     pub path: PathBuf,
-    /// What the file holds, if it could be read and there are findings.
+    /// Content of the file, if it could be read and has findings.
     pub text: Option<Vec<u8>>,
-    /// What was found, in the order of the text.
-    pub findings: Vec<Finding>,
+    /// Findings in the order of the text.
+    pub findings: Vec<HookFinding>,
 }
 
 impl LintedFile {
-    /// Puts together a text that was not read from a file and what was found in it.
-    pub fn new(path: &Path, text: Vec<u8>, findings: Vec<Finding>) -> Self {
+    /// Combines a text that was not read from a file with its findings.
+    pub fn new(path: &Path, text: Vec<u8>, findings: Vec<HookFinding>) -> Self {
         LintedFile { path: path.to_owned(), text: Some(text), findings }
     }
 }
 
-/// All that was looked at.
+/// The result of linting directories.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct Report {
-    /// The directories and files in the order they are read in.
+pub struct LintReport {
+    /// Directories and files in the order they were read.
     pub files: Vec<LintedFile>,
-    /// How many of them are hook files.
     pub hook_files: usize,
+    /// Number of CDI specifications.
+    pub spec_files: usize,
 }
 
-impl Report {
+impl LintReport {
     /// Returns all findings, file by file.
-    pub fn findings(&self) -> impl Iterator<Item = &Finding> {
+    pub fn findings(&self) -> impl Iterator<Item = &HookFinding> {
         self.files.iter().flat_map(|file| &file.findings)
     }
 
@@ -117,27 +124,31 @@ impl Report {
     }
 }
 
-/// The most findings about one text. Who has more corrects some first.
+/// Maximum number of findings about one text.
 const MAX_FINDINGS: usize = 200;
 
 /// Collects the findings about one text.
-pub struct Sink<'a> {
+pub struct FindingSink<'a> {
     pub path: &'a Path,
     pub text: &'a [u8],
     pub options: &'a LintOptions,
-    findings: Vec<Finding>,
-    /// Takes what comes after the last that is kept.
-    surplus: Option<Finding>,
+    findings: Vec<HookFinding>,
+    /// The last finding beyond the limit.
+    surplus: Option<HookFinding>,
 }
 
-impl<'a> Sink<'a> {
+impl<'a> FindingSink<'a> {
     pub(super) fn new(path: &'a Path, text: &'a [u8], options: &'a LintOptions) -> Self {
-        Sink { path, text, options, findings: Vec::new(), surplus: None }
+        FindingSink { path, text, options, findings: Vec::new(), surplus: None }
     }
 
-    /// Reports something about the file as a whole.
-    pub fn file(&mut self, rule: &'static Rule, message: impl Into<String>) -> &mut Finding {
-        let finding = Finding::new(rule, self.path, message.into());
+    /// Reports a finding about the file as a whole.
+    pub fn file(
+        &mut self,
+        rule: &'static LintRule,
+        message: impl Into<String>,
+    ) -> &mut HookFinding {
+        let finding = HookFinding::new(rule, self.path, message.into());
         if self.findings.len() < MAX_FINDINGS {
             self.findings.push(finding);
             let last = self.findings.len() - 1;
@@ -147,73 +158,75 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Reports something about a value, or about a key and so its member.
-    pub fn at(
+    /// Reports a finding about a value, or about a key and so its member.
+    pub fn report_at(
         &mut self,
-        rule: &'static Rule,
-        value: Value<'_>,
+        rule: &'static LintRule,
+        value: JsonValue<'_>,
         message: impl Into<String>,
-    ) -> &mut Finding {
+    ) -> &mut HookFinding {
         let location = (!self.is_full()).then(|| value.location());
         let finding = self.file(rule, message);
         finding.location = location;
         finding
     }
 
-    /// Reports something about a part of a value.
-    pub fn within(
+    /// Reports a finding about a part of a value.
+    pub fn report_within(
         &mut self,
-        rule: &'static Rule,
-        value: Value<'_>,
+        rule: &'static LintRule,
+        value: JsonValue<'_>,
         span: Range<usize>,
         message: impl Into<String>,
-    ) -> &mut Finding {
+    ) -> &mut HookFinding {
         let text = self.text;
-        let location = (!self.is_full())
-            .then(|| Location { pointer: value.pointer(), ..Location::of_span(text, span) });
+        let location = (!self.is_full()).then(|| TextLocation {
+            pointer: value.pointer(),
+            ..TextLocation::of_span(text, span)
+        });
         let finding = self.file(rule, message);
         finding.location = location;
         finding
     }
 
-    /// Reports something about a part of the text that is no value.
+    /// Reports a finding about a part of the text that is not a value.
     pub fn span(
         &mut self,
-        rule: &'static Rule,
+        rule: &'static LintRule,
         span: Range<usize>,
         message: impl Into<String>,
-    ) -> &mut Finding {
-        let location = (!self.is_full()).then(|| Location::of_span(self.text, span));
+    ) -> &mut HookFinding {
+        let location = (!self.is_full()).then(|| TextLocation::of_span(self.text, span));
         let finding = self.file(rule, message);
         finding.location = location;
         finding
     }
 
-    /// Returns whether nothing more is kept, and so nothing more need be looked for.
+    /// Returns whether the limit is reached, so that checks can stop.
     pub fn is_full(&self) -> bool {
         self.findings.len() >= MAX_FINDINGS
     }
 
-    /// Returns whether some finding means that the file is rejected.
-    pub fn rejects(&self) -> bool {
+    /// Returns whether any finding makes consumers reject the file.
+    pub fn has_rejection(&self) -> bool {
         self.findings.iter().any(|finding| finding.rule.rejects)
     }
 
     /// Returns whether a rule has found something.
-    pub fn found(&self, rule: &'static Rule) -> bool {
+    pub fn has_finding(&self, rule: &'static LintRule) -> bool {
         self.findings.iter().any(|finding| finding.rule.code == rule.code)
     }
 
-    /// Adds a finding even when there are too many.
-    pub fn push(&mut self, finding: Finding) {
+    /// Adds a finding even beyond the limit.
+    pub fn push(&mut self, finding: HookFinding) {
         self.findings.push(finding);
     }
 
-    /// Returns what is left after the options, in the order of the text.
-    pub fn finish(mut self) -> Vec<Finding> {
+    /// Returns the findings in the order of the text, after applying the options.
+    pub fn finish(mut self) -> Vec<HookFinding> {
         if self.surplus.take().is_some() {
             let message = format!("more than {MAX_FINDINGS} findings: the rest is left out");
-            self.findings.push(Finding::new(&rules::TOO_MANY_FINDINGS, self.path, message));
+            self.findings.push(HookFinding::new(&rules::TOO_MANY_FINDINGS, self.path, message));
         }
         filter(&mut self.findings, self.options);
         self.findings.sort_by_key(|finding| {
@@ -224,8 +237,8 @@ impl<'a> Sink<'a> {
     }
 }
 
-/// Applies what was asked for about single rules.
-pub fn filter(findings: &mut Vec<Finding>, options: &LintOptions) {
+/// Applies the levels of single rules.
+pub fn filter(findings: &mut Vec<HookFinding>, options: &LintOptions) {
     findings.retain_mut(|finding| match options.levels.severity(finding.rule, finding.severity) {
         Some(severity) => {
             finding.severity = severity;

@@ -1,46 +1,46 @@
-//! Places in the text of a hook file, and changes to it that correct a finding.
+//! Edits of a hook file that fix a finding, and the source positions of decoded strings.
 
 use std::ops::Range;
 
-use crate::json::Value;
+use crate::json::JsonValue;
 
 /// A change to a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Fix {
-    /// What is done, as an order: `remove the comma`.
+pub struct LintFix {
+    /// Imperative description: `remove the comma`.
     pub description: String,
-    /// What replaces which bytes; the ranges do not overlap.
+    /// Byte ranges and their replacements; the ranges do not overlap.
     pub edits: Vec<(Range<usize>, Vec<u8>)>,
 }
 
-impl Fix {
+impl LintFix {
     /// Returns a fix that replaces one range.
     pub(super) fn replace(
         description: impl Into<String>,
         span: Range<usize>,
         with: impl Into<Vec<u8>>,
     ) -> Self {
-        Fix { description: description.into(), edits: vec![(span, with.into())] }
+        LintFix { description: description.into(), edits: vec![(span, with.into())] }
     }
 
     /// Returns a fix that removes one range.
     pub(super) fn remove(description: impl Into<String>, span: Range<usize>) -> Self {
-        Fix::replace(description, span, Vec::new())
+        LintFix::replace(description, span, Vec::new())
     }
 }
 
 /// Applies fixes to the text they were made for.
 ///
-/// A fix whose edits overlap those of an earlier one is left out: what it is about is found again in
-/// the text that comes out. So is a fix that reaches beyond the text.
-pub fn apply<'f>(text: &[u8], fixes: impl IntoIterator<Item = &'f Fix>) -> Vec<u8> {
+/// A fix whose edits overlap those of an earlier one is skipped: linting the result finds it again.
+/// A fix that reaches beyond the text is skipped too.
+pub fn apply<'f>(text: &[u8], fixes: impl IntoIterator<Item = &'f LintFix>) -> Vec<u8> {
     let mut accepted: Vec<&(Range<usize>, Vec<u8>)> = Vec::new();
     for fix in fixes {
         let fits = |(span, _): &(Range<usize>, Vec<u8>)| {
             span.start <= span.end
                 && span.end <= text.len()
-                && accepted.iter().all(|(other, _)| !touches(span, other))
+                && accepted.iter().all(|(other, _)| !ranges_touch(span, other))
         };
         if fix.edits.iter().all(fits) {
             accepted.extend(&fix.edits);
@@ -58,15 +58,15 @@ pub fn apply<'f>(text: &[u8], fixes: impl IntoIterator<Item = &'f Fix>) -> Vec<u
     fixed
 }
 
-/// Returns whether two ranges overlap, or insert at the same place, where the order would be open.
-pub fn touches(a: &Range<usize>, b: &Range<usize>) -> bool {
+/// Returns whether two ranges overlap, or insert at the same offset, where the order would be undefined.
+pub fn ranges_touch(a: &Range<usize>, b: &Range<usize>) -> bool {
     (a.start < b.end && b.start < a.end) || a.start == b.start
 }
 
-/// Returns the bytes of the file that a range of a decoded string was written with.
+/// Returns the source bytes of a range of a decoded string.
 ///
-/// `span` counts bytes of what [`Value::as_str`] returns.
-pub fn source_span(string: Value<'_>, span: Range<usize>) -> Range<usize> {
+/// `span` counts bytes of the result of [`JsonValue::as_str`].
+pub fn source_span(string: JsonValue<'_>, span: Range<usize>) -> Range<usize> {
     let outer = string.span();
     let raw = string.raw();
     let inner = &raw[1..raw.len().saturating_sub(1).max(1)];
@@ -75,7 +75,7 @@ pub fn source_span(string: Value<'_>, span: Range<usize>) -> Range<usize> {
     outer.start + 1 + start..outer.start + 1 + end
 }
 
-/// Finds where in the raw string the decoded offset stands.
+/// Maps a decoded offset to an offset in the raw string.
 fn source_offset(raw: &[u8], wanted: usize) -> usize {
     let (mut at, mut decoded) = (0, 0);
     while decoded < wanted && at < raw.len() {
@@ -86,7 +86,7 @@ fn source_offset(raw: &[u8], wanted: usize) -> usize {
     at
 }
 
-/// Returns how many bytes the next character takes, raw and decoded.
+/// Returns the raw and the decoded length of the next character.
 fn step(raw: &[u8]) -> (usize, usize) {
     match raw {
         [b'\\', b'u', ..] => {
@@ -141,30 +141,34 @@ pub fn quote(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::json::Document;
+    use crate::json::JsonDocument;
 
     #[test]
-    fn fixes_apply_wherever_they_stand() {
-        let fixes =
-            [Fix::replace("", 4..5, "E"), Fix::remove("", 0..2), Fix::replace("", 3..3, "+")];
+    fn fixes_apply_at_any_position() {
+        let fixes = [
+            LintFix::replace("", 4..5, "E"),
+            LintFix::remove("", 0..2),
+            LintFix::replace("", 3..3, "+"),
+        ];
         assert_eq!(apply(b"abcdef", &fixes), b"c+dEf");
     }
 
     #[test]
-    fn of_overlapping_fixes_the_first_applies() {
-        let fixes = [Fix::remove("", 1..3), Fix::remove("", 2..4), Fix::replace("", 1..1, "x")];
+    fn first_of_overlapping_fixes_applies() {
+        let fixes =
+            [LintFix::remove("", 1..3), LintFix::remove("", 2..4), LintFix::replace("", 1..1, "x")];
         assert_eq!(apply(b"abcdef", &fixes), b"adef");
     }
 
     #[test]
-    fn a_fix_beyond_the_text_is_left_out() {
-        assert_eq!(apply(b"ab", &[Fix::remove("", 1..9)]), b"ab");
+    fn fix_beyond_the_text_is_skipped() {
+        assert_eq!(apply(b"ab", &[LintFix::remove("", 1..9)]), b"ab");
     }
 
     #[test]
-    fn places_are_found_behind_escapes_and_broken_text() {
+    fn positions_are_found_after_escapes_and_invalid_text() {
         let text = b" \"a\\\\.\\u00e9\\ud83d\\ude00\xff\xc3\xa9z\"";
-        let document = Document::parse(text).unwrap();
+        let document = JsonDocument::parse(text).unwrap();
         let string = document.root();
         let decoded = string.as_str().unwrap();
         for (part, source) in [
@@ -186,6 +190,6 @@ mod tests {
     fn quoted_text_decodes_to_itself() {
         let text = "a\"b\\c\n\u{1}é";
         let quoted = quote(text);
-        assert_eq!(Document::parse(quoted.as_bytes()).unwrap().root().as_str().unwrap(), text);
+        assert_eq!(JsonDocument::parse(quoted.as_bytes()).unwrap().root().as_str().unwrap(), text);
     }
 }

@@ -1,10 +1,10 @@
-//! Mistakes in hook files, found before a container finds them.
+//! Finds mistakes in hook files before a container does.
 //!
-//! [`lint_dirs`] looks at hook directories as a consumer reads them, [`lint_file`] at one file and
-//! [`lint_text`] at a text. Each [`Finding`] names its [`Rule`]; [`rules::ALL`] is the catalogue with
-//! the explanation of each. What the loader rejects is always an error here, but unlike the loader,
-//! which stops at the first fault, a linter names all it can find. Where it is safe, a finding has a
-//! [`Fix`], and [`apply`] puts fixes into a text.
+//! [`lint_dirs`] lints hook directories as a consumer reads them, [`lint_file`] one file, and
+//! [`lint_text`] a text. Each [`HookFinding`] names its [`LintRule`]; [`rules::ALL`] is the catalogue with
+//! the explanation of each. Every file that the loader rejects has an error here, but unlike the
+//! loader, which stops at the first one, the linter reports all it can find. Where it is safe, a
+//! finding has a [`LintFix`], and [`apply`] applies fixes to a text.
 //!
 //! ```
 //! use std::path::Path;
@@ -19,7 +19,9 @@
 //! assert!(fixed.ends_with(br#""stages": ["poststart"]}"#));
 //! ```
 
+mod devices;
 mod directory;
+mod execution;
 mod fields;
 mod finding;
 mod fix;
@@ -34,9 +36,11 @@ mod schema;
 mod tests;
 mod text;
 
+pub use devices::lint_devices;
 pub use directory::{lint_dirs, lint_file};
-pub use finding::{Finding, LintedFile, Related, Report};
-pub use fix::{Fix, apply};
-pub use options::{FileChecks, Level, Levels, LintOptions, UnreadDirectory};
-pub use rules::{Example, FixPolicy, Rule, Severity};
-pub use text::{AppliedFix, Fixed, fix_text, lint_text};
+pub use execution::fix_program;
+pub use finding::{HookFinding, LintReport, LintedFile, RelatedPlace};
+pub use fix::{LintFix, apply};
+pub use options::{FileChecks, LintOptions, RuleLevel, RuleLevels, UnreadDirectory};
+pub use rules::{FixPolicy, LintRule, RuleExample, Severity};
+pub use text::{AppliedFix, FixedText, fix_text, lint_text};

@@ -1,12 +1,12 @@
-//! What to look for.
+//! Options of the linter.
 
 use std::path::PathBuf;
 
-use super::{Rule, Severity};
+use super::{LintRule, Severity};
 use crate::hooks::consumer::{self, Consumer};
 use crate::hooks::trust::TrustOptions;
 
-/// What to lint, for whom, and what counts.
+/// Directories to lint, consumers to lint for, and levels of rules.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LintOptions {
@@ -16,38 +16,38 @@ pub struct LintOptions {
     /// [`lint_dirs`](super::lint_dirs) to report.
     pub unread: Vec<UnreadDirectory>,
     pub consumer: Consumer,
-    /// Who else may read them; what only they would object to is a note.
+    /// Other consumers that may read the files; findings that affect only them are notes.
     pub others: Vec<Consumer>,
-    /// Whether to look at files besides the text: the hook's program, owners and permissions.
+    /// Checks besides the text: the hook's program, owners and permissions.
     pub files: FileChecks,
-    /// Whether hook files may not be installed yet: a program that does not exist is a note if one of its
-    /// name is in `bin` or `../bin` beside the hook file.
+    /// If set, hook files may not be installed yet: a missing program is a note if `bin` or
+    /// `../bin` beside the hook file has one of that name.
     pub drafts: bool,
-    /// What was asked for about single rules.
-    pub levels: Levels,
+    pub levels: RuleLevels,
 }
 
 /// A directory with hook files that the consumer does not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadDirectory {
     pub path: PathBuf,
-    /// How many hook files there are.
+    /// Number of hook files in it.
     pub hook_files: usize,
-    /// What to do for the consumer to read it.
+    /// Hint for making the consumer read it.
     pub help: String,
 }
 
-/// What of the file system to look at besides the text of hook files.
+/// Checks of the file system besides the text of hook files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileChecks {
-    /// Nothing: for files that are not installed yet.
+    /// No checks: for files that are not installed yet.
     Skip,
     /// Programs must exist, and only these users may change them or the hook files.
     Trust(TrustOptions),
 }
 
 impl LintOptions {
-    /// Returns what suits a consumer: its directories, and as others those that read them too.
+    /// Returns the defaults for a consumer: its directories, and as `others` all consumers with a common
+    /// directory.
     pub fn for_consumer(consumer: &Consumer) -> Self {
         let shares_dir = |other: &Consumer| {
             other != consumer && other.dirs.iter().any(|dir| consumer.dirs.contains(dir))
@@ -59,7 +59,7 @@ impl LintOptions {
             others: Consumer::ALL.into_iter().filter(shares_dir).collect(),
             files: FileChecks::Skip,
             drafts: false,
-            levels: Levels::default(),
+            levels: RuleLevels::default(),
         }
     }
 }
@@ -70,28 +70,28 @@ impl Default for LintOptions {
     }
 }
 
-/// What is to be done with the findings of a rule.
+/// Treatment of the findings of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
+pub enum RuleLevel {
     Allow,
     Report(Severity),
 }
 
 /// Levels of single rules; the last one given for a rule counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Levels(Vec<(&'static str, Level)>);
+pub struct RuleLevels(Vec<(&'static str, RuleLevel)>);
 
-impl Levels {
+impl RuleLevels {
     /// Sets the level of a rule.
-    pub fn set(&mut self, rule: &'static Rule, level: Level) {
+    pub fn set(&mut self, rule: &'static LintRule, level: RuleLevel) {
         self.0.push((rule.code, level));
     }
 
-    /// Returns the severity of a finding, or none if it is to be left out.
-    pub fn severity(&self, rule: &Rule, severity: Severity) -> Option<Severity> {
+    /// Returns the severity of a finding, or `None` if it is suppressed.
+    pub fn severity(&self, rule: &LintRule, severity: Severity) -> Option<Severity> {
         match self.0.iter().rev().find(|(code, _)| *code == rule.code) {
-            Some((_, Level::Allow)) => None,
-            Some((_, Level::Report(severity))) => Some(*severity),
+            Some((_, RuleLevel::Allow)) => None,
+            Some((_, RuleLevel::Report(severity))) => Some(*severity),
             None => Some(severity),
         }
     }

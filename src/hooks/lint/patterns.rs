@@ -1,18 +1,18 @@
-//! Conditions: those that never hold, those that say less than they seem to, and their patterns.
+//! Checks of conditions that never hold or are redundant, and of patterns.
 
 use std::ops::Range;
 
-use super::fields::{Fields, List};
-use super::finding::Sink;
+use super::fields::{FileFields, StringList};
+use super::finding::FindingSink;
 use super::fix::source_span;
-use super::{Fix, Severity, rules, schema};
+use super::{LintFix, Severity, rules, schema};
 use crate::hooks::pattern::syntax::{self, Ast, ConstructKind};
-use crate::hooks::{PatternError, PatternPlace, Version};
-use crate::json::{Kind, Value};
+use crate::hooks::{PatternError, PatternPlace, SchemaVersion};
+use crate::json::{JsonKind, JsonValue};
 
 /// Checks the conditions and returns whether they can hold.
-pub fn check_conditions(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
-    let is_new = fields.version == Version::V1_0_0;
+pub fn check_conditions(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) -> bool {
+    let is_new = fields.version == SchemaVersion::V1_0_0;
     let always = fields.always.and_then(|member| member.value.as_bool());
     let mounts = fields.has_bind_mounts.and_then(|member| member.value.as_bool());
 
@@ -20,7 +20,7 @@ pub fn check_conditions(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
         && !fields.is_mask()
         && let Some(member) = fields.always
     {
-        sink.at(
+        sink.report_at(
             &rules::ALWAYS_FALSE,
             member.value,
             "the hook never runs: all conditions must hold",
@@ -28,26 +28,26 @@ pub fn check_conditions(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
         .help("remove `always` if the other conditions are meant");
     }
     if mounts == Some(false) {
-        bind_mounts_false(fields, is_new, sink);
+        check_bind_mounts_false(fields, is_new, sink);
     }
     let blocked = is_new && (always == Some(false) || mounts == Some(false));
     if blocked
         && let Some(commands) = fields.commands.as_ref().filter(|list| !list.items.is_empty())
     {
         let key = commands.member.key;
-        sink.at(
+        sink.report_at(
             &rules::UNREACHABLE_COMMANDS,
             key,
-            "this is never looked at: a condition before it never holds",
+            "this is never evaluated: a condition before it never holds",
         );
     }
     if always == Some(true) {
-        redundant_always(fields, sink);
+        check_redundant_always(fields, sink);
     }
 
     let conditions = fields.conditions();
-    // What is of a wrong type was meant to be a condition.
-    let in_when = |value: &Value<'_>| {
+    // A value of the wrong type was meant to be a condition.
+    let in_when = |value: &JsonValue<'_>| {
         fields.when.is_some_and(|when| {
             let (outer, inner) = (when.value.span(), value.span());
             outer.start <= inner.start && inner.end <= outer.end
@@ -61,15 +61,15 @@ pub fn check_conditions(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
     };
     if !holds && !broken {
         let place = conditions_place(fields.version);
-        match fields.when.filter(|when| when.value.kind() != Kind::Null) {
-            Some(when) => sink.at(
+        match fields.when.filter(|when| when.value.kind() != JsonKind::Null) {
+            Some(when) => sink.report_at(
                 &rules::NO_CONDITION,
                 when.key,
                 "the hook never runs: `when` has no condition",
             ),
             None => sink.span(
                 &rules::NO_CONDITION,
-                schema::first(fields),
+                schema::opening_brace(fields),
                 format!("the hook never runs: there is no condition in {place}"),
             ),
         }
@@ -82,15 +82,15 @@ pub fn check_conditions(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
     (holds || broken) && !blocked
 }
 
-/// Returns which object a file's conditions stand in, for messages.
-fn conditions_place(version: Version) -> &'static str {
+/// Returns the fields that hold the conditions of a schema, for messages.
+fn conditions_place(version: SchemaVersion) -> &'static str {
     match version {
-        Version::V0_1_0 => "`cmds`, `annotations` or `hasbindmounts`",
-        Version::V1_0_0 => "`when`",
+        SchemaVersion::V0_1_0 => "`cmds`, `annotations` or `hasbindmounts`",
+        SchemaVersion::V1_0_0 => "`when`",
     }
 }
 
-fn bind_mounts_false(fields: &Fields<'_>, is_new: bool, sink: &mut Sink<'_>) {
+fn check_bind_mounts_false(fields: &FileFields<'_>, is_new: bool, sink: &mut FindingSink<'_>) {
     let Some(member) = fields.has_bind_mounts else { return };
     let (message, help) = if is_new {
         (
@@ -100,10 +100,10 @@ fn bind_mounts_false(fields: &Fields<'_>, is_new: bool, sink: &mut Sink<'_>) {
     } else {
         ("this has no effect", "leave it out")
     };
-    sink.at(&rules::BIND_MOUNTS_FALSE, member.value, message).help(help);
+    sink.report_at(&rules::BIND_MOUNTS_FALSE, member.value, message).help(help);
 }
 
-fn redundant_always(fields: &Fields<'_>, sink: &mut Sink<'_>) {
+fn check_redundant_always(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
     let Some(always) = fields.always else { return };
     let conditions = fields.conditions();
     if conditions.len() < 2 {
@@ -116,59 +116,64 @@ fn redundant_always(fields: &Fields<'_>, sink: &mut Sink<'_>) {
     } else {
         (Severity::Warning, "this adds nothing: the other conditions still must hold")
     };
-    sink.at(&rules::REDUNDANT_ALWAYS, always.key, message)
+    sink.report_at(&rules::REDUNDANT_ALWAYS, always.key, message)
         .severity(severity)
         .help("remove `always`, or the other conditions if the hook is for all containers");
 }
 
-/// Returns whether a pattern is one of the usual ways to match anything.
+/// Returns whether a pattern is a usual way to match everything.
 fn matches_everything(pattern: &str) -> bool {
     let inner = pattern.strip_prefix('^').unwrap_or(pattern);
     let inner = inner.strip_suffix('$').unwrap_or(inner);
     matches!(inner, "" | ".*" | "(.*)") && pattern != "^$"
 }
 
-/// The longest pattern whose style is looked at. No longer one is written by hand.
+/// Length limit for style checks; no longer pattern is written by hand.
 const MAX_STYLE_BYTES: usize = 4096;
 
 /// Checks all patterns of a hook file.
-pub fn check_patterns(fields: &Fields<'_>, sink: &mut Sink<'_>) {
+pub fn check_patterns(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
     for annotation in &fields.annotations {
-        one(annotation.key, PatternPlace::AnnotationKey, sink);
-        one(annotation.value, PatternPlace::AnnotationValue, sink);
+        check_pattern(annotation.key, PatternPlace::AnnotationKey, sink);
+        check_pattern(annotation.value, PatternPlace::AnnotationValue, sink);
     }
     for &command in fields.commands.iter().flat_map(|list| &list.items) {
-        one(command, PatternPlace::Command, sink);
+        check_pattern(command, PatternPlace::Command, sink);
     }
     if let Some(list) = &fields.annotation_list {
-        joined(list, sink);
+        check_joined(list, sink);
     }
 }
 
-/// One pattern: where it stands, what it says, and its tree.
-struct Pattern<'d> {
-    value: Value<'d>,
+/// A valid pattern: its position, text and syntax tree.
+struct ParsedPattern<'d> {
+    value: JsonValue<'d>,
     text: String,
     ast: Ast,
     place: PatternPlace,
 }
 
-fn one(value: Value<'_>, place: PatternPlace, sink: &mut Sink<'_>) {
-    // null is reported as such.
+fn check_pattern(value: JsonValue<'_>, place: PatternPlace, sink: &mut FindingSink<'_>) {
+    // null has a finding of its own.
     let Some(text) = value.as_str() else { return };
     if sink.is_full() {
         return;
     }
     match syntax::parse(&text) {
-        Ok(ast) => style(&Pattern { value, text: text.into_owned(), ast, place }, sink),
+        Ok(ast) => style(&ParsedPattern { value, text: text.into_owned(), ast, place }, sink),
         Err(error) => invalid(value, place, &error, sink),
     }
 }
 
-fn invalid(value: Value<'_>, place: PatternPlace, error: &PatternError, sink: &mut Sink<'_>) {
+fn invalid(
+    value: JsonValue<'_>,
+    place: PatternPlace,
+    error: &PatternError,
+    sink: &mut FindingSink<'_>,
+) {
     let span = source_span(value, error.span());
     let span = if span.is_empty() { value.span() } else { span };
-    sink.within(
+    sink.report_within(
         &rules::INVALID_PATTERN,
         value,
         span,
@@ -178,10 +183,10 @@ fn invalid(value: Value<'_>, place: PatternPlace, error: &PatternError, sink: &m
 }
 
 /// Checks the annotation patterns of 0.1.0, which are joined before they are compiled.
-fn joined(list: &List<'_>, sink: &mut Sink<'_>) {
+fn check_joined(list: &StringList<'_>, sink: &mut FindingSink<'_>) {
     let texts = list.texts();
     if texts.is_empty() && list.member.value.elements().next().is_none() {
-        sink.at(
+        sink.report_at(
             &rules::EMPTY_PATTERN,
             list.member.value,
             "an empty list matches every container that has an annotation",
@@ -195,29 +200,29 @@ fn joined(list: &List<'_>, sink: &mut Sink<'_>) {
         match (syntax::parse(text), &whole) {
             (Ok(ast), Ok(_)) => {
                 let is_last = at + 1 == texts.len();
-                if !is_last && reaches_out(text, &ast) {
+                if !is_last && affects_later_patterns(text, &ast) {
                     let message =
                         "this reaches into the patterns after it, as all are joined with |";
-                    sink.at(&rules::JOINED_PATTERNS, value, message)
+                    sink.report_at(&rules::JOINED_PATTERNS, value, message)
                         .help("put flags into a group, as in (?i:…), and end \\Q with \\E");
                 }
                 let place = PatternPlace::AnnotationValue;
-                style(&Pattern { value, text: text.clone(), ast, place }, sink);
+                style(&ParsedPattern { value, text: text.clone(), ast, place }, sink);
             }
             (Err(_), Ok(_)) => {
                 let message = "this is a pattern only together with the others, joined with |";
-                sink.at(&rules::JOINED_PATTERNS, value, message)
+                sink.report_at(&rules::JOINED_PATTERNS, value, message)
                     .help("make each a pattern of its own");
             }
             (Err(error), Err(_)) => invalid(value, PatternPlace::AnnotationValue, &error, sink),
-            // It is another one that is wrong.
+            // Another pattern is invalid.
             (Ok(_), Err(_)) => {}
         }
     }
 }
 
-/// Returns whether a pattern changes the one that is joined to it.
-fn reaches_out(text: &str, ast: &Ast) -> bool {
+/// Returns whether a pattern changes the patterns joined after it.
+fn affects_later_patterns(text: &str, ast: &Ast) -> bool {
     ast.constructs().iter().any(|construct| match construct.kind {
         ConstructKind::Flags => {
             text.get(construct.span.clone()).is_some_and(|flags| flags.ends_with(')'))
@@ -227,14 +232,14 @@ fn reaches_out(text: &str, ast: &Ast) -> bool {
     })
 }
 
-/// Checks a pattern that is valid.
-fn style(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
-    let Pattern { value, text, ast, place } = pattern;
+/// Checks the style of a valid pattern.
+fn style(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
+    let ParsedPattern { value, text, ast, place } = pattern;
     if text.len() > MAX_STYLE_BYTES {
         return;
     }
     if text.is_empty() {
-        sink.at(&rules::EMPTY_PATTERN, *value, "an empty pattern matches everything")
+        sink.report_at(&rules::EMPTY_PATTERN, *value, "an empty pattern matches everything")
             .help("write .* for anything, ^$ for nothing");
         return;
     }
@@ -243,7 +248,7 @@ fn style(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
             PatternPlace::Command => &rules::UNREACHABLE_COMMANDS,
             _ => &rules::UNMATCHABLE_PATTERN,
         };
-        sink.at(rule, *value, "this pattern matches no text at all")
+        sink.report_at(rule, *value, "this pattern matches no text at all")
             .help("^ and $ are the ends of the text; write \\^ and \\$ for the characters");
         return;
     }
@@ -251,7 +256,7 @@ fn style(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
         && let Some(at) = text.find(' ')
     {
         let span = source_span(*value, at..at + 1);
-        sink.within(
+        sink.report_within(
             &rules::COMMAND_LINE_PATTERN,
             *value,
             span,
@@ -260,14 +265,14 @@ fn style(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
         .help("leave out the arguments");
     }
     control_characters(pattern, sink);
-    double_escapes(pattern, sink);
+    check_double_escapes(pattern, sink);
     dots(pattern, sink);
-    constructs(pattern, sink);
+    check_constructs(pattern, sink);
     glob(pattern, sink);
     anchors(pattern, sink);
 }
 
-fn control_characters(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
+fn control_characters(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
     let Some((at, c)) = pattern.text.char_indices().find(|(_, c)| c.is_control()) else { return };
     let span = source_span(pattern.value, at..at + c.len_utf8());
     let is_boundary = &sink.text[span.clone()] == b"\\b";
@@ -276,15 +281,15 @@ fn control_characters(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
     } else {
         format!("the pattern asks for the control character U+{:04X}", u32::from(c))
     };
-    let fix = Fix::replace("double the backslash", span.clone(), "\\\\b");
-    let finding = sink.within(&rules::CONTROL_CHARACTER, pattern.value, span, message);
+    let fix = LintFix::replace("double the backslash", span.clone(), "\\\\b");
+    let finding = sink.report_within(&rules::CONTROL_CHARACTER, pattern.value, span, message);
     if is_boundary {
         finding.help("a word boundary is written \"\\\\b\"").fix(fix);
     }
 }
 
-/// Looks for an escaped backslash before what was to be escaped.
-fn double_escapes(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
+/// Reports an escaped backslash before a character that was to be escaped.
+fn check_double_escapes(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
     let spans = escaped_backslashes(&pattern.text);
     let Some(first) = spans.first() else { return };
     let place = source_span(pattern.value, first.clone());
@@ -295,11 +300,11 @@ fn double_escapes(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
     let sources: Vec<_> =
         spans.iter().map(|span| source_span(pattern.value, span.clone())).collect();
     let is_plain = sources.iter().all(|span| &sink.text[span.clone()] == br"\\\\");
-    let fix = Fix {
+    let fix = LintFix {
         description: "remove one level of backslashes".to_owned(),
         edits: sources.into_iter().map(|span| (span, br"\\".to_vec())).collect(),
     };
-    sink.within(
+    sink.report_within(
         &rules::DOUBLE_ESCAPE,
         pattern.value,
         place,
@@ -337,11 +342,11 @@ fn escaped_backslashes(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-fn dots(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
+fn dots(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
     let dots: Vec<_> = pattern.ast.dots_in_words().collect();
     let Some(&first) = dots.first() else { return };
     let source = |at: usize| source_span(pattern.value, at..at + 1);
-    let fix = Fix {
+    let fix = LintFix {
         description: "escape the dots".to_owned(),
         edits: dots
             .iter()
@@ -353,19 +358,19 @@ fn dots(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
     } else {
         format!("this dot and {} more match any character", dots.len() - 1)
     };
-    sink.within(&rules::UNESCAPED_DOT, pattern.value, source(first), message)
+    sink.report_within(&rules::UNESCAPED_DOT, pattern.value, source(first), message)
         .help("a full stop is written \"\\\\.\"")
         .fix(fix);
 }
 
-fn constructs(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
+fn check_constructs(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
     let constructs = pattern.ast.constructs();
     let is_boundary = |kind| kind == ConstructKind::GnuBoundary;
     if let Some(construct) = constructs.iter().find(|construct| is_boundary(construct.kind)) {
         let written = &pattern.text[construct.span.clone()];
         let span = source_span(pattern.value, construct.span.clone());
         let message = format!("{written} is no boundary here but the character itself");
-        sink.within(&rules::MISLEADING_ESCAPE, pattern.value, span, message)
+        sink.report_within(&rules::MISLEADING_ESCAPE, pattern.value, span, message)
             .help("the end of a word is \\b, the ends of the text are ^ and $");
     }
     let mut other = constructs.iter().filter(|construct| !is_boundary(construct.kind));
@@ -376,7 +381,7 @@ fn constructs(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
             count => format!(", and {count} more"),
         };
         let message = format!("POSIX does not have {}{more}", name(construct.kind));
-        sink.within(&rules::NOT_POSIX, pattern.value, span, message);
+        sink.report_within(&rules::NOT_POSIX, pattern.value, span, message);
     }
 }
 
@@ -397,21 +402,29 @@ fn name(kind: ConstructKind) -> &'static str {
     }
 }
 
-/// Looks for a star that repeats a slash, which is never meant.
-fn glob(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
+/// Reports a star that repeats a slash, which is never intended.
+fn glob(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
     let Some(at) = pattern.text.find("/*") else { return };
     let span = source_span(pattern.value, at..at + 2);
-    sink.within(&rules::GLOB_PATTERN, pattern.value, span, "the star repeats the slash before it")
-        .help("any text is .* in a regular expression, any text without a slash [^/]*");
+    sink.report_within(
+        &rules::GLOB_PATTERN,
+        pattern.value,
+        span,
+        "the star repeats the slash before it",
+    )
+    .help("any text is .* in a regular expression, any text without a slash [^/]*");
 }
 
-fn anchors(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
-    let Pattern { value, text, ast, .. } = pattern;
+fn anchors(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
+    let ParsedPattern { value, text, ast, .. } = pattern;
     let start = ast.is_anchored_at_start() || starts_open(text.trim_start_matches(['(', '^']));
     let end = ast.is_anchored_at_end() || ends_open(text.trim_end_matches([')', '$']));
     if !start && !end && !matches_everything(text) {
-        let finding =
-            sink.at(&rules::UNANCHORED_PATTERN, *value, "this matches any text that contains it");
+        let finding = sink.report_at(
+            &rules::UNANCHORED_PATTERN,
+            *value,
+            "this matches any text that contains it",
+        );
         finding.help(if text.contains('|') && (text.starts_with('^') || text.ends_with('$')) {
             "^ and $ belong to one alternative only: put the alternatives into (…)"
         } else {
@@ -420,12 +433,12 @@ fn anchors(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
     }
 }
 
-/// Returns whether a pattern starts with something that stands for any text.
+/// Returns whether a pattern starts with a wildcard.
 fn starts_open(text: &str) -> bool {
     text.starts_with(".*") || text.starts_with(".+")
 }
 
-/// Returns whether a pattern ends with something that stands for any text.
+/// Returns whether a pattern ends with a wildcard.
 fn ends_open(text: &str) -> bool {
     text.ends_with(".*") || text.ends_with(".+")
 }

@@ -1,37 +1,42 @@
-//! The program: its path, arguments, environment and timeout, the file itself, and what has replaced it.
+//! Checks of the program: path, arguments, environment, timeout, the file itself, and its replacement by CDI.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
-use std::fs;
-use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use super::fields::Fields;
-use super::finding::Sink;
-use super::{FileChecks, LintOptions, Rule, Severity, rules};
-use crate::hooks::trust::{Checker, TrustError};
-use crate::hooks::{Consumer, HookError, OciStage, Version};
-use crate::json::{Kind, Value};
+use oci_hooks_files::fs::read_bounded;
 
-/// The greatest timeout that runtimes can count in nanoseconds.
+use super::fields::FileFields;
+use super::finding::FindingSink;
+use super::text::MAX_FIXED_BYTES;
+use super::{FileChecks, LintOptions, LintRule, Severity, execution, fix_program, rules};
+use crate::hooks::trust::{TrustChecker, TrustError};
+use crate::hooks::{Consumer, HookError, OciStage, SchemaVersion};
+use crate::json::{JsonKind, JsonValue};
+
+/// Maximum timeout: runtimes count in nanoseconds.
 const MAX_TIMEOUT_SECONDS: i64 = i64::MAX / 1_000_000_000;
 
-/// Programs that act by the name they are called by.
+/// Programs that act according to the name they are called by.
 const MULTI_CALL: [&str; 5] = ["busybox", "toybox", "coreutils", "uutils", "bash"];
 
-/// Checks what a file says about its program.
-pub fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) {
+/// Checks the fields about the program.
+pub fn check(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
     if fields.is_mask() {
         return;
     }
-    let path = fields.path.and_then(Value::as_str).unwrap_or_default();
+    let path = fields.path.and_then(JsonValue::as_str).unwrap_or_default();
     if let Some(value) = fields.path
         && !path.is_empty()
         && !path.starts_with('/')
     {
-        let finding =
-            sink.at(&rules::RELATIVE_PROGRAM, value, format!("`{path}` is not an absolute path"));
+        let finding = sink.report_at(
+            &rules::RELATIVE_PROGRAM,
+            value,
+            format!("`{path}` is not an absolute path"),
+        );
         finding.help(if path.contains('@') {
             "this looks like a placeholder of a template that was not filled in"
         } else if path.starts_with('~') || path.starts_with('$') {
@@ -40,14 +45,14 @@ pub fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) {
             "PATH is not searched: write the whole path"
         });
     }
-    if fields.version == Version::V1_0_0 {
+    if fields.version == SchemaVersion::V1_0_0 {
         args0(fields, &path, sink);
         timeout(fields, sink);
     }
     environment(fields, sink);
 }
 
-fn args0(fields: &Fields<'_>, path: &str, sink: &mut Sink<'_>) {
+fn args0(fields: &FileFields<'_>, path: &str, sink: &mut FindingSink<'_>) {
     let Some(list) = &fields.args else { return };
     let (Some(first), Some(element)) = (list.items.first(), list.member.value.elements().next())
     else {
@@ -58,35 +63,40 @@ fn args0(fields: &Fields<'_>, path: &str, sink: &mut Sink<'_>) {
     };
     let base = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     let (program, own) = (base(path), base(&name));
-    // python3 calls itself python3.11, and a script of a name with a suffix leaves it out.
+    // python3 calls itself python3.11, and scripts omit their suffix.
     let is_variant = !own.is_empty() && (program.starts_with(&own) || own.starts_with(&program));
     if is_variant || MULTI_CALL.contains(&program.as_str()) {
         return;
     }
     let message = format!("args[0] is `{name}`, but the program is `{program}`");
-    sink.at(&rules::WRONG_ARGS0, *first, message)
+    sink.report_at(&rules::WRONG_ARGS0, *first, message)
         .help("args[0] is the name the program sees as its own; its arguments start at args[1]");
 }
 
-fn timeout(fields: &Fields<'_>, sink: &mut Sink<'_>) {
-    let is_wrong = |value: &Value<'_>| {
+fn timeout(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
+    let is_wrong = |value: &JsonValue<'_>| {
         fields.hook.is_some_and(|hook| {
             let (outer, inner) = (hook.value.span(), value.span());
             outer.start <= inner.start && inner.end <= outer.end
         })
     };
-    match (fields.timeout, fields.timeout.and_then(Value::as_i64)) {
+    match (fields.timeout, fields.timeout.and_then(JsonValue::as_i64)) {
         (Some(value), Some(..=0)) => {
-            sink.at(&rules::USELESS_TIMEOUT, value, "the hook is killed at once")
+            sink.report_at(&rules::USELESS_TIMEOUT, value, "the hook is killed at once")
                 .help("write the seconds it may take, or leave the timeout out");
         }
         (Some(value), Some(seconds)) if seconds > MAX_TIMEOUT_SECONDS => {
-            sink.at(
+            sink.report_at(
                 &rules::USELESS_TIMEOUT,
                 value,
                 "this overflows, and the hook is killed at once",
             )
             .help("write the seconds it may take, or leave the timeout out");
+        }
+        (Some(value), Some(seconds)) if is_long(seconds) => {
+            let message = format!("{seconds} seconds are {} minutes", seconds / 60);
+            sink.report_at(&rules::LONG_TIMEOUT, value, message)
+                .help("the unit is seconds, not milliseconds");
         }
         (Some(_), _) => {}
         (None, _) => {
@@ -95,9 +105,9 @@ fn timeout(fields: &Fields<'_>, sink: &mut Sink<'_>) {
                 .iter()
                 .any(|(value, expected)| *expected == "an integer" && is_wrong(value));
             if let Some(hook) =
-                fields.hook.filter(|hook| hook.value.kind() == Kind::Object && !broken)
+                fields.hook.filter(|hook| hook.value.kind() == JsonKind::Object && !broken)
             {
-                sink.at(
+                sink.report_at(
                     &rules::MISSING_TIMEOUT,
                     hook.key,
                     "the hook may run for as long as it likes",
@@ -108,7 +118,13 @@ fn timeout(fields: &Fields<'_>, sink: &mut Sink<'_>) {
     }
 }
 
-fn environment(fields: &Fields<'_>, sink: &mut Sink<'_>) {
+/// Returns whether a timeout is more likely meant in milliseconds.
+fn is_long(seconds: i64) -> bool {
+    seconds >= 1000 && (seconds > 3600 || seconds % 600 != 0)
+}
+
+fn environment(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
+    let mut seen = HashSet::new();
     for &entry in fields.env.iter().flat_map(|list| &list.items) {
         if sink.is_full() {
             return;
@@ -116,11 +132,16 @@ fn environment(fields: &Fields<'_>, sink: &mut Sink<'_>) {
         let text = entry.as_str().unwrap_or_default();
         let name = text.split_once('=').map(|(name, _)| name);
         if name.is_none_or(|name| name.is_empty() || name.contains(char::is_whitespace)) {
-            sink.at(&rules::MALFORMED_ENV, entry, format!("`{text}` is not NAME=value"))
+            sink.report_at(&rules::MALFORMED_ENV, entry, format!("`{text}` is not NAME=value"))
                 .help("the value is not taken from the environment of the engine: write it down");
+        } else if let Some(name) = name
+            && !seen.insert(name.to_owned())
+        {
+            sink.report_at(&rules::REPEATED_VARIABLE, entry, format!("`{name}` is set twice"))
+                .help("runc keeps the last value, crun passes on both");
         }
     }
-    let is_set = |value: Value<'_>| value.elements().next().is_some();
+    let is_set = |value: JsonValue<'_>| value.elements().next().is_some();
     if fields.env.as_ref().is_some_and(|list| is_set(list.member.value)) {
         return;
     }
@@ -129,61 +150,92 @@ fn environment(fields: &Fields<'_>, sink: &mut Sink<'_>) {
     let in_container = stages.iter().any(|stage| stage == OciStage::CreateContainer.name());
     let own = |stage: &String| sink.options.consumer.extension_stages.contains(&stage.as_str());
     if in_container {
-        sink.at(
+        sink.report_at(
             &rules::MISSING_ENV,
             hook.key,
             "runc gives the hook the environment of the container, which the image decides",
         )
         .severity(Severity::Warning)
         .help("set `hook.env` to what the hook needs, at least PATH; LD_PRELOAD from an image runs its code");
-    } else if fields.version == Version::V0_1_0 {
-        // The old schema has no environment, and a finding that says so.
+    } else if fields.version == SchemaVersion::V0_1_0 {
+        // Schema 0.1.0 has no environment, which another finding reports.
     } else if !stages.is_empty() && stages.iter().all(own) {
-        sink.at(&rules::MISSING_ENV, hook.key, "the hook gets an empty environment, without PATH")
-            .help("set `hook.env` to what the hook needs");
+        sink.report_at(
+            &rules::MISSING_ENV,
+            hook.key,
+            "the hook gets an empty environment, without PATH",
+        )
+        .help("set `hook.env` to what the hook needs");
     } else {
-        sink.at(&rules::MISSING_ENV, hook.key, "the hook gets the environment of the runtime")
-            .help("set `hook.env` to what the hook needs, at least PATH");
+        sink.report_at(
+            &rules::MISSING_ENV,
+            hook.key,
+            "the hook gets the environment of the runtime",
+        )
+        .help("set `hook.env` to what the hook needs, at least PATH");
     }
 }
 
-/// What is wrong with the files of programs; each is looked at once.
+/// The problems of program files; each file is checked once.
 #[derive(Debug)]
-pub struct Programs {
-    /// By path and the `PATH` that a script may be for.
-    known: HashMap<(String, Option<String>), Vec<ProgramProblem>>,
-    trust: Option<Checker>,
+pub struct ProgramChecks {
+    known: HashMap<ProgramCall, Vec<ProgramProblem>>,
+    trust: Option<TrustChecker>,
 }
 
+/// A program, and the environment that scripts for `env` depend on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ProgramCall {
+    pub path: String,
+    /// `PATH` in the hook's environment.
+    pub search: Option<String>,
+    /// If set, the hook has an environment of its own.
+    pub has_env: bool,
+}
+
+/// A problem of a program file.
 #[derive(Clone, Debug)]
-struct ProgramProblem {
-    rule: &'static Rule,
-    message: String,
-    help: Option<String>,
+pub struct ProgramProblem {
+    pub rule: &'static LintRule,
+    pub severity: Severity,
+    pub message: String,
+    pub help: Option<String>,
+    pub is_fixable: bool,
 }
 
-impl Programs {
+impl ProgramProblem {
+    pub(super) fn new(rule: &'static LintRule, message: String) -> Self {
+        ProgramProblem { rule, severity: rule.severity, message, help: None, is_fixable: false }
+    }
+
+    pub(super) fn help(self, help: impl Into<String>) -> Self {
+        ProgramProblem { help: Some(help.into()), ..self }
+    }
+}
+
+impl ProgramChecks {
     pub(super) fn new(options: &LintOptions) -> Self {
         let trust = match &options.files {
             FileChecks::Skip => None,
-            FileChecks::Trust(trust) => Some(Checker::new(trust.clone())),
+            FileChecks::Trust(trust) => Some(TrustChecker::new(trust.clone())),
         };
-        Programs { known: HashMap::new(), trust }
+        ProgramChecks { known: HashMap::new(), trust }
     }
 
-    /// Checks who may change a file or directory.
+    /// Returns an error if untrusted users can change a file or directory.
     pub fn trust(&mut self, path: &Path) -> Option<TrustError> {
         let checker = self.trust.as_mut()?;
         checker.check_path(&std::path::absolute(path).ok()?).err()
     }
 
-    /// Checks who may make files in a directory that [`trust`](Self::trust) found nothing about.
+    /// Returns an error if untrusted users can create files in a directory that
+    /// [`trust`](Self::trust) accepted.
     pub fn trust_additions(&self, directory: &Path) -> Option<TrustError> {
         self.trust.as_ref()?.check_additions(directory).err()
     }
 
     /// Checks the file of the program and returns whether it exists.
-    pub fn check(&mut self, fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
+    pub fn check(&mut self, fields: &FileFields<'_>, sink: &mut FindingSink<'_>) -> bool {
         let Some(value) = fields.path else { return true };
         let path = value.as_str().unwrap_or_default();
         if path.is_empty() || fields.is_mask() {
@@ -191,25 +243,31 @@ impl Programs {
         }
         let env = fields.env.as_ref().map(|list| list.texts()).unwrap_or_default();
         let search = env.iter().rev().find_map(|entry| entry.strip_prefix("PATH="));
-        let key = (path.clone().into_owned(), search.map(str::to_owned));
-        if !self.known.contains_key(&key) {
-            let problems = self.look_at(&path, search);
-            self.known.insert(key.clone(), problems);
+        let call = ProgramCall {
+            path: path.clone().into_owned(),
+            search: search.map(str::to_owned),
+            has_env: !env.is_empty(),
+        };
+        if !self.known.contains_key(&call) {
+            let problems = self.check_call(&call);
+            self.known.insert(call.clone(), problems);
         }
         // A program that runs in the container only has to exist on the host.
         let stages = fields.stages.as_ref().map(|list| list.texts()).unwrap_or_default();
         let inside = !stages.is_empty()
             && stages.iter().all(|stage| stage == OciStage::StartContainer.name());
         let mut exists = true;
-        for problem in self.known.get(&key).into_iter().flatten() {
+        for problem in self.known.get(&call).into_iter().flatten() {
             exists &= !problem.rule.rejects;
             if !problem.rule.rejects && inside {
                 continue;
             }
             let is_missing = problem.rule.code == rules::MISSING_PROGRAM.code;
-            let draft = if is_missing { uninstalled(&path, sink) } else { None };
-            let finding = sink.at(problem.rule, value, problem.message.clone());
+            let draft = if is_missing { find_uninstalled(&path, sink) } else { None };
+            let finding = sink.report_at(problem.rule, value, problem.message.clone());
             finding.help = problem.help.clone();
+            finding.severity = problem.severity;
+            finding.program_fix = problem.is_fixable.then(|| PathBuf::from(&*path));
             if let Some(program) = draft {
                 let help = format!("install {} to {path}, then this file", program.display());
                 finding.severity(Severity::Note).help(help);
@@ -218,19 +276,21 @@ impl Programs {
         exists
     }
 
-    fn look_at(&mut self, path: &str, search: Option<&str>) -> Vec<ProgramProblem> {
-        let problem =
-            |rule, message: String, help: Option<String>| ProgramProblem { rule, message, help };
+    fn check_call(&mut self, call: &ProgramCall) -> Vec<ProgramProblem> {
+        let path = call.path.as_str();
         let metadata = match fs::metadata(path) {
             Ok(metadata) => metadata,
             Err(source) => {
                 let path = path.to_owned();
                 return vec![if source.kind() == io::ErrorKind::NotFound {
                     let error = HookError::PathMissing { path };
-                    problem(&rules::MISSING_PROGRAM, error.to_string(), error.hint())
+                    ProgramProblem {
+                        help: error.hint(),
+                        ..ProgramProblem::new(&rules::MISSING_PROGRAM, error.to_string())
+                    }
                 } else {
                     let message = format!("cannot look up hook program {path:?}: {source}");
-                    problem(&rules::PROGRAM_LOOKUP, message, None)
+                    ProgramProblem::new(&rules::PROGRAM_LOOKUP, message)
                 }];
             }
         };
@@ -238,28 +298,39 @@ impl Programs {
         if !metadata.is_file() {
             let kind = if metadata.is_dir() { "a directory" } else { "not a file" };
             let message = format!("`{path}` is {kind} and cannot be run");
-            problems.push(problem(&rules::PROGRAM_NOT_A_FILE, message, None));
+            problems.push(ProgramProblem::new(&rules::PROGRAM_NOT_A_FILE, message));
         } else if metadata.permissions().mode() & 0o111 == 0 {
             let message = format!("`{path}` is not executable");
             let help = format!("chmod +x {path}");
-            problems.push(problem(&rules::PROGRAM_NOT_EXECUTABLE, message, Some(help)));
+            problems.push(ProgramProblem::new(&rules::PROGRAM_NOT_EXECUTABLE, message).help(help));
         }
-        // A relative path is another file for everyone who looks it up.
-        let trust = self.trust.as_mut().filter(|_| path.starts_with('/'));
-        let search = search.map(OsStr::new);
-        if let Some(Err(error)) =
-            trust.map(|checker| checker.check_program(Path::new(path), search))
-            && let Some(rule) = trust_rule(&error)
-        {
+        // A relative path names another file in each working directory.
+        if !path.starts_with('/') {
+            return problems;
+        }
+        let search = call.search.as_deref().map(OsStr::new);
+        let trust = self.trust.as_mut().map(|checker| checker.check_program(path.as_ref(), search));
+        let distrust = trust.and_then(Result::err).and_then(|error| {
+            let rule = trust_rule(&error)?;
             let message = format!("the program can be replaced: {error}");
-            problems.push(problem(rule, message, error.hint()));
+            Some(ProgramProblem { help: error.hint(), ..ProgramProblem::new(rule, message) })
+        });
+        let mut execution = execution::check(call);
+        if let Some(problem) = &mut execution {
+            let checker = self.trust.as_mut();
+            problem.is_fixable = distrust.is_none()
+                && checker.is_some_and(|checker| checker.check_path(path.as_ref()).is_ok())
+                && problem.rule.code == rules::CRLF_SCRIPT.code
+                && read_bounded(Path::new(path), MAX_FIXED_BYTES as u64)
+                    .is_ok_and(|text| !fix_program(&text).applied.is_empty());
         }
+        problems.extend(distrust.into_iter().chain(execution));
         problems
     }
 }
 
 /// Returns the program beside a hook file that is to be installed to `path`.
-fn uninstalled(path: &str, sink: &Sink<'_>) -> Option<PathBuf> {
+fn find_uninstalled(path: &str, sink: &FindingSink<'_>) -> Option<PathBuf> {
     let dir = sink.path.parent().filter(|_| sink.options.drafts)?;
     let is_installed =
         |consumer: &Consumer| consumer.dirs.iter().any(|read| dir == Path::new(read));
@@ -271,9 +342,8 @@ fn uninstalled(path: &str, sink: &Sink<'_>) -> Option<PathBuf> {
     places.into_iter().find(|program| program.is_file())
 }
 
-/// Returns the rule for what keeps a path from being trusted; what cannot be looked up is reported as
-/// such.
-pub fn trust_rule(error: &TrustError) -> Option<&'static Rule> {
+/// Returns the rule for untrusted owners and writers; other checks report paths that cannot be looked up.
+pub fn trust_rule(error: &TrustError) -> Option<&'static LintRule> {
     match error {
         TrustError::Writable { .. } => Some(&rules::WRITABLE_BY_OTHERS),
         TrustError::Owner { .. } => Some(&rules::WRONG_OWNER),
@@ -284,13 +354,12 @@ pub fn trust_rule(error: &TrustError) -> Option<&'static Rule> {
 /// A vendor's hook for devices that the Container Device Interface (CDI) has replaced.
 struct VendorHook {
     vendor: &'static str,
-    /// The names that its program has had.
+    /// Past and present names of the program.
     programs: &'static [&'static str],
-    /// What replaces it.
     instead: &'static str,
 }
 
-/// Only those whose replacement their vendor documents. AMD never had one.
+/// Only hooks whose replacement their vendor documents. AMD never had one.
 const HOOKS: [VendorHook; 2] = [
     VendorHook {
         vendor: "NVIDIA",
@@ -310,8 +379,8 @@ const HOOKS: [VendorHook; 2] = [
     },
 ];
 
-/// Looks for the program of a vendor, also behind a shell or `env`.
-pub fn replaced_by_cdi(fields: &Fields<'_>, sink: &mut Sink<'_>) {
+/// Reports the program of a vendor, also behind a shell or `env`.
+pub fn replaced_by_cdi(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
     if fields.is_mask() {
         return;
     }
@@ -319,12 +388,12 @@ pub fn replaced_by_cdi(fields: &Fields<'_>, sink: &mut Sink<'_>) {
     for value in fields.path.into_iter().chain(args) {
         let Some(hook) = vendor_hook(value) else { continue };
         let message = format!("{}'s hook for devices has been replaced by CDI", hook.vendor);
-        sink.at(&rules::REPLACED_BY_CDI, value, message).help(hook.instead);
+        sink.report_at(&rules::REPLACED_BY_CDI, value, message).help(hook.instead);
         return;
     }
 }
 
-fn vendor_hook(value: Value<'_>) -> Option<&'static VendorHook> {
+fn vendor_hook(value: JsonValue<'_>) -> Option<&'static VendorHook> {
     let text = value.as_str()?;
     let mut words = text.split_whitespace();
     words.find_map(|word| {

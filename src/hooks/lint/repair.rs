@@ -1,46 +1,46 @@
-//! Slips that keep a text from being JSON but leave no doubt about what is meant: comments, commas
-//! before closing brackets, a byte order mark, backslashes that are not doubled.
+//! Slips that keep a text from being JSON but are unambiguous: comments, commas before closing
+//! brackets, a byte order mark, backslashes that are not doubled.
 //!
-//! The parser stops at the first of them. Here all are found at once, and blanked out without moving
-//! anything, so that the rest of the text can be looked at too.
+//! The parser stops at the first slip. [`RepairedText`] finds all at once, and blanks them out (except
+//! backslashes) without moving anything, so that the rest of the text can be checked too.
 
 use std::ops::Range;
 
-use super::finding::Sink;
-use super::{Fix, Rule, rules};
+use super::finding::FindingSink;
+use super::{LintFix, LintRule, rules};
 use crate::json::{SyntaxError, SyntaxErrorKind};
 
 /// A text that is not JSON, with its slips blanked out.
-pub struct Repaired {
-    /// As long as the text it was made from.
+pub struct RepairedText {
+    /// As long as the source text.
     pub text: Vec<u8>,
     slips: Vec<Slip>,
 }
 
 struct Slip {
-    rule: &'static Rule,
+    rule: &'static LintRule,
     span: Range<usize>,
 }
 
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-impl Repaired {
+impl RepairedText {
     /// Finds and repairs slips in invalid JSON.
     pub fn new(text: &[u8]) -> Self {
-        let mut repaired = Repaired { text: text.to_vec(), slips: Vec::new() };
+        let mut repaired = RepairedText { text: text.to_vec(), slips: Vec::new() };
         let mut at = 0;
         if text.starts_with(BYTE_ORDER_MARK) {
-            repaired.blank(&rules::BYTE_ORDER_MARK, 0..BYTE_ORDER_MARK.len());
+            repaired.blank_span(&rules::BYTE_ORDER_MARK, 0..BYTE_ORDER_MARK.len());
             at = BYTE_ORDER_MARK.len();
         }
-        // The last comma, as long as nothing but space and comments has followed.
+        // The last comma, if only space and comments have followed.
         let mut comma = None;
         while let Some(&byte) = text.get(at) {
             let end = match byte {
                 b'"' => repaired.string(text, at),
                 b'/' | b'#' => match comment_end(text, at) {
                     Some(end) => {
-                        repaired.blank(&rules::COMMENT, at..end);
+                        repaired.blank_span(&rules::COMMENT, at..end);
                         at = end;
                         continue;
                     }
@@ -48,7 +48,7 @@ impl Repaired {
                 },
                 b'}' | b']' => {
                     if let Some(comma) = comma {
-                        repaired.blank(&rules::TRAILING_COMMA, comma..comma + 1);
+                        repaired.blank_span(&rules::TRAILING_COMMA, comma..comma + 1);
                     }
                     at + 1
                 }
@@ -64,13 +64,13 @@ impl Repaired {
         repaired
     }
 
-    /// Skips a string and looks at its backslashes.
+    /// Skips a string and records its invalid escapes.
     fn string(&mut self, text: &[u8], start: usize) -> usize {
         let mut at = start + 1;
         while let Some(&byte) = text.get(at) {
             match byte {
                 b'"' => return at + 1,
-                // No string of JSON goes beyond its line: without its quote, the rest is guesswork.
+                // JSON strings have no line breaks: without the closing quote, the rest is guesswork.
                 b'\n' => return at,
                 b'\\' => {
                     let next = text.get(at + 1).copied().unwrap_or(b'"');
@@ -91,7 +91,7 @@ impl Repaired {
         text.len()
     }
 
-    fn blank(&mut self, rule: &'static Rule, span: Range<usize>) {
+    fn blank_span(&mut self, rule: &'static LintRule, span: Range<usize>) {
         for byte in &mut self.text[span.clone()] {
             if *byte != b'\n' {
                 *byte = b' ';
@@ -100,8 +100,8 @@ impl Repaired {
         self.slips.push(Slip { rule, span });
     }
 
-    /// Reports all slips; without any, the error of the parser.
-    pub fn report(&self, error: SyntaxError, sink: &mut Sink<'_>) {
+    /// Reports all slips, and the parser's error if no slip explains it.
+    pub fn report(&self, error: SyntaxError, sink: &mut FindingSink<'_>) {
         for slip in &self.slips {
             let (text, span) = (sink.text, slip.span.clone());
             let message = match slip.rule.code {
@@ -114,15 +114,15 @@ impl Repaired {
             };
             let fix = match slip.rule.code {
                 code if code == rules::TRAILING_COMMA.code => {
-                    Fix::remove("remove the comma", span.clone())
+                    LintFix::remove("remove the comma", span.clone())
                 }
                 code if code == rules::COMMENT.code => {
-                    Fix::remove("remove the comment", with_space_around(text, &span))
+                    LintFix::remove("remove the comment", extend_to_space(text, &span))
                 }
                 code if code == rules::BYTE_ORDER_MARK.code => {
-                    Fix::remove("remove the byte order mark", span.clone())
+                    LintFix::remove("remove the byte order mark", span.clone())
                 }
-                _ => Fix::replace("double the backslash", span.start..span.start + 1, "\\\\"),
+                _ => LintFix::replace("double the backslash", span.start..span.start + 1, "\\\\"),
             };
             sink.span(slip.rule, span, message).fix(fix);
         }
@@ -131,7 +131,7 @@ impl Repaired {
         }
     }
 
-    /// Returns whether the error of the parser is one of the slips.
+    /// Returns whether a slip explains the parser's error.
     fn is_explained(&self, error: SyntaxError) -> bool {
         let same_place =
             |slip: &Slip| slip.span.start <= error.offset && error.offset <= slip.span.end;
@@ -139,8 +139,8 @@ impl Repaired {
     }
 }
 
-/// Reports what the parser met.
-pub fn syntax_error(error: SyntaxError, sink: &mut Sink<'_>) {
+/// Reports the parser's error.
+pub fn syntax_error(error: SyntaxError, sink: &mut FindingSink<'_>) {
     let text = sink.text;
     if text.trim_ascii().is_empty() {
         sink.file(&rules::EMPTY_FILE, "the file is empty").help(
@@ -165,7 +165,7 @@ pub fn syntax_error(error: SyntaxError, sink: &mut Sink<'_>) {
     .map(str::to_owned);
 }
 
-/// Finds the end of a comment, its line break left out.
+/// Finds the end of a comment, without its line break.
 fn comment_end(text: &[u8], start: usize) -> Option<usize> {
     let rest = &text[start..];
     if rest.starts_with(b"/*") {
@@ -178,8 +178,9 @@ fn comment_end(text: &[u8], start: usize) -> Option<usize> {
     })
 }
 
-/// Takes with a comment the space before it, and its line if nothing else is on it.
-fn with_space_around(text: &[u8], span: &Range<usize>) -> Range<usize> {
+/// Extends the span of a comment that ends a line to the space before it, and to the whole line if
+/// nothing else is on it.
+fn extend_to_space(text: &[u8], span: &Range<usize>) -> Range<usize> {
     let blank = |b: &&u8| matches!(b, b' ' | b'\t' | b'\r');
     let start = span.start - text[..span.start].iter().rev().take_while(blank).count();
     let end = span.end + text[span.end..].iter().take_while(blank).count();
@@ -194,20 +195,20 @@ fn with_space_around(text: &[u8], span: &Range<usize>) -> Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::json::Document;
+    use crate::json::JsonDocument;
 
-    fn slips(text: &str) -> Vec<(&'static str, String)> {
-        let repaired = Repaired::new(text.as_bytes());
+    fn find_slips(text: &str) -> Vec<(&'static str, String)> {
+        let repaired = RepairedText::new(text.as_bytes());
         assert_eq!(repaired.text.len(), text.len());
         let name = |slip: &Slip| (slip.rule.name, text[slip.span.clone()].to_owned());
         repaired.slips.iter().map(name).collect()
     }
 
     #[test]
-    fn all_slips_are_found_at_once() {
+    fn all_syntax_slips_are_found_at_once() {
         let text = "{ // one\n \"a\": [1, /* two */ 2, ], # three\n \"b\": \"x // \\\" y\", }";
         assert_eq!(
-            slips(text),
+            find_slips(text),
             [
                 ("comment", "// one".to_owned()),
                 ("comment", "/* two */".to_owned()),
@@ -216,13 +217,13 @@ mod tests {
                 ("trailing-comma", ",".to_owned()),
             ]
         );
-        assert!(Document::parse(&Repaired::new(text.as_bytes()).text).is_ok());
+        assert!(JsonDocument::parse(&RepairedText::new(text.as_bytes()).text).is_ok());
     }
 
     #[test]
-    fn undoubled_backslashes_are_found_but_not_blanked() {
+    fn missing_double_backslashes_are_found_but_not_blanked() {
         assert_eq!(
-            slips(r#"{"com\.example\d": "\u00e9\n\\.\u12"}"#),
+            find_slips(r#"{"com\.example\d": "\u00e9\n\\.\u12"}"#),
             [
                 ("invalid-escape", "\\.".to_owned()),
                 ("invalid-escape", "\\d".to_owned()),
@@ -232,18 +233,18 @@ mod tests {
     }
 
     #[test]
-    fn texts_without_end_are_no_trouble() {
+    fn unterminated_texts_cause_no_error() {
         for text in ["\"", "\"\\", "/*", "/", "{\"a\": \"b\n}", "[,", "#"] {
-            Repaired::new(text.as_bytes());
+            RepairedText::new(text.as_bytes());
         }
     }
 
     #[test]
-    fn a_comment_goes_with_its_line() {
+    fn comment_is_removed_with_its_line() {
         let text = "{\n  // alone\n  \"a\": 1 // behind\n}";
-        let spans: Vec<_> = Repaired::new(text.as_bytes()).slips.into_iter().collect();
+        let spans: Vec<_> = RepairedText::new(text.as_bytes()).slips.into_iter().collect();
         let removed: Vec<_> =
-            spans.iter().map(|s| &text[with_space_around(text.as_bytes(), &s.span)]).collect();
+            spans.iter().map(|s| &text[extend_to_space(text.as_bytes(), &s.span)]).collect();
         assert_eq!(removed, ["  // alone\n", " // behind"]);
     }
 }

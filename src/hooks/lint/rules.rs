@@ -1,16 +1,53 @@
-//! The catalogue: every rule, what it finds and why that matters.
+//! The catalogue: every rule, its findings and its explanation.
 //!
-//! It is the one source for explanations, `lint --rules`, SARIF and the documentation. Codes are
-//! stable: they are never given to another rule. The first digit says what a rule is about: 0 files that
-//! are rejected, 1 keys and text, 2 conditions and patterns, 3 stages and programs, 4 files and
-//! directories, 5 other consumers.
+//! It is the only source of explanations, `lint --rules`, SARIF and the documentation. Codes are
+//! stable and never reused. The first digit is the subject: 0 rejected files, 1 keys and text, 2
+//! conditions and patterns, 3 stages and programs, 4 files and directories, 5 other consumers,
+//! 6 specifications of the Container Device Interface.
 
+/// Writes an example: a hook file of version 1.0.0, with the fields of the good example for those that are left out.
+macro_rules! hook_example {
+    (hook: $hook:literal, when: $when:literal, stages: $stages:literal) => {
+        RuleExample::Hook(concat!(
+            "{\n  \"version\": \"1.0.0\",\n  \"hook\": ",
+            $hook,
+            ",\n  \"when\": ",
+            $when,
+            ",\n  \"stages\": ",
+            $stages,
+            "\n}"
+        ))
+    };
+    (hook: $hook:literal, stages: $stages:literal) => {
+        hook_example!(hook: $hook, when: r#"{"always": true}"#, stages: $stages)
+    };
+    (when: $when:literal, stages: $stages:literal) => {
+        hook_example!(hook: r#"{"path": "/usr/bin/gpu-hook"}"#, when: $when, stages: $stages)
+    };
+    (hook: $hook:literal) => {
+        hook_example!(hook: $hook, stages: r#"["createRuntime"]"#)
+    };
+    (when: $when:literal) => {
+        hook_example!(when: $when, stages: r#"["createRuntime"]"#)
+    };
+    (stages: $stages:literal) => {
+        hook_example!(when: r#"{"always": true}"#, stages: $stages)
+    };
+    () => {
+        hook_example!(stages: r#"["createRuntime"]"#)
+    };
+}
+
+mod devices;
+mod execution;
 mod files;
 mod patterns;
 mod program;
 mod refused;
 mod text;
 
+pub use devices::*;
+pub use execution::*;
 pub use files::*;
 pub use patterns::*;
 pub use program::*;
@@ -19,14 +56,14 @@ pub use text::*;
 
 use std::fmt;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Worth knowing; correct files may have it.
+    /// Informational; correct files may have such findings.
     Note,
-    /// It works, but most likely not as meant.
+    /// The file works, but most likely not as intended.
     Warning,
-    /// It does not work, or others can take it over.
+    /// The file does not work, or other users can take it over.
     Error,
 }
 
@@ -47,57 +84,57 @@ impl fmt::Display for Severity {
     }
 }
 
-/// One thing the linter looks for.
+/// A check of the linter.
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Rule {
+pub struct LintRule {
     /// The stable code, such as `OH003`.
     pub code: &'static str,
     /// The name, in kebab case.
     pub name: &'static str,
-    /// How bad it is, unless a finding knows better.
+    /// Default severity of its findings.
     pub severity: Severity,
-    /// Whether consumers reject a file with it.
+    /// If set, consumers reject a file with such a finding.
     pub rejects: bool,
     pub summary: &'static str,
-    /// Why it matters and what podman, CRI-O and the runtimes make of it.
+    /// Reason for the rule, and the behaviour of podman, CRI-O and the runtimes.
     pub explanation: &'static str,
-    pub bad: Example,
-    pub good: Example,
-    /// Whether it can be corrected without a person, and why or why not.
+    pub bad: RuleExample,
+    pub good: RuleExample,
+    /// Automatic fix, or the reason why there is none.
     pub fix: FixPolicy,
 }
 
 /// An example in an explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Example {
+pub enum RuleExample {
     Hook(&'static str),
-    /// A directory or a file that is no hook file, as a shell shows it.
+    /// A directory, or a file other than a hook file, as a shell shows it.
     Shell(&'static str),
 }
 
-impl Example {
+impl RuleExample {
     /// Returns the text to show.
     pub fn text(self) -> &'static str {
         match self {
-            Example::Hook(text) | Example::Shell(text) => text,
+            RuleExample::Hook(text) | RuleExample::Shell(text) => text,
         }
     }
 }
 
-/// Whether a finding can be corrected without a person.
+/// Availability of an automatic fix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FixPolicy {
-    /// It can, where there is no doubt; this is what is done and why it is safe.
+    /// Fixed where it is unambiguous; describes the fix and why it is safe.
     Automatic(&'static str),
-    /// It cannot; this is why.
+    /// Not fixed; gives the reason.
     Manual(&'static str),
 }
 
-impl Rule {
+impl LintRule {
     /// Finds a rule by its code or its name.
-    pub fn find(code_or_name: &str) -> Option<&'static Rule> {
+    pub fn find(code_or_name: &str) -> Option<&'static LintRule> {
         ALL.iter()
             .copied()
             .find(|rule| rule.code.eq_ignore_ascii_case(code_or_name) || rule.name == code_or_name)
@@ -105,7 +142,7 @@ impl Rule {
 }
 
 /// All rules, in the order of their codes.
-pub static ALL: &[&Rule] = &[
+pub static ALL: &[&LintRule] = &[
     &UNREADABLE_FILE,
     &INVALID_JSON,
     &TRAILING_COMMA,
@@ -162,6 +199,16 @@ pub static ALL: &[&Rule] = &[
     &MALFORMED_ENV,
     &PROGRAM_IN_CONTAINER,
     &REPLACED_BY_CDI,
+    &CRLF_SCRIPT,
+    &MISSING_INTERPRETER,
+    &INTERPRETER_NOT_EXECUTABLE,
+    &RELATIVE_INTERPRETER,
+    &MISSING_ENV_PROGRAM,
+    &NO_SEARCH_PATH,
+    &UNKNOWN_FORMAT,
+    &FOREIGN_ARCHITECTURE,
+    &REPEATED_VARIABLE,
+    &LONG_TIMEOUT,
     &WRITABLE_BY_OTHERS,
     &WRONG_OWNER,
     &DANGLING_SYMLINK,
@@ -175,4 +222,7 @@ pub static ALL: &[&Rule] = &[
     &UNREADABLE_DIRECTORY,
     &UNREAD_DIRECTORY,
     &STAGE_NOT_PORTABLE,
+    &INVALID_SPECIFICATION,
+    &CONFLICTING_DEVICE,
+    &MISSING_DEVICE_PROGRAM,
 ];

@@ -1,19 +1,19 @@
-//! What the schemas ask for: a version, values of the right types, fields that must be there, stages that are known.
+//! Checks of the schemas: the version, types of values, required fields, known stages.
 
-use super::fields::{Fields, List};
-use super::finding::Sink;
+use super::fields::{FileFields, StringList};
+use super::finding::FindingSink;
 use super::fix::quote;
-use super::keys::closest;
-use super::{Fix, rules};
-use crate::hooks::{HookError, OciStage, Version};
-use crate::json::{Kind, Member, Value, folds_to};
+use super::keys::closest_name;
+use super::{LintFix, rules};
+use crate::hooks::{HookError, OciStage, SchemaVersion};
+use crate::json::{JsonKind, JsonMember, JsonValue, folds_to};
 
-/// Checks the version, the types and what is missing.
-pub fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) {
+/// Checks the version, the types and the required fields.
+pub fn check(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
     for &(value, expected) in &fields.mismatches {
-        wrong_type(value, expected, sink);
+        report_wrong_type(value, expected, sink);
     }
-    if fields.root.kind() != Kind::Object {
+    if fields.root.kind() != JsonKind::Object {
         if fields.root.is_null() {
             missing(&rules::MISSING_HOOK, HookError::MissingHook, fields, sink);
         }
@@ -25,32 +25,32 @@ pub fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) {
     version(fields, sink);
     for &(key, short, long) in &fields.both_set {
         let error = HookError::BothSet(short, long);
-        sink.at(&rules::BOTH_SPELLINGS, key, error.to_string()).help = error.hint();
+        sink.report_at(&rules::BOTH_SPELLINGS, key, error.to_string()).help = error.hint();
     }
-    required(fields, sink);
+    check_required(fields, sink);
 }
 
-fn wrong_type(value: Value<'_>, expected: &'static str, sink: &mut Sink<'_>) {
+fn report_wrong_type(value: JsonValue<'_>, expected: &'static str, sink: &mut FindingSink<'_>) {
     let error = HookError::Type { expected, found: value.kind().name() };
-    let fix = typed(value, expected).map(|text| {
-        Fix::replace(format!("write {}", String::from_utf8_lossy(&text)), value.span(), text)
+    let fix = convert_to_type(value, expected).map(|text| {
+        LintFix::replace(format!("write {}", String::from_utf8_lossy(&text)), value.span(), text)
     });
-    let finding = sink.at(&rules::WRONG_TYPE, value, error.to_string()).fix(fix);
+    let finding = sink.report_at(&rules::WRONG_TYPE, value, error.to_string()).fix(fix);
     match (expected, value.kind()) {
-        ("a boolean", Kind::String) => finding.help("true and false stand without quotes"),
-        ("an integer", Kind::String) => finding.help("numbers stand without quotes"),
-        ("an integer", Kind::Number) => finding.help("the timeout is in whole seconds"),
-        ("an array of strings", Kind::String) => finding.help("put the string into brackets"),
-        ("a string", Kind::Number | Kind::Bool) => finding.help("put it into quotes"),
-        ("an object", Kind::String) => {
+        ("a boolean", JsonKind::String) => finding.help("true and false stand without quotes"),
+        ("an integer", JsonKind::String) => finding.help("numbers stand without quotes"),
+        ("an integer", JsonKind::Number) => finding.help("the timeout is in whole seconds"),
+        ("an array of strings", JsonKind::String) => finding.help("put the string into brackets"),
+        ("a string", JsonKind::Number | JsonKind::Bool) => finding.help("put it into quotes"),
+        ("an object", JsonKind::String) => {
             finding.help("in version 1.0.0 `hook` is an object with the program in `path`")
         }
         _ => finding,
     };
 }
 
-/// Writes a value in the type that is expected, if there is no doubt how.
-fn typed(value: Value<'_>, expected: &str) -> Option<Vec<u8>> {
+/// Converts a value to the expected type, if the result is unambiguous.
+fn convert_to_type(value: JsonValue<'_>, expected: &str) -> Option<Vec<u8>> {
     let text = value.as_str();
     match (expected, text.as_deref()) {
         ("a boolean", Some(word @ ("true" | "false"))) => Some(word.as_bytes().to_vec()),
@@ -58,33 +58,35 @@ fn typed(value: Value<'_>, expected: &str) -> Option<Vec<u8>> {
             let is_plain = digits.parse::<u32>().is_ok_and(|number| number.to_string() == digits);
             is_plain.then(|| digits.as_bytes().to_vec())
         }
-        ("an integer", None) if value.kind() == Kind::Number => {
+        ("an integer", None) if value.kind() == JsonKind::Number => {
             let digits = std::str::from_utf8(value.raw()).ok()?.strip_suffix(".0")?;
             digits.parse::<u32>().is_ok().then(|| digits.as_bytes().to_vec())
         }
         ("an array of strings", Some(_)) => Some([b"[", value.raw(), b"]"].concat()),
-        ("a string", None) if matches!(value.kind(), Kind::Number | Kind::Bool) => {
+        ("a string", None) if matches!(value.kind(), JsonKind::Number | JsonKind::Bool) => {
             Some([b"\"", value.raw(), b"\""].concat())
         }
         _ => None,
     }
 }
 
-/// Recognises the `hooks` object of a `config.json`, or what is in it.
-fn runtime_hooks(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
-    if fields.hook.is_some_and(|hook| !hook.value.is_null()) {
+/// Reports the `hooks` object of a `config.json`, or its stages, and returns whether the file has them.
+fn runtime_hooks(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) -> bool {
+    // Go keeps the path of an earlier `hook` if the last one is null.
+    if fields.path.is_some() || fields.hook.is_some_and(|hook| !hook.value.is_null()) {
         return false;
     }
-    let is_hooks = |member: &Member<'_>| {
+    let is_hooks = |member: &JsonMember<'_>| {
         let key = member.key.as_str().unwrap_or_default();
-        let holds_objects =
-            |value: Value<'_>| value.elements().any(|element| element.kind() == Kind::Object);
+        let holds_objects = |value: JsonValue<'_>| {
+            value.elements().any(|element| element.kind() == JsonKind::Object)
+        };
         (key.eq_ignore_ascii_case("hooks")
-            && matches!(member.value.kind(), Kind::Object | Kind::Array))
+            && matches!(member.value.kind(), JsonKind::Object | JsonKind::Array))
             || (OciStage::from_name(&key).is_some() && holds_objects(member.value))
     };
     let Some(member) = fields.root.members().find(is_hooks) else { return false };
-    sink.at(
+    sink.report_at(
         &rules::RUNTIME_HOOKS,
         member.key,
         "this is the form of config.json, not of a hook file",
@@ -93,75 +95,75 @@ fn runtime_hooks(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
     true
 }
 
-fn version(fields: &Fields<'_>, sink: &mut Sink<'_>) {
+fn version(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
     let member = fields.version_member;
     let text = member.and_then(|member| member.value.as_str());
-    let is_new = fields.version == Version::V1_0_0;
+    let is_new = fields.version == SchemaVersion::V1_0_0;
     match (text.as_deref(), member) {
         (Some("1.0.0"), _) => {}
         (Some("" | "0.1.0"), Some(member)) if is_new => {
-            sink.at(
+            sink.report_at(
                 &rules::MISSING_VERSION,
                 member.value,
                 "the file is written for version 1.0.0 and read as 0.1.0",
             )
             .help("write \"version\": \"1.0.0\"")
-            .fix(Fix::replace("write 1.0.0", member.value.span(), "\"1.0.0\""));
+            .fix(LintFix::replace("write 1.0.0", member.value.span(), "\"1.0.0\""));
         }
         (Some("" | "0.1.0"), _) | (None, None) if !is_new => {
             if fields.hook.is_some() {
-                let at = member.map_or_else(|| first(fields), |member| member.value.span());
+                let at = member.map_or_else(|| opening_brace(fields), |member| member.value.span());
                 sink.span(&rules::OLD_SCHEMA, at, "this is a file of the old version 0.1.0")
                     .help("`oci-hooks migrate` writes the same in 1.0.0");
             }
         }
         (Some(version), Some(member)) => {
             let error = HookError::UnknownVersion { version: version.to_owned() };
-            let is_object = fields.hook.is_some_and(|hook| hook.value.kind() == Kind::Object);
-            let fix = Fix::replace("write 1.0.0", member.value.span(), "\"1.0.0\"");
-            let finding = sink.at(&rules::UNKNOWN_VERSION, member.value, error.to_string());
+            let is_object = fields.hook.is_some_and(|hook| hook.value.kind() == JsonKind::Object);
+            let fix = LintFix::replace("write 1.0.0", member.value.span(), "\"1.0.0\"");
+            let finding = sink.report_at(&rules::UNKNOWN_VERSION, member.value, error.to_string());
             finding.fix(is_object.then_some(fix)).help = error.hint();
         }
         (None, None) => {
             let fix = add_version(fields, sink.text);
             sink.span(
                 &rules::MISSING_VERSION,
-                first(fields),
+                opening_brace(fields),
                 "without a version the file is read as 0.1.0, for which it is not written",
             )
             .help("add \"version\": \"1.0.0\"")
             .fix(fix);
         }
-        // Of a wrong type, which is reported.
+        // Another finding reports the wrong type.
         (None, Some(_)) | (Some(_), None) => {}
     }
 }
 
-/// Adds the version as the first member, laid out like it.
-fn add_version(fields: &Fields<'_>, text: &[u8]) -> Option<Fix> {
+/// Returns a fix that adds the version as the first member, in the layout of that member.
+fn add_version(fields: &FileFields<'_>, text: &[u8]) -> Option<LintFix> {
     let member = fields.root.members().find(|member| {
         folds_to(&member.key.as_str().unwrap_or_default(), "version") && member.value.is_null()
     });
     if let Some(member) = member {
-        return Some(Fix::replace("write 1.0.0", member.value.span(), "\"1.0.0\""));
+        return Some(LintFix::replace("write 1.0.0", member.value.span(), "\"1.0.0\""));
     }
     let first = fields.root.members().next()?.key.span().start;
     let mut added = b"\"version\": \"1.0.0\",".to_vec();
     let space = &text[fields.root.span().start + 1..first];
     let is_space = !space.is_empty() && space.iter().all(u8::is_ascii_whitespace);
     added.extend_from_slice(if is_space { space } else { b" " });
-    Some(Fix::replace("add the version", first..first, added))
+    Some(LintFix::replace("add the version", first..first, added))
 }
 
-/// Reports required fields that are not there.
-fn required(fields: &Fields<'_>, sink: &mut Sink<'_>) {
-    let path = fields.path.and_then(Value::as_str);
-    let is_old = fields.version == Version::V0_1_0;
-    // A field of the wrong type is there.
-    let is_wrong = |place: Option<Value<'_>>| {
+fn check_required(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
+    let path = fields.path.and_then(JsonValue::as_str);
+    let is_old = fields.version == SchemaVersion::V0_1_0;
+    // A field of the wrong type is not missing.
+    let is_wrong = |place: Option<JsonValue<'_>>| {
         place.is_some_and(|place| {
             let span = place.span();
-            let inside = |v: &Value<'_>| span.start <= v.span().start && v.span().end <= span.end;
+            let inside =
+                |v: &JsonValue<'_>| span.start <= v.span().start && v.span().end <= span.end;
             fields.mismatches.iter().any(|(value, _)| inside(value))
         })
     };
@@ -169,7 +171,7 @@ fn required(fields: &Fields<'_>, sink: &mut Sink<'_>) {
     let path_is_wrong = match (is_old, hook) {
         (true, hook) => is_wrong(hook),
         (false, None) => false,
-        (false, Some(hook)) if hook.kind() == Kind::Object => is_wrong(member(hook, "path")),
+        (false, Some(hook)) if hook.kind() == JsonKind::Object => is_wrong(member(hook, "path")),
         (false, hook) => is_wrong(hook),
     };
     match path.as_deref() {
@@ -180,7 +182,7 @@ fn required(fields: &Fields<'_>, sink: &mut Sink<'_>) {
             let at = fields.path.or(hook);
             match at {
                 Some(at) => {
-                    sink.at(&rules::MISSING_PATH, at, error.to_string()).help = error.hint();
+                    sink.report_at(&rules::MISSING_PATH, at, error.to_string()).help = error.hint();
                 }
                 None => missing(&rules::MISSING_PATH, error, fields, sink),
             }
@@ -193,28 +195,33 @@ fn required(fields: &Fields<'_>, sink: &mut Sink<'_>) {
     }
 }
 
-fn missing(rule: &'static super::Rule, error: HookError, fields: &Fields<'_>, sink: &mut Sink<'_>) {
-    sink.span(rule, first(fields), error.to_string()).help = error.hint();
+fn missing(
+    rule: &'static super::LintRule,
+    error: HookError,
+    fields: &FileFields<'_>,
+    sink: &mut FindingSink<'_>,
+) {
+    sink.span(rule, opening_brace(fields), error.to_string()).help = error.hint();
 }
 
-/// Returns the value of the last member that Go takes for a field.
-fn member<'d>(object: Value<'d>, name: &str) -> Option<Value<'d>> {
-    let is_it = |member: &Member<'d>| folds_to(&member.key.as_str().unwrap_or_default(), name);
+/// Returns the value of the last member that Go decodes into a field.
+fn member<'d>(object: JsonValue<'d>, name: &str) -> Option<JsonValue<'d>> {
+    let is_it = |member: &JsonMember<'d>| folds_to(&member.key.as_str().unwrap_or_default(), name);
     object.members().filter(is_it).last().map(|member| member.value)
 }
 
-/// Returns the opening brace, to point at for what is missing.
-pub fn first(fields: &Fields<'_>) -> std::ops::Range<usize> {
+/// Returns the position of the opening brace, for findings about missing fields.
+pub fn opening_brace(fields: &FileFields<'_>) -> std::ops::Range<usize> {
     let span = fields.root.span();
     span.start..(span.start + 1).min(span.end)
 }
 
-/// Checks the stages and returns whether there are any.
-pub fn check_stages(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
+/// Checks the stages, and returns whether there are any.
+pub fn check_stages(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) -> bool {
     let Some(list) = &fields.stages else { return true };
     let elements: Vec<_> = list.member.value.elements().collect();
     if elements.is_empty() {
-        sink.at(&rules::NO_STAGES, list.member.value, "the hook is injected at no stage")
+        sink.report_at(&rules::NO_STAGES, list.member.value, "the hook is injected at no stage")
             .help("name at least one stage, such as \"createRuntime\"");
         return false;
     }
@@ -223,20 +230,20 @@ pub fn check_stages(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
         if sink.is_full() {
             break;
         }
-        known(item, name, sink);
+        check_known_name(item, name, sink);
     }
-    repeated(list, &names, &elements, sink);
+    check_repeated(list, &names, &elements, sink);
     prestart(list, &names, &elements, sink);
     if let Some(at) = names.iter().position(|name| name == OciStage::StartContainer.name()) {
         let message = "the program runs in the container and is looked up there";
-        sink.at(&rules::PROGRAM_IN_CONTAINER, list.items[at], message).help(
+        sink.report_at(&rules::PROGRAM_IN_CONTAINER, list.items[at], message).help(
             "the path must exist in the image and, for the engine to load the file, on the host",
         );
     }
     true
 }
 
-fn known(item: Value<'_>, name: &str, sink: &mut Sink<'_>) {
+fn check_known_name(item: JsonValue<'_>, name: &str, sink: &mut FindingSink<'_>) {
     let consumer = &sink.options.consumer;
     if OciStage::from_name(name).is_some() || consumer.extension_stages.contains(&name) {
         let others = sink.options.others.iter();
@@ -248,7 +255,7 @@ fn known(item: Value<'_>, name: &str, sink: &mut Sink<'_>) {
             .collect();
         if !refusing.is_empty() {
             let message = format!("`{name}` is rejected by {}", refusing.join(", "));
-            sink.at(&rules::STAGE_NOT_PORTABLE, item, message)
+            sink.report_at(&rules::STAGE_NOT_PORTABLE, item, message)
                 .help("where they read the same directory, use another one for this file");
         }
         return;
@@ -257,10 +264,10 @@ fn known(item: Value<'_>, name: &str, sink: &mut Sink<'_>) {
     names.extend(consumer.extension_stages);
     let plain: String = name.chars().filter(|c| !matches!(c, '-' | '_' | ' ')).collect();
     let error = HookError::UnknownStage { stage: name.to_owned() };
-    let finding = sink.at(&rules::UNKNOWN_STAGE, item, error.to_string());
+    let finding = sink.report_at(&rules::UNKNOWN_STAGE, item, error.to_string());
     finding.help = error.hint();
-    if let Some(meant) = closest(&plain, &names) {
-        finding.help(format!("did you mean {meant:?}?")).fix(Fix::replace(
+    if let Some(meant) = closest_name(&plain, &names) {
+        finding.help(format!("did you mean {meant:?}?")).fix(LintFix::replace(
             format!("write {meant:?}"),
             item.span(),
             quote(meant),
@@ -268,7 +275,12 @@ fn known(item: Value<'_>, name: &str, sink: &mut Sink<'_>) {
     }
 }
 
-fn repeated(list: &List<'_>, names: &[String], elements: &[Value<'_>], sink: &mut Sink<'_>) {
+fn check_repeated(
+    list: &StringList<'_>,
+    names: &[String],
+    elements: &[JsonValue<'_>],
+    sink: &mut FindingSink<'_>,
+) {
     for (at, name) in names.iter().enumerate() {
         let is_unknown = OciStage::from_name(name).is_none()
             && !sink.options.consumer.extension_stages.contains(&name.as_str());
@@ -276,12 +288,17 @@ fn repeated(list: &List<'_>, names: &[String], elements: &[Value<'_>], sink: &mu
             continue;
         }
         let item = list.items[at];
-        sink.at(&rules::REPEATED_STAGE, item, format!("the hook runs twice at {name}"))
+        sink.report_at(&rules::REPEATED_STAGE, item, format!("the hook runs twice at {name}"))
             .fix(remove(item, elements));
     }
 }
 
-fn prestart(list: &List<'_>, names: &[String], elements: &[Value<'_>], sink: &mut Sink<'_>) {
+fn prestart(
+    list: &StringList<'_>,
+    names: &[String],
+    elements: &[JsonValue<'_>],
+    sink: &mut FindingSink<'_>,
+) {
     let find = |stage: OciStage| names.iter().position(|name| name == stage.name());
     let Some(at) = find(OciStage::Prestart) else { return };
     let item = list.items[at];
@@ -294,7 +311,7 @@ fn prestart(list: &List<'_>, names: &[String], elements: &[Value<'_>], sink: &mu
             "the hook runs twice: at prestart and at createRuntime".to_owned()
         };
         let fix = is_moved.then(|| remove(item, elements)).flatten();
-        sink.at(&rules::DOUBLED_PRESTART, item, message).help("keep createRuntime").fix(fix);
+        sink.report_at(&rules::DOUBLED_PRESTART, item, message).help("keep createRuntime").fix(fix);
         return;
     }
     let message = if is_moved {
@@ -302,14 +319,14 @@ fn prestart(list: &List<'_>, names: &[String], elements: &[Value<'_>], sink: &mu
     } else {
         "prestart is deprecated".to_owned()
     };
-    let fix = Fix::replace("write \"createRuntime\"", item.span(), "\"createRuntime\"");
-    sink.at(&rules::PRESTART_DEPRECATED, item, message)
+    let fix = LintFix::replace("write \"createRuntime\"", item.span(), "\"createRuntime\"");
+    sink.report_at(&rules::PRESTART_DEPRECATED, item, message)
         .help("write \"createRuntime\"")
         .fix(is_moved.then_some(fix));
 }
 
-/// Removes an element of a list together with a comma.
-fn remove(item: Value<'_>, elements: &[Value<'_>]) -> Option<Fix> {
+/// Returns a fix that removes an element of a list together with a comma.
+fn remove(item: JsonValue<'_>, elements: &[JsonValue<'_>]) -> Option<LintFix> {
     let span = item.span();
     let at = elements.iter().position(|element| element.span() == span)?;
     let span = match (elements.get(at + 1), at.checked_sub(1).and_then(|at| elements.get(at))) {
@@ -318,5 +335,5 @@ fn remove(item: Value<'_>, elements: &[Value<'_>]) -> Option<Fix> {
         (None, None) => span,
     };
     let name = String::from_utf8_lossy(item.raw());
-    Some(Fix::remove(format!("remove {name}"), span))
+    Some(LintFix::remove(format!("remove {name}"), span))
 }

@@ -3,53 +3,57 @@
 use std::ops::Range;
 use std::path::Path;
 
-use super::fields::Fields;
-use super::finding::Sink;
-use super::fix::touches;
-use super::program::Programs;
-use super::repair::{self, Repaired};
+use super::fields::FileFields;
+use super::finding::FindingSink;
+use super::fix::ranges_touch;
+use super::program::ProgramChecks;
+use super::repair::{self, RepairedText};
 use super::{
-    FileChecks, Finding, LintOptions, Rule, apply, keys, patterns, program, rules, schema,
+    FileChecks, HookFinding, LintOptions, LintRule, apply, keys, patterns, program, rules, schema,
 };
-use crate::hooks::{Consumer, Definition, Fault, HookError, PathCheck, SchemaOptions};
-use crate::json::{Document, Kind, Location};
+use crate::hooks::{Consumer, HookDefinition, HookError, HookFault, PathCheck, SchemaOptions};
+use crate::json::{JsonDocument, JsonKind, TextLocation};
 
 /// Lints the text of a hook file.
 ///
-/// Nothing but the text is looked at, unless the options ask for it: then the hook's program is looked
-/// up, too. The path is what findings name; it need not exist. Findings come in the order of the text.
-pub fn lint_text(path: &Path, text: &[u8], options: &LintOptions) -> Vec<Finding> {
-    check(path, text, options, &mut Programs::new(options)).findings
+/// Checks only the text, unless the options include the hook's program. Findings name the path,
+/// which need not exist, and come in the order of the text.
+pub fn lint_text(path: &Path, text: &[u8], options: &LintOptions) -> Vec<HookFinding> {
+    check(path, text, options, &mut ProgramChecks::new(options)).findings
 }
 
-/// What is known of a text that was linted.
+/// The result of linting a text.
 #[derive(Debug)]
-pub struct Checked {
-    pub findings: Vec<Finding>,
-    pub use_: Usability,
+pub struct CheckedText {
+    pub findings: Vec<HookFinding>,
+    pub use_: FileUsability,
 }
 
-/// What readers make of a file.
+/// The effect of a file on consumers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Usability {
-    /// It is a hook that can apply.
+pub enum FileUsability {
+    /// A hook that can apply.
     Hook,
-    /// It is a hook that never applies.
+    /// A hook that never applies.
     NeverApplies,
     /// Consumers silently ignore the file.
     LeftOut,
-    /// Consumers reject the file.
     Refused,
 }
 
-/// Lints one of several texts.
-pub fn check(path: &Path, text: &[u8], options: &LintOptions, programs: &mut Programs) -> Checked {
-    let mut sink = Sink::new(path, text, options);
-    let use_ = match Document::parse(text) {
-        Ok(document) => parsed(&document, options, programs, &mut sink),
+/// Lints one of several texts that share `programs`.
+pub fn check(
+    path: &Path,
+    text: &[u8],
+    options: &LintOptions,
+    programs: &mut ProgramChecks,
+) -> CheckedText {
+    let mut sink = FindingSink::new(path, text, options);
+    let use_ = match JsonDocument::parse(text) {
+        Ok(document) => lint_document(&document, options, programs, &mut sink),
         Err(error) => {
-            let repaired = Repaired::new(text);
-            match Document::parse(&repaired.text) {
+            let repaired = RepairedText::new(text);
+            match JsonDocument::parse(&repaired.text) {
                 Ok(document) => {
                     repaired.report(error, &mut sink);
                     content(&document, options, programs, &mut sink);
@@ -60,47 +64,47 @@ pub fn check(path: &Path, text: &[u8], options: &LintOptions, programs: &mut Pro
                 }
                 Err(_) => repaired.report(error, &mut sink),
             }
-            Usability::Refused
+            FileUsability::Refused
         }
     };
     let mut findings = sink.finish();
-    if use_ != Usability::Refused {
+    if use_ != FileUsability::Refused {
         drop_harmful_fixes(text, options, &mut findings);
     }
-    Checked { findings, use_ }
+    CheckedText { findings, use_ }
 }
 
-/// Lints a text that is JSON.
-fn parsed(
-    document: &Document<'_>,
+/// Lints a text that is valid JSON.
+fn lint_document(
+    document: &JsonDocument<'_>,
     options: &LintOptions,
-    programs: &mut Programs,
-    sink: &mut Sink<'_>,
-) -> Usability {
+    programs: &mut ProgramChecks,
+    sink: &mut FindingSink<'_>,
+) -> FileUsability {
     let use_ = content(document, options, programs, sink);
     if let Err(fault) = load(document, &options.consumer) {
-        // The checks find what the loader would; if they ever do not, its word counts.
-        if !sink.rejects() {
-            let finding = of_fault(fault, sink);
+        // The checks find every error of the loader; if they ever miss one, report the loader's.
+        if !sink.has_rejection() {
+            let finding = to_finding(fault, sink);
             sink.push(finding);
         }
-        return Usability::Refused;
+        return FileUsability::Refused;
     }
     use_
 }
 
 /// Runs all checks on a document.
 fn content(
-    document: &Document<'_>,
+    document: &JsonDocument<'_>,
     options: &LintOptions,
-    programs: &mut Programs,
-    sink: &mut Sink<'_>,
-) -> Usability {
-    let fields = Fields::read(document);
+    programs: &mut ProgramChecks,
+    sink: &mut FindingSink<'_>,
+) -> FileUsability {
+    let fields = FileFields::read(document);
     schema::check(&fields, sink);
     keys::check(document, &fields, sink);
-    if document.root().kind() != Kind::Object || is_about_something_else(&fields) {
-        return Usability::Refused;
+    if document.root().kind() != JsonKind::Object || is_about_something_else(&fields) {
+        return FileUsability::Refused;
     }
     let applies = patterns::check_conditions(&fields, sink);
     patterns::check_patterns(&fields, sink);
@@ -112,44 +116,46 @@ fn content(
         FileChecks::Trust(_) => programs.check(&fields, sink),
     };
     match (exists, applies && runs) {
-        (false, _) => Usability::LeftOut,
-        (true, true) => Usability::Hook,
-        (true, false) => Usability::NeverApplies,
+        (false, _) => FileUsability::LeftOut,
+        (true, true) => FileUsability::Hook,
+        (true, false) => FileUsability::NeverApplies,
     }
 }
 
-/// Returns whether a file has nothing of a hook file, so that what it lacks need not be listed.
-fn is_about_something_else(fields: &Fields<'_>) -> bool {
+/// Returns whether a file has no field of a hook file, so that missing fields need not be listed.
+fn is_about_something_else(fields: &FileFields<'_>) -> bool {
     fields.hook.is_none() && fields.when.is_none() && fields.stages.is_none()
 }
 
-/// Reads a document as a consumer does, its program left alone.
-pub fn load(document: &Document<'_>, consumer: &Consumer) -> Result<Definition, Fault> {
+/// Decodes a document as a consumer does, without looking up its program.
+pub fn load(document: &JsonDocument<'_>, consumer: &Consumer) -> Result<HookDefinition, HookFault> {
     let extension_stages: Vec<_> =
         consumer.extension_stages.iter().map(|&s| s.to_owned()).collect();
     let options =
         SchemaOptions { extension_stages: &extension_stages, path_check: PathCheck::Skip };
-    Definition::from_document(document, options)
+    HookDefinition::from_document(document, options)
 }
 
-/// The longest text that is corrected: each fix is tried on all of it. No longer one is written by hand.
-const MAX_FIXED_BYTES: usize = 64 << 10;
+/// Size limit of texts that get fixes, each of which is tried on the whole text. No longer text is
+/// written by hand.
+pub const MAX_FIXED_BYTES: usize = 64 << 10;
 
-/// Leaves out fixes after which a good file would not load any more.
-fn drop_harmful_fixes(text: &[u8], options: &LintOptions, findings: &mut [Finding]) {
+/// Drops fixes after which a valid file would no longer load.
+fn drop_harmful_fixes(text: &[u8], options: &LintOptions, findings: &mut [HookFinding]) {
     if text.len() > MAX_FIXED_BYTES {
         return findings.iter_mut().for_each(|finding| finding.fix = None);
     }
     for finding in findings {
         let loads = |text: &[u8]| {
-            Document::parse(text).is_ok_and(|document| load(&document, &options.consumer).is_ok())
+            JsonDocument::parse(text)
+                .is_ok_and(|document| load(&document, &options.consumer).is_ok())
         };
         finding.fix.take_if(|fix| !loads(&apply(text, [&*fix])));
     }
 }
 
-/// Makes a finding of what the loader says.
-fn of_fault(fault: Fault, sink: &Sink<'_>) -> Finding {
+/// Converts an error of the loader to a finding.
+fn to_finding(fault: HookFault, sink: &FindingSink<'_>) -> HookFinding {
     let rule = match &fault.error {
         HookError::Syntax(_) => &rules::INVALID_JSON,
         HookError::Type { .. } => &rules::WRONG_TYPE,
@@ -169,24 +175,24 @@ fn of_fault(fault: Fault, sink: &Sink<'_>) -> Finding {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
     };
-    let mut finding = Finding::new(rule, sink.path, message);
+    let mut finding = HookFinding::new(rule, sink.path, message);
     finding.help = fault.error.hint();
-    finding.location = fault.location.map(|location| Location {
+    finding.location = fault.location.map(|location| TextLocation {
         pointer: location.pointer,
-        ..Location::of_span(sink.text, location.span)
+        ..TextLocation::of_span(sink.text, location.span)
     });
     finding
 }
 
-/// Rounds after which fixing ends. One round makes way for the next, and two or three are enough.
+/// Maximum number of rounds of fixes. One round enables the next, and two or three are enough.
 const MAX_ROUNDS: usize = 10;
 
 /// A text with all fixes applied.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Fixed {
+pub struct FixedText {
     pub text: Vec<u8>,
-    /// What was done, in order.
+    /// The applied fixes, in order.
     pub applied: Vec<AppliedFix>,
 }
 
@@ -195,24 +201,25 @@ pub struct Fixed {
 #[non_exhaustive]
 pub struct AppliedFix {
     /// The rule of the finding.
-    pub rule: &'static Rule,
-    /// What was done, as an order.
+    pub rule: &'static LintRule,
+    /// Imperative description of the fix.
     pub description: String,
     /// The line of the finding when it was found; earlier fixes may have moved it.
     pub line: Option<usize>,
 }
 
-/// Applies all fixes of a text, and those of what is found then, until there are no more.
-pub fn fix_text(path: &Path, text: &[u8], options: &LintOptions) -> Fixed {
-    let mut fixed = Fixed { text: text.to_vec(), applied: Vec::new() };
+/// Applies all fixes of a text, and those of the result, until there are no more.
+pub fn fix_text(path: &Path, text: &[u8], options: &LintOptions) -> FixedText {
+    let mut fixed = FixedText { text: text.to_vec(), applied: Vec::new() };
     for _ in 0..MAX_ROUNDS {
         let findings = lint_text(path, &fixed.text, options);
         let mut spans: Vec<Range<usize>> = Vec::new();
         let mut fixes = Vec::new();
         for finding in &findings {
             let Some(fix) = &finding.fix else { continue };
-            // Here too, so that the report is what is done.
-            if fix.edits.iter().any(|(span, _)| spans.iter().any(|other| touches(span, other))) {
+            // Skips the fixes that `apply` skips, so that the report is accurate.
+            if fix.edits.iter().any(|(span, _)| spans.iter().any(|other| ranges_touch(span, other)))
+            {
                 continue;
             }
             spans.extend(fix.edits.iter().map(|(span, _)| span.clone()));

@@ -1,4 +1,4 @@
-//! The names of hook files, and what a change of them did or would do.
+//! Names of hook files, and the steps of changing them.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -9,18 +9,18 @@ use serde::{Serialize, Serializer};
 
 use super::ManageError;
 
-/// The name of a hook file in its directory, which ends in `.json`.
+/// The name of a hook file in its directory, ending in `.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HookName(OsString);
 
-/// Added to the name of a file that is kept while its hook is disabled.
+/// Suffix of the file of a disabled hook.
 const KEPT_SUFFIX: &str = ".disabled";
 
-/// The longest name Linux has, less what is added to it.
+/// The longest file name of Linux, less the suffix.
 const MAX_BYTES: usize = 255 - KEPT_SUFFIX.len();
 
 impl HookName {
-    /// Takes a name; `.json` is added if it is missing.
+    /// Checks a name, and adds `.json` if it is missing.
     pub fn new(name: impl AsRef<OsStr>) -> Result<Self, ManageError> {
         let mut name = name.as_ref().to_owned();
         let fault = |name: OsString, reason| Err(ManageError::Name { name, reason });
@@ -39,13 +39,13 @@ impl HookName {
         Ok(HookName(name))
     }
 
-    /// Returns the name as the operating system has it.
+    /// Returns the file name.
     pub fn as_os_str(&self) -> &OsStr {
         &self.0
     }
 
-    /// Returns the name under which the file is kept while its hook is disabled.
-    pub(super) fn kept(&self) -> OsString {
+    /// Returns the file name while the hook is disabled.
+    pub(super) fn disabled_file_name(&self) -> OsString {
         let mut kept = self.0.clone();
         kept.push(KEPT_SUFFIX);
         kept
@@ -58,152 +58,153 @@ impl fmt::Display for HookName {
     }
 }
 
-/// The steps of a change and what they come to.
+/// The steps of a change and notes about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Change {
-    /// What was done, in order; nothing if all was as it should be.
-    pub steps: Vec<Step>,
-    /// What to know about it.
-    pub notes: Vec<Note>,
+pub struct PlannedChange {
+    /// Steps in order; empty if nothing had to be changed.
+    pub steps: Vec<ChangeStep>,
+    pub notes: Vec<ChangeNote>,
 }
 
-/// One step, which happens as a whole or not at all.
+/// One atomic step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "action", rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum Step {
+pub enum ChangeStep {
     CreateDirectory {
-        #[serde(serialize_with = "lossy")]
+        #[serde(serialize_with = "serialize_lossy")]
         path: PathBuf,
     },
     Write {
-        #[serde(serialize_with = "lossy")]
+        #[serde(serialize_with = "serialize_lossy")]
         path: PathBuf,
-        /// Whether it takes the place of one.
+        /// If set, the file replaces an existing one.
         replaces: bool,
         #[serde(skip)]
         text: Vec<u8>,
     },
-    /// A file gets a second name.
+    /// Links a file under a second name.
     Keep {
-        #[serde(serialize_with = "lossy")]
+        #[serde(serialize_with = "serialize_lossy")]
         path: PathBuf,
-        #[serde(serialize_with = "lossy")]
+        #[serde(serialize_with = "serialize_lossy")]
         kept: PathBuf,
     },
-    /// A kept file gets its name back.
+    /// Gives a kept file its name back.
     Restore {
-        #[serde(serialize_with = "lossy")]
+        #[serde(serialize_with = "serialize_lossy")]
         path: PathBuf,
         /// The name under which it was kept.
-        #[serde(serialize_with = "lossy")]
+        #[serde(serialize_with = "serialize_lossy")]
         kept: PathBuf,
-        /// Whether it takes the place of a mask.
+        /// If set, the file replaces a mask.
         replaces: bool,
     },
     Remove {
-        #[serde(serialize_with = "lossy")]
+        #[serde(serialize_with = "serialize_lossy")]
         path: PathBuf,
     },
 }
 
-/// Something to know about a change.
+/// A note about a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "note", rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum Note {
+pub enum ChangeNote {
     /// A file hides one of the same name in an earlier directory.
     Masks {
-        #[serde(serialize_with = "lossy")]
+        #[serde(serialize_with = "serialize_lossy")]
         path: PathBuf,
-        #[serde(serialize_with = "lossy")]
+        #[serde(serialize_with = "serialize_lossy")]
         hidden: PathBuf,
     },
     /// A file in an earlier directory is no longer hidden.
     Uncovers {
-        #[serde(serialize_with = "lossy")]
+        #[serde(serialize_with = "serialize_lossy")]
         path: PathBuf,
     },
-    /// Exactly this was there already.
+    /// The same file exists already.
     AlreadyThere {
-        #[serde(serialize_with = "lossy")]
+        #[serde(serialize_with = "serialize_lossy")]
         path: PathBuf,
     },
     /// The hook was disabled already.
     AlreadyDisabled {
-        /// The file that says so.
-        #[serde(serialize_with = "lossy")]
+        /// The mask, or the kept file.
+        #[serde(serialize_with = "serialize_lossy")]
         path: PathBuf,
     },
     /// The hook was enabled already.
     AlreadyEnabled {
-        #[serde(serialize_with = "lossy")]
+        #[serde(serialize_with = "serialize_lossy")]
         path: PathBuf,
     },
-    /// The hook that was removed was disabled, and a mask still hides one of the same name.
+    /// The removed hook was disabled, and its mask still hides a hook of the same name.
     StillMasked {
-        #[serde(serialize_with = "lossy")]
+        #[serde(serialize_with = "serialize_lossy")]
         path: PathBuf,
     },
 }
 
-/// Writes a path whose name need not be UTF-8.
-fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+/// Serializes a path that need not be UTF-8.
+fn serialize_lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
 }
 
-impl Step {
-    /// Returns what was done, as `wrote FILE`; `Display` is for what would be, as `write FILE`.
-    pub fn done(&self) -> String {
+impl ChangeStep {
+    /// Returns the step in the past tense, as `wrote FILE`; `Display` prints the imperative, as `write FILE`.
+    pub fn past_tense(&self) -> String {
         format!("{} {}", self.verbs().1, self.object())
     }
 
-    /// Returns the verb for what would be done, and for what was.
+    /// Returns the verb for a planned and for a completed step.
     fn verbs(&self) -> (&'static str, &'static str) {
         match self {
-            Step::CreateDirectory { .. } => ("create", "created"),
-            Step::Write { replaces: false, .. } => ("write", "wrote"),
-            Step::Write { replaces: true, .. } => ("replace", "replaced"),
-            Step::Keep { .. } => ("keep", "kept"),
-            Step::Restore { .. } => ("restore", "restored"),
-            Step::Remove { .. } => ("remove", "removed"),
+            ChangeStep::CreateDirectory { .. } => ("create", "created"),
+            ChangeStep::Write { replaces: false, .. } => ("write", "wrote"),
+            ChangeStep::Write { replaces: true, .. } => ("replace", "replaced"),
+            ChangeStep::Keep { .. } => ("keep", "kept"),
+            ChangeStep::Restore { .. } => ("restore", "restored"),
+            ChangeStep::Remove { .. } => ("remove", "removed"),
         }
     }
 
     fn object(&self) -> String {
         match self {
-            Step::CreateDirectory { path } => format!("directory {}", path.display()),
-            Step::Write { path, .. } | Step::Remove { path } => path.display().to_string(),
-            Step::Keep { path, kept } => format!("{} as {}", path.display(), kept.display()),
-            Step::Restore { path, kept, .. } => {
+            ChangeStep::CreateDirectory { path } => format!("directory {}", path.display()),
+            ChangeStep::Write { path, .. } | ChangeStep::Remove { path } => {
+                path.display().to_string()
+            }
+            ChangeStep::Keep { path, kept } => format!("{} as {}", path.display(), kept.display()),
+            ChangeStep::Restore { path, kept, .. } => {
                 format!("{} from {}", path.display(), kept.display())
             }
         }
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for ChangeStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.verbs().0, self.object())
     }
 }
 
-impl fmt::Display for Note {
+impl fmt::Display for ChangeNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Note::Masks { path, hidden } => {
+            ChangeNote::Masks { path, hidden } => {
                 write!(f, "{} masks {}", path.display(), hidden.display())
             }
-            Note::Uncovers { path } => write!(f, "{} is no longer masked", path.display()),
-            Note::AlreadyThere { path } => write!(f, "{} is up to date", path.display()),
-            Note::AlreadyDisabled { path } => {
+            ChangeNote::Uncovers { path } => write!(f, "{} is no longer masked", path.display()),
+            ChangeNote::AlreadyThere { path } => write!(f, "{} is up to date", path.display()),
+            ChangeNote::AlreadyDisabled { path } => {
                 write!(f, "already disabled by {}", path.display())
             }
-            Note::AlreadyEnabled { path } => {
+            ChangeNote::AlreadyEnabled { path } => {
                 write!(f, "already enabled by {}", path.display())
             }
-            Note::StillMasked { path } => {
+            ChangeNote::StillMasked { path } => {
                 write!(f, "{} still masks the hook of the same name", path.display())
             }
         }
@@ -215,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suffix_may_be_left_out() {
+    fn file_suffix_is_optional() {
         assert_eq!(HookName::new("a").unwrap(), HookName::new("a.json").unwrap());
         assert_eq!(HookName::new("a.JSON").unwrap().as_os_str(), "a.JSON.json");
         assert_eq!(HookName::new(".json").unwrap().as_os_str(), ".json");

@@ -1,30 +1,31 @@
-//! The changes, each as the steps it takes from what is there.
+//! The operations, each planned as steps from the current state.
 
 use std::path::{Path, PathBuf};
 
-use super::directory::{Attributes, Directory, Entry};
-use super::{Change, HookName, ManageError, Note, Step, directory};
+use oci_hooks_files::fs::ReplaceError;
+
+use super::directory::{LockedDirectory, NamedEntry, WriteAttributes};
+use super::{ChangeNote, ChangeStep, HookName, ManageError, PlannedChange, directory};
 use crate::hooks::migrate::Migration;
 use crate::hooks::schema::MASK_PROGRAM;
 use crate::hooks::{
-    Definition, Draft, DraftWhen, Hook, LoadOptions, PathCheck, Problem, SchemaOptions,
+    DraftWhen, Hook, HookDefinition, HookDraft, LoadOptions, LoadProblem, PathCheck, SchemaOptions,
 };
-use crate::sys::fs::ReplaceError;
 
-/// Changes the last of the directories a consumer reads.
+/// Changes hook files in the last of the directories a consumer reads.
 ///
 /// ```
-/// use oci_hooks::hooks::manage::{Editor, HookName, Mode, Overwrite};
+/// use oci_hooks::hooks::manage::{HookEditor, HookName, EditMode, OverwritePolicy};
 /// use oci_hooks::hooks::LoadOptions;
 ///
 /// # let dir = tempfile::tempdir()?;
 /// # let dir = dir.path().join("hooks.d");
 /// let mut options = LoadOptions::default();
 /// options.dirs = vec![dir.clone()];
-/// let editor = Editor::new(options, Mode::Apply);
+/// let editor = HookEditor::new(options, EditMode::Apply);
 /// let text = br#"{"version": "1.0.0", "hook": {"path": "/bin/sh"},
 ///                 "when": {"always": true}, "stages": ["poststop"]}"#;
-/// editor.install(&HookName::new("note")?, text, Overwrite::Refuse)?;
+/// editor.install(&HookName::new("note")?, text, OverwritePolicy::Refuse)?;
 /// let change = editor.disable(&HookName::new("note")?)?;
 /// assert!(!change.steps.is_empty());
 /// assert!(!dir.join("note.json").exists());
@@ -32,188 +33,193 @@ use crate::sys::fs::ReplaceError;
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Editor {
-    /// The directories, and what the consumer takes for a hook.
+pub struct HookEditor {
+    /// The directories, and the consumer's rules for hook files.
     pub options: LoadOptions,
-    pub mode: Mode,
+    pub mode: EditMode,
 }
 
-impl Editor {
+impl HookEditor {
     /// Returns an editor of the directories in the options.
-    pub fn new(options: LoadOptions, mode: Mode) -> Self {
-        Editor { options, mode }
+    pub fn new(options: LoadOptions, mode: EditMode) -> Self {
+        HookEditor { options, mode }
     }
 }
 
-/// Whether a change is made.
+/// The mode of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum EditMode {
     Apply,
-    /// It is only worked out.
     Plan,
 }
 
-/// What happens to a file that is in the way.
+/// Treatment of an existing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Overwrite {
-    /// The file stays, and the change is rejected.
+pub enum OverwritePolicy {
+    /// The file is kept, and the change is rejected.
     Refuse,
     Replace,
 }
 
-/// What is there under one name.
-struct Found<'n> {
+/// The files of one name.
+struct FilesOfName<'n> {
     name: &'n HookName,
-    /// In the directory that is changed.
+    /// Path in the directory to change.
     path: PathBuf,
-    own: Entry,
-    /// The file kept aside while its hook is disabled.
+    own: NamedEntry,
+    /// Path of the file while its hook is disabled.
     kept_path: PathBuf,
-    kept: Entry,
-    /// The file that would be in force without one of our own.
+    kept: NamedEntry,
+    /// The file that would be in force without `own`.
     lower: Option<PathBuf>,
 }
 
-impl Editor {
+impl HookEditor {
     /// Installs a hook file into a directory.
     pub fn install(
         &self,
         name: &HookName,
         text: &[u8],
-        overwrite: Overwrite,
-    ) -> Result<Change, ManageError> {
+        overwrite: OverwritePolicy,
+    ) -> Result<PlannedChange, ManageError> {
         self.change(name, |found| {
             check(&found.path, text, &self.options)?;
-            let refuse = overwrite == Overwrite::Refuse;
-            let is_there = matches!(&found.own, Entry::File(own) if own == text);
+            let refuse = overwrite == OverwritePolicy::Refuse;
+            let is_there = matches!(&found.own, NamedEntry::File(own) if own == text);
             match &found.own {
-                Entry::File(_) if is_there => {}
-                Entry::File(own) if refuse => {
+                NamedEntry::File(_) if is_there => {}
+                NamedEntry::File(own) if refuse => {
                     let path = found.path.clone();
                     return Err(match is_mask(own) {
                         true => ManageError::Disabled { path },
                         false => ManageError::Exists { path },
                     });
                 }
-                Entry::Absent if refuse && found.kept.exists() => {
+                NamedEntry::Absent if refuse && found.kept.exists() => {
                     return Err(ManageError::Disabled { path: found.kept_path.clone() });
                 }
                 _ => {}
             }
             let mut change = match is_there {
-                true => Change::note(Note::AlreadyThere { path: found.path.clone() }),
+                true => PlannedChange::note(ChangeNote::AlreadyThere { path: found.path.clone() }),
                 false => found.write(text.to_vec()),
             };
             if found.kept.exists() && !refuse {
-                change.steps.push(Step::Remove { path: found.kept_path.clone() });
+                change.steps.push(ChangeStep::Remove { path: found.kept_path.clone() });
             }
             Ok(change)
         })
     }
 
-    /// Removes a hook file, be it disabled or not.
-    pub fn remove(&self, name: &HookName) -> Result<Change, ManageError> {
+    /// Removes the file of an enabled or disabled hook.
+    pub fn remove(&self, name: &HookName) -> Result<PlannedChange, ManageError> {
         self.change(name, |found| {
-            let remove = |path: &Path| vec![Step::Remove { path: path.to_owned() }];
+            let remove = |path: &Path| vec![ChangeStep::Remove { path: path.to_owned() }];
             match &found.own {
-                Entry::File(own) if is_mask(own) => {
+                NamedEntry::File(own) if is_mask(own) => {
                     let path = found.path.clone();
                     if !found.kept.exists() {
                         return Err(ManageError::OnlyMask { path });
                     }
-                    let notes = vec![Note::StillMasked { path }];
-                    Ok(Change { steps: remove(&found.kept_path), notes })
+                    let notes = vec![ChangeNote::StillMasked { path }];
+                    Ok(PlannedChange { steps: remove(&found.kept_path), notes })
                 }
-                Entry::File(_) => {
-                    Ok(Change { steps: remove(&found.path), notes: found.uncovers() })
+                NamedEntry::File(_) => {
+                    Ok(PlannedChange { steps: remove(&found.path), notes: found.uncovered_notes() })
                 }
-                Entry::Absent if found.kept.exists() => {
-                    Ok(Change { steps: remove(&found.kept_path), notes: Vec::new() })
+                NamedEntry::Absent if found.kept.exists() => {
+                    Ok(PlannedChange { steps: remove(&found.kept_path), notes: Vec::new() })
                 }
-                Entry::Absent => Err(match found.lower {
+                NamedEntry::Absent => Err(match found.lower {
                     Some(path) => ManageError::Elsewhere { path, dir: self.dir()?.to_owned() },
-                    None => found.no_such_hook(),
+                    None => found.no_such_hook_error(),
                 }),
             }
         })
     }
 
     /// Keeps a hook from applying, so that [`enable`](Self::enable) can undo it.
-    pub fn disable(&self, name: &HookName) -> Result<Change, ManageError> {
+    pub fn disable(&self, name: &HookName) -> Result<PlannedChange, ManageError> {
         self.change(name, |found| {
-            let already = |path: &Path| Note::AlreadyDisabled { path: path.to_owned() };
+            let already = |path: &Path| ChangeNote::AlreadyDisabled { path: path.to_owned() };
             match &found.own {
-                Entry::File(own) if is_mask(own) => Ok(Change::note(already(&found.path))),
-                Entry::File(own) => {
+                NamedEntry::File(own) if is_mask(own) => {
+                    Ok(PlannedChange::note(already(&found.path)))
+                }
+                NamedEntry::File(own) => {
                     let mut steps = Vec::new();
                     match &found.kept {
-                        Entry::Absent => steps.push(Step::Keep {
+                        NamedEntry::Absent => steps.push(ChangeStep::Keep {
                             path: found.path.clone(),
                             kept: found.kept_path.clone(),
                         }),
-                        // An earlier call came this far.
-                        Entry::File(kept) if kept == own => {}
-                        Entry::File(_) => {
+                        // An interrupted call got this far.
+                        NamedEntry::File(kept) if kept == own => {}
+                        NamedEntry::File(_) => {
                             return Err(ManageError::Kept { path: found.kept_path.clone() });
                         }
                     }
                     let rest = match found.lower {
                         Some(_) => self.mask(&found)?,
-                        None => Change::step(Step::Remove { path: found.path.clone() }),
+                        None => {
+                            PlannedChange::step(ChangeStep::Remove { path: found.path.clone() })
+                        }
                     };
                     steps.extend(rest.steps);
-                    Ok(Change { steps, notes: rest.notes })
+                    Ok(PlannedChange { steps, notes: rest.notes })
                 }
-                Entry::Absent if found.lower.is_some() => self.mask(&found),
-                Entry::Absent if found.kept.exists() => Ok(Change::note(already(&found.kept_path))),
-                Entry::Absent => Err(found.no_such_hook()),
+                NamedEntry::Absent if found.lower.is_some() => self.mask(&found),
+                NamedEntry::Absent if found.kept.exists() => {
+                    Ok(PlannedChange::note(already(&found.kept_path)))
+                }
+                NamedEntry::Absent => Err(found.no_such_hook_error()),
             }
         })
     }
 
     /// Undoes [`disable`](Self::disable): the hook file is what it was, byte for byte.
-    pub fn enable(&self, name: &HookName) -> Result<Change, ManageError> {
+    pub fn enable(&self, name: &HookName) -> Result<PlannedChange, ManageError> {
         self.change(name, |found| {
-            let already = |path: &Path| Note::AlreadyEnabled { path: path.to_owned() };
-            let is_masked = matches!(&found.own, Entry::File(own) if is_mask(own));
-            let Entry::File(kept) = &found.kept else {
+            let already = |path: &Path| ChangeNote::AlreadyEnabled { path: path.to_owned() };
+            let is_masked = matches!(&found.own, NamedEntry::File(own) if is_mask(own));
+            let NamedEntry::File(kept) = &found.kept else {
                 return match (&found.own, &found.lower) {
-                    (Entry::File(_), _) if is_masked => Ok(Change {
-                        steps: vec![Step::Remove { path: found.path.clone() }],
-                        notes: found.uncovers(),
+                    (NamedEntry::File(_), _) if is_masked => Ok(PlannedChange {
+                        steps: vec![ChangeStep::Remove { path: found.path.clone() }],
+                        notes: found.uncovered_notes(),
                     }),
-                    (Entry::File(_), _) => Ok(Change::note(already(&found.path))),
-                    (Entry::Absent, Some(lower)) => Ok(Change::note(already(lower))),
-                    (Entry::Absent, None) => Err(found.no_such_hook()),
+                    (NamedEntry::File(_), _) => Ok(PlannedChange::note(already(&found.path))),
+                    (NamedEntry::Absent, Some(lower)) => Ok(PlannedChange::note(already(lower))),
+                    (NamedEntry::Absent, None) => Err(found.no_such_hook_error()),
                 };
             };
             match &found.own {
-                // An earlier call came this far.
-                Entry::File(own) if own == kept => {
-                    Ok(Change::step(Step::Remove { path: found.kept_path.clone() }))
+                // An interrupted call got this far.
+                NamedEntry::File(own) if own == kept => {
+                    Ok(PlannedChange::step(ChangeStep::Remove { path: found.kept_path.clone() }))
                 }
-                Entry::File(_) if !is_masked => {
+                NamedEntry::File(_) if !is_masked => {
                     Err(ManageError::Kept { path: found.kept_path.clone() })
                 }
                 _ => {
                     check(&found.kept_path, kept, &self.options)?;
-                    let step = Step::Restore {
+                    let step = ChangeStep::Restore {
                         path: found.path.clone(),
                         kept: found.kept_path.clone(),
                         replaces: is_masked,
                     };
-                    Ok(Change { steps: vec![step], notes: found.masks() })
+                    Ok(PlannedChange { steps: vec![step], notes: found.masks() })
                 }
             }
         })
     }
 
-    /// Returns the directory that changes go to.
+    /// Returns the directory to change.
     fn dir(&self) -> Result<&Path, ManageError> {
         self.options.dirs.last().map(PathBuf::as_path).ok_or(ManageError::NoDirectory)
     }
 
-    fn mask(&self, found: &Found<'_>) -> Result<Change, ManageError> {
+    fn mask(&self, found: &FilesOfName<'_>) -> Result<PlannedChange, ManageError> {
         let text = mask_text();
         check(&found.path, &text, &self.options)?;
         Ok(found.write(text))
@@ -222,101 +228,102 @@ impl Editor {
     fn change(
         &self,
         name: &HookName,
-        plan: impl Fn(Found<'_>) -> Result<Change, ManageError>,
-    ) -> Result<Change, ManageError> {
+        plan: impl Fn(FilesOfName<'_>) -> Result<PlannedChange, ManageError>,
+    ) -> Result<PlannedChange, ManageError> {
         let dir = self.dir()?;
         directory::change(dir, self.mode, |opened| {
-            let found = Found::look(name, opened, dir, &self.options.dirs)?;
-            Ok((plan(found)?, Attributes::own()))
+            let found = FilesOfName::find_files(name, opened, dir, &self.options.dirs)?;
+            Ok((plan(found)?, WriteAttributes::own()))
         })
     }
 }
 
-impl<'n> Found<'n> {
-    fn look(
+impl<'n> FilesOfName<'n> {
+    fn find_files(
         name: &'n HookName,
-        opened: &Directory<'_>,
+        opened: &LockedDirectory<'_>,
         dir: &Path,
         dirs: &[PathBuf],
     ) -> Result<Self, ManageError> {
         let path = dir.join(name.as_os_str());
-        let kept_path = dir.join(name.kept());
-        // What is there counts, not what can be loaded: a mask must outlast a repair.
+        let kept_path = dir.join(name.disabled_file_name());
+        // Files count even if they cannot be loaded: a mask must outlast their repair.
         let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
         let lower_dirs = dirs.iter().rev().filter(|lower| lower.as_path() != dir);
         let lower = lower_dirs.map(|lower| lower.join(name.as_os_str())).find(is_there);
-        let (own, kept) = (opened.entry(name.as_os_str())?, opened.entry(&name.kept())?);
-        Ok(Found { name, own, path, kept, kept_path, lower })
+        let (own, kept) =
+            (opened.entry(name.as_os_str())?, opened.entry(&name.disabled_file_name())?);
+        Ok(FilesOfName { name, own, path, kept, kept_path, lower })
     }
 
-    fn write(&self, text: Vec<u8>) -> Change {
+    fn write(&self, text: Vec<u8>) -> PlannedChange {
         let path = self.path.clone();
-        let step = Step::Write { path, replaces: self.own.exists(), text };
-        Change { steps: vec![step], notes: self.masks() }
+        let step = ChangeStep::Write { path, replaces: self.own.exists(), text };
+        PlannedChange { steps: vec![step], notes: self.masks() }
     }
 
-    fn masks(&self) -> Vec<Note> {
-        let masks = |hidden| Note::Masks { path: self.path.clone(), hidden };
+    fn masks(&self) -> Vec<ChangeNote> {
+        let masks = |hidden| ChangeNote::Masks { path: self.path.clone(), hidden };
         self.lower.clone().map(masks).into_iter().collect()
     }
 
-    fn uncovers(&self) -> Vec<Note> {
-        self.lower.clone().map(|path| Note::Uncovers { path }).into_iter().collect()
+    fn uncovered_notes(&self) -> Vec<ChangeNote> {
+        self.lower.clone().map(|path| ChangeNote::Uncovers { path }).into_iter().collect()
     }
 
-    fn no_such_hook(&self) -> ManageError {
+    fn no_such_hook_error(&self) -> ManageError {
         ManageError::NoSuchHook { name: self.name.as_os_str().to_owned() }
     }
 }
 
-impl Change {
-    fn step(step: Step) -> Self {
-        Change { steps: vec![step], notes: Vec::new() }
+impl PlannedChange {
+    fn step(step: ChangeStep) -> Self {
+        PlannedChange { steps: vec![step], notes: Vec::new() }
     }
 
-    fn note(note: Note) -> Self {
-        Change { steps: Vec::new(), notes: vec![note] }
+    fn note(note: ChangeNote) -> Self {
+        PlannedChange { steps: Vec::new(), notes: vec![note] }
     }
 }
 
-/// Where the files of a migration go.
+/// The destination of the files of a migration.
 #[derive(Clone, Copy, Debug)]
-pub enum Destination<'a> {
-    /// Into a directory, where nothing is replaced.
+pub enum MigrationDestination<'a> {
+    /// A directory, where nothing is replaced.
     Directory(&'a Path),
-    /// To the place of the old file and beside it, with its mode and owner.
+    /// The path of the old file and its directory; new files get its mode and owner.
     Replace {
         path: &'a Path,
-        /// Its content when it was read.
+        /// Content of the old file when it was read.
         text: &'a [u8],
     },
 }
 
 /// Writes the files of a migration.
 ///
-/// The first file, the one with the old name, comes last: until then a container may get the hook
-/// twice, but none goes without. Files that are there already with the right content are left, so
-/// that a call that was interrupted can be repeated.
+/// The file with the old name is written last: until then a container may get the hook twice, but
+/// never goes without. Existing files with the right content are kept, so that an interrupted call
+/// can be repeated.
 pub fn write_migration(
     migration: &Migration,
-    destination: Destination<'_>,
+    destination: MigrationDestination<'_>,
     options: &LoadOptions,
-    mode: Mode,
-) -> Result<Change, ManageError> {
+    mode: EditMode,
+) -> Result<PlannedChange, ManageError> {
     let dir = match destination {
-        Destination::Directory(dir) => dir,
-        Destination::Replace { path, .. } => match path.parent() {
+        MigrationDestination::Directory(dir) => dir,
+        MigrationDestination::Replace { path, .. } => match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         },
     };
     directory::change(dir, mode, |directory| {
-        let mut change = Change::default();
-        let mut attributes = Attributes::own();
+        let mut change = PlannedChange::default();
+        let mut attributes = WriteAttributes::own();
         let mut old = None;
-        if let Destination::Replace { path, text } = destination {
+        if let MigrationDestination::Replace { path, text } = destination {
             let name = path.file_name().unwrap_or_default();
-            if directory.entry(name)? != Entry::File(text.to_vec()) {
+            if directory.entry(name)? != NamedEntry::File(text.to_vec()) {
                 return Err(ReplaceError::Changed { path: path.to_owned() }.into());
             }
             attributes = directory.attributes(name)?;
@@ -327,25 +334,25 @@ pub fn write_migration(
             let text = file.text.as_bytes();
             check(&path, text, options)?;
             let replaces = match directory.entry(&file.name)? {
-                Entry::File(found) if found == text => continue,
-                Entry::File(_) if old == Some(&file.name) => true,
-                Entry::File(_) => return Err(ManageError::Exists { path }),
-                Entry::Absent => false,
+                NamedEntry::File(found) if found == text => continue,
+                NamedEntry::File(_) if old == Some(&file.name) => true,
+                NamedEntry::File(_) => return Err(ManageError::Exists { path }),
+                NamedEntry::Absent => false,
             };
-            change.steps.push(Step::Write { path, replaces, text: text.to_vec() });
+            change.steps.push(ChangeStep::Write { path, replaces, text: text.to_vec() });
         }
         Ok((change, attributes))
     })
 }
 
-/// Checks that a consumer takes a text.
-fn check(path: &Path, text: &[u8], options: &LoadOptions) -> Result<Definition, ManageError> {
+/// Checks that the consumer accepts a text.
+fn check(path: &Path, text: &[u8], options: &LoadOptions) -> Result<HookDefinition, ManageError> {
     let schema = SchemaOptions {
         extension_stages: &options.extension_stages,
         path_check: options.path_check,
     };
-    Definition::parse(text, schema).map_err(|fault| {
-        ManageError::Invalid(Box::new(Problem {
+    HookDefinition::parse(text, schema).map_err(|fault| {
+        ManageError::Invalid(Box::new(LoadProblem {
             path: path.to_owned(),
             location: fault.location,
             source: fault.error,
@@ -356,20 +363,20 @@ fn check(path: &Path, text: &[u8], options: &LoadOptions) -> Result<Definition, 
 
 /// Returns the text of a mask.
 fn mask_text() -> Vec<u8> {
-    Draft {
+    HookDraft {
         hook: Hook { path: MASK_PROGRAM.to_owned(), ..Hook::default() },
         when: DraftWhen { always: Some(false), ..DraftWhen::default() },
-        // Every consumer of every age knows this stage.
+        // Every version of every consumer knows this stage.
         stages: vec!["poststop".to_owned()],
     }
     .to_text()
     .into_bytes()
 }
 
-/// Returns whether a text is a mask, perhaps laid out anew.
+/// Returns whether a text is a mask, in any layout.
 fn is_mask(text: &[u8]) -> bool {
     let options = SchemaOptions { path_check: PathCheck::Skip, ..SchemaOptions::default() };
-    Definition::parse(text, options).is_ok_and(|definition| definition.is_mask())
+    HookDefinition::parse(text, options).is_ok_and(|definition| definition.is_mask())
 }
 
 #[cfg(test)]
@@ -378,7 +385,7 @@ mod tests {
     use crate::hooks::{Consumer, LoadOptions};
 
     #[test]
-    fn every_consumer_takes_a_mask() {
+    fn every_consumer_accepts_a_mask() {
         for consumer in Consumer::ALL {
             let options = LoadOptions::for_consumer(&consumer);
             check("m.json".as_ref(), &mask_text(), &options).unwrap();
@@ -386,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn only_masks_are_taken_for_masks() {
+    fn only_masks_are_recognized_as_masks() {
         assert!(is_mask(&mask_text()));
         assert!(is_mask(
             br#"{"version":"1.0.0","hook":{"path":"/"},"when":{"always":false},"stages":[]}"#

@@ -1,20 +1,20 @@
-//! Why a change is not made.
+//! Errors of changing hook files.
 
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::hooks::Problem;
-use crate::sys::fs::{FileKind, PathError, ReadError, ReplaceError};
+use oci_hooks_files::fs::{FileKind, PathError, ReadError, ReplaceError};
 
-/// Why a change was not made, or not to its end.
+use crate::hooks::LoadProblem;
+
+/// Reasons for a change to fail, completely or in part.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ManageError {
-    /// A system call failed. Earlier steps stand.
+    /// A system call failed. Earlier steps are not undone.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// No file can have this name.
     #[error("invalid hook name {name:?}: {reason}")]
     Name { name: OsString, reason: &'static str },
     /// There is no directory to write to.
@@ -23,36 +23,32 @@ pub enum ManageError {
     /// No directory has a hook of this name.
     #[error("hook {name:?} not found")]
     NoSuchHook { name: OsString },
-    /// There is another file of this name.
+    /// Another file of this name exists.
     #[error("{} already exists", path.display())]
     Exists { path: PathBuf },
     #[error("{} disables the hook", path.display())]
     Disabled {
-        /// The mask, or the file kept aside.
+        /// The mask, or the file of the disabled hook.
         path: PathBuf,
     },
-    /// Another hook is kept under the name that is needed.
+    /// The file name needed for the disabled hook belongs to another hook.
     #[error("{} belongs to another hook", path.display())]
     Kept { path: PathBuf },
-    /// The hook belongs to an earlier directory, which is left alone.
+    /// The hook is in an earlier directory, which is not changed.
     #[error("{} is not in {}", path.display(), dir.display())]
-    Elsewhere {
-        path: PathBuf,
-        /// The directory that changes go to.
-        dir: PathBuf,
-    },
-    /// The file is no hook: it only disables one.
+    Elsewhere { path: PathBuf, dir: PathBuf },
+    /// The file is a mask.
     #[error("{} only masks a hook", path.display())]
     OnlyMask { path: PathBuf },
     /// The file cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The file cannot be replaced, or is not what it was when it was read.
+    /// The file cannot be replaced, or changed after it was read.
     #[error(transparent)]
     Replace(#[from] ReplaceError),
     /// A consumer would reject the hook.
     #[error(transparent)]
-    Invalid(Box<Problem>),
+    Invalid(Box<LoadProblem>),
 }
 
 impl ManageError {
@@ -78,7 +74,7 @@ impl ManageError {
         }
     }
 
-    /// Returns what to do about it.
+    /// Returns a hint for fixing the error.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             ManageError::Path(error)
@@ -112,7 +108,7 @@ impl ManageError {
         Some(hint.to_owned())
     }
 
-    /// Returns the file or directory it is about.
+    /// Returns the file or directory of the error.
     pub fn path(&self) -> Option<&Path> {
         match self {
             ManageError::Path(error)

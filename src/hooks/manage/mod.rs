@@ -1,18 +1,17 @@
 //! Changing the files of a hook directory: install, remove, disable, enable.
 //!
-//! Changes go to one directory, the last of those a consumer reads, where a file hides those of the
-//! same name in earlier directories. That is also how a hook is disabled that came with a package:
-//! a *mask*, a hook that never applies, takes its name. A hook that lives in the last directory
-//! itself is renamed to `NAME.json.disabled`, which no consumer reads.
+//! Changes go to the last directory that a consumer reads, where a file hides those of the same
+//! name in earlier directories. A hook that came with a package is disabled the same way: a *mask*,
+//! a hook that never applies, takes its name. A hook in the last directory itself is renamed to
+//! `NAME.json.disabled`, which no consumer reads.
 //!
-//! The program of a mask is `/`. Consumers drop a hook whose program does not exist, with nothing
-//! said, and what it hid would be back: a mask that named the hook's own program would give way on
-//! the day when a package moves it. `/` is always there, and no one runs it.
+//! The program of a mask is `/`. Consumers silently drop a hook whose program does not exist, and
+//! the hook that it hid would be back: a mask that named the hook's own program would stop working
+//! when a package moves that program. `/` always exists and is never run.
 //!
-//! An [`Editor`] works out the [`Step`]s first and then takes them, under a lock on the directory.
-//! Each step is one system call that happens or does not, and they stand in such an order that a
-//! process killed between two of them leaves the old hooks or the new ones in force. The same call
-//! again finishes the work.
+//! An [`HookEditor`] plans the [`ChangeStep`]s first and then applies them, under a lock on the directory.
+//! Each step is one atomic system call, and their order ensures that a process killed between two
+//! of them leaves the old hooks or the new ones in force. Repeating the call finishes the work.
 
 mod change;
 mod directory;
@@ -21,6 +20,6 @@ mod error;
 #[cfg(test)]
 mod tests;
 
-pub use change::{Change, HookName, Note, Step};
-pub use edit::{Destination, Editor, Mode, Overwrite, write_migration};
+pub use change::{ChangeNote, ChangeStep, HookName, PlannedChange};
+pub use edit::{EditMode, HookEditor, MigrationDestination, OverwritePolicy, write_migration};
 pub use error::ManageError;

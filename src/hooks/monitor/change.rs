@@ -1,37 +1,40 @@
-//! What is different between two loads.
+//! Differences between two loads.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::error::Error;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use crate::hooks::{Definition, EntryState, HookFile, Loaded, Problem, When};
+use crate::hooks::{
+    EntryState, HookConditions, HookDefinition, HookFile, LoadProblem, LoadedHooks,
+};
 
-/// What became of one hook file, or of a hook directory that cannot be listed.
+/// A change of a hook file, or of a hook directory that cannot be listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct FileChange {
     pub path: PathBuf,
     pub kind: ChangeKind,
 }
 
-/// What became of a hook file.
+/// The change of a hook file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChangeKind {
-    /// It was not there, and is in force now.
+    /// The file is new and in force.
     Added,
-    /// It is not there any more.
     Removed,
-    /// It is in force with another definition. Reformatting a file does not change it.
+    /// The definition in force changed. Reformatting a file does not change it.
     Changed,
     /// A file of the same name in a later directory hides it.
-    Masked { by: PathBuf },
-    /// It cannot be used: one of the problems is about it.
+    Masked {
+        by: PathBuf,
+    },
+    /// The file cannot be used: one of the problems is about it.
     Broken {
-        /// Whether what it said before is in force.
+        /// If set, the previous definition is in force.
         in_force: bool,
     },
-    /// It was masked or broken, and is in force now; a directory can be listed again.
+    /// The file was masked or broken, and is in force now; or a directory can be listed again.
     Restored,
 }
 
@@ -49,81 +52,86 @@ impl ChangeKind {
     }
 }
 
-/// What a load says about one path.
-enum Status<'a> {
+/// The state of one path after a load.
+enum PathStatus<'a> {
     Active(&'a HookFile),
     Masked { by: &'a Path },
-    Broken { problem: Option<&'a Problem>, in_force: bool },
+    Broken { problem: Option<&'a LoadProblem>, in_force: bool },
 }
 
-/// Returns what is different between two loads of the same directories, sorted by path.
+/// Returns the differences between two loads of the same directories, sorted by path.
 ///
 /// ```
-/// use oci_hooks::hooks::{LoadOptions, Loaded, load, monitor};
+/// use oci_hooks::hooks::{LoadOptions, LoadedHooks, load, monitor};
 ///
 /// let loaded = load(&LoadOptions::default());
-/// assert!(monitor::diff(&Loaded::default(), &loaded).is_empty());
+/// assert!(monitor::diff(&LoadedHooks::default(), &loaded).is_empty());
 /// ```
-pub fn diff(old: &Loaded, new: &Loaded) -> Vec<Change> {
+pub fn diff(old: &LoadedHooks, new: &LoadedHooks) -> Vec<FileChange> {
     let (before, after) = (statuses(old), statuses(new));
     let mut changes = Vec::new();
     for (&path, status) in &after {
         let kind = match (before.get(path), status) {
-            (None, Status::Active(_)) => ChangeKind::Added,
-            (Some(Status::Active(old)), Status::Active(new)) => {
+            (None, PathStatus::Active(_)) => ChangeKind::Added,
+            (Some(PathStatus::Active(old)), PathStatus::Active(new)) => {
                 if is_same_definition(&old.definition, &new.definition) {
                     continue;
                 }
                 ChangeKind::Changed
             }
-            (Some(_), Status::Active(_)) => ChangeKind::Restored,
-            (Some(Status::Masked { by: old }), Status::Masked { by: new }) if old == new => {
+            (Some(_), PathStatus::Active(_)) => ChangeKind::Restored,
+            (Some(PathStatus::Masked { by: old }), PathStatus::Masked { by: new })
+                if old == new =>
+            {
                 continue;
             }
-            (_, Status::Masked { by }) => ChangeKind::Masked { by: by.to_path_buf() },
+            (_, PathStatus::Masked { by }) => ChangeKind::Masked { by: by.to_path_buf() },
             (
-                Some(Status::Broken { problem: old, in_force: was_in_force }),
-                Status::Broken { problem: new, in_force },
+                Some(PathStatus::Broken { problem: old, in_force: was_in_force }),
+                PathStatus::Broken { problem: new, in_force },
             ) if in_force == was_in_force && old.map(text) == new.map(text) => continue,
-            (_, &Status::Broken { in_force, .. }) => ChangeKind::Broken { in_force },
+            (_, &PathStatus::Broken { in_force, .. }) => ChangeKind::Broken { in_force },
         };
-        changes.push(Change { path: path.into(), kind });
+        changes.push(FileChange { path: path.into(), kind });
     }
     for (&path, status) in before.iter().filter(|(path, _)| !after.contains_key(*path)) {
         // Only directories have problems without being entries.
-        let is_dir = matches!(status, Status::Broken { .. })
+        let is_dir = matches!(status, PathStatus::Broken { .. })
             && !old.entries.iter().any(|entry| entry.path == path);
         let is_back = is_dir && !new.missing_dirs.iter().any(|dir| dir == path);
         let kind = if is_back { ChangeKind::Restored } else { ChangeKind::Removed };
-        changes.push(Change { path: path.into(), kind });
+        changes.push(FileChange { path: path.into(), kind });
     }
     changes.sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
     changes
 }
 
-/// Keyed by paths as they are written, which compare faster than paths do.
-fn statuses(loaded: &Loaded) -> BTreeMap<&OsStr, Status<'_>> {
+/// Keyed by `OsStr`, which compares faster than `Path`.
+fn statuses(loaded: &LoadedHooks) -> HashMap<&OsStr, PathStatus<'_>> {
     let active: HashMap<&OsStr, &HookFile> =
         loaded.hooks.iter().map(|file| (file.path.as_os_str(), file)).collect();
-    let mut statuses: BTreeMap<&OsStr, Status<'_>> = loaded
+    let mut statuses: HashMap<&OsStr, PathStatus<'_>> = loaded
         .problems
         .iter()
         .map(|problem| {
             let path = problem.path.as_os_str();
-            (path, Status::Broken { problem: Some(problem), in_force: active.contains_key(path) })
+            (
+                path,
+                PathStatus::Broken { problem: Some(problem), in_force: active.contains_key(path) },
+            )
         })
         .collect();
     for entry in &loaded.entries {
         let path = entry.path.as_os_str();
         let status = match &entry.state {
             EntryState::Active => match active.get(path) {
-                Some(file) => Status::Active(file),
+                Some(file) => PathStatus::Active(file),
                 None => continue,
             },
-            EntryState::Masked { by } => Status::Masked { by },
+            EntryState::Masked { by } => PathStatus::Masked { by },
             EntryState::Broken | EntryState::Vanished => {
                 let in_force = active.contains_key(path);
-                statuses.entry(path).or_insert(Status::Broken { problem: None, in_force });
+                statuses.entry(path).or_insert(PathStatus::Broken { problem: None, in_force });
                 continue;
             }
             EntryState::NotJson => continue,
@@ -133,21 +141,21 @@ fn statuses(loaded: &Loaded) -> BTreeMap<&OsStr, Status<'_>> {
     statuses
 }
 
-/// Returns what a problem says, without positions that move with every edit elsewhere in the file.
-fn text(problem: &Problem) -> (&'static str, String, Option<String>) {
+/// Returns the texts of a problem, without positions, which move with every edit elsewhere in the file.
+fn text(problem: &LoadProblem) -> (&'static str, String, Option<String>) {
     let cause = problem.source.source().map(ToString::to_string);
     (problem.source.class(), problem.source.to_string(), cause)
 }
 
-fn is_same_definition(a: &Definition, b: &Definition) -> bool {
+fn is_same_definition(a: &HookDefinition, b: &HookDefinition) -> bool {
     a.version == b.version
         && a.hook == b.hook
         && a.stages == b.stages
         && is_same_when(&a.when, &b.when)
 }
 
-fn is_same_when(a: &When, b: &When) -> bool {
-    let annotations = |when: &When| -> Vec<(String, String)> {
+fn is_same_when(a: &HookConditions, b: &HookConditions) -> bool {
+    let annotations = |when: &HookConditions| -> Vec<(String, String)> {
         let pairs = when.annotations.iter();
         pairs.map(|p| (p.key.as_str().to_owned(), p.value.as_str().to_owned())).collect()
     };
@@ -162,28 +170,34 @@ fn is_same_when(a: &When, b: &When) -> bool {
 mod tests {
     use std::fs;
 
+    use super::super::follow::load_changed;
     use super::*;
     use crate::hooks::load::load_after;
-    use crate::hooks::{LoadOptions, PathCheck};
+    use crate::hooks::{LoadOptions, PathCheck, consumer::BadFiles};
 
     const GOOD: &str = r#"{"version":"1.0.0","hook":{"path":"/bin/true"},"when":{"always":true},"stages":["poststop"]}"#;
 
     /// Two directories of increasing precedence, loaded again and again.
-    struct Dirs {
+    struct ReloadedDirs {
         root: tempfile::TempDir,
         options: LoadOptions,
-        loaded: Loaded,
+        loaded: LoadedHooks,
     }
 
-    impl Dirs {
+    impl ReloadedDirs {
         fn new() -> Self {
             let root = tempfile::tempdir().unwrap();
             let dirs = vec![root.path().join("low"), root.path().join("high")];
-            let options = LoadOptions { dirs, path_check: PathCheck::Skip, ..Default::default() };
+            let options = LoadOptions {
+                dirs,
+                path_check: PathCheck::Skip,
+                bad_files: BadFiles::Skipped,
+                ..Default::default()
+            };
             for dir in &options.dirs {
                 fs::create_dir(dir).unwrap();
             }
-            Dirs { root, options, loaded: Loaded::default() }
+            ReloadedDirs { root, options, loaded: LoadedHooks::default() }
         }
 
         fn write(&self, path: &str, text: &str) {
@@ -195,7 +209,7 @@ mod tests {
             let new = load_after(&self.loaded, &self.options);
             let changes = diff(&self.loaded, &new);
             self.loaded = new;
-            let show = |change: &Change| {
+            let show = |change: &FileChange| {
                 let path = change.path.strip_prefix(self.root.path()).unwrap().display();
                 match &change.kind {
                     ChangeKind::Broken { in_force } => format!("broken({in_force}) {path}"),
@@ -207,8 +221,8 @@ mod tests {
     }
 
     #[test]
-    fn files_come_change_and_go() {
-        let mut dirs = Dirs::new();
+    fn files_are_added_changed_and_removed() {
+        let mut dirs = ReloadedDirs::new();
         dirs.write("low/a.json", GOOD);
         dirs.write("low/not-a-hook.txt", GOOD);
         assert_eq!(dirs.changes(), "added low/a.json");
@@ -221,7 +235,7 @@ mod tests {
 
     #[test]
     fn reformatting_is_no_change() {
-        let mut dirs = Dirs::new();
+        let mut dirs = ReloadedDirs::new();
         dirs.write("low/a.json", GOOD);
         dirs.changes();
         dirs.write("low/a.json", &GOOD.replace(',', ",\n  "));
@@ -232,7 +246,7 @@ mod tests {
     fn every_part_of_a_definition_counts() {
         let full = r#"{"version":"1.0.0","hook":{"path":"/x","args":["x"],"env":["A=1"],"timeout":3},
             "when":{"always":true,"hasBindMounts":true,"annotations":{"k":"v"},"commands":["c"]},"stages":["poststop"]}"#;
-        let mut dirs = Dirs::new();
+        let mut dirs = ReloadedDirs::new();
         for (from, to) in [
             ("/x", "/y"),
             (r#"["x"]"#, r#"["y"]"#),
@@ -253,8 +267,8 @@ mod tests {
     }
 
     #[test]
-    fn masking_and_its_end_are_told() {
-        let mut dirs = Dirs::new();
+    fn masking_and_unmasking_are_reported() {
+        let mut dirs = ReloadedDirs::new();
         dirs.write("low/a.json", GOOD);
         dirs.changes();
         dirs.write("high/a.json", GOOD);
@@ -264,15 +278,15 @@ mod tests {
     }
 
     #[test]
-    fn file_that_was_good_stays_in_force_when_broken_and_masks_on() {
-        let mut dirs = Dirs::new();
+    fn broken_file_stays_in_force_and_keeps_masking() {
+        let mut dirs = ReloadedDirs::new();
         dirs.write("low/a.json", GOOD);
         dirs.write("high/a.json", GOOD);
         dirs.changes();
         dirs.write("high/a.json", "");
         assert_eq!(dirs.changes(), "broken(true) high/a.json");
         assert_eq!(dirs.loaded.hooks.len(), 1);
-        // Still known after any number of loads, and another mistake is told too.
+        // The previous definition survives any number of loads, and another mistake is reported too.
         assert_eq!(dirs.changes(), "");
         dirs.write("high/a.json", "{}");
         assert_eq!(dirs.changes(), "broken(true) high/a.json");
@@ -282,8 +296,26 @@ mod tests {
     }
 
     #[test]
-    fn file_that_was_never_good_masks_nothing() {
-        let mut dirs = Dirs::new();
+    fn broken_file_is_dropped_unless_the_consumer_skips_bad_files() {
+        for bad_files in [BadFiles::NoContainers, BadFiles::NoHooks] {
+            let mut dirs = ReloadedDirs::new();
+            dirs.options.bad_files = bad_files;
+            dirs.write("low/a.json", GOOD);
+            dirs.write("high/a.json", GOOD);
+            dirs.changes();
+            dirs.write("high/a.json", "{");
+            assert_eq!(dirs.changes(), "broken(false) high/a.json, restored low/a.json");
+            dirs.write("low/a.json", "{");
+            assert_eq!(dirs.changes(), "broken(false) low/a.json");
+            assert!(dirs.loaded.hooks.is_empty());
+            dirs.write("high/a.json", GOOD);
+            assert_eq!(dirs.changes(), "restored high/a.json");
+        }
+    }
+
+    #[test]
+    fn file_that_was_never_valid_masks_nothing() {
+        let mut dirs = ReloadedDirs::new();
         dirs.write("low/a.json", GOOD);
         dirs.changes();
         dirs.write("high/a.json", "{");
@@ -292,8 +324,8 @@ mod tests {
     }
 
     #[test]
-    fn masked_file_that_broke_is_in_force_when_it_is_uncovered() {
-        let mut dirs = Dirs::new();
+    fn broken_masked_file_is_in_force_when_uncovered() {
+        let mut dirs = ReloadedDirs::new();
         dirs.write("low/a.json", GOOD);
         dirs.write("high/a.json", GOOD);
         dirs.changes();
@@ -305,7 +337,7 @@ mod tests {
 
     #[test]
     fn hook_without_its_program_is_not_in_force() {
-        let mut dirs = Dirs::new();
+        let mut dirs = ReloadedDirs::new();
         dirs.options.path_check = PathCheck::Exists;
         let program = dirs.root.path().join("program");
         fs::write(&program, "").unwrap();
@@ -319,7 +351,7 @@ mod tests {
 
     #[test]
     fn broken_file_does_not_keep_a_hook_whose_program_is_gone() {
-        let mut dirs = Dirs::new();
+        let mut dirs = ReloadedDirs::new();
         dirs.options.path_check = PathCheck::Exists;
         let program = dirs.root.path().join("program");
         fs::write(&program, "").unwrap();
@@ -333,8 +365,8 @@ mod tests {
     }
 
     #[test]
-    fn directory_that_becomes_a_file_takes_its_hooks_along() {
-        let mut dirs = Dirs::new();
+    fn directory_replaced_by_a_file_removes_its_hooks() {
+        let mut dirs = ReloadedDirs::new();
         dirs.write("low/a.json", GOOD);
         dirs.changes();
         fs::remove_dir_all(dirs.root.path().join("low")).unwrap();
@@ -346,12 +378,99 @@ mod tests {
     }
 
     #[test]
-    fn directory_that_becomes_a_file_and_goes_is_removed() {
-        let mut dirs = Dirs::new();
+    fn directory_replaced_by_a_deleted_file_is_removed() {
+        let mut dirs = ReloadedDirs::new();
         fs::remove_dir(dirs.root.path().join("low")).unwrap();
         dirs.write("low", "");
         assert_eq!(dirs.changes(), "broken(false) low");
         fs::remove_file(dirs.root.path().join("low")).unwrap();
         assert_eq!(dirs.changes(), "removed low");
+    }
+
+    #[test]
+    fn only_files_with_a_changed_name_are_read_again() {
+        let mut dirs = ReloadedDirs::new();
+        for name in ["a", "b"] {
+            dirs.write(&format!("low/{name}.json"), GOOD);
+        }
+        dirs.changes();
+        for name in ["a", "b"] {
+            dirs.write(&format!("low/{name}.json"), &GOOD.replace("poststop", "poststart"));
+        }
+        let new = load_changed(&dirs.loaded, &dirs.options, |name| name == "b.json");
+        let changes = diff(&dirs.loaded, &new);
+        assert_eq!(changes.len(), 1, "{changes:?}");
+        assert!(changes[0].path.ends_with("low/b.json"));
+    }
+
+    /// Returns all that a load found. Definitions show by their stages.
+    fn description(loaded: &LoadedHooks) -> String {
+        let problem = |problem: &LoadProblem| {
+            (problem.path.clone(), text(problem), problem.location.clone(), problem.fatal)
+        };
+        let file = |file: &HookFile| (file.path.clone(), format!("{:?}", file.definition.stages));
+        let hooks: Vec<_> = loaded.hooks.iter().map(file).collect();
+        let masked: Vec<_> = loaded.masked.iter().map(file).collect();
+        let problems: Vec<_> = loaded.problems.iter().map(problem).collect();
+        format!(
+            "{hooks:?}\n{masked:?}\n{problems:?}\n{:?}\n{:?}",
+            loaded.entries, loaded.missing_dirs
+        )
+    }
+
+    /// A series of numbers, the same for each seed.
+    struct NumberSeries(u64);
+
+    impl NumberSeries {
+        fn next_below(&mut self, limit: usize) -> usize {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            usize::try_from(self.0 >> 33).unwrap() % limit
+        }
+    }
+
+    #[test]
+    fn loading_changed_files_finds_the_same_as_loading_all() {
+        let consumers = [BadFiles::NoContainers, BadFiles::NoHooks, BadFiles::Skipped];
+        for (seed, bad_files) in (0..24).zip(consumers.into_iter().cycle()) {
+            let mut numbers = NumberSeries(seed);
+            let mut dirs = ReloadedDirs::new();
+            dirs.options.bad_files = bad_files;
+            dirs.options.path_check = PathCheck::Exists;
+            let program = dirs.root.path().join("program");
+            fs::write(&program, "").unwrap();
+            let other = GOOD.replace("/bin/true", program.to_str().unwrap());
+            let poststart = GOOD.replace("poststop", "poststart");
+            let missing = GOOD.replace("/bin/true", "/nonexistent");
+            let texts = [GOOD, &poststart, &other, &missing, "{", "{}"];
+            for step in 0..160 {
+                let mut changed = Vec::new();
+                for _ in 0..=numbers.next_below(2) {
+                    let dir = ["low", "high"][numbers.next_below(2)];
+                    let name =
+                        ["a.json", "B.json", "c.json", "d.json", "README"][numbers.next_below(5)];
+                    let path = dirs.root.path().join(dir).join(name);
+                    match numbers.next_below(8) {
+                        0 | 1 => drop(fs::remove_file(&path)),
+                        2 => {
+                            let to = path.with_file_name("e.json");
+                            let _ = fs::rename(&path, &to);
+                            changed.push("e.json");
+                        }
+                        _ => fs::write(&path, texts[numbers.next_below(6)]).unwrap(),
+                    }
+                    changed.push(name);
+                }
+                match numbers.next_below(9) {
+                    0 => drop(fs::remove_file(&program)),
+                    1 => fs::write(&program, "").unwrap(),
+                    _ => {}
+                }
+                let is_changed = |name: &OsStr| changed.iter().any(|changed| name == *changed);
+                let partial = load_changed(&dirs.loaded, &dirs.options, is_changed);
+                let full = load_after(&dirs.loaded, &dirs.options);
+                assert_eq!(description(&partial), description(&full), "seed {seed}, step {step}");
+                dirs.loaded = partial;
+            }
+        }
     }
 }

@@ -1,43 +1,37 @@
-//! The monitor: waits for events, loads, and swaps what is in force.
+//! The monitor: waits for events, loads hooks, and swaps the hooks in force.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::io;
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
-use super::watch::Watches;
-use super::{Change, MonitorError, diff};
-use crate::hooks::load::load_after;
-use crate::hooks::{EntryState, HookError, LoadOptions, Loaded, PathCheck};
+use super::interest::ReportedChanges;
+use super::trigger::LoadTrigger;
+use super::{FileChange, MonitorError, diff};
+use crate::hooks::load::{load_after, load_reusing};
+use crate::hooks::set::is_hook_file_name;
+use crate::hooks::{
+    EntryState, HookError, HookFile, LoadOptions, LoadedEntry, LoadedHooks, PathCheck,
+};
 
-/// A file that is written all the time keeps nobody waiting longer than this many times the
-/// coalescing time.
-const MAX_COALESCE: u32 = 10;
-
-/// Longer times mean this one.
-const LONGEST_COALESCE: Duration = Duration::from_secs(3600);
-
-/// Loading takes at most one part in this many of the time, however many events there are.
-const MAX_LOAD: u32 = 5;
-
-/// How often a load is repeated at once because programs of its hooks came or went meanwhile.
+/// Limit of immediate reloads because programs of hooks appeared or vanished during a load.
 const MAX_ROUNDS: usize = 4;
 
-/// What to follow, and how.
+/// Options of a [`Monitor`].
 #[derive(Clone, Debug)]
 pub struct MonitorOptions {
     pub load: LoadOptions,
-    /// How long the directories must be quiet before they are loaded: 100 ms, at most an hour. When
-    /// they are never quiet, they are loaded after ten times as long.
+    /// Time without events before a load: 100 ms, at most an hour. Under continuous events, the
+    /// load starts after ten times as long.
     pub coalesce: Duration,
-    /// How many directories may be watched for the programs of hooks and the targets of links: 1024.
-    /// A change in others is seen when something else changes. Hook directories are watched anyway.
+    /// Maximum number of directories watched for programs of hooks and targets of links: 1024.
+    /// Changes in others are noticed at the next load. Hook directories are always watched.
     pub max_watches: usize,
 }
 
@@ -53,195 +47,182 @@ impl Default for MonitorOptions {
 
 /// Follows hook directories.
 ///
-/// It does all its work in [`Monitor::wait`], or in [`Monitor::poll`] for callers with an event loop
-/// of their own. The thread behind it, of the `notify` crate, only reads events, and ends with it;
-/// whoever forks, or enters namespaces that no process with threads can, does that first.
+/// All work is done in [`Monitor::wait`], or in [`Monitor::poll`] for callers with an event loop of
+/// their own. The thread behind it, of the `notify` crate, only reads events, and ends with it;
+/// fork, or enter namespaces that processes with threads cannot enter, before creating a monitor.
 ///
-/// See [the module](super) for what is seen, and for what becomes of broken files.
+/// See [the module](super) for the changes it notices, and for its handling of broken files.
 pub struct Monitor {
     options: MonitorOptions,
-    watches: Watches,
+    trigger: LoadTrigger,
     unwatched: usize,
-    current: Current,
-    stopper: Stopper,
-    pending: Option<Pending>,
-    /// When the last load ended, and how long it took.
-    last_load: (Instant, Duration),
+    current: CurrentHooks,
+    stopper: MonitorStopper,
 }
 
-/// Events that were not loaded yet.
-#[derive(Clone, Copy)]
-struct Pending {
-    first: Instant,
-    last: Instant,
-}
-
-/// Gives the hooks that are in force at the moment, to any thread.
+/// Gives the hooks in force to any thread.
 #[derive(Clone, Debug)]
-pub struct Current(Arc<Mutex<Arc<Loaded>>>);
+pub struct CurrentHooks(Arc<Mutex<Arc<LoadedHooks>>>);
 
-impl Current {
-    /// Returns what was loaded last. It does not change in the caller's hands.
-    pub fn snapshot(&self) -> Arc<Loaded> {
-        // The lock is held to count one more owner, and nothing in that can panic.
+impl CurrentHooks {
+    /// Returns the last load, an immutable snapshot.
+    pub fn snapshot(&self) -> Arc<LoadedHooks> {
+        // The lock is held only to clone an `Arc`, which cannot panic.
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn set(&self, loaded: Loaded) {
+    fn set(&self, loaded: LoadedHooks) {
         let old = {
             let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *current, Arc::new(loaded))
         };
-        // Thousands of hooks are freed here, if nobody else holds them: not under the lock.
+        // Thousands of hooks may be freed here: not under the lock.
         drop(old);
     }
 }
 
 /// Ends [`Monitor::wait`] from any thread.
 #[derive(Clone, Debug)]
-pub struct Stopper(Arc<OwnedFd>);
+pub struct MonitorStopper(Arc<OwnedFd>);
 
-impl Stopper {
-    /// Makes the wait that is going on, and all later ones, return [`Wake::Stopped`].
+impl MonitorStopper {
+    /// Makes the current wait and all later ones return [`WakeReason::Stopped`].
     pub fn stop(&self) {
-        // It fails only when the counter is full, and then the monitor is stopped anyway.
+        // Fails only when the counter is full, and then the monitor is stopped anyway.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 }
 
-/// The reasons for which [`Monitor::wait`] returns.
+/// The reasons for [`Monitor::wait`] to return.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wake {
-    /// Hooks changed; there is at least one change.
-    Changed(Vec<Change>),
+pub enum WakeReason {
+    /// Hooks changed; the list is not empty.
+    Changed(Vec<FileChange>),
     Deadline,
     Stopped,
 }
 
 impl AsFd for Monitor {
-    /// Returns the descriptor that is readable when [`Monitor::poll`] has something to look at.
+    /// Returns the descriptor that is readable when [`Monitor::poll`] has events to read.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.watches.as_fd()
+        self.trigger.watches.as_fd()
     }
 }
 
 impl Monitor {
     /// Watches the directories and loads them.
     ///
-    /// The watches come first: what changes after the load is noticed. Directories that do not exist
-    /// are no error, nor are problems with files: see [`Loaded::problems`].
+    /// The watches come first, so that changes after the load are noticed. Directories that do not
+    /// exist are no error, nor are problems with files: see [`LoadedHooks::problems`].
     pub fn new(options: MonitorOptions) -> Result<Self, MonitorError> {
         let setup = |errno: Errno| MonitorError::Setup(errno.into());
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(setup)?;
         let mut monitor = Monitor {
-            watches: Watches::new(options.max_watches)?,
+            trigger: LoadTrigger::new(options.coalesce, options.max_watches)?,
             unwatched: 0,
-            current: Current(Arc::default()),
-            stopper: Stopper(Arc::new(stop)),
-            pending: None,
-            last_load: (Instant::now(), Duration::ZERO),
+            current: CurrentHooks(Arc::default()),
+            stopper: MonitorStopper(Arc::new(stop)),
             options,
         };
-        monitor.load()?;
+        monitor.load(ReportedChanges { all: true, ..Default::default() })?;
         Ok(monitor)
     }
 
-    /// Returns what was loaded last.
-    pub fn snapshot(&self) -> Arc<Loaded> {
+    /// Returns the last load.
+    pub fn snapshot(&self) -> Arc<LoadedHooks> {
         self.current.snapshot()
     }
 
-    /// Returns what gives other threads the snapshot of the moment.
-    pub fn current(&self) -> Current {
+    /// Returns a handle that gives other threads the current snapshot.
+    pub fn current_hooks(&self) -> CurrentHooks {
         self.current.clone()
     }
 
     /// Returns a handle that ends [`Monitor::wait`].
-    pub fn stopper(&self) -> Stopper {
+    pub fn stopper(&self) -> MonitorStopper {
         self.stopper.clone()
     }
 
-    /// Returns how many directories of programs and link targets could not be watched, because
+    /// Returns the number of directories of programs and link targets that are not watched, because
     /// there are too many or they may not be read.
-    pub fn unwatched(&self) -> usize {
+    pub fn unwatched_count(&self) -> usize {
         self.unwatched
     }
 
-    /// Waits until hooks change, the deadline is over, or the monitor is stopped.
+    /// Waits until hooks change, the deadline passes, or the monitor is stopped.
     ///
-    /// A deadline that is over does not keep it from looking once.
-    pub fn wait(&mut self, deadline: Option<Instant>) -> Result<Wake, MonitorError> {
+    /// After the deadline, it still checks once.
+    pub fn wait(&mut self, deadline: Option<Instant>) -> Result<WakeReason, MonitorError> {
         loop {
-            let until = [deadline, self.due()].into_iter().flatten().min();
+            let until = [deadline, self.due_time()].into_iter().flatten().min();
             if self.sleep(until)? {
-                return Ok(Wake::Stopped);
+                return Ok(WakeReason::Stopped);
             }
             let changes = self.poll()?;
             if !changes.is_empty() {
-                return Ok(Wake::Changed(changes));
+                return Ok(WakeReason::Changed(changes));
             }
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                return Ok(Wake::Deadline);
+                return Ok(WakeReason::Deadline);
             }
         }
     }
 
-    /// Takes note of what happened, and loads if it is time to; never waits.
+    /// Reads events, and loads if a load is due; never waits.
     ///
-    /// For event loops: call it when the monitor's descriptor is readable, and at [`Monitor::due`].
-    pub fn poll(&mut self) -> Result<Vec<Change>, MonitorError> {
-        let matters = self.watches.read()?;
-        let now = Instant::now();
-        if matters {
-            let first = self.pending.map_or(now, |pending| pending.first);
-            self.pending = Some(Pending { first, last: now });
-        }
-        match self.due() {
-            Some(due) if due <= now => self.load(),
-            _ => Ok(Vec::new()),
+    /// For event loops: call it when the monitor's descriptor is readable, and at [`Monitor::due_time`].
+    pub fn poll(&mut self) -> Result<Vec<FileChange>, MonitorError> {
+        match self.trigger.poll()? {
+            Some(reported) => self.load(reported),
+            None => Ok(Vec::new()),
         }
     }
 
-    /// Returns when the next load is due, if something happened since the last one.
-    pub fn due(&self) -> Option<Instant> {
-        let Pending { first, last } = self.pending?;
-        let (loaded, took) = self.last_load;
-        let coalesce = self.options.coalesce.min(LONGEST_COALESCE);
-        let quiet = last + coalesce;
-        let latest = first + coalesce * MAX_COALESCE;
-        Some(quiet.min(latest).max(loaded + took * (MAX_LOAD - 1)))
+    /// Returns the time of the next load, if there were events since the last one.
+    pub fn due_time(&self) -> Option<Instant> {
+        self.trigger.due_time()
     }
 
-    /// Loads now, whether or not something happened.
-    pub fn rescan(&mut self) -> Result<Vec<Change>, MonitorError> {
-        self.watches.read()?;
-        self.load()
+    /// Reads all files now, whether or not there were events.
+    pub fn rescan(&mut self) -> Result<Vec<FileChange>, MonitorError> {
+        let reported = self.trigger.force()?;
+        self.load(reported)
     }
 
-    fn load(&mut self) -> Result<Vec<Change>, MonitorError> {
+    fn load(&mut self, reported: ReportedChanges) -> Result<Vec<FileChange>, MonitorError> {
         let start = Instant::now();
         let old = self.snapshot();
-        let mut loaded = self.load_once(&old)?;
+        let loaded = self.load_once(&old, &reported);
+        let mut loaded = loaded.inspect_err(|_| self.trigger.watches.note_loss())?;
         forget_what_went_away(&mut loaded);
         let changes = diff(&old, &loaded);
         self.current.set(loaded);
-        self.pending = None;
-        let end = Instant::now();
-        self.last_load = (end, end - start);
+        self.trigger.note_load(start, reported.all);
         Ok(changes)
     }
 
-    /// Brings the watches up to date, and loads.
-    fn load_once(&mut self, old: &Loaded) -> Result<Loaded, MonitorError> {
+    /// Updates the watches, and loads.
+    fn load_once(
+        &mut self,
+        old: &LoadedHooks,
+        reported: &ReportedChanges,
+    ) -> Result<LoadedHooks, MonitorError> {
         let options = &self.options.load;
         let mut round = 0;
         loop {
             round += 1;
-            let mut survey = self.watches.survey();
+            let mut survey = self.trigger.watches.survey();
             for dir in &options.dirs {
-                survey.hook_dir(dir)?;
+                survey.dir(dir, is_hook_file_name)?;
             }
-            let loaded = load_after(old, options);
+            let loaded = if reported.all {
+                load_after(old, options)
+            } else {
+                let links = &survey.links;
+                let is_changed =
+                    |name: &OsStr| reported.names.contains(name) || links.contains(name);
+                load_changed(old, options, is_changed)
+            };
             let programs = match options.path_check {
                 PathCheck::Exists => programs(&loaded),
                 PathCheck::Skip => BTreeMap::new(),
@@ -250,7 +231,7 @@ impl Monitor {
                 survey.file(program)?;
             }
             self.unwatched = survey.finish();
-            // A program that came or went after the load and before its watch is no event.
+            // A program that appeared or vanished between the load and its watch caused no event.
             let is_as_loaded =
                 programs.iter().all(|(program, exists)| fs::metadata(program).is_ok() == *exists);
             if is_as_loaded || round == MAX_ROUNDS {
@@ -265,7 +246,7 @@ impl Monitor {
         // A time too long to express is no limit.
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         let mut fds = [
-            PollFd::new(&self.watches, PollFlags::IN),
+            PollFd::new(&self.trigger.watches, PollFlags::IN),
             PollFd::new(&self.stopper.0, PollFlags::IN),
         ];
         match poll(&mut fds, left.as_ref()) {
@@ -275,8 +256,8 @@ impl Monitor {
     }
 }
 
-/// Returns the programs of hooks, and whether they were there.
-fn programs(loaded: &Loaded) -> BTreeMap<&Path, bool> {
+/// Returns the programs of hooks, and whether they existed.
+fn programs(loaded: &LoadedHooks) -> BTreeMap<&Path, bool> {
     let missing = loaded.problems.iter().filter_map(|problem| match &problem.source {
         HookError::PathMissing { path } | HookError::PathLookup { path, .. } => {
             Some((Path::new(path), false))
@@ -287,13 +268,13 @@ fn programs(loaded: &Loaded) -> BTreeMap<&Path, bool> {
     there.chain(missing).collect()
 }
 
-/// Drops files that went away between being listed and being read: they are not there, and an event
-/// says so. Links to nothing stay, as problems.
-fn forget_what_went_away(loaded: &mut Loaded) {
+/// Drops files that vanished between being listed and being read: another event reports their
+/// removal. Dangling symlinks stay, as problems.
+fn forget_what_went_away(loaded: &mut LoadedHooks) {
     let is_gone = |path: &Path| {
         fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     };
-    let Loaded { entries, problems, .. } = loaded;
+    let LoadedHooks { entries, problems, .. } = loaded;
     entries.retain(|entry| {
         let keep = entry.state != EntryState::Vanished || !is_gone(&entry.path);
         if !keep {
@@ -301,4 +282,24 @@ fn forget_what_went_away(loaded: &mut Loaded) {
         }
         keep
     });
+}
+
+/// Loads hooks again as [`load_after`] does, but reads a file that was valid before only if its name changed.
+///
+/// Directories are listed again, files that could not be used are read again, and so is each file whose program
+/// does not exist now.
+pub(super) fn load_changed(
+    previous: &LoadedHooks,
+    options: &LoadOptions,
+    is_changed: impl Fn(&OsStr) -> bool,
+) -> LoadedHooks {
+    let is_unusable =
+        |entry: &&LoadedEntry| matches!(entry.state, EntryState::Broken | EntryState::Vanished);
+    let unusable: HashSet<_> =
+        previous.entries.iter().filter(is_unusable).map(|entry| entry.path.as_os_str()).collect();
+    let is_unchanged =
+        |file: &&HookFile| !is_changed(&file.name) && !unusable.contains(file.path.as_os_str());
+    let unchanged = previous.files().filter(is_unchanged);
+    let unchanged = unchanged.map(|file| (file.path.as_os_str(), file)).collect();
+    load_reusing(previous, options, unchanged)
 }

@@ -1,4 +1,4 @@
-//! Which events change the hooks that there are.
+//! The filter for events that can change the hooks in force.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -6,76 +6,123 @@ use std::path::{Path, PathBuf};
 
 use notify::event::{Event, EventKind, ModifyKind};
 
-use crate::hooks::set::is_hook_file_name;
-
-/// Which names in a watched directory matter.
+/// The relevant names in a watched directory.
 #[derive(Default)]
-pub struct Interest {
-    /// Whether this is a hook directory: names of hook files matter, and what is written to them.
-    pub hook_files: bool,
-    /// Names that matter when they come, go, or get another mode.
+pub struct RelevantNames {
+    /// Set for a followed directory: whether name and content of a file are relevant.
+    pub is_file: Option<fn(&OsStr) -> bool>,
+    /// Names whose creation, removal or mode is relevant.
     pub names: HashSet<OsString>,
-    /// Names of files that links in hook directories lead to: what is written to them matters.
+    /// Names of files that links in followed directories lead to, whose content is relevant.
     pub files: HashSet<OsString>,
 }
 
-impl Interest {
+impl RelevantNames {
     fn includes(&self, name: &OsStr, is_content: bool) -> bool {
-        (self.hook_files && is_hook_file_name(name))
+        self.is_file.is_some_and(|is_file| is_file(name))
             || self.files.contains(name)
             || (!is_content && self.names.contains(name))
     }
 }
 
-/// What matters in all watched directories, by their real paths.
-#[derive(Default)]
-pub struct Interests {
-    current: HashMap<PathBuf, Interest>,
-    /// What a survey has found so far. Both count until it is finished.
-    next: HashMap<PathBuf, Interest>,
-    /// Whether a watched directory may have gone, or another one taken its path. `notify` keeps
-    /// watching the old one then, or nothing, and says that it watches the path.
-    is_stale: bool,
+/// The changes that events reported since the last load.
+#[derive(Debug, Default)]
+pub struct ReportedChanges {
+    /// If set, anything may have changed: a directory, a program, the target of a link.
+    pub all: bool,
+    /// Names of hook files that changed in some hook directory.
+    pub names: HashSet<OsString>,
 }
 
-impl Interests {
-    /// Returns whether an event can change the hooks that there are.
+/// The relevant names of all watched directories, by their real paths.
+#[derive(Default)]
+pub struct EventFilter {
+    current: HashMap<PathBuf, RelevantNames>,
+    /// The results of the current survey. Both maps count until it is finished.
+    next: HashMap<PathBuf, RelevantNames>,
+    /// If set, a watched directory may have vanished or been replaced. `notify` then watches the
+    /// old one, or nothing, but reports the path as watched.
+    is_stale: bool,
+    changes: ReportedChanges,
+}
+
+impl EventFilter {
+    /// Records an event, and returns whether it can change the hooks in force.
     pub fn take_note(&mut self, event: &Event) -> bool {
         if event.need_rescan() {
             self.is_stale = true;
+            self.changes.all = true;
             return true;
         }
-        // Files that are opened are filtered by the kernel; those closed were written.
+        // The kernel filters out files that are opened; closed files were written.
         let is_content =
             matches!(event.kind, EventKind::Access(_) | EventKind::Modify(ModifyKind::Data(_)));
         let maps = [&self.current, &self.next];
-        let matters = event.paths.iter().any(|path| {
-            maps.iter().any(|map| map.contains_key(path) || is_of_interest(map, path, is_content))
-        });
+        let is_relevant = |path: &&PathBuf| {
+            maps.iter().any(|map| {
+                map.contains_key(path.as_path()) || is_of_interest(map, path, is_content)
+            })
+        };
+        let relevant: Vec<_> = event.paths.iter().filter(is_relevant).collect();
         let is_gone =
             matches!(event.kind, EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(_)));
-        if matters && is_gone {
+        if !relevant.is_empty() && is_gone {
             let mut watched = maps.iter().flat_map(|map| map.keys());
             self.is_stale |=
                 watched.any(|dir| event.paths.iter().any(|path| dir.starts_with(path)));
         }
-        matters
+        for path in &relevant {
+            match self.hook_file(path) {
+                Some(name) => self.changes.names.insert(name.to_owned()),
+                // Any other path may change the meaning of many.
+                None => std::mem::replace(&mut self.changes.all, true),
+            };
+        }
+        !relevant.is_empty()
     }
 
-    /// Starts a survey, and returns whether watched directories must be watched anew.
+    /// Returns the name of a path that is relevant as a hook file alone.
+    fn hook_file<'p>(&self, path: &'p Path) -> Option<&'p OsStr> {
+        let (dir, name) = (path.parent()?, path.file_name()?);
+        let maps = || [&self.current, &self.next].into_iter();
+        let is_hook_file = |names: &RelevantNames| {
+            let is_more = names.names.contains(name) || names.files.contains(name);
+            names.is_file.is_some_and(|is_file| is_file(name)) && !is_more
+        };
+        let mut watched = maps().filter_map(|map| map.get(dir)).peekable();
+        let is_dir = maps().any(|map| map.contains_key(path));
+        (!is_dir && watched.peek().is_some() && watched.all(is_hook_file)).then_some(name)
+    }
+
+    /// Returns whether a changed path may affect more than the hook file of its name.
+    pub fn may_change_all(&self) -> bool {
+        self.changes.all
+    }
+
+    /// Records that events were lost.
+    pub fn note_loss(&mut self) {
+        self.changes.all = true;
+    }
+
+    /// Returns the changes, and begins to record anew.
+    pub fn take_changes(&mut self) -> ReportedChanges {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Starts a survey, and returns whether all directories must be watched again.
     pub fn begin(&mut self) -> bool {
-        // Something is left of a survey that failed.
+        // `next` is not empty after a failed survey.
         let is_stale = std::mem::take(&mut self.is_stale) || !self.next.is_empty();
         self.next.clear();
         is_stale
     }
 
-    /// Returns what is to matter in a directory from now on.
-    pub fn next(&mut self, dir: &Path) -> &mut Interest {
+    /// Returns the relevant names of a directory in the current survey.
+    pub fn next(&mut self, dir: &Path) -> &mut RelevantNames {
         self.next.entry(dir.to_owned()).or_default()
     }
 
-    /// Drops a directory that cannot be watched.
+    /// Removes a directory that cannot be watched.
     pub fn drop_next(&mut self, dir: &Path) {
         self.next.remove(dir);
     }
@@ -85,23 +132,26 @@ impl Interests {
         self.current.contains_key(dir)
     }
 
-    /// Puts what the survey has found in place of the old, and returns directories that matter no more.
+    /// Replaces the old results with the survey's, and returns directories that are no longer relevant.
     pub fn finish(&mut self) -> Vec<PathBuf> {
         let old = std::mem::replace(&mut self.current, std::mem::take(&mut self.next));
         old.into_keys().filter(|dir| !self.current.contains_key(dir)).collect()
     }
 }
 
-fn is_of_interest(map: &HashMap<PathBuf, Interest>, path: &Path, is_content: bool) -> bool {
+fn is_of_interest(map: &HashMap<PathBuf, RelevantNames>, path: &Path, is_content: bool) -> bool {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return false };
     map.get(dir).is_some_and(|interest| interest.includes(name, is_content))
 }
 
 #[cfg(test)]
 mod tests {
-    use notify::event::{AccessKind, AccessMode, CreateKind, DataChange, Flag, RemoveKind};
+    use notify::event::{
+        AccessKind, AccessMode, CreateKind, DataChange, Flag, RemoveKind, RenameMode,
+    };
 
     use super::*;
+    use crate::hooks::set::is_hook_file_name;
 
     const WRITTEN: EventKind = EventKind::Modify(ModifyKind::Data(DataChange::Any));
     const CLOSED: EventKind = EventKind::Access(AccessKind::Close(AccessMode::Write));
@@ -109,54 +159,79 @@ mod tests {
     const REMOVED: EventKind = EventKind::Remove(RemoveKind::Folder);
 
     /// Hook files in `/hooks.d`, the names `hooks.d` and `program` in `/`, a link to `/share/hook`.
-    fn interests() -> Interests {
-        let mut interests = Interests::default();
+    fn interests() -> EventFilter {
+        let mut interests = EventFilter::default();
         interests.begin();
-        interests.next(Path::new("/hooks.d")).hook_files = true;
+        interests.next(Path::new("/hooks.d")).is_file = Some(is_hook_file_name);
         interests.next(Path::new("/")).names = ["hooks.d", "program"].map(OsString::from).into();
         interests.next(Path::new("/share")).files.insert("hook".into());
         interests
     }
 
-    fn matters(interests: &mut Interests, kind: EventKind, path: &str) -> bool {
+    fn is_relevant(interests: &mut EventFilter, kind: EventKind, path: &str) -> bool {
         interests.take_note(&Event::new(kind).add_path(path.into()))
     }
 
     #[test]
-    fn writing_matters_in_hook_files_and_targets_of_links_alone() {
+    fn writes_are_relevant_only_to_hook_files_and_link_targets() {
         let mut interests = interests();
         for kind in [WRITTEN, CLOSED] {
             for path in ["/hooks.d/a.json", "/share/hook"] {
-                assert!(matters(&mut interests, kind, path), "{kind:?} {path}");
+                assert!(is_relevant(&mut interests, kind, path), "{kind:?} {path}");
             }
             for path in ["/program", "/hooks.d/README", "/share/other", "/elsewhere/a.json"] {
-                assert!(!matters(&mut interests, kind, path), "{kind:?} {path}");
+                assert!(!is_relevant(&mut interests, kind, path), "{kind:?} {path}");
             }
         }
-        assert!(matters(&mut interests, CREATED, "/program"));
-        assert!(!matters(&mut interests, CREATED, "/other"));
+        assert!(is_relevant(&mut interests, CREATED, "/program"));
+        assert!(!is_relevant(&mut interests, CREATED, "/other"));
     }
 
     #[test]
-    fn what_matters_to_a_survey_under_way_matters_beside_the_old() {
+    fn only_paths_that_are_hook_files_alone_are_recorded_by_name() {
+        let mut interests = interests();
+        interests.next(Path::new("/hooks.d")).names.insert("dir.json".into());
+        for (path, all) in [
+            ("/hooks.d/a.json", false),
+            ("/hooks.d/dir.json", true),
+            ("/hooks.d", true),
+            ("/program", true),
+            ("/share/hook", true),
+        ] {
+            assert!(is_relevant(&mut interests, CREATED, path), "{path}");
+            let changes = interests.take_changes();
+            let names: Vec<_> = changes.names.iter().collect();
+            assert_eq!((changes.all, names.is_empty()), (all, all), "{path}: {names:?}");
+        }
+        let renamed = EventKind::Modify(ModifyKind::Name(RenameMode::Both));
+        let event = Event::new(renamed).add_path("/hooks.d/.new".into());
+        assert!(interests.take_note(&event.add_path("/hooks.d/a.json".into())));
+        let changes = interests.take_changes();
+        assert_eq!((changes.all, changes.names), (false, ["a.json".into()].into()));
+        interests.take_note(&Event::new(EventKind::Other).set_flag(Flag::Rescan));
+        assert!(interests.may_change_all());
+    }
+
+    #[test]
+    fn events_for_the_current_and_last_survey_are_relevant() {
         let mut interests = interests();
         assert_eq!(interests.finish(), <[PathBuf; 0]>::default());
         assert!(!interests.begin());
-        interests.next(Path::new("/new")).hook_files = true;
-        assert!(matters(&mut interests, CREATED, "/new/a.json"));
-        assert!(matters(&mut interests, CREATED, "/hooks.d/a.json"));
+        interests.next(Path::new("/new")).is_file = Some(is_hook_file_name);
+        assert!(is_relevant(&mut interests, CREATED, "/new/a.json"));
+        assert!(is_relevant(&mut interests, CREATED, "/hooks.d/a.json"));
         interests.finish();
-        assert!(!matters(&mut interests, CREATED, "/hooks.d/a.json"));
+        assert!(!is_relevant(&mut interests, CREATED, "/hooks.d/a.json"));
     }
 
     #[test]
-    fn directories_are_watched_anew_when_one_went_or_events_were_lost() {
+    fn directories_are_watched_again_after_removal_or_lost_events() {
         let mut interests = interests();
         interests.finish();
         for (path, is_stale) in
             [("/program", false), ("/hooks.d/a.json", false), ("/hooks.d", true)]
         {
-            assert!(matters(&mut interests, REMOVED, path));
+            assert!(is_relevant(&mut interests, REMOVED, path));
             assert_eq!(interests.begin(), is_stale, "{path}");
         }
         assert!(interests.take_note(&Event::new(EventKind::Other).set_flag(Flag::Rescan)));
@@ -164,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_watched_anew_after_a_survey_that_failed() {
+    fn directories_are_watched_again_after_a_failed_survey() {
         let mut interests = interests();
         assert!(interests.begin());
         assert!(!interests.begin());

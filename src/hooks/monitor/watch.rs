@@ -1,19 +1,20 @@
-//! inotify watches on everything that decides which hooks there are.
+//! inotify watches on all paths that determine the loaded hooks.
 //!
-//! A path means something else when any of its components does, so each directory on the way to a
-//! hook directory, a hook file or a program is watched, with the names in it that matter. A missing
-//! directory needs nothing else: the nearest one that exists is watched for its name. Links are
-//! followed component by component, as the kernel does, with a watch at each step.
+//! A path changes its meaning when any of its components does, so each directory on the way to a
+//! hook directory, a hook file or a program is watched, with the relevant names in it. A missing
+//! directory needs no special case: the nearest ancestor that exists is watched for its name. Links
+//! are followed component by component, as the kernel does, with a watch at each step.
 
-use std::collections::HashMap;
-use std::ffi::OsString;
-use std::fs;
-use std::io;
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use std::{fs, io, thread};
 
 use notify::event::{Event, EventKindMask};
 use notify::{Config, ErrorKind, INotifyWatcher, RecursiveMode, WatchPathConfig, Watcher};
@@ -21,29 +22,66 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, Mode, fchmod, memfd_create};
 use rustix::io::Errno;
 
-use super::interest::{Interest, Interests};
-use crate::hooks::set::is_hook_file_name;
+use super::interest::{EventFilter, RelevantNames, ReportedChanges};
 
-/// As many links as the kernel follows in one path.
+/// Maximum number of links in one path, as in the kernel.
 const MAX_LINKS: usize = 40;
 
-/// The watches of a monitor. The thread of `notify` reads the events and gives them to [`Shared`].
-pub struct Watches {
-    notify: INotifyWatcher,
-    shared: Arc<Shared>,
+/// The watches of a monitor. The thread of `notify` reads the events and passes them to [`SharedState`].
+pub struct WatchSet {
+    requests: Sender<WatchRequest>,
+    /// Number of requests so far.
+    requested: u64,
+    shared: Arc<SharedState>,
     max_watches: usize,
 }
 
-/// What the thread of `notify` and the monitor have in common.
-struct Shared {
-    interests: Mutex<Interests>,
-    /// An eventfd, readable when there was an event that matters.
-    signal: OwnedFd,
-    mark: Option<Mark>,
+/// A request to `notify`, which answers only when there are no events: with events that come faster than it reads
+/// them, it may never answer.
+struct WatchRequest {
+    dir: PathBuf,
+    /// If not set, the watch is removed.
+    is_wanted: bool,
+    /// Fails if the caller waits no longer.
+    result: SyncSender<io::Result<()>>,
 }
 
-impl Shared {
-    fn interests(&self) -> MutexGuard<'_, Interests> {
+/// Passes requests to `notify`, until there are no senders.
+fn pass_requests(
+    mut notify: INotifyWatcher,
+    requests: Receiver<WatchRequest>,
+    shared: &SharedState,
+) {
+    for WatchRequest { dir, is_wanted, result } in requests {
+        // Fails for directories that are not watched, or vanished with their watches.
+        let _ = notify.unwatch(&dir);
+        let config =
+            WatchPathConfig::new(RecursiveMode::NonRecursive).with_dereference_symlinks(false);
+        let added = match is_wanted {
+            true => notify.watch_with(&dir, config).map_err(io_error),
+            false => Ok(()),
+        };
+        shared.answered.fetch_add(1, Ordering::Relaxed);
+        if result.send(added).is_err() {
+            // Hooks were loaded without this watch.
+            shared.interests().note_loss();
+            shared.wake();
+        }
+    }
+}
+
+/// State shared by the thread of `notify` and the monitor.
+struct SharedState {
+    interests: Mutex<EventFilter>,
+    /// An eventfd, readable after a relevant event.
+    signal: OwnedFd,
+    mark: Option<EventMark>,
+    /// Number of answered requests.
+    answered: AtomicU64,
+}
+
+impl SharedState {
+    fn interests(&self) -> MutexGuard<'_, EventFilter> {
         // Nothing panics while it is locked.
         self.interests.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -54,31 +92,46 @@ impl Shared {
         {
             return;
         }
-        // After an error nobody knows what was missed.
-        if event.map_or(true, |event| self.interests().take_note(&event)) {
-            // It fails only when the counter is full, and then it is readable anyway.
-            let _ = rustix::io::write(&self.signal, &1_u64.to_ne_bytes());
+        let matters = match event {
+            Ok(event) => self.interests().take_note(&event),
+            // Events may have been lost.
+            Err(_) => {
+                self.interests().note_loss();
+                true
+            }
+        };
+        if matters {
+            self.wake();
         }
+    }
+
+    fn wake(&self) {
+        // Fails only when the counter is full, and then it is readable anyway.
+        let _ = rustix::io::write(&self.signal, &1_u64.to_ne_bytes());
     }
 }
 
-impl AsFd for Watches {
+impl AsFd for WatchSet {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.signal.as_fd()
     }
 }
 
-impl Watches {
+impl WatchSet {
     pub(super) fn new(max_watches: usize) -> Result<Self, MonitorError> {
         let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| MonitorError::Setup(errno.into()))?;
-        let shared =
-            Arc::new(Shared { interests: Mutex::default(), signal, mark: Mark::new().ok() });
+        let shared = Arc::new(SharedState {
+            interests: Mutex::default(),
+            signal,
+            mark: EventMark::new().ok(),
+            answered: AtomicU64::new(0),
+        });
         let handler = {
             let shared = Arc::clone(&shared);
             move |event| shared.handle(event)
         };
-        // Whoever opens a file or reads it, as loading does, is no event.
+        // Opening or reading a file, as loading does, is no event.
         let config =
             Config::default().with_event_kinds(EventKindMask::CORE | EventKindMask::ACCESS_CLOSE);
         let mut notify = INotifyWatcher::new(handler, config)
@@ -86,10 +139,16 @@ impl Watches {
         if let Some(mark) = &shared.mark {
             mark.watch(&mut notify);
         }
-        Ok(Watches { notify, shared, max_watches })
+        let (requests, received) = mpsc::channel();
+        let answering = Arc::clone(&shared);
+        thread::Builder::new()
+            .name("watches".to_owned())
+            .spawn(move || pass_requests(notify, received, &answering))
+            .map_err(MonitorError::Setup)?;
+        Ok(WatchSet { requests, requested: 0, shared, max_watches })
     }
 
-    /// Returns whether something that matters happened since the last call, up to this moment.
+    /// Returns whether there was a relevant event since the last call, up to this moment.
     pub fn read(&mut self) -> Result<bool, MonitorError> {
         if let Some(mark) = &self.shared.mark {
             mark.wait();
@@ -101,35 +160,61 @@ impl Watches {
         }
     }
 
-    /// Starts to work out anew what must be watched. Watches in use stay until [`Survey::finish`].
-    pub fn survey(&mut self) -> Survey<'_> {
+    /// Returns whether a changed path may affect more than the hook file of its name.
+    pub fn may_change_all(&self) -> bool {
+        self.shared.interests().may_change_all()
+    }
+
+    /// Returns the changes since the last call.
+    pub fn take_changes(&self) -> ReportedChanges {
+        self.shared.interests().take_changes()
+    }
+
+    /// Makes the next load read everything.
+    pub fn note_loss(&self) {
+        self.shared.interests().note_loss();
+    }
+
+    /// Starts to compute the watches again. Watches in use stay until [`WatchSurvey::finish`].
+    pub fn survey(&mut self) -> WatchSurvey<'_> {
         let anew = self.shared.interests().begin();
-        Survey {
+        WatchSurvey {
             watches: self,
             anew,
             watched: HashMap::new(),
             inodes: HashMap::new(),
             unwatched: 0,
+            links: HashSet::new(),
         }
     }
 
-    /// Has `notify` watch a directory whose path has no links.
+    /// Watches a directory whose path has no links.
     fn add(&mut self, dir: &Path, anew: bool) -> Result<(), io::Error> {
         if !anew && self.shared.interests().is_current(dir) {
             return Ok(());
         }
-        // It fails for directories that are not watched any more.
-        let _ = self.notify.unwatch(dir);
-        let config =
-            WatchPathConfig::new(RecursiveMode::NonRecursive).with_dereference_symlinks(false);
-        self.notify.watch_with(dir, config).map_err(io_error)
+        self.request(dir, true)
+    }
+
+    /// Adds or removes a watch. Fails with `ETIMEDOUT` if that takes too long; hooks are loaded again when it is done.
+    fn request(&mut self, dir: &Path, is_wanted: bool) -> Result<(), io::Error> {
+        let is_busy = self.shared.answered.load(Ordering::Relaxed) < self.requested;
+        if is_busy && is_wanted {
+            return Err(Errno::TIMEDOUT.into());
+        }
+        let (result, answer) = mpsc::sync_channel(0);
+        let request = WatchRequest { dir: dir.to_owned(), is_wanted, result };
+        self.requests.send(request).map_err(io::Error::other)?;
+        self.requested += 1;
+        let patience = if is_busy { Duration::ZERO } else { LONGEST_WAIT };
+        answer.recv_timeout(patience).unwrap_or_else(|_| Err(Errno::TIMEDOUT.into()))
     }
 }
 
-/// A new set of watches in the making.
-pub struct Survey<'w> {
-    watches: &'w mut Watches,
-    /// Whether directories that are watched already may be others now.
+/// A new set of watches under construction.
+pub struct WatchSurvey<'w> {
+    watches: &'w mut WatchSet,
+    /// If set, watched paths may have become other directories.
     anew: bool,
     /// Directories by real path, with the path under which each is watched.
     watched: HashMap<PathBuf, PathBuf>,
@@ -137,32 +222,35 @@ pub struct Survey<'w> {
     /// events come with one path.
     inodes: HashMap<(u64, u64), PathBuf>,
     unwatched: usize,
+    /// Names of files that are links. Their targets may have no watch.
+    pub links: HashSet<OsString>,
 }
 
-/// What to do when there are too many watches.
+/// Importance of a directory when there are too many watches.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Need {
+enum WatchPriority {
     Must,
-    /// A change is noticed late without it.
+    /// Changes are noticed late without a watch.
     May,
 }
 
-impl Survey<'_> {
-    /// Watches a hook directory, and the files that links in it lead to.
-    pub fn hook_dir(&mut self, dir: &Path) -> Result<(), MonitorError> {
-        let Some(real) = self.follow(dir, Need::Must)? else { return Ok(()) };
-        if !self.watch(&real, Need::Must, |interest| interest.hook_files = true)? {
+impl WatchSurvey<'_> {
+    /// Watches a directory, its files with certain names, and the files that links of such names lead to.
+    pub fn dir(&mut self, dir: &Path, is_file: fn(&OsStr) -> bool) -> Result<(), MonitorError> {
+        let Some(real) = self.follow(dir, WatchPriority::Must)? else { return Ok(()) };
+        if !self.watch(&real, WatchPriority::Must, |interest| interest.is_file = Some(is_file))? {
             return Ok(());
         }
-        // Whoever cannot list a directory is told so when it is loaded.
+        // Loading reports directories that cannot be listed.
         for entry in fs::read_dir(&real).into_iter().flatten().flatten() {
             let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
-            if !is_link || !is_hook_file_name(&entry.file_name()) {
+            if !is_link || !is_file(&entry.file_name()) {
                 continue;
             }
-            let Some(file) = self.follow(&entry.path(), Need::May)? else { continue };
+            self.links.insert(entry.file_name());
+            let Some(file) = self.follow(&entry.path(), WatchPriority::May)? else { continue };
             if let (Some(parent), Some(name)) = (file.parent(), file.file_name()) {
-                self.watch(parent, Need::May, |interest| {
+                self.watch(parent, WatchPriority::May, |interest| {
                     interest.files.insert(name.to_owned());
                 })?;
             }
@@ -170,25 +258,29 @@ impl Survey<'_> {
         Ok(())
     }
 
-    /// Watches whether a file exists.
+    /// Watches the existence of a file.
     pub fn file(&mut self, path: &Path) -> Result<(), MonitorError> {
-        self.follow(path, Need::May).map(|_| ())
+        self.follow(path, WatchPriority::May).map(|_| ())
     }
 
-    /// Puts the new set in place of the old one, and returns how many directories it lacks.
+    /// Replaces the old set with the new one, and returns the number of directories without a watch.
     pub fn finish(self) -> usize {
         let old = self.watches.shared.interests().finish();
         for dir in old {
-            // It fails for directories that are gone: they are not watched any more.
-            let _ = self.watches.notify.unwatch(&dir);
+            // Events of a watch that stays are ignored.
+            let _ = self.watches.request(&dir, false);
         }
         self.unwatched
     }
 
-    /// Finds the real path of a file or directory, and watches each step of the way. Returns none
+    /// Finds the real path of a file or directory, and watches each step of the way. Returns `None`
     /// if it does not exist or cannot be reached.
-    fn follow(&mut self, path: &Path, need: Need) -> Result<Option<PathBuf>, MonitorError> {
-        // It fails for an empty path, which nobody can open either.
+    fn follow(
+        &mut self,
+        path: &Path,
+        need: WatchPriority,
+    ) -> Result<Option<PathBuf>, MonitorError> {
+        // Fails for an empty path, which cannot be opened either.
         let Ok(path) = std::path::absolute(path) else { return Ok(None) };
         let mut rest = Vec::new();
         push_components(&mut rest, &path);
@@ -203,7 +295,7 @@ impl Survey<'_> {
                 real.pop();
                 continue;
             }
-            // The watch comes before the look, so that what changes after the look is an event.
+            // The watch precedes the look, so that later changes cause events.
             if !self.watch(&real, need, |interest| {
                 interest.names.insert(component.clone());
             })? {
@@ -226,57 +318,57 @@ impl Survey<'_> {
         Ok(Some(real))
     }
 
-    /// Watches a directory whose path has no links, and notes what matters there. Returns whether
+    /// Watches a directory whose path has no links, and records its relevant names. Returns whether
     /// it can be watched.
     fn watch(
         &mut self,
         dir: &Path,
-        need: Need,
-        note: impl FnOnce(&mut Interest),
+        need: WatchPriority,
+        note: impl FnOnce(&mut RelevantNames),
     ) -> Result<bool, MonitorError> {
         if let Some(watched) = self.watched.get(dir) {
             note(self.watches.shared.interests().next(watched));
             return Ok(true);
         }
-        if need == Need::May && self.watched.len() >= self.watches.max_watches {
+        if need == WatchPriority::May && self.watched.len() >= self.watches.max_watches {
             self.unwatched += 1;
             return Ok(false);
         }
         let inode = match fs::symlink_metadata(dir) {
             Ok(metadata) if metadata.is_dir() => (metadata.dev(), metadata.ino()),
-            // It went away, and the watch on its parent has told so.
+            // The directory vanished, which the watch on its parent reported.
             Ok(_) => return Ok(false),
-            Err(error) => return self.unwatchable(dir, need, error),
+            Err(error) => return self.handle_unwatchable(dir, need, error),
         };
         let path = self.inodes.entry(inode).or_insert_with(|| dir.to_owned()).clone();
-        // What matters comes first: events that nobody waits for are dropped.
+        // Names are recorded before the watch: events for other names are dropped.
         note(self.watches.shared.interests().next(&path));
         if path == dir
             && let Err(error) = self.watches.add(dir, self.anew)
         {
             self.inodes.remove(&inode);
             self.watches.shared.interests().drop_next(dir);
-            return self.unwatchable(dir, need, error);
+            return self.handle_unwatchable(dir, need, error);
         }
         self.watched.insert(dir.to_owned(), path);
         Ok(true)
     }
 
-    /// Decides what comes of a directory that cannot be watched.
-    fn unwatchable(
+    /// Handles a directory that cannot be watched.
+    fn handle_unwatchable(
         &mut self,
         dir: &Path,
-        need: Need,
+        need: WatchPriority,
         source: io::Error,
     ) -> Result<bool, MonitorError> {
         let path = dir.to_owned();
         match Errno::from_io_error(&source) {
-            // It went away, and the watch on its parent has told so.
+            // The directory vanished, which the watch on its parent reported.
             Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG) => Ok(false),
-            Some(Errno::NOSPC) if need == Need::Must => {
+            Some(Errno::NOSPC) if need == WatchPriority::Must => {
                 Err(MonitorError::WatchLimit { path, source })
             }
-            Some(Errno::ACCESS | Errno::NOSPC) => {
+            Some(Errno::ACCESS | Errno::NOSPC | Errno::TIMEDOUT) => {
                 self.unwatched += 1;
                 Ok(false)
             }
@@ -285,7 +377,7 @@ impl Survey<'_> {
     }
 }
 
-/// Returns what the kernel said.
+/// Returns the error of the kernel.
 fn io_error(error: notify::Error) -> io::Error {
     match error.kind {
         ErrorKind::Io(error) => error,
@@ -301,79 +393,80 @@ fn push_components(stack: &mut Vec<OsString>, path: &Path) {
     stack.extend(components.rev().map(|component| component.as_os_str().to_owned()));
 }
 
-/// A mark takes microseconds, and a full queue of events before it milliseconds.
+/// Maximum wait for a mark or a watch. It takes microseconds, and milliseconds behind a full queue of events.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// A file in memory that is watched like all else: the kernel queues events in their order. Without
-/// `/proc` it has no path and is not watched; then what happened just before a call may be taken note of
-/// after it.
-struct Mark {
+/// A file in memory that is watched like the directories: since the kernel queues events in order,
+/// its event follows all earlier ones. Without `/proc` it has no path and is not watched; then
+/// events just before a call may be handled after it.
+struct EventMark {
     file: OwnedFd,
     path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<MarkState>,
     seen: Condvar,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum MarkState {
     Unwatched,
     Seen,
     Awaited,
 }
 
-impl Mark {
+impl EventMark {
     fn new() -> Result<Self, io::Error> {
         let file = memfd_create("monitor", MemfdFlags::CLOEXEC)?;
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        Ok(Mark { file, path, state: Mutex::new(State::Unwatched), seen: Condvar::new() })
+        Ok(EventMark { file, path, state: Mutex::new(MarkState::Unwatched), seen: Condvar::new() })
     }
 
     fn watch(&self, notify: &mut INotifyWatcher) {
         if notify.watch(&self.path, RecursiveMode::NonRecursive).is_ok() {
-            self.set(State::Seen);
+            self.set(MarkState::Seen);
         }
     }
 
-    /// Returns whether an event is the mark, which is seen then.
+    /// Returns whether an event is the mark's, and records that it was seen.
     fn take(&self, event: &Event) -> bool {
         let is_mark = event.paths.first() == Some(&self.path);
-        // Where events were dropped, the mark may be among them.
+        // If events were dropped, the mark may be among them.
         if is_mark || event.need_rescan() {
-            self.set(State::Seen);
+            self.set(MarkState::Seen);
             self.seen.notify_all();
         }
         is_mark
     }
 
-    /// Waits until all events so far were handled, and returns whether they were. If not, they are taken
-    /// note of later.
+    /// Waits until all earlier events are handled, and returns whether they are. If not, they are
+    /// handled later.
     fn wait(&self) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if *state == State::Unwatched {
+        if *state == MarkState::Unwatched {
             return false;
         }
-        *state = State::Awaited;
-        // Since Linux 6.14 what is written by such a descriptor is no event.
+        *state = MarkState::Awaited;
+        // Since Linux 6.14, writing by such a descriptor causes no event.
         if fchmod(&self.file, Mode::RUSR | Mode::WUSR).is_err() {
             return false;
         }
-        let waited = self.seen.wait_timeout_while(state, LONGEST_WAIT, |it| *it == State::Awaited);
+        let waited =
+            self.seen.wait_timeout_while(state, LONGEST_WAIT, |it| *it == MarkState::Awaited);
         waited.is_ok_and(|(_, waited)| !waited.timed_out())
     }
 
-    fn set(&self, state: State) {
+    fn set(&self, state: MarkState) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 }
 
-/// Why directories cannot be followed.
+/// Errors of following directories.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MonitorError {
-    /// There can be no inotify instance.
+    /// No inotify instance can be created.
     #[error("cannot set up inotify")]
     Setup(#[source] io::Error),
-    /// All inotify watches of the user are taken.
+    /// All inotify watches of the user are in use.
     #[error("no inotify watch is left for {}", path.display())]
     WatchLimit { path: PathBuf, source: io::Error },
     /// A directory cannot be watched.
@@ -394,7 +487,7 @@ impl MonitorError {
         }
     }
 
-    /// Returns what to do about it.
+    /// Returns a hint for fixing the error.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             MonitorError::Setup(_) => Some(
@@ -410,34 +503,36 @@ impl MonitorError {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use super::*;
+    use crate::hooks::set::is_hook_file_name;
 
     #[test]
-    fn watches_that_nobody_needs_are_given_back() {
+    fn unneeded_watches_are_released() {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("program");
-        let mut watches = Watches::new(1024).unwrap();
-        let watched = |watches: &Watches| {
-            let paths = watches.notify.watched_paths().unwrap();
-            paths.iter().any(|(path, _)| path == dir.path())
+        let mut watches = WatchSet::new(1024).unwrap();
+        let inode = format!(" ino:{:x} ", fs::metadata(dir.path()).unwrap().ino());
+        let watched = || {
+            let files = fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
+            let mut files = files.filter_map(|file| fs::read_to_string(file.path()).ok());
+            files.any(|file| file.contains(&inode))
         };
         let mut survey = watches.survey();
         survey.file(&program).unwrap();
         assert_eq!(survey.finish(), 0);
-        assert!(watched(&watches));
+        assert!(watched());
         assert_eq!(watches.survey().finish(), 0);
-        assert!(!watched(&watches));
+        assert!(!watched());
     }
 
     #[test]
-    fn mark_comes_after_what_happened_before() {
+    fn mark_arrives_after_earlier_events() {
         let dir = tempfile::tempdir().unwrap();
-        let mut watches = Watches::new(1024).unwrap();
+        let mut watches = WatchSet::new(1024).unwrap();
         let mut survey = watches.survey();
-        survey.hook_dir(dir.path()).unwrap();
+        survey.dir(dir.path(), is_hook_file_name).unwrap();
         survey.finish();
         for round in 0..100 {
             assert!(!watches.read().unwrap(), "{round}");
@@ -448,8 +543,33 @@ mod tests {
     }
 
     #[test]
+    fn late_watches_are_reported_when_they_are_done() {
+        let [dir, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let mut watches = WatchSet::new(1024).unwrap();
+        let mut survey = watches.survey();
+        survey.dir(dir.path(), is_hook_file_name).unwrap();
+        survey.finish();
+        let shared = Arc::clone(&watches.shared);
+        let is_late = |result: io::Result<()>| {
+            result.is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::TIMEDOUT))
+        };
+        // The thread of `notify` waits for this lock, as soon as it has the event. It answers requests first that come
+        // while it answers another.
+        let locked = shared.interests();
+        fs::write(dir.path().join("a.json"), "{}").unwrap();
+        assert!((0..1000).any(|_| is_late(watches.request(other.path(), true))));
+        assert!(is_late(watches.request(other.path(), true)));
+        drop(locked);
+        let deadline = Instant::now() + Duration::from_secs(180);
+        while !(watches.read().unwrap() && watches.may_change_all()) {
+            assert!(Instant::now() < deadline, "the late watch is not reported");
+        }
+        watches.request(other.path(), true).unwrap();
+    }
+
+    #[test]
     fn thread_ends_with_the_watches() {
-        let watches = Watches::new(1024).unwrap();
+        let watches = WatchSet::new(1024).unwrap();
         let shared = Arc::downgrade(&watches.shared);
         drop(watches);
         let deadline = Instant::now() + Duration::from_secs(180);

@@ -1,4 +1,4 @@
-//! What is wrong with a pattern, where, and what to write instead.
+//! Errors of patterns, their positions, and hints.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,7 +11,7 @@ pub struct PatternError {
     fragment: Box<str>,
 }
 
-/// The kinds of error, in Go's words.
+/// The kinds of pattern errors, with Go's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum PatternErrorKind {
@@ -59,7 +59,7 @@ pub enum PatternErrorKind {
 impl PatternError {
     pub(super) fn new(kind: PatternErrorKind, pattern: &str, span: Range<usize>) -> Self {
         let fragment = match kind {
-            // The fragment would be the whole pattern, and a big one.
+            // The fragment would be the whole pattern, which is large.
             PatternErrorKind::TooDeep | PatternErrorKind::TooLarge => "",
             _ => &pattern[span.clone()],
         };
@@ -84,7 +84,7 @@ impl PatternError {
         &self.fragment
     }
 
-    /// Returns what the author may have meant, and what to write instead.
+    /// Returns a hint: the likely intention, and the syntax to write instead.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         let fragment = self.fragment();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn message_names_the_fragment() {
+    fn message_quotes_the_fragment() {
         let error = error("ab{1001}c");
         assert_eq!(error.to_string(), "invalid repeat count: `{1001}`");
         assert_eq!(error.span(), 2..8);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn parentheses_are_pointed_at() {
+    fn message_locates_unbalanced_parentheses() {
         assert_eq!(error("a(b(c)").span(), 1..2);
         assert_eq!(error("ab)c").span(), 2..3);
         assert_eq!(error("ab\\").span(), 2..3);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_say_what_to_write_instead() {
+    fn hints_suggest_a_replacement() {
         for (pattern, word) in [
             ("(?=a)", "look-around"),
             ("(?<!a)b", "look-around"),

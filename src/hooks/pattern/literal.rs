@@ -1,50 +1,52 @@
-//! What a pattern asks for that comparing strings can tell.
+//! Requirements of a pattern that string comparison can check.
 
-use super::syntax::{Assertion, Ast, Kind, NodeId, is_operator};
+use super::syntax::{Assertion, Ast, AstKind, NodeId, is_operator};
 
-/// Literals that every matching text has, and where. They are parts of a text that the pattern keeps.
+/// Literals that every matching text contains, and their places. They are ranges of the text that
+/// the pattern keeps.
 #[derive(Clone, Debug)]
-pub struct Requirements {
-    /// The text begins with it.
-    prefix: Literal,
-    /// The text ends with it.
-    suffix: Literal,
-    /// The text contains it, anywhere.
-    infix: Literal,
-    /// Nothing else is asked for.
+pub struct LiteralRequirements {
+    /// The text begins with this literal.
+    prefix: LiteralRange,
+    /// The text ends with this literal.
+    suffix: LiteralRange,
+    /// The text contains this literal anywhere.
+    infix: LiteralRange,
+    /// If set, the pattern has no other requirements.
     pub complete: bool,
-    /// The text is the prefix or one of the choices, and nothing else.
+    /// If set, the text equals the prefix or one of the choices.
     pub exact: bool,
-    /// The only text that the pattern matches as a whole, where that is known.
-    whole: Option<Literal>,
+    /// The only text that the pattern matches as a whole, if known.
+    whole: Option<LiteralRange>,
     /// Literals of which one is the whole text.
-    choices: Box<[Literal]>,
+    choices: Box<[LiteralRange]>,
 }
 
-/// A part of the kept text.
-type Literal = (u32, u32);
-const NONE: Literal = (0, 0);
+/// A range of the kept text.
+type LiteralRange = (u32, u32);
+const NONE: LiteralRange = (0, 0);
 
-/// Patterns up to this length are looked at before they are parsed. No limit of Go's is near.
+/// Length limit of patterns that are read without parsing, far below the limits of Go.
 const MAX_SIMPLE_BYTES: u32 = 1 << 12;
 
-impl Requirements {
-    /// Derives what a search asks for, in literals of the tree's text.
+impl LiteralRequirements {
+    /// Derives the requirements of a search, as ranges of the tree's text.
     pub fn new(ast: &Ast) -> Self {
         let root = [ast.root()];
         let mut parts = match ast.kind(ast.root()) {
-            Kind::Concatenation { start, end } => ast.operands(start, end),
+            AstKind::Concatenation { start, end } => ast.operands(start, end),
             _ => &root,
         };
-        let is = |id: &NodeId, assertion| ast.kind(*id) == Kind::Assertion(assertion);
-        let may_be_empty =
-            |id: &&NodeId| matches!(ast.kind(**id), Kind::Empty | Kind::Repeat { min: 0, .. });
+        let is = |id: &NodeId, assertion| ast.kind(*id) == AstKind::Assertion(assertion);
+        let may_be_empty = |id: &&NodeId| {
+            matches!(ast.kind(**id), AstKind::Empty | AstKind::Repeat { min: 0, .. })
+        };
         let starts = parts.iter().take_while(|id| is(id, Assertion::TextStart)).count();
         parts = &parts[starts..];
         let ends = parts.iter().rev().take_while(|id| is(id, Assertion::TextEnd)).count();
         parts = &parts[..parts.len() - ends];
         let (at_start, at_end) = (starts > 0, ends > 0);
-        // What may be empty at an open end need not be there.
+        // Optional parts at an unanchored end are not required.
         if !at_start {
             parts = &parts[parts.iter().take_while(may_be_empty).count()..];
         }
@@ -54,7 +56,7 @@ impl Requirements {
         }
 
         let literal = |id: &NodeId| match ast.kind(*id) {
-            Kind::Literal { start, end, ignore_case: false } => Some((start, end)),
+            AstKind::Literal { start, end, ignore_case: false } => Some((start, end)),
             _ => None,
         };
         let prefix = parts.first().and_then(literal).filter(|_| at_start).unwrap_or(NONE);
@@ -81,8 +83,9 @@ impl Requirements {
         }
     }
 
-    /// Reads a pattern that is a literal, perhaps anchored, or open with `.*` before or after it, and
-    /// appends the literal to `text`: most are, and need no tree. `start` is where literals begin there.
+    /// Reads a pattern that is a literal, perhaps anchored, or with `.*` before or after it, and
+    /// appends the literal to `text`. Most patterns are of this kind and need no tree. `start` is
+    /// the offset of the first literal in `text`.
     pub fn of_simple(pattern: &str, text: &mut String, start: usize) -> Option<Self> {
         let length = |text: &String| u32::try_from(text.len() - start).ok();
         if u32::try_from(pattern.len()).map_or(true, |length| length > MAX_SIMPLE_BYTES) {
@@ -127,9 +130,9 @@ impl Requirements {
         })
     }
 
-    /// Returns whether the text has what is asked for; `kept` holds the literals.
-    pub fn hold(&self, kept: &str, text: &str) -> bool {
-        let literal = |(start, end): Literal| &kept[start as usize..end as usize];
+    /// Returns whether the text meets the requirements; `kept` holds the literals.
+    pub fn are_met(&self, kept: &str, text: &str) -> bool {
+        let literal = |(start, end): LiteralRange| &kept[start as usize..end as usize];
         if !self.choices.is_empty() {
             return self.choices.iter().any(|choice| literal(*choice) == text);
         }
@@ -141,20 +144,20 @@ impl Requirements {
             && (self.infix == NONE || text.contains(literal(self.infix)))
     }
 
-    /// Returns the only text that the pattern matches as a whole, where that is known.
-    pub fn whole<'k>(&self, kept: &'k str) -> Option<&'k str> {
+    /// Returns the only text that the pattern matches as a whole, if known.
+    pub fn whole_text<'k>(&self, kept: &'k str) -> Option<&'k str> {
         self.whole.map(|(start, end)| &kept[start as usize..end as usize])
     }
 }
 
-/// Returns the alternatives of a node, such as `(true|yes)`, that has only literals.
-fn literal_choices(ast: &Ast, mut node: NodeId) -> Box<[Literal]> {
-    while let Kind::Capture(operand) = ast.kind(node) {
+/// Returns the alternatives of a node such as `(true|yes)`, if all are literals.
+fn literal_choices(ast: &Ast, mut node: NodeId) -> Box<[LiteralRange]> {
+    while let AstKind::Capture(operand) = ast.kind(node) {
         node = operand;
     }
-    let Kind::Alternation { start, end } = ast.kind(node) else { return Box::default() };
+    let AstKind::Alternation { start, end } = ast.kind(node) else { return Box::default() };
     let literal = |id: &NodeId| match ast.kind(*id) {
-        Kind::Literal { start, end, ignore_case: false } => Some((start, end)),
+        AstKind::Literal { start, end, ignore_case: false } => Some((start, end)),
         _ => None,
     };
     ast.operands(start, end).iter().map(literal).collect::<Option<_>>().unwrap_or_default()
@@ -182,16 +185,16 @@ mod tests {
             (r"\A(?:a|b\.c)\z", "b.c", Some("b")),
         ] {
             let ast = parse(pattern).unwrap();
-            let requirements = Requirements::new(&ast);
+            let requirements = LiteralRequirements::new(&ast);
             assert!(requirements.complete, "{pattern}");
-            assert!(requirements.hold(ast.literals(), matching), "{pattern}");
-            let differs = |other| !requirements.hold(ast.literals(), other);
+            assert!(requirements.are_met(ast.literals(), matching), "{pattern}");
+            let differs = |other| !requirements.are_met(ast.literals(), other);
             assert!(other.is_none_or(differs), "{pattern}");
         }
     }
 
     #[test]
-    fn simple_patterns_need_no_tree() {
+    fn simple_patterns_need_no_syntax_tree() {
         for (pattern, simple) in [
             ("", true),
             ("^$", true),
@@ -217,7 +220,7 @@ mod tests {
             (".**", false),
             ("(a)", false),
         ] {
-            let requirements = Requirements::of_simple(pattern, &mut String::new(), 0);
+            let requirements = LiteralRequirements::of_simple(pattern, &mut String::new(), 0);
             assert_eq!(requirements.is_some(), simple, "{pattern}");
         }
     }
@@ -225,11 +228,11 @@ mod tests {
     #[test]
     fn fixed_parts_are_compared_before_a_pattern_is_compiled() {
         let ast = parse("^/usr/(local/)?bin/.*-hook$").unwrap();
-        let requirements = Requirements::new(&ast);
+        let requirements = LiteralRequirements::new(&ast);
         assert!(!requirements.complete);
-        assert!(requirements.hold(ast.literals(), "/usr/bin/my-hook"));
+        assert!(requirements.are_met(ast.literals(), "/usr/bin/my-hook"));
         for other in ["/opt/bin/my-hook", "/usr/bin/my-hooks", "/usr/sbn/my-hook"] {
-            assert!(!requirements.hold(ast.literals(), other), "{other}");
+            assert!(!requirements.are_met(ast.literals(), other), "{other}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The pattern type: parsed when made, compiled when first needed.
+//! The pattern type: parsed when created, compiled on first use.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -6,14 +6,14 @@ use std::sync::{Arc, OnceLock};
 use regex::Regex;
 
 use super::PatternError;
-use super::literal::Requirements;
+use super::literal::LiteralRequirements;
 use super::syntax;
-use super::translate::{Extent, Texts, compile};
+use super::translate::{MatchExtent, TextCharset, compile};
 
 /// A regular expression as Go's `regexp` package understands it.
 ///
-/// Making one parses and checks it, and does no more: of a directory full of hooks, most patterns
-/// are compared with no text at all. Clones share what was compiled.
+/// Creating a pattern only parses and checks it: of a directory full of hooks, most patterns are
+/// never compared with a text. Clones share the compiled form.
 ///
 /// ```
 /// use oci_hooks::hooks::Pattern;
@@ -24,46 +24,45 @@ use super::translate::{Extent, Texts, compile};
 /// # Ok::<(), oci_hooks::hooks::PatternError>(())
 /// ```
 #[derive(Clone)]
-pub struct Pattern(Arc<Inner>);
+pub struct Pattern(Arc<PatternInner>);
 
-struct Inner {
-    /// The pattern as it was written, and behind it the literals in it.
+struct PatternInner {
+    /// The pattern as it was written, followed by its literals.
     text: String,
     source_length: usize,
-    requirements: Requirements,
-    compiled: OnceLock<Box<Compiled>>,
+    requirements: LiteralRequirements,
+    compiled: OnceLock<Box<CompiledRegexes>>,
 }
 
-/// What was compiled, by [`Texts`] and [`Extent`].
-type Compiled = [[OnceLock<Regex>; 2]; 2];
+/// Compiled regular expressions by [`TextCharset`] and [`MatchExtent`].
+type CompiledRegexes = [[OnceLock<Regex>; 2]; 2];
 
 impl Pattern {
     /// Parses a pattern.
     ///
     /// # Errors
     ///
-    /// Rejects what Go's `regexp.Compile` rejects. A pattern that is accepted can be matched with
-    /// any text: matching never fails.
+    /// Rejects what Go's `regexp.Compile` rejects. Matching an accepted pattern never fails.
     pub fn new(source: impl Into<String>) -> Result<Self, PatternError> {
         Self::parse(&source.into())
     }
 
-    /// Parses a pattern, of which it keeps a copy.
+    /// Parses a pattern, and keeps a copy of it.
     pub(in crate::hooks) fn parse(source: &str) -> Result<Self, PatternError> {
         let source_length = source.len();
         let mut text = String::with_capacity(2 * source_length);
         text.push_str(source);
-        let requirements = match Requirements::of_simple(source, &mut text, source_length) {
+        let requirements = match LiteralRequirements::of_simple(source, &mut text, source_length) {
             Some(requirements) => requirements,
             None => {
                 let ast = syntax::parse(source)?;
                 text.truncate(source_length);
                 text.push_str(ast.literals());
-                Requirements::new(&ast)
+                LiteralRequirements::new(&ast)
             }
         };
         let compiled = OnceLock::new();
-        Ok(Self(Arc::new(Inner { text, source_length, requirements, compiled })))
+        Ok(Self(Arc::new(PatternInner { text, source_length, requirements, compiled })))
     }
 
     /// Returns the pattern as it was written.
@@ -72,31 +71,31 @@ impl Pattern {
         &self.0.text[..self.0.source_length]
     }
 
-    /// Returns whether some part of the text matches, as podman and CRI-O ask.
+    /// Returns whether any part of the text matches, the test of podman and CRI-O.
     #[must_use]
     pub fn is_match(&self, text: &str) -> bool {
         let requirements = &self.0.requirements;
-        requirements.hold(self.literals(), text)
-            && (requirements.complete || self.regex_matches(text, Extent::Part))
+        requirements.are_met(self.literals(), text)
+            && (requirements.complete || self.regex_matches(text, MatchExtent::Part))
     }
 
-    /// Returns whether the text as a whole matches.
+    /// Returns whether the whole text matches.
     #[must_use]
     pub fn is_full_match(&self, text: &str) -> bool {
         let requirements = &self.0.requirements;
-        match requirements.whole(self.literals()) {
+        match requirements.whole_text(self.literals()) {
             Some(whole) => text == whole,
             None => {
-                requirements.hold(self.literals(), text)
-                    && (requirements.exact || self.regex_matches(text, Extent::Whole))
+                requirements.are_met(self.literals(), text)
+                    && (requirements.exact || self.regex_matches(text, MatchExtent::Whole))
             }
         }
     }
 
-    /// Matches without the comparison of literals.
-    pub(super) fn regex_matches(&self, text: &str, extent: Extent) -> bool {
-        // Nearly all texts are ASCII, and what matches only these is compiled ten times as fast.
-        let texts = if text.is_ascii() { Texts::Ascii } else { Texts::Any };
+    /// Matches the regular expression, without comparing literals.
+    pub(super) fn regex_matches(&self, text: &str, extent: MatchExtent) -> bool {
+        // Nearly all texts are ASCII, and an expression for ASCII only is compiled ten times as fast.
+        let texts = if text.is_ascii() { TextCharset::Ascii } else { TextCharset::Any };
         let compiled = self.0.compiled.get_or_init(Box::default);
         let regex = compiled[texts as usize][extent as usize].get_or_init(|| {
             // The tree is not kept: most patterns are compiled once at most.

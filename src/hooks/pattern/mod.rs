@@ -1,31 +1,31 @@
 //! Patterns of hook conditions: regular expressions as Go's `regexp` package understands them.
 //!
-//! Hook files are written for podman and CRI-O, and there `when.annotations` and `when.commands`
-//! are compiled by Go's `regexp`: RE2 syntax in Perl flavour, matched as a search. The manual page
-//! `oci-hooks(5)` speaks of POSIX extended regular expressions, which they never were. Engines
-//! that look alike differ silently (`\d` and `\w` are ASCII here, `$` is the end of the text only,
-//! `[a&&b]` is no intersection), so the syntax is this module's own, and what a pattern means is
-//! spelled out for an engine:
+//! Hook files are written for podman and CRI-O, which compile `when.annotations` and
+//! `when.commands` with Go's `regexp`: RE2 syntax in Perl flavour, matched as a search. The manual
+//! page `oci-hooks(5)` speaks of POSIX extended regular expressions, which they never were. Similar
+//! engines differ silently (`\d` and `\w` are ASCII here, `$` is the end of the text only, `[a&&b]`
+//! is no intersection), so this module has its own parser, and spells out the meaning of a pattern
+//! for an engine:
 //!
 //! - [`syntax`] parses and rejects what Go rejects, with the offending fragment;
-//! - a pattern that is a literal, perhaps anchored, is compared as a string, and so are the literals
-//!   that any other begins, ends or goes on with: most texts are answered by that;
-//! - what is left is translated to the tree of `regex-syntax`, which prints it as a pattern of the `regex`
-//!   crate; that is compiled when a text first needs it, and matches in time linear in the text.
+//! - a pattern that is a literal, perhaps anchored, is compared as a string, and so are the
+//!   literals at the start, at the end or inside of other patterns: this decides most texts;
+//! - other patterns are translated to the tree of `regex-syntax`, which prints it as a pattern of
+//!   the `regex` crate; that is compiled when a text first needs it, and matches in time linear in
+//!   the text.
 //!
-//! Nearly all texts are ASCII. For these the pattern is compiled without the characters beyond, which
-//! takes a tenth of the time; the first other text has it compiled once more.
+//! Nearly all texts are ASCII. For these the pattern is compiled without non-ASCII characters,
+//! which takes a tenth of the time; the first other text compiles it again.
 //!
 //! # Where this differs from Go
 //!
-//! - Sizes and depths are those of the pattern as written. Go merges common prefixes of
-//!   alternatives first, and does not measure a plain literal: it may judge differently patterns
-//!   of more than three million instructions or close to a thousand levels.
-//! - Go counts a class as one instruction. Here its characters beyond ASCII count as well: thousands of
-//!   `\pL` in one pattern are too large.
-//! - An escaped surrogate such as `\x{d800}` matches nothing. In some patterns Go takes it for
-//!   U+FFFD.
-//! - Text is UTF-8, so what Go does with invalid bytes does not arise.
+//! - Sizes and depths are those of the pattern as written. Go first merges common prefixes of
+//!   alternatives, and does not measure a plain literal: it may decide differently on patterns of
+//!   more than three million instructions or close to a thousand levels.
+//! - Go counts a class as one instruction. This module counts its non-ASCII characters as well:
+//!   thousands of `\pL` in one pattern are too large.
+//! - An escaped surrogate such as `\x{d800}` matches nothing. In some patterns Go reads it as U+FFFD.
+//! - Text is UTF-8, so Go's handling of invalid bytes does not matter.
 //! - Unicode tables are those of the `regex-syntax` crate (Unicode 16); Go's depend on its version
 //!   (15 in Go 1.25, 17 in Go 1.27, which knows four more scripts).
 

@@ -1,12 +1,12 @@
-//! What holds for every pattern, made-up and hostile ones included.
+//! Properties of all patterns, including random and hostile ones.
 
 use proptest::prelude::*;
 
-use super::literal::Requirements;
-use super::translate::{Extent, Texts, compile};
+use super::literal::LiteralRequirements;
+use super::translate::{MatchExtent, TextCharset, compile};
 use super::{Pattern, PatternErrorKind, syntax};
 
-/// Patterns made of the pieces of the syntax, most of them valid.
+/// Patterns composed of pieces of the syntax, most of them valid.
 fn patterns() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
         "a",
@@ -56,12 +56,12 @@ fn texts() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn any_string_is_refused_or_matched_without_panic(pattern: String, text: String) {
+    fn arbitrary_string_is_rejected_or_matched_without_panic(pattern: String, text: String) {
         check(&pattern, &text)?;
     }
 
     #[test]
-    fn any_mix_of_the_syntax_is_refused_or_matched_without_panic(
+    fn arbitrary_syntax_is_rejected_or_matched_without_panic(
         pattern in patterns(),
         text in texts(),
     ) {
@@ -69,40 +69,40 @@ proptest! {
     }
 
     #[test]
-    fn comparing_strings_never_changes_the_answer(pattern in patterns(), text in texts()) {
+    fn literal_comparison_never_changes_the_result(pattern in patterns(), text in texts()) {
         if let Ok(pattern) = Pattern::new(pattern) {
-            prop_assert_eq!(pattern.is_match(&text), pattern.regex_matches(&text, Extent::Part));
+            prop_assert_eq!(pattern.is_match(&text), pattern.regex_matches(&text, MatchExtent::Part));
         }
     }
 
     #[test]
-    fn what_needs_no_tree_asks_for_what_the_tree_says(pattern in patterns(), text in texts()) {
+    fn simple_requirements_match_those_of_the_syntax_tree(pattern in patterns(), text in texts()) {
         let mut kept = String::new();
-        if let Some(simple) = Requirements::of_simple(&pattern, &mut kept, 0) {
+        if let Some(simple) = LiteralRequirements::of_simple(&pattern, &mut kept, 0) {
             let ast = syntax::parse(&pattern).expect("what is simple is valid");
-            let requirements = Requirements::new(&ast);
+            let requirements = LiteralRequirements::new(&ast);
             prop_assert_eq!(simple.complete, requirements.complete);
             prop_assert_eq!(simple.exact, requirements.exact);
-            if let Some(whole) = simple.whole(&kept) {
-                let regex = compile(&ast, Texts::Any, Extent::Whole);
+            if let Some(whole) = simple.whole_text(&kept) {
+                let regex = compile(&ast, TextCharset::Any, MatchExtent::Whole);
                 prop_assert_eq!(regex.is_match(&text), text == whole);
             }
-            prop_assert_eq!(simple.hold(&kept, &text), requirements.hold(ast.literals(), &text));
+            prop_assert_eq!(simple.are_met(&kept, &text), requirements.are_met(ast.literals(), &text));
         }
     }
 
     #[test]
-    fn what_is_compiled_for_all_texts_agrees_on_ascii(pattern in patterns(), text in texts()) {
+    fn ascii_and_unicode_compilations_agree_on_ascii(pattern in patterns(), text in texts()) {
         if let Ok(ast) = syntax::parse(&pattern) && text.is_ascii() {
-            for extent in [Extent::Part, Extent::Whole] {
-                let [ascii, any] = [Texts::Ascii, Texts::Any].map(|texts| compile(&ast, texts, extent));
+            for extent in [MatchExtent::Part, MatchExtent::Whole] {
+                let [ascii, any] = [TextCharset::Ascii, TextCharset::Any].map(|texts| compile(&ast, texts, extent));
                 prop_assert_eq!(ascii.is_match(&text), any.is_match(&text));
             }
         }
     }
 
     #[test]
-    fn whole_text_matches_if_the_anchored_pattern_does(pattern in patterns(), text in texts()) {
+    fn whole_match_equals_a_match_of_the_anchored_pattern(pattern in patterns(), text in texts()) {
         if let Ok(anchored) = Pattern::new(format!(r"\A(?:{pattern})\z"))
             && let Ok(pattern) = Pattern::new(pattern)
         {
@@ -111,7 +111,7 @@ proptest! {
     }
 
     #[test]
-    fn a_quoted_text_matches_what_contains_it(needle in texts(), text in texts()) {
+    fn quoted_text_matches_texts_that_contain_it(needle in texts(), text in texts()) {
         let pattern = Pattern::new(format!(r"\Q{needle}\E")).unwrap();
         prop_assert_eq!(pattern.is_match(&text), text.contains(&needle));
     }
@@ -137,19 +137,19 @@ fn check(pattern: &str, text: &str) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn refused(pattern: &str) -> PatternErrorKind {
+fn parse_error_kind(pattern: &str) -> PatternErrorKind {
     Pattern::new(pattern).expect_err("should be refused").kind()
 }
 
 #[test]
-fn huge_patterns_are_judged_in_linear_time() {
+fn huge_patterns_are_checked_in_linear_time() {
     let repeat = |piece: &str, count| str::repeat(piece, count);
-    assert_eq!(refused(&repeat("(", 100_000)), PatternErrorKind::MissingParenthesis);
-    assert_eq!(refused(&repeat("[[:", 300_000)), PatternErrorKind::MissingBracket);
-    assert_eq!(refused(&repeat("[", 1_000_000)), PatternErrorKind::MissingBracket);
-    assert_eq!(refused(&repeat("(?<", 300_000)), PatternErrorKind::NamedCapture);
-    assert_eq!(refused(&repeat(r"\p{", 300_000)), PatternErrorKind::CharacterRange);
-    assert_eq!(refused("a{1000}{1000}"), PatternErrorKind::NestedRepetition);
+    assert_eq!(parse_error_kind(&repeat("(", 100_000)), PatternErrorKind::MissingParenthesis);
+    assert_eq!(parse_error_kind(&repeat("[[:", 300_000)), PatternErrorKind::MissingBracket);
+    assert_eq!(parse_error_kind(&repeat("[", 1_000_000)), PatternErrorKind::MissingBracket);
+    assert_eq!(parse_error_kind(&repeat("(?<", 300_000)), PatternErrorKind::NamedCapture);
+    assert_eq!(parse_error_kind(&repeat(r"\p{", 300_000)), PatternErrorKind::CharacterRange);
+    assert_eq!(parse_error_kind("a{1000}{1000}"), PatternErrorKind::NestedRepetition);
     for (pattern, text) in [
         (repeat("{", 1_000_000), repeat("{", 1_000_000)),
         (repeat("{1", 500_000), repeat("{1", 500_000)),
@@ -165,21 +165,21 @@ fn huge_patterns_are_judged_in_linear_time() {
 }
 
 #[test]
-fn greatest_patterns_match_within_their_limits() {
+fn largest_patterns_match_within_their_limits() {
     let deep = |levels| format!("{}ab{}", "(".repeat(levels), ")".repeat(levels));
     assert!(Pattern::new(deep(999)).unwrap().is_full_match("ab"));
-    assert_eq!(refused(&deep(1000)), PatternErrorKind::TooDeep);
+    assert_eq!(parse_error_kind(&deep(1000)), PatternErrorKind::TooDeep);
 
     let wide = |count| format!("^(?:{}){{1000}}$", "[ab]".repeat(count));
     assert!(!Pattern::new(wide(3355)).unwrap().is_match(&"ab".repeat(20)));
-    assert_eq!(refused(&wide(3356)), PatternErrorKind::TooLarge);
-    // Also what may be left out counts.
+    assert_eq!(parse_error_kind(&wide(3356)), PatternErrorKind::TooLarge);
+    // Optional parts count too.
     let optional = format!("(?:{}){{0,1000}}", "[ab]".repeat(3400));
-    assert_eq!(refused(&optional), PatternErrorKind::TooLarge);
+    assert_eq!(parse_error_kind(&optional), PatternErrorKind::TooLarge);
 }
 
 #[test]
-fn deepest_patterns_are_matched_on_the_stack_of_a_thread() {
+fn deepest_patterns_match_on_a_threads_stack() {
     for (open, close, levels) in [("(", ")*", 499), ("(?:a|b", ")*c", 300), ("(?:", "b?)+", 300)] {
         let source = format!("{}a{}", open.repeat(levels), close.repeat(levels));
         let pattern = Pattern::new(source).expect("accepted");
@@ -195,7 +195,7 @@ fn product_of_nested_counts_is_limited() {
         assert!(Pattern::new(accepted).is_ok(), "{accepted}");
     }
     for pattern in ["a{1001}", "(a{100}){11}", "((a{10}){10}){11}", "(a{31}b){33}", "a{2,1}"] {
-        assert_eq!(refused(pattern), PatternErrorKind::RepeatCount, "{pattern}");
+        assert_eq!(parse_error_kind(pattern), PatternErrorKind::RepeatCount, "{pattern}");
     }
     let pattern = Pattern::new(r"\pL{500}").unwrap();
     assert!(pattern.is_match(&"é".repeat(500)));
@@ -211,7 +211,7 @@ fn long_texts_take_linear_time() {
 }
 
 #[test]
-fn whole_match_ignores_what_only_a_search_may() {
+fn whole_match_requires_the_entire_text() {
     for (pattern, text, part, whole) in [
         ("foo", "foo", true, true),
         ("foo", "a foo", true, false),

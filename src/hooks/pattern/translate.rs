@@ -1,5 +1,5 @@
-//! Compiles the syntax tree with the `regex` crate: the tree becomes that of `regex-syntax`, which prints
-//! it as a pattern of `regex`.
+//! Compiles the syntax tree with the `regex` crate: converts it to the tree of `regex-syntax`,
+//! which prints it as a pattern of `regex`.
 
 use std::sync::OnceLock;
 use std::thread;
@@ -9,36 +9,36 @@ use regex_syntax::hir::{
     Capture, Class as HirClass, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Look, Repetition,
 };
 
-use super::syntax::property::{NAMES, Property};
-use super::syntax::{Assertion, Ast, Class, ClassItem, Kind, NodeId};
+use super::syntax::property::{NAMES, UnicodeProperty};
+use super::syntax::{Assertion, Ast, AstKind, CharacterClass, ClassItem, NodeId};
 
-/// The texts that are to be matched.
+/// The texts to match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Texts {
+pub enum TextCharset {
     Ascii,
     Any,
 }
 
-/// What must match of a text.
+/// The part of a text that must match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent {
+pub enum MatchExtent {
     Part,
     Whole,
 }
 
-/// Levels of a pattern for which the stack of any thread is large enough.
+/// Number of levels of a pattern for which the stack of any thread is large enough.
 const SHALLOW_LEVELS: u16 = 40;
-/// A stack for a thousand levels, also without optimization.
+/// Stack size for a thousand levels, also without optimization.
 const DEEP_STACK_BYTES: usize = 64 << 20;
 
-/// Compiles the tree for some texts.
-pub fn compile(ast: &Ast, texts: Texts, extent: Extent) -> Regex {
+/// Compiles the tree for a kind of texts.
+pub fn compile(ast: &Ast, texts: TextCharset, extent: MatchExtent) -> Regex {
     let compile = || {
         let mut hir = translate(ast, texts);
-        if extent == Extent::Whole {
+        if extent == MatchExtent::Whole {
             hir = Hir::concat(vec![Hir::look(Look::Start), hir, Hir::look(Look::End)]);
         }
-        // The parser has limits of its own: those of Go.
+        // The parser has enforced the limits of Go.
         RegexBuilder::new(&hir.to_string())
             .nest_limit(u32::MAX)
             .size_limit(usize::MAX)
@@ -48,7 +48,7 @@ pub fn compile(ast: &Ast, texts: Texts, extent: Extent) -> Regex {
     if ast.height() <= SHALLOW_LEVELS {
         return compile();
     }
-    // `regex` recurses, level by level.
+    // `regex` recurses once for each level.
     thread::scope(|scope| {
         let thread = thread::Builder::new().stack_size(DEEP_STACK_BYTES);
         let compiled = thread.spawn_scoped(scope, compile);
@@ -58,8 +58,8 @@ pub fn compile(ast: &Ast, texts: Texts, extent: Extent) -> Regex {
 }
 
 /// Translates the tree, with Go's meaning of every class and anchor.
-fn translate(ast: &Ast, texts: Texts) -> Hir {
-    // Parts come before what they are part of: nothing recurses, however deep groups nest.
+fn translate(ast: &Ast, texts: TextCharset) -> Hir {
+    // Children come before their parents, so nothing recurses, however deep groups nest.
     let mut done: Vec<Hir> = Vec::with_capacity(ast.kinds().len());
     for kind in ast.kinds() {
         let hir =
@@ -69,33 +69,33 @@ fn translate(ast: &Ast, texts: Texts) -> Hir {
     done.swap_remove(ast.root().index())
 }
 
-fn node(ast: &Ast, texts: Texts, kind: Kind, mut take: impl FnMut(NodeId) -> Hir) -> Hir {
+fn node(ast: &Ast, texts: TextCharset, kind: AstKind, mut take: impl FnMut(NodeId) -> Hir) -> Hir {
     let mut take_all =
         |start, end| ast.operands(start, end).iter().map(|id| take(*id)).collect::<Vec<_>>();
     match kind {
-        Kind::Empty => Hir::empty(),
-        Kind::Literal { start, end, ignore_case } => {
+        AstKind::Empty => Hir::empty(),
+        AstKind::Literal { start, end, ignore_case } => {
             literal(ast.text(start, end), ignore_case, texts)
         }
-        Kind::Class(index) => one_of(class(ast, &ast.classes()[index as usize]), texts),
-        Kind::AnyCharacter => one_of(all_but(None), texts),
-        Kind::AnyExceptNewline => one_of(all_but(Some('\n')), texts),
-        Kind::Assertion(assertion) => Hir::look(look(assertion)),
+        AstKind::Class(index) => to_class(class(ast, &ast.classes()[index as usize]), texts),
+        AstKind::AnyCharacter => to_class(all_but(None), texts),
+        AstKind::AnyExceptNewline => to_class(all_but(Some('\n')), texts),
+        AstKind::Assertion(assertion) => Hir::look(to_look(assertion)),
         // Only the fact of a match counts.
-        Kind::Capture(operand) => take(operand),
-        Kind::Repeat { operand, min, max } => Hir::repetition(Repetition {
+        AstKind::Capture(operand) => take(operand),
+        AstKind::Repeat { operand, min, max } => Hir::repetition(Repetition {
             min: min.into(),
             max: max.map(u32::from),
             greedy: true,
-            sub: Box::new(grouped(take(operand))),
+            sub: Box::new(group_repetition(take(operand))),
         }),
-        Kind::Concatenation { start, end } => Hir::concat(take_all(start, end)),
-        Kind::Alternation { start, end } => Hir::alternation(take_all(start, end)),
+        AstKind::Concatenation { start, end } => Hir::concat(take_all(start, end)),
+        AstKind::Alternation { start, end } => Hir::alternation(take_all(start, end)),
     }
 }
 
-/// Returns a repetition in a group. `regex-syntax` prints `(?:a{2})?` as `a{2}?`, which is `a{2}`.
-fn grouped(hir: Hir) -> Hir {
+/// Returns a repetition in a group: `regex-syntax` prints `(?:a{2})?` as `a{2}?`, which means `a{2}`.
+fn group_repetition(hir: Hir) -> Hir {
     if matches!(hir.kind(), HirKind::Repetition(_)) {
         Hir::capture(Capture { index: 1, name: None, sub: Box::new(hir) })
     } else {
@@ -103,19 +103,19 @@ fn grouped(hir: Hir) -> Hir {
     }
 }
 
-fn literal(text: &str, ignore_case: bool, texts: Texts) -> Hir {
+fn literal(text: &str, ignore_case: bool, texts: TextCharset) -> Hir {
     if ignore_case {
         let any_case = |c| with(ClassUnicode::new([ClassUnicodeRange::new(c, c)]), true, false);
-        Hir::concat(text.chars().map(|c| one_of(any_case(c), texts)).collect())
-    } else if texts == Texts::Any || text.is_ascii() {
+        Hir::concat(text.chars().map(|c| to_class(any_case(c), texts)).collect())
+    } else if texts == TextCharset::Any || text.is_ascii() {
         Hir::literal(text.as_bytes())
     } else {
         Hir::fail()
     }
 }
 
-fn one_of(mut class: ClassUnicode, texts: Texts) -> Hir {
-    if texts == Texts::Ascii {
+fn to_class(mut class: ClassUnicode, texts: TextCharset) -> Hir {
+    if texts == TextCharset::Ascii {
         class.intersect(&ClassUnicode::new([ClassUnicodeRange::new('\0', '\x7f')]));
     }
     Hir::class(HirClass::Unicode(class))
@@ -126,7 +126,7 @@ fn all_but(excluded: Option<char>) -> ClassUnicode {
     with(ClassUnicode::new(excluded), false, true)
 }
 
-fn look(assertion: Assertion) -> Look {
+fn to_look(assertion: Assertion) -> Look {
     match assertion {
         Assertion::TextStart => Look::Start,
         Assertion::TextEnd => Look::End,
@@ -137,8 +137,8 @@ fn look(assertion: Assertion) -> Look {
     }
 }
 
-fn class(ast: &Ast, class: &Class) -> ClassUnicode {
-    // A hostile class names the same thousands of characters again and again.
+fn class(ast: &Ast, class: &CharacterClass) -> ClassUnicode {
+    // A hostile class repeats the same thousands of characters.
     let mut items = ast.items(class).to_vec();
     items.sort_unstable();
     items.dedup();
@@ -157,7 +157,7 @@ fn class(ast: &Ast, class: &Class) -> ClassUnicode {
     with(ClassUnicode::new(ranges), false, class.negated)
 }
 
-/// Returns the class with the other cases of its members, or all others than these.
+/// Applies case folding and negation to a class.
 fn with(mut class: ClassUnicode, ignore_case: bool, negated: bool) -> ClassUnicode {
     if ignore_case {
         class.case_fold_simple();
@@ -168,7 +168,7 @@ fn with(mut class: ClassUnicode, ignore_case: bool, negated: bool) -> ClassUnico
     class
 }
 
-/// Returns the range without the surrogates in it, which no text holds.
+/// Returns the range without surrogates, which no text contains.
 fn scalars(low: u32, high: u32) -> impl Iterator<Item = ClassUnicodeRange> {
     [(low, high.min(0xd7ff)), (low.max(0xe000), high)].into_iter().filter_map(|(low, high)| {
         let (low, high) = (char::from_u32(low)?, char::from_u32(high)?);
@@ -176,22 +176,23 @@ fn scalars(low: u32, high: u32) -> impl Iterator<Item = ClassUnicodeRange> {
     })
 }
 
-/// Returns the members of a property. The tables are those of `regex-syntax`, asked for when a pattern first needs them.
-fn members_of(property: Property) -> &'static ClassUnicode {
+/// Returns the members of a property. The tables of `regex-syntax` are loaded when a pattern first
+/// needs them.
+fn members_of(property: UnicodeProperty) -> &'static ClassUnicode {
     static TABLES: [OnceLock<ClassUnicode>; NAMES.len()] = [const { OnceLock::new() }; NAMES.len()];
     TABLES[property.index()].get_or_init(|| load(property.query()))
 }
 
 fn load(query: &str) -> ClassUnicode {
     if query == "gc=cs" {
-        // Surrogates: `regex-syntax` knows scalar values only, and no text holds others.
+        // Surrogates: `regex-syntax` knows only scalar values, and texts contain no others.
         return ClassUnicode::empty();
     }
     let hir =
         regex_syntax::parse(&format!(r"\p{{{query}}}")).expect("a test looks every listed name up");
     match hir.into_kind() {
         HirKind::Class(HirClass::Unicode(class)) => class,
-        // A class of one character comes back as that character.
+        // `regex-syntax` returns a class of one character as a literal.
         HirKind::Literal(literal) => {
             let characters = str::from_utf8(&literal.0).unwrap_or_default().chars();
             ClassUnicode::new(characters.map(|c| ClassUnicodeRange::new(c, c)))
@@ -206,7 +207,7 @@ mod tests {
     use crate::hooks::Pattern;
 
     #[test]
-    fn classes_hold_what_they_say() {
+    fn classes_contain_their_members() {
         for (class, members, others) in [
             ("[a-c]", "abc", "dA\u{e1}"),
             ("[^a-c]", "dé\n", "abc"),
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_match_as_often_as_they_say() {
+    fn counted_repetitions_match_the_given_number() {
         for body in ["a", "(?:b|a)", "(?:xy|a|)", "[ab]"] {
             let may_be_empty = body.contains("|)");
             for (operator, least, most) in [
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn repetitions_of_repetitions_keep_their_order() {
+    fn nested_repetitions_keep_their_order() {
         for (pattern, counts) in [
             ("(?:a{2})?", [true, false, true, false, false, false]),
             ("(?:a+)?", [true, true, true, true, true, true]),
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn alternatives_are_all_tried() {
+    fn all_alternatives_are_tried() {
         let pattern = Pattern::new("^(?:a|bc||d(?:e|f|)|gh)$").unwrap();
         for text in ["a", "bc", "", "d", "de", "df", "gh"] {
             assert!(pattern.is_match(text), "{text}");
@@ -292,7 +293,7 @@ mod tests {
     #[test]
     fn every_listed_property_has_members() {
         for (index, (name, query)) in NAMES.iter().enumerate() {
-            let property = Property::find(name).unwrap();
+            let property = UnicodeProperty::find(name).unwrap();
             assert_eq!(property.index(), index, "{name} is listed twice");
             let members = members_of(property);
             assert_eq!(members.ranges().is_empty(), *query == "gc=cs", "{name}");

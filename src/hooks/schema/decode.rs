@@ -1,32 +1,32 @@
-//! Go's rules for putting JSON values into fields.
+//! Go's rules for decoding JSON values into fields.
 //!
-//! Every occurrence of a key is applied in document order, so that later ones add to or replace what
-//! earlier ones left. The first value of a wrong type makes the file unusable, but decoding goes on.
+//! Every occurrence of a key is applied in document order, so that later ones extend or replace
+//! earlier ones. The first value of the wrong type makes the file invalid, but decoding continues.
 
 use std::collections::BTreeMap;
 
-use crate::hooks::{Fault, HookError};
-use crate::json::{Kind, Value, folds_to};
+use crate::hooks::{HookError, HookFault};
+use crate::json::{JsonKind, JsonValue, folds_to};
 
-/// A decoded string and where it stood.
+/// A decoded string and its position.
 #[derive(Clone, Debug, Default)]
-pub struct Text<'d> {
+pub struct DecodedText<'d> {
     pub text: String,
-    pub at: Option<Value<'d>>,
+    pub at: Option<JsonValue<'d>>,
 }
 
-/// A list of strings with the slots that Go's slice keeps behind its end.
+/// A list of strings, including the slots that Go's slice keeps beyond its end.
 ///
-/// `null` elements leave their slot as it is: `["a","b"]` and later `[null]` make `["a"]`.
+/// `null` elements leave their slot unchanged: `["a","b"]` and later `[null]` make `["a"]`.
 #[derive(Clone, Debug, Default)]
 pub struct TextList<'d> {
-    slots: Vec<Text<'d>>,
+    slots: Vec<DecodedText<'d>>,
     len: Option<usize>,
 }
 
 impl<'d> TextList<'d> {
     /// Returns the strings; `None` if the field was missing or null.
-    pub fn into_texts(self) -> Option<Vec<Text<'d>>> {
+    pub fn into_texts(self) -> Option<Vec<DecodedText<'d>>> {
         let mut texts = self.slots;
         texts.truncate(self.len?);
         Some(texts)
@@ -37,32 +37,32 @@ impl<'d> TextList<'d> {
     }
 }
 
-/// Annotation patterns by key, each with where its key stands.
-pub type TextMap<'d> = BTreeMap<String, (Value<'d>, Text<'d>)>;
+/// Annotation patterns by key, each with the position of its key.
+pub type TextMap<'d> = BTreeMap<String, (JsonValue<'d>, DecodedText<'d>)>;
 
-/// Puts values into fields and keeps the first type error.
+/// Decodes values into fields, and keeps the first type error.
 #[derive(Default)]
-pub struct Decoder {
-    fault: Option<Fault>,
+pub struct FieldDecoder {
+    fault: Option<HookFault>,
 }
 
-impl Decoder {
-    /// Returns what was decoded, unless a value was of the wrong type.
-    pub fn finish<T>(self, decoded: T) -> Result<T, Fault> {
+impl FieldDecoder {
+    /// Returns the decoded value, or the first type error.
+    pub fn finish<T>(self, decoded: T) -> Result<T, HookFault> {
         self.fault.map_or(Ok(decoded), Err)
     }
 
-    /// Calls `field` with the name from `names` and the value of each member whose key Go takes for
-    /// that name. `null` is nothing to go through.
+    /// Calls `field` for each member whose key Go decodes into one of `names`, with that name and
+    /// the value. `null` has no members.
     pub fn object<'d>(
         &mut self,
-        value: Value<'d>,
+        value: JsonValue<'d>,
         names: &[&'static str],
-        mut field: impl FnMut(&mut Self, &'static str, Value<'d>),
+        mut field: impl FnMut(&mut Self, &'static str, JsonValue<'d>),
     ) {
         match value.kind() {
-            Kind::Null => {}
-            Kind::Object => {
+            JsonKind::Null => {}
+            JsonKind::Object => {
                 for member in value.members() {
                     let key = member.key.as_str().unwrap_or_default();
                     if let Some(name) = names.iter().find(|name| folds_to(&key, name)) {
@@ -74,15 +74,19 @@ impl Decoder {
         }
     }
 
-    pub(super) fn string<'d>(&mut self, value: Value<'d>, into: &mut Text<'d>) {
+    pub(super) fn string<'d>(&mut self, value: JsonValue<'d>, into: &mut DecodedText<'d>) {
         match value.as_str() {
-            Some(text) => *into = Text { text: text.into_owned(), at: Some(value) },
+            Some(text) => *into = DecodedText { text: text.into_owned(), at: Some(value) },
             None if value.is_null() => {}
             None => self.mismatch(value, "a string"),
         }
     }
 
-    pub(super) fn optional_string<'d>(&mut self, value: Value<'d>, into: &mut Option<Text<'d>>) {
+    pub(super) fn read_optional_string<'d>(
+        &mut self,
+        value: JsonValue<'d>,
+        into: &mut Option<DecodedText<'d>>,
+    ) {
         if value.is_null() {
             *into = None;
         } else {
@@ -90,7 +94,7 @@ impl Decoder {
         }
     }
 
-    pub(super) fn optional_bool(&mut self, value: Value<'_>, into: &mut Option<bool>) {
+    pub(super) fn read_optional_bool(&mut self, value: JsonValue<'_>, into: &mut Option<bool>) {
         match value.as_bool() {
             Some(value) => *into = Some(value),
             None if value.is_null() => *into = None,
@@ -98,7 +102,7 @@ impl Decoder {
         }
     }
 
-    pub(super) fn optional_integer(&mut self, value: Value<'_>, into: &mut Option<i64>) {
+    pub(super) fn read_optional_integer(&mut self, value: JsonValue<'_>, into: &mut Option<i64>) {
         match value.as_i64() {
             Some(value) => *into = Some(value),
             None if value.is_null() => *into = None,
@@ -106,14 +110,14 @@ impl Decoder {
         }
     }
 
-    pub(super) fn strings<'d>(&mut self, value: Value<'d>, into: &mut TextList<'d>) {
+    pub(super) fn strings<'d>(&mut self, value: JsonValue<'d>, into: &mut TextList<'d>) {
         match value.kind() {
-            Kind::Null => *into = TextList::default(),
-            Kind::Array => {
+            JsonKind::Null => *into = TextList::default(),
+            JsonKind::Array => {
                 let mut len = 0;
                 for element in value.elements() {
                     if len == into.slots.len() {
-                        into.slots.push(Text { text: String::new(), at: Some(element) });
+                        into.slots.push(DecodedText { text: String::new(), at: Some(element) });
                     }
                     self.string(element, &mut into.slots[len]);
                     len += 1;
@@ -127,12 +131,12 @@ impl Decoder {
         }
     }
 
-    pub(super) fn string_map<'d>(&mut self, value: Value<'d>, into: &mut TextMap<'d>) {
+    pub(super) fn string_map<'d>(&mut self, value: JsonValue<'d>, into: &mut TextMap<'d>) {
         match value.kind() {
-            Kind::Null => into.clear(),
-            Kind::Object => {
+            JsonKind::Null => into.clear(),
+            JsonKind::Object => {
                 for member in value.members() {
-                    let mut text = Text { text: String::new(), at: Some(member.value) };
+                    let mut text = DecodedText { text: String::new(), at: Some(member.value) };
                     self.string(member.value, &mut text);
                     let key = member.key.as_str().unwrap_or_default().into_owned();
                     into.insert(key, (member.key, text));
@@ -142,8 +146,8 @@ impl Decoder {
         }
     }
 
-    fn mismatch(&mut self, value: Value<'_>, expected: &'static str) {
-        self.fault.get_or_insert_with(|| Fault {
+    fn mismatch(&mut self, value: JsonValue<'_>, expected: &'static str) {
+        self.fault.get_or_insert_with(|| HookFault {
             error: HookError::Type { expected, found: value.kind().name() },
             location: Some(value.location()),
         });

@@ -1,24 +1,23 @@
-//! A hook as its file defines it, and hook files yet to be written.
+//! Definitions of hooks, and drafts of hook files.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
-use std::fs;
-use std::io;
+use std::{fs, io};
 
 use serde::Serialize;
 
-use crate::hooks::{Hook, HookError, Stage, When};
+use crate::hooks::{Hook, HookConditions, HookError, HookStage};
 
-/// A hook, when it applies, and at which stages.
+/// A hook, its conditions and its stages.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
-pub struct Definition {
+pub struct HookDefinition {
     /// The schema the file follows.
-    pub version: Version,
+    pub version: SchemaVersion,
     pub hook: Hook,
-    pub when: When,
-    /// The stages, in the order and as often as the file has them.
-    pub stages: Vec<Stage>,
+    pub when: HookConditions,
+    /// The stages, in the order of the file, repetitions included.
+    pub stages: Vec<HookStage>,
 }
 
 /// The program of hooks that only hide others by their name, as `oci-hooks disable` writes them. It is
@@ -27,8 +26,8 @@ pub const MASK_PROGRAM: &str = "/";
 
 /// A schema of hook files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Version {
-    /// The old one, without a version, of which any condition is enough.
+pub enum SchemaVersion {
+    /// The old schema, without a version; any condition is enough.
     #[serde(rename = "0.1.0")]
     V0_1_0,
     /// Schema 1.0.0, the current one.
@@ -36,35 +35,35 @@ pub enum Version {
     V1_0_0,
 }
 
-impl Version {
+impl SchemaVersion {
     /// Returns the version as hook files write it.
     pub fn name(self) -> &'static str {
         match self {
-            Version::V0_1_0 => "0.1.0",
-            Version::V1_0_0 => "1.0.0",
+            SchemaVersion::V0_1_0 => "0.1.0",
+            SchemaVersion::V1_0_0 => "1.0.0",
         }
     }
 
     /// Returns a JSON Schema (draft 2020-12) of such files, for editors.
     ///
-    /// It is stricter than consumers, who ignore unknown keys and load hooks that never apply, and
-    /// laxer where a schema cannot tell: it knows nothing of patterns, of keys that occur twice, and
-    /// of the difference between `5` and `5.0`.
+    /// It is stricter than consumers, which ignore unknown keys and load hooks that never apply,
+    /// and laxer where a schema cannot check: it covers neither patterns nor repeated keys, nor the
+    /// difference between `5` and `5.0`.
     pub fn json_schema(self) -> &'static str {
         match self {
-            Version::V0_1_0 => include_str!("0.1.0.schema.json"),
-            Version::V1_0_0 => include_str!("1.0.0.schema.json"),
+            SchemaVersion::V0_1_0 => include_str!("0.1.0.schema.json"),
+            SchemaVersion::V1_0_0 => include_str!("1.0.0.schema.json"),
         }
     }
 }
 
-/// What a definition is checked against beyond its schema.
+/// Inputs of the checks beyond the schema.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct SchemaOptions<'a> {
-    /// Stages the consumer runs by itself.
+    /// Stages that the consumer runs itself.
     pub extension_stages: &'a [String],
-    /// Whether the program must exist.
+    /// Check of the program's existence.
     pub path_check: PathCheck,
 }
 
@@ -74,7 +73,7 @@ impl<'a> SchemaOptions<'a> {
         SchemaOptions { extension_stages, ..Self::default() }
     }
 
-    /// Returns the options with another answer to whether the program must exist.
+    /// Returns the options with another check of the program's existence.
     #[must_use]
     pub fn with_path_check(self, path_check: PathCheck) -> Self {
         SchemaOptions { path_check, ..self }
@@ -104,31 +103,32 @@ impl FoundPrograms {
     }
 }
 
-/// Whether the program of a hook must exist.
+/// The check of a program's existence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathCheck {
-    /// It must, as for podman and CRI-O. A relative path is looked up from the working directory.
+    /// The program must exist, as for podman and CRI-O. A relative path is looked up from the
+    /// working directory.
     #[default]
     Exists,
-    /// It need not: the file system is left alone.
+    /// The program is not looked up.
     Skip,
 }
 
-impl Definition {
-    /// Returns whether this never applies and is only there to hide a hook of the same name.
+impl HookDefinition {
+    /// Returns whether the hook never applies and only hides a hook of the same name.
     pub fn is_mask(&self) -> bool {
         self.hook.path == MASK_PROGRAM && self.when.always == Some(false)
     }
 }
 
-/// The content of a 1.0.0 hook file that is made, not read.
+/// The content of a new 1.0.0 hook file.
 ///
-/// Nothing is checked here: [`Definition::parse`] judges the text.
+/// A draft is not checked: [`HookDefinition::parse`] checks its text.
 ///
 /// ```
-/// use oci_hooks::hooks::{Draft, DraftWhen, Hook};
+/// use oci_hooks::hooks::{HookDraft, DraftWhen, Hook};
 ///
-/// let draft = Draft {
+/// let draft = HookDraft {
 ///     hook: Hook { path: "/usr/bin/note".to_owned(), ..Hook::default() },
 ///     when: DraftWhen { commands: vec!["/bash$".to_owned()], ..DraftWhen::default() },
 ///     stages: vec!["poststop".to_owned()],
@@ -136,14 +136,14 @@ impl Definition {
 /// assert!(draft.to_text().starts_with("{\n  \"version\": \"1.0.0\",\n  \"hook\": {"));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Draft {
+pub struct HookDraft {
     pub hook: Hook,
-    /// The conditions, all of which must hold; without any the hook never applies.
+    /// Conditions, all of which must hold; without any, the hook never applies.
     pub when: DraftWhen,
     pub stages: Vec<String>,
 }
 
-/// The conditions of a [`Draft`]; what is not set is not written.
+/// The conditions of a [`HookDraft`]; unset ones are not written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DraftWhen {
@@ -161,19 +161,19 @@ pub struct DraftWhen {
     pub commands: Vec<String>,
 }
 
-impl Draft {
-    /// Returns the file's text, laid out over lines.
+impl HookDraft {
+    /// Returns the text of the file, on several lines.
     pub fn to_text(&self) -> String {
-        /// The order in which the manual page has the keys.
+        /// Has the keys in the order of the manual page.
         #[derive(Serialize)]
-        struct File<'a> {
+        struct DraftFile<'a> {
             version: &'static str,
             hook: &'a Hook,
             when: &'a DraftWhen,
             stages: &'a [String],
         }
-        let file = File {
-            version: Version::V1_0_0.name(),
+        let file = DraftFile {
+            version: SchemaVersion::V1_0_0.name(),
             hook: &self.hook,
             when: &self.when,
             stages: &self.stages,

@@ -1,10 +1,12 @@
-//! What a hook file says: schemas 1.0.0 and 0.1.0, the older one converted on load.
+//! The content of hook files: schemas 1.0.0 and 0.1.0, the older one converted on load.
 
 mod decode;
 mod definition;
 mod parse;
 mod usual;
 
-pub use definition::{Definition, Draft, DraftWhen, PathCheck, SchemaOptions, Version};
+pub use definition::{
+    DraftWhen, HookDefinition, HookDraft, PathCheck, SchemaOptions, SchemaVersion,
+};
 pub use definition::{FoundPrograms, MASK_PROGRAM};
 pub use parse::KEYS_0_1_0;

@@ -1,101 +1,102 @@
-//! Reading a hook file: the text, the fields of either version, and the checks on their values, in the order of the
-//! reference: the first to fail is reported.
+//! Reading a hook file: the text, the fields of either schema, and the checks of their values, in
+//! the order of the reference: the first to fail is reported.
 
-use super::decode::{Decoder, Text, TextList, TextMap};
-use super::{Definition, FoundPrograms, PathCheck, SchemaOptions, Version, usual};
+use super::decode::{DecodedText, FieldDecoder, TextList, TextMap};
+use super::{FoundPrograms, HookDefinition, PathCheck, SchemaOptions, SchemaVersion, usual};
 use crate::hooks::{
-    AnnotationPattern, Combine, Fault, Hook, HookError, Pattern, PatternPlace, Stage, When,
+    AnnotationPattern, CombineRule, Hook, HookConditions, HookError, HookFault, HookStage, Pattern,
+    PatternPlace,
 };
-use crate::json::{Document, Location, Value};
+use crate::json::{JsonDocument, JsonValue, TextLocation};
 
-impl Definition {
+impl HookDefinition {
     /// Reads the text of a hook file.
     ///
     /// ```
-    /// use oci_hooks::hooks::{Definition, PathCheck, SchemaOptions};
+    /// use oci_hooks::hooks::{HookDefinition, PathCheck, SchemaOptions};
     ///
     /// let text = br#"{"version": "1.0.0", "hook": {"path": "/bin/true"},
     ///                 "when": {"commands": ["/bash$"]}, "stages": ["poststop"]}"#;
     /// let options = SchemaOptions::default().with_path_check(PathCheck::Skip);
-    /// let definition = Definition::parse(text, options).unwrap();
+    /// let definition = HookDefinition::parse(text, options).unwrap();
     /// assert_eq!(definition.hook.path, "/bin/true");
     /// ```
-    pub fn parse(text: &[u8], options: SchemaOptions<'_>) -> Result<Self, Fault> {
+    pub fn parse(text: &[u8], options: SchemaOptions<'_>) -> Result<Self, HookFault> {
         Self::parse_one_of_many(text, options, &FoundPrograms::default())
     }
 
-    /// Reads one of many hook files, whose programs are looked up once each.
+    /// Reads one of many hook files; each program is looked up once.
     pub(in crate::hooks) fn parse_one_of_many(
         text: &[u8],
         options: SchemaOptions<'_>,
         found: &FoundPrograms,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, HookFault> {
         if let Some(definition) = usual::decode(text, options, found) {
             return Ok(definition);
         }
-        let document = Document::parse(text).map_err(|error| Fault {
-            location: Some(Location::of_span(text, error.offset..error.offset + 1)),
+        let document = JsonDocument::parse(text).map_err(|error| HookFault {
+            location: Some(TextLocation::of_span(text, error.offset..error.offset + 1)),
             error: HookError::Syntax(error),
         })?;
         Self::from_parsed(&document, options, found)
     }
 
-    /// Reads a hook file that is parsed already.
+    /// Reads a parsed hook file.
     pub fn from_document(
-        document: &Document<'_>,
+        document: &JsonDocument<'_>,
         options: SchemaOptions<'_>,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, HookFault> {
         Self::from_parsed(document, options, &FoundPrograms::default())
     }
 
     fn from_parsed(
-        document: &Document<'_>,
+        document: &JsonDocument<'_>,
         options: SchemaOptions<'_>,
         found: &FoundPrograms,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, HookFault> {
         let root = document.root();
         let raw = match version(root)? {
-            Version::V1_0_0 => decode_1_0_0(root)?,
-            Version::V0_1_0 => decode_0_1_0(root)?,
+            SchemaVersion::V1_0_0 => decode_1_0_0(root)?,
+            SchemaVersion::V0_1_0 => decode_0_1_0(root)?,
         };
         validate(raw, root, options, found)
     }
 }
 
-/// Finds the version, which decides how the rest is read.
-fn version(root: Value<'_>) -> Result<Version, Fault> {
-    let mut decoder = Decoder::default();
-    let mut version = Text::default();
+/// Reads the version, which determines the schema of the rest.
+fn version(root: JsonValue<'_>) -> Result<SchemaVersion, HookFault> {
+    let mut decoder = FieldDecoder::default();
+    let mut version = DecodedText::default();
     decoder.object(root, &["version"], |decoder, _, value| decoder.string(value, &mut version));
     let version = decoder.finish(version)?;
     match version.text.as_str() {
-        "1.0.0" => Ok(Version::V1_0_0),
-        "0.1.0" | "" => Ok(Version::V0_1_0),
-        _ => Err(Fault {
+        "1.0.0" => Ok(SchemaVersion::V1_0_0),
+        "0.1.0" | "" => Ok(SchemaVersion::V0_1_0),
+        _ => Err(HookFault {
             error: HookError::UnknownVersion { version: version.text },
-            location: version.at.map(Value::location),
+            location: version.at.map(JsonValue::location),
         }),
     }
 }
 
-/// A definition before its values are checked; the form both schemas are read into.
-struct Raw<'d> {
-    version: Version,
-    path: Text<'d>,
-    args: Vec<Text<'d>>,
-    env: Vec<Text<'d>>,
+/// A definition before its values are checked, common to both schemas.
+struct RawDefinition<'d> {
+    version: SchemaVersion,
+    path: DecodedText<'d>,
+    args: Vec<DecodedText<'d>>,
+    env: Vec<DecodedText<'d>>,
     timeout: Option<i64>,
-    combine: Combine,
+    combine: CombineRule,
     always: Option<bool>,
     has_bind_mounts: Option<bool>,
-    annotations: Vec<(Text<'d>, Text<'d>)>,
-    commands: Vec<Text<'d>>,
-    stages: Option<Vec<Text<'d>>>,
+    annotations: Vec<(DecodedText<'d>, DecodedText<'d>)>,
+    commands: Vec<DecodedText<'d>>,
+    stages: Option<Vec<DecodedText<'d>>>,
 }
 
 /// Reads the fields of a 1.0.0 file.
-fn decode_1_0_0(root: Value<'_>) -> Result<Raw<'_>, Fault> {
-    let mut decoder = Decoder::default();
+fn decode_1_0_0(root: JsonValue<'_>) -> Result<RawDefinition<'_>, HookFault> {
+    let mut decoder = FieldDecoder::default();
     let mut hook = HookFields::default();
     let mut when = WhenFields::default();
     let mut stages = TextList::default();
@@ -104,19 +105,19 @@ fn decode_1_0_0(root: Value<'_>) -> Result<Raw<'_>, Fault> {
         "when" => when.decode(decoder, value),
         _ => decoder.strings(value, &mut stages),
     });
-    decoder.finish(Raw {
-        version: Version::V1_0_0,
+    decoder.finish(RawDefinition {
+        version: SchemaVersion::V1_0_0,
         path: hook.path,
         args: hook.args.into_texts().unwrap_or_default(),
         env: hook.env.into_texts().unwrap_or_default(),
         timeout: hook.timeout,
-        combine: Combine::All,
+        combine: CombineRule::All,
         always: when.always,
         has_bind_mounts: when.has_bind_mounts,
         annotations: when
             .annotations
             .into_iter()
-            .map(|(key, (at, value))| (Text { text: key, at: Some(at) }, value))
+            .map(|(key, (at, value))| (DecodedText { text: key, at: Some(at) }, value))
             .collect(),
         commands: when.commands.into_texts().unwrap_or_default(),
         stages: stages.into_texts(),
@@ -125,14 +126,14 @@ fn decode_1_0_0(root: Value<'_>) -> Result<Raw<'_>, Fault> {
 
 #[derive(Default)]
 struct HookFields<'d> {
-    path: Text<'d>,
+    path: DecodedText<'d>,
     args: TextList<'d>,
     env: TextList<'d>,
     timeout: Option<i64>,
 }
 
 impl<'d> HookFields<'d> {
-    fn decode(&mut self, decoder: &mut Decoder, value: Value<'d>) {
+    fn decode(&mut self, decoder: &mut FieldDecoder, value: JsonValue<'d>) {
         decoder.object(
             value,
             &["path", "args", "env", "timeout"],
@@ -140,7 +141,7 @@ impl<'d> HookFields<'d> {
                 "path" => decoder.string(value, &mut self.path),
                 "args" => decoder.strings(value, &mut self.args),
                 "env" => decoder.strings(value, &mut self.env),
-                _ => decoder.optional_integer(value, &mut self.timeout),
+                _ => decoder.read_optional_integer(value, &mut self.timeout),
             },
         );
     }
@@ -155,51 +156,52 @@ struct WhenFields<'d> {
 }
 
 impl<'d> WhenFields<'d> {
-    fn decode(&mut self, decoder: &mut Decoder, value: Value<'d>) {
+    fn decode(&mut self, decoder: &mut FieldDecoder, value: JsonValue<'d>) {
         let names = &["always", "annotations", "commands", "hasBindMounts"];
         decoder.object(value, names, |decoder, name, value| match name {
-            "always" => decoder.optional_bool(value, &mut self.always),
+            "always" => decoder.read_optional_bool(value, &mut self.always),
             "annotations" => decoder.string_map(value, &mut self.annotations),
             "commands" => decoder.strings(value, &mut self.commands),
-            _ => decoder.optional_bool(value, &mut self.has_bind_mounts),
+            _ => decoder.read_optional_bool(value, &mut self.has_bind_mounts),
         });
     }
 }
 
 /// Reads the fields of a 0.1.0 file.
-fn decode_0_1_0(root: Value<'_>) -> Result<Raw<'_>, Fault> {
-    let mut decoder = Decoder::default();
+fn decode_0_1_0(root: JsonValue<'_>) -> Result<RawDefinition<'_>, HookFault> {
+    let mut decoder = FieldDecoder::default();
     let mut fields = OldFields::default();
     decoder.object(root, &KEYS_0_1_0, |decoder, name, value| fields.decode(decoder, name, value));
     let fields = decoder.finish(fields)?;
 
-    // The checks stand in the order of the reference: the first to fail is reported.
-    let fault = |error| Fault { error, location: Some(root.location()) };
+    // The checks are in the order of the reference: the first to fail is reported.
+    let fault = |error| HookFault { error, location: Some(root.location()) };
     let Some(path) = fields.hook else {
         return Err(fault(HookError::MissingHook));
     };
-    let stages = one_of("stage", fields.stage, "stages", fields.stages).map_err(fault)?;
+    let stages = choose_spelling("stage", fields.stage, "stages", fields.stages).map_err(fault)?;
     if !stages.is_set() {
         return Err(fault(HookError::MissingStages));
     }
-    let commands = one_of("cmd", fields.cmd, "cmds", fields.cmds).map_err(fault)?;
-    let annotations = one_of("annotation", fields.annotation, "annotations", fields.annotations)
-        .map_err(fault)?;
+    let commands = choose_spelling("cmd", fields.cmd, "cmds", fields.cmds).map_err(fault)?;
+    let annotations =
+        choose_spelling("annotation", fields.annotation, "annotations", fields.annotations)
+            .map_err(fault)?;
 
     let args = fields.arguments.into_texts().map(|mut arguments| {
         arguments.insert(0, path.clone());
         arguments
     });
-    Ok(Raw {
-        version: Version::V0_1_0,
+    Ok(RawDefinition {
+        version: SchemaVersion::V0_1_0,
         path,
         args: args.unwrap_or_default(),
         env: Vec::new(),
         timeout: None,
-        combine: Combine::Any,
+        combine: CombineRule::Any,
         always: None,
         has_bind_mounts: fields.has_bind_mounts,
-        annotations: annotations.into_texts().map(any_value).into_iter().collect(),
+        annotations: annotations.into_texts().map(join_values).into_iter().collect(),
         commands: commands.into_texts().unwrap_or_default(),
         stages: stages.into_texts(),
     })
@@ -220,7 +222,7 @@ pub const KEYS_0_1_0: [&str; 9] = [
 
 #[derive(Default)]
 struct OldFields<'d> {
-    hook: Option<Text<'d>>,
+    hook: Option<DecodedText<'d>>,
     arguments: TextList<'d>,
     stages: TextList<'d>,
     stage: TextList<'d>,
@@ -232,10 +234,10 @@ struct OldFields<'d> {
 }
 
 impl<'d> OldFields<'d> {
-    fn decode(&mut self, decoder: &mut Decoder, name: &str, value: Value<'d>) {
+    fn decode(&mut self, decoder: &mut FieldDecoder, name: &str, value: JsonValue<'d>) {
         let list = match name {
-            "hook" => return decoder.optional_string(value, &mut self.hook),
-            "hasbindmounts" => return decoder.optional_bool(value, &mut self.has_bind_mounts),
+            "hook" => return decoder.read_optional_string(value, &mut self.hook),
+            "hasbindmounts" => return decoder.read_optional_bool(value, &mut self.has_bind_mounts),
             "arguments" => &mut self.arguments,
             "stages" => &mut self.stages,
             "stage" => &mut self.stage,
@@ -249,7 +251,7 @@ impl<'d> OldFields<'d> {
 }
 
 /// Returns the spelling that is set; an empty list counts as set.
-fn one_of<'d>(
+fn choose_spelling<'d>(
     short_name: &'static str,
     short: TextList<'d>,
     long_name: &'static str,
@@ -264,20 +266,20 @@ fn one_of<'d>(
 
 /// Joins the patterns for annotation values as the reference does: as text, before they are parsed.
 ///
-/// So flags and quotes of one pattern reach into the next, and an empty list matches any annotation.
-fn any_value<'d>(values: Vec<Text<'d>>) -> (Text<'d>, Text<'d>) {
+/// So flags and quotes of one pattern affect the next, and an empty list matches any annotation.
+fn join_values<'d>(values: Vec<DecodedText<'d>>) -> (DecodedText<'d>, DecodedText<'d>) {
     let at = values.first().and_then(|value| value.at);
     let texts: Vec<_> = values.into_iter().map(|value| value.text).collect();
-    (Text { text: ".*".to_owned(), at }, Text { text: texts.join("|"), at })
+    (DecodedText { text: ".*".to_owned(), at }, DecodedText { text: texts.join("|"), at })
 }
 
 /// Checks a decoded file and compiles its patterns.
 fn validate(
-    raw: Raw<'_>,
-    root: Value<'_>,
+    raw: RawDefinition<'_>,
+    root: JsonValue<'_>,
     options: SchemaOptions<'_>,
     found: &FoundPrograms,
-) -> Result<Definition, Fault> {
+) -> Result<HookDefinition, HookFault> {
     if raw.path.text.is_empty() {
         return Err(fault(HookError::MissingPath, raw.path.at.or(Some(root))));
     }
@@ -305,20 +307,20 @@ fn validate(
     let stages = stages
         .into_iter()
         .map(|stage| {
-            Stage::from_name(&stage.text, options.extension_stages)
+            HookStage::from_name(&stage.text, options.extension_stages)
                 .ok_or_else(|| fault(HookError::UnknownStage { stage: stage.text }, stage.at))
         })
         .collect::<Result<_, _>>()?;
-    Ok(Definition {
+    Ok(HookDefinition {
         version: raw.version,
         hook: Hook {
             path: raw.path.text,
             args: strings(raw.args),
-            // The reference drops an empty list on output, and so it means none.
+            // The reference omits an empty list from its output, so it means none.
             env: Some(strings(raw.env)).filter(|env| !env.is_empty()),
             timeout: raw.timeout,
         },
-        when: When {
+        when: HookConditions {
             combine: raw.combine,
             always: raw.always,
             has_bind_mounts: raw.has_bind_mounts,
@@ -329,14 +331,14 @@ fn validate(
     })
 }
 
-fn pattern(text: Text<'_>, place: PatternPlace) -> Result<Pattern, Fault> {
+fn pattern(text: DecodedText<'_>, place: PatternPlace) -> Result<Pattern, HookFault> {
     Pattern::new(text.text).map_err(|source| fault(HookError::Pattern { place, source }, text.at))
 }
 
-fn strings(texts: Vec<Text<'_>>) -> Vec<String> {
+fn strings(texts: Vec<DecodedText<'_>>) -> Vec<String> {
     texts.into_iter().map(|text| text.text).collect()
 }
 
-fn fault(error: HookError, at: Option<Value<'_>>) -> Fault {
-    Fault { error, location: at.map(Value::location) }
+fn fault(error: HookError, at: Option<JsonValue<'_>>) -> HookFault {
+    HookFault { error, location: at.map(JsonValue::location) }
 }

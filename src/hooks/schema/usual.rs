@@ -1,8 +1,9 @@
-//! The usual hook file: schema 1.0.0, each key once and as the manual page spells it, each value of its
-//! type, nothing else.
+//! The usual hook file: schema 1.0.0, each key once and spelled as in the manual page, each value
+//! of the right type, no other keys.
 //!
-//! Nearly all are such, and are decoded in one go. What is not is left to the decoder that does in every
-//! odd case what Go does, and knows where each value stands; so is all that is wrong.
+//! Nearly all files are usual, and are decoded in one pass. All others, invalid ones included, are
+//! left to the other decoder, which follows Go in every special case and knows the position of each
+//! value.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,19 +12,21 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::{Definition, FoundPrograms, PathCheck, SchemaOptions, Version};
-use crate::hooks::{AnnotationPattern, Combine, Hook, OciStage, Pattern, Stage, When};
+use super::{FoundPrograms, HookDefinition, PathCheck, SchemaOptions, SchemaVersion};
+use crate::hooks::{
+    AnnotationPattern, CombineRule, Hook, HookConditions, HookStage, OciStage, Pattern,
+};
 
-/// Reads a hook file, unless there is anything about it that the other decoder must look at.
+/// Reads a usual hook file; returns `None` for unusual and invalid files.
 pub fn decode(
     text: &[u8],
     options: SchemaOptions<'_>,
     found: &FoundPrograms,
-) -> Option<Definition> {
-    // At once, as to check each string by itself takes longer.
+) -> Option<HookDefinition> {
+    // The whole text at once: checking each string separately takes longer.
     let text = str::from_utf8(text).ok()?;
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let file: File<'_> = object(&mut deserializer).ok()?;
+    let file: UsualFile<'_> = object(&mut deserializer).ok()?;
     deserializer.end().ok()?;
     let HookFields { path, args, env, timeout } = file.hook;
     let WhenFields { always, has_bind_mounts, mut annotations, commands } = file.when;
@@ -39,27 +42,33 @@ pub fn decode(
     }
     let mut stages = file.stages;
     for stage in &mut stages {
-        *stage = Stage::from_name(stage.name(), options.extension_stages)?;
+        *stage = HookStage::from_name(stage.name(), options.extension_stages)?;
     }
-    Some(Definition {
-        version: Version::V1_0_0,
+    Some(HookDefinition {
+        version: SchemaVersion::V1_0_0,
         stages,
         hook: Hook { path, args, env: Some(env).filter(|env| !env.is_empty()), timeout },
-        when: When { combine: Combine::All, always, has_bind_mounts, annotations, commands },
+        when: HookConditions {
+            combine: CombineRule::All,
+            always,
+            has_bind_mounts,
+            annotations,
+            commands,
+        },
     })
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File<'t> {
+struct UsualFile<'t> {
     version: &'t str,
     #[serde(deserialize_with = "object")]
     hook: HookFields,
     #[serde(default, deserialize_with = "object")]
     when: WhenFields,
-    /// Those that the runtime specification does not have are extension stages, as far as is known here.
+    /// Stages that the runtime specification does not have become extension stages, which `decode` checks.
     #[serde(deserialize_with = "list")]
-    stages: Vec<Stage>,
+    stages: Vec<HookStage>,
 }
 
 #[derive(Deserialize)]
@@ -84,14 +93,14 @@ struct WhenFields {
     commands: Vec<Pattern>,
 }
 
-/// Reads an object. What serde derives would take an array of the values as well.
+/// Reads an object. Code derived by serde would accept an array of the values as well.
 fn object<'t, D: Deserializer<'t>, T: Deserialize<'t>>(deserializer: D) -> Result<T, D::Error> {
-    deserializer.deserialize_map(Members(PhantomData))
+    deserializer.deserialize_map(MembersVisitor(PhantomData))
 }
 
-struct Members<T>(PhantomData<T>);
+struct MembersVisitor<T>(PhantomData<T>);
 
-impl<'t, T: Deserialize<'t>> Visitor<'t> for Members<T> {
+impl<'t, T: Deserialize<'t>> Visitor<'t> for MembersVisitor<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -103,7 +112,7 @@ impl<'t, T: Deserialize<'t>> Visitor<'t> for Members<T> {
     }
 }
 
-/// What a string of the file stands for; it is not copied before it is looked at.
+/// Conversion from a string of the file, without copying the string first.
 trait FromText: Sized {
     fn from_text(text: &str) -> Option<Self>;
 }
@@ -114,16 +123,16 @@ impl FromText for Pattern {
     }
 }
 
-impl FromText for Stage {
+impl FromText for HookStage {
     fn from_text(text: &str) -> Option<Self> {
-        let known = OciStage::from_name(text).map(Stage::Oci);
-        Some(known.unwrap_or_else(|| Stage::Extension(text.to_owned())))
+        let known = OciStage::from_name(text).map(HookStage::Oci);
+        Some(known.unwrap_or_else(|| HookStage::Extension(text.to_owned())))
     }
 }
 
-struct Text<T>(T);
+struct FromTextValue<T>(T);
 
-impl<'t, T: FromText> Deserialize<'t> for Text<T> {
+impl<'t, T: FromText> Deserialize<'t> for FromTextValue<T> {
     fn deserialize<D: Deserializer<'t>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(TextVisitor(PhantomData))
     }
@@ -132,14 +141,14 @@ impl<'t, T: FromText> Deserialize<'t> for Text<T> {
 struct TextVisitor<T>(PhantomData<T>);
 
 impl<T: FromText> Visitor<'_> for TextVisitor<T> {
-    type Value = Text<T>;
+    type Value = FromTextValue<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a string")
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Text<T>, E> {
-        T::from_text(text).map(Text).ok_or_else(|| E::custom("not valid"))
+    fn visit_str<E: Error>(self, text: &str) -> Result<FromTextValue<T>, E> {
+        T::from_text(text).map(FromTextValue).ok_or_else(|| E::custom("not valid"))
     }
 }
 
@@ -158,7 +167,7 @@ impl<'t, T: FromText> Visitor<'t> for ListVisitor<T> {
 
     fn visit_seq<A: SeqAccess<'t>>(self, mut elements: A) -> Result<Vec<T>, A::Error> {
         let mut list = Vec::new();
-        while let Some(Text(element)) = elements.next_element()? {
+        while let Some(FromTextValue(element)) = elements.next_element()? {
             list.push(element);
         }
         Ok(list)
@@ -182,7 +191,7 @@ impl<'t> Visitor<'t> for AnnotationsVisitor {
 
     fn visit_map<A: MapAccess<'t>>(self, mut members: A) -> Result<Self::Value, A::Error> {
         let mut patterns = Vec::new();
-        while let Some((Text(key), Text(value))) = members.next_entry()? {
+        while let Some((FromTextValue(key), FromTextValue(value))) = members.next_entry()? {
             patterns.push(AnnotationPattern { key, value });
         }
         Ok(patterns)
@@ -194,7 +203,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::json::Document;
+    use crate::json::JsonDocument;
 
     const USUAL: &str = r#"{"version": "1.0.0",
         "hook": {"path": "/bin/true", "args": ["a\"b", "\u00e9é"], "env": ["A=B"], "timeout": 5},
@@ -202,29 +211,29 @@ mod tests {
                  "commands": ["/sh$"]},
         "stages": ["prestart", "precreate"]}"#;
 
-    /// Returns what both decoders make of a text.
-    fn both(text: &str) -> (Option<serde_json::Value>, Option<serde_json::Value>) {
+    /// Returns the results of both decoders.
+    fn decode_both(text: &str) -> (Option<serde_json::Value>, Option<serde_json::Value>) {
         let stages = ["precreate".to_owned(), "prestart".to_owned()];
         let options = SchemaOptions { extension_stages: &stages, path_check: PathCheck::Skip };
-        let json = |definition: Definition| serde_json::to_value(definition).unwrap();
-        let exact = Document::parse(text.as_bytes()).ok();
-        let exact = exact.and_then(|text| Definition::from_document(&text, options).ok());
+        let json = |definition: HookDefinition| serde_json::to_value(definition).unwrap();
+        let exact = JsonDocument::parse(text.as_bytes()).ok();
+        let exact = exact.and_then(|text| HookDefinition::from_document(&text, options).ok());
         let usual = decode(text.as_bytes(), options, &FoundPrograms::default());
         (usual.map(json), exact.map(json))
     }
 
     #[test]
-    fn usual_files_are_decoded_as_by_the_other_decoder() {
+    fn usual_files_decode_the_same_with_both_decoders() {
         let least = r#"{"version":"1.0.0","hook":{"path":"/h"},"stages":[]}"#;
         for text in [USUAL, least] {
-            let (usual, exact) = both(text);
+            let (usual, exact) = decode_both(text);
             assert!(exact.is_some());
             assert_eq!(usual, exact, "{text}");
         }
     }
 
     #[test]
-    fn what_is_unusual_is_left_to_the_other_decoder() {
+    fn unusual_files_are_left_to_the_exact_decoder() {
         for (usual, unusual) in [
             (r#""version": "1.0.0""#, r#""version": "0.1.0""#),
             (r#""version": "1.0.0","#, ""),
@@ -245,13 +254,13 @@ mod tests {
         ] {
             let text = USUAL.replace(usual, unusual);
             assert_ne!(text, USUAL);
-            assert_eq!(both(&text).0, None, "{text}");
+            assert_eq!(decode_both(&text).0, None, "{text}");
         }
         for text in [r#"["1.0.0", {"path": "/h"}, {}, []]"#, &format!("{USUAL} x"), ""] {
-            assert_eq!(both(text).0, None, "{text}");
+            assert_eq!(decode_both(text).0, None, "{text}");
         }
         let hook_as_array = r#"{"version":"1.0.0","hook":["/h",[],[],1],"stages":[]}"#;
-        assert_eq!(both(hook_as_array).0, None);
+        assert_eq!(decode_both(hook_as_array).0, None);
     }
 
     /// Returns objects of some members in some order.
@@ -298,8 +307,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_both_decode_is_the_same(text in files()) {
-            let (usual, exact) = both(&text);
+        fn both_decoders_agree(text in files()) {
+            let (usual, exact) = decode_both(&text);
             if usual.is_some() {
                 prop_assert_eq!(usual, exact);
             }

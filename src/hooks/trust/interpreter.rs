@@ -1,4 +1,5 @@
-//! What runs a script: the program that its first line names and, if that is `env`, what it finds.
+//! The interpreter of a script: the program in its first line and, if that is `env`, the program
+//! that it finds.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -9,34 +10,40 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
-/// How much of a script the kernel looks at for its interpreter.
+/// Number of bytes of a script in which the kernel looks for its interpreter.
 const MAX_SHEBANG_BYTES: u64 = 256;
 
-/// Where the C library looks for programs if there is no `PATH`.
-const DEFAULT_PATH: &str = "/bin:/usr/bin";
+/// Search path of the C library without `PATH`.
+pub const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// The first line of a script.
 #[derive(Debug)]
-pub struct Interpreter {
+pub struct ScriptInterpreter {
     pub program: PathBuf,
-    /// All that follows it, which the kernel passes on as one argument.
+    /// The rest of the line, which the kernel passes on as one argument.
     argument: Vec<u8>,
 }
 
-/// What `env` looks for, and where.
+/// The program that `env` looks up, and the search path.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Sought {
+pub struct EnvLookup {
     pub name: PathBuf,
     pub path: OsString,
 }
 
-/// Returns the interpreter that the first line of a script names; none if it is not a script.
-pub fn of(program: &Path) -> io::Result<Option<Interpreter>> {
+/// Returns the interpreter in the first line of a script; `None` if the program is no script.
+pub fn of(program: &Path) -> io::Result<Option<ScriptInterpreter>> {
+    Ok(head(program)?.and_then(|head| parse(&head)))
+}
+
+/// Returns the start of a program, by which the kernel knows its format; `None` if it is no file that
+/// this user can read.
+pub fn head(program: &Path) -> io::Result<Option<Vec<u8>>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match openat(CWD, program, flags, Mode::empty()) {
         Ok(file) => File::from(file),
-        // Whoever may run a script and not read it has an interpreter that cannot either; the others
-        // are devices and sockets, which are not run.
+        // The interpreter of a script that may be run but not read cannot read it either; the other
+        // errors are those of devices and sockets, which are not run.
         Err(Errno::ACCESS | Errno::NXIO | Errno::NODEV) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
@@ -45,26 +52,31 @@ pub fn of(program: &Path) -> io::Result<Option<Interpreter>> {
     }
     let mut head = Vec::new();
     file.take(MAX_SHEBANG_BYTES).read_to_end(&mut head)?;
-    let Some(line) = head.strip_prefix(b"#!") else { return Ok(None) };
+    Ok(Some(head))
+}
+
+/// Returns the interpreter in the start of a script.
+pub fn parse(head: &[u8]) -> Option<ScriptInterpreter> {
+    let line = head.strip_prefix(b"#!")?;
     let line = line.split(|b| *b == b'\n').next().unwrap_or_default().trim_ascii_start();
     let end = line.iter().position(|b| matches!(b, b' ' | b'\t' | 0)).unwrap_or(line.len());
     let (name, argument) = line.split_at(end);
     let argument = argument.split(|b| *b == 0).next().unwrap_or_default().trim_ascii();
     let found =
-        || Interpreter { program: OsStr::from_bytes(name).into(), argument: argument.into() };
-    Ok((!name.is_empty()).then(found))
+        || ScriptInterpreter { program: OsStr::from_bytes(name).into(), argument: argument.into() };
+    (!name.is_empty()).then(found)
 }
 
-impl Interpreter {
-    /// Returns whether it is a program that looks for another one.
+impl ScriptInterpreter {
+    /// Returns whether the interpreter is `env`, which looks for another program.
     pub fn is_env(&self) -> bool {
         self.program.file_name().is_some_and(|name| name == "env")
     }
 
-    /// Returns what `env` looks for with this `PATH`; none if that cannot be determined.
-    pub fn sought(&self, path: Option<&OsStr>) -> Option<Sought> {
+    /// Returns the program that `env` looks up with this `PATH`; `None` if it cannot be determined.
+    pub fn env_lookup(&self, path: Option<&OsStr>) -> Option<EnvLookup> {
         let path = path.unwrap_or(DEFAULT_PATH.as_ref());
-        let found = |name: &[u8], path: &OsStr| Sought {
+        let found = |name: &[u8], path: &OsStr| EnvLookup {
             name: OsStr::from_bytes(name).into(),
             path: path.to_owned(),
         };
@@ -78,8 +90,8 @@ impl Interpreter {
     }
 }
 
-/// Returns the program that `env -S` starts, and where it looks for it. What is not understood here
-/// for certain, such as quotes and variables, is not guessed at.
+/// Returns the program that `env -S` starts, and its search path; `None` for syntax that is not
+/// supported here, such as quotes and variables.
 fn split<'a>(words: &'a [u8], path: &OsStr) -> Option<(&'a [u8], OsString)> {
     if words.iter().any(|b| b"\"'\\$#".contains(b)) {
         return None;
@@ -104,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_env_starts_is_told_or_not_guessed_at() {
+    fn program_started_by_env_is_found_or_unknown() {
         for (argument, expected) in [
             ("python3", Some(("python3", "/p"))),
             ("python3 -u", Some(("python3 -u", "/p"))),
@@ -121,10 +133,10 @@ mod tests {
             ("", None),
         ] {
             let argument = argument.as_bytes().to_owned();
-            let interpreter = Interpreter { program: "/usr/bin/env".into(), argument };
+            let interpreter = ScriptInterpreter { program: "/usr/bin/env".into(), argument };
             let expected =
-                expected.map(|(name, path)| Sought { name: name.into(), path: path.into() });
-            assert_eq!(interpreter.sought(Some("/p".as_ref())), expected, "{interpreter:?}");
+                expected.map(|(name, path)| EnvLookup { name: name.into(), path: path.into() });
+            assert_eq!(interpreter.env_lookup(Some("/p".as_ref())), expected, "{interpreter:?}");
         }
     }
 }

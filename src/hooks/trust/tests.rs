@@ -1,12 +1,11 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
+use oci_hooks_testsupport::acl;
+
 use super::*;
 
-#[path = "../../../tests/support/acl.rs"]
-mod acl;
-
-/// A directory of the user's own in the sticky `/tmp`.
+/// A directory of the user in the sticky `/tmp`.
 fn tree() -> (tempfile::TempDir, PathBuf) {
     let temp = tempfile::tempdir().unwrap();
     let file = temp.path().join("a/b/hook");
@@ -25,7 +24,7 @@ fn fault(path: &Path) -> Option<PathBuf> {
 }
 
 #[test]
-fn a_writable_file_or_directory_on_the_way_is_found() {
+fn writable_file_or_parent_directory_is_found() {
     let (temp, file) = tree();
     assert_eq!(fault(&file), None);
     for path in [file.clone(), temp.path().join("a"), temp.path().join("a/b")] {
@@ -37,7 +36,7 @@ fn a_writable_file_or_directory_on_the_way_is_found() {
 }
 
 #[test]
-fn links_are_followed_and_what_they_lead_through_is_checked() {
+fn link_targets_and_their_parents_are_checked() {
     let (temp, file) = tree();
     let open = temp.path().join("open");
     fs::create_dir(&open).unwrap();
@@ -52,7 +51,7 @@ fn links_are_followed_and_what_they_lead_through_is_checked() {
 }
 
 #[test]
-fn a_group_may_write_if_it_has_the_number_of_a_trusted_user() {
+fn group_with_the_number_of_a_trusted_user_may_write() {
     let (_temp, file) = tree();
     chmod(&file, 0o775);
     let group = fs::metadata(&file).unwrap().gid();
@@ -67,9 +66,9 @@ fn a_group_may_write_if_it_has_the_number_of_a_trusted_user() {
 }
 
 #[test]
-fn directories_in_common_are_looked_at_once() {
+fn common_directories_are_checked_once() {
     let (_temp, file) = tree();
-    let mut checker = Checker::new(TrustOptions::of_process());
+    let mut checker = TrustChecker::new(TrustOptions::of_process());
     checker.check_path(&file).unwrap();
     let directory = file.parent().unwrap();
     assert!(checker.good.contains(directory));
@@ -86,7 +85,7 @@ fn a_foreign_owner_is_found() {
     assert!(matches!(error, TrustError::Owner { .. }), "{error}");
 }
 
-/// A user that no system has and that is not trusted may do everything, and others what mode 755 says.
+/// An ACL like mode 755 that also permits everything to user 54321, which exists nowhere and is not trusted.
 const OTHER_MAY: &str = "u::rwx,u:54321:rwx,g::r-x,m::rwx,o::r-x";
 
 fn error(path: &Path) -> Option<TrustError> {
@@ -94,12 +93,12 @@ fn error(path: &Path) -> Option<TrustError> {
 }
 
 #[test]
-fn who_an_acl_lets_write_a_file_is_found_and_named() {
+fn writer_granted_by_an_acl_is_found_and_named() {
     let (_temp, file) = tree();
     acl::set(&file, "access", "u::rwx,u:65534:rwx,g::r-x,m::rwx,o::r-x");
     let found = error(&file).unwrap();
     let path = file.display();
-    let nobody = Who::User(65534);
+    let nobody = AccessSubject::User(65534);
     assert!(
         matches!(&found, TrustError::Writable { writer, .. } if writer.who == nobody),
         "{found:?}"
@@ -116,7 +115,7 @@ fn who_an_acl_lets_write_a_file_is_found_and_named() {
 }
 
 #[test]
-fn entries_of_an_acl_that_give_nobody_anything_are_no_finding() {
+fn acl_entries_without_permissions_are_ignored() {
     let (_temp, file) = tree();
     let own = rustix::process::geteuid().as_raw();
     acl::set(
@@ -132,16 +131,16 @@ fn entries_of_an_acl_that_give_nobody_anything_are_no_finding() {
 }
 
 #[test]
-fn the_mask_of_an_acl_is_not_taken_for_the_owning_group() {
+fn acl_mask_is_not_taken_for_the_owning_group() {
     let (_temp, file) = tree();
     acl::set(&file, "access", "u::rwx,u:0:rwx,g::r-x,m::rwx,o::r-x");
-    // Its permission bits say that the group may write.
+    // The group bits of its mode include write permission.
     assert_eq!(fs::metadata(&file).unwrap().mode() & 0o020, 0o020);
     assert!(check_path(&file, &TrustOptions::of_process()).is_ok());
 }
 
 #[test]
-fn directories_on_the_way_must_not_be_writable_by_an_acl_nor_give_new_files_away() {
+fn writable_acls_of_parent_directories_are_found() {
     let (temp, file) = tree();
     let above = temp.path().join("a");
     acl::set(&above, "access", OTHER_MAY);
@@ -155,22 +154,22 @@ fn directories_on_the_way_must_not_be_writable_by_an_acl_nor_give_new_files_away
         format!("files created in {path} are writable by user 54321 through its default ACL");
     assert_eq!(found.to_string(), expected);
     assert_eq!(found.hint(), Some(format!("setfacl -d -x u:54321 {path}")));
-    // Where it says so, what is made there is.
+    // New files get the entries of a default ACL.
     let made = above.join("made");
     fs::write(&made, "").unwrap();
     acl::set(&above, "default", "");
     assert_eq!(fault(&made), Some(made));
     assert_eq!(fault(&file), None);
-    let additions = Checker::new(TrustOptions::of_process()).check_additions(&above);
+    let additions = TrustChecker::new(TrustOptions::of_process()).check_additions(&above);
     assert!(matches!(additions, Err(TrustError::Writable { .. })));
 }
 
 #[test]
-fn interpreters_of_scripts_are_programs_too() {
+fn script_interpreters_are_checked_like_programs() {
     let (temp, file) = tree();
     let interpreter = temp.path().join("interpreter");
     fs::write(&interpreter, "#!/bin/sh\n").unwrap();
-    let mut checker = Checker::new(TrustOptions::of_process());
+    let mut checker = TrustChecker::new(TrustOptions::of_process());
     for line in ["#!", "#! ", "#!\t", "#"] {
         fs::write(&file, format!("{line}{} -e\necho\n", interpreter.display())).unwrap();
         chmod(&interpreter, 0o755);
@@ -188,7 +187,7 @@ fn interpreters_of_scripts_are_programs_too() {
 }
 
 #[test]
-fn what_env_finds_for_a_script_is_its_interpreter() {
+fn interpreter_found_by_env_is_checked() {
     let (temp, file) = tree();
     let at = |name: &str| temp.path().join(name);
     for directory in ["first", "second"] {
@@ -201,12 +200,12 @@ fn what_env_finds_for_a_script_is_its_interpreter() {
     let path = format!("{}:{}", at("first").display(), at("second").display());
     let check = |line: &str, path: &str| {
         fs::write(&file, line).unwrap();
-        let mut checker = Checker::new(TrustOptions::of_process());
+        let mut checker = TrustChecker::new(TrustOptions::of_process());
         checker.check_program(&file, Some(OsStr::new(path))).map_err(|error| error.to_string())
     };
     for line in ["#!/usr/bin/env language\n", "#! /usr/bin/env -S A=1 language -x\n"] {
         check(line, &path).unwrap();
-        // What is found first counts, and so does who can put something there.
+        // The first directory counts, and so do the users who can create files in it.
         for mode in [0o777, 0o1777] {
             chmod(&at("first"), mode);
             check(line, &path).unwrap_err();
@@ -224,7 +223,7 @@ fn what_env_finds_for_a_script_is_its_interpreter() {
         let said = check(line, &path).unwrap_err();
         assert!(said.starts_with(&format!("{} is writable", interpreter.display())), "{said}");
         chmod(&interpreter, 0o755);
-        // Of a relative directory nobody knows where it is.
+        // A relative directory has no fixed place.
         assert!(check(line, &format!(":{path}")).unwrap_err().contains("is a relative path"));
         let said = check(line, "/nonexistent").unwrap_err();
         assert!(said.contains("cannot find in the hook's PATH language"), "{said}");
@@ -232,13 +231,13 @@ fn what_env_finds_for_a_script_is_its_interpreter() {
     check("#!/usr/bin/env sh\n", "/bin").unwrap();
     let said = check("#!/usr/bin/env -S 'language'\n", &path).unwrap_err();
     assert!(said.contains("does not show which program `env` starts"), "{said}");
-    // Without a PATH it is looked for where the C library does.
+    // Without PATH, the default path of the C library is searched.
     fs::write(&file, "#!/usr/bin/env sh\n").unwrap();
-    Checker::new(TrustOptions::of_process()).check_program(&file, None).unwrap();
+    TrustChecker::new(TrustOptions::of_process()).check_program(&file, None).unwrap();
 }
 
 #[test]
-fn what_is_mounted_writable_is_looked_at_all_the_same() {
+fn writable_mounts_are_checked_despite_the_option() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().canonicalize().unwrap().join("settings");
     fs::write(&path, "").unwrap();

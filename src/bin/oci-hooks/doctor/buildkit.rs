@@ -1,24 +1,24 @@
-//! A buildkitd of its own; the one in dockerd is `docker build`'s.
+//! A separate buildkitd; the BuildKit in dockerd belongs to `docker build`.
 
 use std::path::PathBuf;
 
-use oci_hooks::program::check::Check;
+use oci_hooks_cli::check::HostCheck;
 
 use super::config_file::ConfigFile;
-use super::host::Host;
+use super::host::DoctorHost;
 use super::wrapper;
 
 const NAME: &str = "BuildKit";
 const FILE: &str = "/etc/buildkit/buildkitd.toml";
 
-/// The program of each worker, if it is enabled.
+/// Section and key of each worker's program.
 const WORKERS: [(&str, &[&str]); 2] = [
     ("worker.oci", &["worker", "oci", "binary"]),
     ("worker.containerd.runtime", &["worker", "containerd", "runtime", "options", "BinaryName"]),
 ];
 
-/// Looks at what buildkitd runs containers with, if it is installed.
-pub fn checks(host: &Host) -> Option<Check> {
+/// Checks the program with which buildkitd runs containers, if buildkitd is installed.
+pub fn checks(host: &DoctorHost) -> Option<HostCheck> {
     host.program("buildkitd")?;
     let own = host.user_config().filter(|_| host.is_rootless());
     let path = own.map_or_else(|| PathBuf::from(FILE), |dir| dir.join("buildkit/buildkitd.toml"));
@@ -33,7 +33,7 @@ pub fn checks(host: &Host) -> Option<Check> {
         let enabled = file.as_ref().and_then(|file| file.boolean(&["worker", worker, "enabled"]));
         enabled.map_or(usually, |enabled| enabled.value)
     };
-    // The first that is enabled is the default; that of containerd is off unless it is asked for.
+    // The first enabled worker is the default; the containerd worker is disabled by default.
     let (section, keys) = match (is_enabled("oci", true), is_enabled("containerd", false)) {
         (false, true) => WORKERS[1],
         _ => WORKERS[0],
@@ -46,13 +46,15 @@ pub fn checks(host: &Host) -> Option<Check> {
     let hint = format!("in {}, write\n{line}", seen.display());
     Some(match binary {
         Some(binary) if wrapper::is_wrapper(&binary.value, host) => {
-            let reads = wrapper::reads(host);
-            Check::ok(NAME, format!("calls oci-hooks-runtime, by {}, which {reads}", binary.at))
+            let reads = wrapper::describe_directories(host);
+            HostCheck::ok(NAME, format!("calls oci-hooks-runtime, by {}, which {reads}", binary.at))
         }
         Some(binary) => {
             let found = format!("calls {:?}, by {}, which adds no hooks", binary.value, binary.at);
-            Check::fail(NAME, found, hint)
+            HostCheck::fail(NAME, found, hint)
         }
-        None => Check::fail(NAME, format!("calls runc: {} names no binary", seen.display()), hint),
+        None => {
+            HostCheck::fail(NAME, format!("calls runc: {} names no binary", seen.display()), hint)
+        }
     })
 }

@@ -3,77 +3,82 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use oci_hooks::json::Location;
+use oci_hooks::json::TextLocation;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::host::Host;
+use super::host::DoctorHost;
 
-/// A file that was read.
+/// A configuration file.
 pub struct ConfigFile {
     path: PathBuf,
     text: String,
 }
 
-/// A setting, and where it is.
+/// A setting and its position.
 #[derive(Clone, Debug)]
-pub struct Setting<T> {
+pub struct FileSetting<T> {
     pub value: T,
-    pub at: Place,
+    pub at: FileLine,
 }
 
 /// A line of a file, from one.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct FileLine {
     path: PathBuf,
     line: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FileLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.path.display(), self.line)
     }
 }
 
-impl Place {
+impl FileLine {
     /// Returns the line of an offset in a text.
     pub fn of(path: &Path, text: &str, at: usize) -> Self {
-        let line = Location::of_span(text.as_bytes(), at..at).line;
-        Place { path: path.to_owned(), line }
+        let line = TextLocation::of_span(text.as_bytes(), at..at).line;
+        FileLine { path: path.to_owned(), line }
     }
 }
 
 impl ConfigFile {
-    /// Reads a file, if there is one. An error says which file and line.
-    pub fn read(path: &Path, host: &Host) -> Result<Option<Self>, String> {
+    /// Reads a file, if it exists. Errors name the file and line.
+    pub fn read(path: &Path, host: &DoctorHost) -> Result<Option<Self>, String> {
         let Some(text) = host.read(path)? else { return Ok(None) };
-        let file = ConfigFile { path: host.root.join(path), text };
+        Self::parse(host.root.join(path), text).map(Some)
+    }
+
+    /// Checks a text. Errors name the line of the path.
+    pub fn parse(path: PathBuf, text: String) -> Result<Self, String> {
+        let file = ConfigFile { path, text };
         match DeTable::parse(&file.text) {
-            Ok(_) => Ok(Some(file)),
+            Ok(_) => Ok(file),
             Err(error) => {
                 let at = error.span().unwrap_or_default().start;
-                let place = Place::of(&file.path, &file.text, at);
+                let place = FileLine::of(&file.path, &file.text, at);
                 Err(format!("{place}: {}", error.message().trim_end().replace('\n', " ")))
             }
         }
     }
 
-    pub fn string(&self, keys: &[&str]) -> Option<Setting<String>> {
+    pub fn string(&self, keys: &[&str]) -> Option<FileSetting<String>> {
         self.get(keys, |value| Some(value.as_str()?.to_owned()))
     }
 
-    pub fn boolean(&self, keys: &[&str]) -> Option<Setting<bool>> {
+    pub fn boolean(&self, keys: &[&str]) -> Option<FileSetting<bool>> {
         self.get(keys, |value| value.as_bool())
     }
 
-    /// Returns the version of a file, which is a number.
+    /// Returns a number, such as the version of the file.
     pub fn number(&self, keys: &[&str]) -> Option<u64> {
         let number = |value: &DeValue<'_>| value.as_integer()?.as_str().parse().ok();
         self.get(keys, number).map(|setting| setting.value)
     }
 
-    /// Returns a list; what is no string in it is left out.
-    pub fn strings(&self, keys: &[&str]) -> Option<Setting<Vec<String>>> {
+    /// Returns a list of strings; other items are skipped.
+    pub fn strings(&self, keys: &[&str]) -> Option<FileSetting<Vec<String>>> {
         self.get(keys, |value| {
             let items = value.as_array()?.iter();
             Some(items.filter_map(|item| Some(item.get_ref().as_str()?.to_owned())).collect())
@@ -84,7 +89,7 @@ impl ConfigFile {
         &self,
         keys: &[&str],
         read: impl Fn(&DeValue<'_>) -> Option<T>,
-    ) -> Option<Setting<T>> {
+    ) -> Option<FileSetting<T>> {
         let document = DeTable::parse(&self.text).ok()?;
         let (last, tables) = keys.split_last()?;
         let mut table = document.get_ref();
@@ -92,8 +97,8 @@ impl ConfigFile {
             table = member(table, name)?.get_ref().as_table()?;
         }
         let value = member(table, last)?;
-        let at = Place::of(&self.path, &self.text, value.span().start);
-        Some(Setting { value: read(value.get_ref())?, at })
+        let at = FileLine::of(&self.path, &self.text, value.span().start);
+        Some(FileSetting { value: read(value.get_ref())?, at })
     }
 }
 

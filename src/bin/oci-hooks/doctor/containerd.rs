@@ -1,40 +1,53 @@
-//! containerd: hooks by a runtime that adds them, or by a plugin of NRI.
+//! containerd: hooks through a runtime that adds them, or through an NRI plugin.
+//!
+//! containerd itself prints the configuration that it uses. Only if it cannot be run, its file decides.
 
 use std::path::{Path, PathBuf};
 
-use oci_hooks::program::check::Check;
+use oci_hooks_cli::check::HostCheck;
 
-use super::config_file::{ConfigFile, Setting};
-use super::host::Host;
+use super::config_file::{ConfigFile, FileSetting};
+use super::host::DoctorHost;
 use super::wrapper;
 
 const NAME: &str = "containerd";
 const FILE: &str = "/etc/containerd/config.toml";
 
-/// The plugin that serves the CRI, by its names in versions 3, 2 and 1 of the file.
-const CRI: [&str; 3] = ["io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri"];
+/// Prints the effective configuration: the built-in defaults, the file and its imports.
+const DUMP: [&str; 2] = ["config", "dump"];
+
+/// Names of the CRI plugin in versions 1, 2 and 3 of the file. containerd ignores the others.
+const CRI: [&str; 3] = ["cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"];
 const NRI: &str = "io.containerd.nri.v1.nri";
 
-/// The first version with NRI, and the first that has it enabled unless the file says otherwise.
+/// The first version with NRI, and the first version that enables it by default and reads version 3 of
+/// the file.
 const HAS_NRI: (u64, u64) = (1, 7);
 const ENABLES_NRI: (u64, u64) = (2, 0);
+
+/// The version whose first releases apply a file of version 2, but print the defaults:
+/// <https://github.com/containerd/containerd/issues/11600>.
+const PRINTS_NO_VERSION_2: (u64, u64) = (2, 0);
 
 /// Plugins that apply hook files; their names follow an index, as in `10-oci-hooks-nri`.
 const PLUGINS: [&str; 2] = ["oci-hooks-nri", "hook-injector"];
 const PLUGIN_DIR: &str = "/opt/nri/plugins";
-/// The service that connects to NRI's socket, where it is enabled.
+/// The service that connects to NRI's socket, if it is enabled.
 const SERVICE: &str = "/etc/systemd/system/multi-user.target.wants/oci-hooks-nri.service";
 
-/// Looks at containers of Kubernetes, if containerd is installed.
-pub fn checks(host: &Host) -> Option<Check> {
+/// Checks containers of Kubernetes, if containerd is installed.
+pub fn checks(host: &DoctorHost) -> Option<HostCheck> {
     let containerd = host.program("containerd")?;
-    let files = match files(host) {
-        Ok(files) => files,
+    let config = match ContainerdConfig::of(&containerd, host) {
+        Ok(config) => config,
         Err(found) => {
             return Some(host.unreadable(NAME, "containerd", found));
         }
     };
-    let config = Config { files, version: host.version(&containerd) };
+    Some(check(&config, host))
+}
+
+fn check(config: &ContainerdConfig, host: &DoctorHost) -> HostCheck {
     if let Some(disabled) = config.strings(&["disabled_plugins"])
         && disabled.value.iter().any(|name| CRI.contains(&name.as_str()))
     {
@@ -46,30 +59,28 @@ pub fn checks(host: &Host) -> Option<Check> {
             "ctr run --runc-binary {0}, nerdctl --runtime {0}",
             wrapper::path(host).display()
         );
-        return Some(Check::warn(NAME, found, hint));
+        return HostCheck::warn(NAME, config.add_source(found), hint);
     }
-    Some(
-        by_runtime(&config, host)
-            .or_else(|| by_nri(&config, host))
-            .unwrap_or_else(|| Check::fail(NAME, why_not(&config), advice(&config, host))),
-    )
+    check_runtime(config, host).or_else(|| check_nri(config, host)).unwrap_or_else(|| {
+        HostCheck::fail(NAME, config.add_source(describe_obstacle(config)), advice(config, host))
+    })
 }
 
-/// Returns containerd's file and those that it imports, which decide before it.
-fn files(host: &Host) -> Result<Vec<ConfigFile>, String> {
+/// Returns containerd's configuration file and its imports, which take precedence.
+fn files(host: &DoctorHost) -> Result<Vec<ConfigFile>, String> {
     let Some(main) = ConfigFile::read(Path::new(FILE), host)? else { return Ok(Vec::new()) };
     let imports = main.strings(&["imports"]).map(|imports| imports.value).unwrap_or_default();
     let mut files = vec![main];
     for pattern in imports {
-        for path in matching(&pattern, host) {
+        for path in find_matching(&pattern, host) {
             files.extend(ConfigFile::read(&path, host)?);
         }
     }
     Ok(files)
 }
 
-/// Returns the files of a pattern that has a `*` in its last part at most, as imports have.
-fn matching(pattern: &str, host: &Host) -> Vec<PathBuf> {
+/// Returns the files of a pattern with at most one `*`, in its last component, as in imports.
+fn find_matching(pattern: &str, host: &DoctorHost) -> Vec<PathBuf> {
     let path = Path::new("/etc/containerd").join(pattern);
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (Some((start, end)), Some(dir)) = (name.split_once('*'), path.parent()) else {
@@ -86,27 +97,97 @@ fn matching(pattern: &str, host: &Host) -> Vec<PathBuf> {
     entries.map(|entry| dir.join(entry.name)).collect()
 }
 
-struct Config {
-    /// Those that decide last.
+/// The configuration of containerd: printed by itself, or else in its files.
+pub struct ContainerdConfig {
+    /// The effective configuration, if containerd prints it.
+    dump: Option<ConfigFile>,
+    /// In order of increasing precedence.
     files: Vec<ConfigFile>,
     version: Option<(u64, u64)>,
 }
 
-impl Config {
+impl ContainerdConfig {
+    pub fn of(containerd: &Path, host: &DoctorHost) -> Result<Self, String> {
+        let command = format!("containerd {}", DUMP.join(" "));
+        let dump = match host.output(containerd, &DUMP) {
+            Some(Ok(text)) => Some(ConfigFile::parse(command.into(), text)?),
+            Some(Err(error)) => return Err(format!("{command}: {error}")),
+            None => None,
+        };
+        let files = match &dump {
+            // It lists all files that it read, in any order.
+            Some(dump) => {
+                let listed = dump.strings(&["imports"]);
+                let mut paths = listed.map(|listed| listed.value).unwrap_or_default();
+                paths.sort_by_key(|path| (path != FILE, path.clone()));
+                let read = |path: String| ConfigFile::read(Path::new(&path), host).ok().flatten();
+                paths.into_iter().filter_map(read).collect()
+            }
+            None => files(host)?,
+        };
+        let mut config = ContainerdConfig { dump, files, version: host.version(containerd) };
+        if config.version == Some(PRINTS_NO_VERSION_2) && config.declared_version() == Some(2) {
+            config.dump = None;
+        }
+        Ok(config)
+    }
+
+    /// Returns the version that the file declares.
+    fn declared_version(&self) -> Option<u64> {
+        self.find_in_files(|file| file.number(&["version"]))
+    }
+
     fn find<T>(&self, get: impl Fn(&ConfigFile) -> Option<T>) -> Option<T> {
+        match &self.dump {
+            Some(dump) => get(dump),
+            None => self.find_in_files(get),
+        }
+    }
+
+    fn find_in_files<T>(&self, get: impl Fn(&ConfigFile) -> Option<T>) -> Option<T> {
         self.files.iter().rev().find_map(get)
     }
 
-    fn strings(&self, keys: &[&str]) -> Option<Setting<Vec<String>>> {
+    /// Adds that the files decided, if they did.
+    fn add_source(&self, found: String) -> String {
+        match self.dump {
+            Some(_) => found,
+            None => format!("{found} (from its file, not from `containerd config dump`)"),
+        }
+    }
+
+    /// Returns the directory with the bundles of running containers.
+    pub fn state(&self) -> PathBuf {
+        let state = self.find(|file| file.string(&["state"]));
+        state.map_or_else(|| PathBuf::from("/run/containerd"), |state| state.value.into())
+    }
+
+    /// Returns the socket on which containerd listens.
+    pub fn socket(&self) -> String {
+        let socket = self.find(|file| file.string(&["grpc", "address"]));
+        socket.map_or_else(|| "/run/containerd/containerd.sock".to_owned(), |socket| socket.value)
+    }
+
+    /// Returns the plugin that applies hook files, with the source of that setting, if NRI is enabled.
+    pub fn nri_plugin(&self, host: &DoctorHost) -> Option<String> {
+        let (is_enabled, by) = self.nri();
+        let plugin = plugin(self, host).filter(|_| is_enabled)?;
+        Some(self.add_source(format!("NRI is enabled, by {by}, with {}", plugin.display())))
+    }
+
+    /// Returns the name of the CRI plugin in the version of the configuration, which is 1 by default.
+    fn cri_plugin(&self) -> &'static str {
+        cri_plugin(self.find(|file| file.number(&["version"])).unwrap_or(1))
+    }
+
+    fn strings(&self, keys: &[&str]) -> Option<FileSetting<Vec<String>>> {
         self.find(|file| file.strings(keys))
     }
 
     /// Returns a setting of the CRI plugin below `containerd`.
-    fn cri(&self, keys: &[&str]) -> Option<Setting<String>> {
-        CRI.iter().find_map(|plugin| {
-            let keys = [&["plugins", *plugin, "containerd"], keys].concat();
-            self.find(|file| file.string(&keys))
-        })
+    fn cri(&self, keys: &[&str]) -> Option<FileSetting<String>> {
+        let keys = [&["plugins", self.cri_plugin(), "containerd"], keys].concat();
+        self.find(|file| file.string(&keys)).filter(|setting| !setting.value.is_empty())
     }
 
     fn default_runtime(&self) -> String {
@@ -114,12 +195,23 @@ impl Config {
     }
 
     /// Returns the program of the default runtime.
-    fn binary(&self) -> Option<Setting<String>> {
+    fn binary(&self) -> Option<FileSetting<String>> {
         let name = self.default_runtime();
         self.cri(&["runtimes", &name, "options", "BinaryName"])
     }
 
-    /// Returns whether NRI is enabled, and what says so.
+    /// Returns a program of the default runtime that is set in a file and has no effect.
+    fn ignored_binary(&self) -> Option<FileSetting<String>> {
+        let name = self.default_runtime();
+        CRI.iter().find_map(|plugin| {
+            let keys =
+                ["plugins", plugin, "containerd", "runtimes", &name, "options", "BinaryName"];
+            self.find_in_files(|file| file.string(&keys))
+                .filter(|setting| !setting.value.is_empty())
+        })
+    }
+
+    /// Returns whether NRI is enabled, and the source of that setting.
     fn nri(&self) -> (bool, String) {
         let is_old = self.version.is_some_and(|version| version < HAS_NRI);
         if let (false, Some(disable)) =
@@ -136,27 +228,28 @@ impl Config {
     }
 }
 
-/// Looks at the runtime that containers get unless they ask for another.
-fn by_runtime(config: &Config, host: &Host) -> Option<Check> {
+/// Checks the default runtime.
+fn check_runtime(config: &ContainerdConfig, host: &DoctorHost) -> Option<HostCheck> {
     let binary = config.binary().filter(|binary| wrapper::is_wrapper(&binary.value, host))?;
-    let reads = wrapper::reads(host);
-    Some(Check::ok(NAME, format!("calls oci-hooks-runtime, by {}, which {reads}", binary.at)))
+    let reads = wrapper::describe_directories(host);
+    let found = format!("calls oci-hooks-runtime, by {}, which {reads}", binary.at);
+    Some(HostCheck::ok(NAME, config.add_source(found)))
 }
 
-/// Looks for a plugin of NRI that applies hook files.
-fn by_nri(config: &Config, host: &Host) -> Option<Check> {
-    let (is_enabled, by) = config.nri();
+/// Checks for an NRI plugin that applies hook files.
+fn check_nri(config: &ContainerdConfig, host: &DoctorHost) -> Option<HostCheck> {
+    if let Some(found) = config.nri_plugin(host) {
+        return Some(HostCheck::ok(NAME, found));
+    }
+    let (_, by) = config.nri();
     let plugin = plugin(config, host)?;
     let plugin = plugin.display();
-    if is_enabled {
-        return Some(Check::ok(NAME, format!("NRI is enabled, by {by}, with {plugin}")));
-    }
     let found = format!("NRI is disabled, by {by}, and {plugin} does nothing");
-    Some(Check::fail(NAME, found, advice(config, host)))
+    Some(HostCheck::fail(NAME, config.add_source(found), advice(config, host)))
 }
 
-/// Finds the plugin that containerd starts, or the service that connects to it.
-fn plugin(config: &Config, host: &Host) -> Option<PathBuf> {
+/// Finds the plugin that containerd starts, or the service that connects to containerd.
+fn plugin(config: &ContainerdConfig, host: &DoctorHost) -> Option<PathBuf> {
     let dir = config.find(|file| file.string(&["plugins", NRI, "plugin_path"]));
     let dir = dir.map_or_else(|| PathBuf::from(PLUGIN_DIR), |dir| PathBuf::from(dir.value));
     let entries = host.root.list(&dir).ok().flatten().unwrap_or_default();
@@ -170,33 +263,53 @@ fn plugin(config: &Config, host: &Host) -> Option<PathBuf> {
     found.map(|entry| dir.join(entry.name)).or_else(service)
 }
 
-fn why_not(config: &Config) -> String {
+fn describe_obstacle(config: &ContainerdConfig) -> String {
     let name = config.default_runtime();
     let (is_enabled, by) = config.nri();
     let nri = match is_enabled {
         true => format!("NRI is enabled, by {by}, and has no plugin for them"),
         false => format!("NRI is disabled, by {by}"),
     };
-    match config.binary() {
-        Some(binary) => {
+    match (config.binary(), config.ignored_binary()) {
+        (Some(binary), _) => {
             format!(
                 "the runtime {name} is {:?}, by {}, which adds no hooks; {nri}",
                 binary.value, binary.at
             )
         }
-        None => format!("the runtime {name} has no BinaryName, and runc adds no hooks; {nri}"),
+        (None, Some(binary)) => format!(
+            "ignores BinaryName, by {}, under the plugin's name in another version of the file; {nri}",
+            binary.at
+        ),
+        (None, None) => {
+            format!("the runtime {name} has no BinaryName, and runc adds no hooks; {nri}")
+        }
     }
 }
 
-/// Returns the lines to write.
-fn advice(config: &Config, host: &Host) -> String {
+fn cri_plugin(version: u64) -> &'static str {
+    match version {
+        0 | 1 => CRI[0],
+        2 => CRI[1],
+        _ => CRI[2],
+    }
+}
+
+/// Returns the lines to add to the configuration.
+fn advice(config: &ContainerdConfig, host: &DoctorHost) -> String {
     let file = host.root.join(Path::new(FILE));
-    let is_3 = config.find(|file| file.number(&["version"])) >= Some(3);
-    let cri = if is_3 { CRI[0] } else { CRI[1] };
+    let installed = config.version.map(|version| if version < ENABLES_NRI { 2 } else { 3 });
+    let used = config.find(|file| file.number(&["version"]));
+    let newest = installed.max(used).unwrap_or_default().max(2);
+    // Another version would change the meaning of the other lines in the file.
+    let (start, version) = match config.declared_version() {
+        Some(version) if (2..=newest).contains(&version) => (String::new(), version),
+        _ => (format!("version = {newest}  # at the top\n"), newest),
+    };
     let name = config.default_runtime();
-    let table = format!("[plugins.{cri:?}.containerd.runtimes.{name}");
+    let table = format!("[plugins.{:?}.containerd.runtimes.{name}", cri_plugin(version));
     let runtime = format!(
-        "in {}, write\n{table}]\n  runtime_type = \"io.containerd.runc.v2\"\n{table}.options]\n  BinaryName = {:?}",
+        "in {}, write\n{start}{table}]\n  runtime_type = \"io.containerd.runc.v2\"\n{table}.options]\n  BinaryName = {:?}",
         file.display(),
         wrapper::path(host)
     );

@@ -1,21 +1,23 @@
-//! Docker, which calls a runtime that adds the hooks, if it is told to.
+//! Docker, which can be configured to call a runtime that adds hooks.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use oci_hooks::json::{Document, Location, Value};
-use oci_hooks::program::check::Check;
+use oci_hooks::json::{JsonDocument, JsonValue, TextLocation};
+use oci_hooks_cli::check::HostCheck;
+use serde::Deserialize;
 
-use super::config_file::Place;
-use super::host::Host;
+use super::config_file::FileLine;
+use super::host::{DoctorHost, version_in};
 use super::wrapper;
 
-/// The first version whose `docker build` is done by the BuildKit in dockerd.
+/// The first version in which `docker build` uses the BuildKit in dockerd.
 const BUILDKIT: (u64, u64) = (23, 0);
 
-/// Names what the BuildKit in dockerd runs containers with. Docker keeps it for its own tests.
+/// Variable with the runtime of the BuildKit in dockerd. Docker keeps it for its own tests.
 const BUILDKIT_VARIABLE: &str = "DOCKER_BUILDKIT_RUNC_COMMAND";
 
-/// Where variables of dockerd are set.
+/// Files that set variables of dockerd.
 const UNITS: [&str; 5] = [
     "/etc/default/docker",
     "/etc/sysconfig/docker",
@@ -25,80 +27,144 @@ const UNITS: [&str; 5] = [
 ];
 const DROP_INS: &str = "/etc/systemd/system/docker.service.d";
 
-/// Looks at `docker run` and `docker build`, if dockerd is installed.
-pub fn checks(host: &Host) -> Vec<Check> {
+/// Checks `docker run` and `docker build`, if dockerd is installed.
+pub fn checks(host: &DoctorHost) -> Vec<HostCheck> {
     let Some(dockerd) = host.program("dockerd") else { return Vec::new() };
-    let runs = runs(host);
-    let is_new = host.version(&dockerd).is_none_or(|version| version >= BUILDKIT);
-    let builds = builds(is_new, host);
+    let info = DockerInfo::query(host);
+    let runs = check_wrapper(info.as_ref(), host);
+    let version = match &info {
+        Some(info) => version_in(&info.server_version),
+        None => host.version(&dockerd),
+    };
+    let builds = builds(version.is_none_or(|version| version >= BUILDKIT), host);
     vec![runs, builds]
 }
 
-/// The runtimes that daemon.json names.
-#[derive(Debug, Default)]
-struct Runtimes {
-    /// The name of the default one, with its place.
-    default: Option<(String, Place)>,
-    /// Name, path and place of each.
-    named: Vec<(String, String, Place)>,
+/// The part of `docker info` that matters here: the configuration that the daemon uses.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct DockerInfo {
+    server_version: String,
+    default_runtime: String,
+    runtimes: BTreeMap<String, InfoRuntime>,
 }
 
-fn runs(host: &Host) -> Check {
+#[derive(Deserialize)]
+struct InfoRuntime {
+    #[serde(default)]
+    path: String,
+}
+
+impl DockerInfo {
+    /// Asks the daemon, if it runs.
+    pub fn query(host: &DoctorHost) -> Option<Self> {
+        let text = host.output(&host.program("docker")?, &["info", "--format", "{{json .}}"])?;
+        let info: DockerInfo = serde_json::from_str(&text.ok()?).ok()?;
+        // Without a daemon, docker prints its own part alone.
+        (!info.server_version.is_empty()).then_some(info)
+    }
+
+    /// Returns the path of a runtime.
+    pub fn runtime(&self, name: &str) -> Option<&str> {
+        self.runtimes.get(name).map(|runtime| runtime.path.as_str())
+    }
+}
+
+/// The runtimes of the daemon, or those in daemon.json.
+#[derive(Debug, Default)]
+struct DockerRuntimes {
+    /// Name and source of the default runtime.
+    default: Option<(String, String)>,
+    /// Name, path and source of each runtime.
+    named: Vec<(String, String, String)>,
+}
+
+impl From<&DockerInfo> for DockerRuntimes {
+    fn from(info: &DockerInfo) -> Self {
+        let by = || "docker info".to_owned();
+        let runtimes = info.runtimes.iter();
+        DockerRuntimes {
+            default: Some((info.default_runtime.clone(), by())),
+            named: runtimes.map(|(name, at)| (name.clone(), at.path.clone(), by())).collect(),
+        }
+    }
+}
+
+fn check_wrapper(info: Option<&DockerInfo>, host: &DoctorHost) -> HostCheck {
     const NAME: &str = "Docker";
     let path = daemon_json(host);
     let seen = host.root.join(&path).display().to_string();
-    let runtimes = match runtimes(&path, host) {
-        Ok(runtimes) => runtimes,
+    let file = match runtimes(&path, host) {
+        Ok(file) => file,
         Err(found) => return host.unreadable(NAME, "dockerd", found),
     };
+    let in_file = find_wrapper(&file, &seen, host);
+    let used = info.map(|info| find_wrapper(&info.into(), &seen, host));
+    match (used, in_file) {
+        (Some(Err((found, _))), Ok(_)) => {
+            let found = format!("has not read {seen}: {found}");
+            HostCheck::fail(NAME, found, "restart dockerd")
+        }
+        (Some(Ok(found)), _) | (None, Ok(found)) => HostCheck::ok(NAME, found),
+        (Some(Err((found, hint))), _) | (None, Err((found, hint))) => {
+            HostCheck::fail(NAME, found, hint)
+        }
+    }
+}
+
+/// Finds the runtime that is the wrapper; fails with a hint if it is not the default.
+fn find_wrapper(
+    runtimes: &DockerRuntimes,
+    seen: &str,
+    host: &DoctorHost,
+) -> Result<String, (String, String)> {
     let wrapper = runtimes.named.iter().find(|(_, path, _)| wrapper::is_wrapper(path, host));
     let Some((name, _, place)) = wrapper else {
         let wrapper = wrapper::path(host);
         let lines = format!(
             "in {seen}, write \"default-runtime\": \"oci-hooks\",\n\"runtimes\": {{\"oci-hooks\": {{\"path\": {wrapper:?}}}}}"
         );
-        return Check::fail(
-            NAME,
+        return Err((
             format!("has no hooks.d, and {seen} names no runtime that adds hooks"),
             lines,
-        );
+        ));
     };
-    let reads = wrapper::reads(host);
+    let lines = format!("in {seen}, write \"default-runtime\": {name:?}");
     match &runtimes.default {
         Some((default, at)) if default == name => {
-            Check::ok(NAME, format!("calls oci-hooks-runtime, by {at}, which {reads}"))
+            let reads = wrapper::describe_directories(host);
+            Ok(format!("calls oci-hooks-runtime, by {at}, which {reads}"))
         }
-        Some((default, at)) => {
-            let found = format!(
+        Some((default, at)) => Err((
+            format!(
                 "calls {default:?}, by {at}; oci-hooks-runtime is the runtime {name:?}, by {place}"
-            );
-            Check::fail(NAME, found, format!("in {at}, write \"default-runtime\": {name:?}"))
-        }
+            ),
+            lines,
+        )),
         None => {
-            let found = format!("calls oci-hooks-runtime only for --runtime {name}, by {place}");
-            Check::fail(NAME, found, format!("in {seen}, write \"default-runtime\": {name:?}"))
+            Err((format!("calls oci-hooks-runtime only for --runtime {name}, by {place}"), lines))
         }
     }
 }
 
 /// Returns the configuration file of dockerd.
-fn daemon_json(host: &Host) -> PathBuf {
+fn daemon_json(host: &DoctorHost) -> PathBuf {
     let own = host.user_config().filter(|_| host.is_rootless());
     let own = own.map(|config| config.join("docker/daemon.json"));
     let exists = |path: &PathBuf| matches!(host.read(path), Ok(Some(_)));
     own.filter(exists).unwrap_or_else(|| PathBuf::from("/etc/docker/daemon.json"))
 }
 
-fn runtimes(path: &Path, host: &Host) -> Result<Runtimes, String> {
-    let Some(text) = host.read(path)? else { return Ok(Runtimes::default()) };
+fn runtimes(path: &Path, host: &DoctorHost) -> Result<DockerRuntimes, String> {
+    let Some(text) = host.read(path)? else { return Ok(DockerRuntimes::default()) };
     let seen = host.root.join(path);
-    let place = |value: Value<'_>| Place::of(&seen, &text, value.span().start);
-    let document = Document::parse(text.as_bytes()).map_err(|error| {
-        let Location { line, column, .. } =
-            Location::of_span(text.as_bytes(), error.offset..error.offset);
+    let place = |value: JsonValue<'_>| FileLine::of(&seen, &text, value.span().start).to_string();
+    let document = JsonDocument::parse(text.as_bytes()).map_err(|error| {
+        let TextLocation { line, column, .. } =
+            TextLocation::of_span(text.as_bytes(), error.offset..error.offset);
         format!("{}:{line}:{column}: {error}", seen.display())
     })?;
-    let mut runtimes = Runtimes::default();
+    let mut runtimes = DockerRuntimes::default();
     for member in document.root().members() {
         match member.key.as_str().as_deref() {
             Some("default-runtime") => {
@@ -121,14 +187,17 @@ fn runtimes(path: &Path, host: &Host) -> Result<Runtimes, String> {
     Ok(runtimes)
 }
 
-/// Looks at `docker build`, for which dockerd does not call its runtimes since BuildKit is in it.
-fn builds(is_new: bool, host: &Host) -> Check {
+/// Checks `docker build`, which does not use dockerd's runtimes since BuildKit is part of dockerd.
+fn builds(is_new: bool, host: &DoctorHost) -> HostCheck {
     const NAME: &str = "docker build";
     if let Some((command, path)) = buildkit_command(host)
         && wrapper::is_wrapper(&command, host)
     {
         let at = path.display();
-        return Check::ok(NAME, format!("calls oci-hooks-runtime, by {BUILDKIT_VARIABLE} in {at}"));
+        return HostCheck::ok(
+            NAME,
+            format!("calls oci-hooks-runtime, by {BUILDKIT_VARIABLE} in {at}"),
+        );
     }
     let hint = format!(
         "build with a buildkitd of your own, with [worker.oci] binary = {:?} in its buildkitd.toml:\n\
@@ -137,18 +206,18 @@ fn builds(is_new: bool, host: &Host) -> Check {
     );
     if is_new {
         let found = "the BuildKit in dockerd calls runc, and none of Docker's runtimes";
-        return Check::fail(NAME, found, hint);
+        return HostCheck::fail(NAME, found, hint);
     }
     let found = "calls Docker's default runtime, but not with DOCKER_BUILDKIT=1 or docker buildx";
-    Check::warn(NAME, found, hint)
+    HostCheck::warn(NAME, found, hint)
 }
 
-/// Returns what the variable for BuildKit's runtime names, and the file that sets it.
-fn buildkit_command(host: &Host) -> Option<(String, PathBuf)> {
+/// Returns the value of BuildKit's runtime variable, and the file that sets it.
+fn buildkit_command(host: &DoctorHost) -> Option<(String, PathBuf)> {
     let drop_ins = host.root.list(Path::new(DROP_INS)).ok().flatten().unwrap_or_default();
     let drop_ins = drop_ins.into_iter().map(|entry| Path::new(DROP_INS).join(entry.name));
     let mut files = UNITS.iter().map(PathBuf::from).chain(drop_ins).rev();
-    // What comes last decides.
+    // The last file takes precedence.
     files.find_map(|path| {
         let text = host.read(&path).ok().flatten()?;
         let mut lines = text.lines().rev().map(str::trim).filter(|l| !l.starts_with(['#', ';']));

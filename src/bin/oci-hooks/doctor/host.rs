@@ -1,54 +1,59 @@
-//! The machine that is looked at.
+//! The system to check.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use oci_hooks::hooks::directories::System;
-use oci_hooks::program::check::Check;
-use oci_hooks::sys::error::chain;
-use oci_hooks::sys::fs::SystemRoot;
-use oci_hooks::sys::process::{End, Program};
+use oci_hooks::hooks::directories::ConsumerSystem;
+use oci_hooks_cli::check::HostCheck;
+use oci_hooks_files::error::chain;
+use oci_hooks_files::fs::SystemRoot;
+use oci_hooks_files::process::{ChildProgram, OutputLimit, ProgramEnd};
 
-/// Where programs are looked for besides `PATH`: that of users lacks those of administrators.
+/// Directories to search besides `PATH`: that of users lacks the directories of administrators.
 const DIRS: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The largest configuration file that is read.
+/// Size limit of a configuration file.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
-/// How an error ends that root would not see.
-const PERMISSION_DENIED: &str = "Permission denied (os error 13)";
+/// Ends of errors that root would not get: ours, and those of programs in Go.
+const PERMISSION_DENIED: [&str; 2] = ["Permission denied (os error 13)", "permission denied"];
 
-/// How long a program may take to print its version.
-const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit for a program to print its version or configuration.
+const PRINT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// This machine, or a system that is mounted somewhere.
-pub struct Host {
+/// This machine, or a mounted system.
+pub struct DoctorHost {
     pub root: SystemRoot,
     user_id: u32,
 }
 
-impl Host {
-    /// Returns this machine, with the variables and rights of who runs this program.
-    pub fn this() -> Self {
-        Host { root: SystemRoot::host(), user_id: rustix::process::geteuid().as_raw() }
+impl DoctorHost {
+    /// Returns this machine, with the environment and permissions of the user of this program.
+    pub fn current() -> Self {
+        DoctorHost { root: SystemRoot::host(), user_id: rustix::process::geteuid().as_raw() }
     }
 
-    /// Returns a system that is mounted, as root sees it who has no variables.
+    /// Returns a mounted system, as seen by root without environment variables.
     pub fn mounted_at(dir: &Path) -> Self {
-        Host { root: SystemRoot::mounted_at(dir), user_id: 0 }
+        DoctorHost { root: SystemRoot::mounted_at(dir), user_id: 0 }
     }
 
-    /// Returns a variable; those of this process are none of a mounted system's.
+    /// Returns an environment variable, but none for a mounted system.
     fn variable(&self, name: &str) -> Option<OsString> {
         env::var_os(name).filter(|_| self.root.is_host())
     }
 
-    /// Calls a function with what decides on the configuration of consumers.
-    pub fn system<T>(&self, call: impl FnOnce(&System<'_>) -> T) -> T {
+    /// Calls a function with the inputs that locate the configuration of consumers.
+    pub fn system<T>(&self, call: impl FnOnce(&ConsumerSystem<'_>) -> T) -> T {
         let variable = |name: &str| self.variable(name);
-        call(&System { root: self.root.clone(), user_id: self.user_id, variable: &variable })
+        call(&ConsumerSystem {
+            root: self.root.clone(),
+            user_id: self.user_id,
+            variable: &variable,
+        })
     }
 
     pub fn is_rootless(&self) -> bool {
@@ -72,31 +77,58 @@ impl Host {
         })
     }
 
-    /// Returns the major and minor version of a program, if it prints one. What is in a mounted system is
-    /// not run.
+    /// Returns the major and minor version that a program prints.
     pub fn version(&self, program: &Path) -> Option<(u64, u64)> {
+        version_in(&self.output(program, &["--version"])?.ok()?)
+    }
+
+    /// Returns what a program prints, or the last line of its errors if it fails; nothing if it cannot
+    /// be run or takes too long. Programs of a mounted system are not run.
+    pub fn output(&self, program: &Path, args: &[&str]) -> Option<Result<String, String>> {
+        self.output_within(PRINT_TIMEOUT, None, program, args)
+    }
+
+    /// Does the same with another time limit, and with a descriptor that is readable once the program is to be killed.
+    pub fn output_within(
+        &self,
+        timeout: Duration,
+        interrupt: Option<BorrowedFd<'_>>,
+        program: &Path,
+        args: &[&str],
+    ) -> Option<Result<String, String>> {
         if !self.root.is_host() {
             return None;
         }
-        let mut call = Program::new(program, Path::new("/"));
-        call.argv = vec![program.as_os_str(), OsStr::new("--version")];
+        let mut call = ChildProgram::new(program, Path::new("/"));
+        call.argv = vec![program.as_os_str()];
+        call.argv.extend(args.iter().map(OsStr::new));
         let env: Vec<_> = env::vars_os().collect();
         call.env = env.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str())).collect();
-        call.timeout = Some(VERSION_TIMEOUT);
-        let finished = call.run().ok().filter(|finished| finished.end == End::Exited(0))?;
-        version_in(&String::from_utf8_lossy(&finished.stdout))
+        call.timeout = Some(timeout);
+        call.interrupt = interrupt;
+        call.stdout = OutputLimit::Kill(MAX_FILE_BYTES);
+        let finished = call.run().ok()?;
+        match finished.end {
+            ProgramEnd::Exited(0) => Some(Ok(String::from_utf8_lossy(&finished.stdout).into())),
+            ProgramEnd::Exited(_) => {
+                let errors = String::from_utf8_lossy(&finished.stderr);
+                Some(Err(errors.trim_end().lines().next_back().unwrap_or_default().to_owned()))
+            }
+            _ => None,
+        }
     }
 
     /// Returns the check of a daemon whose configuration cannot be read.
-    pub fn unreadable(&self, name: &'static str, daemon: &str, found: String) -> Check {
-        let hint = match self.is_rootless() && found.ends_with(PERMISSION_DENIED) {
+    pub fn unreadable(&self, name: &'static str, daemon: &str, found: String) -> HostCheck {
+        let is_denied = PERMISSION_DENIED.iter().any(|end| found.ends_with(end));
+        let hint = match self.is_rootless() && is_denied {
             true => "run it as root".to_owned(),
             false => format!("fix it: {daemon} does not start with it"),
         };
-        Check::fail(name, found, hint)
+        HostCheck::fail(name, found, hint)
     }
 
-    /// Reads a file, if there is one and it is text.
+    /// Reads a text file, if it exists.
     pub fn read(&self, path: &Path) -> Result<Option<String>, String> {
         let seen = self.root.join(path);
         let text = self.root.read(path, MAX_FILE_BYTES).map_err(|error| chain(&error))?;
@@ -106,7 +138,7 @@ impl Host {
 }
 
 /// Finds the first version in a text.
-fn version_in(text: &str) -> Option<(u64, u64)> {
+pub fn version_in(text: &str) -> Option<(u64, u64)> {
     text.split_whitespace().find_map(|word| {
         let mut numbers = word.strip_prefix('v').unwrap_or(word).splitn(3, '.');
         let (major, minor) = (numbers.next()?.parse().ok()?, numbers.next()?);
@@ -116,7 +148,7 @@ fn version_in(text: &str) -> Option<(u64, u64)> {
 }
 
 #[test]
-fn versions_are_found_in_what_programs_print() {
+fn versions_are_found_in_program_output() {
     for (text, version) in [
         ("podman version 4.3.1\n", Some((4, 3))),
         ("Docker version 20.10.24+dfsg1, build 5d6db84\n", Some((20, 10))),

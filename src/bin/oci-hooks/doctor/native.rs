@@ -1,27 +1,82 @@
 //! podman, buildah and CRI-O, which read hook files themselves.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use oci_hooks::hooks::consumer::{BUILDAH, CRIO, PODMAN, PODMAN_4};
-use oci_hooks::hooks::directories::{ConfiguredDirs, configured, unread};
+use oci_hooks::hooks::consumer::{BUILDAH, CRIO, PODMAN};
+use oci_hooks::hooks::directories::{
+    ConfiguredDirs, DirectoriesError, read_configured, unread_dirs,
+};
 use oci_hooks::hooks::{self, Consumer, LoadOptions, PathCheck};
-use oci_hooks::program::check::Check;
-use oci_hooks::sys::error::chain;
-use oci_hooks::sys::quantity::counted;
+use oci_hooks_cli::check::HostCheck;
+use oci_hooks_files::error::chain;
+use oci_hooks_files::quantity::format_count;
+use serde::Deserialize;
 
-use super::host::Host;
+use super::crio::{self, CrioConfig};
+use super::host::{DoctorHost, version_in};
 use crate::error::Diagnostic;
 
-/// Looks at podman, and at how it and buildah build images.
-pub fn podman(host: &Host) -> Vec<Check> {
-    let podman = host.program("podman");
-    let is_4 = podman.as_ref().and_then(|path| host.version(path)).is_some_and(|v| v < (5, 0));
-    let consumer = if is_4 { PODMAN_4 } else { PODMAN };
-    let mut checks = match &podman {
-        Some(_) => checks("podman", &consumer, host),
-        None => Vec::new(),
-    };
-    let read = host.system(|system| configured(&consumer, system)).map(|found| found.dirs);
+/// The part of `podman info` that matters here.
+#[derive(Deserialize)]
+struct PodmanInfo {
+    host: PodmanHost,
+    version: PodmanVersion,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodmanHost {
+    #[serde(default)]
+    service_is_remote: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct PodmanVersion {
+    version: String,
+}
+
+impl PodmanInfo {
+    /// Asks podman; returns nothing if it cannot be run, and its message if it does not work.
+    fn query(podman: &Path, host: &DoctorHost) -> Result<Option<Self>, String> {
+        match host.output(podman, &["info", "--format", "json"]) {
+            Some(Ok(text)) => Ok(serde_json::from_str(&text).ok()),
+            Some(Err(error)) => Err(format!("podman info: {error}")),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Returns the profile of a podman, if it prints its version.
+pub fn consumer_of(podman: &Path, host: &DoctorHost) -> Option<Consumer> {
+    host.version(podman).map(|(major, _)| Consumer::of_podman(major))
+}
+
+/// Checks podman, and image builds with podman and buildah.
+pub fn podman(host: &DoctorHost) -> Vec<HostCheck> {
+    const NAME: &str = "podman";
+    let podman = host.program(NAME);
+    let mut consumer = PODMAN;
+    let mut checks = Vec::new();
+    if let Some(podman) = &podman {
+        let info = PodmanInfo::query(podman, host);
+        let found = info.as_ref().ok().and_then(Option::as_ref);
+        let version = found.and_then(|info| version_in(&info.version.version));
+        let known = version.map(|(major, _)| Consumer::of_podman(major));
+        consumer = known.or_else(|| consumer_of(podman, host)).unwrap_or(PODMAN);
+        let configured = host.system(|system| read_configured(&consumer, system));
+        match (info, configured) {
+            (Ok(Some(info)), _) if info.host.service_is_remote => {
+                let found = "runs containers on another machine, by podman info";
+                return vec![HostCheck::warn(NAME, found, "run `oci-hooks doctor` there")];
+            }
+            (Err(found), Ok(_)) => checks.push(host.unreadable(NAME, NAME, found)),
+            (_, configured) => {
+                checks.extend(check_directories(NAME, &consumer, configured, host));
+            }
+        }
+    }
+    let read = host.system(|system| read_configured(&consumer, system)).map(|found| found.dirs);
     match (podman.is_some(), host.program("buildah").is_some()) {
         (true, true) => checks.extend(builds("podman build, buildah", read.ok(), host)),
         (true, false) => checks.extend(builds("podman build", read.ok(), host)),
@@ -31,92 +86,118 @@ pub fn podman(host: &Host) -> Vec<Check> {
     checks
 }
 
-/// Looks at CRI-O, if it is installed.
-pub fn crio(host: &Host) -> Vec<Check> {
-    host.program("crio").map(|_| checks("CRI-O", &CRIO, host)).unwrap_or_default()
+/// Checks CRI-O, if it is installed.
+pub fn crio(host: &DoctorHost) -> Vec<HostCheck> {
+    const NAME: &str = "CRI-O";
+    if host.program("crio").is_none() {
+        return Vec::new();
+    }
+    match CrioConfig::query(host) {
+        Ok(config) => {
+            check_directories(NAME, &CRIO, crio::directories(config.as_ref(), host), host)
+        }
+        Err(found) => vec![host.unreadable(NAME, "crio", found)],
+    }
 }
 
-/// Looks at what a consumer reads, and at hook files that it does not read.
-fn checks(name: &'static str, consumer: &Consumer, host: &Host) -> Vec<Check> {
-    let configured = match host.system(|system| configured(consumer, system)) {
+/// Checks the directories that a consumer reads, and hook files that it does not read.
+fn check_directories(
+    name: &'static str,
+    consumer: &Consumer,
+    configured: Result<ConfiguredDirs, DirectoriesError>,
+    host: &DoctorHost,
+) -> Vec<HostCheck> {
+    let configured = match configured {
         Ok(configured) => configured,
-        Err(error) => return vec![Check::fail(name, chain(&error), error.hint())],
+        Err(error) => return vec![HostCheck::fail(name, chain(&error), error.hint())],
     };
     host.system(|system| {
-        let unread = unread(&configured.dirs, system).into_iter().map(|dir| {
-            let files = counted(dir.files.len(), "hook file");
+        let unread = unread_dirs(&configured.dirs, system).into_iter().map(|dir| {
+            let files = format_count(dir.files.len(), "hook file");
             let found = format!(
                 "does not read {}, which has {files}; it {}",
                 dir.path.display(),
-                reads(&configured)
+                describe_directories(&configured)
             );
-            Check::fail(name, found, configured.to_read(&dir.path, consumer, system))
+            HostCheck::fail(name, found, configured.to_read(&dir.path, consumer, system))
         });
         let mut checks: Vec<_> = unread.collect();
         if configured.dirs.is_empty() {
             let usual = hooks::consumer::OVERRIDE_DIR.as_ref();
             let hint = configured.to_read(usual, consumer, system);
-            checks.push(Check::fail(name, reads(&configured), hint));
+            checks.push(HostCheck::fail(name, describe_directories(&configured), hint));
         } else if checks.is_empty() {
-            checks.push(in_force(name, consumer, &configured, host));
+            checks.push(check_hooks_in_force(name, consumer, &configured, host));
         }
         checks
     })
 }
 
-/// Says which directories are read, and what says so.
-fn reads(configured: &ConfiguredDirs) -> String {
+/// Describes the directories of a consumer and the source of that setting.
+fn describe_directories(configured: &ConfiguredDirs) -> String {
     let dirs: Vec<_> = configured.dirs.iter().map(|dir| dir.display().to_string()).collect();
     let dirs = if dirs.is_empty() { "no hook directory".to_owned() } else { dirs.join(", ") };
     format!("reads {dirs}, by {}", configured.source)
 }
 
-/// Counts the hooks in force, unless a file keeps containers from starting.
-fn in_force(
+/// Counts the hooks in force, unless a file prevents containers from starting.
+fn check_hooks_in_force(
     name: &'static str,
     consumer: &Consumer,
     configured: &ConfiguredDirs,
-    host: &Host,
-) -> Check {
+    host: &DoctorHost,
+) -> HostCheck {
     let mut options = LoadOptions::for_consumer(consumer);
     options.dirs = configured.dirs.iter().map(|dir| host.root.join(dir)).collect();
     if !host.root.is_host() {
-        // Programs are where the system is not.
+        // Paths of programs are those of the mounted system.
         options.path_check = PathCheck::Skip;
     }
     let loaded = hooks::load(&options);
     let hint = format!("fix it: `oci-hooks lint --as {}` finds all mistakes", consumer.name);
     if let Some(problem) = loaded.problems.iter().find(|problem| problem.fatal) {
         let problem = Diagnostic::of_problem(problem);
-        return Check::fail(name, format!("cannot start containers: {problem}"), hint);
+        return HostCheck::fail(name, format!("cannot start containers: {problem}"), hint);
     }
-    let found = format!("{}: {}", reads(configured), counted(loaded.hooks.len(), "hook"));
+    let found = format!(
+        "{}: {}",
+        describe_directories(configured),
+        format_count(loaded.hooks.len(), "hook")
+    );
     match loaded.problems.len() {
-        0 => Check::ok(name, found),
+        0 => HostCheck::ok(name, found),
         skipped => {
-            let skipped = counted(skipped, "file");
-            Check::warn(name, format!("{found}, and {skipped} that cannot be used"), hint)
+            let skipped = format_count(skipped, "file");
+            HostCheck::warn(name, format!("{found}, and {skipped} that cannot be used"), hint)
         }
     }
 }
 
-/// Looks at containers that build images: podman's configuration says nothing about them.
-fn builds(name: &'static str, podman: Option<Vec<PathBuf>>, host: &Host) -> Vec<Check> {
-    let Ok(configured) = host.system(|system| configured(&BUILDAH, system)) else {
+/// Checks image builds, to which podman's configuration does not apply.
+fn builds(name: &'static str, podman: Option<Vec<PathBuf>>, host: &DoctorHost) -> Vec<HostCheck> {
+    let Ok(configured) = host.system(|system| read_configured(&BUILDAH, system)) else {
         return Vec::new();
     };
     let missing = podman.unwrap_or_default();
     let mut missing = missing.iter().filter(|dir| !configured.dirs.contains(dir)).peekable();
     if host.is_rootless() {
         let found = "reads no hook directory, since it is not run by root";
-        return vec![Check::fail(name, found, "pass --hooks-dir DIR to each build")];
+        return vec![HostCheck::fail(name, found, "pass --hooks-dir DIR to each build")];
     }
     if missing.peek().is_some() {
         let missing: Vec<_> = missing.map(|dir| dir.display().to_string()).collect();
-        let found = format!("does not read {}; it {}", missing.join(", "), reads(&configured));
+        let found = format!(
+            "does not read {}; it {}",
+            missing.join(", "),
+            describe_directories(&configured)
+        );
         let all = configured.dirs.iter().map(|dir| dir.display().to_string()).chain(missing);
         let options: Vec<_> = all.map(|dir| format!("--hooks-dir {dir}")).collect();
-        return vec![Check::fail(name, found, format!("pass {} to each build", options.join(" ")))];
+        return vec![HostCheck::fail(
+            name,
+            found,
+            format!("pass {} to each build", options.join(" ")),
+        )];
     }
-    vec![in_force(name, &BUILDAH, &configured, host)]
+    vec![check_hooks_in_force(name, &BUILDAH, &configured, host)]
 }

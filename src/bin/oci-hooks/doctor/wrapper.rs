@@ -2,26 +2,27 @@
 
 use std::path::{Path, PathBuf};
 
+use oci_hooks::hooks::Consumer;
 use oci_hooks::hooks::consumer::PODMAN;
 
 use super::config_file::ConfigFile;
-use super::host::Host;
+use super::host::DoctorHost;
 
 const NAME: &str = "oci-hooks-runtime";
 
 /// The settings of the wrapper.
 const SETTINGS: &str = "/etc/oci-hooks/runtime.toml";
 
-/// Scripts that call the wrapper are not longer than this.
+/// Size limit of scripts that call the wrapper.
 const MAX_SCRIPT_BYTES: usize = 64 << 10;
 
-/// Returns the path of the wrapper, or where it would be installed.
-pub fn path(host: &Host) -> PathBuf {
+/// Returns the path of the wrapper, or its usual path if it is not installed.
+pub fn path(host: &DoctorHost) -> PathBuf {
     host.program(NAME).unwrap_or_else(|| Path::new("/usr/bin").join(NAME))
 }
 
 /// Returns whether a runtime is the wrapper: by its name, or as a script that calls it.
-pub fn is_wrapper(runtime: &str, host: &Host) -> bool {
+pub fn is_wrapper(runtime: &str, host: &DoctorHost) -> bool {
     let name = Path::new(runtime).file_name().unwrap_or_default().to_string_lossy();
     if name.starts_with(NAME) {
         return true;
@@ -36,12 +37,34 @@ pub fn is_wrapper(runtime: &str, host: &Host) -> bool {
     })
 }
 
-/// Says which directories the wrapper reads, and what says so.
-pub fn reads(host: &Host) -> String {
+/// The rules that the wrapper applies, and their source.
+pub struct WrapperRules {
+    pub consumer: Consumer,
+    /// In order of increasing precedence.
+    pub dirs: Vec<PathBuf>,
+    /// Source of the directories.
+    pub by: String,
+}
+
+/// Reads the rules of the wrapper from its settings. Its variables are those of the engine.
+pub fn rules(host: &DoctorHost) -> WrapperRules {
     let settings = ConfigFile::read(Path::new(SETTINGS), host).ok().flatten();
-    let found = settings.as_ref().and_then(|settings| settings.strings(&["hooks-dirs"]));
-    match found {
-        Some(found) => format!("reads {}, by {}", found.value.join(", "), found.at),
-        None => format!("reads {}, by the built-in default", PODMAN.dirs.join(", ")),
-    }
+    let settings = settings.as_ref();
+    let name = settings.and_then(|settings| settings.string(&["as"]));
+    let consumer = name.and_then(|name| Consumer::from_name(&name.value)).unwrap_or(PODMAN);
+    let (dirs, by) = match settings.and_then(|settings| settings.strings(&["hooks-dirs"])) {
+        Some(found) => (found.value, found.at.to_string()),
+        None => {
+            let dirs = consumer.dirs.iter().map(|dir| (*dir).to_owned());
+            (dirs.collect(), "the built-in default".to_owned())
+        }
+    };
+    WrapperRules { consumer, dirs: dirs.into_iter().map(PathBuf::from).collect(), by }
+}
+
+/// Describes the directories of the wrapper and the source of that setting.
+pub fn describe_directories(host: &DoctorHost) -> String {
+    let rules = rules(host);
+    let dirs: Vec<_> = rules.dirs.iter().map(|dir| dir.display().to_string()).collect();
+    format!("reads {}, by {}", dirs.join(", "), rules.by)
 }

@@ -1,20 +1,20 @@
-//! `explain --consumers`: what each consumer does with the same hook files.
+//! `explain --consumers`: the same hook files with each consumer.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use oci_hooks::hooks::{self, Config, Consumer, LoadOptions};
+use oci_hooks::hooks::{self, ConfigDocument, Consumer, LoadOptions};
 use serde::Serialize;
 
 use super::ExplainArgs;
 use super::human::refusal;
-use super::report::{FileState, Report};
-use crate::Exit;
-use crate::context::Context;
-use crate::error::Error;
+use super::report::{ExplainReport, FileState};
+use crate::CommandExit;
+use crate::context::CommandContext;
+use crate::error::{HooksCommandError, add_config_path};
 use crate::style;
 
-/// One hook file, with what each consumer does with it.
+/// One hook file, with the outcome for each consumer.
 #[derive(Serialize)]
 struct FileByConsumer {
     path: String,
@@ -31,13 +31,14 @@ struct ConsumerOutcome {
 /// Writes a table with a row for each file that some consumer reads.
 pub fn run(
     args: &ExplainArgs,
-    config: &Config<'_>,
+    config: &ConfigDocument<'_>,
     path: &Path,
-    context: &mut Context,
-) -> Result<Exit, Error> {
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
     let mut rows: BTreeMap<String, BTreeMap<&'static str, ConsumerOutcome>> = BTreeMap::new();
     let mut failing = Vec::new();
     let mut injects = false;
+    let annotations = add_config_path(path, config.annotations())?;
     for consumer in Consumer::ALL {
         let target = args.target.target(config, path, &consumer)?;
         let directories = match context.directories_as(&consumer) {
@@ -50,8 +51,12 @@ pub fn run(
         let mut load = LoadOptions::for_consumer(&consumer);
         load.dirs = directories.dirs;
         let loaded = hooks::load(&load);
-        let report = Report::new(&loaded, &target, &consumer, |name| args.wants(name));
-        injects |= report.injects();
+        let mut report =
+            ExplainReport::new(&loaded, &target, &consumer, |name| args.selects_hook(name));
+        if let Some(reason) = consumer.exemption(&annotations) {
+            report.exempt_hooks(reason);
+        }
+        injects |= report.injects_any();
         if let Some(fatal) = &report.fatal {
             failing.push((consumer.clone(), fatal.clone()));
         }
@@ -74,15 +79,18 @@ pub fn run(
             context.line(format!("{name} {} because of {fatal}", refusal(&consumer)))?;
         }
     }
-    Ok(if injects { Exit::Yes } else { Exit::No })
+    Ok(if injects { CommandExit::Yes } else { CommandExit::No })
 }
 
-/// Returns the width of a consumer's column, which has its name or one of the words about it.
+/// Returns the width of a consumer's column, which has its name or an outcome.
 pub fn column(consumer: &Consumer) -> usize {
     consumer.name.len().max("no match".len())
 }
 
-fn write_table(rows: &[FileByConsumer], context: &mut Context) -> Result<(), Error> {
+fn write_table(
+    rows: &[FileByConsumer],
+    context: &mut CommandContext,
+) -> Result<(), HooksCommandError> {
     let width = rows.iter().map(|row| row.path.chars().count()).max().unwrap_or(0).max(9);
     let mut header = format!("{:<width$}", "hook file");
     for consumer in Consumer::ALL {

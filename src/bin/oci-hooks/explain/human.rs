@@ -6,38 +6,81 @@ use std::path::Path;
 use oci_hooks::hooks::Consumer;
 use oci_hooks::hooks::consumer::BadFiles;
 
-use super::report::{FileReport, FileState, Report};
-use crate::context::Context;
-use crate::directories::Unread;
-use crate::error::Error;
+use super::report::{ExplainReport, FileReport, FileState};
+use crate::context::CommandContext;
+use crate::directories::UnreadHooks;
+use crate::error::HooksCommandError;
 use crate::style;
 
-/// How many blanks more a line begins with that goes on with another.
+/// Additional indentation of continuation lines.
 const WRAPPED: usize = 4;
 
-/// Writes the report, directory by directory.
-pub fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
+/// Writes the report, directory by directory, and the hooks that the configuration has.
+pub fn write(
+    report: &ExplainReport,
+    context: &mut CommandContext,
+) -> Result<(), HooksCommandError> {
+    write_verdicts(report, context)?;
+    if report.hooks.is_empty() {
+        return Ok(());
+    }
+    let title = context.paint.paint(style::TITLE, "Hooks in config.json");
+    context.line(format!("\n{title}"))?;
+    for hook in &report.hooks {
+        let line = format!("  {}  {}: {}", hook.stage, printable(&hook.path), hook.origin);
+        context.write_hanging_line(line, 2 + WRAPPED)?;
+    }
+    Ok(())
+}
+
+fn write_verdicts(
+    report: &ExplainReport,
+    context: &mut CommandContext,
+) -> Result<(), HooksCommandError> {
     let target = &report.target;
     let command = target.command.as_deref().map_or("no command".to_owned(), |c| format!("`{c}`"));
+    let command = printable(&command);
     let title = format!(
         "{} for a container that runs {command}, has {} and {} bind mounts",
         context.paint.paint(style::TITLE, report.consumer),
         count(target.annotations.len(), "annotation"),
         if target.has_bind_mounts { "has" } else { "no" },
     );
-    context.hanging(title, WRAPPED)?;
+    context.write_hanging_line(title, WRAPPED)?;
+    for fact in report.container.iter().flat_map(|container| &container.facts) {
+        let source = context.paint.paint(style::FAINT, format_args!("({})", fact.source));
+        let line = format!("  {}: {} {source}", fact.fact, printable(&fact.value));
+        context.write_hanging_line(line, 2 + WRAPPED)?;
+    }
     if context.verbose {
         for (key, value) in &target.annotations {
-            context.hanging(format!("  {key}={value}"), 2 + WRAPPED)?;
+            let line = format!("  {key}={value}");
+            context.write_hanging_line(printable(&line), 2 + WRAPPED)?;
         }
+    }
+    if !target.unclear_mounts.is_empty() {
+        let line = format!(
+            "uncertain: config.json does not tell who requested the tmpfs at {}; if the user did, pass --has-bind-mounts true",
+            printable(&target.unclear_mounts.join(", ")),
+        );
+        context.write_hanging_line(line, WRAPPED)?;
+    }
+    if target.unclear_annotations {
+        let line = "uncertain: engines write only some annotations of pods and containers into config.json; pass \
+                    the others with --annotation";
+        context.write_hanging_line(line, WRAPPED)?;
+    }
+    if let Some(reason) = &report.exempt {
+        let label = context.paint.paint(style::WARNING, "No hook is injected:");
+        return context.write_hanging_line(format!("{label} {reason}"), WRAPPED);
     }
     for request in &report.cdi {
         let devices = request.devices.join(", ");
         let line = format!("CDI adds {devices}, by annotation {}", request.annotation);
-        context.hanging(line, WRAPPED)?;
+        context.write_hanging_line(printable(&line), WRAPPED)?;
     }
-    if let Some(source) = &report.source {
-        context.hanging(format!("directories by {}", source.decided_by), WRAPPED)?;
+    if let (Some(source), None) = (&report.source, &report.container) {
+        context.write_hanging_line(format!("directories by {}", source.decided_by), WRAPPED)?;
     }
     if report.directories.is_empty() {
         context.line(format!("{} reads no hook directory", report.consumer))?;
@@ -61,7 +104,11 @@ pub fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
 }
 
 /// Writes a directory that has hook files and is not read.
-fn write_unread(dir: &Unread, consumer: &str, context: &mut Context) -> Result<(), Error> {
+fn write_unread(
+    dir: &UnreadHooks,
+    consumer: &str,
+    context: &mut CommandContext,
+) -> Result<(), HooksCommandError> {
     let path = context.paint.paint(style::TITLE, dir.path().display());
     context.line(format!("\n{path}  (not read by {consumer})"))?;
     for name in &dir.files {
@@ -70,15 +117,15 @@ fn write_unread(dir: &Unread, consumer: &str, context: &mut Context) -> Result<(
         context.line(format!("  {mark} {name}  {word}"))?;
     }
     let label = context.paint.paint(style::HINT, "hint:");
-    context.hanging(format!("    {label} {}", dir.hint()), 4 + WRAPPED)
+    context.write_hanging_line(format!("    {label} {}", dir.hint()), 4 + WRAPPED)
 }
 
 fn write_file<'r>(
     file: &'r FileReport,
     width: usize,
     hints: &mut HashSet<&'r str>,
-    context: &mut Context,
-) -> Result<(), Error> {
+    context: &mut CommandContext,
+) -> Result<(), HooksCommandError> {
     let (style, mark, word) = match file.state {
         FileState::Injected => (style::GOOD, "+", "injected"),
         FileState::NotMatched => (style::WARNING, "-", "not injected"),
@@ -102,6 +149,8 @@ fn write_file<'r>(
     });
     let reason = match file.state {
         FileState::Masked => file.reason.trim_start_matches("masked ").to_owned(),
+        // Quotes the container's command or annotations.
+        FileState::Injected | FileState::NotMatched => printable(&file.reason),
         _ => file.reason.clone(),
     };
     let position = position.unwrap_or_default();
@@ -109,34 +158,39 @@ fn write_file<'r>(
     let separator = if file.state == FileState::Masked { " " } else { ": " };
     let indent = 4 + width + 2;
     let line = format!("  {mark} {name}  {word}{stages}{position}{separator}{reason}");
-    context.hanging(line, indent)?;
+    context.write_hanging_line(line, indent)?;
     if file.conditions.len() > 1 || context.verbose {
         for condition in &file.conditions {
             let (style, mark) =
                 if condition.holds { (style::GOOD, "yes") } else { (style::WARNING, "no ") };
             let mark = context.paint.paint(style, mark);
-            let line = format!("{:indent$}{mark} {}", "", condition.text);
-            context.hanging(line, indent + WRAPPED)?;
+            let line = format!("{:indent$}{mark} {}", "", printable(&condition.text));
+            context.write_hanging_line(line, indent + WRAPPED)?;
         }
     }
     let label = context.paint.paint(style::HINT, "hint:");
     let hint = file.problem.as_ref().and_then(|problem| problem.hint.as_deref());
-    // What is said of many files is said once.
+    // Each hint is printed once.
     if let Some(hint) = hint.filter(|hint| hints.insert(hint)) {
-        context.hanging(format!("{:indent$}{label} {hint}", ""), indent + WRAPPED)?;
+        context.write_hanging_line(format!("{:indent$}{label} {hint}", ""), indent + WRAPPED)?;
     }
     for finding in &file.findings {
         let code = context.paint.paint(style::WARNING, finding.code);
-        let line = format!("{:indent$}{code}{}: {}", "", finding.at(), finding.message);
-        context.hanging(line, indent + WRAPPED)?;
+        let line =
+            format!("{:indent$}{code}{}: {}", "", finding.position_suffix(), finding.message);
+        context.write_hanging_line(line, indent + WRAPPED)?;
         if let Some(help) = finding.help.as_deref().filter(|help| hints.insert(help)) {
-            context.hanging(format!("{:indent$}{label} {help}", ""), indent + WRAPPED)?;
+            context
+                .write_hanging_line(format!("{:indent$}{label} {help}", ""), indent + WRAPPED)?;
         }
     }
     Ok(())
 }
 
-fn write_summary(report: &Report, context: &mut Context) -> Result<(), Error> {
+fn write_summary(
+    report: &ExplainReport,
+    context: &mut CommandContext,
+) -> Result<(), HooksCommandError> {
     if let Some(fatal) = &report.fatal {
         let line = format!(
             "{} {} {} because of {}",
@@ -145,7 +199,7 @@ fn write_summary(report: &Report, context: &mut Context) -> Result<(), Error> {
             refusal(&context.consumer),
             fatal.path.as_deref().unwrap_or(Path::new("")).display(),
         );
-        return context.hanging(line, WRAPPED);
+        return context.write_hanging_line(line, WRAPPED);
     }
     if let Some(file) = report.files().find(|file| file.state == FileState::MatchError) {
         let line = format!(
@@ -153,7 +207,7 @@ fn write_summary(report: &Report, context: &mut Context) -> Result<(), Error> {
             context.paint.paint(style::BAD, "No hook is injected:"),
             file.path,
         );
-        return context.hanging(line, WRAPPED);
+        return context.write_hanging_line(line, WRAPPED);
     }
     let mut injected: Vec<_> = report.files().filter(|file| file.order.is_some()).collect();
     injected.sort_by_key(|file| file.order);
@@ -161,15 +215,21 @@ fn write_summary(report: &Report, context: &mut Context) -> Result<(), Error> {
         return context.line("No hook is injected.");
     }
     let names: Vec<_> = injected.iter().map(|file| file.name.as_str()).collect();
-    context.hanging(format!("Injected in this order: {}", names.join(", ")), WRAPPED)
+    context.write_hanging_line(format!("Injected in this order: {}", names.join(", ")), WRAPPED)
 }
 
-/// Says what a consumer does about a hook file that it rejects.
+/// Returns the consequence of a hook file that a consumer rejects.
 pub fn refusal(consumer: &Consumer) -> &'static str {
     match consumer.bad_files {
         BadFiles::NoHooks => "does not start, and containers start without hooks,",
         BadFiles::NoContainers | BadFiles::Skipped => "cannot start any container",
     }
+}
+
+/// Returns a text of the container without control characters, which could change the terminal or add lines.
+fn printable(text: &str) -> String {
+    let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    text.chars().map(printable).collect()
 }
 
 fn count(number: usize, noun: &str) -> String {

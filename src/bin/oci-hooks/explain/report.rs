@@ -3,40 +3,116 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use oci_hooks::hooks::lint::{self, Finding, LintOptions, Severity};
+use oci_hooks::hooks::lint::{self, HookFinding, LintOptions, Severity};
 use oci_hooks::hooks::{
-    Command, Consumer, Entry, EntryState, HookError, Loaded, OciStage, Problem, Stage, Target,
+    Consumer, EntryState, HookError, HookStage, LoadProblem, LoadedEntry, LoadedHooks, MatchTarget,
+    OciStage, TargetCommand,
 };
-use oci_hooks::json::Location;
-use oci_hooks::sys::fs::read_bounded;
+use oci_hooks::json::TextLocation;
+use oci_hooks_files::fs::read_bounded;
 use serde::Serialize;
 
-use crate::directories::{Directories, SourceJson, Unread};
+use super::origin::ConfigHook;
+use crate::container::{ContainerConfig, ContainerEngine, ContainerRules, EngineContainer};
+use crate::directories::{HookDirectories, SourceJson, UnreadHooks};
 use crate::error::Diagnostic;
 
-/// What happens to each entry of each hook directory for a container.
+/// The outcome for each entry of each hook directory for a container.
 #[derive(Serialize)]
-pub struct Report {
+pub struct ExplainReport {
     pub consumer: &'static str,
+    /// The container, if an engine was asked for it.
+    pub container: Option<ContainerReport>,
     pub target: TargetJson,
     pub directories: Vec<DirectoryReport>,
-    /// What decided on the directories; null if --hooks-dir did.
+    /// Source of the directories; null with --hooks-dir.
     pub source: Option<SourceJson>,
     /// Directories with hook files that the consumer does not read.
-    pub unread: Vec<Unread>,
-    /// What annotations ask of CDI.
+    pub unread: Vec<UnreadHooks>,
+    /// Devices that annotations request from CDI.
     pub cdi: Vec<CdiRequest>,
+    /// The reason why the consumer injects no hook into this container, whatever the hooks are.
+    pub exempt: Option<String>,
     /// The error that prevents the consumer from working.
     pub fatal: Option<Diagnostic>,
+    /// The hooks that the configuration has already.
+    pub hooks: Vec<ConfigHook>,
 }
 
-/// What hooks are matched against.
+/// A container, and the source of each fact about it.
+#[derive(Serialize)]
+pub struct ContainerReport {
+    engine: ContainerEngine,
+    id: String,
+    name: String,
+    state: Option<String>,
+    pub facts: Vec<ContainerFact>,
+}
+
+/// A fact and its source.
+#[derive(Serialize)]
+pub struct ContainerFact {
+    pub fact: &'static str,
+    pub value: String,
+    pub source: String,
+}
+
+impl ContainerReport {
+    pub fn new(
+        container: &EngineContainer,
+        rules: &ContainerRules,
+        directories: &HookDirectories,
+        (has_bind_mounts, mounts_by): (bool, &str),
+    ) -> Self {
+        let EngineContainer { engine, id, name, state, source, config, .. } = container;
+        let mut named = format!("{} {name}", engine.name());
+        if let Some(state) = state {
+            named += &format!(", {state}");
+        }
+        let (path, config_by) = match config {
+            ContainerConfig::File { path, by } => (path.display().to_string(), by.as_str()),
+            ContainerConfig::Text { by, .. } => ("none now".to_owned(), by.as_str()),
+        };
+        let dirs: Vec<_> = directories.dirs.iter().map(|dir| dir.display().to_string()).collect();
+        let dirs = if dirs.is_empty() { "none".to_owned() } else { dirs.join(", ") };
+        let dirs_by = match &directories.configured {
+            Some(configured) => configured.source.to_string(),
+            None => "--hooks-dir".to_owned(),
+        };
+        let mounts = if has_bind_mounts { "yes" } else { "no" };
+        let facts = [
+            ("container", named, source.as_str()),
+            ("config.json", path, config_by),
+            ("consumer", rules.consumer.name.to_owned(), rules.by.as_str()),
+            ("hook directories", dirs, dirs_by.as_str()),
+            ("bind mounts", mounts.to_owned(), mounts_by),
+        ];
+        let facts = facts.map(|(fact, value, source)| ContainerFact {
+            fact,
+            value,
+            source: source.to_owned(),
+        });
+        ContainerReport {
+            engine: *engine,
+            id: id.clone(),
+            name: name.clone(),
+            state: state.clone(),
+            facts: facts.into(),
+        }
+    }
+}
+
+/// The values that hooks are matched against.
 #[derive(Serialize)]
 pub struct TargetJson {
     /// `process.args[0]`; null if there is none.
     pub command: Option<String>,
     pub annotations: BTreeMap<String, String>,
     pub has_bind_mounts: bool,
+    /// Destinations of mounts that may be the user's, if no other mount is and a hook depends on it.
+    pub unclear_mounts: Vec<String>,
+    /// Set if there may be more annotations, and a hook depends on them.
+    pub unclear_annotations: bool,
 }
 
 #[derive(Serialize)]
@@ -56,15 +132,15 @@ pub struct FileReport {
     /// Stages at which the hook is injected.
     pub stages: Vec<String>,
     /// The conditions of the file in the order of evaluation, each with the container's value.
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<ConditionReport>,
     /// The deciding condition, or why none was evaluated.
     pub reason: String,
     pub problem: Option<Diagnostic>,
-    /// What `lint` says of the file besides, without notes.
+    /// Other findings of `lint` about the file, without notes.
     pub findings: Vec<FindingJson>,
 }
 
-/// What happens to a hook file; the words are JSON values.
+/// The outcome for a hook file; the names are JSON values.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileState {
@@ -81,29 +157,31 @@ pub enum FileState {
 }
 
 #[derive(Serialize)]
-pub struct Condition {
+pub struct ConditionReport {
     pub holds: bool,
     pub text: String,
 }
 
-impl Report {
-    /// Explains the files whose names are wanted.
+impl ExplainReport {
+    /// Explains the files whose names pass `wants`.
     pub fn new(
-        loaded: &Loaded,
-        target: &Target,
+        loaded: &LoadedHooks,
+        target: &MatchTarget,
         consumer: &Consumer,
         wants: impl Fn(&str) -> bool,
     ) -> Self {
         let mut active = active_files(loaded, target, consumer);
-        let problems: Problems<'_> =
+        let problems: PathProblems<'_> =
             loaded.problems.iter().map(|problem| (problem.path.as_path(), problem)).collect();
         let directories = loaded.dirs.iter().map(|dir| {
             let entries = loaded.entries.iter().filter(|entry| entry.path.parent() == Some(dir));
             let files = entries
-                // Hook directories are read without those in them.
+                // Subdirectories of hook directories are not read.
                 .filter(|entry| entry.state != EntryState::NotJson || !entry.path.is_dir())
                 .map(|entry| {
-                    active.remove(entry.path.as_path()).unwrap_or_else(|| unused(entry, &problems))
+                    active
+                        .remove(entry.path.as_path())
+                        .unwrap_or_else(|| explain_unused(entry, &problems))
                 })
                 .filter(|file| wants(&file.name))
                 .collect();
@@ -113,25 +191,42 @@ impl Report {
                 files,
             }
         });
-        Report {
+        ExplainReport {
             consumer: consumer.name,
+            container: None,
             target: TargetJson {
                 command: match &target.command {
-                    Command::Program(program) => Some(program.clone()),
+                    TargetCommand::Program(program) => Some(program.clone()),
                     _ => None,
                 },
                 annotations: target.annotations.clone(),
                 has_bind_mounts: target.has_bind_mounts,
+                unclear_mounts: Vec::new(),
+                unclear_annotations: false,
             },
             directories: directories.collect(),
             source: None,
             unread: Vec::new(),
             cdi: device_requests(&target.annotations),
+            exempt: None,
             fatal: loaded.problems.iter().find(|problem| problem.fatal).map(Diagnostic::of_problem),
+            hooks: Vec::new(),
         }
     }
 
-    /// Adds what lint finds in the files that are read and not masked.
+    /// Marks all hooks as not injected, for one reason.
+    pub fn exempt_hooks(&mut self, reason: String) {
+        for file in self.directories.iter_mut().flat_map(|dir| &mut dir.files) {
+            if matches!(file.state, FileState::Injected | FileState::MatchError) {
+                file.state = FileState::NotMatched;
+                file.order = None;
+                file.reason.clone_from(&reason);
+            }
+        }
+        self.exempt = Some(reason);
+    }
+
+    /// Adds the findings of `lint` about files that are read and not masked.
     pub fn add_findings(&mut self, consumer: &Consumer) {
         for file in self.directories.iter_mut().flat_map(|dir| &mut dir.files) {
             if !matches!(file.state, FileState::Ignored | FileState::Masked) {
@@ -141,8 +236,8 @@ impl Report {
         }
     }
 
-    /// Adds what decided on the directories, and hook files elsewhere whose names are wanted.
-    pub fn add_directories(&mut self, directories: &Directories, wants: impl Fn(&str) -> bool) {
+    /// Adds the source of the directories, and hook files elsewhere whose names pass `wants`.
+    pub fn add_directories(&mut self, directories: &HookDirectories, wants: impl Fn(&str) -> bool) {
         self.source = directories.source_json();
         self.unread.clone_from(&directories.unread);
         for dir in &mut self.unread {
@@ -151,12 +246,17 @@ impl Report {
         self.unread.retain(|dir| !dir.files.is_empty());
     }
 
+    /// Returns the names of the devices that annotations request.
+    pub fn requested_devices(&self) -> impl Iterator<Item = &str> {
+        self.cdi.iter().flat_map(|request| &request.devices).map(String::as_str)
+    }
+
     pub fn files(&self) -> impl Iterator<Item = &FileReport> {
         self.directories.iter().flat_map(|dir| &dir.files)
     }
 
     /// Returns whether any of the files would be injected.
-    pub fn injects(&self) -> bool {
+    pub fn injects_any(&self) -> bool {
         let blocked =
             self.fatal.is_some() || self.files().any(|f| f.state == FileState::MatchError);
         !blocked && self.files().any(|file| file.state == FileState::Injected)
@@ -165,8 +265,8 @@ impl Report {
 
 /// Explains the hooks in force, by path.
 fn active_files<'l>(
-    loaded: &'l Loaded,
-    target: &'l Target,
+    loaded: &'l LoadedHooks,
+    target: &'l MatchTarget,
     consumer: &Consumer,
 ) -> HashMap<&'l Path, FileReport> {
     let mut order = 0;
@@ -187,7 +287,7 @@ fn active_files<'l>(
             order: injected.then_some(order),
             stages: file.definition.stages.iter().map(|s| injected_at(s, consumer)).collect(),
             conditions: conditions
-                .map(|reason| Condition { holds: reason.holds(), text: reason.to_string() })
+                .map(|reason| ConditionReport { holds: reason.holds(), text: reason.to_string() })
                 .collect(),
             ..FileReport::of_path(&file.path, reason)
         };
@@ -197,10 +297,10 @@ fn active_files<'l>(
 }
 
 /// Load errors by the path of the hook file.
-type Problems<'l> = HashMap<&'l Path, &'l Problem>;
+type PathProblems<'l> = HashMap<&'l Path, &'l LoadProblem>;
 
 /// Explains an entry that is not a hook in force.
-fn unused(entry: &Entry, problems: &Problems<'_>) -> FileReport {
+fn explain_unused(entry: &LoadedEntry, problems: &PathProblems<'_>) -> FileReport {
     let problem = problems.get(entry.path.as_path()).copied();
     let (state, reason) = match &entry.state {
         EntryState::Masked { by } => (FileState::Masked, format!("masked by {}", by.display())),
@@ -235,10 +335,10 @@ impl FileReport {
     }
 }
 
-/// Names the stage a hook is injected at.
-fn injected_at(stage: &Stage, consumer: &Consumer) -> String {
+/// Returns the stage at which a hook is injected.
+fn injected_at(stage: &HookStage, consumer: &Consumer) -> String {
     match stage {
-        Stage::Oci(OciStage::Prestart) => consumer.prestart.name().to_owned(),
+        HookStage::Oci(OciStage::Prestart) => consumer.prestart.name().to_owned(),
         stage => stage.name().to_owned(),
     }
 }
@@ -256,7 +356,7 @@ pub struct FindingJson {
 }
 
 impl FindingJson {
-    fn new(finding: &Finding) -> Self {
+    fn new(finding: &HookFinding) -> Self {
         let location = finding.location.as_ref();
         FindingJson {
             code: finding.rule.code,
@@ -269,8 +369,8 @@ impl FindingJson {
         }
     }
 
-    /// Returns where it is, as ` at 3:5`.
-    pub fn at(&self) -> String {
+    /// Returns the position, as ` at 3:5`.
+    pub fn position_suffix(&self) -> String {
         match (self.line, self.column) {
             (Some(line), Some(column)) => format!(" at {line}:{column}"),
             _ => String::new(),
@@ -278,16 +378,16 @@ impl FindingJson {
     }
 }
 
-/// No longer file is written by hand; what is wrong with one that is, `lint` says.
+/// Size limit of files to lint. Larger files are not written by hand, and `lint` reports their findings.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Returns the errors and warnings about the text of a file, but not what is known of it already.
-fn findings_of(path: &Path, consumer: &Consumer, known: Option<&Location>) -> Vec<FindingJson> {
+/// Returns the errors and warnings about the text of a file, except the known one.
+fn findings_of(path: &Path, consumer: &Consumer, known: Option<&TextLocation>) -> Vec<FindingJson> {
     let Ok(text) = read_bounded(path, MAX_BYTES) else { return Vec::new() };
     let mut options = LintOptions::for_consumer(consumer);
     options.others.clear();
     let findings = lint::lint_text(path, &text, &options);
-    let is_new = |finding: &&Finding| {
+    let is_new = |finding: &&HookFinding| {
         let location = finding.location.as_ref();
         let is_known = known.is_some_and(|known| {
             location.is_some_and(|at| (at.line, at.column) == (known.line, known.column))
@@ -297,11 +397,11 @@ fn findings_of(path: &Path, consumer: &Consumer, known: Option<&Location>) -> Ve
     findings.iter().filter(is_new).map(FindingJson::new).collect()
 }
 
-/// What annotations for CDI begin with; the rest of the key is up to whoever writes it.
+/// Prefix of annotations for CDI; the rest of the key is arbitrary.
 const PREFIX: &str = "cdi.k8s.io/";
 
-/// An annotation that names devices, which CRI-O and containerd add to the container, with CDI's own
-/// hooks.
+/// An annotation that requests devices, which CRI-O and containerd add to the container, with CDI's
+/// own hooks.
 #[derive(Serialize)]
 pub struct CdiRequest {
     pub annotation: String,
@@ -309,7 +409,7 @@ pub struct CdiRequest {
     pub devices: Vec<String>,
 }
 
-/// Finds the annotations that ask for devices.
+/// Finds the annotations that request devices.
 fn device_requests(annotations: &BTreeMap<String, String>) -> Vec<CdiRequest> {
     let requests = annotations.iter().filter(|(key, _)| key.starts_with(PREFIX));
     let requests = requests.map(|(key, value)| CdiRequest {

@@ -1,11 +1,11 @@
 //! `lint --explain` and `lint --rules`.
 
-use oci_hooks::hooks::lint::{Example, FixPolicy, Rule, rules};
+use oci_hooks::hooks::lint::{FixPolicy, LintRule, RuleExample, rules};
 use serde::Serialize;
 
-use crate::Exit;
-use crate::context::Context;
-use crate::error::Error;
+use crate::CommandExit;
+use crate::context::CommandContext;
+use crate::error::HooksCommandError;
 use crate::style;
 
 #[derive(Serialize)]
@@ -14,17 +14,17 @@ struct RuleJson {
     rule: &'static str,
     severity: &'static str,
     summary: &'static str,
-    /// Whether `--fix` fixes findings of this rule.
+    /// Set if `--fix` fixes findings of this rule.
     fixable: bool,
     explanation: &'static str,
     bad: &'static str,
     good: &'static str,
-    /// What `--fix` does, or why it does nothing.
+    /// Effect of `--fix`, or the reason why it has none.
     fix: &'static str,
 }
 
 impl RuleJson {
-    fn new(rule: &'static Rule) -> Self {
+    fn new(rule: &'static LintRule) -> Self {
         let (fixable, fix) = match rule.fix {
             FixPolicy::Automatic(what) => (true, what),
             FixPolicy::Manual(why) => (false, why),
@@ -44,10 +44,13 @@ impl RuleJson {
 }
 
 /// Writes the explanation of a rule, with examples.
-pub fn explain(rule: &'static Rule, context: &mut Context) -> Result<Exit, Error> {
+pub fn explain(
+    rule: &'static LintRule,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
     if context.is_json() {
         context.json(&RuleJson::new(rule))?;
-        return Ok(Exit::Yes);
+        return Ok(CommandExit::Yes);
     }
     let title = context.paint.paint(style::TITLE, format_args!("{} {}", rule.code, rule.name));
     context.line(format!("{title} ({})\n{}\n", rule.severity, rule.summary))?;
@@ -59,15 +62,15 @@ pub fn explain(rule: &'static Rule, context: &mut Context) -> Result<Exit, Error
         FixPolicy::Manual(why) => format!("Not fixed by --fix: {why}."),
     };
     context.line(format!("\n{fix}"))?;
-    Ok(Exit::Yes)
+    Ok(CommandExit::Yes)
 }
 
 fn example(
     title: &str,
     style: anstyle::Style,
-    example: Example,
-    context: &mut Context,
-) -> Result<(), Error> {
+    example: RuleExample,
+    context: &mut CommandContext,
+) -> Result<(), HooksCommandError> {
     let title = context.paint.paint(style, format_args!("{title}:"));
     context.line(format!("\n{title}"))?;
     if example.text().is_empty() {
@@ -80,11 +83,11 @@ fn example(
 }
 
 /// Writes a line for each rule.
-pub fn list(context: &mut Context) -> Result<Exit, Error> {
+pub fn list(context: &mut CommandContext) -> Result<CommandExit, HooksCommandError> {
     if context.is_json() {
         let rules: Vec<_> = rules::ALL.iter().map(|rule| RuleJson::new(rule)).collect();
         context.json(&rules)?;
-        return Ok(Exit::Yes);
+        return Ok(CommandExit::Yes);
     }
     let width = rules::ALL.iter().map(|rule| rule.name.len()).max().unwrap_or_default();
     for rule in rules::ALL {
@@ -98,5 +101,5 @@ pub fn list(context: &mut Context) -> Result<Exit, Error> {
             rule.name, rule.severity, rule.summary
         ))?;
     }
-    Ok(Exit::Yes)
+    Ok(CommandExit::Yes)
 }

@@ -1,54 +1,82 @@
 //! `lint --fix` and `lint --diff`.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use oci_hooks::hooks::lint::{self, Fixed, LintOptions};
-use oci_hooks::sys::fs::{Expected, FileAt, ReplaceError, ReplaceOptions, Symlinks};
+use oci_hooks::hooks::lint::{self, FixedText, LintOptions};
+use oci_hooks_files::fs::{
+    ExpectedFile, FileAt, ReplaceError, ReplaceOptions, SymlinkPolicy, read_bounded,
+};
 
-use super::{Inputs, STDIN, hook_files};
-use crate::Exit;
-use crate::context::Context;
+use super::{LintInputs, STDIN, hook_files};
+use crate::CommandExit;
+use crate::context::CommandContext;
 use crate::diff;
-use crate::error::Error;
+use crate::error::HooksCommandError;
 
 /// Size limit of a hook file.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// Fixes all files, and prints each fix on standard error.
-pub fn write(inputs: &Inputs, options: &LintOptions, context: &mut Context) -> Result<(), Error> {
+pub fn write(
+    inputs: &LintInputs,
+    options: &LintOptions,
+    context: &mut CommandContext,
+) -> Result<(), HooksCommandError> {
     for path in files(inputs, options)? {
-        let file = match FileAt::open(&path, Symlinks::Follow) {
-            Ok(file) => file,
-            Err(error @ ReplaceError::ForeignLink { .. }) => return Err(error.into()),
-            // The linter reports files that cannot be read.
-            Err(_) => continue,
-        };
-        let Ok((text, id)) = file.read(MAX_FILE_BYTES) else { continue };
-        let fixed = lint::fix_text(&path, &text, options);
-        if fixed.text == text {
-            continue;
-        }
-        let replace = ReplaceOptions { expected: Expected::Unchanged(id), ..Default::default() };
+        rewrite(&path, |text| lint::fix_text(&path, text, options), context)?;
+    }
+    for path in programs(inputs, options) {
+        rewrite(&path, lint::fix_program, context)?;
+    }
+    Ok(())
+}
+
+/// Replaces a file by its fixed text.
+fn rewrite(
+    path: &Path,
+    fix: impl FnOnce(&[u8]) -> FixedText,
+    context: &CommandContext,
+) -> Result<(), HooksCommandError> {
+    let file = match FileAt::open(path, SymlinkPolicy::Follow) {
+        Ok(file) => file,
+        Err(error @ ReplaceError::ForeignLink { .. }) => return Err(error.into()),
+        // The linter reports files that cannot be read.
+        Err(_) => return Ok(()),
+    };
+    let Ok((text, id)) = file.read(MAX_FILE_BYTES) else { return Ok(()) };
+    let fixed = fix(&text);
+    if fixed.text != text {
+        let replace =
+            ReplaceOptions { expected: ExpectedFile::Unchanged(id), ..Default::default() };
         file.replace(&fixed.text, &replace)?;
-        print_fixes(&path, &fixed, context);
+        print_fixes(path, &fixed, context);
     }
     Ok(())
 }
 
 /// Writes the fixed text of standard input.
-pub fn stdin(text: &[u8], options: &LintOptions, context: &mut Context) -> Result<Exit, Error> {
+pub fn stdin(
+    text: &[u8],
+    options: &LintOptions,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
     let path = Path::new(STDIN);
     let fixed = lint::fix_text(path, text, options);
     context.write(&fixed.text)?;
     print_fixes(path, &fixed, context);
     let left = lint::lint_text(path, &fixed.text, options);
     let found = left.iter().any(|finding| finding.severity > lint::Severity::Note);
-    Ok(if found { Exit::No } else { Exit::Yes })
+    Ok(if found { CommandExit::No } else { CommandExit::Yes })
 }
 
-/// Writes a diff of what `--fix` would change. The exit code is 1 if there is a difference.
-pub fn diff(inputs: &Inputs, options: &LintOptions, context: &mut Context) -> Result<Exit, Error> {
+/// Writes a diff of the changes that `--fix` would make. The exit code is 1 if there are any.
+pub fn diff(
+    inputs: &LintInputs,
+    options: &LintOptions,
+    context: &mut CommandContext,
+) -> Result<CommandExit, HooksCommandError> {
     let mut texts = Vec::new();
     for path in files(inputs, options)? {
         if let Ok(text) = fs::read(&path) {
@@ -56,18 +84,26 @@ pub fn diff(inputs: &Inputs, options: &LintOptions, context: &mut Context) -> Re
         }
     }
     texts.extend(inputs.stdin.iter().map(|text| (PathBuf::from(STDIN), text.clone())));
-    let mut exit = Exit::Yes;
-    for (path, text) in texts {
-        let fixed = lint::fix_text(&path, &text, options);
-        if fixed.text != text {
-            exit = Exit::No;
-            diff::write(context, &text, &fixed.text, &path.to_string_lossy())?;
+    let mut fixes: Vec<_> = texts
+        .into_iter()
+        .map(|(path, text)| (lint::fix_text(&path, &text, options).text, path, text))
+        .collect();
+    for path in programs(inputs, options) {
+        if let Ok(text) = read_bounded(&path, MAX_FILE_BYTES) {
+            fixes.push((lint::fix_program(&text).text, path, text));
+        }
+    }
+    let mut exit = CommandExit::Yes;
+    for (fixed, path, text) in fixes {
+        if fixed != text {
+            exit = CommandExit::No;
+            diff::write(context, &text, &fixed, &path.to_string_lossy())?;
         }
     }
     Ok(exit)
 }
 
-fn print_fixes(path: &Path, fixed: &Fixed, context: &Context) {
+fn print_fixes(path: &Path, fixed: &FixedText, context: &CommandContext) {
     for applied in &fixed.applied {
         let line = applied.line.map_or_else(String::new, |line| format!(":{line}"));
         let (path, code) = (path.display(), applied.rule.code);
@@ -76,7 +112,7 @@ fn print_fixes(path: &Path, fixed: &Fixed, context: &Context) {
 }
 
 /// Returns the hook files to fix.
-fn files(inputs: &Inputs, options: &LintOptions) -> Result<Vec<PathBuf>, Error> {
+fn files(inputs: &LintInputs, options: &LintOptions) -> Result<Vec<PathBuf>, HooksCommandError> {
     let mut files = Vec::new();
     let dirs = if inputs.with_dirs { options.dirs.as_slice() } else { &[] };
     for dir in dirs.iter().filter(|dir| dir.is_dir()) {
@@ -84,4 +120,10 @@ fn files(inputs: &Inputs, options: &LintOptions) -> Result<Vec<PathBuf>, Error> 
     }
     files.extend(inputs.files.iter().cloned());
     Ok(files)
+}
+
+/// Returns the programs to fix.
+fn programs(inputs: &LintInputs, options: &LintOptions) -> BTreeSet<PathBuf> {
+    let report = inputs.lint(options);
+    report.findings().filter_map(|finding| finding.program_fix.clone()).collect()
 }

@@ -2,14 +2,14 @@
 //!
 //! [workflow commands]: https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands
 
-use oci_hooks::hooks::lint::{Report, Severity};
+use oci_hooks::hooks::lint::{LintReport, Severity};
 
-use super::sarif::Region;
-use crate::context::Context;
-use crate::error::Error;
+use super::sarif::TextRegion;
+use crate::context::CommandContext;
+use crate::error::HooksCommandError;
 
 /// Writes a line for each finding.
-pub fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
+pub fn write(report: &LintReport, context: &mut CommandContext) -> Result<(), HooksCommandError> {
     for file in &report.files {
         for finding in &file.findings {
             let command = match finding.severity {
@@ -20,7 +20,7 @@ pub fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
             let mut line =
                 format!("::{command} file={}", property(&finding.path.to_string_lossy()));
             if let Some(location) = &finding.location {
-                let region = Region::new(location, file);
+                let region = TextRegion::new(location, file);
                 line += &format!(",line={},endLine={}", region.line, region.end_line);
                 // GitHub accepts columns only for a span within one line.
                 if region.line == region.end_line {
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ends_a_command_or_property_is_escaped() {
+    fn special_characters_of_workflow_commands_are_escaped() {
         assert_eq!(data("100%\r\na:b,c"), "100%25%0D%0Aa:b,c");
         assert_eq!(property("a:b,c%\n"), "a%3Ab%2Cc%25%0A");
     }

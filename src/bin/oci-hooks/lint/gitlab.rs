@@ -7,11 +7,11 @@ use std::env;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use oci_hooks::hooks::lint::{Finding, Report, Severity};
+use oci_hooks::hooks::lint::{HookFinding, LintReport, Severity};
 use serde::Serialize;
 
-use crate::context::Context;
-use crate::error::Error;
+use crate::context::CommandContext;
+use crate::error::HooksCommandError;
 
 #[derive(Serialize)]
 struct Violation {
@@ -25,22 +25,22 @@ struct Violation {
 #[derive(Serialize)]
 struct ViolationLocation {
     path: String,
-    lines: Lines,
+    lines: ViolationLines,
 }
 
 #[derive(Serialize)]
-struct Lines {
+struct ViolationLines {
     begin: usize,
 }
 
 /// Writes all findings as one array.
-pub fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
+pub fn write(report: &LintReport, context: &mut CommandContext) -> Result<(), HooksCommandError> {
     let current = env::current_dir().unwrap_or_default();
     let mut seen = HashMap::new();
     let violations: Vec<_> = report
         .findings()
         .map(|finding| {
-            let path = relative(&finding.path, &current);
+            let path = relative_path(&finding.path, &current);
             let subject = subject(finding, &path);
             let repetition: &mut u64 = seen.entry(subject.clone()).or_default();
             *repetition += 1;
@@ -55,7 +55,9 @@ pub fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
                 },
                 location: ViolationLocation {
                     path: path.to_string_lossy().into_owned(),
-                    lines: Lines { begin: finding.location.as_ref().map_or(1, |at| at.line) },
+                    lines: ViolationLines {
+                        begin: finding.location.as_ref().map_or(1, |at| at.line),
+                    },
                 },
             }
         })
@@ -63,21 +65,21 @@ pub fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
     context.json(&violations)
 }
 
-fn description(finding: &Finding) -> String {
+fn description(finding: &HookFinding) -> String {
     match &finding.help {
         Some(help) => format!("{}: {}\n{help}", finding.rule.name, finding.message),
         None => format!("{}: {}", finding.rule.name, finding.message),
     }
 }
 
-/// Returns a path as GitLab matches it with the repository's: relative, without `./`.
-fn relative(path: &Path, current: &Path) -> PathBuf {
+/// Returns a path in the form of the repository's paths, for GitLab: relative, without `./`.
+fn relative_path(path: &Path, current: &Path) -> PathBuf {
     let path = path.strip_prefix(current).unwrap_or(path);
     path.components().filter(|part| *part != Component::CurDir).collect()
 }
 
-/// Returns what makes a finding the same one in a later report, even if its line has moved.
-fn subject(finding: &Finding, path: &Path) -> Vec<u8> {
+/// Returns the identity of a finding, which stays the same in later reports even if its line moves.
+fn subject(finding: &HookFinding, path: &Path) -> Vec<u8> {
     let pointer = finding.location.as_ref().map_or("", |at| at.pointer.as_str());
     [finding.rule.code.as_bytes(), path.as_os_str().as_bytes(), pointer.as_bytes()].join(&0)
 }
@@ -105,7 +107,10 @@ mod tests {
             ("/etc/a.json", "/etc/a.json"),
             ("<stdin>", "<stdin>"),
         ] {
-            assert_eq!(relative(Path::new(path), Path::new("/builds/me/it")), Path::new(expected));
+            assert_eq!(
+                relative_path(Path::new(path), Path::new("/builds/me/it")),
+                Path::new(expected)
+            );
         }
     }
 

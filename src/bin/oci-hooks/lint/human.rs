@@ -6,34 +6,38 @@ use std::ops::Range;
 
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
-use oci_hooks::hooks::lint::{Finding, LintedFile, Report, Severity};
-use oci_hooks::json::Location;
+use oci_hooks::hooks::lint::{HookFinding, LintReport, LintedFile, Severity};
+use oci_hooks::json::TextLocation;
 
-use crate::context::Context;
-use crate::error::Error;
+use crate::context::CommandContext;
+use crate::error::HooksCommandError;
 use crate::style;
 
 /// Longest part of a line that is shown.
 const MAX_LINE_BYTES: usize = 120;
 
-/// Which notes are shown.
+/// The notes to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notes {
+pub enum NoteFilter {
     All,
-    /// All, if nothing worse was found.
+    /// All notes, if nothing worse was found.
     Alone,
 }
 
-/// Writes each finding with its line, and a summary: those of a file by their severity.
-pub fn write(report: &Report, notes: Notes, context: &mut Context) -> Result<(), Error> {
+/// Writes each finding with its line, sorted by severity within a file, and a summary.
+pub fn write(
+    report: &LintReport,
+    notes: NoteFilter,
+    context: &mut CommandContext,
+) -> Result<(), HooksCommandError> {
     let renderer = if context.paint.enabled { Renderer::styled() } else { Renderer::plain() };
     let renderer = renderer.decor_style(DecorStyle::Ascii);
     let is_worse = report.findings().any(|finding| finding.severity > Severity::Note);
     let least = match notes {
-        Notes::Alone if is_worse => Severity::Warning,
+        NoteFilter::Alone if is_worse => Severity::Warning,
         _ => Severity::Note,
     };
-    // What helps against several findings is said once.
+    // Each hint is printed once.
     let mut helped = HashSet::new();
     for file in &report.files {
         let mut findings: Vec<_> =
@@ -49,7 +53,7 @@ pub fn write(report: &Report, notes: Notes, context: &mut Context) -> Result<(),
     summary(report, least, context)
 }
 
-fn group<'a>(finding: &'a Finding, help: Option<&'a str>, file: &'a LintedFile) -> Group<'a> {
+fn group<'a>(finding: &'a HookFinding, help: Option<&'a str>, file: &'a LintedFile) -> Group<'a> {
     let level = match finding.severity {
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
@@ -60,12 +64,12 @@ fn group<'a>(finding: &'a Finding, help: Option<&'a str>, file: &'a LintedFile) 
     let path = finding.path.to_string_lossy();
     group = match (&finding.location, &file.text) {
         (Some(location), Some(text)) => {
-            let line = Line::of(text, location);
+            let line = SourceLine::of(text, location);
             let snippet = Snippet::source(line.text)
                 .line_start(location.line)
                 .fold(false)
                 .annotation(AnnotationKind::Primary.span(line.span));
-            // The column is counted in what is shown, unless that is a part of the line.
+            // The renderer counts the column in the shown text, which must be the whole line.
             if line.is_whole {
                 group.element(snippet.path(path))
             } else {
@@ -73,7 +77,11 @@ fn group<'a>(finding: &'a Finding, help: Option<&'a str>, file: &'a LintedFile) 
                 group.element(origin).element(snippet)
             }
         }
-        _ => group.element(Origin::path(path)),
+        (Some(location), None) => {
+            let origin = Origin::path(path).line(location.line);
+            group.element(origin.char_column(location.column))
+        }
+        (None, _) => group.element(Origin::path(path)),
     };
     for related in &finding.related {
         let at = related.location.as_ref();
@@ -88,14 +96,14 @@ fn group<'a>(finding: &'a Finding, help: Option<&'a str>, file: &'a LintedFile) 
 }
 
 /// One source line, truncated around the span of a finding.
-struct Line {
+struct SourceLine {
     text: String,
     span: Range<usize>,
     is_whole: bool,
 }
 
-impl Line {
-    fn of(text: &[u8], location: &Location) -> Self {
+impl SourceLine {
+    fn of(text: &[u8], location: &TextLocation) -> Self {
         let start = location.span.start.min(text.len());
         let first = text[..start].iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
         let end =
@@ -120,7 +128,7 @@ impl Line {
         if to < end {
             shown.push('…');
         }
-        Line { text: shown, span: marked_from..marked_to, is_whole }
+        SourceLine { text: shown, span: marked_from..marked_to, is_whole }
     }
 }
 
@@ -131,8 +139,15 @@ fn boundary(text: &[u8], at: usize) -> usize {
     candidates.iter().find(|at| !is_inside(at)).copied().unwrap_or(at)
 }
 
-fn summary(report: &Report, least: Severity, context: &mut Context) -> Result<(), Error> {
-    let files = count(report.hook_files, "hook file");
+fn summary(
+    report: &LintReport,
+    least: Severity,
+    context: &mut CommandContext,
+) -> Result<(), HooksCommandError> {
+    let files = match report.spec_files {
+        0 => count(report.hook_files, "hook file"),
+        number => count(number, "CDI specification"),
+    };
     let counts: Vec<_> = [Severity::Error, Severity::Warning, Severity::Note]
         .into_iter()
         .filter_map(|severity| {
@@ -154,7 +169,7 @@ fn summary(report: &Report, least: Severity, context: &mut Context) -> Result<()
     if least > Severity::Note && report.count(Severity::Note) > 0 {
         context.line("--verbose shows the notes")?;
     }
-    let fixable = report.findings().filter(|finding| finding.fix.is_some()).count();
+    let fixable = report.findings().filter(|finding| finding.is_fixable()).count();
     if fixable > 0 {
         context.line(format!("{fixable} fixable with --fix"))?;
     }

@@ -1,12 +1,12 @@
 //! Machine-readable findings: a JSON array with documented keys.
 
-use oci_hooks::hooks::lint::{Finding, LintedFile, Report};
-use oci_hooks::json::Location;
+use oci_hooks::hooks::lint::{HookFinding, LintReport, LintedFile};
+use oci_hooks::json::TextLocation;
 use serde::Serialize;
 
-use super::sarif::Region;
-use crate::context::Context;
-use crate::error::Error;
+use super::sarif::TextRegion;
+use crate::context::CommandContext;
+use crate::error::HooksCommandError;
 
 #[derive(Serialize)]
 struct FindingJson<'a> {
@@ -46,18 +46,18 @@ struct RelatedJson<'a> {
 #[derive(Serialize)]
 struct FixJson<'a> {
     description: &'a str,
-    edits: Vec<Edit>,
+    edits: Vec<EditJson>,
 }
 
 #[derive(Serialize)]
-struct Edit {
+struct EditJson {
     offset: usize,
     length: usize,
     text: String,
 }
 
 /// Writes all findings as one array.
-pub fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
+pub fn write(report: &LintReport, context: &mut CommandContext) -> Result<(), HooksCommandError> {
     let findings: Vec<_> = report
         .files
         .iter()
@@ -67,7 +67,7 @@ pub fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
 }
 
 impl<'a> FindingJson<'a> {
-    fn new(finding: &'a Finding, file: &LintedFile) -> Self {
+    fn new(finding: &'a HookFinding, file: &LintedFile) -> Self {
         FindingJson {
             code: finding.rule.code,
             rule: finding.rule.name,
@@ -92,7 +92,7 @@ impl<'a> FindingJson<'a> {
                 edits: fix
                     .edits
                     .iter()
-                    .map(|(span, text)| Edit {
+                    .map(|(span, text)| EditJson {
                         offset: span.start,
                         length: span.len(),
                         text: String::from_utf8_lossy(text).into_owned(),
@@ -104,8 +104,8 @@ impl<'a> FindingJson<'a> {
 }
 
 impl<'a> SourceLocation<'a> {
-    fn new(location: Option<&'a Location>, file: &LintedFile) -> Self {
-        let region = location.map(|location| Region::new(location, file));
+    fn new(location: Option<&'a TextLocation>, file: &LintedFile) -> Self {
+        let region = location.map(|location| TextRegion::new(location, file));
         SourceLocation {
             line: region.as_ref().map(|region| region.line),
             column: region.as_ref().map(|region| region.column),

@@ -5,18 +5,18 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use oci_hooks::hooks::lint::{Finding, FixPolicy, LintedFile, Report, Rule, rules};
-use oci_hooks::json::Location;
+use oci_hooks::hooks::lint::{FixPolicy, HookFinding, LintReport, LintRule, LintedFile, rules};
+use oci_hooks::json::TextLocation;
 use serde_json::{Value, json};
 
-use crate::context::Context;
-use crate::error::Error;
+use crate::context::CommandContext;
+use crate::error::HooksCommandError;
 
 const SCHEMA: &str =
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
 
-/// Writes one run with all findings and all rules.
-pub fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
+/// Writes one SARIF run with the findings and the catalogue of rules.
+pub fn write(report: &LintReport, context: &mut CommandContext) -> Result<(), HooksCommandError> {
     let results: Vec<_> = report
         .files
         .iter()
@@ -38,7 +38,7 @@ pub fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
     }))
 }
 
-fn descriptor(rule: &Rule) -> Value {
+fn descriptor(rule: &LintRule) -> Value {
     let fix = match rule.fix {
         FixPolicy::Automatic(what) => format!("Fixed by --fix: {what}."),
         FixPolicy::Manual(why) => format!("Not fixed by --fix: {why}."),
@@ -60,7 +60,7 @@ fn descriptor(rule: &Rule) -> Value {
     })
 }
 
-fn result(finding: &Finding, file: &LintedFile) -> Value {
+fn result(finding: &HookFinding, file: &LintedFile) -> Value {
     let index = rules::ALL.iter().position(|rule| rule.code == finding.rule.code);
     let text = match &finding.help {
         Some(help) => format!("{}\n{help}", finding.message),
@@ -72,7 +72,7 @@ fn result(finding: &Finding, file: &LintedFile) -> Value {
         "level": finding.severity.name(),
         "message": {"text": text},
         "locations": [{
-            "physicalLocation": physical(&finding.path, finding.location.as_ref(), file),
+            "physicalLocation": physical_location(&finding.path, finding.location.as_ref(), file),
         }],
     });
     if !finding.related.is_empty() {
@@ -82,7 +82,7 @@ fn result(finding: &Finding, file: &LintedFile) -> Value {
             json!({
                 "id": id,
                 "message": {"text": related.message},
-                "physicalLocation": physical(&related.path, location, file),
+                "physicalLocation": physical_location(&related.path, location, file),
             })
         });
         result["relatedLocations"] = related.collect();
@@ -109,10 +109,10 @@ fn result(finding: &Finding, file: &LintedFile) -> Value {
     result
 }
 
-fn physical(path: &Path, location: Option<&Location>, file: &LintedFile) -> Value {
+fn physical_location(path: &Path, location: Option<&TextLocation>, file: &LintedFile) -> Value {
     let mut physical = json!({"artifactLocation": {"uri": uri(path)}});
     if let Some(location) = location {
-        let region = Region::new(location, file);
+        let region = TextRegion::new(location, file);
         physical["region"] = json!({
             "startLine": region.line,
             "startColumn": region.column,
@@ -125,7 +125,7 @@ fn physical(path: &Path, location: Option<&Location>, file: &LintedFile) -> Valu
     physical
 }
 
-/// Writes a path as a URI reference: relative ones stay so, as code scanning wants them.
+/// Returns a path as a URI reference. Relative paths stay relative, as code scanning requires.
 fn uri(path: &Path) -> String {
     let mut uri = if path.is_absolute() { "file://".to_owned() } else { String::new() };
     for &byte in path.as_os_str().as_bytes() {
@@ -139,23 +139,23 @@ fn uri(path: &Path) -> String {
 }
 
 /// Start and end of a span, lines and columns from 1; the end is after the last character.
-pub struct Region {
+pub struct TextRegion {
     pub line: usize,
     pub column: usize,
     pub end_line: usize,
     pub end_column: usize,
 }
 
-impl Region {
-    pub fn new(location: &Location, file: &LintedFile) -> Self {
+impl TextRegion {
+    pub fn new(location: &TextLocation, file: &LintedFile) -> Self {
         let text = file.text.as_deref().unwrap_or_default();
         let end = location.span.end.min(text.len()).max(location.span.start);
-        let end = Location::of_span(text, end..end);
+        let end = TextLocation::of_span(text, end..end);
         let (line, column) = (location.line, location.column);
         if (end.line, end.column) < (line, column) {
-            return Region { line, column, end_line: line, end_column: column };
+            return TextRegion { line, column, end_line: line, end_column: column };
         }
-        Region { line, column, end_line: end.line, end_column: end.column }
+        TextRegion { line, column, end_line: end.line, end_column: end.column }
     }
 }
 

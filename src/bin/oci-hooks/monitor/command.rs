@@ -10,28 +10,28 @@ use std::path::Path;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use oci_hooks::sys::error::chain;
-use oci_hooks::sys::process::{End, Finished, Limit, Program, RunError};
+use oci_hooks_files::error::chain;
+use oci_hooks_files::process::{ChildProgram, FinishedProgram, OutputLimit, ProgramEnd, RunError};
 
 use super::service::NOTIFY_SOCKET;
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::error::Diagnostic;
 
 const SHELL: &str = "/bin/sh";
 
-/// How much of what the command writes is shown.
+/// Limit of the command's output that is shown.
 const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 
-/// Changes that the command is to be told.
+/// Changes to pass to the command.
 #[derive(Debug, Default)]
-pub struct Batch {
+pub struct ChangeBatch {
     kinds: BTreeSet<&'static str>,
     changes: usize,
-    /// The events, as they are printed in JSON.
+    /// The events in JSON, one per line.
     lines: String,
 }
 
-impl Batch {
+impl ChangeBatch {
     pub fn add(&mut self, kind: &'static str, line: &str) {
         self.kinds.insert(kind);
         self.changes += 1;
@@ -39,7 +39,7 @@ impl Batch {
         self.lines.push('\n');
     }
 
-    fn append(&mut self, later: Batch) {
+    fn append(&mut self, later: ChangeBatch) {
         self.kinds.extend(later.kinds);
         self.changes += later.changes;
         self.lines.push_str(&later.lines);
@@ -47,31 +47,33 @@ impl Batch {
 }
 
 /// Runs a command for each batch of changes.
-pub struct Runner {
+pub struct ExecRunner {
     command: OsString,
     timeout: Duration,
-    running: Option<Running>,
-    /// What changed while it runs.
-    waiting: Option<Batch>,
+    running: Option<RunningExec>,
+    /// Changes while the command runs.
+    waiting: Option<ChangeBatch>,
 }
 
-struct Running {
-    thread: JoinHandle<Result<Finished, RunError>>,
-    /// Readable when the thread is done, as it closes the other end.
+struct RunningExec {
+    thread: JoinHandle<Result<FinishedProgram, RunError>>,
+    /// Readable when the thread has ended and closed the other end.
     ended: UnixStream,
 }
 
-impl Runner {
+impl ExecRunner {
     pub fn new(command: OsString, timeout: Duration) -> Self {
-        Runner { command, timeout, running: None, waiting: None }
+        ExecRunner { command, timeout, running: None, waiting: None }
     }
 
-    /// Runs the command, or remembers to when it has ended.
-    pub fn run(&mut self, batch: Batch, context: &Context) {
+    /// Runs the command, now or after the current one has ended.
+    pub fn run(&mut self, batch: ChangeBatch, context: &CommandContext) {
         if self.running.is_none() {
             match self.start(batch) {
                 Ok(running) => self.running = Some(running),
-                Err(error) => self.complain(context, &format!("cannot start a thread: {error}")),
+                Err(error) => {
+                    self.report_problem(context, &format!("cannot start a thread: {error}"));
+                }
             }
         } else if let Some(waiting) = &mut self.waiting {
             waiting.append(batch);
@@ -80,25 +82,25 @@ impl Runner {
         }
     }
 
-    /// Returns what is readable when the command has ended.
+    /// Returns the descriptor that is readable when the command has ended.
     pub fn ended_fd(&self) -> Option<BorrowedFd<'_>> {
         self.running.as_ref().map(|running| running.ended.as_fd())
     }
 
-    /// Reports how the command ended, and runs it again if something changed meanwhile.
-    pub fn ended(&mut self, context: &Context) {
+    /// Reports the end of the command, and runs it again if there were changes meanwhile.
+    pub fn handle_end(&mut self, context: &CommandContext) {
         self.report(context);
         if let Some(batch) = self.waiting.take() {
             self.run(batch, context);
         }
     }
 
-    /// Waits for the command that is running, which its timeout bounds. No other is started.
-    pub fn wait(&mut self, context: &Context) {
+    /// Waits for the running command, up to its timeout. No other command is started.
+    pub fn wait(&mut self, context: &CommandContext) {
         self.report(context);
     }
 
-    fn start(&self, batch: Batch) -> io::Result<Running> {
+    fn start(&self, batch: ChangeBatch) -> io::Result<RunningExec> {
         let (ended, ends) = UnixStream::pair()?;
         let (command, timeout) = (self.command.clone(), self.timeout);
         let thread = thread::Builder::new().name("command".to_owned()).spawn(move || {
@@ -106,39 +108,39 @@ impl Runner {
             drop(ends);
             result
         })?;
-        Ok(Running { thread, ended })
+        Ok(RunningExec { thread, ended })
     }
 
-    fn report(&mut self, context: &Context) {
-        let Some(Running { thread, .. }) = self.running.take() else { return };
+    fn report(&mut self, context: &CommandContext) {
+        let Some(RunningExec { thread, .. }) = self.running.take() else { return };
         let Ok(result) = thread.join() else {
-            return self.complain(context, "the thread of the command panicked");
+            return self.report_problem(context, "the thread of the command panicked");
         };
         let finished = match result {
             Ok(finished) => finished,
-            Err(error) => return self.complain(context, &chain(&error)),
+            Err(error) => return self.report_problem(context, &chain(&error)),
         };
         context.relay(&finished.stdout);
         context.relay(&finished.stderr);
         match finished.end {
-            End::Exited(0) => {}
-            End::Exited(code) => {
-                self.complain(context, &format!("command exited with status {code}"));
+            ProgramEnd::Exited(0) => {}
+            ProgramEnd::Exited(code) => {
+                self.report_problem(context, &format!("command exited with status {code}"));
             }
-            End::Signaled(signal) => {
-                self.complain(context, &format!("command was killed by signal {signal}"));
+            ProgramEnd::Signaled(signal) => {
+                self.report_problem(context, &format!("command was killed by signal {signal}"));
             }
-            End::TimedOut => {
+            ProgramEnd::TimedOut => {
                 let seconds = self.timeout.as_secs();
-                self.complain(context, &format!("command was killed after {seconds} s"));
+                self.report_problem(context, &format!("command was killed after {seconds} s"));
             }
-            End::OutputTooLarge => {
-                self.complain(context, "command was killed as it wrote too much");
+            ProgramEnd::OutputTooLarge => {
+                self.report_problem(context, "command was killed as it wrote too much");
             }
         }
     }
 
-    fn complain(&self, context: &Context, message: &str) {
+    fn report_problem(&self, context: &CommandContext, message: &str) {
         let command = self.command.to_string_lossy();
         context.warn(&Diagnostic {
             class: "exec",
@@ -150,21 +152,25 @@ impl Runner {
     }
 }
 
-fn execute(command: &OsStr, timeout: Duration, batch: &Batch) -> Result<Finished, RunError> {
+fn execute(
+    command: &OsStr,
+    timeout: Duration,
+    batch: &ChangeBatch,
+) -> Result<FinishedProgram, RunError> {
     let environment: Vec<_> = env::vars_os()
-        // It is ours to talk to the service manager.
+        // Only this program notifies the service manager.
         .filter(|(name, _)| name != NOTIFY_SOCKET)
         .collect();
     let kinds = batch.kinds.iter().copied().collect::<Vec<_>>().join(" ");
     let changes = batch.changes.to_string();
-    let mut program = Program::new(Path::new(SHELL), Path::new("."));
+    let mut program = ChildProgram::new(Path::new(SHELL), Path::new("."));
     program.argv = [SHELL.as_ref(), "-c".as_ref(), command].to_vec();
     program.env = environment.iter().map(|(name, value)| (&**name, &**value)).collect();
     program.env.push(("OCI_HOOKS_EVENTS".as_ref(), kinds.as_ref()));
     program.env.push(("OCI_HOOKS_CHANGES".as_ref(), changes.as_ref()));
     program.stdin = batch.lines.as_bytes();
     program.timeout = Some(timeout);
-    program.stdout = Limit::Truncate(MAX_OUTPUT_BYTES);
-    program.stderr = Limit::Truncate(MAX_OUTPUT_BYTES);
+    program.stdout = OutputLimit::Truncate(MAX_OUTPUT_BYTES);
+    program.stderr = OutputLimit::Truncate(MAX_OUTPUT_BYTES);
     program.run()
 }

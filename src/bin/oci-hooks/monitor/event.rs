@@ -1,14 +1,16 @@
-//! Events as they are printed.
+//! Events in their printed form.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use oci_hooks::hooks::monitor::{Change, ChangeKind};
-use oci_hooks::hooks::{Definition, HookFile, Loaded, Problem};
+use oci_hooks::cdi::DeviceRegistry;
+use oci_hooks::hooks::monitor::{ChangeKind, DeviceChange, FileChange};
+use oci_hooks::hooks::{HookDefinition, HookFile, LoadProblem, LoadedHooks};
 use serde::{Serialize, Serializer};
 
-use crate::error::Diagnostic;
+use crate::devices::{DeviceContentJson, DeviceJson, problem_diagnostic};
+use crate::error::{Diagnostic, HooksCommandError};
 use crate::list::HookJson;
 use crate::style::{self, Paint};
 
@@ -17,7 +19,7 @@ pub fn to_line(event: &impl Serialize) -> String {
     serde_json::to_string(event).expect("strings, numbers, and maps with strings as keys")
 }
 
-/// What one change is printed as.
+/// The printed form of one change.
 #[derive(Serialize)]
 pub struct EventJson<'a> {
     pub event: &'static str,
@@ -31,41 +33,40 @@ pub struct EventJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "problem")]
     problem: Option<Diagnostic>,
     #[serde(flatten)]
-    definition: Option<&'a Definition>,
+    content: Option<EventContent<'a>>,
 }
 
-/// Puts changes together with what the load they come from says about their files.
-pub fn of_changes<'a>(
-    changes: &[Change],
-    loaded: &'a Loaded,
+/// The hook or device in force after a change.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum EventContent<'a> {
+    Hook(&'a HookDefinition),
+    Device(DeviceContentJson<'a>),
+}
+
+/// Combines changes with the definitions and problems of the load they come from.
+pub fn combine_changes<'a>(
+    changes: &[FileChange],
+    loaded: &'a LoadedHooks,
     now: Timestamp,
 ) -> Vec<EventJson<'a>> {
     let files: HashMap<&Path, &HookFile> =
         loaded.hooks.iter().map(|file| (file.path.as_path(), file)).collect();
-    let problems: HashMap<&Path, &Problem> =
+    let problems: HashMap<&Path, &LoadProblem> =
         loaded.problems.iter().map(|problem| (problem.path.as_path(), problem)).collect();
-    let event = |change: &Change| {
+    let event = |change: &FileChange| {
         let path = change.path.as_path();
-        let mut event = EventJson {
-            event: change.kind.name(),
-            time: time(now),
-            name: lossy(Path::new(path.file_name().unwrap_or_default())),
-            path: lossy(path),
-            by: None,
-            in_force: None,
-            problem: None,
-            definition: None,
-        };
+        let mut event = EventJson::new(change.kind.name(), now, None, path);
         match &change.kind {
-            ChangeKind::Masked { by } => event.by = Some(lossy(by)),
+            ChangeKind::Masked { by } => event.by = Some(to_lossy(by)),
             ChangeKind::Broken { in_force } => {
-                // Of a directory that cannot be listed, each file is broken.
+                // If a directory cannot be listed, each of its files is broken.
                 let problem = problems.get(path).or_else(|| problems.get(path.parent()?));
                 event.in_force = Some(*in_force);
                 event.problem = problem.map(|problem| Diagnostic::of_problem(problem));
             }
             ChangeKind::Added | ChangeKind::Changed | ChangeKind::Restored => {
-                event.definition = files.get(path).map(|file| &file.definition);
+                event.content = files.get(path).map(|file| EventContent::Hook(&file.definition));
             }
             _ => {}
         }
@@ -74,9 +75,55 @@ pub fn of_changes<'a>(
     changes.iter().map(event).collect()
 }
 
+/// Combines changes of devices with the registry they come from.
+pub fn combine_device_changes<'a>(
+    changes: &[DeviceChange],
+    registry: &'a DeviceRegistry,
+    now: Timestamp,
+) -> Vec<EventJson<'a>> {
+    let event = |change: &DeviceChange| {
+        let device = change.device.as_deref();
+        let mut event = EventJson::new(change.kind.name(), now, device, &change.path);
+        if let ChangeKind::Broken { in_force } = change.kind {
+            event.in_force = Some(in_force);
+        }
+        match device.map(|name| registry.get(name)) {
+            Some(Ok(entry)) => {
+                event.content = Some(EventContent::Device(DeviceContentJson::new(&entry)));
+            }
+            Some(Err(error)) if event.in_force.is_some() => {
+                event.problem = Some(HooksCommandError::Device(error).diagnostic());
+            }
+            Some(Err(_)) => {}
+            None => {
+                let problem = registry.problems().iter().find(|it| it.path == change.path);
+                event.problem = problem.map(problem_diagnostic);
+            }
+        }
+        event
+    };
+    changes.iter().map(event).collect()
+}
+
+impl<'a> EventJson<'a> {
+    fn new(event: &'static str, now: Timestamp, device: Option<&str>, path: &Path) -> Self {
+        let file_name = || to_lossy(Path::new(path.file_name().unwrap_or_default()));
+        EventJson {
+            event,
+            time: time(now),
+            name: device.map_or_else(file_name, str::to_owned),
+            path: to_lossy(path),
+            by: None,
+            in_force: None,
+            problem: None,
+            content: None,
+        }
+    }
+}
+
 impl EventJson<'_> {
-    /// Returns the event for people.
-    pub fn human(&self, paint: Paint) -> String {
+    /// Returns the human-readable form of the event.
+    pub fn format_human(&self, paint: Paint) -> String {
         let style = match self.event {
             "broken" => style::BAD,
             "removed" | "masked" => style::WARNING,
@@ -84,59 +131,96 @@ impl EventJson<'_> {
         };
         let mut text = match &self.problem {
             Some(problem) => problem.to_string(),
+            // No file name contains a slash.
+            None if self.name.contains('/') => format!("{}  {}", self.name, self.path),
             None => self.path.clone(),
         };
         if let Some(by) = &self.by {
             text = format!("{text} by {by}");
         }
         if self.in_force == Some(true) {
-            text = format!("{text}; what it said before stays in force");
+            text = format!("{text}; its previous content stays in force");
         }
         line(paint, &self.time, style, self.event, &text)
     }
 }
 
-/// All hooks, directories and problems of a load.
+/// All hooks or devices, directories and problems of a load.
 #[derive(Serialize)]
 pub struct SnapshotJson<'a> {
     event: &'static str,
     time: String,
-    dirs: Vec<Dir>,
-    hooks: Vec<HookJson<'a>>,
+    dirs: Vec<DirJson>,
+    #[serde(flatten)]
+    in_force: InForceJson<'a>,
     #[serde(serialize_with = "problems")]
     problems: Vec<Diagnostic>,
 }
 
 #[derive(Serialize)]
-struct Dir {
+struct DirJson {
     path: String,
     exists: bool,
 }
 
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum InForceJson<'a> {
+    Hooks(Vec<HookJson<'a>>),
+    Devices(Vec<DeviceJson<'a>>),
+}
+
 impl<'a> SnapshotJson<'a> {
-    pub fn new(loaded: &'a Loaded, now: Timestamp) -> Self {
-        let dir =
-            |path: &PathBuf| Dir { path: lossy(path), exists: !loaded.missing_dirs.contains(path) };
-        SnapshotJson {
-            event: "snapshot",
-            time: time(now),
-            dirs: loaded.dirs.iter().map(dir).collect(),
-            hooks: loaded.hooks.iter().map(HookJson::new).collect(),
-            problems: loaded.problems.iter().map(Diagnostic::of_problem).collect(),
-        }
+    pub fn of_hooks(loaded: &'a LoadedHooks, now: Timestamp) -> Self {
+        SnapshotJson::new(
+            now,
+            loaded.dirs.iter().map(|dir| (dir, !loaded.missing_dirs.contains(dir))),
+            InForceJson::Hooks(loaded.hooks.iter().map(HookJson::new).collect()),
+            loaded.problems.iter().map(Diagnostic::of_problem).collect(),
+        )
     }
 
-    /// Returns the snapshot for people, line by line.
-    pub fn human(&self, paint: Paint) -> impl Iterator<Item = String> {
-        let line = move |style, word, text: &str| line(paint, &self.time, style, word, text);
-        let dirs = self.dirs.iter().map(move |dir| match dir.exists {
+    pub fn of_devices(dirs: &[PathBuf], registry: &'a DeviceRegistry, now: Timestamp) -> Self {
+        let conflicts = registry.conflicts().keys().filter_map(|name| registry.get(name).err());
+        let conflicts = conflicts.map(|error| HooksCommandError::Device(error).diagnostic());
+        let problems = registry.problems().iter().map(problem_diagnostic);
+        SnapshotJson::new(
+            now,
+            dirs.iter().map(|dir| (dir, dir.exists())),
+            InForceJson::Devices(registry.devices().map(|entry| DeviceJson::new(&entry)).collect()),
+            problems.chain(conflicts).collect(),
+        )
+    }
+
+    fn new<'d>(
+        now: Timestamp,
+        dirs: impl Iterator<Item = (&'d PathBuf, bool)>,
+        in_force: InForceJson<'a>,
+        problems: Vec<Diagnostic>,
+    ) -> Self {
+        let dirs = dirs.map(|(path, exists)| DirJson { path: to_lossy(path), exists }).collect();
+        SnapshotJson { event: "snapshot", time: time(now), dirs, in_force, problems }
+    }
+
+    /// Returns the human-readable lines of the snapshot.
+    pub fn format_human(&self, paint: Paint) -> Vec<String> {
+        let line = |style, word, text: &str| line(paint, &self.time, style, word, text);
+        let dirs = self.dirs.iter().map(|dir| match dir.exists {
             true => line(style::TITLE, "watching", &dir.path),
             false => line(style::TITLE, "awaiting", &dir.path),
         });
-        let hooks = self.hooks.iter().map(move |hook| line(style::GOOD, "in force", &hook.path));
-        let problems =
-            self.problems.iter().map(move |it| line(style::BAD, "problem", &it.to_string()));
-        dirs.chain(hooks).chain(problems)
+        let mut lines: Vec<_> = dirs.collect();
+        let mut in_force = |text: &str| lines.push(line(style::GOOD, "in force", text));
+        match &self.in_force {
+            InForceJson::Hooks(hooks) => hooks.iter().for_each(|hook| in_force(&hook.path)),
+            InForceJson::Devices(devices) => {
+                for device in devices {
+                    in_force(&format!("{}  {}", device.name, device.path));
+                }
+            }
+        }
+        lines.extend(self.problems.iter().map(|it| line(style::BAD, "problem", &it.to_string())));
+        lines
     }
 }
 
@@ -150,7 +234,7 @@ fn time(time: Timestamp) -> String {
     format!("{time:.3}")
 }
 
-fn lossy(path: &Path) -> String {
+fn to_lossy(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 

@@ -1,4 +1,4 @@
-//! What a service is told by signals, and what it tells systemd as one of `Type=notify` or `notify-reload`.
+//! Signals to the service, and its notifications to systemd as `Type=notify` or `notify-reload`.
 
 use std::env;
 use std::ffi::OsString;
@@ -18,24 +18,23 @@ use signal_hook::low_level::pipe;
 pub const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
 /// The service manager, if there is one.
-pub struct Notify(Option<(UnixDatagram, SocketAddr)>);
+pub struct SystemdNotify(Option<(UnixDatagram, SocketAddr)>);
 
-impl Notify {
-    /// Finds the service manager by the environment.
+impl SystemdNotify {
+    /// Finds the service manager by the environment variable.
     pub fn from_env() -> Self {
-        Notify(env::var_os(NOTIFY_SOCKET).and_then(open))
+        SystemdNotify(env::var_os(NOTIFY_SOCKET).and_then(open))
     }
 
-    /// Sends a state, as `sd_notify(3)` describes them.
+    /// Sends a state in the format of `sd_notify(3)`.
     pub fn send(&self, state: &str) {
         if let Some((socket, address)) = &self.0 {
-            // A service that nobody manages any more works on.
+            // The service continues without its manager.
             let _ = socket.send_to_addr(state.as_bytes(), address);
         }
     }
 
-    /// Reports that everything is read again. The time lets systemd know which of its requests for it
-    /// this answers.
+    /// Reports a reload. The time tells systemd which of its requests this answers.
     pub fn send_reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let micros = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
@@ -52,32 +51,33 @@ fn open(address: OsString) -> Option<(UnixDatagram, SocketAddr)> {
     Some((UnixDatagram::unbound().ok()?, address.ok()?))
 }
 
-/// Signals that were sent to this process.
-pub struct Signals {
-    /// Readable once it shall end.
+/// Signals received by this process.
+pub struct ServiceSignals {
+    /// Readable after a signal to stop.
     pub stop: UnixStream,
-    /// Readable when it shall read everything again.
+    /// Readable after a signal to read everything again.
     pub rescan: UnixStream,
 }
 
-impl Signals {
-    /// Takes the signals over from their default actions.
+impl ServiceSignals {
+    /// Replaces the default actions of the signals.
     pub fn new() -> io::Result<Self> {
         let (stop, stop_sender) = UnixStream::pair()?;
         let (rescan, rescan_sender) = UnixStream::pair()?;
         rescan.set_nonblocking(true)?;
         let stopping = Arc::new(AtomicBool::new(false));
+        // A second SIGINT kills the process, for users who do not want to wait for a command. timeout(1) sends SIGTERM
+        // twice.
+        flag::register_conditional_default(SIGINT, Arc::clone(&stopping))?;
         for signal in [SIGTERM, SIGINT] {
-            // The second one, of somebody who does not want to wait for a command, kills.
-            flag::register_conditional_default(signal, Arc::clone(&stopping))?;
             flag::register(signal, Arc::clone(&stopping))?;
             pipe::register(signal, stop_sender.try_clone()?)?;
         }
         pipe::register(SIGHUP, rescan_sender)?;
-        Ok(Signals { stop, rescan })
+        Ok(ServiceSignals { stop, rescan })
     }
 
-    /// Forgets the requests so far: one scan answers them all.
+    /// Clears the requests so far: one scan answers all of them.
     pub fn take_rescan(&mut self) -> io::Result<()> {
         let mut buffer = [0; 64];
         loop {

@@ -1,10 +1,10 @@
-//! OH301–OH314, OH501: stages and programs.
+//! OH301–OH314, OH323, OH324, OH501: stages and programs.
 
 use super::refused::GOOD;
-use super::{Example, FixPolicy, Rule};
+use super::{FixPolicy, LintRule, RuleExample};
 use crate::hooks::lint::Severity::{Error, Note, Warning};
 
-pub static PRESTART_DEPRECATED: Rule = Rule {
+pub static PRESTART_DEPRECATED: LintRule = LintRule {
     code: "OH301",
     name: "prestart-deprecated",
     severity: Note,
@@ -14,21 +14,14 @@ pub static PRESTART_DEPRECATED: Rule = Rule {
 The runtime specification replaced prestart by createRuntime, createContainer and startContainer. podman 5,
 CRI-O and containerd's hook-injector inject prestart hooks at createRuntime; podman 4 at prestart,
 which runtimes run at nearly the same moment.",
-    bad: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook"},
-  "when": {"always": true},
-  "stages": ["prestart"]
-}"#,
-    ),
+    bad: hook_example!(stages: r#"["prestart"]"#),
     good: GOOD,
     fix: FixPolicy::Automatic(
         "createRuntime is written if the consumer injects prestart hooks there anyway",
     ),
 };
 
-pub static DOUBLED_PRESTART: Rule = Rule {
+pub static DOUBLED_PRESTART: LintRule = LintRule {
     code: "OH302",
     name: "doubled-prestart",
     severity: Warning,
@@ -38,21 +31,14 @@ pub static DOUBLED_PRESTART: Rule = Rule {
 Files name both stages to work with old and new runtimes. But podman 5 and CRI-O inject prestart at
 createRuntime too, so that the hook stands there twice; podman 4 injects it at both stages, and the runtime
 runs both.",
-    bad: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook"},
-  "when": {"always": true},
-  "stages": ["prestart", "createRuntime"]
-}"#,
-    ),
+    bad: hook_example!(stages: r#"["prestart", "createRuntime"]"#),
     good: GOOD,
     fix: FixPolicy::Automatic(
         "prestart is removed if the consumer injects it at createRuntime: the hook then runs once, as meant",
     ),
 };
 
-pub static REPEATED_STAGE: Rule = Rule {
+pub static REPEATED_STAGE: LintRule = LintRule {
     code: "OH303",
     name: "repeated-stage",
     severity: Warning,
@@ -61,19 +47,12 @@ pub static REPEATED_STAGE: Rule = Rule {
     explanation: "\
 podman and CRI-O inject a hook once for each stage in the list: a stage that stands there twice gets the
 hook twice.",
-    bad: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook"},
-  "when": {"always": true},
-  "stages": ["createRuntime", "createRuntime"]
-}"#,
-    ),
+    bad: hook_example!(stages: r#"["createRuntime", "createRuntime"]"#),
     good: GOOD,
     fix: FixPolicy::Automatic("the repetition is removed: the hook then runs once, as meant"),
 };
 
-pub static NO_STAGES: Rule = Rule {
+pub static NO_STAGES: LintRule = LintRule {
     code: "OH304",
     name: "no-stages",
     severity: Warning,
@@ -82,19 +61,12 @@ pub static NO_STAGES: Rule = Rule {
     explanation: "\
 An empty list is accepted, and the hook injected nowhere. On purpose this turns off a hook of the same file
 name in a directory of lower precedence; there it is not reported.",
-    bad: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook"},
-  "when": {"always": true},
-  "stages": []
-}"#,
-    ),
+    bad: hook_example!(stages: "[]"),
     good: GOOD,
     fix: FixPolicy::Manual("when the hook is to run is not known"),
 };
 
-pub static RELATIVE_PROGRAM: Rule = Rule {
+pub static RELATIVE_PROGRAM: LintRule = LintRule {
     code: "OH305",
     name: "relative-program",
     severity: Error,
@@ -105,19 +77,12 @@ The runtime specification asks for an absolute path. podman looks a relative one
 was started in and then passes it on, to a runtime that looks from another directory: at best the hook is
 silently dropped, at worst another program runs. PATH is not searched, ~ and variables are not expanded,
 and placeholders of a template such as @BINDIR@ must be filled in.",
-    bad: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "gpu-hook"},
-  "when": {"always": true},
-  "stages": ["createRuntime"]
-}"#,
-    ),
+    bad: hook_example!(hook: r#"{"path": "gpu-hook"}"#),
     good: GOOD,
-    fix: FixPolicy::Manual("where the program is, is not known"),
+    fix: FixPolicy::Manual("the location of the program is not known"),
 };
 
-pub static PROGRAM_NOT_A_FILE: Rule = Rule {
+pub static PROGRAM_NOT_A_FILE: LintRule = LintRule {
     code: "OH306",
     name: "program-not-a-file",
     severity: Error,
@@ -126,18 +91,18 @@ pub static PROGRAM_NOT_A_FILE: Rule = Rule {
     explanation: "\
 podman and CRI-O only check that the path exists. The runtime then cannot run it, and every container the
 hook applies to fails to start.",
-    bad: Example::Shell(
+    bad: RuleExample::Shell(
         r#"$ grep path /etc/containers/oci/hooks.d/gpu.json
   "hook": {"path": "/usr/libexec/oci/hooks.d"},"#,
     ),
-    good: Example::Shell(
+    good: RuleExample::Shell(
         r#"$ grep path /etc/containers/oci/hooks.d/gpu.json
   "hook": {"path": "/usr/libexec/oci/hooks.d/gpu-hook"},"#,
     ),
     fix: FixPolicy::Manual("which program is meant is not known"),
 };
 
-pub static PROGRAM_NOT_EXECUTABLE: Rule = Rule {
+pub static PROGRAM_NOT_EXECUTABLE: LintRule = LintRule {
     code: "OH307",
     name: "program-not-executable",
     severity: Error,
@@ -146,16 +111,16 @@ pub static PROGRAM_NOT_EXECUTABLE: Rule = Rule {
     explanation: "\
 podman and CRI-O only check that the path exists. A program without execute permission makes every
 container the hook applies to fail with \"permission denied\".",
-    bad: Example::Shell(
+    bad: RuleExample::Shell(
         "$ ls -l /usr/bin/gpu-hook\n-rw-r--r-- 1 root root 812 Jan  1 12:00 /usr/bin/gpu-hook",
     ),
-    good: Example::Shell(
+    good: RuleExample::Shell(
         "$ ls -l /usr/bin/gpu-hook\n-rwxr-xr-x 1 root root 812 Jan  1 12:00 /usr/bin/gpu-hook",
     ),
     fix: FixPolicy::Manual("files other than the hook file are not changed"),
 };
 
-pub static WRONG_ARGS0: Rule = Rule {
+pub static WRONG_ARGS0: LintRule = LintRule {
     code: "OH308",
     name: "wrong-args0",
     severity: Warning,
@@ -165,48 +130,27 @@ pub static WRONG_ARGS0: Rule = Rule {
 \"args\" is the whole argument vector: args[0] is what the program sees as its own name, and the first real
 argument is args[1]. Where the program's name is missing, its first argument is lost. Programs that act by
 their name, such as busybox, are left alone.",
-    bad: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook", "args": ["--all"]},
-  "when": {"always": true},
-  "stages": ["createRuntime"]
-}"#,
-    ),
-    good: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook", "args": ["gpu-hook", "--all"]},
-  "when": {"always": true},
-  "stages": ["createRuntime"]
-}"#,
-    ),
+    bad: hook_example!(hook: r#"{"path": "/usr/bin/gpu-hook", "args": ["--all"]}"#),
+    good: hook_example!(hook: r#"{"path": "/usr/bin/gpu-hook", "args": ["gpu-hook", "--all"]}"#),
     fix: FixPolicy::Manual("the name may be missing or misspelt, or meant as it is"),
 };
 
-pub static MISSING_TIMEOUT: Rule = Rule {
+pub static MISSING_TIMEOUT: LintRule = LintRule {
     code: "OH309",
     name: "missing-timeout",
     severity: Note,
     rejects: false,
     summary: "no timeout, so a hook that hangs hangs the container",
     explanation: "\
-Without \"timeout\" no runtime ends a hook that waits for something: the container stays in creation, and
-whoever started it waits as well. \"timeout\" is in seconds; after it the runtime kills the hook and, except
+Without \"timeout\" no runtime kills a hook that hangs: the container stays in creation, and the program that
+started it waits as well. \"timeout\" is in seconds; after it the runtime kills the hook and, except
 after the container's end, the container.",
     bad: GOOD,
-    good: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook", "timeout": 10},
-  "when": {"always": true},
-  "stages": ["createRuntime"]
-}"#,
-    ),
+    good: hook_example!(hook: r#"{"path": "/usr/bin/gpu-hook", "timeout": 10}"#),
     fix: FixPolicy::Manual("how long the hook may take is not known"),
 };
 
-pub static USELESS_TIMEOUT: Rule = Rule {
+pub static USELESS_TIMEOUT: LintRule = LintRule {
     code: "OH310",
     name: "useless-timeout",
     severity: Error,
@@ -215,27 +159,13 @@ pub static USELESS_TIMEOUT: Rule = Rule {
     explanation: "\
 The runtime specification asks for a timeout greater than zero. podman and CRI-O pass on any number;
 runtimes kill the hook at once if it is zero or negative, or overflows when seconds become nanoseconds
-(above 9223372036), and the container fails. No timeout at all is said by leaving it out.",
-    bad: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook", "timeout": 0},
-  "when": {"always": true},
-  "stages": ["createRuntime"]
-}"#,
-    ),
-    good: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook", "timeout": 10},
-  "when": {"always": true},
-  "stages": ["createRuntime"]
-}"#,
-    ),
+(above 9223372036), and the container fails. For no timeout at all, leave it out.",
+    bad: hook_example!(hook: r#"{"path": "/usr/bin/gpu-hook", "timeout": 0}"#),
+    good: hook_example!(hook: r#"{"path": "/usr/bin/gpu-hook", "timeout": 10}"#),
     fix: FixPolicy::Manual("how long the hook may take is not known"),
 };
 
-pub static MISSING_ENV: Rule = Rule {
+pub static MISSING_ENV: LintRule = LintRule {
     code: "OH311",
     name: "missing-env",
     severity: Note,
@@ -243,30 +173,19 @@ pub static MISSING_ENV: Rule = Rule {
     summary: "no `env`: the hook inherits an unspecified environment",
     explanation: "\
 Without \"env\" (an empty list counts as none) runc and crun pass on the environment they have themselves:
-that of the engine, or of whoever called it. But runc runs createContainer hooks in the container's process,
+that of the engine, or of its caller. But runc runs createContainer hooks in the container's process,
 which has the variables of the image by then: LD_PRELOAD from an image then runs the image's code with the
 rights of the host (CVE-2025-23266), so there this is a warning. Stages that podman runs by itself, such as
 precreate, get an empty environment, without PATH. Write down what the hook needs, at least PATH.",
-    bad: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook"},
-  "when": {"always": true},
-  "stages": ["createContainer"]
-}"#,
-    ),
-    good: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook", "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]},
-  "when": {"always": true},
-  "stages": ["createContainer"]
-}"#,
+    bad: hook_example!(stages: r#"["createContainer"]"#),
+    good: hook_example!(
+        hook: r#"{"path": "/usr/bin/gpu-hook", "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]}"#,
+        stages: r#"["createContainer"]"#
     ),
     fix: FixPolicy::Manual("what the hook needs is not known"),
 };
 
-pub static MALFORMED_ENV: Rule = Rule {
+pub static MALFORMED_ENV: LintRule = LintRule {
     code: "OH312",
     name: "malformed-env",
     severity: Warning,
@@ -275,26 +194,12 @@ pub static MALFORMED_ENV: Rule = Rule {
     explanation: "\
 \"env\" holds NAME=value. A name alone does not pass on the variable of that name, as it does with podman's
 --env: it stays in the environment as it is, and programs do not find it.",
-    bad: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook", "env": ["PATH"]},
-  "when": {"always": true},
-  "stages": ["createRuntime"]
-}"#,
-    ),
-    good: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook", "env": ["PATH=/usr/bin:/bin"]},
-  "when": {"always": true},
-  "stages": ["createRuntime"]
-}"#,
-    ),
+    bad: hook_example!(hook: r#"{"path": "/usr/bin/gpu-hook", "env": ["PATH"]}"#),
+    good: hook_example!(hook: r#"{"path": "/usr/bin/gpu-hook", "env": ["PATH=/usr/bin:/bin"]}"#),
     fix: FixPolicy::Manual("which value is meant is not known"),
 };
 
-pub static PROGRAM_IN_CONTAINER: Rule = Rule {
+pub static PROGRAM_IN_CONTAINER: LintRule = LintRule {
     code: "OH313",
     name: "program-in-container",
     severity: Note,
@@ -304,19 +209,12 @@ pub static PROGRAM_IN_CONTAINER: Rule = Rule {
 Hooks of the stage startContainer run inside the container: the path must exist in the image. podman and
 CRI-O check that it exists on the host, so it must be in both. A program that only the host has makes the
 container fail.",
-    bad: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook"},
-  "when": {"always": true},
-  "stages": ["startContainer"]
-}"#,
-    ),
+    bad: hook_example!(stages: r#"["startContainer"]"#),
     good: GOOD,
     fix: FixPolicy::Manual("the image may have the program"),
 };
 
-pub static REPLACED_BY_CDI: Rule = Rule {
+pub static REPLACED_BY_CDI: LintRule = LintRule {
     code: "OH314",
     name: "replaced-by-cdi",
     severity: Warning,
@@ -328,15 +226,12 @@ nvidia-container-runtime-hook or, as it was called before, nvidia-container-tool
 to the Container Device Interface (CDI): the engine reads a specification in /etc/cdi or /var/run/cdi and adds
 devices, mounts and hooks itself. It works rootless and with SELinux, where the hook does not, and a container
 that gets devices both ways gets them twice, or does not start.",
-    bad: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/nvidia-container-toolkit", "args": ["nvidia-container-toolkit", "prestart"]},
-  "when": {"always": true, "commands": [".*"]},
-  "stages": ["prestart"]
-}"#,
+    bad: hook_example!(
+        hook: r#"{"path": "/usr/bin/nvidia-container-toolkit", "args": ["nvidia-container-toolkit", "prestart"]}"#,
+        when: r#"{"always": true, "commands": [".*"]}"#,
+        stages: r#"["prestart"]"#
     ),
-    good: Example::Shell(
+    good: RuleExample::Shell(
         "\
 nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml
 oci-hooks disable oci-nvidia-hook
@@ -345,7 +240,35 @@ podman run --device nvidia.com/gpu=all IMAGE",
     fix: FixPolicy::Manual("containers must be started with --device, or an annotation"),
 };
 
-pub static STAGE_NOT_PORTABLE: Rule = Rule {
+pub static REPEATED_VARIABLE: LintRule = LintRule {
+    code: "OH323",
+    name: "repeated-variable",
+    severity: Warning,
+    rejects: false,
+    summary: "an environment variable that is set twice",
+    explanation: "\
+Which value counts depends on the runtime and the program: runc keeps the last one, crun passes on both, of which
+C programs see the first and shells the last.",
+    bad: hook_example!(hook: r#"{"path": "/usr/bin/gpu-hook", "env": ["PATH=/usr/bin", "PATH=/opt/bin"]}"#),
+    good: hook_example!(hook: r#"{"path": "/usr/bin/gpu-hook", "env": ["PATH=/usr/bin:/opt/bin"]}"#),
+    fix: FixPolicy::Manual("which value is meant is not known"),
+};
+
+pub static LONG_TIMEOUT: LintRule = LintRule {
+    code: "OH324",
+    name: "long-timeout",
+    severity: Warning,
+    rejects: false,
+    summary: "a timeout so long that milliseconds were probably meant",
+    explanation: "\
+\"timeout\" is in seconds: 30000 is more than eight hours, in which a hook that hangs hangs the container. Reported
+are 1000 seconds and more, except multiples of ten minutes up to an hour.",
+    bad: hook_example!(hook: r#"{"path": "/usr/bin/gpu-hook", "timeout": 30000}"#),
+    good: hook_example!(hook: r#"{"path": "/usr/bin/gpu-hook", "timeout": 30}"#),
+    fix: FixPolicy::Manual("how long the hook may take is not known"),
+};
+
+pub static STAGE_NOT_PORTABLE: LintRule = LintRule {
     code: "OH501",
     name: "stage-not-portable",
     severity: Note,
@@ -356,14 +279,7 @@ Only podman knows precreate, and only when it runs containers. buildah and `podm
 directories and refuse to build while such a file is there; CRI-O and containerd's hook-injector refuse to
 start. Put the file into a directory of its own, named by --hooks-dir or in containers.conf, on hosts that
 also build.",
-    bad: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook"},
-  "when": {"always": true},
-  "stages": ["precreate"]
-}"#,
-    ),
+    bad: hook_example!(stages: r#"["precreate"]"#),
     good: GOOD,
     fix: FixPolicy::Manual("no other stage can do what precreate does"),
 };

@@ -1,9 +1,9 @@
 //! OH001–OH020: files that are rejected.
 
-use super::{Example, FixPolicy, Rule};
+use super::{FixPolicy, LintRule, RuleExample};
 use crate::hooks::lint::Severity::Error;
 
-pub static UNREADABLE_FILE: Rule = Rule {
+pub static UNREADABLE_FILE: LintRule = LintRule {
     code: "OH001",
     name: "unreadable-file",
     severity: Error,
@@ -13,12 +13,12 @@ pub static UNREADABLE_FILE: Rule = Rule {
 podman and CRI-O open every entry whose name ends in .json: also a directory of that name, a FIFO, a
 file without read permission or of many megabytes. What they cannot read makes them refuse to start
 any container; a FIFO makes them wait forever.",
-    bad: Example::Shell("$ mkdir /etc/containers/oci/hooks.d/old.json"),
-    good: Example::Shell("$ mv /etc/containers/oci/hooks.d/old.json /etc/containers/oci/old"),
+    bad: RuleExample::Shell("$ mkdir /etc/containers/oci/hooks.d/old.json"),
+    good: RuleExample::Shell("$ mv /etc/containers/oci/hooks.d/old.json /etc/containers/oci/old"),
     fix: FixPolicy::Manual("existing files are not removed"),
 };
 
-pub static INVALID_JSON: Rule = Rule {
+pub static INVALID_JSON: LintRule = LintRule {
     code: "OH002",
     name: "invalid-json",
     severity: Error,
@@ -29,7 +29,7 @@ Hook files are decoded by Go's encoding/json, which is strict: double quotes aro
 no control characters in strings, nothing after the closing brace. One file that is not JSON stops
 podman from starting any container, and CRI-O from starting at all; podman's message does not always
 name the file.",
-    bad: Example::Hook(
+    bad: RuleExample::Hook(
         r#"{
   "version": "1.0.0",
   "hook": {"path": "/usr/bin/gpu-hook"}
@@ -41,7 +41,7 @@ name the file.",
     fix: FixPolicy::Manual("there is more than one way to complete a broken text"),
 };
 
-pub static TRAILING_COMMA: Rule = Rule {
+pub static TRAILING_COMMA: LintRule = LintRule {
     code: "OH003",
     name: "trailing-comma",
     severity: Error,
@@ -50,19 +50,12 @@ pub static TRAILING_COMMA: Rule = Rule {
     explanation: "\
 JSON has no comma after the last item, and Go's decoder rejects the file: no container starts any
 more. Even an example in the manual page oci-hooks(5) has this mistake.",
-    bad: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook", "args": ["gpu-hook", "--debug"],},
-  "when": {"always": true},
-  "stages": ["createRuntime"]
-}"#,
-    ),
+    bad: hook_example!(hook: r#"{"path": "/usr/bin/gpu-hook", "args": ["gpu-hook", "--debug"],}"#),
     good: GOOD,
     fix: FixPolicy::Automatic("the comma is removed; it cannot mean anything else"),
 };
 
-pub static COMMENT: Rule = Rule {
+pub static COMMENT: LintRule = LintRule {
     code: "OH004",
     name: "comment",
     severity: Error,
@@ -72,7 +65,7 @@ pub static COMMENT: Rule = Rule {
 JSON knows neither // nor /* */ nor #. Go's decoder rejects the file, and no container starts any
 more. Put explanations into a README beside the file (names that do not end in .json are not read), or
 into an unknown key, which is ignored, such as \"_comment\".",
-    bad: Example::Hook(
+    bad: RuleExample::Hook(
         r#"{
   "version": "1.0.0",
   "hook": {"path": "/usr/bin/gpu-hook"}, // from the gpu-tools package
@@ -80,7 +73,7 @@ into an unknown key, which is ignored, such as \"_comment\".",
   "stages": ["createRuntime"]
 }"#,
     ),
-    good: Example::Hook(
+    good: RuleExample::Hook(
         r#"{
   "_comment": "gpu-hook is from the gpu-tools package",
   "version": "1.0.0",
@@ -92,7 +85,7 @@ into an unknown key, which is ignored, such as \"_comment\".",
     fix: FixPolicy::Automatic("the comment is removed; no program reads it"),
 };
 
-pub static BYTE_ORDER_MARK: Rule = Rule {
+pub static BYTE_ORDER_MARK: LintRule = LintRule {
     code: "OH005",
     name: "byte-order-mark",
     severity: Error,
@@ -101,7 +94,7 @@ pub static BYTE_ORDER_MARK: Rule = Rule {
     explanation: "\
 Some editors, mostly on Windows, start a UTF-8 file with the bytes EF BB BF. Go's decoder does not skip
 them and rejects the file with \"invalid character 'ï' looking for beginning of value\".",
-    bad: Example::Hook(
+    bad: RuleExample::Hook(
         "\u{feff}{\"version\": \"1.0.0\", \"hook\": {\"path\": \"/usr/bin/gpu-hook\"},
  \"when\": {\"always\": true}, \"stages\": [\"createRuntime\"]}",
     ),
@@ -109,7 +102,7 @@ them and rejects the file with \"invalid character 'ï' looking for beginning of
     fix: FixPolicy::Automatic("the three bytes are removed; they have no meaning"),
 };
 
-pub static INVALID_ESCAPE: Rule = Rule {
+pub static INVALID_ESCAPE: LintRule = LintRule {
     code: "OH006",
     name: "invalid-escape",
     severity: Error,
@@ -119,19 +112,12 @@ pub static INVALID_ESCAPE: Rule = Rule {
 In a JSON string a backslash may only stand before \" \\ / b f n r t and u with four digits. A regular
 expression such as com\\.example is therefore written \"com\\\\.example\": JSON takes away one backslash, the
 regular expression needs the other. A single one makes Go reject the file.",
-    bad: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook"},
-  "when": {"annotations": {"^com\.example\.gpu$": "^all$"}},
-  "stages": ["createRuntime"]
-}"#,
-    ),
+    bad: hook_example!(when: r#"{"annotations": {"^com\.example\.gpu$": "^all$"}}"#),
     good: GOOD_ANNOTATION,
     fix: FixPolicy::Automatic("the backslash is doubled: in a hook file it belongs to a pattern"),
 };
 
-pub static EMPTY_FILE: Rule = Rule {
+pub static EMPTY_FILE: LintRule = LintRule {
     code: "OH007",
     name: "empty-file",
     severity: Error,
@@ -141,15 +127,15 @@ pub static EMPTY_FILE: Rule = Rule {
 systemd units and udev rules are turned off by an empty file or a link to /dev/null in a directory of
 higher precedence. Hooks are not: podman reads the file, finds no JSON and refuses to start any
 container. To turn a hook off, put a hook of the same file name there that never matches.",
-    bad: Example::Hook(""),
-    good: Example::Shell(
+    bad: RuleExample::Hook(""),
+    good: RuleExample::Shell(
         r#"$ cat /etc/containers/oci/hooks.d/gpu.json
 {"version": "1.0.0", "hook": {"path": "/usr/bin/gpu-hook"}, "when": {}, "stages": []}"#,
     ),
     fix: FixPolicy::Manual("whether a hook is to be turned off or was lost is not known"),
 };
 
-pub static WRONG_TYPE: Rule = Rule {
+pub static WRONG_TYPE: LintRule = LintRule {
     code: "OH008",
     name: "wrong-type",
     severity: Error,
@@ -159,7 +145,7 @@ pub static WRONG_TYPE: Rule = Rule {
 Go decodes each field into a fixed type: true and false without quotes, numbers without quotes and
 without fraction, lists of strings in brackets, annotation patterns as strings. Any other type in a
 known field makes it reject the whole file, even if a later duplicate of the field is right.",
-    bad: Example::Hook(
+    bad: RuleExample::Hook(
         r#"{
   "version": "1.0.0",
   "hook": {"path": "/usr/bin/gpu-hook"},
@@ -174,7 +160,7 @@ known field makes it reject the whole file, even if a later duplicate of the fie
     ),
 };
 
-pub static UNKNOWN_VERSION: Rule = Rule {
+pub static UNKNOWN_VERSION: LintRule = LintRule {
     code: "OH009",
     name: "unknown-version",
     severity: Error,
@@ -183,7 +169,7 @@ pub static UNKNOWN_VERSION: Rule = Rule {
     explanation: "\
 \"version\" is the version of the hook file format, not that of the hook. There are 1.0.0 and, without
 a version or with 0.1.0, the old format; a file with any other version is rejected.",
-    bad: Example::Hook(
+    bad: RuleExample::Hook(
         r#"{
   "version": "1.0",
   "hook": {"path": "/usr/bin/gpu-hook"},
@@ -195,7 +181,7 @@ a version or with 0.1.0, the old format; a file with any other version is reject
     fix: FixPolicy::Automatic("1.0.0 is written if `hook` is an object, as only 1.0.0 has it"),
 };
 
-pub static MISSING_VERSION: Rule = Rule {
+pub static MISSING_VERSION: LintRule = LintRule {
     code: "OH010",
     name: "missing-version",
     severity: Error,
@@ -205,7 +191,7 @@ pub static MISSING_VERSION: Rule = Rule {
 Without \"version\" a file is read as 0.1.0, the old format, in which \"hook\" is a string. A file written
 for 1.0.0 then fails with \"json: cannot unmarshal object into Go struct field Hook.hook of type
 string\", and no container starts.",
-    bad: Example::Hook(
+    bad: RuleExample::Hook(
         r#"{
   "hook": {"path": "/usr/bin/gpu-hook"},
   "when": {"always": true},
@@ -216,7 +202,7 @@ string\", and no container starts.",
     fix: FixPolicy::Automatic("the version is added: only version 1.0.0 has these keys"),
 };
 
-pub static MISSING_HOOK: Rule = Rule {
+pub static MISSING_HOOK: LintRule = LintRule {
     code: "OH011",
     name: "missing-hook",
     severity: Error,
@@ -225,12 +211,12 @@ pub static MISSING_HOOK: Rule = Rule {
     explanation: "\
 A file without \"version\" is read as 0.1.0, which needs \"hook\", the path of the program, as a string.
 Without it the file is rejected with \"missing required property: hook\". New files should use 1.0.0.",
-    bad: Example::Hook(r#"{"cmds": ["/bash$"], "stages": ["prestart"]}"#),
+    bad: RuleExample::Hook(r#"{"cmds": ["/bash$"], "stages": ["prestart"]}"#),
     good: GOOD,
     fix: FixPolicy::Manual("which program is meant is not known"),
 };
 
-pub static MISSING_PATH: Rule = Rule {
+pub static MISSING_PATH: LintRule = LintRule {
     code: "OH012",
     name: "missing-path",
     severity: Error,
@@ -239,19 +225,12 @@ pub static MISSING_PATH: Rule = Rule {
     explanation: "\
 \"hook.path\" is the program to run. Without it podman and CRI-O reject the file with \"missing required
 property: hook.path\", which does not name the file.",
-    bad: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"args": ["/usr/bin/gpu-hook"]},
-  "when": {"always": true},
-  "stages": ["createRuntime"]
-}"#,
-    ),
+    bad: hook_example!(hook: r#"{"args": ["/usr/bin/gpu-hook"]}"#),
     good: GOOD,
     fix: FixPolicy::Manual("which program is meant is not known"),
 };
 
-pub static MISSING_STAGES: Rule = Rule {
+pub static MISSING_STAGES: LintRule = LintRule {
     code: "OH013",
     name: "missing-stages",
     severity: Error,
@@ -260,7 +239,7 @@ pub static MISSING_STAGES: Rule = Rule {
     explanation: "\
 \"stages\" says when in a container's life the hook runs. Without it the file is rejected with \"missing
 required property: stages\". An empty list is accepted, and the hook is injected nowhere.",
-    bad: Example::Hook(
+    bad: RuleExample::Hook(
         r#"{
   "version": "1.0.0",
   "hook": {"path": "/usr/bin/gpu-hook"},
@@ -271,7 +250,7 @@ required property: stages\". An empty list is accepted, and the hook is injected
     fix: FixPolicy::Manual("when the hook is to run is not known"),
 };
 
-pub static BOTH_SPELLINGS: Rule = Rule {
+pub static BOTH_SPELLINGS: LintRule = LintRule {
     code: "OH014",
     name: "both-spellings",
     severity: Error,
@@ -280,14 +259,14 @@ pub static BOTH_SPELLINGS: Rule = Rule {
     explanation: "\
 Version 0.1.0 knows \"stage\" and \"stages\", \"cmd\" and \"cmds\", \"annotation\" and \"annotations\": the
 same field in two spellings. A file that sets both of a pair is rejected, even if they agree.",
-    bad: Example::Hook(
+    bad: RuleExample::Hook(
         r#"{"hook": "/usr/bin/gpu-hook", "cmds": ["/bash$"], "stage": ["prestart"], "stages": ["prestart"]}"#,
     ),
-    good: Example::Hook(r#"{"hook": "/usr/bin/gpu-hook", "cmds": ["/bash$"], "stages": ["prestart"]}"#),
+    good: RuleExample::Hook(r#"{"hook": "/usr/bin/gpu-hook", "cmds": ["/bash$"], "stages": ["prestart"]}"#),
     fix: FixPolicy::Manual("the two may differ, and then either may be meant"),
 };
 
-pub static UNKNOWN_STAGE: Rule = Rule {
+pub static UNKNOWN_STAGE: LintRule = LintRule {
     code: "OH015",
     name: "unknown-stage",
     severity: Error,
@@ -297,20 +276,13 @@ pub static UNKNOWN_STAGE: Rule = Rule {
 The stages are prestart, createRuntime, createContainer, startContainer, poststart and poststop, written
 exactly so. podman adds precreate, which runs before the container is made and may change its
 configuration; buildah, `podman build`, CRI-O and containerd's hook-injector reject a file that names it,
-and with it to work at all.",
-    bad: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook"},
-  "when": {"always": true},
-  "stages": ["createruntime"]
-}"#,
-    ),
+and then refuse to start any container.",
+    bad: hook_example!(stages: r#"["createruntime"]"#),
     good: GOOD,
     fix: FixPolicy::Automatic("wrong case and slight misspellings are corrected; the file was rejected anyway"),
 };
 
-pub static INVALID_PATTERN: Rule = Rule {
+pub static INVALID_PATTERN: LintRule = LintRule {
     code: "OH016",
     name: "invalid-pattern",
     severity: Error,
@@ -320,26 +292,12 @@ pub static INVALID_PATTERN: Rule = Rule {
 Patterns are compiled by Go's regexp package (RE2 syntax). It has no look-ahead, no look-behind, no
 backreferences and no possessive repetition, because it matches in linear time; and shell patterns such as
 *.sh are no regular expressions. A pattern that does not compile makes podman and CRI-O reject the file.",
-    bad: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook"},
-  "when": {"commands": ["^(?!/bin/sh).*$"]},
-  "stages": ["createRuntime"]
-}"#,
-    ),
-    good: Example::Hook(
-        r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook"},
-  "when": {"commands": ["^/opt/gpu/bin/"]},
-  "stages": ["createRuntime"]
-}"#,
-    ),
-    fix: FixPolicy::Manual("what Go does not have must be said in another way"),
+    bad: hook_example!(when: r#"{"commands": ["^(?!/bin/sh).*$"]}"#),
+    good: hook_example!(when: r#"{"commands": ["^/opt/gpu/bin/"]}"#),
+    fix: FixPolicy::Manual("unsupported syntax must be rewritten by hand"),
 };
 
-pub static MISSING_PROGRAM: Rule = Rule {
+pub static MISSING_PROGRAM: LintRule = LintRule {
     code: "OH017",
     name: "missing-program",
     severity: Error,
@@ -353,20 +311,20 @@ precedence stays in force.
 
 If a program of that name is in bin or ../bin beside a hook file that is named on the command line, this is
 a note: both are still to be installed.",
-    bad: Example::Shell(
+    bad: RuleExample::Shell(
         r#"$ grep path /etc/containers/oci/hooks.d/gpu.json
   "hook": {"path": "/usr/bin/gpu-hok"},
 $ ls /usr/bin/gpu-hok
 ls: cannot access '/usr/bin/gpu-hok': No such file or directory"#,
     ),
-    good: Example::Shell(
+    good: RuleExample::Shell(
         r#"$ grep path /etc/containers/oci/hooks.d/gpu.json
   "hook": {"path": "/usr/bin/gpu-hook"},"#,
     ),
     fix: FixPolicy::Manual("the program may be misspelt or not installed yet"),
 };
 
-pub static PROGRAM_LOOKUP: Rule = Rule {
+pub static PROGRAM_LOOKUP: LintRule = LintRule {
     code: "OH018",
     name: "program-lookup",
     severity: Error,
@@ -374,22 +332,22 @@ pub static PROGRAM_LOOKUP: Rule = Rule {
     summary: "the hook's program cannot be looked up",
     explanation: "\
 The path leads through a file that is no directory, a directory that may not be searched, a circle of
-symbolic links, or is too long. Unlike a program that does not exist, this makes podman and CRI-O reject
+symbolic links, or is too long. Unlike a program that does not exist, this makes podman and CRI-O refuse
 to work.",
-    bad: Example::Shell(
+    bad: RuleExample::Shell(
         r#"$ grep path /etc/containers/oci/hooks.d/gpu.json
   "hook": {"path": "/usr/bin/gpu-hook/run"},
 $ ls /usr/bin/gpu-hook/run
 ls: cannot access '/usr/bin/gpu-hook/run': Not a directory"#,
     ),
-    good: Example::Shell(
+    good: RuleExample::Shell(
         r#"$ grep path /etc/containers/oci/hooks.d/gpu.json
   "hook": {"path": "/usr/bin/gpu-hook"},"#,
     ),
     fix: FixPolicy::Manual("which program is meant is not known"),
 };
 
-pub static RUNTIME_HOOKS: Rule = Rule {
+pub static RUNTIME_HOOKS: LintRule = LintRule {
     code: "OH020",
     name: "runtime-hooks",
     severity: Error,
@@ -400,7 +358,7 @@ config.json of the OCI runtime specification has \"hooks\": {\"createRuntime\": 
 is something else: it describes one program in \"hook\", and in \"when\" and \"stages\" where podman and CRI-O
 write it into config.json. Pasted here, \"hooks\" is an unknown key and ignored, and the file is rejected
 because it names no program.",
-    bad: Example::Hook(
+    bad: RuleExample::Hook(
         r#"{
   "version": "1.0.0",
   "hooks": {"createRuntime": [{"path": "/usr/bin/gpu-hook"}]},
@@ -412,22 +370,9 @@ because it names no program.",
     fix: FixPolicy::Manual("several hooks need several files"),
 };
 
-/// The file that most examples get to.
-pub const GOOD: Example = Example::Hook(
-    r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook"},
-  "when": {"always": true},
-  "stages": ["createRuntime"]
-}"#,
-);
+/// The good example of most rules.
+pub const GOOD: RuleExample = hook_example!();
 
-/// The same with an annotation.
-pub const GOOD_ANNOTATION: Example = Example::Hook(
-    r#"{
-  "version": "1.0.0",
-  "hook": {"path": "/usr/bin/gpu-hook"},
-  "when": {"annotations": {"^com\\.example\\.gpu$": "^all$"}},
-  "stages": ["createRuntime"]
-}"#,
-);
+/// The good example with an annotation.
+pub const GOOD_ANNOTATION: RuleExample =
+    hook_example!(when: r#"{"annotations": {"^com\\.example\\.gpu$": "^all$"}}"#);

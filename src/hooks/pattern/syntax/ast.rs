@@ -1,24 +1,24 @@
 //! The syntax tree.
 //!
-//! Nodes lie in one vector and name each other by index: parsing a short pattern takes few
-//! allocations, and a pattern nested a hundred thousand levels deep needs no recursion anywhere.
+//! Nodes are in one vector and refer to each other by index: parsing a short pattern takes few
+//! allocations, and a pattern nested a hundred thousand levels deep needs no recursion.
 
 use std::ops::Range;
 
-use super::property::Property;
+use super::property::UnicodeProperty;
 
 /// The syntax tree of a pattern.
 #[derive(Clone, Debug)]
 pub struct Ast {
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<AstNode>,
     /// The operands of concatenations and alternations.
     pub(super) operands: Vec<NodeId>,
-    pub(super) classes: Vec<Class>,
+    pub(super) classes: Vec<CharacterClass>,
     /// The items of all classes.
     pub(super) items: Vec<ClassItem>,
     /// The characters of all literals.
     pub(super) text: String,
-    pub(super) constructs: Vec<Construct>,
+    pub(super) constructs: Vec<PatternConstruct>,
     pub(super) root: NodeId,
 }
 
@@ -26,64 +26,64 @@ pub struct Ast {
 pub(in super::super) struct NodeId(pub u32);
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Node {
-    pub kind: Kind,
+pub(super) struct AstNode {
+    pub kind: AstKind,
     pub start: u32,
     pub end: u32,
-    /// Instructions when compiled, as Go counts them.
+    /// Compiled instructions, as Go counts them.
     pub size: u32,
     /// Levels below and including this one, as Go counts them.
     pub height: u16,
-    /// Product of the nested repeat counts on the path where it is greatest.
+    /// Product of nested repeat counts, on the path where it is greatest.
     pub copies: u16,
-    pub edges: Edges,
+    pub edges: MatchEdges,
 }
 
-/// What holds for every match of a node.
+/// Properties of all matches of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Edges {
-    /// It starts where the text starts.
+pub struct MatchEdges {
+    /// The match starts at the start of the text.
     pub text_start: bool,
-    /// It ends where the text ends.
+    /// The match ends at the end of the text.
     pub text_end: bool,
-    /// The match takes no characters.
+    /// The match is empty.
     pub zero_width: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Kind {
+pub(in super::super) enum AstKind {
     Empty,
-    /// A part of the tree's text.
+    /// A range of the tree's text.
     Literal {
         start: u32,
         end: u32,
         ignore_case: bool,
     },
-    /// One of the tree's classes.
+    /// An index of the tree's classes.
     Class(u32),
     AnyCharacter,
     AnyExceptNewline,
     Assertion(Assertion),
     Capture(NodeId),
-    /// `max` is none for no limit.
+    /// `max` is `None` for no limit.
     Repeat {
         operand: NodeId,
         min: u16,
         max: Option<u16>,
     },
-    /// A part of the tree's operands.
+    /// A range of the tree's operands.
     Concatenation {
         start: u32,
         end: u32,
     },
-    /// A part of the tree's operands.
+    /// A range of the tree's operands.
     Alternation {
         start: u32,
         end: u32,
     },
 }
 
-/// A condition on the place between two characters.
+/// A condition on the position between two characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assertion {
     TextStart,
@@ -95,41 +95,40 @@ pub enum Assertion {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Class {
-    /// Its part of the tree's items.
+pub(in super::super) struct CharacterClass {
+    /// Range of the tree's items.
     pub start: u32,
     pub end: u32,
     pub negated: bool,
     pub ignore_case: bool,
 }
 
-/// Inclusive ranges of code points, ascending and apart.
-pub type Ranges = [(u32, u32)];
+/// Inclusive ranges of code points, ascending and disjoint.
+pub type CodePointRanges = [(u32, u32)];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) enum ClassItem {
     /// Code points, both ends included; surrogates may occur and match nothing.
     Range(u32, u32),
     Named {
-        members: &'static Ranges,
+        members: &'static CodePointRanges,
         negated: bool,
     },
     Property {
-        property: Property,
+        property: UnicodeProperty,
         negated: bool,
     },
 }
 
-/// Something in a pattern that POSIX extended regular expressions do not have, or that means
-/// something else there.
+/// A construct that POSIX extended regular expressions do not have, or that has another meaning there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Construct {
+pub struct PatternConstruct {
     pub kind: ConstructKind,
-    /// Where it stands in the pattern, in bytes.
+    /// Byte range in the pattern.
     pub span: Range<usize>,
 }
 
-/// What a [`Construct`] is, by its syntax.
+/// The kinds of [`PatternConstruct`]s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ConstructKind {
@@ -160,32 +159,32 @@ pub enum ConstructKind {
 }
 
 impl Ast {
-    /// Returns whether a match can only be where the text starts.
+    /// Returns whether a match can only start at the start of the text.
     #[must_use]
     pub fn is_anchored_at_start(&self) -> bool {
         self.edges(self.root).text_start
     }
 
-    /// Returns whether a match can only end where the text ends.
+    /// Returns whether a match can only end at the end of the text.
     #[must_use]
     pub fn is_anchored_at_end(&self) -> bool {
         self.edges(self.root).text_end
     }
 
-    /// Returns the text that is all the pattern asks for, if it holds no operator at all.
+    /// Returns the text of a pattern without operators.
     #[must_use]
     pub fn as_literal(&self) -> Option<&str> {
         self.literal(self.root)
     }
 
-    /// Returns what is not POSIX, in the order of the pattern.
+    /// Returns the constructs that are not POSIX, in the order of the pattern.
     #[must_use]
-    pub fn constructs(&self) -> &[Construct] {
+    pub fn constructs(&self) -> &[PatternConstruct] {
         &self.constructs
     }
 
-    /// Returns where an unescaped `.` stands between a letter or digit and another, as in
-    /// `com.example`: most likely meant as a full stop, and matching any character.
+    /// Returns the offsets of unescaped dots between letters or digits, as in `com.example`: most
+    /// likely meant as full stops, but matching any character.
     pub fn dots_in_words(&self) -> impl Iterator<Item = usize> + '_ {
         let ends = |id, edge: fn(&str) -> Option<char>| {
             self.any_case_literal(id).and_then(edge).is_some_and(char::is_alphanumeric)
@@ -193,7 +192,7 @@ impl Ast {
         self.nodes.iter().flat_map(|node| self.operands_of(node.kind).windows(3)).filter_map(
             move |three| {
                 let dot = &self.nodes[three[1].index()];
-                let is_dot = matches!(dot.kind, Kind::AnyExceptNewline | Kind::AnyCharacter);
+                let is_dot = matches!(dot.kind, AstKind::AnyExceptNewline | AstKind::AnyCharacter);
                 let in_word = is_dot
                     && ends(three[0], |text| text.chars().next_back())
                     && ends(three[2], |text| text.chars().next());
@@ -206,7 +205,7 @@ impl Ast {
         self.root
     }
 
-    pub(in super::super) fn kind(&self, id: NodeId) -> Kind {
+    pub(in super::super) fn kind(&self, id: NodeId) -> AstKind {
         self.nodes[id.index()].kind
     }
 
@@ -215,26 +214,26 @@ impl Ast {
         self.nodes[self.root.index()].height
     }
 
-    /// Returns what every node is, parts before what they are part of.
-    pub(in super::super) fn kinds(&self) -> impl ExactSizeIterator<Item = Kind> + '_ {
+    /// Returns the kinds of all nodes, children before their parents.
+    pub(in super::super) fn kinds(&self) -> impl ExactSizeIterator<Item = AstKind> + '_ {
         self.nodes.iter().map(|node| node.kind)
     }
 
-    pub(super) fn edges(&self, id: NodeId) -> Edges {
+    pub(super) fn edges(&self, id: NodeId) -> MatchEdges {
         self.nodes[id.index()].edges
     }
 
-    /// Returns the text of a literal whose case counts.
+    /// Returns the text of a case-sensitive literal.
     fn literal(&self, id: NodeId) -> Option<&str> {
         match self.kind(id) {
-            Kind::Literal { start, end, ignore_case: false } => Some(self.text(start, end)),
+            AstKind::Literal { start, end, ignore_case: false } => Some(self.text(start, end)),
             _ => None,
         }
     }
 
     fn any_case_literal(&self, id: NodeId) -> Option<&str> {
         match self.kind(id) {
-            Kind::Literal { start, end, .. } => Some(self.text(start, end)),
+            AstKind::Literal { start, end, .. } => Some(self.text(start, end)),
             _ => None,
         }
     }
@@ -248,23 +247,23 @@ impl Ast {
         &self.text[start as usize..end as usize]
     }
 
-    /// Returns the operands of a concatenation; nothing of any other node but an alternation's.
+    /// Returns the operands of a concatenation or alternation.
     pub(in super::super) fn operands(&self, start: u32, end: u32) -> &[NodeId] {
         &self.operands[start as usize..end as usize]
     }
 
-    fn operands_of(&self, kind: Kind) -> &[NodeId] {
+    fn operands_of(&self, kind: AstKind) -> &[NodeId] {
         match kind {
-            Kind::Concatenation { start, end } => self.operands(start, end),
+            AstKind::Concatenation { start, end } => self.operands(start, end),
             _ => &[],
         }
     }
 
-    pub(in super::super) fn classes(&self) -> &[Class] {
+    pub(in super::super) fn classes(&self) -> &[CharacterClass] {
         &self.classes
     }
 
-    pub(in super::super) fn items(&self, class: &Class) -> &[ClassItem] {
+    pub(in super::super) fn items(&self, class: &CharacterClass) -> &[ClassItem] {
         &self.items[class.start as usize..class.end as usize]
     }
 }
@@ -281,7 +280,7 @@ mod tests {
     use super::ConstructKind;
 
     #[test]
-    fn anchors_hold_for_every_way_to_match() {
+    fn anchors_apply_to_every_alternative() {
         for (pattern, start, end) in [
             ("^a$", true, true),
             ("a", false, false),

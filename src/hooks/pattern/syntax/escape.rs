@@ -1,11 +1,11 @@
 //! Escapes and character classes.
 
-use super::ast::{Assertion, ClassItem, ConstructKind, Ranges};
-use super::parser::Parser;
-use super::property::Property;
+use super::ast::{Assertion, ClassItem, CodePointRanges, ConstructKind};
+use super::parser::PatternParser;
+use super::property::UnicodeProperty;
 use crate::hooks::pattern::error::{PatternError, PatternErrorKind};
 
-impl Parser<'_> {
+impl PatternParser<'_> {
     /// Reads a backslash outside of brackets.
     pub fn backslash(&mut self) -> Result<(), PatternError> {
         let start = self.at;
@@ -35,7 +35,7 @@ impl Parser<'_> {
                     Some(b) if b.is_ascii_alphanumeric() => Some(ConstructKind::CharacterEscape),
                     _ => None,
                 };
-                let point = self.escaped_point()?;
+                let point = self.read_escaped_point()?;
                 if let Some(construct) = construct {
                     self.note(construct, start);
                 }
@@ -51,7 +51,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Pushes one code point; a surrogate, which no text holds, as a class.
+    /// Pushes one code point; a surrogate, which no text contains, as a class.
     fn push_point(&mut self, point: u32, start: usize) -> Result<(), PatternError> {
         if let Some(c) = char::from_u32(point) {
             self.push_literal(c.encode_utf8(&mut [0; 4]), start)
@@ -76,7 +76,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Reads `\pL` or `\p{Greek}`, also inside of brackets.
+    /// Reads `\pL` or `\p{Greek}`, in or outside of brackets.
     fn property(&mut self) -> Result<ClassItem, PatternError> {
         let start = self.at;
         let mut negated = self.source.as_bytes().get(start + 1) == Some(&b'P');
@@ -101,21 +101,21 @@ impl Parser<'_> {
             name = opposite;
             negated = !negated;
         }
-        match Property::find(name) {
+        match UnicodeProperty::find(name) {
             Some(property) => Ok(ClassItem::Property { property, negated }),
             None => Err(self.error_since(PatternErrorKind::CharacterRange, start)),
         }
     }
 
-    /// Reads an escape that stands for one code point, also inside of brackets.
-    fn escaped_point(&mut self) -> Result<u32, PatternError> {
+    /// Reads an escape of one code point, in or outside of brackets.
+    fn read_escaped_point(&mut self) -> Result<u32, PatternError> {
         let start = self.at;
         self.at += 1;
         let Some(c) = self.next_char() else {
             return Err(self.error_since(PatternErrorKind::TrailingBackslash, start));
         };
         let point = match c {
-            // A single digit but zero would be a backreference.
+            // A single digit other than zero would be a backreference.
             '1'..='7' if !matches!(self.peek(), Some(b'0'..=b'7')) => None,
             '0'..='7' => Some(self.octal(c)),
             'x' => self.hexadecimal(),
@@ -142,7 +142,7 @@ impl Parser<'_> {
         point
     }
 
-    /// Reads `2f` or `{10ffff}` after `\x`; on failure, what was read is the fragment to show.
+    /// Reads `2f` or `{10ffff}` after `\x`; on failure, the error shows the part that was read.
     fn hexadecimal(&mut self) -> Option<u32> {
         let first = self.next_char()?;
         if first != '{' {
@@ -164,7 +164,7 @@ impl Parser<'_> {
     }
 }
 
-impl Parser<'_> {
+impl PatternParser<'_> {
     /// Reads a bracket expression, `[…]`.
     pub fn brackets(&mut self) -> Result<(), PatternError> {
         let open = self.at;
@@ -174,7 +174,7 @@ impl Parser<'_> {
         if negated {
             self.at += 1;
         }
-        // A ] that comes first stands for itself.
+        // A leading ] stands for itself.
         let mut first = true;
         while first || self.peek() != Some(b']') {
             first = false;
@@ -183,7 +183,7 @@ impl Parser<'_> {
         }
         self.at += 1;
 
-        // `[.]` is how many write a literal dot.
+        // `[.]` is a common way to write a literal dot.
         if let [ClassItem::Range(low, high)] = self.ast.items[items..]
             && low == high
             && !negated
@@ -199,7 +199,7 @@ impl Parser<'_> {
         let start = self.at;
         let rest = self.rest().as_bytes();
         if rest.starts_with(b"[:")
-            && let Some(item) = self.named_class()?
+            && let Some(item) = self.read_named_class()?
         {
             return Ok(item);
         }
@@ -233,7 +233,7 @@ impl Parser<'_> {
     fn bracket_point(&mut self, open: usize) -> Result<u32, PatternError> {
         let start = self.at;
         if self.peek() == Some(b'\\') {
-            let point = self.escaped_point()?;
+            let point = self.read_escaped_point()?;
             self.note(ConstructKind::BracketEscape, start);
             return Ok(point);
         }
@@ -243,8 +243,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Reads `[:alpha:]` inside of brackets; without `:]` anywhere it is no class.
-    fn named_class(&mut self) -> Result<Option<ClassItem>, PatternError> {
+    /// Reads `[:alpha:]` inside of brackets; without a later `:]` it is no class.
+    fn read_named_class(&mut self) -> Result<Option<ClassItem>, PatternError> {
         let start = self.at;
         if self.no_class_ahead {
             return Ok(None);
@@ -265,12 +265,12 @@ impl Parser<'_> {
     }
 }
 
-const DIGIT: &Ranges = &[(0x30, 0x39)];
-const WORD: &Ranges = &[(0x30, 0x39), (0x41, 0x5a), (0x5f, 0x5f), (0x61, 0x7a)];
+const DIGIT: &CodePointRanges = &[(0x30, 0x39)];
+const WORD: &CodePointRanges = &[(0x30, 0x39), (0x41, 0x5a), (0x5f, 0x5f), (0x61, 0x7a)];
 
 /// Returns the class of `\d`, `\s` and the like: ASCII only, and `\s` without vertical tab.
 fn perl_class(letter: u8) -> Option<ClassItem> {
-    let members: &Ranges = match letter.to_ascii_lowercase() {
+    let members: &CodePointRanges = match letter.to_ascii_lowercase() {
         b'd' => DIGIT,
         b's' => &[(0x09, 0x0a), (0x0c, 0x0d), (0x20, 0x20)],
         b'w' => WORD,
@@ -279,7 +279,7 @@ fn perl_class(letter: u8) -> Option<ClassItem> {
     Some(ClassItem::Named { members, negated: letter.is_ascii_uppercase() })
 }
 
-fn posix_class(name: &str) -> Option<&'static Ranges> {
+fn posix_class(name: &str) -> Option<&'static CodePointRanges> {
     Some(match name {
         "alnum" => &[(0x30, 0x39), (0x41, 0x5a), (0x61, 0x7a)],
         "alpha" => &[(0x41, 0x5a), (0x61, 0x7a)],

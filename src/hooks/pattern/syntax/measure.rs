@@ -1,53 +1,60 @@
-//! What a tree tells without being compiled: whether it matches any text, and how much its characters beyond ASCII take.
+//! Analyses of the tree before compilation: whether it can match, and the size of its non-ASCII characters.
 
-use super::ast::{Ast, Class, ClassItem, Kind, NodeId};
+use super::ast::{Ast, AstKind, CharacterClass, ClassItem, NodeId};
 
-/// What is known of a part of a pattern.
+/// Properties of a part of a pattern.
 #[derive(Clone, Copy, Default)]
-struct Facts {
-    /// It takes at least one character.
+struct PartFacts {
+    /// The part takes at least one character.
     takes_text: bool,
-    /// No text can match it.
+    /// No text matches the part.
     dead: bool,
 }
 
 impl Ast {
-    /// Returns whether the pattern asks for text before the start of the text or after its end, and
-    /// so matches nothing. There are other ways to match nothing; this is the one people meet.
+    /// Returns whether the pattern requires text before the start of the text or after its end, and
+    /// so matches nothing. There are other ways to match nothing; this is the common mistake.
     #[must_use]
     pub fn matches_nothing(&self) -> bool {
-        // Parts come before what they are part of.
-        let mut facts: Vec<Facts> = Vec::with_capacity(self.nodes.len());
+        // Children come before their parents.
+        let mut facts: Vec<PartFacts> = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
             let of = |id: NodeId| facts.get(id.index()).copied().unwrap_or_default();
             let node_facts = match node.kind {
-                Kind::Empty | Kind::Assertion(_) => Facts::default(),
-                Kind::Literal { start, end, .. } => Facts { takes_text: start < end, dead: false },
-                Kind::Class(_) | Kind::AnyCharacter | Kind::AnyExceptNewline => {
-                    Facts { takes_text: true, dead: false }
+                AstKind::Empty | AstKind::Assertion(_) => PartFacts::default(),
+                AstKind::Literal { start, end, .. } => {
+                    PartFacts { takes_text: start < end, dead: false }
                 }
-                Kind::Capture(operand) => of(operand),
-                Kind::Repeat { operand, min, .. } => {
+                AstKind::Class(_) | AstKind::AnyCharacter | AstKind::AnyExceptNewline => {
+                    PartFacts { takes_text: true, dead: false }
+                }
+                AstKind::Capture(operand) => of(operand),
+                AstKind::Repeat { operand, min, .. } => {
                     let operand = of(operand);
                     let needed = min > 0;
-                    Facts { takes_text: operand.takes_text && needed, dead: operand.dead && needed }
+                    PartFacts {
+                        takes_text: operand.takes_text && needed,
+                        dead: operand.dead && needed,
+                    }
                 }
-                Kind::Alternation { start, end } => {
+                AstKind::Alternation { start, end } => {
                     let operands = self.operands(start, end);
-                    Facts {
+                    PartFacts {
                         takes_text: operands.iter().all(|&id| of(id).takes_text),
                         dead: operands.iter().all(|&id| of(id).dead),
                     }
                 }
-                Kind::Concatenation { start, end } => self.sequence(self.operands(start, end), of),
+                AstKind::Concatenation { start, end } => {
+                    self.sequence(self.operands(start, end), of)
+                }
             };
             facts.push(node_facts);
         }
         facts.get(self.root().index()).is_some_and(|root| root.dead)
     }
 
-    fn sequence(&self, operands: &[NodeId], of: impl Fn(NodeId) -> Facts) -> Facts {
-        let mut whole = Facts::default();
+    fn sequence(&self, operands: &[NodeId], of: impl Fn(NodeId) -> PartFacts) -> PartFacts {
+        let mut whole = PartFacts::default();
         let mut at_end = false;
         for &id in operands {
             let (part, edges) = (of(id), self.edges(id));
@@ -60,45 +67,45 @@ impl Ast {
     }
 }
 
-/// Greatest number of states for characters beyond ASCII: about 150 MB while they are compiled. Go counts a class as one
-/// instruction, whatever is in it. Over UTF-8, `\pL` takes 300 states: what Go's limits let through could take many
-/// gigabytes.
+/// Maximum number of states for non-ASCII characters, whose compilation takes about 150 MB. Go
+/// counts a class as one instruction, regardless of its content. Over UTF-8, `\pL` takes 300
+/// states: patterns within Go's limits could take many gigabytes.
 const MAX_STATES: u64 = 1 << 20;
-/// At most what a property takes, in any case or none.
+/// Maximum number of states of a property, with or without case folding.
 const PROPERTY_STATES: u64 = 340;
-/// What any character takes, or any but a few.
+/// Number of states of any character, or of any but a few.
 const ANY_STATES: u64 = 16;
-/// At most what a range takes.
+/// Maximum number of states of a range.
 const RANGE_STATES: u64 = 14;
 
 impl Ast {
-    /// Returns whether the pattern takes too many states for characters beyond ASCII.
+    /// Returns whether the pattern takes too many states for non-ASCII characters.
     pub(super) fn is_too_wide(&self) -> bool {
         let size = u64::from(self.nodes[self.root.index()].size);
-        // Few classes have more ranges than a property, and they are long themselves.
+        // Few classes take more states than a property, and these have many items.
         let items = self.items.len() as u64;
         size.saturating_mul(PROPERTY_STATES + items * RANGE_STATES) > MAX_STATES
             && self.wide_states() > MAX_STATES
     }
 
     fn wide_states(&self) -> u64 {
-        // Parts come before what they are part of.
+        // Children come before their parents.
         let mut states: Vec<u64> = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
             let of = |id: NodeId| states[id.index()];
             states.push(match node.kind {
-                Kind::Empty | Kind::Assertion(_) => 0,
-                Kind::Literal { start, end, .. } => {
+                AstKind::Empty | AstKind::Assertion(_) => 0,
+                AstKind::Literal { start, end, .. } => {
                     let wide = self.text(start, end).chars().filter(|c| !c.is_ascii()).count();
                     wide as u64 * RANGE_STATES
                 }
-                Kind::Class(index) => self.class_states(&self.classes[index as usize]),
-                Kind::AnyCharacter | Kind::AnyExceptNewline => ANY_STATES,
-                Kind::Capture(operand) => of(operand),
-                Kind::Repeat { operand, min, max } => {
+                AstKind::Class(index) => self.class_states(&self.classes[index as usize]),
+                AstKind::AnyCharacter | AstKind::AnyExceptNewline => ANY_STATES,
+                AstKind::Capture(operand) => of(operand),
+                AstKind::Repeat { operand, min, max } => {
                     of(operand).saturating_mul(max.unwrap_or(min).max(1).into())
                 }
-                Kind::Concatenation { start, end } | Kind::Alternation { start, end } => {
+                AstKind::Concatenation { start, end } | AstKind::Alternation { start, end } => {
                     self.operands(start, end).iter().fold(0, |sum, &id| of(id).saturating_add(sum))
                 }
             });
@@ -106,7 +113,7 @@ impl Ast {
         states[self.root.index()]
     }
 
-    fn class_states(&self, class: &Class) -> u64 {
+    fn class_states(&self, class: &CharacterClass) -> u64 {
         let states = |item: &ClassItem| match *item {
             ClassItem::Range(_, high) if high < 0x80 => 0,
             ClassItem::Range(..) => RANGE_STATES,
@@ -130,7 +137,7 @@ mod tests {
     use crate::hooks::pattern::PatternErrorKind;
 
     #[test]
-    fn text_beyond_the_ends_is_noticed() {
+    fn patterns_that_need_text_beyond_the_ends_never_match() {
         for pattern in ["a^", "$a", "^$5$", "x(^a|^b)", "(a$)b", "a+\\A", "$a|b^"] {
             assert!(parse(pattern).unwrap().matches_nothing(), "{pattern}");
         }
@@ -159,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_count_by_what_they_take() {
+    fn classes_are_measured_by_their_members() {
         for piece in [r"\pL", r"\PL", r"[^\PN]", "(?i:[a-zà-ý])", ".", r"[^\n]", r"\D"] {
             let repeated = |count| format!("(?:{}){{1000}}", piece.repeat(count));
             assert!(parse(&repeated(2)).is_ok(), "{piece}");

@@ -1,6 +1,6 @@
 //! The syntax: RE2 in Perl flavour, exactly as Go's `regexp/syntax` accepts and rejects it.
 //!
-//! [`parse`] gives an [`Ast`], which answers what a linter wants to know about a pattern.
+//! [`parse`] returns an [`Ast`], which answers a linter's questions about a pattern.
 
 mod ast;
 mod build;
@@ -9,7 +9,7 @@ mod measure;
 mod parser;
 pub(super) mod property;
 
-pub(super) use ast::{Assertion, Class, ClassItem, Kind, NodeId};
-pub use ast::{Ast, Construct, ConstructKind};
+pub(super) use ast::{Assertion, AstKind, CharacterClass, ClassItem, NodeId};
+pub use ast::{Ast, ConstructKind, PatternConstruct};
 pub(super) use parser::is_operator;
 pub use parser::parse;

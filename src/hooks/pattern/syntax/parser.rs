@@ -1,10 +1,12 @@
-//! The parser proper: operators, groups, repetition.
+//! The parser: operators, groups, repetition.
 //!
-//! The order of the checks is Go's, so that a pattern with two faults is rejected for the same one.
+//! The checks are in the order of Go's, so that a pattern with two errors is rejected for the same one.
 
 use std::ops::Range;
 
-use super::ast::{Assertion, Ast, Construct, ConstructKind, Edges, Kind, Node, NodeId};
+use super::ast::{
+    Assertion, Ast, AstKind, AstNode, ConstructKind, MatchEdges, NodeId, PatternConstruct,
+};
 use crate::hooks::pattern::error::{PatternError, PatternErrorKind};
 
 /// Parses a pattern.
@@ -13,49 +15,49 @@ use crate::hooks::pattern::error::{PatternError, PatternErrorKind};
 ///
 /// Rejects what Go's `regexp.Compile` rejects.
 pub fn parse(pattern: &str) -> Result<Ast, PatternError> {
-    Parser::new(pattern)?.parse()
+    PatternParser::new(pattern)?.parse()
 }
 
-pub(super) struct Parser<'p> {
+pub(super) struct PatternParser<'p> {
     pub source: &'p str,
     /// The next byte to read.
     pub at: usize,
-    pub flags: Flags,
+    pub flags: PatternFlags,
     pub ast: Ast,
-    /// No `:]` is ahead: a search for one found none, and need not be made again.
+    /// Set after a search for `:]` found none ahead, so that it is not repeated.
     pub no_class_ahead: bool,
-    /// Of each open group: its finished alternatives, then the parts of the one being read.
+    /// For each open group: its finished alternatives, then the parts of the current one.
     pub stack: Vec<NodeId>,
-    /// The open groups around the innermost.
-    outer: Vec<Group>,
-    pub group: Group,
+    /// The open groups around the innermost one.
+    outer: Vec<OpenGroup>,
+    pub group: OpenGroup,
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Flags {
+pub(super) struct PatternFlags {
     pub ignore_case: bool,
     multi_line: bool,
     dot_newline: bool,
 }
 
-pub(super) struct Group {
-    /// Where it opens in the pattern.
+pub(super) struct OpenGroup {
+    /// Offset of the opening parenthesis.
     open: usize,
     capture: bool,
-    /// The flags outside of it.
-    flags: Flags,
-    /// Where its finished alternatives begin on the stack.
+    /// Flags outside of the group.
+    flags: PatternFlags,
+    /// Stack index of the first finished alternative.
     pub alternatives: usize,
-    /// Where the parts of the alternative being read begin on the stack.
+    /// Stack index of the first part of the current alternative.
     pub parts: usize,
 }
 
-impl<'p> Parser<'p> {
+impl<'p> PatternParser<'p> {
     fn new(source: &'p str) -> Result<Self, PatternError> {
         if u32::try_from(source.len()).is_err() {
             return Err(PatternError::new(PatternErrorKind::TooLarge, source, 0..source.len()));
         }
-        let flags = Flags { ignore_case: false, multi_line: false, dot_newline: false };
+        let flags = PatternFlags { ignore_case: false, multi_line: false, dot_newline: false };
         Ok(Self {
             source,
             at: 0,
@@ -72,12 +74,12 @@ impl<'p> Parser<'p> {
             no_class_ahead: false,
             stack: Vec::with_capacity(8),
             outer: Vec::new(),
-            group: Group { open: 0, capture: false, flags, alternatives: 0, parts: 0 },
+            group: OpenGroup { open: 0, capture: false, flags, alternatives: 0, parts: 0 },
         })
     }
 
     fn parse(mut self) -> Result<Ast, PatternError> {
-        // Where the repetition operator begins that was read last, if nothing followed it yet.
+        // Start of the last repetition operator, if nothing has followed it.
         let mut last_repeat = None;
         while let Some(byte) = self.peek() {
             let start = self.at;
@@ -96,9 +98,9 @@ impl<'p> Parser<'p> {
                 b'.' => {
                     self.at += 1;
                     let kind = if self.flags.dot_newline {
-                        Kind::AnyCharacter
+                        AstKind::AnyCharacter
                     } else {
-                        Kind::AnyExceptNewline
+                        AstKind::AnyExceptNewline
                     };
                     self.push_leaf(kind, start)?;
                 }
@@ -160,13 +162,13 @@ impl<'p> Parser<'p> {
         PatternError::new(kind, self.source, span)
     }
 
-    /// An error about what was read since `start`.
+    /// Returns an error about the text since `start`.
     pub fn error_since(&self, kind: PatternErrorKind, start: usize) -> PatternError {
         self.error(kind, start..self.at)
     }
 
     pub(super) fn note(&mut self, kind: ConstructKind, start: usize) {
-        self.ast.constructs.push(Construct { kind, span: start..self.at });
+        self.ast.constructs.push(PatternConstruct { kind, span: start..self.at });
     }
 
     /// Reads up to the next operator.
@@ -176,8 +178,8 @@ impl<'p> Parser<'p> {
         self.push_text(&rest[..length])
     }
 
-    /// Reads text that stands for itself: its last character apart, as a repetition that follows,
-    /// perhaps behind a change of flags, takes only that.
+    /// Reads literal text. Its last character becomes a node of its own, since a repetition that
+    /// follows, perhaps after a change of flags, takes only that character.
     pub fn push_text(&mut self, text: &str) -> Result<(), PatternError> {
         let Some((last, _)) = text.char_indices().next_back() else { return Ok(()) };
         let (start, tail) = text.split_at(last);
@@ -192,12 +194,12 @@ impl<'p> Parser<'p> {
     }
 }
 
-/// Returns whether a character means something else than itself outside of brackets.
+/// Returns whether a character has a special meaning outside of brackets.
 pub fn is_operator(c: char) -> bool {
     matches!(c, '(' | ')' | '|' | '^' | '$' | '.' | '[' | '*' | '+' | '?' | '{' | '\\')
 }
 
-impl Parser<'_> {
+impl PatternParser<'_> {
     fn open_group(&mut self) -> Result<(), PatternError> {
         let open = self.at;
         let flags = self.flags;
@@ -222,9 +224,9 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn enter(&mut self, open: usize, capture: bool, flags: Flags) {
+    fn enter(&mut self, open: usize, capture: bool, flags: PatternFlags) {
         let base = self.stack.len();
-        let group = Group { open, capture, flags, alternatives: base, parts: base };
+        let group = OpenGroup { open, capture, flags, alternatives: base, parts: base };
         self.outer.push(std::mem::replace(&mut self.group, group));
     }
 
@@ -244,8 +246,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Reads the flags after `(?`, and returns whether they are a group's.
-    fn read_flags(&mut self, open: usize) -> Result<(Flags, bool), PatternError> {
+    /// Reads the flags after `(?`, and returns whether they begin a group.
+    fn read_flags(&mut self, open: usize) -> Result<(PatternFlags, bool), PatternError> {
         let mut flags = self.flags;
         let mut value = true;
         let mut any = false;
@@ -254,7 +256,7 @@ impl Parser<'_> {
                 'i' => flags.ignore_case = value,
                 'm' => flags.multi_line = value,
                 's' => flags.dot_newline = value,
-                // Swaps greedy and lazy, which finds another match but never none.
+                // Swaps greedy and lazy, which changes the match but not whether there is one.
                 'U' => {}
                 '-' if value => {
                     value = false;
@@ -292,8 +294,8 @@ impl Parser<'_> {
             self.stack.push(inner);
             return Ok(());
         }
-        self.push(Node {
-            kind: Kind::Capture(inner),
+        self.push(AstNode {
+            kind: AstKind::Capture(inner),
             start: Self::position(group.open),
             end: Self::position(self.at),
             size: node.size.saturating_add(2),
@@ -303,7 +305,7 @@ impl Parser<'_> {
     }
 }
 
-/// Greatest repeat count, and greatest product of nested ones.
+/// Maximum repeat count, and maximum product of nested counts.
 const MAX_REPEAT: u32 = 1000;
 
 #[derive(Clone, Copy)]
@@ -320,7 +322,7 @@ impl Repetition {
     }
 }
 
-impl Parser<'_> {
+impl PatternParser<'_> {
     fn repeat(
         &mut self,
         start: usize,
@@ -351,13 +353,13 @@ impl Parser<'_> {
             (_, Some(0)) => (1, 1),
             (_, Some(high)) => (high * size + (high - low), high * u32::from(inner.copies)),
         };
-        let edges = Edges {
+        let edges = MatchEdges {
             text_start: inner.edges.text_start && min > 0,
             text_end: inner.edges.text_end && min > 0,
             zero_width: inner.edges.zero_width || max == Some(0),
         };
-        let node = Node {
-            kind: Kind::Repeat { operand, min, max },
+        let node = AstNode {
+            kind: AstKind::Repeat { operand, min, max },
             start: inner.start,
             end: Self::position(self.at),
             size,
@@ -373,7 +375,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Reads `{2}`, `{2,}` or `{2,5}`; anything else leaves the brace to stand for itself.
+    /// Reads `{2}`, `{2,}` or `{2,5}`; any other brace is a literal.
     fn counts(&mut self) -> Result<Option<(u16, Option<u16>)>, PatternError> {
         let start = self.at;
         let Some((min, max, length)) = counts(self.rest()) else { return Ok(None) };
@@ -404,6 +406,6 @@ fn counts(text: &str) -> Option<(u32, Option<u32>, usize)> {
 fn count(digits: &str) -> Option<u32> {
     let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
     let leading_zero = digits.len() > 1 && digits.starts_with('0');
-    // Too long a number is too great a count.
+    // A number too large to parse exceeds the limit as well.
     (plain && !leading_zero).then(|| digits.parse().unwrap_or(u32::MAX))
 }

@@ -1,11 +1,11 @@
-//! The names that `\p{…}` takes.
+//! The names of properties in `\p{…}`.
 
 /// A Unicode category or script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Property(u16);
+pub struct UnicodeProperty(u16);
 
-impl Property {
-    /// Looks a name up as Go 1.25 does and later: case, spaces, `_` and `-` do not count.
+impl UnicodeProperty {
+    /// Finds a property as Go 1.25 and later do: case, spaces, `_` and `-` are ignored.
     pub fn find(name: &str) -> Option<Self> {
         let loose: String = name
             .chars()
@@ -16,21 +16,21 @@ impl Property {
         u16::try_from(index).ok().map(Self)
     }
 
-    /// Returns its place in [`NAMES`].
+    /// Returns the index in [`NAMES`].
     pub fn index(self) -> usize {
         self.0.into()
     }
 
-    /// Returns what to ask `regex-syntax` for.
+    /// Returns the name for `regex-syntax`.
     pub fn query(self) -> &'static str {
         NAMES[self.index()].1
     }
 }
 
-/// Every name that Go knows, as compared, with the one by which `regex-syntax` knows it.
+/// All names that Go knows, in the form that is compared, with their names in `regex-syntax`.
 ///
-/// Go takes the categories, their aliases and the scripts, by their long names; `regex-syntax`
-/// would take far more. Scripts newer than its Unicode version are left out.
+/// Go accepts categories, their aliases and long names of scripts; `regex-syntax` would accept far
+/// more. Scripts newer than its Unicode version are omitted.
 #[rustfmt::skip]
 pub static NAMES: [(&str, &str); 253] = [
     ("adlam", "sc=adlam"), ("ahom", "sc=ahom"), ("anatolianhieroglyphs", "sc=anatolianhieroglyphs"),
@@ -125,15 +125,22 @@ mod tests {
     #[test]
     fn names_are_compared_loosely() {
         for name in ["Old_Persian", "oldpersian", "OLD PERSIAN", "old-persian"] {
-            assert_eq!(Property::find(name).map(Property::query), Some("sc=oldpersian"), "{name}");
+            assert_eq!(
+                UnicodeProperty::find(name).map(UnicodeProperty::query),
+                Some("sc=oldpersian"),
+                "{name}"
+            );
         }
-        assert_eq!(Property::find("Uppercase_Letter").map(Property::query), Some("gc=lu"));
+        assert_eq!(
+            UnicodeProperty::find("Uppercase_Letter").map(UnicodeProperty::query),
+            Some("gc=lu")
+        );
     }
 
     #[test]
-    fn names_that_only_other_engines_know_are_refused() {
+    fn property_names_of_other_engines_are_rejected() {
         for name in ["", "sc=Greek", "isGreek", "Grek", "Alphabetic", "Emoji", "Xan"] {
-            assert_eq!(Property::find(name), None, "{name}");
+            assert_eq!(UnicodeProperty::find(name), None, "{name}");
         }
     }
 }

@@ -1,0 +1,44 @@
+//! `container-hook as-child`: a request of the runner, relayed by a program that cannot `exec` this one.
+//!
+//! The runner runs hooks that end in `.js` with its own node (`contrib/images/arc-runner/index.js`), and
+//! kills only that process: this process has to end with it.
+
+use std::io;
+use std::path::Path;
+
+use clap::Args;
+use container_hook::engine::JobSystem;
+use oci_hooks_cli::exit::CliExit;
+use oci_hooks_files::spawn;
+
+use crate::hook::{self, CallError};
+use crate::log::StepLog;
+
+/// Carry out a request, and end with the process that started this one; called by contrib/images/arc-runner/index.js
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub struct AsChildArgs {
+    /// Process that started this one
+    #[arg(value_name = "PID")]
+    parent: u32,
+}
+
+/// Errors of a relayed request.
+#[derive(Debug, thiserror::Error)]
+pub enum AsChildError {
+    #[error("process {parent} is not the one that started this one, or has ended")]
+    Parent { parent: u32, source: io::Error },
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+/// Carries out the request on standard input, until the parent process ends.
+pub fn run(
+    args: &AsChildArgs,
+    config: Option<&Path>,
+    log: &StepLog,
+) -> Result<CliExit, AsChildError> {
+    let AsChildArgs { parent } = *args;
+    spawn::die_with_parent(parent).map_err(|source| AsChildError::Parent { parent, source })?;
+    Ok(hook::run(config, JobSystem::Image, log)?)
+}

@@ -1,0 +1,60 @@
+//! `container-hook doctor`.
+
+mod limits;
+mod names;
+mod ownership;
+pub mod root;
+mod runner;
+pub mod user;
+
+use clap::Args;
+use oci_hooks_cli::context::CliContext;
+use oci_hooks_cli::exit::CliExit;
+use oci_hooks_engine_cli::settings_file;
+
+use crate::error::HookCommandError;
+use crate::job_backend::JobBackend;
+use crate::settings::HookFileSettings;
+use crate::try_job;
+
+pub use runner::{own_listeners, settings};
+
+/// Check this machine for problems, and print a fix for each
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Run it as the user that runs the runner; in a cluster in the pod of a runner, where it checks each
+permission. With each runtime of the settings it runs a container of the programs of this machine.
+For a user who is not root it creates what a job would have, such as namespaces and mounts, and
+tries it. Exit status is 0 if containers will run as jobs need them, and 1 otherwise.
+Messages of jobs are explained in
+/usr/share/doc/container-hook/container-hook.md, Troubleshooting.
+
+Examples:
+  container-hook doctor                          What is missing on this machine?
+  container-hook doctor --probe                  What do jobs reach that they must not?
+  container-hook doctor --probe --format json    The same for programs
+
+With --probe two jobs run, and a build: while they do, this program listens on all addresses of this
+machine, and has sockets and files in /tmp, /var/tmp, /dev/shm, /run and the store, which one of the
+jobs and the build try to reach, as well as the other job, addresses of metadata services and files
+of the kernel. No image is needed. The exit status is 1 if something was reached, or if no job could
+be run. What could not be tried, and what did not answer and may not be there, is a warning.")]
+pub struct HookDoctorArgs {
+    /// Run a job and a build, and try to reach from inside what SECURITY.md says is out of reach
+    #[arg(long)]
+    probe: bool,
+}
+
+pub fn run(args: &HookDoctorArgs, context: &mut CliContext) -> Result<CliExit, HookCommandError> {
+    let loaded = settings_file::load::<HookFileSettings>(context)?;
+    let backend = JobBackend::of(&loaded.settings)?;
+    match backend {
+        #[cfg(feature = "kubernetes")]
+        JobBackend::Cluster if args.probe => Err(try_job::TryError::Cluster.into()),
+        _ if args.probe => try_job::probe(&loaded.settings, context),
+        JobBackend::Root => root::run(&loaded, context),
+        JobBackend::User => user::run(loaded, context),
+        #[cfg(feature = "kubernetes")]
+        JobBackend::Cluster => crate::pods::doctor(&loaded, context),
+    }
+}

@@ -1,0 +1,39 @@
+//! Checks the names by which services are reached.
+
+use container_hook::RunnerFiles;
+use container_hook::service_names::{DIAG, directory_of};
+use oci_hooks_engine_cli::checks::HostCheck;
+use oci_hooks_files::error::chain;
+
+use crate::settings::HookFileSettings;
+
+const NAME: &str = "service names";
+const OTHERS: &str = "services are reached by --network-alias, --name and --hostname of their `options:` \
+                      and by the names of their images";
+
+/// Checks access to the log of a runner's worker.
+pub fn check(settings: &HookFileSettings, pid: u32) -> HostCheck {
+    if !settings.network.names_from_runner_log {
+        return HostCheck::warn(
+            NAME,
+            format!("names-from-runner-log is off: {OTHERS}"),
+            "set names-from-runner-log = true under [network]",
+        );
+    }
+    let Some(dir) = directory_of(pid) else {
+        let hint = "run doctor as root";
+        return HostCheck::warn(NAME, format!("the program of process {pid} cannot be seen"), hint);
+    };
+    let diag = dir.join(DIAG);
+    match RunnerFiles::new(&dir).and_then(|files| files.directory(&diag)) {
+        Ok(_) => HostCheck::ok(
+            NAME,
+            format!("names under `services:` come from {}; {OTHERS} too", diag.display()),
+        ),
+        Err(error) => HostCheck::warn(
+            NAME,
+            format!("names under `services:` are unknown: {}; {OTHERS}", chain(&error)),
+            "let the runner keep its logs in its directory, without symbolic links on the way",
+        ),
+    }
+}

@@ -1,0 +1,142 @@
+//! Converts the settings to the library's types.
+
+use std::path::Path;
+
+use container_hook::engine::{BuildOptions, EngineSettings, JobSystem};
+use container_hook::policy::Policy;
+use container_hook::template::TemplateSettings;
+use oci_hooks_engine::network::NetworkOptions;
+use oci_hooks_engine_cli::host::HostError;
+use oci_hooks_engine_cli::sections::UserNamespace;
+use oci_hooks_host::privilege::Privilege;
+
+use crate::environment;
+use crate::settings::{FileOwnership, HookFileSettings};
+
+/// Returns the options of job networks.
+pub fn network(settings: &HookFileSettings) -> NetworkOptions {
+    let mut options = NetworkOptions::new(settings.host().run());
+    options.privilege = settings.store.place.privilege;
+    options.pool = settings.network.pool;
+    options.pool6 = settings.network.pool6;
+    options.host_access = settings.network.host_access;
+    options.uplinks.clone_from(&settings.network.uplinks);
+    options.uplink.clone_from(&settings.network.uplink);
+    options
+}
+
+/// Returns the settings of the hook; denials name `file` as the place to change the policy.
+pub fn hook_settings(settings: &HookFileSettings, file: &Path) -> container_hook::HookSettings {
+    let file = Some(file.to_owned());
+    container_hook::HookSettings {
+        policy: Policy { file, ..settings.policy.clone() },
+        template: TemplateSettings {
+            file: settings.template.file.clone(),
+            config_maps: settings.template.config_maps.clone(),
+            secrets: settings.template.secrets.clone(),
+            seccomp_profiles: settings.template.seccomp_profiles.clone(),
+            runtime_classes: settings.template.runtime_classes.clone(),
+        },
+    }
+}
+
+/// Fails if a setting needs root of the host and this process is not root.
+pub fn check(settings: &HookFileSettings) -> Result<(), HostError> {
+    let (limits, privilege) = (&settings.limits, settings.store.place.privilege);
+    let loop_device = "only root can mount a file system that is in a file";
+    let needs_root = [
+        (
+            "security.user-namespace",
+            settings.security.user_namespace == UserNamespace::Private
+                && !privilege.has_idmapped_mounts(),
+            "only root can give a container its own range of ids: all containers of this user share \
+             the user namespace of their job",
+        ),
+        ("limits.disk", limits.disk.is_some() && !privilege.has_loop_devices(), loop_device),
+        ("limits.volumes", limits.volumes.is_some() && !privilege.has_loop_devices(), loop_device),
+        (
+            "runtime.systemd-cgroup",
+            settings.runtime.systemd_cgroup && privilege != Privilege::Root,
+            "only root can have systemd make cgroups for containers: those of this user are made where \
+             `Delegate=yes` of the runner's service lets them be",
+        ),
+    ];
+    match needs_root.into_iter().find(|(_, is_asked, _)| *is_asked) {
+        Some((key, _, reason)) => Err(HostError::OnlyRoot { key, reason }),
+        None => Ok(()),
+    }
+}
+
+/// Returns the settings of the engine on this host.
+pub fn engine_settings(
+    settings: &HookFileSettings,
+    job_system: JobSystem,
+) -> Result<EngineSettings, HostError> {
+    let privilege = settings.store.place.privilege;
+    Ok(EngineSettings {
+        pull: settings.store.pull.into(),
+        hooks: settings.hooks.options()?,
+        dns: settings.network.dns.clone(),
+        log_bytes: settings.log.size.0,
+        new_privileges: settings.security.allow_new_privileges.into(),
+        restricted: settings.security.restricted,
+        user_namespace: settings.security.user_namespace.is_private()
+            && privilege.has_idmapped_mounts(),
+        runner_owns_files: settings.mounts.ownership == FileOwnership::Runner,
+        memory_bytes: settings.limits.memory.map(|size| size.0),
+        pids_limit: settings.limits.pids,
+        open_files: settings.limits.open_files,
+        disk_bytes: settings.limits.disk.map(|size| size.0),
+        volumes_bytes: settings.limits.volumes.map(|size| size.0),
+        enforce_limits: settings.limits.enforce,
+        build: BuildOptions {
+            program: settings.build.buildah.clone(),
+            options: settings.build.options.clone(),
+            env: environment::proxies(),
+        },
+        job_system,
+    })
+}
+
+#[test]
+fn settings_that_require_root_are_rejected_for_other_users() {
+    let refused = |text: &str, privilege| {
+        let mut settings: HookFileSettings = toml::from_str(text).unwrap();
+        settings.store.place.privilege = privilege;
+        check(&settings).map_err(|error| error.to_string())
+    };
+    let texts = [
+        "[security]\nuser-namespace = \"private\"",
+        "[limits]\ndisk = \"1GiB\"",
+        "[limits]\nvolumes = \"1GiB\"",
+        "[runtime]\nsystemd-cgroup = true",
+    ];
+    for (text, key) in texts.iter().zip([
+        "security.user-namespace",
+        "limits.disk",
+        "limits.volumes",
+        "runtime.systemd-cgroup",
+    ]) {
+        assert_eq!(refused(text, Privilege::Root), Ok(()));
+        let error = refused(text, Privilege::Single).unwrap_err();
+        assert!(error.starts_with(&format!("{key}: only root can ")), "{error}");
+    }
+    for text in ["", "[security]\nuser-namespace = \"host\""] {
+        assert_eq!(refused(text, Privilege::Single), Ok(()));
+    }
+    let mut settings = HookFileSettings::default();
+    settings.store.place.privilege = Privilege::Single;
+    let settings = engine_settings(&settings, JobSystem::Image).unwrap();
+    assert!(!settings.user_namespace);
+}
+
+#[test]
+fn defaults_match_the_library() {
+    let mut settings = hook_settings(&HookFileSettings::default(), Path::new("/s.toml"));
+    assert_eq!(settings.policy.file.take().unwrap(), Path::new("/s.toml"));
+    assert_eq!(format!("{settings:?}"), format!("{:?}", container_hook::HookSettings::default()));
+    let mut settings = engine_settings(&HookFileSettings::default(), JobSystem::Image).unwrap();
+    // The proxy variables come from the machine.
+    settings.build.env.clear();
+    assert_eq!(format!("{settings:?}"), format!("{:?}", EngineSettings::default()));
+}

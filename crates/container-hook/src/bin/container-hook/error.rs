@@ -1,0 +1,167 @@
+//! Errors of commands, with hints.
+
+use std::io;
+use std::path::PathBuf;
+
+use container_hook::HookError;
+use container_hook::request::RequestError;
+use container_hook::template::{TemplateError, TemplateFaults};
+use oci_hooks::hooks::trust::TrustError;
+use oci_hooks_cli::context::OutputError;
+use oci_hooks_cli::exit::CliError;
+use oci_hooks_engine::container::{ContainerError, StepError};
+use oci_hooks_engine_cli::host::HostError;
+use oci_hooks_engine_cli::rootless::RootlessError;
+use oci_hooks_engine_cli::settings_file::SettingsError;
+use oci_hooks_files::error::is_full;
+use oci_hooks_files::fs::{PathError, ReadError, ReplaceError};
+use oci_hooks_host::privilege::PrivilegeError;
+use oci_hooks_image::{ImportError, PullError, StoreError};
+
+use crate::environment::TEMPLATE_VARIABLE;
+use crate::job_backend::NoKubernetes;
+use crate::log::FULL;
+use crate::stdin::StdinError;
+use crate::try_job::TryError;
+
+/// Errors of commands.
+#[derive(Debug, thiserror::Error)]
+pub enum HookCommandError {
+    #[error(transparent)]
+    Path(#[from] PathError),
+    #[error(transparent)]
+    Replace(#[from] ReplaceError),
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    #[error(
+        "invalid path {path:?}: the runner's command line takes only letters, digits and /._-+@"
+    )]
+    NotPlain { path: PathBuf },
+    #[error(transparent)]
+    Rootless(#[from] RootlessError),
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    #[error(transparent)]
+    Pull(#[from] Box<PullError>),
+    #[error(transparent)]
+    Hook(#[from] Box<HookError>),
+    #[error(transparent)]
+    Try(#[from] TryError),
+    #[error("no audit log: set `file` under [audit] in the settings")]
+    NoAudit,
+    #[error("{} {} not in the store", missing.join(", "), if missing.len() == 1 { "is" } else { "are" })]
+    NoSuchImage { missing: Vec<String> },
+    #[error("unknown volume {}", missing.join(", "))]
+    NoSuchVolume { missing: Vec<String> },
+    #[error("several runners have a volume {name}: {}", choices.join(", "))]
+    AmbiguousVolume { name: String, choices: Vec<String> },
+    #[error("volumes that containers have are not removed: {}", in_use.join("; "))]
+    VolumesInUse { in_use: Vec<String> },
+    #[error("the program that the runner calls is writable by non-root users")]
+    Trust(#[from] TrustError),
+    #[error(transparent)]
+    Privilege(#[from] PrivilegeError),
+    #[error("containers cannot run: {found}")]
+    CannotRun { found: String, hint: String },
+    #[error("--sudo is not supported: containers of an ordinary user need no root")]
+    Sudo,
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    #[error(transparent)]
+    Fields(#[from] TemplateFaults),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Stdin(#[from] StdinError),
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    #[error("{command} has no pod: expected prepare_job or run_container_step")]
+    NoPod { command: &'static str },
+    #[error("--explain cannot be combined with --format json")]
+    NoComments,
+    #[error("only `container-hook template` writes YAML")]
+    NoYaml,
+    #[error("no pod {pod} in namespace {namespace}")]
+    NoSuchPod { pod: String, namespace: String },
+    #[error("pod {pod} has containers {}: name one of them", containers.join(", "))]
+    WhichContainer { pod: String, containers: Vec<String> },
+    #[error("no such job is running on this machine")]
+    NoSuchJob,
+    #[error("several containers match")]
+    SeveralJobs,
+    #[error("shell is for jobs of this machine: in a cluster use `kubectl exec`")]
+    NoShell,
+    #[error(transparent)]
+    Step(#[from] StepError),
+    #[error("containers of this machine are in no pod: name one container only")]
+    NoPods,
+    #[error("{option} is for images of this machine: a cluster keeps its own")]
+    NoImages { option: &'static str },
+    #[error(transparent)]
+    Cluster(Box<dyn std::error::Error>),
+    #[error(transparent)]
+    NoKubernetes(#[from] NoKubernetes),
+}
+
+impl CliError for HookCommandError {
+    fn is_broken_pipe(&self) -> bool {
+        matches!(self, HookCommandError::Output(error) if error.is_broken_pipe())
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            HookCommandError::NotPlain { .. } => Some("use another directory".to_owned()),
+            HookCommandError::Trust(error) | HookCommandError::Settings(SettingsError::Trust { source: error, .. }) => {
+                error.hint()
+            }
+            HookCommandError::Template(TemplateError::Read(_)) => Some(format!(
+                "--template or {TEMPLATE_VARIABLE} names the file; without them there is no template"
+            )),
+            HookCommandError::Path(error) | HookCommandError::Replace(ReplaceError::Path(error))
+                if error.action == "create the directory"
+                    && error.source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                Some("name a directory of this user, such as one below the home directory".to_owned())
+            }
+            HookCommandError::CannotRun { hint, .. } => Some(hint.clone()),
+            HookCommandError::Sudo => Some(
+                "run `container-hook install DIR` as the runner's user, and then `container-hook doctor`, \
+                 which prints what this machine lacks"
+                    .to_owned(),
+            ),
+            HookCommandError::Try(TryError::Cluster) => Some(
+                "set `kind = \"engine\"` under [backend] for jobs on this machine".to_owned(),
+            ),
+            HookCommandError::NoSuchJob | HookCommandError::SeveralJobs => Some(
+                "`container-hook ps` lists the containers of jobs: name one by its id".to_owned(),
+            ),
+            HookCommandError::NoSuchPod { .. } => {
+                Some("`container-hook ps` lists the pods of jobs".to_owned())
+            }
+            HookCommandError::NoSuchImage { .. } => {
+                Some("`container-hook images` lists the images in the store".to_owned())
+            }
+            HookCommandError::NoSuchVolume { .. } => {
+                Some("`container-hook volumes` lists the volumes of all runners".to_owned())
+            }
+            HookCommandError::AmbiguousVolume { name, .. } => {
+                let name = name.rsplit('/').next().unwrap_or_default();
+                Some(format!("put the beginning of the runner's id before it: ID/{name}"))
+            }
+            HookCommandError::VolumesInUse { .. } => Some(
+                "wait until the job has ended; `container-hook prune` ends those of runners that are gone"
+                    .to_owned(),
+            ),
+            _ if is_full(self) => Some(FULL.to_owned()),
+            _ => None,
+        }
+    }
+}

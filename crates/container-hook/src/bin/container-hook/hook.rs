@@ -1,0 +1,183 @@
+//! `container-hook` without a command: carries out a request of the runner.
+
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+
+use container_hook::audit::AuditLog;
+use container_hook::engine::{EngineBackend, JobSystem};
+use container_hook::request::{HookCommand, HookRequest};
+use container_hook::{
+    CallingRunner, HookBackend, HookContext, HookError, HookLog as _, RequestOutcome,
+};
+use oci_hooks_cli::exit::CliExit;
+use oci_hooks_engine_cli::host::HostError;
+use oci_hooks_engine_cli::rootless::{self, EnterOutcome, RootlessError};
+use oci_hooks_engine_cli::settings_file::{FileSettings as _, LoadedSettings, SettingsError};
+use oci_hooks_files::error::chain;
+use oci_hooks_files::fs::PathError;
+use oci_hooks_image::PlatformError;
+
+use crate::environment::{self, EnvironmentError, WorkerInfo};
+use crate::job_backend::{JobBackend, NoKubernetes};
+use crate::jobs;
+use crate::log::StepLog;
+use crate::settings::HookFileSettings;
+use crate::signals;
+use crate::stdin::{self, StdinError};
+use crate::step;
+use crate::{docker, engine};
+
+/// Errors of a request.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    #[error(transparent)]
+    Stdin(#[from] StdinError),
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    #[error("DOCKER_DEFAULT_PLATFORM")]
+    Platform(#[from] PlatformError),
+    #[error(transparent)]
+    Rootless(#[from] RootlessError),
+    #[error(transparent)]
+    Engine(#[from] HostError),
+    #[error(transparent)]
+    Hook(#[from] Box<HookError>),
+    #[error(transparent)]
+    Path(#[from] PathError),
+    #[error(transparent)]
+    NoKubernetes(#[from] NoKubernetes),
+    #[error("cannot execute {program}")]
+    Execute { program: String, source: io::Error },
+}
+
+/// Carries out the request on standard input.
+pub fn run(
+    config: Option<&Path>,
+    job_system: JobSystem,
+    log: &StepLog,
+) -> Result<CliExit, CallError> {
+    let request = HookRequest::parse(&stdin::read()?).map_err(|error| Box::new(error.into()))?;
+    if let Some(exit) = step::run(&request, log)? {
+        return Ok(exit);
+    }
+    let mut loaded = HookFileSettings::load(config)?;
+    let seen = environment::find_worker();
+    match JobBackend::of(&loaded.settings)? {
+        JobBackend::Root | JobBackend::User => {
+            let entered = jobs::enter(&loaded.settings, &request, &seen).map_err(CallError::from);
+            match entered.inspect_err(|error| explain(error, log))? {
+                EnterOutcome::Inside(store) => {
+                    loaded.settings.store = *store;
+                    run_on_this_machine(&loaded, job_system, &request, &seen, log)
+                        .inspect_err(|error| explain(error, log))
+                }
+                EnterOutcome::Ended(exit) => Ok(exit),
+            }
+        }
+        #[cfg(feature = "kubernetes")]
+        JobBackend::Cluster => crate::kubernetes::run(&loaded, &request, &seen, log),
+    }
+}
+
+/// Logs what the surrounding container lacks, if an operation was denied to a rootless user.
+fn explain(error: &CallError, log: &StepLog) {
+    if let Some(missing) = rootless::missing_requirement(error) {
+        log.warning(&missing);
+    }
+}
+
+fn run_on_this_machine(
+    loaded: &LoadedSettings<HookFileSettings>,
+    job_system: JobSystem,
+    request: &HookRequest,
+    seen: &WorkerInfo,
+    log: &StepLog,
+) -> Result<CliExit, CallError> {
+    let settings = &loaded.settings;
+    let mut call = HookCall::new(loaded, request, seen)?;
+    let engine = settings.host().engine()?;
+    if makes_containers(request) {
+        engine::check(settings)?;
+        call.runner.defaults = docker::defaults(&settings.policy)?;
+        // For a job with containers, `prepare_job` has reported it.
+        if request.state.is_none() {
+            docker::report(&settings.policy, log);
+        }
+    }
+    let backend = EngineBackend {
+        context: call.context(log),
+        settings: &engine::engine_settings(settings, job_system)?,
+        engine: &engine,
+        network: &engine::network(settings),
+        registries: &settings.host().registries(|name| std::env::var(name).ok())?,
+        credentials: &settings.host().credentials()?,
+    };
+    let ended = call.run(&backend, request, log);
+    for aside in engine.store.trash().take_set_aside() {
+        log.warning(&chain(&aside));
+    }
+    ended
+}
+
+/// A call of the runner, for every backend.
+pub struct HookCall {
+    settings: container_hook::HookSettings,
+    runner: CallingRunner,
+    audit: AuditLog,
+}
+
+impl HookCall {
+    /// Reads the environment, and opens the audit log if the request creates containers.
+    pub fn new(
+        loaded: &LoadedSettings<HookFileSettings>,
+        request: &HookRequest,
+        seen: &WorkerInfo,
+    ) -> Result<Self, CallError> {
+        let settings = &loaded.settings;
+        let runner = environment::runner(settings, seen)?;
+        let mut hook_settings = engine::hook_settings(settings, loaded.file_of("policy"));
+        // Cleanup works with a broken template and on a full disk.
+        let makes_containers = makes_containers(request);
+        hook_settings.template.file = match makes_containers {
+            true => environment::template(hook_settings.template.file)?,
+            false => None,
+        };
+        let audit = settings.audit.file.as_deref().filter(|_| makes_containers);
+        let audit = AuditLog::open(audit).map_err(|error| Box::new(error.into()))?;
+        Ok(HookCall { settings: hook_settings, runner, audit })
+    }
+
+    pub fn context<'a>(&'a self, log: &'a StepLog) -> HookContext<'a> {
+        HookContext { settings: &self.settings, runner: &self.runner, audit: &self.audit, log }
+    }
+
+    /// Carries out the request, and returns the exit status of its step.
+    pub fn run(
+        &self,
+        backend: &dyn HookBackend,
+        request: &HookRequest,
+        log: &StepLog,
+    ) -> Result<CliExit, CallError> {
+        let outcome = self.context(log).run(backend, request, &signals::pass_on);
+        match outcome.map_err(Box::new)? {
+            RequestOutcome::Done => Ok(CliExit::Done),
+            RequestOutcome::Ended(status) => Ok(status.into()),
+            RequestOutcome::Failed { code, error } => {
+                log.error(&chain(&*error));
+                Ok(CliExit::Code(code))
+            }
+            RequestOutcome::Become(mut program) => {
+                let source = program.exec();
+                let program = program.get_program().to_string_lossy().into_owned();
+                Err(CallError::Execute { program, source })
+            }
+        }
+    }
+}
+
+fn makes_containers(request: &HookRequest) -> bool {
+    matches!(request.command, HookCommand::PrepareJob(_) | HookCommand::RunContainerStep(_))
+}

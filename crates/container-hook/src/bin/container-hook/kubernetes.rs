@@ -1,0 +1,111 @@
+//! Carries out a request of the runner with pods of a cluster, without the engine and its root-owned
+//! directories: runners in pods are ordinary users.
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::time::Duration;
+
+use container_hook::kubernetes::{
+    BuildSettings, ClusterClient, DownloadScope, KubernetesBackend, KubernetesParts,
+    KubernetesSettings, PodIdentity, ResourceRequests, WorkTransport,
+};
+use container_hook::request::HookRequest;
+use oci_hooks_cli::exit::CliExit;
+use oci_hooks_engine::container::StepSignals;
+use oci_hooks_engine_cli::programs::program_path;
+use oci_hooks_engine_cli::settings_file::LoadedSettings;
+
+use crate::environment::{WorkerInfo, pod};
+use crate::hook::{CallError, HookCall};
+use crate::log::StepLog;
+use crate::settings::{self, HookFileSettings};
+use crate::signals::PendingSignals;
+
+/// Minimum of the setting `lost-timeout`: agents send heartbeats every 5 seconds.
+const MIN_LOST_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Carries out the request.
+pub fn run(
+    loaded: &LoadedSettings<HookFileSettings>,
+    request: &HookRequest,
+    seen: &WorkerInfo,
+    log: &StepLog,
+) -> Result<CliExit, CallError> {
+    let settings = &loaded.settings;
+    let call = HookCall::new(loaded, request, seen)?;
+    let identity = identity()?;
+    let kubernetes = library_settings(settings, log);
+    let hook = |error| CallError::Hook(Box::new(error));
+    let namespace = kubernetes.namespace.as_deref();
+    let cluster = ClusterClient::connect(namespace).map_err(|error| hook(error.into()))?;
+    let (stdout, stderr) = (io::stdout(), io::stderr());
+    let registries = settings.host().registries(|name| std::env::var(name).ok())?;
+    let credentials = settings.host().credentials()?;
+    let backend = KubernetesBackend::new(KubernetesParts {
+        context: call.context(log),
+        settings: &kubernetes,
+        cluster: &cluster,
+        identity: &identity,
+        registries: &registries,
+        credentials: &credentials,
+        signals: &|| Ok(Box::new(PendingSignals::new()?) as Box<dyn StepSignals>),
+        streams: [stdout.as_fd(), stderr.as_fd()],
+    });
+    call.run(&backend, request, log)
+}
+
+/// Returns the identity of the runner's pod without contacting the cluster.
+pub fn identity() -> Result<PodIdentity, CallError> {
+    Ok(PodIdentity {
+        name: pod::name()?,
+        claim: pod::variable(pod::CLAIM),
+        program: program_path()?,
+    })
+}
+
+/// Returns the settings of the Kubernetes backend; variables of GitHub's hook are used where the settings are
+/// unset.
+pub fn library_settings(
+    settings: &HookFileSettings,
+    log: &dyn container_hook::HookLog,
+) -> KubernetesSettings {
+    let of_file = &settings.kubernetes;
+    let default = KubernetesSettings::default();
+    let timeout = of_file.prepare_timeout.map(|age| age.0);
+    let build = &of_file.build;
+    KubernetesSettings {
+        namespace: of_file.namespace.clone().or_else(|| pod::variable(pod::NAMESPACE)),
+        prepare_timeout: timeout
+            .or_else(|| pod::prepare_timeout(log))
+            .unwrap_or(default.prepare_timeout),
+        lost_timeout: of_file.lost_timeout.0.max(MIN_LOST_TIMEOUT),
+        deadline: of_file.deadline.map(|age| age.0),
+        work: match of_file.work {
+            settings::WorkSetting::Auto => WorkTransport::Auto,
+            settings::WorkSetting::Claim => WorkTransport::Claim,
+            settings::WorkSetting::Copy => WorkTransport::Copy,
+        },
+        back: match of_file.back {
+            settings::BackSetting::Workspace => DownloadScope::Workspace,
+            settings::BackSetting::Nothing => DownloadScope::Nothing,
+        },
+        max_files: of_file.max_files,
+        max_bytes: of_file.max_bytes.0,
+        restricted: of_file.restricted,
+        host_ports: of_file.host_ports,
+        node_selectors: of_file.node_selectors,
+        gpu_resource: of_file.gpu_resource.clone(),
+        requests: ResourceRequests {
+            nano_cpus: of_file.cpu_request.nanos(),
+            memory_bytes: of_file.memory_request.0,
+        },
+        runner_image: of_file.runner_image.clone().or_else(|| pod::variable(pod::IMAGE)),
+        build: BuildSettings {
+            push: build.push.clone(),
+            buildkit: build.buildkit.clone(),
+            image: build.image.clone(),
+            auth_file: build.auth_file.clone(),
+            storage_driver: build.storage_driver.map(|driver| driver.name().to_owned()),
+        },
+    }
+}

@@ -1,0 +1,124 @@
+//! `container-hook prune`.
+
+use std::time::Duration;
+
+use clap::Args;
+use container_hook::HookError;
+use container_hook::engine::{AbandonedJobs, remove_builds};
+use oci_hooks_cli::context::CliContext;
+use oci_hooks_cli::exit::CliExit;
+use oci_hooks_engine_cli::prune::{PruneOptions, empty_all_trash};
+use oci_hooks_engine_cli::rootless::EnterOutcome;
+use oci_hooks_engine_cli::settings_file;
+
+use oci_hooks_files::quantity::{format_count, format_size};
+use serde::Serialize;
+
+use crate::error::HookCommandError;
+use crate::images::ImageEntry;
+use crate::job_backend::JobBackend;
+use crate::jobs;
+use crate::settings::HookFileSettings;
+use crate::try_job;
+
+/// Remove images by age and size, and what killed jobs left behind
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  container-hook prune                        What is left of jobs, and images as the settings say
+  container-hook prune --age 7d --size 20GB   Keep what was used this week, and 20 GB of it
+  container-hook prune --newer                After a roll-back: also what the newer version left
+
+Images that containers use stay. Running jobs are not touched, nor are named volumes, which
+`container-hook volumes prune` removes. The build cache of buildah is removed by age, not by size.
+`systemctl enable --now container-hook-prune.timer` runs it each hour for the store of root.
+
+In a cluster it removes the pods and secrets of runners whose pod is gone or has ended; with --all
+those of all runners.")]
+pub struct PruneArgs {
+    #[command(flatten)]
+    options: PruneOptions,
+}
+
+impl PruneArgs {
+    /// Returns whether all unused images are removed.
+    pub fn is_all(&self) -> bool {
+        self.options.all
+    }
+
+    /// Returns the first given option that applies only to images of this machine.
+    pub fn image_only_option(&self) -> Option<&'static str> {
+        let PruneOptions { age, size, newer, .. } = &self.options;
+        let given = [("--age", age.is_some()), ("--size", size.is_some()), ("--newer", *newer)];
+        given.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
+    }
+}
+
+/// The JSON output.
+#[derive(Serialize)]
+struct PruneReport {
+    jobs: usize,
+    images: Vec<ImageEntry>,
+    layers: usize,
+    freed_bytes: u64,
+    /// Files that could not be removed, each with the error.
+    set_aside: Vec<String>,
+    /// Records that cannot be read.
+    unreadable: Vec<String>,
+}
+
+pub fn run(args: &PruneArgs, context: &mut CliContext) -> Result<CliExit, HookCommandError> {
+    let mut settings = settings_file::load::<HookFileSettings>(context)?.settings;
+    match JobBackend::of(&settings)? {
+        JobBackend::Root | JobBackend::User => {}
+        #[cfg(feature = "kubernetes")]
+        JobBackend::Cluster => return crate::pods::prune(args, &settings, context),
+    }
+    // Containers of killed jobs keep their images in use.
+    let AbandonedJobs { removed: jobs, mut unreadable } =
+        jobs::prune(&settings, args.options.newer_records())?;
+    try_job::remove_abandoned(&settings)?;
+    settings.store = match jobs::enter_store(&settings)? {
+        EnterOutcome::Inside(store) => *store,
+        EnterOutcome::Ended(exit) => return Ok(exit),
+    };
+    let engine = settings.host().into_existing_engine()?;
+    let policy = args.options.policy(&settings.store);
+    let pruned = engine.store.prune(&policy)?;
+    let builds_age = if args.options.all { Some(Duration::ZERO) } else { policy.unused_for };
+    let builds = remove_builds(&engine.disk, &engine.trash(), builds_age);
+    let builds = builds.map_err(|error| Box::new(HookError::from(error)))?;
+    let freed_bytes = pruned.freed_bytes + builds.freed_bytes;
+    let set_aside = empty_all_trash(&engine)?;
+    unreadable.extend(pruned.unreadable);
+    if context.is_json() {
+        let images = pruned.images.iter().map(ImageEntry::from).collect();
+        let layers = pruned.layers;
+        context.json(&PruneReport { jobs, images, layers, freed_bytes, set_aside, unreadable })?;
+        return Ok(CliExit::Done);
+    }
+    for problem in &unreadable {
+        context.note(problem);
+    }
+    for problem in &set_aside {
+        context.note(&format!("set aside: {problem}"));
+    }
+    for image in &pruned.images {
+        context.line(format!("removed {} ({})", image.reference, image.platform))?;
+    }
+    if builds.caches > 0 {
+        context.line("removed build cache")?;
+    }
+    context.line(format!(
+        "removed {}, {} and what was left of {}; freed {}",
+        format_count(pruned.images.len(), "image"),
+        format_count(pruned.layers, "layer"),
+        if jobs == 1 {
+            "1 job or container".to_owned()
+        } else {
+            format!("{jobs} jobs and containers")
+        },
+        format_size(freed_bytes)
+    ))?;
+    Ok(CliExit::Done)
+}

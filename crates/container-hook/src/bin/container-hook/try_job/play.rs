@@ -1,0 +1,333 @@
+//! Runs the job: prepare, one step, cleanup, and the search for leftovers.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use clap::Args;
+use clap_complete::ArgValueCandidates;
+use container_hook::engine::JobSystem;
+use oci_hooks_cli::context::CliContext;
+use oci_hooks_cli::exit::CliExit;
+use oci_hooks_engine_cli::settings_file;
+use oci_hooks_engine_cli::settings_file::LoadedSettings;
+use oci_hooks_files::fs::{PathContext as _, PathError, ReadError};
+use oci_hooks_host::identity::ProcessIdentity;
+use oci_hooks_host::version::ProgramVersion;
+use oci_hooks_image::ImageReference;
+use rustix::io::Errno;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::call::{CallResult, WhenToldToEnd};
+use super::calls::{self, CallOptions};
+use super::job_log::JobLog;
+use super::left::JobTraces;
+use super::request::{self, ServiceArg};
+use super::runner::SimulatedRunner;
+use crate::environment::WORKER;
+use crate::error::HookCommandError;
+use crate::job_backend::JobBackend;
+use crate::names;
+use crate::settings::HookFileSettings;
+use crate::signals::PendingSignals;
+
+/// Run a job without GitHub, and check that it leaves nothing behind
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  container-hook try                                  A container with the programs of this machine
+  container-hook try -- sh -c 'echo $HOME; exit 3'    Another command; ends with its code, 3
+  container-hook try node:22 -- node --version        A container of an image
+  container-hook try --service redis:7 redis:7 -- redis-cli -h redis ping
+  container-hook try --keep                           Leave the job, to look at it
+
+It sends the requests that GitHub's runner would send, and shows the log of the job as GitHub does.
+
+Without IMAGE no registry is asked: the container has /usr, /bin, /sbin and /lib of this machine, \
+read-only, and of /etc what programs need to be loaded and to trust servers; of both only what every \
+user may read.
+
+Exit status is that of the command; 1 if the job did not come up, in which case the findings of \
+`container-hook doctor` follow, or if something is left of it. Images stay in the store.")]
+pub struct TryArgs {
+    /// Image of the job container; by default the programs of this machine
+    #[arg(value_name = "IMAGE", add = ArgValueCandidates::new(names::images))]
+    image: Option<ImageReference>,
+
+    /// Start a service that the command reaches as NAME, or by the last part of its image's name (can be repeated)
+    #[arg(long = "service", value_name = "IMAGE[=NAME]")]
+    services: Vec<ServiceArg>,
+
+    /// Do not clean up: print how to look at the job, and how to remove it
+    #[arg(long)]
+    keep: bool,
+
+    /// Command and arguments of the step
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// Carry out a request of `try` for a job with the programs of this machine
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub struct TryRequestArgs {}
+
+/// Errors of a job without GitHub.
+#[derive(Debug, thiserror::Error)]
+pub enum TryError {
+    #[error(
+        "jobs of this runner are pods of a cluster, and `try` and `doctor --probe` run jobs on this machine: there, \
+         `container-hook doctor` checks what they need, and a workflow tries them"
+    )]
+    Cluster,
+    #[error(transparent)]
+    Path(#[from] PathError),
+    #[error("cannot catch signals")]
+    Signals(#[source] std::io::Error),
+    #[error("cannot name this process")]
+    Name(#[source] Errno),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("the answer to prepare_job is malformed")]
+    Answer(#[from] serde_json::Error),
+}
+
+/// The JSON output.
+#[derive(Debug, Default, Serialize)]
+struct TryReport {
+    /// Image of the job container; `None` for the programs of this machine.
+    image: Option<String>,
+    runtime: Option<PathBuf>,
+    runtime_version: Option<String>,
+    prepare_seconds: Option<f64>,
+    step_seconds: Option<f64>,
+    cleanup_seconds: Option<f64>,
+    exit_code: u8,
+    /// `None` if the job is kept.
+    left: Option<Vec<String>>,
+    kept: Option<PathBuf>,
+}
+
+pub fn run(args: &TryArgs, context: &mut CliContext) -> Result<CliExit, HookCommandError> {
+    let loaded = settings_file::load::<HookFileSettings>(context)?;
+    match JobBackend::of(&loaded.settings)? {
+        JobBackend::Root | JobBackend::User => {}
+        #[cfg(feature = "kubernetes")]
+        JobBackend::Cluster => return Err(TryError::Cluster.into()),
+    }
+    let own = become_worker()?;
+    let mut signals = PendingSignals::new().map_err(TryError::Signals)?;
+    let runner = SimulatedRunner::new(&loaded.settings, own, "").map_err(TryError::from)?;
+    let config = context.config.clone();
+    let runtime = loaded.settings.host().runtime().ok().map(|runtime| runtime.program);
+    let mut report = TryReport {
+        image: args.image.as_ref().map(ImageReference::familiar_name),
+        runtime_version: runtime
+            .as_deref()
+            .filter(|_| context.is_json())
+            .and_then(|runtime| ProgramVersion::of(runtime).map(|version| version.text)),
+        runtime,
+        ..TryReport::default()
+    };
+    let mut log = JobLog::new(context);
+    let system = if args.image.is_none() { JobSystem::Host } else { JobSystem::Image };
+    let calls = CallOptions { config, signals: &mut signals, system };
+    let mut play = SimulatedJob { args, loaded: &loaded, runner: &runner, calls };
+    let played = play.job(&mut report, &mut log);
+    let shown = log.finish();
+    let came = played?;
+    if context.is_json() {
+        context.json(&report)?;
+    }
+    shown?;
+    context.flush()?;
+    if came == JobResult::Failed {
+        play.doctor(context)?;
+    }
+    let is_left = report.left.is_some_and(|left| !left.is_empty());
+    Ok(if is_left { CliExit::Findings } else { CliExit::Code(report.exit_code) })
+}
+
+/// Makes this process the worker of jobs, and returns its identity: the calls find the process by its name,
+/// and its end is the end of the job.
+pub fn become_worker() -> Result<ProcessIdentity, TryError> {
+    rustix::thread::set_name(WORKER).map_err(TryError::Name)?;
+    let pid = std::process::id();
+    Ok(ProcessIdentity::of(pid).unwrap_or(ProcessIdentity { pid, start: 0 }))
+}
+
+/// Result of a job, whatever its command did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum JobResult {
+    Up,
+    /// Cancelled by a signal.
+    Cancelled,
+    Failed,
+}
+
+/// A simulated job.
+struct SimulatedJob<'a> {
+    args: &'a TryArgs,
+    loaded: &'a LoadedSettings<HookFileSettings>,
+    runner: &'a SimulatedRunner,
+    calls: CallOptions<'a>,
+}
+
+impl SimulatedJob<'_> {
+    /// Runs the job to its end, or leaves it running with `--keep`.
+    fn job(
+        &mut self,
+        report: &mut TryReport,
+        log: &mut JobLog<'_>,
+    ) -> Result<JobResult, HookCommandError> {
+        let settings = &self.loaded.settings;
+        let worked = self.steps(report, log);
+        if self.args.keep && worked.as_ref().is_ok_and(|came| *came == JobResult::Up) {
+            let directory = self.runner.directory.display();
+            log.title("The job is kept");
+            let config =
+                self.calls.config.as_ref().map(|file| format!(" --config {}", file.display()));
+            let program = format!("container-hook{}", config.unwrap_or_default());
+            log.show(&format!("its containers:       {program} ps"));
+            log.show(&format!("what a service wrote: {program} logs NAME"));
+            log.show(&format!("the runner's files:   {directory}"));
+            log.show(&format!("remove all of it:     {program} prune"));
+            report.kept = Some(self.runner.directory.clone());
+            return worked;
+        }
+        let traces = JobTraces::of(settings, &self.runner.owner());
+        log.title("Stop containers");
+        let cleaned = self.calls.request(
+            self.runner,
+            "cleanup_job",
+            &json!({}),
+            &Value::Null,
+            WhenToldToEnd::GoOn,
+            log,
+        );
+        let removed = self.runner.remove().map_err(TryError::from);
+        let ended = cleaned?;
+        report.cleanup_seconds = Some(ended.seconds);
+        log.time("cleanup", ended.seconds);
+        let left = traces?.find_leftovers(settings);
+        for line in &left {
+            log.error(&format!("left of the job: {line}"));
+        }
+        if left.is_empty() {
+            log.show("nothing is left");
+        }
+        report.left = Some(left);
+        removed?;
+        let came = worked?;
+        if ended.status.success() {
+            return Ok(came);
+        }
+        report.exit_code = code(&ended);
+        Ok(JobResult::Failed)
+    }
+
+    /// Prepares the job and runs its step.
+    fn steps(
+        &mut self,
+        report: &mut TryReport,
+        log: &mut JobLog<'_>,
+    ) -> Result<JobResult, HookCommandError> {
+        let TryArgs { image, services, command, .. } = self.args;
+        log.title("Initialize containers");
+        if image.is_none() {
+            log.show("the job container has the programs of this machine, read-only");
+        }
+        let args = request::prepare(self.runner, image.as_ref(), services);
+        let ended = self.calls.request(
+            self.runner,
+            "prepare_job",
+            &args,
+            &Value::Null,
+            WhenToldToEnd::Cancel,
+            log,
+        )?;
+        report.prepare_seconds = Some(ended.seconds);
+        log.time("prepare", ended.seconds);
+        report.exit_code = code(&ended);
+        if let Some(signal) = ended.signal {
+            log.error(CANCELLED);
+            report.exit_code = u8::try_from(128 + signal).unwrap_or(1);
+            return Ok(JobResult::Cancelled);
+        }
+        if !ended.status.success() {
+            return Ok(JobResult::Failed);
+        }
+        let state = calls::answer(self.runner)?["state"].take();
+        let (script, title) = request::script(command);
+        for name in request::files() {
+            self.runner.write(&name, b"").map_err(TryError::from)?;
+        }
+        self.runner.write(&request::script_name(), script.as_bytes()).map_err(TryError::from)?;
+        log.title(&format!("Run {title}"));
+        let args = request::step(self.runner);
+        let ended = self.calls.request(
+            self.runner,
+            "run_script_step",
+            &args,
+            &state,
+            WhenToldToEnd::Cancel,
+            log,
+        )?;
+        report.step_seconds = Some(ended.seconds);
+        report.exit_code = code(&ended);
+        if ended.signal.is_some() {
+            log.error(CANCELLED);
+        } else if report.exit_code != 0 {
+            log.error(&format!("Process completed with exit code {}.", report.exit_code));
+        }
+        log.time("step", ended.seconds);
+        Ok(JobResult::Up)
+    }
+
+    /// Runs `doctor` in a separate process, to show its findings.
+    fn doctor(&self, context: &CliContext) -> Result<(), TryError> {
+        let mut doctor = self.calls.own_command()?;
+        let program = PathBuf::from(doctor.get_program());
+        doctor.arg("doctor").stdin(Stdio::null());
+        if context.is_json() {
+            doctor.stdout(std::io::stderr());
+        }
+        // Its output shows the findings, so its status is ignored.
+        doctor.status().with_path("execute", &program)?;
+        Ok(())
+    }
+}
+
+/// The runner's message for cancelled steps.
+const CANCELLED: &str = "The operation was canceled.";
+
+/// Returns the exit code of a call.
+fn code(ended: &CallResult) -> u8 {
+    match CliExit::from(ended.status) {
+        CliExit::Done => 0,
+        CliExit::Findings => 1,
+        CliExit::Code(code) => code,
+    }
+}
+
+#[test]
+fn report_matches_the_manual() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let path = path.join("tests/data/cli/try.json");
+    let report = TryReport {
+        image: Some("redis:7".to_owned()),
+        runtime: Some("/usr/sbin/runc".into()),
+        runtime_version: Some("1.3.3".to_owned()),
+        prepare_seconds: Some(0.071),
+        step_seconds: Some(0.012),
+        cleanup_seconds: Some(0.05),
+        exit_code: 3,
+        left: Some(Vec::new()),
+        kept: None,
+    };
+    let written = serde_json::to_string_pretty(&report).unwrap() + "\n";
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, &written).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(path).unwrap(), written);
+}

@@ -1,0 +1,285 @@
+//! `container-hook doctor --probe`: two jobs like those of `try`. One tries to reach the other and this host,
+//! from its container and from a build.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use container_hook::engine::JobSystem;
+use oci_hooks_cli::context::CliContext;
+use oci_hooks_cli::exit::CliExit;
+use oci_hooks_engine::container::StepSignals as _;
+use oci_hooks_engine_cli::probe::{IsolationProbe, PROGRAM, TargetOwner};
+use oci_hooks_files::fs::{PathContext as _, make_private};
+use oci_hooks_files::spawn;
+use oci_hooks_init::trials::{ProbeAttempt, ProbeMessage};
+use serde_json::{Value, json};
+
+use super::call::WhenToldToEnd;
+use super::calls::{self, CallOptions};
+use super::job_log::JobLog;
+use super::play::{TryError, become_worker};
+use super::request;
+use super::runner::SimulatedRunner;
+use crate::error::HookCommandError;
+use crate::job_backend::JobBackend;
+use crate::settings::HookFileSettings;
+use crate::signals::PendingSignals;
+
+/// Setting that permits jobs to reach the addresses of this host.
+const HOST_ACCESS: &str = "`host-access = true` under [network]";
+
+/// Directory of a step's program and task, below the runner's directory and in its container.
+const TEMPORARY: &str = "_work/_temp";
+const INSIDE: &str = "/__w/_temp";
+const TASK: &str = "task";
+
+/// Directory of the action that is built.
+const ACTION: &str = "_work/_actions/probe";
+
+/// Builds no image. The mounts and the failing program leave nothing in the build cache.
+const DOCKERFILE: &str = "FROM scratch\n\
+    RUN --mount=type=bind,source=probe,target=/probe --mount=type=bind,source=task,target=/task \
+    [\"/probe\", \"/task\"]\n";
+
+/// Time for the other job to print its addresses, and the poll interval.
+const PATIENCE: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Runs the jobs, and prints what they reach.
+pub fn probe(
+    settings: &HookFileSettings,
+    context: &mut CliContext,
+) -> Result<CliExit, HookCommandError> {
+    let own = become_worker()?;
+    let mut signals = PendingSignals::new().map_err(TryError::Signals)?;
+    let runner = SimulatedRunner::new(settings, own, "").map_err(TryError::from)?;
+    let other = SimulatedRunner::new(settings, own, "-other").map_err(TryError::from)?;
+    let config = context.config.clone();
+    let calls = CallOptions { config, signals: &mut signals, system: JobSystem::Host };
+    let log = JobLog::new_collecting(context);
+    let mut jobs =
+        ProbeJobs { runner: &runner, other: &other, calls, log, signal: None, serving: None };
+    let played = jobs.run_jobs(settings);
+    let signal = jobs.signal;
+    // The directories of the runners are removed even after an error.
+    let removed = [&other, &runner].map(|runner| runner.remove());
+    let probe = played?;
+    removed.into_iter().collect::<Result<(), _>>().map_err(TryError::from)?;
+    if let Some(signal) = signal {
+        return Ok(CliExit::Code(u8::try_from(128 + signal).unwrap_or(1)));
+    }
+    Ok(probe.report(context)?)
+}
+
+/// The jobs of a probe.
+struct ProbeJobs<'a> {
+    runner: &'a SimulatedRunner,
+    /// Runner of the job that must not be reached.
+    other: &'a SimulatedRunner,
+    calls: CallOptions<'a>,
+    log: JobLog<'a>,
+    /// Signal that told this program to end.
+    signal: Option<i32>,
+    /// Step of the other job.
+    serving: Option<Child>,
+}
+
+/// Result of a call.
+struct CallOutput {
+    is_done: bool,
+    lines: Vec<String>,
+}
+
+impl CallOutput {
+    /// Returns the reason why the log has no result of the probe.
+    fn reason(&self) -> &str {
+        let errors = self.lines.iter().rev().filter_map(|line| line.strip_prefix("Error: "));
+        errors.chain(self.lines.last().map(String::as_str)).next().unwrap_or("it wrote nothing")
+    }
+
+    fn lines(&self) -> impl Iterator<Item = &str> {
+        self.lines.iter().map(String::as_str)
+    }
+}
+
+impl ProbeJobs<'_> {
+    /// Runs both jobs to their ends.
+    fn run_jobs(&mut self, settings: &HookFileSettings) -> Result<IsolationProbe, TryError> {
+        let mut probe = IsolationProbe::new(&self.runner.directory.join(TEMPORARY))?;
+        let tried = self.try_all(settings, &mut probe);
+        for runner in [self.runner, self.other] {
+            let nothing = (&json!({}), &Value::Null);
+            let cleaned = self.request(runner, "cleanup_job", nothing, WhenToldToEnd::GoOn)?;
+            if !cleaned.is_done {
+                probe.problem(format!("a job was not cleaned up: {}", cleaned.reason()));
+            }
+        }
+        if let Some(serving) = &mut self.serving {
+            // Its job has ended.
+            let _ = serving.kill();
+            let _ = serving.wait();
+        }
+        tried?;
+        let is_root = JobBackend::of(settings).is_ok_and(|backend| backend == JobBackend::Root);
+        if is_root && !settings.security.user_namespace.is_private() {
+            let text = "containers have no user namespace on this host: the user of the probe's is nobody, and root \
+                        of others reaches more";
+            probe.note(text.to_owned());
+        }
+        Ok(probe)
+    }
+
+    fn try_all(
+        &mut self,
+        settings: &HookFileSettings,
+        probe: &mut IsolationProbe,
+    ) -> Result<(), TryError> {
+        let serving = self.start_other(probe)?;
+        if self.signal.is_some() {
+            return Ok(());
+        }
+        // The directories exist by now.
+        let directories = [&settings.store.root, &settings.store.run].map(PathBuf::as_path);
+        let allowed = settings.network.host_access.then_some(HOST_ACCESS);
+        probe.serve_on_host(&directories, allowed)?;
+        // The same directory, with its path on this host.
+        let work = self.other.work().join("repo/repo");
+        let on_host = serving.iter().filter_map(|attempt| match attempt {
+            ProbeAttempt::Read(path) => {
+                Some(ProbeAttempt::Read(work.join(path.strip_prefix(WORK).ok()?)))
+            }
+            ProbeAttempt::Socket(path) => {
+                Some(ProbeAttempt::Socket(work.join(path.strip_prefix(WORK).ok()?)))
+            }
+            _ => None,
+        });
+        let on_host: Vec<_> = on_host.collect();
+        probe.add(TargetOwner::Other, [serving, on_host].concat(), None);
+        probe.try_on_host()?;
+        let task = probe.attempt().to_string();
+        let Some(state) = self.prepare(self.runner, probe)? else { return Ok(()) };
+        self.runner.write(&format!("{TEMPORARY}/{TASK}"), task.as_bytes())?;
+        let [program, file] = [PROGRAM, TASK].map(|name| format!("{INSIDE}/{name}"));
+        let step = request::step_of(self.runner, &program, &[&file]);
+        let called =
+            self.request(self.runner, "run_script_step", (&step, &state), WhenToldToEnd::Cancel)?;
+        probe.column("container", called.lines(), called.reason());
+        if self.signal.is_some() {
+            return Ok(());
+        }
+        let action = self.runner.directory.join(ACTION);
+        make_private(&action)?;
+        let source = self.runner.directory.join(TEMPORARY);
+        for name in [PROGRAM, TASK] {
+            fs::copy(source.join(name), action.join(name)).with_path("copy", &source.join(name))?;
+        }
+        let dockerfile =
+            self.runner.write(&format!("{ACTION}/Dockerfile"), DOCKERFILE.as_bytes())?;
+        let step = request::build(&dockerfile);
+        let called = self.request(
+            self.runner,
+            "run_container_step",
+            (&step, &state),
+            WhenToldToEnd::Cancel,
+        )?;
+        probe.column("build", called.lines(), called.reason());
+        Ok(probe.finish()?)
+    }
+
+    /// Starts the job that must not be reached, and returns the attempts to reach it.
+    fn start_other(&mut self, probe: &mut IsolationProbe) -> Result<Vec<ProbeAttempt>, TryError> {
+        let Some(state) = self.prepare(self.other, probe)? else { return Ok(Vec::new()) };
+        let temporary = self.other.directory.join(TEMPORARY);
+        let own = self.runner.directory.join(TEMPORARY).join(PROGRAM);
+        fs::copy(&own, temporary.join(PROGRAM)).with_path("copy", &own)?;
+        let task = probe.serve(TargetOwner::Other, vec!["/tmp".into(), WORK.into()]);
+        self.other.write(&format!("{TEMPORARY}/{TASK}"), task.to_string().as_bytes())?;
+        let [program, file] = [PROGRAM, TASK].map(|name| format!("{INSIDE}/{name}"));
+        let step = request::step_of(self.other, &program, &[&file]);
+        let (mut command, request) =
+            self.calls.prepare_call(self.other, "run_script_step", &step, &state)?;
+        let request = self.other.write("request", request.as_bytes())?;
+        let said = self.other.write("log", b"")?;
+        let open = |path: &Path, is_log: bool| {
+            File::options().read(!is_log).append(is_log).open(path).with_path("open", path)
+        };
+        command.stdin(open(&request, false)?).stdout(open(&said, true)?).stderr(open(&said, true)?);
+        command.process_group(0);
+        spawn::die_with_us(&mut command);
+        let program = PathBuf::from(command.get_program());
+        self.serving = Some(command.spawn().with_path("execute", &program)?);
+        self.listen(probe, &said)
+    }
+
+    /// Waits until the other job has printed its addresses.
+    fn listen(
+        &mut self,
+        probe: &mut IsolationProbe,
+        log: &Path,
+    ) -> Result<Vec<ProbeAttempt>, TryError> {
+        let begin = Instant::now();
+        while self.signal.is_none() {
+            let text = fs::read_to_string(log).with_path("read", log)?;
+            let said: Vec<_> = text.lines().filter_map(|line| probe.parse_line(line)).collect();
+            if said.last() == Some(&ProbeMessage::End) {
+                let serving = said.into_iter().filter_map(|said| match said {
+                    ProbeMessage::Serves(attempt) => Some(attempt),
+                    _ => None,
+                });
+                return Ok(serving.collect());
+            }
+            let has_ended =
+                self.serving.as_mut().is_none_or(|step| !matches!(step.try_wait(), Ok(None)));
+            if has_ended || begin.elapsed() > PATIENCE {
+                let last = text.lines().last().unwrap_or("it wrote nothing");
+                probe.problem(format!("nothing of another job was tried: {last}"));
+                break;
+            }
+            thread::sleep(POLL_INTERVAL);
+            self.signal = self.calls.signals.take().first().copied();
+        }
+        Ok(Vec::new())
+    }
+
+    /// Prepares a job. Returns its state, if it started.
+    fn prepare(
+        &mut self,
+        runner: &SimulatedRunner,
+        probe: &mut IsolationProbe,
+    ) -> Result<Option<Value>, TryError> {
+        for name in request::files() {
+            runner.write(&name, b"")?;
+        }
+        let args = request::prepare(runner, None, &[]);
+        let called =
+            self.request(runner, "prepare_job", (&args, &Value::Null), WhenToldToEnd::Cancel)?;
+        if self.signal.is_some() {
+            return Ok(None);
+        }
+        if !called.is_done {
+            let reason = called.reason();
+            probe.problem(format!("a job did not come up, see `container-hook doctor`: {reason}"));
+            return Ok(None);
+        }
+        Ok(Some(calls::answer(runner)?["state"].take()))
+    }
+
+    fn request(
+        &mut self,
+        runner: &SimulatedRunner,
+        command: &str,
+        (args, state): (&Value, &Value),
+        when: WhenToldToEnd,
+    ) -> Result<CallOutput, TryError> {
+        let ended = self.calls.request(runner, command, args, state, when, &mut self.log)?;
+        self.signal = self.signal.or(ended.signal);
+        Ok(CallOutput { is_done: ended.status.success(), lines: self.log.take() })
+    }
+}
+
+/// Workspace of a job in its container.
+const WORK: &str = "/__w/repo/repo";

@@ -1,0 +1,44 @@
+//! The shared state of the runner's commands on this host.
+
+use std::path::PathBuf;
+
+use oci_hooks_engine::bundle::IdMapping;
+use oci_hooks_engine::container::Engine;
+use oci_hooks_engine::network::NetworkOptions;
+use oci_hooks_image::{Credentials, RegistryClient};
+
+use super::job::JobRecords;
+use super::settings::EngineSettings;
+use crate::context::HookContext;
+
+/// The backend that runs containers on this host.
+pub struct EngineBackend<'a> {
+    pub context: HookContext<'a>,
+    pub settings: &'a EngineSettings,
+    pub engine: &'a Engine,
+    /// Options of job networks, such as their addresses.
+    pub network: &'a NetworkOptions,
+    pub registries: &'a RegistryClient,
+    /// Logins for images that come without a login in the request.
+    pub credentials: &'a Credentials,
+}
+
+impl EngineBackend<'_> {
+    pub(super) fn jobs(&self) -> JobRecords {
+        JobRecords::new(&self.engine.run)
+    }
+
+    /// Returns the directory of a named volume.
+    pub(super) fn volume(&self, name: &str) -> PathBuf {
+        self.engine.volumes_of(&self.context.runner.owner()).join(name)
+    }
+
+    /// Returns the id mapping of the runner's directories; none if the settings turn it off or the kernel has
+    /// no idmapped mounts.
+    pub(super) fn id_mapping(&self) -> Option<IdMapping> {
+        let (host_uid, host_gid) = self.context.runner.user;
+        let is_mapped =
+            self.settings.runner_owns_files && self.engine.privilege.has_idmapped_mounts();
+        is_mapped.then_some(IdMapping { host_uid, host_gid, user: None })
+    }
+}

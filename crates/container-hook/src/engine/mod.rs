@@ -1,0 +1,38 @@
+//! The backend for a single host: runs the containers of jobs with an OCI runtime.
+//!
+//! `commands` has the commands of the runner, `backend` their shared state. The containers of a request are
+//! checked and planned (`plan`) before the first is created, then launched with their helpers (`launch`).
+
+mod audit;
+mod backend;
+mod build;
+mod ceilings;
+mod cleanup_job;
+mod commands;
+mod confine;
+mod error;
+mod fetch;
+mod give_back;
+mod job;
+mod launch;
+mod lend;
+mod mounts;
+mod network;
+mod plan;
+pub mod pod;
+mod prepare_job;
+mod run_container_step;
+mod run_script_step;
+mod services;
+mod settings;
+mod unkept;
+mod volumes;
+
+pub use backend::EngineBackend;
+pub use build::{BuildError, RemovedBuilds, remove_builds};
+pub use cleanup_job::{AbandonedJobs, remove_abandoned};
+pub use error::EngineError;
+pub use job::{JobRecord, LentDirectories, Peer};
+pub use run_script_step::DirectStep;
+pub use settings::{BuildOptions, EngineSettings, JobSystem, NewPrivileges};
+pub use volumes::{RemovedVolumes, RunnerVolume, RunnerVolumes, VolumeUser};

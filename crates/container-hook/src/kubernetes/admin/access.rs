@@ -1,0 +1,72 @@
+//! Permissions that jobs need, and the effect of each missing one.
+
+use super::super::client::Verb;
+
+/// A permission for a Role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permission {
+    pub verb: Verb,
+    pub resource: &'static str,
+    pub subresource: Option<&'static str>,
+    pub need: PermissionNeed,
+    /// Effect of a missing permission.
+    pub loss: &'static str,
+}
+
+/// Importance of a permission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PermissionNeed {
+    Always,
+    Partly,
+}
+
+/// All permissions that are ever used: no `watch`, no `patch`, no events.
+pub const PERMISSIONS: [Permission; 11] = [
+    always(Verb::Create, "pods", None, "no job can be started"),
+    always(Verb::Get, "pods", None, "the state of a job's containers is unknown"),
+    always(Verb::List, "pods", None, "leftovers of earlier jobs are not found"),
+    always(Verb::Delete, "pods", None, "pods stay when their job has ended"),
+    always(Verb::Get, "pods", Some("exec"), "no step can be run"),
+    Permission {
+        verb: Verb::Create,
+        resource: "pods",
+        subresource: Some("exec"),
+        need: PermissionNeed::Partly,
+        loss: "no step can be run on servers that ask for it: from Kubernetes 1.35 on",
+    },
+    always(Verb::Create, "secrets", None, "containers get neither variables nor registry logins"),
+    always(
+        Verb::Get,
+        "secrets",
+        None,
+        "a secret is not found again if the answer to its creation was lost",
+    ),
+    always(Verb::List, "secrets", None, "leftovers of earlier jobs are not found"),
+    always(Verb::Delete, "secrets", None, "secrets stay when their job has ended"),
+    Permission {
+        verb: Verb::Get,
+        resource: "pods",
+        subresource: Some("log"),
+        need: PermissionNeed::Partly,
+        loss: "logs of services and of failed containers are not shown",
+    },
+];
+
+const fn always(
+    verb: Verb,
+    resource: &'static str,
+    subresource: Option<&'static str>,
+    loss: &'static str,
+) -> Permission {
+    Permission { verb, resource, subresource, need: PermissionNeed::Always, loss }
+}
+
+impl Permission {
+    /// Returns the permission in a Role's terms: `get pods/exec`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let Permission { verb, resource, subresource, .. } = self;
+        let below = subresource.map_or(String::new(), |subresource| format!("/{subresource}"));
+        format!("{} {resource}{below}", verb.name())
+    }
+}

@@ -1,0 +1,117 @@
+//! One stream of frames to the agent of a container.
+//!
+//! Servers before 1.30 cannot end a stream's input, so every frame has a length.
+
+use std::io;
+use std::time::Duration;
+
+use oci_hooks_init::frames::{FrameBuffer, FrameError};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// Maximum silence of an agent: it sends a heartbeat every 5 seconds.
+const SILENCE: Duration = Duration::from_secs(20);
+/// Maximum payload of an answer.
+const MAX_ANSWER_BYTES: usize = 1 << 20;
+const READ_AT_ONCE: usize = 64 << 10;
+
+/// A stream to an agent.
+pub struct AgentLink {
+    input: Box<dyn AsyncWrite + Send + Unpin>,
+    output: Box<dyn AsyncRead + Send + Unpin>,
+    frames: FrameBuffer,
+    buffer: Vec<u8>,
+    /// Time of the last received data.
+    heard: Instant,
+}
+
+/// Errors of a stream, which make it unusable.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    #[error("the stream to the container ended")]
+    Closed,
+    #[error("the stream to the container broke")]
+    Broken(#[from] io::Error),
+    #[error("nothing came from the container for {} seconds", SILENCE.as_secs())]
+    Silent,
+    /// The process at the other end is not our agent.
+    #[error("invalid answer from the agent in the container")]
+    Frame(#[from] FrameError),
+}
+
+impl AgentLink {
+    pub(in crate::kubernetes) fn new(
+        input: impl AsyncWrite + Send + Unpin + 'static,
+        output: impl AsyncRead + Send + Unpin + 'static,
+    ) -> Self {
+        let (input, output) = (Box::new(input), Box::new(output));
+        let frames = FrameBuffer::new(MAX_ANSWER_BYTES);
+        AgentLink { input, output, frames, buffer: vec![0; READ_AT_ONCE], heard: Instant::now() }
+    }
+
+    /// Sends whole frames.
+    pub async fn send(&mut self, frames: &[u8]) -> Result<(), LinkError> {
+        self.split().0.send(frames).await
+    }
+
+    /// Returns the kind and the payload of the next frame. Cancel-safe: no data is lost if the future is
+    /// dropped.
+    pub async fn receive(&mut self) -> Result<(u8, Vec<u8>), LinkError> {
+        self.split().1.receive().await
+    }
+
+    /// Returns both directions, for callers that send and receive at the same time.
+    pub fn split(&mut self) -> (FrameSender<'_>, FrameReceiver<'_>) {
+        let AgentLink { input, output, frames, buffer, heard } = self;
+        (
+            FrameSender { input: input.as_mut() },
+            FrameReceiver { output: output.as_mut(), frames, buffer, heard },
+        )
+    }
+}
+
+/// Sending half of an [`AgentLink`].
+pub struct FrameSender<'l> {
+    input: &'l mut (dyn AsyncWrite + Send + Unpin),
+}
+
+/// Receiving half of an [`AgentLink`].
+pub struct FrameReceiver<'l> {
+    output: &'l mut (dyn AsyncRead + Send + Unpin),
+    frames: &'l mut FrameBuffer,
+    buffer: &'l mut Vec<u8>,
+    heard: &'l mut Instant,
+}
+
+impl FrameSender<'_> {
+    /// Sends whole frames.
+    pub async fn send(&mut self, frames: &[u8]) -> Result<(), LinkError> {
+        let sent = async {
+            self.input.write_all(frames).await?;
+            self.input.flush().await
+        };
+        Ok(timeout(SILENCE, sent).await.map_err(|_| LinkError::Silent)??)
+    }
+}
+
+impl FrameReceiver<'_> {
+    /// Returns the kind and the payload of the next frame. Cancel-safe: no data is lost if the future is
+    /// dropped.
+    pub async fn receive(&mut self) -> Result<(u8, Vec<u8>), LinkError> {
+        loop {
+            if let Some(frame) = self.frames.take()? {
+                return Ok(frame);
+            }
+            let read = self.output.read(self.buffer);
+            // Data that has already arrived is read even after the limit, and repeated calls do not extend
+            // the limit.
+            let limit = *self.heard + SILENCE;
+            let count = timeout_at(limit, read).await.map_err(|_| LinkError::Silent)??;
+            if count == 0 {
+                return Err(LinkError::Closed);
+            }
+            *self.heard = Instant::now();
+            self.frames.push(&self.buffer[..count]);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Reports a container of which nothing is heard while it runs a step.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::session::LinkOpener;
+use super::steps::{AgentError, AgentStep};
+
+/// Silence after which a container is suspect. An agent sends a heartbeat every 5 seconds.
+const QUIET: Duration = Duration::from_secs(11);
+/// Timeout for the cluster's answer about the container, so that a silence is reported within 20 seconds.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Interval of looking for the end of a silence. Frames that arrived while this process was stopped are received in it.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Time of the last sign of life of a container.
+pub struct LastHeard(Cell<Instant>);
+
+impl LastHeard {
+    pub(super) fn new() -> Self {
+        LastHeard(Cell::new(Instant::now()))
+    }
+
+    /// Records a sign of life, or that none is waited for.
+    pub(super) fn note(&self) {
+        self.0.set(Instant::now());
+    }
+}
+
+/// Logs each silence of a step's container, and returns after one of the step's `lost_timeout`.
+pub async fn watch(opener: &dyn LinkOpener, step: &AgentStep<'_>, heard: &LastHeard) -> AgentError {
+    loop {
+        let last = heard.0.get();
+        sleep_until(last + QUIET).await;
+        sleep(LOOK).await;
+        if heard.0.get() != last {
+            continue;
+        }
+        let (title, seconds) = (step.title, || last.elapsed().as_secs());
+        let state = describe(opener).await;
+        step.log.warning(&format!("{title} has not answered for {} s: {state}", seconds()));
+        while heard.0.get() == last {
+            if last.elapsed() >= step.lost_timeout {
+                let (container, state) = (title.to_owned(), describe(opener).await);
+                return AgentError::Silent { container, seconds: seconds(), state };
+            }
+            sleep(LOOK).await;
+        }
+        step.log.line(&format!("{title} answers again, after {} s", seconds()));
+    }
+}
+
+async fn describe(opener: &dyn LinkOpener) -> String {
+    let answer = timeout(ANSWER, opener.describe()).await;
+    answer.unwrap_or_else(|_| "the API server does not answer either".to_owned())
+}

@@ -1,0 +1,144 @@
+//! Steps whose host, keeper or agent is gone.
+
+use super::*;
+
+#[test]
+fn abandoned_step_is_killed_with_a_message() {
+    let agent = TestAgent::start_with(&["--away=1"]);
+    let id = StepId::new("away").unwrap();
+    let ready = agent.directory().join("ready");
+    block_on(async {
+        let text = format!(": > {}; sleep 1000", ready.display());
+        let attach = AttachRequest { id: id.clone(), from: 0, step: Some(script(&text)) };
+        let mut session = AgentSession::new(&agent);
+        let link = session.link().await.unwrap();
+        link.send(&encode_request(&JournalRequest::Attach(Box::new(attach)))).await.unwrap();
+        wait_until("it is ready", || ready.exists());
+    });
+    agent.cut_streams();
+    wait_until("nobody is left", || agent.children().is_empty());
+    let (_, _, end) = block_on(follow(&agent, AttachRequest { id, from: 0, step: None }));
+    let StepAnswer::Failed(failure) = end else { panic!("{end:?}") };
+    assert_eq!(failure.kind, FailureKind::Abandoned);
+}
+
+#[test]
+fn abandoned_step_is_dead_before_the_next_begins() {
+    let agent = TestAgent::start();
+    let (ready, ended) = (agent.directory().join("ready"), agent.directory().join("ended"));
+    let begin = |id: &str, text: String| AttachRequest {
+        id: StepId::new(id).unwrap(),
+        from: 0,
+        step: Some(script(&text)),
+    };
+    let left = format!("echo $$ > {}; sleep 1000; : > {}", ready.display(), ended.display());
+    block_on(async {
+        let mut session = AgentSession::new(&agent);
+        let link = session.link().await.unwrap();
+        let attach = JournalRequest::Attach(Box::new(begin("left", left)));
+        link.send(&encode_request(&attach)).await.unwrap();
+        wait_until("it is ready", || {
+            fs::read_to_string(&ready).is_ok_and(|pid| pid.ends_with('\n'))
+        });
+        agent.cut_streams();
+        let text = format!("kill -0 $(cat {}) 2>/dev/null && echo alive", ready.display());
+        let (_, _, end) = follow(&agent, begin("next", text)).await;
+        assert_eq!(end, StepAnswer::Exited(1));
+        let StepAnswer::Failed(failure) = follow(&agent, begin("left", String::new())).await.2
+        else {
+            panic!("no failure")
+        };
+        assert_eq!(failure.kind, FailureKind::Abandoned);
+    });
+    assert!(!ended.exists());
+}
+
+#[test]
+fn killed_keeper_is_an_error_and_ends_its_step() {
+    let agent = TestAgent::start();
+    let ready = agent.directory().join("ready");
+    let text = format!("echo $$ > {}; sleep 1000", ready.display());
+    let (_sender, mut sent) = signals();
+    let killing = async {
+        while !fs::read_to_string(&ready).is_ok_and(|pid| pid.ends_with('\n')) {
+            sleep(Duration::from_millis(1)).await;
+        }
+        // The keeper is the older of the two children.
+        let keeper = agent.children().into_iter().min().unwrap();
+        let keeper = rustix::process::Pid::from_raw(keeper).unwrap();
+        rustix::process::kill_process(keeper, Signal::KILL).unwrap();
+        std::future::pending::<()>().await;
+    };
+    block_on(async {
+        tokio::select! {
+            (ended, _) = run_id(&agent, "killed", script(&text), &mut sent) => {
+                assert_eq!(expect_failure(ended).kind, FailureKind::Keeper);
+            }
+            () = killing => {}
+        }
+        // The agent still runs other steps.
+        wait_until("nobody is left", || agent.children().is_empty());
+        assert_eq!(run_step(&agent, "other", "exit 3").await.0, StepEnd::Exited(3));
+    });
+}
+
+#[test]
+fn step_of_a_restarted_first_process_is_an_error() {
+    let agent = TestAgent::start();
+    let id = || StepId::new("before").unwrap();
+    let place = agent.run_directory().join("agent/steps/before");
+    fs::create_dir(&place).unwrap();
+    for end in [None, Some(&b"garbage"[..]), Some(b"")] {
+        if let Some(end) = end {
+            fs::write(place.join("end"), end).unwrap();
+        }
+        let attach = AttachRequest { id: id(), from: 0, step: Some(script("exit 0")) };
+        let StepAnswer::Failed(failure) = block_on(follow(&agent, attach)).2 else {
+            panic!("no failure")
+        };
+        assert_eq!(failure.kind, FailureKind::Keeper);
+    }
+    let attach = AttachRequest { id: StepId::new("unknown").unwrap(), from: 0, step: None };
+    let StepAnswer::Failed(failure) = block_on(follow(&agent, attach)).2 else {
+        panic!("no failure")
+    };
+    assert_eq!(failure.kind, FailureKind::Keeper);
+}
+
+#[test]
+fn invalid_requests_close_only_their_connection() {
+    let agent = TestAgent::start();
+    let ready = agent.directory().join("ready");
+    let go = agent.directory().join("go");
+    let text = format!(
+        ": > {}; until [ -e {} ]; do sleep 0.01; done; exit 2",
+        ready.display(),
+        go.display()
+    );
+    let (_sender, mut sent) = signals();
+    let mut random = fastrand::Rng::with_seed(16);
+    let attacking = async {
+        while !ready.exists() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        let sockets = ["agent/socket", "agent/steps/good/socket"];
+        for round in 0..200 {
+            let path = agent.run_directory().join(sockets[round % 2]);
+            let mut socket = std::os::unix::net::UnixStream::connect(path).unwrap();
+            // Random bytes that start no `Kill` or `Signal` frame, which are valid requests.
+            let mut bytes: Vec<u8> = (0..random.usize(1..40)).map(|_| random.u8(..)).collect();
+            bytes[0] = [0x85, 0x89, 0x00, 0xff, 0x06][random.usize(..5)];
+            let _ = socket.write_all(&bytes);
+        }
+        fs::write(&go, "").unwrap();
+        std::future::pending::<()>().await;
+    };
+    block_on(async {
+        tokio::select! {
+            (ended, _) = run_id(&agent, "good", script(&text), &mut sent) => {
+                assert_eq!(ended.unwrap(), StepEnd::Exited(2));
+            }
+            () = attacking => {}
+        }
+    });
+}

@@ -1,0 +1,172 @@
+//! An agent without a container: the program as a process, and its `call`s, whose streams are pipes.
+
+use std::error::Error;
+use std::fs;
+use std::future::Future;
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use oci_hooks_init::PROGRAM;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::net::unix::pipe::{Receiver, Sender};
+
+use super::{AgentLink, LinkOpener};
+
+/// Longer than any step of a test takes on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A running agent, killed on drop.
+pub struct TestAgent {
+    directory: tempfile::TempDir,
+    program: PathBuf,
+    serve: Child,
+    calls: Mutex<Vec<Child>>,
+    /// If set, streams can be opened.
+    is_reachable: Mutex<bool>,
+}
+
+impl TestAgent {
+    pub(in crate::kubernetes) fn start() -> Self {
+        TestAgent::start_with(&[])
+    }
+
+    /// Starts an agent with options before its directory argument.
+    pub fn start_with(options: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("agent");
+        // Another process writes the program: a descriptor of ours that a child of another test inherited for
+        // a moment would make the program "busy".
+        let mut sh = Command::new("sh")
+            .args(["-c", "cat > \"$1\" && chmod 755 \"$1\"", "sh"])
+            .arg(&program)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        sh.stdin.take().unwrap().write_all(PROGRAM).unwrap();
+        assert!(sh.wait().unwrap().success());
+        let run = directory.path().join("run");
+        fs::create_dir(&run).unwrap();
+        let log = fs::File::create(directory.path().join("log")).unwrap();
+        let mut serve = Command::new(&program);
+        serve.arg("serve").args(options).arg(&run);
+        let serve = serve.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        let serve = serve.spawn().unwrap();
+        let calls = Mutex::default();
+        let agent = TestAgent { directory, program, serve, calls, is_reachable: Mutex::new(true) };
+        let socket = agent.run_directory().join("agent/socket");
+        wait_until("it listens", || socket.exists());
+        agent
+    }
+
+    /// Returns a directory that is visible to steps too.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(in crate::kubernetes) fn run_directory(&self) -> PathBuf {
+        self.directory.path().join("run")
+    }
+
+    /// Kills the `call` processes of all open streams.
+    pub fn cut_streams(&self) {
+        for mut call in self.calls.lock().unwrap().drain(..) {
+            let _ = call.kill();
+            let _ = call.wait();
+        }
+    }
+
+    /// Sends a signal to the `call` processes of all open streams.
+    pub fn signal_calls(&self, signal: Signal) {
+        for call in &*self.calls.lock().unwrap() {
+            kill_process(Pid::from_child(call), signal).unwrap();
+        }
+    }
+
+    /// Sets whether streams can be opened.
+    pub fn set_reachable(&self, is_reachable: bool) {
+        *self.is_reachable.lock().unwrap() = is_reachable;
+    }
+
+    /// Returns the children of the agent: keepers and supervisors of steps.
+    pub fn children(&self) -> Vec<i32> {
+        let pid = self.serve.id();
+        let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let children = text.unwrap_or_default();
+        let children = children.split_whitespace().map(|pid| pid.parse().unwrap());
+        children.filter(|pid| !status(*pid, "State").starts_with('Z')).collect()
+    }
+
+    /// Returns the peak memory of the largest living process, in kB.
+    pub fn peak_memory(&self) -> u64 {
+        let calls = self.calls.lock().unwrap();
+        let calls = calls.iter().map(|call| call.id().cast_signed());
+        let all = self.children().into_iter().chain(calls).chain([self.serve.id().cast_signed()]);
+        let peak = |pid| status(pid, "VmHWM").trim_end_matches(" kB").trim().parse().unwrap_or(0);
+        all.map(peak).max().unwrap()
+    }
+
+    /// Returns the log of the container.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.directory.path().join("log")).unwrap()
+    }
+}
+
+impl LinkOpener for TestAgent {
+    fn open(
+        &self,
+    ) -> Pin<Box<dyn Future<Output = Result<AgentLink, Box<dyn Error + Send + Sync>>> + '_>> {
+        Box::pin(async move {
+            while !*self.is_reachable.lock().unwrap() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let mut call = Command::new(&self.program)
+                .arg("call")
+                .arg(self.run_directory())
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()?;
+            let input = OwnedFd::from(call.stdin.take().unwrap());
+            let output = OwnedFd::from(call.stdout.take().unwrap());
+            self.calls.lock().unwrap().push(call);
+            Ok(AgentLink::new(Sender::from_owned_fd(input)?, Receiver::from_owned_fd(output)?))
+        })
+    }
+}
+
+impl Drop for TestAgent {
+    fn drop(&mut self) {
+        self.cut_streams();
+        let _ = kill_process(Pid::from_child(&self.serve), Signal::TERM);
+        let _ = self.serve.wait();
+    }
+}
+
+/// Returns a line of `/proc/PID/status`; empty if the process has ended.
+fn status(pid: i32, name: &str) -> String {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_default().trim().to_owned()
+}
+
+/// Waits until a condition is met.
+#[track_caller]
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Runs a future on a new runtime, with a time limit.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build().unwrap().block_on(async {
+        tokio::time::timeout(2 * DEADLINE, future).await.expect("it takes for ever")
+    })
+}

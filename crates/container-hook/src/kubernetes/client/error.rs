@@ -1,0 +1,445 @@
+//! Errors of the API server and of the connection to it.
+
+use std::error::Error;
+use std::fmt::{self, Display, Formatter};
+use std::time::Duration;
+
+use kube::config::{InClusterError, KubeconfigError};
+use kube::core::response::Status;
+
+/// Errors of using a cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    #[error("cannot use the kubeconfig")]
+    Kubeconfig(#[source] Box<KubeconfigError>),
+    #[error(
+        "no cluster is configured: no kubeconfig, and not in a pod with a service account ({in_cluster})"
+    )]
+    NotConfigured { in_cluster: Box<InClusterError> },
+    #[error(
+        "no namespace is configured: set `namespace` under [kubernetes], \
+         ACTIONS_RUNNER_KUBERNETES_NAMESPACE, or that of a context of the kubeconfig"
+    )]
+    NoNamespace,
+    /// Certificates, keys or a proxy of the configuration cannot be used.
+    #[error("cannot connect to the cluster: {problem}")]
+    Connect { problem: String },
+    #[error("cannot start the runtime of the connection")]
+    Runtime(#[source] std::io::Error),
+    #[error("cannot {operation}")]
+    Call {
+        operation: ApiOperation,
+        #[source]
+        fault: CallFault,
+    },
+}
+
+impl ClusterError {
+    /// Returns the API server's answer, if it rejected the call.
+    #[must_use]
+    pub fn refusal(&self) -> Option<&ApiRejection> {
+        match self {
+            ClusterError::Call { fault: CallFault::Refused(refusal), .. } => Some(refusal),
+            _ => None,
+        }
+    }
+
+    /// Returns whether a quota rejected the new object.
+    #[must_use]
+    pub fn is_quota(&self) -> bool {
+        self.refusal().is_some_and(ApiRejection::is_quota)
+    }
+
+    /// Returns whether the caller is unknown or lacks a permission. A restarted server denies all calls until
+    /// it has read its Roles.
+    pub(super) fn is_denied(&self) -> bool {
+        self.refusal().is_some_and(ApiRejection::is_denied)
+    }
+
+    /// Returns whether a retry may succeed.
+    pub(in crate::kubernetes) fn is_temporary(&self) -> bool {
+        matches!(self, ClusterError::Call { fault, .. } if fault.is_temporary())
+    }
+}
+
+/// An operation of the API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiOperation {
+    pub verb: Verb,
+    /// Name in a Role: `pods`, `secrets`.
+    pub resource: &'static str,
+    /// The `exec` of `pods/exec`.
+    pub subresource: Option<&'static str>,
+    pub name: Option<String>,
+}
+
+/// Verb of an operation, in a Role's terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Get,
+    List,
+    Watch,
+    Create,
+    Delete,
+    Patch,
+}
+
+impl Verb {
+    /// Returns the verb's name in a Role.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Verb::Get => "get",
+            Verb::List => "list",
+            Verb::Watch => "watch",
+            Verb::Create => "create",
+            Verb::Delete => "delete",
+            Verb::Patch => "patch",
+        }
+    }
+}
+
+impl ApiOperation {
+    /// Returns the rule of a Role that permits the operation.
+    #[must_use]
+    pub fn rule(&self) -> String {
+        let (resource, verbs) = (self.full_resource(), self.verbs());
+        format!("{{apiGroups: [\"\"], resources: [{resource}], verbs: [{verbs}]}}")
+    }
+
+    /// Returns the resource as a Role names it: `pods/exec`.
+    fn full_resource(&self) -> String {
+        let ApiOperation { resource, subresource, .. } = self;
+        match subresource {
+            Some(subresource) => format!("{resource}/{subresource}"),
+            None => (*resource).to_owned(),
+        }
+    }
+
+    /// Returns the verbs that the operation needs. For `exec`, the verb depends on the version of Kubernetes.
+    fn verbs(&self) -> &'static str {
+        match self.subresource {
+            Some("exec") => "create, get",
+            _ => self.verb.name(),
+        }
+    }
+}
+
+impl Display for ApiOperation {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        let ApiOperation { verb, resource, subresource, name } = self;
+        let name = name.as_deref().unwrap_or_default();
+        let one = resource.strip_suffix('s').unwrap_or(resource);
+        match (subresource, verb) {
+            (Some("exec"), _) => write!(formatter, "start a program in pod {name}"),
+            (Some("log"), _) => write!(formatter, "read the log of pod {name}"),
+            (_, Verb::List) => write!(formatter, "list {resource}"),
+            (_, Verb::Get) => write!(formatter, "read {one} {name}"),
+            (_, verb) => write!(formatter, "{} {one} {name}", verb.name()),
+        }
+    }
+}
+
+/// Reasons of a failed call.
+#[derive(Debug, thiserror::Error)]
+pub enum CallFault {
+    #[error(transparent)]
+    Refused(Box<ApiRejection>),
+    #[error("the API server cannot be reached: {problem}")]
+    Unreachable {
+        problem: String,
+        /// If set, a retry fails too.
+        permanent: bool,
+    },
+    #[error("the API server did not answer within {} s", .0.as_secs())]
+    TimedOut(Duration),
+    #[error("invalid response from the API server: {problem}")]
+    Malformed { problem: String },
+    #[error("the request cannot be made: {problem}")]
+    Request { problem: String },
+    #[error("an object of the same name exists, and is not being deleted")]
+    Exists,
+    #[error("an object of the same name is still being deleted after {} s", .0.as_secs())]
+    Going(Duration),
+}
+
+impl CallFault {
+    pub(super) fn is_temporary(&self) -> bool {
+        match self {
+            CallFault::Refused(refusal) => refusal.is_temporary(),
+            CallFault::Unreachable { permanent, .. } => !permanent,
+            CallFault::TimedOut(_) => true,
+            _ => false,
+        }
+    }
+
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            CallFault::Refused(refusal) => refusal.retry_after,
+            _ => None,
+        }
+    }
+
+    /// Returns the fault of a call without an answer.
+    pub(super) fn of_connection(error: &kube::Error) -> Self {
+        let permanent = matches!(error, kube::Error::Auth(_)) || is_certificate(error);
+        CallFault::Unreachable { problem: innermost_cause(error), permanent }
+    }
+}
+
+/// An error response of the API server.
+#[derive(Clone, Debug, Default)]
+pub struct ApiRejection {
+    pub code: u16,
+    /// Reason such as `AlreadyExists`; may be empty.
+    pub reason: String,
+    pub message: String,
+    /// Each invalid field with its problem.
+    pub causes: Vec<(String, String)>,
+    /// Time to wait, from the server's `Retry-After`.
+    pub retry_after: Option<Duration>,
+    /// Rule missing from the Role, if that is the reason.
+    pub rule: Option<String>,
+}
+
+impl Error for ApiRejection {}
+
+impl ApiRejection {
+    pub(super) fn new(
+        operation: &ApiOperation,
+        code: u16,
+        retry_after: Option<&str>,
+        body: &[u8],
+    ) -> Self {
+        let status: Status = serde_json::from_slice(body).unwrap_or_default();
+        let details = status.details.unwrap_or_default_details();
+        let seconds = retry_after.and_then(|seconds| seconds.trim().parse().ok());
+        let seconds = seconds.or((details.0 > 0).then_some(u64::from(details.0)));
+        let message = match status.message {
+            message if !message.is_empty() => message,
+            // The text of a load balancer.
+            _ => first_line(body),
+        };
+        // Admission plugins and quotas give a reason after "forbidden: ". Kubernetes 1.35 gives none if the
+        // Role lacks the verb `create` of `pods/exec`.
+        let gives_no_reason = message.trim_end().ends_with("forbidden:");
+        let is_rbac = code == 403 && (gives_no_reason || message.contains(" cannot "));
+        let message = match gives_no_reason {
+            true => {
+                let (message, verbs) = (message.trim_end(), operation.verbs());
+                let resource = operation.full_resource();
+                format!("{message} the service account may not {verbs} the resource {resource}")
+            }
+            false => message,
+        };
+        ApiRejection {
+            code,
+            reason: status.reason,
+            message,
+            causes: details.1,
+            retry_after: seconds.map(Duration::from_secs),
+            rule: is_rbac.then(|| operation.rule()),
+        }
+    }
+
+    /// Returns whether a retry may succeed.
+    pub(super) fn is_temporary(&self) -> bool {
+        match self.code {
+            408 | 429 => true,
+            // These codes depend on the request only.
+            501 | 505 => false,
+            code => code >= 500,
+        }
+    }
+
+    pub(super) fn is_denied(&self) -> bool {
+        self.code == 401 || self.rule.is_some()
+    }
+
+    fn is_quota(&self) -> bool {
+        self.code == 403 && self.message.contains("exceeded quota")
+    }
+}
+
+/// Extracts the seconds to wait and the causes from the details of a status.
+trait StatusFields {
+    fn unwrap_or_default_details(self) -> (u32, Vec<(String, String)>);
+}
+
+impl StatusFields for Option<kube::core::response::StatusDetails> {
+    fn unwrap_or_default_details(self) -> (u32, Vec<(String, String)>) {
+        self.map_or((0, Vec::new()), |details| {
+            let causes = details.causes.into_iter().filter(|cause| !cause.message.is_empty());
+            let causes = causes.map(|cause| (cause.field, cause.message)).collect();
+            (details.retry_after_seconds, causes)
+        })
+    }
+}
+
+impl Display for ApiRejection {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        let ApiRejection { code, message, causes, rule, .. } = self;
+        let fields = causes.iter().filter(|(field, _)| !field.is_empty());
+        let fields: Vec<_> = fields.map(|(field, problem)| format!("{field}: {problem}")).collect();
+        match (message.is_empty(), *code == 422 && !fields.is_empty()) {
+            (_, true) => formatter.write_str(&fields.join("; "))?,
+            (true, _) => write!(formatter, "the API server answered with code {code}")?,
+            (false, _) => formatter.write_str(message)?,
+        }
+        match rule {
+            Some(rule) => write!(
+                formatter,
+                "; add this line to `rules` of the service account's Role: - {rule}"
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Returns the first line of a plain text body.
+fn first_line(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+    match line.starts_with(['{', '<']) {
+        true => String::new(),
+        false => line.chars().filter(|char| !char.is_control()).take(200).collect(),
+    }
+}
+
+/// Returns the innermost cause, which is more specific than the errors around it.
+pub fn innermost_cause(error: &(dyn Error + 'static)) -> String {
+    let mut error = error;
+    while let Some(cause) = error.source() {
+        error = cause;
+    }
+    error.to_string()
+}
+
+/// Returns whether a connection failed because of a certificate.
+fn is_certificate(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        // `io::Error` does not return its inner error from `source`.
+        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let inner = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        if let Some(rustls::Error::InvalidCertificate(_)) = inner.or(error.downcast_ref()) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use oci_hooks_files::error::chain;
+
+    use super::*;
+
+    fn create() -> ApiOperation {
+        ApiOperation {
+            verb: Verb::Create,
+            resource: "pods",
+            subresource: None,
+            name: Some("a".to_owned()),
+        }
+    }
+
+    fn rejection_message(operation: ApiOperation, code: u16, body: &str) -> String {
+        let refusal = ApiRejection::new(&operation, code, None, body.as_bytes());
+        chain(&ClusterError::Call { operation, fault: CallFault::Refused(Box::new(refusal)) })
+    }
+
+    #[test]
+    fn missing_permission_is_shown_as_a_role_rule() {
+        let body = r#"{"kind":"Status","status":"Failure","reason":"Forbidden","code":403,
+            "message":"pods is forbidden: User \"u\" cannot create resource \"pods\" in API group \"\""}"#;
+        assert_eq!(
+            rejection_message(create(), 403, body),
+            "cannot create pod a: pods is forbidden: User \"u\" cannot create resource \"pods\" in \
+             API group \"\"; add this line to `rules` of the service account's Role: - \
+             {apiGroups: [\"\"], resources: [pods], verbs: [create]}"
+        );
+        let exec = ApiOperation { verb: Verb::Get, subresource: Some("exec"), ..create() };
+        assert!(
+            rejection_message(exec.clone(), 403, body)
+                .ends_with("resources: [pods/exec], verbs: [create, get]}")
+        );
+        // As Kubernetes 1.35 answers without the verb `create`.
+        let body = r#"{"reason":"Forbidden","code":403,"message":"pods \"a\" is forbidden: "}"#;
+        assert_eq!(
+            rejection_message(exec, 403, body),
+            "cannot start a program in pod a: pods \"a\" is forbidden: the service account may not create, get \
+             the resource pods/exec; add this line to `rules` of the service account's Role: - \
+             {apiGroups: [\"\"], resources: [pods/exec], verbs: [create, get]}"
+        );
+    }
+
+    #[test]
+    fn quotas_and_admission_are_not_reported_as_missing_roles() {
+        let body =
+            r#"{"reason":"Forbidden","message":"pods \"a\" is forbidden: exceeded quota: q"}"#;
+        let refusal = ApiRejection::new(&create(), 403, None, body.as_bytes());
+        assert!(refusal.is_quota() && refusal.rule.is_none() && !refusal.is_temporary());
+        let body = r#"{"message":"pods \"a\" is forbidden: violates PodSecurity \"restricted\""}"#;
+        let refusal = ApiRejection::new(&create(), 403, None, body.as_bytes());
+        assert!(!refusal.is_quota() && refusal.rule.is_none());
+    }
+
+    #[test]
+    fn invalid_fields_are_named() {
+        let body = r#"{"message":"Pod \"a\" is invalid: [long]","reason":"Invalid","details":{"causes":[
+            {"reason":"FieldValueRequired","message":"Required value","field":"spec.containers[0].image"},
+            {"reason":"FieldValueInvalid","message":"Invalid value: \"A\"","field":"metadata.name"}]}}"#;
+        assert_eq!(
+            rejection_message(create(), 422, body),
+            "cannot create pod a: spec.containers[0].image: Required value; metadata.name: Invalid \
+             value: \"A\""
+        );
+    }
+
+    #[test]
+    fn bodies_that_are_no_status_are_not_shown_as_json_or_html() {
+        for (body, expected) in [
+            ("upstream connect error\nmore", "cannot create pod a: upstream connect error"),
+            ("{\"x\": 1}", "cannot create pod a: the API server answered with code 503"),
+            ("<html>", "cannot create pod a: the API server answered with code 503"),
+            ("", "cannot create pod a: the API server answered with code 503"),
+            ("a\x1b[2Jb", "cannot create pod a: a[2Jb"),
+        ] {
+            assert_eq!(rejection_message(create(), 503, body), expected);
+        }
+    }
+
+    #[test]
+    fn only_temporary_errors_are_retried() {
+        for (code, expected) in [
+            (400, false),
+            (401, false),
+            (403, false),
+            (404, false),
+            (408, true),
+            (409, false),
+            (422, false),
+            (429, true),
+            (500, true),
+            (501, false),
+            (503, true),
+            (504, true),
+        ] {
+            let refusal = ApiRejection { code, ..ApiRejection::default() };
+            assert_eq!(refusal.is_temporary(), expected, "{code}");
+        }
+    }
+
+    #[test]
+    fn retry_delay_is_read_from_header_or_body() {
+        let body = r#"{"details":{"retryAfterSeconds":3}}"#;
+        let after = |header, body: &str| {
+            ApiRejection::new(&create(), 429, header, body.as_bytes()).retry_after
+        };
+        assert_eq!(after(None, body), Some(Duration::from_secs(3)));
+        assert_eq!(after(Some("7"), body), Some(Duration::from_secs(7)));
+        assert_eq!(after(Some("Fri, 31 Dec 1999 23:59:59 GMT"), "{}"), None);
+    }
+}

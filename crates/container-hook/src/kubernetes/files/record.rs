@@ -1,0 +1,234 @@
+//! The files that both ends had after the last exchange, as a file of the runner.
+//!
+//! A record is read and written entry by entry, in the order of paths, and replaced as a whole.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use oci_hooks_files::fs::{PathContext as _, PathError};
+use oci_hooks_init::files::AppliedChange;
+use oci_hooks_init::frames::files::{FileEntry, order};
+
+/// First line of a record.
+const MAGIC: &[u8] = b"oci-hooks files 1\n";
+const READ_AT_ONCE: usize = 64 << 10;
+
+/// The record of one container.
+#[derive(Clone, Debug)]
+pub struct ExchangeRecord {
+    path: PathBuf,
+}
+
+impl ExchangeRecord {
+    /// Returns the record at a path; a missing file is an empty record.
+    pub(in crate::kubernetes) fn new(path: PathBuf) -> Self {
+        ExchangeRecord { path }
+    }
+
+    /// Removes the record, for a new container.
+    pub(in crate::kubernetes) fn forget(&self) -> Result<(), PathError> {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(PathError::new("remove", &self.path, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn read(&self) -> Result<RecordReader, PathError> {
+        RecordReader::open(&self.path).with_path("read", &self.path)
+    }
+
+    /// Starts the next record; the current one remains until [`RecordUpdate::finish`].
+    pub(super) fn update(&self) -> Result<RecordUpdate, PathError> {
+        let next = self.path.with_extension("next");
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let file = options.open(&next).with_path("write", &next)?;
+        let mut update = RecordUpdate {
+            before: self.read()?,
+            peeked: None,
+            out: BufWriter::with_capacity(READ_AT_ONCE, file),
+            written_bytes: 0,
+            last: None,
+            is_changed: false,
+            path: self.path.clone(),
+            next,
+        };
+        update.write(MAGIC)?;
+        Ok(update)
+    }
+}
+
+/// Reads the entries of a record.
+pub struct RecordReader {
+    file: Option<File>,
+    buffer: Vec<u8>,
+    /// Number of consumed bytes of the buffer.
+    taken: usize,
+    /// Position of the buffer in the file.
+    offset: u64,
+}
+
+impl RecordReader {
+    fn open(path: &Path) -> io::Result<Self> {
+        let file = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            file => Some(file?),
+        };
+        let mut reader = RecordReader { file, buffer: Vec::new(), taken: 0, offset: 0 };
+        while reader.buffer.len() < MAGIC.len() && reader.fill()? {}
+        if reader.buffer.starts_with(MAGIC) {
+            reader.taken = MAGIC.len();
+        } else {
+            // A record of another version: everything is exchanged again.
+            reader.file = None;
+            reader.buffer.clear();
+        }
+        Ok(reader)
+    }
+
+    fn fill(&mut self) -> io::Result<bool> {
+        let Some(file) = &mut self.file else { return Ok(false) };
+        self.buffer.drain(..self.taken);
+        self.offset += self.taken as u64;
+        self.taken = 0;
+        let length = self.buffer.len();
+        self.buffer.resize(length + READ_AT_ONCE, 0);
+        let count = file.read(&mut self.buffer[length..])?;
+        self.buffer.truncate(length + count);
+        Ok(count > 0)
+    }
+
+    /// Returns the next entry.
+    pub fn next(&mut self) -> io::Result<Option<FileEntry>> {
+        loop {
+            let mut rest = &self.buffer[self.taken..];
+            let before = rest.len();
+            match FileEntry::take_from(&mut rest).map_err(io::Error::other)? {
+                Some(entry) => {
+                    self.taken += before - rest.len();
+                    return Ok(Some(entry));
+                }
+                None if self.fill()? => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    fn position(&self) -> u64 {
+        self.offset + self.taken as u64
+    }
+
+    fn seek(&mut self, position: u64) -> io::Result<()> {
+        self.buffer.clear();
+        (self.taken, self.offset) = (0, position);
+        match &mut self.file {
+            Some(file) => file.seek(SeekFrom::Start(position)).map(drop),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The next record, written while changes are applied.
+pub struct RecordUpdate {
+    before: RecordReader,
+    /// Next entry of the old record, and its position.
+    peeked: Option<(u64, FileEntry)>,
+    out: BufWriter<File>,
+    written_bytes: u64,
+    /// Last change: entries that it replaced may follow.
+    last: Option<AppliedChange>,
+    is_changed: bool,
+    path: PathBuf,
+    next: PathBuf,
+}
+
+/// A position to which an update can be rewound.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    before: u64,
+    written_bytes: u64,
+    last: Option<AppliedChange>,
+}
+
+impl RecordUpdate {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), PathError> {
+        self.written_bytes += bytes.len() as u64;
+        self.out.write_all(bytes).with_path("write", &self.next)
+    }
+
+    fn write_entry(&mut self, entry: &FileEntry) -> Result<(), PathError> {
+        let mut bytes = Vec::with_capacity(entry.path.len() + size_of::<FileEntry>());
+        entry.append_to(&mut bytes);
+        self.write(&bytes)
+    }
+
+    /// Copies the old entries before a path, or all remaining ones.
+    fn keep_before(&mut self, path: Option<&[u8]>) -> Result<(), PathError> {
+        loop {
+            if self.peeked.is_none() {
+                let position = self.before.position();
+                let entry = self.before.next().with_path("read", &self.path)?;
+                self.peeked = entry.map(|entry| (position, entry));
+            }
+            let Some((position, entry)) = self.peeked.take() else { return Ok(()) };
+            if path.is_some_and(|path| order(&entry.path, path).is_ge()) {
+                self.peeked = Some((position, entry));
+                return Ok(());
+            }
+            if !self.last.as_ref().is_some_and(|last| last.replaces(&entry.path)) {
+                self.write_entry(&entry)?;
+            }
+        }
+    }
+
+    /// Adds a change; changes come in the order of paths.
+    pub fn set(&mut self, change: AppliedChange) -> Result<(), PathError> {
+        self.keep_before(Some(change.path()))?;
+        if let AppliedChange::Entry(entry) = &change {
+            self.write_entry(entry)?;
+        }
+        self.last = Some(change);
+        self.is_changed = true;
+        Ok(())
+    }
+
+    pub(super) fn checkpoint(&self) -> Checkpoint {
+        let before = self.peeked.as_ref().map(|(position, _)| *position);
+        Checkpoint {
+            before: before.unwrap_or_else(|| self.before.position()),
+            written_bytes: self.written_bytes,
+            last: self.last.clone(),
+        }
+    }
+
+    /// Discards the changes after a checkpoint.
+    pub fn rewind(&mut self, to: Checkpoint) -> Result<(), PathError> {
+        let cut = |out: &mut BufWriter<File>| {
+            out.flush()?;
+            out.get_mut().set_len(to.written_bytes)?;
+            out.seek(SeekFrom::Start(to.written_bytes))
+        };
+        cut(&mut self.out).with_path("write", &self.next)?;
+        self.before.seek(to.before).with_path("read", &self.path)?;
+        (self.peeked, self.written_bytes, self.last) = (None, to.written_bytes, to.last);
+        Ok(())
+    }
+
+    /// Copies the remaining old entries and replaces the old record.
+    pub fn finish(mut self) -> Result<(), PathError> {
+        if !self.is_changed {
+            return fs::remove_file(&self.next).with_path("remove", &self.next);
+        }
+        self.keep_before(None)?;
+        self.out.flush().with_path("write", &self.next)?;
+        fs::rename(&self.next, &self.path).with_path("write", &self.path)
+    }
+}

@@ -1,0 +1,138 @@
+//! Options about devices.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use oci_hooks::cdi::is_device_name;
+
+use super::CreateOptions;
+use super::create_options::{DeviceOption, DeviceRule, GpuOption};
+use super::value::natural;
+
+const EXPECTED: &str = "must be HOST[:CONTAINER][:rwm] with absolute paths, or a CDI device such as vendor.com/class=name";
+
+impl fmt::Display for DeviceRule {
+    /// Formats the rule in the notation of `--device-cgroup-rule`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |number: Option<u32>| number.map_or("*".to_owned(), |n| n.to_string());
+        let DeviceRule { kind, major, minor, access } = self;
+        write!(f, "{kind} {}:{} {access}", number(*major), number(*minor))
+    }
+}
+
+impl DeviceOption {
+    /// Reads `--device`: `HOST[:CONTAINER][:ACCESS]`.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let invalid = || EXPECTED.to_owned();
+        if !text.starts_with('/') {
+            return Err(invalid());
+        }
+        let parts: Vec<&str> = text.split(':').collect();
+        let (host, container, access) = match parts[..] {
+            [host] => (host, host, "rwm"),
+            [host, access] if is_access(access) => (host, host, access),
+            [host, container] => (host, container, "rwm"),
+            [host, container, access] if is_access(access) => (host, container, access),
+            _ => return Err(invalid()),
+        };
+        if !container.starts_with('/') {
+            return Err(invalid());
+        }
+        let (host, container) = (PathBuf::from(host), container.to_owned());
+        Ok(DeviceOption { host, container, access: access.to_owned() })
+    }
+}
+
+pub(super) fn device(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    if is_device_name(value) {
+        options.cdi_devices.push(value.to_owned());
+    } else {
+        options.devices.push(DeviceOption::parse(value)?);
+    }
+    Ok(())
+}
+
+impl GpuOption {
+    /// Reads `--gpus`: `all`, a number, or `device=` with a list, also in quotes as Docker wants it.
+    fn parse(text: &str) -> Result<Self, String> {
+        let invalid = || "must be `all`, a number, or `device=ID,ID`".to_owned();
+        let bare = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
+        if bare == "all" {
+            return Ok(GpuOption::All);
+        }
+        let Some(list) = bare.strip_prefix("device=") else {
+            let count = natural(bare).ok().filter(|count: &u32| (1..=1024).contains(count));
+            return count.map(GpuOption::Count).ok_or_else(invalid);
+        };
+        let devices = GpuOption::Devices(list.split(',').map(str::to_owned).collect());
+        let is_valid = devices.cdi_devices().iter().all(|name| is_device_name(name));
+        if is_valid { Ok(devices) } else { Err(invalid()) }
+    }
+
+    /// Returns the names of the CDI devices. A number means that many devices, from 0 on.
+    pub(crate) fn cdi_devices(&self) -> Vec<String> {
+        let names = match self {
+            GpuOption::All => vec!["all".to_owned()],
+            GpuOption::Count(count) => (0..*count).map(|index| index.to_string()).collect(),
+            GpuOption::Devices(names) => names.clone(),
+        };
+        names.into_iter().map(|name| format!("nvidia.com/gpu={name}")).collect()
+    }
+}
+
+impl fmt::Display for GpuOption {
+    /// Formats the option with its value.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GpuOption::All => f.write_str("--gpus all"),
+            GpuOption::Count(count) => write!(f, "--gpus {count}"),
+            GpuOption::Devices(names) => write!(f, "--gpus device={}", names.join(",")),
+        }
+    }
+}
+
+impl DeviceRule {
+    /// Reads `--device-cgroup-rule`.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let invalid = || "must be `KIND MAJOR:MINOR ACCESS`, such as `c 189:* rwm`".to_owned();
+        let parts: Vec<&str> = text.split(' ').collect();
+        let [kind @ ("a" | "b" | "c"), numbers, access] = parts[..] else { return Err(invalid()) };
+        let (major, minor) = numbers.split_once(':').ok_or_else(invalid)?;
+        let number = |text| if text == "*" { Ok(None) } else { natural(text).map(Some) };
+        if !is_access(access) {
+            return Err(invalid());
+        }
+        Ok(DeviceRule {
+            kind: char::from(kind.as_bytes()[0]),
+            major: number(major)?,
+            minor: number(minor)?,
+            access: access.to_owned(),
+        })
+    }
+
+    /// Returns whether this rule grants at least the access of the other rule.
+    pub(crate) fn covers(&self, other: &DeviceRule) -> bool {
+        let is_any = |own: Option<u32>, other| own.is_none() || own == other;
+        (self.kind == 'a' || self.kind == other.kind)
+            && is_any(self.major, other.major)
+            && is_any(self.minor, other.minor)
+            && other.access.chars().all(|access| self.access.contains(access))
+    }
+}
+
+pub(super) fn rule(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    options.device_rules.push(DeviceRule::parse(value)?);
+    Ok(())
+}
+
+pub(super) fn gpus(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    options.gpus = Some(GpuOption::parse(value)?);
+    Ok(())
+}
+
+fn is_access(text: &str) -> bool {
+    let count = |wanted| text.bytes().filter(|byte| *byte == wanted).count();
+    !text.is_empty()
+        && text.bytes().all(|byte| b"rwm".contains(&byte))
+        && b"rwm".iter().all(|wanted| count(*wanted) <= 1)
+}

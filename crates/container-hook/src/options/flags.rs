@@ -1,0 +1,192 @@
+//! All flags of `docker create` (Docker 28.2).
+
+use super::{CreateOptions, device, mount, network, process, resources, security};
+
+/// A flag of `docker create`.
+pub struct Flag {
+    pub name: &'static str,
+    pub short: Option<char>,
+    pub action: FlagAction,
+}
+
+/// The effect of a flag and its value.
+pub enum FlagAction {
+    Value(fn(&mut CreateOptions, &str) -> Result<(), String>),
+    Switch(fn(&mut CreateOptions, bool)),
+    /// Rejects the flag, which takes a value, for this reason.
+    RefusedValue(&'static str),
+    /// Rejects the switch for this reason.
+    RefusedSwitch(&'static str),
+    /// Accepts the values that the function allows, without effect for this reason.
+    IdleValue(fn(&str) -> Result<(), String>, &'static str),
+    /// Accepts the switch, without effect for this reason.
+    IdleSwitch(&'static str),
+}
+
+use FlagAction::{IdleSwitch, IdleValue, RefusedSwitch, RefusedValue, Switch, Value};
+
+const ADDRESS: &str = "the job's network gives out the addresses; reach the container by its name";
+const DETACHED: &str = "containers of a job have no attached terminal";
+const FILE: &str = "a file would be read from the runner's machine; write the values out";
+const LOG: &str = "the output of each container goes to a log of limited size";
+const RATES: &str = "there are no limits for single disks; --blkio-weight is for all of them";
+const REALTIME: &str = "real-time shares of cgroups are gone from the kernel";
+const VERIFY: &str = "images are checked by digest; Docker Content Trust signatures are obsolete";
+const WINDOWS: &str = "only Windows containers have it";
+
+/// All flags, in the order of Docker's documentation.
+pub const FLAGS: &[Flag] = &[
+    flag("add-host", Value(network::add_host)),
+    flag("annotation", Value(process::annotation)),
+    short('a', "attach", IdleValue(stream, DETACHED)),
+    flag("blkio-weight", Value(resources::blkio_weight)),
+    flag("blkio-weight-device", RefusedValue(RATES)),
+    flag("cap-add", Value(security::cap_add)),
+    flag("cap-drop", Value(security::cap_drop)),
+    flag("cgroup-parent", RefusedValue("the cgroup is chosen by the admin")),
+    flag("cgroupns", Value(security::cgroup)),
+    flag("cidfile", RefusedValue("a file would be written on the runner's machine")),
+    flag("cpu-count", RefusedValue(WINDOWS)),
+    flag("cpu-percent", RefusedValue(WINDOWS)),
+    flag("cpu-period", Value(resources::cpu_period)),
+    flag("cpu-quota", Value(resources::cpu_quota)),
+    flag("cpu-rt-period", RefusedValue(REALTIME)),
+    flag("cpu-rt-runtime", RefusedValue(REALTIME)),
+    short('c', "cpu-shares", Value(resources::cpu_shares)),
+    flag("cpus", Value(resources::cpus)),
+    flag("cpuset-cpus", Value(resources::cpuset_cpus)),
+    flag("cpuset-mems", Value(resources::cpuset_mems)),
+    flag("device", Value(device::device)),
+    flag("device-cgroup-rule", Value(device::rule)),
+    flag("device-read-bps", RefusedValue(RATES)),
+    flag("device-read-iops", RefusedValue(RATES)),
+    flag("device-write-bps", RefusedValue(RATES)),
+    flag("device-write-iops", RefusedValue(RATES)),
+    flag("disable-content-trust", IdleSwitch(VERIFY)),
+    flag("dns", Value(network::dns)),
+    flag("dns-opt", Value(network::dns_option)),
+    flag("dns-option", Value(network::dns_option)),
+    flag("dns-search", Value(network::dns_search)),
+    flag("domainname", Value(process::domainname)),
+    flag("entrypoint", Value(process::entrypoint)),
+    short('e', "env", Value(process::env)),
+    flag("env-file", RefusedValue(FILE)),
+    flag("expose", Value(network::expose)),
+    flag("gpus", Value(device::gpus)),
+    flag("group-add", Value(process::group)),
+    flag("health-cmd", Value(process::command)),
+    flag("health-interval", Value(process::interval)),
+    flag("health-retries", Value(process::retries)),
+    flag("health-start-interval", Value(process::start_interval)),
+    flag("health-start-period", Value(process::start_period)),
+    flag("health-timeout", Value(process::timeout)),
+    flag("help", RefusedSwitch("it shows a help text instead of making a container")),
+    short('h', "hostname", Value(process::hostname)),
+    flag("init", Switch(|options, on| options.init = Some(on))),
+    short('i', "interactive", IdleSwitch(DETACHED)),
+    flag("io-maxbandwidth", RefusedValue(WINDOWS)),
+    flag("io-maxiops", RefusedValue(WINDOWS)),
+    flag("ip", RefusedValue(ADDRESS)),
+    flag("ip6", RefusedValue(ADDRESS)),
+    flag("ipc", Value(security::ipc)),
+    flag("isolation", RefusedValue(WINDOWS)),
+    flag("kernel-memory", IdleValue(|_| Ok(()), "the kernel has no such limit any more")),
+    short('l', "label", Value(process::label)),
+    flag("label-file", RefusedValue(FILE)),
+    flag("link", RefusedValue("the containers of a job reach each other by name without it")),
+    flag("link-local-ip", RefusedValue(ADDRESS)),
+    flag("log-driver", IdleValue(log_driver, LOG)),
+    flag("log-opt", IdleValue(log_option, LOG)),
+    flag("mac-address", RefusedValue(ADDRESS)),
+    short('m', "memory", Value(resources::memory)),
+    flag("memory-reservation", Value(resources::memory_reservation)),
+    flag("memory-swap", Value(resources::memory_swap)),
+    flag("memory-swappiness", Value(resources::memory_swappiness)),
+    flag("mount", Value(mount::mount)),
+    flag("name", Value(process::name)),
+    flag("net", Value(network::network)),
+    flag("net-alias", Value(network::alias)),
+    flag("network", Value(network::network)),
+    flag("network-alias", Value(network::alias)),
+    flag("no-healthcheck", Switch(|options, on| options.health.disabled = on)),
+    flag("oom-kill-disable", Switch(|options, on| options.resources.oom_kill_disable = on)),
+    flag("oom-score-adj", Value(resources::oom_score_adj)),
+    flag("pid", Value(security::pid)),
+    flag("pids-limit", Value(resources::pids)),
+    flag("platform", Value(process::platform)),
+    flag("privileged", Switch(|options, on| options.security.privileged = on)),
+    short('p', "publish", Value(network::publish)),
+    short('P', "publish-all", Switch(|options, on| options.network.publish_all = on)),
+    flag("pull", Value(process::pull)),
+    short('q', "quiet", IdleSwitch("how pulling is reported is chosen by the admin")),
+    flag("read-only", Switch(|options, on| options.read_only = on)),
+    flag("restart", IdleValue(restart, "containers of a job are never restarted")),
+    flag("rm", IdleSwitch("each container is removed at the end of its job or step")),
+    flag("runtime", RefusedValue("the runtime is chosen by the admin")),
+    flag("security-opt", Value(security::security_opt)),
+    flag("shm-size", Value(process::shm_size)),
+    flag("stop-signal", Value(process::stop_signal)),
+    flag("stop-timeout", Value(process::stop_timeout)),
+    flag("storage-opt", RefusedValue("there are no storage drivers to set up")),
+    flag("sysctl", Value(process::sysctl)),
+    flag("tmpfs", Value(mount::tmpfs)),
+    short('t', "tty", IdleSwitch(DETACHED)),
+    flag("ulimit", Value(resources::ulimit)),
+    flag("use-api-socket", RefusedSwitch("there is no daemon with a socket")),
+    short('u', "user", Value(process::user)),
+    flag("userns", Value(security::user)),
+    flag("uts", Value(security::uts)),
+    short('v', "volume", Value(mount::volume)),
+    flag("volume-driver", IdleValue(volume_driver, "there is no other kind of volume")),
+    flag("volumes-from", RefusedValue("name the volumes themselves with --volume")),
+    short('w', "workdir", Value(process::workdir)),
+];
+
+const fn flag(name: &'static str, action: FlagAction) -> Flag {
+    Flag { name, short: None, action }
+}
+
+const fn short(short: char, name: &'static str, action: FlagAction) -> Flag {
+    Flag { name, short: Some(short), action }
+}
+
+fn stream(value: &str) -> Result<(), String> {
+    match value.to_ascii_lowercase().as_str() {
+        "stdin" | "stdout" | "stderr" => Ok(()),
+        _ => Err("must be stdin, stdout or stderr".to_owned()),
+    }
+}
+
+fn restart(value: &str) -> Result<(), String> {
+    match value {
+        "" | "no" | "always" | "unless-stopped" | "on-failure" => Ok(()),
+        _ if value
+            .strip_prefix("on-failure:")
+            .is_some_and(|count| count.parse::<u32>().is_ok()) =>
+        {
+            Ok(())
+        }
+        _ => Err("must be no, always, unless-stopped or on-failure[:COUNT]".to_owned()),
+    }
+}
+
+fn volume_driver(value: &str) -> Result<(), String> {
+    match value {
+        "" | "local" => Ok(()),
+        _ => Err("there are no volume plugins here".to_owned()),
+    }
+}
+
+fn log_driver(value: &str) -> Result<(), String> {
+    match value {
+        "" | "json-file" | "local" | "none" => Ok(()),
+        _ => Err("logs are kept on the runner's machine and sent nowhere".to_owned()),
+    }
+}
+
+fn log_option(value: &str) -> Result<(), String> {
+    match value.split_once('=') {
+        Some(("max-size" | "max-file" | "compress" | "mode" | "max-buffer-size", _)) => Ok(()),
+        _ => Err("is for a log driver that is not supported".to_owned()),
+    }
+}

@@ -1,0 +1,120 @@
+//! Options about the network, host names and ports.
+
+use super::CreateOptions;
+use super::create_options::{AddedHost, ExposedPort, HostAddress, NetworkMode};
+
+pub(super) fn network(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    if !value.contains('=') {
+        options.network.mode = mode(value)?;
+        return Ok(());
+    }
+    for field in super::value::csv(value)? {
+        match field.split_once('=') {
+            Some(("name", name)) => options.network.mode = mode(name)?,
+            Some(("alias", name)) => alias(options, name)?,
+            _ => return Err(format!("{field:?} is not supported: expected name or alias")),
+        }
+    }
+    Ok(())
+}
+
+fn mode(name: &str) -> Result<NetworkMode, String> {
+    match name {
+        "host" => Ok(NetworkMode::Host),
+        "none" => Ok(NetworkMode::None),
+        _ => {
+            Err("Docker networks are not supported: leave the option out for the job's network, or use \
+                 `host` or `none`"
+                .to_owned())
+        }
+    }
+}
+
+pub(super) fn alias(options: &mut CreateOptions, name: &str) -> Result<(), String> {
+    options.network.aliases.push(host_name(name)?);
+    Ok(())
+}
+
+/// Checks a name that will be written to `/etc/hosts`.
+pub fn host_name(name: &str) -> Result<String, String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let starts = name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+    if !starts || !name.chars().all(allowed) || name.len() > 253 {
+        return Err("a host's name has letters, digits, `-`, `_` and `.`".to_owned());
+    }
+    Ok(name.to_owned())
+}
+
+pub(super) fn add_host(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    // `=` first: an IPv6 address is full of colons.
+    let Some((name, address)) = value.split_once('=').or_else(|| value.split_once(':')) else {
+        return Err("must be NAME:ADDRESS".to_owned());
+    };
+    let bare = address.strip_prefix('[').and_then(|a| a.strip_suffix(']')).unwrap_or(address);
+    let address = match bare {
+        "host-gateway" => HostAddress::Gateway,
+        _ => HostAddress::Address(
+            bare.parse().map_err(|_| "the part after the name is not an address".to_owned())?,
+        ),
+    };
+    options.network.hosts.push(AddedHost { name: host_name(name)?, address });
+    Ok(())
+}
+
+pub(super) fn dns(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    let address = value.trim().parse().map_err(|_| "must be an address".to_owned())?;
+    options.network.dns.push(address);
+    Ok(())
+}
+
+pub(super) fn dns_option(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    options.network.dns_options.push(resolver_word(value)?);
+    Ok(())
+}
+
+pub(super) fn dns_search(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    let domain = value.trim();
+    options.network.dns_search.push(if domain == "." {
+        domain.to_owned()
+    } else {
+        host_name(domain.trim_end_matches('.'))?
+    });
+    Ok(())
+}
+
+/// Checks a word that will be written to `/etc/resolv.conf`.
+fn resolver_word(word: &str) -> Result<String, String> {
+    if word.is_empty() || !word.chars().all(|c| c.is_ascii_graphic()) {
+        return Err("must be one word".to_owned());
+    }
+    Ok(word.to_owned())
+}
+
+pub(super) fn publish(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    options.network.publish.push(value.to_owned());
+    Ok(())
+}
+
+pub(super) fn expose(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    let (ports, protocol) = value.split_once('/').unwrap_or((value, "tcp"));
+    let protocol = match protocol.to_ascii_lowercase().as_str() {
+        "tcp" | "" => "tcp",
+        "udp" => "udp",
+        "sctp" => "sctp",
+        _ => return Err("the protocol must be tcp, udp or sctp".to_owned()),
+    };
+    let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+    let port =
+        |text: &str| text.parse::<u16>().map_err(|_| "must be PORT[-PORT][/PROTOCOL]".to_owned());
+    let (first, last) = (port(first)?, port(last)?);
+    if first > last {
+        return Err("the range ends before it begins".to_owned());
+    }
+    for port in first..=last {
+        let exposed = ExposedPort { port, protocol };
+        if !options.network.expose.contains(&exposed) {
+            options.network.expose.push(exposed);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! Errors of a template, with their positions.
+
+use std::fmt;
+
+use oci_hooks_files::fs::ReadError;
+use oci_hooks_yaml::{SourceLocation, TextPosition};
+
+/// Errors of reading or merging a template.
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The content is invalid.
+    #[error("{place}: {problem}")]
+    Invalid { place: SourceLocation, problem: Box<TemplateProblem> },
+}
+
+/// The problems that a template can have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateProblem {
+    #[error("is not UTF-8")]
+    NotUtf8,
+    #[error(transparent)]
+    Yaml(#[from] oci_hooks_yaml::YamlProblem),
+    /// The file has no document.
+    #[error(
+        "holds no document; a template has `metadata` or `spec`, one that changes nothing is `{{}}`"
+    )]
+    Empty,
+    /// The file has more than one document.
+    #[error("a second document begins here; a template is one")]
+    Documents,
+    /// A field does not exist.
+    #[error("{path} has no field `{name}`; {help}")]
+    UnknownField {
+        /// Path of the value that has no such field.
+        path: String,
+        name: String,
+        help: String,
+    },
+    /// A value has the wrong type.
+    #[error("{path} must be {expected}, not {found}{}", if *quote { "; write it in quotes" } else { "" })]
+    Type {
+        path: String,
+        expected: &'static str,
+        found: &'static str,
+        /// Set if quotes would give it the expected type.
+        quote: bool,
+    },
+    /// A value has the right type but is invalid.
+    #[error("{path}: {message}")]
+    Value { path: String, message: String },
+    /// A required field is missing.
+    #[error("{path} needs `{field}`")]
+    Missing { path: String, field: &'static str },
+    /// Two volumes or containers have the same name.
+    #[error("{path}: there is {what} `{name}` {}; give it another name", EarlierPosition(*first))]
+    DuplicateName {
+        path: String,
+        /// Kind of the named object: `a volume`.
+        what: &'static str,
+        name: String,
+        /// Position of the earlier name in the template; none if it is the hook's.
+        first: Option<TextPosition>,
+    },
+    /// Two volumes are mounted at the same path.
+    #[error("{path}: something is mounted at {mount_path} {}; mount it at another path", EarlierPosition(*first))]
+    DuplicateMount {
+        path: String,
+        /// Path in the container.
+        mount_path: String,
+        /// Position of the earlier mount in the template; none if it is the hook's.
+        first: Option<TextPosition>,
+    },
+}
+
+/// Formats the position of an earlier name or mount.
+struct EarlierPosition(Option<TextPosition>);
+
+impl fmt::Display for EarlierPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(position) => write!(f, "already, in line {}", position.line),
+            None => f.write_str("already, by the hook itself"),
+        }
+    }
+}
+
+/// A problem and its position, before the name of the file is known.
+#[derive(Debug)]
+pub struct PositionedProblem {
+    pub position: Option<TextPosition>,
+    pub problem: TemplateProblem,
+}
+
+impl PositionedProblem {
+    pub(super) fn new(position: impl Into<Option<TextPosition>>, problem: TemplateProblem) -> Self {
+        PositionedProblem { position: position.into(), problem }
+    }
+
+    /// Returns the error with the file's name.
+    pub(super) fn into_template_error(self, file: &str) -> TemplateError {
+        let place = SourceLocation { file: file.to_owned(), position: self.position };
+        TemplateError::Invalid { place, problem: Box::new(self.problem) }
+    }
+}
+
+impl From<oci_hooks_yaml::YamlError> for PositionedProblem {
+    fn from(error: oci_hooks_yaml::YamlError) -> Self {
+        PositionedProblem::new(error.position, error.problem.into())
+    }
+}

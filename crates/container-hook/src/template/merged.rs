@@ -1,0 +1,128 @@
+//! The result of a merge.
+
+use std::fmt;
+
+use k8s_openapi::api::core::v1::Pod;
+use oci_hooks_yaml::SourceLocation;
+
+use super::emit::emit;
+use super::node::{PodNode, ValueOrigin};
+
+/// A pod with a template merged into it.
+#[derive(Clone, Debug)]
+pub struct MergedPod {
+    pub pod: Pod,
+    pub notes: Vec<MergeNote>,
+    pub(super) file: String,
+    pub(super) document: PodNode,
+}
+
+impl MergedPod {
+    /// Returns the origin of the value at a JSON pointer into the pod, `/spec/volumes/0` for example; none if the
+    /// value does not exist.
+    pub fn origin(&self, pointer: &str) -> Option<ValueOrigin> {
+        self.document.pointer(pointer).map(|node| node.origin)
+    }
+
+    /// Writes the pod as YAML.
+    pub fn yaml(&self) -> String {
+        emit(&self.document, &|_| None)
+    }
+
+    /// Writes the pod as YAML with a comment after each value about its origin.
+    pub fn to_commented_yaml(&self) -> String {
+        // A line break in the file name would end the comment.
+        let file = self.file.replace(char::is_control, "?");
+        emit(&self.document, &|origin| Some(OriginComment { file: &file, origin }.to_string()))
+    }
+}
+
+struct OriginComment<'a> {
+    file: &'a str,
+    origin: ValueOrigin,
+}
+
+impl fmt::Display for OriginComment<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.origin {
+            ValueOrigin::Default => f.write_str("default"),
+            ValueOrigin::Request => f.write_str("request"),
+            ValueOrigin::Given => f.write_str("base"),
+            ValueOrigin::Template(position) => write!(f, "{}:{}", self.file, position.line),
+        }
+    }
+}
+
+/// A note about a part of a template with another effect than its author may expect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MergeNote {
+    pub place: SourceLocation,
+    pub remark: MergeRemark,
+}
+
+/// The text of a note.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MergeRemark {
+    /// A label by which the hook finds its containers was not changed.
+    Reserved { label: String },
+    /// The value of a label or annotation was replaced.
+    Replaced {
+        /// `label` or `annotation`.
+        what: &'static str,
+        name: String,
+    },
+    /// A top-level key has no effect.
+    Top { key: String },
+    /// A field of `metadata` has no effect.
+    Metadata { field: String },
+    /// The image of a container has no effect, because the workflow sets it.
+    Image { container: String },
+    /// The job has no such container.
+    NoContainer {
+        /// Name with its dollar sign.
+        name: String,
+    },
+    /// An earlier entry is for the same container.
+    Again {
+        /// Name with its dollar sign.
+        name: String,
+    },
+}
+
+impl fmt::Display for MergeNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.remark)
+    }
+}
+
+impl fmt::Display for MergeRemark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MergeRemark::Reserved { label } => {
+                write!(f, "the label {label} is the hook's own and stays as it is")
+            }
+            MergeRemark::Replaced { what, name } => {
+                write!(f, "the {what} {name} was already set; this value replaces it")
+            }
+            MergeRemark::Top { key } => {
+                write!(
+                    f,
+                    "{key} has no effect; only metadata and spec are used, and keys that begin \
+                     with x- are for anchors"
+                )
+            }
+            MergeRemark::Metadata { field } => {
+                write!(f, "metadata.{field} has no effect; only labels and annotations are used")
+            }
+            MergeRemark::Image { container } => {
+                write!(f, "the image of {container} has no effect: it is the workflow's")
+            }
+            MergeRemark::NoContainer { name } => {
+                write!(f, "{name} has no effect: this job has no such container")
+            }
+            MergeRemark::Again { name } => {
+                write!(f, "{name} has no effect: another entry is for the same container")
+            }
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Escape attempts of a hostile rootless job or image. The boundary is the runner's user: other users' files,
+//! the host's network and the job's helper processes stay out of reach, and the user's programs and files
+//! unchanged.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use oci_hooks_testsupport::by_user::UserInstallation;
+use oci_hooks_testsupport::github_runner::{InstalledHook as _, merge, volume};
+use oci_hooks_testsupport::leftovers::InstalledProgram as _;
+use oci_hooks_testsupport::program;
+use oci_hooks_testsupport::world::{OWN, UserIds};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+use crate::rootless::setup::{UserKind, redis, shell_step, with_each};
+
+/// Tries to connect to each address, and prints the addresses that accept a connection.
+fn probe(addresses: &[String]) -> String {
+    format!(
+        "for at in {}; do code=0; timeout 4 nc -w 2 ${{at%:*}} ${{at##*:}} </dev/null >/dev/null 2>&1 || \
+         code=$?; test $code = 1 || echo $at; done",
+        addresses.join(" ")
+    )
+}
+
+#[test]
+fn host_network_is_unreachable() {
+    with_each(&UserKind::ROOTLESS, "", |installation| {
+        let host = installation.host();
+        // A listener on all addresses, as the user's own programs may have, and a listener on loopback.
+        let [all, own] = ["0.0.0.0:0", "127.0.0.1:0"]
+            .map(|address| host.enter(|| TcpListener::bind(address)).expect("there are ports"));
+        let ports = [&all, &own].map(|socket| socket.local_addr().unwrap().port());
+        for socket in [&all, &own] {
+            socket.set_nonblocking(true).unwrap();
+        }
+        let outside = installation.world.listen_outside();
+        let outside_at = outside.local_addr().unwrap().to_string();
+        // One connection for each of two probes.
+        let answers = thread::spawn(move || outside.incoming().take(2).for_each(drop));
+        let mut runner = installation.runner("runner-1");
+        runner.prepare(runner.job_container("alpine:3.20"), &[redis()]);
+        let route = "ip route | sed -n 's/^default via \\([^ ]*\\).*/\\1/p'";
+        let gateway = runner.run(route).success().stdout().trim_end().to_owned();
+        // Addresses of the host in pasta and slirp4netns.
+        let tried = ["127.0.0.1", &gateway, OWN, "192.0.2.1", "10.0.2.2", "10.0.2.3"];
+        let tried = tried.iter().flat_map(|address| ports.map(|port| format!("{address}:{port}")));
+        let tried: Vec<_> = tried.chain([outside_at.clone()]).collect();
+        let reached = runner.run(&probe(&tried)).success().stdout();
+        assert_eq!(reached, format!("{outside_at}\n"), "and nothing else");
+        let reached = runner.container_step(shell_step(&probe(&tried))).0.success();
+        assert!(reached.stdout().ends_with(&format!("{outside_at}\n")), "{}", reached.log());
+        answers.join().unwrap();
+        for socket in [&all, &own] {
+            let heard = socket.accept().map(drop).map_err(|error| error.kind());
+            assert_eq!(heard, Err(ErrorKind::WouldBlock));
+        }
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn steps_are_in_no_host_network() {
+    with_each(&UserKind::ROOTLESS, "", |installation| {
+        let host = installation.host();
+        let address = SocketAddr::from_abstract_name(program::unique_name()).unwrap();
+        let name = format!("@{}", String::from_utf8_lossy(address.as_abstract_name().unwrap()));
+        let _abstract = host.enter(|| UnixListener::bind_addr(&address)).unwrap();
+        assert!(host.shell("cat /proc/net/unix").contains(&name));
+        let of_host = host.shell("readlink /proc/self/ns/net; readlink /proc/self/ns/ipc");
+        let mut runner = installation.runner("runner-1");
+        runner.prepare(runner.job_container("alpine:3.20"), &[]);
+        let look = "ls /sys/class/net; cat /proc/net/unix /proc/net/dev; \
+                    readlink /proc/self/ns/net; readlink /proc/self/ns/ipc";
+        let logs = [
+            runner.run(look).success().stdout(),
+            runner.container_step(shell_step(look)).0.success().stdout(),
+        ];
+        for log in logs {
+            assert!(!log.contains(&name) && !log.contains("out"), "{log}");
+            for namespace in of_host.lines() {
+                assert!(!log.contains(namespace), "{log}");
+            }
+        }
+        runner.cleanup();
+    });
+}
+
+/// Steps cannot see or signal the pause process, the hook and the uplink.
+#[test]
+fn steps_cannot_see_or_signal_the_pause_process_and_uplink() {
+    with_each(&UserKind::ROOTLESS, "", |installation| {
+        let mut runner = installation.runner("runner-1");
+        runner.prepare(runner.job_container("node:22"), &[redis()]);
+        let before = helper_pids(installation);
+        let look = "cat /proc/[0-9]*/comm /proc/[0-9]*/cmdline | tr '\\0' '\\n'; \
+                    kill -9 -1; sleep 0; for pid in $(seq 2 40); do kill -9 $pid 2>/dev/null || :; done";
+        let ended = runner.run(look);
+        for name in ["pause-process", "pasta", "slirp4netns", "container-hook", "docker-registry"] {
+            assert!(!ended.log().contains(name), "{}", ended.log());
+        }
+        let (ended, _) = runner.container_step(shell_step("kill -9 -1; cat /proc/[0-9]*/comm"));
+        assert!(!ended.log().contains("pause-process"), "{}", ended.log());
+        let after = helper_pids(installation);
+        assert!(before.iter().all(|one| after.contains(one)), "{before:?}\n{after:?}");
+        let pong = runner.run("printf 'PING\\r\\nQUIT\\r\\n' | nc -w 5 redis 6379");
+        assert_eq!(pong.success().stdout(), "+PONG\r\n");
+        runner.cleanup();
+    });
+}
+
+/// Returns the process ids of the job's pause process and uplink.
+fn helper_pids(installation: &UserInstallation<'_>) -> Vec<u32> {
+    let names = ["pause-process", "pasta", "pasta.avx2", "slirp4netns"];
+    let found =
+        names.iter().flat_map(|name| installation.world.find_processes(name)).collect::<Vec<_>>();
+    assert!(!found.is_empty());
+    found
+}
+
+#[test]
+fn steps_have_no_inherited_descriptors() {
+    with_each(&UserKind::ROOTLESS, "", |installation| {
+        let mut runner = installation.runner("runner-1");
+        for fd in [3, 7, 8] {
+            let step = json!({
+                "image": format!("evil/workdir:fd{fd}"), "workingDirectory": null,
+                "entryPoint": "/bin/ls", "entryPointArgs": ["/bin/.."],
+            });
+            let ended = runner.container_step(step).0;
+            assert!(!ended.failure().contains("boot"), "descriptor {fd}");
+        }
+        runner.prepare(runner.job_container("node:22"), &[]);
+        // The standard streams, and the descriptor with which `ls` reads the directory.
+        let words = ["/proc/self/fd".into()];
+        let seen = runner.call("run_script_step", runner.script_args("/bin/ls", &words, &[], "x"));
+        assert_eq!(seen.success().stdout(), "0\n1\n2\n3\n");
+        let seen = runner.container_step(shell_step("ls /proc/self/fd")).0.success().stdout();
+        assert!(seen.ends_with("0\n1\n2\n3\n"), "{seen}");
+        // Other descriptors of the container's init lead only to the container's `/proc`.
+        let follow = "for fd in /proc/1/fd/*; do (cd $fd/. && pwd -P) 2>/dev/null || :; done";
+        let seen = runner.run(follow).success().stdout();
+        assert!(seen.lines().all(|directory| directory == "/proc"), "{seen}");
+        for fd in 3..=20 {
+            let words = ["-c".into(), "ls -d ../../../../boot; ls .".into()];
+            let mut args = runner.script_args("sh", &words, &[], "x");
+            args["workingDirectory"] = json!(format!("/proc/self/fd/{fd}"));
+            let said = runner.call("run_script_step", args).failure();
+            assert!(!said.contains("../boot\n"), "descriptor {fd}: {said}");
+        }
+        runner.cleanup();
+    });
+}
+
+/// Container root is the user who owns these programs. In jobs of root no host user owns them.
+#[test]
+fn programs_of_the_user_cannot_be_written() {
+    with_each(&UserKind::ROOTLESS, "", |installation| {
+        let user = installation.user.unwrap();
+        let own = user.home.join("own");
+        let (own, id) = (own.display(), user.id);
+        let runtime = installation.runtime.display().to_string();
+        installation.host().shell(&format!(
+            "install -d -o {id} -g {id} {own}; install -o {id} -g {id} -m 755 {runtime} {} {own}/",
+            installation.program().display()
+        ));
+        let name = Path::new(&runtime).file_name().unwrap().to_str().unwrap();
+        installation.write_settings(&format!("[runtime]\npath = \"{own}/{name}\"\n"));
+        let script = fs::read_to_string(installation.entry()).unwrap();
+        let (program, copy) =
+            (installation.program().display().to_string(), format!("{own}/container-hook"));
+        installation.write(installation.entry(), &script.replace(&program, &copy));
+        assert!(fs::read_to_string(installation.entry()).unwrap().contains(&copy));
+        let mut runner = installation.runner("runner-1");
+        // Creates the hook's files for containers.
+        runner.prepare(runner.job_container("node:22"), &[]);
+        runner.cleanup();
+        let hashes = || {
+            let programs = installation.host().shell(&format!(
+                "find {own} {store} {run} -name containers -prune -o -name jobs -prune -o \
+                 -type f -perm -100 ! -path '*/layers/*' ! -name '*.lock' -print | sort",
+                store = installation.store().display(),
+                run = installation.run_directory().display()
+            ));
+            let hash =
+                |path: &str| (path.to_owned(), Sha256::digest(fs::read(path).unwrap()).to_vec());
+            programs.lines().map(hash).collect::<Vec<_>>()
+        };
+        let before = hashes();
+        assert!(before.len() >= 2, "{before:?}");
+        // The step may fail to start; only the files matter.
+        runner.container_step(json!({"image": "evil/self:exe"}));
+        runner.prepare(runner.job_container("node:22"), &[]);
+        let attack = "while :; do for p in /proc/[0-9]*; do \
+                      (echo '#!/bin/sh' >$p/exe) 2>/dev/null; done; done";
+        let mut call = runner.start_run(&format!("echo started; {attack}"));
+        call.wait_for_line("started");
+        for _ in 0..5 {
+            let args = runner.script_args("/proc/self/exe", &["--version".into()], &[], "x");
+            runner.call("run_script_step", args);
+        }
+        call.kill_after(Duration::ZERO);
+        runner
+            .run("chmod -R a+rwx /proc/1/exe /proc/1/root/ 2>/dev/null; echo x >>/proc/1/exe || :");
+        runner.cleanup();
+        assert_eq!(hashes(), before, "a program of the user has changed");
+        let mut runner = installation.runner("runner-2");
+        runner.prepare(runner.job_container("node:22"), &[]);
+        runner.run("true").success();
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn image_links_do_not_lead_to_user_files() {
+    with_each(&UserKind::ROOTLESS, "", |installation| {
+        let host = installation.host();
+        let id = installation.ids().0;
+        // Target of the hostile images' links, here owned by the user who runs them.
+        host.shell(&format!(
+            "mkdir /run/canary; echo untouched >/run/canary/file; chown -R {id}:{id} /run/canary"
+        ));
+        let look = || {
+            host.shell(
+                "stat -c '%n %f %u:%g %s %Y' /run/canary /run/canary/* /dev /dev/null /proc /sys; \
+                 cat /run/canary/file /proc/sys/kernel/core_pattern; find /run/canary",
+            )
+        };
+        let before = look();
+        let mut runner = installation.runner("runner-1");
+        for link in ["dev", "dev-up", "proc", "sys", "dev-null", "dev-null-trigger", "dev-console"]
+        {
+            let image = format!("evil/link:{link}");
+            // The step may run or be rejected.
+            runner.container_step(merge(shell_step("echo x >/dev/null"), json!({"image": image})));
+            assert_eq!(look(), before, "{link}");
+            let args = json!({"container": runner.job_container(&image), "services": []});
+            runner.call("prepare_job", args);
+            assert_eq!(look(), before, "{link}");
+            runner.cleanup();
+        }
+        for image in ["evil/workdir:link", "evil/workdir:link-up"] {
+            let step = merge(shell_step("pwd"), json!({"image": image, "workingDirectory": null}));
+            runner.container_step(step);
+            assert_eq!(look(), before, "{image}");
+        }
+        runner.prepare(runner.job_container("node:22"), &[]);
+        runner.run("rm -rf /link; ln -s /run/canary /link").success();
+        let mut args = runner.script_args("pwd", &[], &[], "x");
+        args["workingDirectory"] = json!("/link/made");
+        runner.call("run_script_step", args);
+        assert_eq!(look(), before, "a script step");
+        runner.cleanup();
+    });
+}
+
+/// Even if the administrator allows all mounts, a job has only the user's permissions.
+#[test]
+fn mounts_grant_no_more_than_the_users_access() {
+    let policy = "[policy]\nbind-mounts = [\"/\"]\n";
+    with_each(&UserKind::ROOTLESS, policy, |installation| {
+        let host = installation.host();
+        let other = installation.world.user(UserIds::Ranges);
+        let theirs = other.home.join("private").display().to_string();
+        let id = other.id;
+        host.shell(&format!(
+            "echo secret >{theirs}; chown {id}:{id} {theirs}; chmod 600 {theirs}; \
+             umask 77; mkdir -p /etc/of-root; echo secret >/etc/of-root/key"
+        ));
+        let mut runner = installation.runner("runner-1");
+        let work = merge(
+            runner.job_container("node:22"),
+            json!({"userMountVolumes": [volume("/etc", "/host-etc", false),
+                volume(other.home.to_str().unwrap(), "/theirs", false)]}),
+        );
+        // The job may run or be rejected.
+        let args = json!({"container": work, "services": []});
+        let ended = runner.call("prepare_job", args);
+        if ended.status.success() {
+            let script = "cat /host-etc/shadow /host-etc/of-root/key /theirs/private; \
+                          echo x >/host-etc/made; echo x >/theirs/made; chown 0 /theirs/private; \
+                          chmod 777 /theirs /host-etc; ls /host-etc/passwd";
+            let log = runner.run(script).log();
+            assert!(!log.contains("secret") && !log.contains("root:*"), "{log}");
+        }
+        runner.cleanup();
+        let state = host.shell(&format!(
+            "stat -c '%n %u %a' {theirs} {} /etc; ls /etc/made {}/made 2>&1 || true",
+            other.home.display(),
+            other.home.display()
+        ));
+        assert!(state.contains(&format!("{theirs} {id} 600\n")), "{state}");
+        assert!(
+            state.contains(&format!("{} {id} 755\n/etc 0 755\n", other.home.display())),
+            "{state}"
+        );
+        assert_eq!(state.matches("No such file").count(), 2, "{state}");
+    });
+}
+
+/// Device nodes and set-user-ID programs would extend a step's privileges.
+#[test]
+fn steps_cannot_create_devices_or_privileged_programs() {
+    with_each(&UserKind::ROOTLESS, "", |installation| {
+        let mut runner = installation.runner("runner-1");
+        runner.prepare(runner.job_container("node:22"), &[]);
+        let script = "mknod disk b 8 0 || echo none; mknod /dev/mem c 1 1 || echo none\n\
+                      cp /bin/busybox suid; chmod 6755 suid\n\
+                      for file in /proc/sys/kernel/core_pattern /proc/sysrq-trigger \
+                      /proc/sys/kernel/hostname /sys/kernel/uevent_helper; do \
+                      if (echo x >$file) 2>/dev/null; then echo wrote $file; fi; done\n\
+                      mount -t tmpfs tmpfs /mnt && echo mounted; unshare -U true && echo unshared; true";
+        let ended = runner.run(script).success();
+        assert_eq!(ended.stdout(), "none\nnone\n", "{}", ended.log());
+        runner.cleanup();
+        let left = fs::metadata(runner.workspace().join("suid")).unwrap();
+        assert_eq!(left.permissions().mode() & 0o7000, 0);
+        assert_eq!(left.uid(), installation.ids().0);
+    });
+}
+
+/// Only the user has access to the user's jobs and images.
+#[test]
+fn other_users_cannot_see_or_enter_a_job() {
+    with_each(&[UserKind::Ranges], "", |installation| {
+        let world = installation.world;
+        let other = world.user(UserIds::Ranges);
+        let mut runner = installation.runner("runner-1");
+        runner.prepare(runner.job_container("node:22"), &[redis()]);
+        for directory in [installation.store(), installation.run_directory()] {
+            let seen = world.run_as(&other, Command::new("ls").arg(&directory));
+            let said = seen.failure();
+            assert!(said.contains("Permission denied"), "{}: {said}", directory.display());
+        }
+        for pid in helper_pids(installation) {
+            let look = format!(
+                "! nsenter --target {pid} --user --preserve-credentials true; ! kill -9 {pid}; \
+                 ! ls /proc/{pid}/root/; ! ls /proc/{pid}/fd; ! cat /proc/{pid}/environ"
+            );
+            world.shell_as(&other, &look);
+        }
+        runner.run("true").success();
+        runner.cleanup();
+    });
+}

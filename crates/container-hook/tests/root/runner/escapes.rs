@@ -1,0 +1,329 @@
+//! Escape attempts of hostile images and jobs.
+
+use std::fs;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::time::Duration;
+
+use oci_hooks_testsupport::file_server::FileServer;
+use oci_hooks_testsupport::github_runner::{GithubRunner, built_step, merge, volume};
+use oci_hooks_testsupport::installation::HookInstallation;
+use oci_hooks_testsupport::program;
+use oci_hooks_testsupport::threads::repeat_during;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use crate::runner::setup::{HostCanary, runner, shell_step, with_each_runtime, write};
+
+/// Calls a test for each runtime, with and without `allow-new-privileges`: isolation must not depend on it.
+fn with_both(test: impl Fn(&HookInstallation<'_>)) {
+    for settings in ["", "[security]\nallow-new-privileges = false\n"] {
+        with_each_runtime(settings, &test);
+    }
+}
+
+#[test]
+fn container_cannot_write_to_the_runtime() {
+    let hashes = || {
+        ["runc", "crun", "bash"].map(|name| {
+            let content = fs::read(program::find(name)).unwrap();
+            Sha256::digest(content).to_vec()
+        })
+    };
+    let own = || Sha256::digest(fs::read(env!("CARGO_BIN_EXE_container-hook")).unwrap()).to_vec();
+    let before = (hashes(), own());
+    with_both(|installation| {
+        let mut runner = runner(installation, "runner-1");
+        // The step may fail to start; only the files matter.
+        runner.container_step(json!({"image": "evil/self:exe"}));
+        runner.prepare(runner.job_container("node:22"), &[]);
+        let attack = "while :; do for p in /proc/[0-9]*; do \
+                      (echo '#!/bin/sh' >$p/exe) 2>/dev/null; done; done";
+        let mut call = runner.start_run(&format!("echo started; {attack}"));
+        call.wait_for_line("started");
+        for _ in 0..5 {
+            let args = runner.script_args("/proc/self/exe", &["--version".into()], &[], "x");
+            runner.call("run_script_step", args);
+        }
+        call.kill_after(Duration::ZERO);
+        runner.cleanup();
+        assert_eq!((hashes(), own()), before, "a program of the host has changed");
+    });
+}
+
+#[test]
+fn descriptors_reach_no_directory_of_the_host() {
+    with_both(|installation| {
+        let mut runner = runner(installation, "runner-1");
+        for fd in [3, 7, 8] {
+            let step = json!({
+                "image": format!("evil/workdir:fd{fd}"), "workingDirectory": null,
+                "entryPoint": "/bin/ls", "entryPointArgs": ["/bin/.."],
+            });
+            let ended = runner.container_step(step).0;
+            assert!(!ended.failure().contains("boot"), "descriptor {fd}");
+        }
+        runner.prepare(runner.job_container("node:22"), &[]);
+        for fd in 3..=64 {
+            let words = ["-c".into(), "ls -d ../../../../boot; ls .".into()];
+            let mut args = runner.script_args("sh", &words, &[], "x");
+            args["workingDirectory"] = json!(format!("/proc/self/fd/{fd}"));
+            let said = runner.call("run_script_step", args).failure();
+            assert!(!said.contains("../boot\n"), "descriptor {fd}: {said}");
+        }
+        // The standard streams, and the descriptor with which `ls` reads the directory.
+        let words = ["/proc/self/fd".into()];
+        let seen = runner.call("run_script_step", runner.script_args("/bin/ls", &words, &[], "x"));
+        assert_eq!(seen.success().stdout(), "0\n1\n2\n3\n");
+        // Other descriptors of the container's init lead only to the container's `/proc`.
+        let follow = "for fd in /proc/1/fd/*; do (cd $fd/. && pwd -P) 2>/dev/null || :; done";
+        let seen = runner.run(follow).success().stdout();
+        assert!(seen.lines().all(|directory| directory == "/proc"), "{seen}");
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn image_links_do_not_lead_to_the_host() {
+    with_both(|installation| {
+        let canary = HostCanary::new(installation.host());
+        let mut runner = runner(installation, "runner-1");
+        for link in ["dev", "dev-up", "proc", "sys", "dev-null", "dev-null-trigger", "dev-console"]
+        {
+            let image = format!("evil/link:{link}");
+            // The step may run or be rejected.
+            runner.container_step(merge(shell_step("echo x >/dev/null"), json!({"image": image})));
+            canary.check(link);
+            let args = json!({"container": runner.job_container(&image), "services": []});
+            runner.call("prepare_job", args);
+            canary.check(link);
+            runner.cleanup();
+        }
+    });
+}
+
+#[test]
+fn mount_target_replaced_by_a_link_stays_inside() {
+    with_both(|installation| {
+        let canary = HostCanary::new(installation.host());
+        let mut runner = runner(installation, "runner-1");
+        let workspace = runner.workspace();
+        fs::create_dir(workspace.join("source")).unwrap();
+        let place = workspace.join("place");
+        let swap = || {
+            let _ = fs::create_dir(&place);
+            let _ = fs::remove_dir(&place);
+            let _ = symlink("/run/canary", &place);
+            let _ = fs::remove_file(&place);
+        };
+        repeat_during(swap, || {
+            let source = workspace.join("source").display().to_string();
+            for _ in 0..5 {
+                let target = "/github/workspace/place/made";
+                let step = merge(
+                    shell_step("true"),
+                    json!({"userMountVolumes": [volume(&source, target, false)]}),
+                );
+                // The step may run or be rejected, depending on the race.
+                runner.container_step(step);
+            }
+        });
+        canary.check("a target that changes");
+    });
+}
+
+#[test]
+fn working_directory_is_created_inside() {
+    with_both(|installation| {
+        let canary = HostCanary::new(installation.host());
+        let mut runner = runner(installation, "runner-1");
+        for image in ["evil/workdir:link", "evil/workdir:link-up"] {
+            let step = merge(shell_step("pwd"), json!({"image": image, "workingDirectory": null}));
+            runner.container_step(step);
+            canary.check(image);
+        }
+        runner.prepare(runner.job_container("node:22"), &[]);
+        runner.run("rm -rf /link; ln -s /run/canary /link").success();
+        let mut args = runner.script_args("pwd", &[], &[], "x");
+        args["workingDirectory"] = json!("/link/made");
+        runner.call("run_script_step", args);
+        canary.check("a script step");
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn build_reaches_nothing_of_the_host() {
+    with_both(|installation| {
+        let canary = HostCanary::new(installation.host());
+        let secret = fs::read_to_string("/etc/shadow").unwrap();
+        let secret = secret.lines().next().unwrap();
+        let mut runner = runner(installation, "runner-1");
+        let build = |runner: &mut GithubRunner<'_>, name: &str, text: Option<&str>| {
+            let dockerfile = runner.workspace().join(name).join("Dockerfile");
+            match text {
+                Some(text) => write(&dockerfile, text),
+                None => {
+                    fs::create_dir_all(dockerfile.parent().unwrap()).unwrap();
+                    symlink("/etc/shadow", &dockerfile).unwrap();
+                }
+            }
+            let step = json!({"image": null, "dockerfile": dockerfile, "entryPointArgs": []});
+            let log = runner.container_step(step).0.log();
+            canary.check(name);
+            assert!(!log.contains(secret), "{name}: {log}");
+            log
+        };
+        let log = build(
+            &mut runner,
+            "mount",
+            Some(
+                "FROM alpine:3.20 AS evil\nRUN ln -s / /link\nFROM alpine:3.20\n\
+                 RUN --mount=type=bind,from=evil,source=/link,target=/mnt,rw \
+                 cat /mnt/etc/shadow; ls /mnt/root /mnt/var; id -u; \
+                 for f in file made; do echo x >/mnt/run/canary/$f; done; true\n\
+                 ENTRYPOINT [\"echo\", \"it was built\"]\n",
+            ),
+        );
+        assert!(log.contains("it was built\n"), "{log}");
+        build(&mut runner, "link", None);
+    });
+}
+
+/// With these two, old versions of buildah mount a directory of the host: CVE-2024-9675, CVE-2024-1753.
+#[test]
+fn build_sees_no_file_of_the_host() {
+    with_each_runtime("", |installation| {
+        let host = installation.host();
+        let canary = HostCanary::new(host);
+        let socket = "/run/socket";
+        let _socket = host.enter(|| UnixListener::bind(socket)).unwrap();
+        host.shell(&format!("chmod 666 {socket}"));
+        let mut runner = runner(installation, "runner-1");
+        let look = |at: &str| {
+            format!("test ! -S {at}/socket && ! cat {at}/canary/file && echo nothing there >/seen")
+        };
+        let cache = format!(
+            "FROM alpine:3.20\nRUN --mount=type=cache,id={}run,target=/mnt {}\n",
+            "../".repeat(12),
+            look("/mnt")
+        );
+        let link = format!(
+            "FROM alpine:3.20 AS evil\nRUN ln -s / /link\nFROM alpine:3.20\n\
+             RUN --mount=type=bind,from=evil,source=/link,target=/mnt,rw {}\n",
+            look("/mnt/run")
+        );
+        for (name, text) in [("cache", cache), ("link", link)] {
+            let dockerfile = runner.workspace().join(name).join("Dockerfile");
+            write(&dockerfile, &format!("{text}ENTRYPOINT [\"cat\", \"/seen\"]\n"));
+            let ended = runner.container_step(built_step(&dockerfile)).0;
+            assert!(!ended.log().contains("untouched"), "{name}: {}", ended.log());
+            assert!(ended.success().stdout().ends_with("nothing there\n"), "{name}");
+        }
+        canary.check("a build");
+    });
+}
+
+#[test]
+fn build_reaches_no_host_network() {
+    with_each_runtime("", |installation| {
+        let host = installation.host();
+        host.shell("ip addr add 169.254.169.254/32 dev lo");
+        let addresses = host.shell("ip -4 -o addr | sed -n 's|.* inet \\([0-9.]*\\).*|\\1|p'");
+        let addresses: Vec<_> = addresses.lines().collect();
+        assert!(addresses.contains(&"127.0.0.1") && addresses.contains(&"169.254.169.254"));
+        let name = SocketAddr::from_abstract_name(program::unique_name()).unwrap();
+        let abstract_name = String::from_utf8_lossy(name.as_abstract_name().unwrap()).into_owned();
+        let _abstract = host.enter(|| UnixListener::bind_addr(&name)).unwrap();
+        let mut runner = runner(installation, "runner-1");
+        let server = FileServer::start(host);
+        let port = server.port;
+        for address in &addresses {
+            let dockerfile = runner.workspace().join(address).join("Dockerfile");
+            write(
+                &dockerfile,
+                &format!("FROM alpine:3.20\nADD http://{address}:{port}/file /file\n"),
+            );
+            runner.container_step(built_step(&dockerfile)).0.failure();
+        }
+        let dockerfile = runner.workspace().join("Dockerfile");
+        let all = addresses.join(" ");
+        write(
+            &dockerfile,
+            &format!(
+                "FROM alpine:3.20\n\
+                 RUN for at in {all} $(ip route | sed -n 's/^default via \\([^ ]*\\).*/\\1/p'); do \
+                 ! nc -w 2 $at {port} </dev/null || exit 9; done\n\
+                 RUN ! grep {abstract_name} /proc/net/unix\nENTRYPOINT [\"echo\", \"nothing reached\"]\n"
+            ),
+        );
+        let ended = runner.container_step(built_step(&dockerfile)).0.success();
+        assert!(ended.stdout().ends_with("nothing reached\n"), "{}", ended.log());
+        assert_eq!(server.end(), 0, "requests came");
+    });
+}
+
+/// Prints the privileges of a set-user-ID root program run by another user: the effective user, the effective
+/// capabilities, and the host files that it could write.
+const SET_USER_ID: &str = "
+    cp /__e/node20/bin/node /node; chmod 4755 /node
+    cat >/attack.js <<'END'
+const fs = require('fs');
+const status = fs.readFileSync('/proc/self/status', 'utf8');
+console.log(process.geteuid(), /CapEff:\\t(\\w+)/.exec(status)[1]);
+for (const file of ['/proc/sys/kernel/core_pattern', '/proc/sysrq-trigger', '/sys/kernel/uevent_helper',
+    '/sys/kernel/debug/x', '/__e/made']) {
+  try { fs.writeFileSync(file, 'x'); console.log('wrote', file); } catch (error) {}
+}
+fs.writeFileSync('/__w/of-root', 'x');
+END
+    su app -s /bin/sh -c '/node /attack.js'; ls -ln /__w/of-root | cut -d ' ' -f 1";
+
+#[test]
+fn set_user_id_program_grants_only_root_of_the_container() {
+    let own_users = "1001 0000000000000000\n-rw-r--r--\n";
+    let root = "0 00000000a00425fb\n-rw-r--r--\n";
+    for (settings, expected) in [
+        ("", root),
+        ("[security]\nallow-new-privileges = false\n", own_users),
+        ("[security]\nuser-namespace = \"host\"\n", own_users),
+        ("[limits]\nmemory = \"1GiB\"\n[policy]\nhost-namespaces = [\"uts\"]\n", own_users),
+    ] {
+        with_each_runtime(settings, |installation| {
+            let canary = HostCanary::new(installation.host());
+            let mut runner = runner(installation, "runner-1");
+            let options = if settings.contains("uts") { "--uts=host" } else { "" };
+            let job = merge(runner.job_container("node:22"), json!({"createOptions": options}));
+            runner.prepare(job, &[]);
+            let script = if expected == root {
+                SET_USER_ID.to_owned()
+            } else {
+                // Without root the program may not write there.
+                SET_USER_ID
+                    .replace("fs.writeFileSync('/__w/of-root', 'x');", "")
+                    .replace("su app", "touch /__w/of-root; su app")
+            };
+            let seen = runner.run(&script).success().stdout();
+            assert_eq!(seen, expected, "{settings}");
+            canary.check(settings);
+            // The set-user-ID bit is removed from a leftover program.
+            runner.run("cp /node /__w/node; chmod 6755 /__w/node").success();
+            runner.cleanup();
+            let mode = fs::metadata(runner.work().join("node")).unwrap().permissions().mode();
+            assert_eq!(mode & 0o7000, 0, "{mode:o}");
+        });
+    }
+}
+
+#[test]
+fn no_new_privileges_is_applied() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        let options = json!({"createOptions": "--security-opt no-new-privileges"});
+        runner.prepare(merge(runner.job_container("node:22"), options), &[]);
+        let seen = runner.run("grep NoNewPrivs /proc/self/status").success().stdout();
+        assert_eq!(seen, "NoNewPrivs:\t1\n");
+        runner.cleanup();
+    });
+}

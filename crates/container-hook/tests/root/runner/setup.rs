@@ -1,0 +1,60 @@
+//! Common setup of the tests.
+
+use std::fs;
+
+use oci_hooks_testsupport::externals;
+use oci_hooks_testsupport::github_runner::GithubRunner;
+pub(crate) use oci_hooks_testsupport::github_runner::{redis, shell_step};
+use oci_hooks_testsupport::host::TestHost;
+use oci_hooks_testsupport::hub::{HostRegistry, RegistryName};
+use oci_hooks_testsupport::installation::HookInstallation;
+use oci_hooks_testsupport::runtime::TestRuntime;
+
+/// Calls a test with a fresh host for each runtime.
+pub(crate) fn with_each_runtime(further: &str, test: impl Fn(&HookInstallation<'_>)) {
+    for runtime in TestRuntime::ALL {
+        let host = TestHost::new();
+        let _hub = HostRegistry::start(&host, RegistryName::Hub, None);
+        test(&HookInstallation::new(&host, runtime, further));
+    }
+}
+
+/// Returns a runner with node in its externals.
+pub(crate) fn runner<'a>(installation: &'a HookInstallation<'a>, name: &str) -> GithubRunner<'a> {
+    let mut runner = GithubRunner::new(installation, name);
+    runner.externals = externals::shared();
+    runner
+}
+
+/// A directory that containers must not change, the target of the hostile images' links.
+pub(crate) struct HostCanary<'a>(&'a TestHost, String);
+
+impl<'a> HostCanary<'a> {
+    pub(crate) fn new(host: &'a TestHost) -> Self {
+        host.shell("mkdir /run/canary; echo untouched >/run/canary/file; chmod 711 /run/canary");
+        let seen = Self::read_host(host);
+        Self(host, seen)
+    }
+
+    #[track_caller]
+    pub(crate) fn check(&self, context: &str) {
+        assert_eq!(Self::read_host(self.0), self.1, "{context}: the host is changed");
+    }
+
+    /// Includes the host's devices and kernel settings.
+    fn read_host(host: &TestHost) -> String {
+        host.shell(
+            "stat -c '%n %f %u:%g %t:%T %s %Y' /run/canary /run/canary/* /dev /dev/null /proc /sys; \
+             stat -c '%n %f %u:%g %t:%T' /dev/console /dev/zero 2>&1 || true; \
+             cat /run/canary/file /proc/sys/kernel/core_pattern /proc/sys/kernel/hostname; \
+             find /run/canary",
+        )
+    }
+}
+
+/// Writes a file, and creates its parent directories.
+pub(crate) fn write(path: impl AsRef<std::path::Path>, text: &str) {
+    let path = path.as_ref();
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}

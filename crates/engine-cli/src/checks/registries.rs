@@ -1,0 +1,168 @@
+//! Registries in the settings: missing certificates, and unknown or unreachable mirrors.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::path::Path;
+use std::time::Duration;
+
+use oci_hooks_files::error::chain;
+use oci_hooks_files::fs::read_bounded;
+use oci_hooks_image::http::certificates;
+
+use super::super::sections::RegistrySection;
+use super::HostCheck;
+
+/// Size limit of a certificate file, larger than any real one.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// Timeout for connecting to a mirror.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A CA file or mirror in the settings that does not exist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingResource {
+    is_mirror: bool,
+    found: String,
+    hint: String,
+}
+
+impl MissingResource {
+    /// Returns the finding and its hint as a line.
+    pub fn line(&self) -> String {
+        format!("{}: {}", self.found, self.hint)
+    }
+}
+
+/// Checks the CA files and mirrors in the settings, and connects to each mirror.
+pub fn checks(registries: &BTreeMap<String, RegistrySection>) -> Vec<HostCheck> {
+    let missing =
+        missing(registries).into_iter().map(|MissingResource { is_mirror, found, hint }| {
+            match is_mirror {
+                true => HostCheck::warn("registry mirror", found, hint),
+                false => HostCheck::fail_with(
+                    "images of that registry cannot be pulled",
+                    "registry CA",
+                    found,
+                    hint,
+                ),
+            }
+        });
+    let deaf = registries.iter().flat_map(|(registry, options)| {
+        options
+            .mirrors
+            .iter()
+            .filter_map(|mirror| check_mirror_connection(registry, mirror, options.insecure))
+    });
+    missing.chain(deaf).collect()
+}
+
+/// Returns the CA files and mirrors in the settings that do not exist.
+pub fn missing(registries: &BTreeMap<String, RegistrySection>) -> Vec<MissingResource> {
+    let all = registries.iter().flat_map(|(registry, options)| {
+        let ca = options.ca.iter().filter_map(|path| find_missing_ca(registry, path));
+        let mirrors =
+            options.mirrors.iter().filter_map(|mirror| find_unresolved_mirror(registry, mirror));
+        ca.chain(mirrors)
+    });
+    all.collect()
+}
+
+fn find_missing_ca(registry: &str, path: &Path) -> Option<MissingResource> {
+    let problem = match read_bounded(path, MAX_BYTES).map(|bytes| certificates(&bytes)) {
+        Err(error) => chain(&error),
+        Ok(Ok(found)) if !found.is_empty() => return None,
+        Ok(_) => format!("{} has no certificate in PEM", path.display()),
+    };
+    let found = format!("ca of [registry.{registry:?}]: {problem}");
+    let hint = "name an existing PEM file, or remove `ca`".to_owned();
+    Some(MissingResource { is_mirror: false, found, hint })
+}
+
+fn find_unresolved_mirror(registry: &str, mirror: &str) -> Option<MissingResource> {
+    let error = address(mirror, "443").to_socket_addrs().err()?;
+    let found = format!("mirror {mirror:?} of [registry.{registry:?}] has no address: {error}");
+    let hint = "correct its name in `mirrors`, or remove it".to_owned();
+    Some(MissingResource { is_mirror: true, found, hint })
+}
+
+/// Checks that a mirror accepts a connection. Mirrors whose name does not resolve are reported by [`find_unresolved_mirror`].
+fn check_mirror_connection(registry: &str, mirror: &str, insecure: bool) -> Option<HostCheck> {
+    let ports: &[&str] = if insecure { &["443", "80"] } else { &["443"] };
+    let addresses: Vec<_> = ports
+        .iter()
+        .filter_map(|port| address(mirror, port).to_socket_addrs().ok())
+        .flatten()
+        .collect();
+    let mut last: Option<io::Error> = None;
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, TIMEOUT) {
+            Ok(_) => return None,
+            Err(error) => last = Some(error),
+        }
+    }
+    let found = format!("mirror {mirror:?} of [registry.{registry:?}] does not answer: {}", last?);
+    let hint = "start it, or remove it from `mirrors`: each pull tries it first";
+    Some(HostCheck::warn("registry mirror", found, hint))
+}
+
+/// Returns `HOST:PORT` of a mirror, which may have a path and no port.
+fn address(mirror: &str, port: &str) -> String {
+    let host = mirror.split('/').next().unwrap_or_default();
+    let has_port = host.rsplit_once(':').is_some_and(|(_, end)| !end.contains(']'));
+    if has_port { host.to_owned() } else { format!("{host}:{port}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn registry(mirrors: &[&str], ca: Option<&Path>) -> BTreeMap<String, RegistrySection> {
+        let registry = RegistrySection {
+            insecure: false,
+            mirrors: mirrors.iter().map(|mirror| (*mirror).to_owned()).collect(),
+            ca: ca.map(Path::to_owned),
+        };
+        BTreeMap::from([("docker.io".to_owned(), registry)])
+    }
+
+    #[test]
+    fn missing_certificates_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ca.pem");
+        let line = |path: &Path| missing(&registry(&[], Some(path)))[0].line();
+        let found = line(&path);
+        assert!(found.starts_with("ca of [registry.\"docker.io\"]: "), "{found}");
+        assert!(found.contains("ca.pem: No such file"), "{found}");
+        std::fs::write(&path, "no certificate\n").unwrap();
+        assert!(line(&path).contains("ca.pem has no certificate in PEM"), "{}", line(&path));
+        let certificate = concat!(env!("CARGO_MANIFEST_DIR"), "/../testsupport/data/tls/ca.pem");
+        assert!(missing(&registry(&[], Some(Path::new(certificate)))).is_empty());
+    }
+
+    #[test]
+    fn missing_mirrors_are_named() {
+        let found = missing(&registry(&["no-such-mirror.invalid/x"], None));
+        assert!(found[0].line().contains("\"no-such-mirror.invalid/x\" of"), "{found:?}");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mirror = listener.local_addr().unwrap().to_string();
+        assert!(checks(&registry(&[&mirror, &format!("{mirror}/proxy")], None)).is_empty());
+        drop(listener);
+        assert_eq!(checks(&registry(&[&mirror], None)).len(), 1);
+    }
+
+    #[test]
+    fn ports_are_parsed_from_addresses() {
+        for (mirror, expected) in [
+            ("a.example", "a.example:443"),
+            ("a.example/path:x", "a.example:443"),
+            ("a.example:5000/path", "a.example:5000"),
+            ("[::1]", "[::1]:443"),
+            ("[::1]:5000", "[::1]:5000"),
+        ] {
+            assert_eq!(address(mirror, "443"), expected);
+        }
+    }
+}

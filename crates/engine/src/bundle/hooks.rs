@@ -1,0 +1,33 @@
+//! hooks.d hooks of a container.
+
+use std::path::Path;
+
+use oci_hooks::hooks::pipeline::InjectedConfig;
+use oci_hooks::hooks::trust::TrustOptions;
+use oci_hooks::hooks::{FilterOptions, Pipeline};
+
+use super::options::{HookOptions, MountRequest};
+
+/// Errors of adding hooks.
+pub use oci_hooks::hooks::pipeline::PipelineFailure as HooksError;
+
+/// Adds the matching hooks to a configuration.
+pub fn inject(
+    config: &[u8],
+    options: &HookOptions,
+    mounts: &[MountRequest],
+    dir: &Path,
+) -> Result<InjectedConfig, HooksError> {
+    let consumer = &options.consumer;
+    let mut pipeline = Pipeline::for_consumer(consumer);
+    if let Some(dirs) = &options.dirs {
+        pipeline.load.dirs.clone_from(dirs);
+    }
+    pipeline.skip_bad_files = options.skip_bad_files;
+    pipeline.strict = options.strict.then(TrustOptions::of_process);
+    pipeline.inject.once = true;
+    pipeline.precreate = options.precreate.then(|| FilterOptions::new(dir));
+    // A finished configuration does not show which mounts were requested; here it is known.
+    pipeline.target.has_bind_mounts = Some(!mounts.is_empty());
+    pipeline.run(config).map_err(|error| error.failure)
+}

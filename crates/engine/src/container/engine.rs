@@ -1,0 +1,357 @@
+//! The engine: its directories, and operations on all containers.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use super::disk;
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+
+use oci_hooks_files::fs::{
+    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, SymlinkPolicy, make_private,
+};
+use oci_hooks_files::lock::{BRIEF, FileLock};
+use oci_hooks_host::cgroup::{self, AvailableCgroups};
+use oci_hooks_host::privilege::Privilege;
+use oci_hooks_host::trash::{EmptiedTrash, Trash};
+use oci_hooks_image::ImageStore;
+
+use super::error::ContainerError;
+use super::logs::{self, LogLine, LogTail, last_lines};
+use super::monitor::MonitorProgram;
+use super::record::{self, ContainerRecord, RecordDirectory};
+use super::steps;
+use crate::runtime::OciRuntime;
+use crate::{bundle, rootfs};
+
+/// Containers of one runtime and one store.
+#[derive(Debug)]
+pub struct Engine {
+    pub store: ImageStore,
+    /// The runtime for new containers. Existing containers keep the runtime in their record.
+    pub runtime: OciRuntime,
+    /// Directory that is cleared on reboot, such as `/run/oci-hooks`.
+    pub run: PathBuf,
+    /// Directory that is kept, such as `/var/lib/oci-hooks`; on the store's disk or on another.
+    pub disk: PathBuf,
+    /// Program that monitors containers whose output is kept.
+    pub monitor: MonitorProgram,
+    pub privilege: Privilege,
+}
+
+impl Engine {
+    /// Returns the cgroups that containers can have.
+    pub fn cgroups(&self) -> AvailableCgroups {
+        AvailableCgroups::of(self.privilege)
+    }
+
+    /// Returns the records of all containers, the oldest first.
+    pub fn containers(&self) -> Result<Vec<ContainerRecord>, ContainerError> {
+        record::records(&self.run)
+    }
+
+    /// Returns the records of one owner's containers.
+    pub fn containers_of(&self, owner: &str) -> Result<Vec<ContainerRecord>, ContainerError> {
+        let mut containers = self.containers()?;
+        containers.retain(|record| record.owner == owner);
+        Ok(containers)
+    }
+
+    /// Returns the errors of reading unreadable records.
+    pub fn unreadable_records(&self) -> Result<Vec<ContainerError>, ContainerError> {
+        record::find_unreadable(&self.run)
+    }
+
+    /// Returns the record of the container with this id, this prefix of an id, or this name.
+    pub fn find(&self, id: &str) -> Result<ContainerRecord, ContainerError> {
+        let mut containers = self.containers()?;
+        if let Some(at) = containers.iter().position(|record| record.id == id || record.name == id)
+        {
+            return Ok(containers.swap_remove(at));
+        }
+        containers.retain(|record| !id.is_empty() && record.id.starts_with(id));
+        match containers.len() {
+            0 => Err(ContainerError::Unknown { id: id.to_owned() }),
+            1 => Ok(containers.swap_remove(0)),
+            _ => Err(ContainerError::Ambiguous { id: id.to_owned() }),
+        }
+    }
+
+    /// Returns the files of a container.
+    pub fn directory(&self, id: &str) -> RecordDirectory {
+        RecordDirectory::of(&self.run, id)
+    }
+
+    /// Returns the last lines of a container's output, the oldest first.
+    pub fn logs(
+        &self,
+        record: &ContainerRecord,
+        count: usize,
+    ) -> Result<Vec<LogLine>, ContainerError> {
+        Ok(last_lines(&self.directory(&record.id).log(), count)?)
+    }
+
+    /// Returns the end of a container's output, at most this many lines and bytes.
+    pub fn log_tail(
+        &self,
+        record: &ContainerRecord,
+        count: usize,
+        bytes: u64,
+    ) -> Result<LogTail, ContainerError> {
+        Ok(logs::tail(&self.directory(&record.id).log(), count, bytes)?)
+    }
+
+    /// Returns the directory of a container's root file system and volumes.
+    pub fn disk_of(&self, id: &str) -> PathBuf {
+        self.disks().join(id)
+    }
+
+    /// Returns the directory of all containers' root file systems and volumes.
+    pub(super) fn disks(&self) -> PathBuf {
+        self.disk.join("containers")
+    }
+
+    /// Returns the init program, creating it if missing.
+    ///
+    /// It is on the disk, since the run directory is often mounted `noexec`.
+    pub fn init_program(&self) -> Result<PathBuf, ContainerError> {
+        let dir = self.disk.join("bin");
+        let path = dir.join("init");
+        // Compared as a whole: an update has a new program, and a partly written file is not usable.
+        let is_there = || fs::read(&path).is_ok_and(|bytes| bytes == oci_hooks_init::PROGRAM);
+        if is_there() {
+            return Ok(path);
+        }
+        make_private(&dir)?;
+        // One process writes the program: another that has opened it is about to mount it.
+        let _lock = FileLock::acquire_exclusive(&dir.join("init.lock"), BRIEF)?;
+        if is_there() {
+            return Ok(path);
+        }
+        let options = ReplaceOptions {
+            mode: Some(0o555),
+            durability: Durability::Unsynced,
+            ..ReplaceOptions::default()
+        };
+        FileAt::open(&path, SymlinkPolicy::Refuse)?.replace(oci_hooks_init::PROGRAM, &options)?;
+        Ok(path)
+    }
+
+    /// Returns the null device, for output that is discarded.
+    ///
+    /// A device of the engine's own if possible: crun gives the streams of a container to its user, and the
+    /// host's `/dev/null` is shared by all.
+    pub(super) fn null(&self) -> Result<File, ContainerError> {
+        let dir = self.disk.join("bin");
+        let path = dir.join("null");
+        let open = |path: &Path| File::options().read(true).write(true).open(path);
+        let hosts = Path::new("/dev/null");
+        if !self.privilege.can_make_devices() {
+            // The runtime cannot change the owner of the host's device either.
+            return Ok(open(hosts).with_path("open", hosts)?);
+        }
+        if let Ok(null) = open(&path) {
+            return Ok(null);
+        }
+        make_private(&dir)?;
+        let mode = Mode::from_raw_mode(0o666);
+        // Another process may create it at the same time.
+        let _ = mknodat(CWD, &path, FileType::CharacterDevice, mode, makedev(1, 3));
+        let _ = fs::set_permissions(&path, Permissions::from_mode(0o666));
+        Ok(open(&path).or_else(|_| open(hosts)).with_path("open", hosts)?)
+    }
+
+    /// Returns the trash for files of the disk that cannot be removed.
+    pub fn trash(&self) -> Trash {
+        self.store.trash().with_root(&self.disk)
+    }
+
+    /// Returns the trash for files of the run directory that cannot be removed.
+    pub fn run_trash(&self) -> Trash {
+        self.store.trash().with_root(&self.run)
+    }
+
+    /// Tries again to remove the trash of containers and images.
+    pub fn empty_trash(&self) -> Result<EmptiedTrash, PathError> {
+        let mut all = EmptiedTrash::default();
+        for trash in self.all_trash() {
+            let EmptiedTrash { removed, left } = trash.remove_entries()?;
+            all.removed += removed;
+            all.left.extend(left);
+        }
+        Ok(all)
+    }
+
+    fn all_trash(&self) -> Vec<Trash> {
+        let mut all = vec![self.trash(), self.run_trash()];
+        if self.store.options().root != self.disk {
+            all.push(self.store.trash().clone());
+        }
+        all
+    }
+
+    /// Returns the lock that is shared while a container is created, until its record exists: before that,
+    /// the container looks like the leftover of a killed process.
+    pub(super) fn orphans_lock(&self) -> PathBuf {
+        self.run.join("containers.lock")
+    }
+
+    /// Removes the directories of containers whose creator was killed before it wrote the record, and the
+    /// runtime's state of removed containers. Returns their number.
+    pub fn remove_unrecorded(&self) -> Result<usize, ContainerError> {
+        let _nobody_makes_one = FileLock::acquire_exclusive(&self.orphans_lock(), BRIEF)?;
+        let orphans = record::orphans(&self.run)?;
+        for id in &orphans {
+            self.remove_bare(id)?;
+        }
+        self.release_unknown()?;
+        // A process killed while it created a container may have created the socket last.
+        for id in steps::names(&self.run)?.iter().filter(|id| !self.directory(id).path().exists()) {
+            steps::remove(&self.run, id)?;
+        }
+        Ok(orphans.len() + self.remove_unknown()?)
+    }
+
+    /// Removes containers whose records were written by another version of this program, except running ones.
+    /// Returns the number removed, and the reasons for keeping the others.
+    pub fn remove_of_other_versions(&self) -> Result<(usize, Vec<String>), ContainerError> {
+        let (mut removed, mut running) = (0, Vec::new());
+        for id in record::find_other_versions(&self.run)? {
+            if let Some(process) = self.directory(&id).process(&id) {
+                let pid = process.pid;
+                running.push(format!(
+                    "container {id} of another version is still running (process {pid}), so it and its job \
+                     are kept: end that process, and prune again"
+                ));
+            } else {
+                self.remove_bare(&id)?;
+                removed += 1;
+            }
+        }
+        Ok((removed, running))
+    }
+
+    /// Removes a container whose record or directory is missing or unreadable, as far as its id suffices.
+    pub fn remove_bare(&self, id: &str) -> Result<(), ContainerError> {
+        let directory = self.directory(id);
+        if is_id(id) {
+            self.kill_unrecorded(id)?;
+            self.delete_state(&self.runtime, id)?;
+            // Other resources of the container ended with its last process.
+            cgroup::remove_of(id);
+            steps::remove(&self.run, id)?;
+            bundle::unmount(&directory.bundle())?;
+            rootfs::unmount(&self.disk_of(id))?;
+            disk::remove(&self.disk_of(id), &self.trash())?;
+            self.store.release(id)?;
+        }
+        Ok(self.run_trash().remove(directory.path())?)
+    }
+
+    /// Releases the leases of removed containers.
+    fn release_unknown(&self) -> Result<(), ContainerError> {
+        // The store's run directory may be another engine's.
+        if self.store.options().run == self.run {
+            for id in self.store.holders()?.iter().filter(|id| is_id(id)) {
+                if !self.directory(id).path().exists() {
+                    self.store.release(id)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the runtime's state of unknown containers: a runtime that was dying when its caller was killed
+    /// may have written it after the rest of the container was removed.
+    fn remove_unknown(&self) -> Result<usize, ContainerError> {
+        let root = &self.runtime.root;
+        // Outside the run directory, there may be other engines' containers.
+        let entries = match fs::read_dir(root) {
+            Ok(entries) if root.starts_with(&self.run) => entries,
+            _ => return Ok(0),
+        };
+        let ids = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let unknown: Vec<_> = ids.filter(|id| !self.directory(id).path().exists()).collect();
+        for id in &unknown {
+            self.kill_unrecorded(id)?;
+            self.delete_state(&self.runtime, id)?;
+        }
+        Ok(unknown.len())
+    }
+
+    /// Removes the files on disk of containers without records, as after a reboot. Returns the number of containers.
+    pub fn remove_orphans(&self) -> Result<usize, ContainerError> {
+        let mut removed = self.remove_unrecorded()?;
+        let disks = self.disks();
+        let entries = match fs::read_dir(&disks) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(removed),
+            entries => entries.with_path("list", &disks)?,
+        };
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        // A container has a directory, the file of its file system, or both.
+        let id = |name: String| name.strip_suffix(disk::SUFFIX).map(str::to_owned).unwrap_or(name);
+        let ids: BTreeSet<_> = names.map(id).collect();
+        for id in ids.iter().filter(|id| !self.directory(id).path().exists()) {
+            let dir = disks.join(id);
+            rootfs::unmount(&dir)?;
+            disk::remove(&dir, &self.trash())?;
+            removed += 1;
+        }
+        Ok(removed)
+    }
+}
+
+/// Returns whether a name is a container id.
+fn is_id(name: &str) -> bool {
+    name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use oci_hooks_image::StoreOptions;
+    use oci_hooks_testsupport::damage::RecordDamage;
+
+    use super::super::record::tests::record;
+    use super::*;
+
+    #[test]
+    fn container_with_a_corrupt_record_is_removed_unless_newer() {
+        if !rustix::process::geteuid().is_root() {
+            // Removal looks for mounts, which requires root.
+            return;
+        }
+        for damage in RecordDamage::ALL {
+            let dir = tempfile::tempdir().unwrap();
+            let (root, run) = (dir.path().join("root"), dir.path().join("run"));
+            let options = StoreOptions::new(&root, &run);
+            let engine = Engine {
+                store: ImageStore::open(options).unwrap(),
+                runtime: OciRuntime::new("/nonexistent".into(), run.join("runtime")),
+                run: run.clone(),
+                disk: root,
+                monitor: MonitorProgram { path: "/nonexistent".into(), arguments: Vec::new() },
+                privilege: Privilege::Root,
+            };
+            let ids = ["a", "b"].map(|digit| digit.repeat(64));
+            for id in &ids {
+                engine.directory(id).create(&record(id)).unwrap();
+                fs::create_dir_all(engine.disk_of(id).join("upper")).unwrap();
+                fs::create_dir_all(run.join("leases").join(id)).unwrap();
+            }
+            let there = || {
+                let dirs = [run.join("containers"), engine.disks(), run.join("leases")];
+                dirs.map(|dir| fs::read_dir(dir).unwrap().count())
+            };
+            damage.inflict(&engine.directory(&ids[1]).path().join("record.json"));
+            assert_eq!(engine.unreadable_records().unwrap().len(), 1, "{damage:?}");
+            assert_eq!(engine.containers().unwrap().len(), 1, "{damage:?}");
+            engine.remove_orphans().unwrap();
+            let left = if damage == RecordDamage::OtherVersion { [2; 3] } else { [1; 3] };
+            assert_eq!(there(), left, "{damage:?}");
+            engine.remove_bare(&ids[1]).unwrap();
+            assert_eq!(there(), [1; 3], "{damage:?}");
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Duration of GARM's calls of `garm-provider-runc`, alternating with the runtime alone on an identical bundle. Prints
+//! medians of wall-clock time.
+//!
+//! `cargo bench -p garm-provider-runc --bench garm`, as root; needs runc, crun, docker-registry and
+//! busybox-static.
+
+#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "prints figures; what fails panics")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use oci_hooks_testsupport::garm::installation::ProviderInstallation;
+use oci_hooks_testsupport::garm::provider::ProviderCaller;
+use oci_hooks_testsupport::garm::server::GarmServer;
+use oci_hooks_testsupport::host::TestHost;
+use oci_hooks_testsupport::leftovers::InstalledProgram as _;
+use oci_hooks_testsupport::measure::median;
+use oci_hooks_testsupport::program;
+use oci_hooks_testsupport::runtime::TestRuntime;
+use serde_json::{Value, json};
+
+const RUNS: usize = 31;
+
+/// Number of other instances.
+const MANY: usize = 200;
+
+const IMAGES: &str = "[images.present]\nreference = \"docker.io/garm/runner:1\"\n\
+    pull = \"missing\"\n[images.asked]\nreference = \"docker.io/garm/runner:1\"\npull = \"always\"\n\
+    [images.bare]\nreference = \"docker.io/garm/base:1\"\npull = \"missing\"\n";
+
+fn main() {
+    println!("time on the clock, median of {RUNS} runs in turn\n");
+    for runtime in TestRuntime::ALL {
+        let host = TestHost::new();
+        let bench = GarmBench {
+            installation: ProviderInstallation::new(&host, runtime, IMAGES),
+            garm: GarmServer::start(&host),
+            runtime,
+        };
+        let bundle = bench.measure_calls();
+        bench.measure_many(&bundle);
+    }
+}
+
+struct GarmBench<'h> {
+    installation: ProviderInstallation<'h>,
+    garm: GarmServer,
+    runtime: TestRuntime,
+}
+
+impl GarmBench<'_> {
+    fn provider(&self) -> ProviderCaller<'_> {
+        ProviderCaller::new(&self.installation)
+    }
+
+    fn create(&self, name: &str, image: &str) -> Duration {
+        let document = self.garm.bootstrap(name, "exec sleep 1000", json!({"image": image}));
+        self.provider().start_create(&document).wait().success().took
+    }
+
+    fn delete(&self, name: &str) -> Duration {
+        self.provider().start("DeleteInstance", name, Vec::new()).wait().success().took
+    }
+
+    fn list(&self) -> Duration {
+        self.provider().start("ListInstances", "", Vec::new()).wait().success().took
+    }
+
+    /// Returns the bundle for the runtime alone, which uses the files of the instance `model`.
+    fn measure_calls(&self) -> PathBuf {
+        for image in ["present", "bare"] {
+            self.create("first", image);
+            self.delete("first");
+        }
+        self.create("model", "present");
+        let bundle = self.bundle();
+        let [mut ours, mut bare, mut asked, mut layered, mut line, mut deleted]: [Vec<_>; 6] =
+            Default::default();
+        for _ in 0..RUNS {
+            let start = Instant::now();
+            ours.push(self.create("one", "present"));
+            self.installation.wait_for_log("one", "@ cwd");
+            line.push(start.elapsed());
+            deleted.push(self.delete("one"));
+            bare.push(self.measure_bare(&bundle));
+            asked.push(self.create("one", "asked"));
+            self.delete("one");
+            layered.push(self.create("one", "bare"));
+            self.delete("one");
+        }
+        self.compare("CreateInstance, image there", &ours, &bare);
+        self.report("CreateInstance, registry asked", &asked);
+        self.report("CreateInstance, runner from its layer", &layered);
+        self.report("from CreateInstance to the runner's line", &line);
+        self.report("DeleteInstance, runner at work", &deleted);
+        bundle
+    }
+
+    /// Prints the times of a call and of the runtime alone, their ratio, and the load.
+    fn compare(&self, what: &str, ours: &[Duration], bare: &[Duration]) {
+        self.report(what, ours);
+        self.report("  the runtime alone: create, start", bare);
+        let seconds = |times: &[Duration]| median(times.iter().copied()).as_secs_f64();
+        let load = fs::read_to_string("/proc/loadavg").unwrap();
+        println!(
+            "{:44} {:>10.2}, load {}",
+            format!("{}   ratio", self.runtime),
+            seconds(ours) / seconds(bare),
+            load.split(' ').next().unwrap()
+        );
+    }
+
+    fn measure_many(&self, bundle: &Path) {
+        let next = std::sync::atomic::AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    loop {
+                        let number = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        if number >= MANY {
+                            break;
+                        }
+                        self.create(&format!("many-{number}"), "present");
+                    }
+                });
+            }
+        });
+        for number in 0..MANY {
+            self.installation.wait_for_log(&format!("many-{number}"), "@ cwd");
+        }
+        let [mut ours, mut bare, mut deleted]: [Vec<_>; 3] = Default::default();
+        for _ in 0..RUNS {
+            ours.push(self.create("one", "present"));
+            self.installation.wait_for_log("one", "@ cwd");
+            deleted.push(self.delete("one"));
+            bare.push(self.measure_bare(bundle));
+        }
+        self.compare(&format!("CreateInstance next to {MANY}"), &ours, &bare);
+        self.report(&format!("DeleteInstance next to {MANY}"), &deleted);
+        let listed: Vec<_> = (0..RUNS).map(|_| self.list()).collect();
+        self.report(&format!("ListInstances of {MANY}"), &listed);
+        self.memory();
+        let start = Instant::now();
+        self.provider().remove_all();
+        println!(
+            "{:44} {:>7.1} ms\n",
+            format!("{} RemoveAllInstances of {MANY}", self.runtime),
+            start.elapsed().as_secs_f64() * 1e3
+        );
+    }
+
+    /// Prints the memory of a supervisor: resident, and private.
+    fn memory(&self) {
+        let program = self.installation.program().display().to_string();
+        let processes = self.installation.host().processes();
+        let supervisors: Vec<_> =
+            processes.iter().filter(|p| p.line.starts_with(&program)).collect();
+        let (mut rss, mut own) = (Vec::new(), Vec::new());
+        for supervisor in &supervisors {
+            let path = format!("/proc/{}/smaps_rollup", supervisor.pid);
+            let text = self.installation.host().enter(|| fs::read_to_string(path));
+            let Ok(text) = text else { continue };
+            let sum = |names: &[&str]| -> u64 {
+                let lines = text.lines().filter(|line| names.iter().any(|n| line.starts_with(n)));
+                lines.filter_map(|l| l.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
+            };
+            rss.push(sum(&["Rss:"]));
+            own.push(sum(&["Private_Clean:", "Private_Dirty:"]));
+        }
+        rss.sort_unstable();
+        own.sort_unstable();
+        println!(
+            "{:44} {:>6} KiB, {} KiB its own, of {} supervisors",
+            format!("{} memory of a supervisor", self.runtime),
+            rss[rss.len() / 2],
+            own[own.len() / 2],
+            supervisors.len()
+        );
+    }
+
+    /// Creates a copy of the only instance's bundle, with the same root file system. Mounts of the instance are visible
+    /// only in its mount namespace, so the copy has files with the same content.
+    fn bundle(&self) -> PathBuf {
+        let containers = self.installation.run_directory().join("containers");
+        let model = fs::read_dir(containers).unwrap().next().unwrap().unwrap().path();
+        let file = find(&model, "config.json").expect("it has a bundle");
+        let mut config: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        let root = Path::new(config["root"]["path"].as_str().unwrap());
+        let root = file.parent().unwrap().join(root);
+        // Root of a user namespace needs search permission like any other user.
+        let below = |dir: &&Path| dir.starts_with(self.installation.host().path());
+        for dir in root.ancestors().skip(1).take_while(below) {
+            self.installation.host().shell(&format!("chmod o+x {}", dir.display()));
+        }
+        config["root"]["path"] = json!(root);
+        config["linux"]["cgroupsPath"] = json!(format!("/{}", program::unique_name()));
+        let bundle = self.installation.host().path().join("bare");
+        fs::create_dir(&bundle).unwrap();
+        let inside = self.inside(config["process"]["args"][0].as_str().unwrap());
+        let mounts = config["mounts"].as_array_mut().unwrap().iter_mut();
+        for (at, mount) in mounts.filter(|mount| mount["type"] == "bind").enumerate() {
+            let destination = mount["destination"].as_str().unwrap().trim_start_matches('/');
+            let (source, original) = (bundle.join(at.to_string()), inside.join(destination));
+            self.installation.host().enter(|| {
+                if original.is_dir() {
+                    fs::create_dir(&source).unwrap();
+                } else {
+                    fs::copy(&original, &source).unwrap();
+                }
+            });
+            mount["source"] = json!(source);
+        }
+        fs::write(bundle.join("config.json"), config.to_string()).unwrap();
+        bundle
+    }
+
+    /// Returns the root directory of the only instance, in the mount namespace of its first process.
+    fn inside(&self, program: &str) -> PathBuf {
+        let processes = self.installation.host().processes();
+        let first = processes.iter().find(|process| process.line.starts_with(program));
+        let pid = first.unwrap_or_else(|| panic!("{program} does not run")).pid;
+        Path::new("/proc").join(pid.to_string()).join("root")
+    }
+
+    /// Creates and starts a container with the runtime alone.
+    fn measure_bare(&self, bundle: &Path) -> Duration {
+        let host = self.installation.host();
+        let call = |words: &[&str]| {
+            let mut command: Command = self.runtime.command();
+            command.arg("--root").arg(host.path().join("bare-state")).args(words);
+            host.run(&mut command).success();
+        };
+        let start = Instant::now();
+        call(&["create", "--bundle", bundle.to_str().unwrap(), "bare"]);
+        call(&["start", "bare"]);
+        let took = start.elapsed();
+        call(&["delete", "--force", "bare"]);
+        took
+    }
+
+    fn report(&self, what: &str, times: &[Duration]) {
+        let mut sorted = times.to_vec();
+        sorted.sort_unstable();
+        let at = |part: usize| sorted[sorted.len() * part / 100].as_secs_f64() * 1e3;
+        println!(
+            "{:44} {:>7.1} ms, 9 of 10 below {:.1} ms",
+            format!("{} {what}", self.runtime),
+            at(50),
+            at(90)
+        );
+    }
+}
+
+fn find(directory: &Path, name: &str) -> Option<PathBuf> {
+    let file = directory.join(name);
+    if file.is_file() {
+        return Some(file);
+    }
+    // Mounts below `rootfs` belong to the instance.
+    let entries = fs::read_dir(directory).ok()?.flatten().filter(|e| e.file_name() != "rootfs");
+    let directories = entries.map(|entry| entry.path()).filter(|path| path.is_dir());
+    directories.into_iter().find_map(|path| find(&path, name))
+}

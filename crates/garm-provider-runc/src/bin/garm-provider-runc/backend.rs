@@ -1,0 +1,280 @@
+//! Instances of this machine: root's, or those of a rootless user, each in its own namespaces.
+
+use std::path::Path;
+use std::time::Duration;
+
+use garm_provider_runc::record::{ControllerRecords, InstanceFiles, InstanceRecord};
+use garm_provider_runc::{
+    InstanceLookup, InstanceSite, InstanceSites, IsWanted, ProviderError, RemovalOptions, RootSite,
+    of_containers,
+};
+use oci_hooks_cli::exit::CliExit;
+use oci_hooks_engine_cli::host::HostError;
+use oci_hooks_engine_cli::rootless::{
+    ContainerOwner, ContainerOwners, EnterOutcome, NamespaceEntry, PauseProcesses, RootlessError,
+};
+use oci_hooks_engine_cli::sections::StoreSection;
+use oci_hooks_files::error::{chain, has_timed_out};
+use oci_hooks_files::lock::FileLock;
+use oci_hooks_host::identity::ProcessView;
+use oci_hooks_host::privilege::ChildAttendant;
+use oci_hooks_image::Digest;
+
+use crate::settings::GarmFileSettings;
+
+/// Kind of the owners, which are instances.
+const KIND: &str = "instances";
+
+/// Marker file in the run directory, created by the first instance after a boot.
+const SWEPT: &str = "garm.swept";
+
+/// Instances of root or of a rootless user.
+pub enum InstanceBackend {
+    /// Instances of root, in the namespaces of this process.
+    Root(Box<GarmFileSettings>),
+    User(Box<RootlessInstances>),
+}
+
+/// Instances of a rootless user.
+pub struct RootlessInstances {
+    settings: GarmFileSettings,
+    owners: ContainerOwners,
+}
+
+/// Key of an instance's pause process.
+struct InstanceKey {
+    id: String,
+    /// `CONTROLLER/NAME`; the name contains no slash.
+    label: String,
+}
+
+impl InstanceKey {
+    fn new(controller: &str, name: &str) -> Self {
+        let label = format!("{controller}/{name}");
+        let digest = Digest::of(label.as_bytes());
+        InstanceKey { id: digest.hex()[..32].to_owned(), label }
+    }
+
+    fn owner(&self) -> ContainerOwner<'_> {
+        ContainerOwner { id: &self.id, name: &self.label, worker: None }
+    }
+}
+
+impl InstanceBackend {
+    /// Returns the instances of the current user.
+    pub fn of(settings: GarmFileSettings) -> Self {
+        let owners = ContainerOwners::new(&settings.store, KIND, wait_for_copy);
+        match owners.pause_processes() {
+            None => InstanceBackend::Root(Box::new(settings)),
+            Some(_) => InstanceBackend::User(Box::new(RootlessInstances { settings, owners })),
+        }
+    }
+
+    /// Calls `work` with the run directory of all records, and with the sites of the instances.
+    pub fn with_sites<T, E: From<HostError>>(
+        &self,
+        work: impl FnOnce(&Path, &dyn InstanceSites) -> Result<T, E>,
+    ) -> Result<T, E> {
+        match self {
+            InstanceBackend::Root(settings) => {
+                let engine = settings.host().into_existing_engine()?;
+                work(
+                    &settings.store.run,
+                    &RootSite { engine: &engine, network: &settings.network() },
+                )
+            }
+            InstanceBackend::User(instances) => work(instances.run(), &**instances),
+        }
+    }
+}
+
+impl RootlessInstances {
+    /// Returns the settings outside of namespaces.
+    pub fn settings(&self) -> &GarmFileSettings {
+        &self.settings
+    }
+
+    /// Returns the run directory with the records of all instances.
+    pub fn run(&self) -> &Path {
+        &self.settings.store.run
+    }
+
+    /// Returns a lookup of a controller's instances.
+    pub fn lookup(&self, controller: &str) -> InstanceLookup<'_> {
+        InstanceLookup { records: ControllerRecords::of(self.run(), controller), sites: self }
+    }
+
+    /// Returns whether the pause process of an instance is running.
+    pub fn has_pause_process(&self, controller: &str, name: &str) -> bool {
+        self.owners.pause_process(&InstanceKey::new(controller, name).id).is_some()
+    }
+
+    /// Enters the namespaces of an instance, which are created if necessary. In the parent, stops their pause process
+    /// afterwards if the instance is gone.
+    pub fn enter(&self, controller: &str, name: &str) -> Result<EnterOutcome, RootlessError> {
+        let is_gone = |_: &PauseProcesses| self.is_gone(controller, name);
+        // A call holds the lock while it works in the namespaces, so no other call stops the pause process.
+        let entered = self.owners.enter(
+            InstanceKey::new(controller, name).owner(),
+            NamespaceEntry::Exclusive,
+            is_gone,
+        )?;
+        if matches!(entered, EnterOutcome::Inside(_)) && !self.run().join(SWEPT).exists() {
+            self.remove_forgotten()?;
+        }
+        Ok(entered)
+    }
+
+    /// Enters a user namespace in which the store's files have their owners, in the host's network namespace.
+    pub fn enter_store(&self) -> Result<EnterOutcome, RootlessError> {
+        self.owners.enter_store()
+    }
+
+    /// Stops the pause processes of instances without a record, and removes their directories, for example after a call
+    /// was killed early.
+    pub fn end_unrecorded(&self) -> Result<(), RootlessError> {
+        let pause_processes = self.pause_processes();
+        for owner in pause_processes.owners()? {
+            let lock = match pause_processes.lock(&owner, Duration::ZERO) {
+                // Another call is running in the namespaces, or stopped.
+                Err(error) if has_timed_out(&error) => continue,
+                lock => lock?,
+            };
+            let is_over = match pause_processes.find(&owner).map(|found| found.record) {
+                None => !pause_processes.has_job(&owner),
+                Some(Ok(record)) => {
+                    let key = record.name.rsplit_once('/');
+                    key.is_some_and(|(controller, name)| self.is_gone(controller, name))
+                }
+                Some(Err(_)) => false,
+            };
+            pause_processes.end_if(&owner, lock, is_over)?;
+        }
+        Ok(())
+    }
+
+    /// Removes disk directories of instances of an earlier boot. The user namespace of this process must map the owners
+    /// of their files.
+    pub fn remove_forgotten(&self) -> Result<(), RootlessError> {
+        Ok(self.pause_processes().remove_forgotten()?)
+    }
+
+    fn pause_processes(&self) -> &PauseProcesses {
+        self.owners.pause_processes().expect("an ordinary user has pause processes")
+    }
+
+    fn is_gone(&self, controller: &str, name: &str) -> bool {
+        let records = ControllerRecords::of(self.run(), controller);
+        // An unreadable record belongs to an instance, and a container that names it.
+        let has_record =
+            records.files(name).is_some_and(|files| !matches!(files.record(), Ok(None)));
+        let run = self.pause_processes().run_of(&InstanceKey::new(controller, name).id);
+        !has_record && of_containers(&run, &|_, _| true).is_ok_and(|all| all.is_empty())
+    }
+
+    /// Removes an instance in its namespaces. The caller holds the lock.
+    fn delete_inside(
+        &self,
+        key: &InstanceKey,
+        (records, files, name): (&ControllerRecords, &InstanceFiles, &str),
+        removal: RemovalOptions<'_>,
+    ) -> Result<(), RootlessError> {
+        let delete = |store: &StoreSection| {
+            let settings = self.settings.with_store(store);
+            let engine = settings.host().into_existing_engine().map_err(|error| chain(&error))?;
+            let here = RootSite { engine: &engine, network: &settings.network() };
+            // The caller has called `is_meant`.
+            let removal =
+                RemovalOptions { is_meant: RemovalOptions::default().is_meant, ..removal };
+            here.delete(records, files, name, removal).map(drop).map_err(|error| chain(&error))
+        };
+        self.owners.run_in_owner(self.pause_processes(), key.owner(), delete)
+    }
+}
+
+impl InstanceSites for RootlessInstances {
+    fn site(&self, controller: &str, name: &str) -> Result<InstanceSite, ProviderError> {
+        let id = InstanceKey::new(controller, name).id;
+        let view = self.owners.pause_process(&id).map_or(ProcessView::Ended, ProcessView::Below);
+        Ok(InstanceSite::new(self.pause_processes().run_of(&id), view))
+    }
+
+    fn containers(&self, is_wanted: IsWanted<'_>) -> Result<Vec<InstanceRecord>, ProviderError> {
+        let mut found = Vec::new();
+        for record in self.pause_processes().records().map_err(|error| wrap_error("", error))? {
+            let Some((controller, name)) = record.name.rsplit_once('/') else { continue };
+            if is_wanted(controller, name) {
+                let run = self.pause_processes().run_of(&InstanceKey::new(controller, name).id);
+                found.extend(of_containers(&run, &|_, _| true)?);
+            }
+        }
+        Ok(found)
+    }
+
+    fn unrecorded_instances(&self, controller: &str) -> Result<Vec<String>, ProviderError> {
+        let known =
+            self.pause_processes().records().map_err(|error| wrap_error(controller, error))?;
+        let labels = known.iter().filter_map(|record| record.name.rsplit_once('/'));
+        let own = labels.filter(|(found, _)| *found == controller);
+        Ok(own.map(|(_, name)| name.to_owned()).collect())
+    }
+
+    /// Returns 1, because only single-threaded processes can enter user namespaces.
+    fn max_parallel_removals(&self) -> usize {
+        1
+    }
+
+    fn delete(
+        &self,
+        records: &ControllerRecords,
+        files: &InstanceFiles,
+        name: &str,
+        removal: RemovalOptions<'_>,
+    ) -> Result<bool, ProviderError> {
+        let (controller, pause_processes) = (records.controller(), self.pause_processes());
+        let key = InstanceKey::new(controller, name);
+        let lock_owner = || {
+            let lock = pause_processes.lock(&key.id, removal.patience);
+            lock.map_err(|error| wrap_error(name, error))
+        };
+        let end_if_gone = |lock: FileLock| -> Result<(), RootlessError> {
+            Ok(pause_processes.end_if(&key.id, lock, self.is_gone(controller, name))?)
+        };
+        let is_bare =
+            || pause_processes.find(&key.id).is_none() && matches!(files.record(), Ok(None));
+        if is_bare() {
+            let lock = files.lock(removal.patience)?;
+            // An instance may have been created meanwhile.
+            if is_bare() {
+                files.remove()?;
+                files.forget(lock)?;
+                // A killed creation may have left directories without a pause process.
+                let lock = lock_owner()?;
+                return end_if_gone(lock).map(|()| true).map_err(|error| wrap_error(name, error));
+            }
+        }
+        let lock = lock_owner()?;
+        if !(removal.is_meant)()? {
+            return Ok(false);
+        }
+        self.delete_inside(&key, (records, files, name), removal)
+            .and_then(|()| end_if_gone(lock))
+            .map_err(|error| wrap_error(name, error))?;
+        Ok(true)
+    }
+}
+
+fn wrap_error(name: &str, error: impl std::error::Error + Send + Sync + 'static) -> ProviderError {
+    ProviderError::Elsewhere { name: name.to_owned(), source: Box::new(error) }
+}
+
+/// Enters a user namespace in which the store's files have their owners, in the host's network namespace.
+pub fn enter_store(settings: &GarmFileSettings) -> Result<EnterOutcome, RootlessError> {
+    ContainerOwners::new(&settings.store, KIND, wait_for_copy).enter_store()
+}
+
+/// Waits for the copy of this process, which is killed when this process exits.
+fn wait_for_copy(attendant: ChildAttendant) -> CliExit {
+    // Waiting fails only if the child has already been reaped.
+    attendant.wait(None, |_| {}).map_or(CliExit::Findings, CliExit::from)
+}

@@ -1,0 +1,82 @@
+//! Checks for a rootless user: outside of namespaces, and inside namespaces like those of instances.
+
+use std::mem;
+
+use oci_hooks_cli::context::CliContext;
+use oci_hooks_cli::exit::CliExit;
+use oci_hooks_engine_cli::checks::user::service::{self, CheckedProcess};
+use oci_hooks_engine_cli::checks::user::{ids, inside, namespaces, places};
+use oci_hooks_engine_cli::checks::{
+    CONTAINERS, HostCheck, host, registries, report, runtimes, storage,
+};
+use oci_hooks_engine_cli::programs::program_path;
+use oci_hooks_engine_cli::settings_file::LoadedSettings;
+use oci_hooks_host::privilege::{ForkSide, IdMaps};
+
+use super::{certificates, mounts, nesting, settings_file};
+use crate::error::AdminError;
+use crate::settings::GarmFileSettings;
+
+pub fn run(
+    mut loaded: LoadedSettings<GarmFileSettings>,
+    context: &mut CliContext,
+) -> Result<CliExit, AdminError> {
+    let map = IdMaps::of_process()?;
+    let mut checks = check_as_user(&loaded, &map);
+    match namespaces::enter(&map) {
+        Ok((ForkSide::Outside(attendant), pause_process)) => {
+            let ended = attendant.wait(None, |_| ());
+            drop(pause_process);
+            // Waiting fails only if the child has already been reaped.
+            return Ok(ended.map_or(CliExit::Findings, CliExit::from));
+        }
+        Ok((ForkSide::Inside(found), pause_process)) => {
+            // The parent stops the pause process.
+            mem::forget(pause_process);
+            loaded.settings.store.place.privilege = found.privilege;
+            checks.push(namespaces::report_namespaces());
+            let settings = &loaded.settings;
+            checks.extend(inside::checks(settings.host(), &settings.network.uplink));
+        }
+        Err(error) => checks.push(namespaces::report_namespace_error(&error, &program_path()?)),
+    }
+    Ok(report(&checks, CONTAINERS, context)?)
+}
+
+/// Runs the checks that need the user's view: inside the namespaces, the host's files have other owners.
+fn check_as_user(loaded: &LoadedSettings<GarmFileSettings>, map: &IdMaps) -> Vec<HostCheck> {
+    let settings = &loaded.settings;
+    let store = &settings.store;
+    let uid = rustix::process::geteuid().as_raw();
+    let user = HostCheck::ok("user", format!("{uid}, whose instances need no root"));
+    let mut checks = vec![user, settings_file(loaded), host::kernel(None)];
+    checks.extend(ids::checks(map));
+    checks.extend(runtimes::checks(settings.host()));
+    checks.extend(storage::directories(settings.host()));
+    checks.extend(places::file_system(store));
+    checks.extend(places::check_writable("store", "root", &store.root));
+    checks.extend(places::check_writable("run directory", "run", &store.run));
+    checks.extend(places::replaced(&store.run));
+    checks.extend(disks(settings));
+    let name = "this session (GARM's service may differ)";
+    checks.push(service::limits(CheckedProcess { pid: std::process::id(), name }));
+    let process = CheckedProcess { pid: std::process::id(), name };
+    checks.extend(service::confinement(process, &store.run, matches!(map, IdMaps::Ranges(_))));
+    checks.extend(certificates(settings));
+    checks.extend(registries::checks(&settings.registry));
+    checks.extend(mounts(settings));
+    checks.extend(nesting(settings));
+    checks
+}
+
+/// Reports flavors with a disk limit, whose instances cannot be created.
+fn disks(settings: &GarmFileSettings) -> Option<HostCheck> {
+    let limited = settings.flavors.iter().filter(|(_, flavor)| flavor.disk.is_some());
+    let names: Vec<_> = limited.map(|(name, _)| name.as_str()).collect();
+    let found = format!(
+        "limited in flavors {}: needs loop devices, available only to root",
+        names.join(", ")
+    );
+    let hint = "remove `disk` from these flavors, or run the provider as root";
+    (!names.is_empty()).then(|| HostCheck::fail("disks", found, hint))
+}

@@ -1,0 +1,118 @@
+//! Checks of user namespaces: whether root of an instance is root on this machine, and which flavors depend on it.
+
+use std::os::unix::fs::MetadataExt as _;
+
+use garm_provider_runc::{Flavor, InstanceUsers};
+use oci_hooks_engine_cli::checks::{HostCheck, owners};
+
+use crate::settings::GarmFileSettings;
+
+const NAME: &str = "user namespace";
+
+/// Checks the user namespaces of instances, and the flavors that need them.
+pub fn checks(settings: &GarmFileSettings) -> Vec<HostCheck> {
+    let users = settings.users();
+    let mut checks = vec![namespace(users)];
+    if users != InstanceUsers::Host {
+        checks.push(owners::user_namespaces(
+            "without them, root of an instance is root of this machine",
+        ));
+        checks.push(owners::idmapped_mounts(
+            &settings.store,
+            "instances copy their image and cannot write to [mounts] and [caches]: update the kernel, or put \
+             the store on another file system",
+        ));
+    }
+    checks.extend(flavors(settings, users));
+    checks
+}
+
+fn namespace(users: InstanceUsers) -> HostCheck {
+    match users {
+        InstanceUsers::Own => HostCheck::ok(NAME, "each instance has its own"),
+        InstanceUsers::Host => HostCheck::warn(
+            NAME,
+            "root of an instance is root of this machine: user-namespace = \"host\" under [security]",
+            "remove that from the settings if no flavor needs it",
+        ),
+        InstanceUsers::HostOnly => HostCheck::warn(
+            NAME,
+            "root of an instance is root of this machine, confined only by capabilities and seccomp",
+            "instances have their own users with Linux 5.19 or newer, and user.max_user_namespaces above 0",
+        ),
+    }
+}
+
+/// Reports flavors whose instances are rejected, and flavors that give root on this machine.
+fn flavors(settings: &GarmFileSettings, users: InstanceUsers) -> Vec<HostCheck> {
+    let with = |has: fn(&Flavor) -> bool| {
+        let names = settings.flavors.iter().filter(|(_, flavor)| has(flavor));
+        let names: Vec<_> = names.map(|(name, _)| name.as_str()).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    };
+    let (nesting, privileged) = (with(|flavor| flavor.nesting), with(|flavor| flavor.privileged));
+    let refused = |name, flavors: String| {
+        let found = format!(
+            "instances of flavors {flavors} are rejected: they have no user namespace of their own"
+        );
+        HostCheck::fail(name, found, "remove it from these flavors, or see `user namespace` above")
+    };
+    let mut checks = Vec::new();
+    if users != InstanceUsers::Own {
+        checks.extend(nesting.map(|flavors| refused("nesting", flavors)));
+    }
+    checks.extend(privileged.and_then(|flavors| match users {
+        InstanceUsers::Own => None,
+        InstanceUsers::HostOnly => Some(refused("privileged", flavors)),
+        InstanceUsers::Host => Some(HostCheck::warn(
+            "privileged",
+            format!(
+                "everyone who can change a workflow of flavors {flavors} is root of this machine"
+            ),
+            "remove it from these flavors, or user-namespace = \"host\" from [security]",
+        )),
+    }));
+    checks
+}
+
+/// Reports writable mounts that belong to root.
+pub fn mounts(settings: &GarmFileSettings) -> Vec<HostCheck> {
+    let writable = settings.mounts.iter().filter(|(_, mount)| !mount.read_only);
+    let of_root = writable.filter(|(_, mount)| {
+        mount.source.metadata().is_ok_and(|found| found.uid() == 0 || found.gid() == 0)
+    });
+    let checks = of_root.map(|(name, mount)| {
+        let source = mount.source.display();
+        let found =
+            format!("mount {name:?} is writable, and {source} belongs to root: it is rejected");
+        let hint =
+            format!("give it to a user and a group that are not root: chown USER:GROUP {source}");
+        HostCheck::fail("mounts", found, hint)
+    });
+    checks.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check_text(text: &str, users: InstanceUsers) -> String {
+        let settings: GarmFileSettings = toml::from_str(text).unwrap();
+        serde_json::to_string(&flavors(&settings, users)).unwrap()
+    }
+
+    #[test]
+    fn flavors_that_need_private_users_are_named_if_unavailable() {
+        let text = "[flavors.a]\nnesting = true\n[flavors.b]\nprivileged = true\n[flavors.c]\n";
+        assert_eq!(check_text(text, InstanceUsers::Own), "[]");
+        let refused = check_text(text, InstanceUsers::HostOnly);
+        assert_eq!(refused.matches("rejected").count(), 2, "{refused}");
+        assert!(
+            refused.contains("flavors a are") && refused.contains("flavors b are"),
+            "{refused}"
+        );
+        let by_choice = check_text(text, InstanceUsers::Host);
+        assert_eq!(by_choice.matches("rejected").count(), 1, "{by_choice}");
+        assert!(by_choice.contains("workflow of flavors b is root of this machine"), "{by_choice}");
+    }
+}

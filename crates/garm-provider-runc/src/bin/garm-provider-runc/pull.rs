@@ -1,0 +1,43 @@
+//! `garm-provider-runc pull`.
+
+use clap::Args;
+use oci_hooks_cli::context::CliContext;
+use oci_hooks_cli::exit::CliExit;
+use oci_hooks_engine_cli::pulled::PullOptions;
+use oci_hooks_engine_cli::rootless::EnterOutcome;
+use oci_hooks_engine_cli::settings_file;
+
+use crate::backend;
+use crate::error::AdminError;
+use crate::settings::GarmFileSettings;
+
+/// Pull an image before an instance needs it
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Logins are those in the settings, and those of `docker login` or `podman login` of the user who runs
+this.")]
+pub struct PullArgs {
+    /// Image, as in a pool: an alias in the settings or a reference
+    image: String,
+
+    #[command(flatten)]
+    options: PullOptions,
+}
+
+pub fn run(args: &PullArgs, context: &mut CliContext) -> Result<CliExit, AdminError> {
+    let mut settings = settings_file::load::<GarmFileSettings>(context)?.settings;
+    settings.store = match backend::enter_store(&settings)? {
+        EnterOutcome::Inside(store) => *store,
+        EnterOutcome::Ended(exit) => return Ok(exit),
+    };
+    let reference = match settings.images.get(&args.image) {
+        Some(image) => image.reference.clone(),
+        None => args
+            .image
+            .parse()
+            .map_err(|source| AdminError::Image { name: args.image.clone(), source })?,
+    };
+    let variable = |name: &str| settings.proxy(name, std::env::var(name).ok());
+    args.options.pull::<AdminError>(&reference, settings.host(), variable, context)?;
+    Ok(CliExit::Done)
+}

@@ -1,0 +1,126 @@
+//! `garm-provider-runc rm`.
+
+use clap::Args;
+use clap_complete::ArgValueCandidates;
+use garm_provider_runc::{InstanceSelection, RmOptions, SelectedInstance};
+use oci_hooks_cli::context::CliContext;
+use oci_hooks_cli::exit::CliExit;
+use oci_hooks_engine_cli::settings_file;
+use oci_hooks_files::quantity::format_count;
+use serde::Serialize;
+
+use crate::backend::InstanceBackend;
+use crate::error::AdminError;
+use crate::instances::{self, escape_control};
+use crate::settings::GarmFileSettings;
+
+/// Remove instances that GARM does not remove
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  garm-provider-runc rm garm-x7k2                     An instance that has ended
+  garm-provider-runc rm --orphans --dry-run           List orphans
+  garm-provider-runc rm --controller 3f2a… --force    All of a GARM that is gone, with their jobs
+
+GARM deletes its own instances, also those that were removed here. Only GARM knows whether a
+controller or a pool still exists: name it. `instances` lists both.
+
+Exit status: 0 if all of these instances are removed, 1 if one is left or a name is unknown.")]
+pub struct RmArgs {
+    /// Name of an instance (can be repeated)
+    #[arg(
+        value_name = "NAME",
+        required_unless_present_any = ["orphans", "controller", "pool"],
+        add = ArgValueCandidates::new(instances::names)
+    )]
+    names: Vec<String>,
+
+    /// Remove orphans: instances that ended, whose creation was interrupted, or that were killed
+    #[arg(long)]
+    orphans: bool,
+
+    /// Remove only instances of this controller
+    #[arg(long, value_name = "ID", add = ArgValueCandidates::new(instances::controller_ids))]
+    controller: Option<String>,
+
+    /// Remove only instances of this pool or scale set
+    #[arg(long, value_name = "ID", add = ArgValueCandidates::new(instances::pools))]
+    pool: Option<String>,
+
+    /// Also remove running instances, with their jobs
+    #[arg(long, short)]
+    force: bool,
+
+    /// Show what would be done without doing it
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Output of `rm --format json`.
+#[derive(Serialize)]
+struct RmReport<'a> {
+    dry_run: bool,
+    removed: Vec<RmEntry<'a>>,
+    /// Selected instances that could not be removed.
+    left: Vec<RmEntry<'a>>,
+    /// Names without an instance.
+    unknown: &'a [String],
+}
+
+#[derive(Serialize)]
+struct RmEntry<'a> {
+    name: &'a str,
+    controller: &'a str,
+    pool: &'a str,
+    reason: &'a str,
+}
+
+impl<'a> From<&'a SelectedInstance> for RmEntry<'a> {
+    fn from(selected: &'a SelectedInstance) -> Self {
+        let SelectedInstance { name, controller, pool, reason, .. } = selected;
+        RmEntry { name, controller, pool, reason }
+    }
+}
+
+pub fn run(args: &RmArgs, context: &mut CliContext) -> Result<CliExit, AdminError> {
+    let settings = settings_file::load::<GarmFileSettings>(context)?.settings;
+    let selection = InstanceSelection {
+        names: &args.names,
+        orphans: args.orphans,
+        controller: args.controller.as_deref(),
+        pool: args.pool.as_deref(),
+    };
+    let options = RmOptions { force: args.force, dry_run: args.dry_run };
+    let report = InstanceBackend::of(settings).with_sites(|run, sites| {
+        garm_provider_runc::rm(run, sites, &selection, options).map_err(AdminError::from)
+    })?;
+    let exit = match report.left.is_empty() && report.unknown.is_empty() {
+        true => CliExit::Done,
+        false => CliExit::Findings,
+    };
+    if context.is_json() {
+        context.json(&RmReport {
+            dry_run: args.dry_run,
+            removed: report.removed.iter().map(RmEntry::from).collect(),
+            left: report.left.iter().map(RmEntry::from).collect(),
+            unknown: &report.unknown,
+        })?;
+        return Ok(exit);
+    }
+    let done = if args.dry_run { "would remove" } else { "removed" };
+    for SelectedInstance { name, reason, .. } in &report.removed {
+        context.line(format!("{done} instance {name}: {}", escape_control(reason)))?;
+    }
+    for SelectedInstance { name, controller, reason, .. } in &report.left {
+        context.error_line(&format!(
+            "error: cannot remove instance {name} of controller {}: {}",
+            escape_control(controller),
+            escape_control(reason)
+        ));
+    }
+    for name in &report.unknown {
+        context.error_line(&format!("error: unknown instance {name:?}"));
+    }
+    context.line(format!("{done} {}", format_count(report.removed.len(), "instance")))?;
+    Ok(exit)
+}

@@ -1,0 +1,54 @@
+//! Agent mode of GARM 0.2, in which an agent in the instance keeps a connection to GARM and serves shells.
+//!
+//! This provider runs no agent. Its supervisor reports what the agent would report, except for heartbeats, but it serves
+//! no shell.
+
+use oci_hooks_files::error::chain;
+use serde::Deserialize;
+
+use super::spec::BootSpec;
+use crate::http::{HttpClient, HttpError};
+
+/// Size limit of the instance's metadata, larger than any real one.
+const MAX_METADATA_BYTES: u64 = 4 << 20;
+
+/// Note for the log of an instance in agent mode.
+const NO_AGENT: &str = "agent mode: GARM gets no heartbeats of this runner, because this provider runs no agent; \
+     the status is reported by callbacks";
+
+/// The pool has a shell enabled, which only an agent can serve.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the pool has a shell enabled, which needs GARM's agent, and garm-provider-runc runs none: disable it with \
+     `garm-cli pool update POOL --enable-shell=false`, or leave agent mode"
+)]
+pub struct ShellError;
+
+/// The part of an instance's metadata about the agent. GARM before 0.2 sends none.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct AgentMetadata {
+    agent_mode: bool,
+    agent_shell_enabled: bool,
+}
+
+/// Checks that the instance needs no agent. Returns a note for its log.
+pub fn check(spec: &BootSpec, http: &HttpClient) -> Result<Option<String>, ShellError> {
+    // GARM's script installs the agent itself.
+    if spec.runner.is_none() {
+        return Ok(None);
+    }
+    let url = format!("{}/runner-metadata/", spec.metadata_url);
+    let metadata = match http.get(&url, Some(&spec.token), MAX_METADATA_BYTES) {
+        Ok(text) => serde_json::from_slice::<AgentMetadata>(&text).unwrap_or_default(),
+        // GARM before 0.2 has no agents.
+        Err(HttpError::Status { status: 404, .. }) => return Ok(None),
+        // If GARM is away, the boot waits for it and reports it.
+        Err(error) => return Ok(Some(format!("agent mode is unknown: {}", chain(&error)))),
+    };
+    match (metadata.agent_mode, metadata.agent_shell_enabled) {
+        (true, true) => Err(ShellError),
+        (true, false) => Ok(Some(NO_AGENT.to_owned())),
+        (false, _) => Ok(None),
+    }
+}

@@ -1,0 +1,65 @@
+//! Errors of booting a runner.
+
+use std::time::Duration;
+
+use super::guest::GuestError;
+use super::output::LastLines;
+use crate::http::HttpError;
+
+/// Errors of booting a runner.
+#[derive(Debug, thiserror::Error)]
+pub enum BootError {
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    #[error(transparent)]
+    Guest(#[from] GuestError),
+    #[error("timed out: the runner did not start within {} s", timeout.as_secs())]
+    TimedOut { timeout: Duration },
+    #[error("cannot install the extra packages {packages}: code {code}, see the instance's log")]
+    Packages { packages: String, code: i32 },
+    #[error("the pre-install script {name:?} ended with code {code}, see the instance's log")]
+    Script { name: String, code: i32 },
+    #[error("the runner does not start in this image, code {code}: {output}")]
+    Start { code: i32, output: String },
+    #[error("cannot register the runner: code {code} {tries} times, see the instance's log")]
+    Registration {
+        /// Exit code of the last attempt.
+        code: i32,
+        tries: u32,
+    },
+    /// The runner's file is invalid.
+    #[error("cannot read the runner's id from {file}")]
+    RunnerFile { file: String, source: RunnerFileError },
+    /// The runner is running, but has no session with its forge.
+    #[error("the runner did not listen for jobs within {} s{last}", timeout.as_secs())]
+    NotListening { timeout: Duration, last: LastLines },
+    /// The runner exited before it could get a job.
+    #[error("the runner ended with code {code} before it listened for jobs{last}")]
+    EndedEarly { code: i32, last: LastLines },
+    /// The runner failed after it had listened for jobs.
+    #[error("the runner ended with code {code}{last}")]
+    Ended { code: i32, last: LastLines },
+    /// As `Ended`, for GitHub's runner, whose scripts always exit with 0.
+    #[error("the runner ended: {reason}{last}")]
+    Listener { reason: String, last: LastLines },
+    #[error("GARM's install script ended with code {code}{last}")]
+    InstallScript { code: i32, last: LastLines },
+    /// GARM expects the report from its script.
+    #[error("GARM's install script ended without reporting the runner as idle{last}")]
+    NeverIdle { last: LastLines },
+    #[error(
+        "GARM returned no install script: use_garm_template needs GARM 0.2 and a template for the pool"
+    )]
+    Template { source: HttpError },
+}
+
+/// Errors of a runner's file.
+#[derive(Debug, thiserror::Error)]
+pub enum RunnerFileError {
+    #[error("not found")]
+    Missing,
+    #[error("not a JSON object")]
+    Syntax(#[source] serde_json::Error),
+    #[error("{key} is missing or not a number greater than zero")]
+    Key { key: &'static str },
+}

@@ -1,0 +1,80 @@
+//! Boot spec of a supervisor, passed in memory.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::http::ProxyUrls;
+
+/// Inputs for booting a runner.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct BootSpec {
+    /// Base URL for status reports, without trailing `/status` or `/`.
+    pub callback_url: String,
+    /// Base URL of credentials, without trailing `/`.
+    pub metadata_url: String,
+    /// Bearer token for both URLs, never written to disk.
+    pub token: String,
+    /// CA certificates to trust in addition to the host's and the image's, PEM.
+    pub ca_pem: String,
+    /// Proxies for the supervisor and the runner.
+    pub proxy: ProxyUrls,
+    pub env: BTreeMap<String, String>,
+    pub packages: Vec<String>,
+    /// Scripts to run first, as root, ordered by name.
+    pub pre_install: BTreeMap<String, Vec<u8>>,
+    /// Runner; none if GARM's script installs and starts it.
+    pub runner: Option<RunnerSpec>,
+    /// Timeout until the runner listens for jobs.
+    pub timeout: Duration,
+    /// Warning about the image for GARM's users.
+    pub warning: Option<String>,
+}
+
+/// The runner of an instance.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RunnerSpec {
+    pub forge: Forge,
+    /// Directory of the runner in the instance.
+    pub dir: PathBuf,
+    /// Path of the program, for a forge whose runner is a single file.
+    pub program: PathBuf,
+    /// User id of the runner.
+    pub uid: u32,
+    /// Group id of the runner.
+    pub gid: u32,
+    /// Home directory of the user.
+    pub home: PathBuf,
+    /// If set, GARM has registered the runner.
+    pub jit: bool,
+    pub url: String,
+    pub name: String,
+    pub labels: Vec<String>,
+    /// Runner group at the forge; empty if none.
+    pub group: String,
+    /// If set, the runner is not from the image, which may lack its dependencies.
+    pub is_downloaded: bool,
+    /// If set, `bin/installdependencies.sh` is run if the runner does not start without it.
+    pub install_dependencies: bool,
+}
+
+/// Forge of a runner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Forge {
+    Github,
+    Gitea,
+}
+
+impl fmt::Debug for BootSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The token is a secret, and scripts and variables may contain secrets.
+        f.debug_struct("BootSpec")
+            .field("callback_url", &self.callback_url)
+            .field("runner", &self.runner)
+            .finish_non_exhaustive()
+    }
+}

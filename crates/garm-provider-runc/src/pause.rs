@@ -1,0 +1,70 @@
+//! Pausing and resuming the processes of an instance.
+//!
+//! A runtime freezes the cgroup. Rootless instances may have no cgroup: then each process is sent SIGSTOP.
+//! A process that is not stopped yet could send SIGCONT to the others, so processes are listed and stopped until
+//! none is running.
+
+use std::collections::HashSet;
+use std::{fs, io};
+
+use oci_hooks_engine::container::ContainerRecord;
+use oci_hooks_host::identity::ProcessIdentity;
+use oci_hooks_host::processes::{ProcessSnapshot, add_descendants};
+use rustix::process::Signal;
+
+use super::error::ProviderError;
+
+/// Maximum number of rounds; each signals the processes forked since the last one.
+const ROUNDS: usize = 100;
+
+/// Stops all processes of a container.
+pub fn pause(container: &ContainerRecord) -> Result<(), ProviderError> {
+    if !container.cgroup.is_empty() {
+        return Ok(container.runtime.pause(&container.id)?);
+    }
+    signal(container, Signal::STOP, "stop")
+}
+
+/// Resumes all processes of a container.
+pub fn resume(container: &ContainerRecord) -> Result<(), ProviderError> {
+    if !container.cgroup.is_empty() {
+        return Ok(container.runtime.resume(&container.id)?);
+    }
+    signal(container, Signal::CONT, "resume")
+}
+
+fn signal(
+    container: &ContainerRecord,
+    signal: Signal,
+    action: &'static str,
+) -> Result<(), ProviderError> {
+    let Some(first) = container.process else { return Ok(()) };
+    signal_all(first, signal).map_err(|source| ProviderError::Signal {
+        name: container.name.clone(),
+        action,
+        source,
+    })
+}
+
+/// Sends a signal once to each process of a container, given its first process.
+fn signal_all(first: ProcessIdentity, signal: Signal) -> io::Result<()> {
+    let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let Some(own) = namespace(first.pid).filter(|_| first.is_running()) else { return Ok(()) };
+    let mut signalled = HashSet::new();
+    for _ in 0..ROUNDS {
+        let all = ProcessSnapshot::list_all();
+        let members = all.iter().filter(|it| namespace(it.pid).as_ref() == Some(&own));
+        // Nested containers have their own PID namespaces, so descendants are added.
+        let members = add_descendants(&all, &members.map(|it| it.pid).collect());
+        let mut is_new = false;
+        for process in all.iter().filter(|process| members.contains(&process.pid)) {
+            if signalled.insert((process.pid, process.start)) {
+                is_new |= process.signal(signal)?;
+            }
+        }
+        if !is_new {
+            return Ok(());
+        }
+    }
+    Err(io::Error::other("its processes fork faster than they can be signalled"))
+}

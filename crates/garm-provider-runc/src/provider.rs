@@ -1,0 +1,289 @@
+//! GARM's operations on instances.
+
+use std::thread;
+
+use oci_hooks_engine::container::{ContainerError, Engine};
+use oci_hooks_engine::network::NetworkOptions;
+use oci_hooks_files::error::chain;
+use oci_hooks_files::lock::LONG;
+use oci_hooks_files::record::NewerRecords;
+use oci_hooks_host::thread::{ConcurrentWork, spawn_or_call};
+use oci_hooks_image::{Credentials, PullProgress, RegistryClient};
+use tracing::info_span;
+
+use super::create;
+use super::error::ProviderError;
+use super::found::{FoundInstance, IsWanted, find, find_all};
+use super::instance::{GarmInstance, InstanceStatus};
+use super::record::{ControllerRecords, InstanceFiles, InstanceRecord, RunnerOutcome};
+use super::settings::GarmFileSettings;
+use super::site::{InstanceSite, InstanceSites, RemovalOptions, RootSite};
+use super::supervisor::SupervisorProgram;
+use super::{Bootstrap, pause, remove};
+
+/// Creates and removes the instances of one GARM controller, which sees only its own.
+#[derive(Clone, Copy)]
+pub struct GarmProvider<'a> {
+    /// Controller id of the GARM.
+    pub controller: &'a str,
+    pub engine: &'a Engine,
+    /// Address ranges and directories of networks.
+    pub network: &'a NetworkOptions,
+    pub registries: &'a RegistryClient,
+    pub credentials: &'a Credentials,
+    pub settings: &'a GarmFileSettings,
+    pub supervisor: &'a SupervisorProgram,
+    /// Receives the progress of pulls.
+    pub progress: &'a dyn PullProgress,
+}
+
+/// The instances of a pool.
+#[derive(Debug, Default)]
+pub struct InstanceList {
+    pub instances: Vec<GarmInstance>,
+    /// Errors of unreadable records, of all pools.
+    pub unreadable: Vec<ContainerError>,
+}
+
+impl GarmProvider<'_> {
+    /// Creates and starts an instance; its supervisor starts the runner after this call.
+    ///
+    /// Leftovers of an earlier instance of the same name are removed first.
+    pub fn create(&self, bootstrap: &Bootstrap) -> Result<GarmInstance, ProviderError> {
+        let _span = info_span!("create", instance = bootstrap.name).entered();
+        create::create(self, bootstrap)
+    }
+
+    /// Returns a lookup of this controller's instances.
+    pub fn lookup(&self) -> InstanceLookup<'_> {
+        InstanceLookup { records: self.records(), sites: self }
+    }
+
+    fn root_site(&self) -> RootSite<'_> {
+        RootSite { engine: self.engine, network: self.network }
+    }
+
+    /// Resumes a stopped instance. An instance whose runner has exited cannot be started again, because its credentials
+    /// were for one runner. Such an instance is removed, so that GARM no longer lists it and creates a new instance.
+    pub fn start(&self, id: &str) -> Result<(), ProviderError> {
+        let (files, _) = self.lookup().find(id)?;
+        let lock = files.lock(LONG)?;
+        let (_, record) = self.lookup().find(id)?;
+        if files.is_paused() {
+            let container = self.engine.directory(&record.container).read()?;
+            pause::resume(&container)?;
+            return Ok(files.set_paused(false)?);
+        }
+        let site = InstanceSite::of(self.engine);
+        let instance = instance(&site, &files, record.clone())?;
+        let has_ended = files.has_ended();
+        if instance.status == InstanceStatus::Running && !has_ended {
+            return Ok(());
+        }
+        // If only the supervisor was killed, the job is still running.
+        if has_ended || !site.is_attended(&files, &record)? && !site.is_running(&record) {
+            let newer = NewerRecords::Remove;
+            let parts = remove::parts(self.engine, &self.records(), &files, id, newer)?;
+            remove::remove_parts(self.engine, self.network, &files, &parts, newer)?;
+            files.remove()?;
+            files.forget(lock)?;
+        }
+        // GARM logs the error.
+        Err(ProviderError::Ended { name: id.to_owned(), fault: instance.fault })
+    }
+
+    /// Pauses all processes of an instance.
+    pub fn stop(&self, id: &str) -> Result<(), ProviderError> {
+        let (files, _) = self.lookup().find(id)?;
+        let _lock = files.lock(LONG)?;
+        let (_, record) = self.lookup().find(id)?;
+        if files.is_paused() || !InstanceSite::of(self.engine).is_running(&record) {
+            return Ok(());
+        }
+        // Recorded first, so that a later removal resumes the instance: a paused process cannot be killed.
+        files.set_paused(true)?;
+        let container = self.engine.directory(&record.container).read()?;
+        if let Err(error) = pause::pause(&container) {
+            files.set_paused(false)?;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    pub(super) fn records(&self) -> ControllerRecords {
+        ControllerRecords::of(&self.engine.store.options().run, self.controller)
+    }
+}
+
+impl InstanceSites for GarmProvider<'_> {
+    fn site(&self, controller: &str, name: &str) -> Result<InstanceSite, ProviderError> {
+        self.root_site().site(controller, name)
+    }
+
+    fn containers(&self, is_wanted: IsWanted<'_>) -> Result<Vec<InstanceRecord>, ProviderError> {
+        self.root_site().containers(is_wanted)
+    }
+
+    fn unrecorded_instances(&self, controller: &str) -> Result<Vec<String>, ProviderError> {
+        self.root_site().unrecorded_instances(controller)
+    }
+
+    fn max_parallel_removals(&self) -> usize {
+        self.root_site().max_parallel_removals()
+    }
+
+    fn delete(
+        &self,
+        records: &ControllerRecords,
+        files: &InstanceFiles,
+        name: &str,
+        removal: RemovalOptions<'_>,
+    ) -> Result<bool, ProviderError> {
+        self.root_site().delete(records, files, name, removal)
+    }
+}
+
+/// Finds the instances of one GARM controller on all sites.
+#[derive(Clone)]
+pub struct InstanceLookup<'a> {
+    pub records: ControllerRecords,
+    pub sites: &'a dyn InstanceSites,
+}
+
+impl InstanceLookup<'_> {
+    /// Returns an instance by its name.
+    pub fn get(&self, id: &str) -> Result<GarmInstance, ProviderError> {
+        let (files, record) = self.find(id)?;
+        self.instance(&files, record)
+    }
+
+    /// Returns all instances of a pool, running or not.
+    pub fn list(&self, pool: &str) -> Result<InstanceList, ProviderError> {
+        let mut listed = InstanceList::default();
+        for FoundInstance { files, record, error, .. } in find_all(&self.records, self.sites)? {
+            if let Some(record) = record.filter(|record| record.pool == pool) {
+                listed.instances.push(self.instance(&files, record)?);
+            }
+            listed.unreadable.extend(error);
+        }
+        Ok(listed)
+    }
+
+    /// Removes all instances and their leftovers. If some cannot be removed, continues with the others.
+    pub fn remove_all(&self) -> Result<(), ProviderError> {
+        let mut names = self.records.names()?;
+        names.extend(self.sites.unrecorded_instances(self.records.controller())?);
+        let is_own = |controller: &str, _: &str| self.records.are_of(controller);
+        names.extend(self.sites.containers(&is_own)?.into_iter().map(|record| record.name));
+        let names: Vec<_> = names.into_iter().collect();
+        let mut results = Vec::new();
+        let at_once = self.sites.max_parallel_removals();
+        if at_once == 1 {
+            results.extend(names.iter().map(|name| self.delete_of_all(name)));
+            return results.into_iter().collect();
+        }
+        for some in names.chunks(at_once) {
+            thread::scope(|scope| {
+                let deleting: Vec<_> = some
+                    .iter()
+                    .map(|name| spawn_or_call(scope, || self.delete_of_all(name)))
+                    .collect();
+                results.extend(deleting.into_iter().map(ConcurrentWork::join));
+            });
+        }
+        results.into_iter().collect()
+    }
+
+    /// Removes an instance or its leftovers completely. Succeeds if the instance does not exist.
+    pub fn delete(&self, id: &str) -> Result<(), ProviderError> {
+        let _span = info_span!("delete", instance = id).entered();
+        // No instance can have an invalid name.
+        let Some(files) = self.records.files(id) else { return Ok(()) };
+        let removal = RemovalOptions { patience: LONG, ..RemovalOptions::OF_GARM };
+        self.sites.delete(&self.records, &files, id, removal).map(drop)
+    }
+
+    /// Removes one of many instances, without waiting long for another call that has it locked.
+    fn delete_of_all(&self, id: &str) -> Result<(), ProviderError> {
+        let Some(files) = self.records.files(id) else { return Ok(()) };
+        self.sites.delete(&self.records, &files, id, RemovalOptions::OF_GARM).map(drop)
+    }
+
+    fn find(&self, id: &str) -> Result<(InstanceFiles, InstanceRecord), ProviderError> {
+        let unknown = || ProviderError::Unknown { name: id.to_owned() };
+        let found = find(&self.records, self.sites, id)?.ok_or_else(unknown)?;
+        match (found.record, found.error) {
+            (Some(record), _) => Ok((found.files, record)),
+            (None, Some(error)) => Err(error.into()),
+            (None, None) => Err(unknown()),
+        }
+    }
+
+    fn instance(
+        &self,
+        files: &InstanceFiles,
+        record: InstanceRecord,
+    ) -> Result<GarmInstance, ProviderError> {
+        instance(&self.sites.site(self.records.controller(), &record.name)?, files, record)
+    }
+}
+
+/// Returns an instance as reported to GARM.
+pub fn instance(
+    site: &InstanceSite,
+    files: &InstanceFiles,
+    record: InstanceRecord,
+) -> Result<GarmInstance, ProviderError> {
+    let record = match record.maker {
+        // The creation may have finished, and its process exited, after the record was read.
+        Some(_) if record.info.is_none() && !site.is_being_made(&record) => {
+            files.record()?.unwrap_or(record)
+        }
+        _ => record,
+    };
+    let (status, fault) = match status(site, files, &record) {
+        Err(ProviderError::Container(error)) if error.is_unreadable_record() => {
+            (InstanceStatus::Error, Some(chain(&error)))
+        }
+        status => status?,
+    };
+    let info = record.info;
+    let (os_name, os_version, addresses) =
+        info.map(|info| (info.os_name, info.os_version, info.addresses)).unwrap_or_default();
+    Ok(GarmInstance {
+        name: record.name,
+        pool_id: record.pool,
+        os_name,
+        os_version,
+        os_arch: record.arch,
+        addresses,
+        status,
+        fault,
+    })
+}
+
+/// Returns the status of an instance, and its fault.
+fn status(
+    site: &InstanceSite,
+    files: &InstanceFiles,
+    record: &InstanceRecord,
+) -> Result<(InstanceStatus, Option<String>), ProviderError> {
+    if let Some(RunnerOutcome::Failed { fault, .. }) = files.outcome()? {
+        return Ok((InstanceStatus::Error, Some(fault)));
+    }
+    if record.info.is_none() {
+        return Ok(match site.is_being_made(record) {
+            // GARM would try to start a stopped instance.
+            true => (InstanceStatus::Running, None),
+            false => (InstanceStatus::Error, Some("its creation was interrupted".to_owned())),
+        });
+    }
+    // Checked before `is_running`, because a supervisor exits after its container.
+    let is_attended = site.is_attended(files, record)?;
+    Ok(match site.is_running(record) && !files.is_paused() {
+        true if is_attended => (InstanceStatus::Running, None),
+        // Without a supervisor, the end of the runner is not noticed.
+        true => (InstanceStatus::Error, Some("its supervisor was killed".to_owned())),
+        false => (InstanceStatus::Stopped, None),
+    })
+}

@@ -1,0 +1,285 @@
+//! `prune`: removes leftovers of all controllers, for the admin.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use oci_hooks_engine::container::{ContainerError, Engine};
+use oci_hooks_engine::network::{Network, NetworkOptions, remove_trial};
+use oci_hooks_files::error::{chain, has_timed_out};
+use oci_hooks_files::record::NewerRecords;
+
+use super::error::ProviderError;
+use super::found::{FoundInstance, controllers, find_all};
+use super::logs;
+use super::record::{ControllerRecords, InstanceFiles, InstanceRecord, NETWORK, RunnerOutcome};
+use super::runner::{PrunedRunners, RunnerCache};
+use super::settings::GarmFileSettings;
+use super::site::{InstanceSite, InstanceSites, RemovalOptions, RootSite};
+
+/// Maximum time between finding a cached runner and recording the instance that uses it.
+const BETWEEN: Duration = Duration::from_secs(60);
+
+/// Result of [`prune`].
+#[derive(Debug, Default)]
+pub struct PrunedInstances {
+    pub instances: Vec<String>,
+    /// Number of leftovers of containers from an earlier boot.
+    pub orphans: usize,
+    pub logs: usize,
+    /// Removed runners, which no instance used.
+    pub runners: PrunedRunners,
+    /// Errors of unreadable records, and of instances locked by another call. Corrupt records are removed unless in
+    /// use, records of other versions are kept.
+    pub unreadable: Vec<String>,
+}
+
+/// Options of [`prune`].
+#[derive(Clone, Copy, Debug)]
+pub struct PruneOptions {
+    /// Minimum time since an instance ended.
+    pub ended_for: Duration,
+    /// Treatment of records of a newer version of this program.
+    pub newer: NewerRecords,
+}
+
+/// Removes instances whose creation was interrupted or that ended long ago, orphans of an earlier boot, old logs, and
+/// runners unused for as long.
+///
+/// GARM deletes its instances itself: the ones found here were abandoned by GARM, or their deletion was killed.
+pub fn prune(
+    engine: &Engine,
+    network: &NetworkOptions,
+    settings: &GarmFileSettings,
+    options: PruneOptions,
+) -> Result<PrunedInstances, ProviderError> {
+    // List networks before records: a record is written before its network is created.
+    let networks = Network::ids(network)?;
+    let swept = sweep(&engine.store.options().run, &RootSite { engine, network }, options)?;
+    remove_trial(network)?;
+    let mut orphans = 0;
+    let mut unreadable = Vec::new();
+    if options.newer == NewerRecords::Remove {
+        let (removed, running) = engine.remove_of_other_versions()?;
+        orphans += removed;
+        unreadable.extend(running);
+    }
+    orphans += engine.remove_orphans()?;
+    unreadable.extend(engine.unreadable_records()?.iter().map(|error| chain(error)));
+    let broken = Network::unreadable_networks(network)?;
+    unreadable.extend(broken.iter().map(|(_, error)| chain(error)));
+    if swept.knows_all {
+        for id in networks.iter().filter(|id| id.starts_with(NETWORK) && !swept.named.contains(*id))
+        {
+            Network::remove_id(network, id)?;
+        }
+    }
+    let mut pruned = prune_shared(engine, settings, swept, options)?;
+    pruned.orphans = orphans;
+    pruned.unreadable.extend(unreadable);
+    Ok(pruned)
+}
+
+/// Removes leftovers shared by all instances: old logs, and unused runners.
+pub fn prune_shared(
+    engine: &Engine,
+    settings: &GarmFileSettings,
+    swept: SweepResult,
+    options: PruneOptions,
+) -> Result<PrunedInstances, ProviderError> {
+    let SweepResult { instances, unreadable, runners_in_use, knows_all, .. } = swept;
+    let mut pruned = PrunedInstances { instances, unreadable, ..PrunedInstances::default() };
+    pruned.logs = logs::prune(&settings.log.directory, settings.log.keep_age.0)?;
+    // With an unreadable record, any runner may be in use.
+    if knows_all {
+        let older = options.ended_for.max(BETWEEN);
+        pruned.runners = RunnerCache::of(engine).prune(&runners_in_use, older)?;
+    }
+    Ok(pruned)
+}
+
+/// Removes the abandoned instances recorded below a run directory.
+pub fn sweep(
+    run: &Path,
+    sites: &dyn InstanceSites,
+    options: PruneOptions,
+) -> Result<SweepResult, ProviderError> {
+    let mut sweep = InstanceSweep {
+        sites,
+        options,
+        swept: SweepResult { knows_all: true, ..SweepResult::default() },
+    };
+    for records in controllers(run, sites)? {
+        let mut names = records.names()?;
+        for FoundInstance { name, files, record, error } in find_all(&records, sites)? {
+            if record.is_some() || error.is_some() {
+                names.remove(&name);
+            }
+            match (record, error) {
+                (Some(record), None) => sweep.sweep_known(&records, &files, record)?,
+                (record, Some(error)) => {
+                    sweep.sweep_unreadable(&records, &files, name, record.as_ref(), &error)?;
+                }
+                (None, None) => {}
+            }
+        }
+        for name in &names {
+            sweep.bare(&records, name)?;
+        }
+    }
+    Ok(sweep.swept)
+}
+
+/// Result of [`sweep`].
+#[derive(Debug, Default)]
+pub struct SweepResult {
+    instances: Vec<String>,
+    unreadable: Vec<String>,
+    runners_in_use: BTreeSet<String>,
+    /// Network ids in all records.
+    named: BTreeSet<String>,
+    /// If set, all remaining records are readable.
+    knows_all: bool,
+}
+
+struct InstanceSweep<'a> {
+    sites: &'a dyn InstanceSites,
+    options: PruneOptions,
+    swept: SweepResult,
+}
+
+impl InstanceSweep<'_> {
+    /// Removes an instance whose record is unreadable, unless it is running. `container` is the record rebuilt from its
+    /// container.
+    fn sweep_unreadable(
+        &mut self,
+        records: &ControllerRecords,
+        files: &InstanceFiles,
+        name: String,
+        container: Option<&InstanceRecord>,
+        error: &ContainerError,
+    ) -> Result<(), ProviderError> {
+        self.swept.unreadable.push(chain(error));
+        let site = self.sites.site(records.controller(), &name)?;
+        let runs = match container {
+            Some(container) => site.is_running(container) || site.is_attended(files, container)?,
+            None => site.has_supervisor(records.controller(), &name)?,
+        };
+        let is_asked = self.options.newer == NewerRecords::Remove;
+        if runs && is_asked {
+            self.swept.unreadable.push(format!(
+                "instance {name} is still running, so it is kept: remove it with \
+                 `garm-provider-runc rm --force {name}`"
+            ));
+        }
+        if runs || error.is_of_other_version() && !is_asked {
+            self.swept.named.extend(container.map(|container| container.network.clone()));
+            self.swept.knows_all = false;
+            return Ok(());
+        }
+        let removal = RemovalOptions {
+            // A new instance may have been created under this name.
+            is_meant: &|| Ok(files.record().is_err()),
+            newer: self.options.newer,
+            ..RemovalOptions::default()
+        };
+        self.delete(records, files, &name, removal).map(drop)
+    }
+
+    /// Removes the files of an instance without a record and without a container, such as the lock of a killed call.
+    fn bare(&self, records: &ControllerRecords, name: &str) -> Result<(), ProviderError> {
+        let Some(files) = records.files(name) else { return Ok(()) };
+        let removal = RemovalOptions {
+            // An instance may be being created under this name.
+            is_meant: &|| Ok(files.record()?.is_none()),
+            ..RemovalOptions::default()
+        };
+        match self.sites.delete(records, &files, name, removal) {
+            // The call that holds the lock removes it.
+            Err(error) if has_timed_out(&error) => Ok(()),
+            removed => removed.map(drop),
+        }
+    }
+
+    /// Removes an instance, and returns whether it is gone. An instance is kept if another call has it locked, or if its
+    /// container is of a newer version.
+    fn delete(
+        &mut self,
+        records: &ControllerRecords,
+        files: &InstanceFiles,
+        name: &str,
+        removal: RemovalOptions<'_>,
+    ) -> Result<bool, ProviderError> {
+        let is_gone = self.sites.delete(records, files, name, removal);
+        match &is_gone {
+            Ok(true) => self.swept.instances.push(name.to_owned()),
+            Err(error) if has_timed_out(error) || is_newer(error) => {
+                self.swept.unreadable.push(chain(error));
+                return Ok(false);
+            }
+            _ => {}
+        }
+        is_gone
+    }
+
+    /// Removes an instance if it is abandoned.
+    fn sweep_known(
+        &mut self,
+        records: &ControllerRecords,
+        files: &InstanceFiles,
+        record: InstanceRecord,
+    ) -> Result<(), ProviderError> {
+        self.swept.named.insert(record.network.clone());
+        let site = self.sites.site(records.controller(), &record.name)?;
+        let ended_for = self.options.ended_for;
+        let is_over = |record: &InstanceRecord| is_over(&site, files, record, ended_for);
+        if !is_over(&record)? {
+            // A record rebuilt from a container does not name the layer of the runner.
+            self.swept.knows_all &= matches!(files.record(), Ok(Some(_)));
+            self.swept.runners_in_use.extend(record.layer);
+            return Ok(());
+        }
+        let removal = RemovalOptions {
+            // The creation may have finished meanwhile, or a new instance may have been created under this name.
+            is_meant: &|| files.record()?.as_ref().map_or(Ok(true), is_over),
+            ..RemovalOptions::default()
+        };
+        if !self.delete(records, files, &record.name, removal)? {
+            self.swept.runners_in_use.extend(files.record()?.and_then(|record| record.layer));
+        }
+        Ok(())
+    }
+}
+
+fn is_newer(error: &ProviderError) -> bool {
+    matches!(error, ProviderError::Container(error) if error.is_newer_record())
+}
+
+/// Returns whether an instance is abandoned: its creation was interrupted, or it ended at least `ended_for` ago.
+fn is_over(
+    site: &InstanceSite,
+    files: &InstanceFiles,
+    record: &InstanceRecord,
+    ended_for: Duration,
+) -> Result<bool, ProviderError> {
+    if record.info.is_none() {
+        return Ok(!site.is_being_made(record));
+    }
+    let is_attended = site.is_attended(files, record)?;
+    if is_attended && (site.is_running(record) || site.is_being_made(record)) {
+        return Ok(false);
+    }
+    // Without a supervisor, the creation has not finished.
+    if !is_attended && matches!(files.supervisor(), Ok(None)) {
+        return Ok(true);
+    }
+    let ended = match files.outcome() {
+        Ok(Some(RunnerOutcome::Ended { at, .. } | RunnerOutcome::Failed { at, .. })) => at,
+        Err(error) if !error.is_unreadable_record() => return Err(error.into()),
+        // The supervisor was killed, or its record is unreadable.
+        Ok(None) | Err(_) => record.created,
+    };
+    let since = Timestamp::now().duration_since(ended);
+    Ok(since.unsigned_abs() >= ended_for && !since.is_negative())
+}

@@ -1,0 +1,180 @@
+//! Sites: run directory and PID namespace of an instance's container.
+//!
+//! For root, all instances are on one site. Each rootless instance has its own pause process, with a PID namespace and
+//! directories of its own.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use oci_hooks_engine::container::{Engine, RecordDirectory};
+use oci_hooks_engine::network::NetworkOptions;
+use oci_hooks_files::lock::PASSING_BY;
+use oci_hooks_files::record::NewerRecords;
+use oci_hooks_host::identity::ProcessView;
+
+use super::error::ProviderError;
+use super::found::{IsWanted, of_containers};
+use super::record::{ControllerRecords, InstanceFiles, InstanceRecord};
+use super::remove;
+use super::supervisor::supervisors;
+
+/// Number of instances removed concurrently by `RemoveAllInstances`; each needs file descriptors, which may be limited.
+const AT_ONCE: usize = 4;
+
+/// Site of one instance.
+#[derive(Clone, Debug)]
+pub struct InstanceSite {
+    run: PathBuf,
+    processes: ProcessView,
+}
+
+/// All sites.
+pub trait InstanceSites: Sync {
+    /// Returns the site of an instance.
+    fn site(&self, controller: &str, name: &str) -> Result<InstanceSite, ProviderError>;
+
+    /// Returns the records of instances, rebuilt from their containers.
+    fn containers(&self, is_wanted: IsWanted<'_>) -> Result<Vec<InstanceRecord>, ProviderError>;
+
+    /// Returns the names of a controller's instances that may have leftovers without a container.
+    fn unrecorded_instances(&self, controller: &str) -> Result<Vec<String>, ProviderError>;
+
+    /// Returns the number of instances that can be removed concurrently, each on a thread.
+    fn max_parallel_removals(&self) -> usize;
+
+    /// Removes an instance or its leftovers, unless [`RemovalOptions::is_meant`] returns false; returns that value.
+    fn delete(
+        &self,
+        records: &ControllerRecords,
+        files: &InstanceFiles,
+        name: &str,
+        removal: RemovalOptions<'_>,
+    ) -> Result<bool, ProviderError>;
+}
+
+/// Options of removing an instance.
+#[derive(Clone, Copy)]
+pub struct RemovalOptions<'a> {
+    /// Called when the instance is locked; returns whether the instance is still to be removed.
+    pub is_meant: &'a dyn Fn() -> Result<bool, ProviderError>,
+    /// Treatment of a record of a newer version of this program.
+    pub newer: NewerRecords,
+    /// Timeout for another call that has the instance locked.
+    pub patience: Duration,
+}
+
+impl RemovalOptions<'_> {
+    /// Options of GARM's own calls. GARM repeats a removal until it succeeds, so records of newer versions are removed too.
+    pub(super) const OF_GARM: Self = RemovalOptions {
+        is_meant: &|| Ok(true),
+        newer: NewerRecords::Remove,
+        patience: PASSING_BY,
+    };
+}
+
+impl Default for RemovalOptions<'_> {
+    fn default() -> Self {
+        RemovalOptions { is_meant: &|| Ok(true), newer: NewerRecords::Keep, patience: PASSING_BY }
+    }
+}
+
+/// The site of root: all instances on one engine, in the PID namespace of this process.
+#[derive(Clone, Copy, Debug)]
+pub struct RootSite<'a> {
+    pub engine: &'a Engine,
+    pub network: &'a NetworkOptions,
+}
+
+impl InstanceSite {
+    /// Returns the site with the container records below a run directory.
+    pub fn new(run: PathBuf, processes: ProcessView) -> Self {
+        InstanceSite { run, processes }
+    }
+
+    /// Returns the site of an engine in the PID namespace of this process.
+    pub(super) fn of(engine: &Engine) -> Self {
+        InstanceSite::new(engine.run.clone(), ProcessView::Own)
+    }
+
+    /// Returns whether the process that creates an instance is running.
+    pub(super) fn is_being_made(&self, record: &InstanceRecord) -> bool {
+        record.maker.is_some_and(|maker| self.processes.is_running(maker))
+    }
+
+    /// Returns whether the supervisor of an instance is running, or the process that creates the instance.
+    pub(super) fn is_attended(
+        &self,
+        files: &InstanceFiles,
+        record: &InstanceRecord,
+    ) -> Result<bool, ProviderError> {
+        let supervisor = match files.supervisor() {
+            Err(error) if error.is_unreadable_record() => None,
+            supervisor => supervisor?,
+        };
+        Ok(match supervisor {
+            Some(supervisor) => self.processes.is_running(supervisor),
+            None => {
+                self.is_being_made(record)
+                    || self.has_supervisor(&record.controller, &record.name)?
+            }
+        })
+    }
+
+    /// Returns whether a supervisor of an instance is running, recorded or not.
+    pub(super) fn has_supervisor(
+        &self,
+        controller: &str,
+        name: &str,
+    ) -> Result<bool, ProviderError> {
+        Ok(!supervisors(self.processes, controller, name)?.is_empty())
+    }
+
+    /// Returns whether the container of an instance is running.
+    pub(super) fn is_running(&self, record: &InstanceRecord) -> bool {
+        let container = RecordDirectory::of(&self.run, &record.container).read();
+        let process = container.ok().and_then(|container| container.process);
+        process.is_some_and(|process| self.processes.is_running(process))
+    }
+}
+
+impl InstanceSites for RootSite<'_> {
+    fn site(&self, _: &str, _: &str) -> Result<InstanceSite, ProviderError> {
+        Ok(InstanceSite::of(self.engine))
+    }
+
+    fn containers(&self, is_wanted: IsWanted<'_>) -> Result<Vec<InstanceRecord>, ProviderError> {
+        Ok(of_containers(&self.engine.run, is_wanted)?)
+    }
+
+    fn unrecorded_instances(&self, _: &str) -> Result<Vec<String>, ProviderError> {
+        Ok(Vec::new())
+    }
+
+    fn max_parallel_removals(&self) -> usize {
+        AT_ONCE
+    }
+
+    fn delete(
+        &self,
+        records: &ControllerRecords,
+        files: &InstanceFiles,
+        name: &str,
+        removal: RemovalOptions<'_>,
+    ) -> Result<bool, ProviderError> {
+        let RootSite { engine, network } = *self;
+        let lock = files.lock(removal.patience)?;
+        if !(removal.is_meant)()? {
+            return Ok(false);
+        }
+        let parts = remove::parts(engine, records, files, name, removal.newer)?;
+        remove::remove_parts(engine, network, files, &parts, removal.newer)?;
+        if parts.is_empty() {
+            // A supervisor without a record would write to the files of the next instance.
+            let supervisor = remove::running_supervisor(files)?;
+            remove::end_supervisor(supervisor, records.controller(), name)?;
+        }
+        files.remove()?;
+        files.forget(lock)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,126 @@
+//! `garm-provider-runc doctor --probe`, as root and rootless.
+
+use std::fs;
+use std::process::Command;
+
+use oci_hooks_testsupport::call::RunningCall;
+use oci_hooks_testsupport::leftovers::LeftoverSnapshot;
+use oci_hooks_testsupport::program::wait_until;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::setup::{GarmWorld, with_each_runtime, with_each_user};
+
+const FLAVORS: &str = "[flavors.default]\n[flavors.nesting]\nnesting = true\n";
+
+/// Runs a probe, and returns its report.
+#[track_caller]
+fn run(world: &GarmWorld<'_>, code: i32) -> Value {
+    let ran = world.installation.admin(&["doctor", "--probe", "--format", "json"]);
+    let said = format!("{}{}", ran.stdout, ran.stderr);
+    assert_eq!(ran.status.code(), Some(code), "{said}");
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
+}
+
+/// Returns the trials whose names begin with `start`.
+fn trials<'a>(report: &'a Value, start: &str) -> Vec<&'a Value> {
+    let all = report["trials"].as_array().unwrap().iter();
+    let found: Vec<_> =
+        all.filter(|trial| trial["name"].as_str().unwrap().starts_with(start)).collect();
+    assert!(!found.is_empty(), "no trial of {start:?} in {report:#}");
+    found
+}
+
+#[track_caller]
+fn check_out_of_reach(world: &GarmWorld<'_>) {
+    // The first instance of a host creates the shared files.
+    run(world, 0);
+    let before = LeftoverSnapshot::take(&world.installation);
+    let report = run(world, 0);
+    for trial in trials(&report, "its own") {
+        for from in ["host", "flavor default", "flavor nesting"] {
+            assert_eq!(trial["outcomes"][from], "reached", "{report:#}");
+        }
+    }
+    for start in [
+        "metadata: tcp 169.254.169.254:80",
+        "host: tcp 127.0.0.1:",
+        "host: udp 127.0.0.1:",
+        "host: gateway ",
+        "host: abstract ",
+        "host: socket /tmp/",
+        "host: read /tmp/",
+        "host: process ",
+        "other job: tcp ",
+        "other job: abstract ",
+        "other job: process ",
+        "kernel: write /proc/sys/kernel/core_pattern",
+        "kernel: write /proc/sysrq-trigger",
+    ] {
+        for trial in trials(&report, start) {
+            assert_eq!(trial["status"], "ok", "{trial} in {report:#}");
+            for from in ["flavor default", "flavor nesting"] {
+                let outcome = trial["outcomes"][from].as_str().unwrap();
+                assert!(!["reached", "not tried"].contains(&outcome), "{trial}");
+            }
+        }
+    }
+    before.check(&world.installation, "a probe");
+    let logs = fs::read_dir(world.installation.log_directory()).unwrap();
+    let logs: Vec<_> = logs.map(|log| log.unwrap().file_name()).collect();
+    assert!(logs.is_empty(), "{logs:?}");
+    let listed = world.installation.admin(&["instances", "--format", "json"]).success();
+    assert_eq!(listed, "[]\n");
+}
+
+#[test]
+fn host_targets_are_unreachable_from_instances_of_root() {
+    with_each_runtime(FLAVORS, check_out_of_reach);
+}
+
+#[test]
+fn host_targets_are_unreachable_from_instances_of_users() {
+    with_each_user(FLAVORS, |world, _| check_out_of_reach(world));
+}
+
+/// The settings make root of an instance root on the host, with all privileges.
+#[test]
+fn reached_target_of_a_flavor_fails_the_probe() {
+    let settings = "[security]\nuser-namespace = \"host\"\n\
+                    [flavors.default]\n[flavors.privileged]\nprivileged = true\n";
+    with_each_runtime(settings, |world| {
+        let report = run(world, 1);
+        let trial = trials(&report, "kernel: write /proc/sys/kernel/core_pattern")[0];
+        assert_eq!(trial["status"], "fail", "{report:#}");
+        assert_eq!(trial["outcomes"]["flavor privileged"], "reached", "{trial}");
+        assert_eq!(trial["outcomes"]["flavor default"], "denied", "{trial}");
+        for trial in trials(&report, "host: tcp 127.0.0.1:") {
+            assert_eq!(trial["status"], "ok", "{trial}");
+        }
+    });
+}
+
+#[test]
+fn interrupted_probe_leaves_nothing() {
+    with_each_runtime("", |world| {
+        run(world, 0);
+        let before = LeftoverSnapshot::take(&world.installation);
+        let mut command = Command::new(world.installation.program());
+        command.arg("--config").arg(world.installation.settings()).args(["doctor", "--probe"]);
+        let mut call = RunningCall::start(world.host(), command, Vec::new(), None);
+        wait_until("another instance is there to be reached", || {
+            world.host().processes().iter().any(|it| it.line.contains(" other-"))
+        });
+        call.signal(Signal::INT);
+        call.wait().code(130);
+        before.check(&world.installation, "a probe that was told to end");
+    });
+}
+
+#[test]
+fn probe_without_flavors_has_one_instance() {
+    with_each_runtime("", |world| {
+        let report = run(world, 0);
+        assert_eq!(trials(&report, "its own")[0]["outcomes"]["instance"], "reached", "{report}");
+    });
+}

@@ -1,0 +1,159 @@
+//! Setup of the tests.
+
+use oci_hooks_testsupport::garm::answer::{AnswerStatus, ProviderInstance};
+use oci_hooks_testsupport::garm::installation::ProviderInstallation;
+use oci_hooks_testsupport::garm::instances::{KnownInstance, RunnerStatus};
+use oci_hooks_testsupport::garm::provider::ProviderCaller;
+use oci_hooks_testsupport::garm::record::RunnerLog;
+use oci_hooks_testsupport::garm::server::GarmServer;
+use oci_hooks_testsupport::host::{HostProcess, TestHost};
+use oci_hooks_testsupport::program;
+use oci_hooks_testsupport::runtime::TestRuntime;
+use oci_hooks_testsupport::world::{self, UserIds};
+use serde_json::Value;
+
+/// A job that runs until its instance is removed.
+pub(crate) const ENDLESS: &str = "echo working; exec sleep 1000";
+
+/// A host with the provider and a fake GARM.
+pub(crate) struct GarmWorld<'h> {
+    pub(crate) installation: ProviderInstallation<'h>,
+    pub(crate) garm: GarmServer,
+}
+
+/// Runs a test on a fresh host for each runtime.
+pub(crate) fn with_each_runtime(further: &str, test: impl Fn(&GarmWorld<'_>)) {
+    for runtime in TestRuntime::ALL {
+        with_runtime(runtime, further, &test);
+    }
+}
+
+/// Runs a test on a fresh host for one runtime.
+pub(crate) fn with_runtime(runtime: TestRuntime, further: &str, test: impl Fn(&GarmWorld<'_>)) {
+    let host = TestHost::new();
+    let installation = ProviderInstallation::new(&host, runtime, further);
+    test(&GarmWorld { garm: GarmServer::start(&host), installation });
+}
+
+/// Runs a test on a fresh host for each runtime, with GARM run by a user with subordinate ids, and by a user without.
+pub(crate) fn with_each_user(further: &str, test: impl Fn(&GarmWorld<'_>, &RootlessUser<'_>)) {
+    for (runtime, ids) in RUNTIMES_AND_IDS {
+        with_user(runtime, ids, further, &test);
+    }
+}
+
+/// All combinations of runtimes and users.
+pub(crate) const RUNTIMES_AND_IDS: [(TestRuntime, UserIds); 4] = [
+    (TestRuntime::Runc, UserIds::Ranges),
+    (TestRuntime::Runc, UserIds::None),
+    (TestRuntime::Crun, UserIds::Ranges),
+    (TestRuntime::Crun, UserIds::None),
+];
+
+/// Runs a test on a fresh host for one runtime, with GARM run by a user.
+pub(crate) fn with_user(
+    runtime: TestRuntime,
+    ids: UserIds,
+    further: &str,
+    test: impl Fn(&GarmWorld<'_>, &RootlessUser<'_>),
+) {
+    let world = world::UserWorld::new();
+    let user = world.user(ids);
+    let installation = ProviderInstallation::of_user(&world, &user, runtime, further);
+    let _which = FailedVariant(runtime, ids);
+    let ordinary = RootlessUser { world: &world, ids };
+    test(&GarmWorld { garm: GarmServer::start(world.host()), installation }, &ordinary);
+}
+
+/// The user who runs GARM.
+pub(crate) struct RootlessUser<'w> {
+    pub(crate) world: &'w world::UserWorld,
+    pub(crate) ids: UserIds,
+}
+
+/// Prints the runtime and user of a failed test.
+struct FailedVariant(TestRuntime, UserIds);
+
+impl Drop for FailedVariant {
+    #[expect(clippy::print_stderr, reason = "it stands beside the panic")]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("this was {} for a user with the ids {:?}", self.0, self.1);
+        }
+    }
+}
+
+impl GarmWorld<'_> {
+    pub(crate) fn host(&self) -> &TestHost {
+        self.installation.host()
+    }
+
+    /// Returns GARM's calls with default values.
+    pub(crate) fn provider(&self) -> ProviderCaller<'_> {
+        ProviderCaller::new(&self.installation)
+    }
+
+    /// Creates an instance whose runner has a job, and returns it.
+    #[track_caller]
+    pub(crate) fn create(&self, name: &str, job: &str, fields: Value) -> ProviderInstance {
+        let answer = self.provider().create(&self.garm.bootstrap(name, job, fields));
+        // A short job may be over before the answer; a runner that got no job is an error.
+        let has_worked = [AnswerStatus::Running, AnswerStatus::Stopped].contains(&answer.status);
+        assert!(has_worked, "{answer:?}");
+        answer
+    }
+
+    /// Creates an instance whose boot fails, possibly before the answer.
+    #[track_caller]
+    pub(crate) fn create_for_failure(&self, name: &str, job: &str, fields: Value) {
+        self.provider().create(&self.garm.bootstrap(name, job, fields));
+    }
+
+    /// Creates an instance and waits until its runner is idle.
+    #[track_caller]
+    pub(crate) fn bring_up(&self, name: &str, job: &str, fields: Value) -> KnownInstance {
+        self.create(name, job, fields);
+        let instance = self.garm.wait_until(name, |instance| !instance.is_young());
+        let log = || self.installation.log(name).text;
+        assert_eq!(instance.status, RunnerStatus::Idle, "{:#?}\n{}", instance.messages, log());
+        instance
+    }
+
+    /// Returns the process of an `ENDLESS` job.
+    pub(crate) fn job_process(&self) -> Option<HostProcess> {
+        self.host().processes().into_iter().find(|process| process.line == "sleep 1000 ")
+    }
+
+    /// Waits until an `ENDLESS` job executes its program, some time after it writes its first line.
+    #[track_caller]
+    pub(crate) fn wait_for_job(&self) -> HostProcess {
+        let mut job = None;
+        program::wait_until("the job runs", || {
+            job = self.job_process();
+            job.is_some()
+        });
+        job.expect("the wait has ended")
+    }
+
+    /// Creates an instance, waits until its job has ended, and returns the runner's record.
+    #[track_caller]
+    pub(crate) fn run(&self, name: &str, job: &str, fields: Value) -> RunnerLog {
+        self.bring_up(name, job, fields);
+        self.provider().wait_for(name, AnswerStatus::Stopped);
+        self.installation.log(name)
+    }
+
+    /// Runs and deletes one instance, so that files shared by all instances exist.
+    #[track_caller]
+    pub(crate) fn warm_up(&self) {
+        self.run("warm-up", "true", serde_json::json!({}));
+        self.provider().delete("warm-up");
+    }
+
+    /// Waits until an instance reports `failed` to GARM, and returns its messages.
+    #[track_caller]
+    pub(crate) fn boot_fails(&self, name: &str) -> String {
+        let instance = self.garm.wait_for(name, RunnerStatus::Failed);
+        instance.messages_with("failed").join("\n")
+    }
+}

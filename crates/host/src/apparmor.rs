@@ -1,0 +1,8 @@
+//! Detection of AppArmor.
+
+use std::fs;
+
+/// Returns whether AppArmor is enabled in the kernel.
+pub fn is_enabled() -> bool {
+    fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|on| on.trim() == "Y")
+}

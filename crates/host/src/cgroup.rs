@@ -1,0 +1,114 @@
+//! The cgroups of containers: limits, OOM and pids events, killing all processes, and removal.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use tracing::debug;
+
+use self::hierarchy::{MOUNT, hierarchies, poll_until};
+
+mod available;
+mod below;
+mod group;
+mod hierarchy;
+mod processes;
+mod slice;
+mod tree;
+
+pub use available::AvailableCgroups;
+pub use below::{ChildCgroup, own_cgroup, process_cgroup, remove_mounted, remove_recorded};
+pub use group::{ContainerGroup, remove_group, remove_of};
+pub use hierarchy::{PARENT, keep_parents};
+pub use processes::{LimitEvents, events, limit_all, share_of_processes};
+pub use slice::GroupLimits;
+
+/// Kills all processes in a cgroup, named as in `linux.cgroupsPath`, and in its children. Returns whether
+/// no process is left.
+pub fn kill(path: &str) -> bool {
+    debug!(cgroup = path, "kill all processes of a cgroup");
+    for_each_directory(path, |dir| poll_until(|| tree::kill(dir)))
+}
+
+/// Kills all processes in a cgroup, and removes it and its children. Returns whether the cgroup is gone.
+pub fn remove(path: &str) -> bool {
+    debug!(cgroup = path, "remove a cgroup");
+    for_each_directory(path, |dir| poll_until(|| tree::remove(dir)))
+}
+
+/// Calls `act` for the existing directories of a cgroup in all hierarchies. Returns whether all calls returned true.
+fn for_each_directory(path: &str, act: fn(&Path) -> bool) -> bool {
+    let path = &directory(path);
+    if path.is_empty() || path.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        return false;
+    }
+    let directories = hierarchies(Path::new(MOUNT)).into_iter().map(|root| root.join(path));
+    let results: Vec<bool> = directories.filter(|dir| dir.exists()).map(|dir| act(&dir)).collect();
+    results.into_iter().all(|is_well| is_well)
+}
+
+/// Moves this process to a cgroup, and creates the cgroup if it is missing: systemd kills all processes
+/// that a stopping service leaves in its own cgroup.
+///
+/// Returns whether the process entered the cgroup in any hierarchy: some of version 1, such as `cpuset`,
+/// accept no process before they are configured.
+pub fn enter(path: &str) -> bool {
+    debug!(cgroup = path, "enter a cgroup");
+    let path = path.trim_start_matches('/');
+    let _parents = keep_parents();
+    let mut entered = false;
+    for root in hierarchies(Path::new(MOUNT)) {
+        let dir = root.join(path);
+        entered |=
+            fs::create_dir_all(&dir).is_ok() && fs::write(dir.join("cgroup.procs"), "0").is_ok();
+    }
+    entered
+}
+
+/// Returns whether a process is in the cgroup of a container with this id, or in one below it.
+pub fn is_of(pid: u32, id: &str) -> bool {
+    let text = super::processes::read_lossy(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    // Compare only the id, which is unique: the rest of the path depends on the cgroup namespace.
+    text.lines().any(|line| line.split('/').skip(1).any(|part| part.contains(id)))
+}
+
+/// Removes a cgroup that several containers share, unless it has containers or is [kept](keep_parents) for new ones.
+pub fn remove_if_empty(path: &str) {
+    let Ok(root) = File::open(MOUNT) else { return };
+    if root.try_lock().is_err() {
+        return;
+    }
+    for root in hierarchies(Path::new(MOUNT)) {
+        let _ = fs::remove_dir(root.join(path.trim_start_matches('/')));
+    }
+}
+
+/// Returns the directory of a cgroup in its hierarchies; for `SLICE:PREFIX:NAME`, that of the systemd
+/// scope.
+fn directory(path: &str) -> String {
+    match path.split(':').collect::<Vec<_>>()[..] {
+        [slice, prefix, name] => format!("{}/{prefix}-{name}.scope", slice::directory(slice)),
+        _ => path.trim_start_matches('/').to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn systemd_scopes_are_found_by_the_names_of_runtimes() {
+        assert_eq!(directory("system.slice:oci-hooks:1a"), "system.slice/oci-hooks-1a.scope");
+        assert_eq!(directory("/oci-hooks/1a"), "oci-hooks/1a");
+        assert_eq!(
+            directory("ocihooks-1b.slice:oci-hooks:1a"),
+            "ocihooks.slice/ocihooks-1b.slice/oci-hooks-1a.scope"
+        );
+    }
+
+    #[test]
+    fn paths_stay_within_the_hierarchy() {
+        for path in ["", "/", "/a/../b", "a//b", "..:a:b/..", "/./a"] {
+            assert!(!remove(path), "{path}");
+        }
+    }
+}

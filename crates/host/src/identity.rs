@@ -1,0 +1,431 @@
+//! Identification of processes: PIDs are reused, so a record keeps the start time too.
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, io};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+
+use super::processes::{read_at_most, read_lossy};
+
+const PROC: &str = "/proc";
+
+/// Maximum size of a command line that is compared.
+const COMMAND_LINE_BYTES: u64 = 64 << 10;
+
+/// Time to wait for the parent of a process to end, so that this process adopts the orphan.
+const ADOPTION: Duration = Duration::from_secs(10);
+
+/// A process, distinguished by its start time from a later process with the same PID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessIdentity {
+    pub pid: u32,
+    /// Start time in clock ticks since the boot: field 22 of `/proc/PID/stat`.
+    pub start: u64,
+}
+
+impl ProcessIdentity {
+    /// Returns the identity of the process that has this PID now, if it exists.
+    pub fn of(pid: u32) -> Option<Self> {
+        let ProcessStat { start, .. } = stat(Path::new(PROC), pid)?;
+        Some(ProcessIdentity { pid, start })
+    }
+
+    /// Returns the identity of a child, or of an orphan that this process has adopted or soon adopts, by the PID
+    /// in a file; `None` if the PID belongs to an unrelated process. The PID of a child is not reused before this
+    /// process has reaped it.
+    pub fn of_child(pid: u32) -> Option<Self> {
+        let process = ProcessIdentity::of(pid)?;
+        let end = Instant::now() + ADOPTION;
+        // If the parent ends meanwhile, the process has a new parent.
+        for _ in 0..100 {
+            let Some(parent) = process.parent() else { continue };
+            if parent.pid == std::process::id() {
+                return Some(process);
+            }
+            // crun exits shortly before its child that is the parent.
+            if let Some(parent) = parent.open() {
+                wait(&parent, end.saturating_duration_since(Instant::now())).ok()?;
+            }
+        }
+        None
+    }
+
+    /// Returns the identity of a container process by the PID that the runtime wrote; `None` if the process has
+    /// ended, or the PID has been reused outside of the container's PID namespace.
+    pub fn of_container(pid: u32, first: ProcessIdentity) -> Option<Self> {
+        let process = ProcessIdentity::of(pid)?;
+        let namespace = |id: u32| fs::read_link(format!("/proc/{id}/ns/pid")).ok();
+        let is_in = namespace(pid).is_some_and(|found| Some(found) == namespace(first.pid));
+        // Both still run, so that neither PID was reused in between.
+        (is_in && process.is_running() && first.is_running()).then_some(process)
+    }
+
+    /// Returns the processes whose command lines contain all of these arguments, in any order, except longer
+    /// command lines than our programs and runtimes have.
+    pub fn with_words(words: &[&OsStr]) -> io::Result<Vec<Self>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc")? {
+            let Ok(Ok(pid)) = entry?.file_name().into_string().map(|name| name.parse()) else {
+                continue;
+            };
+            // Before the command line, to notice if the PID is reused meanwhile.
+            let Some(process) = ProcessIdentity::of(pid) else { continue };
+            let line = read_at_most(format!("/proc/{pid}/cmdline"), COMMAND_LINE_BYTES);
+            let Some(line) = line.ok().filter(|line| (line.len() as u64) < COMMAND_LINE_BYTES)
+            else {
+                continue;
+            };
+            let has = |word: &&OsStr| line.split(|&byte| byte == 0).any(|it| it == word.as_bytes());
+            if words.iter().all(has) && process.is_running() {
+                found.push(process);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns whether the process exists and is not a zombie.
+    pub fn is_running(&self) -> bool {
+        self.is_running_in(Path::new(PROC))
+    }
+
+    fn is_running_in(&self, proc: &Path) -> bool {
+        // An orphan may stay a zombie for seconds if its parent does not reap it at once.
+        stat(proc, self.pid).is_some_and(|now| now.start == self.start && !now.has_ended)
+    }
+
+    /// Returns whether the process runs and is not exiting: a killed process may exist for a while without
+    /// running, as until the kernel has removed its network interface.
+    pub fn is_working(&self) -> bool {
+        let now = stat(Path::new(PROC), self.pid);
+        now.is_some_and(|now| now.start == self.start && !now.has_ended && !now.is_ending)
+    }
+
+    /// Opens a pidfd of the process; `None` if it has ended.
+    pub fn open(&self) -> Option<OwnedFd> {
+        let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
+        let fd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        // Compared after opening: a pidfd always refers to the same process.
+        self.is_running().then_some(fd)
+    }
+
+    /// Kills the process without waiting for its end.
+    pub fn kill_soon(&self) -> io::Result<()> {
+        let Some(fd) = self.open() else { return Ok(()) };
+        match pidfd_send_signal(&fd, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Kills the process and waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut` if the process still exists after the timeout.
+    pub fn kill(&self, timeout: Duration) -> io::Result<()> {
+        let Some(fd) = self.open() else { return Ok(()) };
+        match pidfd_send_signal(&fd, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if wait(&fd, timeout)? { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
+    }
+
+    /// Returns whether a process of this user runs: others can start any program with any arguments, also one that
+    /// is set-user-ID.
+    pub fn is_of_this_user(&self) -> bool {
+        let status = read_lossy(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        let own = geteuid().as_raw().to_string();
+        ids.is_some_and(|ids| ids.split_whitespace().all(|id| id == own)) && self.is_running()
+    }
+
+    /// Returns the path of the program that the process runs, if it is readable.
+    pub fn program(&self) -> Option<PathBuf> {
+        fs::read_link(format!("/proc/{}/exe", self.pid)).ok()
+    }
+
+    /// Returns the parent process.
+    pub fn parent(&self) -> Option<Self> {
+        ProcessIdentity::of(stat(Path::new(PROC), self.pid)?.parent)
+    }
+
+    /// Returns the command name (`comm`) of the process, at most 15 bytes.
+    pub fn name(&self) -> Option<String> {
+        let text = read_lossy(format!("/proc/{}/comm", self.pid)).ok()?;
+        Some(text.trim_end().to_owned())
+    }
+}
+
+/// The PID namespace to which the PIDs of a record belong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProcessView {
+    /// The PID namespace of this process.
+    #[default]
+    Own,
+    /// A child namespace, by the identity of its init process in this namespace; it has mounted its own `/proc`.
+    Below(ProcessIdentity),
+    /// A namespace whose init process has ended, and with it all processes.
+    Ended,
+}
+
+impl ProcessView {
+    /// Returns whether a process of the namespace exists and is not a zombie.
+    pub fn is_running(self, process: ProcessIdentity) -> bool {
+        match self {
+            ProcessView::Own => process.is_running(),
+            ProcessView::Below(first) => {
+                let proc = format!("/proc/{}/root/proc", first.pid);
+                // The init process is checked last, to notice if its PID was reused meanwhile.
+                process.is_running_in(Path::new(&proc)) && first.is_running()
+            }
+            ProcessView::Ended => false,
+        }
+    }
+
+    /// Returns whether a process that this process sees is in the namespace itself, not in a nested one.
+    pub fn contains(self, process: ProcessIdentity) -> bool {
+        let member = match self {
+            ProcessView::Own => ProcessIdentity::of(std::process::id()),
+            ProcessView::Below(first) => Some(first),
+            ProcessView::Ended => None,
+        };
+        member.is_some_and(|member| {
+            ProcessIdentity::of_container(process.pid, member) == Some(process)
+        })
+    }
+}
+
+/// Waits for a process to end, given its pidfd; returns whether it ended before the timeout.
+pub fn wait(pidfd: &OwnedFd, timeout: Duration) -> io::Result<bool> {
+    let end = Instant::now() + timeout;
+    loop {
+        let left = Timespec::try_from(end.saturating_duration_since(Instant::now())).ok();
+        match poll(&mut [PollFd::new(pidfd, PollFlags::IN)], left.as_ref()) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// `PF_EXITING` of Linux: the process is exiting.
+const EXITING: u64 = 4;
+
+struct ProcessStat {
+    parent: u32,
+    start: u64,
+    /// Set if all threads have ended.
+    has_ended: bool,
+    is_ending: bool,
+}
+
+/// See proc_pid_stat(5).
+fn stat(proc: &Path, pid: u32) -> Option<ProcessStat> {
+    let text = read_lossy(proc.join(pid.to_string()).join("stat")).ok()?;
+    // The command name may contain any character; field 3 follows its last parenthesis.
+    let mut fields = text.rsplit_once(") ")?.1.split(' ');
+    // State and flags are those of the first thread, which may end before others.
+    let state = *fields.next()?.as_bytes().first()?;
+    let parent = fields.next()?.parse().ok()?;
+    let flags: u64 = fields.nth(4)?.parse().ok()?;
+    let is_last = fields.nth(10)?.parse::<u32>().ok()? <= 1;
+    let start = fields.nth(1)?.parse().ok()?;
+    Some(ProcessStat {
+        parent,
+        start,
+        has_ended: state == b'Z' && is_last,
+        is_ending: flags & EXITING != 0 && (is_last || state != b'Z'),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Read as _};
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::{Command, Stdio};
+    use std::thread;
+
+    use oci_hooks_testsupport::descriptors::with_few_descriptors;
+    use rustix::process::{getpid, set_child_subreaper};
+
+    use super::*;
+
+    #[test]
+    fn killed_process_is_not_running() {
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        let identity = ProcessIdentity::of(child.id()).unwrap();
+        assert!(identity.is_working());
+        assert!(identity.is_running());
+        assert_eq!(identity.parent().unwrap().pid, std::process::id());
+        identity.kill(Duration::from_secs(10)).unwrap();
+        // Still a zombie: this process has not reaped the child.
+        assert!(!identity.is_running() && !identity.is_working());
+        assert!(identity.open().is_none());
+        child.wait().unwrap();
+        identity.kill(Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn process_is_found_by_words_of_its_command_line() {
+        let unique = format!("found-by-its-words-{}", std::process::id());
+        let mut child = Command::new("sh");
+        let child = child.args(["-c", "echo; read line; :", &unique]);
+        let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // The command line is empty for a moment after the program was executed.
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let find = |words: &[&str]| {
+            let words: Vec<_> = words.iter().map(OsStr::new).collect();
+            ProcessIdentity::with_words(&words).unwrap()
+        };
+        let own = ProcessIdentity::of(child.id()).unwrap();
+        assert_eq!(find(&[&unique, "-c"]), [own]);
+        assert_eq!(find(&[&unique, "create"]), []);
+        assert_eq!(find(&[&unique[1..]]), []);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(find(&[&unique]), []);
+    }
+
+    #[test]
+    fn process_with_a_name_that_is_not_utf8_is_seen_and_killed() {
+        let script = "printf '\\377) Z' >/proc/$$/comm; echo; read line; :";
+        let mut child = Command::new("sh");
+        let child = child.args(["-c", script, "oddly-named-process"]);
+        let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        assert_eq!(fs::read(format!("/proc/{}/comm", child.id())).unwrap(), b"\xff) Z\n");
+        let process = ProcessIdentity::of(child.id()).unwrap();
+        assert_eq!(process.parent().unwrap().pid, std::process::id());
+        assert_eq!(process.name().unwrap(), "\u{fffd}) Z");
+        assert!(process.is_working() && process.is_of_this_user());
+        let words = ["oddly-named-process", script].map(OsStr::new);
+        assert_eq!(ProcessIdentity::with_words(&words).unwrap(), [process]);
+        process.kill(Duration::from_secs(10)).unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
+    }
+
+    #[test]
+    fn processes_of_other_users_are_distinguished() {
+        let own = ProcessIdentity::of(std::process::id()).unwrap();
+        assert!(own.is_of_this_user());
+        assert!(!ProcessIdentity { start: own.start + 1, ..own }.is_of_this_user());
+        if !geteuid().is_root() {
+            // The first process belongs to root.
+            assert!(!ProcessIdentity::of(1).is_some_and(|first| first.is_of_this_user()));
+            return;
+        }
+        // The effective id alone is what a set-user-ID program has.
+        for ids in [&["--reuid=65534"][..], &["--ruid=65534"]] {
+            let mut child = Command::new("setpriv");
+            let child = child.args(ids).args(["sh", "-c", "echo; read line"]);
+            let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+            assert!(!ProcessIdentity::of(child.id()).unwrap().is_of_this_user(), "{ids:?}");
+            drop(child.stdin.take());
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn only_a_child_is_found_as_a_child() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let identity = ProcessIdentity::of_child(child.id()).expect("it is one, ended or not");
+        identity.kill(Duration::from_secs(10)).unwrap();
+        assert_eq!(ProcessIdentity::of_child(child.id()), Some(identity), "it was not collected");
+        child.wait().unwrap();
+        assert_eq!(ProcessIdentity::of_child(child.id()), None);
+        assert_eq!(ProcessIdentity::of_child(u32::MAX), None);
+    }
+
+    #[test]
+    fn orphan_is_found_immediately() {
+        let test = "identity::tests::orphan_is_found_immediately";
+        // Orphans become children of the whole test process.
+        with_few_descriptors(test, || {
+            set_child_subreaper(Some(getpid())).unwrap();
+            let mut parent = Command::new("sh")
+                .args(["-c", "sleep 1000 <&- & echo $!; read line"])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut line = String::new();
+            BufReader::new(parent.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            let pid = line.trim().parse().unwrap();
+            let finding = thread::spawn(move || ProcessIdentity::of_child(pid));
+            // `of_child` waits for the parent to end.
+            let waits = || {
+                fs::read_dir("/proc/self/fd").unwrap().flatten().any(|fd| {
+                    fs::read_link(fd.path()).is_ok_and(|to| to.to_string_lossy().contains("pidfd"))
+                })
+            };
+            while !waits() {
+                thread::yield_now();
+            }
+            assert!(!finding.is_finished());
+            drop(parent.stdin.take());
+            let found = finding.join().unwrap().expect("it is ours now");
+            assert_eq!(found, ProcessIdentity::of(pid).unwrap());
+            found.kill(Duration::from_secs(10)).unwrap();
+            parent.wait().unwrap();
+        });
+    }
+
+    #[test]
+    fn process_of_another_namespace_is_not_in_the_container() {
+        let own = ProcessIdentity::of(std::process::id()).unwrap();
+        assert_eq!(ProcessIdentity::of_container(own.pid, own), Some(own));
+        assert_eq!(ProcessIdentity::of_container(u32::MAX, own), None);
+        if !geteuid().is_root() {
+            // Only root can create a PID namespace without a user namespace.
+            return;
+        }
+        let mut first = Command::new("unshare");
+        let mut first = first.args(["--pid", "--fork", "sleep", "100"]).spawn().unwrap();
+        let children = format!("/proc/{0}/task/{0}/children", first.id());
+        let inner = loop {
+            let text = fs::read_to_string(&children).unwrap();
+            if let Some(Ok(pid)) = text.split_whitespace().next().map(str::parse) {
+                break ProcessIdentity::of(pid).unwrap();
+            }
+            thread::yield_now();
+        };
+        assert_eq!(ProcessIdentity::of_container(own.pid, inner), None);
+        assert_eq!(ProcessIdentity::of_container(inner.pid, inner), Some(inner));
+        assert!(ProcessView::Own.contains(own) && !ProcessView::Own.contains(inner));
+        let below = ProcessView::Below(inner);
+        assert!(below.contains(inner) && !below.contains(own) && !ProcessView::Ended.contains(own));
+        inner.kill(Duration::from_secs(10)).unwrap();
+        assert_eq!(ProcessIdentity::of_container(inner.pid, inner), None);
+        first.wait().unwrap();
+    }
+
+    #[test]
+    fn first_process_sees_processes_of_nested_namespaces() {
+        let own = ProcessIdentity::of(std::process::id()).unwrap();
+        assert!(ProcessView::Own.is_running(own) && !ProcessView::Ended.is_running(own));
+        // The process has the same `/proc` as the test.
+        let mut first = Command::new("sleep").arg("100").spawn().unwrap();
+        let view = ProcessView::Below(ProcessIdentity::of(first.id()).unwrap());
+        assert!(view.is_running(own));
+        assert!(!view.is_running(ProcessIdentity { start: own.start + 1, ..own }));
+        first.kill().unwrap();
+        first.wait().unwrap();
+        assert!(!view.is_running(own), "all ended with it");
+    }
+
+    #[test]
+    fn another_start_time_means_another_process() {
+        let own = ProcessIdentity::of(std::process::id()).unwrap();
+        assert!(own.is_running());
+        assert!(!ProcessIdentity { start: own.start + 1, ..own }.is_running());
+    }
+}

@@ -1,0 +1,453 @@
+//! Lending a directory to another user of the same user namespace, by access control lists: both users can access
+//! existing files, and new files of either. [`give_back`](super::give_back) ends it.
+//!
+//! Idmapped mounts are not available without root, so that in a container whose program is not root, the
+//! runner's files belong to root.
+
+use std::ffi::CStr;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use oci_hooks_files::beneath::open_strictly;
+use oci_hooks_files::fs::PathError;
+use oci_hooks_files::fs::acl::ALL;
+use rustix::fs::{
+    AtFlags, FileType, Mode, Statx, XattrFlags, fgetxattr, fremovexattr, fsetxattr, fstat,
+    getxattr, setxattr, statat,
+};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use super::posix_acl::Acl;
+use super::walk::{ClosedAction, NextStep, PATH_ONLY, TreeVisitor, WalkProblems, WalkTrace, walk};
+
+/// Extended attribute with the access ACL of a file.
+pub(super) const ACCESS: &CStr = c"system.posix_acl_access";
+
+/// Extended attribute with the default ACL of a directory.
+const DEFAULT: &CStr = c"system.posix_acl_default";
+
+/// Maximum size of an ACL; longer ones were written by hand.
+const MAX_LIST_BYTES: usize = 4096;
+
+/// The user to lend a directory to, and its owners.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryLoan {
+    /// User id to lend the directory to.
+    pub uid: u32,
+    /// User id of the directory's owner.
+    pub owner: u32,
+    /// Private ids of other containers, whose files are lent too.
+    pub private: Range<u32>,
+}
+
+/// The number of lent files, and the errors.
+#[derive(Debug, Default)]
+pub struct LendReport {
+    /// Number of lent files and directories.
+    pub lent: u64,
+    pub problems: WalkProblems,
+}
+
+/// Grants a user the owners' permissions on a directory and its content, and both users full permissions on
+/// new files of either. The name is for messages.
+///
+/// Errors of single files are part of the report; files that are removed meanwhile are no errors.
+///
+/// # Errors
+///
+/// Fails if the directory cannot be opened, or if its file system has no access control lists.
+pub fn lend_tree(
+    directory: BorrowedFd<'_>,
+    name: &Path,
+    to: &DirectoryLoan,
+) -> Result<LendReport, PathError> {
+    let link = format!("/proc/self/fd/{}", directory.as_raw_fd());
+    if getxattr(&*link, ACCESS, &mut [0; MAX_LIST_BYTES][..]) == Err(Errno::NOTSUP) {
+        let text = format!(
+            "its file system has no POSIX access control lists: expected one such as ext4, xfs, btrfs \
+             or tmpfs, or a container that runs as root (`--user 0`) instead of user {}",
+            to.uid
+        );
+        return Err(PathError::new("lend", name, io::Error::other(text)));
+    }
+    let mut lender = AclLender { to, lent: 0 };
+    let problems = walk(directory, name, &mut lender)?;
+    Ok(LendReport { lent: lender.lent, problems })
+}
+
+/// Grants the users named in a new file's inherited ACL the permissions of its owner: the file's mode at creation,
+/// which becomes the ACL mask, may have limited them. Files without an ACL, files of other users, and anything but
+/// regular files stay as they are.
+///
+/// # Errors
+///
+/// Fails if the file's ACL cannot be read or written.
+pub fn lend_new_file(file: BorrowedFd<'_>) -> io::Result<()> {
+    let found = fstat(file)?;
+    let is_own = found.st_uid == geteuid().as_raw();
+    if !is_own || FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+        return Ok(());
+    }
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let Some(mut access) = read_list(|buffer| getxattr(&*link, ACCESS, buffer))? else {
+        return Ok(());
+    };
+    if access.grant_users(access.owner()) {
+        setxattr(&*link, ACCESS, &access.to_attribute(), XattrFlags::empty())?;
+    }
+    Ok(())
+}
+
+/// The result of removing entries from an ACL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AclChange {
+    Unchanged,
+    Changed,
+}
+
+struct AclLender<'a> {
+    to: &'a DirectoryLoan,
+    lent: u64,
+}
+
+impl TreeVisitor for AclLender<'_> {
+    fn directory(
+        &mut self,
+        directory: &OwnedFd,
+        found: &Statx,
+        name: &CStr,
+        trace: &mut WalkTrace<'_>,
+    ) {
+        if self.is_lent(found.stx_uid) {
+            let lent = self.lend_directory(directory, u32::from(found.stx_mode));
+            self.record_result(lent, name, trace);
+        }
+    }
+
+    fn entry(&mut self, here: BorrowedFd<'_>, name: &CStr, trace: &mut WalkTrace<'_>) -> NextStep {
+        let file = match open_strictly(here, name, PATH_ONLY, Mode::empty()) {
+            Ok(file) => file,
+            // The file is gone, or is a mount point.
+            Err(Errno::NOENT | Errno::XDEV) => return NextStep::Nothing,
+            Err(error) => {
+                trace.problem("open", name, error);
+                return NextStep::Nothing;
+            }
+        };
+        match fstat(&file) {
+            Ok(found) => match FileType::from_raw_mode(found.st_mode) {
+                FileType::Directory => return NextStep::Enter,
+                FileType::RegularFile if self.is_lent(found.st_uid) => {
+                    let lent = self.lend_file(&file, found.st_mode);
+                    self.record_result(lent, name, trace);
+                }
+                _ => {}
+            },
+            Err(error) => trace.problem("inspect", name, error),
+        }
+        NextStep::Nothing
+    }
+
+    fn visit_closed(&mut self, here: BorrowedFd<'_>, name: &CStr) -> ClosedAction {
+        match statat(here, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) if !self.is_lent(found.st_uid) => ClosedAction::Leave,
+            _ => ClosedAction::Report,
+        }
+    }
+}
+
+impl AclLender<'_> {
+    fn is_lent(&self, uid: u32) -> bool {
+        uid == self.to.owner || self.to.private.contains(&uid)
+    }
+
+    fn lend_directory(&self, directory: &OwnedFd, mode: u32) -> Result<(), Errno> {
+        let read = |name| read_list(|buffer| fgetxattr(directory, name, buffer));
+        let write =
+            |name, acl: &Acl| fsetxattr(directory, name, &acl.to_attribute(), XattrFlags::empty());
+        let mut access = read(ACCESS)?.unwrap_or_else(|| Acl::of_mode(mode));
+        let mut default = match read(DEFAULT)? {
+            Some(default) => default,
+            None => access.without_names(),
+        };
+        access.grant(self.to.uid, access.owner());
+        // Both users get all permissions on new files, which their modes limit.
+        for uid in [self.to.owner, self.to.uid] {
+            default.grant(uid, ALL);
+        }
+        write(ACCESS, &access)?;
+        write(DEFAULT, &default)
+    }
+
+    fn lend_file(&self, file: &OwnedFd, mode: u32) -> Result<(), Errno> {
+        // `fgetxattr` does not accept `O_PATH` descriptors, but `getxattr` accepts their path in /proc.
+        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let access = read_list(|buffer| getxattr(&*link, ACCESS, buffer))?;
+        let mut access = access.unwrap_or_else(|| Acl::of_mode(mode));
+        access.grant(self.to.uid, access.owner());
+        setxattr(&*link, ACCESS, &access.to_attribute(), XattrFlags::empty())
+    }
+
+    fn record_result(&mut self, result: Result<(), Errno>, name: &CStr, trace: &mut WalkTrace<'_>) {
+        match result {
+            Ok(()) => self.lent += 1,
+            Err(error) => trace.problem("lend", name, error),
+        }
+    }
+}
+
+/// Removes entries of private ids from the ACLs of an open directory, and those of its owner that were added with
+/// them.
+pub(super) fn take_from_directory(
+    directory: BorrowedFd<'_>,
+    owner: u32,
+    private: &Range<u32>,
+) -> Result<AclChange, Errno> {
+    let read = |name| read_list(|buffer| fgetxattr(directory, name, buffer));
+    let mut unlent = AclChange::Unchanged;
+    if let Some(access) = read(ACCESS)?.and_then(|access| revoke_entries(access, owner, private)) {
+        fsetxattr(directory, ACCESS, &access.to_attribute(), XattrFlags::empty())?;
+        unlent = AclChange::Changed;
+    }
+    if let Some(default) =
+        read(DEFAULT)?.and_then(|default| revoke_entries(default, owner, private))
+    {
+        if default.names_anybody() {
+            fsetxattr(directory, DEFAULT, &default.to_attribute(), XattrFlags::empty())?;
+        } else {
+            fremovexattr(directory, DEFAULT)?;
+        }
+        unlent = AclChange::Changed;
+    }
+    Ok(unlent)
+}
+
+/// Removes such entries from the ACL of a file, given by its link in `/proc/self/fd`.
+pub(super) fn take_from_file(
+    link: &str,
+    owner: u32,
+    private: &Range<u32>,
+) -> Result<AclChange, Errno> {
+    let access = read_list(|buffer| getxattr(link, ACCESS, buffer))?;
+    let Some(access) = access.and_then(|access| revoke_entries(access, owner, private)) else {
+        return Ok(AclChange::Unchanged);
+    };
+    // The kernel turns an ACL without named entries into a mode.
+    setxattr(link, ACCESS, &access.to_attribute(), XattrFlags::empty())?;
+    Ok(AclChange::Changed)
+}
+
+/// Returns an ACL without the entries of private ids. Returns `None` if it has no such entries, or names an id that
+/// is not mapped in the user namespace: such an ACL cannot be written there, and an administrator created it.
+fn revoke_entries(mut acl: Acl, owner: u32, private: &Range<u32>) -> Option<Acl> {
+    if acl.names_unknown() {
+        return None;
+    }
+    let is_private = |id: u32| private.contains(&id);
+    // Only lending adds an entry for the owner.
+    let is_lent = acl.names_user(is_private);
+    acl.revoke(|id| is_private(id) || is_lent && id == owner, is_private).then_some(acl)
+}
+
+/// Reads an ACL; `None` if it is missing or malformed.
+fn read_list(read: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Option<Acl>, Errno> {
+    let mut buffer = [0; MAX_LIST_BYTES];
+    match read(&mut buffer) {
+        Ok(length) => Ok(Acl::parse(buffer.get(..length).unwrap_or_default())),
+        Err(Errno::NODATA | Errno::NOTSUP) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::os::fd::AsFd as _;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
+    use std::os::unix::process::CommandExt as _;
+    use std::process::Command;
+
+    use rustix::process::geteuid;
+
+    use super::super::give_back::{GiveBack, restore_ownership};
+    use super::*;
+
+    const OWNER: u32 = 12_345;
+    /// The users of two containers.
+    const USER: u32 = 0x6000_0000;
+    const OTHER: u32 = USER + 1;
+
+    fn to(uid: u32) -> DirectoryLoan {
+        DirectoryLoan { uid, owner: OWNER, private: USER..USER + 65_536 }
+    }
+
+    /// Creates a directory of the owner on tmpfs. Returns `None` without root: only root gives files away.
+    fn directory() -> Option<tempfile::TempDir> {
+        if !geteuid().is_root() {
+            return None;
+        }
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        chown(dir.path(), Some(OWNER), Some(OWNER)).unwrap();
+        Some(dir)
+    }
+
+    /// Runs a script as a user in a directory, and returns whether it succeeds.
+    fn can(dir: &Path, uid: u32, script: &str) -> bool {
+        let mut shell = Command::new("sh");
+        let shell = shell.args(["-euc", script]).current_dir(dir).uid(uid).gid(uid);
+        shell.output().unwrap().status.success()
+    }
+
+    fn lent(dir: &Path, uid: u32) -> u64 {
+        let report = lend_tree(File::open(dir).unwrap().as_fd(), dir, &to(uid)).unwrap();
+        assert_eq!(report.problems.count, 0, "{:?}", report.problems);
+        report.lent
+    }
+
+    fn restore_files(dir: &Path) -> u64 {
+        let ids = GiveBack { owner: (OWNER, OWNER), private: to(USER).private, has_lists: true };
+        let report = restore_ownership(File::open(dir).unwrap().as_fd(), dir, &ids).unwrap();
+        assert_eq!(report.problems.count, 0, "{:?}", report.problems);
+        report.changed
+    }
+
+    /// Returns name, mode and owner of all files in a directory, and whether each has ACLs.
+    fn list_files(dir: &Path) -> Vec<(String, u32, u32, u32, bool)> {
+        let mut shown = Vec::new();
+        for entry in walkdir::WalkDir::new(dir).sort_by_file_name() {
+            let entry = entry.unwrap();
+            let found = entry.metadata().unwrap();
+            let has = |name| {
+                !entry.path_is_symlink() && getxattr(entry.path(), name, &mut [0; 4096][..]).is_ok()
+            };
+            let name = entry.path().strip_prefix(dir).unwrap().to_string_lossy().into_owned();
+            shown.push((name, found.mode(), found.uid(), found.gid(), has(ACCESS) || has(DEFAULT)));
+        }
+        shown
+    }
+
+    #[test]
+    fn both_users_share_files_and_permissions_are_fully_revoked() {
+        let Some(dir) = directory() else { return };
+        let dir = dir.path();
+        let make = "mkdir -p src/lib; echo a > src/file; chmod 600 src/file; echo '#!/bin/sh' > run; \
+                chmod 755 run; echo a > object; chmod 444 object; ln -s /etc/passwd link; mkfifo fifo";
+        assert!(can(dir, OWNER, make));
+        let before = list_files(dir);
+        assert!(!can(dir, USER, "echo b > src/new"));
+        // Directories and regular files; no link or FIFO.
+        assert_eq!(lent(dir, USER), 6);
+        assert!(can(
+            dir,
+            USER,
+            "echo b >> src/file; test -x run; echo b > src/new; mkdir -p made/by/me"
+        ));
+        assert!(!can(dir, USER, "echo b >> object"));
+        assert!(!can(dir, OTHER, "echo b > src/other"));
+        assert!(can(
+            dir,
+            OWNER,
+            "echo c >> src/new; echo c > made/by/file; umask 077; echo c > late"
+        ));
+        assert!(can(dir, USER, "echo d >> made/by/file; rm -r made; rm src/new; echo d > late"));
+        assert!(can(dir, OWNER, "rm late"));
+        assert!(restore_files(dir) > 0);
+        assert_eq!(list_files(dir), before);
+        assert_eq!(restore_files(dir), 0);
+    }
+
+    #[test]
+    fn files_of_a_job_end_up_with_the_runner_alone() {
+        let Some(dir) = directory() else { return };
+        let dir = dir.path();
+        lent(dir, USER);
+        lent(dir, OTHER);
+        let make = "umask 022; mkdir -p a/b; echo a > a/file; mkdir -m 700 closed; echo a > closed/file; \
+                cp /bin/true setuid; chmod 6755 setuid; mkfifo fifo";
+        assert!(can(dir, USER, make));
+        assert!(can(dir, OTHER, "echo b > a/b/other; echo b >> a/file; ! ls closed"));
+        // A container may leave files of any of its private ids.
+        chown(dir.join("a/b/other"), Some(USER + 33), Some(USER + 33)).unwrap();
+        restore_files(dir);
+        for (name, mode, uid, gid, has_list) in list_files(dir) {
+            assert_eq!((uid, gid, has_list), (OWNER, OWNER, false), "{name}");
+            assert_eq!(mode & 0o6022, 0, "{name} is {mode:o}");
+        }
+        assert!(!can(dir, USER, "echo b > a/file"));
+        assert!(can(dir, OWNER, "rm -r a closed setuid"));
+    }
+
+    #[test]
+    fn foreign_files_and_link_targets_are_not_lent() {
+        let (Some(dir), Some(outside)) = (directory(), directory()) else { return };
+        let (dir, outside) = (dir.path(), outside.path());
+        fs::write(outside.join("file"), "").unwrap();
+        chown(outside.join("file"), Some(OWNER), None).unwrap();
+        fs::write(dir.join("root"), "").unwrap();
+        symlink(outside, dir.join("directory")).unwrap();
+        symlink(outside.join("file"), dir.join("file")).unwrap();
+        let before = list_files(outside);
+        assert_eq!(lent(dir, USER), 1);
+        assert_eq!(list_files(outside), before);
+        assert!(getxattr(dir.join("root"), ACCESS, &mut [0; 64][..]).is_err());
+    }
+
+    #[test]
+    fn acls_of_administrators_are_kept() {
+        let Some(dir) = directory() else { return };
+        let dir = dir.path();
+        assert!(can(dir, OWNER, "mkdir shared; echo a > shared/file"));
+        let mut list = Acl::of_mode(0o755);
+        list.grant(54_321, 5);
+        for name in [ACCESS, DEFAULT] {
+            setxattr(dir.join("shared"), name, &list.to_attribute(), XattrFlags::empty()).unwrap();
+        }
+        lent(dir, USER);
+        assert!(can(dir, USER, "echo a > shared/new; echo a >> shared/file"));
+        restore_files(dir);
+        for name in [ACCESS, DEFAULT] {
+            let mut buffer = [0; 256];
+            let length = getxattr(dir.join("shared"), name, &mut buffer[..]).unwrap();
+            assert_eq!(Acl::parse(&buffer[..length]), Some(list.clone()), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn file_created_with_a_restrictive_mode_is_lent() {
+        let Some(dir) = directory() else { return };
+        let dir = dir.path();
+        chown(dir, Some(geteuid().as_raw()), None).unwrap();
+        let to = DirectoryLoan { owner: geteuid().as_raw(), ..to(USER) };
+        lend_tree(File::open(dir).unwrap().as_fd(), dir, &to).unwrap();
+        for (name, owner) in [("own", 0), ("other", OWNER)] {
+            File::create(dir.join(name)).unwrap();
+            fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o644)).unwrap();
+            chown(dir.join(name), Some(owner), None).unwrap();
+            assert!(!can(dir, USER, &format!("echo a > {name}")));
+            lend_new_file(File::open(dir.join(name)).unwrap().as_fd()).unwrap();
+        }
+        assert!(can(dir, USER, "echo a > own"));
+        assert!(!can(dir, USER, "echo a > other"));
+        assert!(!can(dir, OTHER, "echo a > own"));
+        // Without an ACL that names users, the mode stays: the group gets no further permissions.
+        let plain = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+        fs::set_permissions(plain.path(), fs::Permissions::from_mode(0o644)).unwrap();
+        lend_new_file(plain.as_file().as_fd()).unwrap();
+        assert_eq!(plain.path().metadata().unwrap().mode() & 0o777, 0o644);
+    }
+
+    #[test]
+    fn file_system_without_acls_is_named() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let path = Path::new("/proc/self");
+        let error = lend_tree(File::open(path).unwrap().as_fd(), path, &to(USER)).unwrap_err();
+        let text = oci_hooks_files::error::chain(&error);
+        assert!(text.contains("/proc/self") && text.contains("access control lists"), "{text}");
+    }
+}

@@ -1,0 +1,149 @@
+//! Missing settings of a container in which this process runs, for nested containers.
+//!
+//! They are checked only after a failure: nested containers may work without some of them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use super::map::find;
+
+/// Files by which containers of podman, Docker and Kubernetes are recognised.
+const MARKS: [&str; 3] = ["/run/.containerenv", "/.dockerenv", "/var/run/secrets/kubernetes.io"];
+
+const SETGID: u32 = 6;
+const SETUID: u32 = 7;
+
+/// Extended attribute with the file capabilities of a program.
+const FILE_CAPABILITIES: &str = "security.capability";
+
+/// Properties of the container and of this process in it.
+#[derive(Clone, Debug, Default)]
+struct EnclosingContainer {
+    /// `/proc/self/status`.
+    status: String,
+    /// `/proc/self/mountinfo`.
+    mounts: String,
+    has_tun: bool,
+    /// Set if newuidmap has the set-user-ID bit and no file capabilities.
+    has_setuid_newuidmap: bool,
+}
+
+/// Returns the missing settings of the container or pod in which this process runs, on one line; `None` outside of
+/// containers, or if nothing is known to be missing.
+pub fn missing() -> Option<String> {
+    if !MARKS.iter().any(|mark| Path::new(mark).exists()) {
+        return None;
+    }
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let missing = EnclosingContainer {
+        status: read("/proc/self/status"),
+        mounts: read("/proc/self/mountinfo"),
+        has_tun: Path::new("/dev/net/tun").exists(),
+        has_setuid_newuidmap: find("newuidmap").is_some_and(|path| is_setuid_alone(&path)),
+    }
+    .missing();
+    (!missing.is_empty())
+        .then(|| format!("this process runs in a container, which needs {}", missing.join("; ")))
+}
+
+fn is_setuid_alone(path: &Path) -> bool {
+    let is_setuid = path.metadata().is_ok_and(|found| found.permissions().mode() & 0o4000 != 0);
+    let capabilities = rustix::fs::getxattr(path, FILE_CAPABILITIES, &mut [0_u8; 64][..]);
+    is_setuid && capabilities.is_err()
+}
+
+impl EnclosingContainer {
+    fn missing(&self) -> Vec<&'static str> {
+        let lacks = |bit: u32| self.number("CapBnd", 16) & (1 << bit) == 0;
+        let is_masked = ["/proc/", "/sys/firmware"].into_iter().any(|path| self.is_mounted(path));
+        [
+            (
+                self.number("NoNewPrivs", 10) != 0,
+                "privilege escalation (`allowPrivilegeEscalation: true`; no `no-new-privileges`)",
+            ),
+            (
+                lacks(SETUID) || lacks(SETGID),
+                "the capabilities SETUID and SETGID (`capabilities.add`; `--cap-add`), which newuidmap needs",
+            ),
+            (
+                self.has_setuid_newuidmap,
+                "newuidmap and newgidmap with file capabilities instead of the set-user-ID bit \
+                 (`setcap cap_setuid+ep`, `setcap cap_setgid+ep`)",
+            ),
+            (
+                self.number("Seccomp", 10) == 2,
+                "a seccomp profile that allows new namespaces, mounts and host names without CAP_SYS_ADMIN \
+                 (`seccompProfile` `Unconfined` or a custom profile; `--security-opt seccomp=unconfined`)",
+            ),
+            (
+                is_masked,
+                "/proc and /sys without masked paths (`procMount: Unmasked` with `hostUsers: false`; \
+                 `--security-opt unmask=ALL`)",
+            ),
+            (!self.has_tun, "the device /dev/net/tun, for the network of jobs"),
+        ]
+        .into_iter()
+        .filter_map(|(is_missing, what)| is_missing.then_some(what))
+        .collect()
+    }
+
+    /// Returns a number in the status; 0 if it is missing.
+    fn number(&self, key: &str, radix: u32) -> u64 {
+        let value = |line: &str| line.strip_prefix(key)?.strip_prefix(':').map(str::to_owned);
+        let value = self.status.lines().find_map(value);
+        value.and_then(|value| u64::from_str_radix(value.trim(), radix).ok()).unwrap_or_default()
+    }
+
+    /// Returns whether a mount point begins with this text.
+    fn is_mounted(&self, start: &str) -> bool {
+        self.mounts.lines().any(|line| {
+            line.split_ascii_whitespace().nth(4).is_some_and(|target| target.starts_with(start))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MASKED: &str = "\
+        74 73 0:43 / /sys ro,nosuid - sysfs sysfs ro\n\
+        75 73 0:44 / /proc rw,nosuid - proc proc rw\n\
+        52 75 0:44 /sys /proc/sys ro,nosuid - proc proc rw\n\
+        56 74 0:49 / /sys/firmware ro,relatime - tmpfs tmpfs ro\n";
+    const OPEN: &str = "\
+        74 73 0:43 / /sys ro,nosuid - sysfs sysfs ro\n\
+        75 73 0:44 / /proc rw,nosuid - proc proc rw\n";
+
+    fn parse_container(status: &str) -> EnclosingContainer {
+        let (status, mounts) = (status.to_owned(), OPEN.to_owned());
+        EnclosingContainer { status, mounts, has_tun: true, has_setuid_newuidmap: false }
+    }
+
+    #[test]
+    fn unrestricted_container_lacks_nothing() {
+        let open = parse_container("CapBnd:\t00000000000000c0\nNoNewPrivs:\t0\nSeccomp:\t0\n");
+        assert!(open.missing().is_empty(), "{:?}", open.missing());
+    }
+
+    #[test]
+    fn each_missing_setting_is_named() {
+        let open = "CapBnd:\t00000000000000c0\nNoNewPrivs:\t0\nSeccomp:\t0\n";
+        let with = |from: &str, to: &str| parse_container(&open.replace(from, to));
+        for (found, expected) in [
+            (with("NoNewPrivs:\t0", "NoNewPrivs:\t1"), "allowPrivilegeEscalation"),
+            (with("c0", "80"), "SETGID"),
+            (with("Seccomp:\t0", "Seccomp:\t2"), "seccomp"),
+            (
+                EnclosingContainer { mounts: MASKED.to_owned(), ..parse_container(open) },
+                "procMount",
+            ),
+            (EnclosingContainer { has_tun: false, ..parse_container(open) }, "/dev/net/tun"),
+            (EnclosingContainer { has_setuid_newuidmap: true, ..parse_container(open) }, "setcap"),
+        ] {
+            let missing = found.missing();
+            assert!(missing.len() == 1 && missing[0].contains(expected), "{expected}: {missing:?}");
+        }
+    }
+}

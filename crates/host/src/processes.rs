@@ -1,0 +1,332 @@
+//! The processes in `/proc`: their parents, environments and root file systems.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::identity::ProcessIdentity;
+
+/// Maximum size of an environment that is read. The environment of a process is smaller unless its stack limit is far
+/// above the default.
+pub const ENVIRONMENT_BYTES: u64 = 8 << 20;
+
+/// A snapshot of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessSnapshot {
+    pub pid: u32,
+    pub parent: u32,
+    pub group: u32,
+    /// Start time in clock ticks since the boot.
+    pub start: u64,
+    /// Set if the process has ended but was not reaped.
+    pub is_zombie: bool,
+}
+
+impl ProcessSnapshot {
+    /// Returns the process with this PID, if it exists.
+    pub fn of(pid: u32) -> Option<Self> {
+        let mut file = File::open(format!("/proc/{pid}/stat")).ok()?;
+        // Larger than the file, which a single call then reads.
+        let mut buffer = [0; 1024];
+        let length = file.read(&mut buffer).ok()?;
+        parse(pid, &String::from_utf8_lossy(&buffer[..length]))
+    }
+
+    /// Returns all processes that are visible in `/proc`.
+    pub fn list_all() -> Vec<Self> {
+        ProcessSnapshot::ids().filter_map(ProcessSnapshot::of).collect()
+    }
+
+    /// Returns the PIDs of all visible processes; a process may have ended by the time its PID is used.
+    pub fn ids() -> impl Iterator<Item = u32> {
+        let entries = fs::read_dir("/proc").into_iter().flatten();
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+    }
+
+    /// Returns the PIDs of the children of a process, for each of its threads in the order of creation.
+    /// Empty on kernels without [lists of children](Self::has_lists_of_children).
+    pub fn children_of(pid: u32) -> Vec<u32> {
+        let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+        let lists: Vec<String> = threads
+            .filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok())
+            .collect();
+        let words = lists.iter().flat_map(|list| list.split_ascii_whitespace());
+        words.filter_map(|pid| pid.parse().ok()).collect()
+    }
+
+    /// Returns whether the kernel lists the children of processes (`CONFIG_PROC_CHILDREN`).
+    pub fn has_lists_of_children() -> bool {
+        Path::new("/proc/thread-self/children").exists()
+    }
+
+    /// Returns whether the process exists and is not a zombie.
+    pub fn is_running(&self) -> bool {
+        ProcessSnapshot::of(self.pid).is_some_and(|now| now.start == self.start && !now.is_zombie)
+    }
+
+    /// Returns whether the process is currently running, or waiting for a CPU or a disk (states `R` and `D`).
+    pub fn is_busy(&self) -> bool {
+        is_busy(&read_lossy(format!("/proc/{}/stat", self.pid)).unwrap_or_default())
+    }
+
+    /// Returns the environment with which the process was executed, unless the process overwrote it; `None` if it is
+    /// not readable, as that of another user's process.
+    pub fn environment(&self) -> Option<Vec<u8>> {
+        let dir = PathBuf::from(format!("/proc/{}", self.pid));
+        let environment = read_environment(&dir.join("environ"));
+        if environment.as_ref().is_some_and(|bytes| !bytes.is_empty()) {
+            return environment;
+        }
+        // The first thread may have ended before others.
+        let threads = fs::read_dir(dir.join("task")).into_iter().flatten().flatten();
+        let mut others = threads.filter_map(|it| read_environment(&it.path().join("environ")));
+        others.find(|bytes| !bytes.is_empty()).or(environment)
+    }
+
+    /// Returns whether the kernel drops these signals: the process is the first of a PID namespace just below that of
+    /// `/proc`, and neither catches nor blocks any of them.
+    pub fn drops(&self, signals: &[i32]) -> bool {
+        drops(&read_lossy(format!("/proc/{}/status", self.pid)).unwrap_or_default(), signals)
+    }
+
+    /// Sends a signal to this process, and never to a later process with the same PID. Returns whether the process
+    /// existed.
+    ///
+    /// # Errors
+    ///
+    /// `EPERM` if the process belongs to another user.
+    pub fn signal(&self, signal: Signal) -> io::Result<bool> {
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        let Some(pid) = pid else { return Ok(false) };
+        let fd = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::SRCH | Errno::INVAL) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        // Compared after opening: a pidfd always refers to the same process.
+        if !self.is_running() {
+            return Ok(false);
+        }
+        match pidfd_send_signal(&fd, signal) {
+            Ok(()) => Ok(true),
+            Err(Errno::SRCH) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn read_environment(path: &Path) -> Option<Vec<u8>> {
+    read_at_most(path, ENVIRONMENT_BYTES).ok()
+}
+
+/// Returns the first bytes of a file, as of one whose size another process chooses: `/proc/PID/cmdline` and
+/// `/proc/PID/environ` show as much memory as a process declares (`PR_SET_MM_MAP`), even terabytes of zeros.
+pub fn read_at_most(path: impl AsRef<Path>, bytes: u64) -> io::Result<Vec<u8>> {
+    let mut read = Vec::new();
+    File::open(path)?.take(bytes).read_to_end(&mut read)?;
+    Ok(read)
+}
+
+/// Returns the text of a file in `/proc`. A process chooses its name, which need not be UTF-8.
+pub(crate) fn read_lossy(path: impl AsRef<Path>) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
+}
+
+/// Returns the roots and all their descendants among the given processes.
+pub fn add_descendants(all: &[ProcessSnapshot], roots: &HashSet<u32>) -> HashSet<u32> {
+    let mut found = roots.clone();
+    // Parents may come after children: each round adds one generation.
+    loop {
+        let before = found.len();
+        let children = all.iter().filter(|process| found.contains(&process.parent));
+        let children: Vec<u32> = children.map(|process| process.pid).collect();
+        found.extend(children);
+        if found.len() == before {
+            return found;
+        }
+    }
+}
+
+/// Kills a child of this process, and all its descendants. Each is stopped first: the descendants of a process that
+/// has ended have other parents, and cannot be found any more.
+pub fn kill_tree(child: u32) {
+    let mut stopped: Vec<ProcessSnapshot> = Vec::new();
+    loop {
+        let all = ProcessSnapshot::list_all();
+        let tree = add_descendants(&all, &HashSet::from([child]));
+        let found = all.into_iter().filter(|it| tree.contains(&it.pid) && !stopped.contains(it));
+        let found: Vec<_> = found.filter(|it| !it.is_zombie).collect();
+        if found.is_empty() {
+            break;
+        }
+        for process in &found {
+            let _ = process.signal(Signal::STOP);
+        }
+        stopped.extend(found);
+    }
+    for process in stopped {
+        let _ = process.signal(Signal::KILL);
+    }
+}
+
+/// See proc_pid_stat(5). The name is in parentheses and may contain any character.
+fn parse(pid: u32, stat: &str) -> Option<ProcessSnapshot> {
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ');
+    let has_ended = matches!(fields.next()?, "Z" | "X");
+    let parent = fields.next()?.parse().ok()?;
+    let group = fields.next()?.parse().ok()?;
+    let threads: u32 = fields.nth(14)?.parse().ok()?;
+    let start = fields.nth(1)?.parse().ok()?;
+    // The first thread may have ended while others run.
+    let is_zombie = has_ended && threads <= 1;
+    Some(ProcessSnapshot { pid, parent, group, start, is_zombie })
+}
+
+/// Returns whether a process is in a PID namespace below that of `/proc`, like those of containers. Every user may ask.
+pub fn is_in_nested_namespace(pid: u32) -> bool {
+    let status = read_lossy(format!("/proc/{pid}/status")).unwrap_or_default();
+    status_field(&status, "NSpid").is_some_and(|ids| ids.split_whitespace().count() > 1)
+}
+
+/// See proc_pid_status(5).
+fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = status.lines().filter_map(|line| line.split_once(':'));
+    lines.find(|(found, _)| *found == name).map(|(_, value)| value.trim())
+}
+
+fn drops(status: &str, signals: &[i32]) -> bool {
+    let field = |name| status_field(status, name);
+    let ids: Vec<_> = field("NSpid").unwrap_or_default().split_whitespace().collect();
+    let mask = |name| field(name).and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    let (Some(caught), Some(blocked)) = (mask("SigCgt"), mask("SigBlk")) else { return false };
+    matches!(ids[..], [_, "1"])
+        && signals.iter().all(|signal| (caught | blocked) & (1 << (signal - 1)) == 0)
+}
+
+fn is_busy(stat: &str) -> bool {
+    stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with(['R', 'D']))
+}
+
+/// Returns whether the root file system of a process is below a directory of this name, in any mount
+/// namespace: its overlay's upper directory, or the directory itself.
+///
+/// A process cannot change its root mount without `CAP_SYS_ADMIN`, and never to that of another container.
+pub fn is_rooted_in(pid: u32, name: &str) -> bool {
+    let mounts = read_lossy(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    root(&mounts).is_some_and(|line| line.split(['/', ',', ' ', '=', ':']).any(|part| part == name))
+}
+
+/// Returns the processes whose root is [below](is_rooted_in) a directory of this name.
+pub fn rooted_in(name: &str) -> io::Result<Vec<ProcessIdentity>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Ok(Ok(pid)) = entry?.file_name().into_string().map(|name| name.parse()) else {
+            continue;
+        };
+        // Before the mounts, to notice if the PID is reused meanwhile.
+        let Some(process) = ProcessIdentity::of(pid) else { continue };
+        if is_rooted_in(pid, name) && process.is_running() {
+            found.push(process);
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the line of the topmost mount on `/`. See proc_pid_mountinfo(5).
+fn root(mounts: &str) -> Option<&str> {
+    mounts.lines().rfind(|line| line.split(' ').nth(4) == Some("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn process_is_parsed_whatever_its_name() {
+        let text = "12 (a) Z (b) S 1 34 35 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 5678 0 0\n";
+        let found = parse(12, text).unwrap();
+        let expected =
+            ProcessSnapshot { pid: 12, parent: 1, group: 34, start: 5678, is_zombie: false };
+        assert_eq!(found, expected);
+        let zombie = text.replace(") S", ") Z");
+        assert!(parse(12, &zombie).unwrap().is_zombie);
+        let threads = zombie.replace("20 0 1 0 5678", "20 0 2 0 5678");
+        assert!(!parse(12, &threads).unwrap().is_zombie, "others of its threads go on");
+        assert!(!is_busy(text) && !is_busy(&zombie) && !is_busy(""));
+        assert!(is_busy(&text.replace(") S", ") R")) && is_busy(&text.replace(") S", ") D")));
+    }
+
+    #[test]
+    fn this_process_is_among_the_running_ones() {
+        let own = ProcessSnapshot::of(std::process::id()).unwrap();
+        assert!(own.is_running() && ProcessSnapshot::list_all().contains(&own));
+        assert!(own.environment().is_some());
+        assert!(!ProcessSnapshot { start: own.start + 1, ..own }.is_running());
+        assert!(!ProcessSnapshot { start: own.start + 1, ..own }.signal(Signal::KILL).unwrap());
+    }
+
+    #[test]
+    fn descendants_are_found_in_any_order() {
+        let process =
+            |pid, parent| ProcessSnapshot { pid, parent, group: 0, start: 0, is_zombie: false };
+        let all = [process(5, 4), process(4, 3), process(9, 1), process(3, 2), process(2, 1)];
+        assert_eq!(add_descendants(&all, &HashSet::from([3])), HashSet::from([3, 4, 5]));
+    }
+
+    #[test]
+    fn the_first_process_of_a_namespace_drops_signals_that_it_does_not_handle() {
+        let status = "Name:\tsleep\nNSpid:\t4711\t1\nSigBlk:\t0000000000000000\n\
+                      SigIgn:\t0000000000000006\nSigCgt:\t0000000000000000\n";
+        assert!(drops(status, &[2, 15]));
+        assert!(!drops(&status.replace("4711\t1", "4711\t7"), &[2]), "an ordinary process");
+        assert!(!drops(&status.replace("4711\t1", "1"), &[2]), "in no namespace below");
+        assert!(!drops(&status.replace("4711\t1", "4711\t7\t1"), &[2]), "of a nested container");
+        let caught = status.replace("SigCgt:\t0000000000000000", "SigCgt:\t0000000000004000");
+        assert!(drops(&caught, &[2]) && !drops(&caught, &[2, 15]));
+        let blocked = status.replace("SigBlk:\t0000000000000000", "SigBlk:\t0000000000000002");
+        assert!(!drops(&blocked, &[2, 15]));
+        assert!(!drops("", &[2]));
+        assert!(!is_in_nested_namespace(std::process::id()) && !is_in_nested_namespace(u32::MAX));
+    }
+
+    #[test]
+    fn container_root_is_recognized_by_its_directory() {
+        let overlay = "1 1 0:30 / / rw - overlay overlay rw,lowerdir=/l/ab:/l/cd,upperdir=/d/1a/upper,workdir=/d/1a/work";
+        let other = "2 1 0:31 / /mnt rw - overlay overlay rw,upperdir=/d/2b/upper";
+        let both = format!("{overlay}\n{other}\n");
+        assert_eq!(root(&both), Some(overlay));
+        assert_eq!(root(other), None);
+        let above = "3 1 0:32 /d/3c/rootfs / rw - ext4 /dev/vda rw";
+        assert_eq!(root(&format!("{both}{above}")), Some(above));
+    }
+
+    #[test]
+    fn a_process_is_killed_with_its_descendants_in_other_groups_and_sessions() {
+        let script = "setsid sh -c 'sleep 1000 & echo $!; wait' & wait";
+        let mut child =
+            Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let last = ProcessSnapshot::of(line.trim().parse().unwrap()).unwrap();
+        kill_tree(child.id());
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
+        while last.is_running() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn this_process_is_in_no_container_root() {
+        assert!(!is_rooted_in(std::process::id(), &"1a".repeat(32)));
+        assert_eq!(rooted_in(&"1a".repeat(32)).unwrap(), []);
+    }
+}

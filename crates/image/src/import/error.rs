@@ -1,0 +1,76 @@
+//! Errors of importing images.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+
+use oci_hooks_files::fs::PathError;
+
+use crate::{ConfigurationError, ManifestError, StoreError, UnpackError};
+
+/// Errors of importing an image.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    #[error(transparent)]
+    Path(#[from] PathError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    #[error(transparent)]
+    Configuration(#[from] ConfigurationError),
+    #[error(
+        "{} is not an image: found neither index.json of an OCI layout nor manifest.json of \
+         \"docker save\"", path.display()
+    )]
+    Format {
+        /// File or directory to import.
+        path: PathBuf,
+    },
+    #[error("cannot read {} as an archive", path.display())]
+    Archive { path: PathBuf, source: UnpackError },
+    /// The archive has too many files.
+    #[error("{} has more files than any image", path.display())]
+    Entries { path: PathBuf },
+    #[error("file {name:?} of the image not found")]
+    NoFile {
+        /// Name in the layout or archive.
+        name: String,
+    },
+    /// A file cannot be read.
+    #[error("cannot read {name:?} of the image")]
+    Read {
+        /// Name in the layout or archive.
+        name: String,
+        source: io::Error,
+    },
+    /// A document is too large.
+    #[error("{name:?} of the image is too large")]
+    TooLarge {
+        /// Name in the layout or archive.
+        name: String,
+    },
+    /// A document does not match its digest.
+    #[error("digest or size mismatch for {name:?} of the image")]
+    Digest {
+        /// Name in the layout or archive.
+        name: String,
+    },
+    #[error("manifest.json of the image is malformed")]
+    Saved(#[source] serde_json::Error),
+    /// Several images, or none, have the name.
+    #[error(
+        "ambiguous image: the archive has several, or none of that name: expected one of {}",
+        available.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+    )]
+    Several {
+        /// Names of the images in the archive.
+        available: BTreeSet<String>,
+    },
+    /// Manifest and configuration differ in the number of layers.
+    #[error("the image has {files} layers, but its configuration {diff_ids}")]
+    LayerCount { files: usize, diff_ids: usize },
+    /// Indexes are nested too deeply.
+    #[error("the image's index leads to too many other indexes")]
+    Indexes,
+}

@@ -1,0 +1,106 @@
+//! Pull requests and their errors.
+
+use oci_hooks_files::fs::PathError;
+use serde::{Deserialize, Serialize};
+
+use crate::config::ConfigurationError;
+use crate::credentials::{Credentials, HelperError};
+use crate::layer::UnpackError;
+use crate::manifest::ManifestError;
+use crate::platform::Platform;
+use crate::progress::PullProgress;
+use crate::reference::ImageReference;
+use crate::registry::{OpenError, RegistryError};
+use crate::store::StoreError;
+
+/// Policy for asking the registry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PullPolicy {
+    /// On each pull. Layers in the store are not fetched again.
+    Always,
+    /// Only if the image is not in the store.
+    Missing,
+    /// On each pull; the stored image is used if the registry does not answer or cannot send all of
+    /// a newer image.
+    #[default]
+    Newer,
+    Never,
+}
+
+/// Image to pull.
+#[derive(Clone, Copy)]
+pub struct PullRequest<'a> {
+    pub reference: &'a ImageReference,
+    pub platform: &'a Platform,
+    /// Credentials of the user who pulls. Those of earlier pulls by other users do not count.
+    pub credentials: &'a Credentials,
+    pub policy: PullPolicy,
+    pub progress: &'a dyn PullProgress,
+}
+
+/// Errors of pulling an image.
+#[derive(Debug, thiserror::Error)]
+pub enum PullError {
+    /// The registry failed or does not serve the image.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    #[error(transparent)]
+    Helper(#[from] HelperError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The image cannot be written to a directory.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The registry's document is not an image for this platform.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// The configuration cannot be read.
+    #[error(transparent)]
+    Configuration(#[from] ConfigurationError),
+    /// Not in the store, and must not be pulled.
+    #[error("{} not found in the store, and the pull policy is never", reference.familiar_name())]
+    NotStored { reference: Box<ImageReference> },
+    /// In the store, but pulled with other credentials.
+    #[error(
+        "{} is in the store, but was pulled with other credentials, and the pull policy is never: use \
+         another policy", reference.familiar_name()
+    )]
+    Private { reference: Box<ImageReference> },
+    /// The image is for another platform.
+    #[error("{} is for {found}, not for {wanted}", reference.familiar_name())]
+    Platform { reference: Box<ImageReference>, found: Box<Platform>, wanted: Box<Platform> },
+    /// Manifest and configuration contradict each other.
+    #[error("{} has {layers} layers, but its configuration has {diff_ids}", reference.familiar_name())]
+    Layers {
+        reference: Box<ImageReference>,
+        /// Number of layers in the manifest.
+        layers: usize,
+        /// Number of layers in the configuration.
+        diff_ids: usize,
+    },
+}
+
+impl PullError {
+    /// Returns whether a later pull may succeed.
+    pub(super) fn is_transient(&self) -> bool {
+        let error = match self {
+            PullError::Registry(error) => Some(error),
+            // Layers are read as a stream, so the registry's error is wrapped.
+            PullError::Store(StoreError::Unpack { source: UnpackError::Read(error), .. }) => {
+                error.get_ref().and_then(|error| error.downcast_ref())
+            }
+            _ => None,
+        };
+        error.is_some_and(RegistryError::is_transient)
+    }
+}
+
+impl From<OpenError> for PullError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Registry(error) => PullError::Registry(error),
+            OpenError::Helper(error) => PullError::Helper(error),
+        }
+    }
+}

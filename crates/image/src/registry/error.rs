@@ -1,0 +1,196 @@
+//! Errors of registries.
+
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use oci_hooks_files::fs::PathError;
+
+use crate::{Digest, ManifestError};
+
+/// Errors of requests to a registry.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// A login is needed, or the repository does not exist: registries do not distinguish these.
+    #[error("{registry}: authentication required for {repository}, or it does not exist: {hint}")]
+    Unauthorized { registry: String, repository: String, hint: &'static str },
+    /// The login is valid, but lacks permission.
+    #[error(
+        "{registry}: permission to {action} {repository} denied to this user: ask its owner for it"
+    )]
+    Forbidden {
+        registry: String,
+        repository: String,
+        /// Denied action: `pull` or `push`.
+        action: &'static str,
+    },
+    #[error("{what} not found in {registry}: check the name")]
+    NotFound { registry: String, what: String },
+    /// The registry's rate limit is exceeded.
+    #[error("rate limit of {registry} exceeded{}: log in, use a mirror, or wait", wait(*.retry_after))]
+    RateLimited {
+        registry: String,
+        /// Delay requested by the server.
+        retry_after: Option<Duration>,
+    },
+    #[error("{server} answered {status} to the request for {what}{}", detail(.message))]
+    Status {
+        /// The server, which may be one that a registry redirected to.
+        server: String,
+        what: String,
+        status: u16,
+        message: String,
+        /// Delay requested by the server.
+        retry_after: Option<Duration>,
+    },
+    /// The connection could not be established, or broke.
+    #[error("cannot reach {server}")]
+    Unreachable { server: String, source: io::Error },
+    /// The server was silent for too long.
+    #[error("timed out waiting for {server}")]
+    Timeout { server: String },
+    /// The server sends less than the minimum rate.
+    #[error(
+        "{server} sends {image} too slowly: {received_bytes} bytes in {} s, expected at least \
+         {bytes_per_second} bytes/s: try again later, use a mirror, or lower min-pull-speed",
+        time.as_secs()
+    )]
+    TooSlow {
+        /// The server, which may be one that a registry redirected to.
+        server: String,
+        image: String,
+        received_bytes: u64,
+        time: Duration,
+        bytes_per_second: u64,
+    },
+    /// The pull takes longer than its time limit.
+    #[error(
+        "{image} is not complete after {} s, the time limit of a pull: use a mirror, or raise \
+         max-pull-time", limit.as_secs()
+    )]
+    TooLong { image: String, limit: Duration },
+    #[error(
+        "{server} speaks plain HTTP where HTTPS was expected: if that is right, set insecure = true \
+         for {server}"
+    )]
+    PlainHttp { server: String },
+    /// The server's certificate is not trusted.
+    #[error(
+        "cannot trust the certificate of {server}: add its CA certificate as `ca` of this registry, or set \
+         `insecure = true` for it"
+    )]
+    Tls { server: String, source: io::Error },
+    #[error("invalid HTTP response from {server}")]
+    Protocol { server: String, source: io::Error },
+    /// The redirect leads to where credentials or requests must not go.
+    #[error("{server} redirects to {target:?}: {reason}")]
+    Redirect {
+        server: String,
+        target: String,
+        /// Reason for not following it.
+        reason: &'static str,
+    },
+    /// The token server is not safe for credentials, or returns no token.
+    #[error("{registry} names {realm:?} as its token server: {reason}")]
+    TokenServer {
+        registry: String,
+        /// URL of the token server.
+        realm: String,
+        /// Defect of the token server.
+        reason: &'static str,
+    },
+    /// A server referred to an internal address of this machine or its network.
+    #[error(
+        "{server} refers to {host}, which has the internal address {address}: only a registry at \
+         this address may do so"
+    )]
+    InternalAddress {
+        /// Server that named the host.
+        server: String,
+        host: String,
+        address: IpAddr,
+    },
+    /// The authentication scheme is neither Basic nor Bearer.
+    #[error("{registry}: unsupported authentication scheme: expected Basic or Bearer")]
+    Challenge { registry: String },
+    /// The digest of the content differs from the requested one.
+    #[error("digest mismatch for content from {server}: expected {expected}, got {found}")]
+    Digest { server: String, expected: Digest, found: Digest },
+    /// Content is larger or smaller than its descriptor says.
+    #[error(
+        "size mismatch for {digest} from {server}: expected {expected} bytes, got at least {found}"
+    )]
+    Size { server: String, digest: Digest, expected: u64, found: u64 },
+    /// A document exceeds the limit of its type.
+    #[error("{what} in {server} is too large (limit {limit} bytes)")]
+    TooLarge { server: String, what: String, limit: u64 },
+    /// A layer is only on servers that are not enabled in the configuration.
+    #[error(
+        "the layer {digest} is not in {registry}, only at {}: set foreign_layers = true to fetch it \
+         from there", urls.join(", ")
+    )]
+    ForeignLayer { registry: String, digest: Digest, urls: Vec<String> },
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// A file with certificates cannot be read.
+    #[error(transparent)]
+    CertificateFile(#[from] PathError),
+    /// The proxy is not a valid URL.
+    #[error("invalid proxy {proxy:?}: expected http://[USER:PASSWORD@]HOST:PORT")]
+    Proxy { proxy: String },
+    /// The registry accepted an upload without a `Location`.
+    #[error("{registry} accepted an upload to {repository} without a Location header")]
+    NoLocation { registry: String, repository: String },
+    /// The name of a mirror is invalid.
+    #[error("invalid mirror {mirror:?}: expected HOST[:PORT][/PATH]")]
+    Mirror { mirror: String },
+}
+
+impl RegistryError {
+    /// Returns whether the server accepted no connection, so that it did nothing yet.
+    pub fn is_refused(&self) -> bool {
+        use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+        let RegistryError::Unreachable { source, .. } = self else { return false };
+        [ConnectionRefused, HostUnreachable, NetworkUnreachable].contains(&source.kind())
+    }
+
+    /// Returns whether the same request may succeed a moment later.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            RegistryError::Unreachable { .. }
+            | RegistryError::Timeout { .. }
+            | RegistryError::TooSlow { .. }
+            | RegistryError::Protocol { .. }
+            | RegistryError::RateLimited { .. } => true,
+            RegistryError::Status { status, .. } => matches!(status, 408 | 425 | 500 | 502..=504),
+            _ => false,
+        }
+    }
+
+    /// Returns the delay that the server requested before the next attempt, or zero.
+    pub(super) fn retry_after(&self) -> Duration {
+        match self {
+            RegistryError::RateLimited { retry_after, .. }
+            | RegistryError::Status { retry_after, .. } => retry_after.unwrap_or_default(),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Returns whether the registry denied access, which may look like a missing repository.
+    pub fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            RegistryError::Unauthorized { .. }
+                | RegistryError::Forbidden { .. }
+                | RegistryError::NotFound { .. }
+        )
+    }
+}
+
+fn wait(retry_after: Option<Duration>) -> String {
+    retry_after.map_or(String::new(), |time| format!(", for {} seconds", time.as_secs()))
+}
+
+fn detail(message: &str) -> String {
+    if message.is_empty() { String::new() } else { format!(": {message}") }
+}

@@ -1,0 +1,185 @@
+//! Removal of unneeded images and layers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
+
+use oci_hooks_files::error::chain;
+use oci_hooks_files::fs::PathError;
+use oci_hooks_files::lock::FileLock;
+use oci_hooks_files::record::NewerRecords;
+
+use super::error::StoreError;
+use super::images::{ImageSummary, NamedImage};
+use super::leases::KeptLayers;
+use super::open::{ImageStore, names, read_record, remove_file};
+use crate::Digest;
+
+/// Policy for removing images. Unneeded layers are removed in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrunePolicy {
+    /// Images unused for this long are removed.
+    pub unused_for: Option<Duration>,
+    /// Least recently used images are removed until the layers of the others take no more than
+    /// this.
+    pub max_bytes: Option<u64>,
+    /// Handling of images that a newer version of this program recorded, and of their layers.
+    pub newer: NewerRecords,
+}
+
+impl PrunePolicy {
+    /// Returns the policy for images by age, by size, or by both.
+    pub fn new(unused_for: Option<Duration>, max_bytes: Option<u64>) -> Self {
+        PrunePolicy { unused_for, max_bytes, newer: NewerRecords::Keep }
+    }
+}
+
+/// Result of pruning.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PruneResult {
+    pub images: Vec<ImageSummary>,
+    /// Number of layers, of these images and others.
+    pub layers: usize,
+    pub freed_bytes: u64,
+    /// Unreadable records of leases, reservations and images: while there are any, no layer is
+    /// removed.
+    pub unreadable: Vec<String>,
+}
+
+/// Disk usage of the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreUsage {
+    pub images: usize,
+    pub layers: usize,
+    /// Approximate disk usage of all layers.
+    pub bytes: u64,
+    /// Part of `bytes` that no image, lease or reservation needs.
+    pub unneeded_bytes: u64,
+}
+
+impl ImageStore {
+    /// Removes images by a policy, unneeded layers, and leftovers of killed processes. Leased and
+    /// reserved layers stay.
+    pub fn prune(&self, policy: &PrunePolicy) -> Result<PruneResult, StoreError> {
+        self.sync_file_system()?;
+        self.sweep_layers()?;
+        let excluded = self.exclude()?;
+        self.sweep_images(policy.newer)?;
+        let mut images = self.named_images()?;
+        let kept = self.needed_layers(&[])?;
+        let sizes = self.sizes()?;
+        images.sort_by_key(|image| std::cmp::Reverse(image.summary.used));
+
+        let unreadable = kept.unreadable.iter().map(|error| chain(error)).collect();
+        let mut pruned = PruneResult { unreadable, ..PruneResult::default() };
+        let mut counted = BTreeSet::new();
+        let mut bytes = 0;
+        for image in images {
+            let own: Vec<_> = image.diff_ids.iter().filter(|id| !counted.contains(*id)).collect();
+            let size: u64 = own.iter().filter_map(|id| sizes.get(id)).sum();
+            // An image whose layers all belong to others is not kept by leases, and frees no space.
+            let is_kept = !own.is_empty() && image.diff_ids.iter().all(|id| kept.has(id));
+            if is_kept || !is_due(&image, policy, bytes + size) {
+                bytes += size;
+                counted.extend(image.diff_ids);
+            } else {
+                remove_file(&image.path)?;
+                pruned.images.push(image.summary);
+            }
+        }
+        (pruned.layers, pruned.freed_bytes) = self.remove_layers(excluded, policy.newer)?;
+        Ok(pruned)
+    }
+
+    /// Returns the disk usage of the store.
+    pub fn usage(&self) -> Result<StoreUsage, StoreError> {
+        let _excluded = self.exclude()?;
+        let images = self.named_images()?;
+        let needed = self.needed_layers(&images)?;
+        let sizes = self.sizes()?;
+        let unneeded = sizes.iter().filter(|(id, _)| !needed.has(id));
+        Ok(StoreUsage {
+            images: images.len(),
+            layers: sizes.len(),
+            bytes: sizes.values().sum(),
+            unneeded_bytes: unneeded.map(|(_, size)| size).sum(),
+        })
+    }
+
+    /// Removes unneeded layers. The lock is released once these are determined.
+    pub(super) fn remove_unneeded(&self, excluded: FileLock) -> Result<(usize, u64), StoreError> {
+        self.remove_layers(excluded, NewerRecords::Keep)
+    }
+
+    fn remove_layers(
+        &self,
+        excluded: FileLock,
+        newer: NewerRecords,
+    ) -> Result<(usize, u64), StoreError> {
+        let held = self.kept_layers()?;
+        let needed = self.needed_layers(&self.named_images()?)?;
+        let mut gone = Vec::new();
+        let mut freed_bytes = 0;
+        for (digest, dir) in self.layer_dirs()? {
+            let layer = match self.layer(&digest) {
+                Err(error) if error.is_newer() && newer == NewerRecords::Keep => continue,
+                // Images that need the layer cannot use it, and are pulled again.
+                Err(error) if error.is_newer() && held.has(&digest) => continue,
+                Err(error) if error.is_newer() => None,
+                layer => layer?,
+            };
+            // An unusable layer does no harm, but takes space.
+            if layer.is_some() && needed.has(&digest) {
+                continue;
+            }
+            freed_bytes += layer.map_or(0, |layer| layer.size_bytes);
+            gone.extend(self.take_away(&dir)?);
+        }
+        drop(excluded);
+        for dir in &gone {
+            self.trash().remove(dir)?;
+        }
+        Ok((gone.len(), freed_bytes))
+    }
+
+    /// Returns the layers of images, leases and reservations.
+    fn needed_layers(&self, images: &[NamedImage]) -> Result<KeptLayers, StoreError> {
+        let mut needed = self.kept_layers()?;
+        needed.unreadable.extend(self.newer_images()?);
+        needed.layers.extend(images.iter().flat_map(|image| image.diff_ids.iter().cloned()));
+        Ok(needed)
+    }
+
+    fn sizes(&self) -> Result<BTreeMap<Digest, u64>, StoreError> {
+        let mut sizes = BTreeMap::new();
+        for (digest, _) in self.layer_dirs()? {
+            let layer = self.readable_layer(&digest)?;
+            sizes.insert(digest, layer.map_or(0, |layer| layer.size_bytes));
+        }
+        Ok(sizes)
+    }
+
+    /// Removes unreadable records, as after a power cut, and unfinished ones.
+    fn sweep_images(&self, newer: NewerRecords) -> Result<(), PathError> {
+        let images = self.images_dir();
+        for name in names(&images)? {
+            let path = images.join(&name);
+            let is_good = name.ends_with(".json")
+                && !name.starts_with('.')
+                && !matches!(
+                    read_record::<serde_json::Value>(&path),
+                    Err(error) if error.is_unreadable()
+                        && (!error.is_newer() || newer == NewerRecords::Remove)
+                );
+            if !is_good {
+                self.trash().remove(&path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_due(image: &NamedImage, policy: &PrunePolicy, bytes: u64) -> bool {
+    let unused = SystemTime::now().duration_since(image.summary.used).unwrap_or_default();
+    policy.unused_for.is_some_and(|limit| unused >= limit)
+        || policy.max_bytes.is_some_and(|limit| bytes > limit)
+}

@@ -1,0 +1,86 @@
+//! `call DIR`: serves a host through the streams of an exec.
+//!
+//! The first frame sent is the hello. Requests that start or follow a step are forwarded to its
+//! keeper (`keeper`), whose answers are returned as they come; files are sent and received here
+//! (`exchange`). The process ends with the stream, or after a minute without a frame from the host;
+//! steps go on.
+
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use crate::attached::AttachedStep;
+use crate::exchange;
+use crate::frames::files::FilesRequest;
+use crate::frames::journal::JournalRequest;
+use crate::os;
+use crate::place::AgentDirectory;
+use crate::remote::{StreamError, ExecHost};
+
+/// Longest silence of the host, which sends a frame every 5 seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Serves a host until it disconnects; returns the exit code.
+pub fn run(args: &[OsString]) -> i32 {
+    let [directory] = args else {
+        report("expected one directory");
+        return 2;
+    };
+    // Frames contain secrets.
+    os::hide_process();
+    let place = AgentDirectory::new(directory.into());
+    let answered = ExecHost::open(PATIENCE).and_then(|host| ExecCall { host, place, attached: None }.run());
+    match answered {
+        Ok(()) | Err(StreamError::Closed) => 0,
+        Err(gone) => {
+            report(&gone.to_string());
+            1
+        }
+    }
+}
+
+/// Prints a message to standard error of the exec.
+fn report(what: &str) {
+    let _ = io::stderr().write_all(format!("call: {what}\n").as_bytes());
+}
+
+struct ExecCall {
+    host: ExecHost,
+    place: AgentDirectory,
+    /// Step whose output is sent to the host.
+    attached: Option<AttachedStep>,
+}
+
+impl ExecCall {
+    fn run(mut self) -> Result<(), StreamError> {
+        loop {
+            while let Some((kind, payload)) = self.host.try_receive()? {
+                self.answer(kind, &payload)?;
+            }
+            let is_more = self.host.wait(self.attached.as_ref().map(AttachedStep::descriptor))?;
+            if let Some(attached) = self.attached.as_mut().filter(|_| is_more) {
+                let goes_on = attached.pass(&mut self.host)?;
+                self.attached = self.attached.take().filter(|_| goes_on);
+            }
+        }
+    }
+
+    fn answer(&mut self, kind: u8, payload: &[u8]) -> Result<(), StreamError> {
+        if FilesRequest::is_kind(kind) {
+            return exchange::serve(kind, payload, &mut self.host);
+        }
+        match JournalRequest::decode(kind, payload)? {
+            JournalRequest::Attach(attach) => {
+                self.attached = None;
+                self.attached = AttachedStep::open(&self.place, *attach, &mut self.host)?;
+            }
+            // Dropped if no step is attached: its end is on its way to the host.
+            request => {
+                if let Some(attached) = &self.attached {
+                    attached.send(&request)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,256 @@
+//! Differences of a tree from its last exchange, as frames.
+
+use std::cmp::Ordering;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+
+use super::super::frames::files::{
+    DATA_BYTES, FileAction, FileCounts, FileEntry, FileEntryKind, FileProblem, FileScope,
+    FrameOrigin, ScopePosition, TreeChange, is_beneath, order,
+};
+use super::walk::{FileWalk, WalkItem};
+use super::{errno, is_missing};
+
+const ENOTDIR: i32 = 20;
+const ELOOP: i32 = 40;
+/// Number of files to compare before returning to the caller.
+const FILES_AT_ONCE: usize = 256;
+
+/// Event besides the frames, in the order of paths.
+pub enum ChangeEvent {
+    /// The file was sent completely, in this state.
+    Sent(FileEntry),
+    Removed(Vec<u8>),
+    Problem(FileProblem),
+}
+
+/// Differences of a tree from its earlier state.
+pub struct ChangeFinder<'s> {
+    walk: FileWalk<'s>,
+    scope: &'s FileScope,
+    sender: FrameOrigin,
+    found: Option<WalkItem>,
+    before: Option<FileEntry>,
+    before_ended: bool,
+    /// Path whose earlier entries, and those beneath it, are gone or unknown.
+    settled: Option<Vec<u8>>,
+    sending: Option<FileTransfer>,
+    buffer: Vec<u8>,
+    entries: u64,
+}
+
+/// File that is sent in several frames.
+struct FileTransfer {
+    file: File,
+    entry: FileEntry,
+    sent_bytes: u64,
+}
+
+impl<'s> ChangeFinder<'s> {
+    /// Begins at an open root.
+    pub fn new(root: OwnedFd, scope: &'s FileScope, sender: FrameOrigin) -> io::Result<Self> {
+        Ok(ChangeFinder {
+            walk: FileWalk::new(root, scope)?,
+            scope,
+            sender,
+            found: None,
+            before: None,
+            before_ended: false,
+            settled: None,
+            sending: None,
+            buffer: vec![0; DATA_BYTES],
+            entries: 0,
+        })
+    }
+
+    /// Returns the numbers of entries found and skipped.
+    pub fn counts(&self) -> FileCounts {
+        FileCounts { entries: self.entries, skipped: self.walk.skipped_count() }
+    }
+
+    /// Appends some frames; returns whether there may be more. `before` returns the earlier
+    /// entries, in the order of paths.
+    pub fn fill(
+        &mut self,
+        out: &mut Vec<u8>,
+        before: &mut dyn FnMut() -> io::Result<Option<FileEntry>>,
+        tell: &mut dyn FnMut(ChangeEvent),
+    ) -> io::Result<bool> {
+        for _ in 0..FILES_AT_ONCE {
+            if out.len() >= DATA_BYTES {
+                return Ok(true);
+            }
+            if self.sending.is_some() {
+                self.send_more(out, tell);
+                continue;
+            }
+            if self.found.is_none() {
+                self.found = self.walk.next_found();
+            }
+            self.advance_before(before)?;
+            let order = match (&self.found, &self.before) {
+                (None, None) => return Ok(false),
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some(found), Some(before)) => order(found.path(), &before.path),
+            };
+            let old = if order.is_ge() { self.before.take() } else { None };
+            let new = if order.is_le() { self.found.take() } else { None };
+            match (new, old) {
+                (Some(WalkItem::Problem(problem)), _) => {
+                    self.settled = Some(problem.path.clone());
+                    tell(ChangeEvent::Problem(problem));
+                }
+                (Some(WalkItem::Entry(entry)), old) => self.compare(entry, old, out, tell),
+                (None, Some(old)) => {
+                    self.settled = Some(old.path.clone());
+                    TreeChange::Remove(old.path.clone()).encode(self.sender, out);
+                    tell(ChangeEvent::Removed(old.path));
+                }
+                (None, None) => {}
+            }
+        }
+        Ok(true)
+    }
+
+    /// Advances to the next earlier entry that counts.
+    fn advance_before(
+        &mut self,
+        before: &mut dyn FnMut() -> io::Result<Option<FileEntry>>,
+    ) -> io::Result<()> {
+        while !self.before_ended {
+            if let Some(old) = &self.before {
+                let settled = self.settled.as_deref();
+                let is_settled =
+                    settled.is_some_and(|path| old.path == path || is_beneath(&old.path, path));
+                let is_meant = matches!(
+                    self.scope.place(&old.path),
+                    ScopePosition::Root | ScopePosition::Within
+                );
+                if is_meant && !is_settled {
+                    break;
+                }
+            }
+            self.before = before()?;
+            self.before_ended = self.before.is_none();
+        }
+        Ok(())
+    }
+
+    fn compare(
+        &mut self,
+        entry: FileEntry,
+        old: Option<FileEntry>,
+        out: &mut Vec<u8>,
+        tell: &mut dyn FnMut(ChangeEvent),
+    ) {
+        self.entries += 1;
+        if old.as_ref().is_some_and(|old| old.state.is_same(&entry.state)) {
+            return;
+        }
+        if old.is_some_and(|old| old.state.kind == FileEntryKind::Directory)
+            && entry.state.kind != FileEntryKind::Directory
+        {
+            self.settled = Some(entry.path.clone());
+        }
+        let path = entry.path.clone();
+        if let Err(error) = self.begin(entry, out, tell) {
+            // Removed or replaced meanwhile: the next exchange detects that.
+            let is_changing = is_missing(&error)
+                || matches!(error.raw_os_error(), Some(ENOTDIR | ELOOP))
+                || error.kind() == io::ErrorKind::InvalidInput;
+            if !is_changing {
+                let problem = FileProblem { action: FileAction::Read, path, errno: errno(&error) };
+                tell(ChangeEvent::Problem(problem));
+            }
+        }
+    }
+
+    /// Sends a new or changed file, or its beginning.
+    fn begin(
+        &mut self,
+        mut entry: FileEntry,
+        out: &mut Vec<u8>,
+        tell: &mut dyn FnMut(ChangeEvent),
+    ) -> io::Result<()> {
+        let path = entry.path.clone();
+        match entry.state.kind {
+            FileEntryKind::Directory => {
+                let mode = entry.state.mode;
+                TreeChange::Directory { path, mode }.encode(self.sender, out);
+            }
+            FileEntryKind::Link => {
+                let (time, target) = (entry.state.time, self.walk.read_link(&entry)?);
+                entry.state.size_bytes = target.len() as u64;
+                TreeChange::Link { path, time, target }.encode(self.sender, out);
+            }
+            FileEntryKind::File => {
+                let (mut file, stat) = self.walk.open(&entry)?;
+                let state = stat.state().filter(|state| state.kind == FileEntryKind::File);
+                entry.state = state.ok_or(io::ErrorKind::InvalidInput)?;
+                let wanted = DATA_BYTES.min(clamp(entry.state.size_bytes));
+                let count = read_full(&mut file, &mut self.buffer[..wanted])?;
+                let is_whole = count < wanted || count as u64 == entry.state.size_bytes;
+                let content = self.buffer[..count].to_vec();
+                let state = entry.state;
+                TreeChange::File { path, state, content, is_whole }.encode(self.sender, out);
+                let sent_bytes = count as u64;
+                if !is_whole {
+                    self.sending = Some(FileTransfer { file, entry, sent_bytes });
+                    return Ok(());
+                }
+                entry.state.size_bytes = sent_bytes;
+            }
+        }
+        tell(ChangeEvent::Sent(entry));
+        Ok(())
+    }
+
+    /// Sends more of a file, up to its size when it was opened, or less if it has shrunk.
+    fn send_more(&mut self, out: &mut Vec<u8>, tell: &mut dyn FnMut(ChangeEvent)) {
+        let Some(mut sending) = self.sending.take() else { return };
+        let left = sending.entry.state.size_bytes - sending.sent_bytes;
+        let wanted = DATA_BYTES.min(clamp(left));
+        let read = read_full(&mut sending.file, &mut self.buffer[..wanted]);
+        let mut entry = sending.entry;
+        match read {
+            Ok(count) => {
+                if count > 0 {
+                    TreeChange::encode_data(&self.buffer[..count], self.sender, out);
+                }
+                let sent_bytes = sending.sent_bytes + count as u64;
+                if count == wanted && sent_bytes < entry.state.size_bytes {
+                    self.sending = Some(FileTransfer { file: sending.file, entry, sent_bytes });
+                    return;
+                }
+                TreeChange::End { is_whole: true }.encode(self.sender, out);
+                entry.state.size_bytes = sent_bytes;
+                tell(ChangeEvent::Sent(entry));
+            }
+            Err(error) => {
+                TreeChange::End { is_whole: false }.encode(self.sender, out);
+                let (action, path) = (FileAction::Read, entry.path);
+                tell(ChangeEvent::Problem(FileProblem { action, path, errno: errno(&error) }));
+            }
+        }
+    }
+}
+
+fn clamp(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+/// Reads until the buffer is full or the file ends.
+fn read_full(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut count = 0;
+    while count < buffer.len() {
+        match file.read(&mut buffer[count..]) {
+            Ok(0) => break,
+            Ok(more) => count += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(count)
+}

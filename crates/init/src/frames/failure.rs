@@ -1,0 +1,93 @@
+//! Failures of steps.
+
+use super::values::{PayloadReader, PayloadWriter};
+use super::{FrameError, MAX_ANSWER_BYTES, MAX_PATH_BYTES};
+
+/// Failure of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepFailure {
+    pub kind: FailureKind,
+    /// The kernel's error number, or 0.
+    pub errno: i32,
+    /// Program, directory, or failed operation.
+    pub path: Vec<u8>,
+    /// Existing alternatives: see the kinds.
+    pub found: Vec<Vec<u8>>,
+}
+
+/// Kind of a failure, and the content of [`StepFailure::found`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// The program does not exist; `found` has the shells and interpreters in the container's
+    /// `PATH`.
+    ProgramMissing,
+    /// The program exists, but cannot be executed.
+    ProgramNotExecutable,
+    /// The program exists, but the interpreter in its first line or header does not; `found` names
+    /// it.
+    InterpreterMissing,
+    /// The working directory does not exist, or is none; `found` has its deepest existing parent.
+    Directory,
+    /// A user, umask, limit or terminal could not be set; `path` names it.
+    Setup,
+    /// A process could not be created, because of a limit of the container.
+    Process,
+    /// The request was invalid or too slow; `path` has the reason.
+    Request,
+    /// A cancelled step is still alive, and could not be killed.
+    Busy,
+    /// The supervisor of the step was killed, and the rest of the step with it.
+    Watcher,
+    /// The keeper of the step was killed, or the container was restarted.
+    Keeper,
+    /// The requested output was kept once, but is no longer.
+    Forgotten,
+    /// The host was disconnected for too long, and the step was killed.
+    Abandoned,
+    /// Kind of a later version.
+    Other(u8),
+}
+
+/// The kinds in the order of their numbers, from 1 on.
+pub const KINDS: [FailureKind; 12] = [
+    FailureKind::ProgramMissing,
+    FailureKind::ProgramNotExecutable,
+    FailureKind::InterpreterMissing,
+    FailureKind::Directory,
+    FailureKind::Setup,
+    FailureKind::Process,
+    FailureKind::Request,
+    FailureKind::Busy,
+    FailureKind::Watcher,
+    FailureKind::Keeper,
+    FailureKind::Forgotten,
+    FailureKind::Abandoned,
+];
+
+impl StepFailure {
+    pub(super) fn write(&self, out: &mut PayloadWriter) {
+        let known = (1_u8..).zip(KINDS).find(|(_, kind)| *kind == self.kind);
+        out.0.push(match self.kind {
+            FailureKind::Other(number) => number,
+            _ => known.map_or(0, |(number, _)| number),
+        });
+        out.0.extend(self.errno.to_le_bytes());
+        out.bytes(&self.path[..self.path.len().min(MAX_PATH_BYTES)]);
+        let mut room = MAX_ANSWER_BYTES - out.0.len() - 4;
+        let fitting = self.found.iter().take_while(|text| {
+            let fits = text.len() + 4 <= room;
+            room = room.saturating_sub(text.len() + 4);
+            fits
+        });
+        let fitting: Vec<_> = fitting.collect();
+        out.list(&fitting, |out, text| out.bytes(text));
+    }
+
+    pub(super) fn read(from: &mut PayloadReader<'_>) -> Result<Self, FrameError> {
+        let number = from.u8()?;
+        let known = (1_u8..).zip(KINDS).find(|(known, _)| *known == number);
+        let kind = known.map_or(FailureKind::Other(number), |(_, kind)| kind);
+        let (errno, path, found) = (from.i32()?, from.bytes()?, from.list(PayloadReader::bytes)?);
+        Ok(StepFailure { kind, errno, path, found })
+    }
+}

@@ -1,0 +1,400 @@
+//! The frames for exchanging files with the agent of a container.
+//!
+//! The end that has the files compares them with the entries of the last exchange, and sends the
+//! changes in the order of [`order`]. Times are compared only with copies of themselves, and only
+//! for equality: clocks do not matter.
+//!
+//! | kind | from the agent | | kind | from the host |
+//! |---|---|---|---|---|
+//! | `08` | entries of a list | | `87` | put: target directory |
+//! | `10` | directory | | `88` | get: source directory, scope |
+//! | `11` | file: its state and its first bytes | | `90` | directory |
+//! | `12` | further bytes of the file | | `91` | file: its state and its first bytes |
+//! | `13` | end of the file | | `92` | further bytes of the file |
+//! | `14` | symbolic link | | `93` | end of the file |
+//! | `15` | removed, with everything beneath | | `94` | symbolic link |
+//! | `16` | done: numbers of entries | | `95` | removed, with everything beneath |
+//! | `17` | mark: everything before is done | | `96` | done |
+//! | `18` | problem with one file | | `97` | mark |
+//! | | | | `98` | entries of the last exchange; empty at the end |
+//! | | | | `9a` | list: directory, scope |
+//! | | | | `9b` | read: file of the container, limit of bytes |
+//!
+//! - **put**: the host sends changes, marks between them, and `done`. The agent echoes the marks,
+//!   reports problems, and answers `done` when everything is done.
+//! - **get**: the host sends the entries of the last exchange meanwhile. The agent sends changes and
+//!   problems, and `done`.
+//! - **list**: the agent sends entries and problems, and `done`.
+//! - **read**: the agent sends a file, or a problem, and `done`. Links are followed: all readable files
+//!   are the container's.
+
+mod entry;
+
+use super::values::{PayloadReader, PayloadWriter};
+use super::{FrameError, HEADER_BYTES};
+
+use entry::checked_path;
+pub use entry::{
+    FileEntry, FileEntryKind, FileEntryState, FileScope, FileTime, ScopePosition, is_beneath, order,
+};
+
+/// Maximum number of bytes of a file in one frame.
+pub const DATA_BYTES: usize = 64 << 10;
+/// Size of entries at which a frame is sent.
+pub const ENTRIES_BYTES: usize = 32 << 10;
+/// Bit that distinguishes the host's frames from the agent's.
+const FROM_HOST: u8 = 0x80;
+
+/// End that sends a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameOrigin {
+    Agent,
+    Host,
+}
+
+impl FrameOrigin {
+    fn bit(self) -> u8 {
+        match self {
+            FrameOrigin::Agent => 0,
+            FrameOrigin::Host => FROM_HOST,
+        }
+    }
+}
+
+/// Difference from the last exchange.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TreeChange {
+    Directory {
+        path: Vec<u8>,
+        mode: u32,
+    },
+    /// A file with its first bytes, which are all if `is_whole`. Its size is the number of bytes
+    /// sent, not that in the state: the file may have changed meanwhile.
+    File {
+        path: Vec<u8>,
+        state: FileEntryState,
+        content: Vec<u8>,
+        is_whole: bool,
+    },
+    /// Further bytes of the last file.
+    Data(Vec<u8>),
+    /// End of the last file: it is complete, or else discarded.
+    End {
+        is_whole: bool,
+    },
+    Link {
+        path: Vec<u8>,
+        time: FileTime,
+        target: Vec<u8>,
+    },
+    Remove(Vec<u8>),
+}
+
+/// Request of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FilesRequest {
+    Put { root: Vec<u8> },
+    Get { root: Vec<u8>, scope: FileScope },
+    List { root: Vec<u8>, scope: FileScope },
+    Read { path: Vec<u8>, max_bytes: u64 },
+    Change(TreeChange),
+    Entries(Vec<FileEntry>),
+    Mark(u32),
+    Done,
+}
+
+/// Answer of the agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FilesAnswer {
+    Entries(Vec<FileEntry>),
+    Change(TreeChange),
+    Done(FileCounts),
+    Mark(u32),
+    Problem(FileProblem),
+}
+
+/// Numbers of examined files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileCounts {
+    pub entries: u64,
+    /// Sockets, pipes and devices, and links where they are excluded.
+    pub skipped: u64,
+}
+
+/// Failed operation on one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileProblem {
+    pub action: FileAction,
+    pub path: Vec<u8>,
+    /// The kernel's error number, or 0: too deep, or not a file that can be exchanged.
+    pub errno: i32,
+}
+
+/// Operation on a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileAction {
+    List,
+    Read,
+    Write,
+    Remove,
+}
+
+const ACTIONS: [FileAction; 4] =
+    [FileAction::List, FileAction::Read, FileAction::Write, FileAction::Remove];
+
+impl TreeChange {
+    fn write(&self, out: &mut PayloadWriter) -> u8 {
+        match self {
+            TreeChange::Directory { path, mode } => {
+                out.bytes(path);
+                out.u32(*mode);
+                0x10
+            }
+            TreeChange::File { path, state, content, is_whole } => {
+                out.bytes(path);
+                state.write(out);
+                out.0.push(u8::from(*is_whole));
+                out.bytes(content);
+                0x11
+            }
+            TreeChange::Data(bytes) => {
+                out.0.extend_from_slice(bytes);
+                0x12
+            }
+            TreeChange::End { is_whole } => {
+                out.0.push(u8::from(*is_whole));
+                0x13
+            }
+            TreeChange::Link { path, time, target } => {
+                out.bytes(path);
+                time.write(out);
+                out.bytes(target);
+                0x14
+            }
+            TreeChange::Remove(path) => {
+                out.bytes(path);
+                0x15
+            }
+        }
+    }
+
+    /// Reads a change of a kind without its direction; returns `None` for other kinds.
+    fn read(kind: u8, from: &mut PayloadReader<'_>) -> Result<Option<Self>, FrameError> {
+        Ok(Some(match kind {
+            0x10 => {
+                let (path, mode) = (checked_path(from.bytes()?)?, from.u32()?);
+                TreeChange::Directory { path, mode: mode & 0o7777 }
+            }
+            0x11 => TreeChange::File {
+                path: checked_path(from.bytes()?)?,
+                state: FileEntryState::read(from)?,
+                is_whole: boolean(from)?,
+                content: from.bytes()?,
+            },
+            0x12 => TreeChange::Data(std::mem::take(&mut from.0).to_vec()),
+            0x13 => TreeChange::End { is_whole: boolean(from)? },
+            0x14 => {
+                let (path, time, target) =
+                    (checked_path(from.bytes()?)?, FileTime::read(from)?, from.bytes()?);
+                if target.is_empty() || target.len() >= super::MAX_PATH_BYTES || target.contains(&0)
+                {
+                    return Err(FrameError::Invalid("target of a link"));
+                }
+                TreeChange::Link { path, time, target }
+            }
+            0x15 => TreeChange::Remove(checked_path(from.bytes()?)?),
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Returns the path, unless the change is about the last file.
+    #[must_use]
+    pub fn path(&self) -> Option<&[u8]> {
+        match self {
+            TreeChange::Directory { path, .. }
+            | TreeChange::File { path, .. }
+            | TreeChange::Link { path, .. }
+            | TreeChange::Remove(path) => Some(path),
+            TreeChange::Data(_) | TreeChange::End { .. } => None,
+        }
+    }
+
+    /// Appends the frame.
+    pub fn encode(&self, sender: FrameOrigin, out: &mut Vec<u8>) {
+        frame(out, |out| self.write(out) | sender.bit());
+    }
+
+    /// Appends the frame of further bytes of a file.
+    pub fn encode_data(bytes: &[u8], sender: FrameOrigin, out: &mut Vec<u8>) {
+        frame(out, |out| {
+            out.0.extend_from_slice(bytes);
+            0x12 | sender.bit()
+        });
+    }
+}
+
+fn boolean(from: &mut PayloadReader<'_>) -> Result<bool, FrameError> {
+    match from.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(FrameError::Invalid("truth value")),
+    }
+}
+
+fn write_entries(entries: &[FileEntry], out: &mut PayloadWriter) {
+    for entry in entries {
+        entry.write(out);
+    }
+}
+
+fn read_entries(from: &mut PayloadReader<'_>) -> Result<Vec<FileEntry>, FrameError> {
+    let mut entries = Vec::new();
+    while !from.0.is_empty() {
+        entries.push(FileEntry::read(from)?);
+    }
+    Ok(entries)
+}
+
+/// Appends a frame; `write` writes its payload and returns its kind.
+fn frame(out: &mut Vec<u8>, write: impl FnOnce(&mut PayloadWriter) -> u8) {
+    let begin = out.len();
+    let mut writer = PayloadWriter(std::mem::take(out));
+    writer.0.extend([0; HEADER_BYTES]);
+    let kind = write(&mut writer);
+    *out = writer.0;
+    let length = u32::try_from(out.len() - begin - HEADER_BYTES).unwrap_or(u32::MAX);
+    out[begin] = kind;
+    out[begin + 1..begin + HEADER_BYTES].copy_from_slice(&length.to_le_bytes());
+}
+
+impl FilesRequest {
+    /// Returns whether frames of this kind are the host's, and about files.
+    #[must_use]
+    pub fn is_kind(kind: u8) -> bool {
+        matches!(kind, 0x87 | 0x88 | 0x90..=0x9f)
+    }
+
+    /// Appends the frame.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        frame(out, |out| match self {
+            FilesRequest::Put { root } => {
+                out.bytes(root);
+                0x87
+            }
+            FilesRequest::Get { root, scope } => {
+                out.bytes(root);
+                scope.write(out);
+                0x88
+            }
+            FilesRequest::Change(change) => change.write(out) | FROM_HOST,
+            FilesRequest::Done => 0x96,
+            FilesRequest::Mark(number) => {
+                out.u32(*number);
+                0x97
+            }
+            FilesRequest::Entries(entries) => {
+                write_entries(entries, out);
+                0x98
+            }
+            FilesRequest::List { root, scope } => {
+                out.bytes(root);
+                scope.write(out);
+                0x9a
+            }
+            FilesRequest::Read { path, max_bytes } => {
+                out.bytes(path);
+                out.0.extend(max_bytes.to_le_bytes());
+                0x9b
+            }
+        });
+    }
+
+    /// Decodes a request from its kind and payload.
+    pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, FrameError> {
+        let mut from = PayloadReader(payload);
+        let request = match kind {
+            0x87 => FilesRequest::Put { root: checked_root(from.bytes()?)? },
+            0x88 => FilesRequest::Get {
+                root: checked_root(from.bytes()?)?,
+                scope: FileScope::read(&mut from)?,
+            },
+            0x96 => FilesRequest::Done,
+            0x97 => FilesRequest::Mark(from.u32()?),
+            0x98 => FilesRequest::Entries(read_entries(&mut from)?),
+            0x9a => FilesRequest::List {
+                root: checked_root(from.bytes()?)?,
+                scope: FileScope::read(&mut from)?,
+            },
+            0x9b => {
+                FilesRequest::Read { path: checked_root(from.bytes()?)?, max_bytes: from.u64()? }
+            }
+            kind if kind & FROM_HOST != 0 => TreeChange::read(kind & !FROM_HOST, &mut from)?
+                .map(FilesRequest::Change)
+                .ok_or(FrameError::UnknownKind(kind))?,
+            kind => return Err(FrameError::UnknownKind(kind)),
+        };
+        from.end()?;
+        Ok(request)
+    }
+}
+
+/// Checks a path that the host chose: absolute, without NUL.
+fn checked_root(path: Vec<u8>) -> Result<Vec<u8>, FrameError> {
+    let is_path = path.first() == Some(&b'/') && !path.contains(&0);
+    (is_path && path.len() < super::MAX_PATH_BYTES)
+        .then_some(path)
+        .ok_or(FrameError::Invalid("path: expected an absolute path"))
+}
+
+impl FilesAnswer {
+    /// Appends the frame.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        frame(out, |out| match self {
+            FilesAnswer::Entries(entries) => {
+                write_entries(entries, out);
+                0x08
+            }
+            FilesAnswer::Change(change) => change.write(out),
+            FilesAnswer::Done(counts) => {
+                out.0.extend(counts.entries.to_le_bytes());
+                out.0.extend(counts.skipped.to_le_bytes());
+                0x16
+            }
+            FilesAnswer::Mark(number) => {
+                out.u32(*number);
+                0x17
+            }
+            FilesAnswer::Problem(problem) => {
+                let known = (0_u8..).zip(ACTIONS).find(|(_, action)| *action == problem.action);
+                out.0.push(known.map_or(0, |(number, _)| number));
+                out.bytes(&problem.path);
+                out.0.extend(problem.errno.to_le_bytes());
+                0x18
+            }
+        });
+    }
+
+    /// Decodes an answer from its kind and payload.
+    pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, FrameError> {
+        let mut from = PayloadReader(payload);
+        let answer = match kind {
+            0x08 => FilesAnswer::Entries(read_entries(&mut from)?),
+            0x16 => FilesAnswer::Done(FileCounts { entries: from.u64()?, skipped: from.u64()? }),
+            0x17 => FilesAnswer::Mark(from.u32()?),
+            0x18 => {
+                let action = ACTIONS.get(usize::from(from.u8()?)).copied();
+                let action = action.ok_or(FrameError::Invalid("action"))?;
+                FilesAnswer::Problem(FileProblem {
+                    action,
+                    path: from.bytes()?,
+                    errno: from.i32()?,
+                })
+            }
+            kind => TreeChange::read(kind, &mut from)?
+                .map(FilesAnswer::Change)
+                .ok_or(FrameError::UnknownKind(kind))?,
+        };
+        from.end()?;
+        Ok(answer)
+    }
+}

@@ -1,0 +1,407 @@
+//! The frames of a step whose host may disconnect and return: output is kept until the host has
+//! received it.
+//!
+//! They go through the stream of an exec to `call`, and on to the keeper of the step. Kinds,
+//! numbers and strings are as in [the other frames](super); an answer has at most
+//! [`MAX_EVENT_BYTES`].
+//!
+//! | kind | to the host | | kind | from the host |
+//! |---|---|---|---|---|
+//! | `02` | started | | `82` | signal: a number |
+//! | `03` | exited: offset, limits, code | | `83` | kill |
+//! | `04` | signalled: offset, limits, number | | `85` | attach: id, offset, perhaps a step |
+//! | `05` | failed: offset, limits, reason | | `89` | received: offset |
+//! | `06` | output: stream, offset, bytes | | `8a` | alive |
+//! | `07` | heartbeat | | `8b` | yield: another step begins |
+//!
+//! An offset counts the bytes of both streams, in the order in which they were read. The offset of
+//! an end is that of the last byte: a host with fewer bytes lacks output. A host that attaches gets
+//! `started` again, then the output from its offset on, then the end, each as it comes. Once the
+//! host has received all output, only the end is kept, for later requests. A step with an id is
+//! started unless the id was used before, and never twice.
+
+use super::values::{PayloadReader, PayloadWriter};
+use super::{ContainerStep, FrameError, MAX_REQUEST_BYTES, StepAnswer, StepFailure, StepRequest};
+
+/// Longest payload of an answer; output is split.
+pub const MAX_EVENT_BYTES: usize = 1 << 20;
+/// Maximum output in one answer.
+pub const MAX_OUTPUT_BYTES: usize = 64 << 10;
+/// Longest interval between frames of each end.
+pub const HEARTBEAT_SECONDS: u64 = 5;
+
+const MAX_ID_BYTES: usize = 64;
+/// Size of kind, length, stream and offset before output.
+const OUTPUT_HEADER_BYTES: usize = 14;
+
+/// Name of one run of a step, and of its directory: letters, digits, `-` and `_`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepId(String);
+
+impl StepId {
+    /// Returns `None` for a text that is empty, longer than 64 bytes, or has other characters.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        let fits = (1..=MAX_ID_BYTES).contains(&text.len()) && text.bytes().all(is_plain);
+        fits.then(|| StepId(text.to_owned()))
+    }
+
+    /// Returns the identifier.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A stream of a step's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputStream {
+    Output,
+    Errors,
+}
+
+impl OutputStream {
+    /// Both streams in the order of their numbers, from 0 on.
+    pub const ALL: [OutputStream; 2] = [OutputStream::Output, OutputStream::Errors];
+
+    /// Returns 0 for output, 1 for errors.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        match self {
+            OutputStream::Output => 0,
+            OutputStream::Errors => 1,
+        }
+    }
+}
+
+/// Request of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JournalRequest {
+    Attach(Box<AttachRequest>),
+    /// A signal for every process of the step.
+    Signal(i32),
+    /// `SIGKILL` for every process of the step, until none is left.
+    Kill,
+    /// The host has received all output before this offset, which may be dropped.
+    Received(u64),
+    Alive,
+    /// Another step begins: a step without an attached host is to be killed.
+    Yield,
+}
+
+/// Request for the output and the end of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachRequest {
+    pub id: StepId,
+    /// Offset of the first output that the host lacks.
+    pub from: u64,
+    /// Step to start, unless its id was used before.
+    pub step: Option<ContainerStep>,
+}
+
+/// Event of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StepEvent {
+    Started,
+    /// `exited`, `signalled` or `failed`.
+    Ended {
+        /// Number of bytes that the step has written.
+        offset: u64,
+        limits: LimitEvents,
+        end: StepAnswer,
+    },
+    Output {
+        stream: OutputStream,
+        /// Offset of the first byte.
+        offset: u64,
+        bytes: Vec<u8>,
+    },
+    Heartbeat,
+}
+
+/// Events of the container's limits while a step ran; zeros if the container does not show them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitEvents {
+    /// Number of processes killed for lack of memory.
+    pub memory_kills: u64,
+    /// Number of periods in which the scheduler applied the CPU limit.
+    pub cpu_periods: u64,
+    /// Number of these periods in which processes had to wait.
+    pub throttled_periods: u64,
+    /// Set if the root directory or the working directory has no room left.
+    pub is_disk_full: bool,
+}
+
+impl LimitEvents {
+    fn write(self, out: &mut PayloadWriter) {
+        for count in [self.memory_kills, self.cpu_periods, self.throttled_periods] {
+            out.0.extend(count.to_le_bytes());
+        }
+        out.0.push(u8::from(self.is_disk_full));
+    }
+
+    fn read(from: &mut PayloadReader<'_>) -> Result<Self, FrameError> {
+        Ok(LimitEvents {
+            memory_kills: from.u64()?,
+            cpu_periods: from.u64()?,
+            throttled_periods: from.u64()?,
+            is_disk_full: from.u8()? != 0,
+        })
+    }
+}
+
+impl JournalRequest {
+    /// Encodes a request; fails if a value does not fit a frame.
+    pub fn encode(&self) -> Result<Vec<u8>, FrameError> {
+        let mut out = PayloadWriter::default();
+        let kind = match self {
+            JournalRequest::Attach(attach) => {
+                out.bytes(attach.id.0.as_bytes());
+                out.0.extend(attach.from.to_le_bytes());
+                if let Some(step) = &attach.step {
+                    step.check()?;
+                }
+                out.option(attach.step.as_ref(), |out, step| step.write(out));
+                0x85
+            }
+            JournalRequest::Signal(signal) => return StepRequest::Signal(*signal).encode(),
+            JournalRequest::Kill => return StepRequest::Kill.encode(),
+            JournalRequest::Received(offset) => {
+                out.0.extend(offset.to_le_bytes());
+                0x89
+            }
+            JournalRequest::Alive => 0x8a,
+            JournalRequest::Yield => 0x8b,
+        };
+        if out.0.len() > MAX_REQUEST_BYTES {
+            return Err(FrameError::TooLong { length: out.0.len(), max: MAX_REQUEST_BYTES });
+        }
+        Ok(out.into_frame(kind))
+    }
+
+    /// Decodes a request from its kind and payload.
+    pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, FrameError> {
+        let mut from = PayloadReader(payload);
+        let request = match kind {
+            0x82 | 0x83 => match StepRequest::decode(kind, payload)? {
+                StepRequest::Signal(signal) => return Ok(JournalRequest::Signal(signal)),
+                _ => return Ok(JournalRequest::Kill),
+            },
+            0x85 => JournalRequest::Attach(Box::new(AttachRequest::read(&mut from)?)),
+            0x89 => JournalRequest::Received(from.u64()?),
+            0x8a => JournalRequest::Alive,
+            0x8b => JournalRequest::Yield,
+            _ => return Err(FrameError::UnknownKind(kind)),
+        };
+        from.end()?;
+        Ok(request)
+    }
+}
+
+impl AttachRequest {
+    fn read(from: &mut PayloadReader<'_>) -> Result<Self, FrameError> {
+        let id = from.bytes()?;
+        let id = str::from_utf8(&id).ok().and_then(StepId::new).ok_or(FrameError::Invalid("id"))?;
+        Ok(AttachRequest { id, from: from.u64()?, step: from.option(ContainerStep::read)? })
+    }
+}
+
+impl StepEvent {
+    /// Returns the end of a step that failed, or whose end is unknown, after so many bytes of output.
+    #[must_use]
+    pub fn failed(offset: u64, failure: StepFailure) -> Self {
+        let (limits, end) = (LimitEvents::default(), StepAnswer::Failed(failure));
+        StepEvent::Ended { offset, limits, end }
+    }
+
+    /// Encodes an event.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = PayloadWriter::default();
+        let kind = match self {
+            StepEvent::Started => 0x02,
+            StepEvent::Ended { offset, limits, end } => {
+                out.0.extend(offset.to_le_bytes());
+                limits.write(&mut out);
+                let answer = end.encode();
+                let (kind, payload) = (answer[0], &answer[super::HEADER_BYTES..]);
+                out.0.extend(payload);
+                kind
+            }
+            StepEvent::Output { stream, offset, bytes } => {
+                let mut frame = output_header(*stream, *offset, bytes.len()).to_vec();
+                frame.extend(bytes);
+                return frame;
+            }
+            StepEvent::Heartbeat => 0x07,
+        };
+        out.into_frame(kind)
+    }
+
+    /// Decodes an event from its kind and payload.
+    pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, FrameError> {
+        let mut from = PayloadReader(payload);
+        let event = match kind {
+            0x02 => StepEvent::Started,
+            0x03..=0x05 => {
+                let (offset, limits) = (from.u64()?, LimitEvents::read(&mut from)?);
+                let end = StepAnswer::decode(kind, from.0)?;
+                return Ok(StepEvent::Ended { offset, limits, end });
+            }
+            0x06 => {
+                let stream = match from.u8()? {
+                    0 => OutputStream::Output,
+                    1 => OutputStream::Errors,
+                    _ => return Err(FrameError::Invalid("stream")),
+                };
+                let offset = from.u64()?;
+                return Ok(StepEvent::Output { stream, offset, bytes: from.0.to_vec() });
+            }
+            0x07 => StepEvent::Heartbeat,
+            _ => return Err(FrameError::UnknownKind(kind)),
+        };
+        from.end()?;
+        Ok(event)
+    }
+}
+
+/// Returns the header of an output frame.
+#[must_use]
+pub fn output_header(stream: OutputStream, offset: u64, length: usize) -> [u8; 14] {
+    let mut header = [0; OUTPUT_HEADER_BYTES];
+    let payload = length + OUTPUT_HEADER_BYTES - super::HEADER_BYTES;
+    header[0] = 0x06;
+    header[1..5].copy_from_slice(&u32::try_from(payload).unwrap_or(u32::MAX).to_le_bytes());
+    header[5] = stream.number();
+    header[6..].copy_from_slice(&offset.to_le_bytes());
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{FailureKind, FrameBuffer, HEADER_BYTES};
+    use super::*;
+
+    fn id(text: &str) -> StepId {
+        StepId::new(text).unwrap()
+    }
+
+    fn requests() -> Vec<JournalRequest> {
+        let step = ContainerStep {
+            args: vec![b"sh".to_vec(), Vec::new()],
+            env: vec![(b"A".to_vec(), b"\xff\n".to_vec())],
+            ..ContainerStep::default()
+        };
+        let attach = |from, step| {
+            JournalRequest::Attach(Box::new(AttachRequest { id: id("a-B_9"), from, step }))
+        };
+        vec![
+            attach(0, Some(step)),
+            attach(u64::MAX, None),
+            JournalRequest::Signal(15),
+            JournalRequest::Kill,
+            JournalRequest::Received(1 << 40),
+            JournalRequest::Alive,
+            JournalRequest::Yield,
+        ]
+    }
+
+    fn events() -> Vec<StepEvent> {
+        let failure = StepFailure {
+            kind: FailureKind::Keeper,
+            errno: 2,
+            path: b"x".to_vec(),
+            found: Vec::new(),
+        };
+        let ends = [StepAnswer::Exited(255), StepAnswer::Signalled(9), StepAnswer::Failed(failure)];
+        let output = OutputStream::ALL.map(|stream| StepEvent::Output {
+            stream,
+            offset: 1 << 33,
+            bytes: b"\0\xff".to_vec(),
+        });
+        let limits = LimitEvents {
+            memory_kills: 1,
+            cpu_periods: 1 << 40,
+            throttled_periods: 3,
+            is_disk_full: true,
+        };
+        let ends = ends.into_iter().map(|end| StepEvent::Ended { offset: 77, limits, end });
+        [StepEvent::Started, StepEvent::Heartbeat].into_iter().chain(output).chain(ends).collect()
+    }
+
+    fn take_frame(bytes: &[u8]) -> (u8, Vec<u8>) {
+        let mut frames = FrameBuffer::new(MAX_REQUEST_BYTES);
+        frames.push(bytes);
+        let frame = frames.take().unwrap().unwrap();
+        assert!(!frames.is_within_frame());
+        frame
+    }
+
+    #[test]
+    fn frames_decode_only_completely() {
+        for request in requests() {
+            let (kind, payload) = take_frame(&request.encode().unwrap());
+            assert_eq!(JournalRequest::decode(kind, &payload), Ok(request));
+            for end in 0..payload.len() {
+                assert_eq!(JournalRequest::decode(kind, &payload[..end]), Err(FrameError::Short));
+            }
+            let longer = [&payload[..], b"\0"].concat();
+            assert_eq!(JournalRequest::decode(kind, &longer), Err(FrameError::Trailing));
+        }
+        for event in events() {
+            let (kind, payload) = take_frame(&event.encode());
+            assert_eq!(StepEvent::decode(kind, &payload), Ok(event.clone()));
+            let is_output = matches!(event, StepEvent::Output { .. });
+            for end in 0..payload.len() {
+                // Output may be any bytes, or empty.
+                let part = StepEvent::decode(kind, &payload[..end]);
+                assert!(part == Err(FrameError::Short) || (is_output && end >= 9), "{part:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn output_is_as_long_as_its_frame() {
+        let output = StepEvent::Output {
+            stream: OutputStream::Errors,
+            offset: 5,
+            bytes: vec![7; MAX_OUTPUT_BYTES],
+        };
+        let frame = output.encode();
+        assert_eq!(frame.len(), OUTPUT_HEADER_BYTES + MAX_OUTPUT_BYTES);
+        assert!(frame.len() <= HEADER_BYTES + MAX_EVENT_BYTES);
+        assert_eq!(frame[..14], output_header(OutputStream::Errors, 5, MAX_OUTPUT_BYTES));
+    }
+
+    #[test]
+    fn step_ids_are_file_names() {
+        let longest = "x".repeat(64);
+        for text in ["a", "A-b_0", "-", "6f1e9a5c-3a55-4b9f-8d6f-0e5d2b1c7a11", &longest] {
+            assert_eq!(id(text).as_str(), text);
+        }
+        for text in ["", ".", "..", "a/b", "a b", "a\0", "é", &"x".repeat(65)] {
+            assert_eq!(StepId::new(text), None, "{text:?}");
+            let mut payload = u32::try_from(text.len()).unwrap().to_le_bytes().to_vec();
+            payload.extend(text.as_bytes());
+            payload.extend([0; 9]);
+            let read = JournalRequest::decode(0x85, &payload);
+            assert_eq!(read, Err(FrameError::Invalid("id")), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn invalid_values_are_rejected() {
+        assert_eq!(StepEvent::decode(0x06, &[2; 9]), Err(FrameError::Invalid("stream")));
+        assert_eq!(StepEvent::decode(0x04, &[0; 34]), Err(FrameError::Invalid("signal")));
+        assert_eq!(StepEvent::decode(0x08, &[]), Err(FrameError::UnknownKind(8)));
+        assert_eq!(JournalRequest::decode(0x81, &[]), Err(FrameError::UnknownKind(0x81)));
+        let attach = AttachRequest { id: id("a"), from: 0, step: Some(ContainerStep::default()) };
+        assert!(JournalRequest::Attach(Box::new(attach)).encode().is_err());
+        let step =
+            ContainerStep { args: vec![vec![b'x'; MAX_REQUEST_BYTES]], ..ContainerStep::default() };
+        let attach = AttachRequest { id: id("a"), from: 0, step: Some(step) };
+        let encoded = JournalRequest::Attach(Box::new(attach)).encode();
+        assert!(matches!(encoded, Err(FrameError::TooLong { .. })));
+    }
+}

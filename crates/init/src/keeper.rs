@@ -1,0 +1,350 @@
+//! The keeper of a step: host of the step's supervisor, and server of the step's hosts, which may
+//! disconnect and return.
+//!
+//! It is a child of the first process, as supervisors are: it does not end with an exec, and the
+//! first process can tell it from a step's orphans. There is one for each id, because it creates
+//! the directory named after the id. It ends after the step, once a host has received all output or
+//! none was attached for some time; until then it reads the step's output as far as there is room
+//! for it (`backlog`), and the step blocks if there is none. If it is killed, so is the step: the
+//! connection to its supervisor closes.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use crate::backlog::Backlog;
+use crate::clients::{Clients, ClientRequest};
+use crate::drain::Drain;
+use crate::frames::journal::{
+    AttachRequest, JournalRequest, LimitEvents, MAX_OUTPUT_BYTES, OutputStream, StepEvent,
+};
+use crate::frames::{StepAnswer, StepFailure, FailureKind, StepRequest, ContainerStep};
+use crate::limits::is_full;
+use crate::os::{self, POLLERR, POLLHUP, POLLIN, PollFd};
+use crate::place::{AgentDirectory, StepDirectory};
+use crate::supervised::{SupervisedStep, SupervisionState};
+
+/// Time for other keepers without a host to kill their steps before this one begins.
+const YIELDED_WITHIN: Duration = Duration::from_secs(8);
+/// Interval of retries while the disk is full.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Rules for keeping steps.
+pub struct KeepRules {
+    pub place: AgentDirectory,
+    /// Longest time without a host.
+    pub away: Duration,
+}
+
+/// Keeps a step that a host has requested, unless its id was used before.
+pub fn run(rules: &KeepRules, attach: AttachRequest, host: OwnedFd) {
+    let AttachRequest { id, from, step } = attach;
+    let fail = |kind, errno| {
+        let end = StepEvent::failed(0, failure(kind, errno, "step"));
+        os::send_all(host.as_fd(), &end.encode());
+    };
+    let Some(step) = step else { return fail(FailureKind::Keeper, 0) };
+    let (place, listener) = match rules.place.publish(&id) {
+        Ok(Some(published)) => published,
+        // The host sees the connection end, and connects to the other keeper.
+        Ok(None) => return,
+        Err(error) => return fail(FailureKind::Setup, error.raw_os_error().unwrap_or_default()),
+    };
+    let others = yield_others(&rules.place, &place);
+    let mut clients = Clients::default();
+    os::send_all(host.as_fd(), &StepEvent::Heartbeat.encode());
+    clients.attach(host.into(), from);
+    let keeper = Keeper {
+        rules,
+        backlog: Backlog::new(place.directory()),
+        place,
+        listener,
+        clients,
+        phase: KeeperPhase::Waiting { step, others, until: Instant::now() + YIELDED_WITHIN },
+        pipes: [const { None }; 2],
+        directory: Vec::new(),
+        before: LimitEvents::default(),
+        is_started: false,
+        is_abandoned: false,
+        is_end_written: false,
+        alone_since: None,
+        try_again_at: None,
+    };
+    keeper.run();
+}
+
+fn failure(kind: FailureKind, errno: i32, path: &str) -> StepFailure {
+    StepFailure { kind, errno, path: path.as_bytes().to_vec(), found: Vec::new() }
+}
+
+/// Asks the keepers of other steps to end, unless a host is attached to them; returns the
+/// connections to keepers that have not ended.
+fn yield_others(place: &AgentDirectory, own: &StepDirectory) -> Vec<UnixStream> {
+    let Ok(request) = JournalRequest::Yield.encode() else { return Vec::new() };
+    let others = place.all_steps().into_iter().filter(|other| other != own);
+    let connected = others.filter_map(|other| UnixStream::connect(other.socket()).ok());
+    connected.filter(|socket| os::send_all(socket.as_fd(), &request)).collect()
+}
+
+enum KeeperPhase {
+    /// Before the step, while other keepers yield.
+    Waiting {
+        step: ContainerStep,
+        others: Vec<UnixStream>,
+        until: Instant,
+    },
+    Running(SupervisedStep),
+    /// The program has exited; further output is read.
+    Draining {
+        supervised: Option<SupervisedStep>,
+        end: StepAnswer,
+        drain: Drain,
+    },
+    Over {
+        end: StepEvent,
+    },
+}
+
+struct Keeper<'r> {
+    rules: &'r KeepRules,
+    place: StepDirectory,
+    listener: UnixListener,
+    clients: Clients,
+    backlog: Backlog,
+    phase: KeeperPhase,
+    /// The step's output, until all write ends are closed.
+    pipes: [Option<File>; 2],
+    /// The step's working directory; empty for the container's.
+    directory: Vec<u8>,
+    /// Events of limits before the step.
+    before: LimitEvents,
+    is_started: bool,
+    /// Set if the step was killed for lack of a host.
+    is_abandoned: bool,
+    is_end_written: bool,
+    /// Time since which no host is attached.
+    alone_since: Option<Instant>,
+    /// Time to retry after the disk was full.
+    try_again_at: Option<Instant>,
+}
+
+impl Keeper<'_> {
+    fn run(mut self) {
+        while !self.is_done() {
+            self.begin();
+            self.end();
+            let end = match &self.phase {
+                KeeperPhase::Over { end } => Some(end),
+                _ => None,
+            };
+            self.clients.pump(&self.backlog, self.is_started, end);
+            self.wait();
+            self.check_alone();
+        }
+        self.place.remove_socket();
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.phase, KeeperPhase::Over { .. })
+    }
+
+    /// Returns whether no host needs anything that is not in the directory.
+    fn is_done(&self) -> bool {
+        let is_late = self.alone_since.is_some_and(|since| since.elapsed() >= self.rules.away);
+        let is_known = self.is_end_written && self.backlog.is_empty() && self.clients.know_end();
+        self.is_over() && (is_known || is_late)
+    }
+
+    /// Begins the step, once the others have yielded.
+    fn begin(&mut self) {
+        let KeeperPhase::Waiting { step, others, until } = &mut self.phase else { return };
+        others.retain(|other| !has_ended(other));
+        if !others.is_empty() && Instant::now() < *until {
+            return;
+        }
+        let step = std::mem::take(step);
+        self.directory.clone_from(&step.directory);
+        self.before = LimitEvents::now();
+        self.phase = match SupervisedStep::start(&self.rules.place, step) {
+            Ok((supervised, pipes)) => {
+                self.pipes = pipes.map(Some);
+                KeeperPhase::Running(supervised)
+            }
+            Err(failure) => drain_phase(None, StepAnswer::Failed(failure)),
+        };
+    }
+
+    /// Handles the end of the step, once its output has been read.
+    fn end(&mut self) {
+        if let KeeperPhase::Draining { end, drain, .. } = &mut self.phase {
+            let is_closed = self.pipes.iter().all(Option::is_none);
+            if !is_closed && (!drain.is_over() || self.try_again_at.is_some()) {
+                return;
+            }
+            let end = match self.is_abandoned {
+                true => StepAnswer::Failed(failure(FailureKind::Abandoned, 0, "step")),
+                false => end.clone(),
+            };
+            let mut limits = LimitEvents::now().since(self.before);
+            if end != StepAnswer::Exited(0) {
+                let directory: &[u8] =
+                    if self.directory.is_empty() { b"." } else { &self.directory };
+                limits.is_disk_full = is_full(b"/") || is_full(directory);
+            }
+            let end = StepEvent::Ended { offset: self.backlog.end(), limits, end };
+            // Drops the connection to the supervisor too, which sends further output to the log.
+            self.phase = KeeperPhase::Over { end };
+            self.pipes = [const { None }; 2];
+        }
+        if let KeeperPhase::Over { end } = &self.phase
+            && !self.is_end_written
+        {
+            self.is_end_written = self.place.write_end(end).is_ok();
+            self.try_again_at = (!self.is_end_written).then(|| Instant::now() + AGAIN);
+        }
+    }
+
+    /// Waits for events, and handles them.
+    fn wait(&mut self) {
+        let is_over = self.is_over();
+        let has_room = is_over || self.backlog.has_room();
+        if !is_over {
+            // If the disk is full, no event reports when it has room.
+            self.try_again_at = (!has_room).then(|| Instant::now() + AGAIN);
+        }
+        let mut entries = vec![PollFd::new(self.listener.as_fd(), POLLIN), PollFd::none()];
+        if let KeeperPhase::Running(supervised) = &self.phase {
+            entries[1] = supervised.poll_entry();
+        }
+        for pipe in &self.pipes {
+            let pipe = pipe.as_ref().filter(|_| has_room);
+            entries.push(pipe.map_or(PollFd::none(), |pipe| PollFd::new(pipe.as_fd(), POLLIN)));
+        }
+        let clients = entries.len();
+        self.clients.push_poll_entries(&mut entries);
+        if let KeeperPhase::Waiting { others, .. } = &self.phase {
+            entries.extend(others.iter().map(|other| PollFd::new(other.as_fd(), POLLIN)));
+        }
+        let timeout = self.deadline().map(|at| at.saturating_duration_since(Instant::now()));
+        os::poll(&mut entries, timeout);
+        let happened = |entry: &PollFd| entry.is(POLLIN | POLLHUP | POLLERR);
+        self.read_pipes([happened(&entries[2]), happened(&entries[3])], has_room);
+        self.read_client_requests(&entries[clients..]);
+        self.supervise();
+        if happened(&entries[0])
+            && let Ok(socket) = os::accept(self.listener.as_fd())
+        {
+            self.clients.accept(socket.into());
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let phase = match &self.phase {
+            KeeperPhase::Waiting { until, .. } => Some(*until),
+            KeeperPhase::Running(supervised) => supervised.deadline(),
+            KeeperPhase::Draining { drain, .. } => Some(drain.ends_at()),
+            KeeperPhase::Over { .. } => None,
+        };
+        let is_draining = matches!(self.phase, KeeperPhase::Draining { .. });
+        let waits = self.is_over() || !(is_draining || self.is_abandoned);
+        let alone = self.alone_since.filter(|_| waits);
+        let alone = alone.map(|since| since + self.rules.away);
+        [phase, alone, self.try_again_at].into_iter().flatten().min()
+    }
+
+    fn read_pipes(&mut self, ready: [bool; 2], has_room: bool) {
+        let mut buffer = [0; MAX_OUTPUT_BYTES];
+        let mut has_read = !has_room;
+        for ((pipe, stream), is_ready) in self.pipes.iter_mut().zip(OutputStream::ALL).zip(ready) {
+            let Some(file) = pipe.as_mut().filter(|_| is_ready) else { continue };
+            match file.read(&mut buffer) {
+                Ok(count) if count > 0 => {
+                    self.backlog.append(stream, &buffer[..count]);
+                    has_read = true;
+                }
+                Err(error) if os::is_temporary(&error) => {}
+                _ => *pipe = None,
+            }
+        }
+        if let KeeperPhase::Draining { drain, .. } = &mut self.phase
+            && has_read
+        {
+            match has_room {
+                true => drain.prolong(),
+                // Output that cannot be read is not late.
+                false => *drain = Drain::start(),
+            }
+        }
+    }
+
+    fn read_client_requests(&mut self, entries: &[PollFd]) {
+        for heard in self.clients.read_requests(entries, self.is_over()) {
+            match heard {
+                ClientRequest::Received(offset) => self.backlog.forget(offset),
+                ClientRequest::Request(request) => {
+                    if let KeeperPhase::Running(supervised) = &mut self.phase {
+                        supervised.ask(&request);
+                    } else if matches!(self.phase, KeeperPhase::Waiting { .. }) {
+                        // The step has not begun, and does not begin after a signal.
+                        let signal = match request {
+                            StepRequest::Signal(signal) => u8::try_from(signal).unwrap_or(9),
+                            _ => 9,
+                        };
+                        self.phase = drain_phase(None, StepAnswer::Signalled(signal));
+                    }
+                }
+                ClientRequest::Yield => self.abandon_step(),
+            }
+        }
+    }
+
+    /// Handles answers of the supervisor.
+    fn supervise(&mut self) {
+        let KeeperPhase::Running(supervised) = &mut self.phase else { return };
+        match supervised.exchange_data() {
+            SupervisionState::Running { is_started } => self.is_started |= is_started,
+            SupervisionState::Ended(end) => {
+                let running = std::mem::replace(&mut self.phase, drain_phase(None, end.clone()));
+                if let KeeperPhase::Running(supervised) = running {
+                    // Kept while output is read: without a host, the supervisor would read it.
+                    self.phase = drain_phase(Some(supervised), end);
+                }
+            }
+        }
+    }
+
+    /// Kills a step that had no host for too long.
+    fn check_alone(&mut self) {
+        match (self.clients.is_attached(), self.alone_since) {
+            (true, _) => self.alone_since = None,
+            (false, None) => self.alone_since = Some(Instant::now()),
+            (false, Some(since)) if since.elapsed() >= self.rules.away => self.abandon_step(),
+            _ => {}
+        }
+    }
+
+    fn abandon_step(&mut self) {
+        if self.is_abandoned {
+            return;
+        }
+        match &mut self.phase {
+            KeeperPhase::Waiting { .. } => self.phase = drain_phase(None, StepAnswer::Signalled(9)),
+            KeeperPhase::Running(supervised) => supervised.ask(&StepRequest::Kill),
+            KeeperPhase::Draining { .. } | KeeperPhase::Over { .. } => return,
+        }
+        self.is_abandoned = true;
+    }
+}
+
+fn drain_phase(supervised: Option<SupervisedStep>, end: StepAnswer) -> KeeperPhase {
+    KeeperPhase::Draining { supervised, end, drain: Drain::start() }
+}
+
+/// Returns whether the peer has closed a connection.
+fn has_ended(socket: &UnixStream) -> bool {
+    let mut entries = [PollFd::new(socket.as_fd(), POLLIN)];
+    os::poll(&mut entries, Some(Duration::ZERO));
+    entries[0].is(POLLIN | POLLHUP | POLLERR)
+}

@@ -1,0 +1,79 @@
+//! Events of the container's limits: the kernel counts them in files of the cgroup, which most runtimes mount.
+
+use std::ffi::CString;
+use std::fs::{self, OpenOptions};
+use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::frames::journal::LimitEvents;
+use crate::os;
+
+const MOUNT: &str = "/sys/fs/cgroup";
+
+/// With it, opening a FIFO does not wait.
+const O_NONBLOCK: i32 = 0o4000;
+
+/// Size limit of a file in bytes.
+const MAX_BYTES: u64 = 64 << 10;
+
+impl LimitEvents {
+    /// Returns the events since the container was created.
+    pub(crate) fn now() -> Self {
+        let memory = [own_directory().join("memory.events"), in_mount("memory/memory.oom_control")];
+        let cpu = [own_directory().join("cpu.stat"), in_mount("cpu/cpu.stat")];
+        LimitEvents {
+            memory_kills: value(&memory, "oom_kill"),
+            cpu_periods: value(&cpu, "nr_periods"),
+            throttled_periods: value(&cpu, "nr_throttled"),
+            is_disk_full: false,
+        }
+    }
+
+    /// Returns the events after earlier ones.
+    pub(crate) fn since(self, earlier: LimitEvents) -> Self {
+        LimitEvents {
+            memory_kills: self.memory_kills.saturating_sub(earlier.memory_kills),
+            cpu_periods: self.cpu_periods.saturating_sub(earlier.cpu_periods),
+            throttled_periods: self.throttled_periods.saturating_sub(earlier.throttled_periods),
+            ..self
+        }
+    }
+}
+
+/// Returns whether a directory's file system has less than a thousandth of its blocks left.
+pub fn is_full(directory: &[u8]) -> bool {
+    let path = CString::new(directory).ok();
+    let blocks = path.and_then(|path| os::count_blocks(&path).ok());
+    blocks.is_some_and(|(total, free)| free < total / 1000)
+}
+
+fn in_mount(file: &str) -> PathBuf {
+    Path::new(MOUNT).join(file)
+}
+
+/// Returns the directory of this process's cgroup of version 2: the mount itself, unless the container sees the
+/// machine's cgroups.
+fn own_directory() -> PathBuf {
+    let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = text.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    in_mount(own)
+}
+
+/// Reads a file. Without a mount of cgroups, a step may have created anything at its path.
+fn read(file: &Path) -> Option<String> {
+    let opened = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(file).ok()?;
+    let mut text = String::new();
+    opened.take(MAX_BYTES).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// Returns the value of a key in the first file that has it, else 0.
+fn value(files: &[PathBuf], key: &str) -> u64 {
+    let find = |file: &PathBuf| {
+        let text = read(file)?;
+        let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
+        value.trim().parse().ok()
+    };
+    files.iter().find_map(find).unwrap_or(0)
+}

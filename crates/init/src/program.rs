@@ -1,0 +1,87 @@
+//! The first process of a container, as a static program: images need no shell, no `tail` and no C
+//! library for it.
+//!
+//! - Without arguments it waits for `SIGTERM` (or `SIGINT`, `SIGQUIT`, `SIGHUP`), and reaps orphans.
+//! - With `steps FD`, where `FD` is a listening socket, it starts steps too: `frames` has the protocol,
+//!   `steps` and `supervisor` run them.
+//! - With other arguments it runs them as a program, forwards every signal, reaps orphans, and exits
+//!   like the program: with its code, or 128 plus its signal.
+//!
+//! If it is called `agent`, as in the pods of a cluster, its first argument is a mode, because
+//! `serve` may be a program of the image:
+//! - `serve DIR [PROGRAM ARGS…]` creates the socket itself, in a directory that may be another user's, and
+//!   keeps the output of steps for hosts that disconnect and come back (`keeper`). If there is a program,
+//!   it is run too, and the process exits with it.
+//! - `call DIR` is not a first process, but is started by an exec: a host requests steps and files through
+//!   its standard input and output.
+//!
+//! If it is called `launcher`, it creates processes for a large program (`launch`, `launcher`).
+//!
+//! If it is called `probe`, it tries to reach what must be out of reach (`probe`, `trials`).
+//!
+//! `build.rs` compiles it for the target of the package, with the standard library only and linked
+//! statically. It has the version of the package; requests may come from another version, which the
+//! first frame settles.
+
+mod attached;
+mod backlog;
+mod call;
+mod clients;
+mod drain;
+mod exchange;
+mod files;
+mod frames;
+mod keeper;
+mod launch;
+mod launcher;
+mod limits;
+mod os;
+mod place;
+mod probe;
+mod relay;
+mod remote;
+mod serve;
+mod single;
+mod start;
+mod steps;
+mod supervised;
+mod supervisor;
+mod tree;
+mod trials;
+
+use os::at;
+use std::env;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use steps::ServeOptions;
+
+/// Names of the program that select other modes.
+const AGENT: &str = "agent";
+const LAUNCHER: &str = "launcher";
+const PROBE: &str = "probe";
+
+fn main() {
+    let mut args = env::args_os();
+    let name = args.next().unwrap_or_default();
+    let is_called = |other: &str| Path::new(&name).file_name() == Some(other.as_ref());
+    let is_agent = is_called(AGENT);
+    let args: Vec<OsString> = args.collect();
+    let code = match (listener(&args), args.split_first()) {
+        _ if is_called(LAUNCHER) => launcher::run(),
+        _ if is_called(PROBE) => probe::run(&args),
+        (_, Some((mode, args))) if is_agent && mode == "call" => call::run(args),
+        (_, Some((mode, args))) if is_agent && mode == "serve" => serve::run(args),
+        (Some(listener), _) => steps::serve(listener, ServeOptions::default()),
+        _ => single::run(&args),
+    };
+    os::exit(code);
+}
+
+/// Returns the listening socket of `steps FD`. A program may be called `steps` too.
+fn listener(args: &[OsString]) -> Option<OwnedFd> {
+    let [command, number] = args else { return None };
+    let number = number.to_str()?.parse().ok().filter(|_| command == "steps")?;
+    os::listener(number)
+}

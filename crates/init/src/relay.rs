@@ -1,0 +1,156 @@
+//! Forwarding of bytes: from background processes to the container's log after the host has
+//! disconnected, and between a terminal and the host's pipes.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use crate::os::{EIO, POLLERR, POLLHUP, POLLIN, POLLOUT, PollFd, is_temporary};
+
+/// A pipe that is ready to be written accepts this much without blocking.
+const BUFFER_BYTES: usize = 4096;
+/// Time to wait for a log without a reader before output is dropped.
+const LOG_PATIENCE: Duration = Duration::from_secs(1);
+/// Byte that means the end of input to a terminal.
+const END_OF_INPUT: u8 = 4;
+
+/// Forwards bytes from one descriptor to another, until the first one's end.
+pub struct Relay {
+    from: File,
+    to: File,
+    buffer: Box<[u8; BUFFER_BYTES]>,
+    /// Unwritten part of the buffer.
+    pending: std::ops::Range<usize>,
+    kind: RelayKind,
+    /// Time by which the log has to accept pending bytes.
+    deadline: Option<Instant>,
+    /// Set if the log did not accept its last bytes.
+    is_stuck: bool,
+    is_done: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RelayKind {
+    /// To the host, at its pace.
+    Host,
+    /// To a terminal, which is sent an end of input.
+    Terminal,
+    /// To the log, which must not block processes.
+    Log,
+}
+
+impl Relay {
+    pub(crate) fn new(from: OwnedFd, to: OwnedFd, kind: RelayKind) -> Self {
+        Relay {
+            from: from.into(),
+            to: to.into(),
+            buffer: Box::new([0; BUFFER_BYTES]),
+            pending: 0..0,
+            kind,
+            deadline: None,
+            is_stuck: false,
+            is_done: false,
+        }
+    }
+
+    /// Returns a relay to this process's standard output or error.
+    pub fn to_log(from: OwnedFd, log: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Relay::new(from, log.try_clone_to_owned()?, RelayKind::Log))
+    }
+
+    /// Writes to the log from now on.
+    pub fn turn_to_log(&mut self, log: BorrowedFd<'_>) {
+        if let Ok(log) = log.try_clone_to_owned() {
+            self.to = log.into();
+            self.kind = RelayKind::Log;
+        }
+    }
+
+    pub(crate) fn kind(&self) -> RelayKind {
+        self.kind
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Returns the descriptor to wait for.
+    pub fn poll_entry(&self) -> PollFd {
+        if self.is_done {
+            PollFd::none()
+        } else if self.pending.is_empty() {
+            PollFd::new(self.from.as_fd(), POLLIN)
+        } else {
+            PollFd::new(self.to.as_fd(), POLLOUT)
+        }
+    }
+
+    /// Returns whether bytes were read but not written, to anything but a terminal.
+    pub fn is_pending(&self) -> bool {
+        !self.pending.is_empty() && self.kind != RelayKind::Terminal
+    }
+
+    /// Reads or writes without blocking; returns whether it did.
+    pub fn relay_bytes(&mut self, entry: PollFd) -> bool {
+        if entry.is(POLLIN | POLLOUT | POLLERR | POLLHUP) {
+            if self.pending.is_empty() {
+                self.read();
+            } else {
+                self.write();
+            }
+            return self.kind != RelayKind::Terminal;
+        }
+        if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            self.drop_pending();
+            self.is_stuck = true;
+        }
+        false
+    }
+
+    fn read(&mut self) {
+        match self.from.read(&mut self.buffer[..]) {
+            Ok(0) => self.end(),
+            Ok(count) => {
+                self.pending = 0..count;
+                let patience = if self.is_stuck { Duration::ZERO } else { LOG_PATIENCE };
+                self.deadline = (self.kind == RelayKind::Log).then(|| Instant::now() + patience);
+            }
+            Err(error) if is_temporary(&error) => {}
+            // No program has the terminal open any more.
+            Err(error) if error.raw_os_error() == Some(EIO) => self.is_done = true,
+            Err(_) => self.is_done = true,
+        }
+    }
+
+    fn write(&mut self) {
+        match self.to.write(&self.buffer[self.pending.clone()]) {
+            Ok(count) => {
+                self.pending.start += count;
+                self.is_stuck = false;
+                if self.pending.is_empty() {
+                    self.drop_pending();
+                }
+            }
+            Err(error) if is_temporary(&error) => {}
+            // A log without a reader, or a lost host, which the log replaces.
+            Err(_) => self.drop_pending(),
+        }
+    }
+
+    fn drop_pending(&mut self) {
+        self.pending = 0..0;
+        self.deadline = None;
+    }
+
+    fn end(&mut self) {
+        if self.kind == RelayKind::Terminal {
+            let _ = self.to.write(&[END_OF_INPUT]);
+        }
+        self.is_done = true;
+    }
+}

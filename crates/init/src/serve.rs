@@ -1,0 +1,52 @@
+//! `serve DIR [PROGRAM ARGS…]`: the first process of a container in a cluster.
+
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use crate::keeper::KeepRules;
+use crate::os::{self, SignalSet};
+use crate::place::AgentDirectory;
+use crate::{single, steps};
+
+/// Time without a host after which a step is killed, or its output dropped.
+const AWAY: Duration = Duration::from_secs(300);
+/// Option for another time, in seconds. Steps cannot change it.
+const AWAY_OPTION: &str = "--away=";
+
+/// Starts steps, and perhaps a program, until a terminating signal or the program's exit; returns
+/// the exit code.
+pub fn run(args: &[OsString]) -> i32 {
+    let option = args.first().and_then(|first| first.to_str()?.strip_prefix(AWAY_OPTION));
+    let seconds = option.and_then(|seconds| seconds.parse().ok());
+    let args = if seconds.is_some() { &args[1..] } else { args };
+    let Some((directory, program)) = args.split_first() else {
+        report("expected a directory");
+        return 2;
+    };
+    let before = os::block(SignalSet::ALL);
+    let place = AgentDirectory::new(directory.into());
+    let listener = match place.listen() {
+        Ok(listener) => listener,
+        Err(error) => {
+            report(&format!("cannot create a socket in {}: {error}", directory.display()));
+            return 1;
+        }
+    };
+    let program = match program {
+        [] => None,
+        program => match single::start(program, before) {
+            Ok(pid) => Some(pid),
+            Err(error) => {
+                report(&format!("cannot create a process: {error}"));
+                return single::CANNOT_FORK;
+            }
+        },
+    };
+    let rules = KeepRules { place, away: seconds.map_or(AWAY, Duration::from_secs) };
+    steps::serve(listener.into(), steps::ServeOptions { program, rules: Some(rules) })
+}
+
+fn report(what: &str) {
+    let _ = io::stderr().write_all(format!("agent: {what}\n").as_bytes());
+}

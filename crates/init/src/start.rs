@@ -1,0 +1,299 @@
+//! Execution of a step's program, in a copy of its supervisor.
+
+use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::{env, fs, iter};
+
+use crate::frames::{StepFailure, FailureKind, ContainerStep};
+use crate::os::{self, E2BIG, EACCES, ENOENT, ENOTDIR, SignalSet};
+
+/// `PATH` of containers that set none.
+const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Shells and interpreters to list in the error if a program is missing.
+const SHELLS: [&str; 8] = ["sh", "ash", "bash", "dash", "zsh", "pwsh", "python3", "node"];
+
+/// Longest interpreter line of a script, and longest path of a dynamic linker.
+const INTERPRETER_BYTES: usize = 256;
+
+/// Number of interpreters that the kernel runs for one program.
+const INTERPRETERS: usize = 5;
+
+/// Largest number of program headers that are searched for a dynamic linker.
+const PROGRAM_HEADERS: u64 = 64;
+
+/// Size of a program header of a 64-bit file.
+const PROGRAM_HEADER_BYTES: usize = 56;
+
+/// Longest variable that every kernel accepts, with name and NUL: 32 pages of the smallest size.
+const VARIABLE_BYTES: usize = 32 * 4096;
+
+/// Standard input, output and errors of the program.
+pub enum StepStreams {
+    Pipes([OwnedFd; 3]),
+    Terminal(OwnedFd),
+}
+
+/// Executes the program of a step; returns the error if that fails. Of all descriptors, only the
+/// streams and `report` stay open.
+pub fn become_step(step: &ContainerStep, streams: &StepStreams, report: BorrowedFd<'_>) -> StepFailure {
+    match prepare(step, streams, report) {
+        Ok(()) => execute(step),
+        Err(failure) => failure,
+    }
+}
+
+fn failure(kind: FailureKind, error: &io::Error, path: &[u8]) -> StepFailure {
+    let errno = error.raw_os_error().unwrap_or_default();
+    StepFailure { kind, errno, path: path.to_vec(), found: Vec::new() }
+}
+
+/// Applies everything but the program of a step to this process.
+fn prepare(step: &ContainerStep, streams: &StepStreams, report: BorrowedFd<'_>) -> Result<(), StepFailure> {
+    let what = |what: &'static str| {
+        move |error: io::Error| failure(FailureKind::Setup, &error, what.as_bytes())
+    };
+    os::new_session();
+    match streams {
+        StepStreams::Pipes(pipes) => {
+            for (number, pipe) in (0..).zip(pipes) {
+                os::place(pipe.as_fd(), number).map_err(what("standard streams"))?;
+            }
+        }
+        StepStreams::Terminal(terminal) => {
+            for number in 0..3 {
+                os::place(terminal.as_fd(), number).map_err(what("standard streams"))?;
+            }
+            os::control_terminal().map_err(what("terminal"))?;
+        }
+    }
+    // Before the working directory is changed, which may be a descriptor: `/proc/self/fd/N`.
+    os::close_all_but(report);
+    for limit in &step.rlimits {
+        os::set_limit(limit).map_err(what("resource limit"))?;
+    }
+    if let Some(umask) = step.umask {
+        os::set_umask(umask);
+    }
+    if let Some(user) = &step.user {
+        os::set_groups(&user.groups).map_err(what("supplementary groups"))?;
+        os::set_group(user.gid).map_err(what("group"))?;
+        os::set_user(user.uid).map_err(what("user"))?;
+    }
+    // The first process may have `CAP_KILL` to kill what `sudo` started; steps must not.
+    if !os::is_root() {
+        os::drop_kill().map_err(what("capabilities"))?;
+    }
+    change_directory(&step.directory)?;
+    os::close_on_execution();
+    os::default_actions();
+    os::restore_signals(SignalSet::NONE);
+    Ok(())
+}
+
+fn change_directory(directory: &[u8]) -> Result<(), StepFailure> {
+    if directory.is_empty() {
+        return Ok(());
+    }
+    let result = os::change_directory(&to_c_string(directory.to_vec()));
+    result.map_err(|error| {
+        let path = Path::new(std::ffi::OsStr::from_bytes(directory));
+        let deepest = path.ancestors().skip(1).find(|ancestor| ancestor.is_dir());
+        let found = deepest.map(|deepest| deepest.as_os_str().as_bytes().to_vec());
+        let found = found.into_iter().collect();
+        StepFailure { found, ..failure(FailureKind::Directory, &error, directory) }
+    })
+}
+
+/// Executes the program, searched for in the step's `PATH` and then in the container's: the step's
+/// own may contain no shells.
+fn execute(step: &ContainerStep) -> StepFailure {
+    let environment = StepEnvironment::of(step);
+    let env = environment.entries();
+    let args: Vec<CString> = step.args.iter().cloned().map(to_c_string).collect();
+    let name = &step.args[0];
+    let candidates =
+        if name.contains(&b'/') { vec![name.clone()] } else { environment.candidates(name) };
+    let mut refused: Option<(io::Error, Vec<u8>)> = None;
+    for path in candidates {
+        let error = os::execute(&to_c_string(path.clone()), &args, Some(&env));
+        match error.raw_os_error() {
+            // Some kernels return this before they look up the file.
+            Some(E2BIG) => {
+                let found = environment.too_long_variable().into_iter().collect();
+                return StepFailure {
+                    found,
+                    ..failure(FailureKind::ProgramNotExecutable, &error, name)
+                };
+            }
+            Some(ENOENT | ENOTDIR) if !is_program(&path) => {}
+            Some(EACCES) if Path::new(std::ffi::OsStr::from_bytes(&path)).is_dir() => {}
+            _ if refused.is_some() => {}
+            _ => refused = Some((error, path)),
+        }
+    }
+    let Some((error, path)) = refused else {
+        let found = environment.shells();
+        let missing = io::Error::from_raw_os_error(ENOENT);
+        return StepFailure { found, ..failure(FailureKind::ProgramMissing, &missing, name) };
+    };
+    if error.raw_os_error() == Some(ENOENT) {
+        let found = missing_interpreter(&path).into_iter().collect();
+        return StepFailure { found, ..failure(FailureKind::InterpreterMissing, &error, &path) };
+    }
+    failure(FailureKind::ProgramNotExecutable, &error, &path)
+}
+
+/// Returns whether a path is a file with execute permission.
+fn is_program(path: &[u8]) -> bool {
+    let metadata = fs::metadata(std::ffi::OsStr::from_bytes(path));
+    metadata.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+/// Returns the missing interpreter of a program, or of its interpreter.
+fn missing_interpreter(path: &[u8]) -> Option<Vec<u8>> {
+    let mut chain = iter::successors(interpreter(path), |path| interpreter(path));
+    chain.by_ref().take(INTERPRETERS).find(|interpreter| !is_program(interpreter))
+}
+
+/// Returns the interpreter that the first line of a script or the header of an ELF file names.
+fn interpreter(path: &[u8]) -> Option<Vec<u8>> {
+    let file = fs::File::open(std::ffi::OsStr::from_bytes(path)).ok()?;
+    let start = read_at(&file, 0, INTERPRETER_BYTES)?;
+    if start.starts_with(b"\x7fELF") {
+        return elf_interpreter(&file, &start);
+    }
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    // A carriage return is part of the name, as in the kernel.
+    line.split(is_blank).find(|word| !word.is_empty()).map(<[u8]>::to_vec)
+}
+
+/// Returns the dynamic linker that an ELF file of this machine's byte order names.
+fn elf_interpreter(file: &fs::File, header: &[u8]) -> Option<Vec<u8>> {
+    const CLASS: usize = 4;
+    const INTERP: u64 = 3;
+    // Offsets and sizes in headers of 64-bit files, else of 32-bit files.
+    let is_wide = *header.get(CLASS)? == 2;
+    let word = if is_wide { 8 } else { 4 };
+    let [table, size, count] = if is_wide { [32, 54, 56] } else { [28, 42, 44] };
+    let [offset, length] = if is_wide { [8, 32] } else { [4, 16] };
+    let table = number(header, table, word)?;
+    let (size, count) = (number(header, size, 2)?, number(header, count, 2)?);
+    for index in 0..count.min(PROGRAM_HEADERS) {
+        let at = table.checked_add(index * size)?;
+        let entry = read_at(file, at, PROGRAM_HEADER_BYTES)?;
+        if number(&entry, 0, 4)? == INTERP {
+            let length = usize::try_from(number(&entry, length, word)?).ok()?;
+            let name = read_at(file, number(&entry, offset, word)?, length.min(INTERPRETER_BYTES))?;
+            return name.split(|byte| *byte == 0).next().map(<[u8]>::to_vec);
+        }
+    }
+    None
+}
+
+/// Reads at most this many bytes of a file.
+fn read_at(file: &fs::File, offset: u64, length: usize) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    let read = file.read_at(&mut bytes, offset).ok()?;
+    bytes.truncate(read);
+    Some(bytes)
+}
+
+/// Returns the number of this many bytes at an offset.
+fn number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
+    let bytes = bytes.get(at..at + length)?;
+    Some(match length {
+        2 => u16::from_ne_bytes(bytes.try_into().ok()?).into(),
+        4 => u32::from_ne_bytes(bytes.try_into().ok()?).into(),
+        _ => u64::from_ne_bytes(bytes.try_into().ok()?),
+    })
+}
+
+/// Environment of a step, on top of the container's.
+struct StepEnvironment {
+    entries: Vec<(Vec<u8>, Vec<u8>)>,
+    /// `PATH` of the container.
+    path: Vec<u8>,
+}
+
+impl StepEnvironment {
+    fn of(step: &ContainerStep) -> Self {
+        let own = env::vars_os();
+        let own = own.map(|(n, v)| (n.as_bytes().to_vec(), v.as_bytes().to_vec())).collect();
+        let mut environment = StepEnvironment { entries: own, path: Vec::new() };
+        environment.path = environment.path();
+        for (name, value) in &step.env {
+            environment.set(name, value.clone());
+        }
+        if !step.prepend_path.is_empty() {
+            let mut path = step.prepend_path.join(&b':');
+            path.push(b':');
+            path.extend(environment.path());
+            environment.set(b"PATH", path);
+        }
+        if step.terminal.is_some() && environment.get(b"TERM").is_none() {
+            environment.set(b"TERM", b"xterm".to_vec());
+        }
+        environment
+    }
+
+    fn get(&self, name: &[u8]) -> Option<&Vec<u8>> {
+        self.entries.iter().find(|entry| entry.0 == name).map(|entry| &entry.1)
+    }
+
+    fn set(&mut self, name: &[u8], value: Vec<u8>) {
+        match self.entries.iter_mut().find(|entry| entry.0 == name) {
+            Some(entry) => entry.1 = value,
+            None => self.entries.push((name.to_vec(), value)),
+        }
+    }
+
+    fn path(&self) -> Vec<u8> {
+        let path = self.get(b"PATH").filter(|path| !path.is_empty());
+        path.map_or_else(|| DEFAULT_PATH.to_vec(), Clone::clone)
+    }
+
+    fn entries(&self) -> Vec<CString> {
+        let entries = self.entries.iter().map(|(name, value)| [name, &b"="[..], value].concat());
+        entries.map(to_c_string).collect()
+    }
+
+    /// Returns the name of the longest variable if not every kernel accepts it.
+    fn too_long_variable(&self) -> Option<Vec<u8>> {
+        let length = |(name, value): &(Vec<u8>, Vec<u8>)| name.len() + value.len() + 2;
+        let longest = self.entries.iter().max_by_key(|entry| length(entry))?;
+        (length(longest) > VARIABLE_BYTES).then(|| longest.0.clone())
+    }
+
+    /// Returns the paths at which a program may be.
+    fn candidates(&self, name: &[u8]) -> Vec<Vec<u8>> {
+        let path = self.path();
+        let directories =
+            [&path, &self.path].into_iter().flat_map(|path| path.split(|b| *b == b':'));
+        let mut seen = BTreeSet::new();
+        let unique = directories.filter(|directory| seen.insert(directory.to_vec()));
+        let directory = |directory: &[u8]| match directory {
+            b"" => b".".to_vec(),
+            directory => directory.to_vec(),
+        };
+        unique.map(|at| [&directory(at), &b"/"[..], name].concat()).collect()
+    }
+
+    /// Returns the shells and interpreters that exist.
+    fn shells(&self) -> Vec<Vec<u8>> {
+        let is_there =
+            |name: &&&str| self.candidates(name.as_bytes()).iter().any(|p| is_program(p));
+        SHELLS.iter().filter(is_there).map(|name| name.as_bytes().to_vec()).collect()
+    }
+}
+
+/// Converts a string from a frame or the kernel, which has no NUL.
+fn to_c_string(bytes: Vec<u8>) -> CString {
+    CString::new(bytes).unwrap_or_default()
+}

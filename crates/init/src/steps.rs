@@ -1,0 +1,257 @@
+//! The first process of a job container: starts a step for each client of its socket, under its own
+//! supervisor.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::mem;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+use crate::frames::{StepAnswer, DEAD_WITHIN_SECONDS, StepFailure, FailureKind, VERSIONS};
+use crate::keeper::{self, KeepRules};
+use crate::os::{
+    self, ForkResult, POLLERR, POLLHUP, POLLIN, POLLRDHUP, PollFd, SIGCHLD, SIGCONT, SIGHUP, SIGINT,
+    SIGKILL, SIGQUIT, SIGTERM, SignalSet, ChildStatus, ChildWait,
+};
+use crate::single;
+use crate::supervisor::{self, HostConnection};
+use crate::tree::ProcessTree;
+
+/// Limit of connections that wait for a cancelled step to die.
+const MAX_WAITING: usize = 64;
+/// Time for a supervisor to kill the step of a lost host, before it is killed itself.
+const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(22);
+/// Interval at which a supervisor that should be killing is continued, in case its step has stopped
+/// it.
+const CONTINUE_EVERY: Duration = Duration::from_millis(50);
+
+/// Signals that end the first process.
+const ENDING: [i32; 4] = [SIGTERM, SIGINT, SIGQUIT, SIGHUP];
+
+/// Additional tasks of a first process.
+#[derive(Default)]
+pub struct ServeOptions {
+    /// Process id of a program that gets the signals, and with which this process exits.
+    pub program: Option<i32>,
+    /// Rules for keeping steps while no host is connected; without them no steps are kept.
+    pub rules: Option<KeepRules>,
+}
+
+/// Starts steps until a terminating signal, or until the program exits; returns the exit code.
+pub fn serve(listener: OwnedFd, additions: ServeOptions) -> i32 {
+    os::block(SignalSet::ALL);
+    os::become_reaper();
+    os::close_on_execution();
+    let watched = match additions.program {
+        None => SignalSet::of(&[&ENDING[..], &[SIGCHLD]].concat()),
+        Some(_) => SignalSet::ALL,
+    };
+    let Ok(signals) = os::signal_descriptor(watched) else { return 1 };
+    let mut steps = StepServer {
+        tree: ProcessTree::open(),
+        listener: Some(listener),
+        signals: signals.into(),
+        running: Vec::new(),
+        waiting: Vec::new(),
+        additions,
+        code: None,
+    };
+    os::forget_start();
+    let code = loop {
+        steps.take_signals();
+        steps.collect();
+        if let Some(code) = steps.code {
+            break code;
+        }
+        steps.check_steps();
+        steps.begin();
+        steps.wait();
+    };
+    // The kernel kills the processes of a PID namespace with the first one.
+    if os::process_id() != 1 {
+        steps.kill_except(&[]);
+    }
+    code
+}
+
+struct SupervisorProcess {
+    pid: i32,
+    /// Set until it has reported the end of its step.
+    open: Option<OpenStep>,
+}
+
+struct OpenStep {
+    /// Kept to detect whether the host is still connected.
+    socket: OwnedFd,
+    answered: File,
+    /// Time at which the host disconnected.
+    lost: Option<Instant>,
+}
+
+impl OpenStep {
+    /// Returns whether the last answer was sent, or is about to be.
+    fn is_answered(&mut self) -> bool {
+        matches!(self.answered.read(&mut [0]), Ok(1))
+    }
+}
+
+struct StepServer {
+    tree: ProcessTree,
+    listener: Option<OwnedFd>,
+    signals: File,
+    running: Vec<SupervisorProcess>,
+    waiting: Vec<(OwnedFd, Instant)>,
+    additions: ServeOptions,
+    /// Exit code, set when the process should end.
+    code: Option<i32>,
+}
+
+impl StepServer {
+    /// Handles pending signals: a terminating one ends this process, unless there is a program to
+    /// forward it to.
+    fn take_signals(&mut self) {
+        const SIGNAL_BYTES: usize = 128;
+        let mut bytes = [0; SIGNAL_BYTES];
+        while matches!(self.signals.read(&mut bytes), Ok(SIGNAL_BYTES)) {
+            match (i32::from(bytes[0]), self.additions.program) {
+                (SIGCHLD, _) => {}
+                (signal, Some(program)) => drop(os::kill(program, signal)),
+                (signal, None) if ENDING.contains(&signal) => self.code = Some(0),
+                _ => {}
+            }
+        }
+    }
+
+    fn collect(&mut self) {
+        while let ChildWait::Ended(pid, status) = os::wait_any() {
+            self.handle_end(pid, status);
+        }
+    }
+
+    fn handle_end(&mut self, pid: i32, status: ChildStatus) {
+        if self.additions.program == Some(pid) {
+            self.code = Some(single::code(status));
+        }
+        let Some(at) = self.running.iter().position(|running| running.pid == pid) else { return };
+        let Some(mut open) = self.running.swap_remove(at).open else { return };
+        let is_killed = matches!(status, ChildStatus::Signalled(_));
+        if is_killed && !open.is_answered() {
+            // The supervisor's processes are children of this process now.
+            let supervisors = self.running.iter().map(|running| running.pid);
+            let supervisors: Vec<_> = supervisors.chain(self.additions.program).collect();
+            self.kill_except(&supervisors);
+            fail(&open.socket, FailureKind::Watcher, 0);
+        }
+    }
+
+    /// Kills all processes except supervisors and their descendants.
+    fn kill_except(&mut self, supervisors: &[i32]) {
+        let mut ended = Vec::new();
+        self.tree.kill(os::process_id(), supervisors, || {
+            let is_alone = loop {
+                match os::wait_any() {
+                    ChildWait::Ended(pid, status) => ended.push((pid, status)),
+                    ChildWait::NoChildren => break true,
+                    // Without supervisors to spare, all children count.
+                    ChildWait::Running if supervisors.is_empty() => return true,
+                    ChildWait::Running => break false,
+                }
+            };
+            let me = os::process_id();
+            // Twice: a process whose parent exits meanwhile is missed once.
+            let is_seen = || self.tree.has_children(me, supervisors);
+            !is_alone && (is_seen() || is_seen())
+        });
+        for (pid, status) in ended {
+            self.handle_end(pid, status);
+        }
+    }
+
+    /// Checks which steps have ended, and which have lost their host before.
+    fn check_steps(&mut self) {
+        for running in &mut self.running {
+            let Some(open) = &mut running.open else { continue };
+            if open.is_answered() {
+                running.open = None;
+                continue;
+            }
+            let mut entries = [PollFd::new(open.socket.as_fd(), POLLRDHUP)];
+            os::poll(&mut entries, Some(Duration::ZERO));
+            let is_lost = entries[0].is(POLLHUP | POLLRDHUP | POLLERR);
+            let lost = is_lost.then(|| *open.lost.get_or_insert_with(Instant::now));
+            let is_late = lost.is_some_and(|lost| lost.elapsed() > SUPERVISOR_PATIENCE);
+            // The step may have stopped its supervisor, which a signal reports.
+            let _ = os::kill(running.pid, if is_late { SIGKILL } else { SIGCONT });
+        }
+    }
+
+    /// Begins the waiting steps, unless a step that has lost its host is still alive.
+    fn begin(&mut self) {
+        let is_lost = |running: &SupervisorProcess| running.open.as_ref().is_some_and(|o| o.lost.is_some());
+        let is_busy = self.running.iter().any(is_lost);
+        for (socket, until) in mem::take(&mut self.waiting) {
+            if is_busy && Instant::now() < until {
+                self.waiting.push((socket, until));
+            } else {
+                self.supervise(socket, is_busy);
+            }
+        }
+    }
+
+    fn supervise(&mut self, socket: OwnedFd, is_busy: bool) {
+        let made = os::pipe().and_then(|pipe| Ok((pipe, os::duplicate()?)));
+        match made {
+            Err(error) => {
+                let hello = StepAnswer::Hello(VERSIONS).encode();
+                os::send_all(socket.as_fd(), &hello);
+                fail(&socket, FailureKind::Process, error.raw_os_error().unwrap_or_default());
+            }
+            Ok(((_, answered), ForkResult::Child)) => {
+                // Descriptors of other and later steps.
+                self.running.clear();
+                self.waiting.clear();
+                self.listener = None;
+                let keeps = self.additions.rules.is_some();
+                let connection = HostConnection { socket, answered, is_busy, keeps };
+                let kept = supervisor::run(&self.tree, connection);
+                if let (Some((attach, socket)), Some(rules)) = (kept, &self.additions.rules) {
+                    keeper::run(rules, *attach, socket);
+                }
+                os::exit(0);
+            }
+            Ok(((answered, _), ForkResult::Parent(pid))) => {
+                let open = OpenStep { socket, answered: answered.into(), lost: None };
+                self.running.push(SupervisorProcess { pid, open: Some(open) });
+            }
+        }
+    }
+
+    fn wait(&mut self) {
+        let accepts = self.waiting.len() < MAX_WAITING;
+        let listener = self.listener.as_ref().filter(|_| accepts);
+        let mut entries = vec![
+            PollFd::new(self.signals.as_fd(), POLLIN),
+            listener.map_or(PollFd::none(), |listener| PollFd::new(listener.as_fd(), POLLIN)),
+        ];
+        let mut is_lost = false;
+        for open in self.running.iter().filter_map(|running| running.open.as_ref()) {
+            entries.push(PollFd::new(open.answered.as_fd(), POLLIN));
+            if open.lost.is_none() {
+                entries.push(PollFd::new(open.socket.as_fd(), POLLRDHUP));
+            }
+            is_lost |= open.lost.is_some();
+        }
+        os::poll(&mut entries, is_lost.then_some(CONTINUE_EVERY));
+        if let Some(listener) = listener.filter(|_| entries[1].is(POLLIN))
+            && let Ok(socket) = os::accept(listener.as_fd())
+        {
+            let until = Instant::now() + Duration::from_secs(DEAD_WITHIN_SECONDS);
+            self.waiting.push((socket, until));
+        }
+    }
+}
+
+fn fail(socket: &OwnedFd, kind: FailureKind, errno: i32) {
+    let failure = StepFailure { kind, errno, path: Vec::new(), found: Vec::new() };
+    os::send_all(socket.as_fd(), &StepAnswer::Failed(failure).encode());
+}

@@ -1,0 +1,162 @@
+//! Settings of the command line and of the runtime's configuration.
+
+use std::path::PathBuf;
+
+use oci_hooks::hooks::LoadOptions;
+use oci_hooks::hooks::consumer::NRI;
+use oci_hooks::hooks::trust::TrustOptions;
+use oci_hooks_cli::mistake::TomlError;
+use oci_hooks_cli::trace::LevelFilter;
+use oci_hooks_nri::Decider;
+use serde::Deserialize;
+
+use crate::cli::{MissingSetting, PluginArgs};
+
+/// Settings of the plugin.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PluginSettings {
+    hooks_dirs: Vec<PathBuf>,
+    strict: bool,
+    missing_program: Option<MissingSetting>,
+    required_hooks: Vec<PathBuf>,
+    allow_untrusted: bool,
+    pub metrics: Option<PathBuf>,
+    pub log_file: Option<PathBuf>,
+    pub log_level: Option<LevelFilter>,
+}
+
+/// The configuration that the runtime reads from `/etc/nri/conf.d/10-oci-hooks-nri.conf`, as TOML.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RuntimeConfig {
+    #[serde(default)]
+    hooks_dirs: Vec<PathBuf>,
+    #[serde(default)]
+    strict: bool,
+    missing_program: Option<MissingSetting>,
+    #[serde(default)]
+    required_hooks: Vec<PathBuf>,
+    #[serde(default)]
+    allow_untrusted: bool,
+    metrics: Option<PathBuf>,
+    log_file: Option<PathBuf>,
+    log_level: Option<String>,
+}
+
+/// Errors in the plugin's part of the runtime's configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("invalid NRI configuration of this plugin at {0}")]
+    Parse(TomlError),
+    #[error(
+        "invalid `log-level` {0:?} in the NRI configuration of this plugin: expected off, error, \
+         warn, info, debug or trace"
+    )]
+    LogLevel(String),
+}
+
+impl PluginSettings {
+    /// Returns the settings of the command line.
+    pub fn of(options: &PluginArgs) -> Self {
+        PluginSettings {
+            hooks_dirs: options.hooks_dir.clone(),
+            strict: options.strict,
+            missing_program: options.missing_program,
+            required_hooks: options.require_hook.clone(),
+            allow_untrusted: options.allow_untrusted,
+            metrics: options.metrics.clone(),
+            log_file: options.log_file.clone(),
+            log_level: options.log_level,
+        }
+    }
+
+    /// Adds the runtime's configuration, which options override.
+    pub fn with_config(&self, text: &str) -> Result<Self, ConfigError> {
+        let file: RuntimeConfig = toml::from_str(text)
+            .map_err(|error| ConfigError::Parse(TomlError::of(text, &error)))?;
+        let level = |text: String| {
+            text.parse::<LevelFilter>().map_err(|_| ConfigError::LogLevel(text.clone()))
+        };
+        let log_level = file.log_level.map(level).transpose()?;
+        let dirs = if self.hooks_dirs.is_empty() { &file.hooks_dirs } else { &self.hooks_dirs };
+        Ok(PluginSettings {
+            hooks_dirs: dirs.clone(),
+            strict: self.strict || file.strict,
+            missing_program: self.missing_program.or(file.missing_program),
+            required_hooks: [&self.required_hooks[..], &file.required_hooks].concat(),
+            allow_untrusted: self.allow_untrusted || file.allow_untrusted,
+            metrics: self.metrics.clone().or(file.metrics),
+            log_file: self.log_file.clone().or(file.log_file),
+            log_level: self.log_level.or(log_level),
+        })
+    }
+
+    /// Returns the options for loading hook files.
+    pub fn load_options(&self) -> LoadOptions {
+        let mut options = LoadOptions::for_consumer(&NRI);
+        if !self.hooks_dirs.is_empty() {
+            options.dirs.clone_from(&self.hooks_dirs);
+        }
+        options
+    }
+
+    /// Returns the decider for containers.
+    pub fn decider(&self) -> Decider {
+        let mut decider = Decider {
+            trust: (!self.allow_untrusted).then(TrustOptions::of_process),
+            strict: self.strict,
+            missing_program: self.missing_program.map(Into::into).unwrap_or_default(),
+            ..Decider::default()
+        };
+        decider.required_hooks.clone_from(&self.required_hooks);
+        decider
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oci_hooks::hooks::pipeline::MissingProgram;
+
+    use super::*;
+
+    const FULL: &str = "hooks-dirs = [\"/a\", \"/b\"]\nstrict = true\nmissing-program = \"fail\"\n\
+                        required-hooks = [\"a.json\"]\nallow-untrusted = true\n\
+                        metrics = \"/m\"\nlog-file = \"/l\"\nlog-level = \"debug\"\n";
+
+    #[test]
+    fn options_override_the_configuration() {
+        let flags = PluginArgs { hooks_dir: vec!["/c".into()], ..PluginArgs::default() };
+        let settings = PluginSettings::of(&flags).with_config(FULL).unwrap();
+        assert_eq!(settings.hooks_dirs, [PathBuf::from("/c")]);
+        assert!(settings.strict && settings.allow_untrusted);
+        assert_eq!(settings.decider().missing_program, MissingProgram::Fail);
+        assert_eq!(settings.decider().required_hooks, [PathBuf::from("a.json")]);
+        assert_eq!(settings.metrics, Some("/m".into()));
+        assert_eq!(settings.log_level, Some(LevelFilter::DEBUG));
+        let settings = PluginSettings::default().with_config(FULL).unwrap();
+        assert_eq!(settings.load_options().dirs, [PathBuf::from("/a"), PathBuf::from("/b")]);
+        assert!(settings.decider().trust.is_none());
+        assert_eq!(PluginSettings::default().with_config("").unwrap(), PluginSettings::default());
+    }
+
+    #[test]
+    fn errors_have_a_position() {
+        let error = |text| PluginSettings::default().with_config(text).unwrap_err().to_string();
+        let said = error("strict = true\nstrikt = true");
+        assert!(
+            said.starts_with("invalid NRI configuration of this plugin at 2:1: unknown field, "),
+            "{said}"
+        );
+        assert!(error("log-level = \"loud\"").contains("\"loud\""));
+    }
+
+    #[test]
+    fn man_page_names_all_keys() {
+        let page = include_str!("../../../man/oci-hooks-nri.1");
+        let page = page.replace("\\-", "-");
+        for line in FULL.lines() {
+            let key = line.split(' ').next().unwrap();
+            assert!(page.contains(&format!("\n.B {key}\n")), "{key} is not in the man page");
+        }
+    }
+}

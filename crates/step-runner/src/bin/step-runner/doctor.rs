@@ -1,0 +1,253 @@
+//! `step-runner doctor`.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use std::{env, fs};
+
+use clap::{Args, ValueEnum};
+use oci_hooks_cli::check::{CheckSummary, HostCheck, report};
+use oci_hooks_cli::context::{CliContext, ColorMode};
+use oci_hooks_cli::exit;
+use oci_hooks_files::error::chain;
+use oci_hooks_files::fs::AccessSubject;
+use rustix::fs::statvfs;
+use step_runner::client::{RetryDelays, ServerAddress, StepClient};
+use step_runner::gitlab_helper::{candidates, original_program};
+use step_runner::socket;
+
+use crate::environment::{self, is_writable};
+use crate::error::StepRunnerError;
+use crate::{RunnerExit, serve};
+
+/// Time limit for the server's answer.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// Free space below which logs of jobs may not fit.
+const SMALL_BYTES: u64 = 256 << 20;
+
+/// Paths of the shells of GitLab's runner.
+const BASH: [&str; 3] = ["/usr/local/bin/bash", "/usr/bin/bash", "/bin/bash"];
+const SH: [&str; 4] = ["/usr/local/bin/sh", "/usr/bin/sh", "/bin/sh", "/busybox/sh"];
+
+/// Files with CA certificates in the usual images.
+const CERTIFICATES: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/ca-bundle.pem",
+];
+
+const OUTCOME: CheckSummary = CheckSummary { good: "steps will run", bad: "steps will not run" };
+
+/// Check this environment for problems, and print a fix for each
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Run it where steps run, as their user: in a build container that is
+  docker exec BUILD /opt/gitlab-runner/gitlab-runner-helper steps doctor
+
+Exit status is 0 if steps will run, and 1 otherwise.")]
+pub struct DoctorArgs {
+    /// Socket of the server [default: STEP_RUNNER_SOCKET, or else the default socket of serve]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Output format of findings
+    #[arg(long, value_enum, default_value_t = DoctorFormat::Text, value_name = "FORMAT")]
+    format: DoctorFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DoctorFormat {
+    /// Human-readable
+    Text,
+    /// Machine-readable
+    Json,
+}
+
+pub fn run(args: &DoctorArgs) -> Result<RunnerExit, StepRunnerError> {
+    let path = args.socket.clone().unwrap_or_else(environment::server_socket);
+    let checks = [
+        program(),
+        user(),
+        home(),
+        directory(),
+        server(&path)?,
+        shell(),
+        git(),
+        certificates(),
+        cgroup(),
+        HostCheck::ok("time-outs", serve::time_outs()),
+    ];
+    let mut context = CliContext::new(ColorMode::Auto, args.format == DoctorFormat::Json);
+    let exit = report(&checks, OUTCOME, &mut context);
+    let exit = exit.and_then(|exit| context.flush().map(|()| exit));
+    Ok(match exit? {
+        exit::CliExit::Done => RunnerExit::Done,
+        _ => RunnerExit::Failed,
+    })
+}
+
+fn program() -> HostCheck {
+    let version = env!("CARGO_PKG_VERSION");
+    let Ok(exe) = env::current_exe() else { return HostCheck::ok("program", version) };
+    let name = exe.display();
+    match original_program(&exe) {
+        Some(path) => {
+            HostCheck::ok("program", format!("{version}, {name}; GitLab's: {}", path.display()))
+        }
+        None => {
+            let missing = candidates(&exe).swap_remove(0);
+            let text =
+                format!("{version}, {name}; GitLab's program not found at {}", missing.display());
+            HostCheck::ok("program", text)
+        }
+    }
+}
+
+fn user() -> HostCheck {
+    let uid = rustix::process::geteuid().as_raw();
+    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let is_own = |line: &&str| line.split(':').nth(2) == Some(&*uid.to_string());
+    match passwd.lines().find(is_own).and_then(|line| line.split(':').next()) {
+        Some(name) => HostCheck::ok("user", format!("{name} ({uid})")),
+        None => HostCheck::warn(
+            "user",
+            format!("{uid}, not in /etc/passwd"),
+            "SSH and some other programs need a name: add a line to /etc/passwd of the image",
+        ),
+    }
+}
+
+fn home() -> HostCheck {
+    let hint = "set HOME to a directory that the user can write to; until then remote steps are cached in the \
+                directory for files of jobs";
+    match env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from) {
+        Some(home) if is_writable(&home) => HostCheck::ok("home", home.display().to_string()),
+        Some(home) => HostCheck::warn("home", format!("{} is not writable", home.display()), hint),
+        None => HostCheck::warn("home", "HOME is not set", hint),
+    }
+}
+
+fn directory() -> HostCheck {
+    let dir = match environment::private_dir() {
+        Ok(dir) => dir,
+        Err(error) => {
+            let hint =
+                "mount a tmpfs at /tmp, or set TMPDIR to a directory that the user can write to";
+            return HostCheck::fail("files", chain(&error), hint);
+        }
+    };
+    let free = statvfs(&dir).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize)).ok();
+    let found = |free: u64| format!("{}, {} MB free", dir.display(), free / 1_000_000);
+    match free {
+        Some(free) if free < SMALL_BYTES => {
+            let hint =
+                "logs of jobs are kept there while they run: set TMPDIR to a larger file system";
+            HostCheck::warn("files", found(free), hint)
+        }
+        Some(free) => HostCheck::ok("files", found(free)),
+        None => HostCheck::ok("files", dir.display().to_string()),
+    }
+}
+
+/// Checks the socket, and asks the server for its jobs.
+fn server(path: &Path) -> Result<HostCheck, StepRunnerError> {
+    let name = "server";
+    let Ok(meta) = fs::symlink_metadata(path) else {
+        let hint = "expected unless a job is running: step-runner serve starts a server";
+        return Ok(HostCheck::warn(name, format!("none at {}", path.display()), hint));
+    };
+    let owner = AccessSubject::User(meta.uid()).display_name().to_string();
+    let found = format!("{} of {owner}", path.display());
+    if let Err(error) = socket::dial(path) {
+        let hint = "start the server again, which replaces the socket of a killed server";
+        return Ok(HostCheck::fail(name, format!("{found}: {error}"), hint));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let jobs = runtime.map_err(StepRunnerError::Threads)?.block_on(async {
+        let client = StepClient::new(ServerAddress::Socket(path.to_owned()))
+            .with_retry(RetryDelays::default().with_give_up(ANSWER));
+        tokio::time::timeout(2 * ANSWER, client.status("")).await
+    });
+    Ok(match jobs {
+        Ok(Ok(jobs)) => HostCheck::ok(name, format!("{found}, answers, {} jobs", jobs.len())),
+        Ok(Err(error)) => {
+            let hint = "check the log of the server, and restart it";
+            HostCheck::fail(name, format!("{found}: {}", chain(&error)), hint)
+        }
+        Err(_) => {
+            let hint = "check the log of the server, and restart it";
+            HostCheck::fail(name, format!("{found}: no answer"), hint)
+        }
+    })
+}
+
+fn shell() -> HostCheck {
+    let find =
+        |paths: &[&'static str]| paths.iter().copied().find(|path| is_program(Path::new(path)));
+    match (find(&BASH), find(&SH)) {
+        (Some(bash), _) => HostCheck::ok("shell", format!("bash, {bash}")),
+        (None, Some(sh)) => HostCheck::warn(
+            "shell",
+            format!("sh, {sh}; no bash"),
+            "bash scripts fail: install bash in the image",
+        ),
+        (None, None) => HostCheck::warn(
+            "shell",
+            "none",
+            "steps with `exec` run, scripts do not: use an image with bash or sh for scripts",
+        ),
+    }
+}
+
+fn git() -> HostCheck {
+    let hint = "only steps from repositories over HTTP can be fetched without git, not over SSH: install git in \
+                the image";
+    let path = env::var_os("PATH").unwrap_or_default();
+    let Some(program) =
+        env::split_paths(&path).map(|dir| dir.join("git")).find(|path| is_program(path))
+    else {
+        return HostCheck::warn("git", "not in PATH", hint);
+    };
+    let output = Command::new(&program).arg("--version").stdin(Stdio::null()).output();
+    match output {
+        Ok(output) if output.status.success() => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            let version = text.trim().trim_start_matches("git version ");
+            HostCheck::ok("git", format!("{version}, {}", program.display()))
+        }
+        _ => HostCheck::warn("git", format!("{} cannot be executed", program.display()), hint),
+    }
+}
+
+fn is_program(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0)
+}
+
+fn certificates() -> HostCheck {
+    let named = env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let usual = CERTIFICATES.iter().map(PathBuf::from);
+    match named.into_iter().chain(usual).find(|path| path.is_file()) {
+        Some(path) => HostCheck::ok("certificates", path.display().to_string()),
+        // The registry and git clients have built-in root certificates; programs such as curl in scripts do not.
+        None => HostCheck::ok(
+            "certificates",
+            "none in the image: remote steps use the bundle beside this program, or the compiled-in one",
+        ),
+    }
+}
+
+fn cgroup() -> HostCheck {
+    // On hosts with both versions, version 2 is mounted elsewhere.
+    let dir = oci_hooks_host::cgroup::own_cgroup().map(|(dir, _)| dir);
+    let is_usable = dir.as_ref().is_some_and(|dir| is_writable(dir));
+    HostCheck::ok(
+        "cgroup",
+        match dir {
+            Some(dir) if is_usable => format!("{}, writable", dir.display()),
+            _ => "not writable: processes of jobs are found by parent and environment mark"
+                .to_owned(),
+        },
+    )
+}

@@ -1,0 +1,54 @@
+//! The resolver of step references, configured from the environment.
+
+use std::env;
+use std::path::PathBuf;
+
+use oci_hooks_image::{ClientOptions, RegistryClient};
+use step_runner::resolve::{RemoteAccess, Resolver};
+
+use crate::environment;
+use crate::error::StepRunnerError;
+
+/// Environment variable with the fetch method for git repositories: `auto`, `native` or `program`.
+const GIT: &str = "STEP_RUNNER_GIT";
+
+/// Returns a resolver with the cache directory and proxies of the environment.
+pub fn open() -> Result<Resolver, StepRunnerError> {
+    let any = |names: [&str; 4]| {
+        names.iter().find_map(|name| env::var(name).ok()).filter(|value| !value.is_empty())
+    };
+    let no_proxy = any(["NO_PROXY", "no_proxy", "", ""]).unwrap_or_default();
+    let options = ClientOptions {
+        proxy: any(["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"]),
+        no_proxy: no_proxy.split(',').map(|host| host.trim().to_owned()).collect(),
+        fallback_ca_file: certificates(),
+        ..ClientOptions::default()
+    };
+    let registries = RegistryClient::new(options)?;
+    let mut remote = RemoteAccess::new(cache()?, registries);
+    if let Some(method) = env::var(GIT).ok().filter(|method| !method.is_empty()) {
+        remote.git = method.parse().map_err(StepRunnerError::Git)?;
+    }
+    Ok(Resolver::new(remote))
+}
+
+/// Returns the path where `bootstrap` puts the CA certificates of the helper image, beside the program.
+fn certificates() -> Option<PathBuf> {
+    Some(env::current_exe().ok()?.with_file_name("ca-certs.pem"))
+}
+
+/// Returns the cache directory of remote steps.
+fn cache() -> Result<PathBuf, StepRunnerError> {
+    let below = |name: &str, rest: &str| {
+        let dir = env::var_os(name).filter(|dir| !dir.is_empty())?;
+        Some(PathBuf::from(dir).join(rest))
+    };
+    let own =
+        below("XDG_CACHE_HOME", "step-runner").or_else(|| below("HOME", ".cache/step-runner"));
+    // Homes in images may be read-only or belong to another user.
+    match own.filter(|dir| environment::is_writable(dir)) {
+        Some(dir) => Ok(dir),
+        // The cache must be private: other users must not provide code for jobs.
+        None => Ok(environment::private_dir()?.join("cache")),
+    }
+}

@@ -1,0 +1,295 @@
+//! Artifacts and caches, which GitLab's helper program transfers.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+
+use super::super::super::gitlab_helper;
+use super::super::super::go_expand::expand_like_go;
+use super::super::error::{BuiltinError, CommandError, CommandFailure, WithinPart as _};
+use super::super::script::find_program;
+use super::config::{
+    ArtifactDownload, ArtifactMetadata, ArtifactUpload, CacheArchive, CacheDescriptor,
+    CacheExtract, CacheSource,
+};
+use super::context::{JobContext, attempts};
+use super::go;
+
+/// The variable from which GitLab's program reads the token.
+const TOKEN: &str = "CI_JOB_TOKEN";
+
+impl JobContext<'_> {
+    /// Fetches and unpacks the artifacts of an earlier job.
+    pub(super) fn download(&mut self, artifact: &ArtifactDownload) -> Result<(), BuiltinError> {
+        let ArtifactDownload { id, artifact_name: name, .. } = artifact;
+        if artifact.filename.is_empty() {
+            self.notice(&format!("Skipping artifacts of {name} ({id}): there is no file"));
+            return Ok(());
+        }
+        let id_text = id.to_string();
+        let arguments =
+            to_words(&["artifacts-downloader", "--url", &self.config.base_url, "--id", &id_text]);
+        let env = BTreeMap::from([(TOKEN.to_owned(), artifact.token.clone())]);
+        let count = attempts(artifact.download_attempts);
+        let mut attempt = 1;
+        loop {
+            if attempt == 1 {
+                self.notice(&format!("Downloading artifacts for {name} ({id})..."));
+            } else {
+                if artifact.use_exponential_backoff_stage_retry {
+                    self.pause(attempt);
+                }
+                self.warn(&format!(
+                    "Retrying artifact download for {name} (attempt {attempt}/{count})..."
+                ));
+            }
+            let ended = self.gitlab(&arguments, &env);
+            attempt += 1;
+            if ended.is_ok() || attempt > count || !self.is_running() {
+                return ended.with_part(format!("downloading artifacts for {name} ({id})"));
+            }
+        }
+    }
+
+    pub(super) fn upload(&mut self, artifact: &ArtifactUpload) -> Result<(), BuiltinError> {
+        let name = &artifact.artifact_name;
+        if !self.applies(artifact.on_success, artifact.on_failure) {
+            self.notice(&format!("Skipping artifacts {name:?}: not configured for this status"));
+            return Ok(());
+        }
+        let chosen = artifact.paths.iter().flat_map(|path| to_words(&["--path", path]));
+        let excluded = artifact.exclude.iter().flat_map(|path| to_words(&["--exclude", path]));
+        let untracked = artifact.untracked.then(|| "--untracked".to_owned());
+        let what: Vec<_> = chosen.chain(excluded).chain(untracked).collect();
+        if what.is_empty() {
+            self.notice(&format!("Skipping artifacts {name:?}: no paths configured"));
+            return Ok(());
+        }
+        self.notice("Uploading artifacts...");
+        let id = self.config.id.to_string();
+        let mut arguments =
+            to_words(&["artifacts-uploader", "--url", &self.config.base_url, "--id", &id]);
+        let mut add = |name: &str, value: &str| {
+            if !value.is_empty() {
+                arguments.extend(to_words(&[name, value]));
+            }
+        };
+        add("--timeout", &artifact.timeout.map(go::duration).unwrap_or_default());
+        let header_timeout = artifact.response_header_timeout.map(go::duration);
+        add("--response-header-timeout", &header_timeout.unwrap_or_default());
+        arguments.extend(artifact.metadata.iter().flat_map(metadata));
+        arguments.extend(what);
+        // The program expands variables in names and paths itself, but not in this argument.
+        let Ok(expire_in) = expand_like_go(&artifact.expire_in, |name| {
+            Ok::<_, Infallible>(self.variable(name).to_owned())
+        });
+        for (option, value) in [
+            ("--name", name),
+            ("--expire-in", &expire_in),
+            ("--artifact-format", &artifact.format),
+            ("--artifact-type", &artifact.kind),
+            ("--compression-level", &artifact.compression_level),
+        ] {
+            if !value.is_empty() {
+                arguments.extend(to_words(&[option, value]));
+            }
+        }
+        let env = BTreeMap::from([(TOKEN.to_owned(), self.config.token.clone())]);
+        self.gitlab(&arguments, &env).with_part(format!("uploading artifacts {name:?}"))
+    }
+}
+
+/// Returns the arguments for a document on the origin of the artifacts.
+fn metadata(metadata: &ArtifactMetadata) -> Vec<String> {
+    let ended = format!("{:.0}", Timestamp::now());
+    let mut arguments = to_words(&[
+        "--generate-artifacts-metadata",
+        "--runner-id",
+        &metadata.runner_id,
+        "--repo-url",
+        &metadata.repo_url,
+        "--repo-digest",
+        &metadata.repo_digest,
+        "--job-name",
+        &metadata.job_name,
+        "--executor-name",
+        &metadata.executor_name,
+        "--runner-name",
+        &metadata.runner_name,
+        "--started-at",
+        &metadata.started_at,
+        "--ended-at",
+        &ended,
+        "--schema-version",
+        &metadata.schema_version,
+    ]);
+    for parameter in &metadata.parameters {
+        arguments.extend(to_words(&["--metadata-parameter", parameter]));
+    }
+    arguments
+}
+
+fn to_words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+impl JobContext<'_> {
+    /// Restores a cache. A missing cache is not an error.
+    pub(super) fn restore(&mut self, cache: &CacheExtract) {
+        for warning in &cache.warnings {
+            self.warn(warning);
+        }
+        let count = attempts(cache.max_attempts);
+        for attempt in 1..=count {
+            if attempt > 1 {
+                if !self.is_running() {
+                    return;
+                }
+                if cache.use_exponential_backoff_stage_retry {
+                    self.pause(attempt);
+                }
+                self.warn(&format!("Retrying cache extraction (attempt {attempt}/{count})..."));
+            }
+            for (index, source) in cache.sources.iter().enumerate() {
+                for warning in &source.warnings {
+                    self.warn(warning);
+                }
+                let fallback = if index == 0 { "" } else { " (fallback)" };
+                self.notice(&format!("Checking cache for {}{fallback}...", source.name));
+                match self.extract(cache, source) {
+                    Ok(()) => {
+                        self.notice("Successfully extracted cache");
+                        return;
+                    }
+                    Err(error) => {
+                        let name = &source.name;
+                        self.warn(&format!("Failed to extract cache {name}: {error}"));
+                    }
+                }
+            }
+        }
+    }
+
+    fn extract(&mut self, cache: &CacheExtract, source: &CacheSource) -> Result<(), CommandError> {
+        let file = self.archive_path(&source.key);
+        let timeout = cache.timeout.to_string();
+        let mut arguments = to_words(&["cache-extractor", "--file", &file, "--timeout", &timeout]);
+        let CacheDescriptor { head_url, .. } = &source.descriptor;
+        arguments.extend(url(&source.descriptor, ["--url", "--gocloud-url"]));
+        if !head_url.is_empty() {
+            arguments.extend(to_words(&["--head-url", head_url]));
+        }
+        let other = &source.alternate_descriptor;
+        arguments.extend(url(other, ["--alternate-url", "--alternate-gocloud-url"]));
+        if !other.url.is_empty() && !other.head_url.is_empty() {
+            arguments.extend(to_words(&["--alternate-head-url", &other.head_url]));
+        }
+        // The first URL is tried first, so its keys take precedence.
+        let mut env = other.env.clone();
+        env.extend(source.descriptor.env.clone());
+        self.gitlab(&arguments, &env)
+    }
+
+    /// Creates and stores a cache.
+    pub(super) fn archive(&mut self, cache: &CacheArchive) -> Result<(), BuiltinError> {
+        let CacheArchive { key, descriptor, .. } = cache;
+        if !self.applies(cache.on_success, cache.on_failure) {
+            self.notice(&format!("Skipping cache {key}: not configured for this status"));
+            return Ok(());
+        }
+        let chosen = cache.paths.iter().flat_map(|path| to_words(&["--path", path]));
+        let untracked = cache.untracked.then(|| "--untracked".to_owned());
+        let what: Vec<_> = chosen.chain(untracked).collect();
+        if what.is_empty() {
+            self.notice(&format!("Skipping cache {key}: no paths configured"));
+            return Ok(());
+        }
+        self.notice(&format!("Creating cache {key}..."));
+        let (file, timeout) = (self.archive_path(key), cache.timeout.to_string());
+        let mut arguments = to_words(&["cache-archiver", "--file", &file, "--timeout", &timeout]);
+        if !cache.alternate_key.is_empty() && cache.alternate_key != *key {
+            let other = self.archive_path(&cache.alternate_key);
+            arguments.extend(to_words(&["--alternate-file", &other]));
+        }
+        if cache.max_uploaded_archive_size > 0 {
+            let size = cache.max_uploaded_archive_size.to_string();
+            arguments.extend(to_words(&["--max-uploaded-archive-size", &size]));
+        }
+        arguments.extend(what);
+        arguments.extend(url(descriptor, ["--url", "--gocloud-url"]));
+        if !descriptor.head_url.is_empty() {
+            arguments.extend(to_words(&["--check-url", &descriptor.head_url]));
+        }
+        for (name, values) in &descriptor.headers {
+            for value in values {
+                arguments.extend(to_words(&["--header", &format!("{name}: {value}")]));
+            }
+        }
+        let mut env = descriptor.env.clone();
+        env.insert("CACHE_METADATA".to_owned(), go::json(&[("cachekey", &cache.name)]));
+        let stored = self.gitlab(&arguments, &env);
+        match &stored {
+            Ok(()) => self.notice("Created cache"),
+            Err(_) => self.warn("Failed to create cache"),
+        }
+        stored.with_part(format!("archiving cache {key}"))
+    }
+
+    fn archive_path(&self, key: &str) -> String {
+        go::archive_path(&self.config.cache_dir, key, &self.work_dir.to_string_lossy())
+    }
+}
+
+/// Returns the argument with the URL of an object; the option depends on whether the URL is signed.
+fn url(descriptor: &CacheDescriptor, [signed, store]: [&str; 2]) -> Vec<String> {
+    let option = if descriptor.go_cloud_url { store } else { signed };
+    match descriptor.url.as_str() {
+        "" => Vec::new(),
+        url => to_words(&[option, url]),
+    }
+}
+
+/// Names of GitLab's program, by precedence.
+const NAMES: [&str; 2] = ["gitlab-runner", "gitlab-runner-helper"];
+
+impl JobContext<'_> {
+    /// Runs GitLab's program, or fails if it is missing.
+    fn gitlab(
+        &mut self,
+        arguments: &[String],
+        extra: &BTreeMap<String, String>,
+    ) -> Result<(), CommandError> {
+        let Some(program) = self.gitlab_program() else {
+            let beside = self.host.executable().and_then(Path::parent).unwrap_or(Path::new("/"));
+            let message = format!(
+                "GitLab's helper program not found: expected gitlab-runner or gitlab-runner-helper in \
+                 PATH, or gitlab-runner-helper{} in {}",
+                gitlab_helper::SUFFIX,
+                beside.display()
+            );
+            return Err(CommandError { failure: CommandFailure::Exit, message, code: 1 });
+        };
+        let program = program.to_string_lossy().into_owned();
+        let argv: Vec<_> = [program].into_iter().chain(arguments.iter().cloned()).collect();
+        self.command(&argv, &self.tool_env(extra))
+    }
+
+    fn gitlab_program(&self) -> Option<PathBuf> {
+        let own = self.host.executable();
+        let in_path = |name| {
+            find_program(name, &self.work_dir, self.variable("PATH"))
+                // This program may be installed under that name.
+                .filter(|path| !own.is_some_and(|own| is_same_file(path, own)))
+        };
+        let found = NAMES.into_iter().find_map(in_path);
+        found.or_else(|| own.and_then(gitlab_helper::original_program))
+    }
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let id = |path: &Path| path.metadata().map(|meta| (meta.dev(), meta.ino())).ok();
+    id(one).is_some() && id(one) == id(other)
+}

@@ -1,0 +1,276 @@
+//! The context of all parts of a job: its environment, its log, its commands.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Seek as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use oci_hooks_files::fs::{PathContext as _, PathError, random_u64};
+
+use super::super::super::log::LogStream;
+use super::super::error::{CommandError, ignore_benign};
+use super::super::gitlab_env::GitlabEnv;
+use super::super::host::{BuiltinHost, CommandLimits, JobState, StepCommand};
+use super::config::ConcreteConfig;
+use super::go;
+
+/// Status of the job's scripts, for `CI_JOB_STATUS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScriptStatus {
+    Running,
+    Success,
+    Failed,
+    TimedOut,
+    Canceled,
+}
+
+impl ScriptStatus {
+    fn name(self) -> &'static str {
+        match self {
+            ScriptStatus::Running => "running",
+            ScriptStatus::Success => "success",
+            ScriptStatus::Failed => "failed",
+            ScriptStatus::TimedOut => "timedout",
+            ScriptStatus::Canceled => "canceled",
+        }
+    }
+}
+
+/// Maximum size of captured output of a command.
+const MAX_CAPTURED_BYTES: u64 = 64 << 10;
+
+/// Minimum and maximum time between two attempts.
+const PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
+
+/// A job and the step that runs it.
+pub struct JobContext<'a> {
+    pub host: &'a mut dyn BuiltinHost,
+    pub config: &'a ConcreteConfig,
+    pub work_dir: PathBuf,
+    /// Directory for temporary files, beside the working directory.
+    pub temp_dir: PathBuf,
+    pub env: BTreeMap<String, String>,
+    /// Variables that scripts added to the environment.
+    added: BTreeMap<String, String>,
+    pub gitlab_env: GitlabEnv,
+    status: ScriptStatus,
+    /// Limits of the current stage.
+    pub limits: CommandLimits,
+}
+
+impl<'a> JobContext<'a> {
+    pub(super) fn new(host: &'a mut dyn BuiltinHost, config: &'a ConcreteConfig) -> Self {
+        let work_dir = host.work_dir().to_owned();
+        let mut temp_dir = work_dir.clone().into_os_string();
+        temp_dir.push(".tmp");
+        let temp_dir = PathBuf::from(temp_dir);
+        let mut env = host.env().clone();
+        env.extend(host.vars().clone());
+        let gitlab_env = GitlabEnv::of(&temp_dir);
+        let mut context = JobContext {
+            host,
+            config,
+            work_dir,
+            temp_dir,
+            env,
+            added: BTreeMap::new(),
+            gitlab_env,
+            status: ScriptStatus::Running,
+            limits: CommandLimits::default(),
+        };
+        context.set_status(ScriptStatus::Running);
+        context
+    }
+
+    pub(super) fn set_status(&mut self, status: ScriptStatus) {
+        self.status = status;
+        self.env.insert("CI_JOB_STATUS".to_owned(), status.name().to_owned());
+    }
+
+    /// Returns whether an action applies to the current status: `on_success`, or else `on_failure`.
+    pub(super) fn applies(&self, on_success: bool, on_failure: bool) -> bool {
+        if self.is_successful() { on_success } else { on_failure }
+    }
+
+    pub(super) fn is_successful(&self) -> bool {
+        matches!(self.status, ScriptStatus::Running | ScriptStatus::Success)
+    }
+
+    /// Creates the directory for temporary files and the file for variables.
+    pub(super) fn set_up(&mut self) -> Result<(), PathError> {
+        make_directories(&self.temp_dir)?;
+        self.gitlab_env.create()?;
+        self.added = self.gitlab_env.file_variable();
+        Ok(())
+    }
+
+    /// Reads the variables that scripts wrote.
+    pub(super) fn load_variables(&mut self) {
+        match self.gitlab_env.variables() {
+            Ok(variables) => self.added = variables,
+            Err(error) => self.caution(&format!("Cannot read the file GITLAB_ENV: {error}")),
+        }
+    }
+
+    /// Returns the value of a variable in the environment of commands.
+    pub(super) fn variable(&self, name: &str) -> &str {
+        self.added.get(name).or_else(|| self.env.get(name)).map_or("", String::as_str)
+    }
+
+    /// Returns the environment of commands.
+    pub(super) fn environment(&self, extra: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+        let mut env = self.env.clone();
+        for layer in [&self.added, extra] {
+            env.extend(layer.iter().map(|(name, value)| (name.clone(), value.clone())));
+        }
+        env
+    }
+
+    pub(super) fn notice(&mut self, text: &str) {
+        self.host.print(LogStream::Err, &format!("\x1b[32;1m{text}\x1b[0;m\n"));
+    }
+
+    pub(super) fn warn(&mut self, text: &str) {
+        self.host.print(LogStream::Err, &format!("\x1b[0;33m{text}\x1b[0;m\n"));
+    }
+
+    /// Prints a message about the job as a whole.
+    pub(super) fn caution(&mut self, text: &str) {
+        self.host.print(LogStream::Err, &format!(" {text}\x1b[0m\n"));
+    }
+
+    /// Returns whether the job may continue.
+    pub(super) fn is_running(&mut self) -> bool {
+        self.host.state() == JobState::Running
+            && self.limits.deadline.is_none_or(|deadline| Instant::now() < deadline)
+    }
+
+    /// Runs a command in the working directory.
+    pub(super) fn command(
+        &mut self,
+        argv: &[String],
+        extra: &BTreeMap<String, String>,
+    ) -> Result<(), CommandError> {
+        self.execute(argv, extra, None)
+    }
+
+    /// Runs a command, and returns its output, or `None` if it fails.
+    fn capture(&mut self, argv: &[String], extra: &BTreeMap<String, String>) -> Option<String> {
+        let mut file = self.create_unnamed_file().ok()?;
+        self.execute(argv, extra, Some(&file)).ok()?;
+        file.rewind().ok()?;
+        let mut output = Vec::new();
+        file.take(MAX_CAPTURED_BYTES).read_to_end(&mut output).ok()?;
+        Some(String::from_utf8_lossy(&output).into_owned())
+    }
+
+    fn execute(
+        &mut self,
+        argv: &[String],
+        extra: &BTreeMap<String, String>,
+        output: Option<&File>,
+    ) -> Result<(), CommandError> {
+        let env = self.environment(extra);
+        let command = StepCommand { argv, work_dir: &self.work_dir, env: &env, output };
+        ignore_benign(self.host.run(&command, &self.limits))
+    }
+
+    /// Creates a file without a name, which other processes cannot open.
+    fn create_unnamed_file(&self) -> Result<File, PathError> {
+        let path = self.host.scratch().join(format!("output-{:016x}", random_u64()));
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create_new(true).mode(0o600);
+        let file = options.open(&path).with_path("make", &path)?;
+        std::fs::remove_file(&path).with_path("remove", &path)?;
+        Ok(file)
+    }
+
+    /// Waits before another attempt, longer each time.
+    pub(super) fn pause(&mut self, attempt: i64) {
+        let [shortest, longest] = PAUSES;
+        let growth = 1.5_f64.powi(i32::try_from(attempt.clamp(2, 30) - 2).unwrap_or_default());
+        let top = shortest.mul_f64(growth).min(longest);
+        // Random, so that jobs that failed together do not retry together.
+        let spread = u32::try_from(random_u64() % 1000).unwrap_or_default();
+        let time = shortest + (top - shortest) * spread / 1000;
+        self.notice(&format!("Retrying in {}", go::duration(time)));
+        self.host.pause(time, &self.limits);
+    }
+
+    /// Returns the path of git: beside this program, or else in PATH.
+    fn git_program(&self) -> String {
+        self.path_beside("git/bin/git")
+            .map_or("git".to_owned(), |path| path.to_string_lossy().into_owned())
+    }
+
+    fn path_beside(&self, name: &str) -> Option<PathBuf> {
+        let path = self.host.executable()?.parent()?.join(name);
+        path.exists().then_some(path)
+    }
+
+    pub(super) fn git<S: AsRef<str>>(
+        &mut self,
+        extra: &BTreeMap<String, String>,
+        arguments: &[S],
+    ) -> Result<(), CommandError> {
+        let argv = self.git_argv(arguments);
+        self.command(&argv, &self.tool_env(extra))
+    }
+
+    /// Runs git, and returns its output, or `None` if it fails.
+    pub(super) fn git_output<S: AsRef<str>>(
+        &mut self,
+        extra: &BTreeMap<String, String>,
+        arguments: &[S],
+    ) -> Option<String> {
+        let argv = self.git_argv(arguments);
+        self.capture(&argv, &self.tool_env(extra))
+    }
+
+    fn git_argv<S: AsRef<str>>(&self, arguments: &[S]) -> Vec<String> {
+        let arguments = arguments.iter().map(|argument| argument.as_ref().to_owned());
+        [self.git_program()].into_iter().chain(arguments).collect()
+    }
+
+    /// Adds the environment of git and GitLab's program: certificates and git from beside this program, and
+    /// directories for temporary files.
+    pub(super) fn tool_env(&self, extra: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+        let mut env = extra.clone();
+        let mut default = |name: &str, value: String| {
+            env.entry(name.to_owned()).or_insert(value);
+        };
+        if let Some(certificates) = self.path_beside("ca-certs.pem") {
+            let certificates = certificates.to_string_lossy().into_owned();
+            // libcurl, which git uses, ignores SSL_CERT_FILE.
+            default("SSL_CERT_FILE", certificates.clone());
+            default("GIT_SSL_CAINFO", certificates);
+        }
+        let temp_dir = self.temp_dir.to_string_lossy().into_owned();
+        let staging = Some(self.config.archiver_staging_dir.clone());
+        default(
+            "ARCHIVER_STAGING_DIR",
+            staging.filter(|dir| !dir.is_empty()).unwrap_or(temp_dir.clone()),
+        );
+        default("TMPDIR", temp_dir);
+        if let Some(directory) = self.path_beside("git/bin/git").as_deref().and_then(Path::parent) {
+            let path = env.get("PATH").map_or_else(|| self.variable("PATH"), String::as_str);
+            let path = format!("{}:{path}", directory.display());
+            env.insert("PATH".to_owned(), path);
+        }
+        env
+    }
+}
+
+/// Creates a directory of the job and its parents.
+pub fn make_directories(path: &Path) -> Result<(), PathError> {
+    std::fs::create_dir_all(path).with_path("create the directory", path)
+}
+
+/// Returns the number of attempts.
+pub fn attempts(asked: i64) -> i64 {
+    /// More than GitLab's runner uses.
+    const MAX: i64 = 100;
+    asked.clamp(1, MAX)
+}

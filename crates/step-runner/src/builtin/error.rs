@@ -1,0 +1,139 @@
+//! Errors of built-in functions. Messages end like GitLab's, as its runner reads the exit code there.
+
+use oci_hooks_files::fs::PathError;
+
+use super::super::DeclaredType;
+use super::super::document::DocumentError;
+use super::super::resolve::reason;
+
+/// Error of a command.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct CommandError {
+    pub failure: CommandFailure,
+    /// Message that ends with `exit status N` if the command exited.
+    pub message: String,
+    /// Exit code to report, 1 to 255.
+    pub code: i32,
+}
+
+/// Kinds of failures of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandFailure {
+    /// Exited with a code other than 0, or could not be started.
+    Exit,
+    Signal(i32),
+    Deadline,
+    Cancelled,
+}
+
+impl CommandError {
+    /// Returns the error of a command that was stopped, or not started, because its time is over.
+    pub fn deadline() -> Self {
+        let message = "context deadline exceeded".to_owned();
+        CommandError { failure: CommandFailure::Deadline, message, code: 1 }
+    }
+
+    /// Returns the error of a command that was stopped, or not started, because the job is cancelled.
+    pub fn cancelled() -> Self {
+        let message = "context canceled".to_owned();
+        CommandError { failure: CommandFailure::Cancelled, message, code: 1 }
+    }
+}
+
+/// An error of a built-in function.
+#[derive(Debug, thiserror::Error)]
+pub enum BuiltinError {
+    /// An input of the wrong type.
+    #[error("input {name:?}: expected {}", expected.name())]
+    Input { name: &'static str, expected: DeclaredType },
+    /// An item of the script is not a string.
+    #[error("input \"script\": item {0}: expected string")]
+    Line(usize),
+    #[error("script input is empty")]
+    EmptyScript,
+    #[error("detecting shell: no shell found in any of: {0}")]
+    NoShell(String),
+    /// The input `config` is invalid.
+    #[error("config: {0}")]
+    Config(String),
+    /// The `run` keyword of the job is invalid.
+    #[error("config: run_steps: {0}")]
+    Steps(#[from] DocumentError),
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    #[error("{}: {}", .0, reason(&.0.source))]
+    Path(#[from] PathError),
+    /// A whole job failed, in its scripts or after them.
+    #[error("{0}")]
+    Job(Box<BuiltinError>),
+    /// An error with the part of the job in which it occurred.
+    #[error("{part}: {error}")]
+    Within { part: String, error: Box<BuiltinError> },
+    /// A shell for which this program cannot write scripts.
+    #[error("shell {0:?} is not supported: expected bash or sh")]
+    Shell(String),
+    #[error("unknown {variable}: {value}")]
+    Strategy { variable: &'static str, value: String },
+    /// A text that cannot be written to a configuration file of git.
+    #[error("{0} contains a line break or a NUL byte")]
+    GitConfig(&'static str),
+    #[error("job canceled: context canceled")]
+    Cancelled,
+    #[error("job script timeout exceeded: context deadline exceeded")]
+    ScriptTimeout,
+}
+
+impl BuiltinError {
+    /// Returns the error with the part of the job in which it occurred.
+    pub(super) fn with_part(self, part: impl Into<String>) -> Self {
+        BuiltinError::Within { part: part.into(), error: Box::new(self) }
+    }
+
+    /// Returns the exit code to report, 1 to 255.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            BuiltinError::Command(error) => error.code,
+            BuiltinError::Job(error) | BuiltinError::Within { error, .. } => error.exit_code(),
+            _ => 1,
+        }
+    }
+
+    /// Returns whether this is the error of a whole job, which continues after its scripts: a later
+    /// cancellation does not change its result.
+    pub fn is_of_job(&self) -> bool {
+        matches!(self, BuiltinError::Job(_))
+    }
+
+    /// Returns the failure of the innermost command; `Exit` for other errors.
+    pub fn failure(&self) -> CommandFailure {
+        match self {
+            BuiltinError::Command(error) => error.failure,
+            BuiltinError::Job(error) | BuiltinError::Within { error, .. } => error.failure(),
+            BuiltinError::Cancelled => CommandFailure::Cancelled,
+            BuiltinError::ScriptTimeout => CommandFailure::Deadline,
+            _ => CommandFailure::Exit,
+        }
+    }
+}
+
+/// Adds the part of the job to an error.
+pub trait WithinPart<T> {
+    fn with_part(self, part: impl Into<String>) -> Result<T, BuiltinError>;
+}
+
+impl<T, E: Into<BuiltinError>> WithinPart<T> for Result<T, E> {
+    fn with_part(self, part: impl Into<String>) -> Result<T, BuiltinError> {
+        self.map_err(|error| error.into().with_part(part))
+    }
+}
+
+/// Treats a command as successful if it was killed by a signal that scripts send to themselves, like
+/// GitLab's runner.
+pub fn ignore_benign(ended: Result<(), CommandError>) -> Result<(), CommandError> {
+    match ended {
+        // HUP, USR1, USR2, PIPE.
+        Err(CommandError { failure: CommandFailure::Signal(1 | 10 | 12 | 13), .. }) => Ok(()),
+        ended => ended,
+    }
+}

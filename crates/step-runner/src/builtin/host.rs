@@ -1,0 +1,106 @@
+//! The interface of the engine for built-in functions.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::super::ExprValue;
+use super::super::document::StepCall;
+use super::super::log::LogStream;
+use super::error::CommandError;
+
+/// The inputs of a function by name, with defaults.
+pub type FunctionInputs = BTreeMap<String, ExprValue>;
+
+/// A command of a built-in function.
+#[derive(Clone, Copy, Debug)]
+pub struct StepCommand<'a> {
+    /// Program and arguments. A program without a slash is looked up in the PATH of `env`.
+    pub argv: &'a [String],
+    pub work_dir: &'a Path,
+    pub env: &'a BTreeMap<String, String>,
+    /// File for standard output and standard error; by default they go to the log.
+    pub output: Option<&'a File>,
+}
+
+/// Limits of a command.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CommandLimits {
+    /// Time at which the command gets `SIGTERM` and, after the grace period, `SIGKILL`; in addition to the
+    /// limit of the job.
+    pub deadline: Option<Instant>,
+    pub cancellation: CancelEffect,
+}
+
+/// Effect of the cancellation of a job on a command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CancelEffect {
+    #[default]
+    Ends,
+    /// The command continues, until the job is killed.
+    Spares,
+}
+
+/// State of a job: running, or the reason to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobState {
+    Running,
+    Cancelled,
+    /// The maximum run time is over.
+    TimedOut,
+    /// Cancelled for the second time: no commands may run any more.
+    Killed,
+}
+
+/// The step that a built-in function runs for: its scope, its commands, its log.
+pub trait BuiltinHost {
+    /// Returns the working directory of the job.
+    fn work_dir(&self) -> &Path;
+
+    /// Returns a private directory for files of the job.
+    fn scratch(&self) -> &Path;
+
+    /// Returns the environment of the step.
+    fn env(&self) -> &BTreeMap<String, String>;
+
+    /// Returns the variables of the CI job.
+    fn vars(&self) -> &BTreeMap<String, String>;
+
+    /// Returns the path of this program, without symbolic links.
+    fn executable(&self) -> Option<&Path>;
+
+    fn state(&mut self) -> JobState;
+
+    /// Writes text to the log, among the output of commands.
+    fn print(&mut self, stream: LogStream, text: &str);
+
+    /// Masks a secret in the log from now on.
+    fn mask(&mut self, secret: &str);
+
+    /// Runs a command to its end.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the command does not exit with code 0, or was stopped, with any exit code.
+    fn run(
+        &mut self,
+        command: &StepCommand<'_>,
+        limits: &CommandLimits,
+    ) -> Result<(), CommandError>;
+
+    /// Waits for a time, or until a command with these limits would be stopped.
+    fn pause(&mut self, time: Duration, limits: &CommandLimits);
+
+    /// Runs steps in a separate scope with this environment. Their exports are dropped after them.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the error of the step that failed.
+    fn steps(
+        &mut self,
+        steps: Vec<StepCall>,
+        env: &BTreeMap<String, String>,
+        limits: &CommandLimits,
+    ) -> Result<(), CommandError>;
+}

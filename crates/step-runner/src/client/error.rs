@@ -1,0 +1,155 @@
+//! Errors of the client, and retries.
+
+use std::error::Error;
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tonic::{Code, Status};
+
+/// An error of a call to the server.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The server rejected the request; `status` is its response.
+    #[error("{}", status.message())]
+    Rejected { status: Box<Status> },
+    /// The server cannot be reached, or the connection was lost.
+    #[error("cannot reach the server{}", suffix(stderr))]
+    Unreachable {
+        /// Last lines of stderr of [`ServerAddress::Command`](super::ServerAddress::Command).
+        stderr: String,
+        /// Error of the last connection.
+        #[source]
+        source: ConnectionError,
+    },
+    /// The server no longer knows a job that it had accepted: it was restarted, or another client
+    /// closed the job.
+    #[error("job {id:?} lost: the server was restarted, or another client closed the job")]
+    Lost { id: String },
+}
+
+/// Error of a connection to the server, with the message of the system.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ConnectionError(String);
+
+impl ConnectionError {
+    /// Returns the first cause: the status and the layers around it repeat its message, with their types.
+    fn new(status: &Status) -> Self {
+        let mut cause = None;
+        let mut next = status.source();
+        while let Some(error) = next {
+            cause = Some(error.to_string());
+            next = error.source();
+        }
+        ConnectionError(cause.unwrap_or_else(|| status.message().to_owned()))
+    }
+}
+
+impl ClientError {
+    pub(super) fn new(status: Status, stderr: String) -> Self {
+        if is_lost_connection(&status) {
+            ClientError::Unreachable { stderr, source: ConnectionError::new(&status) }
+        } else {
+            ClientError::Rejected { status: Box::new(status) }
+        }
+    }
+
+    /// Returns the gRPC code of the response; `Unavailable` if there was none.
+    pub fn code(&self) -> Code {
+        match self {
+            ClientError::Rejected { status } => status.code(),
+            ClientError::Unreachable { .. } => Code::Unavailable,
+            ClientError::Lost { .. } => Code::NotFound,
+        }
+    }
+
+    /// Returns whether the job is unknown to the server.
+    pub(super) fn is_no_such_job(&self) -> bool {
+        match self {
+            ClientError::Rejected { status } => {
+                status.code() == Code::NotFound || status.message().starts_with("no job with id ")
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Returns whether a status comes from a lost connection, not from the server.
+fn is_lost_connection(status: &Status) -> bool {
+    // Only a status that the server did not send has a source.
+    status.code() == Code::Unavailable || status.source().is_some()
+}
+
+fn suffix(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(", {text}") }
+}
+
+/// Delays and time limit of retries while the server is unreachable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryDelays {
+    /// Delay before the second attempt; it doubles with each attempt.
+    pub first: Duration,
+    /// Maximum delay between two attempts.
+    pub longest: Duration,
+    /// Time without a response after which to give up.
+    pub give_up: Duration,
+}
+
+impl Default for RetryDelays {
+    /// 50 ms, doubling up to 2 s, for two minutes.
+    fn default() -> Self {
+        RetryDelays {
+            first: Duration::from_millis(50),
+            longest: Duration::from_secs(2),
+            give_up: Duration::from_secs(120),
+        }
+    }
+}
+
+impl RetryDelays {
+    /// Sets the time without a response after which to give up.
+    #[must_use]
+    pub fn with_give_up(self, give_up: Duration) -> Self {
+        RetryDelays { give_up, ..self }
+    }
+}
+
+/// Attempts since the last response of the server.
+#[derive(Debug)]
+pub struct RetryAttempts {
+    retry: RetryDelays,
+    since: Instant,
+    pause: Duration,
+}
+
+impl RetryAttempts {
+    pub(super) fn new(retry: RetryDelays) -> Self {
+        RetryAttempts { retry, since: Instant::now(), pause: retry.first }
+    }
+
+    /// Waits before the next attempt; returns the error if it is time to give up.
+    pub(super) async fn wait(&mut self, error: ClientError) -> Result<(), ClientError> {
+        let is_over = self.since.elapsed() + self.pause > self.retry.give_up;
+        if is_over || !matches!(error, ClientError::Unreachable { .. }) {
+            return Err(error);
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(self.retry.longest);
+        Ok(())
+    }
+}
+
+/// Calls `act` until the server responds.
+pub async fn retry<T, W>(retry: RetryDelays, act: impl Fn() -> W) -> Result<T, ClientError>
+where
+    W: Future<Output = Result<T, ClientError>>,
+{
+    let mut attempts = RetryAttempts::new(retry);
+    loop {
+        match act().await {
+            Ok(done) => return Ok(done),
+            Err(error) => attempts.wait(error).await?,
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! Runs one command: start, output, cancellation.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use oci_hooks_host::processes::ProcessSnapshot;
+use oci_hooks_init::launch::{LaunchAction, LaunchRequest, ProcessExit, ProgramPaths};
+use rustix::process::Signal;
+use tracing::debug;
+
+use super::super::builtin::{
+    CancelEffect, CommandLimits, JobState, StepCommand, program_candidates,
+};
+use super::super::log::{LogStream, OutputSink};
+use super::super::resolve::Interrupt;
+use super::cancel::{CancelHandle, CancelReason};
+use super::error::ExecError;
+use super::family::{JobGroups, MARK, signal_all, wait_until};
+use super::launcher::{LaunchError, LaunchedChild, bytes_of};
+use super::phase::{PATIENCE, PhaseError, WorkThread};
+use super::pump::{OutputPipes, PumpEvent, is_over};
+
+/// Time for a killed process to end. One that takes longer hangs in the kernel.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Minimum time between `SIGTERM` and `SIGKILL` for background processes if the grace period of the job is
+/// over.
+const LEAST_GRACE: Duration = Duration::from_secs(1);
+
+/// The processes of a job.
+pub struct Processes<'a> {
+    pipes: OutputPipes,
+    groups: JobGroups,
+    cancel: &'a CancelHandle,
+    grace: Duration,
+    /// End of the maximum run time of the job.
+    deadline: Option<Instant>,
+    /// Time at which cleanup steps are killed; `None` before a cancellation.
+    cleanup_ends: Option<Instant>,
+    /// Time at which a command was stopped first.
+    stopped: Option<Instant>,
+    /// Limits of commands, in addition to those of the job.
+    limits: CommandLimits,
+    /// Set if the last command was stopped before it exited.
+    was_stopped: bool,
+}
+
+impl<'a> Processes<'a> {
+    pub(super) fn new(
+        groups: JobGroups,
+        cancel: &'a CancelHandle,
+        grace: Duration,
+        deadline: Option<Instant>,
+    ) -> io::Result<Self> {
+        Ok(Processes {
+            pipes: OutputPipes::new()?,
+            groups,
+            cancel,
+            grace,
+            deadline,
+            cleanup_ends: None,
+            stopped: None,
+            limits: CommandLimits::default(),
+            was_stopped: false,
+        })
+    }
+
+    /// Returns whether the job is cancelled. From then on, cleanup steps have the time `cleanup`.
+    pub fn is_cancelled(&mut self, cleanup: Duration) -> bool {
+        if is_over(self.deadline) && self.cancel.reason().is_none() {
+            self.cancel.cancel(CancelReason::Timeout);
+        }
+        let is_cancelled = self.cancel.reason().is_some() || is_over(self.limits.deadline);
+        if is_cancelled && self.cleanup_ends.is_none() {
+            self.cleanup_ends = Some(Instant::now() + cleanup);
+        }
+        is_cancelled
+    }
+
+    /// Runs a command until it exits. A command is stopped when the job is cancelled; that of a cleanup
+    /// step, when the time for cleanup is over.
+    pub fn run(
+        &mut self,
+        command: &StepCommand<'_>,
+        output: &mut dyn OutputSink,
+    ) -> Result<(), ExecError> {
+        self.was_stopped = false;
+        let StepCommand { argv, work_dir, env, .. } = command;
+        let (name, request) = self.request(argv, work_dir, env)?;
+        // Without the arguments, which may contain secrets from expressions.
+        debug!(program = name, "execute");
+        let [out, err] = [LogStream::Out, LogStream::Err];
+        let streams = [self.sink(command.output, out)?, self.sink(command.output, err)?];
+        let child = self.groups.launch(&request, streams.each_ref().map(OwnedFd::as_fd));
+        // The process has its own copies; a pipe ends when its last copy is closed.
+        drop(streams);
+        let mut child = child.map_err(follow("cannot start the process"))?;
+        let ended = self.follow(&mut child, output);
+        output.flush();
+        let ended = ended.map_err(follow("cannot follow the process"))?;
+        if let Some(pid) = child.pid() {
+            self.groups.leave(pid);
+        }
+        match ended {
+            Ok(ProcessExit::Exited(0)) => Ok(()),
+            Ok(ProcessExit::Exited(code)) => Err(ExecError::Exit(code.into())),
+            Ok(ProcessExit::Signalled(signal)) => Err(ExecError::Signal(signal.into())),
+            Err(error) => Err(not_executed(name, work_dir, &request.programs, error)),
+        }
+    }
+
+    /// Returns the name of a command's program, and the request to execute it.
+    fn request<'c>(
+        &self,
+        argv: &'c [String],
+        work_dir: &Path,
+        env: &BTreeMap<String, String>,
+    ) -> Result<(&'c str, LaunchRequest), ExecError> {
+        if let Some(argument) = argv.iter().find(|argument| argument.contains('\0')) {
+            return Err(ExecError::Nul(format!("argument {argument:?}")));
+        }
+        let is_bad =
+            |(name, value): &(&String, &String)| name.contains('\0') || value.contains('\0');
+        if let Some((name, _)) = env.iter().find(is_bad) {
+            return Err(ExecError::Nul(format!("variable {name:?}")));
+        }
+        let name = argv.first().expect("commands that are read have a program");
+        // In the PATH of the step, not of the server.
+        let path = env.get("PATH").map_or("", String::as_str);
+        let programs = match name.contains('/') {
+            true => ProgramPaths::Exact(bytes_of(work_dir.join(name))),
+            false => ProgramPaths::Candidates(
+                program_candidates(name, work_dir, path).map(bytes_of).collect(),
+            ),
+        };
+        let mark = self.groups.mark(env.get(MARK));
+        // The kernel accepts other entries, but programs cannot read them.
+        let entries = env
+            .iter()
+            .filter(|(name, _)| !name.is_empty() && !name.contains('=') && *name != MARK)
+            .map(|(name, value)| format!("{name}={value}"))
+            .chain([format!("{}={}", mark.0, mark.1)]);
+        let request = LaunchRequest {
+            work_dir: bytes_of(work_dir.to_owned()),
+            programs,
+            argv: argv.iter().map(|argument| argument.clone().into_bytes()).collect(),
+            env: entries.map(String::into_bytes).collect(),
+        };
+        Ok((name, request))
+    }
+
+    /// Returns the target of a command's stream: a file, or else a pipe that is forwarded to the log.
+    fn sink(&mut self, file: Option<&File>, stream: LogStream) -> Result<OwnedFd, ExecError> {
+        match file {
+            Some(file) => {
+                file.try_clone().map(OwnedFd::from).map_err(follow("cannot share a file"))
+            }
+            None => self.pipes.add(stream).map_err(follow("cannot make a pipe")),
+        }
+    }
+
+    /// Returns the file to which a function of this program writes its log.
+    pub fn log_of_function(&mut self, stream: LogStream) -> io::Result<File> {
+        Ok(self.pipes.add(stream)?.into())
+    }
+
+    /// Forwards the rest of a function's log.
+    pub fn forward_function_log(&mut self, output: &mut dyn OutputSink) {
+        // An unreadable log does not change the result of the function.
+        let _ = self.pipes.drain(output);
+        output.flush();
+    }
+
+    /// Runs work that may block in the kernel, and forwards output meanwhile. On cancellation or timeout,
+    /// the work is interrupted; a thread that then does not return within [`PATIENCE`] is abandoned.
+    pub fn run_blocking<T: Send + 'static>(
+        &mut self,
+        limit: Duration,
+        output: &mut dyn OutputSink,
+        work: impl FnOnce(&Interrupt) -> T + Send + 'static,
+    ) -> Result<T, PhaseError> {
+        let thread = WorkThread::take()?;
+        let phase = thread.run(work)?;
+        let cancel = self.cancel;
+        let WorkEnds { stop, deadline, .. } = self.work_ends();
+        let too_late = Instant::now() + limit;
+        let deadline = deadline.map_or(too_late, |ends| ends.min(too_late));
+        let events: Vec<BorrowedFd<'_>> = [Some(phase.done_fd()), Some(cancel.kill_event()), stop]
+            .into_iter()
+            .flatten()
+            .collect();
+        let why = match self.pipes.pump(&events, Some(deadline), output)? {
+            PumpEvent::Readable(0) => {
+                thread.give_back();
+                return Ok(phase.take());
+            }
+            PumpEvent::Timeout if deadline == too_late => PhaseError::TooLong(limit),
+            PumpEvent::Timeout => {
+                if is_over(self.deadline) && cancel.reason().is_none() {
+                    cancel.cancel(CancelReason::Timeout);
+                }
+                PhaseError::Interrupted
+            }
+            PumpEvent::Readable(_) => PhaseError::Interrupted,
+        };
+        phase.interrupt();
+        let patience = Some(Instant::now() + PATIENCE);
+        match self.pipes.pump(&[phase.done_fd()], patience, output)? {
+            PumpEvent::Readable(_) => Ok(phase.take()),
+            PumpEvent::Timeout => {
+                debug!("a thread is left that does not return from the kernel");
+                Err(why)
+            }
+        }
+    }
+
+    /// Forwards output until the process has exited, and stops it on cancellation or timeout.
+    fn follow(
+        &mut self,
+        child: &mut LaunchedChild,
+        output: &mut dyn OutputSink,
+    ) -> io::Result<Result<ProcessExit, LaunchError>> {
+        let cancel = self.cancel;
+        let WorkEnds { mut stop, mut deadline, in_cleanup } = self.work_ends();
+        let mut kill_event = Some(cancel.kill_event());
+        let mut may_terminate = !in_cleanup;
+        loop {
+            let events: Vec<BorrowedFd<'_>> =
+                [Some(child.reports()), stop, kill_event].into_iter().flatten().collect();
+            let event = self.pipes.pump(&events, deadline, output)?;
+            let signalled = match event {
+                PumpEvent::Readable(0) => {
+                    let is_new = child.pid().is_none();
+                    let ended = child.read()?;
+                    if let Some(pid) = child.pid().filter(|_| is_new) {
+                        self.groups.record(pid)?;
+                    }
+                    match ended {
+                        Some(ended) => return self.pipes.drain(output).map(|()| ended),
+                        None => continue,
+                    }
+                }
+                // The maximum run time is over: handled as a cancellation.
+                PumpEvent::Timeout if stop.is_some() && is_over(self.deadline) => {
+                    cancel.cancel(CancelReason::Timeout);
+                    continue;
+                }
+                PumpEvent::Readable(1) if stop.is_some() => {
+                    Some(*self.stopped.get_or_insert_with(Instant::now))
+                }
+                // The time limit of the command itself is over.
+                PumpEvent::Timeout if may_terminate => Some(Instant::now()),
+                PumpEvent::Readable(_) | PumpEvent::Timeout => None,
+            };
+            self.was_stopped = true;
+            stop = None;
+            may_terminate = false;
+            deadline = signalled.map(|signalled| signalled + self.grace);
+            if signalled.is_some() {
+                child.signal(Signal::TERM);
+            } else if kill_event.take().is_some() {
+                child.signal(Signal::KILL);
+                deadline = Some(Instant::now() + KILL_TIMEOUT);
+            } else {
+                return Err(io::Error::other("it was killed, but does not end"));
+            }
+        }
+    }
+
+    /// Returns whether the last command was stopped before it exited.
+    pub fn was_stopped(&self) -> bool {
+        self.was_stopped
+    }
+
+    /// Stops the remaining background processes of the job, in any process group.
+    ///
+    /// Their output is read first, until it pauses: otherwise the last lines of a job would depend on
+    /// timing, as `tee` in `exec > >(tee log)` writes them after the shell has exited.
+    pub fn end(&mut self, output: &mut dyn OutputSink) {
+        let cancel = self.cancel;
+        // Processes of a stopped job write their last output after SIGTERM.
+        if cancel.reason().is_none() {
+            let events = [cancel.stop_event(), cancel.kill_event()];
+            // A process that waits for a CPU may be about to write.
+            let is_busy = || self.groups.remaining_processes().iter().any(ProcessSnapshot::is_busy);
+            // An unreadable pipe is not waited for.
+            let _ = self.pipes.pump_rest(&events, self.deadline, &is_busy, output);
+        }
+        let mut left = self.groups.remaining_processes();
+        if !left.is_empty() {
+            signal_all(&left, Signal::TERM);
+            let now = Instant::now();
+            // In a stopped job, the grace period began when its command was stopped.
+            let deadline = match self.stopped {
+                Some(stopped) => (stopped + self.grace).max(now + LEAST_GRACE.min(self.grace)),
+                None => now + self.grace,
+            };
+            wait_until(deadline, |time| {
+                left.retain(ProcessSnapshot::is_running);
+                if left.is_empty() {
+                    // Processes that were started meanwhile.
+                    left = self.groups.remaining_processes();
+                    signal_all(&left, Signal::TERM);
+                    if left.is_empty() {
+                        return true;
+                    }
+                }
+                let next = Some(Instant::now() + time);
+                let event = self.pipes.pump(&[cancel.kill_event()], next, output);
+                !matches!(event, Ok(PumpEvent::Timeout))
+            });
+            self.groups.kill();
+        }
+        // Open pipes belong to processes that could not be killed: their output is no longer read.
+        let _ = self.pipes.drain(output);
+        output.flush();
+    }
+}
+
+pub(super) fn follow(action: &'static str) -> impl FnOnce(io::Error) -> ExecError {
+    move |error| ExecError::Follow { action, error }
+}
+
+/// Returns the error of a process that executed no program.
+fn not_executed(
+    name: &str,
+    work_dir: &Path,
+    programs: &ProgramPaths,
+    LaunchError { action, error }: LaunchError,
+) -> ExecError {
+    let path = |index: u16| {
+        let found = programs.all().get(usize::from(index)).filter(|_| !name.contains('/'));
+        found.map_or_else(|| PathBuf::from(name), |path| OsStr::from_bytes(path).into())
+    };
+    match action {
+        LaunchAction::WorkDir => ExecError::WorkDir { path: work_dir.to_owned(), error },
+        LaunchAction::Find => ExecError::NotFound(name.to_owned()),
+        LaunchAction::Execute(index) => ExecError::Execute { path: path(index), error },
+        LaunchAction::Fork => ExecError::Execute { path: name.into(), error },
+        LaunchAction::Setup => ExecError::Follow { action: "cannot prepare the process", error },
+    }
+}
+
+/// Limits to restore.
+pub struct OuterLimits {
+    limits: CommandLimits,
+    cleanup_ends: Option<Instant>,
+}
+
+/// Conditions that end the current work.
+struct WorkEnds<'a> {
+    /// Readable when the work has to stop; `None` if a cancellation does not stop it.
+    stop: Option<BorrowedFd<'a>>,
+    deadline: Option<Instant>,
+    /// If set, the command gets `SIGKILL` at the deadline, without `SIGTERM`.
+    in_cleanup: bool,
+}
+
+impl<'a> Processes<'a> {
+    fn work_ends(&self) -> WorkEnds<'a> {
+        let is_spared = self.limits.cancellation == CancelEffect::Spares;
+        match self.cleanup_ends {
+            Some(end) if !is_spared => {
+                WorkEnds { stop: None, deadline: Some(end), in_cleanup: true }
+            }
+            _ => WorkEnds {
+                stop: (!is_spared).then(|| self.cancel.stop_event()),
+                deadline: self.deadline.into_iter().chain(self.limits.deadline).min(),
+                in_cleanup: false,
+            },
+        }
+    }
+
+    /// Sets limits for commands until [`Processes::leave`].
+    pub fn enter(&mut self, limits: CommandLimits) -> OuterLimits {
+        let outer = OuterLimits { limits: self.limits, cleanup_ends: self.cleanup_ends };
+        self.limits = limits;
+        outer
+    }
+
+    /// Restores the limits from before [`Processes::enter`].
+    pub fn leave(&mut self, outer: OuterLimits) {
+        self.limits = outer.limits;
+        if self.cancel.reason().is_none() {
+            self.cleanup_ends = outer.cleanup_ends;
+        }
+    }
+
+    /// Returns whether commands may still run.
+    pub fn state(&self) -> JobState {
+        match self.cancel.reason() {
+            _ if self.cancel.is_killed() => JobState::Killed,
+            _ if is_over(self.deadline) => JobState::TimedOut,
+            Some(CancelReason::Timeout) => JobState::TimedOut,
+            Some(CancelReason::Asked) => JobState::Cancelled,
+            None => JobState::Running,
+        }
+    }
+
+    /// Forwards output for some time, or until a command would have to stop.
+    pub fn pause(&mut self, time: Duration, output: &mut dyn OutputSink) {
+        let WorkEnds { stop, deadline, .. } = self.work_ends();
+        let end = deadline.into_iter().chain([Instant::now() + time]).min();
+        let kill_event = self.cancel.kill_event();
+        // After an error there is no pause, and the next command reports it.
+        let _ = self.pipes.pump(&[stop.unwrap_or(kill_event), kill_event], end, output);
+    }
+}

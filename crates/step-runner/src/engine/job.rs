@@ -1,0 +1,149 @@
+//! A job: inputs, limits and outcome.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::super::ExprValue;
+use super::super::document::{StepAction, StepFile};
+use super::super::expression::is_dynamic;
+use super::super::log::OutputSink;
+use super::super::resolve::Resolver;
+use super::super::wire::proto;
+use super::super::wire::proto::step_result::Status;
+use super::cancel::{CancelHandle, CancelReason};
+use super::command::{Processes, follow};
+use super::error::{LoadError, StepError};
+use super::family::JobGroups;
+use super::run::{PreparedCall, StepEngine};
+use super::scope::StepScope;
+
+/// A job to run.
+#[derive(Clone, Debug)]
+pub struct StepJob {
+    pub steps: StepFile,
+    /// Existing working directory of commands.
+    pub work_dir: PathBuf,
+    /// Directory of the job's own steps, and base of their relative references.
+    pub dir: PathBuf,
+    /// Environment variables that steps inherit.
+    pub env: BTreeMap<String, String>,
+    /// Variables of the CI job, `vars` in expressions.
+    pub vars: BTreeMap<String, String>,
+    /// Values of the inputs of the job's own steps.
+    pub inputs: BTreeMap<String, ExprValue>,
+    /// Existing private directory for the files of the job.
+    pub scratch: PathBuf,
+    /// Time between `SIGTERM` and `SIGKILL`.
+    pub grace: Duration,
+    /// Time limit of steps with `if: ${{ always() }}` after a cancellation.
+    pub cleanup: Duration,
+    /// Maximum run time of the job.
+    pub timeout: Option<Duration>,
+}
+
+/// The outcome of a job.
+#[derive(Clone, Debug)]
+pub struct JobOutcome {
+    /// Success, failure or cancelled; never unspecified.
+    pub status: Status,
+    /// Error message, which ends with the exit code if a command failed. Empty on success.
+    pub message: String,
+    /// The error message, without the reason for which the job was stopped.
+    pub error: String,
+    /// Exit code of the command that failed, or 128 + signal; 1 if the job failed otherwise, 0 on
+    /// success.
+    pub exit_code: i32,
+    pub result: proto::StepResult,
+}
+
+impl StepJob {
+    /// Checks that the job has all required inputs and no unknown ones.
+    pub fn check(&self) -> Result<(), StepError> {
+        let known = &self.steps.spec.inputs;
+        if let Some(name) = self.inputs.keys().find(|name| !known.contains_key(*name)) {
+            return Err(StepError::Spec(LoadError::UnknownInput(name.clone())));
+        }
+        let is_missing =
+            |name: &String| known[name].default.is_none() && !self.inputs.contains_key(name);
+        match known.keys().find(|name| is_missing(name)) {
+            Some(name) => Err(StepError::Spec(LoadError::MissingInput(name.clone()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the title of the job's own steps: if they are a command, its program.
+    fn title(&self) -> String {
+        let program = match &self.steps.definition.action {
+            StepAction::Exec(exec) => exec.command.first(),
+            StepAction::Run(_) | StepAction::Builtin(_) => None,
+        };
+        program.filter(|program| !is_dynamic(program)).map_or("job", String::as_str).to_owned()
+    }
+
+    /// Runs the steps. `ended` receives the result of each step as it ends, and may change it: nested steps before
+    /// their caller, the job last.
+    pub fn run(
+        &self,
+        resolver: &Resolver,
+        output: &mut dyn OutputSink,
+        cancel: &CancelHandle,
+        ended: &mut dyn FnMut(&mut proto::StepResult),
+    ) -> JobOutcome {
+        let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
+        let processes = JobGroups::new(&self.scratch)
+            .map_err(follow("cannot record process groups"))
+            .and_then(|groups| {
+                Processes::new(groups, cancel, self.grace, deadline)
+                    .map_err(follow("cannot poll output"))
+            });
+        let processes = match processes {
+            Ok(processes) => processes,
+            Err(error) => return JobOutcome::from_error(&error.into()),
+        };
+        let mut runner = StepEngine::new(self, resolver, output, ended, processes);
+        let scope = StepScope::new(&self.dir, &self.work_dir, runner.vars.clone());
+        let inputs = self.inputs.iter().map(|(name, value)| (name.clone(), value.clone().into()));
+        let inputs = inputs.collect();
+        let title = self.title();
+        let call = PreparedCall { step: proto::Step::default(), inputs, file: &self.steps, title };
+        let (result, error) = runner.root(scope, call);
+        runner.end();
+        match error {
+            None => {
+                let (message, error) = (String::new(), String::new());
+                JobOutcome { status: Status::Success, message, error, exit_code: 0, result }
+            }
+            Some(error) => {
+                let outcome = JobOutcome { result, ..JobOutcome::from_error(&error) };
+                match cancel.reason() {
+                    None => outcome,
+                    Some(CancelReason::Asked) if error.is_of_its_own() => outcome,
+                    Some(CancelReason::Asked) => {
+                        JobOutcome { status: Status::Cancelled, ..outcome }
+                    }
+                    Some(CancelReason::Timeout) => {
+                        let message =
+                            format!("job exceeded its maximum run time: {}", outcome.message);
+                        JobOutcome { message, ..outcome }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl JobOutcome {
+    fn from_error(error: &StepError) -> Self {
+        JobOutcome {
+            status: Status::Failure,
+            message: error.to_string(),
+            error: error.to_string(),
+            exit_code: error.exit_code(),
+            result: proto::StepResult {
+                status: Status::Failure.into(),
+                ..proto::StepResult::default()
+            },
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Runs a job: its steps in sequence, each command in its own process group.
+//!
+//! A job takes and returns values ([`StepJob`], [`JobOutcome`]); the output of its commands goes to an
+//! [`OutputSink`](super::log::OutputSink) unbuffered. Running a job blocks its thread.
+//!
+//! A step ends when its command exits: background processes continue, and their output is read, until the
+//! job ends; then their output is read until it pauses, and they are killed.
+
+mod cancel;
+mod command;
+mod error;
+mod family;
+mod function;
+mod job;
+mod launcher;
+mod phase;
+mod pump;
+mod record;
+mod run;
+mod scope;
+
+pub use cancel::{CancelHandle, CancelReason};
+pub use error::{ExecError, LoadError, StepError, StepFileError};
+pub use family::{MARK, RecordedProcesses};
+pub use job::{JobOutcome, StepJob};
+pub use launcher::Launcher;
+pub use phase::{PhaseError, run_within};

@@ -1,0 +1,90 @@
+//! Errors of the functions.
+
+use std::io;
+use std::path::PathBuf;
+
+use oci_hooks_files::fs::PathError;
+use oci_hooks_image::{Digest, ImageReference, ImportError, OpenError, PushError, RegistryError};
+
+use super::super::resolve::OciError;
+
+/// Reasons for which an image was not built or not published.
+#[derive(Debug, thiserror::Error)]
+pub enum FunctionError {
+    #[error("input {path}: {problem}")]
+    Input {
+        /// Path of the input, such as `common.files`.
+        path: String,
+        problem: String,
+    },
+    /// A file of the job cannot be read or written.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// A path of the inputs, or a symlink in it, leads out of the job's directory.
+    #[error("{} leads out of the job's directory", path.display())]
+    Outside { path: PathBuf },
+    #[error("{} is {kind}: expected a file or a directory", path.display())]
+    Kind { path: PathBuf, kind: &'static str },
+    /// A symlink that would be dangling in the image.
+    #[error(
+        "{} is a symlink to {target:?}, which is not in the same directory of the image: name the \
+         file that it leads to", path.display()
+    )]
+    Link { path: PathBuf, target: PathBuf },
+    #[error("{}: names that begin with \".wh.\" mean removed files in an image", path.display())]
+    Whiteout { path: PathBuf },
+    #[error("more than {limit} files and directories for one image")]
+    TooMany { limit: usize },
+    /// An image without a step file could not be called.
+    #[error(
+        "no func.yml or step.yml among the files for {platform}: add \"func.yml: func.yml\" to \
+         common.files"
+    )]
+    NoStepFile { platform: String },
+    /// The errors of the step file are in the log.
+    #[error("{} has {errors} error{}", path.display(), if *errors == 1 { "" } else { "s" })]
+    StepFile { path: PathBuf, errors: usize },
+    /// The archive cannot be read, or is not consistent.
+    #[error("invalid archive {}", path.display())]
+    Archive { path: PathBuf, source: ImportError },
+    #[error("invalid archive {}: expected one image, got {images}", path.display())]
+    Images { path: PathBuf, images: usize },
+    #[error("invalid archive {}: more than {limit} platforms", path.display())]
+    Platforms { path: PathBuf, limit: usize },
+    /// Not an archive of `builtin://function/oci/build`.
+    #[error(
+        "{} has no version: expected an archive of builtin://function/oci/build, or one with the \
+         annotation org.opencontainers.image.version", path.display()
+    )]
+    NoVersion { path: PathBuf },
+    #[error(
+        "invalid version {text:?}: expected MAJOR.MINOR.PATCH or MAJOR.MINOR.PATCH-PRERELEASE{hint}"
+    )]
+    Version { text: String, hint: &'static str },
+    /// The version is already published with other content, which its users rely on.
+    #[error(
+        "{reference} is already published with digest {found}, not {expected}: publish another version, or \
+         set the input \"overwrite\""
+    )]
+    Published { reference: Box<ImageReference>, found: Digest, expected: Digest },
+    /// The resolver of the job has no registry client.
+    #[error("no registry client: steps of this job are local only")]
+    NoRegistries,
+    /// The credentials of the job cannot be read.
+    #[error(transparent)]
+    Logins(#[from] OciError),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    #[error(transparent)]
+    Push(#[from] PushError),
+    #[error("cancelled")]
+    Cancelled,
+    /// The process is out of threads or file descriptors.
+    #[error("cannot start the function")]
+    Start(#[source] io::Error),
+    /// A layer cannot be written.
+    #[error("cannot write the archive")]
+    Write(#[from] io::Error),
+}

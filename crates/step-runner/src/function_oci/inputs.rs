@@ -1,0 +1,437 @@
+//! The validated inputs of the functions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
+
+use oci_hooks_image::{ImageReference, Platform};
+
+use super::super::ExprValue;
+use super::super::resolve::ARCHIVE;
+use super::error::FunctionError;
+
+/// Default platforms of an image, all with the same files.
+const PLATFORMS: [&str; 2] = ["linux/amd64", "linux/arm64"];
+
+/// Inputs of `builtin://function/oci/build`.
+#[derive(Debug)]
+pub struct BuildInputs {
+    pub version: FunctionVersion,
+    pub common: Vec<CopiedFile>,
+    /// Platforms, at least one, in the order of their names, each with its additional files.
+    pub platforms: Vec<(Platform, Vec<CopiedFile>)>,
+}
+
+/// A file or a directory that is copied into an image.
+#[derive(Debug, PartialEq, Eq)]
+pub struct CopiedFile {
+    /// Path in the image, without `.` and `..`; empty for the top of the image.
+    pub destination: PathBuf,
+    /// Path as in the input.
+    pub source: PathBuf,
+}
+
+/// Inputs of `builtin://function/oci/publish`.
+#[derive(Debug)]
+pub struct PublishInputs {
+    pub archive: PathBuf,
+    /// Repository; the tag is ignored.
+    pub repository: ImageReference,
+    pub overwrite: bool,
+}
+
+impl BuildInputs {
+    pub(super) fn parse(inputs: &BTreeMap<String, ExprValue>) -> Result<Self, FunctionError> {
+        let version = match inputs.get("version") {
+            Some(ExprValue::Number(number)) => {
+                let problem = format!("expected a string, got the number {number}: quote it");
+                return Err(input("version", problem));
+            }
+            version => text("version", version)?.parse()?,
+        };
+        let mut common = Vec::new();
+        for (key, value) in object("common", inputs.get("common"))? {
+            match key.as_str() {
+                "files" => common = files("common.files", value)?,
+                key => return Err(unknown("common", key, "files")),
+            }
+        }
+        let mut platforms: Vec<(Platform, Vec<CopiedFile>)> = Vec::new();
+        for (name, value) in object("platforms", inputs.get("platforms"))? {
+            let (platform, files) = platform(name, value)?;
+            if platforms.iter().any(|(other, _)| *other == platform) {
+                let problem = format!("duplicate platform {platform}");
+                return Err(input("platforms", problem));
+            }
+            platforms.push((platform, files));
+        }
+        if platforms.is_empty() {
+            let all = PLATFORMS.iter().map(|name| name.parse().expect("they are platforms"));
+            platforms = all.map(|platform| (platform, Vec::new())).collect();
+        }
+        Ok(BuildInputs { version, common, platforms })
+    }
+}
+
+impl PublishInputs {
+    pub(super) fn parse(inputs: &BTreeMap<String, ExprValue>) -> Result<Self, FunctionError> {
+        let archive = match inputs.get("archive") {
+            None => ARCHIVE,
+            archive => text("archive", archive)?,
+        };
+        let name = text("to_repository", inputs.get("to_repository"))?.trim();
+        let wrong = |problem: &str| input("to_repository", format!("{name:?}: {problem}"));
+        let repository: ImageReference =
+            name.parse().map_err(|error| input("to_repository", format!("{error}")))?;
+        let last = name.rsplit('/').next().unwrap_or(name);
+        if repository.digest().is_some() || last.contains(':') && name.contains('/') {
+            return Err(wrong("leave out the tag: the version in the archive is used"));
+        }
+        // A name without a registry would mean Docker Hub.
+        let is_hub = repository.registry() == "docker.io";
+        if is_hub && !name.starts_with("docker.io/") && !name.starts_with("index.docker.io/") {
+            return Err(wrong(
+                "begin with the registry, for example registry.example.com/group/name",
+            ));
+        }
+        let overwrite = match inputs.get("overwrite") {
+            None => false,
+            Some(ExprValue::Bool(overwrite)) => *overwrite,
+            Some(other) => return Err(type_error("overwrite", "true or false", other)),
+        };
+        Ok(PublishInputs { archive: archive.into(), repository, overwrite })
+    }
+}
+
+fn platform(name: &str, value: &ExprValue) -> Result<(Platform, Vec<CopiedFile>), FunctionError> {
+    let path = format!("platforms.{name}");
+    let parsed = name.trim().parse::<Platform>();
+    let mut platform = parsed.map_err(|error| input("platforms", error.to_string()))?;
+    let mut copied = Vec::new();
+    for (key, value) in object(&path, Some(value))? {
+        match key.as_str() {
+            "files" => copied = files(&format!("{path}.files"), value)?,
+            "variant" => {
+                let variant = text(&format!("{path}.variant"), Some(value))?;
+                let full = format!("{}/{}/{variant}", platform.os, platform.architecture);
+                platform = full.parse().map_err(|error| input(&path, format!("{error}")))?;
+            }
+            key => return Err(unknown(&path, key, "files")),
+        }
+    }
+    Ok((platform, copied))
+}
+
+/// Returns the files to copy. Destinations are unique.
+fn files(path: &str, value: &ExprValue) -> Result<Vec<CopiedFile>, FunctionError> {
+    let mut copied: Vec<CopiedFile> = Vec::new();
+    for (destination, source) in object(path, Some(value))? {
+        let ExprValue::String(source) = source else {
+            return Err(type_error(&format!("{path}.{destination}"), "a path", source));
+        };
+        if source.trim().is_empty() {
+            return Err(input(path, format!("no source path for {destination:?}")));
+        }
+        let normal = normalize_path(destination).ok_or_else(|| {
+            input(path, format!("{destination:?}: expected a path in the image, without \"..\""))
+        })?;
+        if copied.iter().any(|other| other.destination == normal) {
+            let normal = normal.display().to_string();
+            return Err(input(path, format!("duplicate destination {normal:?}")));
+        }
+        copied.push(CopiedFile { destination: normal, source: source.trim().into() });
+    }
+    Ok(copied)
+}
+
+/// Returns a path in the image relative to its top.
+fn normalize_path(path: &str) -> Option<PathBuf> {
+    let path = path.trim();
+    if path.is_empty() || path.contains('\0') {
+        return None;
+    }
+    let mut normal = PathBuf::new();
+    for component in Path::new(path).components() {
+        match component {
+            Component::Normal(name) => normal.push(name),
+            Component::CurDir | Component::RootDir => {}
+            Component::ParentDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(normal)
+}
+
+fn text<'a>(path: &str, value: Option<&'a ExprValue>) -> Result<&'a str, FunctionError> {
+    match value {
+        Some(ExprValue::String(text)) if !text.trim().is_empty() => Ok(text),
+        Some(ExprValue::String(_)) | None => Err(input(path, "is required".to_owned())),
+        Some(other) => Err(type_error(path, "a string", other)),
+    }
+}
+
+fn object<'a>(
+    path: &str,
+    value: Option<&'a ExprValue>,
+) -> Result<impl Iterator<Item = (&'a String, &'a ExprValue)>, FunctionError> {
+    match value {
+        Some(ExprValue::Object(members)) => Ok(Some(members).into_iter().flatten()),
+        None | Some(ExprValue::Null) => Ok(None.into_iter().flatten()),
+        Some(other) => Err(type_error(path, "an object", other)),
+    }
+}
+
+fn input(path: &str, problem: String) -> FunctionError {
+    FunctionError::Input { path: path.to_owned(), problem }
+}
+
+fn type_error(path: &str, expected: &str, got: &ExprValue) -> FunctionError {
+    let got = got.kind().map_or("null", |kind| kind.name());
+    input(path, format!("expected {expected}, got {got}"))
+}
+
+fn unknown(path: &str, key: &str, known: &str) -> FunctionError {
+    input(path, format!("unknown key {key:?}: expected {known:?}"))
+}
+
+/// Length limit of a tag in the distribution specification.
+const MAX_TAG_BYTES: usize = 128;
+
+/// A version of a function: `1.2.3`, or `1.2.3-rc1` before its release.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionVersion {
+    major: u64,
+    minor: u64,
+    patch: u64,
+    prerelease: Option<String>,
+}
+
+impl FunctionVersion {
+    /// Returns the tags of an image with this version, the version itself first.
+    ///
+    /// `1.2`, `1` and `latest` name the newest release in their range: a release that is older than one of
+    /// the `existing` tags does not get them, and a prerelease gets none.
+    pub fn tags(&self, existing: &BTreeSet<String>) -> Vec<String> {
+        let mut tags = vec![self.to_string()];
+        if self.prerelease.is_some() {
+            return tags;
+        }
+        let released: Vec<FunctionVersion> = existing
+            .iter()
+            .filter_map(|tag| tag.parse().ok())
+            .filter(|version: &FunctionVersion| version.prerelease.is_none())
+            .collect();
+        let is_newest = |is_alike: &dyn Fn(&FunctionVersion) -> bool| {
+            released.iter().all(|other| !is_alike(other) || other.number() <= self.number())
+        };
+        if is_newest(&|other| (other.major, other.minor) == (self.major, self.minor)) {
+            tags.push(format!("{}.{}", self.major, self.minor));
+        }
+        if is_newest(&|other| other.major == self.major) {
+            tags.push(self.major.to_string());
+        }
+        if is_newest(&|_| true) {
+            tags.push("latest".to_owned());
+        }
+        tags
+    }
+
+    /// Returns whether the version is a prerelease.
+    pub fn is_prerelease(&self) -> bool {
+        self.prerelease.is_some()
+    }
+
+    fn number(&self) -> (u64, u64, u64) {
+        (self.major, self.minor, self.patch)
+    }
+}
+
+impl fmt::Display for FunctionVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)?;
+        match &self.prerelease {
+            Some(prerelease) => write!(f, "-{prerelease}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for FunctionVersion {
+    type Err = FunctionError;
+
+    fn from_str(text: &str) -> Result<Self, FunctionError> {
+        let hint = match text {
+            text if text.starts_with(['v', 'V']) => ": leave out the \"v\"",
+            text if text.contains('+') => ": tags have no \"+\"",
+            _ => "",
+        };
+        let invalid = || FunctionError::Version { text: text.to_owned(), hint };
+        let (numbers, prerelease) = match text.split_once('-') {
+            Some((numbers, prerelease)) => (numbers, Some(prerelease)),
+            None => (text, None),
+        };
+        let parts: Option<Vec<u64>> = numbers.split('.').map(number).collect();
+        let Some(&[major, minor, patch]) = parts.as_deref() else { return Err(invalid()) };
+        let is_word = |word: &str| {
+            !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+        };
+        let is_valid = prerelease.is_none_or(|prerelease| prerelease.split('.').all(is_word));
+        if !is_valid || text.len() > MAX_TAG_BYTES {
+            return Err(invalid());
+        }
+        Ok(FunctionVersion { major, minor, patch, prerelease: prerelease.map(str::to_owned) })
+    }
+}
+
+/// Parses a number of a version in its only valid form, without leading zeros.
+fn number(text: &str) -> Option<u64> {
+    let is_digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let is_padded = text.len() > 1 && text.starts_with('0');
+    if is_digits && !is_padded { text.parse().ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn values(json: serde_json::Value) -> BTreeMap<String, ExprValue> {
+        let ExprValue::Object(members) = ExprValue::from(json) else { panic!("it is an object") };
+        members
+    }
+
+    #[test]
+    fn inputs_of_the_documentation_are_accepted() {
+        let inputs = BuildInputs::parse(&values(json!({
+            "version": "1.2.3",
+            "common": {"files": {"func.yml": "func.yml", "./a//b/": "b"}},
+            "platforms": {
+                "linux/amd64": {"files": {"bin/x": "bin/amd64/x"}},
+                "linux/aarch64": {"files": {"/bin/x": "bin/arm64/x"}},
+                "linux/arm": {"variant": "v7"},
+                "linux/riscv64": null,
+            },
+        })))
+        .unwrap();
+        assert_eq!(inputs.version.to_string(), "1.2.3");
+        assert_eq!(inputs.common[0].destination, Path::new("a/b"));
+        let names: Vec<_> =
+            inputs.platforms.iter().map(|(p, f)| format!("{p} {}", f.len())).collect();
+        assert_eq!(names, ["linux/arm64 1", "linux/amd64 1", "linux/arm/v7 0", "linux/riscv64 0"]);
+        assert_eq!(inputs.platforms[0].1[0].destination, Path::new("bin/x"));
+
+        let inputs = BuildInputs::parse(&values(json!({"version": "1.0.0"}))).unwrap();
+        let names: Vec<_> = inputs.platforms.iter().map(|(p, _)| p.to_string()).collect();
+        assert_eq!(names, PLATFORMS);
+    }
+
+    #[test]
+    fn invalid_inputs_are_named() {
+        for (inputs, expected) in [
+            (json!({}), "input version: is required"),
+            (json!({"version": 1.2}), "expected a string, got the number 1.2: quote it"),
+            (json!({"version": "v1.2.3"}), "leave out the \"v\""),
+            (
+                json!({"version": "1.0.0", "common": []}),
+                "input common: expected an object, got array",
+            ),
+            (json!({"version": "1.0.0", "common": {"file": {}}}), "unknown key \"file\""),
+            (
+                json!({"version": "1.0.0", "common": {"files": {"a": 1}}}),
+                "input common.files.a: expected a path, got number",
+            ),
+            (
+                json!({"version": "1.0.0", "common": {"files": {"a": ""}}}),
+                "no source path for \"a\"",
+            ),
+            (json!({"version": "1.0.0", "common": {"files": {"../a": "a"}}}), "without \"..\""),
+            (json!({"version": "1.0.0", "common": {"files": {"": "a"}}}), "without \"..\""),
+            (
+                json!({"version": "1.0.0", "common": {"files": {"a": "a", "./a": "b"}}}),
+                "duplicate destination \"a\"",
+            ),
+            (json!({"version": "1.0.0", "platforms": {"linux": {}}}), "invalid platform \"linux\""),
+            (
+                json!({"version": "1.0.0", "platforms": {"linux/arm64": {}, "linux/aarch64": {}}}),
+                "duplicate platform linux/arm64",
+            ),
+        ] {
+            let error = BuildInputs::parse(&values(inputs)).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_repository_has_a_registry_and_no_tag() {
+        let parse = |name: &str| {
+            let inputs = json!({"archive": "x.tar", "to_repository": name});
+            PublishInputs::parse(&values(inputs))
+                .map(|inputs| inputs.repository.repository().to_owned())
+        };
+        for (name, repository) in [
+            ("registry.example.com/my-org/my-function", "my-org/my-function"),
+            (" localhost:5000/a ", "a"),
+            ("docker.io/org/a", "org/a"),
+        ] {
+            assert_eq!(parse(name).unwrap(), repository);
+        }
+        for (name, expected) in [
+            ("registry.example.com/a:1.2.3", "leave out the tag"),
+            ("localhost:5000/a:latest", "leave out the tag"),
+            ("my-org/a", "begin with the registry"),
+            ("a:1", "begin with the registry"),
+            ("https://registry.example.com/a", "leave out"),
+            ("registry.example.com/A", "lower case"),
+            ("", "is required"),
+        ] {
+            let error = parse(name).unwrap_err().to_string();
+            assert!(error.contains(expected), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn versions_are_parsed_and_printed_unchanged() {
+        for text in ["0.0.0", "1.2.3", "10.20.30", "1.2.0-rc1", "1.2.0-rc.1-x"] {
+            assert_eq!(text.parse::<FunctionVersion>().unwrap().to_string(), text);
+        }
+        for (text, hint) in [
+            ("", ""),
+            ("1", ""),
+            ("1.2", ""),
+            ("1.2.3.4", ""),
+            ("v1.2.3", "leave out the \"v\""),
+            ("1.2.3+5", "no \"+\""),
+            ("1.2.03", ""),
+            ("1.2.-3", ""),
+            ("1.2.3-", ""),
+            ("1.2.3-a..b", ""),
+            ("1.2.3-a_b", ""),
+            ("1.2.3-é", ""),
+            (" 1.2.3", ""),
+            ("1.2.99999999999999999999", ""),
+        ] {
+            let error = text.parse::<FunctionVersion>().unwrap_err().to_string();
+            assert!(error.contains("MAJOR.MINOR.PATCH") && error.contains(hint), "{error}");
+        }
+        assert!(format!("1.2.3-{}", "a".repeat(128)).parse::<FunctionVersion>().is_err());
+    }
+
+    #[test]
+    fn release_gets_the_tags_for_which_it_is_newest() {
+        for (version, existing, expected) in [
+            ("1.2.3", &[][..], "1.2.3 1.2 1 latest"),
+            ("1.2.3", &["1.2.3", "1.2", "1", "latest"], "1.2.3 1.2 1 latest"),
+            ("1.2.3", &["1.2.4"], "1.2.3"),
+            ("1.2.3", &["1.3.0"], "1.2.3 1.2"),
+            ("1.2.3", &["2.0.0"], "1.2.3 1.2 1"),
+            ("1.2.3", &["1.2.4-rc1", "2.0.0-rc1", "v3.0.0", "main", "5"], "1.2.3 1.2 1 latest"),
+            ("1.10.0", &["1.9.0"], "1.10.0 1.10 1 latest"),
+            ("1.2.0-rc1", &[], "1.2.0-rc1"),
+        ] {
+            let existing = existing.iter().map(|&tag| tag.to_owned()).collect();
+            let tags = version.parse::<FunctionVersion>().unwrap().tags(&existing);
+            assert_eq!(tags.join(" "), expected, "{version} {existing:?}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! A call of a function, with its context from the job.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::super::ExprValue;
+use super::super::log::LogStream;
+use super::super::resolve::{Interrupt, ReferenceContext, RemoteAccess};
+use super::build::build;
+use super::error::FunctionError;
+use super::publish::publish;
+
+/// The outputs of a function by name.
+pub type FunctionOutputs = BTreeMap<String, ExprValue>;
+
+/// Writes the lines of a function's log, without line ends.
+pub type FunctionLog<'a> = &'a (dyn Fn(LogStream, &str) + Sync);
+
+/// One of the functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OciFunction {
+    /// `builtin://function/oci/build`
+    Build,
+    /// `builtin://function/oci/publish`
+    Publish,
+}
+
+/// A call of a function by a job.
+#[derive(Clone)]
+pub struct FunctionCall {
+    pub function: OciFunction,
+    pub inputs: BTreeMap<String, ExprValue>,
+    /// Absolute path of the job's directory, to which paths in the inputs are relative.
+    pub work_dir: PathBuf,
+    /// Variables of the CI job, from which credentials for registries are read.
+    pub vars: BTreeMap<String, String>,
+    pub env: BTreeMap<String, String>,
+    /// Access to registries; required to publish.
+    pub remote: Option<Arc<RemoteAccess>>,
+}
+
+/// A running call.
+pub struct FunctionTask<'a> {
+    call: &'a FunctionCall,
+    interrupt: &'a Interrupt,
+    log: FunctionLog<'a>,
+}
+
+impl FunctionCall {
+    /// Runs the function. Returns its outputs by name.
+    ///
+    /// May take a minute to return after the interrupt is set, if a registry does not respond; a caller
+    /// that cannot wait abandons the thread.
+    ///
+    /// # Errors
+    ///
+    /// Besides its own errors, [`FunctionError::Cancelled`] when the interrupt is set.
+    pub fn run(
+        &self,
+        interrupt: &Interrupt,
+        log: FunctionLog<'_>,
+    ) -> Result<FunctionOutputs, FunctionError> {
+        let task = FunctionTask { call: self, interrupt, log };
+        match self.function {
+            OciFunction::Build => build(&task),
+            OciFunction::Publish => publish(&task),
+        }
+    }
+}
+
+impl fmt::Debug for FunctionCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Variables and environment contain secrets.
+        f.debug_struct("Call").field("function", &self.function).finish_non_exhaustive()
+    }
+}
+
+impl FunctionTask<'_> {
+    pub(super) fn inputs(&self) -> &BTreeMap<String, ExprValue> {
+        &self.call.inputs
+    }
+
+    pub(super) fn work_dir(&self) -> &Path {
+        &self.call.work_dir
+    }
+
+    pub(super) fn remote(&self) -> Option<&RemoteAccess> {
+        self.call.remote.as_deref()
+    }
+
+    /// Returns the context in which credentials are found.
+    pub(super) fn caller(&self) -> ReferenceContext<'_> {
+        let FunctionCall { work_dir, vars, env, .. } = self.call;
+        ReferenceContext { dir: work_dir, tree: None, vars, env, interrupt: self.interrupt }
+    }
+
+    /// Writes a line of the log.
+    pub(super) fn print(&self, stream: LogStream, line: &str) {
+        (self.log)(stream, line);
+    }
+
+    /// Writes a progress line to the log.
+    pub(super) fn log_progress(&self, line: &str) {
+        self.print(LogStream::Out, line);
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.interrupt.is_set()
+    }
+
+    /// Returns a reader that fails when the job is cancelled.
+    pub(super) fn guard<'a, R: Read + 'a>(&'a self, reader: R) -> impl Read + 'a {
+        GuardedReader { reader, task: self }
+    }
+}
+
+/// A reader that fails when the job is cancelled.
+struct GuardedReader<'a, R> {
+    reader: R,
+    task: &'a FunctionTask<'a>,
+}
+
+impl<R: Read> Read for GuardedReader<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.task.is_cancelled() {
+            return Err(io::Error::other("cancelled"));
+        }
+        self.reader.read(buffer)
+    }
+}

@@ -1,0 +1,133 @@
+//! Jobs of an earlier server: their records, logs and results on disk.
+//!
+//! A job of the same user may have changed any of these files.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+use std::time::SystemTime;
+
+use oci_hooks_files::beneath::ConfinedRoot;
+use oci_hooks_files::error::chain;
+use oci_hooks_files::fs::{
+    Durability, FileAt, PathContext as _, PathError, ReplaceError, ReplaceOptions, SymlinkPolicy,
+};
+use oci_hooks_files::record::{self, RecordError};
+use oci_hooks_host::trash::Trash;
+use rustix::fs::{Mode, OFlags};
+use tracing::debug;
+
+use super::super::log::LogReader;
+use super::super::wire::proto::step_result::Status;
+use super::event::{JobSnapshot, MAX_ID_BYTES};
+use super::results::ResultStore;
+use super::state::JobDir;
+
+/// Size limit of a record, in which the id and the message of a job are escaped.
+const MAX_RECORD_BYTES: u64 = 64 << 10;
+
+/// Size limit of a message, above that of a message that a server writes.
+const MAX_MESSAGE_BYTES: usize = 16 << 10;
+
+/// A job of an earlier server, which has ended.
+#[derive(Debug)]
+pub struct KeptJob {
+    pub dir: JobDir,
+    pub state: JobSnapshot,
+    pub log: LogReader,
+    pub results: ResultStore,
+}
+
+/// An error in opening the files of a job of an earlier server.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeptError {
+    #[error(transparent)]
+    Path(#[from] PathError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+}
+
+impl KeptJob {
+    /// Opens the files of a job, and removes those that only a running job needs. Returns nothing for a job that
+    /// was not started: it has no record.
+    pub fn open(
+        jobs: &ConfinedRoot,
+        dir: JobDir,
+        trash: &Trash,
+        max_results: usize,
+    ) -> Result<Option<Self>, KeptError> {
+        let path = dir.record();
+        let record = match open_file(jobs, &path) {
+            Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(None),
+            record => record?,
+        };
+        let mut text = Vec::new();
+        record.take(MAX_RECORD_BYTES).read_to_end(&mut text).with_path("read", &path)?;
+        let state: JobSnapshot = record::decode(&path, &text)?;
+        check_state(&state).with_path("use", &path)?;
+        let path = dir.log();
+        let log = LogReader::of_ended(open_file(jobs, &path)?, &path)?;
+        let path = dir.results();
+        let results = open_file(jobs, &path)?;
+        let results = ResultStore::of_ended(results, max_results).with_path("read", &path)?;
+        // The directory is not a symbolic link: files in it were opened.
+        dir.remove_secrets(trash)?;
+        Ok(Some(KeptJob { dir, state, log, results }))
+    }
+
+    /// Ends a job that ran when its server ended.
+    pub fn lose(&mut self, reason: &str) {
+        let JobSnapshot { status, message, exit_code, end, .. } = &mut self.state;
+        *status = Status::Failure;
+        *message = format!("job lost: {reason} while it ran");
+        *exit_code = 1;
+        *end = Some(SystemTime::now());
+        write_record(&self.dir.record(), &self.state);
+    }
+}
+
+/// Checks the texts that one response contains for all jobs, and that the status of a job that has ended is final:
+/// clients wait until it is.
+fn check_state(state: &JobSnapshot) -> io::Result<()> {
+    let JobSnapshot { id, status, message, .. } = state;
+    let is_final = !matches!(status, Status::Unspecified | Status::Running);
+    if id.is_empty() || id.len() > MAX_ID_BYTES {
+        Err(io::Error::other("the id of the job is invalid"))
+    } else if message.len() > MAX_MESSAGE_BYTES {
+        Err(io::Error::other("the message of the job is too long"))
+    } else if state.is_finished() && !is_final {
+        Err(io::Error::other("the job has ended without a status"))
+    } else {
+        Ok(())
+    }
+}
+
+/// Opens a file of a job for reading: a regular file, reached without symbolic links.
+fn open_file(jobs: &ConfinedRoot, path: &Path) -> Result<File, PathError> {
+    let below = path.strip_prefix(jobs.path()).expect("directories of jobs are below it");
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::from(jobs.open(below, flags, Mode::empty())?);
+    match file.metadata().with_path("inspect", path)?.is_file() {
+        true => Ok(file),
+        false => Err(PathError::new("use", path, io::Error::other("it is not a regular file"))),
+    }
+}
+
+/// Writes the state of a job to its record. Returns whether that succeeded: if not, the job continues, but a later
+/// server does not know its state.
+pub fn write_record(path: &Path, state: &JobSnapshot) -> bool {
+    let write = || -> Result<(), ReplaceError> {
+        let options = ReplaceOptions {
+            mode: Some(0o600),
+            durability: Durability::Unsynced,
+            ..ReplaceOptions::default()
+        };
+        FileAt::open(path, SymlinkPolicy::Refuse)?.replace(&record::encode(state), &options)
+    };
+    let written = write();
+    if let Err(error) = &written {
+        debug!(path = %path.display(), error = %chain(error), "job not recorded");
+    }
+    written.is_ok()
+}

@@ -1,0 +1,173 @@
+//! Settings of all jobs, and the time limit of one job.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::super::log::LogFormat;
+use super::super::resolve::Resolver;
+
+/// Settings of all jobs of a server.
+#[derive(Clone, Debug)]
+pub struct ServerSettings {
+    /// Default working directory of jobs, and base of relative working directories.
+    pub work_dir: PathBuf,
+    /// Environment of the server, which jobs inherit.
+    pub env: BTreeMap<String, String>,
+    pub resolver: Resolver,
+    /// Time between `SIGTERM` and `SIGKILL` when a command is stopped.
+    pub grace: Duration,
+    /// Time limit of cleanup steps after a cancellation.
+    pub cleanup: Duration,
+    /// Maximum run time of a job.
+    pub max_runtime: Duration,
+    /// Treatment of the maximum run time that a client sends.
+    pub client_timeout: ClientTimeout,
+    /// Time for which finished jobs that were never closed are kept.
+    pub stale_after: Duration,
+    /// Maximum number of jobs, including finished but unclosed ones.
+    pub max_jobs: usize,
+    /// Format of logs, unless a job sets the variable `CI_STEPS_LOG_FORMAT` to `stamped` or `plain`. If
+    /// neither is set, that variable in the server's own environment counts.
+    pub log_format: Option<LogFormat>,
+    /// Size limit of the log of a job.
+    pub max_log_bytes: u64,
+    /// If set, results of steps contain secrets and the environment of the server.
+    pub show_secrets: bool,
+}
+
+impl ServerSettings {
+    /// Returns settings with the defaults of `step-runner serve`.
+    pub fn new(work_dir: PathBuf, env: BTreeMap<String, String>, resolver: Resolver) -> Self {
+        ServerSettings {
+            work_dir,
+            env,
+            resolver,
+            grace: Duration::from_secs(5),
+            cleanup: Duration::from_secs(30),
+            max_runtime: Duration::from_secs(24 * 3600),
+            client_timeout: ClientTimeout::Enforce,
+            stale_after: Duration::from_secs(3600),
+            max_jobs: 1000,
+            log_format: None,
+            max_log_bytes: 4 << 30,
+            show_secrets: false,
+        }
+    }
+}
+
+/// Treatment of the maximum run time that a client sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientTimeout {
+    /// The job is stopped after the client's or the server's limit, whichever is shorter.
+    Enforce,
+    /// Only the server's limit counts.
+    Ignore,
+}
+
+/// The maximum run time of a job, and whether the client set it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeLimit {
+    pub duration: Duration,
+    is_of_client: bool,
+}
+
+impl TimeLimit {
+    /// Returns the limit of a job whose client sent `sent`. A zero duration means no limit of the client.
+    pub fn of(settings: &ServerSettings, sent: Option<prost_types::Duration>) -> Self {
+        let sent =
+            sent.filter(|_| settings.client_timeout == ClientTimeout::Enforce).and_then(|sent| {
+                // A negative duration is ignored.
+                let seconds = u64::try_from(sent.seconds).ok()?;
+                let nanos =
+                    u32::try_from(sent.nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?;
+                Some(Duration::new(seconds, nanos))
+            });
+        match sent.filter(|sent| !sent.is_zero() && *sent < settings.max_runtime) {
+            Some(duration) => TimeLimit { duration, is_of_client: true },
+            None => TimeLimit { duration: settings.max_runtime, is_of_client: false },
+        }
+    }
+}
+
+impl fmt::Display for TimeLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let who = if self.is_of_client { ", set by the client" } else { "" };
+        write!(f, "{:?}{who}", self.duration)
+    }
+}
+
+/// The variable that selects the log format.
+const LOG_FORMAT: &str = "CI_STEPS_LOG_FORMAT";
+
+/// The variable that sets the log level of this program and of steps.
+pub const LOG_LEVEL: &str = "CI_STEPS_LOG_LEVEL";
+
+const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
+
+/// Returns the log format of the first source that sets it. The error is the unknown format.
+pub fn log_format(sources: &[&BTreeMap<String, String>]) -> Result<Option<LogFormat>, String> {
+    match first_value(sources, LOG_FORMAT) {
+        None => Ok(None),
+        Some(format) => match format.as_str() {
+            "stamped" => Ok(Some(LogFormat::Stamped)),
+            "plain" => Ok(Some(LogFormat::Plain)),
+            _ => Err(format),
+        },
+    }
+}
+
+/// Returns the log level of the first source that sets it, by default `info`. The error is the unknown level.
+pub fn log_level(sources: &[&BTreeMap<String, String>]) -> Result<&'static str, String> {
+    let Some(level) = first_value(sources, LOG_LEVEL) else { return Ok("info") };
+    LEVELS.into_iter().find(|known| *known == level).ok_or(level)
+}
+
+/// Returns the value of a variable in the first source that sets it, in lower case.
+fn first_value(sources: &[&BTreeMap<String, String>], name: &str) -> Option<String> {
+    let values = sources.iter().filter_map(|source| source.get(name));
+    values.map(|value| value.trim().to_lowercase()).find(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shorter_limit_applies_unless_the_clients_is_ignored() {
+        let mut settings = ServerSettings::new("/".into(), BTreeMap::new(), Resolver::default());
+        settings.max_runtime = Duration::from_secs(60);
+        let limit = |settings: &ServerSettings, seconds, nanos| {
+            TimeLimit::of(settings, Some(prost_types::Duration { seconds, nanos })).to_string()
+        };
+        assert_eq!(limit(&settings, 59, 500_000_000), "59.5s, set by the client");
+        for (seconds, nanos) in [(60, 0), (3600, 0), (0, 0), (-1, 0), (i64::MIN, i32::MIN)] {
+            assert_eq!(limit(&settings, seconds, nanos), "60s");
+        }
+        assert_eq!(TimeLimit::of(&settings, None).to_string(), "60s");
+        settings.client_timeout = ClientTimeout::Ignore;
+        assert_eq!(limit(&settings, 1, 0), "60s");
+    }
+
+    #[test]
+    fn first_source_of_a_log_format_applies() {
+        let says = |format: &str| BTreeMap::from([(LOG_FORMAT.to_owned(), format.to_owned())]);
+        let none = BTreeMap::new();
+        assert_eq!(log_format(&[]), Ok(None));
+        assert_eq!(log_format(&[&says(""), &none, &says(" Plain ")]), Ok(Some(LogFormat::Plain)));
+        let both = [&says("stamped"), &says("plain")];
+        assert_eq!(log_format(&both), Ok(Some(LogFormat::Stamped)));
+        assert_eq!(log_format(&[&says("json")]), Err("json".to_owned()));
+    }
+
+    #[test]
+    fn first_source_of_a_log_level_applies() {
+        let says = |level: &str| BTreeMap::from([(LOG_LEVEL.to_owned(), level.to_owned())]);
+        let none = BTreeMap::new();
+        assert_eq!(log_level(&[]), Ok("info"));
+        assert_eq!(log_level(&[&says(""), &none, &says(" WARN ")]), Ok("warn"));
+        assert_eq!(log_level(&[&says("debug"), &says("error")]), Ok("debug"));
+        assert_eq!(log_level(&[&says("loud")]), Err("loud".to_owned()));
+    }
+}

@@ -1,0 +1,411 @@
+//! The log file of a job.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSliceMut};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use oci_hooks_files::fs::{PathContext as _, PathError};
+use rustix::fs::OFlags;
+use rustix::io::{ReadWriteFlags, preadv2};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+
+use super::masker::{Masker, Maskers, STREAMS, index};
+use super::masking::Masking;
+use super::patterns::TooMuchToMask;
+use super::stamp::{LogTime, Stamper};
+use super::{LogStream, OutputSink, OutputSource};
+
+/// Size of the pieces that are masked and written, so that memory use does not depend on the input.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// Writes the output of a job to a file: masked, and in a [`LogFormat`].
+///
+/// Writing never fails: if the size limit is reached, the file cannot be written or there are too many
+/// secrets to mask, a last line reports it, and further output is dropped.
+pub struct StepLog {
+    file: Arc<File>,
+    path: Arc<Path>,
+    limit_bytes: u64,
+    length: u64,
+    progress: watch::Sender<LogProgress>,
+    maskers: Maskers,
+    format: Formatter,
+    /// Set if the file ends within a line.
+    is_cut_off: bool,
+    end: LogEnd,
+    error: Option<PathError>,
+    /// Buffers of masked output and of log entries, empty between calls.
+    masked: Vec<u8>,
+    entries: Vec<u8>,
+}
+
+/// Truncation state of a log.
+enum LogEnd {
+    Open,
+    /// Truncated, but the line with the reason could not be written yet.
+    Pending(String),
+    Written,
+}
+
+/// An error in creating a log.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The file cannot be created.
+    #[error(transparent)]
+    File(#[from] PathError),
+    /// There are too many secrets to mask.
+    #[error(transparent)]
+    Masking(#[from] TooMuchToMask),
+}
+
+impl StepLog {
+    /// Creates the file, which must not exist, in a private directory. The line that reports a truncation
+    /// may exceed the limit.
+    pub fn create(path: &Path, masking: &Masking, limit_bytes: u64) -> Result<Self, LogError> {
+        let maskers = Maskers::new(masking)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+            .open(path)
+            .with_path("create", path)?;
+        Ok(StepLog {
+            file: Arc::new(file),
+            path: path.into(),
+            limit_bytes,
+            length: 0,
+            progress: watch::Sender::default(),
+            maskers,
+            format: Formatter::new(LogFormat::default()),
+            is_cut_off: false,
+            end: LogEnd::Open,
+            error: None,
+            masked: Vec::new(),
+            entries: Vec::new(),
+        })
+    }
+
+    /// Sets the format of a log to which nothing was written yet.
+    #[must_use]
+    pub fn in_format(mut self, format: LogFormat) -> Self {
+        self.format = Formatter::new(format);
+        self
+    }
+
+    /// Returns a masker of another text with the same secrets.
+    pub(in super::super) fn masker(&self) -> Masker {
+        self.maskers.masker()
+    }
+
+    /// Returns a reader of the log, during and after writing.
+    pub fn reader(&self) -> LogReader {
+        LogReader::new(self.file.clone(), self.path.clone(), self.progress.subscribe())
+    }
+
+    /// Writes the held-back output and ends followers; dropping the log does the same.
+    ///
+    /// Returns the error of the first failed write, at which the log is truncated.
+    pub fn close(mut self) -> Result<(), PathError> {
+        self.end();
+        self.error.take().map_or(Ok(()), Err)
+    }
+
+    fn end(&mut self) {
+        self.flush();
+        self.progress.send_modify(|progress| progress.closed = true);
+    }
+
+    /// Writes complete entries up to the size limit.
+    fn keep(&mut self) {
+        let mut entries = std::mem::take(&mut self.entries);
+        if matches!(self.end, LogEnd::Open) && !entries.is_empty() {
+            let room = usize::try_from(self.limit_bytes - self.length).unwrap_or(usize::MAX);
+            let fits = room >= entries.len();
+            if !fits {
+                let line_end = entries[..room].iter().rposition(|&byte| byte == b'\n');
+                entries.truncate(line_end.map_or(0, |newline| newline + 1));
+            }
+            match self.append(&entries) {
+                Err(error) => self.stop(format!("write error: {error}")),
+                Ok(()) if !fits => {
+                    self.stop(format!("limit of {} bytes reached", self.limit_bytes));
+                }
+                Ok(()) => {}
+            }
+        }
+        entries.clear();
+        self.entries = entries;
+    }
+
+    fn append(&mut self, entries: &[u8]) -> io::Result<()> {
+        if let Err(error) = self.file.write_all_at(entries, self.length) {
+            // A partial entry is useless, and its space may be enough for the line with the reason. If the
+            // file cannot be shortened, readers still stop before the partial entry: they read up to the
+            // recorded length.
+            let _ = self.file.set_len(self.length);
+            let again = io::Error::new(error.kind(), error.to_string());
+            self.error.get_or_insert(PathError::new("write", &self.path, again));
+            return Err(error);
+        }
+        self.length += entries.len() as u64;
+        if let Some(last) = entries.last() {
+            self.is_cut_off = *last != b'\n';
+        }
+        self.progress.send_modify(|progress| progress.length = self.length);
+        Ok(())
+    }
+
+    /// Truncates the log at its current length.
+    fn stop(&mut self, why: String) {
+        self.end = LogEnd::Pending(why);
+        self.write_end_line();
+    }
+
+    /// Writes the line with the reason of a truncation, if it is pending.
+    fn write_end_line(&mut self) {
+        let LogEnd::Pending(why) = &self.end else { return };
+        let line = format!("step-runner: log truncated: {why}\n");
+        let entry = self.format.format_last_line(&line, self.is_cut_off);
+        if self.append(&entry).is_ok() {
+            self.end = LogEnd::Written;
+        }
+    }
+}
+
+impl OutputSink for StepLog {
+    fn write(&mut self, source: OutputSource, stream: LogStream, bytes: &[u8]) {
+        let index = index(source, stream);
+        for piece in bytes.chunks(PIECE_BYTES) {
+            if !matches!(self.end, LogEnd::Open) {
+                return;
+            }
+            self.masked.clear();
+            self.maskers.write(index, piece, &mut self.masked);
+            self.format.write(index, &self.masked, &mut self.entries);
+            self.keep();
+        }
+    }
+
+    fn flush(&mut self) {
+        if matches!(self.end, LogEnd::Open) {
+            for index in 0..STREAMS.len() {
+                self.masked.clear();
+                self.maskers.finish(index, &mut self.masked);
+                self.format.write(index, &self.masked, &mut self.entries);
+                self.format.finish(index, &mut self.entries);
+            }
+            self.format.end_line(&mut self.entries);
+            self.keep();
+        }
+        self.write_end_line();
+    }
+
+    fn release(&mut self, now: Instant) -> Option<Instant> {
+        if matches!(self.end, LogEnd::Open) {
+            for index in 0..STREAMS.len() {
+                self.masked.clear();
+                self.maskers.release(index, now, &mut self.masked);
+                self.format.write(index, &self.masked, &mut self.entries);
+            }
+            self.keep();
+        }
+        self.maskers.next_release()
+    }
+
+    fn mask(&mut self, secret: &str) {
+        if let Err(error) = self.maskers.add_secret(secret)
+            && matches!(self.end, LogEnd::Open)
+        {
+            self.stop(error.to_string());
+        }
+    }
+}
+
+impl Drop for StepLog {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Maximum size of a read.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Length of a log, and whether the log is complete.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogProgress {
+    length: u64,
+    closed: bool,
+}
+
+/// Reads a log, even after its file was removed. Clones share the file.
+#[derive(Clone, Debug)]
+pub struct LogReader {
+    file: Arc<File>,
+    path: Arc<Path>,
+    progress: watch::Receiver<LogProgress>,
+}
+
+impl LogReader {
+    pub(super) fn new(
+        file: Arc<File>,
+        path: Arc<Path>,
+        progress: watch::Receiver<LogProgress>,
+    ) -> Self {
+        LogReader { file, path, progress }
+    }
+
+    /// Returns a reader of a log that is complete.
+    pub(in super::super) fn of_ended(file: File, path: &Path) -> Result<Self, PathError> {
+        let length = file.metadata().with_path("inspect", path)?.len();
+        let (_, progress) = watch::channel(LogProgress { length, closed: true });
+        Ok(LogReader { file: Arc::new(file), path: path.into(), progress })
+    }
+
+    /// Follows the log from an offset in bytes, which may be beyond the current end.
+    pub fn follow(&self, offset: u64) -> Follower {
+        Follower { log: self.clone(), offset }
+    }
+
+    /// Returns the current length in bytes.
+    pub fn length(&self) -> u64 {
+        self.progress.borrow().length
+    }
+
+    /// Returns bytes that are in memory; `None` if they have to be read from the disk.
+    fn read_cached(&self, offset: u64, length: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        let mut buffer = [IoSliceMut::new(&mut bytes)];
+        let count = preadv2(&*self.file, &mut buffer, offset, ReadWriteFlags::NOWAIT).ok()?;
+        bytes.truncate(count);
+        (count > 0).then_some(bytes)
+    }
+
+    fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, PathError> {
+        let mut bytes = vec![0; length];
+        self.file.read_exact_at(&mut bytes, offset).with_path("read", &self.path)?;
+        Ok(bytes)
+    }
+}
+
+/// Follows a log from an offset.
+#[derive(Debug)]
+pub struct Follower {
+    log: LogReader,
+    offset: u64,
+}
+
+impl Follower {
+    /// Waits for the next bytes; `None` at the end of a closed log.
+    ///
+    /// Cancel-safe.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, PathError> {
+        loop {
+            let progress = *self.log.progress.borrow_and_update();
+            let ready = progress.length.saturating_sub(self.offset);
+            if ready > 0 {
+                let length = usize::try_from(ready).unwrap_or(usize::MAX).min(CHUNK_BYTES);
+                let read = match self.log.read_cached(self.offset, length) {
+                    Some(read) => read,
+                    None => {
+                        let (log, offset) = (self.log.clone(), self.offset);
+                        let read = spawn_blocking(move || log.read(offset, length)).await;
+                        read.map_err(io::Error::from).with_path("read", &self.log.path)??
+                    }
+                };
+                self.offset += read.len() as u64;
+                return Ok(Some(read));
+            }
+            // An error means that the log was dropped, which closes it.
+            if progress.closed || self.log.progress.changed().await.is_err() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Returns the offset of the next byte.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+}
+
+/// Format of the log of a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Lines with a header: time, stream, continuation flag. GitLab Runner supports it since 19.0.
+    #[default]
+    Stamped,
+    /// Unchanged bytes of both streams; the line ends when a command ends. Runners before 19.0 show every
+    /// byte of a log.
+    Plain,
+}
+
+/// Formats the output of all streams.
+enum Formatter {
+    Stamped(Box<[Stamper; STREAMS.len()]>),
+    Plain {
+        /// Set if the next byte begins a line.
+        is_at_begin: bool,
+    },
+}
+
+impl Formatter {
+    pub(super) fn new(format: LogFormat) -> Self {
+        match format {
+            LogFormat::Stamped => Formatter::Stamped(Box::new(
+                STREAMS.map(|(source, stream)| Stamper::of(source, stream)),
+            )),
+            LogFormat::Plain => Formatter::Plain { is_at_begin: true },
+        }
+    }
+
+    /// Reads bytes of a stream, given by its [`index`], and appends complete entries to `out`.
+    pub fn write(&mut self, index: usize, bytes: &[u8], out: &mut Vec<u8>) {
+        match self {
+            Formatter::Stamped(stampers) => stampers[index].write(bytes, LogTime::now(), out),
+            Formatter::Plain { is_at_begin } => {
+                out.extend_from_slice(bytes);
+                if let Some(last) = bytes.last() {
+                    *is_at_begin = *last == b'\n';
+                }
+            }
+        }
+    }
+
+    /// Ends the line of a stream.
+    pub fn finish(&mut self, index: usize, out: &mut Vec<u8>) {
+        if let Formatter::Stamped(stampers) = self {
+            stampers[index].finish(out);
+        }
+    }
+
+    /// Ends an unfinished line, in the format in which streams share lines.
+    fn end_line(&mut self, out: &mut Vec<u8>) {
+        if let Formatter::Plain { is_at_begin } = self
+            && !*is_at_begin
+        {
+            out.push(b'\n');
+            *is_at_begin = true;
+        }
+    }
+
+    /// Returns a last line of the runner, after a line break if the log ends within a line.
+    fn format_last_line(&self, text: &str, is_cut_off: bool) -> Vec<u8> {
+        let mut line = Vec::new();
+        let mut format = match self {
+            Formatter::Stamped(_) => Formatter::new(LogFormat::Stamped),
+            Formatter::Plain { .. } => Formatter::Plain { is_at_begin: !is_cut_off },
+        };
+        format.end_line(&mut line);
+        format.write(index(OutputSource::Runner, LogStream::Err), text.as_bytes(), &mut line);
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+//! The context in which references are resolved, and the step file they resolve to.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use oci_hooks_image::{Credentials, RegistryClient};
+
+use super::super::document::StepFile;
+use super::git::{GitCredential, GitMethod};
+use super::interrupt::Interrupt;
+
+/// User name for a job token.
+const JOB_USER: &str = "gitlab-ci-token";
+
+/// Cache and credentials for remote step files.
+#[derive(Debug)]
+pub struct RemoteAccess {
+    /// Private cache directory for images and repositories.
+    pub cache: PathBuf,
+    pub registries: RegistryClient,
+    /// Credentials for registries, besides those of a job.
+    pub credentials: Credentials,
+    /// Method to fetch git repositories.
+    pub git: GitMethod,
+}
+
+impl RemoteAccess {
+    /// Returns options without credentials and with the default [`GitMethod`].
+    pub fn new(cache: PathBuf, registries: RegistryClient) -> Self {
+        let (credentials, git) = (Credentials::default(), GitMethod::default());
+        RemoteAccess { cache, registries, credentials, git }
+    }
+}
+
+/// The context of a reference: directory, variables and environment of the caller.
+#[derive(Clone, Copy, Debug)]
+pub struct ReferenceContext<'a> {
+    /// Directory of the step file with the reference.
+    pub dir: &'a Path,
+    /// The fetched repository or image that contains the step file; local references stay beneath it.
+    pub tree: Option<&'a Path>,
+    /// Variables of the CI job.
+    pub vars: &'a BTreeMap<String, String>,
+    pub env: &'a BTreeMap<String, String>,
+    /// Set once the step file is no longer needed.
+    pub interrupt: &'a Interrupt,
+}
+
+/// A loaded step file.
+#[derive(Clone, Debug)]
+pub struct LoadedStep {
+    pub file: StepFile,
+    /// Directory of the step file, and base of its relative references.
+    pub dir: PathBuf,
+    /// The fetched repository or image that contains the step file.
+    pub tree: Option<PathBuf>,
+    /// If set, inputs that are not declared sensitive accept sensitive values.
+    pub accepts_secrets: bool,
+}
+
+impl ReferenceContext<'_> {
+    /// Returns a non-empty variable of the job, or else of the environment.
+    pub(super) fn variable(&self, name: &str) -> Option<&str> {
+        let value = self.vars.get(name).or_else(|| self.env.get(name))?;
+        Some(value.as_str()).filter(|value| !value.is_empty())
+    }
+
+    /// Returns the credentials of a CI job for its GitLab instance, if it has a token. Only for HTTPS.
+    pub fn git_credential(&self) -> Option<GitCredential> {
+        let host = self.variable("CI_SERVER_HOST")?;
+        let password = self.variable("CI_JOB_TOKEN")?.to_owned();
+        let port = self.variable("CI_SERVER_PORT").filter(|port| *port != "443");
+        let origin = match port {
+            Some(port) => format!("https://{host}:{port}"),
+            None => format!("https://{host}"),
+        };
+        Some(GitCredential { origin, username: JOB_USER.to_owned(), password })
+    }
+}

@@ -1,0 +1,46 @@
+//! Errors in fetching git repositories.
+
+use std::path::PathBuf;
+
+use oci_hooks_files::fs::PathError;
+use oci_hooks_files::process::RunError;
+
+/// An error in fetching a commit. Messages never contain passwords.
+#[derive(Debug, thiserror::Error)]
+pub enum GitError {
+    /// The URL is invalid or not supported.
+    #[error("invalid repository URL {url:?}: {reason}")]
+    Url { url: String, reason: &'static str },
+    /// The revision `.git`, which would name the repository itself. The message, like the next, is
+    /// GitLab's.
+    #[error(".git version not allowed")]
+    DotGit,
+    /// The tag, branch or commit does not exist.
+    #[error("cannot find version {0:?}")]
+    Version(String),
+    /// The program `git` was not found.
+    #[error("git not found in PATH {0:?}")]
+    NoProgram(String),
+    #[error("cannot run git: {0}")]
+    Run(#[from] RunError),
+    #[error("cannot fetch {url}: {message}")]
+    Failed { url: String, message: String },
+    #[error("cannot fetch {url}: timed out after {seconds} s")]
+    TimedOut {
+        url: String,
+        /// Timeout of the fetch in seconds.
+        seconds: u64,
+    },
+    /// The job was cancelled, or its maximum run time is over.
+    #[error("interrupted")]
+    Interrupted,
+    /// The server supports only protocol versions that need the program `git`.
+    #[error("cannot fetch {url}: the server does not know version 2 of git's protocol")]
+    Outdated { url: String },
+    /// Another user could write to the cache.
+    #[error("{} is owned or writable by another user", .0.display())]
+    NotPrivate(PathBuf),
+    /// The cache cannot be used.
+    #[error(transparent)]
+    Path(#[from] PathError),
+}

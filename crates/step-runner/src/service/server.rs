@@ -1,0 +1,240 @@
+//! The gRPC server and its shutdown.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::oneshot;
+use tokio::time::Sleep;
+use tokio_stream::Stream;
+use tonic::server::NamedService;
+use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::{Health as HealthService, HealthServer};
+use tonic_health::server::{HealthReporter, health_reporter};
+use tower::layer::layer_fn;
+
+use super::super::http2::TidiedStream;
+use super::super::jobs::{JobRegistry, VariableMode, wait_for_either};
+use super::super::socket::SocketListener;
+use super::super::wire::document::step_runner_server::StepRunnerServer as DocumentServer;
+use super::super::wire::proto::step_runner_server::StepRunnerServer as GitLabServer;
+use super::document::DocumentService;
+use super::gitlab::GitLabService;
+use super::stream::CatchPanics;
+
+/// Size limit of a request, which contains the steps of a job.
+const MAX_REQUEST_BYTES: usize = 16 << 20;
+
+/// Limit of concurrent streams of a connection.
+const MAX_STREAMS: u32 = 256;
+
+/// A connection that could not be served, for the log of the server.
+#[derive(Debug)]
+pub enum ServerNotice {
+    /// A connection of another user was rejected.
+    Rejected { uid: u32 },
+    /// A connection could not be accepted.
+    Accept(io::Error),
+}
+
+type NoticeCallback = Arc<dyn Fn(&ServerNotice) + Send + Sync>;
+
+impl fmt::Display for ServerNotice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServerNotice::Rejected { uid } => write!(f, "rejected connection from user {uid}"),
+            ServerNotice::Accept(error) => write!(f, "cannot accept connection: {error}"),
+        }
+    }
+}
+
+/// An error of the server.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The server cannot listen on the socket.
+    #[error("cannot listen on {path}")]
+    Listen { path: String, source: io::Error },
+    #[error("gRPC server failed")]
+    Serve(#[source] tonic::transport::Error),
+}
+
+/// Timeouts of the shutdown.
+#[derive(Clone, Copy, Debug)]
+pub struct ShutdownTiming {
+    /// Grace period for running jobs before they are cancelled.
+    pub drain: Duration,
+    /// Time for clients to read the remaining log after that.
+    pub linger: Duration,
+}
+
+impl ShutdownTiming {
+    /// Returns these timeouts.
+    pub fn new(drain: Duration, linger: Duration) -> Self {
+        ShutdownTiming { drain, linger }
+    }
+}
+
+/// The gRPC server with both services.
+#[derive(Clone)]
+pub struct GrpcServer {
+    jobs: JobRegistry,
+    variables: VariableMode,
+    notify: NoticeCallback,
+}
+
+impl GrpcServer {
+    /// Returns a server for these jobs. `variables` applies to variables sent by GitLab's service.
+    pub fn new(
+        jobs: JobRegistry,
+        variables: VariableMode,
+        notify: impl Fn(&ServerNotice) + Send + Sync + 'static,
+    ) -> Self {
+        GrpcServer { jobs, variables, notify: Arc::new(notify) }
+    }
+
+    /// Serves until `stop` completes. Then waits for jobs or cancels them, while clients are still
+    /// served; streams are sent to their end; then connections are closed.
+    pub async fn serve(
+        self,
+        listener: &SocketListener,
+        stop: impl Future<Output = ()>,
+        timing: ShutdownTiming,
+    ) -> Result<(), ServeError> {
+        let listen =
+            |source| ServeError::Listen { path: listener.path().display().to_string(), source };
+        let socket = listener.socket().and_then(UnixListener::from_std).map_err(listen)?;
+        let incoming =
+            IncomingConnections { listener: socket, notify: self.notify.clone(), pause: None };
+        let gitlab = GitLabService { jobs: self.jobs.clone(), variables: self.variables };
+        let document = DocumentService { jobs: self.jobs.clone() };
+        let (health, health_service) = ServerHealth::serving().await;
+        let (end, ended) = oneshot::channel::<()>();
+        let served = tonic::transport::Server::builder()
+            .max_concurrent_streams(MAX_STREAMS)
+            .layer(layer_fn(CatchPanics))
+            .add_service(health_service)
+            .add_service(GitLabServer::new(gitlab).max_decoding_message_size(MAX_REQUEST_BYTES))
+            .add_service(DocumentServer::new(document).max_decoding_message_size(MAX_REQUEST_BYTES))
+            .serve_with_incoming_shutdown(incoming, async {
+                // An error means that the sender is gone, which ends serving as well.
+                let _ = ended.await;
+            });
+        let mut served = tokio::spawn(served);
+        let pruning = tokio::spawn({
+            let jobs = self.jobs.clone();
+            async move { jobs.prune().await }
+        });
+
+        let mut failed = None;
+        wait_for_either(stop, async { failed = Some((&mut served).await) }).await;
+        health.stop().await;
+        if failed.is_none() {
+            self.jobs.drain(timing.drain).await;
+        }
+        self.jobs.stop().await;
+        pruning.abort();
+        health.end().await;
+        drop(end);
+        if failed.is_none() {
+            failed = tokio::time::timeout(timing.linger, &mut served).await.ok();
+            served.abort();
+        }
+        match failed {
+            Some(Ok(result)) => result.map_err(ServeError::Serve),
+            // A client reads too slowly.
+            Some(Err(_)) | None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for GrpcServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("jobs", &self.jobs).finish_non_exhaustive()
+    }
+}
+
+/// Names for health checks: the whole server, and its services.
+const NAMES: [&str; 3] = [
+    "",
+    <GitLabServer<GitLabService> as NamedService>::NAME,
+    <DocumentServer<DocumentService> as NamedService>::NAME,
+];
+
+/// Health status of a server.
+struct ServerHealth {
+    reporter: HealthReporter,
+}
+
+impl ServerHealth {
+    /// Returns the status of a server that accepts jobs, and the service that reports it.
+    async fn serving() -> (Self, HealthServer<impl HealthService>) {
+        let (reporter, service) = health_reporter();
+        let health = ServerHealth { reporter };
+        health.set(ServingStatus::Serving).await;
+        (health, service)
+    }
+
+    /// Reports that no more jobs are accepted.
+    pub(super) async fn stop(&self) {
+        self.set(ServingStatus::NotServing).await;
+    }
+
+    /// Ends the streams of watching clients, for which the server would wait.
+    async fn end(mut self) {
+        for name in NAMES {
+            self.reporter.clear_service_status(name).await;
+        }
+    }
+
+    async fn set(&self, status: ServingStatus) {
+        for name in NAMES {
+            self.reporter.set_service_status(name, status).await;
+        }
+    }
+}
+
+/// Pause after a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+struct IncomingConnections {
+    listener: UnixListener,
+    notify: NoticeCallback,
+    /// Pause after an error such as EMFILE: an immediate retry would be a busy loop.
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl Stream for IncomingConnections {
+    type Item = Result<TidiedStream<UnixStream>, io::Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(pause) = &mut self.pause {
+                std::task::ready!(pause.as_mut().poll(context));
+                self.pause = None;
+            }
+            match std::task::ready!(self.listener.poll_accept(context)) {
+                Ok((stream, _)) => match stream.peer_cred() {
+                    Ok(peer) if is_trusted(peer.uid()) => {
+                        return Poll::Ready(Some(Ok(TidiedStream::new(stream))));
+                    }
+                    Ok(peer) => (self.notify)(&ServerNotice::Rejected { uid: peer.uid() }),
+                    Err(error) => (self.notify)(&ServerNotice::Accept(error)),
+                },
+                Err(error) => {
+                    (self.notify)(&ServerNotice::Accept(error));
+                    self.pause = Some(Box::pin(tokio::time::sleep(ACCEPT_PAUSE)));
+                }
+            }
+        }
+    }
+}
+
+/// Returns whether a user may connect. The socket's mode excludes others, but might have been changed.
+fn is_trusted(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
+}

@@ -1,0 +1,172 @@
+//! Streams of responses, and handling of panics.
+
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio_stream::Stream;
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic::codegen::http::{Request, Response};
+use tonic::{Code, Status};
+
+/// A stream of responses. It is dropped when the client disconnects, which stops their producer.
+pub type MessageStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+type UnfoldStep<S, T> = Pin<Box<dyn Future<Output = (S, Result<Option<T>, Status>)> + Send>>;
+
+struct Unfold<S, T, F> {
+    next: F,
+    step: Option<UnfoldStep<S, T>>,
+}
+
+/// Returns a stream of the results of a function, until it returns `None` or an error.
+pub fn unfold<S, T, F, W>(state: S, next: F) -> MessageStream<T>
+where
+    S: Send + 'static,
+    T: Send + 'static,
+    F: Fn(S) -> W + Send + Unpin + 'static,
+    W: Future<Output = (S, Result<Option<T>, Status>)> + Send + 'static,
+{
+    let step: UnfoldStep<S, T> = Box::pin(next(state));
+    Box::pin(Unfold { next, step: Some(step) })
+}
+
+impl<S, T, F, W> Stream for Unfold<S, T, F>
+where
+    F: Fn(S) -> W + Unpin,
+    W: Future<Output = (S, Result<Option<T>, Status>)> + Send + 'static,
+{
+    type Item = Result<T, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(step) = &mut self.step else { return Poll::Ready(None) };
+        let polled = catch_unwind(AssertUnwindSafe(|| step.as_mut().poll(context)));
+        let Ok(polled) = polled else {
+            self.step = None;
+            return Poll::Ready(Some(Err(Status::internal(PANICKED))));
+        };
+        let (state, item) = ready!(polled);
+        self.step = match &item {
+            Ok(Some(_)) => Some(Box::pin((self.next)(state))),
+            _ => None,
+        };
+        Poll::Ready(item.transpose())
+    }
+}
+
+/// Message for the client. The panic message, on standard error, may be confidential.
+pub const PANICKED: &str = "internal error: the server panicked";
+
+/// A service that responds to a request with an error if its handler panics.
+#[derive(Clone, Debug)]
+pub struct CatchPanics<S>(pub S);
+
+impl<S, B> Service<Request<B>> for CatchPanics<S>
+where
+    S: Service<Request<B>, Response = Response<Body>>,
+    S::Future: Send + 'static,
+    S::Error: 'static,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let Ok(call) = catch_unwind(AssertUnwindSafe(|| self.0.call(request))) else {
+            return Box::pin(async { Ok(answer()) });
+        };
+        let mut call = Box::pin(call);
+        Box::pin(poll_fn(move |context| {
+            catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context)))
+                .unwrap_or_else(|_| Poll::Ready(Ok(answer())))
+                .map_ok(with_code_of_bad_request)
+        }))
+    }
+}
+
+/// Start of the message of a request that is no valid protobuf message, such as one with invalid UTF-8.
+const NOT_DECODED: &str = "failed to decode Protobuf message";
+
+/// Replaces tonic's code for a request that cannot be decoded, `INTERNAL`, by `INVALID_ARGUMENT`.
+fn with_code_of_bad_request(response: Response<Body>) -> Response<Body> {
+    match Status::from_header_map(response.headers()) {
+        Some(status)
+            if status.code() == Code::Internal && status.message().starts_with(NOT_DECODED) =>
+        {
+            Status::invalid_argument(status.message()).into_http()
+        }
+        _ => response,
+    }
+}
+
+fn answer() -> Response<Body> {
+    Status::internal(PANICKED).into_http()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use tokio_stream::StreamExt as _;
+    use tower::{ServiceExt as _, service_fn};
+
+    use super::*;
+
+    fn collect(mut stream: MessageStream<u32>) -> Vec<Result<u32, Code>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let mut all = Vec::new();
+            while let Some(item) = stream.next().await {
+                all.push(item.map_err(|status| status.code()));
+            }
+            all
+        })
+    }
+
+    #[test]
+    fn stream_ends_with_none_or_an_error() {
+        let three = |count: u32| async move { (count + 1, Ok((count < 3).then_some(count))) };
+        assert_eq!(collect(unfold(0, three)), [Ok(0), Ok(1), Ok(2)]);
+        let fails = |count: u32| async move {
+            (count + 1, if count < 1 { Ok(Some(count)) } else { Err(Status::internal("")) })
+        };
+        assert_eq!(collect(unfold(0, fails)), [Ok(0), Err(Code::Internal)]);
+    }
+
+    #[test]
+    fn panic_ends_only_its_stream() {
+        let panics = |count: u32| async move {
+            assert!(count < 2, "for this test");
+            (count + 1, Ok(Some(count)))
+        };
+        assert_eq!(collect(unfold(0, panics)), [Ok(0), Ok(1), Err(Code::Internal)]);
+    }
+
+    fn code(
+        answer: impl Future<Output = Result<Response<Body>, Infallible>> + Send + 'static,
+    ) -> Option<String> {
+        let mut answer = Some(answer);
+        let service =
+            CatchPanics(service_fn(move |_: Request<()>| answer.take().expect("called once")));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let answer = runtime.block_on(service.oneshot(Request::new(()))).unwrap();
+        answer.headers().get("grpc-status").map(|code| code.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn a_panic_is_an_internal_error() {
+        assert_eq!(code(async { panic!("for this test") }).as_deref(), Some("13"));
+        let later = async {
+            tokio::task::yield_now().await;
+            panic!("for this test")
+        };
+        assert_eq!(code(later).as_deref(), Some("13"));
+        assert_eq!(code(async { Ok(Response::new(Body::empty())) }), None);
+    }
+}

@@ -1,0 +1,308 @@
+//! Servers that stall, send too much, redirect, or send invalid file names.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use oci_hooks_testsupport::git;
+use oci_hooks_testsupport::http::{Gate, WebRequest, WebResponse, WebServer};
+use step_runner::resolve::{GitError, GitMethod, Interrupt};
+
+use crate::git::setup::{TestRepository, both_ways, text};
+
+both_ways!(
+    stalled_pack_is_dropped_on_interrupt,
+    stalled_pack_is_dropped_after_the_fetch_timeout,
+    server_may_redirect_to_the_repository,
+    trees_lead_nowhere_else,
+);
+
+/// Serves a repository, with changed responses to requests for a pack.
+fn serve(
+    repository: &TestRepository,
+    change: impl Fn(WebResponse) -> WebResponse + Send + Sync + 'static,
+) -> WebServer {
+    let root = repository.dir.path().to_owned();
+    WebServer::start(move |request| {
+        let response = git::answer(&root, request);
+        if is_fetch(request) { change(response) } else { response }
+    })
+}
+
+fn is_fetch(request: &WebRequest) -> bool {
+    request.body.contains("command=fetch")
+}
+
+fn url(server: &WebServer) -> String {
+    format!("http://{}/r.git", server.address())
+}
+
+/// Serves a repository whose pack stops in the middle until the gate is open.
+fn serve_stalling(repository: &TestRepository) -> (WebServer, Gate) {
+    let gate = Gate::default();
+    let held = gate.clone();
+    let server = serve(repository, move |response| {
+        let half = response.body.len() / 2;
+        WebResponse { held: Some((half, held.clone())), ..response }
+    });
+    (server, gate)
+}
+
+fn stalled_pack_is_dropped_on_interrupt(method: GitMethod) {
+    let repository = TestRepository::new(method);
+    let (server, gate) = serve_stalling(&repository);
+    let interrupt = Interrupt::new().unwrap();
+    std::thread::scope(|scope| {
+        let fetch = || {
+            repository.fetch_with(&url(&server), "main", |git| {
+                git.interrupt = interrupt.clone();
+                git.timeout = Duration::from_secs(3600);
+            })
+        };
+        let fetch = scope.spawn(fetch);
+        gate.wait_until_reached();
+        interrupt.set();
+        let error = fetch.join().unwrap().unwrap_err();
+        assert!(matches!(error, GitError::Interrupted), "{error}");
+    });
+    gate.open();
+    assert_eq!(text(&repository.fetch(&url(&server), "main").unwrap()), "three");
+}
+
+fn stalled_pack_is_dropped_after_the_fetch_timeout(method: GitMethod) {
+    let repository = TestRepository::new(method);
+    let (server, gate) = serve_stalling(&repository);
+    let second = Duration::from_secs(1);
+    let error = repository.fetch_with(&url(&server), "main", |git| git.timeout = second);
+    let error = error.unwrap_err();
+    assert!(matches!(error, GitError::TimedOut { seconds: 1, .. }), "{error}");
+    gate.open();
+}
+
+#[test]
+fn wait_for_another_fetch_can_be_interrupted() {
+    let repository = TestRepository::new(GitMethod::Native);
+    let (server, gate) = serve_stalling(&repository);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| repository.fetch(&url(&server), "main"));
+        gate.wait_until_reached();
+        let interrupt = Interrupt::new().unwrap();
+        interrupt.set();
+        let second =
+            repository.fetch_with(&url(&server), "v1", |git| git.interrupt = interrupt.clone());
+        assert!(matches!(second, Err(GitError::Interrupted)));
+        gate.open();
+        assert_eq!(text(&first.join().unwrap().unwrap()), "three");
+    });
+}
+
+#[test]
+fn oversized_repository_is_rejected_at_the_limit() {
+    let repository = TestRepository::new(GitMethod::Native);
+    let mut noise = vec![0; 4 << 20];
+    fastrand::Rng::with_seed(1).fill(&mut noise);
+    fs::write(repository.path().join("noise"), noise).unwrap();
+    repository.commit("noise");
+    let server = repository.serve(None);
+    let fetch = |bytes| repository.fetch_with(&url(&server), "main", |git| git.max_bytes = bytes);
+    let error = fetch(1 << 20).unwrap_err().to_string();
+    assert!(error.ends_with(": the server sends more than 1048576 bytes"), "{error}");
+    assert_eq!(text(&fetch(8 << 20).unwrap()), "noise");
+}
+
+#[test]
+fn files_that_unpack_to_an_oversized_checkout_are_rejected() {
+    let repository = TestRepository::new(GitMethod::Native);
+    fs::write(repository.path().join("zeros"), vec![0; 4 << 20]).unwrap();
+    repository.commit("zeros");
+    let server = repository.serve(None);
+    let fetch = |bytes| repository.fetch_with(&url(&server), "main", |git| git.max_bytes = bytes);
+    let error = fetch(1 << 20).unwrap_err();
+    assert!(matches!(error, GitError::Failed { .. }), "{error}");
+    assert_eq!(text(&fetch(8 << 20).unwrap()), "zeros");
+}
+
+#[test]
+fn endless_response_is_rejected_at_the_limit() {
+    let repository = TestRepository::new(GitMethod::Native);
+    // The list of refs, the pack, and the capabilities.
+    for part in ["command=ls-refs", "command=fetch", ""] {
+        let root = repository.dir.path().to_owned();
+        let server = WebServer::start(move |request| {
+            let response = git::answer(&root, request);
+            if !request.body.contains(part) || (part.is_empty() && request.method == "POST") {
+                return response;
+            }
+            let line = b"0043a line that a client passes over, as it does with all of them\n";
+            WebResponse { body: line.repeat((17 << 20) / line.len()), ..response }
+        });
+        let error = repository
+            .fetch_with(&url(&server), "main", |git| git.max_bytes = 1 << 20)
+            .unwrap_err();
+        assert!(matches!(error, GitError::Failed { .. } | GitError::Outdated { .. }), "{error}");
+    }
+}
+
+#[test]
+fn truncated_or_corrupted_response_is_detected() {
+    let repository = TestRepository::new(GitMethod::Native);
+    for at in [0, 1, 20, 60, 100, 150, 200] {
+        let server = serve(&repository, move |response| WebResponse { cut: Some(at), ..response });
+        let error = repository.fetch(&url(&server), "main").unwrap_err();
+        assert!(matches!(error, GitError::Failed { .. }), "{at}: {error}");
+        let server = serve(&repository, move |mut response| {
+            let index = response.body.len() - 8 - at;
+            response.body[index] ^= 0x20;
+            response
+        });
+        match repository.fetch(&url(&server), "main") {
+            Err(GitError::Failed { .. }) => {}
+            // Some of the bytes are only progress messages.
+            Ok(tree) => assert_eq!(text(&tree), "three"),
+            Err(error) => panic!("{at}: {error}"),
+        }
+        fs::remove_dir_all(repository.cache()).unwrap();
+    }
+}
+
+fn server_may_redirect_to_the_repository(method: GitMethod) {
+    let repository = TestRepository::new(method);
+    let real = repository.serve(None);
+    let place = real.address();
+    let server = WebServer::start(move |request| {
+        let path = request.path.replace("/short/", "/r.git/");
+        WebResponse::redirect(format!("http://{place}{path}"))
+    });
+    let short = format!("http://{}/short", server.address());
+    assert_eq!(text(&repository.fetch(&short, "main").unwrap()), "three");
+    // All requests after the first go to the redirect's target.
+    assert_eq!(server.requests().len(), if method == GitMethod::Native { 1 } else { 2 });
+}
+
+#[test]
+fn redirects_lead_to_repositories_and_are_limited() {
+    let repository = TestRepository::new(GitMethod::Native);
+    let fetch = |location: &'static str| {
+        let server = WebServer::start(move |_| WebResponse::redirect(location));
+        repository.fetch(&url(&server), "main").unwrap_err().to_string()
+    };
+    for (location, expected) in [
+        ("/login", "not to a repository"),
+        ("file:///etc/passwd", "not an address"),
+        ("/r.git/info/refs?service=git-upload-pack", "too many redirects"),
+        ("http://u:p@127.0.0.1/r.git/info/refs?service=git-upload-pack", "login"),
+    ] {
+        let error = fetch(location);
+        assert!(error.contains(expected), "{location}: {error}");
+    }
+}
+
+#[test]
+fn server_messages_cannot_control_the_terminal() {
+    let repository = TestRepository::new(GitMethod::Native);
+    let server = serve(&repository, |response| {
+        let body = b"0021ERR \x1b[2Jgo\r away\x07 and stay!\n0000";
+        WebResponse { body: body.to_vec(), ..response }
+    });
+    let error = repository.fetch(&url(&server), "main").unwrap_err().to_string();
+    assert!(!error.contains(char::is_control), "{error:?}");
+}
+
+/// Entries of a tree: mode, name and object id.
+type TreeEntries<'a> = &'a [(&'a str, &'a str, &'a str)];
+
+/// Creates a tree object without git's validity checks.
+fn tree(repository: &TestRepository, entries: TreeEntries<'_>) -> String {
+    let mut raw = Vec::new();
+    for (mode, name, id) in entries {
+        raw.extend(format!("{mode} {name}\0").into_bytes());
+        let digits: Vec<_> = id.as_bytes().chunks(2).collect();
+        raw.extend(
+            digits
+                .iter()
+                .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()),
+        );
+    }
+    object(repository, "tree", &raw)
+}
+
+fn object(repository: &TestRepository, kind: &str, content: &[u8]) -> String {
+    use std::io::Write as _;
+    let mut child = Command::new("git")
+        .args(["hash-object", "-w", "--literally", "--stdin", "-t", kind])
+        .current_dir(repository.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("git is installed");
+    child.stdin.take().unwrap().write_all(content).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+fn trees_lead_nowhere_else(method: GitMethod) {
+    let repository = TestRepository::new(method);
+    let server = repository.serve(None);
+    let outside = repository.dir.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    let blob = object(&repository, "blob", b"evil");
+    let link = object(&repository, "blob", outside.to_str().unwrap().as_bytes());
+    let file = tree(&repository, &[("100644", "file", &blob)]);
+    let trees = [
+        vec![("100644", ".git", blob.as_str())],
+        vec![("40000", ".GIT", file.as_str())],
+        vec![("40000", "..", file.as_str())],
+        vec![("100644", "../file", blob.as_str())],
+        vec![("120000", "dir", link.as_str()), ("40000", "dir", file.as_str())],
+        vec![("120000", "file", link.as_str()), ("100644", "file", blob.as_str())],
+    ];
+    for (index, entries) in trees.iter().enumerate() {
+        let root = tree(&repository, entries);
+        let commit = repository.git(&["commit-tree", "-m", "evil", &root]);
+        let name = format!("evil{index}");
+        repository.git(&["update-ref", &format!("refs/heads/{name}"), &commit]);
+        let fetched = repository.fetch(&url(&server), &name);
+        // The program git writes only one of two entries with the same name.
+        if method == GitMethod::Native || index < 4 {
+            let error = fetched.unwrap_err();
+            assert!(matches!(error, GitError::Failed { .. } | GitError::Path(_)), "{error}");
+        }
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "{entries:?}");
+        assert!(!Path::new(&repository.cache()).join("file").exists());
+    }
+    // Other revisions can still be fetched.
+    assert_eq!(text(&repository.fetch(&url(&server), "main").unwrap()), "three");
+}
+
+#[test]
+fn number_of_checked_out_files_is_limited() {
+    let repository = TestRepository::new(GitMethod::Native);
+    let server = repository.serve(None);
+    let mut id = object(&repository, "blob", b"x");
+    let mut mode = "100644";
+    // 10 to the power of 12 files.
+    for _ in 0..12 {
+        let names: Vec<_> = (0..10).map(|name| name.to_string()).collect();
+        let entries: Vec<_> = names.iter().map(|name| (mode, name.as_str(), id.as_str())).collect();
+        id = tree(&repository, &entries);
+        mode = "40000";
+    }
+    let commit = repository.git(&["commit-tree", "-m", "bomb", &id]);
+    repository.git(&["update-ref", "refs/heads/bomb", &commit]);
+    // The limit of files exceeds the number written in a second.
+    let start = Instant::now();
+    let second = Duration::from_secs(1);
+    let fetched = repository.fetch_with(&url(&server), "bomb", |git| git.timeout = second);
+    assert!(matches!(fetched, Err(GitError::TimedOut { .. } | GitError::Failed { .. })));
+    assert!(start.elapsed() < oci_hooks_testsupport::program::DEADLINE);
+    let left = Mutex::new(Vec::new());
+    for entry in fs::read_dir(repository.cache()).unwrap() {
+        for entry in fs::read_dir(entry.unwrap().path()).unwrap() {
+            left.lock().unwrap().push(entry.unwrap().file_name());
+        }
+    }
+    assert_eq!(*left.lock().unwrap(), ["lock"]);
+}

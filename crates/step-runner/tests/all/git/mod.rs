@@ -1,0 +1,7 @@
+//! Steps in git repositories, fetched from a server on the loopback interface. Without root.
+
+mod credentials;
+mod hostile;
+mod native;
+mod revisions;
+mod setup;

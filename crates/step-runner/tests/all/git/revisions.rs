@@ -1,0 +1,212 @@
+//! Resolution of revisions, and the cache of repositories.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+use oci_hooks_testsupport::http::{WebResponse, WebServer};
+use step_runner::resolve::{GitError, GitMethod};
+
+use crate::git::setup::{TestRepository, both_ways, text};
+
+both_ways!(
+    tags_branches_and_commits_are_found,
+    commits_that_no_branch_ends_in_are_found_by_their_first_digits,
+    missing_revision_is_not_found,
+    moving_branch_is_followed_and_old_commits_stay_cached,
+    commit_is_fetched_alone_and_once,
+    files_keep_what_makes_them_programs_and_links,
+    many_concurrent_fetches_succeed,
+    leftovers_of_a_killed_fetch_do_not_block_the_next,
+    silent_server_is_not_waited_for,
+    repositories_on_this_machine_must_be_asked_for,
+);
+
+fn tags_branches_and_commits_are_found(method: GitMethod) {
+    let repository = TestRepository::new(method);
+    let server = repository.serve(None);
+    let url = format!("http://{}/r.git", server.address());
+    let commits = repository.commits.lock().unwrap().clone();
+    for (rev, expected) in [
+        ("v1", "one"),
+        ("v1a", "one"),
+        ("main", "three"),
+        ("feature/x", "two"),
+        (&commits[0], "one"),
+        (&commits[1].to_uppercase(), "two"),
+        (&commits[2][..8], "three"),
+        (&commits[1][..12], "two"),
+    ] {
+        let tree = repository.fetch(&url, rev).unwrap();
+        assert_eq!(text(&tree), expected, "{rev}");
+        assert!(commits.iter().any(|commit| tree.ends_with(commit)), "{}", tree.display());
+        assert!(!tree.join(".git").exists());
+    }
+}
+
+fn commits_that_no_branch_ends_in_are_found_by_their_first_digits(method: GitMethod) {
+    let repository = TestRepository::new(method);
+    repository.commit("four");
+    let server = repository.serve(None);
+    let url = format!("http://{}/r.git", server.address());
+    let commit = repository.commits.lock().unwrap()[2].clone();
+    assert_eq!(text(&repository.fetch(&url, &commit[..8]).unwrap()), "three");
+}
+
+fn missing_revision_is_not_found(method: GitMethod) {
+    let repository = TestRepository::new(method);
+    let server = repository.serve(None);
+    let url = format!("http://{}/r.git", server.address());
+    let commit = repository.commits.lock().unwrap()[2].clone();
+    for rev in [
+        "nope",
+        "",
+        "--all",
+        "v*",
+        "main~1",
+        "v1^{tree}",
+        "refs/heads/main",
+        "HEAD:text",
+        "0123456789abcdef",
+        &"0".repeat(40),
+        &commit[..7],
+    ] {
+        let error = repository.fetch(&url, rev).unwrap_err();
+        assert_eq!(error.to_string(), format!("cannot find version {rev:?}"));
+    }
+    let error = repository.fetch(&url, ".git").unwrap_err();
+    assert_eq!(error.to_string(), ".git version not allowed");
+    let url = format!("http://{}/none.git", server.address());
+    let error = repository.fetch(&url, "main").unwrap_err();
+    assert!(error.to_string().starts_with(&format!("cannot fetch {url}: repository ")), "{error}");
+    assert!(error.to_string().ends_with("not found"), "{error}");
+}
+
+fn moving_branch_is_followed_and_old_commits_stay_cached(method: GitMethod) {
+    let repository = TestRepository::new(method);
+    let server = repository.serve(None);
+    let url = format!("http://{}/r.git", server.address());
+    let before = repository.fetch(&url, "main").unwrap();
+    repository.commit("four");
+    let after = repository.fetch(&url, "main").unwrap();
+    assert_eq!((text(&before).as_str(), text(&after).as_str()), ("three", "four"));
+}
+
+fn commit_is_fetched_alone_and_once(method: GitMethod) {
+    let repository = TestRepository::new(method);
+    let server = repository.serve(None);
+    let url = format!("http://{}/r.git", server.address());
+    let tree = repository.fetch(&url, "main").unwrap();
+    let mirror = tree.parent().unwrap().join("mirror.git");
+    if method == GitMethod::Program {
+        let dir = format!("--git-dir={}", mirror.display());
+        assert_eq!(repository.git(&[&dir, "rev-list", "--count", "--all"]), "1");
+    }
+    let asked = server.requests().iter().any(|request| request.body.contains("deepen 1"));
+    assert!(asked);
+
+    let posts = || server.requests().iter().filter(|r| r.path.contains("upload-pack")).count();
+    let before = posts();
+    let commit = repository.commits.lock().unwrap()[2].clone();
+    assert_eq!(repository.fetch(&url, &commit).unwrap(), tree);
+    assert_eq!(posts(), before);
+    // A branch name is looked up on the server.
+    assert_eq!(repository.fetch(&url, "main").unwrap(), tree);
+    assert!(posts() > before);
+}
+
+fn files_keep_what_makes_them_programs_and_links(method: GitMethod) {
+    let repository = TestRepository::new(method);
+    let program = repository.path().join("run");
+    fs::write(&program, "#!/bin/sh\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    std::os::unix::fs::symlink("run", repository.path().join("link")).unwrap();
+    repository.commit("four");
+    let server = repository.serve(None);
+    let tree = repository.fetch(&format!("http://{}/r.git", server.address()), "main").unwrap();
+    assert!(fs::metadata(tree.join("run")).unwrap().permissions().mode() & 0o100 != 0);
+    assert_eq!(fs::read_link(tree.join("link")).unwrap().to_str(), Some("run"));
+}
+
+fn many_concurrent_fetches_succeed(method: GitMethod) {
+    let repository = TestRepository::new(method);
+    let server = repository.serve(None);
+    let url = format!("http://{}/r.git", server.address());
+    let trees: BTreeSet<_> = std::thread::scope(|scope| {
+        let fetches: Vec<_> = (0..8)
+            .map(|index| {
+                let rev = if index % 2 == 0 { "main" } else { "v1" };
+                let (repository, url) = (&repository, &url);
+                scope.spawn(move || repository.fetch(url, rev).unwrap())
+            })
+            .collect();
+        fetches.into_iter().map(|fetch| fetch.join().unwrap()).collect()
+    });
+    let texts: Vec<_> = trees.iter().map(|tree| text(tree)).collect();
+    assert_eq!(texts.iter().collect::<BTreeSet<_>>().len(), 2);
+    assert_eq!(texts.len(), 2);
+}
+
+fn leftovers_of_a_killed_fetch_do_not_block_the_next(method: GitMethod) {
+    let repository = TestRepository::new(method);
+    let server = repository.serve(None);
+    let url = format!("http://{}/r.git", server.address());
+    let tree = repository.fetch(&url, "v1").unwrap();
+    let dir = tree.parent().unwrap();
+    if method == GitMethod::Program {
+        fs::remove_file(dir.join("whole")).unwrap();
+        for lock in ["shallow.lock", "index.lock", "refs/step-runner/fetched.lock"] {
+            fs::write(dir.join("mirror.git").join(lock), "").unwrap();
+        }
+    }
+    fs::create_dir(dir.join("pack")).unwrap();
+    fs::write(dir.join("pack/pack-0.idx"), "half").unwrap();
+    fs::create_dir(dir.join("half")).unwrap();
+    fs::write(dir.join("half/text"), "half").unwrap();
+    assert_eq!(text(&repository.fetch(&url, "main").unwrap()), "three");
+}
+
+fn silent_server_is_not_waited_for(method: GitMethod) {
+    let repository = TestRepository::new(method);
+    let (release, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let server = WebServer::start(move |_| {
+        let _ = wait.lock().unwrap().recv();
+        WebResponse::status(500)
+    });
+    let url = format!("http://{}/r.git", server.address());
+    let second = Duration::from_secs(1);
+    let error = repository.fetch_with(&url, "main", |git| git.timeout = second).unwrap_err();
+    assert!(matches!(error, GitError::TimedOut { seconds: 1, .. }), "{error}");
+    drop(release);
+}
+
+#[test]
+fn git_environment_variables_have_no_effect() {
+    let repository = TestRepository::new(GitMethod::Program);
+    let server = repository.serve(None);
+    let made = repository.dir.path().join("made");
+    let env = repository.env_with(&[
+        ("GIT_DIR", "/nowhere"),
+        ("GIT_INDEX_FILE", "/nowhere"),
+        ("GIT_CONFIG_COUNT", "1"),
+        ("GIT_CONFIG_KEY_0", "core.sshCommand"),
+        ("GIT_CONFIG_VALUE_0", "touch"),
+        ("GIT_TRACE", made.to_str().unwrap()),
+    ]);
+    let url = format!("http://{}/r.git", server.address());
+    let tree = repository.fetch_with(&url, "main", |git| git.env = env.clone()).unwrap();
+    assert_eq!(text(&tree), "three");
+    assert!(!made.exists());
+}
+
+fn repositories_on_this_machine_must_be_asked_for(method: GitMethod) {
+    let repository = TestRepository::new(method);
+    let url = format!("file://{}", repository.path().display());
+    let error = repository.fetch(&url, "main").unwrap_err();
+    assert!(matches!(error, GitError::Url { .. }), "{error}");
+    // The program fetches `file` URLs even if the method is native.
+    let tree = repository.fetch_with(&url, "v1a", |git| git.files = true).unwrap();
+    assert_eq!(text(&tree), "one");
+}

@@ -1,0 +1,57 @@
+//! Trusted CA certificates: the host's, or else the bundle beside the program, or else the compiled-in bundle.
+
+use std::fs;
+
+use oci_hooks_testsupport::certificates::TestCertificates;
+
+use crate::static_program::setup::{ProgramRoot, RootContent};
+
+const URL: &str = "https://ghcr.io/r.git";
+
+#[test]
+fn certificates_are_the_hosts_or_those_beside_the_program() {
+    let certificates = TestCertificates::shared();
+    let authorities = fs::read_to_string(certificates.authorities()).unwrap();
+    let root = ProgramRoot::new(RootContent::Nothing);
+    let server = root.serve("127.0.0.9:443", Some(certificates.tls()));
+    root.write("etc/hosts", "127.0.0.9 ghcr.io\n");
+    root.write_step(URL);
+    let run = |variables: &[(&str, &str)]| {
+        // Without a cache from the previous run.
+        root.host.shell(&format!("rm -rf {}/root/tmp/*", root.host.path().display()));
+        root.run(&[&[("HOME", "/tmp")], variables].concat(), "/step.yml")
+    };
+    let remove = |path: &str| fs::remove_file(root.host.path().join("root").join(path)).unwrap();
+
+    // The compiled-in bundle does not contain this CA.
+    let error = run(&[]).failure();
+    assert!(error.contains("invalid peer certificate: UnknownIssuer"), "{error}");
+    assert!(server.requests().is_empty());
+
+    root.write("ca-certs.pem", &authorities);
+    run(&[]).success();
+    // If the host has a bundle, only it is used.
+    root.write("etc/ssl/certs/ca-certificates.crt", &other_authority());
+    run(&[]).failure();
+    root.write("etc/ssl/certs/ca-certificates.crt", &authorities);
+    remove("ca-certs.pem");
+    run(&[]).success();
+    remove("etc/ssl/certs/ca-certificates.crt");
+
+    root.write("own.pem", &authorities);
+    run(&[("SSL_CERT_FILE", "/own.pem")]).success();
+    // There is no fallback for a missing file in `SSL_CERT_FILE`.
+    root.write("ca-certs.pem", &authorities);
+    let error = run(&[("SSL_CERT_FILE", "/none.pem")]).failure();
+    assert!(error.contains("/none.pem"), "{error}");
+}
+
+/// Returns the certificate of an unrelated CA.
+fn other_authority() -> String {
+    let dir = oci_hooks_testsupport::program::temporary_directory();
+    let mut openssl = std::process::Command::new(oci_hooks_testsupport::program::find("openssl"));
+    openssl.args("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes".split(' '));
+    openssl.args("-subj /CN=other -keyout key.pem -out authority.pem".split(' '));
+    oci_hooks_testsupport::program::run(openssl.current_dir(dir.path())).success();
+    fs::read_to_string(dir.path().join("authority.pem")).unwrap()
+}

@@ -1,0 +1,147 @@
+//! The images of a cluster's registry, and their upload.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use ureq::Agent;
+
+use super::cluster::TestCluster;
+use super::images::{self, SharedLayers, TestImage, TestLayer};
+
+/// Path of the hook in the runner image.
+const PROGRAM: &str = "usr/local/bin/container-hook";
+
+/// Fills the registry with the images of the tests of jobs. The runner image contains the hook, and a symlink
+/// to it at the path that it has on this machine.
+pub fn push_all(cluster: &TestCluster, program: &Path) {
+    let layers = SharedLayers::new();
+    let alpine = layers.alpine();
+    let debian = alpine.with_layer(|tree| {
+        tree.file("etc/os-release", 0o644, "PRETTY_NAME=\"Debian GNU/Linux 12\"\nID=debian\n");
+    });
+    let second = 1_000_000_000_u64;
+    let health = |test: Value| json!({"Healthcheck": {"Test": test, "Interval": second, "Timeout": 10 * second, "Retries": 30}});
+    let late = "sleep 2; touch /tmp/healthy; sleep 1000";
+    let runner = runner(&debian, program);
+    let images = [
+        ("actions/actions-runner:latest", runner),
+        ("library/node:22", debian.clone()),
+        ("library/redis:7", layers.service(6379)),
+        ("library/postgres:16", layers.service(5432)),
+        ("test/scratch:1", layers.scratch()),
+        ("test/user:1", debian.with(json!({"User": "app", "WorkingDir": "/srv/made"}))),
+        (
+            "test/healthy:1",
+            debian
+                .with(json!({"Cmd": ["sh", "-c", late]}))
+                .with(health(json!(["CMD-SHELL", "test -e /tmp/healthy"]))),
+        ),
+        (
+            "test/entrypoint:1",
+            alpine.with(json!({"Entrypoint": ["printf", "<%s>\\n"], "Cmd": ["a b", "c"]})),
+        ),
+        (
+            "test/exits:1",
+            alpine.with(json!({"Entrypoint": ["sh", "-c", "echo the service says no; exit 3"]})),
+        ),
+        ("library/alpine:3.20", alpine),
+    ];
+    for (name, image) in &images {
+        push(cluster, name, image);
+    }
+    push_foreign(cluster, "test/foreign:1");
+}
+
+/// Returns the runner image: its program, its tools, and the hook with its libraries.
+fn runner(base: &TestImage, program: &Path) -> TestImage {
+    let mut image = base.with(json!({
+        "User": "1001", "Cmd": ["sleep", "1000000"], "WorkingDir": "/home/runner",
+        "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/home/runner"],
+    }));
+    let content = fs::read(program).unwrap_or_else(|e| panic!("{}: {e}", program.display()));
+    // Compression takes longer than it saves.
+    image.layers.push(TestLayer::compressed(flate2::Compression::none(), |tree| {
+        tree.copies(images::libraries(program));
+        tree.file(PROGRAM, 0o755, content);
+        let here = program.strip_prefix("/").expect("the path is absolute");
+        tree.link(here.to_str().expect("it is ASCII"), &format!("/{PROGRAM}"));
+        // The runner image has these directories: its hook moves them.
+        for path in ["", "/node20", "/node20/bin", "/node20_alpine", "/node20_alpine/bin"] {
+            tree.owned_directory(&format!("home/runner/externals{path}"), 0o755, 1001);
+        }
+        for (path, content) in [
+            ("home/runner/externals/node20/bin/node", "#!/bin/sh\necho \"node: $*\"\n"),
+            ("home/runner/externals/node20_alpine/bin/node", "#!/bin/sh\necho \"alpine: $*\"\n"),
+        ] {
+            tree.script(path, content);
+        }
+    }));
+    image
+}
+
+/// Pushes an image under a name of repository and tag.
+pub fn push(cluster: &TestCluster, name: &str, image: &TestImage) {
+    let config = image.config_document();
+    for blob in image.layers.iter().map(|layer| &layer.blob).chain([&config]) {
+        push_blob(cluster, name, blob);
+    }
+    push_manifest(cluster, name, images::MANIFEST, &image.manifest());
+}
+
+/// Pushes an image for another architecture.
+fn push_foreign(cluster: &TestCluster, name: &str) {
+    let mut config: Value =
+        serde_json::from_slice(&SharedLayers::new().scratch().config_document())
+            .expect("it is JSON");
+    config["architecture"] = json!("s390x");
+    let layer = TestLayer::new(|tree| tree.file("echo", 0o755, "no program"));
+    config["rootfs"]["diff_ids"] = json!([images::digest(b"whatever")]);
+    let config = config.to_string().into_bytes();
+    let describe = |kind: &str, blob: &[u8]| json!({"mediaType": kind, "digest": images::digest(blob), "size": blob.len()});
+    let manifest = json!({
+        "schemaVersion": 2, "mediaType": images::MANIFEST,
+        "config": describe("application/vnd.oci.image.config.v1+json", &config),
+        "layers": [describe("application/vnd.oci.image.layer.v1.tar+gzip", &layer.blob)],
+    });
+    let manifest = manifest.to_string().into_bytes();
+    push_blob(cluster, name, &config);
+    push_blob(cluster, name, &layer.blob);
+    let repository = name.split(':').next().expect("a name has one");
+    push_manifest(cluster, &format!("{repository}:s390x"), images::MANIFEST, &manifest);
+    let index = "application/vnd.oci.image.index.v1+json";
+    let mut entry = describe(images::MANIFEST, &manifest);
+    entry["platform"] = json!({"os": "linux", "architecture": "s390x"});
+    let list = json!({"schemaVersion": 2, "mediaType": index, "manifests": [entry]});
+    push_manifest(cluster, name, index, list.to_string().as_bytes());
+}
+
+fn push_blob(cluster: &TestCluster, name: &str, blob: &[u8]) {
+    let repository = name.split(':').next().expect("a name has one");
+    let registry = format!("http://{}:5000", cluster.address());
+    let digest = images::digest(blob);
+    let agent = agent();
+    let head = agent.head(format!("{registry}/v2/{repository}/blobs/{digest}")).call();
+    if head.is_ok_and(|answer| answer.status() == 200) {
+        return;
+    }
+    let begun = agent
+        .post(format!("{registry}/v2/{repository}/blobs/uploads/"))
+        .send_empty()
+        .expect("the registry answers");
+    let place = begun.headers().get("location").and_then(|place| place.to_str().ok());
+    let place = place.unwrap_or_else(|| panic!("no upload: {}", begun.status()));
+    let put = agent.put(format!("{place}&digest={digest}")).send(blob);
+    assert_eq!(put.expect("the registry answers").status(), 201, "{name}");
+}
+
+fn push_manifest(cluster: &TestCluster, name: &str, kind: &str, manifest: &[u8]) {
+    let (repository, tag) = name.split_once(':').expect("the name has a tag");
+    let place = format!("http://{}:5000/v2/{repository}/manifests/{tag}", cluster.address());
+    let put = agent().put(place).header("Content-Type", kind).send(manifest);
+    assert_eq!(put.expect("the registry answers").status(), 201, "{name}");
+}
+
+fn agent() -> Agent {
+    Agent::config_builder().http_status_as_error(false).proxy(None).build().into()
+}

@@ -1,0 +1,24 @@
+//! Tests in a process with a low limit of open files.
+
+use std::io::{self, Write as _};
+use std::process::Command;
+
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+/// Runs the test of this name again in a process with a low limit of open files.
+pub fn with_few_descriptors(test: &str, body: impl FnOnce()) {
+    const MARK: &str = "OCI_HOOKS_TEST_WITH_FEW_DESCRIPTORS";
+    if std::env::var_os(MARK).is_some() {
+        let few = Rlimit { current: Some(64), maximum: Some(64) };
+        setrlimit(Resource::Nofile, few).expect("a limit may be lowered");
+        return body();
+    }
+    let mut command = Command::new(std::env::current_exe().expect("/proc is mounted"));
+    command.args([test, "--exact", "--nocapture"]).env(MARK, "1");
+    let output = command.output().expect("a test can be run");
+    // Output with the duration of the test.
+    let _ = io::stdout().write_all(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(printed.contains("1 passed"), "{test} is not what this test is called");
+}

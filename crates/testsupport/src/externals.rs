@@ -1,0 +1,57 @@
+//! The runner's `externals`: node of this machine, for glibc and for musl images.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+use super::{images, program};
+
+/// Runs node with the glibc libraries beside it, as the musl build needs no glibc in the image either. A
+/// program and not a shell script, because a shell drops environment variables with a dash in the name.
+const ALPINE_NODE: &str = r#"
+use std::os::unix::process::CommandExt as _;
+fn main() {
+    let mut node = std::process::Command::new("/__e/node20_alpine/lib/ld.so");
+    node.args(["--library-path", "/__e/node20_alpine/lib", "/__e/node20/bin/node"]);
+    panic!("{}", node.args(std::env::args_os().skip(1)).exec());
+}
+"#;
+
+/// Returns the directory, created once for each version of node.
+pub fn shared() -> PathBuf {
+    static MAKING: Mutex<()> = Mutex::new(());
+    let _making = MAKING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let node = program::find("node");
+    let version = program::run(Command::new(&node).arg("--version")).success();
+    let key = images::digest(format!("{version}{ALPINE_NODE}").as_bytes());
+    let ready = program::cache_dir().join(format!("externals-{}", &key[7..23]));
+    if !ready.exists() {
+        let making = program::temporary_directory_in(&program::cache_dir());
+        fill(making.path(), &node);
+        // Temporary directories are private, but all users of a container read the externals.
+        program::run(Command::new("chmod").arg("755").arg(making.path())).success();
+        // Another test program may have been faster.
+        if fs::rename(making.path(), &ready).is_ok() {
+            let _ = making.keep();
+        }
+    }
+    ready
+}
+
+fn fill(directory: &Path, node: &Path) {
+    for name in ["node20/bin", "node20_alpine/bin", "node20_alpine/lib"] {
+        fs::create_dir_all(directory.join(name)).expect("the directory is new");
+    }
+    program::copy_program(node, &directory.join("node20/bin/node"));
+    for library in images::libraries(node) {
+        let name = library.file_name().expect("a library is a file");
+        let is_loader = name.to_string_lossy().starts_with("ld-linux");
+        let name = if is_loader { "ld.so".as_ref() } else { name };
+        program::copy_program(&library, &directory.join("node20_alpine/lib").join(name));
+    }
+    let mut rustc = Command::new(program::find("rustc"));
+    rustc.args(["--edition=2024", "-Ctarget-feature=+crt-static", "-", "-o"]);
+    rustc.arg(directory.join("node20_alpine/bin/node"));
+    program::run_with_input(&mut rustc, ALPINE_NODE.as_bytes()).success();
+}

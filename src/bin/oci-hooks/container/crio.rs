@@ -1,0 +1,91 @@
+//! Containers of CRI-O, which keeps them in the same storage as podman.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::{ContainerConfig, ContainerEngine, EngineContainer, exists};
+use crate::doctor::crio::CrioConfig;
+use crate::doctor::host::DoctorHost;
+
+/// Lists of containers of a storage.
+const LISTS: [&str; 2] = ["containers.json", "volatile-containers.json"];
+
+/// A container of a storage.
+#[derive(Deserialize)]
+struct StoredContainer {
+    id: String,
+    #[serde(default)]
+    names: Vec<String>,
+    /// JSON of the engine that created it.
+    #[serde(default)]
+    metadata: String,
+}
+
+/// The part of CRI-O's metadata that matters here; other engines have no pods in it.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct CrioMetadata {
+    pod_id: String,
+    /// Name of the container in its pod.
+    #[serde(default)]
+    metadata_name: String,
+}
+
+/// The part of CRI-O's state that matters here.
+#[derive(Deserialize)]
+struct CrioState {
+    status: String,
+}
+
+/// Finds containers of a name, id or start of an id.
+pub fn find(name: &str, host: &DoctorHost) -> Result<Vec<EngineContainer>, String> {
+    let config = CrioConfig::query(host)?;
+    let setting = |key: &str, usual: &str| {
+        let value = config.as_ref().and_then(|config| config.string(key));
+        value.filter(|value| !value.is_empty()).unwrap_or_else(|| usual.to_owned())
+    };
+    let dir = format!("{}-containers", setting("storage_driver", "overlay"));
+    let root = Path::new(&setting("root", "/var/lib/containers/storage")).join(&dir);
+    let run_root = Path::new(&setting("runroot", "/run/containers/storage")).join(&dir);
+    let mut found = Vec::new();
+    for list in LISTS.map(|list| root.join(list)) {
+        let Some(text) = host.read(&list)? else { continue };
+        let stored: Vec<StoredContainer> =
+            serde_json::from_str(&text).map_err(|error| format!("{}: {error}", list.display()))?;
+        for container in stored.into_iter().filter(|container| container.is_named(name)) {
+            // The second one has the state before the last boot.
+            let dirs = [&run_root, &root].map(|dir| dir.join(&container.id).join("userdata"));
+            let mut paths = dirs.iter().map(|dir| dir.join("config.json"));
+            let Some(path) = paths.find(|path| exists(path) == Ok(true)) else {
+                return Err(format!("{} does not exist", dirs[0].join("config.json").display()));
+            };
+            let state = host.read(&dirs[1].join("state.json")).ok().flatten();
+            let state = state.and_then(|state| serde_json::from_str::<CrioState>(&state).ok());
+            found.push(EngineContainer {
+                engine: ContainerEngine::Crio,
+                name: container.names.first().unwrap_or(&container.id).clone(),
+                id: container.id,
+                state: state.map(|state| state.status),
+                source: list.display().to_string(),
+                config: ContainerConfig::File {
+                    path,
+                    by: "the storage of `crio config`".to_owned(),
+                },
+                runtime: None,
+            });
+        }
+    }
+    Ok(found)
+}
+
+impl StoredContainer {
+    /// Returns whether this is a container of CRI-O with a name.
+    fn is_named(&self, name: &str) -> bool {
+        let Ok(metadata) = serde_json::from_str::<CrioMetadata>(&self.metadata) else {
+            return false;
+        };
+        let is_name = || metadata.metadata_name == name || self.names.iter().any(|n| n == name);
+        !metadata.pod_id.is_empty() && (self.id.starts_with(name) || is_name())
+    }
+}

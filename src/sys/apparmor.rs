@@ -1,8 +1,0 @@
-//! Whether the kernel confines programs by AppArmor.
-
-use std::fs;
-
-/// Returns whether AppArmor is on.
-pub fn is_enabled() -> bool {
-    fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|on| on.trim() == "Y")
-}

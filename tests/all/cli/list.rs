@@ -1,0 +1,86 @@
+//! `oci-hooks list`, `show`, and common behaviour of all commands.
+
+use std::process::Stdio;
+
+use oci_hooks_testsupport::completion::complete_words;
+
+use crate::cli::env::{HookEnv, golden};
+
+#[test]
+fn list_shows_hooks_in_injection_order() {
+    let ran = HookEnv::with_hooks().run(&["list"]);
+    assert_eq!(ran.code, Some(0));
+    golden("list.txt", &ran.stdout);
+    golden("list.stderr", &ran.stderr);
+}
+
+#[test]
+fn json_list_contains_whole_definitions() {
+    golden("list.json", &HookEnv::with_hooks().run(&["list", "--format", "json"]).stdout);
+}
+
+#[test]
+fn list_reports_an_empty_directory() {
+    let env = HookEnv::new();
+    std::fs::remove_dir(env.path("usr")).unwrap();
+    let ran = env.run(&["list"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
+    let said = "note: {ROOT}/usr does not exist\nnote: {ROOT}/etc has no hook that can be used\n";
+    assert_eq!(ran.stderr, said);
+}
+
+#[test]
+fn show_reports_hidden_hooks() {
+    let env = HookEnv::with_hooks();
+    golden("show.txt", &env.run(&["show", "20-gpu"]).stdout);
+    let ran = env.run(&["show", "nothing"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("hook \"nothing.json\" not found"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_missing_directory_is_a_warning() {
+    let env = HookEnv::new();
+    let ran = env.run(&["inject", "--hooks-dir", "nowhere"]);
+    assert_eq!(ran.code, Some(0));
+    assert_eq!(ran.stderr, "warning: nowhere: directory does not exist\n");
+}
+
+#[test]
+fn errors_are_json_objects_on_request() {
+    let env = HookEnv::new();
+    env.write("config.json", "{\"process\": {\"args\": \"sh\"}}");
+    let ran = env.run(&["inject", "--error-format", "json"]);
+    assert_eq!(ran.code, Some(2));
+    let error: serde_json::Value = serde_json::from_str(&ran.stderr).unwrap();
+    assert_eq!(
+        error,
+        serde_json::json!({
+            "level": "error", "class": "json-type", "path": "config.json", "line": 1, "column": 22,
+            "pointer": "/process/args", "message": "expected an array of strings, found string",
+            "hint": null,
+        })
+    );
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let env = HookEnv::with_hooks();
+    let mut child =
+        env.command(&["list"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn completions_are_generated_for_each_shell() {
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = HookEnv::new().run(&["completions", shell]);
+        assert_eq!(ran.code, Some(0));
+        assert!(ran.stdout.contains("oci-hooks"), "{shell}");
+    }
+    let completed = |words: &[&str]| complete_words(env!("CARGO_BIN_EXE_oci-hooks"), None, words);
+    assert_eq!(completed(&["expl"]), ["explain"]);
+    assert_eq!(completed(&["lint", "--hooks"]), ["--hooks-dir"]);
+    assert!(completed(&["list", "--format", ""]).contains(&"json".to_owned()));
+}

@@ -1,0 +1,269 @@
+//! `oci-hooks new`, `install`, `remove`, `disable` and `enable`: their output and the written files.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use serde_json::{Value, json};
+
+use crate::cli::env::{CommandOutput, HookEnv, golden};
+
+/// Runs each command line, and returns the command lines with their output.
+fn session(env: &HookEnv, lines: &[&[&str]]) -> String {
+    let mut text = String::new();
+    for line in lines {
+        let CommandOutput { stdout, stderr, code } = env.run(line);
+        let code = code.unwrap();
+        text += &format!("$ oci-hooks {}\n{stdout}{stderr}", line.join(" "));
+        if code != 0 {
+            text += &format!("(exit {code})\n");
+        }
+    }
+    text
+}
+
+#[test]
+fn every_change_reports_its_result() {
+    let env = HookEnv::with_hooks();
+    env.hook("10-python.json", r#""always": true"#, r#""poststop""#);
+    let lines: &[&[&str]] = &[
+        &["install", "10-python.json", "--dry-run"],
+        &["install", "10-python.json"],
+        &["install", "10-python.json"],
+        &["install", "config.json"],
+        &["disable", "10-python"],
+        &["disable", "10-python"],
+        &["install", "10-python.json"],
+        &["enable", "10-python"],
+        &["enable", "10-python"],
+        &["remove", "10-python"],
+        &["remove", "10-python"],
+        &["disable", "30-filter"],
+        &["remove", "30-filter"],
+        &["enable", "30-filter"],
+        &["disable", "nothing"],
+        &["disable", "../x"],
+    ];
+    golden("manage.txt", &session(&env, lines));
+    assert_eq!(env.names("etc"), ["20-gpu.json"]);
+}
+
+#[test]
+fn changes_in_json_list_steps_and_notes() {
+    let env = HookEnv::with_hooks();
+    let ran = env.run(&["disable", "30-filter", "--format", "json"]);
+    golden("disable.json", &ran.stdout);
+    let ran = env.run(&["enable", "30-filter", "--format", "json", "--dry-run"]);
+    assert_eq!(
+        serde_json::from_str::<Value>(&ran.stdout).unwrap(),
+        json!({
+            "dry_run": true,
+            "steps": [{"action": "remove", "path": "{ROOT}/etc/30-filter.json"}],
+            "notes": [{"note": "uncovers", "path": "{ROOT}/usr/30-filter.json"}],
+        })
+    );
+    assert_eq!(env.names("etc"), ["20-gpu.json", "30-filter.json"]);
+}
+
+#[test]
+fn disabled_hook_is_not_injected_until_enabled() {
+    let env = HookEnv::with_hooks();
+    let before = env.run(&["inject"]).stdout;
+    assert!(before.contains("createRuntime"));
+    env.run(&["disable", "10-python"]);
+    assert!(!env.run(&["inject"]).stdout.contains("createRuntime"));
+    env.run(&["enable", "10-python"]);
+    assert_eq!(env.run(&["inject"]).stdout, before);
+}
+
+#[test]
+fn new_prints_a_hook_file() {
+    let ran = HookEnv::new().run(&[
+        "new",
+        "--path",
+        "/bin/sh",
+        "--arg",
+        "-c",
+        "--arg",
+        "true",
+        "--env",
+        "PATH=/bin",
+        "--timeout",
+        "10",
+        "--stage",
+        "createRuntime",
+        "--stage",
+        "poststop",
+        "--when-annotation",
+        r"^com\.example\.gpu$=^(all|none)$",
+        "--when-command",
+        "/python3$",
+        "--when-has-bind-mounts",
+    ]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    golden("new.json", &ran.stdout);
+}
+
+#[test]
+fn new_rejects_values_that_a_consumer_rejects() {
+    let env = HookEnv::new();
+    let new = |args: &[&str]| {
+        let mut line = vec!["new", "--path", "/bin/true"];
+        line.extend(args);
+        env.run(&line)
+    };
+    for (args, says) in [
+        (&["--stage", "nope", "--when-always"][..], "unknown stage \"nope\""),
+        (&["--stage", "poststop", "--when-command", "("], "missing closing )"),
+        (&["--stage", "poststop"], "--when-always"),
+        (&["--when-always"], "--stage"),
+        (&["--stage", "poststop", "--when-always", "--timeout", "0"], "0 is not in 1"),
+        (&["--stage", "poststop", "--when-always", "--env", "PATH"], "expected NAME=VALUE"),
+        (&["--stage", "precreate", "--when-always", "--as", "crio"], "unknown stage"),
+        (&["--stage", "poststop", "--when-always", "--install"], "--name"),
+    ] {
+        let ran = new(args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}");
+        assert!(ran.stderr.contains(says), "{args:?}: {}", ran.stderr);
+    }
+    let relative = env.run(&["new", "--path", "sh", "--stage", "poststop", "--when-always"]);
+    assert!(relative.stderr.contains("expected an absolute path"), "{}", relative.stderr);
+}
+
+#[test]
+fn new_can_install_the_hook() {
+    let env = HookEnv::new();
+    let ran = env.run(&[
+        "new",
+        "--path",
+        "/nonexistent/x",
+        "--stage",
+        "poststop",
+        "--when-always",
+        "--install",
+        "--name",
+        "note",
+        "--no-path-check",
+    ]);
+    assert_eq!(ran.stdout, "wrote {ROOT}/etc/note.json\n", "{}", ran.stderr);
+    let mode = fs::metadata(env.path("etc/note.json")).unwrap().mode();
+    assert_eq!(mode & 0o7777, 0o644);
+}
+
+#[test]
+fn install_reads_standard_input_under_a_name() {
+    let env = HookEnv::with_hooks();
+    let text = env.read("usr/10-python.json");
+    let ran = env.run_with_input(&["install", "-", "--name", "a"], &text);
+    assert_eq!(ran.stdout, "wrote {ROOT}/etc/a.json\n");
+    assert_eq!(env.read("etc/a.json"), text);
+    let ran = env.run_with_input(&["install", "-"], "");
+    assert!(ran.stderr.contains("--name"), "{}", ran.stderr);
+}
+
+#[test]
+fn umask_does_not_make_hooks_unreadable() {
+    let env = HookEnv::with_hooks();
+    fs::remove_dir_all(env.path("etc")).unwrap();
+    // The shell sets the umask and executes the program.
+    let program = env!("CARGO_BIN_EXE_oci-hooks");
+    let output = std::process::Command::new("/bin/sh")
+        .args(["-c", "umask 077; exec \"$0\" \"$@\"", program, "install"])
+        .arg(env.path("usr/10-python.json"))
+        .args(["--name", "x", "--hooks-dir"])
+        .arg(env.path("etc/containers/hooks.d"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    for (path, mode) in [
+        ("etc", 0o755),
+        ("etc/containers", 0o755),
+        ("etc/containers/hooks.d", 0o755),
+        ("etc/containers/hooks.d/x.json", 0o644),
+    ] {
+        assert_eq!(fs::metadata(env.path(path)).unwrap().mode() & 0o7777, mode, "{path}");
+    }
+}
+
+#[test]
+fn missing_permission_is_explained() {
+    let env = HookEnv::with_hooks();
+    let file = env.path("etc/a.json");
+    fs::create_dir(&file).unwrap();
+    let ran = env.run(&["remove", "a", "--error-format", "json"]);
+    assert_eq!(ran.code, Some(2));
+
+    // Root could write anywhere, so as root the program runs as an unprivileged user.
+    fs::set_permissions(env.path("etc"), fs::Permissions::from_mode(0o555)).unwrap();
+    fs::set_permissions(env.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = env.command(&["disable", "30-filter"]);
+    if fs::metadata("/proc/self").unwrap().uid() == 0 {
+        use std::os::unix::process::CommandExt;
+        let program = env.path("oci-hooks");
+        // Copied by a child process: a file that is open for writing, even in a forked child of another
+        // thread, cannot be executed.
+        let mut copy = std::process::Command::new("cp");
+        assert!(
+            copy.arg(env!("CARGO_BIN_EXE_oci-hooks")).arg(&program).status().unwrap().success()
+        );
+        let mut as_nobody = std::process::Command::new(program);
+        as_nobody.args(command.get_args()).current_dir("/").uid(65534).gid(65534);
+        command = as_nobody;
+    }
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("Permission denied") && stderr.contains("run as root"), "{stderr}");
+    assert_eq!(env.names("etc"), ["20-gpu.json", "a.json"]);
+}
+
+#[test]
+fn names_may_be_non_utf_8() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    let env = HookEnv::new();
+    let name = OsStr::from_bytes(b"\xff.json");
+    env.hook("a.json", r#""always": true"#, r#""poststop""#);
+    fs::rename(env.path("a.json"), env.path("").join(name)).unwrap();
+    let run = |args: &[&str]| {
+        let output = env.command(args).arg(name).args(["--format", "json"]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    run(&["install"]);
+    assert!(env.path("etc").join(name).exists());
+    run(&["validate"]);
+    run(&["migrate"]);
+    run(&["disable"]);
+    assert!(!env.path("etc").join(name).exists());
+}
+
+#[test]
+fn lint_findings_reject_or_warn_before_installation() {
+    let env = HookEnv::new();
+    let hook = |path: &str, when: &str| {
+        format!(
+            "{{\"version\": \"1.0.0\", \"hook\": {{\"path\": \"{path}\"}}, \"when\": {{{when}}}, \"stages\": [\"poststop\"]}}"
+        )
+    };
+    env.write("directory.json", &hook("/bin", "\"always\": true"));
+    let ran = env.run(&["install", "directory.json"]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stdout);
+    assert!(ran.stderr.contains("(OH306)"), "{}", ran.stderr);
+    assert_eq!(env.names("etc"), Vec::<String>::new());
+    assert_eq!(env.run(&["install", "--no-lint", "directory.json"]).code, Some(0));
+
+    env.write("never.json", &hook("/bin/true", "\"always\": false"));
+    let ran = env.run(&["install", "never.json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stderr.contains("warning:") && ran.stderr.contains("(OH202)"), "{}", ran.stderr);
+}
+
+#[test]
+fn lint_ignores_disabled_hooks() {
+    let env = HookEnv::new();
+    env.hook("usr/a.json", r#""always": true"#, r#""poststop""#);
+    env.run(&["disable", "a"]);
+    let ran = env.run(&["lint"]);
+    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stdout.contains("OH409"), "{}", ran.stdout);
+}

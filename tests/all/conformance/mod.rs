@@ -1,0 +1,5 @@
+//! Recorded behaviour of podman's Go code.
+
+mod filter;
+mod hooks;
+mod patterns;

@@ -1,0 +1,60 @@
+//! The program and its golden files.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Output and exit code of a run.
+pub(crate) struct LintRun {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) code: Option<i32>,
+}
+
+/// Runs `oci-hooks lint` in the directory of the fixtures.
+pub(crate) fn lint(args: &[&str]) -> LintRun {
+    lint_in(&data(""), args, "")
+}
+
+/// Runs `oci-hooks lint` in a directory, with an input.
+pub(crate) fn lint_in(dir: &Path, args: &[&str], input: &str) -> LintRun {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_oci-hooks"))
+        .arg("lint")
+        .args(args)
+        .current_dir(dir)
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    LintRun { stdout: text(output.stdout), stderr: text(output.stderr), code: output.status.code() }
+}
+
+/// Returns the path of a fixture.
+pub(crate) fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/lint").join(name)
+}
+
+/// Returns whether to write golden files instead of comparing them.
+pub(crate) fn updates_golden() -> bool {
+    std::env::var_os("UPDATE_GOLDEN").is_some_and(|value| value == "1")
+}
+
+/// Compares text with a file, or writes the file with `UPDATE_GOLDEN=1`.
+#[track_caller]
+pub(crate) fn golden(path: &Path, found: &str) {
+    if updates_golden() {
+        return fs::write(path, found).unwrap();
+    }
+    let expected = fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        found == expected,
+        "{} differs; UPDATE_GOLDEN=1 rewrites it\n--- expected\n{expected}\n--- found\n{found}",
+        path.display()
+    );
+}

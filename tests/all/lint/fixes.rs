@@ -1,0 +1,81 @@
+//! `--fix` and `--diff`.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+use crate::lint::env::{data, golden, lint_in};
+
+const BROKEN: &str = "{\n  // no comment\n  \"version\": \"1.0.0\",\n  \"hook\": {\"path\": \"/bin/true\", \"env\": [\"A=b\"], \"timout\": 1,},\n  \"when\": {\"always\": \"true\"},\n  \"stages\": [\"poststop\"]\n}\n";
+const FIXED: &str = "{\n  \"version\": \"1.0.0\",\n  \"hook\": {\"path\": \"/bin/true\", \"env\": [\"A=b\"], \"timeout\": 1},\n  \"when\": {\"always\": true},\n  \"stages\": [\"poststop\"]\n}\n";
+
+#[test]
+fn fix_corrects_files_in_place_and_reports_changes() {
+    let temp = tempfile::tempdir().unwrap();
+    let real = temp.path().join("real.json");
+    fs::write(&real, BROKEN).unwrap();
+    fs::set_permissions(&real, fs::Permissions::from_mode(0o640)).unwrap();
+    fs::create_dir(temp.path().join("dir")).unwrap();
+    symlink("../real.json", temp.path().join("dir/a.json")).unwrap();
+    fs::write(temp.path().join("dir/not.txt"), BROKEN).unwrap();
+
+    let ran = lint_in(temp.path(), &["--content-only", "--fix", "dir"], "");
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "1 hook file, no findings\n"));
+    golden(&data("output/fix.stderr"), &ran.stderr);
+    assert_eq!(fs::read_to_string(&real).unwrap(), FIXED);
+    assert_eq!(fs::metadata(&real).unwrap().mode() & 0o777, 0o640);
+    assert!(temp.path().join("dir/a.json").is_symlink());
+    assert_eq!(fs::read_to_string(temp.path().join("dir/not.txt")).unwrap(), BROKEN);
+}
+
+#[test]
+fn diff_shows_fixes_without_changing_files() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("a.json");
+    fs::write(&path, BROKEN).unwrap();
+    let ran = lint_in(temp.path(), &["--content-only", "--diff", "a.json"], "");
+    assert_eq!(ran.code, Some(1));
+    golden(&data("output/fix.diff"), &ran.stdout);
+    assert_eq!(fs::read_to_string(&path).unwrap(), BROKEN);
+    fs::write(&path, FIXED).unwrap();
+    let ran = lint_in(temp.path(), &["--content-only", "--diff", "a.json"], "");
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn standard_input_is_fixed_to_standard_output() {
+    let temp = tempfile::tempdir().unwrap();
+    let ran = lint_in(temp.path(), &["--content-only", "--fix", "-"], BROKEN);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), FIXED));
+}
+
+#[test]
+fn disabled_rules_are_not_fixed() {
+    let temp = tempfile::tempdir().unwrap();
+    let args = ["--content-only", "--fix", "--allow", "unknown-key", "-"];
+    let ran = lint_in(temp.path(), &args, BROKEN);
+    assert!(ran.stdout.contains("timout"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_tree_is_corrected_and_linted_directory_by_directory() {
+    let temp = tempfile::tempdir().unwrap();
+    let at = |name: &str| temp.path().join(name);
+    for dir in ["top/x/deep", "top/docs", "top/.git"] {
+        fs::create_dir_all(at(dir)).unwrap();
+    }
+    for file in ["top/a.json", "top/x/A.json", "top/x/deep/a.json", "top/.git/a.json"] {
+        fs::write(at(file), BROKEN).unwrap();
+    }
+    fs::write(at("top/docs/a.md"), BROKEN).unwrap();
+    symlink("..", at("top/x/loop")).unwrap();
+
+    let ran = lint_in(temp.path(), &["--content-only", "--recursive", "--diff", "top"], "");
+    assert_eq!((ran.code, ran.stdout.matches("+++ ").count()), (Some(1), 3), "{}", ran.stdout);
+    let ran = lint_in(temp.path(), &["--content-only", "-r", "--fix", "top"], "");
+    // Names that differ only in case would be a finding if they were in the same directory.
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "3 hook files, no findings\n"));
+    assert_eq!(fs::read_to_string(at("top/x/deep/a.json")).unwrap(), FIXED);
+    assert_eq!(fs::read_to_string(at("top/.git/a.json")).unwrap(), BROKEN);
+    let ran = lint_in(temp.path(), &["--content-only", "top"], "");
+    assert_eq!(ran.stdout, "1 hook file, no findings\n");
+}

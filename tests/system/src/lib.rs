@@ -1,0 +1,1 @@
+//! An empty library. Tests that span several crates are in `tests`.

@@ -159,25 +159,34 @@ mod tests {
     #[test]
     fn pull_reports_its_start_at_once_and_progress_every_few_seconds() {
         let lines = ProgressLines::default();
+        let said = || lines.pulls.lock().unwrap().as_ref().unwrap().said;
+        let set_said = |said: Instant| lines.pulls.lock().unwrap().as_mut().unwrap().said = said;
+        // A line of the future: a busy machine may stop the test for longer than the period.
+        let future = Instant::now() + PERIOD * 1000;
         let reference: ImageReference = "node:22".parse().unwrap();
         let digest = Digest::of(b"");
         let (reference, digest) = (&reference, &digest);
         let begin = ProgressEvent::Resolved { reference, digest, layers: 2, bytes: 149_000_000 };
         assert_eq!(lines.take(&begin).unwrap(), "Pulling node:22: 2 layers, 149 MB");
         let event = ProgressEvent::LayerCached { digest, bytes: 49_000_000 };
+        set_said(future);
         assert_eq!(lines.take(&event), None);
-        lines.pulls.lock().unwrap().as_mut().unwrap().said -= PERIOD;
+        let past = Instant::now() - PERIOD;
+        set_said(past);
         let event = ProgressEvent::LayerBytes { digest, bytes: 1_000_000 };
         let line = lines.take(&event).unwrap();
         assert_eq!(line, "Pulling node:22: 1 of 2 layers, 50.0 MB of 149 MB");
+        assert!(said() >= past + PERIOD);
+        set_said(future);
         assert_eq!(lines.take(&event), None);
 
         let redis: ImageReference = "redis:7".parse().unwrap();
         let begin =
             ProgressEvent::Resolved { reference: &redis, digest, layers: 1, bytes: 1_000_000 };
         assert_eq!(lines.take(&begin).unwrap(), "Pulling redis:7: 1 layer, 1.00 MB");
+        set_said(future);
         assert_eq!(lines.take(&ProgressEvent::LayerDone { digest }), None);
-        lines.pulls.lock().unwrap().as_mut().unwrap().said -= PERIOD;
+        set_said(past);
         assert_eq!(
             lines.take(&ProgressEvent::Waiting).unwrap(),
             "Pulling node:22, redis:7: 2 of 3 layers, 51.0 MB of 150 MB"

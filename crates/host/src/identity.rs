@@ -258,14 +258,17 @@ mod tests {
 
     use super::*;
 
+    /// Exceeds the time that a process takes to die on a busy machine.
+    const LONG: Duration = Duration::from_secs(600);
+
     #[test]
     fn killed_process_is_not_running() {
-        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let identity = ProcessIdentity::of(child.id()).unwrap();
         assert!(identity.is_working());
         assert!(identity.is_running());
         assert_eq!(identity.parent().unwrap().pid, std::process::id());
-        identity.kill(Duration::from_secs(10)).unwrap();
+        identity.kill(LONG).unwrap();
         // Still a zombie: this process has not reaped the child.
         assert!(!identity.is_running() && !identity.is_working());
         assert!(identity.open().is_none());
@@ -297,8 +300,9 @@ mod tests {
     #[test]
     fn process_with_a_name_that_is_not_utf8_is_seen_and_killed() {
         let script = "printf '\\377) Z' >/proc/$$/comm; echo; read line; :";
+        let unique = format!("oddly-named-process-{}", std::process::id());
         let mut child = Command::new("sh");
-        let child = child.args(["-c", script, "oddly-named-process"]);
+        let child = child.args(["-c", script, &unique]);
         let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         assert_eq!(fs::read(format!("/proc/{}/comm", child.id())).unwrap(), b"\xff) Z\n");
@@ -306,9 +310,9 @@ mod tests {
         assert_eq!(process.parent().unwrap().pid, std::process::id());
         assert_eq!(process.name().unwrap(), "\u{fffd}) Z");
         assert!(process.is_working() && process.is_of_this_user());
-        let words = ["oddly-named-process", script].map(OsStr::new);
+        let words = [unique.as_str(), script].map(OsStr::new);
         assert_eq!(ProcessIdentity::with_words(&words).unwrap(), [process]);
-        process.kill(Duration::from_secs(10)).unwrap();
+        process.kill(LONG).unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(9));
     }
 
@@ -338,7 +342,7 @@ mod tests {
     fn only_a_child_is_found_as_a_child() {
         let mut child = Command::new("true").spawn().unwrap();
         let identity = ProcessIdentity::of_child(child.id()).expect("it is one, ended or not");
-        identity.kill(Duration::from_secs(10)).unwrap();
+        identity.kill(LONG).unwrap();
         assert_eq!(ProcessIdentity::of_child(child.id()), Some(identity), "it was not collected");
         child.wait().unwrap();
         assert_eq!(ProcessIdentity::of_child(child.id()), None);
@@ -374,7 +378,7 @@ mod tests {
             drop(parent.stdin.take());
             let found = finding.join().unwrap().expect("it is ours now");
             assert_eq!(found, ProcessIdentity::of(pid).unwrap());
-            found.kill(Duration::from_secs(10)).unwrap();
+            found.kill(LONG).unwrap();
             parent.wait().unwrap();
         });
     }
@@ -389,7 +393,7 @@ mod tests {
             return;
         }
         let mut first = Command::new("unshare");
-        let mut first = first.args(["--pid", "--fork", "sleep", "100"]).spawn().unwrap();
+        let mut first = first.args(["--pid", "--fork", "sleep", "1000"]).spawn().unwrap();
         let children = format!("/proc/{0}/task/{0}/children", first.id());
         let inner = loop {
             let text = fs::read_to_string(&children).unwrap();
@@ -403,7 +407,7 @@ mod tests {
         assert!(ProcessView::Own.contains(own) && !ProcessView::Own.contains(inner));
         let below = ProcessView::Below(inner);
         assert!(below.contains(inner) && !below.contains(own) && !ProcessView::Ended.contains(own));
-        inner.kill(Duration::from_secs(10)).unwrap();
+        inner.kill(LONG).unwrap();
         assert_eq!(ProcessIdentity::of_container(inner.pid, inner), None);
         first.wait().unwrap();
     }
@@ -413,7 +417,7 @@ mod tests {
         let own = ProcessIdentity::of(std::process::id()).unwrap();
         assert!(ProcessView::Own.is_running(own) && !ProcessView::Ended.is_running(own));
         // The process has the same `/proc` as the test.
-        let mut first = Command::new("sleep").arg("100").spawn().unwrap();
+        let mut first = Command::new("sleep").arg("1000").spawn().unwrap();
         let view = ProcessView::Below(ProcessIdentity::of(first.id()).unwrap());
         assert!(view.is_running(own));
         assert!(!view.is_running(ProcessIdentity { start: own.start + 1, ..own }));

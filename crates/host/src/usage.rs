@@ -106,9 +106,9 @@ mod tests {
             let top = dir.path().join("top");
             fs::create_dir(&top).unwrap();
             let mut here = OwnedFd::from(fs::File::open(&top).unwrap());
-            for _ in 0..100_000 {
-                mkdirat(&here, "d", Mode::RWXU).unwrap();
-                here = openat(&here, "d", DIRECTORY, Mode::empty()).unwrap();
+            for _ in 0..2000 {
+                mkdirat(&here, "deep", Mode::RWXU).unwrap();
+                here = openat(&here, "deep", DIRECTORY, Mode::empty()).unwrap();
             }
             let mut file = fs::File::from(
                 openat(

@@ -139,6 +139,8 @@ fn copy(
 mod tests {
     use std::os::unix::net::UnixListener;
 
+    use oci_hooks_testsupport::program::DEADLINE;
+
     use super::*;
 
     fn pair() -> (UnixStream, UnixStream) {
@@ -198,7 +200,7 @@ mod tests {
         assert!(connect(&path, Duration::ZERO).is_err());
         let waiting = {
             let path = path.clone();
-            thread::spawn(move || connect(&path, Duration::from_secs(60)))
+            thread::spawn(move || connect(&path, DEADLINE))
         };
         let listener = UnixListener::bind(&path).unwrap();
         waiting.join().unwrap().unwrap();

@@ -16,6 +16,10 @@ use super::host::TestHost;
 use super::kills::{PlannedKill, SignalTarget};
 use super::program::DEADLINE;
 
+/// Time after the hook's exit for its pipes to be closed. The runner waits five seconds, but a machine that
+/// runs tests may be busy.
+const CLOSED: Duration = Duration::from_secs(60);
+
 /// Stream that a line was written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallStream {
@@ -195,7 +199,7 @@ impl RunningCall {
         }
     }
 
-    /// Waits for the hook's exit and then, like the runner, up to five seconds for its pipes to be closed.
+    /// Waits for the hook's exit and then, for a limited time like the runner, for its pipes to be closed.
     #[track_caller]
     pub fn wait(mut self) -> EndedCall {
         // A call that was stopped for a long time gets time again.
@@ -207,7 +211,7 @@ impl RunningCall {
             }
         }
         let (status, exited) = self.status.expect("the loop ends with one");
-        while self.closed < 2 && self.next(exited + Duration::from_secs(5)) {}
+        while self.closed < 2 && self.next(exited + CLOSED) {}
         let pipes_held = (self.closed < 2).then(|| exited.elapsed());
         let response = self.response.as_ref().filter(|_| status.success()).and_then(|path| {
             let text = fs::read_to_string(path).expect("the response file stays");

@@ -9,7 +9,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::program;
 
 /// Time for a process to end by itself, and to be dead after SIGKILL.
-const PATIENCE: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+const PATIENCE: Timespec = Timespec { tv_sec: 120, tv_nsec: 0 };
 
 /// A parent cgroup for the containers of one engine, in every hierarchy of the machine. Engines create it on
 /// demand and never remove it, so dropping the value does.

@@ -56,14 +56,19 @@ impl TestEnv {
         self.run_with_input(self.command(args), b"")
     }
 
-    /// Runs the program, as root in a network namespace of its own: ordinary users cannot change the
-    /// machine's network.
+    /// Runs the program apart from the machine's network, where calls of other tests could take the same addresses.
     pub fn run_apart(&self, args: &[&str]) -> ProgramRun {
+        self.run_command_apart(self.command(args))
+    }
+
+    /// Runs a command as root in a network namespace of its own: ordinary users cannot change the machine's
+    /// network.
+    pub fn run_command_apart(&self, command: Command) -> ProgramRun {
         let run = || {
             if rustix::process::geteuid().is_root() {
                 unshare(CloneFlags::CLONE_NEWNET).unwrap();
             }
-            self.run(args)
+            self.run_with_input(command, b"")
         };
         std::thread::scope(|scope| scope.spawn(run).join().unwrap())
     }

@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 
 use super::{images, program};
 
@@ -20,23 +19,14 @@ fn main() {
 
 /// Returns the directory, created once for each version of node.
 pub fn shared() -> PathBuf {
-    static MAKING: Mutex<()> = Mutex::new(());
-    let _making = MAKING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let node = program::find("node");
     let version = program::run(Command::new(&node).arg("--version")).success();
     let key = images::digest(format!("{version}{ALPINE_NODE}").as_bytes());
-    let ready = program::cache_dir().join(format!("externals-{}", &key[7..23]));
-    if !ready.exists() {
-        let making = program::temporary_directory_in(&program::cache_dir());
-        fill(making.path(), &node);
+    program::made_once(&format!("externals-{}", &key[7..23]), |making| {
+        fill(making, &node);
         // Temporary directories are private, but all users of a container read the externals.
-        program::run(Command::new("chmod").arg("755").arg(making.path())).success();
-        // Another test program may have been faster.
-        if fs::rename(making.path(), &ready).is_ok() {
-            let _ = making.keep();
-        }
-    }
-    ready
+        program::run(Command::new("chmod").arg("755").arg(making)).success();
+    })
 }
 
 fn fill(directory: &Path, node: &Path) {

@@ -7,6 +7,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use super::program::DEADLINE;
@@ -162,6 +164,14 @@ impl WebServer {
         WebServer { address, listener, requests, stop, thread: Some(thread) }
     }
 
+    /// Stops the server. Its port refuses connections until the returned socket is closed: no server of another
+    /// process gets the port.
+    pub fn refuse_connections(self) -> TcpListener {
+        let address = self.address;
+        drop(self);
+        bound_socket(address)
+    }
+
     /// Returns `127.0.0.1:PORT`.
     pub fn address(&self) -> String {
         self.address.to_string()
@@ -185,6 +195,22 @@ impl Drop for WebServer {
         let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
         drop(self.thread.take().map(JoinHandle::join));
     }
+}
+
+/// Returns a socket that is bound to an IPv4 address and refuses connections until [`listen`] is called.
+pub fn bound_socket(address: SocketAddr) -> TcpListener {
+    let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)
+        .expect("a socket can be made");
+    // The address may have closed connections.
+    set_socket_reuseaddr(&socket, true).expect("it is a socket");
+    rustix::net::bind(&socket, &address).expect("the address is free");
+    socket.into()
+}
+
+/// Begins to accept connections to a [`bound_socket`].
+pub fn listen(socket: &TcpListener) {
+    rustix::net::listen(socket, 128).expect("the socket is bound");
 }
 
 /// Answers requests until the client closes the connection. I/O errors are the client's.

@@ -6,7 +6,6 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
 
 use super::host::TestHost;
 use super::images::{self, SharedLayers, TestImage};
@@ -107,21 +106,12 @@ impl Drop for HostRegistry {
 
 /// Returns a registry storage directory with all images, created once for each version of the sources.
 fn storage() -> PathBuf {
-    static MAKING: Mutex<()> = Mutex::new(());
-    let _making = MAKING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let sources = concat!(include_str!("images.rs"), include_str!("hub.rs"));
     let name = images::digest(sources.as_bytes()).replace(':', "-");
-    let ready = program::cache_dir().join(name);
-    if !ready.exists() {
-        let making = program::temporary_directory_in(&program::cache_dir());
+    program::made_once(&name, |making| {
         let all = SharedLayers::new().all_images();
-        push_all(making.path(), all.iter().map(|(name, image)| (name.as_str(), image)));
-        // Another test program may have been faster.
-        if fs::rename(making.path(), &ready).is_ok() {
-            let _ = making.keep();
-        }
-    }
-    ready
+        push_all(making, all.iter().map(|(name, image)| (name.as_str(), image)));
+    })
 }
 
 /// Fills a registry storage directory with images, each under a name of repository and tag.

@@ -28,7 +28,7 @@ done
 const REDIS_CLI: &str = r#"#!/bin/sh
 host=127.0.0.1
 [ "$1" != -h ] || { host=$2; shift 2; }
-answer=$(printf 'PING\r\nQUIT\r\n' | nc -w 2 "$host" 6379) || exit 1
+answer=$(printf 'PING\r\nQUIT\r\n' | nc -w 60 "$host" 6379) || exit 1
 echo "$answer" | tr -d '\r'
 [ "$answer" ]
 "#;

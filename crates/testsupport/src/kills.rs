@@ -11,7 +11,9 @@ use std::time::Duration;
 use fastrand::Rng;
 
 use super::call::RunningCall;
-use super::leftovers::{InstalledProgram, LeftoverSnapshot, cgroups_left, cgroups_of, containers};
+use super::leftovers::{
+    InstalledProgram, LeftoverSnapshot, cgroups_not_removed, cgroups_of, containers,
+};
 
 /// Environment variables with the number of kills of each command on each runtime, and with the random seed.
 const COUNT: &str = "OCI_HOOKS_KILLS";
@@ -118,7 +120,7 @@ impl<'i, I: InstalledProgram> KillSeries<'i, I> {
             let known = cgroups(self.installation);
             (victim.finish)(state);
             let mut faults = before.faults(self.installation);
-            faults.extend(cgroups_left(known.difference(&cgroups(self.installation))));
+            faults.extend(cgroups_not_removed(known.difference(&cgroups(self.installation))));
             if !faults.is_empty() {
                 self.faults.push(format!("{kill}:\n    {}", faults.join("\n    ")));
                 // Later rounds are not to report the same leftovers.

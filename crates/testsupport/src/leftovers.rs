@@ -7,10 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::host::TestHost;
+use super::program::DEADLINE;
 
 /// Time limit for cleanup that the kernel does asynchronously. It removes the network namespaces of all tests
 /// one after another.
-const SETTLED: Duration = Duration::from_secs(60);
+const SETTLED: Duration = DEADLINE;
 /// Time between two looks at a host.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -178,11 +179,25 @@ fn cgroup_name(line: &str) -> Option<String> {
 /// Checks that no cgroup of these containers is left.
 #[track_caller]
 pub fn assert_no_cgroups(containers: &[String]) {
-    let left = cgroups_left(containers);
+    let left = cgroups_not_removed(containers);
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Returns a fault for each cgroup left of these containers.
+/// Returns a fault for each cgroup left of these containers, once those of dying processes are removed.
+pub fn cgroups_not_removed<'a>(
+    containers: impl IntoIterator<Item = &'a String> + Clone,
+) -> Vec<String> {
+    let deadline = Instant::now() + SETTLED;
+    loop {
+        let left = cgroups_left(containers.clone());
+        if left.is_empty() || Instant::now() > deadline {
+            return left;
+        }
+        thread::park_timeout(PAUSE);
+    }
+}
+
+/// Returns a fault for each cgroup of these containers that exists now.
 pub fn cgroups_left<'a>(containers: impl IntoIterator<Item = &'a String>) -> Vec<String> {
     let ids: Vec<_> = containers.into_iter().filter(|id| !id.is_empty()).collect();
     let is_of_one = |path: &PathBuf| {

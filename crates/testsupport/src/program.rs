@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
-/// Exceeds the duration of any command of a test on a busy machine.
-pub const DEADLINE: Duration = Duration::from_secs(180);
+/// Exceeds the duration of any command of a test, also on a slow machine that is busy with other tests.
+pub const DEADLINE: Duration = Duration::from_secs(600);
 
 /// A command that has exited.
 pub struct FinishedCommand {
@@ -164,6 +164,26 @@ pub fn cache_dir() -> PathBuf {
     let path = profile().with_file_name("tmp");
     std::fs::create_dir_all(&path).expect("it is beside the test");
     path
+}
+
+/// Returns a path in [`cache_dir`] that a function fills if it does not exist. Other tests, in this process
+/// and in others, wait meanwhile instead of making it too.
+pub fn made_once(name: &str, fill: impl FnOnce(&Path)) -> PathBuf {
+    let ready = cache_dir().join(name);
+    if ready.exists() {
+        return ready;
+    }
+    let lock = cache_dir().join(format!("{name}.lock"));
+    let lock = File::create(lock).expect("the cache takes files");
+    lock.lock().expect("a file can be locked");
+    // Another test may have made it meanwhile.
+    if !ready.exists() {
+        let making = temporary_directory_in(&cache_dir());
+        fill(making.path());
+        std::fs::rename(making.path(), &ready).expect("they are in one directory");
+        let _ = making.keep();
+    }
+    ready
 }
 
 /// Returns the directory of programs of the test's build profile, such as `target/debug`.

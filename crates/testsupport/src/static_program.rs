@@ -6,10 +6,17 @@ use std::sync::OnceLock;
 
 use super::program;
 
+/// Environment variable with the directory, if the programs are built already: where each test is a process,
+/// each would call cargo.
+const BUILT: &str = "OCI_HOOKS_STATIC_PROGRAMS";
+
 /// Returns the directory of the static programs; the first call builds them.
 pub fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
+        if let Some(built) = std::env::var_os(BUILT) {
+            return PathBuf::from(built);
+        }
         // `program::run` has a deadline, which a build on a busy machine may exceed.
         let output = Command::new(program::repository("tests/support/static.sh"))
             .stdin(Stdio::null())

@@ -18,7 +18,7 @@ use super::call::{EndedCall, RunningCall};
 use super::github_runner::{GithubRunner, InstalledHook, built_step, redis, shell_step};
 use super::installation::HookInstallation;
 use super::kills::{RandomMoments, SignalTarget, cgroups, variable};
-use super::leftovers::{InstalledProgram, LeftoverSnapshot, cgroups_left};
+use super::leftovers::{InstalledProgram, LeftoverSnapshot, cgroups_not_removed};
 use super::program::FinishedCommand;
 
 /// Environment variable with the number of stops of each command, on each runtime and for each user. Without
@@ -163,7 +163,7 @@ impl<'i, I: InstalledProgram> StopSeries<'i, I> {
         let (mut faults, _) = before.faults(self.installation);
         let store = self.installation.store().display().to_string();
         faults.retain(|fault| !fault.contains(&store));
-        faults.extend(cgroups_left(known.difference(&cgroups(self.installation))));
+        faults.extend(cgroups_not_removed(known.difference(&cgroups(self.installation))));
         faults
     }
 }

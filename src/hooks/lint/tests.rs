@@ -212,7 +212,7 @@ fn hostile_texts_are_linted_quickly() {
         lint_text(Path::new("a.json"), text.as_bytes(), &LintOptions::default());
     }
     let seconds = spent() - before;
-    assert!(seconds < 20, "{seconds} s of CPU time");
+    assert!(seconds < 60, "{seconds} s of CPU time");
 }
 
 /// Texts that are almost hook files.

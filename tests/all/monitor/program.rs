@@ -203,6 +203,7 @@ fn commands_never_overlap_and_miss_no_event() {
         assert_eq!(program.next_event(), format!("added {name}"));
     }
     fs::write(&fifo, "go\n").unwrap();
+    // The output of a command is printed once it has ended.
     assert_eq!(program.error_line(), "1");
     fs::write(&fifo, "go\n").unwrap();
     assert_eq!(program.error_line(), "2");

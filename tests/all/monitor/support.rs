@@ -10,7 +10,7 @@ use oci_hooks::hooks::{LoadOptions, LoadedHooks};
 use tempfile::TempDir;
 
 /// Exceeds any delay on a busy machine.
-pub(crate) const LONG: Duration = Duration::from_secs(180);
+pub(crate) const LONG: Duration = Duration::from_secs(600);
 
 /// Returns a hook that always applies, with an existing program.
 pub(crate) fn hook() -> String {

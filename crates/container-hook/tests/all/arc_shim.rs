@@ -10,6 +10,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use oci_hooks_testsupport::program::{self, DEADLINE};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::PROGRAM;
@@ -17,16 +18,12 @@ use crate::PROGRAM;
 /// Program that the script starts in an image.
 const INSTALLED: &str = "/usr/local/bin/container-hook";
 
-/// Exceeds the duration of any call on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(60);
-
 /// A directory with the script, changed to start another program.
 struct ScriptShim(tempfile::TempDir);
 
 impl ScriptShim {
     fn of(program: &Path) -> Self {
-        let script =
-            oci_hooks_testsupport::program::repository("contrib/images/arc-runner/index.js");
+        let script = program::repository("contrib/images/arc-runner/index.js");
         let text = fs::read_to_string(script).unwrap();
         assert_eq!(text.matches(INSTALLED).count(), 1, "it names the program once");
         let dir = tempfile::tempdir().unwrap();
@@ -103,7 +100,7 @@ fn signals_reach_the_program() {
         // The script exits on its own if the signal is lost.
         let text = format!(
             "trap 'echo {name}; exit 7' {name}\necho ready\n\
-             for i in $(seq 600); do sleep 0.1; done\n"
+             for i in $(seq 6000); do sleep 0.1; done\n"
         );
         let (shim, _program) = ScriptShim::of_shell(&text);
         let mut child = shim.start();
@@ -129,27 +126,47 @@ fn missing_program_fails_the_step_with_a_message() {
 }
 
 #[test]
+fn killing_node_kills_the_program() {
+    check_death(|node| program::wait_until("the program runs", || has_program(node)));
+}
+
+#[test]
 fn killing_node_at_any_moment_kills_the_program() {
+    for delay in (0..30).map(|step| Duration::from_millis(step * 5)) {
+        check_death(|_| thread::sleep(delay));
+    }
+}
+
+/// Kills node after something has happened, and checks that the program ends.
+fn check_death(happens: impl FnOnce(u32)) {
     // The program reads endless input, and holds the pipe as long as it runs.
     let shim = ScriptShim::of(Path::new(PROGRAM));
-    for delay in (0..30).map(|step| Duration::from_millis(step * 5)) {
-        let mut child = shim.start();
-        let _stdin = child.stdin.take();
-        let mut stdout = child.stdout.take().unwrap();
-        thread::sleep(delay);
-        child.kill().unwrap();
-        assert_eq!(child.wait().unwrap().signal(), Some(9));
-        let (sender, receiver) = mpsc::channel();
-        thread::spawn(move || {
-            let mut text = String::new();
-            let _ = stdout.read_to_string(&mut text);
-            let _ = sender.send(text);
-        });
-        let text = receiver.recv_timeout(DEADLINE);
-        // If node dies before the program has set its parent-death signal, the program reports that.
-        let text = text.unwrap_or_else(|_| panic!("something lives {delay:?} after the start"));
-        assert!(text.is_empty() || text.starts_with("::error::process "), "{text}");
-    }
+    let mut child = shim.start();
+    let _stdin = child.stdin.take();
+    let mut stdout = child.stdout.take().unwrap();
+    happens(child.id());
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut text = String::new();
+        let _ = stdout.read_to_string(&mut text);
+        let _ = sender.send(text);
+    });
+    // If node dies before the program has set its parent-death signal, the program reports that.
+    let text = receiver.recv_timeout(DEADLINE).expect("the program does not outlive node");
+    assert!(text.is_empty() || text.starts_with("::error::process "), "{text}");
+}
+
+/// Returns whether a child of a process runs the program.
+fn has_program(process: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+    let lists = threads.map(|thread| fs::read_to_string(thread.path().join("children")));
+    let children = lists.flatten().collect::<String>();
+    children.split_whitespace().any(|child| {
+        let program = fs::read_link(format!("/proc/{child}/exe"));
+        program.is_ok_and(|program| program.file_name() == Path::new(PROGRAM).file_name())
+    })
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn with_runtime() -> TestEnv {
 fn install_without_a_runtime_is_rejected() {
     let env = TestEnv::new(PROGRAM);
     env.write("settings.toml", "[runtime]\npath = \"/nonexistent/runc\"\n");
-    let ran = env.run(&["install", "hook"]);
+    let ran = env.run_apart(&["install", "hook"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
     let said =
         "error: containers cannot run: cannot find an OCI runtime: no executable /nonexistent/runc";
@@ -60,7 +60,7 @@ fn as_of_root(text: &str) -> String {
 #[test]
 fn installed_script_executes_the_program() {
     let env = with_runtime();
-    let ran = env.run(&["install", "hook"]);
+    let ran = env.run_apart(&["install", "hook"]);
     assert_eq!((ran.code, errors(&ran).as_str()), (Some(0), ""));
     golden(DATA, "install.txt", &as_of_root(&ran.stdout));
     let script = env.path("hook/container-hook.sh");
@@ -68,14 +68,15 @@ fn installed_script_executes_the_program() {
     let line = format!("\nexec {}\n", env!("CARGO_BIN_EXE_container-hook"));
     assert!(text.ends_with(&line), "{text}");
     assert_eq!(fs::metadata(&script).unwrap().permissions().mode() & 0o777, 0o755);
-    let ran = env.run(&["install", "hook", "--format", "json"]);
+    let ran = env.run_apart(&["install", "hook", "--format", "json"]);
     golden(DATA, "install.json", &as_of_root(&ran.stdout));
 }
 
 #[test]
 fn runner_can_run_the_installed_script() {
     let env = with_runtime();
-    assert_eq!(env.run(&["install", "hook"]).code, Some(0));
+    let installed = env.run_apart(&["install", "hook"]);
+    assert_eq!(installed.code, Some(0), "{installed:?}");
     let mut shell = std::process::Command::new("bash");
     shell.arg("-e").arg(env.path("hook/container-hook.sh")).env_clear();
     let ran = env.run_with_input(shell, b"{\"command\":\"no\"}\n");
@@ -87,7 +88,7 @@ fn runner_can_run_the_installed_script() {
 fn directory_that_the_runner_cannot_name_is_rejected() {
     let env = with_runtime();
     for dir in ["with blank", "$HOME", "a;b", "\u{fc}"] {
-        let ran = env.run(&["install", dir]);
+        let ran = env.run_apart(&["install", dir]);
         assert_eq!(ran.code, Some(1), "{dir}");
         assert!(ran.stderr.contains("invalid path"), "{}", ran.stderr);
         assert!(!env.path(dir).exists(), "{dir}");
@@ -99,7 +100,7 @@ fn directory_writable_by_others_is_rejected() {
     let env = with_runtime();
     fs::create_dir(env.path("open")).unwrap();
     fs::set_permissions(env.path("open"), fs::Permissions::from_mode(0o777)).unwrap();
-    let ran = env.run(&["install", "open/hook"]);
+    let ran = env.run_apart(&["install", "open/hook"]);
     assert_eq!(ran.code, Some(1));
     assert!(ran.stderr.contains("is writable by everyone"), "{}", ran.stderr);
     assert!(!env.path("open/hook").exists(), "nothing is made before it is refused");
@@ -115,20 +116,21 @@ fn install_does_not_follow_links_of_other_users() {
     fs::create_dir(env.path("mine")).unwrap();
     std::os::unix::fs::symlink("mine", env.path("link")).unwrap();
     std::os::unix::fs::lchown(env.path("link"), Some(12345), None).unwrap();
-    let ran = env.run(&["install", "link/new/hook"]);
+    let ran = env.run_apart(&["install", "link/new/hook"]);
     assert_eq!(ran.code, Some(1));
     assert!(ran.stderr.contains("link is owned by user 12345, who can change it"), "{ran:?}");
     assert_eq!(fs::read_dir(env.path("mine")).unwrap().count(), 0);
     // Links owned by root are followed.
     std::os::unix::fs::lchown(env.path("link"), Some(0), None).unwrap();
-    assert_eq!(env.run(&["install", "link/new/hook"]).code, Some(0));
+    let ran = env.run_apart(&["install", "link/new/hook"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(env.path("mine/new/hook/container-hook.sh").exists());
 }
 
 #[test]
 fn sudo_runner_gets_instructions() {
     let env = with_runtime();
-    let ran = env.run(&["install", "--sudo", "hook"]);
+    let ran = env.run_apart(&["install", "--sudo", "hook"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     let said = "error: --sudo is not supported: containers of an ordinary user need no root\n  hint: run \
                 `container-hook install DIR` as the runner's user";
@@ -151,7 +153,7 @@ fn program_in_a_temporary_directory_is_warned_of() {
     let mut command = std::process::Command::new(program);
     command.current_dir(env.path(".")).env_clear().arg("--config").arg(env.path("settings.toml"));
     command.args(["install", "hook"]);
-    let ran = env.run_with_input(command, b"");
+    let ran = env.run_command_apart(command);
     let said = "warning: {ROOT}/tmp is emptied, at the latest when this machine starts, and ";
     assert_eq!((ran.code, ran.stderr.contains(said)), (Some(0), true), "{ran:?}");
 }

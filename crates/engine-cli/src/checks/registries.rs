@@ -149,8 +149,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mirror = listener.local_addr().unwrap().to_string();
         assert!(checks(&registry(&[&mirror, &format!("{mirror}/proxy")], None)).is_empty());
-        drop(listener);
-        assert_eq!(checks(&registry(&[&mirror], None)).len(), 1);
+        // Another process could get the port of a closed listener.
+        assert_eq!(checks(&registry(&["127.0.0.1:1"], None)).len(), 1);
     }
 
     #[test]

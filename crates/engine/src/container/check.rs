@@ -128,6 +128,8 @@ mod tests {
     use std::io::{Read as _, Write as _};
     use std::net::TcpListener;
 
+    use oci_hooks_testsupport::program::DEADLINE;
+
     use super::*;
 
     #[test]
@@ -147,13 +149,12 @@ mod tests {
             requests
         });
         let headers = [("X-Who".to_owned(), "me".to_owned())];
-        let timeout = Duration::from_secs(5);
-        assert_eq!(http(&url, &headers, timeout), Ok(()));
-        let said = http(&url, &headers, timeout).unwrap_err();
+        assert_eq!(http(&url, &headers, DEADLINE), Ok(()));
+        let said = http(&url, &headers, DEADLINE).unwrap_err();
         assert!(said.ends_with("answers 500 Internal Server Error"), "{said}");
         let requests = server.join().unwrap();
         assert!(requests[0].starts_with("GET /health HTTP/1.1\r\n"), "{}", requests[0]);
         assert!(requests[0].to_lowercase().contains("x-who: me"), "{}", requests[0]);
-        assert!(http(&url, &[], timeout).unwrap_err().contains("does not answer"));
+        assert!(http(&url, &[], DEADLINE).unwrap_err().contains("does not answer"));
     }
 }

@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd as _;
 use super::*;
 
 /// Timeout that only a hanging program exceeds, even on a machine that is busy with other tests.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(600);
 
 /// Returns a shell program with a deadline, so that a failing test does not hang.
 fn sh(script: &str) -> ChildProgram<'_> {

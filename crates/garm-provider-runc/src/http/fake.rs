@@ -39,15 +39,14 @@ pub struct FakeReply {
 impl FakeServer {
     /// Starts a server, which runs until it is dropped.
     pub fn serve(answer: impl FnMut(&SeenRequest) -> FakeReply + Send + 'static) -> Self {
-        Self::serve_at("127.0.0.1:0".parse().unwrap(), answer)
+        Self::serve_on(TcpListener::bind("127.0.0.1:0").unwrap(), answer)
     }
 
-    /// Starts a server at an address.
-    pub fn serve_at(
-        address: SocketAddr,
+    /// Starts a server that accepts the connections of a listener.
+    pub fn serve_on(
+        listener: TcpListener,
         mut answer: impl FnMut(&SeenRequest) -> FakeReply + Send + 'static,
     ) -> Self {
-        let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(FakeServerState::default());
         let thread = thread::spawn({

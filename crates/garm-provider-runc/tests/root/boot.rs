@@ -12,7 +12,7 @@ use oci_hooks_testsupport::program;
 use oci_hooks_testsupport::runtime::TestRuntime;
 use serde_json::json;
 
-use crate::setup::{ENDLESS, GarmWorld, with_each_runtime, with_runtime};
+use crate::setup::{ENDLESS, GarmWorld, with_both_runtimes, with_each_runtime, with_runtime};
 
 fn script(text: &str) -> String {
     use base64::Engine as _;
@@ -21,7 +21,7 @@ fn script(text: &str) -> String {
 
 #[test]
 fn runner_of_the_image_runs_as_its_user_in_its_directory() {
-    with_each_runtime("", |world| {
+    with_both_runtimes("", |world| {
         let record = world.run("one", "id -un; pwd", json!({}));
         assert_eq!(record.only_record("user"), "1001:1001");
         assert!(record.only_record("groups").contains("1234"), "{}", record.only_record("groups"));

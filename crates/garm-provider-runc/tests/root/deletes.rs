@@ -12,7 +12,7 @@ use oci_hooks_testsupport::program;
 use oci_hooks_testsupport::runtime::TestRuntime;
 use serde_json::json;
 
-use crate::setup::{ENDLESS, with_each_runtime, with_runtime};
+use crate::setup::{ENDLESS, with_both_runtimes, with_each_runtime, with_runtime};
 
 #[test]
 fn deleting_twice_or_nothing_succeeds() {
@@ -28,7 +28,7 @@ fn deleting_twice_or_nothing_succeeds() {
 
 #[test]
 fn booting_instance_is_deleted() {
-    with_each_runtime("", |world| {
+    with_both_runtimes("", |world| {
         world.warm_up();
         let before = LeftoverSnapshot::take(&world.installation);
         for path in ["/callbacks/status", "/metadata/credentials/", "/system-info"] {
@@ -65,7 +65,7 @@ fn instance_is_deleted_at_any_moment_of_its_boot() {
 
 #[test]
 fn instance_with_a_killed_supervisor_is_listed_and_deleted() {
-    with_each_runtime("", |world| {
+    with_both_runtimes("", |world| {
         world.warm_up();
         let before = LeftoverSnapshot::take(&world.installation);
         world.bring_up("one", ENDLESS, json!({}));

@@ -7,6 +7,7 @@ use oci_hooks_testsupport::garm::answer::AnswerStatus;
 use oci_hooks_testsupport::garm::faults::ConnectionFault;
 use oci_hooks_testsupport::host::HostProcess;
 use oci_hooks_testsupport::http::Gate;
+use oci_hooks_testsupport::program;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::json;
 
@@ -77,10 +78,14 @@ fn instance_survives_the_session_that_created_it() {
         garm.env_clear().envs(world.provider().variables("CreateInstance", ""));
         let mut garm = world.host().spawn(&mut garm);
         world.wait_for_job();
+        let is_alive =
+            || world.host().processes().iter().any(|process| process.line == "sleep 2000 ");
+        // The job may run before the call has exited.
+        program::wait_until("the call has exited", is_alive);
         let group = Pid::from_child(&garm);
         kill_process_group(group, Signal::KILL).unwrap();
         garm.wait().unwrap();
-        assert!(!world.host().processes().iter().any(|process| process.line == "sleep 2000 "));
+        assert!(!is_alive());
         assert_eq!(world.provider().get("one").status, AnswerStatus::Running);
         assert!(world.job_process().is_some());
         world.provider().delete("one");

@@ -10,7 +10,7 @@ use oci_hooks_testsupport::leftovers::{LeftoverSnapshot, assert_no_cgroups, cont
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::setup::{ENDLESS, GarmWorld, with_each_runtime};
+use crate::setup::{ENDLESS, GarmWorld, with_both_runtimes, with_each_runtime};
 
 /// Default number of kills of each call on each runtime.
 const KILLS: u32 = 6;
@@ -87,7 +87,7 @@ fn killed_download_leaves_nothing_and_the_next_completes() {
 /// A power failure of the host ends all processes and clears `/run`.
 #[test]
 fn delete_works_after_a_reboot_of_the_host() {
-    with_each_runtime("", |world| {
+    with_both_runtimes("", |world| {
         world.warm_up();
         let before = LeftoverSnapshot::take(&world.installation);
         world.bring_up("one", ENDLESS, json!({}));

@@ -11,17 +11,18 @@ use oci_hooks_testsupport::program;
 use oci_hooks_testsupport::runtime::TestRuntime;
 use serde_json::json;
 
-use crate::setup::{ENDLESS, GarmWorld, with_each_runtime};
+use crate::setup::{ENDLESS, GarmWorld, with_both_runtimes, with_each_runtime};
 
 #[test]
 fn instance_boots_runs_its_job_and_is_deleted_completely() {
-    with_each_runtime("", |world| {
+    with_both_runtimes("", |world| {
         let provider = world.provider();
         world.warm_up();
         assert_eq!(provider.names(), <[String; 0]>::default());
         let before = LeftoverSnapshot::take(&world.installation);
 
-        let answer = world.create("one", "echo from the job; sleep 5; exit 3", json!({}));
+        let job = "echo from the job; (exec sleep 1000); exit 3";
+        let answer = world.create("one", job, json!({}));
         assert_eq!((answer.provider_id.as_str(), answer.name.as_str()), ("one", "one"));
         assert_eq!((answer.os_type.as_str(), answer.os_arch.as_str()), ("linux", "amd64"));
         assert_eq!(answer.os_name, "alpine");
@@ -38,9 +39,12 @@ fn instance_boots_runs_its_job_and_is_deleted_completely() {
         let system = instance.system.as_ref().unwrap();
         assert!(system["os_name"].as_str().unwrap().to_lowercase().contains("alpine"), "{system}");
         assert!(!instance.messages_with("installing").is_empty());
+        let sleep = world.wait_for_job();
         let cgroups: Vec<_> = world.installation.cgroups().into_iter().collect();
         assert!(!cgroups.is_empty());
 
+        // The job continues with its exit.
+        world.host().shell(&format!("kill -9 {}", sleep.pid));
         provider.wait_for("one", AnswerStatus::Stopped);
         let listed = provider.list();
         assert_eq!(listed.len(), 1, "one that has ended is listed");
@@ -102,7 +106,7 @@ fn urls_of_old_configurations_are_accepted() {
 
 #[test]
 fn running_instance_is_stopped_started_and_deleted() {
-    with_each_runtime("", |world| {
+    with_both_runtimes("", |world| {
         let provider = world.provider();
         world.warm_up();
         let before = LeftoverSnapshot::take(&world.installation);
@@ -142,8 +146,9 @@ fn job_that_ignores_signals_ends_with_its_instance() {
 fn background_processes_end_with_the_runner() {
     with_each_runtime("", |world| {
         world.run("one", "setsid sleep 1003 >/dev/null 2>&1 & echo left", json!({}));
-        let left = |line: &str| line.contains("sleep 1003");
-        assert!(!world.host().processes().iter().any(|process| left(&process.line)));
+        program::wait_until("the background process has ended", || {
+            !world.host().processes().iter().any(|process| process.line.contains("sleep 1003"))
+        });
         world.provider().delete("one");
     });
 }

@@ -8,7 +8,7 @@ use oci_hooks_testsupport::program;
 use oci_hooks_testsupport::runtime::TestRuntime;
 use serde_json::{Value, json};
 
-use crate::setup::{GarmWorld, with_each_runtime, with_runtime};
+use crate::setup::{GarmWorld, with_both_runtimes, with_each_runtime, with_runtime};
 
 const FLAVORS: &str = "[flavors.small]\ncpus = 0.5\nmemory = \"64MiB\"\npids = 50\n\
     [flavors.big]\ncpus = 2\nmemory = \"1GiB\"\npids = 500\n\
@@ -26,7 +26,7 @@ fn rejection_error(world: &GarmWorld<'_>, fields: Value) -> String {
 
 #[test]
 fn instance_has_the_resources_of_its_flavor() {
-    with_each_runtime(FLAVORS, |world| {
+    with_both_runtimes(FLAVORS, |world| {
         let record = world.run("one", SHOW_LIMITS, json!({"flavor": "small"}));
         let limits = record.records("limit").join("\n");
         assert!(limits.contains(&(64 << 20).to_string()), "{limits}");
@@ -92,7 +92,7 @@ fn unknown_and_denied_extra_specs_are_rejected_by_name() {
 
 #[test]
 fn the_log_says_that_a_step_was_killed_for_memory() {
-    with_each_runtime(FLAVORS, |world| {
+    with_both_runtimes(FLAVORS, |world| {
         let job = "tail /dev/zero; echo \"@ step $?\"";
         let record = world.run("one", job, json!({"flavor": "small"}));
         assert_eq!(record.only_record("step"), "137", "{}", record.text);
@@ -116,13 +116,14 @@ fn instance_that_fills_its_disk_does_not_affect_others() {
         assert!(size < 33 << 20, "{size}");
         world.provider().delete("one");
         before.check(&world.installation, "a full disk");
-        // No loop device is left.
         let path = world.host().path().display().to_string();
-        let loops = fs::read_dir("/sys/block").unwrap().flatten();
-        let files =
-            loops.filter_map(|e| fs::read_to_string(e.path().join("loop/backing_file")).ok());
-        let left: Vec<_> = files.filter(|file| file.contains(&path)).collect();
-        assert!(left.is_empty(), "{left:?}");
+        // The kernel detaches a loop device after the last mount of it is gone.
+        program::wait_until("no loop device is left", || {
+            let loops = fs::read_dir("/sys/block").unwrap().flatten();
+            let mut files =
+                loops.filter_map(|e| fs::read_to_string(e.path().join("loop/backing_file")).ok());
+            !files.any(|file| file.contains(&path))
+        });
     });
 }
 
@@ -137,21 +138,26 @@ fn metadata_address_and_host_are_unreachable() {
         nc.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null());
         let mut listener = host.spawn(&mut nc);
         let there = |address: &str| {
-            host.shell(&format!("busybox nc -w 2 {address} 8000 </dev/null || true"))
+            host.shell(&format!("busybox nc -w 60 {address} 8000 </dev/null || true"))
         };
         program::wait_until("it listens", || there("127.0.0.1").contains("reached"));
         assert!(there("169.254.169.254").contains("reached"));
-        let job = "gateway=$(ip route | sed -n 's/default via \\([^ ]*\\).*/\\1/p'); \
-                   for a in '169.254.169.254 8000' \"$gateway 8000\" '127.0.0.1 8000'; do \
-                   echo \"@ answer <$(nc -w 2 $a </dev/null 2>/dev/null)>\"; done; \
-                   echo \"@ gateway $gateway\"";
-        let record = world.run("one", job, json!({}));
+        // `nc` uses up its seconds where packets are dropped, so only an answer may take many.
+        let job = |seconds: u32| {
+            format!(
+                "gateway=$(ip route | sed -n 's/default via \\([^ ]*\\).*/\\1/p'); \
+                 for a in '2 169.254.169.254' \"{seconds} $gateway\" '2 127.0.0.1'; do \
+                 echo \"@ answer <$(nc -w $a 8000 </dev/null 2>/dev/null)>\"; done; \
+                 echo \"@ gateway $gateway\""
+            )
+        };
+        let record = world.run("one", &job(2), json!({}));
         assert_eq!(record.records("answer"), ["<>", "<>", "<>"], "{}", record.text);
         assert_ne!(record.only_record("gateway"), "");
         world.provider().delete("one");
 
         world.installation.configure("[networks.open]\nhost-access = true\npools = [\"*\"]\n");
-        let record = world.run("two", job, json!({"extra_specs": {"network": "open"}}));
+        let record = world.run("two", &job(60), json!({"extra_specs": {"network": "open"}}));
         assert_eq!(record.records("answer"), ["<>", "<reached>", "<>"], "{}", record.text);
         world.provider().delete("two");
         listener.kill().unwrap();
@@ -225,8 +231,10 @@ fn only_permitted_flavors_are_privileged() {
 #[test]
 fn instances_cannot_reach_each_other() {
     with_each_runtime("", |world| {
-        let one =
-            world.create("one", "nc -ll -p 7777 -e echo reached & echo up; sleep 1000", json!({}));
+        let job = "nc -ll -p 7777 -e echo reached & \
+                   until nc 127.0.0.1 7777 </dev/null | grep reached; do sleep 1; done; \
+                   echo up; sleep 1000";
+        let one = world.create("one", job, json!({}));
         world.installation.wait_for_log("one", "up");
         let address = &one.addresses[0].address;
         let job = format!("echo \"@ answer <$(nc -w 2 {address} 7777 </dev/null 2>/dev/null)>\"");

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use oci_hooks_testsupport::garm::instances::encode;
 use oci_hooks_testsupport::leftovers::InstalledProgram as _;
+use oci_hooks_testsupport::program;
 use serde_json::json;
 
-use crate::setup::{ENDLESS, GarmWorld, with_each_runtime};
+use crate::setup::{ENDLESS, GarmWorld, with_both_runtimes, with_each_runtime};
 
 /// Searches the instance for secrets: all files readable by the runner's user and, run as root before the runner, the
 /// whole file system.
@@ -55,7 +56,7 @@ fn instance_token_is_not_in_the_instance() {
 
 #[test]
 fn secrets_are_in_no_arguments_logs_or_readable_files() {
-    with_each_runtime("", |world| {
+    with_both_runtimes("", |world| {
         world.garm.require_download_token("canary-download");
         let search = "while :; do cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '; done";
         // The watcher reads all command lines of the host while instances are created.
@@ -73,11 +74,13 @@ fn secrets_are_in_no_arguments_logs_or_readable_files() {
             world.provider().create(&document);
             world.installation.wait_for_log(name, "working");
         }
+        program::wait_until("the watcher has seen a job", || {
+            find(&fs::read(&seen).unwrap(), b"sleep 1000").is_some()
+        });
         watcher.kill().unwrap();
         watcher.wait().unwrap();
         let seen = fs::read(&seen).unwrap();
         assert!(find(&seen, b"canary-").is_none(), "{}", excerpt_around(&seen, b"canary-"));
-        assert!(find(&seen, b"sleep 1000").is_some(), "it saw nothing");
         check_files(world);
         world.provider().remove_all();
         check_files(world);

@@ -21,8 +21,15 @@ pub(crate) struct GarmWorld<'h> {
     pub(crate) garm: GarmServer,
 }
 
-/// Runs a test on a fresh host for each runtime.
+/// Runs a test on a fresh host for each runtime; in the gate for one of them.
 pub(crate) fn with_each_runtime(further: &str, test: impl Fn(&GarmWorld<'_>)) {
+    for &runtime in TestRuntime::selected(0) {
+        with_runtime(runtime, further, &test);
+    }
+}
+
+/// Runs a test of a runtime's own behaviour on a fresh host for each runtime.
+pub(crate) fn with_both_runtimes(further: &str, test: impl Fn(&GarmWorld<'_>)) {
     for runtime in TestRuntime::ALL {
         with_runtime(runtime, further, &test);
     }
@@ -35,10 +42,13 @@ pub(crate) fn with_runtime(runtime: TestRuntime, further: &str, test: impl Fn(&G
     test(&GarmWorld { garm: GarmServer::start(&host), installation });
 }
 
-/// Runs a test on a fresh host for each runtime, with GARM run by a user with subordinate ids, and by a user without.
+/// Runs a test on a fresh host for each runtime, with GARM run by a user with subordinate ids, and by a user without;
+/// in the gate, for each user with one runtime.
 pub(crate) fn with_each_user(further: &str, test: impl Fn(&GarmWorld<'_>, &RootlessUser<'_>)) {
-    for (runtime, ids) in RUNTIMES_AND_IDS {
-        with_user(runtime, ids, further, &test);
+    for (index, ids) in [UserIds::Ranges, UserIds::None].into_iter().enumerate() {
+        for &runtime in TestRuntime::selected(index) {
+            with_user(runtime, ids, further, &test);
+        }
     }
 }
 

@@ -2,16 +2,19 @@
 
 use std::fs;
 
+use garm_provider_runc::record::{ControllerRecords, RunnerOutcome};
 use oci_hooks_host::cgroup;
 use oci_hooks_testsupport::garm::answer::AnswerStatus;
 use oci_hooks_testsupport::garm::faults::ConnectionFault;
 use oci_hooks_testsupport::garm::instances::RunnerStatus;
+use oci_hooks_testsupport::garm::provider::CONTROLLER;
+use oci_hooks_testsupport::http::Gate;
 use oci_hooks_testsupport::leftovers::{InstalledProgram as _, LeftoverSnapshot, containers};
 use oci_hooks_testsupport::program;
 use oci_hooks_testsupport::runtime::TestRuntime;
 use serde_json::json;
 
-use crate::setup::{ENDLESS, with_each_runtime, with_runtime};
+use crate::setup::{ENDLESS, with_both_runtimes, with_each_runtime, with_runtime};
 
 #[test]
 fn runner_that_exits_before_listening_is_never_idle() {
@@ -36,16 +39,35 @@ fn runner_that_exits_before_listening_is_never_idle() {
     });
 }
 
+/// A supervisor exits some time after it has recorded the runner's result.
+#[test]
+fn instance_with_a_result_is_removed_by_its_start_even_if_its_supervisor_runs() {
+    with_each_runtime("", |world| {
+        world.warm_up();
+        let before = LeftoverSnapshot::take(&world.installation);
+        world.bring_up("one", ENDLESS, json!({}));
+        let records = ControllerRecords::of(&world.installation.run_directory(), CONTROLLER);
+        let (fault, at) = ("it failed".to_owned(), "2026-11-21T12:00:00Z".parse().unwrap());
+        let outcome = RunnerOutcome::Failed { fault, at };
+        records.files("one").unwrap().write_outcome(&outcome).unwrap();
+        let start = world.provider().start_instance("one");
+        assert!(start.stderr().contains("it failed"), "{}", start.log());
+        assert_eq!(world.provider().names(), <[String; 0]>::default());
+        before.check(&world.installation, "an instance with a result");
+    });
+}
+
 #[test]
 fn runner_that_does_not_listen_in_time_is_stopped_and_reported() {
-    with_each_runtime("[boot]\ntimeout = \"20s\"\n", |world| {
+    // Even on a busy machine, a boot takes less time than the timeout.
+    with_each_runtime("[boot]\ntimeout = \"60s\"\n", |world| {
         world.warm_up();
         let before = LeftoverSnapshot::take(&world.installation);
         // The timeout does not apply once a runner listens.
-        world.bring_up("two", "sleep 21; echo done", json!({}));
+        world.bring_up("two", "sleep 61; echo done", json!({}));
         world.create("one", "#deaf\necho Retrying until reconnected.; exec sleep 1000", json!({}));
         let said = world.boot_fails("one");
-        assert!(said.starts_with("the runner did not listen for jobs within 20 s"), "{said}");
+        assert!(said.starts_with("the runner did not listen for jobs within 60 s"), "{said}");
         assert!(said.contains("Retrying until reconnected."), "{said}");
         world.provider().wait_for("one", AnswerStatus::Error);
         assert!(world.garm.instance("one").messages_with("idle").is_empty());
@@ -99,11 +121,17 @@ fn unreachable_garm_is_informed_later() {
         world.warm_up();
         let document = world.garm.bootstrap("one", ENDLESS, json!({}));
         // System information is the last request before `idle`.
+        let gate = Gate::default();
+        world.garm.plan("/system-info", ConnectionFault::Hold(0, gate.clone()), 1);
         world.provider().create(&document);
-        world.garm.wait_until("one", |instance| instance.system.is_some());
+        gate.wait_until_reached();
+        let reports = || world.garm.count("/callbacks/status");
+        let before = reports();
         world.garm.plan("/callbacks/status", ConnectionFault::Status(502), 1);
+        gate.open();
         world.installation.wait_for_log("one", "working");
         world.garm.wait_for("one", RunnerStatus::Idle);
+        assert_eq!(reports(), before + 2, "one was lost");
         assert_eq!(world.provider().get("one").status, AnswerStatus::Running);
         world.provider().delete("one");
     });
@@ -157,7 +185,7 @@ fn full_log_disk_does_not_keep_an_instance_running() {
 /// A power failure of the host ends all processes, networks and mounts, and clears `/run`.
 #[test]
 fn instances_are_gone_after_a_reboot_and_new_ones_start() {
-    with_each_runtime("", |world| {
+    with_both_runtimes("", |world| {
         world.warm_up();
         world.bring_up("one", ENDLESS, json!({}));
         world.wait_for_job();
@@ -169,7 +197,9 @@ fn instances_are_gone_after_a_reboot_and_new_ones_start() {
         }
         program::wait_until("all is killed", || world.job_process().is_none());
         for id in containers(&world.installation) {
-            assert!(cgroup::remove(&format!("{}/{id}", cgroup::PARENT)));
+            program::wait_until("its cgroup is gone", || {
+                cgroup::remove(&format!("{}/{id}", cgroup::PARENT))
+            });
         }
         let run = world.installation.run_directory().display().to_string();
         world.host().shell(&format!(

@@ -10,7 +10,7 @@ use oci_hooks_testsupport::garm::record::RunnerLog;
 use oci_hooks_testsupport::program;
 use serde_json::{Value, json};
 
-use crate::setup::{ENDLESS, GarmWorld, with_each_runtime, with_each_user};
+use crate::setup::{ENDLESS, GarmWorld, with_both_runtimes, with_each_runtime, with_each_user};
 
 /// Ids unused on the host.
 const PRIVATE: std::ops::Range<u32> = 0x7100_0000..0x8000_0000;
@@ -42,7 +42,7 @@ fn map(seen: &str) -> [u32; 3] {
 fn privileged_root_of_an_instance_is_unprivileged_on_the_host() {
     let settings = "[flavors.default]\n[flavors.nesting]\nnesting = true\n\
                     [flavors.privileged]\nprivileged = true\n";
-    with_each_runtime(settings, |world| {
+    with_both_runtimes(settings, |world| {
         let before = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
         let mut firsts = Vec::new();
         for flavor in ["nesting", "privileged", "default"] {
@@ -81,7 +81,7 @@ const NEST: &str = "unshare -rmpuif --propagation private sh -c 'mount -t proc p
 #[test]
 fn runner_user_can_create_namespaces_if_the_flavor_permits() {
     let settings = "[flavors.default]\n[flavors.nesting]\nnesting = true\n";
-    with_each_runtime(settings, |world| {
+    with_both_runtimes(settings, |world| {
         let record = world.run("nesting", NEST, json!({"flavor": "nesting"}));
         assert_eq!(record.only_record("nested"), "0 0 1001 1", "{}", record.text);
         let record = world.run("default", NEST, json!({}));
@@ -140,7 +140,7 @@ fn run_as_unprivileged(program: &Path, file: &Path) -> String {
 
 #[test]
 fn programs_in_a_writable_mount_grant_no_root_on_the_host() {
-    with_each_runtime("", |world| {
+    with_both_runtimes("", |world| {
         let (tool, mount) = attack(world);
         let [source, secret] = ["shared", "secret"].map(|name| world.host().path().join(name));
         fs::create_dir(&source).unwrap();
@@ -223,7 +223,7 @@ fn instance_that_exhausts_its_users_limits_does_not_affect_others() {
 
 #[test]
 fn runner_opens_its_streams_by_name_and_has_mapped_ids() {
-    with_each_runtime("", |world| {
+    with_both_runtimes("", |world| {
         let job = "echo once >/dev/stdout; echo twice >/dev/stderr; echo \"@ opened $?\"";
         let record = world.run("one", job, as_root("echo thrice >/dev/stderr", "default"));
         assert_eq!(record.only_record("opened"), "0", "{}", record.text);

@@ -82,10 +82,8 @@ mod tests {
         // No machine reads a terabyte a second.
         let said = read(&budget, io::repeat(0).take(1 << 30)).unwrap_err().to_string();
         assert!(said.starts_with("mirror.example sends docker.io/a/b too slowly: "), "{said}");
-        assert!(
-            said.contains(" bytes in 0 s, expected at least 1099511627776 bytes/s: "),
-            "{said}"
-        );
+        assert!(said.contains(" bytes in "), "{said}");
+        assert!(said.contains(" s, expected at least 1099511627776 bytes/s: "), "{said}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use oci_hooks_init::frames::{FailureKind, StepAnswer, StepRequest};
 use rustix::process::{Pid, Signal, kill_process};
@@ -209,11 +209,9 @@ fn step_that_stops_its_supervisor_is_killed() {
     let mut connection = first.connect();
     let mut pipes = connection.start(script("kill -STOP $PPID; echo done; sleep 1000"));
     assert_eq!(line(&mut pipes.output), "done");
-    let begun = Instant::now();
     drop((connection, pipes));
     let _next = first.connect();
     assert_eq!(first.steps(), [0; 0]);
-    assert!(begun.elapsed() < Duration::from_secs(30));
 }
 
 #[test]

@@ -6,16 +6,13 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use oci_hooks_files::spawn::pass_descriptor;
 use oci_hooks_init::PROGRAM;
+pub(crate) use oci_hooks_testsupport::program::{DEADLINE, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::connection::TestConnection;
-
-/// Longer than any operation takes on a busy machine.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Options of starting a first process.
 #[derive(Default)]
@@ -166,16 +163,6 @@ pub(crate) fn install(dir: &Path) -> PathBuf {
     sh.stdin.take().unwrap().write_all(PROGRAM).unwrap();
     assert!(sh.wait().unwrap().success());
     path
-}
-
-/// Waits until a condition is met.
-#[track_caller]
-pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
-        std::thread::yield_now();
-    }
 }
 
 /// Returns the children of a process that are not zombies.

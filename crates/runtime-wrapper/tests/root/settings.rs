@@ -239,12 +239,12 @@ fn endless_output_of_a_precreate_hook_is_cut_in_the_log() {
             7,
             "(more output was discarded)",
         ),
-        (endless.to_owned(), 1, "(stderr: x): timed out after 1 s"),
+        (endless.to_owned(), 1, "(stderr: x): timed out after 5 s"),
         (format!("yes & {endless}"), 1, "its output exceeds 16777216 bytes"),
     ] {
         setup.hooks.hook("a.json", &script, json!({"always": true}), &["precreate"]);
         if script == endless {
-            setup.hooks.set_timeout("a.json", 1);
+            setup.hooks.set_timeout("a.json", 5);
         }
         let (found, said) = create(&setup, "");
         assert_eq!(found, Some(code), "{script}");

@@ -191,9 +191,9 @@ fn key_of(fd: &OwnedFd) -> epoll::EventData {
 mod tests {
     use std::fs::File;
     use std::io::{PipeWriter, Write, pipe};
-    use std::time::Duration;
 
     use oci_hooks_init::drain;
+    use oci_hooks_testsupport::program::DEADLINE;
 
     use super::super::super::log::{Masking, PlainOutput};
     use super::*;
@@ -224,7 +224,7 @@ mod tests {
         let mut pipes = OutputPipes::new().unwrap();
         let command = pipes.add(LogStream::Out).unwrap();
         rustix::io::write(&command, b"this is A-LON\n").unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + DEADLINE;
         let event = pipes.pump(&[seen.as_fd()], Some(deadline), &mut output).unwrap();
         assert_eq!(event, PumpEvent::Readable(0));
     }

@@ -1,7 +1,6 @@
 //! Images of instances: busybox with users, with and without a preinstalled runner.
 
 use std::path::PathBuf;
-use std::sync::Mutex;
 
 use serde_json::json;
 
@@ -18,8 +17,6 @@ const HOME: &str = "home/runner/actions-runner/";
 
 /// Returns a registry storage directory with all images of instances, created once for each version of the sources.
 pub fn storage() -> PathBuf {
-    static MAKING: Mutex<()> = Mutex::new(());
-    let _making = MAKING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let sources = [
         include_str!("images.rs"),
         include_str!("runner.rs"),
@@ -31,16 +28,9 @@ pub fn storage() -> PathBuf {
         include_str!("../images.rs"),
     ];
     let name = format!("garm-{}", digest(sources.concat().as_bytes()).replace(':', "-"));
-    let ready = program::cache_dir().join(name);
-    if !ready.exists() {
-        let making = program::temporary_directory_in(&program::cache_dir());
-        hub::push_all(making.path(), all_images().iter().map(|(name, image)| (*name, image)));
-        // Another test program may have been faster.
-        if std::fs::rename(making.path(), &ready).is_ok() {
-            let _ = making.keep();
-        }
-    }
-    ready
+    program::made_once(&name, |making| {
+        hub::push_all(making, all_images().iter().map(|(name, image)| (*name, image)));
+    })
 }
 
 fn all_images() -> Vec<(&'static str, TestImage)> {

@@ -50,8 +50,8 @@ pub fn cluster_at(server: &str) -> ClusterClient {
     let policy = RetryPolicy {
         first: Duration::from_millis(1),
         longest: Duration::from_millis(4),
-        limit: Duration::from_secs(20),
-        answer: Duration::from_secs(3),
+        limit: Duration::from_secs(300),
+        answer: Duration::from_secs(60),
     };
     let mut config = Config::new(server.parse().unwrap());
     config.default_retry = false;

@@ -36,6 +36,15 @@ fn verbs(calls: &super::testing::RecordedCalls) -> Vec<String> {
     calls.iter().map(|(line, _)| line.split(' ').next().unwrap().to_owned()).collect()
 }
 
+/// Returns the cluster with a short time limit of an attempt if the server is silent.
+fn without_patience(cluster: ClusterClient, reply: &ScriptedReply) -> ClusterClient {
+    let policy = cluster.policy;
+    cluster.with_retries(match reply {
+        ScriptedReply::Silence => RetryPolicy { answer: Duration::from_secs(3), ..policy },
+        _ => policy,
+    })
+}
+
 #[test]
 fn temporary_errors_are_retried() {
     for failure in [
@@ -52,6 +61,7 @@ fn temporary_errors_are_retried() {
     ] {
         let ok = answer(200, r#"{"metadata": {"name": "a"}}"#);
         let (cluster, calls) = cluster(vec![failure.clone(), failure.clone(), ok]);
+        let cluster = without_patience(cluster, &failure);
         let pod = cluster.run(cluster.pod("a")).unwrap().unwrap();
         assert_eq!(pod.metadata.name.as_deref(), Some("a"));
         assert_eq!(calls.lock().unwrap().len(), 3, "{failure:?}");
@@ -104,14 +114,14 @@ fn retry_after_of_the_server_is_respected() {
         cluster(vec![ScriptedReply::Answer(429, "Retry-After: 600\r\n", String::new())]);
     let began = Instant::now();
     let error = cluster.run(cluster.pod("a")).unwrap_err();
-    assert!(began.elapsed() < Duration::from_secs(10));
+    assert!(began.elapsed() < Duration::from_secs(200));
     assert_eq!(chain(&error), "cannot read pod a: the API server answered with code 429");
 }
 
 #[test]
 fn retries_end_at_the_time_limit() {
     let (cluster, calls) = cluster(vec![answer(503, ""); 1000]);
-    let limit = Duration::from_secs(2);
+    let limit = Duration::from_secs(5);
     let cluster = cluster.with_retries(RetryPolicy { limit, ..RetryPolicy::brief() });
     let error = cluster.run(cluster.pods("")).unwrap_err();
     assert_eq!(chain(&error), "cannot list pods: the API server answered with code 503");
@@ -126,7 +136,7 @@ fn object_of_an_unanswered_create_call_is_recognized() {
         // The second call finds a pod with the mark of the first.
         let (cluster, calls) = super::testing::cluster_with_replies({
             let mut made: Option<Value> = None;
-            let mut lost = Some(lost);
+            let mut lost = Some(lost.clone());
             move |line, body| match line {
                 "POST /api/v1/namespaces/ns/pods?" => match lost.take() {
                     Some(lost) => {
@@ -141,7 +151,7 @@ fn object_of_an_unanswered_create_call_is_recognized() {
                 other => panic!("{other}"),
             }
         });
-        create(&cluster).unwrap();
+        create(&without_patience(cluster, &lost)).unwrap();
         assert_eq!(verbs(&calls), ["POST", "POST", "GET"]);
     }
 }
@@ -174,7 +184,7 @@ fn creation_waits_for_an_object_that_is_being_deleted() {
             true => exists(),
             false => foreign_pod(true),
         });
-    let limit = Duration::from_millis(300);
+    let limit = Duration::from_secs(2);
     let cluster = cluster.with_retries(RetryPolicy { limit, ..RetryPolicy::brief() });
     let error = create(&cluster).unwrap_err();
     assert!(matches!(error, ClusterError::Call { fault: CallFault::Going(_), .. }), "{error:?}");
@@ -234,13 +244,7 @@ fn object_names_cannot_contain_paths() {
 
 #[test]
 fn unreachable_server_is_reported() {
-    // A port that was free a moment ago has no listener.
-    let (cluster, _) = cluster(vec![]);
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    drop(listener);
-    drop(cluster);
-    let cluster = super::testing::cluster_at(&url);
+    let cluster = super::testing::cluster_at("http://127.0.0.1:1");
     let cluster = cluster
         .with_retries(RetryPolicy { limit: Duration::from_millis(50), ..RetryPolicy::brief() });
     let error = chain(&cluster.run(cluster.pod("a")).unwrap_err());

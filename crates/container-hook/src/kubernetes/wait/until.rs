@@ -226,7 +226,7 @@ mod tests {
     };
     use crate::kubernetes::testing::KeptLog;
 
-    const LIMIT: Duration = Duration::from_secs(20);
+    const LIMIT: Duration = Duration::from_secs(600);
 
     fn expect() -> PodExpectation {
         PodExpectation {

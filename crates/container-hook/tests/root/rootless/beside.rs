@@ -64,8 +64,7 @@ fn two_users_can_have_runners_of_the_same_name() {
         runners[0].cleanup();
         installations[0].admin(&["prune", "--all"]).success();
         for (number, runner) in runners.iter_mut().enumerate().skip(1) {
-            let seen =
-                runner.run("cat /number; printf 'PING\\r\\nQUIT\\r\\n' | nc -w 5 redis 6379");
+            let seen = runner.run("cat /number; printf 'PING\\r\\nQUIT\\r\\n' | nc redis 6379");
             assert_eq!(seen.success().stdout(), format!("{number}\n+PONG\r\n"));
             runner.cleanup();
         }
@@ -111,7 +110,7 @@ fn job(runner: &mut UsersRunner<'_>, number: usize) {
 
 #[track_caller]
 fn job_goes_on(runner: &mut UsersRunner<'_>, number: usize) {
-    let ping = format!("echo {number}; printf 'PING\\r\\nQUIT\\r\\n' | nc -w 5 redis 6379");
+    let ping = format!("echo {number}; printf 'PING\\r\\nQUIT\\r\\n' | nc redis 6379");
     assert_eq!(runner.run(&ping).success().stdout(), format!("{number}\n+PONG\r\n"));
 }
 

@@ -130,29 +130,35 @@ fn dockerfile_reaches_no_host_server_or_file() {
 
 #[test]
 fn cancelled_build_ends_in_time_and_leaves_nothing() {
+    cancel_build("echo start\"ed\"; sleep 1000");
+}
+
+#[test]
+fn cancelled_build_that_ignores_signals_ends_in_time_and_leaves_nothing() {
+    cancel_build("trap '' INT TERM; echo start\"ed\"; while :; do sleep 1; done");
+}
+
+/// Cancels the build of a Dockerfile that runs a script, once the script prints `started`. buildah prints the script
+/// itself before it runs it.
+fn cancel_build(script: &str) {
     with_each(&UserKind::ROOTLESS, "", |installation| {
         let mut runner = installation.runner("runner-1");
         let dockerfile = runner.workspace().join("Dockerfile");
         let before = LeftoverSnapshot::take(installation);
-        for script in [
-            "echo started; sleep 1000",
-            "trap '' INT TERM; echo started; while :; do sleep 1; done",
-        ] {
-            installation.write(&dockerfile, &format!("FROM alpine:3.20\nRUN {script}\n"));
-            // Once in a step without a job, and once in a job.
-            let mut call = runner.start_container_step(built_step(&dockerfile));
-            call.wait_for_line("started");
-            let (ended, signals) = call.cancel();
-            assert!(!ended.status.success() && signals < 3, "{signals} signals: {}", ended.log());
-            before.check_live(installation, script);
-            runner.prepare(runner.job_container("node:22"), &[]);
-            let mut call = runner.start_container_step(built_step(&dockerfile));
-            call.wait_for_line("started");
-            let (ended, signals) = call.cancel();
-            assert!(!ended.status.success() && signals < 3, "{signals} signals: {}", ended.log());
-            runner.run("echo the container is still there").success();
-            runner.cleanup();
-            before.check_live(installation, script);
-        }
+        installation.write(&dockerfile, &format!("FROM alpine:3.20\nRUN {script}\n"));
+        // Once in a step without a job, and once in a job.
+        let mut call = runner.start_container_step(built_step(&dockerfile));
+        call.wait_for_line("started");
+        let (ended, signals) = call.cancel();
+        assert!(!ended.status.success() && signals < 3, "{signals} signals: {}", ended.log());
+        before.check_live(installation, script);
+        runner.prepare(runner.job_container("node:22"), &[]);
+        let mut call = runner.start_container_step(built_step(&dockerfile));
+        call.wait_for_line("started");
+        let (ended, signals) = call.cancel();
+        assert!(!ended.status.success() && signals < 3, "{signals} signals: {}", ended.log());
+        runner.run("echo the container is still there").success();
+        runner.cleanup();
+        before.check_live(installation, script);
     });
 }

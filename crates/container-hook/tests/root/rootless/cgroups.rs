@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oci_hooks_testsupport::by_user::UserInstallation;
 use oci_hooks_testsupport::call::RunningCall;
@@ -137,7 +137,8 @@ impl Drop for DelegatedService<'_> {
             fs::remove_dir(&self.dir).is_ok()
         };
         // Killed processes leave their cgroup a moment later. After a failed test no second panic is raised.
-        for _ in 0..1000 {
+        let deadline = Instant::now() + program::DEADLINE;
+        while Instant::now() < deadline {
             if is_gone() {
                 return;
             }

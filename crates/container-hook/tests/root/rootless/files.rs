@@ -174,6 +174,8 @@ fn ownership_after_a_killed_job_is_restored_by_next_job_and_prune() {
                 "somebody else's files are left"
             );
             if is_boot {
+                // Dying processes may still change files there.
+                world.kill_all_of(user);
                 let run = installation.jobs_directory().display().to_string();
                 world.host().shell(&format!("rm -r {run}"));
             }

@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use crate::rootless::setup::{UserKind, with_each};
 
-/// A command that prints a line and does not exit.
-const WAITS: [&str; 6] = ["--", "sh", "-c", "echo it runs; exec sleep 1000", "sh", "x"];
+/// A command that prints `it runs` and does not exit. The log shows the command itself before the command runs.
+const WAITS: [&str; 6] = ["--", "sh", "-c", "echo it \"runs\"; exec sleep 1000", "sh", "x"];
 
 /// Starts the program as its user does, without waiting for it.
 fn start(installation: &UserInstallation<'_>, words: &[&str]) -> RunningCall {
@@ -132,7 +132,9 @@ fn image_and_services_are_pulled_and_the_exit_code_is_passed_on() {
     with_each(&[UserKind::Root, UserKind::Ranges], "", |installation| {
         let before = LeftoverSnapshot::take(installation);
         let services = ["--service", "redis:7", "--service", "redis:7=cache", "alpine:3.20", "--"];
-        let script = "for name in redis cache; do printf 'PING\\r\\nQUIT\\r\\n' | nc $name 6379; done; exit 7";
+        // Without a health check the job does not wait for a service.
+        let script = "for name in redis cache; do \
+                      until printf 'PING\\r\\nQUIT\\r\\n' | nc $name 6379; do sleep 0.05; done; done; exit 7";
         let ended = run(installation, &[&services[..], &["sh", "-c", script]].concat()).code(7);
         let log = ended.log();
         assert_eq!(log.matches("+PONG").count(), 2, "{log}");

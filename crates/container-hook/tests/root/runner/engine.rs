@@ -1,7 +1,7 @@
 //! The engine as used by other programs, without a runner.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use oci_hooks_engine::bundle::{ContainerInit, ExecOptions};
 use oci_hooks_engine::container::{
@@ -53,11 +53,7 @@ fn container_is_waited_for_and_stopped() {
     with_each_engine(|engine, image| {
         let script = "trap 'exit 7' TERM; echo up; while :; do sleep 0.1; done";
         let record = engine.prepare(spec(image, script)).unwrap().start().unwrap();
-        let deadline = Instant::now() + DEADLINE;
-        while engine.logs(&record, 1).unwrap().is_empty() {
-            assert!(Instant::now() < deadline, "it does not start");
-            std::thread::yield_now();
-        }
+        program::wait_until("it has started", || !engine.logs(&record, 1).unwrap().is_empty());
         assert_eq!(engine.wait(&record, Duration::ZERO).unwrap(), WaitOutcome::Running);
         engine.kill(&record, "TERM").unwrap();
         assert_eq!(engine.wait(&record, DEADLINE).unwrap(), WaitOutcome::Ended { code: Some(7) });
@@ -87,11 +83,7 @@ fn init_reaps_orphans_of_steps_and_exits_when_signalled() {
         // The leftover process is now a child of the container's init.
         let orphan = children().parse().unwrap();
         kill_process(Pid::from_raw(orphan).unwrap(), Signal::KILL).unwrap();
-        let deadline = Instant::now() + DEADLINE;
-        while !children().is_empty() {
-            assert!(Instant::now() < deadline, "{} is not collected", children());
-            std::thread::yield_now();
-        }
+        program::wait_until("the orphan is collected", || children().is_empty());
         engine.kill(&record, "TERM").unwrap();
         assert_eq!(engine.wait(&record, DEADLINE).unwrap(), WaitOutcome::Ended { code: Some(0) });
         engine.remove(&record).unwrap();

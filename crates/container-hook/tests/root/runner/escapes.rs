@@ -14,12 +14,14 @@ use oci_hooks_testsupport::threads::repeat_during;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::runner::setup::{HostCanary, runner, shell_step, with_each_runtime, write};
+use crate::runner::setup::{
+    HostCanary, runner, shell_step, with_both_runtimes, with_each_runtime, write,
+};
 
 /// Calls a test for each runtime, with and without `allow-new-privileges`: isolation must not depend on it.
 fn with_both(test: impl Fn(&HookInstallation<'_>)) {
     for settings in ["", "[security]\nallow-new-privileges = false\n"] {
-        with_each_runtime(settings, &test);
+        with_both_runtimes(settings, &test);
     }
 }
 
@@ -290,7 +292,7 @@ fn set_user_id_program_grants_only_root_of_the_container() {
         ("[security]\nuser-namespace = \"host\"\n", own_users),
         ("[limits]\nmemory = \"1GiB\"\n[policy]\nhost-namespaces = [\"uts\"]\n", own_users),
     ] {
-        with_each_runtime(settings, |installation| {
+        with_both_runtimes(settings, |installation| {
             let canary = HostCanary::new(installation.host());
             let mut runner = runner(installation, "runner-1");
             let options = if settings.contains("uts") { "--uts=host" } else { "" };
@@ -318,7 +320,7 @@ fn set_user_id_program_grants_only_root_of_the_container() {
 
 #[test]
 fn no_new_privileges_is_applied() {
-    with_each_runtime("", |installation| {
+    with_both_runtimes("", |installation| {
         let mut runner = runner(installation, "runner-1");
         let options = json!({"createOptions": "--security-opt no-new-privileges"});
         runner.prepare(merge(runner.job_container("node:22"), options), &[]);

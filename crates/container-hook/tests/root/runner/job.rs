@@ -11,7 +11,7 @@ use oci_hooks_testsupport::leftovers::LeftoverSnapshot;
 use oci_hooks_testsupport::program;
 use serde_json::{Value, json};
 
-use crate::runner::setup::{runner, shell_step, with_each_runtime};
+use crate::runner::setup::{runner, shell_step, with_both_runtimes, with_each_runtime};
 
 #[test]
 fn missing_overlay_is_reported() {
@@ -45,7 +45,7 @@ fn image_without_a_shell_can_be_a_job_container() {
 
 #[test]
 fn user_workdir_and_volumes_of_an_image_are_used() {
-    with_each_runtime("", |installation| {
+    with_both_runtimes("", |installation| {
         let mut runner = runner(installation, "runner-1");
         let step = shell_step("id; cat /data/kept; touch /data/new; pwd");
         let step = merge(step, json!({"image": "test/user:1", "workingDirectory": null}));
@@ -78,14 +78,16 @@ fn files_of_container_root_belong_to_the_runner() {
 
 #[test]
 fn unhealthy_service_fails_the_job_with_its_log() {
-    with_each_runtime("", |installation| {
+    with_both_runtimes("", |installation| {
         let before = LeftoverSnapshot::take(installation);
         let mut runner = runner(installation, "runner-1");
         for (image, said) in [
             ("test/unhealthy:1", &["the probe says no", "nginx: started", "unhealthy"][..]),
             ("test/exits:1", &["oh no", "3"]),
         ] {
-            let health = json!({"createOptions": "--health-interval 100ms"});
+            // Many checks, so that the program has begun before the last one.
+            let health = "--health-interval 1s --health-retries 3 --health-timeout 10m";
+            let health = json!({"createOptions": health});
             let service = match image {
                 "test/exits:1" => {
                     merge(container(image), json!({"createOptions": "--health-cmd false"}))
@@ -100,7 +102,8 @@ fn unhealthy_service_fails_the_job_with_its_log() {
             runner.cleanup();
         }
         for image in ["test/healthy:1", "test/healthy:exec"] {
-            runner.prepare(Value::Null, &[container(image)]);
+            let patient = json!({"createOptions": "--health-timeout 10m"});
+            runner.prepare(Value::Null, &[merge(container(image), patient)]);
             runner.cleanup();
         }
         before.check_live(installation, "a job");

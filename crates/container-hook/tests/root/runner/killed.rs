@@ -8,13 +8,15 @@ use oci_hooks_testsupport::host::TestHost;
 use oci_hooks_testsupport::hub::{HostRegistry, RegistryName};
 use oci_hooks_testsupport::installation::HookInstallation;
 use oci_hooks_testsupport::kills::{KillSeries, KillVictim};
-use oci_hooks_testsupport::leftovers::LeftoverSnapshot;
+use oci_hooks_testsupport::leftovers::{LeftoverSnapshot, containers};
 use oci_hooks_testsupport::program;
 use oci_hooks_testsupport::runtime::TestRuntime;
 use serde_json::{Value, json};
 
 use crate::runner::builds::check_no_build_leftovers;
-use crate::runner::setup::{redis, runner, shell_step, with_each_runtime, write};
+use crate::runner::setup::{
+    redis, runner, shell_step, with_both_runtimes, with_each_runtime, write,
+};
 
 /// Default number of kills of each command on each runtime.
 const KILLS: u32 = 5;
@@ -53,7 +55,7 @@ fn killed_commands_leave_nothing_after_cleanup() {
             play.kill(&mut victim, &KillVictim { name, took, start, finish: &cleanup });
         }
         play.end();
-        let pong = bystander.run("printf 'PING\\r\\nQUIT\\r\\n' | nc -w 5 redis 6379");
+        let pong = bystander.run("printf 'PING\\r\\nQUIT\\r\\n' | nc -w 60 redis 6379");
         assert_eq!(pong.success().stdout(), "+PONG\r\n");
         bystander.cleanup();
     });
@@ -98,7 +100,7 @@ fn leftovers_of_a_killed_command_are_detected() {
 /// `prune` also handles machines whose runner is gone, where no `cleanup_job` follows.
 #[test]
 fn prune_removes_leftovers_of_a_vanished_runner() {
-    with_each_runtime("", |installation| {
+    with_both_runtimes("", |installation| {
         // As with Docker, where jobs need additional rules.
         installation.host().shell("iptables -P FORWARD DROP; ip6tables -P FORWARD DROP");
         CommandDurations::measure(&mut runner(installation, "victim"));
@@ -106,8 +108,10 @@ fn prune_removes_leftovers_of_a_vanished_runner() {
         let mut victim = runner(installation, "gone");
         victim.run_through_worker();
         let args = json!({"container": victim.job_container("node:22"), "services": [redis()]});
+        let call = victim.start("prepare_job", args);
+        program::wait_until("a container is recorded", || !containers(installation).is_empty());
         // Only the worker is killed; the hook continues.
-        victim.start("prepare_job", args).kill_after(Duration::from_millis(60));
+        call.kill_after(Duration::ZERO);
         installation.wait_for_hooks();
         installation.admin(&["prune"]).success();
         before.check(installation, "prune");
@@ -117,7 +121,7 @@ fn prune_removes_leftovers_of_a_vanished_runner() {
 /// A runtime dies a moment after the hook that called it.
 #[test]
 fn half_created_container_is_removed_by_the_next_call() {
-    with_each_runtime("", |installation| {
+    with_both_runtimes("", |installation| {
         let mut victim = runner(installation, "victim");
         prepare(&mut victim);
         victim.cleanup();
@@ -187,7 +191,7 @@ fn container_creation_is_killed_with_its_job() {
 /// The runner calls no cleanup for a job that only has container steps.
 #[test]
 fn next_step_removes_leftovers_of_a_killed_step() {
-    with_each_runtime("", |installation| {
+    with_both_runtimes("", |installation| {
         let mut victim = runner(installation, "victim");
         victim.container_step(shell_step("true")).0.success();
         let before = LeftoverSnapshot::take(installation);

@@ -9,7 +9,9 @@ use oci_hooks_testsupport::github_runner::{GithubRunner, merge};
 use oci_hooks_testsupport::{images, program};
 use serde_json::{Value, json};
 
-use crate::runner::setup::{HostCanary, redis, runner, shell_step, with_each_runtime};
+use crate::runner::setup::{
+    HostCanary, redis, runner, shell_step, with_both_runtimes, with_each_runtime,
+};
 
 /// `find` conditions for ids outside of the range reserved for jobs.
 const NOT_PRIVATE: [&str; 2] =
@@ -154,7 +156,7 @@ fn ownership_of_many_files_is_restored() {
 
 #[test]
 fn devices_of_a_privileged_job_are_removed() {
-    with_each_runtime("[policy]\nprivileged = true\n", |installation| {
+    with_both_runtimes("[policy]\nprivileged = true\n", |installation| {
         let mut runner = runner(installation, "runner-root");
         let container =
             merge(runner.job_container("node:22"), json!({"createOptions": "--privileged"}));

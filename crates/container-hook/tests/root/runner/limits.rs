@@ -3,15 +3,15 @@
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use oci_hooks_testsupport::call::RunningCall;
 use oci_hooks_testsupport::github_runner::{GithubRunner, container, merge};
 use oci_hooks_testsupport::leftovers::LeftoverSnapshot;
-use oci_hooks_testsupport::program::{self, DEADLINE, compile_attack};
+use oci_hooks_testsupport::program::{self, compile_attack};
 use serde_json::{Value, json};
 
-use crate::runner::setup::{runner, shell_step, with_each_runtime, write};
+use crate::runner::setup::{runner, shell_step, with_both_runtimes, with_each_runtime, write};
 
 const SETTINGS: &str = "[limits]\ndisk = \"64MiB\"\nopen-files = 300\n[log]\nsize = \"64KiB\"\n";
 
@@ -80,7 +80,7 @@ fn endless_command_line_of_a_job_does_not_affect_others() {
         let lengths = calls.lines().filter(|call| call.contains("/cmdline>"));
         let lengths = lengths.filter_map(|call| call.rsplit_once(" = ")?.1.parse::<usize>().ok());
         let read: usize = lengths.sum();
-        assert!((1..1 << 20).contains(&read), "{read} bytes of command lines");
+        assert!((1..1 << 24).contains(&read), "{read} bytes of command lines");
         assert!(!attack.interrupt().status.success());
         hostile.cleanup();
     });
@@ -132,7 +132,7 @@ fn jobs_share_the_process_limit_of_the_host() {
 
 #[test]
 fn reached_limits_are_in_the_job_log() {
-    with_each_runtime(SETTINGS, |installation| {
+    with_both_runtimes(SETTINGS, |installation| {
         let mut runner = runner(installation, "runner-1");
         let job = with_options(runner.job_container("node:22"), "--pids-limit 20 --memory 64m");
         let talker = shell_step("echo first; yes | head -c 300000; sleep 1000");
@@ -146,15 +146,12 @@ fn reached_limits_are_in_the_job_log() {
         runner.run("sh -c 'x=12345678; while :; do x=$x$x; done' || true").success();
         runner.run("for i in $(seq 30); do sleep 100 >/dev/null 2>&1 & done; true");
         let id = runner.state["services"][0].as_str().unwrap().to_owned();
-        let deadline = Instant::now() + DEADLINE;
         let has_lost = || {
             let kept = installation.admin(&["logs", &id]).success();
             !kept.is_empty() && !kept.starts_with("first")
         };
         // A reader may miss the first file once, during its rotation.
-        while !(has_lost() && has_lost()) {
-            assert!(Instant::now() < deadline, "all that it wrote is kept");
-        }
+        program::wait_until("some output is no longer kept", || has_lost() && has_lost());
         let said = runner.cleanup().log();
         for warning in [
             "::warning::job node reached its limit of processes and threads ",
@@ -170,7 +167,7 @@ fn reached_limits_are_in_the_job_log() {
 fn container_step_reports_the_limits_it_reached() {
     // With cgroup v1 the events of a removed cgroup are lost.
     let is_remembered = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
-    with_each_runtime(SETTINGS, |installation| {
+    with_both_runtimes(SETTINGS, |installation| {
         let mut runner = runner(installation, "runner-1");
         let grows = "x=12345678; while :; do x=$x$x; done";
         let forks = "for i in $(seq 30); do sleep 100 & done; true";
@@ -204,7 +201,7 @@ fn container_step_reports_the_limits_it_reached() {
 
 #[test]
 fn container_step_can_open_its_streams_by_name() {
-    with_each_runtime("", |installation| {
+    with_both_runtimes("", |installation| {
         let mut runner = runner(installation, "runner-1");
         let script = "echo out >/dev/stdout; echo err >/dev/stderr";
         for options in ["", "--user 1000"] {
@@ -329,7 +326,7 @@ fn volumes_that_cannot_be_limited_are_rejected() {
 
 #[test]
 fn ulimit_option_cannot_exceed_the_maximum_of_open_files() {
-    with_each_runtime(SETTINGS, |installation| {
+    with_both_runtimes(SETTINGS, |installation| {
         let mut runner = runner(installation, "runner-1");
         for (options, limits) in
             [("--ulimit nofile=100:200", "100 200\n"), ("--ulimit nofile=1000:2000", "300 300\n")]

@@ -1,6 +1,6 @@
 //! Paths in a request are resolved once, so that swapping a path for a link has no effect.
 //!
-//! In each test a path is swapped continuously. However a call ends, files outside are neither read nor changed.
+//! Some tests swap a path continuously. However a call ends, files outside are neither read nor changed.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -154,6 +154,25 @@ fn volume_is_filled_only_while_unused() {
         let ended = runner.container_step(filled_step("cache", list_filled())).0.success();
         assert!(ended.stdout().ends_with("0:0 /filled\n"), "{}", ended.log());
         assert_eq!(runner.run("ls -A /data").success().stdout(), "");
+        another_runner_has_its_own(installation);
+        canary.check("another runner");
+        runner.cleanup();
+
+        // No container uses the volume any more.
+        let ended = runner.container_step(filled_step("cache", list_filled())).0.success();
+        assert!(ended.stdout().ends_with(FILLED), "{}", ended.log());
+    });
+}
+
+#[test]
+fn volume_in_use_is_not_filled_while_a_directory_is_swapped() {
+    with_each_runtime("", |installation| {
+        let canary = HostCanary::new(installation.host());
+        let mut runner = runner(installation, "runner-1");
+        let volumes = json!([volume("cache", "/data", false)]);
+        let container =
+            merge(runner.job_container("node:22"), json!({"userMountVolumes": volumes}));
+        runner.prepare(container, &[]);
         let swapping = start_swapping(&runner, "/data/dir", "/run/canary");
         for number in 0..CALLS {
             // The swapped names come and go, so they are not counted or compared.
@@ -168,8 +187,6 @@ fn volume_is_filled_only_while_unused() {
         // The step dies with its hook.
         runner.run("if pidof node; then exit 1; fi; rm -rf /data/*").success();
         runner.cleanup();
-
-        // No container uses the volume any more.
         let ended = runner.container_step(filled_step("cache", list_filled())).0.success();
         assert!(ended.stdout().ends_with(FILLED), "{}", ended.log());
     });
@@ -181,29 +198,45 @@ fn another_runner_has_its_own(installation: &HookInstallation<'_>) {
     assert!(ended.stdout().ends_with(FILLED), "{}", ended.log());
 }
 
+/// Policy with a directory that steps may mount.
+const ALLOWED: &str = "[policy]\nbind-mounts = [\"/run/allowed\"]\n";
+
+/// Creates the allowed directory, with a link out of it.
+const MAKE_ALLOWED: &str = "mkdir -p /run/allowed/dir; ln -s /run/canary /run/allowed/link";
+
+/// Returns a step with a mount, in which it creates a file.
+fn mounting_step(source: &str) -> Value {
+    let options = json!({"createOptions": format!("--volume {source}:/x")});
+    merge(shell_step("echo made >/x/made; ls /x"), options)
+}
+
 #[test]
-fn allowed_directory_replaced_by_a_link_is_not_followed() {
-    with_each_runtime("[policy]\nbind-mounts = [\"/run/allowed\"]\n", |installation| {
+fn mount_leads_nowhere_but_to_the_allowed_directory() {
+    with_each_runtime(ALLOWED, |installation| {
         let host = installation.host();
-        host.shell("mkdir -p /run/allowed/dir; ln -s /run/canary /run/allowed/link");
+        host.shell(MAKE_ALLOWED);
         let canary = HostCanary::new(host);
         let mut runner = runner(installation, "runner-1");
-        let step = |options: &str| {
-            merge(shell_step("echo made >/x/made; ls /x"), json!({"createOptions": options}))
-        };
-        let dir = "--volume /run/allowed/dir:/x";
-        let ended = runner.container_step(step(dir)).0.success();
+        let ended = runner.container_step(mounting_step("/run/allowed/dir")).0.success();
         assert!(ended.stdout().ends_with("made\n"));
         assert_eq!(host.shell("cat /run/allowed/dir/made"), "made\n");
-        let new = "--volume /run/allowed/new/dir:/x";
-        runner.container_step(step(new)).0.success();
+        runner.container_step(mounting_step("/run/allowed/new/dir")).0.success();
         assert_eq!(host.shell("stat -c %u:%g /run/allowed/new/dir"), "0:0\n");
         for outside in ["/run/canary", "/run/allowed/link", "/run/allowed/../canary", "/run"] {
-            let said = runner.container_step(step(&format!("--volume {outside}:/x"))).0.failure();
+            let said = runner.container_step(mounting_step(outside)).0.failure();
             assert!(said.contains("is not allowed on this machine"), "{outside}: {said}");
         }
         canary.check("what is asked for plainly");
+    });
+}
 
+#[test]
+fn allowed_directory_replaced_by_a_link_is_not_followed() {
+    with_each_runtime(ALLOWED, |installation| {
+        let host = installation.host();
+        host.shell(MAKE_ALLOWED);
+        let canary = HostCanary::new(host);
+        let mut runner = runner(installation, "runner-1");
         let swap = || {
             for _ in 0..1000 {
                 let (place, link) = ("/run/allowed/dir", "/run/allowed/link");
@@ -214,7 +247,7 @@ fn allowed_directory_replaced_by_a_link_is_not_followed() {
             || host.enter(swap),
             || {
                 for number in 0..CALLS {
-                    let seen = runner.container_step(step(dir)).0.stdout();
+                    let seen = runner.container_step(mounting_step("/run/allowed/dir")).0.stdout();
                     assert!(!seen.lines().any(|name| name == "file"), "step {number}: {seen}");
                     canary.check(&format!("step {number}"));
                 }
@@ -225,7 +258,7 @@ fn allowed_directory_replaced_by_a_link_is_not_followed() {
 
 #[test]
 fn missing_allowed_directory_is_created_for_the_runners_user() {
-    with_each_runtime("[policy]\nbind-mounts = [\"/run/allowed\"]\n", |installation| {
+    with_each_runtime(ALLOWED, |installation| {
         let host = installation.host();
         host.shell("mkdir /run/allowed");
         let mut runner = runner(installation, "runner-root");

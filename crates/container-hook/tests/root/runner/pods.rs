@@ -9,10 +9,11 @@ use oci_hooks_testsupport::host::TestHost;
 use oci_hooks_testsupport::hub::{HostRegistry, HubLogin, RegistryName};
 use oci_hooks_testsupport::installation::HookInstallation;
 use oci_hooks_testsupport::leftovers::LeftoverSnapshot;
+use oci_hooks_testsupport::program;
 use oci_hooks_testsupport::runtime::TestRuntime;
 use serde_json::json;
 
-use crate::runner::setup::{redis, shell_step, write};
+use crate::runner::setup::{is_logged, redis, shell_step, write};
 use crate::runner::template::TemplateHost;
 
 #[test]
@@ -20,18 +21,20 @@ fn init_containers_run_first_and_sidecars_run_for_the_whole_job() {
     TemplateHost::test_each_runtime("", |templated| {
         templated.set(
             "metadata: {annotations: {purpose: sidecar-test}}\n\
-             spec:\n  terminationGracePeriodSeconds: 2\n  volumes: \n  \
+             spec:\n  terminationGracePeriodSeconds: 600\n  volumes: \n  \
              - {name: out, emptyDir: {}}\n  - {name: host, hostPath: {path: HOST}}\n  \
              initContainers:\n  - name: first\n    image: alpine:3.20\n    \
              command: [sh, -c, 'echo first >>/out/order']\n    \
              volumeMounts: [{name: out, mountPath: /out}]\n  - name: proxy\n    \
              image: alpine:3.20\n    restartPolicy: Always\n    \
-             command: [sh, -c, 'echo proxy >>/out/order; mkdir /www; echo proxied >/www/index.html; exec httpd -f -p 8080 -h /www']\n    \
+             command: [sh, -c, 'echo proxy >>/out/order; mkdir /www; echo proxied >/www/index.html; \
+             trap exit TERM; httpd -f -p 8080 -h /www & wait']\n    \
              volumeMounts: [{name: out, mountPath: /out}]\n    \
              ports: [{name: web, containerPort: 8080, hostPort: 18080}]\n    \
-             startupProbe: {httpGet: {path: /, port: web}, periodSeconds: 1, failureThreshold: 20}\n    \
-             readinessProbe: {tcpSocket: {port: 8080}}\n  - name: second\n    image: alpine:3.20\n    \
-             command: [sh]\n    args: [-c, 'wget -q -O- localhost:8080 >>/out/order']\n    \
+             startupProbe: {httpGet: {path: /, port: web}, periodSeconds: 1, timeoutSeconds: 600, \
+             failureThreshold: 1000}\n    \
+             readinessProbe: {tcpSocket: {port: 8080}, timeoutSeconds: 600}\n  - name: second\n    \
+             image: alpine:3.20\n    command: [sh]\n    args: [-c, 'wget -q -O- localhost:8080 >>/out/order']\n    \
              volumeMounts: [{name: out, mountPath: /out}]\n  containers:\n  - name: beside\n    \
              image: alpine:3.20\n    command: [sh, -c, \
              'trap \"echo ended >>/host/log; exit\" TERM; echo beside >>/out/order; while :; do sleep 1 & wait $!; done']\n    \
@@ -39,8 +42,10 @@ fn init_containers_run_first_and_sidecars_run_for_the_whole_job() {
              {name: work, mountPath: /work}]\n    lifecycle:\n      \
              postStart: {exec: {command: [sh, -c, 'echo started >>/host/log; touch /work/repo/repo/mine']}}\n      \
              preStop: {exec: {command: [sh, -c, 'echo stopping >>/host/log']}}\n    \
-             livenessProbe: {exec: {command: [grep, beside, /out/order]}, periodSeconds: 1}\n  \
-             - name: $job\n    volumeMounts: [{name: out, mountPath: /out}]\n",
+             livenessProbe: {exec: {command: [grep, beside, /out/order]}, periodSeconds: 1, \
+             timeoutSeconds: 600, failureThreshold: 1000}\n  \
+             - name: $job\n    volumeMounts: [{name: out, mountPath: /out}]\n  \
+             - name: $redis\n    command: [sh, -c, 'trap exit TERM; serve & wait']\n",
         );
         let mut runner = templated.runner();
         runner.prepare(runner.job_container("node:22"), &[redis()]);
@@ -104,9 +109,10 @@ fn container_steps_have_their_own_template_and_sidecars() {
     TemplateHost::test_each_runtime("", |templated| {
         templated.set(
             "spec:\n  volumes: [{name: v, emptyDir: {}}]\n  containers:\n  - name: $job\n    \
-             command: [sleep]\n    args: ['50']\n    workingDir: /tmp\n    env: [{name: A, value: b}]\n    \
+             command: [sleep]\n    args: ['50000']\n    workingDir: /tmp\n    env: [{name: A, value: b}]\n    \
              volumeMounts: [{name: v, mountPath: /v}]\n  - name: web\n    image: nginx:alpine\n    \
-             readinessProbe: {httpGet: {port: 80}, periodSeconds: 1, failureThreshold: 20}\n  \
+             readinessProbe: {httpGet: {port: 80}, periodSeconds: 1, timeoutSeconds: 600, \
+             failureThreshold: 1000}\n  \
              initContainers:\n  - {name: init, image: alpine:3.20, command: [touch, /v/made], \
              volumeMounts: [{name: v, mountPath: /v}]}\n",
         );
@@ -125,7 +131,7 @@ fn container_steps_have_their_own_template_and_sidecars() {
         assert!(said.ends_with(expected), "{said}");
         before.check(templated.installation, "a container step with a sidecar");
         let line = runner.run("tr '\\0' ' ' </proc/1/cmdline").success().stdout();
-        assert_eq!(line.trim(), "sleep 50");
+        assert_eq!(line.trim(), "sleep 50000");
         runner.cleanup();
     });
 }
@@ -153,7 +159,8 @@ fn sidecars_of_services_alone_have_their_own_network() {
             "spec:\n  containers:\n  - name: web\n    image: nginx:alpine\n    \
              ports: [{containerPort: 80, hostPort: 18081}]\n  - name: beside\n    \
              image: alpine:3.20\n    command: [sleep, '1000']\n    \
-             readinessProbe: {exec: {command: [wget, -q, -O, /dev/null, 'http://localhost']}}\n",
+             readinessProbe: {exec: {command: [wget, -q, -O, /dev/null, 'http://localhost']}, \
+             timeoutSeconds: 600, failureThreshold: 1000}\n",
         );
         let mut runner = templated.runner();
         runner.prepare(json!(null), &[redis()]);
@@ -172,13 +179,21 @@ fn sidecars_of_services_alone_have_their_own_network() {
 fn unhealthy_sidecar_fails_the_job_with_its_output() {
     TemplateHost::test_each_runtime("", |templated| {
         templated.set(
-            "spec:\n  containers:\n  - name: side\n    image: alpine:3.20\n    \
-             command: [sh, -c, 'echo out of order; exec sleep 1000']\n    readinessProbe:\n      \
+            "spec:\n  volumes: [{name: host, hostPath: {path: HOST}}]\n  containers:\n  - name: side\n    \
+             image: alpine:3.20\n    volumeMounts: [{name: host, mountPath: /host}]\n    \
+             command: [sh, -c, 'echo out of order; exec sleep 1000']\n    startupProbe:\n      \
+             {exec: {command: [test, -e, /host/logged]}, periodSeconds: 1, timeoutSeconds: 600, \
+             failureThreshold: 1000}\n    readinessProbe:\n      \
              {httpGet: {path: /health, port: 9}, periodSeconds: 1, failureThreshold: 1}\n",
         );
         let runner = templated.runner();
         let args = json!({"container": runner.job_container("node:22"), "services": []});
-        let ended = runner.start("prepare_job", args).wait();
+        let call = runner.start("prepare_job", args);
+        program::wait_until("the output of the sidecar", || {
+            is_logged(templated.installation, "out of order")
+        });
+        write(templated.path("shared/logged"), "");
+        let ended = call.wait();
         assert!(ended.log().contains("out of order"), "{}", ended.log());
         let said = ended.failure();
         assert!(said.contains("sidecar side is unhealthy"), "{said}");

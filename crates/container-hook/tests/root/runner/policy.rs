@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use oci_hooks_testsupport::github_runner::{GithubRunner, container, merge, volume};
 use serde_json::{Value, json};
 
-use crate::runner::setup::{HostCanary, runner, shell_step, with_each_runtime, write};
+use crate::runner::setup::{
+    HostCanary, runner, shell_step, with_both_runtimes, with_each_runtime, write,
+};
 
 fn with_options(container: Value, options: &str) -> Value {
     merge(container, json!({"createOptions": options}))
@@ -68,7 +70,7 @@ fn only_directories_within_the_work_directory_can_be_mounted() {
 
 #[test]
 fn host_ipc_becomes_private_memory_with_one_message() {
-    with_each_runtime("", |installation| {
+    with_both_runtimes("", |installation| {
         let outside = installation.host().shell("readlink /proc/self/ns/ipc");
         let size = "df -P -k /dev/shm | tail -n 1 | tr -s ' ' | cut -d ' ' -f 2";
         let of_host: u64 = installation.host().shell(size).trim().parse().unwrap();
@@ -94,7 +96,7 @@ fn host_ipc_becomes_private_memory_with_one_message() {
 
 #[test]
 fn docker_preset_options_reach_the_host() {
-    with_each_runtime("[policy]\npreset = \"docker\"\nprivileged = false\n", |installation| {
+    with_both_runtimes("[policy]\npreset = \"docker\"\nprivileged = false\n", |installation| {
         installation.host().shell("mkdir /run/shared; echo of-host >/run/shared/file");
         let mut runner = runner(installation, "runner-1");
         for (options, script) in [
@@ -154,7 +156,7 @@ fn network(response: &Value) -> String {
 
 #[test]
 fn containers_and_jobs_stay_within_the_maximums() {
-    with_each_runtime(CEILINGS, |installation| {
+    with_both_runtimes(CEILINGS, |installation| {
         let mut runner = runner(installation, "runner-1");
         let greedy = "--memory 64g --memory-swap -1 --cpus 64 --pids-limit -1 --shm-size 1g \
                       --ulimit nofile=100:5000";

@@ -13,15 +13,15 @@ use crate::runner::setup::{redis, runner, with_each_runtime};
 /// Limit of open files of our programs.
 const DESCRIPTORS: u32 = 64;
 
-/// Creates 100 000 nested directories.
+/// Creates 2 000 nested directories: more than our programs may open files, with paths longer than `PATH_MAX`.
 const DEEP: &str = "
 const fs = require('fs');
 for (const top of ['/deep', '/volume/deep', '/__w/deep']) {
     fs.mkdirSync(top);
     process.chdir(top);
-    for (let level = 0; level < 100000; level++) {
-        fs.mkdirSync('d');
-        process.chdir('d');
+    for (let level = 0; level < 2000; level++) {
+        fs.mkdirSync('deeper');
+        process.chdir('deeper');
     }
     fs.writeFileSync('bottom', 'x');
     process.chdir('/');

@@ -12,7 +12,7 @@ use oci_hooks_testsupport::leftovers::LeftoverSnapshot;
 use oci_hooks_testsupport::{externals, program};
 use serde_json::{Value, json};
 
-use crate::runner::setup::{runner, with_each_runtime, write};
+use crate::runner::setup::{runner, with_both_runtimes, with_each_runtime, write};
 
 /// Policy for the requests' options that only an administrator can permit.
 const POLICY: &str = r#"
@@ -178,7 +178,7 @@ impl RequestCase {
 
 #[test]
 fn prepare_job_requests_have_the_expected_effects() {
-    with_each_runtime(POLICY, |installation| {
+    with_both_runtimes(POLICY, |installation| {
         let host = installation.host();
         let _local = HostRegistry::start(host, RegistryName::Local, None);
         let login = HubLogin("octocat", "ghs_tok \"quoted\" $x");
@@ -259,7 +259,10 @@ fn check_in_container(case: &RequestCase, runner: &mut GithubRunner<'_>) {
             assert!(runner.home().join("hostedtoolcache/x").exists());
         }
         "prepare-021" => {
-            let pong = runner.run("printf 'PING\\r\\nQUIT\\r\\n' | nc -w 5 cache 6379");
+            // Without a health check the job does not wait for the service.
+            let pong = runner.run(
+                "until printf 'PING\\r\\nQUIT\\r\\n' | nc -w 60 cache 6379; do sleep 0.05; done",
+            );
             assert_eq!(pong.success().stdout(), "+PONG\r\n");
         }
         "prepare-026" => {
@@ -327,7 +330,7 @@ fn scripts(runner: &GithubRunner<'_>) {
 
 #[test]
 fn run_container_step_requests_have_the_expected_effects() {
-    with_each_runtime("", |installation| {
+    with_both_runtimes("", |installation| {
         let mut runner = runner(installation, "runner-1");
         runner.prepare(runner.job_container("node:22"), &[]);
         let before = LeftoverSnapshot::take(installation);

@@ -6,11 +6,11 @@ use oci_hooks_testsupport::github_runner::{merge, volume};
 use oci_hooks_testsupport::leftovers::LeftoverSnapshot;
 use serde_json::json;
 
-use crate::runner::setup::{redis, runner, shell_step, with_each_runtime};
+use crate::runner::setup::{redis, runner, shell_step, with_both_runtimes, with_each_runtime};
 
 #[test]
 fn steps_have_few_privileges() {
-    with_each_runtime("", |installation| {
+    with_both_runtimes("", |installation| {
         let outside = installation.host().shell("readlink /proc/self/ns/*");
         let mut runner = runner(installation, "runner-1");
         runner.prepare(runner.job_container("node:22"), &[]);
@@ -112,7 +112,7 @@ fn docker_socket_is_omitted_with_a_message() {
 
 #[test]
 fn invalid_users_are_errors() {
-    with_each_runtime("", |installation| {
+    with_both_runtimes("", |installation| {
         let mut runner = runner(installation, "runner-1");
         for tag in ["large", "negative", "unknown", "group"] {
             let step = merge(shell_step("id"), json!({"image": format!("evil/user:{tag}")}));

@@ -38,6 +38,9 @@ fn private_image_in_the_store_is_denied_to_other_jobs() {
     });
 }
 
+/// Steps that run until the processes of the host have been listed.
+const STEPS: [&str; 2] = ["script", "action"];
+
 const CANARIES: [&str; 3] = ["cAnArY-password-7f3a", "cAnArY-step-91bd", "cAnArY-service-c0de"];
 
 #[test]
@@ -57,18 +60,29 @@ fn secrets_are_in_no_command_line_log_or_file() {
         );
         let redis = merge(redis(), json!({"environmentVariables": {"REDIS_PASSWORD": service}}));
         let mut seen = Vec::new();
+        let temp = runner.temp();
         let watch = || {
+            let running = STEPS.map(|name| temp.join(format!("{name}-runs")).exists());
             let all = host.processes().into_iter();
             seen.extend(all.filter(|process| has_canary(process.line.as_bytes())));
+            for (name, _) in STEPS.iter().zip(running).filter(|(_, is_running)| *is_running) {
+                write(temp.join(format!("{name}-seen")), "");
+            }
+        };
+        let script = |directory: &str, name: &str| {
+            format!(
+                "echo ${{#TOKEN}}; touch {directory}/{name}-runs; \
+                 until test -e {directory}/{name}-seen; do sleep 0.02; done"
+            )
         };
         let log = repeat_during(watch, || {
             let args = json!({"container": container, "services": [redis]});
             let mut log = runner.call("prepare_job", args).success().log();
             let env = [("TOKEN", step)];
-            let ended = runner.run_step("echo ${#TOKEN}; sleep 0.3", &env).0.success();
+            let ended = runner.run_step(&script("/__w/_temp", STEPS[0]), &env).0.success();
             log.push_str(&ended.log());
             let action = merge(
-                shell_step("echo ${#TOKEN}; sleep 0.3"),
+                shell_step(&script("/github/runner_temp", STEPS[1])),
                 json!({"environmentVariables": {"TOKEN": step}}),
             );
             log.push_str(&runner.container_step(action).0.success().log());

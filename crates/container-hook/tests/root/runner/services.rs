@@ -6,12 +6,12 @@ use std::process::Command;
 use oci_hooks_testsupport::github_runner::{GithubRunner, container, merge};
 use oci_hooks_testsupport::host::TestHost;
 use oci_hooks_testsupport::installation::HookInstallation;
-use oci_hooks_testsupport::leftovers::LeftoverSnapshot;
+use oci_hooks_testsupport::leftovers::{LeftoverSnapshot, containers};
 use oci_hooks_testsupport::program;
 use oci_hooks_testsupport::runtime::TestRuntime;
 use serde_json::{Value, json};
 
-use crate::runner::setup::{redis, runner, shell_step, with_each_runtime, write};
+use crate::runner::setup::{is_logged, redis, runner, shell_step, with_each_runtime, write};
 
 /// Returns a service that runs a shell script.
 fn service(name: &str, script: &str) -> Value {
@@ -25,15 +25,32 @@ fn service(name: &str, script: &str) -> Value {
     )
 }
 
-/// Exits once a process opens the FIFO for reading. The reader then blocks until the exit.
-const DIES: &str = "mkfifo /shared/fifo; exec 9>/shared/fifo; \
+/// Exits once the other service is checked.
+const DIES: &str = "until test -e /shared/checked; do sleep 0.02; done; \
                     echo ::error::oh no; echo \"##[error]oh dear\" >&2; exit 3";
 
-/// Returns a service that becomes healthy when the other service has exited.
-fn waits_for_the_end() -> Value {
-    let options = "--network-alias waits -v shared:/shared --health-retries 1000 \
-                   --health-cmd \"test -p /shared/fifo && cat /shared/fifo && sleep 1\"";
+/// Returns a service that becomes healthy when this file is in the volume.
+fn waits_for(file: &str) -> Value {
+    let options = format!(
+        "--network-alias waits -v shared:/shared --health-retries 1000 \
+         --health-cmd \"touch /shared/checked; test -e /shared/{file}\""
+    );
     merge(service("waits", "exec sleep 1000"), json!({"createOptions": options}))
+}
+
+/// Creates a file in the volume of the services.
+fn create_shared(installation: &HookInstallation<'_>, file: &str) {
+    let volumes = installation.store().join("volumes");
+    let create = format!("cd {}/*/shared; touch {file}", volumes.display());
+    installation.host().shell(&create);
+}
+
+/// Waits until a monitor has recorded the end of a service.
+fn wait_for_end(installation: &HookInstallation<'_>) {
+    let directory = installation.run_directory().join("containers");
+    program::wait_until("a service has ended", || {
+        containers(installation).iter().any(|id| directory.join(id).join("end.json").exists())
+    });
 }
 
 #[test]
@@ -43,9 +60,14 @@ fn service_that_ended_before_the_steps_is_reported_with_output() {
         let mut runner = runner(installation, "runner-1");
         let args = json!({
             "container": runner.job_container("node:22"),
-            "services": [service("dies", DIES), waits_for_the_end()],
+            "services": [service("dies", DIES), waits_for("over")],
         });
-        let log = runner.call("prepare_job", args).success().log();
+        let call = runner.start("prepare_job", args);
+        wait_for_end(installation);
+        create_shared(installation, "over");
+        let ended = call.wait().success();
+        runner.keep_state(&ended);
+        let log = ended.log();
         let warning = "::warning::service dies ended with code 3 before the job's steps\n";
         assert!(log.contains(warning), "{log}");
         assert!(log.contains("::group::Last output of service dies\n"), "{log}");
@@ -73,9 +95,10 @@ fn service_that_ends_during_the_job_is_reported_later() {
             let fifo = format!("/shared/fifo-{has_step}");
             let dies = format!("mkfifo {fifo}; echo last words; exec 9>{fifo}; exit 137");
             runner.prepare(runner.job_container("alpine:3.20"), &[service("dies", &dies)]);
-            let waits = format!("until test -p {fifo}; do sleep 0.02; done; cat {fifo}; sleep 1");
+            let waits = format!("until test -p {fifo}; do sleep 0.02; done; cat {fifo}");
             let volume = json!({"createOptions": "-v shared:/shared"});
             runner.container_step(merge(shell_step(&waits), volume)).0.success();
+            wait_for_end(installation);
             let warning = "::warning::service dies ended with code 137 (signal 9) during the job\n";
             let step = has_step.then(|| runner.container_step(shell_step("true")).0.log());
             let end = runner.cleanup().log();
@@ -96,12 +119,10 @@ fn service_output_is_shown_at_the_end_with_limits() {
         let mut runner = runner(installation, "runner-1");
         let talks = "seq 100000; head -c 500000 /dev/zero | tr \"\\0\" x; echo; \
                      echo ::stop-commands::x; printf \"last \\033[2J\\n\"; touch /shared/began; exec sleep 1000";
-        let done = merge(
-            waits_for_the_end(),
-            json!({"createOptions": "--network-alias waits -v shared:/shared \
-                   --health-cmd \"test -e /shared/began\" --health-retries 1000"}),
-        );
-        runner.prepare(Value::Null, &[service("talks", talks), done]);
+        runner.prepare(Value::Null, &[service("talks", talks), waits_for("began")]);
+        program::wait_until("all output is kept", || {
+            installation.admin(&["logs", "talks", "--tail", "1"]).success().contains("last ")
+        });
         let log = runner.cleanup().log();
         let all: Vec<_> = log.lines().collect();
         let at = |line: &str| {
@@ -123,16 +144,23 @@ fn service_output_is_shown_at_the_end_with_limits() {
 fn services_show_their_output_if_one_fails_the_job() {
     with_each_runtime("", |installation| {
         let mut runner = runner(installation, "runner-1");
-        let check = "echo the last; printf \"\\033[31mcheck\\n::error::x\"; exit 4";
+        let check = "until test -e /shared/logged; do sleep 0.1; done; \
+                     echo the last; printf \"\\033[31mcheck\\n::error::x\"; exit 4";
         let sick = merge(
             service("sick", "echo I am sick; exec sleep 1000"),
             json!({"createOptions": format!(
-                "--network-alias sick --health-cmd '{check}' --health-interval 1s --health-retries 2"
+                "--network-alias sick -v shared:/shared --health-cmd '{check}' --health-interval 1s \
+                 --health-retries 2 --health-timeout 10m"
             )}),
         );
         let well = service("well", "echo I am well; exec sleep 1000");
         let args = json!({"container": Value::Null, "services": [sick, well]});
-        let log = runner.call("prepare_job", args).failure();
+        let call = runner.start("prepare_job", args);
+        for text in ["I am sick", "I am well"] {
+            program::wait_until(text, || is_logged(installation, text));
+        }
+        create_shared(installation, "logged");
+        let log = call.wait().failure();
         for text in [
             "::group::Print service container logs: sick\n",
             "sick | I am sick\n",
@@ -307,6 +335,9 @@ fn doctor_reports_if_service_names_are_known() {
         let mut command = Command::new(listener);
         command.arg("1000").env("ACTIONS_RUNNER_CONTAINER_HOOKS", installation.entry());
         let mut listener = host.spawn(&mut command);
+        program::wait_until("the listener has its command line", || {
+            host.processes().iter().any(|process| process.line.ends_with("Runner.Listener 1000 "))
+        });
         let (status, found) = check(&installation);
         assert_eq!(status, "warn", "{found}");
         if settings.is_empty() {

@@ -8,11 +8,21 @@ pub(crate) use oci_hooks_testsupport::github_runner::{redis, shell_step};
 use oci_hooks_testsupport::host::TestHost;
 use oci_hooks_testsupport::hub::{HostRegistry, RegistryName};
 use oci_hooks_testsupport::installation::HookInstallation;
+use oci_hooks_testsupport::leftovers::containers;
 use oci_hooks_testsupport::runtime::TestRuntime;
 
-/// Calls a test with a fresh host for each runtime.
+/// Calls a test with a fresh host for each runtime; in the gate for one of them.
 pub(crate) fn with_each_runtime(further: &str, test: impl Fn(&HookInstallation<'_>)) {
-    for runtime in TestRuntime::ALL {
+    with_runtimes(TestRuntime::selected(0), further, test);
+}
+
+/// Calls a test of a runtime's own behaviour with a fresh host for each runtime.
+pub(crate) fn with_both_runtimes(further: &str, test: impl Fn(&HookInstallation<'_>)) {
+    with_runtimes(&TestRuntime::ALL, further, test);
+}
+
+fn with_runtimes(runtimes: &[TestRuntime], further: &str, test: impl Fn(&HookInstallation<'_>)) {
+    for &runtime in runtimes {
         let host = TestHost::new();
         let _hub = HostRegistry::start(&host, RegistryName::Hub, None);
         test(&HookInstallation::new(&host, runtime, further));
@@ -24,6 +34,15 @@ pub(crate) fn runner<'a>(installation: &'a HookInstallation<'a>, name: &str) -> 
     let mut runner = GithubRunner::new(installation, name);
     runner.externals = externals::shared();
     runner
+}
+
+/// Returns whether a text is in the kept output of any container: its monitor writes the output a moment later.
+pub(crate) fn is_logged(installation: &HookInstallation<'_>, text: &str) -> bool {
+    let directory = installation.run_directory().join("containers");
+    containers(installation).iter().any(|id| {
+        let log = fs::read_to_string(directory.join(id).join("log"));
+        log.is_ok_and(|log| log.contains(text))
+    })
 }
 
 /// A directory that containers must not change, the target of the hostile images' links.
@@ -41,11 +60,14 @@ impl<'a> HostCanary<'a> {
         assert_eq!(Self::read_host(self.0), self.1, "{context}: the host is changed");
     }
 
-    /// Includes the host's devices and kernel settings.
+    /// Includes the host's devices and kernel settings. `/dev` is the machine's, where the kernel makes loop devices
+    /// for other tests: its size and time change.
     fn read_host(host: &TestHost) -> String {
         host.shell(
-            "stat -c '%n %f %u:%g %t:%T %s %Y' /run/canary /run/canary/* /dev /dev/null /proc /sys; \
-             stat -c '%n %f %u:%g %t:%T' /dev/console /dev/zero 2>&1 || true; \
+            "stat -c '%n %f %u:%g %t:%T %s %Y' /run/canary /run/canary/*; \
+             stat -c '%n %f %u:%g' /proc /sys; \
+             find /dev -maxdepth 1 ! -name 'loop*' -printf '%p %i %y %m %U:%G\\n' | sort; \
+             stat -c '%n %f %u:%g %t:%T' /dev/null /dev/console /dev/zero 2>&1 || true; \
              cat /run/canary/file /proc/sys/kernel/core_pattern /proc/sys/kernel/hostname; \
              find /run/canary",
         )

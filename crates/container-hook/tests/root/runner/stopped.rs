@@ -11,6 +11,7 @@ use oci_hooks_testsupport::installation::HookInstallation;
 use oci_hooks_testsupport::program;
 use oci_hooks_testsupport::runtime::TestRuntime;
 use oci_hooks_testsupport::stops::RunnerPair;
+use serde_json::json;
 
 use crate::runner::setup::{runner, with_each_runtime, write};
 
@@ -35,12 +36,17 @@ fn waiting_call_names_the_process_it_waits_for() {
     let mut runner = runner(&installation, "runner");
     runner.prepare(runner.job_container("node:22"), &[]);
     let lock = installation.run_directory().join("network.lock");
+    let release = host.path().join("release").display().to_string();
+    host.shell(&format!("mkfifo {release}"));
     let mut holding = Command::new(program::find("flock"));
-    holding.arg(&lock).args(["sh", "-c", "echo held; exec sleep 10"]);
+    holding.arg(&lock).args(["sh", "-c", &format!("echo held; read -r line <{release}")]);
     let mut holding = RunningCall::start(&host, holding, Vec::new(), None);
     holding.wait_for_line("held");
-    let log = runner.cleanup().log();
     let start = format!("::warning::waiting for the lock {}: process ", lock.display());
+    let mut call = runner.start("cleanup_job", json!({}));
+    call.wait_for_line(&start);
+    host.shell(&format!("echo >{release}"));
+    let log = call.wait().success().log();
     let line = log.lines().find(|line| line.starts_with(&start));
     assert!(line.is_some_and(|line| line.contains("/flock ")), "{log}");
 }

@@ -22,9 +22,9 @@ pub(crate) struct TemplateHost<'a> {
 }
 
 impl TemplateHost<'_> {
-    /// Calls a test for each runtime, with additional settings.
+    /// Calls a test for each runtime, with additional settings; in the gate for one of them.
     pub(crate) fn test_each_runtime(further: &str, test: impl Fn(&TemplateHost<'_>)) {
-        for runtime in TestRuntime::ALL {
+        for &runtime in TestRuntime::selected(0) {
             let host = TestHost::new();
             let _hub = HostRegistry::start(&host, RegistryName::Hub, None);
             let here = |name: &str| host.path().join(name);
@@ -243,7 +243,8 @@ fn services_use_fields_of_the_template() {
         templated.set(
             "spec:\n  containers:\n  - name: $redis\n    env: [{name: MODE, value: template}]\n    \
              ports: [{containerPort: 6380, hostPort: 16380}]\n    \
-             readinessProbe: {tcpSocket: {port: 6379}, periodSeconds: 1}\n    \
+             readinessProbe: {tcpSocket: {port: 6379}, periodSeconds: 1, \
+             timeoutSeconds: 600, failureThreshold: 1000}\n    \
              command: [sh, -c, 'echo mode $MODE; exec serve']\n  \
              - {name: $none, env: [{name: A, value: b}]}\n",
         );
@@ -253,9 +254,11 @@ fn services_use_fields_of_the_template() {
         assert!(ended.log().contains("$none has no effect"), "{}", ended.log());
         let ports = &ended.response.as_ref().unwrap()["context"]["services"][0]["ports"];
         assert_eq!(ports["6380"], "16380", "{ports}");
-        let said = templated.installation.admin(&["logs", "redis"]).success();
-        assert!(said.contains("mode template"), "{said}");
-        let pong = runner.run("printf 'PING\\r\\nQUIT\\r\\n' | nc -w 5 redis 6379");
+        program::wait_until("the output of the service", || {
+            let said = templated.installation.admin(&["logs", "redis"]).success();
+            said.contains("mode template")
+        });
+        let pong = runner.run("printf 'PING\\r\\nQUIT\\r\\n' | nc -w 60 redis 6379");
         assert_eq!(pong.success().stdout(), "+PONG\r\n");
         runner.cleanup();
     });
@@ -377,7 +380,7 @@ fn policy_grants_host_access_to_templates() {
 
 #[test]
 fn hook_runs_for_an_annotation_of_a_template() {
-    for runtime in TestRuntime::ALL {
+    for &runtime in TestRuntime::selected(0) {
         let host = TestHost::new();
         let _hub = HostRegistry::start(&host, RegistryName::Hub, None);
         let (hooks, file) = (host.path().join("hooks.d"), host.path().join("template.yaml"));

@@ -10,7 +10,7 @@ use oci_hooks_testsupport::installation::HookInstallation;
 use oci_hooks_testsupport::program;
 use serde_json::{Value, json};
 
-use crate::runner::setup::{runner, with_each_runtime};
+use crate::runner::setup::{runner, with_both_runtimes};
 
 /// System calls that resolve a path.
 const CALLS: &str =
@@ -122,7 +122,7 @@ fn paths(calls: &[String]) -> BTreeSet<PathBuf> {
 
 #[test]
 fn root_opens_no_path_that_a_job_can_change() {
-    with_each_runtime("", |installation| {
+    with_both_runtimes("", |installation| {
         let mut runner = runner(installation, "runner-1");
         // A first job provides the images and the init program.
         runner.prepare(runner.job_container("node:22"), &[]);

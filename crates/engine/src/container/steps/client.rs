@@ -482,6 +482,7 @@ mod tests {
 
     use oci_hooks_init::drain;
     use oci_hooks_init::frames::{FailureKind, Hello, MAX_REQUEST_BYTES, STREAMS};
+    use oci_hooks_testsupport::program::DEADLINE;
     use rustix::cmsg_space;
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, recvmsg};
     use rustix::pipe::{PipeFlags, pipe_with};
@@ -600,11 +601,9 @@ mod tests {
         })
     }
 
-    const LONG: Duration = Duration::from_secs(60);
-
     #[test]
     fn output_and_exit_code_of_a_step_are_passed_on() {
-        let (end, [out, err]) = run_script(LONG, |mut first, _signals| {
+        let (end, [out, err]) = run_script(DEADLINE, |mut first, _signals| {
             let [mut out, mut err] = first.start();
             let megabyte = vec![b'x'; 1 << 20];
             for _ in 0..8 {
@@ -616,7 +615,7 @@ mod tests {
         assert_eq!(end.unwrap(), StepEnd::Exited(7));
         assert_eq!((out.len(), err.as_slice()), (8 << 20, &b"oops"[..]));
 
-        let (end, _) = run_script(LONG, |mut first, _signals| {
+        let (end, _) = run_script(DEADLINE, |mut first, _signals| {
             drop(first.start());
             first.send_answer(&StepAnswer::Signalled(9));
         });
@@ -624,10 +623,9 @@ mod tests {
     }
 
     #[test]
-    fn background_output_is_read_for_a_limited_time() {
-        // The background process writes nothing more.
+    fn background_output_is_read_until_it_pauses() {
         let began = Instant::now();
-        let (end, [out, _]) = run_script(LONG, |mut first, _signals| {
+        let (end, [out, _]) = run_script(DEADLINE, |mut first, _signals| {
             let [mut out, _err] = first.start();
             out.write_all(b"listening\n").unwrap();
             first.send_answer(&StepAnswer::Exited(0));
@@ -635,10 +633,12 @@ mod tests {
         });
         assert!(began.elapsed() >= drain::QUIET);
         assert_eq!((end.unwrap().code(), out.as_slice()), (0, &b"listening\n"[..]));
+    }
 
-        // The background process writes without end.
+    #[test]
+    fn endless_background_output_is_read_for_a_limited_time() {
         let began = Instant::now();
-        let (end, [out, _]) = run_script(LONG, |mut first, _signals| {
+        let (end, [out, _]) = run_script(DEADLINE, |mut first, _signals| {
             let [mut out, _err] = first.start();
             first.send_answer(&StepAnswer::Exited(0));
             first.socket.set_nonblocking(true).unwrap();
@@ -653,20 +653,20 @@ mod tests {
 
     #[test]
     fn signals_reach_the_step_which_is_killed_if_it_stays() {
-        let (end, _) = run_script(LONG, |mut first, mut signals| {
+        let (end, _) = run_script(DEADLINE, |mut first, mut signals| {
             drop(first.start());
+            let told = Instant::now();
             for signal in [2, 15] {
                 signals.write_all(&[signal]).unwrap();
                 assert_eq!(first.take(), Some(StepRequest::Signal(signal.into())));
             }
-            let told = Instant::now();
             assert_eq!(first.take(), Some(StepRequest::Kill));
-            assert!(told.elapsed() >= TERM_GRACE / 2);
+            assert!(told.elapsed() >= TERM_GRACE);
             first.send_answer(&StepAnswer::Signalled(9));
         });
         assert_eq!(end.unwrap(), StepEnd::Signalled(9));
 
-        let (end, _) = run_script(LONG, |mut first, mut signals| {
+        let (end, _) = run_script(DEADLINE, |mut first, mut signals| {
             signals.write_all(&[2]).unwrap();
             assert_eq!(first.take(), None, "nothing was sent yet");
         });
@@ -675,7 +675,7 @@ mod tests {
 
     #[test]
     fn end_of_the_container_ends_the_step_but_keeps_its_output() {
-        let (end, [out, _]) = run_script(LONG, |mut first, _signals| {
+        let (end, [out, _]) = run_script(DEADLINE, |mut first, _signals| {
             let [mut out, _err] = first.start();
             out.write_all(b"last words").unwrap();
         });
@@ -685,14 +685,14 @@ mod tests {
 
     #[test]
     fn unsupported_init_is_distinguished_from_other_errors() {
-        let (end, _) = run_script(LONG, |first, _signals| drop(first));
+        let (end, _) = run_script(DEADLINE, |first, _signals| drop(first));
         assert!(end.unwrap_err().is_unavailable());
-        let (end, _) = run_script(LONG, |mut first, _signals| {
+        let (end, _) = run_script(DEADLINE, |mut first, _signals| {
             first.send_answer(&StepAnswer::Hello(Hello { oldest: 7, newest: 9 }));
             assert_eq!(first.take(), None);
         });
         assert!(end.unwrap_err().is_unavailable());
-        let (end, _) = run_script(LONG, |mut first, _signals| {
+        let (end, _) = run_script(DEADLINE, |mut first, _signals| {
             first.hello();
             first.take().unwrap();
             let (path, found) = (b"zsh".to_vec(), vec![b"sh".to_vec()]);
@@ -709,7 +709,8 @@ mod tests {
         let (end, _) = run_script(short, |mut first, _signals| assert_eq!(first.take(), None));
         assert!(matches!(end, Err(StepError::Silent(_))));
         let (end, _) = run_script(short, |mut first, _signals| {
-            first.hello();
+            // On a busy machine, the host may have given up.
+            let _ = first.socket.write_all(&StepAnswer::Hello(VERSIONS).encode());
             // It takes the step, but does not answer.
             while first.take().is_some() {}
         });
@@ -718,14 +719,14 @@ mod tests {
             [&[0xff; 4096], &[0; 4096], &StepAnswer::Started.encode(), b"\x02\x10\x27\0\0"];
         for bytes in endless {
             let (end, _) = run_script(
-                LONG,
+                DEADLINE,
                 |mut first, _signals| while first.socket.write_all(bytes).is_ok() {},
             );
             let error = end.unwrap_err();
             assert!(matches!(error, StepError::Answer(_) | StepError::Turn(_)), "{error}");
             assert!(!error.is_unavailable());
         }
-        let (end, _) = run_script(LONG, |mut first, _signals| {
+        let (end, _) = run_script(DEADLINE, |mut first, _signals| {
             let _streams = first.start();
             while first.socket.write_all(&StepAnswer::Started.encode()).is_ok() {}
         });

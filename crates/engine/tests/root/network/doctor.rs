@@ -164,9 +164,9 @@ impl Firewalld {
         let script = "mount -t tmpfs tmpfs /run; mkdir -p /run/dbus /run/lock /run/firewalld /run/etc; \
             cp -r /etc/firewalld/. /run/etc; mount --bind /run/etc /etc/firewalld; \
             dbus-daemon --system --nofork --nopidfile >/dev/null 2>&1 </dev/null & \
-            timeout 60 sh -c 'until [ -S /run/dbus/system_bus_socket ]; do sleep 0.01; done'; \
+            timeout 600 sh -c 'until [ -S /run/dbus/system_bus_socket ]; do sleep 0.01; done'; \
             firewalld --nofork --nopid >/dev/null 2>&1 </dev/null & \
-            timeout 120 sh -c 'until firewall-cmd --state >/dev/null 2>&1; do sleep 0.05; done' || exit; \
+            timeout 600 sh -c 'until firewall-cmd --state >/dev/null 2>&1; do sleep 0.05; done' || exit; \
             echo ready; while read -r line; do eval \"$line\" >/dev/null </dev/null; echo $?; done";
         let mut process = Command::new("unshare")
             .args(["--mount", "--propagation", "private", "--pid", "--fork", "--mount-proc"])

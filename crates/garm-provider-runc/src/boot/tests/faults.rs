@@ -1,12 +1,12 @@
 //! Boots with faults.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::TcpListener;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use oci_hooks_files::error::chain;
+use oci_hooks_testsupport::http::{bound_socket, listen};
 
 use super::played::*;
 use crate::boot::sequence::boot_patiently;
@@ -36,13 +36,13 @@ fn temporary_errors_do_no_harm() {
 
 #[test]
 fn late_server_is_waited_for() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = bound_socket("127.0.0.1:0".parse().unwrap());
     let address = listener.local_addr().unwrap();
-    drop(listener);
     let (send, receive) = mpsc::channel();
     let starting = thread::spawn(move || {
         let mut garm = PlayedGarm::jit();
-        let server = FakeServer::serve_at(address, move |request| garm.answer(request));
+        listen(&listener);
+        let server = FakeServer::serve_on(listener, move |request| garm.answer(request));
         send.send(()).unwrap();
         server
     });
@@ -52,7 +52,7 @@ fn late_server_is_waited_for() {
     spec.callback_url = format!("http://{address}/c");
     spec.metadata_url = format!("http://{address}/m");
     let mut guest = FakeGuest::new(|_, _| 0);
-    let retry = HttpRetry { attempts: 1000, pause: Duration::from_millis(10) };
+    let retry = HttpRetry { attempts: 60_000, pause: Duration::from_millis(10) };
     boot_patiently(&spec, &mut guest, &http, retry).unwrap();
     receive.recv().unwrap();
     // The runner may have exited before GARM received `idle`.

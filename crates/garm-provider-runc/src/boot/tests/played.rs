@@ -314,7 +314,7 @@ pub(super) fn spec(server: &FakeServer, runner: Option<RunnerSpec>) -> BootSpec 
         packages: Vec::new(),
         pre_install: BTreeMap::new(),
         runner,
-        timeout: Duration::from_secs(60),
+        timeout: Duration::from_secs(600),
         warning: None,
     }
 }

@@ -54,7 +54,7 @@ fn pull_policies_differ_if_the_registry_is_down() {
     assert!(matches!(puller.pull(&address), Err(PullError::NotStored { .. })));
     puller.policy = PullPolicy::Missing;
     puller.pull(&address).unwrap();
-    drop(server);
+    let _refusing = server.refuse_connections();
     for (policy, outdated) in
         [(PullPolicy::Missing, 0), (PullPolicy::Never, 0), (PullPolicy::Newer, 1)]
     {
@@ -162,7 +162,7 @@ fn private_image_in_the_store_needs_authorization_by_each_job() {
     assert!(matches!(puller.pull(&address), Err(PullError::Private { .. })));
     puller.credentials = login(&address, "a", "a");
     puller.pull(&address).unwrap();
-    drop(server);
+    let _refusing = server.refuse_connections();
     puller.pull(&address).unwrap();
     // While a registry is down, users get only the images that were served to them.
     for policy in [PullPolicy::Missing, PullPolicy::Newer] {

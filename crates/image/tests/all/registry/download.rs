@@ -93,7 +93,7 @@ fn known_image_requires_its_login() {
         get(&Credentials::default()).unwrap_err();
     }
     // The same while the registry does not answer.
-    drop(server);
+    let _refusing = server.refuse_connections();
     for (credentials, is_theirs) in [(own, true), (Credentials::default(), false)] {
         let known = (PullPolicy::Newer, Some(&private));
         let found = fetch(&address, &credentials, known, directory.path());

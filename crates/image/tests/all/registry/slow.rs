@@ -58,7 +58,7 @@ fn stalled_layer_of_three_images_does_not_block_other_pulls() {
 
 #[test]
 fn stuck_pull_is_overtaken_by_one_waiter() {
-    let content = MockImage::new(&[&random_bytes(200_000)]);
+    let content = MockImage::new(&[&random_bytes(20_000)]);
     let gate = Gate::default();
     let path = content.layer_path(0);
     let server = {
@@ -74,7 +74,7 @@ fn stuck_pull_is_overtaken_by_one_waiter() {
     let mut puller = Puller::new();
     puller.options.idle_timeout = DEADLINE * 2;
     // Longer than everything but the gate.
-    puller.options.pace = Pace { bytes_per_second: 1000, over: Duration::from_secs(5) };
+    puller.options.pace = Pace { bytes_per_second: 1000, over: Duration::from_secs(15) };
     let name = format!("{}/test/image", server.address());
     thread::scope(|scope| {
         let first = scope.spawn(|| puller.pull_beside_others(&name));
@@ -140,7 +140,7 @@ fn serve_trickling(content: &MockImage, slow: &str) -> WebServer {
                 WebResponse::status(401)
                     .with("www-authenticate", format!("Bearer realm=\"{realm}\""))
             };
-            let pace = (path == slow).then_some(Duration::from_millis(50));
+            let pace = (path == slow).then_some(Duration::from_millis(200));
             WebResponse { pace, ..answer }
         }
     });
@@ -173,12 +173,13 @@ fn trickling_server_is_an_error_with_its_speed() {
     for path in paths {
         let server = serve_trickling(&content, &path);
         let mut puller = Puller::with_login(&server.address(), "a", "a");
-        puller.options.pace = Pace { bytes_per_second: 1 << 20, over: Duration::from_millis(300) };
+        // A busy machine may stop a server for a moment: all but the slow path is much faster.
+        puller.options.pace = Pace { bytes_per_second: 20_000, over: Duration::from_secs(3) };
         let said = chain(&puller.pull(&server.address()).unwrap_err());
         let address = server.address();
         let start = format!("{address} sends {address}/test/image too slowly: ");
         assert!(said.contains(&start), "{path}: {said}");
-        assert!(said.contains(" s, expected at least 1048576 bytes/s: "), "{said}");
+        assert!(said.contains(" s, expected at least 20000 bytes/s: "), "{said}");
         assert!(said.contains("or lower min-pull-speed"), "{said}");
         // A layer that was begun is resumed.
         let retries = if path == content.layer_path(0) { 2 } else { 0 };

@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use h2::server;
+use oci_hooks_testsupport::program::DEADLINE;
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tonic::codegen::http::Request;
@@ -19,8 +20,6 @@ const RECORDED: [&[u8]; 2] = [
       @\nuser-agent0grpc-python/1.85.1 grpc-c/58.0.0 (linux; chttp2)",
     b"\xc4\xc3\x83\x86\xc2\xc1\xc0@\x0cgrpc-timeout\x051010m\xbf",
 ];
-
-const DEADLINE: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Default size of the header table.
 const TABLE_BYTES: usize = 4096;

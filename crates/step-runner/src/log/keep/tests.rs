@@ -2,8 +2,8 @@ use std::fs;
 use std::future::Future;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::thread;
-use std::time::Duration;
 
+use oci_hooks_testsupport::program::DEADLINE;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -34,11 +34,11 @@ fn step(log: &mut StepLog, text: &str) {
     log.write(OutputSource::Step, LogStream::Out, text.as_bytes());
 }
 
-/// Waits for a future for at most 30 seconds.
+/// Waits for a future, with a time limit.
 fn wait<T>(future: impl Future<Output = T>) -> T {
     let runtime = Runtime::new().unwrap();
     runtime
-        .block_on(async { tokio::time::timeout(Duration::from_secs(30), future).await })
+        .block_on(async { tokio::time::timeout(DEADLINE, future).await })
         .expect("it happens in time")
 }
 

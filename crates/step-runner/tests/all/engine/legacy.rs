@@ -236,25 +236,49 @@ fn long_script(bytes: usize) -> String {
 /// Prints whether the shell's command line contains the script.
 const LOOK: &str = "grep -c canary /proc/$$/cmdline || true";
 
-#[test]
-fn script_of_any_length_runs_without_being_an_argument() {
+/// Exceeds the kernel's limit of one argument.
+const LONG_BYTES: usize = 1 << 20;
+
+/// Exceeds the kernel's limit of all arguments.
+const HUGE_BYTES: usize = 16 << 20;
+
+#[track_caller]
+fn check_script_of(bytes: usize) {
     for shell in SHELLS {
-        for bytes in [1 << 20, 16 << 20] {
-            let mut script = ScriptJob::of(shell, &["true"]);
-            let lines = [long_script(bytes), LOOK.to_owned(), "exit $exit_code".to_owned()];
-            let lines = lines.map(StepValue::String).to_vec();
-            set_script(&mut script.play, StepValue::Array(lines));
-            let played = script.play.run();
-            assert_eq!(played.outcome.exit_code, 7, "{shell} {}", played.outcome.message);
-            assert!(played.text.contains("\n0\n"), "{shell}");
-        }
+        let mut script = ScriptJob::of(shell, &["true"]);
+        let lines = [long_script(bytes), LOOK.to_owned(), "exit $exit_code".to_owned()];
+        let lines = lines.map(StepValue::String).to_vec();
+        set_script(&mut script.play, StepValue::Array(lines));
+        let played = script.play.run();
+        assert_eq!(played.outcome.exit_code, 7, "{shell} {}", played.outcome.message);
+        assert!(played.text.contains("\n0\n"), "{shell}");
     }
 }
 
 #[test]
-fn script_input_can_have_any_length() {
+fn long_script_runs_without_being_an_argument() {
+    check_script_of(LONG_BYTES);
+}
+
+#[test]
+fn huge_script_runs_without_being_an_argument() {
+    check_script_of(HUGE_BYTES);
+}
+
+#[test]
+fn script_input_can_be_short_or_long() {
+    check_inputs_of(&[10, LONG_BYTES]);
+}
+
+#[test]
+fn script_input_can_be_huge() {
+    check_inputs_of(&[HUGE_BYTES]);
+}
+
+#[track_caller]
+fn check_inputs_of(sizes: &[usize]) {
     let see = "echo \"$0 [$BASH_SOURCE] $# $LINENO $-\"";
-    for bytes in [10, 1 << 20, 16 << 20] {
+    for &bytes in sizes {
         let dir = tempfile::tempdir().unwrap();
         let mut play = JobPlay::new(dir.path(), "{}\n---\nrun: [{name: a, script: x}]\n");
         let text = format!("{see}\n{}\n{LOOK}\nexit $exit_code\n", long_script(bytes));

@@ -5,11 +5,18 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use oci_hooks_testsupport::program::DEADLINE;
 use step_runner::document::StepFile;
 use step_runner::engine::{CancelHandle, JobOutcome, StepError, StepJob};
 use step_runner::log::{LogStream, OutputSink, OutputSource};
 use step_runner::resolve::Resolver;
 use step_runner::wire::proto::StepResult;
+
+/// Time for a command to end after `SIGTERM`, even on a busy machine.
+pub(crate) const GRACE: Duration = Duration::from_secs(60);
+
+/// Grace period of commands that are to be killed.
+pub(crate) const SHORT_GRACE: Duration = Duration::from_millis(300);
 
 /// A job.
 pub(crate) struct JobPlay {
@@ -18,6 +25,7 @@ pub(crate) struct JobPlay {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) vars: BTreeMap<String, String>,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) grace: Duration,
 }
 
 /// A finished job.
@@ -40,6 +48,7 @@ impl JobPlay {
             env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
             vars: BTreeMap::new(),
             timeout: None,
+            grace: GRACE,
         }
     }
 
@@ -52,8 +61,8 @@ impl JobPlay {
             vars: self.vars.clone(),
             inputs: BTreeMap::new(),
             scratch,
-            grace: Duration::from_secs(3),
-            cleanup: Duration::from_secs(60),
+            grace: self.grace,
+            cleanup: DEADLINE,
             timeout: self.timeout,
         }
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use oci_hooks_testsupport::git;
 use oci_hooks_testsupport::http::{WebResponse, WebServer};
+use oci_hooks_testsupport::program::DEADLINE;
 use step_runner::resolve::{GitCredential, GitError, GitFetcher, GitMethod, Interrupt};
 use tempfile::TempDir;
 
@@ -153,7 +154,7 @@ impl TestRepository {
             env: self.env(),
             credential: None,
             files: false,
-            timeout: Duration::from_secs(60),
+            timeout: DEADLINE,
             method: self.method,
             max_bytes: 1 << 30,
             interrupt: Interrupt::new().unwrap(),

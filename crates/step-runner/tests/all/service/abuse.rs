@@ -17,7 +17,7 @@ fn vanished_clients_leave_the_job_and_no_open_files() {
     block_on(async {
         let server = ServerFixture::start();
         let mut client = server.gitlab();
-        let script = "i=0; while [ ! -e gate ]; do echo $((i=i+1)); done; echo end";
+        let script = "i=0; while [ ! -e gate ]; do echo $((i=i+1)); sleep 0.01; done; echo end";
         client.run(server.script("1", script)).await.unwrap();
         status(&mut client, "1").await.unwrap();
         let open = || {

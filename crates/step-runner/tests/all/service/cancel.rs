@@ -16,6 +16,9 @@ use crate::service::setup::{ServerFixture, block_on, close, log, output, status}
 /// A command that creates a file when it runs, and exits with a code at SIGTERM.
 const WAITS: &str = "trap 'echo cleaned; exit 7' TERM; touch up; while :; do sleep 0.05; done";
 
+/// Lets commands and cleanup steps end by themselves, however busy the machine is.
+const PATIENT: [&str; 4] = ["--grace", "1h", "--cleanup", "1h"];
+
 /// Parses the exit code from a message as GitLab's runner does.
 fn code_for_the_runner(message: &str) -> Option<i64> {
     let (_, code) = message.split_once("exit status")?;
@@ -30,7 +33,7 @@ async fn cancel(server: &ServerFixture, id: &str) -> Result<(), tonic::Status> {
 #[test]
 fn cancelled_job_cleans_up_and_remains_until_closed() {
     block_on(async {
-        let server = ServerFixture::start();
+        let server = ServerFixture::with(&PATIENT, &[]);
         let mut client = server.gitlab();
         let waits = serde_json::to_string(WAITS).unwrap();
         let run = format!(
@@ -68,7 +71,7 @@ fn cancelled_job_cleans_up_and_remains_until_closed() {
 #[test]
 fn closing_a_cancelling_job_lets_it_clean_up() {
     block_on(async {
-        let server = ServerFixture::start();
+        let server = ServerFixture::with(&PATIENT, &[]);
         let mut client = server.gitlab();
         let script = WAITS.replace("echo cleaned", "sleep 0.5; touch cleaned");
         client.run(server.script("1", &script)).await.unwrap();
@@ -160,11 +163,14 @@ fn time_limit_of_the_client_applies_unless_ignored() {
         let limited = |server: &ServerFixture, id: &str| LimitedRequest {
             id: id.to_owned(),
             steps: server
-                .script("", "trap 'exit 7' TERM; while [ ! -e gate ]; do sleep 0.02; done")
+                .script(
+                    "",
+                    "trap 'exit 7' TERM; touch up; while [ ! -e gate ]; do sleep 0.02; done",
+                )
                 .steps,
             timeout: Some(prost_types::Duration { seconds: 4, nanos: 500_000_000 }),
         };
-        let server = ServerFixture::start();
+        let server = ServerFixture::with(&PATIENT, &[]);
         let mut client = server.gitlab();
         call(&server, "/proto.StepRunner/Run", limited(&server, "1")).await.unwrap();
         let request = proto::RunRequest {
@@ -172,19 +178,21 @@ fn time_limit_of_the_client_applies_unless_ignored() {
             ..server.script("2", "sleep 1000")
         };
         client.run(request).await.unwrap();
-        for (id, message) in [
-            (
-                "1",
-                "job exceeded its maximum run time of 4.5s, set by the client (step \"a\": exec: exit status 7)",
-            ),
-            (
-                "2",
-                "job exceeded its maximum run time of 4s, set by the client (step \"a\": exec: signal: terminated)",
-            ),
-        ] {
+        let terminated = "step \"a\": exec: signal: terminated";
+        for (id, limit, reason) in
+            [("1", "4.5s", "step \"a\": exec: exit status 7"), ("2", "4s", terminated)]
+        {
             output(&mut client, id).await;
             let job = status(&mut client, id).await.unwrap();
-            assert_eq!((job.status(), &*job.message), (JobStatus::Failure, message));
+            assert_eq!(job.status(), JobStatus::Failure);
+            let begin =
+                format!("job exceeded its maximum run time of {limit}, set by the client (");
+            let found = job.message.strip_prefix(&begin).and_then(|rest| rest.strip_suffix(')'));
+            // On a busy machine, the time may be over before the trap is set or the step starts.
+            let is_up = id == "1" && server.work_dir().join("up").exists();
+            let reasons = [reason, terminated, "the job was cancelled"];
+            let reasons = if is_up { &reasons[..1] } else { &reasons[..] };
+            assert!(found.is_some_and(|found| reasons.contains(&found)), "{}", job.message);
             assert_eq!(code_for_the_runner(&job.message), None);
         }
 

@@ -69,7 +69,8 @@ fn python_client_runs_jobs_with_any_authority() {
 
 #[test]
 fn current_python_library_runs_jobs() {
-    let python = file("target/grpcio/bin/python");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let python = target.with_file_name("grpcio/bin/python");
     assert!(python.exists(), "no {}: run tests/support/grpcio.sh", python.display());
     let (version, said) = run_client(&python, "client.py", |_| None);
     assert_eq!(said, expected_output("4", "UNKNOWN"), "{version}");

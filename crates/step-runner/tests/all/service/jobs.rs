@@ -1,11 +1,16 @@
 //! Jobs as clients see them.
 
+use std::time::Duration;
+
 use oci_hooks_testsupport::program::wait_until;
 use step_runner::wire::proto::step_result::Status as JobStatus;
 use step_runner::wire::{document, proto};
 use tonic::Code;
 
 use crate::service::setup::{ServerFixture, block_on, close, log, output, status};
+
+/// Pause between two looks at a job.
+const POLL: Duration = Duration::from_millis(5);
 
 #[test]
 fn both_services_show_the_same_jobs() {
@@ -152,7 +157,7 @@ fn fifty_concurrent_jobs_do_not_mix() {
         for number in 0..50 {
             let mut client = server.gitlab();
             let script = format!(
-                "touch here-{number}; while [ ! -e gate ]; do sleep 0.05; done; echo {number}; exit {number}"
+                "touch here-{number}; while [ ! -e gate ]; do sleep 0.5; done; echo {number}; exit {number}"
             );
             let id = number.to_string();
             let request = server.script(&id, &script);
@@ -210,7 +215,8 @@ fn closing_a_job_ends_all_its_processes() {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
             stat.is_err() || stat.unwrap().contains(") Z ")
         });
-        assert_eq!(server.files(), <[std::path::PathBuf; 0]>::default());
+        // On a busy machine, the thread of the job may remove them after the answer.
+        wait_until("its files are gone", || server.files().is_empty());
         close(&mut client, "1").await;
     });
 }
@@ -218,7 +224,7 @@ fn closing_a_job_ends_all_its_processes() {
 #[test]
 fn follower_of_a_closed_job_gets_the_whole_log() {
     block_on(async {
-        let server = ServerFixture::with(&["--grace", "10s"], &[]);
+        let server = ServerFixture::with(&["--grace", "1h"], &[]);
         let mut client = server.gitlab();
         let script = "trap 'echo bye; exit 1' TERM; echo up; while :; do sleep 0.05; done";
         client.run(server.script("1", script)).await.unwrap();
@@ -247,7 +253,7 @@ fn unclosed_job_is_removed_after_a_time() {
         let mut client = server.gitlab();
         client.run(server.script("1", "echo x")).await.unwrap();
         while status(&mut client, "1").await.is_ok() {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(POLL).await;
         }
         wait_until("its files are gone", || server.files().is_empty());
     });
@@ -257,12 +263,15 @@ fn unclosed_job_is_removed_after_a_time() {
 fn job_exceeding_its_time_limit_is_stopped_and_removed() {
     block_on(async {
         let options = ["--grace", "50ms", "--cleanup", "0s"];
-        // Long enough for a shell to print a line on a busy machine.
         let stopped = [&options[..], &["--max-runtime", "3s"]].concat();
         let server = ServerFixture::with(&stopped, &[]);
         let mut client = server.gitlab();
-        client.run(server.script("1", "echo up; sleep 1000")).await.unwrap();
-        assert_eq!(output(&mut client, "1").await.0, "Running step name=a\nup\n");
+        client.run(server.script("1", "echo up; touch up; sleep 1000")).await.unwrap();
+        let (out, _) = output(&mut client, "1").await;
+        // On a busy machine, the time may be over before the shell prints.
+        let expected = "Running step name=a\nup\n";
+        let is_up = server.work_dir().join("up").exists();
+        assert!(out == expected || !is_up && expected.starts_with(&*out), "{out}");
         let job = status(&mut client, "1").await.unwrap();
         assert_eq!(job.status(), JobStatus::Failure);
         assert!(job.message.starts_with("job exceeded its maximum run time"), "{}", job.message);
@@ -273,7 +282,7 @@ fn job_exceeding_its_time_limit_is_stopped_and_removed() {
         let mut client = server.gitlab();
         client.run(server.script("1", "sleep 1000")).await.unwrap();
         while status(&mut client, "1").await.is_ok() {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(POLL).await;
         }
     });
 }

@@ -51,10 +51,13 @@ fn remaining_processes(dir: &Path, names: &[&str]) -> Vec<(String, ProcessIdenti
     names.iter().map(process).collect()
 }
 
+/// Checks that processes were killed. On a busy machine, the server does not wait for the end of each
+/// killed process.
 #[track_caller]
 fn assert_gone(processes: &[(String, ProcessIdentity)]) {
-    let alive: Vec<_> = processes.iter().filter(|(_, process)| process.is_running()).collect();
-    assert!(alive.is_empty(), "{alive:?}");
+    let alive = || processes.iter().filter(|(_, process)| process.is_running());
+    let names: Vec<_> = alive().map(|(name, _)| name).collect();
+    wait_until(&format!("the end of {names:?}"), || alive().next().is_none());
 }
 
 /// Runs a job while another job's process is left too.
@@ -114,7 +117,13 @@ fn next_server_ends_detached_processes_of_a_killed_one() {
             assert!(processes.iter().all(|(_, process)| process.is_running()));
             server.restart();
             assert_gone(&processes[..known]);
-            assert!(cgroup.is_none_or(|cgroup| !cgroup.exists()));
+            if let Some(cgroup) = cgroup {
+                // On a busy machine, the server may give up removing it before its processes have
+                // left.
+                wait_until("the cgroup is gone or empty", || {
+                    !cgroup.exists() || fs::remove_dir(&cgroup).is_ok()
+                });
+            }
             // As documented: without cgroups, processes with neither mark nor parent cannot be identified.
             for (_, process) in &processes[known..] {
                 process.kill(oci_hooks_testsupport::program::DEADLINE).unwrap();
@@ -169,12 +178,16 @@ fn run_ends_detached_processes_as_root_and_others() {
         command.env_clear().env("PATH", "/usr/bin:/bin").env("TMPDIR", &work).env("HOME", &work);
         let out = run(&mut command).success();
         assert!(out.ends_with("left\n"), "{out}");
-        let alive = NAMES.iter().filter(|name| {
-            let pid: u32 = fs::read_to_string(work.join(name)).unwrap().trim().parse().unwrap();
-            // The process id may have been reused, but not by another `sleep 1000`.
-            let words = ["sleep", "1000"].map(std::ffi::OsStr::new);
-            ProcessIdentity::with_words(&words).unwrap().iter().any(|process| process.pid == pid)
-        });
-        assert_eq!(alive.collect::<Vec<_>>(), <[&&str; 0]>::default(), "as user {uid}");
+        let real_work = fs::canonicalize(&work).unwrap();
+        let is_alive = |name: &&str| {
+            let pid = fs::read_to_string(work.join(name)).unwrap();
+            // The process id may have been reused, but not by a process in this directory. The first
+            // thread of the process may have ended.
+            let tasks = fs::read_dir(format!("/proc/{}/task", pid.trim()));
+            let cwds = tasks.into_iter().flatten().flatten().map(|task| task.path().join("cwd"));
+            cwds.map(fs::read_link).any(|cwd| cwd.is_ok_and(|cwd| cwd == real_work))
+        };
+        // On a busy machine, a killed process may exist for a while.
+        wait_until(&format!("all have ended, as user {uid}"), || !NAMES.iter().any(&is_alive));
     }
 }

@@ -49,7 +49,8 @@ fn killed_server_is_replaced_and_its_leftovers_ended() {
 fn signal_stops_jobs_and_ends_streams_properly() {
     block_on(async {
         for signal in [Signal::TERM, Signal::INT] {
-            let mut server = ServerFixture::start();
+            // The command has as long as it needs on a busy machine.
+            let mut server = ServerFixture::with(&["--grace", "1h"], &[]);
             let mut client = server.gitlab();
             let script =
                 "trap 'echo bye; exit 4' TERM; echo $$ > pid; while :; do sleep 0.05; done";

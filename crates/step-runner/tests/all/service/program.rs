@@ -97,7 +97,7 @@ fn proxy_waits_for_a_starting_server() {
     server.signal(Signal::TERM);
     assert!(server.wait_for_exit().success());
     let mut proxy = Command::new(PROGRAM);
-    proxy.args(["proxy", "--wait", "50s", "--socket"]).arg(server.socket());
+    proxy.args(["proxy", "--wait", "1h", "--socket"]).arg(server.socket());
     let mut child = proxy.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     input.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
@@ -134,13 +134,13 @@ fn serve_creates_the_socket_in_an_existing_directory() {
 #[test]
 fn signal_reaches_the_companion_command_whose_code_is_returned() {
     let tmp = temporary_directory();
-    for (script, code) in [
-        ("trap 'exit 42' TERM; echo up; while :; do sleep 0.02; done", 42),
-        ("trap '' TERM; echo up; while :; do sleep 0.02; done", 128 + 9),
+    for (script, grace, code) in [
+        ("trap 'exit 42' TERM; echo up; while :; do sleep 0.02; done", "1h", 42),
+        ("trap '' TERM; echo up; while :; do sleep 0.02; done", "300ms", 128 + 9),
     ] {
         let mut serve = Command::new(PROGRAM);
         serve.env_clear().env("TMPDIR", tmp.path()).env("PATH", "/usr/bin:/bin");
-        serve.args(["serve", "--grace", "300ms", "--", "sh", "-c", script]);
+        serve.args(["serve", "--grace", grace, "--", "sh", "-c", script]);
         let mut child = serve.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut stdout = child.stdout.take().unwrap();
         std::io::Read::read_exact(&mut stdout, &mut [0; 3]).unwrap();

@@ -4,13 +4,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use oci_hooks_testsupport::program;
+use oci_hooks_testsupport::program::{self, wait_until};
 use rustix::process::Signal;
 
 use crate::service::setup::{ServerFixture, block_on, close, output};
 
-/// Creates 100 000 nested directories.
-const DEEP: &str = "perl -e 'for (1..100000) { mkdir \"d\" or die; chdir \"d\" or die }'";
+/// Creates 2000 nested directories: more than the server may open files, and a longer path than a system call takes.
+const DEEP: &str = "perl -e 'for (1..2000) { mkdir \"deep\" or die; chdir \"deep\" or die }'";
 
 /// Returns a script that creates a deep tree and an inaccessible directory among the files of its job.
 fn deep_tree_script(server: &ServerFixture) -> String {
@@ -55,7 +55,8 @@ fn deep_directories_do_not_prevent_removal_of_a_job() {
             assert_eq!(jobs(&server).len(), 1);
             if round == 0 {
                 close(&mut client, "1").await;
-                assert_eq!(jobs(&server), <[PathBuf; 0]>::default());
+                // On a busy machine, the thread of the job may still be removing it.
+                wait_until("the job is removed", || jobs(&server).is_empty());
             }
         }
         // The next server removes the leftovers of a killed one, and its own at its end.

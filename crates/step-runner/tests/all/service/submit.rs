@@ -89,37 +89,48 @@ fn submit_accepts_the_steps_of_run() {
     }
 }
 
-#[test]
-fn first_ctrl_c_cancels_the_job_and_the_second_exits() {
-    let server = ServerFixture::start();
-    for (cleanup, signals) in [("echo cleaned", 1), ("echo cleaning; sleep 1000", 2)] {
-        let text = format!(
-            "spec: {{}}\n---\nrun:\n  - {{name: a, script: echo up; sleep 1000}}\n  \
-             - {{name: b, if: cancelled(), script: '{cleanup}'}}\n"
-        );
-        step(&server, &text);
-        let mut command = submit(&server, &["lib/build"]);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = child.spawn().unwrap();
-        let pid = Pid::from_child(&child);
-        let mut out = child.stdout.take().unwrap();
-        for word in ["up", "cleaning"].into_iter().take(signals) {
-            // The newline is printed together with the next line.
-            let mut said = Vec::new();
-            while !said.ends_with(word.as_bytes()) {
-                let mut byte = [0];
-                out.read_exact(&mut byte).unwrap();
-                said.extend(byte);
-            }
-            kill_process(pid, Signal::INT).unwrap();
-            // timeout(1) sends SIGTERM twice.
-            kill_process(pid, Signal::TERM).unwrap();
+/// Submits a job, interrupts it after each of these words, and returns the rest of its output.
+fn interrupt_after(server: &ServerFixture, words: &[&str], cleanup: &str) -> String {
+    let text = format!(
+        "spec: {{}}\n---\nrun:\n  - {{name: a, script: echo up; sleep 1000}}\n  \
+         - {{name: b, if: cancelled(), script: '{cleanup}'}}\n"
+    );
+    step(server, &text);
+    let mut command = submit(server, &["lib/build"]);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = child.spawn().unwrap();
+    let pid = Pid::from_child(&child);
+    let mut out = child.stdout.take().unwrap();
+    for word in words {
+        // The newline is printed together with the next line.
+        let mut said = Vec::new();
+        while !said.ends_with(word.as_bytes()) {
+            let mut byte = [0];
+            out.read_exact(&mut byte).unwrap();
+            said.extend(byte);
         }
-        let mut rest = String::new();
-        out.read_to_string(&mut rest).unwrap();
-        assert_eq!(rest.contains("cleaned\n"), signals == 1, "{rest}");
-        assert_eq!(wait(child, DEADLINE).unwrap().code(), Some(130));
+        kill_process(pid, Signal::INT).unwrap();
+        // timeout(1) sends SIGTERM twice.
+        kill_process(pid, Signal::TERM).unwrap();
     }
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert_eq!(wait(child, DEADLINE).unwrap().code(), Some(130));
+    rest
+}
+
+#[test]
+fn first_ctrl_c_cancels_the_job() {
+    let server = ServerFixture::with(&["--grace", "1h", "--cleanup", "1h"], &[]);
+    let rest = interrupt_after(&server, &["up"], "echo cleaned");
+    assert!(rest.contains("cleaned\n"), "{rest}");
+}
+
+/// The server kills the job after the time for its cleanup.
+#[test]
+fn second_ctrl_c_closes_the_job() {
+    let server = ServerFixture::start();
+    interrupt_after(&server, &["up", "cleaning"], "echo cleaning; sleep 1000");
 }
 
 #[test]

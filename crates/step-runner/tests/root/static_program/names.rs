@@ -6,7 +6,7 @@ use crate::static_program::setup::{ProgramRoot, RootContent};
 fn hosts_are_resolved_by_file_and_dns() {
     let root = ProgramRoot::new(RootContent::Nothing);
     root.answer_names();
-    root.write("etc/resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n");
+    root.write("etc/resolv.conf", "nameserver 127.0.0.1\noptions timeout:30 attempts:5\n");
     root.write("etc/hosts", "127.0.0.1 localhost\n127.0.0.9 file.example\n");
     // These modules do not exist.
     root.write("etc/nsswitch.conf", "hosts: mymachines mdns4_minimal [NOTFOUND=return] resolve\n");

@@ -69,7 +69,10 @@ impl HookExample {
 
     /// Makes the hook run the program in this repository instead of the installed one.
     pub(crate) fn with_uninstalled_program(self) -> Self {
-        self.with_program_dir(&program::repository("hooks.d-examples/bin"))
+        let mut example = self.with_program_dir(&program::repository("hooks.d-examples/bin"));
+        // The example's ten seconds may not suffice on a machine that runs other tests.
+        example.json["hook"]["timeout"] = json!(program::DEADLINE.as_secs());
+        example
     }
 
     /// Makes the hook run the program in this directory.

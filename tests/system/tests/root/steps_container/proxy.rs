@@ -13,7 +13,7 @@ use step_runner::wire::proto::step_result::Status;
 use crate::steps_container::setup::ServerContainer;
 
 /// Exceeds all buffers between server and client.
-const BLOCK_BYTES: usize = 16 << 20;
+const BLOCK_BYTES: usize = 8 << 20;
 
 #[test]
 fn job_in_a_container_is_followed_despite_killed_proxies() {

@@ -116,7 +116,10 @@ impl ServerContainer {
         let record = self.record.take().unwrap();
         self.engine.remove(&record).unwrap();
         for pid in processes {
-            assert!(!Path::new(&format!("/proc/{pid}")).exists(), "{pid} still runs");
+            // The runtime outside of the container waits for its dead proxy.
+            program::wait_until(&format!("the end of {pid}"), || {
+                !Path::new(&format!("/proc/{pid}")).exists()
+            });
         }
         assert!(self.engine.containers().unwrap().is_empty());
         for dir in ["run/containers", "run/runtime", "lib/containers"] {

@@ -7,6 +7,7 @@ use step_runner::engine::{CancelHandle, CancelReason};
 use step_runner::wire::proto::step_result::Status;
 
 use super::job::{JobSite, assert_order, job};
+use crate::engine::play::{GRACE, SHORT_GRACE};
 
 /// Runs until stopped.
 const FOREVER: &str = "echo waiting; while :; do sleep 0.05; done";
@@ -50,8 +51,9 @@ fn cancelled_script_ends_and_later_stages_run() {
 
 #[test]
 fn cancelled_script_is_killed_or_cancelled_despite_exit_0() {
-    for line in ["trap '' TERM", "trap 'exit 0' TERM"] {
-        let site = JobSite::new().with_gitlab();
+    for (line, grace) in [("trap '' TERM", SHORT_GRACE), ("trap 'exit 0' TERM", GRACE)] {
+        let mut site = JobSite::new().with_gitlab();
+        site.grace = grace;
         let mut config = job_with_all_stages();
         config["steps"][0]["script"] = json!([line, FOREVER]);
         let played = site.cancel_at(&config, "\nwaiting\n", &CancelHandle::new().unwrap());
@@ -135,7 +137,6 @@ fn script_has_its_own_time_limit() {
     let site = JobSite::new().with_gitlab();
     let mut config = job_with_all_stages();
     config["steps"][0]["script"] = json!([FOREVER]);
-    // Long enough for a shell to start on a busy machine.
     config["script_timeout"] = json!(2_000_000_000_i64);
     let played = site.run(&config);
     assert_eq!(played.outcome.status, Status::Failure);

@@ -4,13 +4,14 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use step_runner::engine::CancelHandle;
 use step_runner::wire::proto::step_result::Status;
 use tempfile::TempDir;
 
-use crate::engine::play::{FinishedJob, JobPlay};
+use crate::engine::play::{FinishedJob, GRACE, JobPlay};
 
 /// Programs that jobs call.
 const PROGRAMS: [&str; 16] = [
@@ -36,6 +37,8 @@ pub(crate) struct JobSite {
     pub(crate) env: Vec<(String, String)>,
     /// Job variables.
     pub(crate) vars: Vec<(String, String)>,
+    /// Time between `SIGTERM` and `SIGKILL`.
+    pub(crate) grace: Duration,
 }
 
 impl JobSite {
@@ -58,6 +61,7 @@ impl JobSite {
             dir,
             env: Vec::new(),
             vars: vec![("CI_JOB_TOKEN".to_owned(), "job-token".to_owned())],
+            grace: GRACE,
         }
     }
 
@@ -98,6 +102,7 @@ impl JobSite {
         play.env = [("PATH".to_owned(), path("bin")), ("HOME".to_owned(), path("home"))].into();
         play.env.extend(self.env.iter().cloned());
         play.vars.extend(self.vars.iter().cloned());
+        play.grace = self.grace;
         play
     }
 

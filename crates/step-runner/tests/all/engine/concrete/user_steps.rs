@@ -95,7 +95,7 @@ fn steps_are_cancelled_and_limited_like_scripts() {
     assert!(!played.text.contains("never"), "{}", played.text);
 
     let mut config = config(forever);
-    config["script_timeout"] = json!(6_000_000_000_i64);
+    config["script_timeout"] = json!(2_000_000_000_i64);
     let played = site.run(&config);
     assert!(
         played.outcome.message.contains("job script timeout exceeded"),
@@ -104,7 +104,8 @@ fn steps_are_cancelled_and_limited_like_scripts() {
     );
     assert_order(
         &played.text,
-        &["waiting\n", "always\n", "did not end within its time limit", "after timedout\n"],
+        // On a busy machine, the time may be over before the first step starts.
+        &["always\n", "did not end within its time limit", "after timedout\n"],
     );
     assert!(!played.text.contains("never"), "{}", played.text);
 }

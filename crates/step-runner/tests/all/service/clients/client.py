@@ -35,7 +35,7 @@ def call(name, **fields):
         request_serializer=lambda request: request.SerializeToString(),
         response_deserializer=message(name + "Response").FromString,
     )
-    answer = method(message(name + "Request")(**fields), timeout=100)
+    answer = method(message(name + "Request")(**fields), timeout=600)
     return list(answer) if name == "FollowLogs" else answer
 
 
@@ -44,7 +44,7 @@ def steps(script):
 
 
 print("grpc", grpc.__version__)
-health = channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=100)
+health = channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=600)
 print("healthy", str(health == b"\x08\x01").lower())
 
 call("Run", id="1", work_dir=directory, steps=steps("echo hello; exit 3"))

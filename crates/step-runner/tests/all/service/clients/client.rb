@@ -30,9 +30,9 @@ def call(name, **fields)
     ->(request) { request.class.encode(request) },
     ->(bytes) { message("#{name}Response").decode(bytes) },
   ]
-  return STUB.server_streamer(*arguments, deadline: Time.now + 100).to_a if name == "FollowLogs"
+  return STUB.server_streamer(*arguments, deadline: Time.now + 600).to_a if name == "FollowLogs"
 
-  STUB.request_response(*arguments, deadline: Time.now + 100)
+  STUB.request_response(*arguments, deadline: Time.now + 600)
 end
 
 def run(id, script)
@@ -42,7 +42,7 @@ end
 
 puts "grpc #{GRPC::VERSION}"
 same = ->(bytes) { bytes }
-health = STUB.request_response("/grpc.health.v1.Health/Check", "", same, same, deadline: Time.now + 100)
+health = STUB.request_response("/grpc.health.v1.Health/Check", "", same, same, deadline: Time.now + 600)
 puts "healthy #{health == "\x08\x01"}"
 
 run("1", "echo hello; exit 3")

@@ -63,9 +63,7 @@ fn killed_keeper_is_an_error_and_ends_its_step() {
         while !fs::read_to_string(&ready).is_ok_and(|pid| pid.ends_with('\n')) {
             sleep(Duration::from_millis(1)).await;
         }
-        // The keeper is the older of the two children.
-        let keeper = agent.children().into_iter().min().unwrap();
-        let keeper = rustix::process::Pid::from_raw(keeper).unwrap();
+        let keeper = rustix::process::Pid::from_raw(agent.keeper()).unwrap();
         rustix::process::kill_process(keeper, Signal::KILL).unwrap();
         std::future::pending::<()>().await;
     };

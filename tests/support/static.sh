@@ -13,6 +13,6 @@ target=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-target}")
 # Because of the other wrapper, cargo builds the package separately, but dependencies once. The programs have
 # a target directory of their own. A test is named because only then dependencies get the features that tests
 # use.
-RUSTC_WORKSPACE_WRAPPER=$PWD/tests/support/static-rustc.sh CARGO_BUILD_BUILD_DIR=$target CARGO_INCREMENTAL=0 \
+RUSTC_WORKSPACE_WRAPPER=$PWD/tests/support/rustc.sh CARGO_BUILD_BUILD_DIR=$target CARGO_INCREMENTAL=0 \
     cargo build --quiet --locked --workspace --bins --test allocations --target-dir "$target/static" >&2
 echo "$target/static/debug"

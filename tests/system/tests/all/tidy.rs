@@ -13,6 +13,7 @@ mod published;
 mod shape;
 mod source;
 mod strings;
+mod tiers;
 mod words;
 
 use std::collections::BTreeSet;
@@ -131,6 +132,21 @@ fn each_claim_of_security_names_its_test() {
     assert_none(claims::check(&read("SECURITY.md"), |path| {
         program::repository("").join(path).exists()
     }));
+}
+
+#[test]
+fn tiers_contain_all_tests() {
+    let settings = read(".config/nextest.toml");
+    assert_none(tiers::check_names(&settings, &source::read(&CODE)));
+    assert_none(tiers::check_threats(&settings, &read("SECURITY.md")));
+    let manifests: Vec<_> = names("crates", "crates/")
+        .into_iter()
+        .map(|directory| format!("{directory}/Cargo.toml"))
+        .chain(["Cargo.toml".to_owned(), "tests/system/Cargo.toml".to_owned()])
+        .map(|path| (path.clone(), read(&path)))
+        .collect();
+    let scripts = read("tests/run") + &read("tests/upgrade");
+    assert_none(tiers::check_programs(&manifests, &scripts));
 }
 
 /// Two decision records about one topic would sooner or later contradict each other.

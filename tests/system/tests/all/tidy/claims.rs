@@ -6,8 +6,8 @@ use crate::tidy::source::TidyFinding;
 
 const FILE: &str = "SECURITY.md";
 
-/// Finds threats without a test, and names of tests that do not exist: modules of `` `PROGRAM`: `MODULE` ``, as in
-/// `tests/run --list`, and directories of crates.
+/// Finds threats without a test, and names of tests that do not exist: modules of `` `PROGRAM`: `MODULE` ``, and
+/// directories of crates.
 pub(crate) fn check(text: &str, exists: impl Fn(&Path) -> bool) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for (at, line) in text.lines().enumerate() {

@@ -30,9 +30,9 @@ const MAX_CONFIG_BYTES: u64 = 16 << 20;
 /// Runtimes that are searched for, in order of preference.
 pub const CONFINING: [&str; 2] = ["runc", "crun"];
 
-/// Longer than any short call takes on a healthy machine. Hooks of the container have their own timeouts, so
-/// `delete` may take longer.
-const TIMEOUT: Duration = Duration::from_secs(60);
+/// Longer than any short call takes, even on a machine whose disk is busy for a minute. Hooks of the container have
+/// their own timeouts, so `delete` may take longer.
+const TIMEOUT: Duration = Duration::from_secs(300);
 const HOOKS_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Interval of looking for the PID file of a container that starts in the foreground.
@@ -489,7 +489,7 @@ mod tests {
         let limit = StartLimit::new(Path::new("/nonexistent")).limit();
         let error = child.time_out(&runtime, RuntimeAction::Run, "0123456789abcdef", limit);
         let text = error.to_string();
-        assert!(text.starts_with("/usr/bin/runsc did not run container 0123456789ab within 60"));
+        assert!(text.starts_with("/usr/bin/runsc did not run container 0123456789ab within 300"));
         assert!(text.contains("use `--platform=systrap` or `ptrace`"), "{text}");
         while last.is_running() {
             thread::yield_now();

@@ -149,6 +149,19 @@ pub fn libraries(program: &Path) -> Vec<PathBuf> {
     words.map(PathBuf::from).filter(|path| path != program).collect()
 }
 
+/// Returns the files that Debian's node reads when it starts; other builds of node contain them.
+fn node_modules() -> Vec<PathBuf> {
+    let files = [
+        "acorn/dist/acorn.js",
+        "acorn-walk/dist/walk.js",
+        "cjs-module-lexer/dist/lexer.js",
+        "cjs-module-lexer/lexer.js",
+        "undici/undici-fetch.js",
+    ];
+    let paths = files.map(|file| Path::new("/usr/share/nodejs").join(file));
+    paths.into_iter().filter(|path| path.exists()).collect()
+}
+
 /// An image for the platform of this machine.
 #[derive(Clone)]
 pub struct TestImage {
@@ -281,6 +294,7 @@ impl SharedLayers {
                 "root:x:0:0:root:/root:/bin/sh\napp:x:1001:1001::/home/app:/bin/sh\n",
             );
             tree.file("etc/group", 0o644, "root:x:0:\napp:x:1001:\nextra:x:1234:app\n");
+            tree.copies(node_modules());
         });
         let debian = TestLayer::new(|tree| {
             tree.file("etc/os-release", 0o644, "PRETTY_NAME=\"Debian GNU/Linux 12\"\nID=debian\n");

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::sockopt::{set_socket_reuseaddr, set_socket_reuseport};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
@@ -123,7 +123,8 @@ impl WebResponse {
 impl WebServer {
     /// Starts a server that answers each request with the function's response.
     pub fn start(answer: impl Fn(&WebRequest) -> WebResponse + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback has free ports");
+        let listener = bound_socket("127.0.0.1:0".parse().expect("it is an address"));
+        listen(&listener);
         Self::start_at(listener, None, answer)
     }
 
@@ -164,12 +165,10 @@ impl WebServer {
         WebServer { address, listener, requests, stop, thread: Some(thread) }
     }
 
-    /// Stops the server. Its port refuses connections until the returned socket is closed: no server of another
-    /// process gets the port.
+    /// Stops a server of [`WebServer::start`]. Its port refuses connections until the returned socket is closed: no
+    /// server of another process gets the port.
     pub fn refuse_connections(self) -> TcpListener {
-        let address = self.address;
-        drop(self);
-        bound_socket(address)
+        bound_socket(self.address)
     }
 
     /// Returns `127.0.0.1:PORT`.
@@ -197,13 +196,15 @@ impl Drop for WebServer {
     }
 }
 
-/// Returns a socket that is bound to an IPv4 address and refuses connections until [`listen`] is called.
+/// Returns a socket that is bound to an IPv4 address and refuses connections until [`listen`] is called. Others of these
+/// may have the same port.
 pub fn bound_socket(address: SocketAddr) -> TcpListener {
     let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)
         .expect("a socket can be made");
     // The address may have closed connections.
     set_socket_reuseaddr(&socket, true).expect("it is a socket");
+    set_socket_reuseport(&socket, true).expect("it is a socket");
     rustix::net::bind(&socket, &address).expect("the address is free");
     socket.into()
 }

@@ -7,11 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::host::TestHost;
-use super::program::DEADLINE;
 
 /// Time limit for cleanup that the kernel does asynchronously. It removes the network namespaces of all tests
 /// one after another.
-const SETTLED: Duration = DEADLINE;
+const SETTLED: Duration = Duration::from_secs(180);
 /// Time between two looks at a host.
 const PAUSE: Duration = Duration::from_millis(10);
 

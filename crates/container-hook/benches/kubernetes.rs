@@ -7,7 +7,7 @@
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "prints figures; what fails panics")]
 
-#[path = "../tests/root/kubernetes/setup.rs"]
+#[path = "../tests/root/cluster/setup.rs"]
 #[expect(dead_code, reason = "tests use more of it")]
 mod setup;
 

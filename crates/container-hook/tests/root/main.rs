@@ -2,6 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
-mod kubernetes;
+mod cluster;
 mod rootless;
 mod runner;

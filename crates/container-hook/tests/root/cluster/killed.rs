@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::kubernetes::setup::{NamespaceHook, cluster, cycles};
+use crate::cluster::setup::{NamespaceHook, cluster, cycles};
 
 #[test]
 fn prepare_job_killed_at_any_moment_is_cleaned_up() {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use oci_hooks_testsupport::github_runner::merge;
 use serde_json::json;
 
-use crate::kubernetes::setup::{NamespaceHook, cluster};
+use crate::cluster::setup::{NamespaceHook, cluster};
 
 #[test]
 fn failed_steps_keep_their_exit_code_and_files() {

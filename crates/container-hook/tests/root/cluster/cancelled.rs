@@ -7,7 +7,7 @@ use oci_hooks_testsupport::program;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::kubernetes::setup::{NamespaceHook, cluster};
+use crate::cluster::setup::{NamespaceHook, cluster};
 
 /// Returns the process of a container that runs `sleep` with this argument. The cluster's processes are visible in this
 /// machine's `/proc`.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use oci_hooks_testsupport::api_proxy::{ConnectionCut, ErrorResponse};
 
-use crate::kubernetes::setup::{NamespaceHook, cluster, cycles};
+use crate::cluster::setup::{NamespaceHook, cluster, cycles};
 
 /// Prints for two seconds, and records each run.
 const SCRIPT: &str = "echo once >>/tmp/ran; i=0; while [ $i -lt 40 ]; do \

@@ -6,7 +6,7 @@ use oci_hooks_testsupport::github_runner::merge;
 use oci_hooks_testsupport::program;
 use serde_json::json;
 
-use crate::kubernetes::setup::{NamespaceHook, cluster};
+use crate::cluster::setup::{NamespaceHook, cluster};
 
 #[test]
 fn exhausted_quota_is_waited_for() {

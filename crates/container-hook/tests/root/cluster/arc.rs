@@ -12,7 +12,7 @@ use oci_hooks_testsupport::recipes::BuildahStorage;
 use oci_hooks_testsupport::{program, static_program};
 use serde_json::{Value, json};
 
-use crate::kubernetes::setup::{NamespaceHook, cluster};
+use crate::cluster::setup::{NamespaceHook, cluster};
 
 /// Name of the image built from a fake of GitHub's runner image.
 const IMAGE: &str = "test/actions-runner:oci-hooks";

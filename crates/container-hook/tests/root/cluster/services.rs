@@ -3,7 +3,7 @@
 use oci_hooks_testsupport::github_runner::{GithubRunner, container, merge, volume};
 use serde_json::json;
 
-use crate::kubernetes::setup::{NamespaceHook, cluster};
+use crate::cluster::setup::{NamespaceHook, cluster};
 
 #[test]
 fn services_are_reachable_by_each_of_their_names() {

@@ -9,7 +9,7 @@ use serde_json::json;
 use ureq::Agent;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
-use crate::kubernetes::setup::{NamespaceHook, cluster};
+use crate::cluster::setup::{NamespaceHook, cluster};
 
 fn agent(pods: &NamespaceHook<'_>) -> Agent {
     let authority = std::fs::read(pods.proxy().authority()).unwrap();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::kubernetes::connection::run_with;
-use crate::kubernetes::setup::{NamespaceHook, cluster_alone, cycles};
+use crate::cluster::connection::run_with;
+use crate::cluster::setup::{NamespaceHook, cluster_alone, cycles};
 
 #[test]
 fn step_survives_restarts_of_api_server_and_kubelet() {

@@ -12,7 +12,7 @@ use oci_hooks_testsupport::http::{Gate, WebResponse, WebServer};
 use oci_hooks_testsupport::images::SharedLayers;
 use serde_json::{Value, json};
 
-use crate::kubernetes::setup::{NamespaceHook, cluster};
+use crate::cluster::setup::{NamespaceHook, cluster};
 
 /// Far below the ten minutes that a job waits for its containers.
 const SOON: Duration = Duration::from_secs(180);

@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use oci_hooks_testsupport::github_runner::{merge, volume};
 use serde_json::json;
 
-use crate::kubernetes::setup::{NamespaceHook, cluster};
+use crate::cluster::setup::{NamespaceHook, cluster};
 
 /// File names that need quoting or exceed limits in a shell, a tar header or a line of text.
 const NAMES: [&[u8]; 6] = [

@@ -7,7 +7,7 @@ use oci_hooks_testsupport::github_runner::built_step;
 use oci_hooks_testsupport::images::{self, SharedLayers};
 use oci_hooks_testsupport::{cluster_images, program};
 
-use crate::kubernetes::setup::{NamespaceHook, cluster};
+use crate::cluster::setup::{NamespaceHook, cluster};
 
 /// Number of the capabilities to set users and groups.
 const CAP_SETUID: u32 = 7;

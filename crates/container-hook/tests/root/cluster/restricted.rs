@@ -4,7 +4,7 @@ use oci_hooks_testsupport::cluster::TestNamespace;
 use oci_hooks_testsupport::github_runner::container;
 use serde_json::{Value, json};
 
-use crate::kubernetes::setup::{NamespaceHook, cluster};
+use crate::cluster::setup::{NamespaceHook, cluster};
 
 #[test]
 fn restricted_job_passes_admission_unchanged() {

@@ -4,8 +4,8 @@ use oci_hooks_testsupport::github_runner::{container, merge};
 use oci_hooks_testsupport::program;
 use serde_json::json;
 
-use crate::kubernetes::cancelled::runs_sleep;
-use crate::kubernetes::setup::{NamespaceHook, cluster};
+use crate::cluster::cancelled::runs_sleep;
+use crate::cluster::setup::{NamespaceHook, cluster};
 
 #[test]
 fn job_with_a_service_runs_and_leaves_nothing() {

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use oci_hooks_testsupport::github_runner::guid;
 use sha2::{Digest as _, Sha256};
 
-use crate::kubernetes::setup::{NamespaceHook, cluster, cycles};
+use crate::cluster::setup::{NamespaceHook, cluster, cycles};
 
 /// Default number of megabytes that a step prints. `OCI_HOOKS_OUTPUT_MB` overrides it.
 const OUTPUT_MB: u64 = 64;

@@ -8,8 +8,8 @@ use oci_hooks_testsupport::api_proxy::{ConnectionCut, ErrorResponse};
 use oci_hooks_testsupport::program;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::kubernetes::cancelled::{runs_sleep, sleep_process};
-use crate::kubernetes::setup::{NamespaceHook, cluster};
+use crate::cluster::cancelled::{runs_sleep, sleep_process};
+use crate::cluster::setup::{NamespaceHook, cluster};
 
 /// Time in which a silence is reported.
 const SOON: Duration = Duration::from_secs(60);

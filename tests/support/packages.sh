@@ -11,6 +11,11 @@ flock 9
 if ! [ -e "$directory/SHA256SUMS" ] || [ -n "$(find contrib crates/*/{man,*.toml} crates/engine-cli/{apparmor,systemd} docs man hooks.d-examples ./*.md "$programs"/* -maxdepth 9 \
     -newer "$directory/SHA256SUMS" -print -quit)" ]; then
     find "$directory" -mindepth 1 -maxdepth 1 ! -name lock -exec rm -r {} +
-    contrib/dist --fast --programs "$programs" --output "$directory" >&2
+    mkdir "$directory/stripped"
+    for program in oci-hooks{,-runtime,-nri} container-hook step-runner garm-provider-runc; do
+        strip -o "$directory/stripped/$program" "$programs/$program"
+    done
+    contrib/dist --fast --programs "$directory/stripped" --output "$directory" >&2
+    rm -r "$directory/stripped"
 fi
 echo "$directory"

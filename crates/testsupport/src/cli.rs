@@ -13,7 +13,7 @@ use nix::sched::{CloneFlags, unshare};
 
 /// A directory of settings and state, removed with the value.
 pub struct TestEnv {
-    program: &'static str,
+    program: PathBuf,
     temp: tempfile::TempDir,
 }
 
@@ -26,12 +26,25 @@ pub struct ProgramRun {
 }
 
 impl TestEnv {
-    pub fn new(program: &'static str) -> Self {
-        let env = TestEnv { program, temp: tempfile::tempdir().unwrap() };
+    pub fn new(program: &str) -> Self {
+        let env = TestEnv { program: program.into(), temp: tempfile::tempdir().unwrap() };
         let root = env.temp.path().display();
         let settings = format!("[store]\nroot = \"{root}/store\"\nrun = \"{root}/run\"\n");
         env.write("settings.toml", &settings);
         env
+    }
+
+    /// Runs a copy of the program: the directory of the build may belong to another user.
+    pub fn copy_program(&mut self) {
+        let copy = self.path(self.program.file_name().unwrap().to_str().unwrap());
+        // In this process, other threads' children could hold the open copy, which could then not be executed.
+        let status = Command::new("cp").args([&self.program, &copy]).status().unwrap();
+        assert!(status.success());
+        self.program = copy;
+    }
+
+    pub fn program(&self) -> &Path {
+        &self.program
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -46,7 +59,7 @@ impl TestEnv {
 
     /// Returns the program with these settings and an empty environment.
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(self.program);
+        let mut command = Command::new(&self.program);
         command.current_dir(self.temp.path()).env_clear().arg("--config");
         command.arg(self.path("settings.toml")).args(args);
         command
@@ -81,7 +94,7 @@ impl TestEnv {
         let root = self.temp.path().to_str().unwrap();
         let text = |bytes| {
             let text = String::from_utf8(bytes).unwrap();
-            text.replace(self.program, "{PROGRAM}").replace(root, "{ROOT}")
+            text.replace(self.program.to_str().unwrap(), "{PROGRAM}").replace(root, "{ROOT}")
         };
         ProgramRun {
             stdout: text(output.stdout),

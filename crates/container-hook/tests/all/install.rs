@@ -9,7 +9,8 @@ use crate::{DATA, PROGRAM};
 
 /// Returns settings with a runtime that need not exist on this machine.
 fn with_runtime() -> TestEnv {
-    let env = TestEnv::new(PROGRAM);
+    let mut env = TestEnv::new(PROGRAM);
+    env.copy_program();
     let settings = fs::read_to_string(env.path("settings.toml")).unwrap();
     let runc = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/runc");
     env.write("settings.toml", &format!("{settings}[runtime]\npath = {runc:?}\n"));
@@ -18,7 +19,8 @@ fn with_runtime() -> TestEnv {
 
 #[test]
 fn install_without_a_runtime_is_rejected() {
-    let env = TestEnv::new(PROGRAM);
+    let mut env = TestEnv::new(PROGRAM);
+    env.copy_program();
     env.write("settings.toml", "[runtime]\npath = \"/nonexistent/runc\"\n");
     let ran = env.run_apart(&["install", "hook"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
@@ -65,7 +67,7 @@ fn installed_script_executes_the_program() {
     golden(DATA, "install.txt", &as_of_root(&ran.stdout));
     let script = env.path("hook/container-hook.sh");
     let text = fs::read_to_string(&script).unwrap();
-    let line = format!("\nexec {}\n", env!("CARGO_BIN_EXE_container-hook"));
+    let line = format!("\nexec {}\n", env.program().display());
     assert!(text.ends_with(&line), "{text}");
     assert_eq!(fs::metadata(&script).unwrap().permissions().mode() & 0o777, 0o755);
     let ran = env.run_apart(&["install", "hook", "--format", "json"]);

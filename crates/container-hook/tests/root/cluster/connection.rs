@@ -1,8 +1,11 @@
 //! Connections lost while a step runs: the step continues, runs once, and no output is lost or duplicated.
 
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use oci_hooks_testsupport::api_proxy::{ConnectionCut, ErrorResponse};
+use oci_hooks_testsupport::program;
 
 use crate::cluster::setup::{NamespaceHook, cluster, cycles};
 
@@ -39,6 +42,31 @@ pub(crate) fn run_with(pods: &NamespaceHook<'_>, name: &str, faults: &[(Duration
     let ran = runner.run("cat /tmp/ran; rm /tmp/ran").success().stdout();
     assert_eq!(ran.lines().count(), faults.len(), "{name}: it ran as often");
     runner.cleanup();
+}
+
+/// Checks that a cut ends a connection: the test below would pass without any cut.
+#[test]
+fn proxy_cuts_connections() {
+    let cluster = cluster();
+    let mut pods = NamespaceHook::new(&cluster);
+    pods.use_proxy();
+    let proxy = pods.proxy();
+    let address = proxy.url().replace("https://", "");
+    for (how, expected) in
+        [(ConnectionCut::Reset, Err(ErrorKind::ConnectionReset)), (ConnectionCut::Closed, Ok(0))]
+    {
+        let mut client = TcpStream::connect(&address).unwrap();
+        // Part of a ClientHello: the proxy waits for the rest.
+        client.write_all(&[0x16, 3, 1, 0, 200]).unwrap();
+        client.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let mut read = || client.read(&mut [0]).map_err(|error: io::Error| error.kind());
+        assert_eq!(read(), Err(ErrorKind::WouldBlock));
+        // The proxy may not have accepted the connection yet.
+        program::wait_until("the end of the connection", || {
+            proxy.cut_connections(how);
+            read() == expected
+        });
+    }
 }
 
 #[test]

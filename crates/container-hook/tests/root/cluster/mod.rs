@@ -11,7 +11,6 @@ mod images;
 mod job;
 mod killed;
 mod many;
-mod proxy;
 mod restarts;
 mod restricted;
 mod services;

@@ -42,60 +42,38 @@ fn killing_one_of_eight_jobs_does_not_affect_the_others() {
 
 /// Runner names are per user.
 #[test]
-fn two_users_can_have_runners_of_the_same_name() {
-    for runtime in TestRuntime::ALL {
-        let world = UserWorld::new();
-        let _hub = HostRegistry::start(world.host(), RegistryName::Hub, None);
-        let users = [UserIds::Ranges, UserIds::Ranges, UserIds::None].map(|ids| world.user(ids));
-        let installations =
-            [0, 1, 2].map(|at| UserInstallation::new(&world, Some(&users[at]), runtime, ""));
-        let before = LeftoverSnapshot::take(&installations[0]);
-        let mut runners =
-            installations.each_ref().map(|installation| installation.runner("runner-1"));
-        for (number, runner) in runners.iter_mut().enumerate() {
-            runner.prepare(runner.job_container("node:22"), &[redis()]);
-            runner.run(&format!("echo {number} >/number; echo {number} >number")).success();
-        }
-        for (number, runner) in runners.iter_mut().enumerate() {
-            let seen = runner.run("cat /number number").success().stdout();
-            assert_eq!(seen, format!("{number}\n{number}\n"));
-        }
-        // Cleanup and `prune --all` do not affect jobs of other users.
-        runners[0].cleanup();
-        installations[0].admin(&["prune", "--all"]).success();
-        for (number, runner) in runners.iter_mut().enumerate().skip(1) {
-            let seen = runner.run("cat /number; printf 'PING\\r\\nQUIT\\r\\n' | nc redis 6379");
-            assert_eq!(seen.success().stdout(), format!("{number}\n+PONG\r\n"));
-            runner.cleanup();
-        }
-        before.check_live(&installations[0], "jobs of three users");
-    }
-}
-
-/// Root may run jobs on the same machine.
-#[test]
-fn root_and_users_do_not_see_each_others_jobs() {
+fn root_and_users_can_have_runners_of_the_same_name() {
     let world = UserWorld::new();
     let _hub = HostRegistry::start(world.host(), RegistryName::Hub, None);
-    let user = world.user(UserIds::Ranges);
-    let installations =
-        [None, Some(&user)].map(|who| UserInstallation::new(&world, who, TestRuntime::Runc, ""));
+    let users = [UserIds::Ranges, UserIds::Ranges, UserIds::None].map(|ids| world.user(ids));
+    let [first, second, third] = users.each_ref().map(Some);
+    let installations = [(None, 0), (first, 1), (second, 0), (third, 1)]
+        .map(|(user, at)| UserInstallation::new(&world, user, TestRuntime::ALL[at], ""));
+    let before = LeftoverSnapshot::take(&installations[0]);
     let mut runners = installations.each_ref().map(|installation| installation.runner("runner-1"));
-    for runner in &mut runners {
+    for (number, runner) in runners.iter_mut().enumerate() {
         runner.prepare(runner.job_container("node:22"), &[redis()]);
+        runner.run(&format!("echo {number} >/number; echo {number} >number")).success();
     }
-    let records = |installation: &UserInstallation<'_>| {
-        let answer = installation.admin(&["ps", "--format", "json"]).success();
-        answer.matches("redis").count()
+    for (number, runner) in runners.iter_mut().enumerate() {
+        let seen = runner.run("cat /number number").success().stdout();
+        assert_eq!(seen, format!("{number}\n{number}\n"));
+    }
+    let lists_jobs = |installation: &UserInstallation<'_>| {
+        installation.admin(&["ps", "--format", "json"]).success().contains("redis")
     };
-    for installation in &installations {
-        assert_ne!(records(installation), 0);
+    // Cleanup and `prune --all` do not affect jobs of other users.
+    for (ended, installation) in installations.iter().enumerate() {
+        assert!(lists_jobs(installation), "{ended}");
+        runners[ended].cleanup();
+        assert!(!lists_jobs(installation), "{ended}");
+        installation.admin(&["prune", "--all"]).success();
+        for (number, runner) in runners.iter_mut().enumerate().skip(ended + 1) {
+            let seen = runner.run("cat /number; printf 'PING\\r\\nQUIT\\r\\n' | nc redis 6379");
+            assert_eq!(seen.success().stdout(), format!("{number}\n+PONG\r\n"));
+        }
     }
-    runners[0].cleanup();
-    installations[0].admin(&["prune"]).success();
-    job_goes_on(&mut runners[1], 1);
-    runners[1].cleanup();
-    assert_eq!(records(&installations[1]), 0);
+    before.check_live(&installations[0], "jobs of root and three users");
 }
 
 fn job(runner: &mut UsersRunner<'_>, number: usize) {

@@ -12,42 +12,6 @@ use oci_hooks_testsupport::world::OWN;
 
 use crate::rootless::setup::{UserKind, with_each};
 
-/// Dockerfile instructions that change owners, for users with subordinate ids.
-const OWNERS: &str = "COPY --chown=33:33 file /of-33\n\
-                      RUN chown 33:33 /etc/passwd; chown 65534:65534 /etc/group\n";
-
-#[test]
-fn dockerfile_action_is_built_and_run() {
-    with_each(&UserKind::ROOTLESS, "", |installation| {
-        let mut runner = installation.runner("runner-1");
-        let action = runner.work().join("_actions/octo/docker-action/v1");
-        let owners = if installation.has_ids() { OWNERS } else { "" };
-        let expected = if installation.has_ids() { "33:33 33:33 65534:65534\n" } else { "" };
-        installation.write(
-            action.join("Dockerfile"),
-            &format!(
-                "FROM alpine:3.20\nCOPY file /file\n{owners}\
-                 RUN mkdir -p /opt/a /opt/b; touch /opt/a/1 /opt/b/2\n\
-                 RUN rm -r /opt; mkdir -p /opt/a; touch /opt/a/3\n\
-                 RUN test \"$(find /opt -type f)\" = /opt/a/3\n\
-                 ENTRYPOINT [\"sh\", \"-c\", \"cat /file; find /opt -type f; \
-                 test ! -e /of-33 || echo $(stat -c %u:%g /of-33 /etc/passwd /etc/group)\"]\n"
-            ),
-        );
-        installation.write(action.join("file"), "of the action\n");
-        // Once in a job, and once in a step without a job.
-        runner.prepare(runner.job_container("node:22"), &[]);
-        for again in [false, true] {
-            let step = built_step(&action.join("Dockerfile"));
-            let ended = runner.container_step(step).0.success();
-            let output = format!("of the action\n/opt/a/3\n{expected}");
-            assert!(ended.stdout().ends_with(&output), "{}", ended.log());
-            assert_eq!(ended.log().contains("has not changed since"), again, "{}", ended.log());
-        }
-        runner.cleanup();
-    });
-}
-
 #[test]
 fn dockerfile_reaches_neither_user_files_nor_host_network() {
     with_each(&UserKind::ROOTLESS, "", |installation| {

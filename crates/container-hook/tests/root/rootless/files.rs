@@ -7,6 +7,7 @@ use std::path::Path;
 
 use oci_hooks_testsupport::by_user::UserInstallation;
 use oci_hooks_testsupport::github_runner::merge;
+use oci_hooks_testsupport::world::{UserIds, UserWorld};
 use serde_json::{Value, json};
 
 use crate::rootless::setup::{UserKind, UsersRunner, shell_step, with_each};
@@ -38,6 +39,16 @@ fn check_files_owned_by_runner(installation: &UserInstallation<'_>, runner: &Use
     assert_eq!(host.shell(&format!("getfacl -R -s -p {work}")), "", "no list is left");
     assert_eq!(host.shell(&format!("find {work} -perm /6000 -type f")), "");
     assert_eq!(host.shell(&format!("find {work} '!' -type l -perm /022")), "", "nobody may write");
+}
+
+/// Checks that the tests below detect files of others.
+#[test]
+fn foreign_files_are_found() {
+    let world = UserWorld::new();
+    let user = world.user(UserIds::Ranges);
+    let made = user.home.join("made").display().to_string();
+    world.host().shell(&format!("touch {made}; chown {}:7 {made}", user.id));
+    assert_eq!(user.find_foreign_files(&world, &user.home), format!("{made} {}:7\n", user.id));
 }
 
 #[track_caller]

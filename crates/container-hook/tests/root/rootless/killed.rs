@@ -80,7 +80,7 @@ fn kill_at_any_moment(names: &[&str]) {
 /// Between two calls no process of the hook could notice.
 #[test]
 fn job_with_a_dead_pause_process_is_reported_and_cleaned_up() {
-    with_each(&UserKind::ROOTLESS, "", |installation| {
+    with_each(&[UserKind::Ranges], "", |installation| {
         let before = LeftoverSnapshot::take(installation);
         let mut runner = installation.runner("runner-1");
         runner.prepare(runner.job_container("node:22"), &[redis()]);
@@ -101,7 +101,7 @@ fn job_with_a_dead_pause_process_is_reported_and_cleaned_up() {
 #[test]
 fn cleanup_continues_in_a_new_pause_process_if_its_own_is_killed() {
     const MOMENTS: u32 = 8;
-    with_each(&UserKind::ROOTLESS, "", |installation| {
+    with_each(&[UserKind::Ranges], "", |installation| {
         let mut runner = installation.runner("runner-1");
         let took = RootlessDurations::measure(&mut runner).cleanup;
         let before = LeftoverSnapshot::take(installation);
@@ -122,7 +122,7 @@ fn cleanup_continues_in_a_new_pause_process_if_its_own_is_killed() {
 /// prepared without a cleanup.
 #[test]
 fn restarted_runner_starts_its_next_job() {
-    with_each(&UserKind::ROOTLESS, "", |installation| {
+    with_each(&[UserKind::Ranges], "", |installation| {
         let before = LeftoverSnapshot::take(installation);
         let mut runner = installation.runner("runner-1");
         runner.prepare(runner.job_container("node:22"), &[redis()]);
@@ -141,7 +141,7 @@ fn restarted_runner_starts_its_next_job() {
 /// As above, but only the worker is gone, and the job's processes still run.
 #[test]
 fn unended_job_is_ended_by_the_next_job_of_the_runner() {
-    with_each(&UserKind::ROOTLESS, "", |installation| {
+    with_each(&[UserKind::Ranges], "", |installation| {
         let before = LeftoverSnapshot::take(installation);
         let mut runner = installation.runner("runner-1");
         runner.prepare(runner.job_container("node:22"), &[redis()]);

@@ -11,7 +11,6 @@ mod escapes;
 mod files;
 mod jobs;
 mod killed;
-mod machine;
 mod namespace;
 mod nesting;
 mod pod;

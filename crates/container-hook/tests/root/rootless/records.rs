@@ -73,38 +73,34 @@ fn record(installation: &UserInstallation<'_>) -> PathBuf {
 fn with_damage(
     test: impl Fn(&UserInstallation<'_>, &mut crate::rootless::setup::UsersRunner<'_>, &PathBuf, &str),
 ) {
-    for (who, runtime) in
-        [(UserKind::Ranges, TestRuntime::Runc), (UserKind::Single, TestRuntime::Crun)]
-    {
-        with(who, runtime, "", |installation| {
-            let mut other = Command::new("tail");
-            other.args(["-f", "/dev/null"]);
-            let user = installation.user.unwrap();
-            let mut other = installation.host().spawn(user.switch_user(&mut other));
-            program::wait_until("another process runs", || {
-                !installation.world.find_processes("tail").is_empty()
-            });
-            for (name, damage) in DAMAGES {
-                let before = LeftoverSnapshot::take(installation);
-                let mut runner = installation.runner("runner-1");
-                runner.prepare(runner.job_container("alpine:3.20"), &[]);
-                let record = record(installation);
-                let text = installation.host().enter(|| fs::read_to_string(&record)).unwrap();
-                let damaged = damage(installation, &text);
-                let done = installation.host().enter(|| match damaged {
-                    Some(text) => fs::write(&record, text),
-                    None => fs::remove_file(&record),
-                });
-                done.unwrap();
-                test(installation, &mut runner, &record, name);
-                before.check_live(installation, name);
-                assert_eq!(installation.world.find_processes(PAUSE_PROCESS), [0; 0], "{name}");
-                assert_eq!(other.try_wait().unwrap(), None, "{name}: another process was killed");
-            }
-            other.kill().unwrap();
-            other.wait().unwrap();
+    with(UserKind::Ranges, TestRuntime::Crun, "", |installation| {
+        let mut other = Command::new("tail");
+        other.args(["-f", "/dev/null"]);
+        let user = installation.user.unwrap();
+        let mut other = installation.host().spawn(user.switch_user(&mut other));
+        program::wait_until("another process runs", || {
+            !installation.world.find_processes("tail").is_empty()
         });
-    }
+        for (name, damage) in DAMAGES {
+            let before = LeftoverSnapshot::take(installation);
+            let mut runner = installation.runner("runner-1");
+            runner.prepare(runner.job_container("alpine:3.20"), &[]);
+            let record = record(installation);
+            let text = installation.host().enter(|| fs::read_to_string(&record)).unwrap();
+            let damaged = damage(installation, &text);
+            let done = installation.host().enter(|| match damaged {
+                Some(text) => fs::write(&record, text),
+                None => fs::remove_file(&record),
+            });
+            done.unwrap();
+            test(installation, &mut runner, &record, name);
+            before.check_live(installation, name);
+            assert_eq!(installation.world.find_processes(PAUSE_PROCESS), [0; 0], "{name}");
+            assert_eq!(other.try_wait().unwrap(), None, "{name}: another process was killed");
+        }
+        other.kill().unwrap();
+        other.wait().unwrap();
+    });
 }
 
 #[test]

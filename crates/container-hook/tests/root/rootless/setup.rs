@@ -19,6 +19,8 @@ pub(crate) enum UserKind {
 
 impl UserKind {
     pub(crate) const ALL: [Self; 3] = [Self::Root, Self::Ranges, Self::Single];
+    /// Users of tests that do not depend on subordinate ids.
+    pub(crate) const ROOT_AND_RANGES: [Self; 2] = [Self::Root, Self::Ranges];
     /// All but root.
     pub(crate) const ROOTLESS: [Self; 2] = [Self::Ranges, Self::Single];
 }

@@ -11,7 +11,7 @@ use crate::rootless::setup::{UserKind, redis, with_each};
 
 #[test]
 fn a_shell_runs_in_the_container_or_a_service_of_a_job() {
-    with_each(&UserKind::ALL, "", |installation| {
+    with_each(&UserKind::ROOT_AND_RANGES, "", |installation| {
         let log = installation.admin(&["shell", "--", "true"]).failure();
         assert!(log.contains("no such job is running"), "{log}");
         let mut runner = installation.runner("runner-1");
@@ -37,7 +37,7 @@ fn a_shell_runs_in_the_container_or_a_service_of_a_job() {
 
 #[test]
 fn the_terminal_of_a_shell_follows_the_size_of_its_users() {
-    with_each(&UserKind::ALL, "", |installation| {
+    with_each(&UserKind::ROOT_AND_RANGES, "", |installation| {
         let mut runner = installation.runner("runner-1");
         runner.prepare(runner.job_container("node:22"), &[]);
         let started = runner.workspace().join("started");
@@ -63,7 +63,7 @@ fn the_terminal_of_a_shell_follows_the_size_of_its_users() {
 
 #[test]
 fn a_program_in_a_service_reads_a_pipe_and_does_not_get_the_terminal() {
-    with_each(&UserKind::ALL, "", |installation| {
+    with_each(&UserKind::ROOT_AND_RANGES, "", |installation| {
         let mut runner = installation.runner("runner-1");
         runner.prepare(runner.job_container("node:22"), &[redis()]);
         let program = installation.program();
@@ -82,7 +82,7 @@ fn a_program_in_a_service_reads_a_pipe_and_does_not_get_the_terminal() {
 
 #[test]
 fn one_of_two_jobs_must_be_named() {
-    with_each(&UserKind::ALL, "", |installation| {
+    with_each(&UserKind::ROOT_AND_RANGES, "", |installation| {
         let names = ["one", "two"];
         let mut runners = names.map(|name| {
             let mut runner = installation.runner(name);
@@ -108,7 +108,7 @@ fn one_of_two_jobs_must_be_named() {
 
 #[test]
 fn other_users_cannot_open_a_shell_in_a_job() {
-    with_each(&UserKind::ALL, "", |installation| {
+    with_each(&UserKind::ROOT_AND_RANGES, "", |installation| {
         let mut runner = installation.runner("runner-1");
         let named = json!({"createOptions": "--name build"});
         runner.prepare(merge(runner.job_container("node:22"), named), &[redis()]);

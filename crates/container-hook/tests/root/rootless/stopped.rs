@@ -45,7 +45,7 @@ fn stopped_call_delays_other_runners_with_a_message() {
 /// As if a call is stopped while it creates the pause process.
 #[test]
 fn prune_names_the_process_that_keeps_a_job_and_continues() {
-    with_each(&UserKind::ROOTLESS, "", |installation| {
+    with_each(&[UserKind::Ranges], "", |installation| {
         let [mut kept, mut other] = ["kept", "other"].map(|name| installation.runner(name));
         for runner in [&mut kept, &mut other] {
             runner.prepare(runner.job_container("node:22"), &[]);
@@ -63,7 +63,7 @@ fn prune_names_the_process_that_keeps_a_job_and_continues() {
 
 #[test]
 fn call_names_the_process_outside_its_job_that_it_waits_for() {
-    with_each(&UserKind::ROOTLESS, "", |installation| {
+    with_each(&[UserKind::Ranges], "", |installation| {
         let mut runner = installation.runner("runner");
         runner.prepare(runner.job_container("node:22"), &[]);
         runner.cleanup();

@@ -11,7 +11,7 @@ use crate::rootless::setup::{UserKind, UsersRunner, shell_step, with_each};
 
 #[test]
 fn full_store_is_named_and_leaves_nothing() {
-    with_each(&UserKind::ROOTLESS, "", |installation| {
+    with_each(&[UserKind::Ranges], "", |installation| {
         let (host, id) = (installation.host(), installation.ids().0);
         let store = installation.user.unwrap().data().display().to_string();
         let parents =
@@ -55,7 +55,7 @@ fn full_store_is_named_and_leaves_nothing() {
 /// or not the calling process has an `XDG_RUNTIME_DIR`.
 #[test]
 fn user_without_a_session_can_run_jobs() {
-    with_each(&UserKind::ROOTLESS, "", |installation| {
+    with_each(&[UserKind::Ranges], "", |installation| {
         let user = installation.user.unwrap();
         installation.host().make_temporary();
         installation.world.forget_session(user);

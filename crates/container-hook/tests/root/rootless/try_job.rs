@@ -129,7 +129,7 @@ fn check_view_of_host(installation: &UserInstallation<'_>, uid: &str) {
 
 #[test]
 fn image_and_services_are_pulled_and_the_exit_code_is_passed_on() {
-    with_each(&[UserKind::Root, UserKind::Ranges], "", |installation| {
+    with_each(&UserKind::ROOT_AND_RANGES, "", |installation| {
         let before = LeftoverSnapshot::take(installation);
         let services = ["--service", "redis:7", "--service", "redis:7=cache", "alpine:3.20", "--"];
         // Without a health check the job does not wait for a service.
@@ -145,7 +145,7 @@ fn image_and_services_are_pulled_and_the_exit_code_is_passed_on() {
 
 #[test]
 fn failed_start_is_followed_by_findings_of_doctor() {
-    with_each(&[UserKind::Root, UserKind::Ranges], "", |installation| {
+    with_each(&UserKind::ROOT_AND_RANGES, "", |installation| {
         let before = LeftoverSnapshot::take(installation);
         let ended = run(installation, &["localhost/no-such-image"]).code(1);
         let log = ended.stdout();
@@ -158,7 +158,7 @@ fn failed_start_is_followed_by_findings_of_doctor() {
 
 #[test]
 fn interrupted_job_is_cancelled_and_cleaned_up() {
-    with_each(&UserKind::ALL, "", |installation| {
+    with_each(&UserKind::ROOT_AND_RANGES, "", |installation| {
         let before = LeftoverSnapshot::take(installation);
         for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 130)] {
             let mut call = start(installation, &WAITS);
@@ -173,7 +173,7 @@ fn interrupted_job_is_cancelled_and_cleaned_up() {
 
 #[test]
 fn prune_removes_leftovers_of_a_killed_job() {
-    with_each(&UserKind::ALL, "", |installation| {
+    with_each(&UserKind::ROOT_AND_RANGES, "", |installation| {
         let before = LeftoverSnapshot::take(installation);
         let mut call = start(installation, &WAITS);
         call.wait_for_line("it runs").signal(Signal::KILL);
@@ -208,7 +208,7 @@ fn kept_job_remains_until_prune() {
 
 #[test]
 fn two_jobs_run_concurrently() {
-    with_each(&[UserKind::Root, UserKind::Ranges], "", |installation| {
+    with_each(&UserKind::ROOT_AND_RANGES, "", |installation| {
         let before = LeftoverSnapshot::take(installation);
         let mut first = start(installation, &WAITS);
         first.wait_for_line("it runs");

@@ -11,7 +11,7 @@ use oci_hooks_testsupport::github_runner::{container, merge};
 use oci_hooks_testsupport::leftovers::LeftoverSnapshot;
 use oci_hooks_testsupport::program;
 use oci_hooks_testsupport::runtime::TestRuntime;
-use oci_hooks_testsupport::world::{OUTSIDE, UserWorld};
+use oci_hooks_testsupport::world::{OUTSIDE, OWN, UserWorld};
 use serde_json::json;
 
 use crate::rootless::setup::{UserKind, redis, shell_step, with};
@@ -237,25 +237,41 @@ fn jobs_cannot_reach_the_host() {
         with_each_program(further, |installation| {
             let world = installation.world;
             let everywhere = listen(world, "[::]:7777");
-            answer(everywhere, |_| b"all\n".to_vec());
+            answer(everywhere, |_| b"heard by all\n".to_vec());
             let loopback = listen(world, "127.0.0.1:7778");
-            answer(loopback, |_| b"own\n".to_vec());
+            answer(loopback, |_| b"heard by loopback\n".to_vec());
             let mut runner = installation.runner("runner");
             runner.prepare(runner.job_container("alpine:3.20"), &[]);
-            let gateway = "$(ip route | sed -n 's/^default via \\([0-9.]*\\).*/\\1/p')";
+            let route = "ip route | sed -n 's/^default via \\([0-9.]*\\).*/\\1/p'";
+            let gateway = runner.run(route).success().stdout();
+            // Without an answer, `nc` ends in different ways.
             let ask = |address: &str, port, limit| {
-                format!(
-                    "echo | timeout {limit} nc {address} {port} 2>/dev/null || echo {address} no\n"
-                )
+                format!("echo | timeout {limit} nc {address} {port} 2>/dev/null || :")
             };
-            let script = ["10.213.255.2", "10.213.255.3", "10.213.255.100", "127.0.0.1", gateway]
-                .map(|address| ask(address, 7777, 3) + &ask(address, 7778, 3))
-                .concat();
-            let answers = runner.run(&script).success().stdout();
-            assert!(!answers.contains("all") && !answers.contains("own"), "{answers}");
+            let addresses = [
+                "10.213.255.2",
+                "10.213.255.3",
+                "10.213.255.100",
+                "127.0.0.1",
+                "192.0.2.1",
+                "10.0.2.2",
+                "10.0.2.3",
+                gateway.trim_end(),
+            ];
+            let ask_both = |address| {
+                [7777, 7778].map(|port| format!("({}) &\n", ask(address, port, 3))).concat()
+            };
+            let script = addresses.map(ask_both).concat() + "wait";
             let limit = if reaches { 100 } else { 3 };
-            let answers = runner.run(&ask("192.0.2.10", 7777, limit)).success().stdout();
-            assert_eq!(answers == "all\n", reaches, "{answers}");
+            let of_host = ask(OWN, 7777, limit);
+            for step in [script, ask(OWN, 7778, 3), of_host.clone()] {
+                let is_reached = reaches && step == of_host;
+                let in_job = runner.run(&step).success().stdout();
+                let in_action = runner.container_step(shell_step(&step)).0.success().stdout();
+                for answers in [in_job, in_action] {
+                    assert_eq!(answers.contains("heard by "), is_reached, "{step}: {answers}");
+                }
+            }
             runner.cleanup();
         });
     }

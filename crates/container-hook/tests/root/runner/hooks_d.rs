@@ -13,7 +13,7 @@ use crate::runner::setup::{redis, runner, shell_step};
 
 #[test]
 fn hook_runs_for_containers_with_matching_annotations() {
-    for runtime in TestRuntime::ALL {
+    for &runtime in TestRuntime::selected(0) {
         let host = TestHost::new();
         let _hub = HostRegistry::start(&host, RegistryName::Hub, None);
         let directory = host.path().join("hooks.d");

@@ -1,10 +1,7 @@
 //! Jobs of root alone; those of every user are in `rootless::jobs`.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::net::TcpListener;
-use std::os::unix::fs::MetadataExt;
-use std::process::Command;
 
 use oci_hooks_testsupport::github_runner::{container, merge};
 use oci_hooks_testsupport::leftovers::LeftoverSnapshot;
@@ -55,24 +52,6 @@ fn user_workdir_and_volumes_of_an_image_are_used() {
             "{log}"
         );
         assert!(log.contains("from the image\n") && log.contains("/srv/made\n"), "{log}");
-    });
-}
-
-#[test]
-fn files_of_container_root_belong_to_the_runner() {
-    with_each_runtime("", |installation| {
-        let mut runner = runner(installation, "runner-1");
-        program::run(Command::new("chown").args(["-R", "1000:1000"]).arg(runner.home())).success();
-        runner.prepare(runner.job_container("node:22"), &[]);
-        runner.run("id -u; mkdir -p made/deep; echo x >made/deep/file").success();
-        runner.container_step(shell_step("echo y >made/by-action")).0.success();
-        for path in ["made", "made/deep/file", "made/by-action"] {
-            let seen = fs::metadata(runner.workspace().join(path)).unwrap();
-            assert_eq!((seen.uid(), seen.gid()), (1000, 1000), "{path}");
-        }
-        let tool = fs::metadata(runner.work().join("_tool")).expect("missing sources are made");
-        assert_eq!(tool.uid(), 1000);
-        runner.cleanup();
     });
 }
 

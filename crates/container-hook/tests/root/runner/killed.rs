@@ -1,5 +1,6 @@
 //! The hook is killed at any phase of any command, and `cleanup_job` finishes its work.
 
+use std::process::Command;
 use std::time::Duration;
 
 use oci_hooks_testsupport::call::RunningCall;
@@ -61,19 +62,27 @@ fn killed_commands_leave_nothing_after_cleanup() {
     });
 }
 
-/// Checks that the test of kills detects leftovers. Leftover processes and links, which it waits for, are
-/// tested in `machine`.
+/// Links and processes are detected when they are missing, because a snapshot waits for the end of additional ones.
 #[test]
 fn leftovers_of_a_killed_command_are_detected() {
     let host = TestHost::new();
-    let _hub = HostRegistry::start(&host, RegistryName::Hub, None);
     let installation = HookInstallation::new(&host, TestRuntime::Crun, "");
+    host.shell("ip link add left type bridge");
+    let mut process = host.spawn(Command::new("sleep").arg("1000"));
+    let before = LeftoverSnapshot::take(&installation);
+    host.shell("ip link del left");
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let found = before.faults(&installation).0.join("\n");
+    for fault in ["a link is missing: \"left:", "a process is missing: \"sleep 1000"] {
+        assert!(found.contains(fault), "{found}");
+    }
+
     let mut victim = runner(&installation, "victim");
-    let took = CommandDurations::measure(&mut victim).cleanup;
     let run = installation.run_directory().display().to_string();
     let work = victim.work().display().to_string();
-    for (left, fault) in [
-        (format!("touch {run}/leases/left"), "leases/left"),
+    let leftovers = [
+        (format!("mkdir -p {run}/leases; touch {run}/leases/left"), "leases/left"),
         ("touch /tmp/left".to_owned(), "/tmp/left"),
         ("touch /var/tmp/left".to_owned(), "/var/tmp/left"),
         ("touch /run/left".to_owned(), "/run/left"),
@@ -83,16 +92,20 @@ fn leftovers_of_a_killed_command_are_detected() {
             "a network namespace is left: net:[",
         ),
         ("nft add table inet left".to_owned(), "a rule is left: \"table inet left"),
-    ] {
-        let mut play = KillSeries::new(&installation, 1);
-        let start = |victim: &mut GithubRunner<'_>, _| victim.start("cleanup_job", json!({}));
-        let finish = |victim: &mut GithubRunner<'_>| {
-            cleanup(victim);
-            victim.host().shell(&left);
-        };
-        let command = KillVictim { name: "cleanup_job", took, start: &start, finish: &finish };
-        play.kill(&mut victim, &command);
-        let faults = play.into_leftovers().join("\n");
+    ];
+    let start = |victim: &mut GithubRunner<'_>, _| victim.start("cleanup_job", json!({}));
+    let finish = |victim: &mut GithubRunner<'_>| {
+        victim.cleanup();
+        for (left, _) in &leftovers {
+            victim.host().shell(left);
+        }
+    };
+    let took = Duration::from_millis(100);
+    let command = KillVictim { name: "cleanup_job", took, start: &start, finish: &finish };
+    let mut play = KillSeries::new(&installation, 1);
+    play.kill(&mut victim, &command);
+    let faults = play.into_leftovers().join("\n");
+    for (left, fault) in &leftovers {
         assert!(faults.contains(fault), "{left}: {faults}");
     }
 }

@@ -112,7 +112,7 @@ fn docker_socket_is_omitted_with_a_message() {
 
 #[test]
 fn invalid_users_are_errors() {
-    with_both_runtimes("", |installation| {
+    with_each_runtime("", |installation| {
         let mut runner = runner(installation, "runner-1");
         for tag in ["large", "negative", "unknown", "group"] {
             let step = merge(shell_step("id"), json!({"image": format!("evil/user:{tag}")}));

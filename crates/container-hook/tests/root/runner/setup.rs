@@ -50,7 +50,15 @@ pub(crate) struct HostCanary<'a>(&'a TestHost, String);
 
 impl<'a> HostCanary<'a> {
     pub(crate) fn new(host: &'a TestHost) -> Self {
-        host.shell("mkdir /run/canary; echo untouched >/run/canary/file; chmod 711 /run/canary");
+        Self::owned_by(host, 0)
+    }
+
+    /// Makes a directory that this user of the host may change.
+    pub(crate) fn owned_by(host: &'a TestHost, id: u32) -> Self {
+        host.shell(&format!(
+            "mkdir /run/canary; echo untouched >/run/canary/file; chmod 711 /run/canary; \
+             chown -R {id}:{id} /run/canary"
+        ));
         let seen = Self::read_host(host);
         Self(host, seen)
     }

@@ -1,12 +1,15 @@
 //! Steps started by the job container's own init, without a runtime.
 
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use oci_hooks_testsupport::call::EndedCall;
 use oci_hooks_testsupport::github_runner::{GithubRunner, merge};
+use oci_hooks_testsupport::host::TestHost;
 use oci_hooks_testsupport::installation::HookInstallation;
 use oci_hooks_testsupport::leftovers::LeftoverSnapshot;
 use oci_hooks_testsupport::program;
+use oci_hooks_testsupport::runtime::TestRuntime;
 use serde_json::{Value, json};
 
 use crate::runner::setup::{runner, with_both_runtimes, with_each_runtime};
@@ -87,6 +90,17 @@ fn background_process_survives_its_step_without_delaying_it() {
         }
         runner.cleanup();
     });
+}
+
+/// Checks that the test above detects a process that holds the pipes of its call.
+#[test]
+fn process_that_holds_the_pipes_of_a_call_is_detected() {
+    let host = TestHost::new();
+    let installation = HookInstallation::new(&host, TestRuntime::Runc, "");
+    fs::write(installation.entry(), "setsid sleep 1000 & exit 0").unwrap();
+    let runner = runner(&installation, "runner-1");
+    let call = || drop(runner.start_run("").wait().success());
+    assert!(catch_unwind(AssertUnwindSafe(call)).is_err());
 }
 
 #[test]

@@ -53,7 +53,9 @@ fn help_names_all_commands_for_people() {
     let env = environment();
     let ran = env.run(&["--help"]);
     assert_eq!(ran.code, Some(0));
-    golden(DATA, "help.txt", &ran.stdout);
+    for command in ["instances", "logs", "doctor", "pull", "rm", "prune", "config", "completions"] {
+        assert!(ran.stdout.contains(&format!("\n  {command} ")), "{}", ran.stdout);
+    }
     for hidden in ["supervise", "monitor"] {
         assert!(!ran.stdout.contains(&format!("  {hidden} ")), "{hidden}");
     }

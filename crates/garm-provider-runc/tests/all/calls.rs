@@ -77,6 +77,18 @@ fn missing_parameters_are_reported_in_order_on_one_line() {
 }
 
 #[test]
+fn invalid_document_is_rejected() {
+    let env = TestEnv::new(PROGRAM);
+    let create = usual_variables(&[("GARM_COMMAND", "CreateInstance"), ("GARM_POOL_ID", "p")]);
+    let deep = "[".repeat(100_000);
+    for text in ["null", "[]", "{\"name\": 5}", "{\"name\": \"a\"} {}", "\u{0}\u{1}", &deep] {
+        let ran = call(&env, &create, text.as_bytes());
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{}", ran.stderr);
+        assert!(ran.stderr.len() > 20 && ran.stderr.lines().count() == 1, "{}", ran.stderr);
+    }
+}
+
+#[test]
 fn version_and_capabilities_need_no_settings() {
     let env = TestEnv::new(PROGRAM);
     env.write("settings.toml", "wrong = 1\n");

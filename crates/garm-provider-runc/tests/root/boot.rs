@@ -12,7 +12,7 @@ use oci_hooks_testsupport::program;
 use oci_hooks_testsupport::runtime::TestRuntime;
 use serde_json::json;
 
-use crate::setup::{ENDLESS, GarmWorld, with_both_runtimes, with_each_runtime, with_runtime};
+use crate::setup::{GarmWorld, with_both_runtimes, with_each_runtime, with_runtime};
 
 fn script(text: &str) -> String {
     use base64::Engine as _;
@@ -172,6 +172,8 @@ fn runner_registers_with_a_token_of_garm() {
         }
         let instance = world.garm.instance("one");
         assert_eq!(instance.agent_id, Some(77));
+        // The record has the arguments and the environment of each process.
+        assert!(!record.records("process").is_empty(), "{}", record.text);
         assert!(!record.text.contains(&instance.registration_token), "{}", record.text);
         assert_eq!(world.garm.count("registration-token"), 1);
         assert_eq!(record.only_record("user"), "1001:1001");
@@ -339,6 +341,7 @@ fn temporary_errors_of_garm_are_survived() {
         world.garm.plan("/metadata/credentials/", ConnectionFault::Cut(10), 1);
         world.garm.plan("/callbacks/system-info", ConnectionFault::Status(503), 1);
         world.run("one", "true", json!({}));
+        assert_eq!(world.garm.count("/metadata/credentials/"), 3 + 3, "each error, and each file");
         world.provider().delete("one");
     });
 }
@@ -356,15 +359,5 @@ fn pool_variables_reach_the_runner_and_reserved_ones_are_rejected() {
             let said = world.provider().create_fails(&world.garm.bootstrap("two", "true", fields));
             assert!(said.contains("env"), "{name:?}: {said}");
         }
-    });
-}
-
-#[test]
-fn second_instance_boots_while_another_works() {
-    with_each_runtime("", |world| {
-        world.bring_up("one", ENDLESS, json!({}));
-        world.run("two", "true", json!({}));
-        assert_eq!(world.provider().get("one").status, AnswerStatus::Running);
-        world.provider().remove_all();
     });
 }

@@ -91,20 +91,6 @@ fn instance_with_a_killed_supervisor_is_listed_and_deleted() {
 }
 
 #[test]
-fn instance_with_a_killed_container_is_listed_and_deleted() {
-    with_each_runtime("", |world| {
-        world.warm_up();
-        let before = LeftoverSnapshot::take(&world.installation);
-        world.bring_up("one", ENDLESS, json!({}));
-        let job = world.wait_for_job();
-        world.host().shell(&format!("kill -9 {}", job.pid));
-        world.provider().wait_for("one", AnswerStatus::Stopped);
-        world.provider().delete("one");
-        before.check(&world.installation, "a killed runner");
-    });
-}
-
-#[test]
 fn controllers_do_not_see_each_others_instances() {
     with_each_runtime("", |world| {
         let one = world.provider().of_controller("11111111-1111-1111-1111-111111111111");

@@ -14,18 +14,6 @@ use serde_json::json;
 use crate::setup::{ENDLESS, with_each_runtime};
 
 #[test]
-fn pipes_are_closed_when_the_call_ends() {
-    with_each_runtime("", |world| {
-        let document = world.garm.bootstrap("one", ENDLESS, json!({}));
-        // Fails if a process still holds a pipe after the call has exited.
-        world.provider().start_create(&document).wait().success();
-        world.installation.wait_for_log("one", "working");
-        assert_eq!(world.provider().get("one").status, AnswerStatus::Running);
-        world.provider().delete("one");
-    });
-}
-
-#[test]
 fn supervisor_has_its_own_session_and_cgroup() {
     with_each_runtime("", |world| {
         world.bring_up("one", ENDLESS, json!({}));

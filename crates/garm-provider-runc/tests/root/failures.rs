@@ -52,21 +52,6 @@ fn impossible_creation_is_rejected_and_leaves_nothing() {
 }
 
 #[test]
-fn invalid_document_is_rejected() {
-    with_runtime(TestRuntime::Runc, "", |world| {
-        for text in ["", "null", "[]", "{}", "{\"name\": 5}", "{\"name\": \"a\"} {}", "\u{0}\u{1}"]
-        {
-            let call = world.provider().start("CreateInstance", "", text.into());
-            let said = failure(&call.wait(), 1);
-            assert!(said.len() > 20, "{text:?}: {said}");
-        }
-        let deep = "[".repeat(100_000).into_bytes();
-        let call = world.provider().start("CreateInstance", "", deep);
-        failure(&call.wait(), 1);
-    });
-}
-
-#[test]
 fn unavailable_runner_fails_creation_or_boot() {
     with_runtime(TestRuntime::Crun, "", |world| {
         world.run("warm-up", "true", json!({}));
@@ -169,15 +154,6 @@ fn rejected_token_ends_the_boot_at_once() {
         // One of them asks for agent mode.
         assert!(world.garm.count("/api/v1/") <= 3, "it is no use to ask again");
         world.provider().delete("one");
-    });
-}
-
-#[test]
-fn settings_errors_name_their_position() {
-    with_runtime(TestRuntime::Runc, "[flavors.small]\ncpu = 2\n", |world| {
-        let said = world.provider().create_fails(&world.garm.bootstrap("one", "true", json!({})));
-        let file = world.installation.settings().display().to_string();
-        assert!(said.contains(&file) && said.contains("cpu"), "{said}");
     });
 }
 

@@ -6,10 +6,12 @@ use std::process::Command;
 use oci_hooks_testsupport::call::RunningCall;
 use oci_hooks_testsupport::leftovers::LeftoverSnapshot;
 use oci_hooks_testsupport::program::wait_until;
+use oci_hooks_testsupport::runtime::TestRuntime;
+use oci_hooks_testsupport::world::UserIds;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::setup::{GarmWorld, with_each_runtime, with_each_user};
+use crate::setup::{GarmWorld, with_each_runtime, with_runtime, with_user};
 
 const FLAVORS: &str = "[flavors.default]\n[flavors.nesting]\nnesting = true\n";
 
@@ -80,7 +82,10 @@ fn host_targets_are_unreachable_from_instances_of_root() {
 
 #[test]
 fn host_targets_are_unreachable_from_instances_of_users() {
-    with_each_user(FLAVORS, |world, _| check_out_of_reach(world));
+    for (runtime, ids) in [(TestRuntime::Runc, UserIds::Ranges), (TestRuntime::Crun, UserIds::None)]
+    {
+        with_user(runtime, ids, FLAVORS, |world, _| check_out_of_reach(world));
+    }
 }
 
 /// The settings make root of an instance root on the host, with all privileges.
@@ -88,7 +93,7 @@ fn host_targets_are_unreachable_from_instances_of_users() {
 fn reached_target_of_a_flavor_fails_the_probe() {
     let settings = "[security]\nuser-namespace = \"host\"\n\
                     [flavors.default]\n[flavors.privileged]\nprivileged = true\n";
-    with_each_runtime(settings, |world| {
+    with_runtime(TestRuntime::Crun, settings, |world| {
         let report = run(world, 1);
         let trial = trials(&report, "kernel: write /proc/sys/kernel/core_pattern")[0];
         assert_eq!(trial["status"], "fail", "{report:#}");
@@ -101,9 +106,10 @@ fn reached_target_of_a_flavor_fails_the_probe() {
 }
 
 #[test]
-fn interrupted_probe_leaves_nothing() {
-    with_each_runtime("", |world| {
-        run(world, 0);
+fn probe_without_flavors_has_one_instance_and_leaves_nothing_if_interrupted() {
+    with_runtime(TestRuntime::Runc, "", |world| {
+        let report = run(world, 0);
+        assert_eq!(trials(&report, "its own")[0]["outcomes"]["instance"], "reached", "{report}");
         let before = LeftoverSnapshot::take(&world.installation);
         let mut command = Command::new(world.installation.program());
         command.arg("--config").arg(world.installation.settings()).args(["doctor", "--probe"]);
@@ -114,13 +120,5 @@ fn interrupted_probe_leaves_nothing() {
         call.signal(Signal::INT);
         call.wait().code(130);
         before.check(&world.installation, "a probe that was told to end");
-    });
-}
-
-#[test]
-fn probe_without_flavors_has_one_instance() {
-    with_each_runtime("", |world| {
-        let report = run(world, 0);
-        assert_eq!(trials(&report, "its own")[0]["outcomes"]["instance"], "reached", "{report}");
     });
 }

@@ -140,47 +140,6 @@ fn recorded_calls_on_missing_instances_are_answered() {
 }
 
 #[test]
-fn incomplete_calls_name_the_missing_parameter() {
-    with_each_runtime("", |world| {
-        let settings = world.installation.settings().display().to_string();
-        let all = [
-            ("GARM_COMMAND", "ListInstances"),
-            ("GARM_PROVIDER_CONFIG_FILE", settings.as_str()),
-            ("GARM_CONTROLLER_ID", "11111111-2222-3333-4444-555555555555"),
-            ("GARM_POOL_ID", "pool"),
-        ];
-        let call = |variables: &[(&str, &str)]| {
-            let owned = variables.iter().map(|&(n, v)| (n.to_owned(), v.to_owned()));
-            world.provider().start_with(owned.collect::<Vec<_>>(), Vec::new()).wait()
-        };
-        assert_eq!(call(&all).success().stdout().trim(), "[]");
-        for (missing, word) in
-            [(1, "GARM_PROVIDER_CONFIG_FILE"), (2, "GARM_CONTROLLER_ID"), (3, "pool ID")]
-        {
-            let mut some = all.to_vec();
-            some.remove(missing);
-            let said = failure(&call(&some), 1);
-            assert!(said.contains(&format!("missing {word}")), "{said}");
-        }
-        for (name, value, word) in [
-            ("GARM_COMMAND", "MakeCoffee", "unknown GARM_COMMAND: MakeCoffee"),
-            ("GARM_INTERFACE_VERSION", "v9", "unsupported interface version: v9"),
-            ("GARM_PROVIDER_CONFIG_FILE", "/nowhere", "/nowhere"),
-        ] {
-            let mut some = all.to_vec();
-            some.retain(|(known, _)| *known != name);
-            some.push((name, value));
-            let said = failure(&call(&some), 1);
-            assert!(said.contains(word), "{said}");
-        }
-        let mut create = all.to_vec();
-        create[0].1 = "CreateInstance";
-        let said = failure(&call(&create), 1);
-        assert!(said.contains("stdin"), "{said}");
-    });
-}
-
-#[test]
 fn old_command_names_are_accepted() {
     with_each_runtime("", |world| {
         world.bring_up("one", "echo working; exec sleep 1000", json!({}));

@@ -1,7 +1,5 @@
 //! Faults of the connections to GARM and to the download host.
 
-use std::time::Duration;
-
 use super::super::http::{Gate, WebRequest, WebResponse};
 
 /// A fault that replaces or changes a response.
@@ -15,8 +13,6 @@ pub enum ConnectionFault {
     Cut(usize),
     /// One byte of the body flipped.
     Change,
-    /// Sent slowly, with this pause after each kilobyte.
-    Slow(Duration),
     /// Paused after this many bytes, until the gate opens.
     Hold(usize, Gate),
 }
@@ -40,7 +36,6 @@ impl ConnectionFault {
                 let middle = response.body.len() / 2;
                 response.body[middle] ^= 1;
             }
-            Self::Slow(pace) => response.pace = Some(pace),
             Self::Hold(at, gate) => response.held = Some((at, gate)),
         }
         response

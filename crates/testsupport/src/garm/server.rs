@@ -151,11 +151,6 @@ impl GarmServer {
         self.change(|state| drop(state.files.insert(name.to_owned(), content.into())));
     }
 
-    /// Returns a file to download.
-    pub fn file(&self, name: &str) -> Vec<u8> {
-        self.change(|state| state.files[name].clone())
-    }
-
     /// Returns the hexadecimal digest of a file to download.
     pub fn checksum(&self, name: &str) -> String {
         self.change(|state| digest(&state.files[name])).replace("sha256:", "")

@@ -239,8 +239,8 @@ const LOOK: &str = "grep -c canary /proc/$$/cmdline || true";
 /// Exceeds the kernel's limit of one argument.
 const LONG_BYTES: usize = 1 << 20;
 
-/// Exceeds the kernel's limit of all arguments.
-const HUGE_BYTES: usize = 16 << 20;
+/// Exceeds the kernel's limit of all arguments, which is at most 6 MiB.
+const HUGE_BYTES: usize = 7 << 20;
 
 #[track_caller]
 fn check_script_of(bytes: usize) {

@@ -129,7 +129,7 @@ fn first_ctrl_c_cancels_the_job() {
 /// The server kills the job after the time for its cleanup.
 #[test]
 fn second_ctrl_c_closes_the_job() {
-    let server = ServerFixture::start();
+    let server = ServerFixture::with(&["--cleanup", "10s"], &[]);
     interrupt_after(&server, &["up", "cleaning"], "echo cleaning; sleep 1000");
 }
 

@@ -150,7 +150,7 @@ fn a_login_shell_reads_the_profile() {
 fn large_script_runs_without_being_an_argument() {
     let site = JobSite::new();
     let mut play = site.run_config(&job(&[]));
-    let comment = format!("# {}", "canary ".repeat((16 << 20) / 7));
+    let comment = format!("# {}", "canary ".repeat((7 << 20) / 7));
     let look = "grep -c canary /proc/$$/cmdline || true";
     let config = job(&[("script", &[&format!("true\n{comment}"), look, "exit 6"])]);
     let step_runner::document::StepAction::Run(run) = &mut play.steps.definition.action else {

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Creates a freshly installed Debian 12 for tests that install packages: debian-12.sh DIRECTORY.
 # DIRECTORY/root.tar is the system. DIRECTORY/packages is an apt archive of the packages' dependencies, which
-# the system expects in /srv/packages, so that installing needs no network. DIRECTORY/minimal.tar is the
-# system with essential packages only. Does nothing if the result of this script exists.
+# the system expects in /srv/packages, so that installing needs no network. Does nothing if the result of this
+# script exists.
 set -euo pipefail
 directory=$(realpath --canonicalize-missing "$1")
 
@@ -34,7 +34,7 @@ for tool in mmdebstrap dpkg-scanpackages; do
 done
 sources=$("$(dirname "$0")/mirror.sh" debian bookworm)
 echo "== unpack Debian 12 into $directory" >&2
-rm -rf "$directory"/{made-by,root.tar,minimal.tar,packages}
+rm -rf "$directory"/{made-by,root.tar,packages}
 mkdir "$directory/packages"
 
 hooks=(
@@ -57,8 +57,7 @@ hooks+=(
     'echo LANG=C.UTF-8 >"$1/etc/default/locale" && echo debian >"$1/etc/hostname"'
     "mv \"\$1\"/srv/packages/* '$directory/packages/'"
 )
-minimal="tar --create --one-file-system --exclude ./var/cache/apt --file '$directory/minimal.tar' --directory \"\$1\" ."
 mmdebstrap --quiet --variant=minbase --include="$base" --format=tar --skip=cleanup/apt/lists \
-    --aptopt='Acquire::Languages "none"' --essential-hook="$minimal" "${hooks[@]/#/--customize-hook=}" \
+    --aptopt='Acquire::Languages "none"' "${hooks[@]/#/--customize-hook=}" \
     bookworm "$directory/root.tar" "$sources" >/dev/null
 cp "$0" "$directory/made-by"

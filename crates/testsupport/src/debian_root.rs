@@ -110,7 +110,7 @@ impl Drop for DebianRoot {
 }
 
 /// Returns the directory of the system to boot, created on first use.
-pub fn image() -> &'static Path {
+fn image() -> &'static Path {
     static IMAGE: OnceLock<PathBuf> = OnceLock::new();
     IMAGE.get_or_init(|| {
         let directory = program::cache_dir().with_file_name("debian-12");

@@ -18,11 +18,9 @@ mod syntax;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::path::PathBuf;
 
-use oci_hooks_testsupport::{program, static_program};
+use oci_hooks_testsupport::program;
 use page::{BlockDirective, DocsPage};
 
 /// Defines a test for each page.
@@ -34,7 +32,7 @@ macro_rules! pages {
         $(
             #[test]
             fn $name() {
-                assert_none(&play::run_page($page, debs()));
+                assert_none(&play::run_page($page));
             }
         )*
     };
@@ -77,35 +75,6 @@ fn pages() -> Vec<String> {
 
 fn read(name: &str) -> String {
     fs::read_to_string(program::repository(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
-}
-
-/// Returns the packages: those in the directory `OCI_HOOKS_DEBS` if set, or else packages of the current programs.
-fn debs() -> &'static [PathBuf] {
-    static DEBS: OnceLock<Vec<PathBuf>> = OnceLock::new();
-    DEBS.get_or_init(|| {
-        let directory = std::env::var_os("OCI_HOOKS_DEBS").map_or_else(build_debs, PathBuf::from);
-        let entries = fs::read_dir(&directory)
-            .unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
-        let files = entries.map(|entry| entry.expect("the directory can be read").path());
-        files.filter(|file| file.extension().is_some_and(|extension| extension == "deb")).collect()
-    })
-}
-
-/// Builds the packages as a release does, and returns their directory.
-fn build_debs() -> PathBuf {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("docs-packages");
-    // `program::run` has a deadline, which a busy machine may exceed.
-    let status = Command::new(program::repository("contrib/dist"))
-        .arg("--programs")
-        .arg(static_program::directory())
-        .arg("--output")
-        .arg(&directory)
-        .arg("--fast")
-        .stdout(Stdio::null())
-        .status()
-        .expect("the script can be run");
-    assert!(status.success(), "the packages cannot be made");
-    directory
 }
 
 /// Panics with all findings at once.

@@ -4,6 +4,5 @@
 
 mod docs;
 mod examples;
-mod ordinary_user;
 mod packages;
 mod steps_container;

@@ -56,13 +56,4 @@ mod tests {
         assert_eq!(count("#[error(\"publish on it,\n         or on all\")]"), 1);
         assert_eq!(count("#[error(\n    \"publish on it, \\\n         or on all\"\n)]"), 0);
     }
-
-    #[test]
-    fn columns_and_examples_are_accepted() {
-        for text in ["  prune          What is left", "a  b", "Examples:\n  b", "x\n\n  y     # z"]
-        {
-            assert_eq!(count(&format!("const A: &str = \"{text}\";")), 0, "{text}");
-        }
-        assert_eq!(count("/// a        b\nfn f() {} // \"a        b\""), 0);
-    }
 }

@@ -36,25 +36,6 @@ fn line_matches(printed: &str, actual: &str) -> bool {
 }
 
 #[test]
-fn ellipses_stand_for_text_and_for_lines() {
-    for (printed, actual) in [
-        ("a\nb", "a\nb\n"),
-        ("a\n\n", "a"),
-        ("a  b …", "a  b c d"),
-        ("a … d", "a b c d"),
-        ("…", ""),
-        ("…", "a\nb"),
-        ("a\n…\nd", "a\nb\nc\nd"),
-        ("a\n…\nd", "a\nd"),
-        ("…d…", "a d b"),
-        ("a\n  …\nc", "a\nb\nc"),
-    ] {
-        let printed: Vec<_> = printed.split('\n').collect();
-        assert!(is_as_printed(&printed, actual), "{printed:?} {actual:?}");
-    }
-}
-
-#[test]
 fn different_output_is_reported() {
     for (printed, actual) in [
         ("a", ""),

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 
 use oci_hooks_testsupport::debian_root::DebianRoot;
+use oci_hooks_testsupport::packages::debs;
 use oci_hooks_testsupport::program;
 
 use crate::docs::clone;
@@ -40,13 +41,13 @@ const EMPTY_STORE: [&str; 8] = [
 
 /// Runs a page of the repository whose reader installs packages. Returns all differences to the page. The
 /// first may cause the others.
-pub(crate) fn run_page(name: &str, debs: &[PathBuf]) -> Vec<String> {
+pub(crate) fn run_page(name: &str) -> Vec<String> {
     let root = DebianRoot::boot();
     // The reader confirms all questions.
     fs::write(root.path("/etc/apt/apt.conf.d/yes"), "APT::Get::Assume-Yes \"true\";\n")
         .expect("root may write there");
-    for deb in debs {
-        root.copy_in(deb, HOME);
+    for deb in debs() {
+        root.copy_in(&deb, HOME);
     }
     let setup = Path::new(name).with_extension("sh");
     let setup = setup.file_name().expect("a name").display().to_string();
@@ -70,7 +71,18 @@ pub(crate) fn run_page_in_clone(name: &str) -> Vec<String> {
     if !left.is_empty() {
         findings.push(format!("{name}: these are left:\n{}", left.join("\n")));
     }
+    findings.extend(run_tests_with_least(&root));
     findings
+}
+
+/// Runs the tests of the clone in a system that has only what they need, and returns their output if they fail.
+/// Those of `robustness` take minutes, and the page has run them.
+fn run_tests_with_least(root: &DebianRoot) -> Option<String> {
+    set_up(root, "least.sh");
+    let command = "umask 077; env --ignore-environment \"HOME=$HOME\" \"PATH=$PATH\" LANG=C.UTF-8 \
+                   cargo test -- --skip robustness::";
+    let ended = ReaderSession::new(root, clone::DIRECTORY).run("runner", command);
+    (ended.status != Some(0)).then(|| format!("`{command}` after least.sh:\n{}", ended.output))
 }
 
 /// Runs a script of `setup` as root.

@@ -19,7 +19,7 @@ use super::error::NetworkError;
 use super::firewall;
 use super::interface::InterfaceName;
 use super::link;
-use super::outside::OutsideHost;
+use super::outside::{OutsideHost, UplinkRecord};
 use super::port::{PortMapping, PublishedPort};
 use super::record::{
     self, BRIDGE, EndpointRecord, NetworkRecord, RECORD, claim, directory, lock, records,
@@ -114,7 +114,7 @@ impl Network {
     /// starts it again.
     pub fn find_lost_uplink(&self) -> Result<Option<&'static str>, NetworkError> {
         let Some(uplink) = &self.record.uplink else { return Ok(None) };
-        let has_ended = uplink::has_ended(&self.options, &self.record.id)?;
+        let has_ended = uplink::has_ended(&self.options, &uplink.network)?;
         Ok(has_ended.then(|| uplink.kind.name()))
     }
 
@@ -208,14 +208,12 @@ impl Network {
     /// Starts the uplink program if the network needs one, also for the ports of claimed containers. An error
     /// comes with the index of the container whose port it is about.
     fn lead_out(&self, claimed: &[EndpointRecord]) -> Result<(), (usize, NetworkError)> {
-        if self.record.uplink.is_none() {
-            return Ok(());
-        }
+        let Some(UplinkRecord { network, .. }) = &self.record.uplink else { return Ok(()) };
         let at_first = |error| (0, error);
         let _lock = lock(&self.options).map_err(at_first)?;
         let record = read(&self.options, &self.record.id).map_err(at_first)?;
         let has_ports = claimed.iter().any(|endpoint| !endpoint.outside.is_empty());
-        let is_first = uplink::is_missing(&self.options, &record.id).map_err(at_first)?;
+        let is_first = uplink::is_missing(&self.options, network).map_err(at_first)?;
         let when = if has_ports && !is_first { UplinkStart::Changed } else { UplinkStart::Missing };
         uplink::lead_out(&self.options, &record, when).map_err(|error| {
             let taken = claimed.iter().enumerate().find_map(|(at, endpoint)| {

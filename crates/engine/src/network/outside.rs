@@ -23,6 +23,8 @@ pub const DEVICE: &str = "uplink0";
 /// Uplink of a network, chosen when the network was created.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UplinkRecord {
+    /// First network of the namespace, which has the files of the program. Other networks use the same program.
+    pub network: String,
     pub kind: UplinkKind,
     /// If set, connections hang after the client half-closes.
     pub loses_half_closed: bool,
@@ -70,12 +72,18 @@ impl OutsideHost {
         })
     }
 
+    /// Returns whether a program connects networks to the host.
+    pub fn has_uplink(&self) -> bool {
+        self.uplink.is_some()
+    }
+
     /// Returns the uplink of a network with this block between it and the program; `None` without an uplink.
-    pub fn uplink(&self, number: u32) -> Option<UplinkRecord> {
+    pub fn uplink(&self, network: &str, number: u32) -> Option<UplinkRecord> {
         let uplink = self.uplink.clone()?;
         let loses_half_closed = uplink.loses_half_closed();
         let Uplink { kind, program, .. } = uplink;
         Some(UplinkRecord {
+            network: network.to_owned(),
             kind,
             loses_half_closed,
             program,

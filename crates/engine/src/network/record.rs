@@ -150,11 +150,10 @@ pub fn claim(
     let mut free = (0..count).map(|at| (first + at) % count).filter(is_free);
     let full = || NetworkError::PoolEmpty { pool: options.pool.to_string(), count };
     let number = free.next().ok_or_else(full)?;
-    // One program is the uplink of all networks in a namespace; usually there is only one network.
-    let needs_uplink = records.iter().all(|record| record.uplink.is_none());
-    let uplink = match outside.uplink(0).filter(|_| needs_uplink) {
-        None => None,
-        Some(_) => outside.uplink(free.next_back().ok_or_else(full)?),
+    // One program is the uplink of all networks in a namespace.
+    let uplink = match records.iter().find_map(|record| record.uplink.clone()) {
+        None if outside.has_uplink() => outside.uplink(id, free.next_back().ok_or_else(full)?),
+        uplink => uplink,
     };
     let has_own_network = options.privilege.has_own_network();
     let mtu = match routes.defaults.first().filter(|_| !has_own_network) {

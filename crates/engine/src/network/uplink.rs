@@ -27,7 +27,7 @@ use oci_hooks_host::uplink::{
 use super::error::NetworkError;
 use super::outside::{DEVICE, UplinkRecord, listened_on, source};
 use super::port::{PortProtocol, PublishedPort};
-use super::record::{EndpointRecord, NetworkRecord, directory};
+use super::record::{EndpointRecord, NetworkRecord, directory, records};
 use super::request::NetworkOptions;
 
 /// Pin of our host's namespace, by which the program enters it. Pins of containers cannot have this name.
@@ -45,8 +45,11 @@ pub fn resolver(record: &NetworkRecord, options: &NetworkOptions) -> Option<IpAd
     Some(record.block(options, uplink.number).resolver().v4.into())
 }
 
-/// Returns the ports of the real host that lead to this network.
-fn port_forwards(record: &NetworkRecord, uplink: &UplinkRecord) -> Vec<PortForward> {
+/// Returns the ports of the real host that lead to the networks of an uplink.
+fn port_forwards(
+    options: &NetworkOptions,
+    uplink: &UplinkRecord,
+) -> Result<Vec<PortForward>, NetworkError> {
     let listen = |published: &PublishedPort| -> Vec<PortForward> {
         let transport = match published.protocol {
             PortProtocol::Tcp => ForwardTransport::Tcp,
@@ -56,8 +59,12 @@ fn port_forwards(record: &NetworkRecord, uplink: &UplinkRecord) -> Vec<PortForwa
         let forward = |address| PortForward { transport, address, port: published.host_port };
         addresses.into_iter().map(forward).collect()
     };
-    let endpoints = record.endpoints.iter();
-    endpoints.flat_map(|endpoint: &EndpointRecord| &endpoint.outside).flat_map(listen).collect()
+    let networks = records(options)?.known;
+    let uses_it = |network: &&NetworkRecord| {
+        network.uplink.as_ref().is_some_and(|other| other.network == uplink.network)
+    };
+    let endpoints = networks.iter().filter(uses_it).flat_map(|network| &network.endpoints);
+    Ok(endpoints.flat_map(|endpoint: &EndpointRecord| &endpoint.outside).flat_map(listen).collect())
 }
 
 /// Returns whether the program started for a network has ended.
@@ -78,12 +85,12 @@ pub fn lead_out(
     when: UplinkStart,
 ) -> Result<(), NetworkError> {
     let Some(uplink) = &record.uplink else { return Ok(()) };
-    match (read(options, &record.id)?, when) {
+    match (read(options, &uplink.network)?, when) {
         (Some(process), UplinkStart::Missing) if process.is_working() => return Ok(()),
         (None, UplinkStart::Changed) => return Ok(()),
-        _ => end(options, &record.id)?,
+        _ => end(options, &uplink.network)?,
     }
-    let directory = directory(options, &record.id);
+    let directory = directory(options, &uplink.network);
     let pin = directory.join(PIN);
     if !pin.exists() {
         let host = netns::open_current()?;
@@ -91,7 +98,7 @@ pub fn lead_out(
     }
     let block = record.block(options, uplink.number);
     let [inside, gateway, resolver] = [block.uplink(), block.gateway(), block.resolver()];
-    let forwards = port_forwards(record, uplink);
+    let forwards = port_forwards(options, uplink)?;
     let request = UplinkRequest {
         netns: &pin,
         directory: &directory,
@@ -102,7 +109,7 @@ pub fn lead_out(
     };
     let program = Uplink { kind: uplink.kind, program: uplink.program.clone(), version: None };
     let process = outside::run(|| program.start(&request))?;
-    write(options, &record.id, process)
+    write(options, &uplink.network, process)
 }
 
 /// Condition for starting a program.

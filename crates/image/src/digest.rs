@@ -78,7 +78,7 @@ impl Digest {
     }
 
     /// Returns the path of the blob with this digest in an OCI layout.
-    pub(super) fn blob_name(&self) -> String {
+    pub fn blob_name(&self) -> String {
         format!("blobs/{}/{}", self.algorithm().name(), self.hex())
     }
 

@@ -62,6 +62,17 @@ impl ImageStore {
     /// Of several images, the one with the name is imported, or else the one for this machine's
     /// platform.
     pub fn import(&self, path: &Path, reference: &ImageReference) -> Result<Image, ImportError> {
+        self.import_onto(path, reference, &[])
+    }
+
+    /// Imports an image as [`import`](Self::import) does, but reads no files of layers that the
+    /// images `bases` have.
+    pub fn import_onto(
+        &self,
+        path: &Path,
+        reference: &ImageReference,
+        bases: &[Image],
+    ) -> Result<Image, ImportError> {
         let options = self.options();
         let files = ImageFiles::open(path, &options.root, options.limits.bytes)?;
         let host = Platform::host();
@@ -81,7 +92,10 @@ impl ImageStore {
             });
         }
         let reservation = Arc::new(self.reserve(diff_ids)?);
-        self.unpack_files(&files, &found.layers, diff_ids)?;
+        let stored: BTreeSet<_> = bases.iter().flat_map(|base| &base.diff_ids).collect();
+        let layers = found.layers.iter().zip(diff_ids);
+        let layers: Vec<_> = layers.filter(|(_, diff_id)| !stored.contains(diff_id)).collect();
+        self.unpack_files(&files, &layers)?;
         // Stored under the host's platform, a lookup finds the image even if its own is more
         // specific.
         let fits = host.suitability(&configuration.platform).is_some();
@@ -99,16 +113,13 @@ impl ImageStore {
     fn unpack_files(
         &self,
         files: &ImageFiles,
-        layers: &[LayerFile],
-        diff_ids: &[Digest],
+        layers: &[(&LayerFile, &Digest)],
     ) -> Result<(), ImportError> {
         let next = AtomicUsize::new(0);
         let work = || {
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
-                let (Some(layer), Some(diff_id)) = (layers.get(at), diff_ids.get(at)) else {
-                    return Ok(());
-                };
+                let Some((layer, diff_id)) = layers.get(at) else { return Ok(()) };
                 let result = self.unpack_file(files, layer, diff_id);
                 if result.is_err() {
                     next.store(layers.len(), Ordering::Relaxed);

@@ -168,13 +168,13 @@ impl OpenPath {
 
     /// Makes the current directory opaque: it hides the content of lower layers.
     pub fn set_here_opaque(&mut self) -> Result<(), Errno> {
-        let name = self.opaque.opaque_name();
-        fsetxattr(&self.current_level().fd, name, b"y", XattrFlags::empty())
+        let opaque = self.opaque;
+        set_opaque(&self.current_level().fd, opaque)
     }
 
     /// Makes a directory opaque.
     pub fn set_opaque(&self, directory: impl AsFd) -> Result<(), Errno> {
-        fsetxattr(directory, self.opaque.opaque_name(), b"y", XattrFlags::empty())
+        set_opaque(directory, self.opaque)
     }
 
     fn leave_to(&mut self, kept: usize) -> Result<(), Errno> {
@@ -186,6 +186,19 @@ impl OpenPath {
         }
         self.path.truncate(self.levels.last().map_or(0, |level| level.end));
         Ok(())
+    }
+}
+
+/// Makes a directory opaque, also for overlays that a container mounts in its user namespace.
+fn set_opaque(directory: impl AsFd, attributes: OverlayAttributes) -> Result<(), Errno> {
+    let set = |attributes: OverlayAttributes| {
+        fsetxattr(&directory, attributes.opaque_name(), b"y", XattrFlags::empty())
+    };
+    set(attributes)?;
+    match set(OverlayAttributes::User) {
+        // A tmpfs before Linux 6.6.
+        Err(Errno::OPNOTSUPP) => Ok(()),
+        set => set,
     }
 }
 

@@ -147,6 +147,13 @@ impl RegistryClient {
             .is_some_and(|origin| self.settings.is_insecure(&origin))
     }
 
+    /// Returns whether a registry, `HOST` or `HOST:PORT`, is on this machine's loopback interface
+    /// and has no options. Any program that publishes the port can answer in its place.
+    pub fn is_unnamed_on_loopback(&self, registry: &str) -> bool {
+        !self.options().registries.contains_key(registry)
+            && HttpOrigin::of_registry(registry, true).is_some_and(|origin| origin.is_loopback())
+    }
+
     /// Returns the number of layers that are downloaded and unpacked in parallel.
     pub fn layers_at_once(&self) -> usize {
         self.settings.options.layers_at_once

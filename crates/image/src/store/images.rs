@@ -24,7 +24,9 @@ pub struct Image {
     pub id: Digest,
     /// Platform that it was built for.
     pub platform: Platform,
-    /// Defaults for containers of the image.
+    /// The configuration, whose digest is the ID.
+    pub configuration: String,
+    /// Defaults for containers of the image, from the configuration.
     pub config: ImageConfig,
     /// Directories of the layers, bottom to top, from the topmost opaque layer on.
     pub layers: Vec<PathBuf>,
@@ -314,6 +316,7 @@ fn image(
         digest: record.digest,
         id: record.id,
         platform: configuration.platform,
+        configuration: record.configuration,
         config: configuration.config,
         layers: layers.into_iter().skip(lowest).map(|layer| layer.path).collect(),
         diff_ids: configuration.rootfs.diff_ids,

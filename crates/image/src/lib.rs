@@ -45,9 +45,7 @@ pub use oci_spec::image::{Arch, MediaType, Os};
 pub use pace::{Meter, Pace, PaceError};
 pub use platform::{Platform, PlatformError};
 pub use progress::{ProgressEvent, PullProgress, SilentProgress};
-pub use pull::{
-    DownloadedImage, PullError, PullPolicy, PullRequest, configuration, download, pull,
-};
+pub use pull::{PullError, PullPolicy, PullRequest, configuration, pull};
 pub use reference::{ImageReference, ReferenceError};
 pub use registry::{
     BlobReader, ClientOptions, FetchedDocument, OpenError, PushDestination, PushError, PushOutcome,

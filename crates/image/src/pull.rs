@@ -13,11 +13,9 @@ use super::reference::ImageReference;
 use super::registry::{RegistryClient, RegistryError, RegistryRepository};
 use super::store::{Image, ImageStore};
 
-mod download;
 mod fetch;
 mod request;
 
-pub use download::{DownloadedImage, download};
 pub use request::{PullError, PullPolicy, PullRequest};
 
 /// Pulls an image into the store, where it stays while the returned value exists.

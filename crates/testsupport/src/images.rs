@@ -428,6 +428,18 @@ impl SharedLayers {
             ),
             ("test/exits:1", nginx.with(json!({"Entrypoint": ["sh", "-c", "echo oh no; exit 3"]}))),
             ("test/scratch:1", self.scratch()),
+            ("test/layers:1", layered_image(&alpine)),
+            (
+                "test/layers:anew",
+                layered_image(&debian).with_layer(|tree| {
+                    tree.file(".wh..wh..opq", 0o644, "");
+                    tree.directory("bin", 0o755);
+                    let busybox = fs::read(program::find("busybox")).expect("busybox can be read");
+                    tree.file("bin/busybox", 0o755, busybox);
+                    tree.link("bin/sh", "busybox");
+                    tree.link("bin/ls", "busybox");
+                }),
+            ),
             ("test/machine:1", Self::machine_image()),
             (
                 "test/entrypoint:1",
@@ -448,6 +460,30 @@ impl SharedLayers {
         all.extend(hostile_images(&alpine));
         all.into_iter().map(|(name, image)| (name.to_owned(), image)).collect()
     }
+}
+
+/// Returns an image with equal layers, and layers that hide files of lower ones: `/opt` has the file `own`, and `/srv`
+/// the file `new`.
+fn layered_image(base: &TestImage) -> TestImage {
+    let repeated = |image: TestImage| {
+        image.with_layer(|tree| {
+            tree.file("etc/same", 0o644, "same\n");
+            tree.file(".wh.gone", 0o644, "");
+        })
+    };
+    let lower = repeated(base.with_layer(|tree| {
+        for name in ["opt/a", "opt/b/c", "srv/old", "gone"] {
+            tree.file(name, 0o644, "hidden\n");
+        }
+    }));
+    repeated(lower.with_layer(|tree| {
+        tree.file("opt/own", 0o644, "");
+        tree.file("opt/.wh..wh..opq", 0o644, "");
+        tree.file("gone", 0o644, "");
+        tree.file(".wh.srv", 0o644, "");
+        tree.directory("srv", 0o755);
+        tree.file("srv/new", 0o644, "");
+    }))
 }
 
 /// Returns images that try to reach the host.

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};
 
-use bases::Bases;
+use bases::{Bases, LayerMount};
 pub use container::BuildSite;
 use oci_hooks_engine::bundle::{BundleError, volume_users};
-use oci_hooks_engine::container::Engine;
+use oci_hooks_engine::container::{Engine, HostSystem};
 use oci_hooks_files::error::chain;
 use oci_hooks_files::find::{DEFAULT_PATH, FindError, find};
 use oci_hooks_files::fs::{PathContext as _, PathError, make_private, random_u64};
@@ -21,36 +21,31 @@ use oci_hooks_host::trash::Trash;
 use oci_hooks_host::usage::disk_bytes;
 use oci_hooks_image::{
     Credentials, Digest, HashAlgorithm, Hasher, Image, ImageReference, ImportError, Platform,
-    PullError, StoreError,
+    StoreError,
 };
 
 use super::backend::EngineBackend;
+use super::settings::BuildCache;
 use crate::dockerfile::{
     ConfigureError, ContextError, HereDocument, LIMITS, SnapshotTarget, allow_all_images,
     configure, images_of, take,
 };
+use crate::runner::CallingRunner;
 
-/// Directory with a subdirectory for each user's runners, with buildah's store and build contexts; concurrent builds
-/// of a user have more: `0`, `0.1`. And the lock that all builds share.
+/// Directory with the files of each build, and the lock that all builds share.
 const BUILDAH: &str = "buildah";
 const LOCK: &str = "buildah.lock";
 
 /// Time to wait for builds of other processes before removing leftovers.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Cache for the next builds of a user, in its directory.
-const STORAGE: &str = "storage";
-/// buildah's store in the cache, which build containers mount as a volume.
-const STORE: &str = "store";
-/// Lock of the build that uses the store.
-const STORE_LOCK: &str = ".store.build";
-/// Records of the base images in the store.
-const BASES: &str = "bases";
-
 /// Prefix of the names of single builds' directories.
 const SCRATCH_PREFIX: &str = "build-";
 /// Prefix of the new names of directories that are about to be removed.
 const TAKEN_PREFIX: &str = "removed-";
+
+/// Names of the images that this program makes. Workflows cannot use them.
+const NAME: &str = "localhost/dockerfile-action";
 
 /// Owner of a build's input files, as seen in its container.
 const OWNER: (u32, u32) = (0, 0);
@@ -81,11 +76,8 @@ pub enum BuildError {
     )]
     HereDocument { status: std::process::ExitStatus, line: usize, found: String },
     /// Root in the container would be root on the host.
-    #[error("a Dockerfile action needs a user namespace, but the network of this job has none")]
+    #[error("a Dockerfile action needs a user namespace, but the network of its build has none")]
     NoUserNamespace,
-    /// A base image cannot be pulled.
-    #[error(transparent)]
-    Pull(#[from] PullError),
     /// The built image cannot be imported.
     #[error(transparent)]
     Import(#[from] ImportError),
@@ -95,7 +87,7 @@ pub enum BuildError {
     /// The store cannot be searched for an earlier build.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The containers that use buildah's store cannot be read.
+    /// The containers that use the store of a build cannot be read.
     #[error(transparent)]
     Users(#[from] BundleError),
 }
@@ -117,35 +109,35 @@ pub struct PreparedBuild {
     reference: ImageReference,
     program: PathBuf,
     bases: Bases,
-    /// Directory of the cache for the next builds.
-    storage: PathBuf,
+    /// Layers to mount in the store of base images.
+    layers: Vec<LayerMount>,
     scratch: BuildScratch,
-    /// Prevent the removal of the build's directories, and other builds in the same store.
-    _locks: [FileLock; 2],
+    /// Prevents the removal of the build's directory.
+    _lock: FileLock,
 }
 
 /// The directory of a single build, removed with it.
 struct BuildScratch {
     path: PathBuf,
     trash: Trash,
-    /// Set if the build was killed: the directory is then kept for [`TakenBuilds`], which removes it with buildah's store.
-    was_killed: bool,
 }
 
 impl BuildScratch {
-    /// Read-only input of a build: the context, the home directory, and base images.
+    /// Read-only input of a build: the context, the home directory, and the store of base images.
     const GIVEN: &str = "given";
     const CONTEXT: &str = "context";
     const HOME: &str = "home";
     const IMAGES: &str = "images";
-    /// Output of a build: the image, as an OCI layout, and temporary files.
+    /// Output of a build: the image, as an OCI layout.
     const LAYOUT: &str = "layout";
+    /// buildah's store, which commands of the Dockerfile can change, and temporary files.
+    const STORE: &str = "store";
     const TEMPORARY: &str = "tmp";
 
-    fn make(own: &Path, trash: Trash) -> Result<Self, PathError> {
+    fn make(all: &Path, trash: Trash) -> Result<Self, PathError> {
         let unique = random_u64();
-        let path = own.join(format!("{SCRATCH_PREFIX}{unique:016x}"));
-        let scratch = BuildScratch { path, trash, was_killed: false };
+        let path = all.join(format!("{SCRATCH_PREFIX}{unique:016x}"));
+        let scratch = BuildScratch { path, trash };
         make_private(&scratch.path)?;
         for name in [BuildScratch::CONTEXT, BuildScratch::HOME, BuildScratch::IMAGES] {
             make_private(&scratch.given_path(name))?;
@@ -163,54 +155,48 @@ impl BuildScratch {
 
 impl Drop for BuildScratch {
     fn drop(&mut self) {
-        if !self.was_killed {
-            // Leftovers are found by their name.
-            let _ = self.trash.remove(&self.path);
-        }
+        // Leftovers are found by their name.
+        let _ = self.trash.remove(&self.path);
     }
 }
 
 /// Prepares the build of a Dockerfile with its directory as context; returns the image if the same content has been
-/// built before for the runner's user.
+/// built before for the same user and [`BuildCache`].
 pub fn begin(
     backend: &EngineBackend<'_>,
     dockerfile: &Path,
     credentials: &Credentials,
 ) -> Result<ImageOrBuild, BuildError> {
     let (engine, log) = (backend.engine, backend.context.log);
-    // Runners of different users share no builds: a context may have files that only its user can read.
-    let (uid, _) = backend.context.runner.user;
     make_private(&engine.disk)?;
     // The runner calls no `cleanup_job` for jobs that have only container steps.
     let trash = engine.trash();
-    let taken = TakenBuilds::of(&engine.disk, &trash, None, Duration::ZERO);
+    let taken = TakenBuilds::of(&engine.disk, &trash, Duration::ZERO);
     if let Err(error) = taken.and_then(|taken| taken.remove(&trash)) {
         log.warning(&chain(&error));
     }
     // Taken before any directory is created: without the lock, it could be removed as a leftover of a killed build.
     let lock = FileLock::acquire_shared(&engine.disk.join(LOCK), BRIEF)?;
-    let (own, store_lock) = take_directory(&engine.disk, uid)?;
-    let storage = own.join(STORAGE);
-    let scratch = BuildScratch::make(&own, engine.trash())?;
+    let scratch = BuildScratch::make(&engine.disk.join(BUILDAH), engine.trash())?;
     let context = scratch.given_path(BuildScratch::CONTEXT);
     let target = SnapshotTarget { dir: &context, owner: OWNER };
     let digest = take(&backend.context.runner.files, dockerfile, &target, LIMITS)?;
     let file_name = dockerfile.file_name().unwrap_or_default();
-    let reference = reference(uid, file_name, &digest);
+    let options = &backend.settings.build;
+    let reference = reference(backend.context.runner, options.cache, file_name, &digest);
     if let Some(image) = engine.store.hold(&reference, &Platform::host())? {
         log.line(&format!("{} has not changed since it was built", dockerfile.display()));
         return Ok(ImageOrBuild::Image(Box::new(image)));
     }
-    let options = &backend.settings.build;
     let program = find(&[options.program.as_os_str()], Some(DEFAULT_PATH.as_ref()), None)
         .map_err(BuildError::NoBuildah)?;
     let images = images_of(&context, file_name);
     let home = scratch.given_path(BuildScratch::HOME);
     configure(&home, OWNER, backend.registries, &images)?;
     allow_all_images(&home, OWNER)?;
-    let known = storage.join(BASES);
-    let directories = scratch.given_path(BuildScratch::IMAGES);
-    let bases = bases::download_all(backend, credentials, &images, &directories, &known)?;
+    let bases = Bases::pull(backend, credentials, &images);
+    let layers = bases.write_store(&scratch.given_path(BuildScratch::IMAGES), engine.privilege)?;
+    bases.write_blobs(&scratch.path.join(BuildScratch::LAYOUT))?;
     Ok(ImageOrBuild::Dockerfile(Box::new(PreparedBuild {
         dockerfile: dockerfile.to_owned(),
         // Lossless: the name comes from the JSON of the request.
@@ -219,45 +205,17 @@ pub fn begin(
         reference,
         program,
         bases,
-        storage,
+        layers,
         scratch,
-        _locks: [lock, store_lock],
+        _lock: lock,
     })))
 }
 
-/// Takes the first directory of a user that no other build uses. In a shared store, buildah would wait without limit
-/// for the lock of another buildah, even if a command of its Dockerfile has stopped that process.
-fn take_directory(disk: &Path, uid: u32) -> Result<(PathBuf, FileLock), PathError> {
-    let mut number = 0;
-    loop {
-        let name = if number == 0 { uid.to_string() } else { format!("{uid}.{number}") };
-        let own = disk.join(BUILDAH).join(name);
-        let storage = own.join(STORAGE);
-        make_private(&storage.join(BASES))?;
-        if let Some(lock) = FileLock::try_exclusive(&storage.join(STORE_LOCK))? {
-            return Ok((own, lock));
-        }
-        number += 1;
-    }
-}
-
-/// The result of removing builds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RemovedBuilds {
-    /// Number of users' directories, with their caches of buildah.
-    pub caches: usize,
-    /// Approximate freed disk space, including leftovers of killed builds.
-    pub freed_bytes: u64,
-}
-
-impl RemovedBuilds {
-    fn remove(&mut self, path: &Path, trash: &Trash) -> Result<(), PathError> {
-        // Files, and directories removed meanwhile, count as 0 bytes.
-        let bytes = disk_bytes(path).unwrap_or_default();
-        trash.remove(path)?;
-        self.freed_bytes += bytes;
-        Ok(())
-    }
+/// Returns whether only this program may give the name to an image.
+pub fn is_reserved(name: &ImageReference) -> bool {
+    let reserved = [NAME.parse().expect("it is a name"), HostSystem::reference()];
+    let place = |name: &ImageReference| (name.registry().to_owned(), name.repository().to_owned());
+    reserved.iter().any(|reserved| place(reserved) == place(name))
 }
 
 /// Directories with new names, to be removed when other builds need not wait for it: a build may have made millions of
@@ -265,19 +223,14 @@ impl RemovedBuilds {
 #[derive(Default)]
 struct TakenBuilds {
     paths: Vec<PathBuf>,
-    removed: RemovedBuilds,
+    freed_bytes: u64,
     /// The first error of taking directories.
     failed: Option<BuildError>,
 }
 
 impl TakenBuilds {
     /// Takes all that [`remove_builds`] removes, and waits up to `patience` for running builds.
-    fn of(
-        disk: &Path,
-        trash: &Trash,
-        unused_for: Option<Duration>,
-        patience: Duration,
-    ) -> Result<Self, BuildError> {
+    fn of(disk: &Path, trash: &Trash, patience: Duration) -> Result<Self, BuildError> {
         let all = disk.join(BUILDAH);
         let mut taken = Self::default();
         if !all.exists() {
@@ -285,205 +238,226 @@ impl TakenBuilds {
         }
         let lock = FileLock::try_exclusive_for(&disk.join(LOCK), patience)?;
         let Some(_lock) = lock else { return Ok(taken) };
-        taken.paths = find_entries(&all, |name| name.starts_with(TAKEN_PREFIX))?;
-        for path in find_entries(&all, |name| !name.starts_with(TAKEN_PREFIX))? {
-            if let Err(error) = taken.take_of_user(&path, trash, unused_for) {
+        taken.paths = find_entries(&all, TAKEN_PREFIX)?;
+        for path in find_entries(&all, SCRATCH_PREFIX)? {
+            if let Err(error) = taken.take(&path, trash) {
                 taken.failed.get_or_insert(error);
             }
         }
         Ok(taken)
     }
 
-    /// Takes the cache of a user if it is old, and otherwise leftovers of killed builds, unless a container still uses
-    /// them. The store of a killed buildah may have working containers and half-written layers that only buildah can
-    /// recognise, so the whole store is removed.
-    fn take_of_user(
-        &mut self,
-        own: &Path,
-        trash: &Trash,
-        unused_for: Option<Duration>,
-    ) -> Result<(), BuildError> {
-        let is_old = unused_for.is_some_and(|limit| age(own).is_ok_and(|age| age >= limit));
-        if is_old && !is_used(own)? {
-            self.take(own, own, trash)?;
-            self.removed.caches += 1;
+    /// Takes the directory of a killed build, unless its container still runs.
+    fn take(&mut self, path: &Path, trash: &Trash) -> Result<(), BuildError> {
+        let store = path.join(BuildScratch::STORE);
+        if store.exists() && !volume_users(&store)?.0.is_empty() {
             return Ok(());
         }
-        // A build has a scratch directory for as long as other leftovers of it exist.
-        let scratches = find_entries(own, |name| name.starts_with(SCRATCH_PREFIX))?;
-        if scratches.is_empty() || is_used(own)? {
-            return Ok(());
-        }
-        self.take(own, &own.join(STORAGE), trash)?;
-        Ok(scratches.iter().try_for_each(|path| self.take(own, path, trash))?)
-    }
-
-    /// Takes a directory of a user, or the user's own.
-    fn take(&mut self, own: &Path, path: &Path, trash: &Trash) -> Result<(), PathError> {
-        let taken = own.with_file_name(format!("{TAKEN_PREFIX}{:016x}", random_u64()));
+        let taken = path.with_file_name(format!("{TAKEN_PREFIX}{:016x}", random_u64()));
         match fs::rename(path, &taken) {
             Ok(()) => self.paths.push(taken),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             // As if it is on a file system of its own.
-            Err(_) => self.removed.remove(path, trash)?,
+            Err(_) => self.remove_path(path, trash)?,
         }
         Ok(())
     }
 
-    fn remove(mut self, trash: &Trash) -> Result<RemovedBuilds, BuildError> {
+    fn remove_path(&mut self, path: &Path, trash: &Trash) -> Result<(), PathError> {
+        // Files, and directories removed meanwhile, count as 0 bytes.
+        let bytes = disk_bytes(path).unwrap_or_default();
+        trash.remove(path)?;
+        self.freed_bytes += bytes;
+        Ok(())
+    }
+
+    fn remove(mut self, trash: &Trash) -> Result<u64, BuildError> {
         let mut outcome = self.failed.take().map_or(Ok(()), Err);
-        for path in &self.paths {
-            outcome = outcome.and(self.removed.remove(path, trash).map_err(BuildError::from));
+        for path in std::mem::take(&mut self.paths) {
+            outcome = outcome.and(self.remove_path(&path, trash).map_err(BuildError::from));
         }
-        outcome.map(|()| self.removed)
+        outcome.map(|()| self.freed_bytes)
     }
 }
 
-/// Returns whether a container uses buildah's store of a user: the container of a killed build may still run.
-fn is_used(own: &Path) -> Result<bool, BuildError> {
-    let store = own.join(STORAGE).join(STORE);
-    Ok(store.exists() && !volume_users(&store)?.0.is_empty())
+/// Removes leftovers of killed builds, unless a build runs. Returns their approximate size.
+pub fn remove_builds(disk: &Path, trash: &Trash) -> Result<u64, BuildError> {
+    TakenBuilds::of(disk, trash, PATIENCE)?.remove(trash)
 }
 
-/// Removes leftovers of killed builds, and the caches of users without a build for `unused_for`. Removes nothing
-/// while a build runs.
-pub fn remove_builds(
-    disk: &Path,
-    trash: &Trash,
-    unused_for: Option<Duration>,
-) -> Result<RemovedBuilds, BuildError> {
-    TakenBuilds::of(disk, trash, unused_for, PATIENCE)?.remove(trash)
-}
-
-/// Removes leftovers of a job's builds. For a rootless user, also removes buildah's cache, whose files belong to ids
-/// that are unmapped after the job.
+/// Removes leftovers of a job's builds.
 pub fn remove_of_job(engine: &Engine) -> Result<(), BuildError> {
-    let unused_for = engine.privilege.has_own_users().then_some(Duration::ZERO);
-    remove_builds(&engine.disk, &engine.trash(), unused_for).map(drop)
+    remove_builds(&engine.disk, &engine.trash()).map(drop)
 }
 
-/// Returns the time since the last build of a user: each build creates and removes a directory there.
-fn age(path: &Path) -> Result<Duration, PathError> {
-    let used =
-        path.metadata().and_then(|metadata| metadata.modified()).with_path("inspect", path)?;
-    Ok(used.elapsed().unwrap_or_default())
-}
-
-/// Returns the entries of a directory whose names match.
-fn find_entries(dir: &Path, is_meant: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, PathError> {
+/// Returns the entries of a directory whose names have a prefix.
+fn find_entries(dir: &Path, prefix: &str) -> Result<Vec<PathBuf>, PathError> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(dir).with_path("list", dir)? {
         let entry = entry.with_path("list", dir)?;
-        if entry.file_name().to_str().is_some_and(&is_meant) {
+        if entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix)) {
             paths.push(entry.path());
         }
     }
     Ok(paths)
 }
 
-/// Returns the image name of a Dockerfile and its context for a user: the same content has the same name.
-fn reference(uid: u32, dockerfile: &OsStr, context: &Digest) -> ImageReference {
+/// Returns the image name of a Dockerfile and its context: the same content has the same name, for jobs that share
+/// a cache.
+fn reference(
+    runner: &CallingRunner,
+    cache: BuildCache,
+    dockerfile: &OsStr,
+    context: &Digest,
+) -> ImageReference {
     let mut hasher = Hasher::new(HashAlgorithm::Sha256);
-    hasher.update(&uid.to_le_bytes());
-    hasher.update(context.hex().as_bytes());
-    hasher.update(dockerfile.as_bytes());
-    let text = format!("localhost/dockerfile-action:{}", &hasher.finish().hex()[..32]);
-    text.parse().expect("hexadecimal digits are a tag")
+    let mut add = |field: &[u8]| {
+        hasher.update(&(field.len() as u64).to_le_bytes());
+        hasher.update(field);
+    };
+    // A context may have files that only the runner's user can read.
+    let (uid, _) = runner.user;
+    add(&uid.to_le_bytes());
+    for field in sharers(runner, cache) {
+        add(field.as_bytes());
+    }
+    add(context.hex().as_bytes());
+    add(dockerfile.as_bytes());
+    format!("{NAME}:{}", &hasher.finish().hex()[..32])
+        .parse()
+        .expect("hexadecimal digits are a tag")
+}
+
+/// Returns what the jobs that share built images have in common.
+fn sharers(runner: &CallingRunner, cache: BuildCache) -> Vec<String> {
+    let value = |name: &str| runner.job.get(name).cloned();
+    let server = value("GITHUB_SERVER_URL").unwrap_or_default();
+    match (cache, value("GITHUB_REPOSITORY"), value("GITHUB_REF")) {
+        (BuildCache::Repository, Some(repository), _) => vec![server, repository],
+        (BuildCache::Ref, Some(repository), Some(name)) => vec![server, repository, name],
+        _ => match (value("GITHUB_RUN_ID"), value("GITHUB_RUN_ATTEMPT"), value("GITHUB_JOB")) {
+            (Some(run), attempt, Some(job)) => {
+                vec![server, run, attempt.unwrap_or_default(), job, runner.owner()]
+            }
+            _ => vec![random_u64().to_string()],
+        },
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn remove(disk: &Path, unused_for: Option<Duration>) -> RemovedBuilds {
-        remove_builds(disk, &Trash::of(disk), unused_for).unwrap()
-    }
+    use crate::runner::tests::runner;
 
     #[test]
-    fn builds_are_removed_by_age_unless_they_are_running() {
+    fn leftovers_of_builds_are_removed_unless_they_are_in_use() {
         let dir = tempfile::tempdir().unwrap();
-        let all = dir.path().join(BUILDAH);
-        let names = |of: &str| {
-            let entries = fs::read_dir(all.join(of)).into_iter().flatten().flatten();
+        let (disk, all) = (dir.path(), dir.path().join(BUILDAH));
+        let trash = Trash::of(disk);
+        let names = || {
+            let entries = fs::read_dir(&all).unwrap().flatten();
             let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
             names.sort();
             names
         };
-        let (hour, now) = (Some(Duration::from_secs(3600)), Some(Duration::ZERO));
-        assert_eq!(remove(dir.path(), now).caches, 0);
-        for name in ["storage/store/root/overlay", "storage/bases", "build-1/given/context/a"] {
-            fs::create_dir_all(all.join("1000").join(name)).unwrap();
-        }
-        let build = FileLock::acquire_shared(&dir.path().join(LOCK), BRIEF).unwrap();
-        assert_eq!(remove(dir.path(), now).caches, 0);
-        assert_eq!(names("1000").len(), 2);
+        let remove = || remove_builds(disk, &trash).unwrap();
+        assert_eq!(remove(), 0);
+        let (one, two) = (all.join("build-1"), all.join("build-2"));
+        fs::create_dir_all(one.join("store/root/overlay")).unwrap();
+        fs::write(one.join("store/file"), vec![1; 1 << 20]).unwrap();
+        let build = FileLock::acquire_shared(&disk.join(LOCK), BRIEF).unwrap();
+        assert_eq!(remove(), 0);
         drop(build);
-        assert_eq!(remove(dir.path(), None).caches, 0);
-        assert!(names("1000").is_empty(), "one was killed");
-        // Other builds need not wait for the removal.
-        fs::create_dir_all(all.join("1000/build-1")).unwrap();
-        let trash = Trash::of(dir.path());
-        let take = || TakenBuilds::of(dir.path(), &trash, None, Duration::ZERO).unwrap();
-        let killed = take();
-        assert!(names("1000").is_empty());
-        assert_eq!(names("").len(), 2);
-        drop(FileLock::try_exclusive(&dir.path().join(LOCK)).unwrap().expect("it is free"));
-        // The call may be killed, and another entry be unusable.
-        drop(killed);
-        fs::write(all.join("stray"), "").unwrap();
-        take().remove(&trash).unwrap_err();
-        assert_eq!(names(""), ["1000", "stray"]);
-        fs::remove_file(all.join("stray")).unwrap();
-        fs::create_dir_all(all.join("1000/storage/store")).unwrap();
-        fs::write(all.join("1000/storage/store/file"), vec![1; 1 << 20]).unwrap();
-        for age in [None, hour] {
-            assert_eq!(remove(dir.path(), age).caches, 0);
-            assert_eq!(names("1000"), ["storage"]);
-        }
-        // The container of a killed build uses the store.
-        fs::create_dir_all(all.join("1000/build-1")).unwrap();
-        let users = all.join("1000/storage/.store.users");
-        fs::write(&users, serde_json::to_vec(&[dir.path()]).unwrap()).unwrap();
-        for age in [None, now] {
-            assert_eq!(remove(dir.path(), age), RemovedBuilds::default());
-        }
+        // The container of a killed build still runs.
+        let users = one.join(".store.users");
+        fs::write(&users, serde_json::to_vec(&[disk]).unwrap()).unwrap();
+        assert_eq!(remove(), 0);
+        assert_eq!(names(), ["build-1"]);
         fs::remove_file(users).unwrap();
-        fs::remove_dir(all.join("1000/build-1")).unwrap();
-        let removed = remove(dir.path(), now);
-        assert_eq!(removed.caches, 1);
-        assert!((1 << 20..2 << 20).contains(&removed.freed_bytes), "{removed:?}");
-        assert!(names("").is_empty());
+        assert!((1 << 20..2 << 20).contains(&remove()));
+        assert!(names().is_empty());
+        // Other builds need not wait for the removal, and the call may be killed.
+        fs::create_dir(&two).unwrap();
+        let taken = TakenBuilds::of(disk, &trash, Duration::ZERO).unwrap();
+        drop(FileLock::try_exclusive(&disk.join(LOCK)).unwrap().expect("it is free"));
+        drop(taken);
+        assert!(!two.exists());
+        assert_eq!(names().len(), 1);
+        remove();
+        assert!(names().is_empty());
     }
 
     #[test]
-    fn each_build_has_its_own_store() {
-        let dir = tempfile::tempdir().unwrap();
-        let take = || {
-            let (own, lock) = take_directory(dir.path(), 1000).unwrap();
-            (own.file_name().unwrap().to_owned(), lock)
+    fn images_are_shared_by_jobs_of_the_cache() {
+        let main: CallingRunner = {
+            let mut runner = runner();
+            let job = [
+                ("GITHUB_SERVER_URL", "https://github.com"),
+                ("GITHUB_REPOSITORY", "octo/repo"),
+                ("GITHUB_REF", "refs/heads/main"),
+                ("GITHUB_RUN_ID", "1"),
+                ("GITHUB_RUN_ATTEMPT", "1"),
+                ("GITHUB_JOB", "build"),
+            ];
+            runner.job = job.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+            runner
         };
-        let (first, second) = (take(), take());
-        assert_eq!([&first.0, &second.0], ["1000", "1000.1"]);
-        assert_eq!(remove(dir.path(), None), RemovedBuilds::default());
-        drop(first);
-        assert_eq!(take().0, "1000");
-        drop(second);
-        assert_eq!(remove(dir.path(), Some(Duration::ZERO)).caches, 2);
-    }
-
-    #[test]
-    fn built_images_are_named_by_content_and_user() {
-        let name = |uid, file: &str, content: &str| {
-            reference(uid, file.as_ref(), &Digest::of(content.as_bytes())).to_string()
+        let with = |name: &str, value: &str| {
+            let mut runner = main.clone();
+            runner.job.insert(name.to_owned(), value.to_owned());
+            runner
         };
-        let first = name(1000, "Dockerfile", "a");
-        assert_eq!(first, name(1000, "Dockerfile", "a"));
-        for other in [
-            name(1001, "Dockerfile", "a"),
-            name(1000, "Dockerfile.ci", "a"),
-            name(1000, "Dockerfile", "b"),
+        let name = |runner: &CallingRunner, cache, file: &str, content: &str| {
+            reference(runner, cache, file.as_ref(), &Digest::of(content.as_bytes())).to_string()
+        };
+        let next = with("GITHUB_RUN_ID", "2");
+        let pull_request = with("GITHUB_REF", "refs/pull/1/merge");
+        let other = with("GITHUB_REPOSITORY", "octo/other");
+        for (cache, runner, is_shared) in [
+            (BuildCache::Repository, &next, true),
+            (BuildCache::Repository, &pull_request, true),
+            (BuildCache::Repository, &other, false),
+            (BuildCache::Repository, &with("GITHUB_SERVER_URL", "https://example.com"), false),
+            (BuildCache::Repository, &CallingRunner { user: (1001, 0), ..main.clone() }, false),
+            (BuildCache::Ref, &next, true),
+            (BuildCache::Ref, &pull_request, false),
+            (BuildCache::Ref, &other, false),
+            (BuildCache::Job, &main, true),
+            (BuildCache::Job, &next, false),
+            (BuildCache::Job, &with("GITHUB_JOB", "test"), false),
+            (BuildCache::Job, &with("GITHUB_RUN_ATTEMPT", "2"), false),
         ] {
-            assert_ne!(first, other);
+            let found = name(runner, cache, "Dockerfile", "a");
+            assert_eq!(found == name(&main, cache, "Dockerfile", "a"), is_shared, "{cache:?}");
+            assert_ne!(found, name(runner, cache, "Dockerfile.ci", "a"));
+            assert_ne!(found, name(runner, cache, "Dockerfile", "b"));
+        }
+        // Without a repository only the job is known, or nothing.
+        let without = |names: &[&str]| {
+            let mut runner = main.clone();
+            runner.job.retain(|name, _| !names.contains(&name.as_str()));
+            name(&runner, BuildCache::Repository, "Dockerfile", "a")
+        };
+        assert_eq!(
+            without(&["GITHUB_REPOSITORY"]),
+            name(&main, BuildCache::Job, "Dockerfile", "a")
+        );
+        let unknown = ["GITHUB_REPOSITORY", "GITHUB_RUN_ID"];
+        assert_ne!(without(&unknown), without(&unknown));
+    }
+
+    #[test]
+    fn names_of_own_images_are_reserved() {
+        let is_reserved = |name: &str| is_reserved(&name.parse().unwrap());
+        for name in [
+            "localhost/dockerfile-action",
+            "localhost/dockerfile-action:0123456789abcdef",
+            "localhost/host-system:latest",
+        ] {
+            assert!(is_reserved(name), "{name}");
+        }
+        for name in ["localhost/ci", "dockerfile-action", "localhost:5000/dockerfile-action"] {
+            assert!(!is_reserved(name), "{name}");
         }
     }
 }

@@ -10,6 +10,7 @@ use oci_hooks_host::cgroup;
 
 use super::backend::EngineBackend;
 use super::job::{AllJobs, JobRecord, JobRecords, LentDirectories};
+use super::network::{job_of, remove_networks};
 use super::settings::JobSystem;
 use super::{build, give_back};
 use super::{pod, services};
@@ -109,7 +110,7 @@ fn remove_owned(
     let remove = || {
         let mut removed = FirstError::default();
         for id in &networks {
-            removed.note(Network::remove_id(network, id));
+            removed.note(remove_networks(network, id));
         }
         removed.result()
     };
@@ -296,17 +297,15 @@ fn remove_unnamed(
     if !unreadable.is_empty() {
         return Ok(0);
     }
-    let is_unnamed = |id: &&String| !known.iter().any(|job| job.network == **id);
+    let is_unnamed = |id: &str| !known.iter().any(|job| job.network == id);
     let mut removed = 0;
-    for id in volumes.iter().filter(is_unnamed) {
+    for id in volumes.iter().filter(|id| is_unnamed(id)) {
         pod::remove(engine, id, None)?;
         removed += 1;
     }
-    // Networks of other programs have other names.
-    let is_of_job = |id: &&String| id.len() == 12 && id.bytes().all(|b| b.is_ascii_hexdigit());
     let left = Network::ids(network)?;
     let networks = networks.iter().filter(|id| left.contains(id));
-    for id in networks.filter(is_of_job).filter(is_unnamed) {
+    for id in networks.filter(|id| job_of(id).is_some_and(is_unnamed)) {
         Network::remove_id(network, id)?;
         cgroup::remove_group(id);
         removed += 1;

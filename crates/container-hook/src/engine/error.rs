@@ -13,6 +13,15 @@ use crate::error::HookError;
 pub enum EngineError {
     #[error(transparent)]
     Pull(#[from] PullError),
+    /// Only this program gives images this name.
+    #[error("{image}: the name is reserved for images that container-hook makes: use another one")]
+    ReservedName { image: String },
+    /// The registry is on the loopback interface, where jobs can publish ports.
+    #[error(
+        "{image} is not in the image store, and a registry on this machine is asked only if the settings name it: add \
+         [registry.{registry:?}]"
+    )]
+    UnnamedRegistry { image: String, registry: String },
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]

@@ -4,12 +4,13 @@ use std::path::Path;
 
 use oci_hooks_host::privilege::outside;
 use oci_hooks_image::{
-    Credentials, Image, ImageReference, LoginMethod, PullPolicy, PullRequest, RegistryCredential,
-    Secret, pull,
+    Credentials, Image, ImageReference, LoginMethod, PullError, PullPolicy, PullRequest,
+    RegistryCredential, Secret, pull,
 };
 
 use super::backend::EngineBackend;
 use super::build::{self, BuildError, ImageOrBuild};
+use super::error::EngineError;
 use super::plan::LaunchPlan;
 use crate::error::HookError;
 use crate::options::PullOption;
@@ -54,9 +55,30 @@ pub fn source(
         policy,
         progress: backend.context.log,
     };
-    // Registries are reached through the host's network, not the job's.
+    Ok(ImageOrBuild::Image(Box::new(pull_named(backend, &request)?)))
+}
+
+/// Pulls an image that a workflow or a Dockerfile names, through the host's network, not the job's.
+pub fn pull_named(
+    backend: &EngineBackend<'_>,
+    request: &PullRequest<'_>,
+) -> Result<Image, EngineError> {
+    let reference = request.reference;
+    if build::is_reserved(reference) {
+        return Err(EngineError::ReservedName { image: reference.familiar_name() });
+    }
+    // A port that a job publishes could answer in place of such a registry.
+    let is_untrusted = backend.registries.is_unnamed_on_loopback(reference.registry());
+    let policy = if is_untrusted { PullPolicy::Never } else { request.policy };
+    let request = PullRequest { policy, ..*request };
     let pulled = outside::run(|| pull(&backend.engine.store, backend.registries, &request));
-    Ok(ImageOrBuild::Image(Box::new(pulled?)))
+    pulled.map_err(|error| match error {
+        PullError::NotStored { .. } if is_untrusted => EngineError::UnnamedRegistry {
+            image: reference.familiar_name(),
+            registry: reference.registry().to_owned(),
+        },
+        error => error.into(),
+    })
 }
 
 /// Returns the logins for a container's image: from the request, the settings and the template.

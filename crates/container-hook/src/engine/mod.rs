@@ -29,10 +29,10 @@ mod unkept;
 mod volumes;
 
 pub use backend::EngineBackend;
-pub use build::{BuildError, RemovedBuilds, remove_builds};
+pub use build::{BuildError, remove_builds};
 pub use cleanup_job::{AbandonedJobs, remove_abandoned};
 pub use error::EngineError;
 pub use job::{JobRecord, LentDirectories, Peer};
 pub use run_script_step::DirectStep;
-pub use settings::{BuildOptions, EngineSettings, JobSystem, NewPrivileges};
+pub use settings::{BuildCache, BuildOptions, EngineSettings, JobSystem, NewPrivileges};
 pub use volumes::{RemovedVolumes, RunnerVolume, RunnerVolumes, VolumeUser};

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use oci_hooks_engine::bundle::HostEntry;
 use oci_hooks_engine::network::{
-    EndpointRequest, NamespaceOwner, Network, NetworkEndpoint, NetworkRequest, PortMapping,
+    EndpointRequest, NamespaceOwner, Network, NetworkEndpoint, NetworkError, NetworkOptions,
+    NetworkRequest, PortMapping,
 };
 use oci_hooks_host::userns::PrivateIds;
 
@@ -15,6 +16,9 @@ use super::plan::LaunchPlan;
 use super::pod::Addresses;
 use crate::error::HookError;
 use crate::options::NetworkMode;
+
+/// Suffix of the id of a build's network, after the job's.
+const BUILD: &str = "-build";
 
 /// The network connection of a container.
 pub enum ContainerConnection<'a> {
@@ -45,7 +49,7 @@ impl ContainerConnection<'_> {
     }
 }
 
-/// The network of a job.
+/// The network of a job, or of a build.
 pub struct JobNetwork {
     id: String,
     network: Network,
@@ -61,6 +65,29 @@ impl JobNetwork {
         id: &str,
         plans: &[LaunchPlan<'_>],
     ) -> Result<Self, HookError> {
+        let created = JobNetwork::make(backend, id.to_owned(), plans)?;
+        if let Some(warning) = created.network.warning() {
+            backend.context.log.warning(&warning);
+        }
+        Ok(created)
+    }
+
+    /// Creates the network of a build, in place of one that a killed step left.
+    pub(super) fn create_for_build(
+        backend: &EngineBackend<'_>,
+        job: &JobNetwork,
+        plan: &LaunchPlan<'_>,
+    ) -> Result<Self, HookError> {
+        let id = id_for_build(&job.id);
+        Network::remove_id(backend.network, &id)?;
+        JobNetwork::make(backend, id, std::slice::from_ref(plan))
+    }
+
+    fn make(
+        backend: &EngineBackend<'_>,
+        id: String,
+        plans: &[LaunchPlan<'_>],
+    ) -> Result<Self, HookError> {
         // A rootless job already runs in a user namespace, which has no more ids to map. Builds need the user
         // namespace even if the settings turn it off for containers.
         let user_namespace = backend.engine.privilege.has_idmapped_mounts();
@@ -69,12 +96,13 @@ impl JobNetwork {
                 true => NamespaceOwner::FirstId,
                 false => NamespaceOwner::Maker,
             });
-        let request = NetworkRequest { id: id.to_owned(), user_namespace };
+        let request = NetworkRequest { id: id.clone(), user_namespace };
         let network = Network::create(backend.network, &request)?;
-        if let Some(warning) = network.warning() {
-            backend.context.log.warning(&warning);
-        }
-        Ok(JobNetwork { id: id.to_owned(), network })
+        Ok(JobNetwork { id, network })
+    }
+
+    pub(super) fn remove(self) -> Result<(), HookError> {
+        Ok(self.network.remove()?)
     }
 
     pub(super) fn open(backend: &EngineBackend<'_>, id: &str) -> Result<Self, HookError> {
@@ -144,6 +172,21 @@ impl JobNetwork {
             _ => ContainerConnection::None,
         }
     }
+}
+
+/// Removes the network of a job and that of its build, if they exist.
+pub(super) fn remove_networks(options: &NetworkOptions, job: &str) -> Result<(), NetworkError> {
+    Network::remove_id(options, &id_for_build(job)).and(Network::remove_id(options, job))
+}
+
+/// Returns the job of a network; none for a network of another program.
+pub(super) fn job_of(id: &str) -> Option<&str> {
+    let job = id.strip_suffix(BUILD).unwrap_or(id);
+    (job.len() == 12 && job.bytes().all(|b| b.is_ascii_hexdigit())).then_some(job)
+}
+
+fn id_for_build(job: &str) -> String {
+    format!("{job}{BUILD}")
 }
 
 fn request(id: &str, ports: &[PortMapping]) -> EndpointRequest {

@@ -74,11 +74,10 @@ pub(super) fn run(
         let volumes = pod::directory(backend.engine, network.id(), &ids[0][..12]);
         let (network, peers) = (&network, &peers[..]);
         let context = LaunchContext { network, peers, volumes: &volumes, process: None };
-        let endpoint = endpoint.as_ref();
         let images = plans.iter().zip(sources).map(|(plan, source)| match source {
             ImageOrBuild::Image(image) => Ok(*image),
             ImageOrBuild::Dockerfile(build) => build
-                .run(backend, BuildSite { plan, context, endpoint, pass_on })
+                .run(backend, BuildSite { plan, context, pass_on })
                 .map_err(HookError::of(&plan.container.title)),
         });
         let images = images.collect::<Result<Vec<_>, _>>()?;
@@ -87,7 +86,7 @@ pub(super) fn run(
             plan,
             image,
             id: id.clone(),
-            endpoint: endpoint.cloned(),
+            endpoint: endpoint.clone(),
         });
         mount_volumes(backend, &plans)?;
         run_in(backend, pod.as_ref(), &pending.collect::<Vec<_>>(), context, pass_on)

@@ -93,6 +93,7 @@ pub fn engine_settings(
             program: settings.build.buildah.clone(),
             options: settings.build.options.clone(),
             env: environment::proxies(),
+            cache: settings.build.cache,
         },
         job_system,
     })

@@ -1,7 +1,5 @@
 //! `container-hook prune`.
 
-use std::time::Duration;
-
 use clap::Args;
 use container_hook::HookError;
 use container_hook::engine::{AbandonedJobs, remove_builds};
@@ -30,7 +28,7 @@ Examples:
   container-hook prune --newer                After a roll-back: also what the newer version left
 
 Images that containers use stay. Running jobs are not touched, nor are named volumes, which
-`container-hook volumes prune` removes. The build cache of buildah is removed by age, not by size.
+`container-hook volumes prune` removes.
 `systemctl enable --now container-hook-prune.timer` runs it each hour for the store of root.
 
 In a cluster it removes the pods and secrets of runners whose pod is gone or has ended; with --all
@@ -85,10 +83,9 @@ pub fn run(args: &PruneArgs, context: &mut CliContext) -> Result<CliExit, HookCo
     let engine = settings.host().into_existing_engine()?;
     let policy = args.options.policy(&settings.store);
     let pruned = engine.store.prune(&policy)?;
-    let builds_age = if args.options.all { Some(Duration::ZERO) } else { policy.unused_for };
-    let builds = remove_builds(&engine.disk, &engine.trash(), builds_age);
-    let builds = builds.map_err(|error| Box::new(HookError::from(error)))?;
-    let freed_bytes = pruned.freed_bytes + builds.freed_bytes;
+    let of_builds = remove_builds(&engine.disk, &engine.trash());
+    let of_builds = of_builds.map_err(|error| Box::new(HookError::from(error)))?;
+    let freed_bytes = pruned.freed_bytes + of_builds;
     let set_aside = empty_all_trash(&engine)?;
     unreadable.extend(pruned.unreadable);
     if context.is_json() {
@@ -105,9 +102,6 @@ pub fn run(args: &PruneArgs, context: &mut CliContext) -> Result<CliExit, HookCo
     }
     for image in &pruned.images {
         context.line(format!("removed {} ({})", image.reference, image.platform))?;
-    }
-    if builds.caches > 0 {
-        context.line("removed build cache")?;
     }
     context.line(format!(
         "removed {}, {} and what was left of {}; freed {}",

@@ -7,7 +7,7 @@ use std::env;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use container_hook::engine::NewPrivileges;
+use container_hook::engine::{BuildCache, NewPrivileges};
 use container_hook::policy::{Policy, Preset};
 use container_hook::template::TemplateSettings;
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -205,11 +205,16 @@ pub struct AuditSection {
 pub struct BuildSection {
     pub buildah: PathBuf,
     pub options: Vec<String>,
+    pub cache: BuildCache,
 }
 
 impl Default for BuildSection {
     fn default() -> Self {
-        BuildSection { buildah: "buildah".into(), options: Vec::new() }
+        BuildSection {
+            buildah: "buildah".into(),
+            options: Vec::new(),
+            cache: BuildCache::default(),
+        }
     }
 }
 

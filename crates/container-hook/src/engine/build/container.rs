@@ -1,12 +1,12 @@
-//! Runs buildah in a container, with the network, limits and user namespace of the job, and only the programs of this
-//! host.
+//! Runs buildah in a container, with the limits of the step, a network and user namespace of its own, and only the
+//! programs of this host.
 
 use std::path::Path;
 use std::process::ExitStatus;
 
 use oci_hooks_engine::bundle::{
-    self, ContainerInit, ContainerSecurity, MountPropagation, MountRequest, MountSource, Seccomp,
-    TmpfsMount,
+    self, ContainerInit, ContainerSecurity, HostEntry, MountPropagation, MountRequest, MountSource,
+    NamespaceSource, ResolverOptions, Seccomp, TmpfsMount,
 };
 use oci_hooks_engine::container::{ContainerRole, ContainerSpec, HostSystem, RunResult, new_id};
 use oci_hooks_engine::network::NetworkEndpoint;
@@ -16,14 +16,15 @@ use oci_hooks_host::privilege::Privilege;
 use oci_hooks_host::version::ProgramVersion;
 use oci_hooks_image::{Image, ImportError};
 
-use super::{BuildError, BuildScratch, PreparedBuild, STORE};
+use super::bases::LayerMount;
+use super::{BuildError, BuildScratch, PreparedBuild};
 use crate::dockerfile::{CONFIGURATION, HereDocument, NO_MORE};
 use crate::engine::backend::EngineBackend;
+use crate::engine::network::JobNetwork;
 use crate::engine::plan::{LaunchContext, LaunchPlan, PendingContainer};
 use crate::engine::settings::{BuildOptions, NewPrivileges};
 use crate::engine::{audit, ceilings};
 use crate::error::HookError;
-use crate::options::NetworkMode;
 
 /// Paths in the container: buildah, its input, store and output.
 const PROGRAM: &str = "/buildah";
@@ -34,18 +35,13 @@ const TEMPORARY: &str = "/var/tmp";
 /// `tmpfs` mounts, for other files of buildah and the programs that it calls.
 const MEMORY: [&str; 3] = ["/run", "/tmp", "/var/cache"];
 
-/// Larger exit codes of shells and of our init process stand for signals.
-const SIGNALLED: i32 = 128;
-
-/// The step that needs an image, whose network and limits the build shares.
+/// The step that needs an image, whose limits the build has.
 #[derive(Clone, Copy)]
 pub struct BuildSite<'a> {
     /// Plan of the step's container.
     pub plan: &'a LaunchPlan<'a>,
     /// Launch context of the step.
     pub context: LaunchContext<'a>,
-    /// The step's endpoint, unless it is not on the job's network.
-    pub endpoint: Option<&'a NetworkEndpoint>,
     /// Forwards signals to a process that ends with the container.
     pub pass_on: &'a dyn Fn(u32),
 }
@@ -62,9 +58,6 @@ impl PreparedBuild {
                 "this user has no subordinate ids: a Dockerfile cannot chown files to users other than root",
             );
         }
-        for base in &self.bases.new {
-            base.forget().map_err(BuildError::from)?;
-        }
         log.group(&format!("Build {}", self.dockerfile.display()));
         let ran = self.run_container(backend, site);
         log.end_group();
@@ -73,14 +66,10 @@ impl PreparedBuild {
             log.warning(&format!("the build of {} {hit}", self.dockerfile.display()));
         }
         let Some(image) = image else { return Err(self.into_error(status).into()) };
-        for base in &self.bases.new {
-            base.remember()?;
-        }
         Ok(image.map_err(BuildError::from)?)
     }
 
-    fn into_error(mut self, status: ExitStatus) -> BuildError {
-        self.scratch.was_killed = status.code().is_none_or(|code| code > SIGNALLED);
+    fn into_error(self, status: ExitStatus) -> BuildError {
         let Some(document) = self.here_document else { return BuildError::Failed { status } };
         match ProgramVersion::of(&self.program) {
             Some(found) if found.number < HereDocument::SINCE => {
@@ -90,23 +79,21 @@ impl PreparedBuild {
         }
     }
 
-    /// Runs buildah to its end, connected to the job's network: by the endpoint of the step, which starts afterwards,
-    /// or by its own if the step has none. Imports the image if buildah succeeds.
+    /// Runs buildah to its end, in a network of its own: the containers of the job cannot answer in place of the
+    /// servers from which a Dockerfile downloads. Imports the image if buildah succeeds.
     fn run_container(
         &self,
         backend: &EngineBackend<'_>,
         site: BuildSite<'_>,
     ) -> Result<BuildResult, HookError> {
-        let network = site.context.network;
+        let network = JobNetwork::create_for_build(backend, site.context.network, site.plan)?;
         let id = new_id();
-        if let Some(endpoint) = site.endpoint {
-            return self.run_connected(backend, site, &id, endpoint.clone());
-        }
-        let endpoint = network.attach(&id, Vec::new())?;
-        let ran = self.run_connected(backend, site, &id, endpoint);
-        let detached = network.detach(&id);
+        let ran = network
+            .attach(&id, Vec::new())
+            .and_then(|endpoint| self.run_connected(backend, site, &network, (&id, endpoint)));
+        let removed = network.remove();
         let ran = ran?;
-        detached?;
+        removed?;
         Ok(ran)
     }
 
@@ -114,23 +101,32 @@ impl PreparedBuild {
         &self,
         backend: &EngineBackend<'_>,
         BuildSite { plan, context, pass_on, .. }: BuildSite<'_>,
-        id: &str,
-        endpoint: NetworkEndpoint,
+        network: &JobNetwork,
+        (id, endpoint): (&str, NetworkEndpoint),
     ) -> Result<BuildResult, HookError> {
         let engine = backend.engine;
         let system = HostSystem::find()?;
         let image = system.image(&engine.store)?;
-        let pending = PendingContainer { plan, image, id: id.to_owned(), endpoint: Some(endpoint) };
+        let pending =
+            PendingContainer { plan, image, id: id.to_owned(), endpoint: Some(endpoint.clone()) };
         let mut options = self.options(backend, plan, &system)?;
         options.hostname = Some(id[..12].to_owned());
-        options.private_ids = context.network.private_ids();
-        options.user_namespace = context.network.user_namespace();
+        options.private_ids = network.private_ids();
+        options.user_namespace = network.user_namespace();
         if options.user_namespace.is_none() && !engine.privilege.has_own_users() {
             return Err(BuildError::NoUserNamespace.into());
         }
-        let connection =
-            context.network.connection(NetworkMode::Job, pending.endpoint.as_ref(), context.peers);
-        plan.connect(backend, &connection, &mut options);
+        // Without the name servers and host names that the step asks for: others would get what it builds with them.
+        options.namespaces.network = NamespaceSource::Path(endpoint.netns.clone());
+        options.dns = Some(ResolverOptions {
+            servers: backend.settings.dns.clone(),
+            fallback: endpoint.resolver,
+            ..ResolverOptions::default()
+        });
+        let names: Vec<_> = options.hostname.iter().cloned().collect();
+        let own = endpoint.addresses.iter();
+        options.hosts =
+            Some(own.map(|&address| HostEntry { address, names: names.clone() }).collect());
         let name = format!("{}-build", plan.container.name());
         options.annotations = backend.context.runner.annotations("build", &name);
         audit::container(backend, &pending, &options, &engine.runtime.program)?;
@@ -148,7 +144,8 @@ impl PreparedBuild {
         })?;
         let import = |status: ExitStatus| {
             let layout = self.scratch.path.join(BuildScratch::LAYOUT);
-            status.success().then(|| engine.store.import(&layout, &self.reference))
+            let import = || engine.store.import_onto(&layout, &self.reference, &self.bases.images);
+            status.success().then(import)
         };
         Ok(prepared.run_then(pass_on, import)?)
     }
@@ -211,8 +208,15 @@ impl PreparedBuild {
             recursive: false,
         };
         let program = MountSource::System { file: HostFile::open_trusted(&self.program)? };
-        let store =
-            MountSource::Volume { path: self.storage.join(STORE), copy: false, is_shared: true };
+        let store = self.scratch.path.join(BuildScratch::STORE);
+        let store = MountSource::Volume { path: store, copy: false, is_shared: true };
+        let layers = self.layers.iter().map(|LayerMount { layer, target }| {
+            let target = Path::new(GIVEN).join(BuildScratch::IMAGES).join(target);
+            let propagation = MountPropagation::Private;
+            let source =
+                MountSource::Trusted { path: layer.clone(), propagation, recursive: false };
+            MountRequest { target, source, subpath: None, read_only: true, id_mapping: None }
+        });
         let own = [
             mount(PROGRAM, program, true),
             mount(GIVEN, directory(BuildScratch::GIVEN), true),
@@ -222,16 +226,18 @@ impl PreparedBuild {
         ];
         let memory =
             MEMORY.map(|target| mount(target, MountSource::Tmpfs(TmpfsMount::default()), false));
-        Ok(system.mounts().chain(own).chain(memory).collect())
+        Ok(system.mounts().chain(own).chain(layers).chain(memory).collect())
     }
 
-    /// Returns the shell script that loads base images into buildah's store, builds, and writes the image.
+    /// Returns the shell script that builds, and writes the image.
     fn script(&self, privilege: Privilege, options: &[String]) -> String {
         let home = Path::new(GIVEN).join(BuildScratch::HOME);
         let in_home = |name: &str| home.join(name).display().to_string();
         let mut buildah = [PROGRAM, "--root", "/store/root", "--runroot", "/store/run"]
             .map(str::to_owned)
             .to_vec();
+        let images = Path::new(GIVEN).join(BuildScratch::IMAGES).display().to_string();
+        buildah.extend(["--storage-opt".to_owned(), format!("overlay.imagestore={images}")]);
         buildah.extend(["--registries-conf".to_owned(), in_home(CONFIGURATION)]);
         buildah.extend(["--registries-conf-dir".to_owned(), in_home(NO_MORE)]);
         if privilege == Privilege::Single {
@@ -244,17 +250,11 @@ impl PreparedBuild {
             let words = buildah.iter().map(String::as_str).chain(arguments.iter().copied());
             words.map(quote_word).collect::<Vec<_>>().join(" ")
         };
-        let mut commands = Vec::new();
-        for base in &self.bases.new {
-            let layout = format!("oci:{GIVEN}/{}/{}", BuildScratch::IMAGES, base.directory);
-            commands.push(format!("{} >/dev/null", command(&["pull", "--quiet", &layout])));
-            commands.push(command(&["tag", base.id(), &base.name()]));
-        }
         let context = format!("{GIVEN}/{}", BuildScratch::CONTEXT);
         let (file, tag) = (format!("{context}/{}", self.file_name), self.reference.to_string());
         // buildah cannot pull the missing images either.
         let pull = if self.bases.are_incomplete { "--pull-never" } else { "--pull=false" };
-        commands.push(command(&[
+        let build = command(&[
             "bud",
             "--isolation",
             "chroot",
@@ -267,10 +267,10 @@ impl PreparedBuild {
             "--file",
             &file,
             &context,
-        ]));
+        ]);
         let target = format!("oci:{LAYOUT}");
-        commands.push(command(&["push", "--quiet", "--disable-compression", &tag, &target]));
-        commands.join(" &&\n")
+        let push = command(&["push", "--quiet", "--disable-compression", &tag, &target]);
+        format!("{build} &&\n{push}")
     }
 }
 

@@ -93,6 +93,40 @@ fn dockerfile_reaches_no_host_server_or_file() {
 }
 
 #[test]
+fn base_image_has_the_files_of_its_layers() {
+    with_each(&UserKind::ALL, "", |installation| {
+        let mut runner = installation.runner("runner-1");
+        let dockerfile = runner.workspace().join("Dockerfile");
+        let mut build = |text: &str| {
+            installation.write(&dockerfile, text);
+            let ended = runner.container_step(built_step(&dockerfile)).0.success();
+            let stdout = ended.stdout();
+            let (_, output) = stdout.split_once("begin\n").expect("the image ran");
+            output.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let files = build(
+            "FROM test/layers:1\nRUN (ls /opt /srv; ! ls /gone 2>/dev/null) >/listed\n\
+             RUN rm -r /opt && mkdir /opt && touch /opt/more\n\
+             ENTRYPOINT [\"sh\", \"-c\", \"echo begin; cat /etc/same /listed; ls /opt /srv\"]\n",
+        );
+        let expected = "same /opt: own /srv: new /opt: more /srv: new";
+        assert_eq!(files.join(" "), expected);
+        let files = build(
+            "FROM test/layers:anew\nRUN ls / >/listed\n\
+             ENTRYPOINT [\"sh\", \"-c\", \"echo begin; ls / /bin\"]\nRUN ! test -e /srv && ! test -e /opt\n",
+        );
+        assert!(
+            ["busybox", "ls", "sh", "listed"].iter().all(|name| files.contains(&name.to_string()))
+        );
+        assert!(
+            !["opt", "srv", "bash"].iter().any(|name| files.contains(&name.to_string())),
+            "{files:?}"
+        );
+        runner.cleanup();
+    });
+}
+
+#[test]
 fn cancelled_build_ends_in_time_and_leaves_nothing() {
     cancel_build("echo start\"ed\"; sleep 1000");
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 
 use oci_hooks_testsupport::by_user::UserInstallation;
 use oci_hooks_testsupport::call::CallStream;
-use oci_hooks_testsupport::github_runner::{built_step, container, merge};
+use oci_hooks_testsupport::github_runner::{container, merge};
 use oci_hooks_testsupport::leftovers::{InstalledProgram as _, LeftoverSnapshot};
 use oci_hooks_testsupport::program;
 use serde_json::{Value, json};
@@ -189,25 +189,6 @@ fn dockerfile_actions_are_built_and_cached_by_content() {
         runner.cleanup();
         check_work_directory_owner(installation, &runner);
         before.check_live(installation, "a job");
-    });
-}
-
-#[test]
-fn dockerfile_is_built_with_the_network_of_the_job_even_for_a_step_without_one() {
-    with_each(&UserKind::ROOT_AND_RANGES, "", |installation| {
-        let mut runner = installation.runner("runner-1");
-        let action = runner.work().join("_actions/octo/docker-action/v1");
-        installation.write(
-            action.join("Dockerfile"),
-            "FROM alpine:3.20\nRUN printf 'PING\\r\\nQUIT\\r\\n' | nc redis 6379 >/answer; cat /answer\n\
-             ENTRYPOINT [\"sh\", \"-c\", \"cat /answer; ls /sys/class/net\"]\n",
-        );
-        runner.prepare(runner.job_container("node:22"), &[redis()]);
-        let step = built_step(&action.join("Dockerfile"));
-        let alone = merge(step, json!({"createOptions": "--network none"}));
-        let output = runner.container_step(alone).0.success().stdout();
-        assert!(output.ends_with("+PONG\r\nlo\n"), "{output}");
-        runner.cleanup();
     });
 }
 

@@ -2,6 +2,7 @@
 //! `container-hook` as the user installs it, with real runc and crun.
 
 mod beside;
+mod build_walls;
 mod builds;
 mod cdi;
 mod cgroups;

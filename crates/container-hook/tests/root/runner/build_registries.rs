@@ -11,7 +11,7 @@ use oci_hooks_testsupport::runtime::TestRuntime;
 use oci_hooks_testsupport::threads::repeat_during;
 use serde_json::json;
 
-use crate::runner::builds::check_no_context;
+use crate::runner::builds::check_no_build_leftovers;
 use crate::runner::setup::{runner, with_each_runtime, write};
 
 /// Builds a Dockerfile in the workspace, and runs the image.
@@ -34,7 +34,8 @@ fn build_uses_the_mirrors_of_the_settings() {
         let host = TestHost::new();
         // Docker Hub itself is unreachable.
         let _mirror = HostRegistry::start(&host, RegistryName::Local, None);
-        let mirrors = "[registry.\"docker.io\"]\nmirrors = [\"localhost:5000\"]\n";
+        let mirrors = "[registry.\"docker.io\"]\nmirrors = [\"localhost:5000\"]\n\
+                       [registry.\"localhost:5000\"]\n";
         let installation = HookInstallation::new(&host, runtime, mirrors);
         let mut runner = runner(&installation, "runner-1");
         builds(&mut runner, "FROM alpine:3.20");
@@ -80,7 +81,7 @@ fn build_trusts_the_ca_certificates_of_the_settings() {
         let installation = HookInstallation::new(&host, runtime, &further);
         let mut runner = runner(&installation, "runner-1");
         builds(&mut runner, "FROM ghcr.io/library/alpine:3.20");
-        check_no_context(&installation, 0);
+        check_no_build_leftovers(&installation);
         let settings = installation.variable().1;
         let text = fs::read_to_string(&settings).unwrap();
         fs::write(&settings, text.replace(&further, "")).unwrap();
@@ -130,8 +131,8 @@ fn build_uses_logins_of_the_settings_without_exposing_them() {
         );
         repeat_during(watch, || builds(&mut runner, &hunt));
         assert!(seen.is_empty(), "{seen:?}");
-        check_no_context(installation, 0);
-        // The base image cached by buildah still requires the login.
+        check_no_build_leftovers(installation);
+        // The base image in the store still requires the login.
         fs::write(&settings, text).unwrap();
         let said = build(&mut runner, &format!("{private}\nRUN true\n")).failure();
         assert!(said.contains("ghcr.io"), "{said}");

@@ -1,5 +1,6 @@
 //! The hook is killed at any phase of any command, and `cleanup_job` finishes its work.
 
+use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
@@ -231,11 +232,9 @@ fn next_build_removes_leftovers_of_a_killed_build() {
         let mut call = build("echo started; exec sleep 1000");
         call.wait_for_line("started");
         call.kill_after(Duration::ZERO);
-        let left = installation.store().join("buildah/0/storage/layout-0");
-        write(left.join("blob"), "");
+        assert_eq!(fs::read_dir(installation.store().join("buildah")).unwrap().count(), 1);
         build("echo the next").wait().success();
-        assert!(!left.exists());
-        check_no_build_leftovers(installation, 0);
+        check_no_build_leftovers(installation);
     });
 }
 
@@ -251,10 +250,9 @@ fn killed_build_leaves_nothing_after_cleanup() {
         };
         build(&mut victim, u32::MAX).wait().success();
         let took = build(&mut victim, u32::MAX - 1).wait().success().took;
-        // The build cache is as after builds that were not killed.
         let finish = |victim: &mut GithubRunner<'_>| {
             victim.cleanup();
-            check_no_build_leftovers(installation, 0);
+            check_no_build_leftovers(installation);
             installation.admin(&["prune", "--all"]).success();
         };
         finish(&mut victim);

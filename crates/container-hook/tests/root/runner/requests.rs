@@ -23,6 +23,7 @@ bind-mounts = ["/dev/shm"]
 devices = ["/dev"]
 security-opts = ["seccomp=unconfined"]
 gpus = { devices = ["/dev/full"] }
+[registry."localhost:5000"]
 "#;
 
 const HOME: &str = "/home/runner/actions-runner";

@@ -4,7 +4,6 @@
 use std::process::Command;
 
 use oci_hooks_testsupport::call::RunningCall;
-use oci_hooks_testsupport::github_runner::{GithubRunner, built_step};
 use oci_hooks_testsupport::host::TestHost;
 use oci_hooks_testsupport::hub::{HostRegistry, RegistryName};
 use oci_hooks_testsupport::installation::HookInstallation;
@@ -13,7 +12,7 @@ use oci_hooks_testsupport::runtime::TestRuntime;
 use oci_hooks_testsupport::stops::RunnerPair;
 use serde_json::json;
 
-use crate::runner::setup::{runner, with_each_runtime, write};
+use crate::runner::setup::{runner, with_each_runtime};
 
 /// Default number of stopped commands on each runtime.
 const USUAL: usize = 2;
@@ -49,30 +48,4 @@ fn waiting_call_names_the_process_it_waits_for() {
     let log = call.wait().success().log();
     let line = log.lines().find(|line| line.starts_with(&start));
     assert!(line.is_some_and(|line| line.contains("/flock ")), "{log}");
-}
-
-/// buildah waits for the locks of its store without a timeout, and a Dockerfile's commands can stop the
-/// buildah that runs them.
-#[test]
-fn build_with_a_locked_store_does_not_block_other_builds() {
-    const LOCK: &str = "open(F, '+<', $ARGV[0]) or die; $| = 1; \
-                        $lock = pack('ssx4qqix4', F_WRLCK); fcntl(F, F_SETLKW, $lock) or die $!; print \"held\\n\"; sleep";
-    let host = TestHost::new();
-    let _hub = HostRegistry::start(&host, RegistryName::Hub, None);
-    let installation = HookInstallation::new(&host, TestRuntime::Crun, "");
-    let [victim, mut other] = ["victim", "other"].map(|name| runner(&installation, name));
-    let build = |runner: &GithubRunner<'_>, script: &str| {
-        let path = runner.workspace().join("Dockerfile");
-        write(&path, &format!("FROM alpine:3.20\nRUN {script}\n"));
-        runner.start_container_step(built_step(&path))
-    };
-    let mut stopped = build(&victim, "echo started; exec sleep 1000");
-    stopped.wait_for_line("started");
-    let lock = "lib/buildah/0/storage/store/root/overlay-layers/layers.lock";
-    let mut holding = Command::new(program::find("perl"));
-    holding.args(["-MFcntl", "-e", LOCK]).arg(host.path().join(lock));
-    RunningCall::start(&host, holding, Vec::new(), None).wait_for_line("held");
-    build(&other, "true").wait().success();
-    other.cleanup();
-    stopped.cancel();
 }

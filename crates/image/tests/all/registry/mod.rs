@@ -3,7 +3,6 @@
 mod cache;
 mod content;
 mod credentials;
-mod download;
 mod interruptions;
 mod proof;
 mod real;

@@ -13,11 +13,13 @@ struct WordRule {
 
 /// The code that handles requests uses descriptors instead of paths. The paths in these files can only be
 /// named and replaced by root and the administrator, or are only used in messages.
-const OWN_PATHS: [&str; 13] = [
+const OWN_PATHS: [&str; 14] = [
     // Records in the run directory.
     "crates/container-hook/src/engine/job.rs",
-    // Removal of old builds from the store.
+    // Removal of leftovers of builds.
     "crates/container-hook/src/engine/build.rs",
+    // New directory of a build, before its container runs.
+    "crates/container-hook/src/engine/build/bases.rs",
     // Reopening of an open file for reading.
     "crates/container-hook/src/dockerfile/snapshot.rs",
     // Home directory of a build.

@@ -40,7 +40,7 @@ const TASK: &str = "task";
 /// Directory of the action that is built.
 const ACTION: &str = "_work/_actions/probe";
 
-/// Builds no image. The mounts and the failing program leave nothing in the build cache.
+/// Builds no image.
 const DOCKERFILE: &str = "FROM scratch\n\
     RUN --mount=type=bind,source=probe,target=/probe --mount=type=bind,source=task,target=/task \
     [\"/probe\", \"/task\"]\n";

@@ -2,8 +2,8 @@
 
 mod options;
 
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::{DirBuilderExt as _, chown};
+use std::fs::{self, DirBuilder, Permissions};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -343,9 +343,12 @@ impl<'a> InstanceCreation<'a> {
     /// Creates the directories of caches, writable by `owner`.
     fn make_caches(&self, owner: GuestOwner) -> Result<(), PathError> {
         for path in &self.plan.caches {
+            let parent = path.parent().unwrap_or(path);
+            make_private(parent)?;
+            // Jobs can leave set-user-ID programs in a cache, which no other user of the host may reach.
+            let private = Permissions::from_mode(0o700);
+            fs::set_permissions(parent, private).with_path("change the mode of", parent)?;
             if !path.exists() {
-                let parent = path.parent().unwrap_or(path);
-                make_private(parent)?;
                 match DirBuilder::new().mode(0o755).create(path) {
                     // Another instance creates the directory at the same time.
                     Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}

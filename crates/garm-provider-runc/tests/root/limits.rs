@@ -1,9 +1,10 @@
 //! Limits of instances' resources and network access by the settings.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 
 use oci_hooks_testsupport::garm::answer::AnswerStatus;
-use oci_hooks_testsupport::leftovers::LeftoverSnapshot;
+use oci_hooks_testsupport::leftovers::{InstalledProgram as _, LeftoverSnapshot};
 use oci_hooks_testsupport::program;
 use oci_hooks_testsupport::runtime::TestRuntime;
 use serde_json::{Value, json};
@@ -197,12 +198,17 @@ fn mounts_are_given_only_to_permitted_pools() {
 fn cache_outlives_instances_and_is_private_to_its_pool() {
     let settings = "[caches.tools]\ntarget = \"/cache\"\npools = [\"*\"]\nalways = true\n";
     with_each_runtime(settings, |world| {
-        let job = "cat /cache/kept; echo from before >/cache/kept; echo \"@ write $?\"";
+        let job = "cat /cache/kept; echo from before >/cache/kept; echo \"@ write $?\"; \
+                   cp /bin/busybox /cache/program; chmod 4755 /cache/program";
         let first = world.run("one", job, json!({}));
         assert_eq!(first.only_record("write"), "0", "the runner may write: {}", first.text);
         assert!(!first.text.contains("\nfrom before"));
         world.provider().delete("one");
+        // Other users of the host could run the job's set-user-ID program.
+        let caches = world.installation.store().join("garm/caches");
+        fs::set_permissions(&caches, Permissions::from_mode(0o755)).unwrap();
         let second = world.run("two", "echo \"@ cache $(cat /cache/kept)\"", json!({}));
+        assert_eq!(fs::metadata(&caches).unwrap().permissions().mode() & 0o777, 0o700);
         assert_eq!(second.only_record("cache"), "from before");
         world.provider().delete("two");
         let other = "another pool/..";

@@ -44,7 +44,7 @@ const SCRATCH_PREFIX: &str = "build-";
 /// Prefix of the new names of directories that are about to be removed.
 const TAKEN_PREFIX: &str = "removed-";
 
-/// Names of the images that this program makes. Workflows cannot use them.
+/// Repository of built images, which workflows cannot name.
 const NAME: &str = "localhost/dockerfile-action";
 
 /// Owner of a build's input files, as seen in its container.
@@ -211,7 +211,7 @@ pub fn begin(
     })))
 }
 
-/// Returns whether only this program may give the name to an image.
+/// Returns whether a name is reserved for images that this program makes.
 pub fn is_reserved(name: &ImageReference) -> bool {
     let reserved = [NAME.parse().expect("it is a name"), HostSystem::reference()];
     let place = |name: &ImageReference| (name.registry().to_owned(), name.repository().to_owned());

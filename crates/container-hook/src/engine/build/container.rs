@@ -116,7 +116,7 @@ impl PreparedBuild {
         if options.user_namespace.is_none() && !engine.privilege.has_own_users() {
             return Err(BuildError::NoUserNamespace.into());
         }
-        // Without the name servers and host names that the step asks for: others would get what it builds with them.
+        // The built image is also used by jobs whose steps have no `--add-host` or `--dns`.
         options.namespaces.network = NamespaceSource::Path(endpoint.netns.clone());
         options.dns = Some(ResolverOptions {
             servers: backend.settings.dns.clone(),

@@ -342,6 +342,7 @@ impl<'a> InstanceCreation<'a> {
 
     /// Creates the directories of caches, writable by `owner`.
     fn make_caches(&self, owner: GuestOwner) -> Result<(), PathError> {
+        let has_users = self.provider.settings.has_user_namespaces();
         for path in &self.plan.caches {
             let parent = path.parent().unwrap_or(path);
             make_private(parent)?;
@@ -355,7 +356,9 @@ impl<'a> InstanceCreation<'a> {
                     made => made.with_path("create the directory", path)?,
                 }
             }
-            chown(path, Some(owner.uid), Some(owner.gid)).with_path("change the owner of", path)?;
+            let first = if has_users { PrivateIds::STORED.first } else { 0 };
+            let [uid, gid] = [owner.uid, owner.gid].map(|id| Some(first + id));
+            chown(path, uid, gid).with_path("change the owner of", path)?;
         }
         Ok(())
     }

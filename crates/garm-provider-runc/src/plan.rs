@@ -257,7 +257,11 @@ impl PlanInputs<'_> {
         let mut caches = Vec::new();
         for (name, cache) in of_pool.into_iter().filter(|(name, _)| named.contains(name)) {
             let directory = cache_directory(&self.settings.root, name, self.pool_id);
-            mounts.push(bind_mount(&directory, &cache.target));
+            let has_users = self.settings.has_user_namespaces();
+            mounts.push(MountRequest {
+                id_mapping: has_users.then_some(IdMapping::Stored),
+                ..bind_mount(&directory, &cache.target)
+            });
             caches.push(directory);
         }
         Ok((mounts, caches))
@@ -287,7 +291,7 @@ impl PlanInputs<'_> {
                 propagation: MountPropagation::Private,
                 recursive: true,
             },
-            id_mapping: Some(IdMapping { host_uid, host_gid, user: None }),
+            id_mapping: Some(IdMapping::User { host_uid, host_gid, user: None }),
             ..mount
         })
     }

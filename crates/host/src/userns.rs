@@ -48,6 +48,9 @@ pub struct PrivateIds {
 }
 
 impl PrivateIds {
+    /// Owners on disk of files that outlive their container, such as those of named volumes. No process has them.
+    pub const STORED: Self = PrivateIds { first: Self::ALL.start, count: Self::COUNT };
+
     /// The range of all private ids.
     pub const ALL: std::ops::Range<u32> = 0x7100_0000..0x8000_0000;
 
@@ -55,12 +58,13 @@ impl PrivateIds {
     pub const COUNT: u32 = 1 << 16;
 
     /// Maximum number of concurrent jobs.
-    pub const JOBS: u32 = (Self::ALL.end - Self::ALL.start) / Self::COUNT;
+    pub const JOBS: u32 = (Self::ALL.end - Self::ALL.start) / Self::COUNT - 1;
 
     /// Returns the ids of the job with this number; `None` if the number is [`JOBS`](Self::JOBS) or more.
     pub fn of_job(number: u32) -> Option<Self> {
-        let first = Self::ALL.start + number.checked_mul(Self::COUNT)?;
-        (number < Self::JOBS).then_some(PrivateIds { first, count: Self::COUNT })
+        let count = Self::COUNT;
+        (number < Self::JOBS)
+            .then(|| PrivateIds { first: Self::STORED.first + (number + 1) * count, count })
     }
 
     /// Returns the host id of a container id, if it is mapped.
@@ -81,7 +85,7 @@ impl PrivateIds {
 impl Default for PrivateIds {
     /// Returns the ids of the first job.
     fn default() -> Self {
-        PrivateIds { first: Self::ALL.start, count: Self::COUNT }
+        PrivateIds { first: Self::STORED.first + Self::COUNT, count: Self::COUNT }
     }
 }
 
@@ -92,8 +96,17 @@ impl NamespaceMapping {
     /// Returns the mapping of ids from 0 on to private ids of the host: for a container's user namespace, and
     /// for idmapped mounts of files that belong to ids from 0 on.
     pub fn shifted(ids: PrivateIds) -> Self {
-        let all = || vec![IdRange { disk: 0, view: ids.first, count: ids.count }];
-        NamespaceMapping { uids: all(), gids: all() }
+        NamespaceMapping::of_range(IdRange { disk: 0, view: ids.first, count: ids.count })
+    }
+
+    /// Returns the mapping of [`PrivateIds::STORED`] to private ids of a container.
+    pub fn stored(ids: PrivateIds) -> Self {
+        let disk = PrivateIds::STORED.first;
+        NamespaceMapping::of_range(IdRange { disk, view: ids.first, count: ids.count })
+    }
+
+    fn of_range(range: IdRange) -> Self {
+        NamespaceMapping { uids: vec![range], gids: vec![range] }
     }
 
     /// Returns the mapping of one user of the host to one user of a container, and of all other users of the

@@ -178,7 +178,7 @@ pub enum MountSource {
         path: PathBuf,
         /// If set, an empty volume gets the image's files at the target.
         copy: bool,
-        /// If set, other containers may have the volume at the same time.
+        /// If set, the volume outlives the container, and other containers may have it at the same time.
         is_shared: bool,
     },
     Tmpfs(TmpfsMount),
@@ -205,19 +205,25 @@ pub enum MountPropagation {
     Shared,
 }
 
-/// An idmapped mount: the user and group on disk of a user of the container.
-///
-/// Files that the container creates in a mounted directory belong to the user who runs the job, root or not:
-/// the container sees files of the host's user as its own user's. Files of other users of the container have
-/// private ids on disk. Files of other users of the host belong to the overflow user in the container, which
-/// can neither create nor change such files. Set-user-ID bits and devices have no effect in the mount.
+/// Owners on disk of the files of an idmapped mount. Files of other users of the host belong to the overflow user
+/// in the container, which can neither create nor change such files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IdMapping {
-    pub host_uid: u32,
-    /// Group on disk for the primary group of the container's user.
-    pub host_gid: u32,
-    /// User and group in the container; by default those that the container runs as.
-    pub user: Option<OwnerIds>,
+pub enum IdMapping {
+    /// One user of the host and one of the container.
+    ///
+    /// Files that the container creates in a mounted directory belong to the user who runs the job, root or not:
+    /// the container sees files of the host's user as its own user's. Files of other users of the container have
+    /// private ids on disk.
+    User {
+        host_uid: u32,
+        /// Group on disk for the primary group of the container's user.
+        host_gid: u32,
+        /// User and group in the container; by default those that the container runs as.
+        user: Option<OwnerIds>,
+    },
+    /// [`PrivateIds::STORED`] for ids from 0 on: a set-user-ID file that a job leaves has no rights of a user of the
+    /// host.
+    Stored,
 }
 
 /// Privileges and restrictions.

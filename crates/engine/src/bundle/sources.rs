@@ -54,8 +54,7 @@ pub struct FileSource {
 /// Mapping of the owners of files on disk to owners in the container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OwnerMapping {
-    /// One user's files belong to the container's user.
-    Of(IdMapping),
+    Other(IdMapping),
     /// Ids in the container equal ids on disk.
     Same,
 }
@@ -67,42 +66,44 @@ impl PreparedSource {
         mount: &MountRequest,
         target: &Path,
     ) -> Result<Self, BundleError> {
-        let (file, propagation, recursive, is_volume) = match &mount.source {
+        let private = MountPropagation::Private;
+        let has_users = container.options.user_namespace.is_some();
+        let same = has_users.then_some(OwnerMapping::Same);
+        let (file, propagation, recursive, owners) = match &mount.source {
             MountSource::Bind { file, propagation, recursive } => {
-                (file.clone(), *propagation, *recursive, false)
+                (file.clone(), *propagation, *recursive, same)
             }
             MountSource::Trusted { path, propagation, recursive } => {
-                (open_trusted(path)?, *propagation, *recursive, false)
+                (open_trusted(path)?, *propagation, *recursive, same)
             }
-            MountSource::System { file } => (file.clone(), MountPropagation::Private, false, false),
+            MountSource::System { file } => (file.clone(), private, false, None),
             MountSource::Volume { path, copy, is_shared } => {
-                let file = volume::open(container, path, copy.then_some(target), *is_shared)?;
-                (file, MountPropagation::Private, false, true)
+                let fill = copy.then_some(target);
+                let (file, mapping) = volume::open(container, path, fill, *is_shared)?;
+                (file, private, false, mapping.map(OwnerMapping::Other))
             }
             MountSource::Tmpfs(_) => unreachable!("memory is nothing of the host"),
         };
         let file = match &mount.subpath {
             None => file,
             Some(path) => {
-                let owner = mount.id_mapping.map_or(file.owner(), |o| (o.host_uid, o.host_gid));
+                let owner = match mount.id_mapping {
+                    Some(IdMapping::User { host_uid, host_gid, .. }) => (host_uid, host_gid),
+                    _ => file.owner(),
+                };
                 file.open_within(path, owner)?
             }
         };
         let is_device = file.kind().is_char_device() || file.kind().is_block_device();
-        let has_users = container.options.user_namespace.is_some();
         let is_system = matches!(mount.source, MountSource::System { .. });
         Ok(PreparedSource::File(FileSource {
             target: mount.target.clone(),
             depth: if recursive { MountDepth::Recursive } else { MountDepth::Single },
             read_only: mount.read_only || is_system,
-            no_suid: !is_volume,
+            no_suid: !matches!(mount.source, MountSource::Volume { .. }),
             no_dev: !is_device && !file.has_name(Path::new("/dev")),
             propagation,
-            owners: match mount.id_mapping {
-                _ if is_system => None,
-                Some(id_mapping) => Some(OwnerMapping::Of(id_mapping)),
-                None => has_users.then_some(OwnerMapping::Same),
-            },
+            owners: mount.id_mapping.filter(|_| !is_system).map(OwnerMapping::Other).or(owners),
             maker: maker(container, mount.id_mapping)?,
             file,
         }))
@@ -237,11 +238,12 @@ fn maker(
     id_mapping: Option<IdMapping>,
 ) -> Result<Option<FileUser>, BundleError> {
     let options = container.options;
-    if id_mapping.is_none() && options.user_namespace.is_none() {
-        return Ok(None);
-    }
     let own = (container.user.uid, container.user.gid);
-    let (uid, gid) = id_mapping.map_or((0, 0), |owner| owner.user.unwrap_or(own));
+    let (uid, gid) = match id_mapping {
+        Some(IdMapping::User { user, .. }) => user.unwrap_or(own),
+        None if options.user_namespace.is_none() => return Ok(None),
+        Some(IdMapping::Stored) | None => (0, 0),
+    };
     let (uid, gid) = (options.host_id(uid)?, options.host_id(gid)?);
     Ok(Some(FileUser { uid, gid }))
 }
@@ -311,7 +313,7 @@ impl<'a> DetachedMounts<'a> {
                 return Ok(tree);
             }
         };
-        if wanted != OwnerMapping::Same {
+        if matches!(wanted, OwnerMapping::Other(IdMapping::User { .. })) {
             let (name, path) = (source.file.display().to_string(), source.target.clone());
             return Err(BundleError::NoIdMapping { name, path, reason });
         }
@@ -340,15 +342,14 @@ impl<'a> DetachedMounts<'a> {
         let namespace = match (owners, namespace) {
             (OwnerMapping::Same, Some(pin)) => netns::open(pin)?,
             (OwnerMapping::Same, None) => made(NamespaceMapping::shifted(private))?,
-            (OwnerMapping::Of(owner), _) => {
+            (OwnerMapping::Other(IdMapping::Stored), namespace) => {
+                let first = namespace.map_or(0, |_| private.first);
+                made(NamespaceMapping::stored(PrivateIds { first, ..private }))?
+            }
+            (OwnerMapping::Other(IdMapping::User { host_uid, host_gid, user: given }), _) => {
                 let base = if namespace.is_some() { private.first } else { 0 };
-                let user = owner.user.unwrap_or(user);
-                made(NamespaceMapping::owned_by(
-                    (owner.host_uid, owner.host_gid),
-                    user,
-                    base,
-                    private,
-                ))?
+                let user = given.unwrap_or(user);
+                made(NamespaceMapping::owned_by((host_uid, host_gid), user, base, private))?
             }
         };
         self.namespaces.push((owners, namespace));

@@ -6,7 +6,7 @@
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, lchown};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -16,16 +16,17 @@ use oci_hooks_files::fs::{
 };
 use oci_hooks_files::lock::{FileLock, LONG};
 use oci_hooks_files::rollback::Rollback;
+use oci_hooks_host::detached::{DetachedMount, MountAttributes, MountDepth, cannot_map_owners};
 use oci_hooks_host::host_file::HostFile;
 use oci_hooks_host::removal::remove_tree;
 use oci_hooks_host::trash::Trash;
 use oci_hooks_host::tree::{self, CopyOptions, CopyPurpose, OpenDirectory, OwnerShift};
-use oci_hooks_host::userns::PrivateIds;
+use oci_hooks_host::userns::{NamespaceMapping, PrivateIds};
 use oci_hooks_image::ImageConfig;
 
 use super::BundleError;
 use super::devices::DeviceNode;
-use super::options::BundleOptions;
+use super::options::{BundleOptions, IdMapping};
 use super::rootfs_dir::RootfsDir;
 use super::user::ContainerUser;
 
@@ -40,22 +41,32 @@ const USERS: &str = ".users";
 /// Directory that ext4 creates at the root of each file system.
 const FOUND: &str = "lost+found";
 
-/// Opens a volume, creating it if missing. An empty volume that no container has gets the image's files at
-/// `fill`, if that is given.
+/// Opens a volume, creating it if missing, and returns how its owners on disk are mapped. An empty volume that no
+/// container has gets the image's files at `fill`, if that is given.
+///
+/// On disk, a shared volume has stored ids, which all containers see as theirs; others have the ids that their
+/// container has on the host.
 pub fn open(
     container: MountContext<'_>,
     path: &Path,
     fill: Option<&Path>,
     is_shared: bool,
-) -> Result<HostFile, BundleError> {
+) -> Result<(HostFile, Option<IdMapping>), BundleError> {
     let parent = path.parent().unwrap_or(path);
     make_private(parent)?;
+    let BundleOptions { private_ids, user_namespace, privilege, .. } = container.options;
+    let has_users = user_namespace.is_some();
+    // Containers without a user namespace may run where owners cannot be mapped.
+    let is_stored =
+        is_shared && privilege.has_idmapped_mounts() && (has_users || can_map_owners(parent)?);
+    let owners =
+        if is_stored { Some(PrivateIds::STORED) } else { has_users.then_some(*private_ids) };
     let _lock = FileLock::acquire_exclusive(&auxiliary_path(path, LOCK), LONG)?;
     let mut users = VolumeUsers::read(path)?;
     if users.paths.is_empty()
         && let Some(target) = fill
         && is_empty(path)?
-        && let Some(filled) = create_filled(container, path, target)?
+        && let Some(filled) = create_filled(container, path, target, owners)?
     {
         // Replaces an empty directory, if it exists.
         fs::rename(&filled, path).with_path("rename", &filled)?;
@@ -64,11 +75,30 @@ pub fn open(
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         made => made.with_path("create the directory", path)?,
     }
+    if let Some(PrivateIds { first, .. }) = owners
+        // No process in a user namespace or an idmapped mount can give a file to the host's root.
+        && fs::symlink_metadata(path).with_path("inspect", path)?.uid() == 0
+    {
+        lchown(path, Some(first), Some(first)).with_path("change the owner of", path)?;
+    }
     if is_shared && let Some(record) = &container.options.record {
         users.paths.push(record.clone());
         users.write(path)?;
     }
-    Ok(HostFile::open_trusted(path)?)
+    Ok((HostFile::open_trusted(path)?, is_stored.then_some(IdMapping::Stored)))
+}
+
+/// Returns whether kernel and file system can map owners in a directory.
+fn can_map_owners(directory: &Path) -> Result<bool, BundleError> {
+    let file = HostFile::open_trusted(directory)?;
+    let namespace = NamespaceMapping::stored(PrivateIds::default()).namespace();
+    let namespace = namespace.map_err(|error| file.error("map the owners of files in", error))?;
+    let tree = DetachedMount::copy_of(&file, MountDepth::Single)?;
+    let owners = Some(namespace.as_fd());
+    match tree.set(&MountAttributes { owners, ..MountAttributes::default() }) {
+        Err(error) if cannot_map_owners(&error) => Ok(false),
+        set => Ok(set.map(|()| true)?),
+    }
 }
 
 /// Returns the path of an auxiliary file of a volume.
@@ -90,6 +120,7 @@ fn create_filled(
     container: MountContext<'_>,
     path: &Path,
     target: &Path,
+    owners: Option<PrivateIds>,
 ) -> Result<Option<PathBuf>, BundleError> {
     let Some(source) = container.inside.directory(target)? else { return Ok(None) };
     let new = auxiliary_path(path, NEW);
@@ -100,10 +131,9 @@ fn create_filled(
     DirBuilder::new().mode(0o700).create(&new).with_path("create the directory", &new)?;
     let to = HostFile::open_trusted(&new)?.reopen()?;
     let from_path = container.inside.host_path(target);
-    // On disk, volumes have container ids.
     let PrivateIds { first, count } = container.options.private_ids;
-    let has_users = container.options.user_namespace.is_some();
-    let owners = has_users.then_some(OwnerShift { from: first, to: 0, count });
+    let from = container.options.user_namespace.as_ref().map_or(0, |_| first);
+    let owners = owners.map(|owners| OwnerShift { from, to: owners.first, count });
     let options = CopyOptions { purpose: CopyPurpose::Plain, owners };
     let source = OpenDirectory { directory: source.as_fd(), path: &from_path };
     tree::copy_between(source, OpenDirectory { directory: to.as_fd(), path: &new }, options)?;

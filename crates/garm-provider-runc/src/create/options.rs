@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use oci_hooks_engine::bundle::{
-    BundleOptions, ContainerInit, HostEntry, MountRequest, MountSource, NamespaceSource,
+    BundleOptions, ContainerInit, HostEntry, IdMapping, MountRequest, MountSource, NamespaceSource,
     ResolverOptions, TmpfsMount,
 };
 use oci_hooks_engine::network::{
@@ -64,7 +64,9 @@ impl InstanceCreation<'_> {
         options.user_namespace.clone_from(user_namespace);
         options.private_ids = *private_ids;
         for mapping in options.mounts.iter_mut().filter_map(|mount| mount.id_mapping.as_mut()) {
-            mapping.user = Some((user.uid, user.gid));
+            if let IdMapping::User { user: guest, .. } = mapping {
+                *guest = Some((user.uid, user.gid));
+            }
         }
         let program = self.provider.engine.init_program()?;
         options.init = Some(ContainerInit { program, args: Vec::new(), idle_only: true });

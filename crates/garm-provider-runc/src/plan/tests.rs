@@ -85,9 +85,10 @@ fn message(settings: &GarmFileSettings, bootstrap: &Bootstrap) -> String {
 
 fn sources(plan: &InstancePlan) -> Vec<&Path> {
     let mut sources = Vec::new();
-    for mount in plan.options.mounts.iter().filter(|mount| mount.id_mapping.is_none()) {
+    for mount in &plan.options.mounts {
         match &mount.source {
             MountSource::Trusted { path, .. } => sources.push(path.as_path()),
+            MountSource::Bind { .. } => {}
             other => panic!("{other:?} is nothing of the host"),
         }
     }
@@ -336,7 +337,9 @@ fn writable_mount_belongs_to_a_non_root_owner() {
     }
     let mount = writable(&of(dir.path())).unwrap();
     assert_eq!(mount.target, Path::new("/mnt"));
-    let IdMapping { host_uid, host_gid, user } = mount.id_mapping.unwrap();
+    let Some(IdMapping::User { host_uid, host_gid, user }) = mount.id_mapping else {
+        panic!("{mount:?}")
+    };
     assert_eq!(is_root, (host_uid, host_gid) == (54321, 54322));
     assert_eq!(user, None);
     let refused = writable(&of(Path::new("/"))).unwrap_err();

@@ -3,6 +3,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
+use oci_hooks_host::userns::PrivateIds;
 use oci_hooks_testsupport::garm::answer::AnswerStatus;
 use oci_hooks_testsupport::leftovers::{InstalledProgram as _, LeftoverSnapshot};
 use oci_hooks_testsupport::program;
@@ -210,6 +211,9 @@ fn cache_outlives_instances_and_is_private_to_its_pool() {
         let second = world.run("two", "echo \"@ cache $(cat /cache/kept)\"", json!({}));
         assert_eq!(fs::metadata(&caches).unwrap().permissions().mode() & 0o777, 0o700);
         assert_eq!(second.only_record("cache"), "from before");
+        let left = world.host().shell(&format!("stat -c %u:%g {}/*/program", caches.display()));
+        let id = PrivateIds::STORED.first + 1001;
+        assert_eq!(left, format!("{id}:{id}\n"), "no user of the host has this id");
         world.provider().delete("two");
         let other = "another pool/..";
         world.create("three", "echo \"@ cache $(cat /cache/kept)\"", json!({"pool_id": other}));

@@ -209,7 +209,7 @@ impl PreparedBuild {
         };
         let program = MountSource::System { file: HostFile::open_trusted(&self.program)? };
         let store = self.scratch.path.join(BuildScratch::STORE);
-        let store = MountSource::Volume { path: store, copy: false, is_shared: true };
+        let store = MountSource::Volume { path: store, copy: false, is_shared: false };
         let layers = self.layers.iter().map(|LayerMount { layer, target }| {
             let target = Path::new(GIVEN).join(BuildScratch::IMAGES).join(target);
             let propagation = MountPropagation::Private;

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use oci_hooks_host::userns::PrivateIds;
 use oci_hooks_testsupport::github_runner::{GithubRunner, merge};
 use oci_hooks_testsupport::installation::HookInstallation;
 use serde_json::{Value, json};
 
-use crate::runner::setup::{runner, shell_step, with_each_runtime};
+use crate::runner::setup::{runner, shell_step, with_both_runtimes, with_each_runtime};
 
 fn with_volumes(runner: &GithubRunner<'_>, options: &str) -> Value {
     merge(runner.job_container("node:22"), json!({"createOptions": options}))
@@ -170,5 +171,28 @@ fn limited_volumes_are_removed_with_their_file_system() {
         installation.admin(&["volumes", "rm", "two"]).success();
         assert_eq!(list_leftovers(installation), "");
         assert_eq!(installation.host().mounts(), mounts);
+    });
+}
+
+/// A set-user-ID file that a job leaves gives no rights of a user of the host. Containers with and without a user
+/// namespace see the same owners.
+#[test]
+fn files_of_volumes_belong_to_no_user_of_the_host() {
+    let settings = "[policy]\nprivileged = true\n";
+    with_both_runtimes(settings, |installation| {
+        let mut runner = runner(installation, "runner-1");
+        let leave = "cp /bin/busybox /cache/own; cp /bin/busybox /cache/of-root; \
+                     chown 1000:1001 /cache/own; chmod 6755 /cache/own /cache/of-root";
+        let seen = "test \"$(stat -c %u:%g:%a /cache /cache/*)\" = \"$(printf \
+                    '0:0:755\\n0:0:6755\\n1000:1001:6755')\" && touch /cache/of-root /cache/own";
+        job(&mut runner, "-v cache:/cache", leave);
+        job(&mut runner, "-v cache:/cache", seen);
+        job(&mut runner, "-v cache:/cache --privileged", seen);
+        let volume = list_volumes(installation)[0]["path"].as_str().unwrap().to_owned();
+        let disk = installation.host().shell(&format!("cd {volume}; stat -c %u:%g . *"));
+        let first = PrivateIds::STORED.first;
+        let own = format!("{}:{}\n", first + 1000, first + 1001);
+        assert_eq!(disk, format!("{first}:{first}\n{first}:{first}\n{own}"));
+        installation.admin(&["volumes", "prune", "--all"]).success();
     });
 }

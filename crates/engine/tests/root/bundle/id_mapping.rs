@@ -34,7 +34,7 @@ fn parts(directory: &str, script: &str) -> TestBundle {
         },
         read_only: false,
         subpath: None,
-        id_mapping: Some(IdMapping { host_uid: RUNNER.0, host_gid: RUNNER.1, user: None }),
+        id_mapping: Some(IdMapping::User { host_uid: RUNNER.0, host_gid: RUNNER.1, user: None }),
     }];
     parts
 }

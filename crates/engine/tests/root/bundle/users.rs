@@ -30,7 +30,7 @@ fn parts(script: &str) -> TestBundle {
         source: MountSource::Bind { file, propagation, recursive: true },
         subpath: None,
         read_only: false,
-        id_mapping: Some(IdMapping { host_uid: RUNNER.0, host_gid: RUNNER.1, user: None }),
+        id_mapping: Some(IdMapping::User { host_uid: RUNNER.0, host_gid: RUNNER.1, user: None }),
     });
     parts
 }
@@ -124,18 +124,29 @@ fn nested_mounts_are_assembled_without_following_links() {
 }
 
 #[test]
-fn volumes_have_container_ids_on_disk() {
+fn files_of_volumes_belong_to_no_user_of_the_host() {
     for runtime in TestRuntime::ALL {
-        let script = "stat -c %u:%g /data/mine /data; echo x >/data/made";
-        let mut parts = parts(script);
-        fs::create_dir(parts.layer("/data")).unwrap();
-        fs::write(parts.layer("/data/mine"), "").unwrap();
-        chown(parts.layer("/data/mine"), Some(1000), Some(100)).unwrap();
-        let mount = volume(&parts, "data", "/data");
-        parts.options.mounts.push(mount);
-        assert_eq!(parts.run(runtime).success(), "1000:100\n0:0\n", "{runtime}");
-        let owner = |name: &str| fs::metadata(parts.host("volumes/data").join(name)).unwrap().uid();
-        assert_eq!((owner("mine"), owner("made")), (1000, 0), "{runtime}");
+        let (stored, private) = (PrivateIds::STORED.first, PrivateIds::default().first);
+        for (has_users, is_shared, first) in
+            [(true, true, stored), (true, false, private), (false, true, stored)]
+        {
+            let context = format!("{runtime}, {has_users}, {is_shared}");
+            let script = "stat -c %u:%g /data/mine /data; echo x >/data/made";
+            let mut parts = if has_users { parts(script) } else { TestBundle::new(script) };
+            fs::create_dir(parts.layer("/data")).unwrap();
+            fs::write(parts.layer("/data/mine"), "").unwrap();
+            chown(parts.layer("/data/mine"), Some(1000), Some(100)).unwrap();
+            let path = parts.host("volumes/data");
+            let source = MountSource::Volume { path: path.clone(), copy: true, is_shared };
+            let mount = MountRequest { source, ..volume(&parts, "data", "/data") };
+            parts.options.mounts.push(mount);
+            for _ in 0..2 {
+                assert_eq!(parts.run(runtime).success(), "1000:100\n0:0\n", "{context}");
+            }
+            let owner = |name: &str| fs::metadata(path.join(name)).unwrap().uid();
+            let found = ["", "mine", "made"].map(owner);
+            assert_eq!(found, [first, first + 1000, first], "{context}");
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 
 pub mod audit;
 mod backend;
+mod build_cache;
 mod context;
 mod denial;
 mod dockerfile;
@@ -33,6 +34,7 @@ pub mod volumes;
 pub mod words;
 
 pub use backend::{HookBackend, RequestOutcome};
+pub use build_cache::BuildCache;
 pub use context::{HookContext, HookLog, HookSettings};
 pub use denial::NestingDenial;
 pub use dockerfile::{ConfigureError, ContextError};

@@ -25,7 +25,7 @@ use oci_hooks_image::{
 };
 
 use super::backend::EngineBackend;
-use super::settings::BuildCache;
+use crate::build_cache::BuildCache;
 use crate::dockerfile::{
     ConfigureError, ContextError, HereDocument, LIMITS, SnapshotTarget, allow_all_images,
     configure, images_of, take,
@@ -318,7 +318,7 @@ fn reference(
     // A context may have files that only the runner's user can read.
     let (uid, _) = runner.user;
     add(&uid.to_le_bytes());
-    for field in sharers(runner, cache) {
+    for field in cache.sharers(runner) {
         add(field.as_bytes());
     }
     add(context.hex().as_bytes());
@@ -326,22 +326,6 @@ fn reference(
     format!("{NAME}:{}", &hasher.finish().hex()[..32])
         .parse()
         .expect("hexadecimal digits are a tag")
-}
-
-/// Returns what the jobs that share built images have in common.
-fn sharers(runner: &CallingRunner, cache: BuildCache) -> Vec<String> {
-    let value = |name: &str| runner.job.get(name).cloned();
-    let server = value("GITHUB_SERVER_URL").unwrap_or_default();
-    match (cache, value("GITHUB_REPOSITORY"), value("GITHUB_REF")) {
-        (BuildCache::Repository, Some(repository), _) => vec![server, repository],
-        (BuildCache::Ref, Some(repository), Some(name)) => vec![server, repository, name],
-        _ => match (value("GITHUB_RUN_ID"), value("GITHUB_RUN_ATTEMPT"), value("GITHUB_JOB")) {
-            (Some(run), attempt, Some(job)) => {
-                vec![server, run, attempt.unwrap_or_default(), job, runner.owner()]
-            }
-            _ => vec![random_u64().to_string()],
-        },
-    }
 }
 
 #[cfg(test)]

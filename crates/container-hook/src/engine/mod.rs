@@ -34,5 +34,5 @@ pub use cleanup_job::{AbandonedJobs, remove_abandoned};
 pub use error::EngineError;
 pub use job::{JobRecord, LentDirectories, Peer};
 pub use run_script_step::DirectStep;
-pub use settings::{BuildCache, BuildOptions, EngineSettings, JobSystem, NewPrivileges};
+pub use settings::{BuildOptions, EngineSettings, JobSystem, NewPrivileges};
 pub use volumes::{RemovedVolumes, RunnerVolume, RunnerVolumes, VolumeUser};

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use oci_hooks_engine::bundle::HookOptions;
 use oci_hooks_image::PullPolicy;
-use serde::{Deserialize, Serialize};
+
+use crate::build_cache::BuildCache;
 
 /// Settings for jobs on this host.
 #[derive(Clone, Debug)]
@@ -97,19 +98,6 @@ pub struct BuildOptions {
     /// Environment variables in addition to `PATH` and `HOME`, such as proxies.
     pub env: Vec<(String, String)>,
     pub cache: BuildCache,
-}
-
-/// Jobs that use each other's built images, if the content of the Dockerfile's directory is the same.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum BuildCache {
-    /// Those of the same repository, including pull requests from forks.
-    #[default]
-    Repository,
-    /// Those of the same branch, tag or pull request of a repository.
-    Ref,
-    /// Those of the same name in a run, on one runner: a job, or jobs of a matrix.
-    Job,
 }
 
 impl Default for BuildOptions {

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::build_cache::BuildCache;
+
 /// Default of [`KubernetesSettings::lost_timeout`], which is also the agent's default for the time without a hook.
 pub const LOST_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -86,6 +88,7 @@ pub struct BuildSettings {
     pub auth_file: Option<PathBuf>,
     /// Storage driver of buildah: `overlay` (default) or `vfs`.
     pub storage_driver: Option<String>,
+    pub cache: BuildCache,
 }
 
 impl Default for KubernetesSettings {

@@ -106,6 +106,7 @@ pub fn library_settings(
             image: build.image.clone(),
             auth_file: build.auth_file.clone(),
             storage_driver: build.storage_driver.map(|driver| driver.name().to_owned()),
+            cache: settings.build.cache,
         },
     }
 }

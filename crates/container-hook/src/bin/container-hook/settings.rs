@@ -7,7 +7,8 @@ use std::env;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use container_hook::engine::{BuildCache, NewPrivileges};
+use container_hook::BuildCache;
+use container_hook::engine::NewPrivileges;
 use container_hook::policy::{Policy, Preset};
 use container_hook::template::TemplateSettings;
 use ipnet::{Ipv4Net, Ipv6Net};

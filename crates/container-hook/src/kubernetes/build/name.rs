@@ -19,19 +19,22 @@ pub struct ImageContent<'a> {
     pub namespace: &'a str,
     /// Architecture in Kubernetes' terms, such as `amd64`.
     pub architecture: &'a str,
+    /// What the jobs that share the image have in common.
+    pub sharers: &'a [String],
 }
 
 /// Returns the name of a Dockerfile's image, below the prefix `push`.
 pub fn reference(push: &str, content: ImageContent<'_>) -> Result<ImageReference, BuildError> {
-    let ImageContent { context, dockerfile, namespace, architecture } = content;
+    let ImageContent { context, dockerfile, namespace, architecture, sharers } = content;
     let mut hasher = Hasher::new(HashAlgorithm::Sha256);
-    let parts = [VERSION, namespace.as_bytes(), architecture.as_bytes(), context.hex().as_bytes()];
-    for part in parts {
+    let context = context.hex();
+    let parts = [VERSION, namespace.as_bytes(), architecture.as_bytes(), context.as_bytes()];
+    let sharers = sharers.iter().map(String::as_bytes);
+    for part in parts.into_iter().chain([dockerfile.as_encoded_bytes()]).chain(sharers) {
         hasher.update(part);
         // Separator: no part contains a NUL byte.
         hasher.update(b"\0");
     }
-    hasher.update(dockerfile.as_encoded_bytes());
     let digest = hasher.finish();
     let name = format!("{}/dockerfile-action:{}", push.trim_end_matches('/'), &digest.hex()[..32]);
     name.parse().map_err(|source| BuildError::Push { push: push.to_owned(), source })
@@ -58,6 +61,7 @@ mod tests {
             dockerfile: "Dockerfile".as_ref(),
             namespace: "runners",
             architecture: "amd64",
+            sharers: &["octo/repo".to_owned()],
         };
         let name = |content| reference("registry.example/ci/", content).unwrap().to_string();
         let (prefix, tag) = ("registry.example/ci/dockerfile-action:", name(content));
@@ -68,6 +72,7 @@ mod tests {
             ImageContent { dockerfile: "Dockerfile.ci".as_ref(), ..content },
             ImageContent { namespace: "others", ..content },
             ImageContent { architecture: "arm64", ..content },
+            ImageContent { sharers: &["octo/other".to_owned()], ..content },
         ] {
             assert_ne!(tag, name(other));
         }
@@ -81,6 +86,7 @@ mod tests {
             dockerfile: "Dockerfile".as_ref(),
             namespace: "",
             architecture: "amd64",
+            sharers: &[],
         };
         let good = ["localhost:5000", "octo", "ghcr.io/octo/ci"];
         for push in good {

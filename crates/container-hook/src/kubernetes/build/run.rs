@@ -110,6 +110,7 @@ fn copy<'a>(
         dockerfile: dockerfile.file_name().unwrap_or_default(),
         namespace: backend.cluster.namespace(),
         architecture: architecture(),
+        sharers: &backend.settings.build.cache.sharers(backend.context.runner),
     };
     let image = reference(push, content)?;
     let file = backend.settings.build.auth_file.as_deref();

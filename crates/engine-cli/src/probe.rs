@@ -105,6 +105,15 @@ impl IsolationProbe {
         })
     }
 
+    /// Adds a trial of the limits of root of this host. `allowed` is the setting by which containers have them, if it
+    /// is set.
+    pub fn add_limits(&mut self, allowed: Option<&'static str>) {
+        let name = "limits: inotify, signals, queues, namespaces".to_owned();
+        let mut trial = ProbeTrial::new(name, ProbeAttempt::Limits, ReachCriterion::Access);
+        trial.allowed = allowed;
+        self.trials.push(trial);
+    }
+
     /// Returns the task of a server that jobs must not reach; it also creates files in these directories.
     pub fn serve(&self, whose: TargetOwner, directories: Vec<PathBuf>) -> ProbeTask {
         let mark = format!("{}-{}", whose.word(), self.number);

@@ -8,6 +8,7 @@ mod ffi;
 mod stream;
 
 use std::ffi::{CStr, CString, c_int, c_long, c_short, c_uint, c_ulong, c_void};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::ptr::{null, null_mut};
@@ -415,6 +416,14 @@ pub fn resize_terminal(front: BorrowedFd<'_>, size: TerminalSize) -> io::Result<
     let size = [size.rows, size.columns, 0, 0];
     // SAFETY: the kernel reads four numbers.
     checked(unsafe { ioctl(front.as_raw_fd(), TIOCSWINSZ, &raw const size) }).map(drop)
+}
+
+/// Returns the user id of a user namespace's owner; the overflow id if it is not mapped here.
+pub fn namespace_owner(namespace: &File) -> io::Result<u32> {
+    let mut owner: u32 = 0;
+    // SAFETY: the kernel writes a number.
+    checked(unsafe { ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID, &raw mut owner) })?;
+    Ok(owner)
 }
 
 /// Makes standard input the controlling terminal of this session.

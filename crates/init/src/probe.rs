@@ -17,6 +17,7 @@ use std::process::Command;
 use std::thread::{self, Builder};
 use std::time::Duration;
 
+use crate::os::namespace_owner;
 use crate::trials::{ProbeAttempt, ProbeOutcome, ProbeMessage, ProbeTask, default_gateway};
 
 /// Exit code of a probe that has carried out its task.
@@ -123,8 +124,20 @@ fn outcome(attempt: &ProbeAttempt) -> ProbeOutcome {
         }),
         ProbeAttempt::Write(path) => OpenOptions::new().write(true).open(path).map(|_| String::new()),
         ProbeAttempt::Process(mark) => process(mark),
+        ProbeAttempt::Limits => limits(),
     };
     tried.map_or_else(|error| to_outcome(attempt, &error), ProbeOutcome::Reached)
+}
+
+/// Returns whose limits these processes use up, if it is not the container's root: root owns the
+/// user namespace only if its own host id does.
+fn limits() -> io::Result<String> {
+    let map = fs::read_to_string("/proc/self/uid_map")?;
+    let is_of_host = map.split_whitespace().eq(["0", "0", "4294967295"]);
+    match namespace_owner(&File::open("/proc/self/ns/user")?)? {
+        0 if !is_of_host => Err(ErrorKind::PermissionDenied.into()),
+        owner => Ok(owner.to_string()),
+    }
 }
 
 /// Converts an error to an outcome.

@@ -41,6 +41,9 @@ pub enum ProbeAttempt {
     Write(PathBuf),
     /// Process with a word in its command line.
     Process(String),
+    /// Limits of another user: those that the kernel counts against the owner of the user
+    /// namespace.
+    Limits,
 }
 
 /// Result of an attempt.
@@ -126,6 +129,7 @@ impl ProbeAttempt {
             "read" => ProbeAttempt::Read(rest.into()),
             "write" => ProbeAttempt::Write(rest.into()),
             "process" => ProbeAttempt::Process(rest.to_owned()),
+            "limits" => ProbeAttempt::Limits,
             _ => return None,
         })
     }
@@ -144,6 +148,7 @@ impl fmt::Display for ProbeAttempt {
             ProbeAttempt::Read(path) => write!(f, "read {}", path.display()),
             ProbeAttempt::Write(path) => write!(f, "write {}", path.display()),
             ProbeAttempt::Process(mark) => write!(f, "process {mark}"),
+            ProbeAttempt::Limits => write!(f, "limits"),
         }
     }
 }
@@ -251,6 +256,7 @@ mod tests {
             ProbeAttempt::Read("/a".into()),
             ProbeAttempt::Write("/a".into()),
             ProbeAttempt::Process("a".to_owned()),
+            ProbeAttempt::Limits,
         ];
         for attempt in &attempts {
             assert_eq!(ProbeAttempt::read(&attempt.to_string()).as_ref(), Some(attempt));

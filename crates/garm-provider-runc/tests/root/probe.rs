@@ -77,7 +77,14 @@ fn check_out_of_reach(world: &GarmWorld<'_>) {
 
 #[test]
 fn host_targets_are_unreachable_from_instances_of_root() {
-    with_each_runtime(FLAVORS, check_out_of_reach);
+    with_each_runtime(FLAVORS, |world| {
+        check_out_of_reach(world);
+        let report = run(world, 0);
+        let trial = trials(&report, "limits: ")[0];
+        for (from, outcome) in [("host", "reached"), ("flavor default", "denied")] {
+            assert_eq!(trial["outcomes"][from], outcome, "{trial}");
+        }
+    });
 }
 
 #[test]
@@ -102,6 +109,9 @@ fn reached_target_of_a_flavor_fails_the_probe() {
         for trial in trials(&report, "host: tcp 127.0.0.1:") {
             assert_eq!(trial["status"], "ok", "{trial}");
         }
+        let trial = trials(&report, "limits: ")[0];
+        assert_eq!(trial["allowed"], "`user-namespace` under [security]", "{trial}");
+        assert_eq!(trial["outcomes"]["flavor default"], "reached", "{trial}");
     });
 }
 

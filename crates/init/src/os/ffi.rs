@@ -41,6 +41,7 @@ pub const TIOCSPTLCK: c_ulong = 0x4004_5431;
 pub const SIGPIPE: i32 = 13;
 pub const LAST_SIGNAL: i32 = 64;
 pub const TIOCGPTPEER: c_ulong = 0x5441;
+pub const NS_GET_OWNER_UID: c_ulong = 0xb704;
 pub const CLOSE_RANGE_CLOEXEC: c_uint = 4;
 /// The same on all architectures, like all numbers from 424 on.
 pub const SYS_PIDFD_SEND_SIGNAL: c_long = 424;

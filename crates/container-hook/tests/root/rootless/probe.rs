@@ -9,11 +9,11 @@ use oci_hooks_testsupport::by_user::UserInstallation;
 use oci_hooks_testsupport::call::RunningCall;
 use oci_hooks_testsupport::github_runner::InstalledHook as _;
 use oci_hooks_testsupport::leftovers::{InstalledProgram as _, LeftoverSnapshot};
-use oci_hooks_testsupport::program::wait_until;
+use oci_hooks_testsupport::program::{self, wait_until};
 use oci_hooks_testsupport::runtime::TestRuntime;
 use oci_hooks_testsupport::world::OWN;
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::rootless::setup::{UserKind, with};
 
@@ -25,7 +25,11 @@ fn with_each(who: &[UserKind], further: &str, test: impl Fn(&UserInstallation<'_
 }
 
 fn start(installation: &UserInstallation<'_>) -> RunningCall {
-    let mut command = Command::new(installation.program());
+    start_command(installation, Command::new(installation.program()))
+}
+
+/// Starts a probe by a command that runs the program.
+fn start_command(installation: &UserInstallation<'_>, mut command: Command) -> RunningCall {
     command.args(["doctor", "--probe", "--format", "json"]);
     match installation.user {
         Some(user) => drop(user.switch_user(&mut command)),
@@ -37,7 +41,12 @@ fn start(installation: &UserInstallation<'_>) -> RunningCall {
 /// Runs a probe to its end, and returns its report.
 #[track_caller]
 fn run(installation: &UserInstallation<'_>, code: i32) -> Value {
-    let ended = start(installation).wait().code(code);
+    report(start(installation), code)
+}
+
+#[track_caller]
+fn report(call: RunningCall, code: i32) -> Value {
+    let ended = call.wait().code(code);
     serde_json::from_str(&ended.stdout()).unwrap_or_else(|error| panic!("{error}: {}", ended.log()))
 }
 
@@ -143,6 +152,10 @@ fn host_targets_are_unreachable_from_containers_and_builds() {
                 assert_eq!(trial["outcomes"]["host"], "reached", "{trial}");
             }
         }
+        if installation.user.is_none() {
+            let expected = json!({"host": "reached", "container": "denied", "build": "denied"});
+            assert_eq!(trials(&report, "limits: ")[0]["outcomes"], expected);
+        }
         check_nothing_left(&before, installation, "a probe");
         files_are_gone(&report);
     });
@@ -194,6 +207,20 @@ fn reached_target_fails_the_probe() {
         }
         check_nothing_left(&before, installation, "a probe that fails");
         files_are_gone(&report);
+    });
+}
+
+/// Only root with this capability can give a job's namespace to another owner.
+#[test]
+fn shared_limits_of_root_fail_the_probe() {
+    with(UserKind::Root, TestRuntime::Crun, "", |installation| {
+        let mut command = Command::new(program::find("setpriv"));
+        command.arg("--bounding-set=-sys_ptrace").arg(installation.program());
+        let report = report(start_command(installation, command), 1);
+        let trial = trials(&report, "limits: ")[0];
+        assert_eq!(trial["status"], "fail", "{trial}");
+        assert_eq!(trial["outcomes"]["container"], "reached", "{trial}");
+        assert_eq!(trials(&report, "kernel: write ")[0]["status"], "ok", "{report:#}");
     });
 }
 

@@ -32,6 +32,9 @@ use crate::signals::PendingSignals;
 /// Setting that permits jobs to reach the addresses of this host.
 const HOST_ACCESS: &str = "`host-access = true` under [network]";
 
+/// Setting by which jobs have the host's users.
+const HOST_USERS: &str = "`user-namespace` under [security]";
+
 /// Directory of a step's program and task, below the runner's directory and in its container.
 const TEMPORARY: &str = "_work/_temp";
 const INSIDE: &str = "/__w/_temp";
@@ -110,6 +113,11 @@ impl ProbeJobs<'_> {
     /// Runs both jobs to their ends.
     fn run_jobs(&mut self, settings: &HookFileSettings) -> Result<IsolationProbe, TryError> {
         let mut probe = IsolationProbe::new(&self.runner.directory.join(TEMPORARY))?;
+        let is_root = JobBackend::of(settings).is_ok_and(|backend| backend == JobBackend::Root);
+        let has_host_users = is_root && !settings.security.user_namespace.is_private();
+        if is_root {
+            probe.add_limits(has_host_users.then_some(HOST_USERS));
+        }
         let tried = self.try_all(settings, &mut probe);
         for runner in [self.runner, self.other] {
             let nothing = (&json!({}), &Value::Null);
@@ -124,8 +132,7 @@ impl ProbeJobs<'_> {
             let _ = serving.wait();
         }
         tried?;
-        let is_root = JobBackend::of(settings).is_ok_and(|backend| backend == JobBackend::Root);
-        if is_root && !settings.security.user_namespace.is_private() {
+        if has_host_users {
             let text = "containers have no user namespace on this host: the user of the probe's is nobody, and root \
                         of others reaches more";
             probe.note(text.to_owned());

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use garm_provider_runc::COMMAND_VARIABLE;
 use garm_provider_runc::logs::newest_log;
+use garm_provider_runc::{COMMAND_VARIABLE, InstanceUsers};
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::probe::{IsolationProbe, TargetOwner};
@@ -39,6 +39,9 @@ use crate::settings::{FILE_VARIABLE, GarmFileSettings};
 
 /// The setting that lets instances reach the addresses of this host.
 const HOST_ACCESS: &str = "`host-access = true` under [network]";
+
+/// The setting by which instances have the host's users.
+const HOST_USERS: &str = "`user-namespace` under [security]";
 
 /// Alias of the image in the settings of the probe.
 const IMAGE: &str = "oci-hooks-probe";
@@ -132,6 +135,10 @@ impl<'a> SimulatedGarm<'a> {
         file.and_then(|mut file| file.write_all(text.as_bytes())).with_path("write", &path)?;
         self.import(context)?;
         let mut probe = IsolationProbe::new(&self.directory)?;
+        if self.settings.store.place.privilege.has_idmapped_mounts() {
+            let has_host_users = self.settings.users() != InstanceUsers::Own;
+            probe.add_limits(has_host_users.then_some(HOST_USERS));
+        }
         let store = &self.settings.store;
         let directories = [&store.root, &store.run, &self.settings.log.directory];
         let allowed = self.settings.network.host_access.then_some(HOST_ACCESS);

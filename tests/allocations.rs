@@ -1,15 +1,21 @@
-//! Matching loaded hooks allocates nothing, so its cost stays constant in long-running programs.
+//! Matching loaded hooks allocates nothing, so its cost stays constant in long-running programs; compiling a
+//! pattern takes memory in proportion to its size.
 
 #![expect(clippy::unwrap_used, reason = "a failed test is a panic")]
 
 use std::path::PathBuf;
+use std::sync::Mutex;
 
 use oci_hooks::hooks::{
-    HookDefinition, HookFile, HookSet, MatchTarget, PathCheck, SchemaOptions, TargetCommand,
+    HookDefinition, HookFile, HookSet, MatchTarget, PathCheck, Pattern, SchemaOptions,
+    TargetCommand,
 };
 
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+
+/// A process has one profiler.
+static PROFILED: Mutex<()> = Mutex::new(());
 
 #[test]
 fn non_matching_hooks_allocate_nothing() {
@@ -23,11 +29,25 @@ fn non_matching_hooks_allocate_nothing() {
     // Patterns are compiled on first use.
     assert_eq!(matches(), 0);
 
+    let _one = PROFILED.lock().unwrap();
     let profiler = dhat::Profiler::builder().testing().build();
     assert_eq!(matches(), 0);
     let blocks = dhat::HeapStats::get().total_blocks;
     drop(profiler);
     assert_eq!(blocks, 0);
+}
+
+/// With a capture for each inner repetition, each took gigabytes.
+#[test]
+fn nested_repetitions_take_no_memory_for_captures() {
+    for source in [format!("(?:{}){{1000}}", "(?:a+)?".repeat(20)), "(?:[ab]?){1000}".repeat(20)] {
+        let _one = PROFILED.lock().unwrap();
+        let profiler = dhat::Profiler::builder().testing().build();
+        assert!(Pattern::new(source).unwrap().is_match("ab"));
+        let peak = dhat::HeapStats::get().max_bytes;
+        drop(profiler);
+        assert!(peak < 100 << 20, "{peak}");
+    }
 }
 
 /// Returns hooks with each kind of condition and pattern.

@@ -165,6 +165,24 @@ fn huge_patterns_are_checked_in_linear_time() {
 }
 
 #[test]
+fn text_without_ascii_has_word_boundaries_between_characters_only() {
+    for (pattern, text, expected) in [
+        (r"\W|\B", "aéa", true),
+        (r"\B|é", "aéa", true),
+        (r"[^a]|\B", "aéa", true),
+        (r"(?:\B|é)+", "aéa", true),
+        (r"\B", "aéa", false),
+        (r"\B", "aéé", true),
+        (r"a\B", "aé", false),
+        (r"é\Bé", "éé", true),
+        (r"^\B$", "é", false),
+        (r"\B", "", true),
+    ] {
+        assert_eq!(Pattern::new(pattern).unwrap().is_match(text), expected, "{pattern} {text}");
+    }
+}
+
+#[test]
 fn largest_patterns_match_within_their_limits() {
     let deep = |levels| format!("{}ab{}", "(".repeat(levels), ")".repeat(levels));
     assert!(Pattern::new(deep(999)).unwrap().is_full_match("ab"));

@@ -6,7 +6,7 @@ use std::thread;
 
 use regex::{Regex, RegexBuilder};
 use regex_syntax::hir::{
-    Capture, Class as HirClass, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Look, Repetition,
+    Class as HirClass, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Look, Repetition,
 };
 
 use super::syntax::property::{NAMES, UnicodeProperty};
@@ -80,6 +80,9 @@ fn node(ast: &Ast, texts: TextCharset, kind: AstKind, mut take: impl FnMut(NodeI
         AstKind::Class(index) => to_class(class(ast, &ast.classes()[index as usize]), texts),
         AstKind::AnyCharacter => to_class(all_but(None), texts),
         AstKind::AnyExceptNewline => to_class(all_but(Some('\n')), texts),
+        AstKind::Assertion(Assertion::NoWordBoundary) if texts == TextCharset::Any => {
+            no_word_boundary()
+        }
         AstKind::Assertion(assertion) => Hir::look(to_look(assertion)),
         // Only the fact of a match counts.
         AstKind::Capture(operand) => take(operand),
@@ -95,12 +98,21 @@ fn node(ast: &Ast, texts: TextCharset, kind: AstKind, mut take: impl FnMut(NodeI
 }
 
 /// Returns a repetition in a group: `regex-syntax` prints `(?:a{2})?` as `a{2}?`, which means `a{2}`.
+/// It prints a group for alternatives; the second one here matches nothing.
 fn group_repetition(hir: Hir) -> Hir {
     if matches!(hir.kind(), HirKind::Repetition(_)) {
-        Hir::capture(Capture { index: 1, name: None, sub: Box::new(hir) })
+        Hir::alternation(vec![hir, Hir::fail()])
     } else {
         hir
     }
+}
+
+/// Returns `\B` for ASCII words, which `regex` also finds between the bytes of a character: there, its
+/// `is_match` ends, and misses a longer match. The Unicode assertions hold between characters only, and one
+/// of them does wherever two characters meet.
+fn no_word_boundary() -> Hir {
+    let between = [Look::WordUnicode, Look::WordUnicodeNegate].map(Hir::look);
+    Hir::concat(vec![Hir::alternation(between.into()), Hir::look(Look::WordAsciiNegate)])
 }
 
 fn literal(text: &str, ignore_case: bool, texts: TextCharset) -> Hir {
@@ -161,6 +173,15 @@ fn class(ast: &Ast, class: &CharacterClass) -> ClassUnicode {
 fn with(mut class: ClassUnicode, ignore_case: bool, negated: bool) -> ClassUnicode {
     if ignore_case {
         class.case_fold_simple();
+    }
+    // `regex-syntax` does not join ranges on both sides of the surrogates, and negates the gap between
+    // them to a range of the wrong direction.
+    let (low, high) = ('\u{d7ff}', '\u{e000}');
+    let has = |edge: fn(&ClassUnicodeRange) -> char, c| {
+        class.ranges().iter().any(|range| edge(range) == c)
+    };
+    if has(ClassUnicodeRange::end, low) && has(ClassUnicodeRange::start, high) {
+        class.push(ClassUnicodeRange::new(low, high));
     }
     if negated {
         class.negate();
@@ -223,6 +244,11 @@ mod tests {
             (r"[\PL\d]", "1 ", "aé"),
             (r"[\x{d000}-\x{e000}]", "\u{d000}\u{e000}", "a\u{e001}"),
             (r"[\x{d800}]", "", "\u{fffd}a"),
+            (r"[^\x00-\x{10FFFF}]", "", "a\u{d7ff}\u{e000}"),
+            (r"[^é-\x{ffff}]", "a\u{10000}", "é\u{d7ff}\u{e000}"),
+            (r"[^\x00-\x{d7ff}\x{e000}-\x{10ffff}]", "", "a\u{d7ff}\u{e000}"),
+            (r"[^\x{d800}-\x{e000}]", "\u{d7ff}\u{e001}", "\u{e000}"),
+            (r"(?i)[^\x{d000}-\x{f000}]", "a\u{cfff}", "\u{d7ff}\u{e000}"),
             ("[]a]", "]a", "["),
             ("[a-]", "a-", "b"),
             ("[--/]", "-./", ",0"),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use oci_hooks_files::fs::{PathError, ReadError};
 
 use super::PatternError;
+use super::spelling::closest_name;
 use crate::json::{SyntaxError, TextLocation};
 
 /// Reasons to reject a hook file.
@@ -121,12 +122,16 @@ impl HookError {
             HookError::BothSet(one, other) => format!("keep `{one}` or `{other}`"),
             HookError::PathMissing { .. } => "install the program or correct hook.path: podman and CRI-O silently ignore the file until then".to_owned(),
             HookError::UnknownStage { stage } => {
+                if stage == "precreate" {
+                    return Some("only podman knows precreate, and only when it runs containers, not in builds".to_owned());
+                }
+                let oci = super::OciStage::ALL.map(super::OciStage::name);
+                let names = [&oci[..], &["precreate"]].concat();
                 let known = |name: &&&str| name.eq_ignore_ascii_case(stage);
-                let names = super::OciStage::ALL.map(super::OciStage::name);
-                match names.iter().find(known) {
-                    Some(name) => format!("stages are case-sensitive: write {name:?}"),
-                    None if stage == "precreate" => "only podman knows precreate, and only when it runs containers, not in builds".to_owned(),
-                    None => format!("stages are {}", names.join(", ")),
+                match (names.iter().find(known), closest_name(stage, &names)) {
+                    (Some(name), _) => format!("stages are case-sensitive: write {name:?}"),
+                    (None, Some(name)) => format!("did you mean {name:?}?"),
+                    (None, None) => format!("stages are {}, and precreate for podman", oci.join(", ")),
                 }
             }
             HookError::Pattern { source, .. } => source.hint()?.to_owned(),

@@ -61,6 +61,7 @@ pub mod pattern;
 pub mod pipeline;
 mod schema;
 mod set;
+mod spelling;
 pub mod trust;
 mod when;
 

@@ -230,6 +230,10 @@ impl JsonParser<'_> {
         self.fail(match self.peek() {
             None => SyntaxErrorKind::UnexpectedEnd,
             Some(b'/' | b'#') => SyntaxErrorKind::Comment,
+            Some(_) if is_utf16(self.text) => SyntaxErrorKind::Utf16(what),
+            Some(_) if starts_with_quotation_mark(&self.text[self.at..]) => {
+                SyntaxErrorKind::QuotationMark(what)
+            }
             Some(_) => SyntaxErrorKind::Expected(what),
         })
     }
@@ -243,6 +247,17 @@ impl JsonParser<'_> {
 #[expect(clippy::cast_possible_truncation, reason = "the text is shorter than u32::MAX")]
 fn position(at: usize) -> u32 {
     at as u32
+}
+
+/// Returns whether a text is UTF-16, by its byte order mark or the zero byte of its first character.
+fn is_utf16(text: &[u8]) -> bool {
+    matches!(text, [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, _, ..] | [_, 0, ..])
+}
+
+fn starts_with_quotation_mark(text: &[u8]) -> bool {
+    ["'", "`", "‘", "’", "‚", "“", "”", "„", "«", "»"]
+        .iter()
+        .any(|mark| text.starts_with(mark.as_bytes()))
 }
 
 /// A JSON syntax error.
@@ -267,6 +282,10 @@ pub enum SyntaxErrorKind {
     Comment,
     /// The byte order mark, which Go does not skip.
     ByteOrderMark,
+    /// Text in UTF-16, where another token is expected.
+    Utf16(&'static str),
+    /// A quotation mark other than `"`, where another token is expected.
+    QuotationMark(&'static str),
     /// An unescaped control character in a string.
     ControlCharacter,
     Escape,
@@ -286,6 +305,10 @@ impl fmt::Display for SyntaxError {
             SyntaxErrorKind::TrailingComma => f.write_str("trailing comma"),
             SyntaxErrorKind::Comment => f.write_str("comment in JSON"),
             SyntaxErrorKind::ByteOrderMark => f.write_str("byte order mark before JSON"),
+            SyntaxErrorKind::Utf16(_) => f.write_str("the text is UTF-16, not UTF-8"),
+            SyntaxErrorKind::QuotationMark(what) => {
+                write!(f, "expected {what}, found a typographic or single quotation mark")
+            }
             SyntaxErrorKind::ControlCharacter => {
                 f.write_str("unescaped control character in string")
             }
@@ -306,6 +329,8 @@ impl SyntaxErrorKind {
             SyntaxErrorKind::TrailingComma => "remove the comma: JSON has none after the last item",
             SyntaxErrorKind::Comment => "JSON has no comments: remove it",
             SyntaxErrorKind::ByteOrderMark => "save the file as UTF-8 without a byte order mark",
+            SyntaxErrorKind::Utf16(_) => "save the file as UTF-8",
+            SyntaxErrorKind::QuotationMark(_) => "strings are in straight double quotes: \"",
             SyntaxErrorKind::ControlCharacter => {
                 "write line breaks in strings as \\n, tabs as \\t, others as \\u00XX"
             }
@@ -389,6 +414,12 @@ mod tests {
         assert_eq!(kind(b"{ // x\n}"), SyntaxErrorKind::Comment);
         assert_eq!(kind(b"{} # x"), SyntaxErrorKind::Comment);
         assert_eq!(kind(b"\xef\xbb\xbf{}"), SyntaxErrorKind::ByteOrderMark);
+        for text in [&b"\xff\xfe{\0}\0"[..], b"\xfe\xff\0{\0}", b"{\0}\0", b"\0{\0}"] {
+            assert!(matches!(kind(text), SyntaxErrorKind::Utf16(_)));
+        }
+        for text in ["{“a”:1}", "{'a':1}", "{\"a\": ‘b’}", "«»"] {
+            assert!(matches!(kind(text.as_bytes()), SyntaxErrorKind::QuotationMark(_)), "{text}");
+        }
         assert_eq!(kind(br#""\.""#), SyntaxErrorKind::Escape);
         assert_eq!(kind(b"{}{}"), SyntaxErrorKind::TrailingData);
     }

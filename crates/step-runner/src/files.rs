@@ -174,7 +174,13 @@ fn go_name(kind: JsonKind) -> &'static str {
 /// Converts a syntax error to that of Go's `encoding/json`.
 fn syntax_fault(line: &[u8], error: SyntaxError) -> LineError {
     let mut at = error.offset;
-    let place = match error.kind {
+    let kind = match error.kind {
+        SyntaxErrorKind::Utf16(expected) | SyntaxErrorKind::QuotationMark(expected) => {
+            SyntaxErrorKind::Expected(expected)
+        }
+        kind => kind,
+    };
+    let place = match kind {
         SyntaxErrorKind::UnexpectedEnd => return LineError::End,
         SyntaxErrorKind::TooDeep => return LineError::TooDeep,
         SyntaxErrorKind::ControlCharacter => "in string literal".to_owned(),

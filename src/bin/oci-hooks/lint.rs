@@ -170,7 +170,16 @@ pub fn run(
         }
         fix::write(&inputs, &options, context)?;
     }
-    finish(args, &inputs.lint(&options), context)
+    let report = inputs.lint(&options);
+    let exit = finish(args, &report, context)?;
+    if report.hook_files == 0 && !args.paths.is_empty() {
+        let paths: Vec<_> = args.paths.iter().map(|path| path.display().to_string()).collect();
+        return Err(HooksCommandError::Usage {
+            message: format!("no hook files in {}", paths.join(", ")),
+            hint: Some("names of hook files end in .json".to_owned()),
+        });
+    }
+    Ok(exit)
 }
 
 /// Prints the report, and returns the exit status.
@@ -306,13 +315,17 @@ fn hook_files(dir: &Path) -> Result<Vec<PathBuf>, PathError> {
 }
 
 /// Lints each directory of the options on its own.
-fn lint_each(options: &LintOptions) -> LintReport {
+fn lint_each(whole: &LintOptions) -> LintReport {
     let mut report = LintReport::default();
-    for dir in &options.dirs {
-        let mut options = options.clone();
+    for dir in &whole.dirs {
+        let mut options = whole.clone();
         options.dirs = vec![dir.clone()];
         let alone = lint::lint_dirs(&options);
-        report.files.extend(alone.files);
+        // A subdirectory that is linted itself is no finding.
+        let all = &whole.dirs;
+        report.files.extend(
+            alone.files.into_iter().filter(|file| file.path == *dir || !all.contains(&file.path)),
+        );
         report.hook_files += alone.hook_files;
     }
     report

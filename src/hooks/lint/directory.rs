@@ -111,7 +111,9 @@ impl<'o> Linter<'o> {
                     self.names.push(name.clone());
                 }
                 self.by_name.entry(name).or_default().push((at, use_));
-            } else if let Some(finding) = check_ignored_name(&path, &name) {
+            } else if let Some(finding) =
+                check_ignored_name(&path, &name).or_else(|| check_subdirectory(&path, &name))
+            {
                 self.files.push(LintedFile { path, text: None, findings: vec![finding] });
             }
         }
@@ -264,9 +266,26 @@ fn unreadable(path: &Path, error: &ReadError) -> (HookFinding, FileUsability) {
 }
 
 /// Reports a file whose name resembles that of a hook file but is not read.
+fn check_subdirectory(path: &Path, name: &OsStr) -> Option<HookFinding> {
+    let is_hidden = name.as_bytes().starts_with(b".");
+    if is_hidden || !fs::symlink_metadata(path).ok()?.is_dir() {
+        return None;
+    }
+    let (_, names) = load::open(path).ok()?;
+    let count = names.iter().filter(|name| is_hook_file_name(name)).count();
+    let files = if count == 1 {
+        "its hook file is".to_owned()
+    } else {
+        format!("its {count} hook files are")
+    };
+    let message = format!("subdirectories are not read: {files} not used");
+    (count > 0).then(|| HookFinding::new(&rules::IGNORED_NAME, path, message))
+}
+
 fn check_ignored_name(path: &Path, name: &OsStr) -> Option<HookFinding> {
     let lower = name.as_bytes().to_ascii_lowercase();
-    let is_similar = lower.windows(5).any(|part| part == b".json");
+    let is_similar = lower.windows(5).any(|part| part == b".json")
+        || [&b".conf"[..], b".yaml", b".yml"].iter().any(|end| lower.ends_with(end));
     let message = "the file is not read: its name does not end in .json".to_owned();
     let mut finding = is_similar.then(|| HookFinding::new(&rules::IGNORED_NAME, path, message))?;
     if lower.ends_with(b".json") {

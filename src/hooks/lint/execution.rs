@@ -5,10 +5,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use super::keys::closest_name;
 use super::program::{ProgramCall, ProgramProblem};
 use super::repair::BYTE_ORDER_MARK;
 use super::{AppliedFix, FixedText, Severity, rules};
+use crate::hooks::spelling::closest_name;
 use crate::hooks::trust::interpreter::{self, DEFAULT_PATH, EnvLookup};
 use crate::hooks::trust::{MAX_INTERPRETERS, is_executable};
 

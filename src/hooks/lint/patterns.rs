@@ -264,12 +264,36 @@ fn style(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
         )
         .help("leave out the arguments");
     }
+    check_value_in_key(pattern, sink);
+    check_command_name(pattern, sink);
     control_characters(pattern, sink);
     check_double_escapes(pattern, sink);
     dots(pattern, sink);
     check_constructs(pattern, sink);
     glob(pattern, sink);
     anchors(pattern, sink);
+}
+
+fn check_value_in_key(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
+    let Some(at) = pattern.text.find('=') else { return };
+    // Other alternatives may match.
+    if pattern.place != PatternPlace::AnnotationKey || pattern.text.contains(['|', '[', '?', '*']) {
+        return;
+    }
+    let span = source_span(pattern.value, at..at + 1);
+    sink.report_within(&rules::VALUE_IN_KEY, pattern.value, span, "no key contains `=`")
+        .help("write the pattern of the value as the value of the object");
+}
+
+fn check_command_name(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
+    let whole = pattern.text.strip_prefix('^').and_then(|text| text.strip_suffix('$'));
+    let Some(name) = whole.filter(|_| pattern.place == PatternPlace::Command) else { return };
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    if !name.is_empty() && name.chars().all(is_part) {
+        let message = format!("this does not match the command `/bin/{name}`");
+        sink.report_at(&rules::COMMAND_NAME, pattern.value, message)
+            .help(format!("write (^|/){name}$ for the program in any directory"));
+    }
 }
 
 fn control_characters(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {

@@ -123,6 +123,19 @@ fn is_long(seconds: i64) -> bool {
     seconds >= 1000 && (seconds > 3600 || seconds % 600 != 0)
 }
 
+/// Returns the first variable in a text, as shells write it: `$NAME` or `${NAME}`.
+fn find_variable(text: &str) -> Option<&str> {
+    text.match_indices('$').find_map(|(at, _)| {
+        let (open, close) = if text[at + 1..].starts_with('{') { (2, "}") } else { (1, "") };
+        let rest = &text[at + open..];
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let length = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
+        let is_name = rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        let end = at + open + length + close.len();
+        (is_name && rest[length..].starts_with(close)).then(|| &text[at..end])
+    })
+}
+
 fn environment(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
     let mut seen = HashSet::new();
     for &entry in fields.env.iter().flat_map(|list| &list.items) {
@@ -139,6 +152,9 @@ fn environment(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
         {
             sink.report_at(&rules::REPEATED_VARIABLE, entry, format!("`{name}` is set twice"))
                 .help("runc keeps the last value, crun passes on both");
+        } else if let Some(variable) = find_variable(&text) {
+            sink.report_at(&rules::VARIABLE_IN_ENV, entry, format!("`{variable}` is not replaced"))
+                .help("write its value");
         }
     }
     let is_set = |value: JsonValue<'_>| value.elements().next().is_some();

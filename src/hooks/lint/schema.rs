@@ -3,8 +3,8 @@
 use super::fields::{FileFields, StringList};
 use super::finding::FindingSink;
 use super::fix::quote;
-use super::keys::closest_name;
 use super::{LintFix, rules};
+use crate::hooks::spelling::closest_name;
 use crate::hooks::{HookError, OciStage, SchemaVersion};
 use crate::json::{JsonKind, JsonMember, JsonValue, folds_to};
 

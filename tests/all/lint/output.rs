@@ -75,6 +75,47 @@ fn program_beside_an_installed_hook_file_does_not_count() {
 }
 
 #[test]
+fn span_within_a_character_shows_the_character() {
+    let ran = lint_in(Path::new("/"), &["-"], "{“a”:1}");
+    let expected = "error[OH002]: expected a key in double quotes or `}`, found a typographic or single quotation mark\n --> <stdin>:1:2\n  |\n1 | {“a”:1}\n  |  ^\n";
+    assert!(ran.stdout.starts_with(expected), "{}", ran.stdout);
+    assert!(
+        ran.stdout.contains("help: strings are in straight double quotes: \""),
+        "{}",
+        ran.stdout
+    );
+}
+
+#[test]
+fn paths_without_hook_files_are_an_error() {
+    let place = tempfile::tempdir().unwrap();
+    fs::create_dir(place.path().join("empty")).unwrap();
+    let ran = lint_in(place.path(), &["--content-only", "empty"], "");
+    assert_eq!(ran.code, Some(2), "{}", ran.stdout);
+    assert!(ran.stderr.contains("no hook files in empty"), "{}", ran.stderr);
+}
+
+#[test]
+fn files_that_are_not_read_are_noted() {
+    let place = tempfile::tempdir().unwrap();
+    for path in ["hooks/a.json", "hooks/10-hook.conf", "hooks/sub/b.json", "hooks/.git/c.json"] {
+        let path = place.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::copy(data("cases/good.json"), path).unwrap();
+    }
+    let ran = lint_in(place.path(), &["--content-only", "hooks"], "");
+    for said in [
+        "the file is not read: its name does not end in .json\n--> hooks/10-hook.conf\n",
+        "subdirectories are not read: its hook file is not used\n--> hooks/sub\n",
+        "1 hook file: 2 notes\n",
+    ] {
+        assert!(ran.stdout.contains(said), "{}", ran.stdout);
+    }
+    let ran = lint_in(place.path(), &["--content-only", "--recursive", "hooks"], "");
+    assert!(!ran.stdout.contains("subdirectories"), "{}", ran.stdout);
+}
+
+#[test]
 fn human_findings_show_the_line() {
     golden(&data("output/findings.txt"), &output("human"));
 }

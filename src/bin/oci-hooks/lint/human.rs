@@ -46,7 +46,10 @@ pub fn write(
         for finding in findings {
             let help = finding.help.as_deref();
             let help = help.filter(|help| helped.insert((finding.rule.code, *help)));
-            context.line(renderer.render(&[group(finding, help, file)]))?;
+            // The renderer takes the snippet after a position of its own for that of another file.
+            let shown = renderer.render(&[group(finding, help, file)]);
+            let lines = shown.lines().filter(|line| line.trim() != ":::");
+            context.line(lines.collect::<Vec<_>>().join("\n"))?;
             context.write("\n")?;
         }
     }
@@ -117,7 +120,8 @@ impl SourceLine {
             first
         };
         let to = boundary(text, end.min(from + MAX_LINE_BYTES)).max(start);
-        let marked_end = span.end.min(to);
+        let marked_end = next_boundary(text, span.end.min(to));
+        let to = to.max(marked_end);
         let is_whole = from == first && to == end;
         let mut shown = if from > first { "…".to_owned() } else { String::new() };
         shown += &String::from_utf8_lossy(&text[from..start]);
@@ -137,6 +141,12 @@ fn boundary(text: &[u8], at: usize) -> usize {
     let is_inside = |&&at: &&usize| text.get(at).is_some_and(|byte| byte & 0xC0 == 0x80);
     let candidates = [at, at.saturating_sub(1), at.saturating_sub(2), at.saturating_sub(3)];
     candidates.iter().find(|at| !is_inside(at)).copied().unwrap_or(at)
+}
+
+/// Returns the end of the UTF-8 character before or around an offset.
+fn next_boundary(text: &[u8], at: usize) -> usize {
+    let inside = text[at..].iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80);
+    at + inside.count()
 }
 
 fn summary(

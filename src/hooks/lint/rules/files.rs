@@ -72,10 +72,11 @@ pub static IGNORED_NAME: LintRule = LintRule {
     name: "ignored-name",
     severity: Note,
     rejects: false,
-    summary: "a file that looks like a hook file and is never read",
+    summary: "a file that looks like a hook file, or a subdirectory with hook files, that is never read",
     explanation: "\
 Only names that end in .json, in lower case, are read: not gpu.json.bak, gpu.json~ or gpu.json.disabled,
-which is a good way to put a hook aside, and not gpu.JSON, which is more likely a mistake and a warning.",
+which is a good way to put a hook aside, not gpu.conf, and not gpu.JSON, which is more likely a mistake and a
+warning. Subdirectories are not read.",
     bad: RuleExample::Shell("$ ls /etc/containers/oci/hooks.d\ngpu.JSON"),
     good: RuleExample::Shell("$ mv gpu.JSON gpu.json"),
     fix: FixPolicy::Manual("reading it may not be wanted"),

@@ -251,3 +251,31 @@ two backslashes in JSON. For commands this is unreachable-commands.",
     good: hook_example!(when: r#"{"annotations": {"^com\\.example\\.price$": "^\\$5$"}}"#),
     fix: FixPolicy::Manual("an end of the text or a character may be meant"),
 };
+
+pub static VALUE_IN_KEY: LintRule = LintRule {
+    code: "OH217",
+    name: "value-in-key",
+    severity: Warning,
+    rejects: false,
+    summary: "a pattern of an annotation's key with =",
+    explanation: "\
+--annotation key=value is split at the first =, and keys of Kubernetes have none: no key contains it. In a hook
+file the pattern of the key is a key of the object, and the pattern of the value its value.",
+    bad: hook_example!(when: r#"{"annotations": {"^com\\.example\\.gpu=all$": ".*"}}"#),
+    good: hook_example!(when: r#"{"annotations": {"^com\\.example\\.gpu$": "^all$"}}"#),
+    fix: FixPolicy::Manual("the pattern of the value may be wrong, too"),
+};
+
+pub static COMMAND_NAME: LintRule = LintRule {
+    code: "OH218",
+    name: "command-name",
+    severity: Note,
+    rejects: false,
+    summary: "a command without a directory as a whole",
+    explanation: "\
+Commands are compared with args[0] as the user or the image wrote it, before the program is looked up in PATH:
+^bash$ matches `bash`, but neither /bin/bash nor /usr/bin/bash.",
+    bad: hook_example!(when: r#"{"commands": ["^bash$"]}"#),
+    good: hook_example!(when: r#"{"commands": ["(^|/)bash$"]}"#),
+    fix: FixPolicy::Manual("only the bare name may be meant"),
+};

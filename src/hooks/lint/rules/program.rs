@@ -1,4 +1,4 @@
-//! OH301–OH314, OH323, OH324, OH501: stages and programs.
+//! OH301–OH314, OH323–OH325, OH501: stages and programs.
 
 use super::refused::GOOD;
 use super::{FixPolicy, LintRule, RuleExample};
@@ -266,6 +266,20 @@ are 1000 seconds and more, except multiples of ten minutes up to an hour.",
     bad: hook_example!(hook: r#"{"path": "/usr/bin/gpu-hook", "timeout": 30000}"#),
     good: hook_example!(hook: r#"{"path": "/usr/bin/gpu-hook", "timeout": 30}"#),
     fix: FixPolicy::Manual("how long the hook may take is not known"),
+};
+
+pub static VARIABLE_IN_ENV: LintRule = LintRule {
+    code: "OH325",
+    name: "variable-in-env",
+    severity: Warning,
+    rejects: false,
+    summary: "a variable in the value of another, which nothing expands",
+    explanation: "\
+There is no shell between the runtime and the hook: \"PATH=/opt/bin:$PATH\" looks programs up in a directory named
+$PATH.",
+    bad: hook_example!(hook: r#"{"path": "/usr/bin/gpu-hook", "env": ["PATH=/opt/bin:$PATH"]}"#),
+    good: hook_example!(hook: r#"{"path": "/usr/bin/gpu-hook", "env": ["PATH=/opt/bin:/usr/bin"]}"#),
+    fix: FixPolicy::Manual("the value is not known"),
 };
 
 pub static STAGE_NOT_PORTABLE: LintRule = LintRule {

@@ -1,0 +1,41 @@
+//! Misspelt words.
+
+use strsim::osa_distance;
+
+/// Longest word that is compared; no known name is close to a longer one.
+const MAX_LENGTH: usize = 32;
+
+/// Finds the name that a word is most likely a misspelling of.
+pub fn closest_name<'n>(word: &str, names: &[&'n str]) -> Option<&'n str> {
+    if word.chars().count() > MAX_LENGTH {
+        return None;
+    }
+    let candidates = names.iter().filter_map(|name| {
+        let limit = (name.len() / 3).clamp(1, 2);
+        let distance = osa_distance(&word.to_lowercase(), &name.to_lowercase());
+        (distance <= limit).then_some((distance, *name))
+    });
+    candidates.min().map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misspellings_are_recognized() {
+        let names = ["path", "args", "env", "timeout"];
+        for (word, meant) in [
+            ("pth", Some("path")),
+            ("agrs", Some("args")),
+            ("Timout", Some("timeout")),
+            ("evn", Some("env")),
+            ("command", None),
+            ("x", None),
+            ("", None),
+        ] {
+            assert_eq!(closest_name(word, &names), meant, "{word}");
+        }
+        assert_eq!(closest_name(&"path".repeat(100), &names), None);
+    }
+}

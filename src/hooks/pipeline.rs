@@ -110,6 +110,9 @@ impl Pipeline {
         }
         self.trust(&mut selection, report)?;
         adjust(&mut selection);
+        if !self.inject.once {
+            report.repeated = repeated_files(&selection, &config);
+        }
         let injected = config.inject(&selection, self.inject)?;
         report.extension_hooks = to_owned_hooks(&selection);
         self.filter(&selection, injected, report)
@@ -211,6 +214,8 @@ pub struct PipelineReport {
     pub hooks: Vec<MatchedHook>,
     /// Hook files that were skipped.
     pub problems: Vec<LoadProblem>,
+    /// Hook files whose hooks the configuration had already, and has twice now.
+    pub repeated: Vec<PathBuf>,
     /// Directories that do not exist, which is no error.
     pub missing_dirs: Vec<PathBuf>,
     /// Hooks of extension stages, including `precreate` hooks that were run.
@@ -302,6 +307,17 @@ fn matched_hooks(selection: &HookSelection<'_>) -> Vec<MatchedHook> {
             }
         })
         .collect()
+}
+
+/// Returns the selected files with a hook that the configuration has.
+fn repeated_files(selection: &HookSelection<'_>, config: &ConfigDocument<'_>) -> Vec<PathBuf> {
+    let repeated = selection.injections.iter().filter(|injection| match injection.stage {
+        HookStage::Oci(stage) => config.has_hook(stage, &injection.hook),
+        HookStage::Extension(_) => false,
+    });
+    let mut files: Vec<_> = repeated.map(|injection| injection.file.path.clone()).collect();
+    files.dedup();
+    files
 }
 
 /// Treatment of a hook file whose program does not exist.

@@ -35,7 +35,7 @@ Asks podman, CRI-O, Docker and containerd for their configuration, as far as the
 
 If an engine cannot be asked, its files decide. Programs below --root are not run.
 Of command-line options, only those of dockerd are checked.
-Run it as the user who runs the containers.
+With --as, only the engine of that consumer is checked. Run it as the user who runs the containers.
 
 Examples:
   oci-hooks doctor
@@ -73,19 +73,43 @@ pub fn run(
             });
         }
     };
-    let mut checks = native::podman(&host);
-    checks.extend(native::crio(&host));
-    checks.extend(docker::checks(&host));
-    checks.extend(containerd::checks(&host));
-    checks.extend(buildkit::checks(&host));
+    let consumer = context.is_consumer_given.then_some(context.consumer.name);
+    let wants = |engine| consumer.is_none_or(|consumer| engine_of(consumer) == engine);
+    let mut checks = Vec::new();
+    if wants("podman") {
+        checks.extend(native::podman(&host));
+    }
+    if wants("crio") {
+        checks.extend(native::crio(&host));
+    }
+    if wants("docker") {
+        checks.extend(docker::checks(&host));
+    }
+    if wants("containerd") {
+        checks.extend(containerd::checks(&host));
+    }
+    if wants("buildkit") {
+        checks.extend(buildkit::checks(&host));
+    }
     if args.prove {
-        checks.extend(prove::checks(&host));
+        checks.extend(prove::checks(&host, wants));
     }
     if checks.is_empty() {
-        let found = "none of podman, buildah, crio, dockerd, containerd and buildkitd is installed";
+        let all = "none of podman, buildah, crio, dockerd, containerd and buildkitd is installed";
+        let found = consumer
+            .map_or(all.to_owned(), |name| format!("the engine of {name} is not installed"));
         checks.push(HostCheck::ok("engines", found));
         let outcome = CheckSummary { good: "no engine applies hook files here", ..OUTCOME };
         return context.report(&checks, outcome);
     }
     context.report(&checks, OUTCOME)
+}
+
+/// Returns the engine of a consumer.
+fn engine_of(consumer: &str) -> &'static str {
+    match consumer {
+        "crio" => "crio",
+        "nri" | "hook-injector" => "containerd",
+        _ => "podman",
+    }
 }

@@ -5,16 +5,18 @@ mod human;
 mod origin;
 mod report;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use oci_hooks::hooks::manage::ManageError;
 use oci_hooks::hooks::{self, ConfigDocument};
 
 use crate::CommandExit;
 use crate::container::{self, ContainerConfig, ContainerEngine, ContainerRules, EngineContainer};
 use crate::context::{CommandContext, config_path};
 use crate::devices::DeviceArgs;
+use crate::directories;
 use crate::doctor::host::DoctorHost;
 use crate::error::{HooksCommandError, add_config_path};
 use crate::target::TargetArgs;
@@ -78,12 +80,14 @@ impl ExplainArgs {
 
     /// Returns whether a hook file is selected by `--hook`.
     fn selects_hook(&self, name: &str) -> bool {
-        self.hook.is_empty()
-            || self.hook.iter().any(|wanted| {
-                let wanted = wanted.to_string_lossy();
-                name == wanted || name.strip_suffix(".json") == Some(&wanted)
-            })
+        self.hook.is_empty() || self.hook.iter().any(|wanted| is_named(name, wanted))
     }
+}
+
+/// Returns whether a hook file has a name, which may lack its `.json`.
+fn is_named(file: &str, name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    file == name || file.strip_suffix(".json") == Some(&name)
 }
 
 pub fn run(
@@ -136,6 +140,10 @@ pub fn run(
         && loaded.hooks.iter().any(|file| !file.definition.when.annotations.is_empty());
     report.add_findings(&context.consumer);
     report.add_directories(&directories, |name| args.selects_hook(name));
+    if let Some(name) = args.hook.iter().find(|name| !report.has_file(name)) {
+        let error = ManageError::NoSuchHook { name: name.clone() };
+        return Err(directories::explain_error(error, &directories, &context.consumer));
+    }
     if let (Some(container), Some(rules)) = (&container, &rules) {
         let mounts = (target.has_bind_mounts, args.target.mounts_source());
         report.container = Some(ContainerReport::new(container, rules, &directories, mounts));

@@ -161,6 +161,15 @@ pub fn run(
     let InjectedConfig { mut config, report, .. } =
         result.map_err(|error| HooksCommandError::of_pipeline(&path, error.failure))?;
     config = args.record_all(config, &path, context)?;
+    if !report.repeated.is_empty() {
+        let names = report.repeated.iter().filter_map(|file| file.file_name());
+        let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
+        context.note(&format!(
+            "{} had the hooks of {} already and has them twice now: --once skips hooks that are there",
+            path.display(),
+            names.join(", ")
+        ));
+    }
     if !report.hooks.is_empty() {
         warn_of_version(&config, &path, context);
     }

@@ -35,6 +35,7 @@ Each event is one line of JSON; the first one is a snapshot. --format human is f
   {\"event\":\"changed\", the same}
   {\"event\":\"restored\", the same}       it was masked or broken and is in force again
   {\"event\":\"removed\",\"time\":T,\"name\":N,\"path\":P}
+  {\"event\":\"readable\", the same}       a directory, after it was broken
   {\"event\":\"masked\",\"time\":T,\"name\":N,\"path\":P,\"by\":P}
   {\"event\":\"broken\",\"time\":T,\"name\":N,\"path\":P,\"in_force\":B,\"problem\":E}
 
@@ -46,7 +47,7 @@ hook-injector drop its hook at once (in_force is false); nri keeps its previous 
 With --cdi, the snapshot has \"devices\":[D] instead of hooks, N is the name of a device, and the
 event has the content of D, a device as `oci-hooks list --cdi --format json` prints it. A device
 that several files of one directory define is broken; so is a specification or directory that
-cannot be used, with its file name as N.
+cannot be used, with its file name as N, until it is readable.
 
 Signals: TERM and INT end it, with exit status 0; HUP reads everything again and prints a snapshot.
 It notifies systemd when it is ready, reloading or stopping when NOTIFY_SOCKET is set.

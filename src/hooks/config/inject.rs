@@ -25,6 +25,13 @@ impl InjectOptions {
 }
 
 impl ConfigDocument<'_> {
+    /// Returns whether a stage of the configuration has a hook.
+    pub fn has_hook(&self, stage: OciStage, hook: &Hook) -> bool {
+        let hooks = self.document.root().get("hooks");
+        let list = hooks.and_then(|hooks| hooks.get(stage.name()));
+        list.into_iter().flat_map(JsonValue::elements).any(|element| is_hook(element, hook))
+    }
+
     /// Returns the text with the selected hooks appended to the existing ones.
     ///
     /// Hooks of extension stages are not added: the caller runs them. As in the reference, `hooks`

@@ -34,8 +34,10 @@ pub enum ChangeKind {
         /// If set, the previous definition is in force.
         in_force: bool,
     },
-    /// The file was masked or broken, and is in force now; or a directory can be listed again.
+    /// The file was masked or broken, and is in force now.
     Restored,
+    /// A directory can be listed again, or a CDI specification used.
+    Readable,
 }
 
 impl ChangeKind {
@@ -48,6 +50,7 @@ impl ChangeKind {
             ChangeKind::Masked { .. } => "masked",
             ChangeKind::Broken { .. } => "broken",
             ChangeKind::Restored => "restored",
+            ChangeKind::Readable => "readable",
         }
     }
 }
@@ -99,7 +102,7 @@ pub fn diff(old: &LoadedHooks, new: &LoadedHooks) -> Vec<FileChange> {
         let is_dir = matches!(status, PathStatus::Broken { .. })
             && !old.entries.iter().any(|entry| entry.path == path);
         let is_back = is_dir && !new.missing_dirs.iter().any(|dir| dir == path);
-        let kind = if is_back { ChangeKind::Restored } else { ChangeKind::Removed };
+        let kind = if is_back { ChangeKind::Readable } else { ChangeKind::Removed };
         changes.push(FileChange { path: path.into(), kind });
     }
     changes.sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
@@ -374,7 +377,7 @@ mod tests {
         assert_eq!(dirs.changes(), "broken(false) low, removed low/a.json");
         fs::remove_file(dirs.root.path().join("low")).unwrap();
         fs::create_dir(dirs.root.path().join("low")).unwrap();
-        assert_eq!(dirs.changes(), "restored low");
+        assert_eq!(dirs.changes(), "readable low");
     }
 
     #[test]

@@ -163,7 +163,7 @@ fn diff(old: &DeviceRegistry, new: &DeviceRegistry) -> Vec<DeviceChange> {
             (Some(_), Some(new @ DeviceStatus::InForce(_))) => (ChangeKind::Restored, new),
             (_, Some(new)) => (ChangeKind::Broken { in_force: false }, new),
             (Some(old @ DeviceStatus::Unusable(problem)), None) if problem.path.exists() => {
-                (ChangeKind::Restored, old)
+                (ChangeKind::Readable, old)
             }
             (Some(old), None) => (ChangeKind::Removed, old),
             (None, None) => return None,

@@ -97,6 +97,20 @@ fn a_system_without_engines_has_nothing_to_fix() {
 }
 
 #[test]
+fn doctor_checks_the_engine_of_a_consumer() {
+    let system = FakeSystem::with(&["podman", "crio", "containerd"]);
+    for (consumer, engines) in [("crio", vec!["CRI-O"]), ("nri", vec!["containerd"])] {
+        let (said, _) = system.doctor(&["--as", consumer, "--format", "json"]);
+        let said: Value = serde_json::from_str(&said).unwrap();
+        let checks = said["checks"].as_array().unwrap().iter();
+        assert_eq!(checks.map(|check| &check["name"]).collect::<Vec<_>>(), engines, "{said}");
+    }
+    let (said, code) = FakeSystem::with(&["podman"]).doctor(&["--as", "crio"]);
+    assert!(said.contains("the engine of crio is not installed"), "{said}");
+    assert_eq!(code, 0);
+}
+
+#[test]
 fn podman_and_crio_findings_contain_the_line_to_add() {
     let etc = "/etc/containers/oci/hooks.d";
     let both = format!("hooks_dir = [\"/usr/share/containers/oci/hooks.d\", \"{etc}\"]");

@@ -1,6 +1,6 @@
 //! `oci-hooks explain`.
 
-use crate::cli::env::{HookEnv, golden};
+use crate::cli::env::{CONFIG, HookEnv, golden};
 
 #[test]
 fn explain_reports_the_result_of_each_file_with_a_reason() {
@@ -75,6 +75,24 @@ fn selected_hook_decides_the_exit_code() {
     assert_eq!(ran.code, Some(1), "{}", ran.stdout);
     assert!(!ran.stdout.contains("10-python"), "{}", ran.stdout);
     assert_eq!(env.run(&["explain", "--hook", "10-python.json"]).code, Some(0));
+    let ran = env.run(&["explain", "--hook", "10-python", "--hook", "typo"]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stdout);
+    assert!(ran.stderr.contains("typo"), "{}", ran.stderr);
+}
+
+#[test]
+fn hooks_of_the_configuration_are_listed_if_none_is_injected() {
+    let env = HookEnv::new();
+    let hooks = r#""hooks": {"createRuntime": [{"path": "/bin/true"}, {"path": "/no/such"}], "startContainer": [{"path": "/x"}]}}"#;
+    let ran = env.run_with_input(
+        &["explain", "-"],
+        &CONFIG.trim_end().replacen("{", &format!("{{{},", &hooks[..hooks.len() - 1]), 1),
+    );
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let said = "No hook is injected in addition to those of config.json.\n\nHooks in config.json\n  \
+                createRuntime  /bin/true: unknown\n  createRuntime  /no/such, which does not exist: \
+                unknown\n  startContainer  /x: unknown\n";
+    assert!(ran.stdout.ends_with(said), "{}", ran.stdout);
 }
 
 #[test]

@@ -91,6 +91,17 @@ fn in_place_keeps_the_mode_and_follows_the_link() {
 }
 
 #[test]
+fn repeated_injection_is_noted() {
+    let env = HookEnv::with_hooks();
+    let inject = || env.run(&["inject", "--in-place", "config.json"]);
+    assert!(!inject().stderr.contains("--once"));
+    let said = inject();
+    assert_eq!(said.code, Some(0));
+    let note = "config.json had the hooks of 10-python.json";
+    assert!(said.stderr.contains(note) && said.stderr.contains("--once"), "{}", said.stderr);
+}
+
+#[test]
 fn once_changes_nothing_the_second_time() {
     let env = HookEnv::with_hooks();
     env.run(&["inject", "--in-place", "--once"]);

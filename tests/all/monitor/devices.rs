@@ -87,8 +87,8 @@ fn events_of_devices_have_their_documented_fields() {
     tree.put_file("etc/lamp.yaml", lamp("A=2"));
     let added = device(json!({"event": "added"}), "A=2");
     assert_eq!(remove_time(program.event()), added);
-    let restored = json!({"event": "restored", "name": "lamp.yaml", "path": etc.join("lamp.yaml")});
-    assert_eq!(remove_time(program.event()), restored);
+    let readable = json!({"event": "readable", "name": "lamp.yaml", "path": etc.join("lamp.yaml")});
+    assert_eq!(remove_time(program.event()), readable);
 }
 
 #[test]

@@ -239,7 +239,7 @@ fn directory_replaced_by_a_file_is_a_problem_until_restored() {
     assert_eq!(followed.next(), "broken low, removed low/a.json");
     tree.remove("low");
     tree.mkdir("low");
-    assert_eq!(followed.next(), "restored low");
+    assert_eq!(followed.next(), "readable low");
     followed.assert_quiet("low");
 }
 

@@ -184,7 +184,7 @@ fn write_new(path: &Path, text: &str) -> Result<(), ReplaceError> {
 }
 
 /// Starts a container with each engine that can run one without a cluster.
-pub fn checks(host: &DoctorHost) -> Vec<HostCheck> {
+pub fn checks(host: &DoctorHost, wants: impl Fn(&'static str) -> bool) -> Vec<HostCheck> {
     let signals = match StopSignals::catch() {
         Ok(signals) => signals,
         Err(error) => {
@@ -193,18 +193,19 @@ pub fn checks(host: &DoctorHost) -> Vec<HostCheck> {
         }
     };
     let mut checks = Vec::new();
-    if let Some(podman) = host.program("podman") {
+    if let Some(podman) = host.program("podman").filter(|_| wants("podman")) {
         let consumer = native::consumer_of(&podman, host).unwrap_or(PODMAN);
         let dirs = host.system(|system| read_configured(&consumer, system));
         let dirs = dirs.map(|configured| configured.dirs).unwrap_or_default();
         checks.push(check("podman --prove", &podman, &dirs, &signals, host));
     }
-    if let (Some(docker), Some(_)) = (host.program("docker"), DockerInfo::query(host)) {
+    let docker = host.program("docker").filter(|_| wants("docker"));
+    if let (Some(docker), Some(_)) = (docker, DockerInfo::query(host)) {
         let dirs = wrapper::rules(host).dirs;
         checks.push(check("Docker --prove", &docker, &dirs, &signals, host));
     }
     for (program, name) in [("crio", "CRI-O --prove"), ("containerd", "containerd --prove")] {
-        if host.program(program).is_some() {
+        if wants(program) && host.program(program).is_some() {
             let found = "not proved: pods need a kubelet";
             let hint = "start a pod, and pass the id of its container to `oci-hooks explain`";
             checks.push(HostCheck::warn(name, found, hint));

@@ -27,7 +27,9 @@ pub fn write(
     let title = context.paint.paint(style::TITLE, "Hooks in config.json");
     context.line(format!("\n{title}"))?;
     for hook in &report.hooks {
-        let line = format!("  {}  {}: {}", hook.stage, printable(&hook.path), hook.origin);
+        let missing = if hook.exists == Some(false) { ", which does not exist" } else { "" };
+        let path = printable(&hook.path);
+        let line = format!("  {}  {path}{missing}: {}", hook.stage, hook.origin);
         context.write_hanging_line(line, 2 + WRAPPED)?;
     }
     Ok(())
@@ -212,7 +214,9 @@ fn write_summary(
     let mut injected: Vec<_> = report.files().filter(|file| file.order.is_some()).collect();
     injected.sort_by_key(|file| file.order);
     if injected.is_empty() {
-        return context.line("No hook is injected.");
+        let more =
+            if report.hooks.is_empty() { "" } else { " in addition to those of config.json" };
+        return context.line(format!("No hook is injected{more}."));
     }
     let names: Vec<_> = injected.iter().map(|file| file.name.as_str()).collect();
     context.write_hanging_line(format!("Injected in this order: {}", names.join(", ")), WRAPPED)

@@ -15,6 +15,8 @@ pub struct ConfigHook {
     pub path: String,
     pub args: Vec<String>,
     pub origin: HookOrigin,
+    /// Whether the program exists; null if it runs in the container, or is that of a process.
+    pub exists: Option<bool>,
 }
 
 /// The origin of a hook.
@@ -78,7 +80,11 @@ impl HookSources<'_> {
         let explained = stages.map(|(stage, element)| {
             let hook = hook_of(element);
             let origin = self.origin(stage, &hook);
-            ConfigHook { stage: stage.name(), path: hook.path, args: hook.args, origin }
+            // The program of a process, such as Docker's, may have exited since.
+            let is_process = hook.path.starts_with("/proc/");
+            let is_on_host = stage != OciStage::StartContainer && !is_process;
+            let exists = is_on_host.then(|| Path::new(&hook.path).exists());
+            ConfigHook { stage: stage.name(), path: hook.path, args: hook.args, origin, exists }
         });
         explained.collect()
     }

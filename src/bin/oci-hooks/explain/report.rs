@@ -1,6 +1,7 @@
 //! The results of `explain`, as printed by `--format json`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
 use std::path::Path;
 
 use oci_hooks::hooks::lint::{self, HookFinding, LintOptions, Severity};
@@ -12,6 +13,7 @@ use oci_hooks::json::TextLocation;
 use oci_hooks_files::fs::read_bounded;
 use serde::Serialize;
 
+use super::is_named;
 use super::origin::ConfigHook;
 use crate::container::{ContainerConfig, ContainerEngine, ContainerRules, EngineContainer};
 use crate::directories::{HookDirectories, SourceJson, UnreadHooks};
@@ -249,6 +251,13 @@ impl ExplainReport {
     /// Returns the names of the devices that annotations request.
     pub fn requested_devices(&self) -> impl Iterator<Item = &str> {
         self.cdi.iter().flat_map(|request| &request.devices).map(String::as_str)
+    }
+
+    /// Returns whether a directory, read or not, has the hook file.
+    pub fn has_file(&self, name: &OsStr) -> bool {
+        let unread = self.unread.iter().flat_map(|dir| &dir.files);
+        let mut names = self.files().map(|file| &file.name).chain(unread);
+        names.any(|file| is_named(file, name))
     }
 
     pub fn files(&self) -> impl Iterator<Item = &FileReport> {

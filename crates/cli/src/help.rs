@@ -16,9 +16,16 @@ pub fn parse<P: Parser>() -> P {
 
 /// Parses these arguments, of which the first is the program name, or prints help or an error and exits.
 pub fn parse_from<P: Parser>(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> P {
+    try_parse_from(words).unwrap_or_else(|error| error.exit())
+}
+
+/// Parses these arguments, of which the first is the program name. Help is an error, too.
+pub fn try_parse_from<P: Parser>(
+    words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+) -> Result<P, clap::Error> {
     let mut command = command::<P>();
-    let mut matches = command.try_get_matches_from_mut(words).unwrap_or_else(|error| error.exit());
-    P::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.format(&mut command).exit())
+    let mut matches = command.try_get_matches_from_mut(words)?;
+    P::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
 /// Returns the clap command of a program, with help wrapped to this terminal.

@@ -83,3 +83,19 @@ pub enum HooksCommand {
     Completions(CompletionsArgs),
     Man(ManArgs),
 }
+
+impl HooksCommand {
+    /// Returns whether the command works as a consumer does.
+    pub fn has_consumer(&self) -> bool {
+        !matches!(
+            self,
+            HooksCommand::Doctor(_)
+                | HooksCommand::Schema(_)
+                | HooksCommand::Pattern(_)
+                | HooksCommand::Migrate(_)
+                | HooksCommand::RunHook(_)
+                | HooksCommand::Completions(_)
+                | HooksCommand::Man(_)
+        )
+    }
+}

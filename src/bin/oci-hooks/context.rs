@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use crate::CommandExit;
 use crate::directories::HookDirectories;
+use crate::doctor::native;
 use crate::error::{Diagnostic, HooksCommandError};
 use crate::global::{ErrorFormat, GlobalArgs, OutputFormat};
 
@@ -59,6 +60,18 @@ impl CommandContext {
             hints: RefCell::default(),
             output,
         }
+    }
+
+    /// Uses the rules of the podman in PATH, unless `--as` names a consumer.
+    pub fn use_installed_podman(&mut self) {
+        if self.is_consumer_given {
+            return;
+        }
+        let Some(consumer) = native::podman_in_path() else { return };
+        if self.verbose && consumer != PODMAN {
+            self.note(&format!("as {}, by `podman --version`", consumer.name));
+        }
+        self.consumer = consumer;
     }
 
     /// Returns whether output is machine-readable.

@@ -9,6 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use clap_complete::ArgValueCandidates;
 use oci_hooks::hooks::manage::ManageError;
 use oci_hooks::hooks::{self, ConfigDocument};
 
@@ -19,6 +20,7 @@ use crate::devices::DeviceArgs;
 use crate::directories;
 use crate::doctor::host::DoctorHost;
 use crate::error::{HooksCommandError, add_config_path};
+use crate::remove::complete_active;
 use crate::target::TargetArgs;
 use origin::HookSources;
 use report::{ContainerReport, ExplainReport};
@@ -48,7 +50,7 @@ pub struct ExplainArgs {
     engine: Option<ContainerEngine>,
 
     /// Explain only this hook file, named with or without .json (can be repeated)
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(complete_active))]
     hook: Vec<OsString>,
 
     /// Compare all consumers, one column each

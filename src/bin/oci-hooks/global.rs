@@ -16,7 +16,8 @@ pub struct GlobalArgs {
     #[arg(long, global = true, value_name = "DIR")]
     pub hooks_dir: Vec<PathBuf>,
 
-    /// Read, match and inject as CONSUMER does [default: podman; for the name of a container, its engine]
+    /// Read, match and inject as CONSUMER does [default: the podman in PATH, or
+    /// podman; for the name of a container, its engine]
     #[arg(long = "as", global = true, value_name = "CONSUMER", value_parser = consumer_parser())]
     pub consumer: Option<Consumer>,
 

@@ -15,10 +15,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use clap_complete::{ArgValueCandidates, CompletionCandidate};
 use human::NoteFilter;
 use oci_hooks::hooks::Consumer;
 use oci_hooks::hooks::lint::{
-    self, FileChecks, LintOptions, LintReport, LintRule, LintedFile, RuleLevel, Severity,
+    self, FileChecks, LintOptions, LintReport, LintRule, LintedFile, RuleLevel, Severity, rules,
 };
 use oci_hooks::hooks::trust::TrustOptions;
 use oci_hooks_files::fs::{FileAt, PathContext, PathError, ReplaceError, SymlinkPolicy};
@@ -77,15 +78,15 @@ pub struct LintArgs {
     content_only: bool,
 
     /// Suppress findings of RULE, a code or a name (can be repeated)
-    #[arg(long, value_name = "RULE", value_parser = rule)]
+    #[arg(long, value_name = "RULE", value_parser = rule, add = ArgValueCandidates::new(complete_rules))]
     allow: Vec<&'static LintRule>,
 
     /// Report findings of RULE as warnings (can be repeated)
-    #[arg(long, value_name = "RULE", value_parser = rule)]
+    #[arg(long, value_name = "RULE", value_parser = rule, add = ArgValueCandidates::new(complete_rules))]
     warn: Vec<&'static LintRule>,
 
     /// Report findings of RULE as errors (can be repeated)
-    #[arg(long, value_name = "RULE", value_parser = rule)]
+    #[arg(long, value_name = "RULE", value_parser = rule, add = ArgValueCandidates::new(complete_rules))]
     deny: Vec<&'static LintRule>,
 
     /// Exit with 1 also for notes
@@ -101,7 +102,7 @@ pub struct LintArgs {
     diff: bool,
 
     /// Explain RULE, a code or a name
-    #[arg(long, value_name = "RULE", value_parser = rule, conflicts_with_all = ["paths", "fix", "diff"])]
+    #[arg(long, value_name = "RULE", value_parser = rule, add = ArgValueCandidates::new(complete_rules), conflicts_with_all = ["paths", "fix", "diff"])]
     explain: Option<&'static LintRule>,
 
     /// List all rules with their severity and summary
@@ -112,6 +113,13 @@ pub struct LintArgs {
 fn rule(code_or_name: &str) -> Result<&'static LintRule, String> {
     LintRule::find(code_or_name)
         .ok_or_else(|| "unknown rule; `oci-hooks lint --rules` lists all rules".to_owned())
+}
+
+/// Returns the names of all rules.
+fn complete_rules() -> Vec<CompletionCandidate> {
+    let candidate =
+        |rule: &&LintRule| CompletionCandidate::new(rule.name).help(Some(rule.summary.into()));
+    rules::ALL.iter().map(candidate).collect()
 }
 
 impl LintArgs {

@@ -27,6 +27,8 @@ mod spec;
 mod target;
 mod validate;
 
+use std::ffi::OsString;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::CommandFactory as _;
@@ -63,7 +65,17 @@ const ERROR_EXIT_CODE: u8 = 2;
 
 fn main() -> ExitCode {
     completions::complete(Cli::command);
-    let cli: Cli = help::parse();
+    let words: Vec<_> = std::env::args_os().collect();
+    let cli: Cli = match help::try_parse_from(&words) {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() && wants_json_errors(&words) => {
+            let error = to_usage_error(&error).diagnostic().to_json("error");
+            // A closed standard error cannot be reported.
+            let _ = writeln!(io::stderr(), "{error}");
+            return ExitCode::from(ERROR_EXIT_CODE);
+        }
+        Err(error) => error.exit(),
+    };
     trace::to_stderr(cli.global.log_level);
     let mut context = CommandContext::new(&cli.global);
     let result = cli.check_format().and_then(|()| run(&cli.command, &mut context));
@@ -74,10 +86,26 @@ fn main() -> ExitCode {
     })
 }
 
+fn wants_json_errors(words: &[OsString]) -> bool {
+    words.iter().any(|word| word == "--error-format=json")
+        || words.windows(2).any(|pair| pair[0] == "--error-format" && pair[1] == "json")
+}
+
+fn to_usage_error(error: &clap::Error) -> HooksCommandError {
+    let text = error.render().to_string();
+    let mut paragraphs = text.split("\n\n").map(str::trim);
+    let message = paragraphs.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+    let hint = paragraphs.find_map(|paragraph| paragraph.strip_prefix("tip: ")).map(str::to_owned);
+    HooksCommandError::Usage { message, hint }
+}
+
 fn run(
     command: &HooksCommand,
     context: &mut CommandContext,
 ) -> Result<CommandExit, HooksCommandError> {
+    if command.has_consumer() {
+        context.use_installed_podman();
+    }
     match command {
         HooksCommand::Inject(args) => inject::run(args, context),
         HooksCommand::Explain(args) => explain::run(args, context),

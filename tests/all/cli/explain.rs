@@ -1,5 +1,8 @@
 //! `oci-hooks explain`.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
 use crate::cli::env::{CONFIG, HookEnv, golden};
 
 #[test]
@@ -20,7 +23,7 @@ fn json_contains_conditions_problems_and_order() {
 #[test]
 fn subdirectories_of_a_hook_directory_are_ignored() {
     let env = HookEnv::with_hooks();
-    std::fs::create_dir(env.path("usr/bin")).unwrap();
+    fs::create_dir(env.path("usr/bin")).unwrap();
     golden("explain.txt", &env.run(&["explain"]).stdout);
     golden("explain.json", &env.run(&["explain", "--format", "json"]).stdout);
 }
@@ -63,7 +66,7 @@ fn nri_plugin_is_not_confused_with_the_sample_plugin() {
     ] {
         assert!(ran.stdout.contains(line), "{}", ran.stdout);
     }
-    std::fs::remove_file(env.path("usr/30-filter.json")).unwrap();
+    fs::remove_file(env.path("usr/30-filter.json")).unwrap();
     let ran = env.run(&["explain", "--as", "hook-injector"]);
     assert!(ran.stdout.ends_with("Injected in this order: 10-all.json, 20-mounts.json\n"));
 }
@@ -140,7 +143,7 @@ fn common_hint_is_printed_once() {
 #[test]
 fn cdi_annotations_are_named() {
     let env = HookEnv::new();
-    let config = crate::cli::env::CONFIG.replace(
+    let config = CONFIG.replace(
         "\"com.example.gpu\": \"all\"",
         "\"cdi.k8s.io/gpus\": \"nvidia.com/gpu=0, nvidia.com/gpu=1\", \"cdi\": \"x\"",
     );
@@ -254,4 +257,30 @@ fn user_tmpfs_is_distinguished_from_podmans_or_unclear() {
         let (_, text) = explain(own, args);
         assert!(!text.contains("uncertain"), "{text}");
     }
+}
+
+#[test]
+fn rules_are_those_of_the_podman_in_path() {
+    let env = HookEnv::new();
+    env.hook("usr/10-all.json", r#""always": true"#, r#""prestart""#);
+    let explain = |version: &str, words: &[&str]| {
+        env.write("podman", &format!("#!/bin/sh\necho podman version {version}\n"));
+        fs::set_permissions(env.path("podman"), fs::Permissions::from_mode(0o755)).unwrap();
+        let mut command = env.command(&[&["explain"], words].concat());
+        let output = command.env("PATH", env.path("")).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for (version, words, name, stage) in [
+        ("4.3.1", &[][..], "podman-4", "prestart"),
+        ("5.4.2", &[], "podman-5", "createRuntime"),
+        ("6.0.0", &[], "podman", "createRuntime"),
+        ("4.3.1", &["--as", "podman"], "podman", "createRuntime"),
+        ("unknown", &[], "podman", "createRuntime"),
+    ] {
+        let said = explain(version, words);
+        assert!(said.starts_with(&format!("{name} for a container")), "{said}");
+        assert!(said.contains(&format!("injected at {stage}:")), "{said}");
+    }
+    // Other podmans are not run.
+    assert!(env.run(&["explain"]).stdout.starts_with("podman for a container"));
 }

@@ -83,4 +83,16 @@ fn completions_are_generated_for_each_shell() {
     assert_eq!(completed(&["expl"]), ["explain"]);
     assert_eq!(completed(&["lint", "--hooks"]), ["--hooks-dir"]);
     assert!(completed(&["list", "--format", ""]).contains(&"json".to_owned()));
+    assert_eq!(completed(&["lint", "--explain", "glob"]), ["glob-pattern"]);
+}
+
+#[test]
+fn usage_errors_have_the_error_format() {
+    for words in [["--error-format", "json", "lst"].as_slice(), &["lst", "--error-format=json"]] {
+        let ran = HookEnv::new().run(words);
+        assert_eq!(ran.code, Some(2));
+        let said: serde_json::Value = serde_json::from_str(&ran.stderr).unwrap();
+        assert_eq!(said["message"], "unrecognized subcommand 'lst'", "{said}");
+        assert_eq!(said["hint"], "some similar subcommands exist: 'lint', 'list'", "{said}");
+    }
 }

@@ -57,8 +57,11 @@ fn output_fits_the_terminal() {
 #[test]
 fn continuation_lines_are_indented() {
     let env = HookEnv::with_hooks();
-    let text =
-        run_on_terminal(60, "explain config.json --hooks-dir usr --hook 10-python", &env.path(""));
+    let text = run_on_terminal(
+        60,
+        "explain config.json --as podman --hooks-dir usr --hook 10-python",
+        &env.path(""),
+    );
     let expected = "\
 podman for a container that runs `/usr/bin/python3`, has 1
     annotation and no bind mounts

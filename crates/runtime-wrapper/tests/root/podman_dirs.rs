@@ -261,16 +261,21 @@ fn hooks_in_unread_directories_are_reported_with_a_fix() {
 
     let oci_hooks = program::built_program("oci-hooks");
     let oci_hooks = oci_hooks.to_str().unwrap();
+    // The rules of the installed version are the default.
+    let consumer = podman::profile_of(&system.podman);
     let ran = system.run(&[], &[oci_hooks, "lint"]);
-    assert!(ran.stdout.contains("warning[OH412]: podman does not read"), "{}", ran.stdout);
+    let finding = format!("warning[OH412]: {consumer} does not read");
+    assert!(ran.stdout.contains(&finding), "{}", ran.stdout);
     let ran = system.run(&[], &[oci_hooks, "list"]);
-    let said = "warning: /etc/containers/oci/hooks.d: podman does not read this directory: its 2 \
-                hook files have no effect\n";
+    let said = format!(
+        "warning: /etc/containers/oci/hooks.d: {consumer} does not read this directory: its 2 hook \
+         files have no effect\n"
+    );
     assert!(ran.stderr.contains(&format!("{said}  hint: {hint}\n")), "{}", ran.stderr);
     let ran = system.run(&[], &[oci_hooks, "disable", "etc"]);
     assert_eq!(ran.status.code(), Some(2), "{}", ran.stdout);
     assert!(
-        ran.stderr.contains("podman does not read this hook\n  hint: in /etc"),
+        ran.stderr.contains(&format!("{consumer} does not read this hook\n  hint: in /etc")),
         "{}",
         ran.stderr
     );

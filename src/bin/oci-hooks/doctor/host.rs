@@ -67,13 +67,17 @@ impl DoctorHost {
         config.map(PathBuf::from).or_else(home)
     }
 
+    pub fn is_program(&self, program: &Path) -> bool {
+        self.root.is_program(program)
+    }
+
     /// Finds a program.
     pub fn program(&self, name: &str) -> Option<PathBuf> {
         let path = self.variable("PATH").unwrap_or_default();
         let mut dirs = env::split_paths(&path).chain(env::split_paths(OsStr::new(DIRS)));
         dirs.find_map(|dir| {
             let program = dir.join(name);
-            (dir.is_absolute() && self.root.is_program(&program)).then_some(program)
+            (dir.is_absolute() && self.is_program(&program)).then_some(program)
         })
     }
 

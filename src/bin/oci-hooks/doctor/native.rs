@@ -47,6 +47,15 @@ impl PodmanInfo {
     }
 }
 
+/// Returns the profile of the podman that a shell would run.
+pub fn podman_in_path() -> Option<Consumer> {
+    let path = std::env::var_os("PATH")?;
+    let programs = std::env::split_paths(&path).filter(|dir| dir.is_absolute());
+    let host = DoctorHost::current();
+    let podman = programs.map(|dir| dir.join("podman")).find(|program| host.is_program(program))?;
+    consumer_of(&podman, &host)
+}
+
 /// Returns the profile of a podman, if it prints its version.
 pub fn consumer_of(podman: &Path, host: &DoctorHost) -> Option<Consumer> {
     host.version(podman).map(|(major, _)| Consumer::of_podman(major))

@@ -181,8 +181,8 @@ fn with_grace(seconds: i64) -> Option<i64> {
 /// A hook to run and record.
 #[derive(Clone, Debug)]
 pub struct HookCapture<'a> {
-    /// The directory for the record; created with mode `0o700` if it is missing.
-    pub directory: &'a Path,
+    /// The directory for the record, if it is to be written; created with mode `0o700` if it is missing.
+    pub directory: Option<&'a Path>,
     /// The file name of the hook.
     pub hook: &'a str,
     /// The stage it runs at.
@@ -215,8 +215,8 @@ pub struct CapturedRun {
     pub stderr: Vec<u8>,
     /// Set if the hook could not be run.
     pub failure: Option<RunError>,
-    /// Path of the record. A failure to write it does not change the exit code.
-    pub record: Result<PathBuf, CaptureError>,
+    /// Path of the record, if one is written. A failure to write it does not change the exit code.
+    pub record: Result<Option<PathBuf>, CaptureError>,
 }
 
 /// Errors of recording a hook.
@@ -261,7 +261,8 @@ impl HookCapture<'_> {
         };
         let started = SystemTime::now();
         let result = program.run();
-        let record = CaptureRecord::new(self, started, &result).write(self.directory);
+        let write = |directory| CaptureRecord::new(self, started, &result).write(directory);
+        let record = self.directory.map(write).transpose();
         let exit_code = exit_code(&result);
         match result {
             Ok(FinishedProgram { stdout, stderr, .. }) => {
@@ -399,7 +400,7 @@ mod tests {
 
     fn capture<'a>(directory: &'a Path, script: &'a str) -> HookCapture<'a> {
         HookCapture {
-            directory,
+            directory: Some(directory),
             hook: "10-test.json",
             stage: "createRuntime",
             path: Path::new("/bin/sh"),
@@ -414,7 +415,7 @@ mod tests {
 
     /// Returns the record without the values that differ between runs.
     fn stable_record(captured: &CapturedRun) -> Value {
-        let path = captured.record.as_ref().unwrap();
+        let path = captured.record.as_ref().unwrap().as_ref().unwrap();
         let mut record: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
         let started = record["started"].take();
         let compact = started.as_str().unwrap().replace(['-', ':'], "");
@@ -452,7 +453,7 @@ mod tests {
         );
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
         assert_eq!(mode(&directory), 0o700);
-        assert_eq!(mode(captured.record.as_ref().unwrap()), 0o600);
+        assert_eq!(mode(captured.record.as_ref().unwrap().as_ref().unwrap()), 0o600);
     }
 
     #[test]
@@ -486,7 +487,7 @@ mod tests {
     fn records_sort_by_time() {
         let root = tempfile::tempdir().unwrap();
         let paths: Vec<PathBuf> =
-            (0..5).map(|_| capture(root.path(), "").run().record.unwrap()).collect();
+            (0..5).map(|_| capture(root.path(), "").run().record.unwrap().unwrap()).collect();
         assert!(paths.is_sorted_by(|a, b| a < b), "{paths:?}");
     }
 

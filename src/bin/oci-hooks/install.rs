@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use oci_hooks::hooks::lint::{self, FileChecks, LintOptions, Severity};
+use oci_hooks::hooks::lint::{self, FileChecks, LintOptions, Severity, rules};
 use oci_hooks::hooks::manage::{
     ChangeNote, ChangeStep, EditMode, HookEditor, HookName, ManageError, OverwritePolicy,
     PlannedChange,
@@ -54,7 +54,7 @@ pub struct InstallOptions {
     #[arg(long)]
     pub no_path_check: bool,
 
-    /// Accept a hook with lint errors
+    /// Accept a hook with lint errors, or one that other engines reject
     #[arg(long)]
     no_lint: bool,
 }
@@ -87,10 +87,10 @@ impl InstallOptions {
         text: &[u8],
         context: &mut CommandContext,
     ) -> Result<CommandExit, HooksCommandError> {
-        if !self.no_lint {
-            self.lint(source, text, context)?;
-        }
         let directories = context.directories()?;
+        if !self.no_lint {
+            self.lint(source, text, &directories, context)?;
+        }
         let mut editor = editor(&directories, context, self.dry_run);
         if self.no_path_check {
             editor.options.path_check = PathCheck::Skip;
@@ -120,6 +120,7 @@ impl InstallOptions {
         &self,
         source: &Path,
         text: &[u8],
+        directories: &HookDirectories,
         context: &CommandContext,
     ) -> Result<(), HooksCommandError> {
         let mut options = LintOptions::for_consumer(&context.consumer);
@@ -132,7 +133,12 @@ impl InstallOptions {
             return Ok(());
         }
         for finding in lint::lint_text(source, text, &options) {
-            let diagnostic = Diagnostic::of_finding(&finding);
+            let mut diagnostic = Diagnostic::of_finding(&finding);
+            // Other engines read the configured directories, and one that rejects the file starts no container.
+            if finding.rule == &rules::STAGE_NOT_PORTABLE && directories.configured.is_some() {
+                diagnostic.hint = Some(REJECTED_BY_OTHERS.to_owned());
+                return Err(HooksCommandError::Lint(Box::new(diagnostic)));
+            }
             match finding.severity {
                 Severity::Error if finding.rule.code != MISSING_PROGRAM => {
                     return Err(HooksCommandError::Lint(Box::new(diagnostic)));
@@ -144,6 +150,9 @@ impl InstallOptions {
         Ok(())
     }
 }
+
+const REJECTED_BY_OTHERS: &str = "where one of them runs, install it into a directory that only podman reads, with \
+    --hooks-dir; elsewhere pass --no-lint";
 
 /// The rule about missing programs, which the loader reports as well.
 const MISSING_PROGRAM: &str = "OH017";

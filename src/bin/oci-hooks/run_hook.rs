@@ -1,43 +1,50 @@
-//! `oci-hooks run-hook`: the recorder in which `inject --capture` wraps hooks.
+//! `oci-hooks run-hook`: runs a hook file, or is the recorder in which `inject --capture` wraps hooks.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use clap_complete::ArgValueCandidates;
 use oci_hooks::hooks::capture::{self, HookCapture};
+use oci_hooks::hooks::manage::ManageError;
+use oci_hooks::hooks::{self, Hook, HookStage};
 use oci_hooks_files::fs::PathContext;
 
-use crate::CommandExit;
 use crate::context::CommandContext;
 use crate::error::{Diagnostic, HooksCommandError};
+use crate::remove::complete_active;
+use crate::{CommandExit, directories};
 
 /// Size limit of each recorded output stream.
 const OUTPUT_LIMIT_BYTES: u64 = 1 << 20;
 
-/// Run a hook and record its output and exit status
+/// Run a hook, and record its output and exit status
 #[derive(Debug, Args)]
 #[command(after_help = "\
-`oci-hooks inject --capture DIR` wraps injected hooks in this command. Standard input, outputs and
-exit code are those of the hook; signal N becomes 128+N. Each run writes a JSON file to DIR.
+With --hook alone, the hook file in force decides program, arguments, environment and timeout, as
+for the engine. `oci-hooks inject --capture DIR` wraps injected hooks in this command, with PROGRAM.
+Standard input, the container's state, outputs and exit code are those of the hook; signal N becomes
+128+N.
 
-Example:
+Examples:
+  runc state web | oci-hooks run-hook --hook gpu.json
   oci-hooks run-hook --capture=/var/log/hooks --hook=gpu.json --stage=createRuntime -- \\
       /usr/bin/gpu-hook prestart < state.json")]
 pub struct RunHookArgs {
-    /// Directory in which to write the record
+    /// Write a record of the run, a JSON file, to DIR
     #[arg(long, value_name = "DIR")]
-    capture: PathBuf,
+    capture: Option<PathBuf>,
 
-    /// File name of the hook, as recorded
-    #[arg(long, value_name = "NAME", default_value = "")]
-    hook: String,
+    /// Hook file to run; with PROGRAM, its name in the record
+    #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(complete_active))]
+    hook: Option<String>,
 
-    /// Stage of the hook, as recorded
-    #[arg(long, value_name = "STAGE", default_value = "")]
-    stage: String,
+    /// Stage of the hook in the record [default: the first of the hook file]
+    #[arg(long, value_name = "STAGE")]
+    stage: Option<String>,
 
-    /// Kill the hook after this many seconds
+    /// Kill the hook after this many seconds [default: `timeout` of the hook file]
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     timeout: Option<i64>,
 
@@ -45,33 +52,90 @@ pub struct RunHookArgs {
     #[arg(long, value_name = "NAME")]
     arg0: Option<OsString>,
 
-    /// Program of the hook to execute
-    program: PathBuf,
+    /// Program of the hook to execute [default: that of the hook file]
+    #[arg(required_unless_present = "hook")]
+    program: Option<PathBuf>,
 
     /// Arguments of the hook, without argv[0]
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<OsString>,
 }
 
+/// A hook to run.
+struct HookCall {
+    name: String,
+    stage: String,
+    program: PathBuf,
+    /// `argv[0]`; by default the program.
+    arg0: Option<OsString>,
+    /// Arguments, without `argv[0]`.
+    args: Vec<OsString>,
+    /// Environment; by default that of this process.
+    env: Option<Vec<(OsString, OsString)>>,
+    timeout: Option<i64>,
+}
+
+impl HookCall {
+    /// Returns the hook of the file in force.
+    fn of_file(name: &str, context: &mut CommandContext) -> Result<Self, HooksCommandError> {
+        context.use_installed_podman();
+        let directories = context.directories()?;
+        let loaded = hooks::load(&context.load_options(&directories));
+        let name = if name.ends_with(".json") { name.to_owned() } else { format!("{name}.json") };
+        let Some(file) = loaded.hooks.get(name.as_ref()) else {
+            context.warn_of_problems(&loaded.problems);
+            let error = ManageError::NoSuchHook { name: name.into() };
+            return Err(directories::explain_error(error, &directories, &context.consumer));
+        };
+        let Hook { path, args, env, timeout } = file.definition.hook.clone();
+        let variable = |text: String| {
+            let (name, value) = text.split_once('=').unwrap_or((&text, ""));
+            (name.into(), value.into())
+        };
+        Ok(HookCall {
+            name,
+            stage: file.definition.stages.first().map_or("", HookStage::name).to_owned(),
+            program: path.into(),
+            arg0: args.first().map(OsString::from),
+            args: args.into_iter().skip(1).map(OsString::from).collect(),
+            env: env.map(|env| env.into_iter().map(variable).collect()),
+            timeout,
+        })
+    }
+}
+
 pub fn run(
     args: &RunHookArgs,
     context: &mut CommandContext,
 ) -> Result<CommandExit, HooksCommandError> {
+    let call = match &args.program {
+        Some(program) => HookCall {
+            name: args.hook.clone().unwrap_or_default(),
+            stage: String::new(),
+            program: program.clone(),
+            arg0: None,
+            args: args.args.clone(),
+            env: None,
+            timeout: None,
+        },
+        None => HookCall::of_file(args.hook.as_deref().unwrap_or_default(), context)?,
+    };
     let state = capture::read_state(io::stdin().lock())?;
-    let env: Vec<_> = std::env::vars_os().collect();
+    let env = call.env.unwrap_or_else(|| std::env::vars_os().collect());
     let cwd = std::env::current_dir().with_path("find", Path::new("the working directory"))?;
-    let arg0 = args.arg0.as_deref().unwrap_or(args.program.as_os_str());
+    let arg0 = args.arg0.as_deref().or(call.arg0.as_deref());
+    let arg0 = arg0.unwrap_or(call.program.as_os_str());
     let argv: Vec<&OsStr> =
-        std::iter::once(arg0).chain(args.args.iter().map(OsString::as_os_str)).collect();
+        std::iter::once(arg0).chain(call.args.iter().map(OsString::as_os_str)).collect();
     let captured = HookCapture {
-        directory: &args.capture,
-        hook: &args.hook,
-        stage: &args.stage,
-        path: &args.program,
+        directory: args.capture.as_deref(),
+        hook: &call.name,
+        stage: args.stage.as_deref().unwrap_or(&call.stage),
+        path: &call.program,
         argv,
         env: env.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str())).collect(),
         cwd: &cwd,
-        timeout: args.timeout,
+        timeout: args.timeout.or(call.timeout),
         state: &state,
         output_limit_bytes: OUTPUT_LIMIT_BYTES,
     }

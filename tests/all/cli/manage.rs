@@ -267,3 +267,46 @@ fn lint_ignores_disabled_hooks() {
     assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
     assert!(ran.stdout.contains("OH409"), "{}", ran.stdout);
 }
+
+#[test]
+fn hook_that_other_engines_reject_is_not_installed_beside_theirs() {
+    let env = HookEnv::new();
+    env.containers_conf("containers.conf", &["etc"]);
+    env.hook("10-devices.json", r#""always": true"#, r#""precreate""#);
+    let install = |words: &[&str]| {
+        let words = [&["install", "10-devices.json"], words].concat();
+        env.run_configured(&[("CONTAINERS_CONF", "containers.conf")], &words)
+    };
+    let ran = install(&[]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("`precreate` is rejected by buildah"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("pass --no-lint"), "{}", ran.stderr);
+    assert!(!env.path("etc/10-devices.json").exists());
+    assert_eq!(install(&["--no-lint"]).code, Some(0));
+    // A directory of its own.
+    assert_eq!(env.run(&["install", "10-devices.json", "--name", "20"]).code, Some(0));
+}
+
+#[test]
+fn hook_file_is_run_as_the_engine_does() {
+    let env = HookEnv::new();
+    let hook = json!({
+        "version": "1.0.0",
+        "hook": {
+            "path": "/bin/sh", "args": ["name", "-c", "cat; echo $0 $A; exec sleep 60"],
+            "env": ["A=b"], "timeout": 1,
+        },
+        "when": {"always": true},
+        "stages": ["poststop"],
+    });
+    env.write("etc/10-run.json", &hook.to_string());
+    let ran = env.run_with_input(&["run-hook", "--hook", "10-run", "--capture", "records"], "{}");
+    assert_eq!(ran.code, Some(128 + 9), "killed at its timeout: {}", ran.stderr);
+    assert_eq!(ran.stdout, "{}name b\n");
+    let record = &env.names("records")[0];
+    let record: Value = serde_json::from_str(&env.read(&format!("records/{record}"))).unwrap();
+    assert_eq!((&record["hook"], &record["stage"]), (&json!("10-run.json"), &json!("poststop")));
+    let ran = env.run_with_input(&["run-hook", "--hook", "typo"], "{}");
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("typo.json"), "{}", ran.stderr);
+}

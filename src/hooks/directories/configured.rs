@@ -45,8 +45,7 @@ pub struct ConfigLine {
 ///
 /// ```no_run
 /// use oci_hooks::hooks::consumer::PODMAN;
-/// use oci_hooks::hooks::directories::{ConsumerSystem, read_configured};
-/// use oci_hooks_files::fs::SystemRoot;
+/// use oci_hooks::hooks::directories::{ConsumerSystem, SystemRoot, read_configured};
 ///
 /// # fn main() -> Result<(), oci_hooks::hooks::directories::DirectoriesError> {
 /// let variable = |name: &str| std::env::var_os(name);

@@ -16,6 +16,8 @@ mod system;
 #[cfg(test)]
 mod tests;
 
+pub use oci_hooks_files::fs::SystemRoot;
+
 pub use configured::{ConfigLine, ConfiguredDirs, DirsSource, read_configured};
 pub use setting::DirectoriesError;
 pub use system::{ConsumerSystem, UnreadDir, unread_dirs};

@@ -285,11 +285,11 @@ fn report(backend: &EngineBackend<'_>, plan: &LaunchPlan<'_>, prepared: &Prepare
     for problem in &prepared.bundle.problems {
         backend.context.log.warning(&format!("{}: {problem}", plan.container.title));
     }
-    for file in &prepared.bundle.hooks {
+    for hook in &prepared.bundle.hooks {
         backend.context.log.debug(&format!(
             "{}: injecting hook {}",
             plan.container.title,
-            file.display()
+            hook.file.display()
         ));
     }
     for text in &prepared.bundle.hook_stderr {

@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::LoadProblem;
-use oci_hooks::hooks::pipeline::PipelineReport;
+use oci_hooks::hooks::pipeline::{MatchedHook, PipelineReport};
 use oci_hooks_files::fs::PathContext;
 use oci_hooks_host::mount::MountNamespace;
 use oci_hooks_image::ImageConfig;
@@ -34,8 +34,8 @@ pub struct Bundle {
     pub user: ContainerUser,
     /// Signal that asks the container to end, if the image names one.
     pub stop_signal: Option<String>,
-    /// Files of the injected hooks.
-    pub hooks: Vec<PathBuf>,
+    /// Hook files that match.
+    pub hooks: Vec<MatchedHook>,
     /// Hook files that could not be used.
     pub problems: Vec<LoadProblem>,
     /// The lines that `precreate` hooks wrote to stderr, each prefixed with its program.
@@ -141,7 +141,7 @@ pub fn write(
         user: user.clone(),
         stop_signal: image.stop_signal.clone(),
         hook_stderr: report.precreate_lines(),
-        hooks: report.hooks.into_iter().map(|hook| hook.file).collect(),
+        hooks: report.hooks,
         problems: report.problems,
         warnings,
     })

@@ -246,19 +246,19 @@ impl PreparedContainer<'_> {
     pub fn start(mut self) -> Result<ContainerRecord, ContainerError> {
         let _span = info_span!("start", container = self.record.id).entered();
         let directory = self.engine.directory(&self.record.id);
-        match self.output {
+        let mounts = &self.bundle.mounts;
+        let started = match self.output {
             OutputMode::Discard => {
                 let null = self.engine.null()?;
                 let other = null.try_clone().with_path("open", directory.path())?;
-                let (record, mounts) = (&self.record, &self.bundle.mounts);
                 let (stdout, stderr) = (null.into(), other.into());
-                monitor::start_with(record, &directory, mounts, stdout, stderr)?;
+                monitor::start_with(&self.record, &directory, mounts, stdout, stderr)
             }
             OutputMode::Log { .. } => {
-                let (engine, mounts) = (self.engine, &self.bundle.mounts);
-                engine.monitor.start(&engine.run, &self.record.id, mounts)?;
+                self.engine.monitor.start(&self.engine.run, &self.record.id, mounts)
             }
-        }
+        };
+        started.map_err(|error| error.with_hooks(&self.bundle.hooks))?;
         self.record.process = directory.process(&self.record.id);
         directory.write(&self.record)?;
         self.is_kept = true;
@@ -312,7 +312,8 @@ impl PreparedContainer<'_> {
             && !(runtime.capabilities().is_sandbox
                 && fs::metadata(&log).is_ok_and(|log| log.len() > 0));
         if !is_started && !status.success() {
-            return Err(runtime.logged_error(RuntimeAction::Run, id, &log).into());
+            let error = ContainerError::from(runtime.logged_error(RuntimeAction::Run, id, &log));
+            return Err(error.with_hooks(&self.bundle.hooks));
         }
         let limits_hit = self.engine.limits_hit(&self.record);
         self.is_kept = true;

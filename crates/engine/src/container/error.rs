@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use oci_hooks::hooks::HookStage;
+use oci_hooks::hooks::pipeline::MatchedHook;
 use oci_hooks_files::fs::{PathError, ReadError, ReplaceError};
 use oci_hooks_files::process::RunError;
 use oci_hooks_files::quantity::ByteSize;
@@ -11,7 +13,7 @@ use oci_hooks_image::StoreError;
 
 use crate::bundle::BundleError;
 use crate::rootfs::RootfsError;
-use crate::runtime::RuntimeError;
+use crate::runtime::{NO_OUTPUT, RuntimeError};
 
 /// Errors of creating, using or removing a container.
 #[derive(Debug, thiserror::Error)]
@@ -92,12 +94,37 @@ pub enum ContainerError {
     /// The monitor did not start the container.
     #[error("cannot start container {id}: {message}")]
     Monitor { id: String, message: String },
+    /// The container did not start, probably because of one of its hooks.
+    #[error("{error}; its hooks are {}", list_hooks(hooks))]
+    Hook { error: Box<ContainerError>, hooks: Vec<MatchedHook> },
     /// Killed processes did not end.
     #[error("the processes of container {id} did not end within {} seconds after they were killed", timeout.as_secs())]
     Unkillable { id: String, timeout: Duration },
 }
 
+/// Returns the hook files, each with its stages.
+fn list_hooks(hooks: &[MatchedHook]) -> String {
+    let hook = |hook: &MatchedHook| {
+        let stages: Vec<_> = hook.stages.iter().map(HookStage::name).collect();
+        format!("{} ({})", hook.file.display(), stages.join(", "))
+    };
+    hooks.iter().map(hook).collect::<Vec<_>>().join(", ")
+}
+
 impl ContainerError {
+    /// Names the hook files of a container that did not start, if the runtime's message is about a hook, or missing.
+    pub(super) fn with_hooks(self, hooks: &[MatchedHook]) -> Self {
+        let message = match &self {
+            ContainerError::Runtime(RuntimeError::Failed { message, .. })
+            | ContainerError::Monitor { message, .. } => message,
+            _ => return self,
+        };
+        if hooks.is_empty() || !(message.contains("hook") || message.ends_with(NO_OUTPUT)) {
+            return self;
+        }
+        ContainerError::Hook { error: Box::new(self), hooks: hooks.to_vec() }
+    }
+
     /// Returns whether the error means that a record is unreadable: corrupt, or of another version.
     pub fn is_unreadable_record(&self) -> bool {
         match self {

@@ -115,6 +115,9 @@ impl RuntimeError {
 const PROGRAM_ERRORS: [&str; 4] =
     ["exec: \"", "open executable", "exec container process", "exec format error"];
 
+/// Message of a runtime without error output, such as crun if a hook fails.
+pub const NO_OUTPUT: &str = "no error output";
+
 #[derive(Deserialize)]
 struct RuntimeLogLine {
     level: String,
@@ -142,7 +145,7 @@ fn message(output: &str) -> String {
             lines.join("; ")
         }
     };
-    if text.is_empty() { "no error output".to_owned() } else { text }
+    if text.is_empty() { NO_OUTPUT.to_owned() } else { text }
 }
 
 /// Hints by parts of messages of runc, crun and youki, in lower case.

@@ -5,5 +5,5 @@ mod error;
 mod kind;
 
 pub use call::{CONFINING, FIRST_DESCRIPTOR, OciRuntime, RuntimeFiles, RuntimeState};
-pub use error::{RuntimeAction, RuntimeError};
+pub use error::{NO_OUTPUT, RuntimeAction, RuntimeError};
 pub use kind::{RuntimeCapabilities, RuntimeKind};

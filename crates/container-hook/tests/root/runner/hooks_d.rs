@@ -68,6 +68,31 @@ fn broken_hook_file_fails_the_job_by_name() {
     runner.cleanup();
 }
 
+#[test]
+fn failed_hook_is_named_by_its_file() {
+    for &runtime in TestRuntime::selected(0) {
+        let host = TestHost::new();
+        let _hub = HostRegistry::start(&host, RegistryName::Hub, None);
+        let directory = host.path().join("hooks.d");
+        fs::create_dir(&directory).unwrap();
+        let further = format!("[hooks]\ndirs = [{directory:?}]\n");
+        let installation = HookInstallation::new(&host, runtime, &further);
+        let script = host.path().join("fail");
+        program::write_program(&script, "#!/bin/sh\necho license missing >&2; exit 5\n");
+        let role = json!({"^com\\.github\\.actions\\.role$": "^(job|step)$"});
+        let file = directory.join("10-license.json");
+        fs::write(&file, hook(&script, "license", role).to_string()).unwrap();
+        let mut runner = runner(&installation, "runner-1");
+        let args = json!({"container": runner.job_container("node:22"), "services": []});
+        let said = runner.call("prepare_job", args).failure();
+        let named = format!("; its hooks are {} (createRuntime)", file.display());
+        assert!(said.contains(&named), "{runtime}: {said}");
+        let said = runner.container_step(shell_step("true")).0.failure();
+        assert!(said.contains(&named), "{runtime}: {said}");
+        runner.cleanup();
+    }
+}
+
 fn hook(script: &std::path::Path, name: &str, annotations: Value) -> Value {
     json!({
         "version": "1.0.0",

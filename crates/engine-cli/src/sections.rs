@@ -18,7 +18,7 @@ use super::host::HostError;
 
 /// First kernel version with idmapped layers in overlayfs, and the consequence of an older one.
 pub const IDMAPPED_OVERLAY: (Version, &str) = (
-    Version::new(5, 19, 0),
+    version::IDMAPPED_LAYERS,
     "containers are in the host's user namespace before Linux 5.19: root in one is root",
 );
 
@@ -206,18 +206,11 @@ impl UserNamespace {
     /// Returns whether root's containers have their own user namespaces on this machine.
     pub fn is_private(self) -> bool {
         match self {
-            UserNamespace::Auto => supports_idmapped_layers() && userns::are_allowed(),
+            UserNamespace::Auto => version::supports_idmapped_layers() && userns::are_allowed(),
             UserNamespace::Private => true,
             UserNamespace::Host => false,
         }
     }
-}
-
-/// Returns whether overlayfs supports idmapped layers, as on Linux 5.19 or later.
-fn supports_idmapped_layers() -> bool {
-    let uname = rustix::system::uname();
-    let version = version::parse(&uname.release().to_string_lossy());
-    version.is_some_and(|version| version >= IDMAPPED_OVERLAY.0)
 }
 
 /// Reads registries by their hosts, `[registry.HOST]` in settings.

@@ -256,8 +256,8 @@ impl PlanInputs<'_> {
         let named = choose_names("cache", names, always, &self.specs.caches)?;
         let mut caches = Vec::new();
         for (name, cache) in of_pool.into_iter().filter(|(name, _)| named.contains(name)) {
-            let directory = cache_directory(&self.settings.root, name, self.pool_id);
             let has_users = self.settings.has_user_namespaces();
+            let directory = cache_directory(&self.settings.root, name, self.pool_id, has_users);
             mounts.push(MountRequest {
                 id_mapping: has_users.then_some(IdMapping::Stored),
                 ..bind_mount(&directory, &cache.target)
@@ -469,9 +469,10 @@ fn bind_mount(source: &Path, target: &Path) -> MountRequest {
 }
 
 /// Returns the directory of a pool's cache. Cache names and pool ids are arbitrary text, so the directory's name has a
-/// digest of both, after the letters of the cache name for readability.
-fn cache_directory(root: &Path, name: &str, pool_id: &str) -> PathBuf {
-    let digest = Digest::of(format!("{name}\0{pool_id}").as_bytes());
+/// digest of both, after the letters of the cache name for readability. Instances with user namespaces have other
+/// owners on disk, and so other caches.
+fn cache_directory(root: &Path, name: &str, pool_id: &str, has_users: bool) -> PathBuf {
+    let digest = Digest::of(format!("{name}\0{pool_id}\0{has_users}").as_bytes());
     let letters = name.chars().filter(char::is_ascii_alphanumeric).take(32);
     root.join("garm/caches").join(format!(
         "{}-{}",

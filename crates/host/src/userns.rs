@@ -49,7 +49,7 @@ pub struct PrivateIds {
 
 impl PrivateIds {
     /// Owners on disk of files that outlive their container, such as those of named volumes. No process has them.
-    pub const STORED: Self = PrivateIds { first: Self::ALL.start, count: Self::COUNT };
+    pub const STORED: Self = PrivateIds { first: Self::ALL.end - Self::COUNT, count: Self::COUNT };
 
     /// The range of all private ids.
     pub const ALL: std::ops::Range<u32> = 0x7100_0000..0x8000_0000;
@@ -62,9 +62,8 @@ impl PrivateIds {
 
     /// Returns the ids of the job with this number; `None` if the number is [`JOBS`](Self::JOBS) or more.
     pub fn of_job(number: u32) -> Option<Self> {
-        let count = Self::COUNT;
-        (number < Self::JOBS)
-            .then(|| PrivateIds { first: Self::STORED.first + (number + 1) * count, count })
+        let first = Self::ALL.start + number.checked_mul(Self::COUNT)?;
+        (number < Self::JOBS).then_some(PrivateIds { first, count: Self::COUNT })
     }
 
     /// Returns the host id of a container id, if it is mapped.
@@ -85,7 +84,7 @@ impl PrivateIds {
 impl Default for PrivateIds {
     /// Returns the ids of the first job.
     fn default() -> Self {
-        PrivateIds { first: Self::STORED.first + Self::COUNT, count: Self::COUNT }
+        PrivateIds { first: Self::ALL.start, count: Self::COUNT }
     }
 }
 
@@ -103,6 +102,15 @@ impl NamespaceMapping {
     pub fn stored(ids: PrivateIds) -> Self {
         let disk = PrivateIds::STORED.first;
         NamespaceMapping::of_range(IdRange { disk, view: ids.first, count: ids.count })
+    }
+
+    /// Returns the mapping of [`PrivateIds::STORED`] to the first ids of the host, for containers without a user
+    /// namespace; larger ids are the same on disk.
+    pub fn stored_for_host() -> Self {
+        let PrivateIds { first: disk, count } = PrivateIds::STORED;
+        let own = IdRange { disk, view: 0, count };
+        let larger = IdRange { disk: count, view: count, count: disk - count };
+        NamespaceMapping { uids: vec![own, larger], gids: vec![own, larger] }
     }
 
     fn of_range(range: IdRange) -> Self {
@@ -412,7 +420,7 @@ mod tests {
         let ids = |number| PrivateIds::of_job(number).unwrap();
         assert_eq!(ids(0).first + ids(0).count, ids(1).first);
         let last = ids(PrivateIds::JOBS - 1);
-        assert_eq!(last.host_id(last.count - 1), Some(0x7fff_ffff));
+        assert_eq!(last.host_id(last.count - 1), Some(0x7ffe_ffff));
         assert_eq!(last.host_id(last.count), None);
         assert_eq!(PrivateIds::of_job(PrivateIds::JOBS), None);
     }

@@ -58,6 +58,16 @@ pub fn parse(text: &str) -> Option<Version> {
     Some(version)
 }
 
+/// First version of Linux with idmapped layers in overlayfs.
+pub const IDMAPPED_LAYERS: Version = Version::new(5, 19, 0);
+
+/// Returns whether overlayfs of this kernel supports idmapped layers.
+pub fn supports_idmapped_layers() -> bool {
+    let uname = rustix::system::uname();
+    let version = parse(&uname.release().to_string_lossy());
+    version.is_some_and(|version| version >= IDMAPPED_LAYERS)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

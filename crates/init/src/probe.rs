@@ -129,8 +129,8 @@ fn outcome(attempt: &ProbeAttempt) -> ProbeOutcome {
     tried.map_or_else(|error| to_outcome(attempt, &error), ProbeOutcome::Reached)
 }
 
-/// Returns whose limits these processes use up, if it is not the container's root: root owns the
-/// user namespace only if its own host id does.
+/// Returns the owner of this user namespace, whose limits the kernel applies; an error if that is
+/// the container's own root, whose limits no process of the host has.
 fn limits() -> io::Result<String> {
     let map = fs::read_to_string("/proc/self/uid_map")?;
     let is_of_host = map.split_whitespace().eq(["0", "0", "4294967295"]);

@@ -54,7 +54,7 @@ pub struct FileSource {
 /// Mapping of the owners of files on disk to owners in the container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OwnerMapping {
-    Other(IdMapping),
+    Mapped(IdMapping),
     /// Ids in the container equal ids on disk.
     Same,
 }
@@ -80,7 +80,7 @@ impl PreparedSource {
             MountSource::Volume { path, copy, is_shared } => {
                 let fill = copy.then_some(target);
                 let (file, mapping) = volume::open(container, path, fill, *is_shared)?;
-                (file, private, false, mapping.map(OwnerMapping::Other))
+                (file, private, false, mapping.map(OwnerMapping::Mapped))
             }
             MountSource::Tmpfs(_) => unreachable!("memory is nothing of the host"),
         };
@@ -103,7 +103,7 @@ impl PreparedSource {
             no_suid: !matches!(mount.source, MountSource::Volume { .. }),
             no_dev: !is_device && !file.has_name(Path::new("/dev")),
             propagation,
-            owners: mount.id_mapping.filter(|_| !is_system).map(OwnerMapping::Other).or(owners),
+            owners: mount.id_mapping.filter(|_| !is_system).map(OwnerMapping::Mapped).or(owners),
             maker: maker(container, mount.id_mapping)?,
             file,
         }))
@@ -313,7 +313,7 @@ impl<'a> DetachedMounts<'a> {
                 return Ok(tree);
             }
         };
-        if matches!(wanted, OwnerMapping::Other(IdMapping::User { .. })) {
+        if matches!(wanted, OwnerMapping::Mapped(IdMapping::User { .. })) {
             let (name, path) = (source.file.display().to_string(), source.target.clone());
             return Err(BundleError::NoIdMapping { name, path, reason });
         }
@@ -342,11 +342,13 @@ impl<'a> DetachedMounts<'a> {
         let namespace = match (owners, namespace) {
             (OwnerMapping::Same, Some(pin)) => netns::open(pin)?,
             (OwnerMapping::Same, None) => made(NamespaceMapping::shifted(private))?,
-            (OwnerMapping::Other(IdMapping::Stored), namespace) => {
-                let first = namespace.map_or(0, |_| private.first);
-                made(NamespaceMapping::stored(PrivateIds { first, ..private }))?
+            (OwnerMapping::Mapped(IdMapping::Stored), Some(_)) => {
+                made(NamespaceMapping::stored(private))?
             }
-            (OwnerMapping::Other(IdMapping::User { host_uid, host_gid, user: given }), _) => {
+            (OwnerMapping::Mapped(IdMapping::Stored), None) => {
+                made(NamespaceMapping::stored_for_host())?
+            }
+            (OwnerMapping::Mapped(IdMapping::User { host_uid, host_gid, user: given }), _) => {
                 let base = if namespace.is_some() { private.first } else { 0 };
                 let user = given.unwrap_or(user);
                 made(NamespaceMapping::owned_by((host_uid, host_gid), user, base, private))?

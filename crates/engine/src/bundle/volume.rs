@@ -22,6 +22,7 @@ use oci_hooks_host::removal::remove_tree;
 use oci_hooks_host::trash::Trash;
 use oci_hooks_host::tree::{self, CopyOptions, CopyPurpose, OpenDirectory, OwnerShift};
 use oci_hooks_host::userns::{NamespaceMapping, PrivateIds};
+use oci_hooks_host::version;
 use oci_hooks_image::ImageConfig;
 
 use super::BundleError;
@@ -81,17 +82,20 @@ pub fn open(
     {
         lchown(path, Some(first), Some(first)).with_path("change the owner of", path)?;
     }
-    if is_shared && let Some(record) = &container.options.record {
+    if let Some(record) = &container.options.record {
         users.paths.push(record.clone());
         users.write(path)?;
     }
     Ok((HostFile::open_trusted(path)?, is_stored.then_some(IdMapping::Stored)))
 }
 
-/// Returns whether kernel and file system can map owners in a directory.
+/// Returns whether kernel and file system can map owners in a directory, also if it has layers of overlays.
 fn can_map_owners(directory: &Path) -> Result<bool, BundleError> {
+    if !version::supports_idmapped_layers() {
+        return Ok(false);
+    }
     let file = HostFile::open_trusted(directory)?;
-    let namespace = NamespaceMapping::stored(PrivateIds::default()).namespace();
+    let namespace = NamespaceMapping::stored_for_host().namespace();
     let namespace = namespace.map_err(|error| file.error("map the owners of files in", error))?;
     let tree = DetachedMount::copy_of(&file, MountDepth::Single)?;
     let owners = Some(namespace.as_fd());

@@ -114,12 +114,15 @@ fn list_hooks(hooks: &[MatchedHook]) -> String {
 impl ContainerError {
     /// Names the hook files of a container that did not start, if the runtime's message is about a hook, or missing.
     pub(super) fn with_hooks(self, hooks: &[MatchedHook]) -> Self {
+        // Of runc, crun and youki.
+        let words = [" hook #", "running hook", "executing hook", "run hook", "hooks failed"];
         let message = match &self {
             ContainerError::Runtime(RuntimeError::Failed { message, .. })
             | ContainerError::Monitor { message, .. } => message,
             _ => return self,
         };
-        if hooks.is_empty() || !(message.contains("hook") || message.ends_with(NO_OUTPUT)) {
+        let is_about_hooks = words.iter().any(|word| message.contains(word));
+        if hooks.is_empty() || !(is_about_hooks || message.ends_with(NO_OUTPUT)) {
             return self;
         }
         ContainerError::Hook { error: Box::new(self), hooks: hooks.to_vec() }

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 
 use oci_hooks_engine::bundle::{
-    BundleError, IdMapping, MountPropagation, MountRequest, MountSource, TmpfsMount,
+    BundleError, IdMapping, MountPropagation, MountRequest, MountSource, TmpfsMount, volume_users,
 };
 use oci_hooks_host::host_file::HostFile;
 use oci_hooks_host::userns::PrivateIds;
@@ -132,7 +132,10 @@ fn files_of_volumes_belong_to_no_user_of_the_host() {
         {
             let context = format!("{runtime}, {has_users}, {is_shared}");
             let script = "stat -c %u:%g /data/mine /data; echo x >/data/made";
-            let mut parts = if has_users { parts(script) } else { TestBundle::new(script) };
+            // Without a user namespace, a container has all ids.
+            let large = "; echo x >/data/large && /bin/busybox chown 70000:70000 /data/large";
+            let script = if has_users { script.to_owned() } else { format!("{script}{large}") };
+            let mut parts = if has_users { parts(&script) } else { TestBundle::new(&script) };
             fs::create_dir(parts.layer("/data")).unwrap();
             fs::write(parts.layer("/data/mine"), "").unwrap();
             chown(parts.layer("/data/mine"), Some(1000), Some(100)).unwrap();
@@ -140,12 +143,17 @@ fn files_of_volumes_belong_to_no_user_of_the_host() {
             let source = MountSource::Volume { path: path.clone(), copy: true, is_shared };
             let mount = MountRequest { source, ..volume(&parts, "data", "/data") };
             parts.options.mounts.push(mount);
+            let record = parts.host("record");
+            fs::create_dir(&record).unwrap();
+            parts.options.record = Some(record.clone());
             for _ in 0..2 {
                 assert_eq!(parts.run(runtime).success(), "1000:100\n0:0\n", "{context}");
             }
             let owner = |name: &str| fs::metadata(path.join(name)).unwrap().uid();
             let found = ["", "mine", "made"].map(owner);
             assert_eq!(found, [first, first + 1000, first], "{context}");
+            assert!(has_users || owner("large") == 70000, "{context}");
+            assert!(volume_users(&path).unwrap().0.contains(&record), "{context}");
         }
     }
 }

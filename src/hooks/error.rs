@@ -128,7 +128,8 @@ impl HookError {
                 let oci = super::OciStage::ALL.map(super::OciStage::name);
                 let names = [&oci[..], &["precreate"]].concat();
                 let known = |name: &&&str| name.eq_ignore_ascii_case(stage);
-                match (names.iter().find(known), closest_name(stage, &names)) {
+                match (oci.iter().find(known), closest_name(stage, &names)) {
+                    (None, Some("precreate")) => "did you mean \"precreate\"? Only podman knows it".to_owned(),
                     (Some(name), _) => format!("stages are case-sensitive: write {name:?}"),
                     (None, Some(name)) => format!("did you mean {name:?}?"),
                     (None, None) => format!("stages are {}, and precreate for podman", oci.join(", ")),

@@ -21,3 +21,8 @@ impl Paint {
         if self.enabled { format!("{style}{text}{style:#}") } else { text.to_string() }
     }
 }
+
+/// Returns a text without colours.
+pub fn strip(text: &str) -> String {
+    anstream::adapter::strip_str(text).to_string()
+}

@@ -180,7 +180,7 @@ pub fn run(
     }
     let report = inputs.lint(&options);
     let exit = finish(args, &report, context)?;
-    if report.hook_files == 0 && !args.paths.is_empty() {
+    if report.hook_files == 0 && report.findings().next().is_none() && !args.paths.is_empty() {
         let paths: Vec<_> = args.paths.iter().map(|path| path.display().to_string()).collect();
         return Err(HooksCommandError::Usage {
             message: format!("no hook files in {}", paths.join(", ")),

@@ -111,8 +111,8 @@ impl<'o> Linter<'o> {
                     self.names.push(name.clone());
                 }
                 self.by_name.entry(name).or_default().push((at, use_));
-            } else if let Some(finding) =
-                check_ignored_name(&path, &name).or_else(|| check_subdirectory(&path, &name))
+            } else if let Some(finding) = check_ignored_name(&path, &name)
+                .or_else(|| check_subdirectory(&path, &name, &self.options.dirs))
             {
                 self.files.push(LintedFile { path, text: None, findings: vec![finding] });
             }
@@ -265,10 +265,11 @@ fn unreadable(path: &Path, error: &ReadError) -> (HookFinding, FileUsability) {
     }
 }
 
-/// Reports a file whose name resembles that of a hook file but is not read.
-fn check_subdirectory(path: &Path, name: &OsStr) -> Option<HookFinding> {
+/// Reports a subdirectory with hook files, which is not read.
+fn check_subdirectory(path: &Path, name: &OsStr, dirs: &[PathBuf]) -> Option<HookFinding> {
     let is_hidden = name.as_bytes().starts_with(b".");
-    if is_hidden || !fs::symlink_metadata(path).ok()?.is_dir() {
+    let is_read = dirs.iter().any(|dir| dir == path);
+    if is_hidden || is_read || !fs::symlink_metadata(path).ok()?.is_dir() {
         return None;
     }
     let (_, names) = load::open(path).ok()?;
@@ -282,6 +283,7 @@ fn check_subdirectory(path: &Path, name: &OsStr) -> Option<HookFinding> {
     (count > 0).then(|| HookFinding::new(&rules::IGNORED_NAME, path, message))
 }
 
+/// Reports a file whose name resembles that of a hook file but is not read.
 fn check_ignored_name(path: &Path, name: &OsStr) -> Option<HookFinding> {
     let lower = name.as_bytes().to_ascii_lowercase();
     let is_similar = lower.windows(5).any(|part| part == b".json")

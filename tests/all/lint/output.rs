@@ -5,7 +5,7 @@ use std::path::Path;
 
 use oci_hooks::hooks::lint::{self, FileChecks, LintOptions, Severity, rules};
 use oci_hooks::hooks::trust::TrustOptions;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::lint::env::{data, golden, lint, lint_in};
 
@@ -87,6 +87,15 @@ fn span_within_a_character_shows_the_character() {
 }
 
 #[test]
+fn long_lines_have_no_line_for_another_file() {
+    let hook = json!({"version": "1.0.0", "hook": {"path": "/bin/true", "args": ["x".repeat(200)]}, "stages": [5]});
+    for color in ["always", "never"] {
+        let ran = lint_in(Path::new("/"), &["--color", color, "-"], &hook.to_string());
+        assert!(ran.stdout.contains('…') && !ran.stdout.contains(":::"), "{}", ran.stdout);
+    }
+}
+
+#[test]
 fn paths_without_hook_files_are_an_error() {
     let place = tempfile::tempdir().unwrap();
     fs::create_dir(place.path().join("empty")).unwrap();
@@ -111,8 +120,13 @@ fn files_that_are_not_read_are_noted() {
     ] {
         assert!(ran.stdout.contains(said), "{}", ran.stdout);
     }
-    let ran = lint_in(place.path(), &["--content-only", "--recursive", "hooks"], "");
-    assert!(!ran.stdout.contains("subdirectories"), "{}", ran.stdout);
+    for args in [["--recursive", "hooks"].as_slice(), &["hooks", "hooks/sub"]] {
+        let ran = lint_in(place.path(), &[&["--content-only"], args].concat(), "");
+        assert!(!ran.stdout.contains("subdirectories"), "{}", ran.stdout);
+    }
+    fs::rename(place.path().join("hooks/a.json"), place.path().join("hooks/a.JSON")).unwrap();
+    let ran = lint_in(place.path(), &["--content-only", "hooks"], "");
+    assert_eq!(ran.code, Some(1), "findings are reported: {}", ran.stderr);
 }
 
 #[test]

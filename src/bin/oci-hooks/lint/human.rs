@@ -48,7 +48,7 @@ pub fn write(
             let help = help.filter(|help| helped.insert((finding.rule.code, *help)));
             // The renderer takes the snippet after a position of its own for that of another file.
             let shown = renderer.render(&[group(finding, help, file)]);
-            let lines = shown.lines().filter(|line| line.trim() != ":::");
+            let lines = shown.lines().filter(|line| style::strip(line).trim() != ":::");
             context.line(lines.collect::<Vec<_>>().join("\n"))?;
             context.write("\n")?;
         }

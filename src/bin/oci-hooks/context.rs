@@ -19,7 +19,6 @@ use serde::Serialize;
 
 use crate::CommandExit;
 use crate::directories::HookDirectories;
-use crate::doctor::native;
 use crate::error::{Diagnostic, HooksCommandError};
 use crate::global::{ErrorFormat, GlobalArgs, OutputFormat};
 
@@ -62,12 +61,12 @@ impl CommandContext {
         }
     }
 
-    /// Uses the rules of the podman in PATH, unless `--as` names a consumer.
-    pub fn use_installed_podman(&mut self) {
+    /// Uses the rules of the installed podman, if there is one, unless `--as` names a consumer.
+    pub fn use_installed(&mut self, find: impl FnOnce() -> Option<Consumer>) {
         if self.is_consumer_given {
             return;
         }
-        let Some(consumer) = native::podman_in_path() else { return };
+        let Some(consumer) = find() else { return };
         if self.verbose && consumer != PODMAN {
             self.note(&format!("as {}, by `podman --version`", consumer.name));
         }

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap_complete::ArgValueCandidates;
 use oci_hooks::hooks::capture::{self, HookCapture};
-use oci_hooks::hooks::manage::ManageError;
+use oci_hooks::hooks::manage::{HookName, ManageError};
 use oci_hooks::hooks::{self, Hook, HookStage};
 use oci_hooks_files::fs::PathContext;
 
 use crate::context::CommandContext;
+use crate::doctor::native::podman_in_path;
 use crate::error::{Diagnostic, HooksCommandError};
 use crate::remove::complete_active;
 use crate::{CommandExit, directories};
@@ -77,14 +78,14 @@ struct HookCall {
 
 impl HookCall {
     /// Returns the hook of the file in force.
-    fn of_file(name: &str, context: &mut CommandContext) -> Result<Self, HooksCommandError> {
-        context.use_installed_podman();
+    fn of_file(name: &HookName, context: &mut CommandContext) -> Result<Self, HooksCommandError> {
+        context.use_installed(podman_in_path);
         let directories = context.directories()?;
         let loaded = hooks::load(&context.load_options(&directories));
-        let name = if name.ends_with(".json") { name.to_owned() } else { format!("{name}.json") };
-        let Some(file) = loaded.hooks.get(name.as_ref()) else {
+        let name = name.as_os_str();
+        let Some(file) = loaded.hooks.get(name) else {
             context.warn_of_problems(&loaded.problems);
-            let error = ManageError::NoSuchHook { name: name.into() };
+            let error = ManageError::NoSuchHook { name: name.to_owned() };
             return Err(directories::explain_error(error, &directories, &context.consumer));
         };
         let Hook { path, args, env, timeout } = file.definition.hook.clone();
@@ -93,7 +94,7 @@ impl HookCall {
             (name.into(), value.into())
         };
         Ok(HookCall {
-            name,
+            name: name.to_string_lossy().into_owned(),
             stage: file.definition.stages.first().map_or("", HookStage::name).to_owned(),
             program: path.into(),
             arg0: args.first().map(OsString::from),
@@ -118,7 +119,9 @@ pub fn run(
             env: None,
             timeout: None,
         },
-        None => HookCall::of_file(args.hook.as_deref().unwrap_or_default(), context)?,
+        None => {
+            HookCall::of_file(&HookName::new(args.hook.as_deref().unwrap_or_default())?, context)?
+        }
     };
     let state = capture::read_state(io::stdin().lock())?;
     let env = call.env.unwrap_or_else(|| std::env::vars_os().collect());

@@ -5,7 +5,7 @@ use std::fs;
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use oci_hooks::hooks::manage::ManageError;
+use oci_hooks::hooks::manage::{HookName, ManageError};
 use oci_hooks::hooks::{self, EntryState};
 use oci_hooks_files::fs::PathContext;
 
@@ -44,17 +44,15 @@ pub fn run(
     }
     let directories = context.directories()?;
     let loaded = hooks::load(&context.load_options(&directories));
-    let mut name = args.name.clone();
-    if !name.as_encoded_bytes().ends_with(b".json") {
-        name.push(".json");
-    }
+    let name = HookName::new(&args.name)?;
+    let name = name.as_os_str();
     for problem in &loaded.problems {
-        if problem.path.file_name() == Some(&name) {
+        if problem.path.file_name() == Some(name) {
             context.warn(&Diagnostic::of_problem(problem));
         }
     }
-    let Some(file) = loaded.hooks.get(&name) else {
-        let error = ManageError::NoSuchHook { name };
+    let Some(file) = loaded.hooks.get(name) else {
+        let error = ManageError::NoSuchHook { name: name.to_owned() };
         return Err(directories::explain_error(error, &directories, &context.consumer));
     };
     if context.is_json() {

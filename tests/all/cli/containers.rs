@@ -8,7 +8,7 @@ use crate::cli::env::{CommandOutput, HookEnv, golden};
 
 const ID: &str = "3f2a97cbb3c5d1f0";
 
-/// Programs of engines; each that is not written says that there is no such container.
+/// Programs of engines. An engine without containers prints that the container does not exist.
 struct FakeEngines {
     env: HookEnv,
 }

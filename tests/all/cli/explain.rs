@@ -81,6 +81,9 @@ fn selected_hook_decides_the_exit_code() {
     let ran = env.run(&["explain", "--hook", "10-python", "--hook", "typo"]);
     assert_eq!(ran.code, Some(2), "{}", ran.stdout);
     assert!(ran.stderr.contains("typo"), "{}", ran.stderr);
+    let ran = env.run(&["explain", "--consumers", "--hook", "typo"]);
+    assert_eq!((ran.code, ran.stderr.contains("typo")), (Some(2), true), "{}", ran.stdout);
+    assert_eq!(env.run(&["explain", "--consumers", "--hook", "10-python"]).code, Some(0));
 }
 
 #[test]

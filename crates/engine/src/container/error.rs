@@ -114,8 +114,8 @@ fn list_hooks(hooks: &[MatchedHook]) -> String {
 impl ContainerError {
     /// Names the hook files of a container that did not start, if the runtime's message is about a hook, or missing.
     pub(super) fn with_hooks(self, hooks: &[MatchedHook]) -> Self {
-        // Of runc, crun and youki.
-        let words = [" hook #", "running hook", "executing hook", "run hook", "hooks failed"];
+        // Of runc and crun.
+        let words = [" hook #", "executing hook"];
         let message = match &self {
             ContainerError::Runtime(RuntimeError::Failed { message, .. })
             | ContainerError::Monitor { message, .. } => message,

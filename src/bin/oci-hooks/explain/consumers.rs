@@ -1,14 +1,16 @@
 //! `explain --consumers`: the same hook files with each consumer.
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
+use oci_hooks::hooks::manage::ManageError;
 use oci_hooks::hooks::{self, ConfigDocument, Consumer, LoadOptions};
 use serde::Serialize;
 
-use super::ExplainArgs;
 use super::human::refusal;
 use super::report::{ExplainReport, FileState};
+use super::{ExplainArgs, is_named};
 use crate::CommandExit;
 use crate::context::CommandContext;
 use crate::error::{HooksCommandError, add_config_path};
@@ -68,6 +70,10 @@ pub fn run(
             }
         }
     }
+    let is_row = |name: &&OsString| rows.keys().any(|path| is_path_of(path, name));
+    if let Some(name) = args.hook.iter().find(|name| !is_row(name)) {
+        return Err(ManageError::NoSuchHook { name: name.clone() }.into());
+    }
     let rows: Vec<_> =
         rows.into_iter().map(|(path, consumers)| FileByConsumer { path, consumers }).collect();
     if context.is_json() {
@@ -80,6 +86,10 @@ pub fn run(
         }
     }
     Ok(if injects { CommandExit::Yes } else { CommandExit::No })
+}
+
+fn is_path_of(path: &str, name: &OsStr) -> bool {
+    Path::new(path).file_name().is_some_and(|file| is_named(&file.to_string_lossy(), name))
 }
 
 /// Returns the width of a consumer's column, which has its name or an outcome.

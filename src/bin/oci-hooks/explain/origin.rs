@@ -15,7 +15,8 @@ pub struct ConfigHook {
     pub path: String,
     pub args: Vec<String>,
     pub origin: HookOrigin,
-    /// Whether the program exists; null if it runs in the container, or is that of a process.
+    /// Whether the program exists; null if that is unknown: it runs in the container, is that of a process, or
+    /// cannot be looked up.
     pub exists: Option<bool>,
 }
 
@@ -83,7 +84,7 @@ impl HookSources<'_> {
             // The program of a process, such as Docker's, may have exited since.
             let is_process = hook.path.starts_with("/proc/");
             let is_on_host = stage != OciStage::StartContainer && !is_process;
-            let exists = is_on_host.then(|| Path::new(&hook.path).exists());
+            let exists = is_on_host.then(|| Path::new(&hook.path).try_exists().ok()).flatten();
             ConfigHook { stage: stage.name(), path: hook.path, args: hook.args, origin, exists }
         });
         explained.collect()

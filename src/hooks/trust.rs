@@ -259,7 +259,7 @@ fn is_missing(error: &PathError) -> bool {
 }
 
 /// Opens a path with `O_PATH`, and returns its status.
-fn open(path: &Path, flags: OFlags) -> io::Result<(rustix::fd::OwnedFd, Stat)> {
+pub(super) fn open(path: &Path, flags: OFlags) -> io::Result<(rustix::fd::OwnedFd, Stat)> {
     let file = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC | flags, Mode::empty())?;
     let stat = status(file.as_fd())?;
     Ok((file, stat))

@@ -38,6 +38,11 @@ Each event is one line of JSON; the first one is a snapshot. --format human is f
   {\"event\":\"readable\", the same}       a directory, after it was broken
   {\"event\":\"masked\",\"time\":T,\"name\":N,\"path\":P,\"by\":P}
   {\"event\":\"broken\",\"time\":T,\"name\":N,\"path\":P,\"in_force\":B,\"problem\":E}
+  {\"event\":\"altered\",\"time\":T,\"name\":N,\"path\":P,\"uid\":U,\"mode\":M,\"problem\":E}
+
+altered: the owner, mode or writers of a hook file, of its program, or of a directory or link on the
+way to them changed, or the program, or where a link leads. M is octal. E is present if another user
+can change the path.
 
 H is a hook as `oci-hooks list --format json` prints it, E an error as --error-format json does.
 The consumer of --as decides about a valid file that becomes broken: podman, buildah, CRI-O and

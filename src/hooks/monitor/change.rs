@@ -9,7 +9,7 @@ use crate::hooks::{
     EntryState, HookConditions, HookDefinition, HookFile, LoadProblem, LoadedHooks,
 };
 
-/// A change of a hook file, or of a hook directory that cannot be listed.
+/// A change of a hook file, of its program, or of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileChange {
     pub path: PathBuf,
@@ -38,6 +38,10 @@ pub enum ChangeKind {
     Restored,
     /// A directory can be listed again, or a CDI specification used.
     Readable,
+    /// Owner, mode or writers of a hook file, of a program, or of a directory or link on the way to
+    /// one changed, or the program, or where a link leads.
+    /// [`check_path`](crate::hooks::trust::check_path) tells whether the path is still trusted.
+    Altered,
 }
 
 impl ChangeKind {
@@ -51,6 +55,7 @@ impl ChangeKind {
             ChangeKind::Broken { .. } => "broken",
             ChangeKind::Restored => "restored",
             ChangeKind::Readable => "readable",
+            ChangeKind::Altered => "altered",
         }
     }
 }

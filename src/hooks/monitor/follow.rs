@@ -1,9 +1,9 @@
 //! The monitor: waits for events, loads hooks, and swaps the hooks in force.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, io};
@@ -11,9 +11,10 @@ use std::{fs, io};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
+use super::attributes::{PathAttributes, altered};
 use super::interest::ReportedChanges;
 use super::trigger::LoadTrigger;
-use super::{FileChange, MonitorError, diff};
+use super::{ChangeKind, FileChange, MonitorError, diff};
 use crate::hooks::load::{load_after, load_reusing};
 use crate::hooks::set::is_hook_file_name;
 use crate::hooks::{
@@ -57,6 +58,10 @@ pub struct Monitor {
     trigger: LoadTrigger,
     unwatched: usize,
     current: CurrentHooks,
+    /// Attributes of hook files that are no links.
+    files: HashMap<PathBuf, PathAttributes>,
+    /// Attributes of programs, links, and directories on the way.
+    others: HashMap<PathBuf, PathAttributes>,
     stopper: MonitorStopper,
 }
 
@@ -121,6 +126,8 @@ impl Monitor {
             trigger: LoadTrigger::new(options.coalesce, options.max_watches)?,
             unwatched: 0,
             current: CurrentHooks(Arc::default()),
+            files: HashMap::new(),
+            others: HashMap::new(),
             stopper: MonitorStopper(Arc::new(stop)),
             options,
         };
@@ -193,10 +200,27 @@ impl Monitor {
         let start = Instant::now();
         let old = self.snapshot();
         let loaded = self.load_once(&old, &reported);
-        let mut loaded = loaded.inspect_err(|_| self.trigger.watches.note_loss())?;
+        let LoadResult { mut loaded, files, others } =
+            loaded.inspect_err(|_| self.trigger.watches.note_loss())?;
         forget_what_went_away(&mut loaded);
-        let changes = diff(&old, &loaded);
+        let mut changes = diff(&old, &loaded);
+        // A path that changed its type can be broken, too.
+        let told = changes.iter().filter(|change| change.kind != ChangeKind::Changed);
+        let told: HashSet<_> = told.map(|change| &change.path).collect();
+        let more = altered(&self.files, &files).chain(altered(&self.others, &others));
+        let more: Vec<_> = more.filter(|change| !told.contains(&change.path)).collect();
+        changes.extend(more);
+        changes.sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
         self.current.set(loaded);
+        self.others = others;
+        if reported.all {
+            self.files = files;
+        } else {
+            for change in changes.iter().filter(|change| change.kind == ChangeKind::Removed) {
+                self.files.remove(&change.path);
+            }
+            self.files.extend(files);
+        }
         self.trigger.note_load(start, reported.all);
         Ok(changes)
     }
@@ -206,7 +230,7 @@ impl Monitor {
         &mut self,
         old: &LoadedHooks,
         reported: &ReportedChanges,
-    ) -> Result<LoadedHooks, MonitorError> {
+    ) -> Result<LoadResult, MonitorError> {
         let options = &self.options.load;
         let mut round = 0;
         loop {
@@ -215,27 +239,34 @@ impl Monitor {
             for dir in &options.dirs {
                 survey.dir(dir, is_hook_file_name)?;
             }
-            let loaded = if reported.all {
-                load_after(old, options)
-            } else {
-                let links = &survey.links;
-                let is_changed =
-                    |name: &OsStr| reported.names.contains(name) || links.contains(name);
-                load_changed(old, options, is_changed)
+            let links = &survey.links;
+            let is_changed = |name: &OsStr| {
+                reported.all || reported.names.contains(name) || links.contains(name)
             };
+            let loaded = match reported.all {
+                true => load_after(old, options),
+                false => load_changed(old, options, is_changed),
+            };
+            let is_followed = |name: &OsStr| is_changed(name) && !links.contains(name);
+            let files = loaded.entries.iter().filter(|entry| entry.state != EntryState::NotJson);
+            let files = files.filter(|entry| entry.path.file_name().is_some_and(is_followed));
+            let files = files.map(|entry| entry.path.clone());
+            let files = files.filter_map(|path| Some((PathAttributes::of(&path)?, path)));
+            let files = files.map(|(attributes, path)| (path, attributes)).collect();
             let programs = match options.path_check {
                 PathCheck::Exists => programs(&loaded),
                 PathCheck::Skip => BTreeMap::new(),
             };
             for program in programs.keys() {
-                survey.file(program)?;
+                survey.program(program)?;
             }
             self.unwatched = survey.finish();
+            let others = survey.attributes;
             // A program that appeared or vanished between the load and its watch caused no event.
             let is_as_loaded =
                 programs.iter().all(|(program, exists)| fs::metadata(program).is_ok() == *exists);
             if is_as_loaded || round == MAX_ROUNDS {
-                return Ok(loaded);
+                return Ok(LoadResult { loaded, files, others });
             }
         }
     }
@@ -254,6 +285,14 @@ impl Monitor {
             Err(errno) => Err(MonitorError::Read(errno.into())),
         }
     }
+}
+
+/// Hooks, and the attributes of paths that they depend on.
+struct LoadResult {
+    loaded: LoadedHooks,
+    /// Hook files that were read now and are no links.
+    files: HashMap<PathBuf, PathAttributes>,
+    others: HashMap<PathBuf, PathAttributes>,
 }
 
 /// Returns the programs of hooks, and whether they existed.

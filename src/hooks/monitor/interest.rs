@@ -13,7 +13,7 @@ pub struct RelevantNames {
     pub is_file: Option<fn(&OsStr) -> bool>,
     /// Names whose creation, removal or mode is relevant.
     pub names: HashSet<OsString>,
-    /// Names of files that links in followed directories lead to, whose content is relevant.
+    /// Names of programs, and of files that links in followed directories lead to, whose content is relevant.
     pub files: HashSet<OsString>,
 }
 
@@ -163,7 +163,7 @@ mod tests {
         let mut interests = EventFilter::default();
         interests.begin();
         interests.next(Path::new("/hooks.d")).is_file = Some(is_hook_file_name);
-        interests.next(Path::new("/")).names = ["hooks.d", "program"].map(OsString::from).into();
+        interests.next(Path::new("/")).names = ["hooks.d", "link"].map(OsString::from).into();
         interests.next(Path::new("/share")).files.insert("hook".into());
         interests
     }
@@ -173,17 +173,17 @@ mod tests {
     }
 
     #[test]
-    fn writes_are_relevant_only_to_hook_files_and_link_targets() {
+    fn writes_are_relevant_only_to_hook_files_programs_and_link_targets() {
         let mut interests = interests();
         for kind in [WRITTEN, CLOSED] {
             for path in ["/hooks.d/a.json", "/share/hook"] {
                 assert!(is_relevant(&mut interests, kind, path), "{kind:?} {path}");
             }
-            for path in ["/program", "/hooks.d/README", "/share/other", "/elsewhere/a.json"] {
+            for path in ["/link", "/hooks.d/README", "/share/other", "/elsewhere/a.json"] {
                 assert!(!is_relevant(&mut interests, kind, path), "{kind:?} {path}");
             }
         }
-        assert!(is_relevant(&mut interests, CREATED, "/program"));
+        assert!(is_relevant(&mut interests, CREATED, "/link"));
         assert!(!is_relevant(&mut interests, CREATED, "/other"));
     }
 
@@ -195,7 +195,7 @@ mod tests {
             ("/hooks.d/a.json", false),
             ("/hooks.d/dir.json", true),
             ("/hooks.d", true),
-            ("/program", true),
+            ("/link", true),
             ("/share/hook", true),
         ] {
             assert!(is_relevant(&mut interests, CREATED, path), "{path}");
@@ -228,9 +228,7 @@ mod tests {
     fn directories_are_watched_again_after_removal_or_lost_events() {
         let mut interests = interests();
         interests.finish();
-        for (path, is_stale) in
-            [("/program", false), ("/hooks.d/a.json", false), ("/hooks.d", true)]
-        {
+        for (path, is_stale) in [("/link", false), ("/hooks.d/a.json", false), ("/hooks.d", true)] {
             assert!(is_relevant(&mut interests, REMOVED, path));
             assert_eq!(interests.begin(), is_stale, "{path}");
         }

@@ -4,10 +4,11 @@
 //! quiet, loads them again. A new set of hooks is built separately and then replaces the old one,
 //! without disturbing threads that match against the old one.
 //!
-//! It notices hook files that are written, replaced by a rename, removed, or get another mode;
-//! directories that are created, removed or renamed, including their parents; symbolic links
-//! anywhere on the way, and their targets; and programs of hooks that appear or vanish. If only hook
-//! files changed, it lists the directories and reads these files alone; otherwise it reads all files.
+//! It notices hook files that are written, replaced by a rename, or removed; directories that are
+//! created, removed or renamed, including their parents; symbolic links anywhere on the way, and
+//! their targets; programs of hooks that appear, vanish or are written; and another owner, mode or
+//! writer of any of these ([`ChangeKind::Altered`]). If only hook files changed, it lists the
+//! directories and reads these files alone; otherwise it reads all files.
 //! Changes that inotify does not report are noticed at the next load of all files, such as
 //! [`Monitor::rescan`]: those made by other hosts on a network file system or by another hard link, and
 //! file systems mounted over a directory.
@@ -59,6 +60,7 @@
 //! # Ok::<_, oci_hooks::hooks::monitor::MonitorError>(())
 //! ```
 
+mod attributes;
 mod change;
 mod devices;
 mod follow;

@@ -22,6 +22,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, Mode, fchmod, memfd_create};
 use rustix::io::Errno;
 
+use super::attributes::PathAttributes;
 use super::interest::{EventFilter, RelevantNames, ReportedChanges};
 
 /// Maximum number of links in one path, as in the kernel.
@@ -185,6 +186,7 @@ impl WatchSet {
             inodes: HashMap::new(),
             unwatched: 0,
             links: HashSet::new(),
+            attributes: HashMap::new(),
         }
     }
 
@@ -224,6 +226,8 @@ pub struct WatchSurvey<'w> {
     unwatched: usize,
     /// Names of files that are links. Their targets may have no watch.
     pub links: HashSet<OsString>,
+    /// Attributes of directories, links to them, and programs, by path without links.
+    pub attributes: HashMap<PathBuf, PathAttributes>,
 }
 
 /// Importance of a directory when there are too many watches.
@@ -249,22 +253,32 @@ impl WatchSurvey<'_> {
             }
             self.links.insert(entry.file_name());
             let Some(file) = self.follow(&entry.path(), WatchPriority::May)? else { continue };
-            if let (Some(parent), Some(name)) = (file.parent(), file.file_name()) {
-                self.watch(parent, WatchPriority::May, |interest| {
-                    interest.files.insert(name.to_owned());
-                })?;
-            }
+            self.content(&file)?;
         }
         Ok(())
     }
 
-    /// Watches the existence of a file.
-    pub fn file(&mut self, path: &Path) -> Result<(), MonitorError> {
-        self.follow(path, WatchPriority::May).map(|_| ())
+    /// Watches the existence and content of a program.
+    pub fn program(&mut self, path: &Path) -> Result<(), MonitorError> {
+        let Some(program) = self.follow(path, WatchPriority::May)? else { return Ok(()) };
+        self.content(&program)?;
+        if let Some(attributes) = PathAttributes::of_program(&program) {
+            self.attributes.insert(program, attributes);
+        }
+        Ok(())
+    }
+
+    /// Watches the content of a file whose path has no links.
+    fn content(&mut self, file: &Path) -> Result<(), MonitorError> {
+        let (Some(parent), Some(name)) = (file.parent(), file.file_name()) else { return Ok(()) };
+        let note = |interest: &mut RelevantNames| {
+            interest.files.insert(name.to_owned());
+        };
+        self.watch(parent, WatchPriority::May, note).map(|_| ())
     }
 
     /// Replaces the old set with the new one, and returns the number of directories without a watch.
-    pub fn finish(self) -> usize {
+    pub fn finish(&mut self) -> usize {
         let old = self.watches.shared.interests().finish();
         for dir in old {
             // Events of a watch that stays are ignored.
@@ -289,6 +303,7 @@ impl WatchSurvey<'_> {
         while let Some(component) = rest.pop() {
             if component == "/" {
                 real = PathBuf::from("/");
+                self.note_attributes(&real);
                 continue;
             }
             if component == ".." {
@@ -302,6 +317,7 @@ impl WatchSurvey<'_> {
                 return Ok(None);
             }
             real.push(component);
+            self.note_attributes(&real);
             match fs::read_link(&real) {
                 Ok(target) => {
                     links += 1;
@@ -316,6 +332,14 @@ impl WatchSurvey<'_> {
             }
         }
         Ok(Some(real))
+    }
+
+    fn note_attributes(&mut self, path: &Path) {
+        if !self.attributes.contains_key(path)
+            && let Some(attributes) = PathAttributes::of(path)
+        {
+            self.attributes.insert(path.to_owned(), attributes);
+        }
     }
 
     /// Watches a directory whose path has no links, and records its relevant names. Returns whether
@@ -520,7 +544,7 @@ mod tests {
             files.any(|file| file.contains(&inode))
         };
         let mut survey = watches.survey();
-        survey.file(&program).unwrap();
+        survey.program(&program).unwrap();
         assert_eq!(survey.finish(), 0);
         assert!(watched());
         assert_eq!(watches.survey().finish(), 0);

@@ -151,20 +151,52 @@ fn reading_causes_no_events() {
 }
 
 #[test]
-fn mode_change_is_detected() {
+fn permissions_and_programs_are_followed() {
     let tree = tree();
+    tree.mkdir("bin");
+    tree.write("bin/program", "");
+    tree.link("program", "bin/link");
+    tree.write("low/b.json", hook_with(tree.path("bin/link")));
+    tree.write("low/README", "");
     let mut followed = tree.monitor(&DIRS);
-    fs::set_permissions(tree.path("low/a.json"), fs::Permissions::from_mode(0o600)).unwrap();
-    followed.assert_disturbed();
-    // The reload changes nothing.
-    let end = Instant::now() + LONG;
-    while followed.monitor.due_time().is_some() {
-        assert!(Instant::now() < end, "the reload does not happen");
-        let deadline = Instant::now() + Duration::from_millis(20);
-        assert_eq!(followed.monitor.wait(Some(deadline)).unwrap(), WakeReason::Deadline);
+    for (path, mode) in [
+        ("low/b.json", 0o666),
+        ("low", 0o777),
+        ("bin", 0o777),
+        ("bin/program", 0o777),
+        ("bin/program", 0o644),
+    ] {
+        fs::set_permissions(tree.path(path), fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(followed.next(), format!("altered {path}"), "{mode:o}");
     }
-    fs::set_permissions(tree.path("low"), fs::Permissions::from_mode(0o700)).unwrap();
-    followed.assert_disturbed();
+    // The definition is the same; the new file has the usual mode.
+    tree.put_file("low/b.json", hook_with(tree.path("bin/link")));
+    assert_eq!(followed.next(), "altered low/b.json");
+    for content in ["#!/bin/sh", "#!/bin/sh\nreboot"] {
+        tree.write("bin/program", content);
+        assert_eq!(followed.next(), "altered bin/program", "{content}");
+    }
+    tree.put_file("bin/program", "#!/bin/sh\nreboot");
+    assert_eq!(followed.next(), "altered bin/program");
+    // Links that lead elsewhere, and directories in whose place a link is.
+    tree.write("bin/evil", "");
+    tree.relink("evil", "bin/link");
+    assert_eq!(followed.next(), "altered bin/link");
+    tree.write("shared.json", hook());
+    tree.link("../shared.json", "low/c.json");
+    assert_eq!(followed.next(), "added low/c.json");
+    tree.write("other.json", hook());
+    tree.relink("../other.json", "low/c.json");
+    assert_eq!(followed.next(), "altered low/c.json");
+    tree.rename("bin", "real");
+    tree.link("real", "bin");
+    let changes = followed.next();
+    assert!(changes.contains("altered bin"), "{changes}");
+    for path in ["low/README", "real"] {
+        let mode = fs::metadata(tree.path(path)).unwrap().permissions();
+        fs::set_permissions(tree.path(path), mode).unwrap();
+    }
+    followed.assert_quiet("low");
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::{Command, Stdio};
 
 use oci_hooks::hooks::consumer::Consumer;
-use rustix::process::Signal;
+use rustix::process::{Signal, getuid};
 use serde_json::{Value, json};
 
 use crate::monitor::process::{MonitorProcess, remove_time};
@@ -87,6 +88,27 @@ fn events_have_their_documented_fields() {
         remove_time(program.event()),
         json!({"event": "removed", "name": "a.json", "path": high.join("a.json")})
     );
+
+    let user = getuid().as_raw();
+    for mode in [0o666, 0o600] {
+        fs::set_permissions(low.join("a.json"), fs::Permissions::from_mode(mode)).unwrap();
+        let mut altered = remove_time(program.event());
+        let problem = altered.as_object_mut().unwrap().remove("problem");
+        assert_eq!(problem.is_some(), mode == 0o666, "{problem:?}");
+        if let Some(problem) = problem {
+            assert_eq!(
+                (&problem["class"], &problem["path"]),
+                (&json!("untrusted"), &json!(low.join("a.json")))
+            );
+        }
+        assert_eq!(
+            altered,
+            json!({
+                "event": "altered", "name": "a.json", "path": low.join("a.json"),
+                "uid": user, "mode": format!("{mode:04o}"),
+            })
+        );
+    }
 }
 
 #[test]
@@ -97,7 +119,11 @@ fn human_format_has_no_json() {
     let dir = tree.path("hooks.d").display().to_string();
     assert!(program.line().ends_with(&format!("Z watching {dir}")));
     assert!(program.line().ends_with(&format!("Z in force {}", path("a.json"))));
-    tree.put_file("hooks.d/a.json", "");
+    let mode = fs::Permissions::from_mode(0o640);
+    fs::set_permissions(tree.path("hooks.d/a.json"), mode).unwrap();
+    let line = program.line();
+    assert!(line.contains(&format!("Z altered  {} (mode 0640, user ", path("a.json"))), "{line}");
+    tree.write("hooks.d/a.json", "");
     let line = program.line();
     assert!(line.contains(&format!("Z broken   {}:1:1: unexpected end", path("a.json"))), "{line}");
     assert!(line.ends_with("; its previous content stays in force"), "{line}");

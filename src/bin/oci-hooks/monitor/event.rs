@@ -1,11 +1,14 @@
 //! Events in their printed form.
 
 use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use oci_hooks::cdi::DeviceRegistry;
 use oci_hooks::hooks::monitor::{ChangeKind, DeviceChange, FileChange};
+use oci_hooks::hooks::trust::{self, TrustOptions};
 use oci_hooks::hooks::{HookDefinition, HookFile, LoadProblem, LoadedHooks};
 use serde::{Serialize, Serializer};
 
@@ -30,10 +33,27 @@ pub struct EventJson<'a> {
     by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     in_force: Option<bool>,
+    #[serde(flatten)]
+    access: Option<AccessJson>,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "problem")]
     problem: Option<Diagnostic>,
     #[serde(flatten)]
     content: Option<EventContent<'a>>,
+}
+
+/// Owner and mode of an altered path.
+#[derive(Serialize)]
+struct AccessJson {
+    uid: u32,
+    mode: String,
+}
+
+impl AccessJson {
+    fn of(path: &Path) -> Option<Self> {
+        let metadata = fs::symlink_metadata(path).ok()?;
+        let mode = format!("{:04o}", metadata.mode() & 0o7777);
+        Some(AccessJson { uid: metadata.uid(), mode })
+    }
 }
 
 /// The hook or device in force after a change.
@@ -67,6 +87,12 @@ pub fn combine_changes<'a>(
             }
             ChangeKind::Added | ChangeKind::Changed | ChangeKind::Restored => {
                 event.content = files.get(path).map(|file| EventContent::Hook(&file.definition));
+            }
+            ChangeKind::Altered => {
+                event.access = AccessJson::of(path);
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+                let trusted = trust::check_path(&path, &TrustOptions::of_process());
+                event.problem = trusted.err().map(|it| HooksCommandError::Trust(it).diagnostic());
             }
             _ => {}
         }
@@ -115,6 +141,7 @@ impl<'a> EventJson<'a> {
             path: to_lossy(path),
             by: None,
             in_force: None,
+            access: None,
             problem: None,
             content: None,
         }
@@ -126,17 +153,24 @@ impl EventJson<'_> {
     pub fn format_human(&self, paint: Paint) -> String {
         let style = match self.event {
             "broken" => style::BAD,
-            "removed" | "masked" => style::WARNING,
+            "removed" | "masked" | "altered" => style::WARNING,
             _ => style::GOOD,
         };
         let mut text = match &self.problem {
-            Some(problem) => problem.to_string(),
+            Some(problem) if self.access.is_none() => problem.to_string(),
+            Some(_) => self.path.clone(),
             // No file name contains a slash.
             None if self.name.contains('/') => format!("{}  {}", self.name, self.path),
             None => self.path.clone(),
         };
         if let Some(by) = &self.by {
             text = format!("{text} by {by}");
+        }
+        if let Some(AccessJson { uid, mode }) = &self.access {
+            text = format!("{text} (mode {mode}, user {uid})");
+            if let Some(problem) = &self.problem {
+                text = format!("{text}: {problem}");
+            }
         }
         if self.in_force == Some(true) {
             text = format!("{text}; its previous content stays in force");

@@ -234,6 +234,9 @@ fn log_changes(changes: &[FileChange], loaded: &LoadedHooks) {
                 let problems = loaded.problems.iter();
                 problems.filter(|problem| problem.path == *path).for_each(warn_of);
             }
+            ChangeKind::Altered => {
+                warn!(path = %path.display(), "owner, permissions or content changed");
+            }
             kind => info!(file = %path.display(), "hook file {}", kind.name()),
         }
     }

@@ -109,14 +109,27 @@ pub enum AnnotationRule {
 /// Mounts that a consumer counts for `hasBindMounts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BindMountRule {
-    /// Every mount the user requested, volumes and tmpfs included.
+    /// Every mount at a destination where engines mount nothing themselves, volumes and tmpfs included.
     AnyUserMount,
-    /// The same; [`origin`](BindMountRule::origin) tells a user's tmpfs from podman's.
-    AnyUserMountByOptions,
+    /// Every mount the user requested, volumes and tmpfs included, at any destination.
+    AnyUserMountOfPodman,
     /// The same, and also the tmpfs at `/var/tmp` that the engine adds to a read-only root.
-    AnyUserMountOrVarTmp,
+    AnyUserMountOfPodmanOrVarTmp,
+    /// Every mount that the kubelet requests, those for `/etc/hosts` and the service account included.
+    AnyMountOfKubelet,
     /// Every mount, including those that engines add to every container.
     AnyMount,
+}
+
+/// A mount of `config.json`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ConfigMount<'a> {
+    pub destination: &'a str,
+    /// The type; empty if there is none.
+    pub kind: &'a str,
+    /// The source; empty if there is none.
+    pub source: &'a str,
+    pub options: &'a [&'a str],
 }
 
 /// The origin of a mount of `config.json`.
@@ -152,7 +165,7 @@ pub const PODMAN: Consumer = Consumer {
     },
     extension_stages: &["precreate", "poststop"],
     prestart: OciStage::CreateRuntime,
-    bind_mounts: BindMountRule::AnyUserMountByOptions,
+    bind_mounts: BindMountRule::AnyUserMountOfPodman,
     annotations: "those given with --annotation; labels do not count",
     annotation_rule: AnnotationRule::All,
     exempt: None,
@@ -180,7 +193,7 @@ pub const PODMAN_4: Consumer = Consumer {
         empty: EmptyList::None,
     },
     prestart: OciStage::Prestart,
-    bind_mounts: BindMountRule::AnyUserMountOrVarTmp,
+    bind_mounts: BindMountRule::AnyUserMountOfPodmanOrVarTmp,
     ..PODMAN_5
 };
 
@@ -204,7 +217,7 @@ pub const CRIO: Consumer = Consumer {
     dirs: &[DEFAULT_DIR],
     config: DirsConfig::CrioConf,
     extension_stages: &[],
-    bind_mounts: BindMountRule::AnyUserMount,
+    bind_mounts: BindMountRule::AnyMountOfKubelet,
     annotations: "those of the container, overlaid by those of the pod",
     annotation_rule: AnnotationRule::OfKubernetes,
     exempt: Some(ExemptContainers {
@@ -221,6 +234,7 @@ pub const NRI: Consumer = Consumer {
     about: "containerd or CRI-O with oci-hooks-nri",
     dirs: &[DEFAULT_DIR, OVERRIDE_DIR],
     config: DirsConfig::Options,
+    bind_mounts: BindMountRule::AnyUserMount,
     annotation_rule: AnnotationRule::OfEngine,
     exempt: None,
     bad_files: BadFiles::Skipped,
@@ -312,51 +326,118 @@ const CRIO_ANNOTATIONS: [&str; 10] = [
 ];
 
 impl BindMountRule {
-    /// Returns whether a mount of `config.json` counts for `hasBindMounts`.
+    /// Returns the origin of a mount, as far as `config.json` shows it.
     ///
-    /// A finished `config.json` does not tell the user's mounts from those that engines add. The
-    /// latter are recognized by destination, and tmpfs (podman's systemd mode) by destination and
-    /// type.
-    pub fn counts(self, destination: &str, kind: &str) -> bool {
-        let is_own_tmpfs = OWN_TMPFS.contains(&destination)
-            || (destination == "/var/tmp" && self != BindMountRule::AnyUserMountOrVarTmp);
-        let is_own = is_own_mount(Path::new(destination)) || (kind == "tmpfs" && is_own_tmpfs);
-        self == BindMountRule::AnyMount || !is_own
-    }
-
-    /// Returns the origin of a mount; the options of a tmpfs may show that the user requested it.
-    ///
-    /// Podman gives a user's tmpfs a propagation, which Docker and containerd do not. Its own ones
-    /// always have the same options. Up to version 5.5, a user's tmpfs has these by default.
-    pub fn origin(self, destination: &str, kind: &str, options: &[impl AsRef<str>]) -> MountOrigin {
-        use BindMountRule::{AnyUserMountByOptions, AnyUserMountOrVarTmp};
-        if self.counts(destination, kind) {
-            return MountOrigin::User;
-        }
-        let options = || options.iter().map(AsRef::as_ref);
-        let is_by_podman = matches!(self, AnyUserMountByOptions | AnyUserMountOrVarTmp)
-            && !is_own_mount(Path::new(destination))
-            && options().any(|option| PROPAGATIONS.contains(&option.trim_start_matches('r')));
-        // A tmpfs for systemd also has a size, which may be the empty string.
-        let mut rest = options().skip(OWN_TMPFS_OPTIONS.len());
-        let is_as_own = options().take(OWN_TMPFS_OPTIONS.len()).eq(OWN_TMPFS_OPTIONS)
-            && rest.all(|option| option.is_empty() || option.starts_with("size="));
-        match (is_by_podman, is_as_own) {
-            (false, _) => MountOrigin::Engine,
-            (true, true) => MountOrigin::Unclear,
-            (true, false) => MountOrigin::User,
+    /// Podman's own files are in a directory with the container's ID, and its own binds have the same
+    /// options each time. To a user's bind it adds a propagation and then `rbind`; other engines add
+    /// none, or write it after `rbind`. A tmpfs with a propagation is a user's, or podman's for
+    /// systemd or a read-only root, which always has the same options; up to version 5.5, a user's
+    /// tmpfs has these by default.
+    pub fn origin(self, mount: &ConfigMount<'_>) -> MountOrigin {
+        use BindMountRule::*;
+        match self {
+            AnyMount => MountOrigin::User,
+            AnyMountOfKubelet => {
+                let is_of_host = mount.is_usual() && mount.source == mount.destination;
+                let is_own = mount.kind != "bind" || is_of_host || mount.is_in_userdata();
+                if is_own { MountOrigin::Engine } else { MountOrigin::User }
+            }
+            AnyUserMountOfPodmanOrVarTmp if mount.destination == "/var/tmp" => MountOrigin::User,
+            AnyUserMount if mount.is_usual() || mount.is_at_usual_tmpfs() => MountOrigin::Engine,
+            AnyUserMount => MountOrigin::User,
+            _ if mount.kind == "bind" => mount.bind_origin(),
+            _ => mount.other_origin(),
         }
     }
 }
 
-/// Propagations without the `r` for recursive ones.
-const PROPAGATIONS: [&str; 4] = ["private", "slave", "shared", "unbindable"];
+impl ConfigMount<'_> {
+    /// Returns whether engines mount something at the destination in every container.
+    fn is_usual(&self) -> bool {
+        let destination = Path::new(self.destination);
+        destination.starts_with("/proc")
+            || destination.starts_with("/sys")
+            || USUAL_MOUNTS.contains(&self.destination)
+    }
+
+    /// Returns whether it is a tmpfs at a place where podman mounts one for systemd or a read-only root.
+    fn is_at_usual_tmpfs(&self) -> bool {
+        self.kind == "tmpfs" && USUAL_TMPFS.contains(&self.destination)
+    }
+
+    /// Returns the parts of the source below a container's ID, if it has one.
+    fn container_file(&self) -> Option<impl Iterator<Item = &[u8]>> {
+        let source = Path::new(self.source).components();
+        let mut names = source.map(|it| it.as_os_str().as_encoded_bytes());
+        let is_id = |name: &[u8]| name.len() == 64 && name.iter().all(u8::is_ascii_hexdigit);
+        names.any(is_id).then_some(names)
+    }
+
+    /// Returns whether the source is a file that podman or CRI-O made for the container.
+    fn is_in_userdata(&self) -> bool {
+        self.container_file().and_then(|mut names| names.next()) == Some(b"userdata")
+    }
+
+    fn bind_origin(&self) -> MountOrigin {
+        let is_own = match self.options {
+            ["slave", "nosuid", "noexec", "ro" | "rw", "rbind"] => self.source.starts_with("/dev/"),
+            _ if !self.is_usual() => false,
+            ["bind", "ro", "private" | "rprivate"] => INIT_PROGRAMS.contains(&self.destination),
+            ["bind", "rprivate"]
+            | ["bind", "rprivate", "nosuid", "noexec", "nodev"]
+            | ["rprivate", "nosuid", "noexec", "nodev", "ro", "rbind"]
+            | ["rbind", "nosuid", "noexec", "nodev", "rw", "rprivate"] => {
+                self.source == self.destination
+            }
+            _ => false,
+        };
+        let position = |wanted: &[&str]| self.options.iter().position(|it| wanted.contains(it));
+        match (position(&PROPAGATIONS), position(&["rbind"])) {
+            _ if is_own || self.is_in_userdata() => MountOrigin::Engine,
+            _ if !self.is_usual() => MountOrigin::User,
+            (None, _) => MountOrigin::Engine,
+            // The order of Docker and the kubelet, or of options that the user wrote.
+            (Some(propagation), Some(recursive)) if recursive < propagation => {
+                if self.container_file().is_some() {
+                    MountOrigin::Engine
+                } else {
+                    MountOrigin::Unclear
+                }
+            }
+            _ => MountOrigin::User,
+        }
+    }
+
+    /// Returns the origin of a mount that is no bind mount.
+    fn other_origin(&self) -> MountOrigin {
+        let has = |wanted: &[&str]| self.options.iter().any(|option| wanted.contains(option));
+        let is_own = match self.kind {
+            "tmpfs" if self.destination == "/dev" => has(&["strictatime"]),
+            "tmpfs" => !has(&PROPAGATIONS),
+            "devpts" => has(&["newinstance"]),
+            "overlay" => false,
+            _ => true,
+        };
+        // A tmpfs for systemd also has a size, which may be the empty string.
+        let (own, rest) = self.options.split_at(OWN_TMPFS_OPTIONS.len().min(self.options.len()));
+        let is_as_own = *own == OWN_TMPFS_OPTIONS
+            && rest.iter().all(|option| option.is_empty() || option.starts_with("size="));
+        match (self.is_usual() || self.is_at_usual_tmpfs(), is_own) {
+            (true, true) => MountOrigin::Engine,
+            (true, false) if self.is_at_usual_tmpfs() && is_as_own => MountOrigin::Unclear,
+            _ => MountOrigin::User,
+        }
+    }
+}
+
+const PROPAGATIONS: [&str; 8] =
+    ["private", "rprivate", "slave", "rslave", "shared", "rshared", "unbindable", "runbindable"];
 
 /// Options of podman's own tmpfs.
 const OWN_TMPFS_OPTIONS: [&str; 5] = ["rw", "rprivate", "nosuid", "nodev", "tmpcopyup"];
 
-/// Mounts that engines add to every container, besides those below `/proc` and `/sys`.
-const OWN_MOUNTS: [&str; 15] = [
+/// Destinations where engines mount something in every container, besides those below `/proc` and `/sys`.
+const USUAL_MOUNTS: [&str; 15] = [
     "/dev",
     "/dev/console",
     "/dev/mqueue",
@@ -374,54 +455,147 @@ const OWN_MOUNTS: [&str; 15] = [
     "/var/run/secrets/kubernetes.io/serviceaccount",
 ];
 
-/// Destinations of podman's tmpfs for systemd or for a read-only root, besides `/var/tmp`.
-const OWN_TMPFS: [&str; 4] = ["/run", "/run/lock", "/tmp", "/var/log/journal"];
+/// Destinations of the program that `--init` mounts.
+const INIT_PROGRAMS: [&str; 3] = ["/sbin/docker-init", "/dev/init", "/run/podman-init"];
 
-fn is_own_mount(destination: &Path) -> bool {
-    destination.starts_with("/proc")
-        || destination.starts_with("/sys")
-        || OWN_MOUNTS.iter().any(|own| destination == Path::new(own))
-}
+/// Destinations of podman's tmpfs for systemd or for a read-only root.
+const USUAL_TMPFS: [&str; 5] = ["/run", "/run/lock", "/tmp", "/var/log/journal", "/var/tmp"];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    use MountOrigin::{Engine, Unclear, User};
+
+    const ID: &str = "d807f3757617c3ae1b9b7dd2ab2d7b9dbb1d7f1bf0a43a8ff6a1cf9b1b6f5d3e";
+
+    /// Returns the origin of a mount whose fields are separated by spaces, for a consumer.
+    fn origin(consumer: &Consumer, mount: &str) -> MountOrigin {
+        let mount = mount.replace("ID", ID);
+        let [destination, kind, source, options] =
+            mount.split(' ').collect::<Vec<_>>().try_into().unwrap();
+        let options = &options.split(',').collect::<Vec<_>>();
+        consumer.bind_mounts.origin(&ConfigMount { destination, kind, source, options })
+    }
+
     #[test]
-    fn engine_mounts_are_not_counted() {
-        for (destination, kind) in [
-            ("/proc", "proc"),
-            ("/sys/fs/cgroup", "cgroup"),
-            ("/etc/hosts", "bind"),
-            ("/tmp", "tmpfs"),
+    fn mounts_of_podman_are_not_counted() {
+        for mount in [
+            "/dev tmpfs tmpfs nosuid,noexec,strictatime,mode=755,size=65536k",
+            "/dev/mqueue mqueue mqueue nosuid,noexec,nodev",
+            "/dev/pts devpts devpts nosuid,noexec,newinstance,ptmxmode=0666,mode=0620,gid=5",
+            "/dev/shm bind /dev/shm bind,rprivate,nosuid,noexec,nodev",
+            "/dev/shm bind /var/lib/containers/storage/overlay-containers/ID/userdata/shm bind,rprivate,nosuid",
+            "/etc/hosts bind /run/containers/storage/overlay-containers/ID/userdata/hosts bind,rprivate",
+            "/etc/localtime bind /run/containers/storage/overlay-containers/ID/userdata/localtime bind,rprivate",
+            "/data/secret bind /var/lib/containers/storage/overlay-containers/ID/userdata/secrets/s bind,rprivate",
+            "/proc proc proc nosuid,noexec,nodev",
+            "/run/podman-init bind /usr/libexec/podman/catatonit bind,ro,private",
+            "/sys sysfs sysfs rprivate,nosuid,noexec,nodev,rw",
+            "/sys/fs/cgroup cgroup cgroup rprivate,nosuid,noexec,nodev,relatime,ro",
+            "/sys/fs/cgroup/systemd bind /sys/fs/cgroup/systemd bind,rprivate",
+            "/proc bind /proc rbind,nosuid,noexec,nodev,rw,rprivate",
+            "/sys bind /sys rprivate,nosuid,noexec,nodev,ro,rbind",
+            "/dev/foo bind /dev/null slave,nosuid,noexec,rw,rbind",
+            // Docker's and BuildKit's.
+            "/etc/hosts bind /var/lib/docker/containers/ID/hosts rbind,rprivate",
+            "/dev/shm bind /var/lib/docker/containers/ID/mounts/shm rbind,rprivate",
+            "/sbin/docker-init bind /usr/bin/docker-init bind,ro",
+            "/etc/hosts bind /etc/hosts bind,ro",
+            "/etc/hosts bind /var/lib/buildkit/executor/hosts nosuid,noexec,nodev,rbind,ro",
         ] {
-            assert!(!BindMountRule::AnyUserMount.counts(destination, kind), "{destination}");
+            for consumer in [PODMAN, PODMAN_4] {
+                assert_eq!(origin(&consumer, mount), Engine, "{} {mount}", consumer.name);
+            }
+        }
+        for mount in [
+            "/etc/hosts bind /var/lib/kubelet/pods/0b2f/etc-hosts rbind,rprivate,rw",
+            "/etc/hosts bind /srv/hosts rbind,ro,rprivate",
+            "/tmp tmpfs tmpfs rw,rprivate,nosuid,nodev,tmpcopyup",
+            "/tmp tmpfs tmpfs rw,rprivate,nosuid,nodev,tmpcopyup,",
+        ] {
+            assert_eq!(origin(&PODMAN, mount), Unclear, "{mount}");
         }
     }
 
     #[test]
-    fn engine_mounts_are_counted_if_all_mounts_count() {
-        assert!(HOOK_INJECTOR.bind_mounts.counts("/proc", "proc"));
-        assert!(!NRI.bind_mounts.counts("/proc", "proc"));
+    fn mounts_of_users_are_counted_at_any_destination() {
+        for mount in [
+            "/data bind /srv rw,rprivate,rbind",
+            "/etc/hosts bind /etc/hosts rw,rprivate,rbind",
+            "/etc/hosts bind /srv/hosts bind,rw,rprivate",
+            "/etc/hosts bind /etc/hosts bind,rw,rprivate",
+            "/etc/hosts bind /srv/hosts bind,ro,rprivate",
+            "/etc/hosts bind /srv/ID/x/hosts rw,rprivate,rbind",
+            "/sys/fs/cgroup bind /sys/fs/cgroup bind,rw,rprivate",
+            "/dev bind /dev rw,rprivate,rbind",
+            "/proc bind /proc rw,rprivate,rbind",
+            "/sys bind /sys ro,rprivate,rbind",
+            "/dev/shm bind /dev/shm rw,rprivate,rbind",
+            "/etc/hosts overlay /var/lib/containers/storage/overlay-containers/ID/userdata/overlay/1/merge private",
+            "/etc/hosts bind /var/lib/containers/storage/volumes/ID/_data rw,rprivate,nosuid,nodev,rbind",
+            "/run/secrets bind /srv ro,rprivate,rbind",
+            "/run/podman-init bind /srv ro,rprivate,rbind",
+            "/dev/pts devpts devpts ",
+            "/dev tmpfs tmpfs size=1m",
+            "/dev/shm tmpfs tmpfs rw,rprivate,nosuid,nodev,tmpcopyup",
+            "/run tmpfs tmpfs rprivate,nosuid,nodev,tmpcopyup",
+            "/tmp tmpfs tmpfs size=1m,rw,rprivate,nosuid,nodev,tmpcopyup",
+            "/tmp bind /srv rw,rprivate,rbind",
+            "/scratch tmpfs tmpfs rw,rprivate,nosuid,nodev,tmpcopyup",
+        ] {
+            for consumer in [PODMAN, PODMAN_4] {
+                assert_eq!(origin(&consumer, mount), User, "{} {mount}", consumer.name);
+            }
+        }
+        let added = "/var/tmp tmpfs tmpfs rw,rprivate,nosuid,nodev,tmpcopyup";
+        assert_eq!((origin(&PODMAN_4, added), origin(&PODMAN, added)), (User, Unclear));
     }
 
     #[test]
-    fn tmpfs_options_reveal_the_origin_of_a_mount() {
-        use MountOrigin::{Engine, Unclear, User};
-        for (options, origin) in [
-            ("rw,rprivate,nosuid,nodev,tmpcopyup", Unclear),
-            ("rw,rprivate,nosuid,nodev,tmpcopyup,", Unclear),
-            ("rprivate,nosuid,nodev,tmpcopyup", User),
-            ("size=1m,rw,rprivate,nosuid,nodev,tmpcopyup", User),
-            ("nosuid,strictatime,mode=755,size=65536k", Engine),
+    fn crio_counts_mounts_of_the_kubelet() {
+        for (mount, expected) in [
+            ("/etc/hosts bind /var/lib/kubelet/pods/0b2f/etc-hosts rw,rprivate,rbind,bind", User),
+            ("/dev/termination-log bind /var/lib/kubelet/pods/0b2f/containers/a/1 rw,bind", User),
+            (
+                "/data bind /var/lib/kubelet/pods/0b2f/volumes/kubernetes.io~csi/v/mount rw,bind",
+                User,
+            ),
+            ("/etc/hosts bind /etc/hosts rw,bind", Engine),
+            (
+                "/dev/shm bind /run/containers/storage/overlay-containers/ID/userdata/shm rw,bind",
+                Engine,
+            ),
+            (
+                "/run/secrets bind /run/containers/storage/overlay-containers/ID/userdata/run/secrets bind",
+                Engine,
+            ),
+            (
+                "/image-volume bind /run/containers/storage/overlay-containers/ID/userdata/volumes/v bind",
+                Engine,
+            ),
+            ("/tmp tmpfs tmpfs rw,rprivate,nosuid,nodev,tmpcopyup", Engine),
+            ("/proc proc proc nosuid,noexec,nodev", Engine),
         ] {
-            let options: Vec<_> = options.split(',').collect();
-            for (consumer, origin) in
-                [(PODMAN, origin), (PODMAN_4, origin), (CRIO, Engine), (NRI, Engine)]
-            {
-                let found = consumer.bind_mounts.origin("/tmp", "tmpfs", &options);
-                assert_eq!(found, origin, "{} {options:?}", consumer.name);
-            }
+            assert_eq!(origin(&CRIO, mount), expected, "{mount}");
+        }
+    }
+
+    #[test]
+    fn other_consumers_go_by_the_destination() {
+        for (mount, expected) in [
+            ("/proc proc proc nosuid", Engine),
+            ("/etc/hosts bind /var/lib/kubelet/pods/0b2f/etc-hosts rbind,rprivate,rw", Engine),
+            ("/tmp tmpfs tmpfs rw", Engine),
+            ("/tmp bind /srv rbind", User),
+            ("/scratch tmpfs tmpfs rw", User),
+        ] {
+            assert_eq!(
+                (origin(&NRI, mount), origin(&BUILDAH, mount)),
+                (expected, expected),
+                "{mount}"
+            );
+            assert_eq!(origin(&HOOK_INJECTOR, mount), User, "{mount}");
         }
     }
 
@@ -439,13 +613,5 @@ mod tests {
             assert_eq!(CRIO.annotation_rule.counts(key), counts, "{key}");
             assert!(NRI.annotation_rule.counts(key) && PODMAN.annotation_rule.counts(key), "{key}");
         }
-    }
-
-    #[test]
-    fn user_tmpfs_is_counted_if_any_mount_counts() {
-        assert!(BindMountRule::AnyUserMount.counts("/scratch", "tmpfs"));
-        assert!(BindMountRule::AnyUserMountOrVarTmp.counts("/var/tmp", "tmpfs"));
-        assert!(!BindMountRule::AnyUserMount.counts("/var/tmp", "tmpfs"));
-        assert!(BindMountRule::AnyUserMount.counts("/var/tmp", "bind"));
     }
 }

@@ -4,11 +4,11 @@
 //! negative timeout. If the text is available, [`ConfigDocument`](super::Config) preserves all of it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{self, Spec};
 
-use super::consumer::{BindMountRule, MountOrigin};
+use super::consumer::{BindMountRule, ConfigMount, MountOrigin};
 use super::{
     FilterError, FilterOptions, FilterRun, Hook, HookSelection, MatchTarget, OciStage,
     TargetCommand, filter,
@@ -91,10 +91,15 @@ impl MatchTarget {
             spec.annotations().clone().unwrap_or_default().into_iter().collect();
         let mut mounts = spec.mounts().iter().flatten();
         let has_bind_mounts = mounts.any(|mount| {
-            let kind = mount.typ().as_deref().unwrap_or_default();
-            let options = mount.options().as_deref().unwrap_or_default();
-            let destination = mount.destination().to_string_lossy();
-            rule.origin(&destination, kind, options) == MountOrigin::User
+            let path = |path: &Path| path.to_string_lossy().into_owned();
+            let options = mount.options().iter().flatten().map(String::as_str);
+            let mount = ConfigMount {
+                destination: &path(mount.destination()),
+                kind: mount.typ().as_deref().unwrap_or_default(),
+                source: &mount.source().as_deref().map(path).unwrap_or_default(),
+                options: &options.collect::<Vec<_>>(),
+            };
+            rule.origin(&mount) == MountOrigin::User
         });
         MatchTarget { command, annotations, has_bind_mounts }
     }

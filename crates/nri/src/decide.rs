@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use oci_hooks::hooks::consumer::{Consumer, NRI};
+use oci_hooks::hooks::consumer::{ConfigMount, Consumer, MountOrigin, NRI};
 use oci_hooks::hooks::pipeline::{MissingProgram, format_directories, missing_required};
 use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
 use oci_hooks::hooks::{
@@ -203,7 +203,12 @@ impl Decider {
         annotations.extend(of_pod.map(|(key, value)| (key.clone(), value.clone())));
         let rule = self.consumer.bind_mounts;
         let mut mounts = container.mounts.iter();
-        let has_bind_mounts = mounts.any(|mount| rule.counts(&mount.destination, &mount.r#type));
+        let has_bind_mounts = mounts.any(|mount| {
+            // NRI's rule needs no more.
+            let (destination, kind) = (&mount.destination, &mount.r#type);
+            let mount = ConfigMount { destination, kind, ..ConfigMount::default() };
+            rule.origin(&mount) == MountOrigin::User
+        });
         MatchTarget { command, annotations, has_bind_mounts }
     }
 

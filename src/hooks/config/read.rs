@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::hooks::consumer::{BindMountRule, MountOrigin};
+use crate::hooks::consumer::{BindMountRule, ConfigMount, MountOrigin};
 use crate::hooks::{MatchTarget, TargetCommand, TargetOverrides};
 use crate::json::{JsonDocument, JsonKind, JsonValue, SyntaxError, TextLocation, folds_to};
 
@@ -107,7 +107,12 @@ impl<'t> ConfigDocument<'t> {
             let options = mount.get("options").into_iter().flat_map(JsonValue::elements);
             let options: Vec<_> = options.filter_map(JsonValue::as_str).collect();
             let destination = text("destination");
-            let origin = rule.origin(&destination, &text("type"), &options);
+            let origin = rule.origin(&ConfigMount {
+                destination: &destination,
+                kind: &text("type"),
+                source: &text("source"),
+                options: &options.iter().map(AsRef::as_ref).collect::<Vec<_>>(),
+            });
             Ok((destination.into_owned(), origin))
         }))
     }

@@ -254,7 +254,7 @@ fn user_tmpfs_is_distinguished_from_podmans_or_unclear() {
     let (code, text) = explain(own, &[]);
     assert_eq!(code, Some(1), "{text}");
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let said = "uncertain: config.json does not tell who requested the tmpfs at /run, /tmp; if the user did, pass --has-bind-mounts true";
+    let said = "uncertain: config.json does not tell who requested the mount at /run, /tmp; if the user did, pass --has-bind-mounts true";
     assert!(text.contains(said), "{text}");
     for args in [&["--has-bind-mounts", "false"][..], &["--as", "crio"]] {
         let (_, text) = explain(own, args);

@@ -62,7 +62,7 @@ fn write_verdicts(
     }
     if !target.unclear_mounts.is_empty() {
         let line = format!(
-            "uncertain: config.json does not tell who requested the tmpfs at {}; if the user did, pass --has-bind-mounts true",
+            "uncertain: config.json does not tell who requested the mount at {}; if the user did, pass --has-bind-mounts true",
             printable(&target.unclear_mounts.join(", ")),
         );
         context.write_hanging_line(line, WRAPPED)?;

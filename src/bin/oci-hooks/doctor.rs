@@ -54,10 +54,8 @@ pub struct EngineDoctorArgs {
     prove: bool,
 }
 
-const OUTCOME: CheckSummary = CheckSummary {
-    good: "hook files apply to all containers",
-    bad: "hook files do not apply to all containers",
-};
+const OUTCOME: CheckSummary =
+    CheckSummary { good: "all engines apply hook files", bad: "not all engines apply hook files" };
 
 pub fn run(
     args: &EngineDoctorArgs,

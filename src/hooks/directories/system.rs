@@ -32,10 +32,16 @@ impl ConsumerSystem<'_> {
 
     /// Returns the directory of the user's configuration files, if there is one.
     pub fn user_config(&self) -> Option<PathBuf> {
+        self.user_dir("XDG_CONFIG_HOME", ".config")
+    }
+
+    /// Returns the user's directory `containers` below the one that a variable names, or one in the
+    /// home directory.
+    fn user_dir(&self, variable: &str, below_home: &str) -> Option<PathBuf> {
         let home = || self.variable("HOME").map(PathBuf::from);
         let home = || home().or_else(|| (!self.is_rootless()).then(|| PathBuf::from("/root")));
-        let config = self.variable("XDG_CONFIG_HOME").map(PathBuf::from);
-        config.or_else(|| Some(home()?.join(".config"))).map(|dir| dir.join("containers"))
+        let dir = self.variable(variable).map(PathBuf::from);
+        dir.or_else(|| Some(home()?.join(below_home))).map(|dir| dir.join("containers"))
     }
 
     /// Returns the drop-in of containers.conf for the user who runs the consumer. A main file would hide
@@ -65,9 +71,10 @@ pub struct UnreadDir {
 
 /// Returns the usual directories that have hook files and are not among `dirs`.
 pub fn unread_dirs(dirs: &[PathBuf], system: &ConsumerSystem<'_>) -> Vec<UnreadDir> {
-    let of_user = system.is_rootless().then(|| system.user_config()).flatten();
+    let of_user = [system.user_config(), system.user_dir("XDG_DATA_HOME", ".local/share")];
+    let of_user = of_user.into_iter().flatten().filter(|_| system.is_rootless());
     let usual = [DEFAULT_DIR, OVERRIDE_DIR].map(PathBuf::from).into_iter();
-    let usual = usual.chain(of_user.map(|config| config.join("oci/hooks.d")));
+    let usual = usual.chain(of_user.map(|dir| dir.join("oci/hooks.d")));
     let read: Vec<_> = dirs.iter().map(|dir| identity(&system.root.join(dir))).collect();
     let unread = usual.filter(|usual| {
         let found = identity(&system.root.join(usual));

@@ -370,4 +370,10 @@ fn hook_files_elsewhere_are_reported_with_a_fix() {
     assert_eq!(found(&machine, &PODMAN_5), [(ETC.to_owned(), advice)]);
     machine.engine("/etc/containers/containers.conf", &format!("[\"{ETC}/\"]"));
     assert_eq!(found(&machine, &PODMAN_5), []);
+    for dir in [".config", ".local/share"] {
+        let dir = format!("/home/u/{dir}/containers/oci/hooks.d");
+        let file = machine.write(&format!("{dir}/a.json"), "{");
+        assert_eq!(found(&machine, &PODMAN_5)[0].0, dir);
+        fs::remove_file(file).unwrap();
+    }
 }

@@ -516,7 +516,7 @@ fn text_has_the_fix_below_each_line_and_a_summary() {
         "{said}"
     );
     assert!(lines[2].starts_with("ok    podman build  reads /usr/share/"), "{said}");
-    assert_eq!(lines[3], "1 error: hook files do not apply to all containers");
+    assert_eq!(lines[3], "1 error: not all engines apply hook files");
     let (said, _) = system.doctor(&["--format", "json"]);
     let said: Value = serde_json::from_str(&said).unwrap();
     let keys: Vec<_> = said["checks"][0].as_object().unwrap().keys().collect();

@@ -3,6 +3,7 @@
 mod advisories;
 pub mod buildah;
 mod firewall;
+pub mod hooks;
 pub mod host;
 pub mod network;
 pub mod owners;

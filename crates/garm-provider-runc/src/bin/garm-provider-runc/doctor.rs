@@ -8,7 +8,7 @@ use clap::Args;
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::checks::{
-    CONTAINERS, HostCheck, host, network, owners, registries, report, runtimes, storage,
+    CONTAINERS, HostCheck, hooks, host, network, owners, registries, report, runtimes, storage,
 };
 use oci_hooks_engine_cli::settings_file;
 use oci_hooks_engine_cli::settings_file::LoadedSettings;
@@ -61,6 +61,7 @@ fn run_as_root(
     checks.extend([host::cgroups(), host::cgroup_controllers()]);
     checks.extend(runtimes::checks(settings.host()));
     checks.extend(storage::checks(settings.host()));
+    checks.push(hooks::check(&settings.hooks));
     checks.extend(users::checks(settings));
     let has_disks = settings.flavors.values().any(|flavor| flavor.disk.is_some());
     checks.extend(has_disks.then(storage::limited_disks));

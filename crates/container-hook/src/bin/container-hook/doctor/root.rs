@@ -5,7 +5,7 @@ use std::path::Path;
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::checks::{
-    CONTAINERS, HostCheck, host, network, owners, registries, report, runtimes, storage,
+    CONTAINERS, HostCheck, hooks, host, network, owners, registries, report, runtimes, storage,
 };
 use oci_hooks_engine_cli::settings_file::LoadedSettings;
 
@@ -44,6 +44,7 @@ pub fn host_checks(settings: &HookFileSettings) -> Vec<HostCheck> {
     let audit = settings.audit.file.as_deref().and_then(Path::parent);
     checks.extend(audit.map(|dir| storage::permissions("audit log", dir)));
     checks.push(limits::report_missing_limits(settings, true));
+    checks.push(hooks::check(&settings.hooks));
     let limits = &settings.limits;
     checks.extend(limits.disk.or(limits.volumes).map(|_| storage::limited_disks()));
     checks.extend(ownership::privileged(&settings.policy));

@@ -8,7 +8,7 @@ use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::checks::user::service::{self, CheckedProcess};
 use oci_hooks_engine_cli::checks::user::{ids, inside, namespaces, places};
 use oci_hooks_engine_cli::checks::{
-    CONTAINERS, HostCheck, host, registries, report, runtimes, storage,
+    CONTAINERS, HostCheck, hooks, host, registries, report, runtimes, storage,
 };
 use oci_hooks_engine_cli::programs::program_path;
 use oci_hooks_engine_cli::settings_file::LoadedSettings;
@@ -63,6 +63,7 @@ pub fn host_checks(settings: &HookFileSettings, map: &IdMaps) -> Vec<HostCheck> 
     let audit = settings.audit.file.as_deref().and_then(Path::parent);
     checks.extend(audit.map(|dir| storage::permissions("audit log", dir)));
     checks.push(limits::report_missing_limits(settings, false));
+    checks.push(hooks::check(&settings.hooks));
     checks.extend(limits::report_root_limits(settings));
     checks.extend(ownership::check_user_rights(&settings.policy));
     checks.extend(registries::checks(&settings.registry));

@@ -7,7 +7,7 @@ use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::checks::user::service::{self, CheckedProcess};
 use oci_hooks_engine_cli::checks::user::{ids, inside, namespaces, places};
 use oci_hooks_engine_cli::checks::{
-    CONTAINERS, HostCheck, host, registries, report, runtimes, storage,
+    CONTAINERS, HostCheck, hooks, host, registries, report, runtimes, storage,
 };
 use oci_hooks_engine_cli::programs::program_path;
 use oci_hooks_engine_cli::settings_file::LoadedSettings;
@@ -57,6 +57,7 @@ fn check_as_user(loaded: &LoadedSettings<GarmFileSettings>, map: &IdMaps) -> Vec
     checks.extend(places::check_writable("store", "root", &store.root));
     checks.extend(places::check_writable("run directory", "run", &store.run));
     checks.extend(places::replaced(&store.run));
+    checks.push(hooks::check(&settings.hooks));
     checks.extend(disks(settings));
     let name = "this session (GARM's service may differ)";
     checks.push(service::limits(CheckedProcess { pid: std::process::id(), name }));

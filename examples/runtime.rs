@@ -2,7 +2,7 @@
 //! runs `precreate` hooks, and prints the hooks that the runtime has to run at each stage.
 //!
 //! ```text
-//! cargo run --features oci-spec --example runtime -- hooks.d-examples/bundle hooks.d-examples
+//! cargo run --example runtime -- hooks.d-examples/bundle hooks.d-examples
 //! ```
 
 use std::env;

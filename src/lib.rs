@@ -5,7 +5,7 @@
 //! | to | start at | feature | example |
 //! |---|---|---|---|
 //! | inject hooks from a container runtime | [`hooks`] | | [`inject.rs`] |
-//! | inject hooks into an `oci_spec::runtime::Spec` | `hooks::MatchTarget::of_spec` | `oci-spec` | [`runtime.rs`] |
+//! | inject hooks into an `oci_spec::runtime::Spec` | [`hooks::MatchTarget::of_spec`] | | [`runtime.rs`] |
 //! | follow hook directories in a daemon | `hooks::Monitor` | `monitor` | [`monitor.rs`] |
 //!
 #![doc = concat!("[`inject.rs`]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/examples/inject.rs")]
@@ -46,12 +46,11 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | | [`hooks`]: load, match, inject, explain, `precreate` hooks; [`json`] |
+//! | | [`hooks`]: load, match, inject, explain, `precreate` hooks; conversions to the types of `oci-spec`; [`json`] |
 //! | `monitor` | `hooks::Monitor`: snapshots of hook directories that follow their changes; the same for devices, with `cdi` |
 //! | `lint` | `hooks::lint`: mistakes in hook files, and fixes, with `cdi` |
 //! | `cdi` | [`cdi`]: devices of the Container Device Interface |
-//! | `oci-spec` | conversions to the types of the `oci-spec` crate |
-//! | `cli` (default) | the program `oci-hooks`, with `lint`, `monitor`, `oci-spec`, `hooks::directories`, `hooks::capture` |
+//! | `cli` (default) | the program `oci-hooks`, with `lint`, `monitor`, `hooks::directories`, `hooks::capture` |
 //!
 //! The library never prints, exits, or reads the environment. It reports its actions as `tracing` events.
 

@@ -55,7 +55,6 @@ pub mod manage;
 pub mod migrate;
 #[cfg(feature = "monitor")]
 pub mod monitor;
-#[cfg(feature = "oci-spec")]
 mod oci_spec;
 pub mod pattern;
 pub mod pipeline;
@@ -73,7 +72,6 @@ pub use hook::{Hook, HookStage, OciStage};
 pub use load::{EntryState, LoadOptions, LoadedEntry, LoadedHooks, load};
 #[cfg(feature = "monitor")]
 pub use monitor::Monitor;
-#[cfg(feature = "oci-spec")]
 pub use oci_spec::{FilterSpecError, PathNotText, filter_spec};
 pub use pattern::{Pattern, PatternError};
 pub use pipeline::{Pipeline, PipelineError};

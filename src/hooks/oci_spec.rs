@@ -57,9 +57,8 @@ pub fn filter_spec(
     if hooks.is_empty() {
         return Ok(Vec::new());
     }
-    let text = serde_json::to_vec(spec).map_err(FilterSpecError::Write)?;
-    let filtered = filter(hooks, text, options)?;
-    *spec = serde_json::from_slice(&filtered.config).map_err(FilterSpecError::Read)?;
+    let filtered = filter(hooks, serde_json::to_vec(spec)?, options)?;
+    *spec = serde_json::from_slice(&filtered.config)?;
     Ok(filtered.runs)
 }
 
@@ -69,12 +68,8 @@ pub fn filter_spec(
 pub enum FilterSpecError {
     #[error(transparent)]
     Filter(#[from] Box<FilterError>),
-    #[error("cannot write the configuration as JSON")]
-    Write(#[source] serde_json::Error),
-    #[error(
-        "precreate hooks return a configuration that does not follow the runtime specification"
-    )]
-    Read(#[source] serde_json::Error),
+    #[error("cannot convert the configuration to or from JSON")]
+    Json(#[from] serde_json::Error),
 }
 
 impl MatchTarget {
@@ -210,12 +205,10 @@ mod tests {
         let before = spec.clone();
         let options = FilterOptions::new("/");
 
-        let broken = shell("echo '{\"process\": {}}'");
-        let error = filter_spec(&[&broken], &mut spec, &options).unwrap_err();
-        assert!(matches!(error, FilterSpecError::Read(_)), "{error}");
-        let failing = shell("exit 3");
-        let error = filter_spec(&[&failing], &mut spec, &options).unwrap_err();
-        assert!(matches!(error, FilterSpecError::Filter(_)), "{error}");
+        for script in ["echo '{\"process\": {}}'", "exit 3"] {
+            let error = filter_spec(&[&shell(script)], &mut spec, &options).unwrap_err();
+            assert!(matches!(error, FilterSpecError::Filter(_)), "{script}: {error}");
+        }
         assert_eq!(spec, before);
 
         let rename = Hook {

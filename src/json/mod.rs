@@ -14,4 +14,4 @@ mod string;
 
 pub use document::{JsonDocument, JsonKind, JsonMember, JsonValue, TextLocation};
 pub use parse::{SyntaxError, SyntaxErrorKind};
-pub(crate) use string::{folds_to, write as write_string};
+pub(crate) use string::folds_to;

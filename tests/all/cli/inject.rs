@@ -165,12 +165,14 @@ fn precreate_hook_that_breaks_a_type_leaves_the_file_unchanged() {
         r#"{"version": "1.0.0", "hook": {"path": "/bin/sed", "args": ["sed", "s,\"cwd\":\"/\",\"cwd\":[1],"]},
             "when": {"always": true}, "stages": ["precreate"]}"#,
     );
+    let config = CONFIG.replace("\"args\"", "\"user\": {\"uid\": 0, \"gid\": 0}, \"args\"");
+    env.write("config.json", &config);
     let ran = env.run(&["inject", "--run-precreate", "--in-place"]);
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
-    let expected = "with hook {ROOT}/usr/break.json, /bin/sed: its output has a value of the wrong type \
-                    at /process/cwd: expected a string, got array";
+    let expected = "with hook {ROOT}/usr/break.json, /bin/sed: its output does not follow the runtime \
+                    specification: invalid type: sequence, expected path string at line 1 column";
     assert!(ran.stderr.contains(expected), "{}", ran.stderr);
-    assert_eq!(env.read("config.json"), CONFIG);
+    assert_eq!(env.read("config.json"), config);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! State shared by all commands: output, error format and hook directories.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 use oci_hooks::hooks::consumer::PODMAN;
 use oci_hooks::hooks::directories::ConfiguredDirs;
 use oci_hooks::hooks::{Consumer, HookError, LoadOptions, LoadProblem};
+use oci_hooks::json::JsonDocument;
 use oci_hooks_cli::check::{self, CheckSummary, HostCheck};
 use oci_hooks_cli::context as program;
 use oci_hooks_cli::exit::CliExit as ProgramExit;
@@ -21,6 +23,19 @@ use crate::CommandExit;
 use crate::directories::HookDirectories;
 use crate::error::{Diagnostic, HooksCommandError};
 use crate::global::{ErrorFormat, GlobalArgs, OutputFormat};
+
+/// Returns the ID of a container that `podman inspect`, `docker inspect` or `crictl inspect` describes.
+fn inspected_container(text: &[u8]) -> Option<String> {
+    let document = JsonDocument::parse(text).ok()?;
+    let root = document.root();
+    let root = root.elements().next().unwrap_or(root);
+    let id = match root.get("HostConfig") {
+        Some(_) => root.get("Id"),
+        None => root.get("info")?.get("runtimeSpec").and(root.get("status")?.get("id")),
+    };
+    // An ID needs no quotes in the command of the hint.
+    id?.as_str().filter(|id| id.chars().all(char::is_alphanumeric)).map(Cow::into_owned)
+}
 
 /// Size limit of a configuration.
 pub const MAX_CONFIG_BYTES: u64 = 64 << 20;
@@ -136,7 +151,13 @@ impl CommandContext {
 
     /// Reads a configuration: a file, a bundle, or standard input for `-`.
     pub fn read_config(&self, path: &Path) -> Result<Vec<u8>, HooksCommandError> {
-        self.read_input(path, "a configuration")
+        let text = self.read_input(path, "a configuration")?;
+        let Some(id) = inspected_container(&text) else { return Ok(text) };
+        let input = if path == OsStr::new("-") { Path::new("standard input") } else { path };
+        Err(HooksCommandError::Usage {
+            message: format!("{} is what an engine's `inspect` prints", input.display()),
+            hint: Some(format!("pass the container by its name or ID: `oci-hooks explain {id}`")),
+        })
     }
 
     /// Reads a hook file, or standard input for `-`.

@@ -287,3 +287,20 @@ fn rules_are_those_of_the_podman_in_path() {
     // Other podmans are not run.
     assert!(env.run(&["explain"]).stdout.starts_with("podman for a container"));
 }
+
+#[test]
+fn output_of_inspect_is_not_a_configuration() {
+    let env = HookEnv::new();
+    for text in [
+        r#"[{"Id": "f00", "Mounts": [], "HostConfig": {}}]"#,
+        r#"{"Id": "f00", "Mounts": [], "HostConfig": {}}"#,
+        r#"{"status": {"id": "f00"}, "info": {"runtimeSpec": {}}}"#,
+    ] {
+        env.write("config.json", text);
+        let ran = env.run(&["explain"]);
+        let said = "config.json is what an engine's `inspect` prints\n  \
+                    hint: pass the container by its name or ID: `oci-hooks explain f00`";
+        assert_eq!(ran.code, Some(2), "{text}");
+        assert!(ran.stderr.contains(said), "{text}: {}", ran.stderr);
+    }
+}

@@ -87,8 +87,24 @@ impl Pipeline {
         config: &[u8],
         adjust: impl FnOnce(&mut HookSelection<'_>),
     ) -> Result<InjectedConfig, Box<PipelineError>> {
+        self.run_loaded(self.load_hooks(), config, adjust)
+    }
+
+    /// Loads the hooks of the directories.
+    pub fn load_hooks(&self) -> LoadedHooks {
+        debug!(dirs = ?self.load.dirs, "load hook files");
+        load(&self.load)
+    }
+
+    /// Does the same with hooks that were loaded before.
+    pub fn run_loaded(
+        &self,
+        hooks: LoadedHooks,
+        config: &[u8],
+        adjust: impl FnOnce(&mut HookSelection<'_>),
+    ) -> Result<InjectedConfig, Box<PipelineError>> {
         let mut report = PipelineReport::default();
-        match self.steps(config, adjust, &mut report) {
+        match self.steps(hooks, config, adjust, &mut report) {
             Ok(config) => Ok(InjectedConfig { config, report }),
             Err(failure) => Err(Box::new(PipelineError { failure, report })),
         }
@@ -96,12 +112,13 @@ impl Pipeline {
 
     fn steps(
         &self,
+        loaded: LoadedHooks,
         text: &[u8],
         adjust: impl FnOnce(&mut HookSelection<'_>),
         report: &mut PipelineReport,
     ) -> Result<Vec<u8>, PipelineFailure> {
         let config = ConfigDocument::parse(text)?;
-        let hooks = self.load(report)?;
+        let hooks = self.usable_hooks(loaded, report)?;
         let target = config.target_with(self.consumer.bind_mounts, &self.target)?;
         let mut selection = hooks.select(&target, &self.consumer)?;
         report.hooks = matched_hooks(&selection);
@@ -118,9 +135,11 @@ impl Pipeline {
         self.filter(&selection, injected, report)
     }
 
-    fn load(&self, report: &mut PipelineReport) -> Result<HookSet, PipelineFailure> {
-        debug!(dirs = ?self.load.dirs, "load hook files");
-        let mut loaded = load(&self.load);
+    fn usable_hooks(
+        &self,
+        mut loaded: LoadedHooks,
+        report: &mut PipelineReport,
+    ) -> Result<HookSet, PipelineFailure> {
         report.missing_dirs = std::mem::take(&mut loaded.missing_dirs);
         let is_fatal = |problem: &LoadProblem| {
             (problem.fatal && !self.skip_bad_files)

@@ -85,11 +85,12 @@ pub enum HooksCommand {
 }
 
 impl HooksCommand {
-    /// Returns whether the command works as a consumer does.
+    /// Returns whether the command works as a consumer does, and needs its version in any case.
     pub fn has_consumer(&self) -> bool {
         !matches!(
             self,
-            HooksCommand::Doctor(_)
+            HooksCommand::Inject(_)
+                | HooksCommand::Doctor(_)
                 | HooksCommand::Schema(_)
                 | HooksCommand::Pattern(_)
                 | HooksCommand::Migrate(_)

@@ -21,6 +21,7 @@ use serde::Serialize;
 
 use crate::CommandExit;
 use crate::directories::HookDirectories;
+use crate::doctor::native::podman_in_path;
 use crate::error::{Diagnostic, HooksCommandError};
 use crate::global::{ErrorFormat, GlobalArgs, OutputFormat};
 
@@ -77,11 +78,11 @@ impl CommandContext {
     }
 
     /// Uses the rules of the installed podman, if there is one, unless `--as` names a consumer.
-    pub fn use_installed(&mut self, find: impl FnOnce() -> Option<Consumer>) {
+    pub fn use_installed(&mut self) {
         if self.is_consumer_given {
             return;
         }
-        let Some(consumer) = find() else { return };
+        let Some(consumer) = podman_in_path() else { return };
         if self.verbose && consumer != PODMAN {
             self.note(&format!("as {}, by `podman --version`", consumer.name));
         }
@@ -91,6 +92,11 @@ impl CommandContext {
     /// Returns whether output is machine-readable.
     pub fn is_json(&self) -> bool {
         self.output.is_json()
+    }
+
+    /// Returns whether `--hooks-dir` names the directories.
+    pub fn has_hooks_dirs(&self) -> bool {
+        !self.hooks_dirs.is_empty()
     }
 
     /// Returns the directories of `--hooks-dir`, or else those that the consumer is configured to read.

@@ -7,9 +7,13 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use oci_hooks::hooks::capture::HookRecorder;
+use oci_hooks::hooks::consumer::{PODMAN, PODMAN_4};
 use oci_hooks::hooks::pipeline::{InjectedConfig, MissingProgram, PipelineReport};
 use oci_hooks::hooks::trust::TrustOptions;
-use oci_hooks::hooks::{ConfigDocument, FilterOptions, Hook, HookSelection, OciStage, Pipeline};
+use oci_hooks::hooks::{
+    ConfigDocument, ConfigError, FilterOptions, Hook, HookDefinition, HookSelection, HookStage,
+    LoadedHooks, OciStage, Pipeline,
+};
 use oci_hooks_files::fs::{
     ExpectedFile, FileAt, FileId, PathContext, ReplaceOptions, SymlinkPolicy,
 };
@@ -18,6 +22,7 @@ use crate::CommandExit;
 use crate::context::{CommandContext, MAX_CONFIG_BYTES, config_path};
 use crate::devices::DeviceArgs;
 use crate::diff;
+use crate::directories::podman_versions_agree;
 use crate::error::{Diagnostic, HooksCommandError, add_config_path};
 use crate::spec::TypedConfig;
 use crate::target::TargetArgs;
@@ -144,11 +149,11 @@ pub fn run(
         args.write_result(&source, &config, &path, context)?;
         return Ok(CommandExit::Yes);
     }
-    let mut pipeline = args.pipeline(&path, context)?;
+    let (mut pipeline, loaded) = args.load(&source.text, &path, context)?;
     args.keep_bind_mounts(&source.text, &path, &mut pipeline)?;
     let recorder = args.capture.as_deref().map(recorder).transpose()?;
     let mut not_recorded = Vec::new();
-    let result = pipeline.run_with(&text, |selection| {
+    let result = pipeline.run_loaded(loaded, &text, |selection| {
         if let Some(recorder) = &recorder {
             not_recorded = record(selection, recorder);
         }
@@ -226,6 +231,50 @@ impl InjectArgs {
             *known = Some(add_config_path(path, found)?);
         }
         Ok(())
+    }
+
+    /// Loads the hooks. Asks podman for its version only if that matters: it takes ten times as long
+    /// as everything else.
+    fn load(
+        &self,
+        config: &[u8],
+        path: &Path,
+        context: &mut CommandContext,
+    ) -> Result<(Pipeline, LoadedHooks), HooksCommandError> {
+        let is_read_alike =
+            context.is_consumer_given || context.has_hooks_dirs() || podman_versions_agree();
+        if !is_read_alike {
+            context.use_installed();
+        }
+        let pipeline = self.pipeline(path, context)?;
+        let loaded = pipeline.load_hooks();
+        // The pipeline reports errors of the configuration.
+        let depends = self.depends_on_version(config, &pipeline, &loaded).unwrap_or(false);
+        if !is_read_alike || !depends {
+            return Ok((pipeline, loaded));
+        }
+        context.use_installed();
+        Ok((self.pipeline(path, context)?, loaded))
+    }
+
+    /// Returns whether versions of podman would add different hooks.
+    fn depends_on_version(
+        &self,
+        config: &[u8],
+        pipeline: &Pipeline,
+        loaded: &LoadedHooks,
+    ) -> Result<bool, ConfigError> {
+        let config = ConfigDocument::parse(config)?;
+        let target = config.target_with(PODMAN.bind_mounts, &pipeline.target)?;
+        let counts_alike = pipeline.target.has_bind_mounts.is_some()
+            || config.has_bind_mounts(PODMAN_4.bind_mounts)? == target.has_bind_mounts;
+        let prestart = HookStage::Oci(OciStage::Prestart);
+        Ok(loaded.hooks.iter().any(|file| {
+            let HookDefinition { stages, when, .. } = &file.definition;
+            let is_prestart = self.prestart.is_none() && stages.contains(&prestart);
+            (!counts_alike && when.has_bind_mounts.is_some())
+                || (is_prestart && when.evaluate(&target).is_ok_and(|found| found.matched))
+        }))
     }
 
     fn pipeline(

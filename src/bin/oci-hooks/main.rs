@@ -37,7 +37,6 @@ use oci_hooks_cli::{completions, help, style, trace};
 
 use cli::{Cli, HooksCommand};
 use context::CommandContext;
-use doctor::native::podman_in_path;
 use error::HooksCommandError;
 
 /// Exit status of a command that did its work.
@@ -105,7 +104,7 @@ fn run(
     context: &mut CommandContext,
 ) -> Result<CommandExit, HooksCommandError> {
     if command.has_consumer() {
-        context.use_installed(podman_in_path);
+        context.use_installed();
     }
     match command {
         HooksCommand::Inject(args) => inject::run(args, context),

@@ -12,7 +12,6 @@ use oci_hooks::hooks::{self, Hook, HookStage};
 use oci_hooks_files::fs::PathContext;
 
 use crate::context::CommandContext;
-use crate::doctor::native::podman_in_path;
 use crate::error::{Diagnostic, HooksCommandError};
 use crate::remove::complete_active;
 use crate::{CommandExit, directories};
@@ -79,7 +78,7 @@ struct HookCall {
 impl HookCall {
     /// Returns the hook of the file in force.
     fn of_file(name: &HookName, context: &mut CommandContext) -> Result<Self, HooksCommandError> {
-        context.use_installed(podman_in_path);
+        context.use_installed();
         let directories = context.directories()?;
         let loaded = hooks::load(&context.load_options(&directories));
         let name = name.as_os_str();

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use oci_hooks_testsupport::acl;
+use serde_json::Value;
 
 use crate::cli::env::{CONFIG, HookEnv, golden};
 
@@ -330,4 +331,33 @@ fn missing_program_of_a_required_hook_is_an_error() {
     let ran = env.run(&["inject", "--require-hook", "none.json"]);
     let expected = "required hook \"none.json\" not found in {ROOT}/usr, {ROOT}/etc";
     assert!(ran.stderr.contains(expected), "{}", ran.stderr);
+}
+
+#[test]
+fn podman_is_asked_for_its_version_only_if_that_matters() {
+    let env = HookEnv::new();
+    let var_tmp = r#"{"destination": "/var/tmp", "type": "tmpfs", "options": ["rw", "rprivate", "nosuid", "nodev", "tmpcopyup"]}"#;
+    env.write("podman", "#!/bin/sh\necho asked >>\"${0}.log\"\necho podman version 4.3.1\n");
+    fs::set_permissions(env.path("podman"), fs::Permissions::from_mode(0o755)).unwrap();
+    for (condition, stage, mounts, injected, is_asked) in [
+        (r#""always": true"#, "createRuntime", "", "createRuntime", false),
+        (r#""always": true"#, "prestart", "", "prestart", true),
+        (r#""commands": ["^b$"]"#, "prestart", "", "", false),
+        (r#""hasBindMounts": true"#, "createRuntime", "", "", false),
+        (r#""hasBindMounts": true"#, "createRuntime", var_tmp, "createRuntime", true),
+    ] {
+        env.write(
+            "config.json",
+            &format!(r#"{{"process": {{"args": ["a"]}}, "mounts": [{mounts}]}}"#),
+        );
+        env.hook("usr/a.json", condition, &format!("{stage:?}"));
+        env.write("podman.log", "");
+        let mut command = env.command(&["inject"]);
+        let output = command.env("PATH", env.path("")).output().unwrap();
+        let config: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let stages: Vec<_> =
+            config["hooks"].as_object().into_iter().flat_map(|it| it.keys().cloned()).collect();
+        assert_eq!(stages.concat(), injected, "{condition} {stage}");
+        assert_eq!(!env.read("podman.log").is_empty(), is_asked, "{condition} {stage}");
+    }
 }

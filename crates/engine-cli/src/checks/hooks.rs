@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use oci_hooks::hooks::{self, trust};
+use oci_hooks::hooks::trust;
 use oci_hooks_files::error::chain;
 use oci_hooks_files::quantity::format_count;
 
@@ -20,7 +20,7 @@ pub fn check(section: &HooksSection) -> HostCheck {
         Err(error) => return HostCheck::fail(NAME, chain(&error), "correct `as` under [hooks]"),
     };
     let pipeline = options.pipeline();
-    let loaded = hooks::load(&pipeline.load);
+    let loaded = pipeline.load_hooks();
     let list = |dirs: &mut dyn Iterator<Item = &PathBuf>, between: &str| {
         dirs.map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(between)
     };

@@ -254,6 +254,9 @@ impl Consumer {
     /// All consumers, the default first.
     pub const ALL: [Consumer; 7] = [PODMAN, PODMAN_5, PODMAN_4, BUILDAH, CRIO, NRI, HOOK_INJECTOR];
 
+    /// All versions of podman, the newest first.
+    pub const PODMAN_VERSIONS: [Consumer; 3] = [PODMAN, PODMAN_5, PODMAN_4];
+
     /// Finds a consumer by its name or alias.
     pub fn from_name(name: &str) -> Option<Self> {
         let has_name = |consumer: &Consumer| consumer.name == name || consumer.alias == Some(name);

@@ -27,7 +27,12 @@ use crate::global::{ErrorFormat, GlobalArgs, OutputFormat};
 
 /// Returns the ID of a container that `podman inspect`, `docker inspect` or `crictl inspect` describes.
 fn inspected_container(text: &[u8]) -> Option<String> {
-    let document = JsonDocument::parse(text).ok()?;
+    // Configurations are not parsed twice.
+    let text = str::from_utf8(text).ok()?;
+    if !text.contains("\"HostConfig\"") && !text.contains("\"runtimeSpec\"") {
+        return None;
+    }
+    let document = JsonDocument::parse(text.as_bytes()).ok()?;
     let root = document.root();
     let root = root.elements().next().unwrap_or(root);
     let id = match root.get("HostConfig") {

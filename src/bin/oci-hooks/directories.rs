@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::Consumer;
-use oci_hooks::hooks::consumer::{DEFAULT_DIR, OVERRIDE_DIR, PODMAN, PODMAN_4, PODMAN_5};
+use oci_hooks::hooks::consumer::{DEFAULT_DIR, OVERRIDE_DIR};
 use oci_hooks::hooks::directories::{
     ConfiguredDirs, ConsumerSystem, DirsSource, UnreadDir, read_configured, unread_dirs,
 };
@@ -56,9 +56,9 @@ fn with_system<T>(call: impl FnOnce(&ConsumerSystem<'_>) -> T) -> T {
 /// Returns whether all versions of podman read the same directories here.
 pub fn podman_versions_agree() -> bool {
     with_system(|system| {
-        let dirs = |consumer| read_configured(consumer, system).ok().map(|found| found.dirs);
-        let newest = dirs(&PODMAN);
-        newest.is_some() && [PODMAN_5, PODMAN_4].iter().all(|other| dirs(other) == newest)
+        let dirs = |consumer: Consumer| Some(read_configured(&consumer, system).ok()?.dirs);
+        let [newest, older @ ..] = Consumer::PODMAN_VERSIONS.map(dirs);
+        newest.is_some() && older.iter().all(|other| *other == newest)
     })
 }
 

@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use oci_hooks::hooks::capture::HookRecorder;
-use oci_hooks::hooks::consumer::{PODMAN, PODMAN_4};
 use oci_hooks::hooks::pipeline::{InjectedConfig, MissingProgram, PipelineReport};
 use oci_hooks::hooks::trust::TrustOptions;
 use oci_hooks::hooks::{
-    ConfigDocument, ConfigError, FilterOptions, Hook, HookDefinition, HookSelection, HookStage,
-    LoadedHooks, OciStage, Pipeline,
+    ConfigDocument, ConfigError, Consumer, FilterOptions, Hook, HookDefinition, HookSelection,
+    HookStage, LoadedHooks, OciStage, Pipeline,
 };
 use oci_hooks_files::fs::{
     ExpectedFile, FileAt, FileId, PathContext, ReplaceOptions, SymlinkPolicy,
@@ -265,9 +264,12 @@ impl InjectArgs {
         loaded: &LoadedHooks,
     ) -> Result<bool, ConfigError> {
         let config = ConfigDocument::parse(config)?;
-        let target = config.target_with(PODMAN.bind_mounts, &pipeline.target)?;
-        let counts_alike = pipeline.target.has_bind_mounts.is_some()
-            || config.has_bind_mounts(PODMAN_4.bind_mounts)? == target.has_bind_mounts;
+        let target = config.target_with(pipeline.consumer.bind_mounts, &pipeline.target)?;
+        let counts_alike = |version: Consumer| {
+            let found = config.target_with(version.bind_mounts, &pipeline.target);
+            found.is_ok_and(|found| found.has_bind_mounts == target.has_bind_mounts)
+        };
+        let counts_alike = Consumer::PODMAN_VERSIONS.into_iter().all(counts_alike);
         let prestart = HookStage::Oci(OciStage::Prestart);
         Ok(loaded.hooks.iter().any(|file| {
             let HookDefinition { stages, when, .. } = &file.definition;

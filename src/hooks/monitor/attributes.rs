@@ -1,12 +1,12 @@
 //! Attributes of paths that decide who can change a hook, and what it runs.
 
 use std::collections::HashMap;
-use std::fs;
+use std::ffi::CString;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use oci_hooks_files::fs::{FileWriter, writers};
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::{FileType, OFlags, readlinkat};
 
 use super::{ChangeKind, FileChange};
 use crate::hooks::trust;
@@ -20,7 +20,7 @@ pub struct PathAttributes {
     /// `None` if they cannot be read.
     writers: Option<Vec<FileWriter>>,
     /// Where a link leads.
-    target: Option<PathBuf>,
+    target: Option<CString>,
     /// Of a program only.
     version: Option<FileVersion>,
 }
@@ -38,28 +38,28 @@ struct FileVersion {
 impl PathAttributes {
     /// Returns the attributes of a path without following a link; `None` if they cannot be read.
     pub fn of(path: &Path) -> Option<Self> {
-        let (file, stat) = trust::open(path, OFlags::NOFOLLOW).ok()?;
-        let is_link = FileType::from_raw_mode(stat.st_mode).is_symlink();
-        Some(PathAttributes {
-            uid: stat.st_uid,
-            mode: stat.st_mode,
-            writers: if is_link { None } else { writers(file.as_fd(), &stat).ok() },
-            target: if is_link { fs::read_link(path).ok() } else { None },
-            version: None,
-        })
+        // Other files are compared by their definition, and a directory changes with its entries.
+        Some(PathAttributes { version: None, ..PathAttributes::of_program(path)? })
     }
 
     /// Returns the attributes of a program, which differ also if it was written.
     pub fn of_program(path: &Path) -> Option<Self> {
-        let (_, stat) = trust::open(path, OFlags::NOFOLLOW).ok()?;
+        let (file, stat) = trust::open(path, OFlags::NOFOLLOW).ok()?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let is_link = kind.is_symlink();
+        let target = || readlinkat(&file, c"", Vec::new()).ok();
         let version = FileVersion {
             device: stat.st_dev,
             inode: stat.st_ino,
             changed: (stat.st_ctime, stat.st_ctime_nsec),
         };
-        // A directory changes with its entries.
-        let version = FileType::from_raw_mode(stat.st_mode).is_file().then_some(version);
-        Some(PathAttributes { version, ..PathAttributes::of(path)? })
+        Some(PathAttributes {
+            uid: stat.st_uid,
+            mode: stat.st_mode,
+            writers: if is_link { None } else { writers(file.as_fd(), &stat).ok() },
+            target: is_link.then(target).flatten(),
+            version: kind.is_file().then_some(version),
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use oci_hooks::hooks::pipeline::format_directories;
 use oci_hooks::hooks::trust;
 use oci_hooks_files::error::chain;
 use oci_hooks_files::quantity::format_count;
@@ -21,13 +22,13 @@ pub fn check(section: &HooksSection) -> HostCheck {
     };
     let pipeline = options.pipeline();
     let loaded = pipeline.load_hooks();
-    let list = |dirs: &mut dyn Iterator<Item = &PathBuf>, between: &str| {
-        dirs.map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(between)
-    };
     let is_there = |dir: &&PathBuf| !loaded.missing_dirs.contains(dir);
-    let there = list(&mut loaded.dirs.iter().filter(is_there), " ");
-    let lint =
-        format!("fix it: `oci-hooks lint --as {} {there}` finds all mistakes", section.consumer);
+    let there = loaded.dirs.iter().filter(is_there).map(|dir| format!(" {}", dir.display()));
+    let lint = format!(
+        "fix it: `oci-hooks lint --as {}{}` finds all mistakes",
+        section.consumer,
+        there.collect::<String>()
+    );
     let fatal = loaded.problems.iter().find(|problem| problem.fatal && !options.skip_bad_files);
     if let Some(problem) = fatal {
         return HostCheck::fail(NAME, chain(problem), lint);
@@ -39,11 +40,8 @@ pub fn check(section: &HooksSection) -> HostCheck {
         let hint = error.hint().unwrap_or_else(|| "correct it, or remove the hook file".to_owned());
         return HostCheck::fail(NAME, chain(&error), hint);
     }
-    let found = format!(
-        "{} in {}",
-        format_count(loaded.hooks.len(), "hook"),
-        list(&mut loaded.dirs.iter(), ", ")
-    );
+    let dirs = format_directories(&loaded.dirs);
+    let found = format!("{} in {dirs}", format_count(loaded.hooks.len(), "hook"));
     match loaded.problems.len() {
         0 => HostCheck::ok(NAME, found),
         unused => {

@@ -168,9 +168,13 @@ impl EventJson<'_> {
         }
         if let Some(AccessJson { uid, mode }) = &self.access {
             text = format!("{text} (mode {mode}, user {uid})");
-            if let Some(problem) = &self.problem {
-                text = format!("{text}: {problem}");
-            }
+            text = match &self.problem {
+                Some(problem) if problem.path.as_deref() == Some(Path::new(&self.path)) => {
+                    format!("{text}: {}", problem.message)
+                }
+                Some(problem) => format!("{text}: {problem}"),
+                None => text,
+            };
         }
         if self.in_force == Some(true) {
             text = format!("{text}; its previous content stays in force");

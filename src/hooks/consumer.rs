@@ -329,6 +329,12 @@ const CRIO_ANNOTATIONS: [&str; 10] = [
 ];
 
 impl BindMountRule {
+    /// Returns whether bind mounts may be those of other containers, which podman does not count.
+    pub fn has_inherited_mounts(self, annotations: &BTreeMap<String, String>) -> bool {
+        matches!(self, Self::AnyUserMountOfPodman | Self::AnyUserMountOfPodmanOrVarTmp)
+            && annotations.contains_key("io.podman.annotations.volumes-from")
+    }
+
     /// Returns the origin of a mount, as far as `config.json` shows it.
     ///
     /// Podman's own files are in a directory with the container's ID, and its own binds have the same
@@ -428,6 +434,9 @@ impl ConfigMount<'_> {
         match (self.is_usual() || self.is_at_usual_tmpfs(), is_own) {
             (true, true) => MountOrigin::Engine,
             (true, false) if self.is_at_usual_tmpfs() && is_as_own => MountOrigin::Unclear,
+            _ if self.kind == "tmpfs" && self.options.starts_with(&IMAGE_TMPFS_OPTIONS) => {
+                MountOrigin::Unclear
+            }
             _ => MountOrigin::User,
         }
     }
@@ -438,6 +447,9 @@ const PROPAGATIONS: [&str; 8] =
 
 /// Options of podman's own tmpfs.
 const OWN_TMPFS_OPTIONS: [&str; 5] = ["rw", "rprivate", "nosuid", "nodev", "tmpcopyup"];
+
+/// Options of podman's tmpfs for a volume of an image, with `--image-volume tmpfs`.
+const IMAGE_TMPFS_OPTIONS: [&str; 4] = ["rprivate", "rw", "nodev", "exec"];
 
 /// Destinations where engines mount something in every container, besides those below `/proc` and `/sys`.
 const USUAL_MOUNTS: [&str; 15] = [
@@ -516,6 +528,7 @@ mod tests {
             "/etc/hosts bind /srv/hosts rbind,ro,rprivate",
             "/tmp tmpfs tmpfs rw,rprivate,nosuid,nodev,tmpcopyup",
             "/tmp tmpfs tmpfs rw,rprivate,nosuid,nodev,tmpcopyup,",
+            "/data tmpfs tmpfs rprivate,rw,nodev,exec,nosuid,tmpcopyup",
         ] {
             assert_eq!(origin(&PODMAN, mount), Unclear, "{mount}");
         }

@@ -194,7 +194,7 @@ impl EngineContainer {
             }
             ContainerEngine::Containerd => {
                 let runtime = self.runtime.as_deref().unwrap_or("runc");
-                if let Some(rules) = of_runtime(runtime, "the file `runtime` of the bundle", host) {
+                if let Some(rules) = of_runtime(runtime, "containerd", host) {
                     return Ok(rules);
                 }
                 let of_pods = self.name.starts_with("k8s.io/");

@@ -101,6 +101,7 @@ impl<'t> ConfigDocument<'t> {
         let mounts =
             member(self.document.root(), "mounts", JsonKind::Array, "an array of objects")?;
         let mounts = mounts.into_iter().flat_map(JsonValue::elements);
+        let has_inherited = rule.has_inherited_mounts(&self.annotations()?);
         Ok(mounts.map(move |mount| {
             expect(mount, JsonKind::Object, "an object")?;
             let text = |name| mount.get(name).and_then(JsonValue::as_str).unwrap_or_default();
@@ -113,6 +114,9 @@ impl<'t> ConfigDocument<'t> {
                 source: &text("source"),
                 options: &options.iter().map(AsRef::as_ref).collect::<Vec<_>>(),
             });
+            let is_inherited =
+                has_inherited && origin == MountOrigin::User && text("type") == "bind";
+            let origin = if is_inherited { MountOrigin::Unclear } else { origin };
             Ok((destination.into_owned(), origin))
         }))
     }

@@ -67,15 +67,22 @@ const MATCHED: [(&str, &str); 2] = [("10-all.json", "injected"), ("20-none.json"
 fn containers_of_podman_are_explained_in_every_state() {
     let hooks = hooks();
     let podman = TestPodman::new(&program::find("runc"), &[hooks.path()]);
-    let names = [(); 3].map(|()| program::unique_name());
+    hooks.hook("30-mounts.json", "exit 0", json!({"hasBindMounts": true}), &["createRuntime"]);
+    let names = [(); 4].map(|()| program::unique_name());
+    let mount = ["--volume", "/etc/hosts:/etc/hosts"];
+    let create = |name: &str, options: &[&str]| {
+        let create = ["create", "--name", name, "--network", "none"];
+        podman.call(&[&create[..], options, &[IMAGE, "/bin/true"]].concat()).success();
+    };
+    create(&names[0], &mount);
+    podman.run(&["--name", &names[1], mount[0], mount[1]], &["/bin/true"]).success();
     podman
-        .call(&["create", "--name", &names[0], "--network", "none", IMAGE, "/bin/true"])
+        .run(&["--name", &names[2], "--detach", mount[0], mount[1]], &["/bin/sleep", "1000"])
         .success();
-    podman.run(&["--name", &names[1]], &["/bin/true"]).success();
-    podman.run(&["--name", &names[2], "--detach"], &["/bin/sleep", "1000"]).success();
     for (name, state) in names.iter().zip(["created", "exited", "running"]) {
         let report = explain(name, hooks.path(), Some(podman.bin()), None);
-        assert_eq!(states(&report), MATCHED, "{name}");
+        assert_eq!(states(&report)[..2], MATCHED, "{name}");
+        assert_eq!(states(&report)[2], ("30-mounts.json", "injected"), "{name}");
         assert_eq!(report["consumer"], podman::profile());
         let found = format!("podman {name}, {state}");
         assert_eq!(fact(&report, "container"), (found.as_str(), "podman container inspect"));
@@ -86,22 +93,36 @@ fn containers_of_podman_are_explained_in_every_state() {
         } else {
             assert!(Path::new(path).is_file(), "{path}");
             assert_origin(&report, &hooks);
+            assert!(report["hooks"].to_string().contains("30-mounts.json"), "{report}");
         }
     }
+
+    // Podman does not count the bind mounts of other containers.
+    podman.run(&["--name", &names[3], "--volumes-from", &names[2]], &["/bin/true"]).success();
+    let report = explain(&names[3], hooks.path(), Some(podman.bin()), None);
+    assert_eq!(states(&report)[2], ("30-mounts.json", "not-matched"));
+    assert_eq!(report["target"]["unclear_mounts"], json!(["/etc/hosts"]));
+    assert!(!report["hooks"].to_string().contains("30-mounts.json"), "{report}");
 }
 
 #[test]
 fn containers_of_docker_are_explained_in_every_state() {
     let hooks = hooks();
     let runtime = hooks.runtime();
+    hooks.hook("30-mounts.json", "exit 0", json!({"hasBindMounts": true}), &["createRuntime"]);
+    hooks.hook("40-init.json", "exit 0", json!({"commands": ["docker-init$"]}), &["createRuntime"]);
     let docker = Dockerd::start(&json!({"hooked": {"path": runtime}}));
     let [created, running] = [(); 2].map(|()| program::unique_name());
+    let options = ["--init", "--tmpfs", "/run"];
     let create = ["create", "--runtime", "hooked", "--network", "none", "--name", &created];
-    docker.docker(&[&create[..], &[IMAGE, "/bin/true"]].concat()).success();
-    docker.run("hooked", &["--detach", "--name", &running], &["/bin/sleep", "1000"]).success();
+    docker.docker(&[&create[..], &options, &[IMAGE, "/bin/true"]].concat()).success();
+    let detached = [&["--detach", "--name", &running][..], &options].concat();
+    docker.run("hooked", &detached, &["/bin/sleep", "1000"]).success();
     for (name, state) in [(&created, "created"), (&running, "running")] {
         let report = explain(name, hooks.path(), None, Some(docker.host()));
-        assert_eq!(states(&report), MATCHED, "{name}: {report}");
+        assert_eq!(states(&report)[..2], MATCHED, "{name}: {report}");
+        let others = [("30-mounts.json", "injected"), ("40-init.json", "injected")];
+        assert_eq!(states(&report)[2..], others, "{name}: {report}");
         let found = format!("docker {name}, {state}");
         assert_eq!(fact(&report, "container"), (found.as_str(), "docker container inspect"));
         let by = format!("the runtime {}, by docker info", runtime.display());
@@ -127,12 +148,14 @@ fn containers_of_containerd_are_explained_with_and_without_a_task() {
     assert_eq!(states(&report), MATCHED, "{report}");
     let found = format!("containerd default/{id}, running");
     assert_eq!(fact(&report, "container"), (found.as_str(), "ctr containers list"));
-    let by = format!("the runtime {}, by the file `runtime` of the bundle", runtime.display());
+    let by = format!("the runtime {}, by containerd", runtime.display());
     assert_eq!(fact(&report, "consumer"), ("podman", by.as_str()));
     assert_origin(&report, &hooks);
 
     containerd.ctr(&["tasks", "delete", "--force", &id]).success();
     let report = explain(&id, hooks.path(), Some(containerd.bin()), None);
+    assert_eq!(states(&report), MATCHED, "{report}");
+    assert_eq!(fact(&report, "consumer"), ("podman", by.as_str()));
     assert_eq!(fact(&report, "config.json"), ("none now", "ctr containers info"));
     assert_eq!(report["target"]["command"], "/bin/sleep");
 }

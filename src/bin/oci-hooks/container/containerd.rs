@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use prost::Message;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -20,6 +23,28 @@ const TASKS: &str = "io.containerd.runtime.v2.task";
 #[serde(rename_all = "PascalCase")]
 struct ContainerInfo {
     spec: Value,
+    runtime: RuntimeInfo,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct RuntimeInfo {
+    options: Option<AnyMessage>,
+}
+
+/// A `google.protobuf.Any`.
+#[derive(Deserialize)]
+struct AnyMessage {
+    type_url: String,
+    /// In base64.
+    value: String,
+}
+
+/// The part of `containerd.runc.v1.Options` that matters here.
+#[derive(Message)]
+struct RuncOptions {
+    #[prost(string, tag = "6")]
+    binary_name: String,
 }
 
 /// Finds containers of a name, id or start of an id, in all namespaces.
@@ -51,16 +76,19 @@ pub fn find(
         for id in call(&list)?.lines() {
             let bundle = config.state().join(TASKS).join(namespace).join(id);
             let path = bundle.join("config.json");
-            let config = if exists(&path)? {
-                ContainerConfig::File { path, by: "containerd's state directory".to_owned() }
+            let (config, runtime) = if exists(&path)? {
+                let runtime = host.read(&bundle.join("runtime")).ok().flatten();
+                (
+                    ContainerConfig::File { path, by: "containerd's state directory".to_owned() },
+                    runtime,
+                )
             } else {
+                let by = "ctr containers info".to_owned();
                 let info = [&in_namespace[..], &["containers", "info", id]].concat();
                 let info: ContainerInfo = serde_json::from_str(&call(&info)?)
-                    .map_err(|error| format!("ctr containers info: {error}"))?;
-                ContainerConfig::Text {
-                    text: info.spec.to_string().into_bytes(),
-                    by: "ctr containers info".to_owned(),
-                }
+                    .map_err(|error| format!("{by}: {error}"))?;
+                let text = info.spec.to_string().into_bytes();
+                (ContainerConfig::Text { text, by }, info.runtime.program())
             };
             let tasks = call(&[&in_namespace[..], &["tasks", "list"]].concat())?;
             let mut tasks = tasks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -72,9 +100,20 @@ pub fn find(
                 state: task.and_then(|task| Some(task.get(2)?.to_lowercase())),
                 source: "ctr containers list".to_owned(),
                 config,
-                runtime: host.read(&bundle.join("runtime")).ok().flatten(),
+                runtime,
             });
         }
     }
     Ok(found)
+}
+
+impl RuntimeInfo {
+    /// Returns the program that containerd calls in place of `runc`, if one is configured.
+    fn program(&self) -> Option<String> {
+        let options = self.options.as_ref()?;
+        let value = BASE64.decode(&options.value).ok()?;
+        let is_runc = options.type_url.ends_with("containerd.runc.v1.Options");
+        let options = RuncOptions::decode(&*value).ok().filter(|_| is_runc)?;
+        Some(options.binary_name).filter(|name| !name.is_empty())
+    }
 }

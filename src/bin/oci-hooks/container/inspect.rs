@@ -41,6 +41,8 @@ struct InspectedState {
 struct InspectedMount {
     #[serde(rename = "Type")]
     kind: String,
+    #[serde(default)]
+    source: String,
     destination: String,
 }
 
@@ -56,9 +58,27 @@ struct InspectedConfig {
 struct InspectedHostConfig {
     /// Docker's annotations.
     annotations: Option<BTreeMap<String, String>>,
+    /// Destinations and options.
     tmpfs: Option<BTreeMap<String, String>>,
     runtime: Option<String>,
+    init: Option<bool>,
 }
+
+/// Mount options that an engine writes into `config.json`.
+struct EngineOptions {
+    bind: &'static [&'static str],
+    /// Of a tmpfs, before the user's.
+    tmpfs: &'static [&'static str],
+}
+
+/// The start of the arguments of a container with `docker run --init`.
+const DOCKER_INIT: &[&str] = &["/sbin/docker-init", "--"];
+
+const PODMAN_OPTIONS: EngineOptions = EngineOptions { bind: &["rprivate", "rbind"], tmpfs: &[] };
+const DOCKER_OPTIONS: EngineOptions = EngineOptions {
+    bind: &["rbind", "rprivate"],
+    tmpfs: &["noexec", "nosuid", "nodev", "rprivate"],
+};
 
 /// Asks podman or Docker for a container.
 pub fn find(
@@ -83,9 +103,10 @@ impl InspectedContainer {
         };
         let config = match path {
             Some(path) if exists(&path)? => ContainerConfig::File { path, by: source.to_owned() },
-            _ => {
-                ContainerConfig::Text { text: self.config(), by: format!("guessed from {source}") }
-            }
+            _ => ContainerConfig::Text {
+                text: self.config(engine),
+                by: format!("guessed from {source}"),
+            },
         };
         Ok(EngineContainer {
             engine,
@@ -99,17 +120,29 @@ impl InspectedContainer {
     }
 
     /// Returns the part of a `config.json` that hooks are matched against.
-    fn config(&self) -> Vec<u8> {
-        let args = [&self.path].into_iter().chain(self.args.iter().flatten());
+    fn config(&self, engine: ContainerEngine) -> Vec<u8> {
+        // Podman's `Path` is the init program already.
+        let (options, init): (_, &[&str]) = match engine {
+            ContainerEngine::Podman => (PODMAN_OPTIONS, &[]),
+            _ if self.host_config.init == Some(true) => (DOCKER_OPTIONS, DOCKER_INIT),
+            _ => (DOCKER_OPTIONS, &[]),
+        };
+        let command = [&self.path].into_iter().chain(self.args.iter().flatten());
+        let args = init.iter().copied().chain(command.map(String::as_str));
         let annotations = self.config.annotations.as_ref();
         let annotations = annotations.or(self.host_config.annotations.as_ref());
-        let mounts = self.mounts.iter().flatten();
-        let mounts =
-            mounts.map(|mount| json!({"destination": mount.destination, "type": mount.kind}));
-        let tmpfs = self.host_config.tmpfs.iter().flatten().map(|(destination, options)| {
-            let options: Vec<_> = options.split(',').collect();
-            json!({"destination": destination, "type": "tmpfs", "options": options})
+        let tmpfs_mount = |destination: &str, of_user: &str| {
+            let of_user = of_user.split(',').filter(|option| !option.is_empty());
+            let options: Vec<_> = options.tmpfs.iter().copied().chain(of_user).collect();
+            json!({"destination": destination, "type": "tmpfs", "source": "tmpfs", "options": options})
+        };
+        let mounts = self.mounts.iter().flatten().map(|mount| match &*mount.kind {
+            "tmpfs" => tmpfs_mount(&mount.destination, ""),
+            _ => json!({"destination": mount.destination, "type": "bind", "source": mount.source,
+                "options": options.bind}),
         });
+        let tmpfs = self.host_config.tmpfs.iter().flatten();
+        let tmpfs = tmpfs.map(|(destination, options)| tmpfs_mount(destination, options));
         let config = json!({
             "process": {"args": args.collect::<Vec<_>>()},
             "annotations": annotations,

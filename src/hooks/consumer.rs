@@ -329,20 +329,19 @@ const CRIO_ANNOTATIONS: [&str; 10] = [
 ];
 
 impl BindMountRule {
-    /// Returns whether bind mounts may be those of other containers, which podman does not count.
-    pub fn has_inherited_mounts(self, annotations: &BTreeMap<String, String>) -> bool {
-        matches!(self, Self::AnyUserMountOfPodman | Self::AnyUserMountOfPodmanOrVarTmp)
-            && annotations.contains_key("io.podman.annotations.volumes-from")
-    }
-
     /// Returns the origin of a mount, as far as `config.json` shows it.
     ///
     /// Podman's own files are in a directory with the container's ID, and its own binds have the same
     /// options each time. To a user's bind it adds a propagation and then `rbind`; other engines add
     /// none, or write it after `rbind`. A tmpfs with a propagation is a user's, or podman's for
     /// systemd or a read-only root, which always has the same options; up to version 5.5, a user's
-    /// tmpfs has these by default.
-    pub fn origin(self, mount: &ConfigMount<'_>) -> MountOrigin {
+    /// tmpfs has these by default. Podman does not count bind mounts that `--volumes-from` adds, which
+    /// an annotation of the container shows.
+    pub fn origin(
+        self,
+        mount: &ConfigMount<'_>,
+        annotations: &BTreeMap<String, String>,
+    ) -> MountOrigin {
         use BindMountRule::*;
         match self {
             AnyMount => MountOrigin::User,
@@ -354,7 +353,10 @@ impl BindMountRule {
             AnyUserMountOfPodmanOrVarTmp if mount.destination == "/var/tmp" => MountOrigin::User,
             AnyUserMount if mount.is_usual() || mount.is_at_usual_tmpfs() => MountOrigin::Engine,
             AnyUserMount => MountOrigin::User,
-            _ if mount.kind == "bind" => mount.bind_origin(),
+            _ if mount.kind == "bind" => match mount.bind_origin() {
+                MountOrigin::User if annotations.contains_key(VOLUMES_FROM) => MountOrigin::Unclear,
+                origin => origin,
+            },
             _ => mount.other_origin(),
         }
     }
@@ -448,6 +450,9 @@ const PROPAGATIONS: [&str; 8] =
 /// Options of podman's own tmpfs.
 const OWN_TMPFS_OPTIONS: [&str; 5] = ["rw", "rprivate", "nosuid", "nodev", "tmpcopyup"];
 
+/// Podman's annotation with the names of containers whose volumes a container has too.
+const VOLUMES_FROM: &str = "io.podman.annotations.volumes-from";
+
 /// Options of podman's tmpfs for a volume of an image, with `--image-volume tmpfs`.
 const IMAGE_TMPFS_OPTIONS: [&str; 4] = ["rprivate", "rw", "nodev", "exec"];
 
@@ -490,7 +495,8 @@ mod tests {
         let [destination, kind, source, options] =
             mount.split(' ').collect::<Vec<_>>().try_into().unwrap();
         let options = &options.split(',').collect::<Vec<_>>();
-        consumer.bind_mounts.origin(&ConfigMount { destination, kind, source, options })
+        let mount = ConfigMount { destination, kind, source, options };
+        consumer.bind_mounts.origin(&mount, &BTreeMap::new())
     }
 
     #[test]

@@ -94,7 +94,7 @@ impl MatchTarget {
                 source: &mount.source().as_deref().map(path).unwrap_or_default(),
                 options: &options.collect::<Vec<_>>(),
             };
-            rule.origin(&mount) == MountOrigin::User
+            rule.origin(&mount, &annotations) == MountOrigin::User
         });
         MatchTarget { command, annotations, has_bind_mounts }
     }

@@ -207,7 +207,7 @@ impl Decider {
             // NRI's rule needs no more.
             let (destination, kind) = (&mount.destination, &mount.r#type);
             let mount = ConfigMount { destination, kind, ..ConfigMount::default() };
-            rule.origin(&mount) == MountOrigin::User
+            rule.origin(&mount, &annotations) == MountOrigin::User
         });
         MatchTarget { command, annotations, has_bind_mounts }
     }

@@ -101,22 +101,20 @@ impl<'t> ConfigDocument<'t> {
         let mounts =
             member(self.document.root(), "mounts", JsonKind::Array, "an array of objects")?;
         let mounts = mounts.into_iter().flat_map(JsonValue::elements);
-        let has_inherited = rule.has_inherited_mounts(&self.annotations()?);
+        let annotations = self.annotations()?;
         Ok(mounts.map(move |mount| {
             expect(mount, JsonKind::Object, "an object")?;
             let text = |name| mount.get(name).and_then(JsonValue::as_str).unwrap_or_default();
             let options = mount.get("options").into_iter().flat_map(JsonValue::elements);
             let options: Vec<_> = options.filter_map(JsonValue::as_str).collect();
             let destination = text("destination");
-            let origin = rule.origin(&ConfigMount {
+            let mount = ConfigMount {
                 destination: &destination,
                 kind: &text("type"),
                 source: &text("source"),
                 options: &options.iter().map(AsRef::as_ref).collect::<Vec<_>>(),
-            });
-            let is_inherited =
-                has_inherited && origin == MountOrigin::User && text("type") == "bind";
-            let origin = if is_inherited { MountOrigin::Unclear } else { origin };
+            };
+            let origin = rule.origin(&mount, &annotations);
             Ok((destination.into_owned(), origin))
         }))
     }

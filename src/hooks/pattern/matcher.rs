@@ -48,7 +48,7 @@ impl Pattern {
     }
 
     /// Parses a pattern, and keeps a copy of it.
-    pub(in crate::hooks) fn parse(source: &str) -> Result<Self, PatternError> {
+    pub(crate) fn parse(source: &str) -> Result<Self, PatternError> {
         let source_length = source.len();
         let mut text = String::with_capacity(2 * source_length);
         text.push_str(source);

@@ -26,7 +26,7 @@ impl HookDefinition {
     }
 
     /// Reads one of many hook files; each program is looked up once.
-    pub(in crate::hooks) fn parse_one_of_many(
+    pub(crate) fn parse_one_of_many(
         text: &[u8],
         options: SchemaOptions<'_>,
         found: &FoundPrograms,

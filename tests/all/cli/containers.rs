@@ -282,7 +282,11 @@ fn containers_of_containerd_are_found_in_all_namespaces() {
     let dump = format!("version = 2\nstate = {state:?}\n[grpc]\naddress = {socket:?}\n");
     let answers = [("config dump", dump.as_str()), ("--version", "containerd v1.7.24")];
     engines.write("containerd", &answers);
-    let spec = json!({"Spec": {"process": {"args": ["/usr/bin/python3"]}}}).to_string();
+    let spec = json!({
+        "Runtime": {"Name": "io.containerd.runc.v2"},
+        "Spec": {"process": {"args": ["/usr/bin/python3"]}},
+    });
+    let spec = spec.to_string();
     let call = |arguments: &str| format!("--address {socket} --connect-timeout 3s {arguments}");
     let list = "id~=\"^web\" labels.\"nerdctl/name\"==\"web\" \
                 labels.\"io.kubernetes.container.name\"==\"web\"";

@@ -426,7 +426,7 @@ fn base_options(
 
 impl LaunchPlan<'_> {
     /// Sets the network namespace, name servers and host names of the container.
-    pub(in crate::engine) fn connect(
+    pub(crate) fn connect(
         &self,
         backend: &EngineBackend<'_>,
         connection: &ContainerConnection<'_>,

@@ -99,7 +99,7 @@ impl StepLog {
     }
 
     /// Returns a masker of another text with the same secrets.
-    pub(in super::super) fn masker(&self) -> Masker {
+    pub(crate) fn masker(&self) -> Masker {
         self.maskers.masker()
     }
 
@@ -261,7 +261,7 @@ impl LogReader {
     }
 
     /// Returns a reader of a log that is complete.
-    pub(in super::super) fn of_ended(file: File, path: &Path) -> Result<Self, PathError> {
+    pub(crate) fn of_ended(file: File, path: &Path) -> Result<Self, PathError> {
         let length = file.metadata().with_path("inspect", path)?.len();
         let (_, progress) = watch::channel(LogProgress { length, closed: true });
         Ok(LogReader { file: Arc::new(file), path: path.into(), progress })

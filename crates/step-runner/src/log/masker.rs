@@ -85,7 +85,7 @@ impl Masker {
     }
 
     /// Adds phrases and loose phrases, which are also masked in the held-back input.
-    pub(in super::super) fn add_all(
+    pub(crate) fn add_all(
         &mut self,
         phrases: &[String],
         loose: &[String],

@@ -23,7 +23,7 @@ pub struct Ast {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct NodeId(pub u32);
+pub(crate) struct NodeId(pub u32);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AstNode {
@@ -51,7 +51,7 @@ pub struct MatchEdges {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum AstKind {
+pub(crate) enum AstKind {
     Empty,
     /// A range of the tree's text.
     Literal {
@@ -95,7 +95,7 @@ pub enum Assertion {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct CharacterClass {
+pub(crate) struct CharacterClass {
     /// Range of the tree's items.
     pub start: u32,
     pub end: u32,
@@ -107,7 +107,7 @@ pub(in super::super) struct CharacterClass {
 pub type CodePointRanges = [(u32, u32)];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in super::super) enum ClassItem {
+pub(crate) enum ClassItem {
     /// Code points, both ends included; surrogates may occur and match nothing.
     Range(u32, u32),
     Named {
@@ -201,21 +201,21 @@ impl Ast {
         )
     }
 
-    pub(in super::super) fn root(&self) -> NodeId {
+    pub(crate) fn root(&self) -> NodeId {
         self.root
     }
 
-    pub(in super::super) fn kind(&self, id: NodeId) -> AstKind {
+    pub(crate) fn kind(&self, id: NodeId) -> AstKind {
         self.nodes[id.index()].kind
     }
 
     /// Returns the number of levels, as Go counts them.
-    pub(in super::super) fn height(&self) -> u16 {
+    pub(crate) fn height(&self) -> u16 {
         self.nodes[self.root.index()].height
     }
 
     /// Returns the kinds of all nodes, children before their parents.
-    pub(in super::super) fn kinds(&self) -> impl ExactSizeIterator<Item = AstKind> + '_ {
+    pub(crate) fn kinds(&self) -> impl ExactSizeIterator<Item = AstKind> + '_ {
         self.nodes.iter().map(|node| node.kind)
     }
 
@@ -239,16 +239,16 @@ impl Ast {
     }
 
     /// Returns the characters of all literals.
-    pub(in super::super) fn literals(&self) -> &str {
+    pub(crate) fn literals(&self) -> &str {
         &self.text
     }
 
-    pub(in super::super) fn text(&self, start: u32, end: u32) -> &str {
+    pub(crate) fn text(&self, start: u32, end: u32) -> &str {
         &self.text[start as usize..end as usize]
     }
 
     /// Returns the operands of a concatenation or alternation.
-    pub(in super::super) fn operands(&self, start: u32, end: u32) -> &[NodeId] {
+    pub(crate) fn operands(&self, start: u32, end: u32) -> &[NodeId] {
         &self.operands[start as usize..end as usize]
     }
 
@@ -259,17 +259,17 @@ impl Ast {
         }
     }
 
-    pub(in super::super) fn classes(&self) -> &[CharacterClass] {
+    pub(crate) fn classes(&self) -> &[CharacterClass] {
         &self.classes
     }
 
-    pub(in super::super) fn items(&self, class: &CharacterClass) -> &[ClassItem] {
+    pub(crate) fn items(&self, class: &CharacterClass) -> &[ClassItem] {
         &self.items[class.start as usize..class.end as usize]
     }
 }
 
 impl NodeId {
-    pub(in super::super) fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }

@@ -51,7 +51,7 @@ pub struct GivenCounts {
 impl ContainerOverlay {
     /// Reads and checks the template's fields of a container. Fields that need neither its image nor its addresses
     /// are set in `base`, over the workflow's options; the rest is returned.
-    pub(in crate::engine) fn resolve(
+    pub(crate) fn resolve(
         &self,
         backend: &EngineBackend<'_>,
         workflow_env: &[String],
@@ -109,13 +109,13 @@ impl ContainerOverlay {
     }
 
     /// Returns whether the template sets the command or arguments of the container.
-    pub(in crate::engine) fn has_command(&self) -> bool {
+    pub(crate) fn has_command(&self) -> bool {
         let says = |words: &Option<Vec<String>>| words.as_ref().is_some_and(|w| !w.is_empty());
         says(&self.container.command) || says(&self.container.args)
     }
 
     /// Returns whether the template sets `allowPrivilegeEscalation`.
-    pub(in crate::engine) fn sets_escalation(&self) -> bool {
+    pub(crate) fn sets_escalation(&self) -> bool {
         let context = self.container.security_context.as_ref();
         context.is_some_and(|context| context.allow_privilege_escalation.is_some())
     }
@@ -196,7 +196,7 @@ impl ContainerOverlay {
     }
 
     /// Puts the container into namespaces of the host, if the policy allows it.
-    pub(in crate::engine) fn share_with_host(
+    pub(crate) fn share_with_host(
         &self,
         policy: &Policy,
         options: &mut CreateOptions,
@@ -229,7 +229,7 @@ impl ContainerOverlay {
     }
 
     /// Returns the ports to publish.
-    pub(in crate::engine) fn ports(&self) -> Result<Vec<PortMapping>, TemplateFault> {
+    pub(crate) fn ports(&self) -> Result<Vec<PortMapping>, TemplateFault> {
         let mut ports = Vec::new();
         let all = self.container.ports.iter().flatten();
         for (at, port) in all.enumerate().skip(self.given.ports) {
@@ -262,7 +262,7 @@ impl ContainerOverlay {
     }
 
     /// Returns the pull policy, if the template sets it.
-    pub(in crate::engine) fn pull(&self) -> Result<Option<PullOption>, TemplateFault> {
+    pub(crate) fn pull(&self) -> Result<Option<PullOption>, TemplateFault> {
         match self.container.image_pull_policy.as_deref() {
             None => Ok(None),
             Some("Always") => Ok(Some(PullOption::Always)),
@@ -278,7 +278,7 @@ impl ContainerOverlay {
     }
 
     /// Returns the runtime of `runtimeClassName`; none for the default runtime.
-    pub(in crate::engine) fn runtime(
+    pub(crate) fn runtime(
         &self,
         backend: &EngineBackend<'_>,
     ) -> Result<Option<OciRuntime>, TemplateFault> {

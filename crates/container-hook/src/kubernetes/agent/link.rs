@@ -40,7 +40,7 @@ pub enum LinkError {
 }
 
 impl AgentLink {
-    pub(in crate::kubernetes) fn new(
+    pub(crate) fn new(
         input: impl AsyncWrite + Send + Unpin + 'static,
         output: impl AsyncRead + Send + Unpin + 'static,
     ) -> Self {

@@ -58,13 +58,13 @@ pub enum SessionError {
 }
 
 impl<'a> AgentSession<'a> {
-    pub(in crate::kubernetes) fn new(opener: &'a dyn LinkOpener) -> Self {
+    pub(crate) fn new(opener: &'a dyn LinkOpener) -> Self {
         AgentSession { opener, link: None, pause: PAUSES.0, pauses: PAUSES }
     }
 
     /// Returns a session that reopens lost streams at once.
     #[cfg(test)]
-    pub(in crate::kubernetes) fn without_pauses(opener: &'a dyn LinkOpener) -> Self {
+    pub(crate) fn without_pauses(opener: &'a dyn LinkOpener) -> Self {
         let none = (Duration::ZERO, Duration::ZERO);
         AgentSession { opener, link: None, pause: none.0, pauses: none }
     }
@@ -75,7 +75,7 @@ impl<'a> AgentSession<'a> {
     }
 
     /// Returns the open stream, or a new one, whose agent has said hello.
-    pub(in crate::kubernetes) async fn link(&mut self) -> Result<&mut AgentLink, SessionError> {
+    pub(crate) async fn link(&mut self) -> Result<&mut AgentLink, SessionError> {
         let mut malformed = 0;
         while self.link.is_none() {
             let mut link = self.opener.open().await.map_err(SessionError::Gone)?;
@@ -96,7 +96,7 @@ impl<'a> AgentSession<'a> {
 
     /// Drops the stream, so that [`Self::link`] opens another, after a pause that grows with each stream lost
     /// in succession.
-    pub(in crate::kubernetes) async fn handle_lost_stream(&mut self, error: &LinkError) {
+    pub(crate) async fn handle_lost_stream(&mut self, error: &LinkError) {
         debug!(error = chain(error), "lost the stream to the container");
         self.link = None;
         sleep(self.pause).await;
@@ -104,12 +104,12 @@ impl<'a> AgentSession<'a> {
     }
 
     /// Closes the stream, if one is open, discarding data in flight.
-    pub(in crate::kubernetes) fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.link = None;
     }
 
     /// Resets the pause after new data got through.
-    pub(in crate::kubernetes) fn reset_pause(&mut self) {
+    pub(crate) fn reset_pause(&mut self) {
         self.pause = self.pauses.0;
     }
 }

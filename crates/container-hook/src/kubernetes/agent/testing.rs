@@ -31,7 +31,7 @@ pub struct TestAgent {
 }
 
 impl TestAgent {
-    pub(in crate::kubernetes) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         TestAgent::start_with(&[])
     }
 
@@ -68,7 +68,7 @@ impl TestAgent {
         self.directory.path()
     }
 
-    pub(in crate::kubernetes) fn run_directory(&self) -> PathBuf {
+    pub(crate) fn run_directory(&self) -> PathBuf {
         self.directory.path().join("run")
     }
 

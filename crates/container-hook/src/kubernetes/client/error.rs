@@ -57,7 +57,7 @@ impl ClusterError {
     }
 
     /// Returns whether a retry may succeed.
-    pub(in crate::kubernetes) fn is_temporary(&self) -> bool {
+    pub(crate) fn is_temporary(&self) -> bool {
         matches!(self, ClusterError::Call { fault, .. } if fault.is_temporary())
     }
 }

@@ -138,7 +138,7 @@ impl ClusterClient {
     }
 
     /// Starts a program in a container without stdin.
-    pub(in crate::kubernetes) async fn exec_without_stdin(
+    pub(crate) async fn exec_without_stdin(
         &self,
         pod: &str,
         container: &str,

@@ -127,7 +127,7 @@ impl ClusterClient {
     }
 
     /// Like [`ClusterClient::log`], with a timestamp and a space before each line.
-    pub(in crate::kubernetes) async fn log_with_times(
+    pub(crate) async fn log_with_times(
         &self,
         pod: &str,
         container: &str,

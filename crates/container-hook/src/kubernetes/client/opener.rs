@@ -29,11 +29,11 @@ const MAX_STDERR_BYTES: u64 = 4 << 10;
 
 /// Opens streams to the agent of one container, by `exec`.
 pub struct ClusterOpener<'a> {
-    pub(in crate::kubernetes) cluster: &'a ClusterClient,
-    pub(in crate::kubernetes) pod: &'a str,
-    pub(in crate::kubernetes) container: &'a str,
+    pub(crate) cluster: &'a ClusterClient,
+    pub(crate) pod: &'a str,
+    pub(crate) container: &'a str,
     /// Maximum time for which an existing container may be unreachable.
-    pub(in crate::kubernetes) lost_timeout: Duration,
+    pub(crate) lost_timeout: Duration,
 }
 
 /// Final errors of opening a stream.
@@ -58,7 +58,7 @@ enum OpenFailure {
 
 impl ClusterOpener<'_> {
     /// Returns a stream if the container accepts one now.
-    pub(in crate::kubernetes) async fn try_open(&self) -> Option<AgentLink> {
+    pub(crate) async fn try_open(&self) -> Option<AgentLink> {
         self.open_once().await.ok()
     }
 

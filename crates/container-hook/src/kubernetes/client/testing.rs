@@ -25,7 +25,7 @@ pub enum ScriptedReply {
 /// Calls received: request line and body of each.
 pub type RecordedCalls = Arc<Mutex<Vec<(String, String)>>>;
 
-pub(in crate::kubernetes) fn answer(code: u16, body: &str) -> ScriptedReply {
+pub(crate) fn answer(code: u16, body: &str) -> ScriptedReply {
     ScriptedReply::Answer(code, "", body.to_owned())
 }
 

@@ -82,7 +82,7 @@ impl FileProblems {
         }
     }
 
-    pub(in crate::kubernetes) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 }

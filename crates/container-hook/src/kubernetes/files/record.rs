@@ -23,12 +23,12 @@ pub struct ExchangeRecord {
 
 impl ExchangeRecord {
     /// Returns the record at a path; a missing file is an empty record.
-    pub(in crate::kubernetes) fn new(path: PathBuf) -> Self {
+    pub(crate) fn new(path: PathBuf) -> Self {
         ExchangeRecord { path }
     }
 
     /// Removes the record, for a new container.
-    pub(in crate::kubernetes) fn forget(&self) -> Result<(), PathError> {
+    pub(crate) fn forget(&self) -> Result<(), PathError> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(PathError::new("remove", &self.path, error))

@@ -15,11 +15,11 @@ use super::health::HealthCheck;
 pub struct ImageFacts(pub BTreeMap<String, ImageConfig>);
 
 impl ImageFacts {
-    pub(in crate::kubernetes) fn insert(&mut self, image: &str, config: ImageConfig) {
+    pub(crate) fn insert(&mut self, image: &str, config: ImageConfig) {
         self.0.insert(image.to_owned(), config);
     }
 
-    pub(in crate::kubernetes) fn get(&self, image: &str) -> Option<&ImageConfig> {
+    pub(crate) fn get(&self, image: &str) -> Option<&ImageConfig> {
         self.0.get(image)
     }
 }

@@ -10,8 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use oci_hooks::hooks::{
-    HookDefinition, HookFile, HookSet, MatchTarget, PathCheck, Pattern, SchemaOptions,
-    TargetCommand,
+    HookDefinition, HookFile, HookSet, MatchTarget, ParseOptions, PathCheck, Pattern, TargetCommand,
 };
 
 const HOOKS: usize = 1000;
@@ -97,7 +96,7 @@ fn compiled(number: usize) -> String {
 }
 
 fn hooks(when: fn(usize) -> String) -> HookSet {
-    let schema = SchemaOptions::default().with_path_check(PathCheck::Skip);
+    let schema = ParseOptions::default().with_path_check(PathCheck::Skip);
     let file = |number| {
         let when = when(number);
         let text = format!(

@@ -7,8 +7,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use oci_hooks::hooks::{
-    HookDefinition, HookFile, HookSet, MatchTarget, PathCheck, Pattern, SchemaOptions,
-    TargetCommand,
+    HookDefinition, HookFile, HookSet, MatchTarget, ParseOptions, PathCheck, Pattern, TargetCommand,
 };
 
 #[global_allocator]
@@ -61,7 +60,7 @@ fn hooks() -> HookSet {
         r#""annotations": {"^com\\.example\\.b$": ".*"}"#,
         r#""annotations": {"example": "v[a-z]*x"}"#,
     ];
-    let schema = SchemaOptions::default().with_path_check(PathCheck::Skip);
+    let schema = ParseOptions::default().with_path_check(PathCheck::Skip);
     let file = |(number, when): (usize, &&str)| {
         let text = format!(
             r#"{{"version":"1.0.0","hook":{{"path":"/bin/true"}},"when":{{{when}}},"stages":["poststop"]}}"#

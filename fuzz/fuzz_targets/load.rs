@@ -11,7 +11,7 @@ use oci_hooks::hooks::lint::{self, LintOptions, Severity};
 use oci_hooks::hooks::migrate::{MigrateOptions, migrate};
 use oci_hooks::hooks::{
     ConfigDocument, Consumer, HookDefinition, HookFile, HookSelection, HookSet, InjectOptions,
-    MatchTarget, PathCheck, SchemaOptions, SchemaVersion, TargetCommand,
+    MatchTarget, PathCheck, ParseOptions, SchemaVersion, TargetCommand,
 };
 use oci_hooks::json::{JsonDocument, JsonMember, JsonValue};
 
@@ -22,7 +22,7 @@ fuzz_target!(|input: &[u8]| {
 
     let stages: Vec<_> = PODMAN.extension_stages.iter().map(|&stage| stage.to_owned()).collect();
     let parse = |text: &[u8]| {
-        let options = SchemaOptions::new(&stages).with_path_check(PathCheck::Skip);
+        let options = ParseOptions::new(&stages).with_path_check(PathCheck::Skip);
         HookDefinition::parse(text, options)
     };
 
@@ -90,7 +90,7 @@ fn check_migration(text: &[u8], old: &HookDefinition, stages: &[String]) {
     let files = migrate_text(text, stages).expect("a file that loads can be migrated");
     assert_eq!(files.is_empty(), old.version == SchemaVersion::V1_0_0);
     for text in files {
-        let options = SchemaOptions::new(stages).with_path_check(PathCheck::Skip);
+        let options = ParseOptions::new(stages).with_path_check(PathCheck::Skip);
         let new = HookDefinition::parse(text.as_bytes(), options).expect("a migrated file loads");
         assert_eq!((new.version, &new.hook), (SchemaVersion::V1_0_0, &old.hook));
         assert_eq!(new.stages, old.stages);

@@ -24,7 +24,7 @@ const MAX_FILE_BYTES: u64 = 4 << 20;
 #[derive(Debug, Default)]
 pub struct DeviceRegistry {
     specs: Vec<SpecFile>,
-    /// Index of specification and device by qualified name.
+    /// Index into `specs` and index into its `devices`, by qualified device name.
     devices: BTreeMap<String, (usize, usize)>,
     conflicts: BTreeMap<String, BTreeSet<PathBuf>>,
     problems: Vec<DeviceProblem>,

@@ -40,7 +40,7 @@ pub struct Consumer {
     /// Containers that get no hooks from it.
     pub exempt: Option<ExemptContainers>,
     /// The effect of a rejected hook file on this consumer.
-    pub bad_files: BadFiles,
+    pub bad_files: BadFilePolicy,
 }
 
 /// Places where a consumer's directories are configured.
@@ -121,7 +121,7 @@ pub enum BindMountRule {
     AnyMount,
 }
 
-/// A mount of `config.json`.
+/// An entry of `mounts` in `config.json`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConfigMount<'a> {
     pub destination: &'a str,
@@ -143,7 +143,8 @@ pub enum MountOrigin {
 
 /// Reaction of a consumer to a hook file that it rejects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BadFiles {
+pub enum BadFilePolicy {
+    /// No container starts.
     #[default]
     NoContainers,
     /// The consumer does not start, and containers start without hooks.
@@ -169,7 +170,7 @@ pub const PODMAN: Consumer = Consumer {
     annotations: "those given with --annotation; labels do not count",
     annotation_rule: AnnotationRule::All,
     exempt: None,
-    bad_files: BadFiles::NoContainers,
+    bad_files: BadFilePolicy::NoContainers,
 };
 
 /// podman 5, which reads containers.conf(5) by other rules.
@@ -237,7 +238,7 @@ pub const NRI: Consumer = Consumer {
     bind_mounts: BindMountRule::AnyUserMount,
     annotation_rule: AnnotationRule::OfEngine,
     exempt: None,
-    bad_files: BadFiles::Skipped,
+    bad_files: BadFilePolicy::Skipped,
     ..CRIO
 };
 
@@ -246,7 +247,7 @@ pub const HOOK_INJECTOR: Consumer = Consumer {
     name: "hook-injector",
     about: "containerd or CRI-O with hook-injector, the sample plugin of NRI",
     bind_mounts: BindMountRule::AnyMount,
-    bad_files: BadFiles::NoHooks,
+    bad_files: BadFilePolicy::NoHooks,
     ..NRI
 };
 
@@ -407,7 +408,7 @@ impl ConfigMount<'_> {
             _ if is_own || self.is_in_userdata() => MountOrigin::Engine,
             _ if !self.is_usual() => MountOrigin::User,
             (None, _) => MountOrigin::Engine,
-            // The order of Docker and the kubelet, or of options that the user wrote.
+            // Docker and the kubelet write the options in this order; users can, too.
             (Some(propagation), Some(recursive)) if recursive < propagation => {
                 if self.container_file().is_some() {
                     MountOrigin::Engine
@@ -450,7 +451,7 @@ const PROPAGATIONS: [&str; 8] =
 /// Options of podman's own tmpfs.
 const OWN_TMPFS_OPTIONS: [&str; 5] = ["rw", "rprivate", "nosuid", "nodev", "tmpcopyup"];
 
-/// Podman's annotation with the names of containers whose volumes a container has too.
+/// Podman's annotation that lists the containers of `--volumes-from`.
 const VOLUMES_FROM: &str = "io.podman.annotations.volumes-from";
 
 /// Options of podman's tmpfs for a volume of an image, with `--image-volume tmpfs`.

@@ -102,7 +102,7 @@ impl HookError {
         }
     }
 
-    /// Returns whether the file vanished before it was opened, which the reference ignores.
+    /// Returns whether the file vanished before it was opened, which podman ignores.
     pub(super) fn is_vanished(&self) -> bool {
         let not_found = |error: &PathError| error.source.kind() == io::ErrorKind::NotFound;
         matches!(self, HookError::Read(ReadError::Path(error)) if not_found(error))

@@ -153,7 +153,7 @@ pub enum FilterFailure {
     /// The filter was killed because its output exceeded the limit.
     #[error("its output exceeds {limit_bytes} bytes")]
     OutputTooLarge { limit_bytes: u64 },
-    /// The output is not exactly one JSON value; it may be empty.
+    /// The output is empty, or is not exactly one JSON value.
     #[error("its output is not JSON, at byte {}", .0.offset)]
     NotJson(#[source] SyntaxError),
     /// The output is not UTF-8 from this byte on.
@@ -286,7 +286,7 @@ pub(super) fn timeout(seconds: i64) -> Duration {
     }
 }
 
-/// Checks the output of a filter, and returns whether it is empty, if that is allowed.
+/// Checks the output of a filter. Returns whether it is `{}` or `null`, which is an error unless allowed.
 fn check(output: &[u8], is_spec: bool, options: &FilterOptions) -> Result<bool, FilterFailure> {
     let document = JsonDocument::parse(output).map_err(FilterFailure::NotJson)?;
     str::from_utf8(output).map_err(|error| FilterFailure::NotUtf8(error.valid_up_to()))?;

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use oci_hooks_files::fs::{DirectoryReader, PathContext, PathError, ReadError};
 
-use super::consumer::{BadFiles, Consumer};
+use super::consumer::{BadFilePolicy, Consumer};
 use super::schema::FoundPrograms;
 use super::set::is_hook_file_name;
-use super::{HookDefinition, HookError, HookFile, HookSet, LoadProblem, PathCheck, SchemaOptions};
+use super::{HookDefinition, HookError, HookFile, HookSet, LoadProblem, ParseOptions, PathCheck};
 
 /// Size limit of a hook file; real ones take a few hundred bytes.
 pub const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -26,7 +26,7 @@ pub struct LoadOptions {
     pub path_check: PathCheck,
     /// Reaction of the consumer to files that it rejects. If it skips them, no problem is fatal, and a
     /// monitor keeps their last valid version in force.
-    pub bad_files: BadFiles,
+    pub bad_files: BadFilePolicy,
 }
 
 impl LoadOptions {
@@ -41,7 +41,7 @@ impl LoadOptions {
     }
 
     fn skips_bad_files(&self) -> bool {
-        self.bad_files == BadFiles::Skipped
+        self.bad_files == BadFilePolicy::Skipped
     }
 }
 
@@ -104,9 +104,9 @@ impl LoadedHooks {
 
 /// Loads the hooks of some directories.
 ///
-/// A bad file does not affect the others; its error becomes a problem. Problems are fatal as in the
-/// reference: if the first bad file of a directory names a program that does not exist, the
-/// reference ignores all errors in that directory; otherwise it gives up.
+/// A bad file does not affect the others; its error becomes a problem. The first bad file of a
+/// directory decides, as in podman: if its program does not exist, no problem of that directory is
+/// fatal; otherwise all are.
 ///
 /// ```
 /// use oci_hooks::hooks::{self, LoadOptions, MatchTarget, consumer};
@@ -130,7 +130,7 @@ pub fn load_after(previous: &LoadedHooks, options: &LoadOptions) -> LoadedHooks 
     load_reusing(previous, options, HashMap::new())
 }
 
-/// Loads hooks, with files that need not be read, by path.
+/// Loads hooks. Files in `unchanged`, keyed by path, are not read again.
 pub(super) fn load_reusing(
     previous: &LoadedHooks,
     options: &LoadOptions,
@@ -222,7 +222,7 @@ impl HookLoader<'_> {
                 return if vanished { EntryState::Vanished } else { EntryState::Broken };
             }
         };
-        let schema = SchemaOptions {
+        let schema = ParseOptions {
             extension_stages: &self.options.extension_stages,
             path_check: self.options.path_check,
         };
@@ -322,7 +322,7 @@ pub fn open(dir: &Path) -> Result<(DirectoryReader, Vec<OsString>), PathError> {
 /// Returns whether a previously valid hook stays in force despite an error.
 ///
 /// It does not if the file, its directory or the hook's program was removed: a hook without its
-/// program would make every container fail, and the reference ignores it.
+/// program would make every container fail, and podman ignores it.
 fn keeps_hook(error: &HookError) -> bool {
     match error {
         HookError::PathMissing { .. } | HookError::PathLookup { .. } => false,
@@ -335,7 +335,7 @@ fn keeps_hook(error: &HookError) -> bool {
     }
 }
 
-/// Marks the problems of one directory that the reference treats as fatal.
+/// Marks the problems of one directory that podman treats as fatal.
 fn mark_fatal(problems: &mut [LoadProblem]) {
     let is_vanished = |problem: &LoadProblem| problem.source.is_vanished();
     let first = problems.iter().find(|problem| !is_vanished(problem));

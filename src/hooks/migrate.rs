@@ -22,8 +22,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::schema::KEYS_0_1_0;
 use super::{
-    DraftWhen, HookDefinition, HookDraft, HookError, HookFault, HookStage, OciStage, PathCheck,
-    Pattern, SchemaOptions, SchemaVersion,
+    DraftWhen, HookDefinition, HookDraft, HookError, HookFault, HookStage, OciStage, ParseOptions,
+    PathCheck, Pattern, SchemaVersion,
 };
 use crate::json::{JsonDocument, TextLocation, folds_to};
 
@@ -171,10 +171,10 @@ pub fn migrate(
         location: Some(TextLocation::of_span(text, error.offset..error.offset + 1)),
         error: HookError::Syntax(error),
     })?;
-    let schema = SchemaOptions {
+    let schema = ParseOptions {
         extension_stages: options.extension_stages,
         path_check: PathCheck::Skip,
-        ..SchemaOptions::default()
+        ..ParseOptions::default()
     };
     let definition = HookDefinition::from_document(&document, schema)?;
     if definition.version == SchemaVersion::V1_0_0 {
@@ -453,10 +453,10 @@ mod tests {
 
     fn load<'a>(files: impl IntoIterator<Item = (&'a OsStr, &'a str)>) -> HookSet {
         let extension_stages = ["precreate".to_owned()];
-        let options = SchemaOptions {
+        let options = ParseOptions {
             extension_stages: &extension_stages,
             path_check: PathCheck::Skip,
-            ..SchemaOptions::default()
+            ..ParseOptions::default()
         };
         let file = |(name, text): (&OsStr, &str)| {
             HookFile::new(name.into(), HookDefinition::parse(text.as_bytes(), options).unwrap())

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::hooks::consumer::PODMAN;
     use crate::hooks::{
-        ConfigDocument, HookDefinition, HookFile, HookSet, InjectOptions, PathCheck, SchemaOptions,
+        ConfigDocument, HookDefinition, HookFile, HookSet, InjectOptions, ParseOptions, PathCheck,
     };
 
     const CONFIG: &str = r#"{
@@ -153,7 +153,7 @@ mod tests {
         let text = r#"{"version":"1.0.0","hook":{"path":"/h","args":["h"],"env":["A=b"],"timeout":5},
             "when":{"commands":["sh$"],"annotations":{"a":"b"},"hasBindMounts":true},
             "stages":["prestart","poststop"]}"#;
-        let schema = SchemaOptions { path_check: PathCheck::Skip, ..SchemaOptions::default() };
+        let schema = ParseOptions { path_check: PathCheck::Skip, ..ParseOptions::default() };
         let definition = HookDefinition::parse(text.as_bytes(), schema).unwrap();
         let set: HookSet =
             [HookFile::new(PathBuf::from("h.json"), definition)].into_iter().collect();

@@ -59,7 +59,7 @@ pub struct HookSet {
 #[non_exhaustive]
 pub struct HookVerdict<'a> {
     pub file: &'a HookFile,
-    /// Result with the deciding condition; on an error, the reference injects no hook at all.
+    /// Result with the deciding condition; on an error, podman injects no hook at all.
     pub outcome: Result<MatchEvaluation<'a>, EmptyArgs>,
 }
 
@@ -180,7 +180,7 @@ pub struct HookInjection<'a> {
 impl HookSet {
     /// Finds the hooks that apply to a container.
     ///
-    /// An error of one hook prevents all injections, as in the reference.
+    /// An error of one hook prevents all injections, as in podman.
     pub fn select<'a>(
         &'a self,
         target: &'a MatchTarget,

@@ -51,7 +51,7 @@ pub struct HookConditions {
     pub combine: CombineRule,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub always: Option<bool>,
-    /// Holds if true and the container has bind mounts.
+    /// The condition holds if this is true and the container has bind mounts; `false` never holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub has_bind_mounts: Option<bool>,
     /// Each condition holds if an annotation matches both of its patterns.
@@ -161,7 +161,7 @@ impl HookConditions {
         })
     }
 
-    /// Evaluates the conditions in the order of the reference, which ends with the commands.
+    /// Evaluates the conditions in podman's order, which ends with the commands.
     ///
     /// Yields nothing for commands if the container has no process: they are ignored then.
     pub fn conditions<'a>(

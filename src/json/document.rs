@@ -1,4 +1,4 @@
-//! A parsed text and the values in it.
+//! A parsed JSON text and its values.
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -217,17 +217,17 @@ impl EngineContainer {
 /// Returns the rules of the wrapper, if it is the runtime.
 fn of_runtime(runtime: &str, by: &str, host: &DoctorHost) -> Option<ContainerRules> {
     wrapper::is_wrapper(runtime, host).then(|| {
-        let rules = wrapper::rules(host);
+        let config = wrapper::config(host);
         ContainerRules {
-            consumer: rules.consumer,
+            consumer: config.consumer,
             by: format!("the runtime {runtime}, by {by}"),
-            dirs: Some(ConfiguredDirs::external(rules.dirs, rules.by)),
+            dirs: Some(ConfiguredDirs::external(config.dirs, config.dirs_source)),
             exempt: None,
         }
     })
 }
 
-/// Returns whether a file exists; fails if that cannot be found out, as without permission.
+/// Returns whether a file exists; an error if it cannot be looked up, for example without permission.
 fn exists(path: &Path) -> Result<bool, String> {
     path.try_exists().map_err(|error| format!("cannot look up {}: {error}", path.display()))
 }

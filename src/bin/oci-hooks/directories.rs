@@ -32,7 +32,7 @@ pub struct UnreadHooks {
     path: String,
     /// Names of its hook files.
     pub files: Vec<String>,
-    /// Hint for making the consumer read it.
+    /// How to make the consumer read the directory.
     hint: String,
 }
 
@@ -149,7 +149,7 @@ impl UnreadHooks {
         UnreadDirectory {
             path: PathBuf::from(&self.path),
             hook_files: self.files.len(),
-            help: self.hint.clone(),
+            hint: self.hint.clone(),
         }
     }
 

@@ -234,7 +234,7 @@ impl Diagnostic {
             path: Some(finding.path.clone()),
             location: finding.location.clone(),
             message: format!("{} ({})", finding.message, finding.rule.code),
-            hint: finding.help.clone(),
+            hint: finding.hint.clone(),
         }
     }
 

@@ -10,7 +10,7 @@ use oci_hooks::hooks::manage::{
     PlannedChange,
 };
 use oci_hooks::hooks::trust::TrustOptions;
-use oci_hooks::hooks::{HookDefinition, LoadOptions, PathCheck, SchemaOptions};
+use oci_hooks::hooks::{HookDefinition, LoadOptions, ParseOptions, PathCheck};
 use serde::Serialize;
 
 use crate::CommandExit;
@@ -128,7 +128,7 @@ impl InstallOptions {
             options.files = FileChecks::Trust(TrustOptions::of_process());
         }
         let load = LoadOptions::for_consumer(&context.consumer);
-        let schema = SchemaOptions::new(&load.extension_stages).with_path_check(PathCheck::Skip);
+        let schema = ParseOptions::new(&load.extension_stages).with_path_check(PathCheck::Skip);
         if HookDefinition::parse(text, schema).is_err() {
             return Ok(());
         }

@@ -34,7 +34,7 @@ mod tests {
     use clap::CommandFactory as _;
     use oci_hooks::hooks::consumer::PODMAN;
     use oci_hooks::hooks::lint::{self, LintOptions, LintRule, RuleLevel, Severity};
-    use oci_hooks::hooks::{HookDefinition, PathCheck, SchemaOptions};
+    use oci_hooks::hooks::{HookDefinition, ParseOptions, PathCheck};
     use oci_hooks_testsupport::pages::{check, undescribed_keys};
 
     use super::PAGES;
@@ -75,7 +75,7 @@ mod tests {
         for example in examples {
             let text = example.replace("\\(dq", "\"").replace("\\(ha", "^");
             let text = text.replace("\\-", "-").replace("\\e", "\\");
-            let schema = SchemaOptions::default().with_path_check(PathCheck::Skip);
+            let schema = ParseOptions::default().with_path_check(PathCheck::Skip);
             HookDefinition::parse(text.as_bytes(), schema)
                 .unwrap_or_else(|e| panic!("{e:?}: {text}"));
             let findings = lint::lint_text(Path::new("example.json"), text.as_bytes(), &options);

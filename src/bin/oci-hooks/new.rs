@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use oci_hooks::hooks::manage::HookName;
 use oci_hooks::hooks::{
-    DraftWhen, Hook, HookDefinition, HookDraft, LoadOptions, PathCheck, SchemaOptions,
+    DraftWhen, Hook, HookDefinition, HookDraft, LoadOptions, ParseOptions, PathCheck,
 };
 
 use crate::CommandExit;
@@ -92,7 +92,7 @@ pub fn run(args: &NewArgs, context: &mut CommandContext) -> Result<CommandExit, 
     }
     let options = LoadOptions::for_consumer(&context.consumer);
     let path_check = if args.options.no_path_check { PathCheck::Skip } else { PathCheck::Exists };
-    let schema = SchemaOptions::new(&options.extension_stages).with_path_check(path_check);
+    let schema = ParseOptions::new(&options.extension_stages).with_path_check(path_check);
     HookDefinition::parse(text.as_bytes(), schema).map_err(|fault| HooksCommandError::Fault {
         path: UNNAMED.into(),
         fault: Box::new(fault),

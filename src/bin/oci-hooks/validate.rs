@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use oci_hooks::hooks::{
-    Consumer, HookDefinition, LoadOptions, PathCheck, SchemaOptions, SchemaVersion,
+    Consumer, HookDefinition, LoadOptions, ParseOptions, PathCheck, SchemaVersion,
 };
 use serde::Serialize;
 
@@ -99,7 +99,7 @@ impl ValidateArgs {
         let verdict = |consumer: &Consumer| {
             let options = LoadOptions::for_consumer(consumer);
             let path_check = if self.no_path_check { PathCheck::Skip } else { PathCheck::Exists };
-            let schema = SchemaOptions::new(&options.extension_stages).with_path_check(path_check);
+            let schema = ParseOptions::new(&options.extension_stages).with_path_check(path_check);
             match HookDefinition::parse(text, schema) {
                 Ok(HookDefinition { version, .. }) => {
                     ConsumerVerdict { accepted: true, version: Some(version), fault: None }

@@ -34,7 +34,7 @@ impl ConfigDocument<'_> {
 
     /// Returns the text with the selected hooks appended to the existing ones.
     ///
-    /// Hooks of extension stages are not added: the caller runs them. As in the reference, `hooks`
+    /// Hooks of extension stages are not added: the caller runs them. As in podman, `hooks`
     /// is created, if only as `{}`, when any hook matches.
     pub fn inject(
         &self,
@@ -229,13 +229,13 @@ mod tests {
 
     use super::*;
     use crate::hooks::consumer::PODMAN;
-    use crate::hooks::{HookDefinition, HookFile, HookSet, MatchTarget, PathCheck, SchemaOptions};
+    use crate::hooks::{HookDefinition, HookFile, HookSet, MatchTarget, ParseOptions, PathCheck};
 
     fn inject(config: &str, stages: &str, options: InjectOptions) -> Result<String, ConfigError> {
         let text = format!(
             r#"{{"version":"1.0.0","hook":{{"path":"/h","args":["h","1"]}},"when":{{"always":true}},"stages":{stages}}}"#
         );
-        let schema = SchemaOptions { path_check: PathCheck::Skip, ..Default::default() };
+        let schema = ParseOptions { path_check: PathCheck::Skip, ..Default::default() };
         let definition = HookDefinition::parse(text.as_bytes(), schema).unwrap();
         let set: HookSet =
             [HookFile::new(PathBuf::from("h.json"), definition)].into_iter().collect();

@@ -1,4 +1,4 @@
-//! The directories of a consumer, and the source of that setting.
+//! The hook directories that a consumer reads, and the setting that names them.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

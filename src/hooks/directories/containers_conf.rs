@@ -91,7 +91,7 @@ fn named(
     Ok(Some(path))
 }
 
-/// Returns the files of podman 6.
+/// Returns the `containers.conf` file and drop-ins that podman 6 reads.
 fn first_then_drop_ins(system: &ConsumerSystem<'_>) -> Result<Vec<PathBuf>, DirectoriesError> {
     let user = system.user_config();
     let mut files = Vec::new();
@@ -127,7 +127,7 @@ fn first_then_drop_ins(system: &ConsumerSystem<'_>) -> Result<Vec<PathBuf>, Dire
     Ok(files)
 }
 
-/// Returns the files of podman 4 and 5.
+/// Returns the `containers.conf` files and drop-ins that podman 4 and 5 read.
 fn all_files(
     system: &ConsumerSystem<'_>,
     which: ContainersConfFiles,

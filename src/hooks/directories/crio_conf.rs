@@ -11,9 +11,9 @@ use crate::hooks::consumer::DEFAULT_DIR;
 
 /// Variable with directories, separated by commas, that replace those of all files.
 const DIRS_VARIABLE: &str = "CONTAINER_HOOKS_DIR";
-/// Variable that names another file than [`FILE`]; the file must exist.
+/// Environment variable that overrides [`FILE`]; the file must exist.
 const FILE_VARIABLE: &str = "CONTAINER_CONFIG";
-/// Variable that names another directory than [`DROP_INS`].
+/// Environment variable that overrides [`DROP_INS`].
 const DROP_INS_VARIABLE: &str = "CONTAINER_CONFIG_DIR";
 const FILE: &str = "/etc/crio/crio.conf";
 const DROP_INS: &str = "/etc/crio/crio.conf.d";

@@ -67,7 +67,7 @@ fn conflicts(path: &Path, registry: &DeviceRegistry) -> Vec<HookFinding> {
         for other in files.iter().filter(|file| *file != path) {
             finding.add_related(other, None, "also defined here");
         }
-        finding.help("remove the device from all files but one");
+        finding.hint("remove the device from all files but one");
         finding
     };
     own.map(finding).collect()
@@ -90,7 +90,7 @@ fn hooks(path: &Path, spec: &DeviceSpec, checker: &mut TrustChecker) -> Vec<Hook
         if !program.exists() {
             let message = format!("hook program {} does not exist", hook.path);
             let mut finding = HookFinding::new(&rules::MISSING_DEVICE_PROGRAM, path, message);
-            finding.help("install the program, or generate the specification again");
+            finding.hint("install the program, or generate the specification again");
             findings.push(finding);
         } else if let Err(error) = checker.check_program(program, search.map(OsStr::new)) {
             findings.extend(untrusted(path, "the program of a hook", &error));
@@ -102,6 +102,6 @@ fn hooks(path: &Path, spec: &DeviceSpec, checker: &mut TrustChecker) -> Vec<Hook
 fn untrusted(path: &Path, what: &str, error: &TrustError) -> Option<HookFinding> {
     let message = format!("{what} can be replaced: {}", chain(error));
     let mut finding = HookFinding::new(trust_rule(error)?, path, message);
-    finding.help = error.hint();
+    finding.hint = error.hint();
     Some(finding)
 }

@@ -88,7 +88,7 @@ impl<'o> Linter<'o> {
         {
             let mut finding =
                 HookFinding::new(rule, dir, format!("hook files can be replaced: {error}"));
-            finding.help = error.hint();
+            finding.hint = error.hint();
             linted.findings.push(finding);
             self.reported.insert(error.path().to_owned());
         } else if let Some(error) = self.programs.trust_additions(dir)
@@ -97,7 +97,7 @@ impl<'o> Linter<'o> {
             // The sticky bit keeps files from being replaced, not from being added.
             let mut finding =
                 HookFinding::new(rule, dir, format!("hook files can be added: {error}"));
-            finding.help = error.hint();
+            finding.hint = error.hint();
             linted.findings.push(finding);
         }
         self.files.push(linted);
@@ -131,7 +131,7 @@ impl<'o> Linter<'o> {
                 self.options.consumer.name
             );
             let mut finding = HookFinding::new(&rules::UNREAD_DIRECTORY, &dir.path, message);
-            finding.help(dir.help.clone());
+            finding.hint(dir.hint.clone());
             let (path, findings) = (dir.path.clone(), vec![finding]);
             self.files.push(LintedFile { path, text: None, findings });
         }
@@ -166,7 +166,7 @@ impl<'o> Linter<'o> {
         {
             let mut finding =
                 HookFinding::new(rule, path, format!("the hook file can be replaced: {error}"));
-            finding.help = error.hint();
+            finding.hint = error.hint();
             findings.push(finding);
         }
         let text = text.filter(|_| !findings.is_empty());
@@ -232,7 +232,7 @@ impl<'o> Linter<'o> {
             let path = self.files[at].path.clone();
             let message = format!("the name differs only in case from {}", other.display());
             let mut finding = HookFinding::new(&rules::NAMES_DIFFER_IN_CASE, &path, message);
-            finding.help("neither masks the other, and their order is random").add_related(
+            finding.hint("neither masks the other, and their order is random").add_related(
                 &other,
                 None,
                 "this is the other file",
@@ -250,7 +250,7 @@ fn unreadable(path: &Path, error: &ReadError) -> (HookFinding, FileUsability) {
             let message = "dangling symlink: silently skipped".to_owned();
             let mut finding = HookFinding::new(&rules::DANGLING_SYMLINK, path, message);
             if let Ok(target) = fs::read_link(path) {
-                finding.help(format!("it leads to {}", target.display()));
+                finding.hint(format!("it leads to {}", target.display()));
             }
             (finding, FileUsability::LeftOut)
         }
@@ -291,7 +291,7 @@ fn check_ignored_name(path: &Path, name: &OsStr) -> Option<HookFinding> {
     let message = "the file is not read: its name does not end in .json".to_owned();
     let mut finding = is_similar.then(|| HookFinding::new(&rules::IGNORED_NAME, path, message))?;
     if lower.ends_with(b".json") {
-        finding.severity(Severity::Warning).help("write .json in lower case");
+        finding.severity(Severity::Warning).hint("write .json in lower case");
     }
     Some(finding)
 }

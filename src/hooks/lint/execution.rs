@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use super::program::{ProgramCall, ProgramProblem};
+use super::program::{HookProgram, ProgramProblem};
 use super::repair::BYTE_ORDER_MARK;
 use super::{AppliedFix, FixedText, Severity, rules};
 use crate::hooks::spelling::closest_name;
@@ -32,7 +32,7 @@ const MACHINES: [(u16, &str); 10] = [
 /// Returns the problem of a program that cannot be run, or of a script that may not find its interpreter.
 ///
 /// Programs that this user cannot read are not checked.
-pub fn check(call: &ProgramCall) -> Option<ProgramProblem> {
+pub fn check(call: &HookProgram) -> Option<ProgramProblem> {
     let mut warning = None;
     let mut file = PathBuf::from(&call.path);
     for _ in 0..=MAX_INTERPRETERS {
@@ -44,8 +44,8 @@ pub fn check(call: &ProgramCall) -> Option<ProgramProblem> {
         let line = head.split(|b| *b == b'\n').next().unwrap_or_default();
         if line.ends_with(b"\r") {
             let message = format!("the first line of `{shown}` ends in CRLF, not LF");
-            let help = format!("write line ends as LF, e.g. with `sed -i 's/\\r$//' {shown}`");
-            return Some(ProgramProblem::new(&rules::CRLF_SCRIPT, message).help(help));
+            let hint = format!("write line ends as LF, e.g. with `sed -i 's/\\r$//' {shown}`");
+            return Some(ProgramProblem::new(&rules::CRLF_SCRIPT, message).hint(hint));
         }
         let Some(script) = interpreter::parse(&head) else {
             let message = format!("`{shown}` begins with #! but names no interpreter");
@@ -70,8 +70,8 @@ pub fn check(call: &ProgramCall) -> Option<ProgramProblem> {
             let message = format!(
                 "`hook.env` has no PATH, in which `env` looks for the interpreter of `{shown}`"
             );
-            let help = format!("add PATH to `hook.env`, e.g. \"PATH={USUAL_PATH}\"");
-            warning = Some(ProgramProblem::new(&rules::NO_SEARCH_PATH, message).help(help));
+            let hint = format!("add PATH to `hook.env`, e.g. \"PATH={USUAL_PATH}\"");
+            warning = Some(ProgramProblem::new(&rules::NO_SEARCH_PATH, message).hint(hint));
         }
         file = found;
     }
@@ -85,7 +85,7 @@ fn interpreter_file(script: &Path, program: &Path) -> Option<ProgramProblem> {
         let message = format!("the interpreter `{shown}` of `{script}` is not an absolute path");
         return Some(
             ProgramProblem::new(&rules::RELATIVE_INTERPRETER, message)
-                .help("PATH is not searched: write the whole path, or `#!/usr/bin/env` before it"),
+                .hint("PATH is not searched: write the whole path, or `#!/usr/bin/env` before it"),
         );
     }
     match fs::metadata(program) {
@@ -94,7 +94,7 @@ fn interpreter_file(script: &Path, program: &Path) -> Option<ProgramProblem> {
         {
             let message = format!("the interpreter `{shown}` of `{script}` does not exist");
             let problem = ProgramProblem::new(&rules::MISSING_INTERPRETER, message);
-            Some(problem.help(match find_similar(program) {
+            Some(problem.hint(match find_similar(program) {
                 Some(path) => format!("did you mean `{}`?", path.display()),
                 None => format!("install it, or correct {script}"),
             }))
@@ -133,7 +133,7 @@ fn find(sought: &EnvLookup) -> Option<PathBuf> {
 fn not_found_problem(script: &Path, sought: &EnvLookup) -> ProgramProblem {
     let (script, name, path) = (script.display(), sought.name.display(), sought.path.display());
     let message = format!("`env` finds no `{name}` in {path} for `{script}`");
-    ProgramProblem::new(&rules::MISSING_ENV_PROGRAM, message).help(
+    ProgramProblem::new(&rules::MISSING_ENV_PROGRAM, message).hint(
         if sought.name.as_os_str().as_bytes().contains(&b' ') {
             "the rest of the line is one name: write `#!/usr/bin/env -S` before several words"
                 .into()
@@ -166,13 +166,13 @@ fn unknown_format(file: &Path, head: &[u8]) -> Option<ProgramProblem> {
         }
         None if head.strip_prefix(BYTE_ORDER_MARK).is_some_and(|rest| rest.starts_with(b"#!")) => {
             let message = format!("`{shown}` has a byte order mark before #!");
-            let help = format!("remove the three bytes: sed -i '1s/^\\xef\\xbb\\xbf//' {shown}");
-            ProgramProblem::new(&rules::UNKNOWN_FORMAT, message).help(help)
+            let hint = format!("remove the three bytes: sed -i '1s/^\\xef\\xbb\\xbf//' {shown}");
+            ProgramProblem::new(&rules::UNKNOWN_FORMAT, message).hint(hint)
         }
         None => {
             let message = format!("`{shown}` is neither an ELF program nor a script with #!");
             ProgramProblem::new(&rules::UNKNOWN_FORMAT, message)
-                .help("begin a script with the interpreter's path, such as #!/bin/sh")
+                .hint("begin a script with the interpreter's path, such as #!/bin/sh")
         }
     };
     (!has_handler(file, head)).then_some(problem)

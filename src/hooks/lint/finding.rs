@@ -18,7 +18,7 @@ pub struct HookFinding {
     /// Position in the file, if the finding is about its content.
     pub location: Option<TextLocation>,
     pub message: String,
-    pub help: Option<String>,
+    pub hint: Option<String>,
     /// Other files and positions involved.
     pub related: Vec<RelatedPlace>,
     pub fix: Option<LintFix>,
@@ -49,7 +49,7 @@ impl HookFinding {
             path: path.to_owned(),
             location: None,
             message,
-            help: None,
+            hint: None,
             related: Vec::new(),
             fix: None,
             program_fix: None,
@@ -61,8 +61,8 @@ impl HookFinding {
         self
     }
 
-    pub(super) fn help(&mut self, help: impl Into<String>) -> &mut Self {
-        self.help = Some(help.into());
+    pub(super) fn hint(&mut self, hint: impl Into<String>) -> &mut Self {
+        self.hint = Some(hint.into());
         self
     }
 

@@ -78,10 +78,10 @@ fn unknown(
     }
     let finding =
         sink.report_at(&rules::UNKNOWN_KEY, member.key, format!("`{key}` is not read by anyone"));
-    if let Some(help) = place_of(key, place) {
-        finding.help(help);
+    if let Some(hint) = place_of(key, place) {
+        finding.hint(hint);
     } else if let Some(name) = closest_name(key, place.names()) {
-        finding.help(format!("did you mean `{name}`?"));
+        finding.hint(format!("did you mean `{name}`?"));
         if is_free(object, member, name, place) {
             finding.fix(LintFix::replace(
                 format!("write `{name}`"),
@@ -91,7 +91,7 @@ fn unknown(
         }
     } else {
         let names: Vec<_> = place.names().iter().map(|name| format!("`{name}`")).collect();
-        finding.help(format!("known keys are {}", names.join(", ")));
+        finding.hint(format!("known keys are {}", names.join(", ")));
     }
 }
 
@@ -175,7 +175,7 @@ fn duplicates(object: JsonValue<'_>, sink: &mut FindingSink<'_>) {
             let (path, text) = (sink.path, sink.text);
             let finding: &mut HookFinding =
                 sink.report_at(&rules::DUPLICATE_KEY, member.key, format!("`{key}` is here twice"));
-            finding.help(match member.value.kind() {
+            finding.hint(match member.value.kind() {
                 JsonKind::Object => "objects are merged: what both say counts",
                 _ => "the last one counts",
             });

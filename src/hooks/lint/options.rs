@@ -32,8 +32,8 @@ pub struct UnreadDirectory {
     pub path: PathBuf,
     /// Number of hook files in it.
     pub hook_files: usize,
-    /// Hint for making the consumer read it.
-    pub help: String,
+    /// How to make the consumer read the directory.
+    pub hint: String,
 }
 
 /// Checks of the file system besides the text of hook files.

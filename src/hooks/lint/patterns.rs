@@ -25,7 +25,7 @@ pub fn check_conditions(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) -> 
             member.value,
             "the hook never runs: all conditions must hold",
         )
-        .help("remove `always` if the other conditions are meant");
+        .hint("remove `always` if the other conditions are meant");
     }
     if mounts == Some(false) {
         check_bind_mounts_false(fields, is_new, sink);
@@ -73,7 +73,7 @@ pub fn check_conditions(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) -> 
                 format!("the hook never runs: there is no condition in {place}"),
             ),
         }
-        .help(if is_new {
+        .hint(if is_new {
             "for all containers, write \"when\": {\"always\": true}"
         } else {
             "for all containers, write version 1.0.0 with \"when\": {\"always\": true}"
@@ -92,7 +92,7 @@ fn conditions_place(version: SchemaVersion) -> &'static str {
 
 fn check_bind_mounts_false(fields: &FileFields<'_>, is_new: bool, sink: &mut FindingSink<'_>) {
     let Some(member) = fields.has_bind_mounts else { return };
-    let (message, help) = if is_new {
+    let (message, hint) = if is_new {
         (
             "the hook never runs: this does not ask for containers without bind mounts",
             "there is no way to ask for them; leave it out",
@@ -100,7 +100,7 @@ fn check_bind_mounts_false(fields: &FileFields<'_>, is_new: bool, sink: &mut Fin
     } else {
         ("this has no effect", "leave it out")
     };
-    sink.report_at(&rules::BIND_MOUNTS_FALSE, member.value, message).help(help);
+    sink.report_at(&rules::BIND_MOUNTS_FALSE, member.value, message).hint(hint);
 }
 
 fn check_redundant_always(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
@@ -118,7 +118,7 @@ fn check_redundant_always(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
     };
     sink.report_at(&rules::REDUNDANT_ALWAYS, always.key, message)
         .severity(severity)
-        .help("remove `always`, or the other conditions if the hook is for all containers");
+        .hint("remove `always`, or the other conditions if the hook is for all containers");
 }
 
 /// Returns whether a pattern is a usual way to match everything.
@@ -179,7 +179,7 @@ fn invalid(
         span,
         format!("invalid {place} pattern: {error}"),
     )
-    .help = error.hint().map(str::to_owned);
+    .hint = error.hint().map(str::to_owned);
 }
 
 /// Checks the annotation patterns of 0.1.0, which are joined before they are compiled.
@@ -204,7 +204,7 @@ fn check_joined(list: &StringList<'_>, sink: &mut FindingSink<'_>) {
                     let message =
                         "this reaches into the patterns after it, as all are joined with |";
                     sink.report_at(&rules::JOINED_PATTERNS, value, message)
-                        .help("put flags into a group, as in (?i:…), and end \\Q with \\E");
+                        .hint("put flags into a group, as in (?i:…), and end \\Q with \\E");
                 }
                 let place = PatternPlace::AnnotationValue;
                 style(&ParsedPattern { value, text: text.clone(), ast, place }, sink);
@@ -212,7 +212,7 @@ fn check_joined(list: &StringList<'_>, sink: &mut FindingSink<'_>) {
             (Err(_), Ok(_)) => {
                 let message = "this is a pattern only together with the others, joined with |";
                 sink.report_at(&rules::JOINED_PATTERNS, value, message)
-                    .help("make each a pattern of its own");
+                    .hint("make each a pattern of its own");
             }
             (Err(error), Err(_)) => invalid(value, PatternPlace::AnnotationValue, &error, sink),
             // Another pattern is invalid.
@@ -240,7 +240,7 @@ fn style(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
     }
     if text.is_empty() {
         sink.report_at(&rules::EMPTY_PATTERN, *value, "an empty pattern matches everything")
-            .help("write .* for anything, ^$ for nothing");
+            .hint("write .* for anything, ^$ for nothing");
         return;
     }
     if ast.matches_nothing() {
@@ -249,7 +249,7 @@ fn style(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
             _ => &rules::UNMATCHABLE_PATTERN,
         };
         sink.report_at(rule, *value, "this pattern matches no text at all")
-            .help("^ and $ are the ends of the text; write \\^ and \\$ for the characters");
+            .hint("^ and $ are the ends of the text; write \\^ and \\$ for the characters");
         return;
     }
     if *place == PatternPlace::Command
@@ -262,7 +262,7 @@ fn style(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
             span,
             "arguments are not matched: only args[0] is",
         )
-        .help("leave out the arguments");
+        .hint("leave out the arguments");
     }
     check_value_in_key(pattern, sink);
     check_command_name(pattern, sink);
@@ -282,7 +282,7 @@ fn check_value_in_key(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
     }
     let span = source_span(pattern.value, at..at + 1);
     sink.report_within(&rules::VALUE_IN_KEY, pattern.value, span, "no key contains `=`")
-        .help("write the pattern of the value as the value of the object");
+        .hint("write the pattern of the value as the value of the object");
 }
 
 fn check_command_name(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
@@ -292,7 +292,7 @@ fn check_command_name(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
     if !name.is_empty() && name.chars().all(is_part) {
         let message = format!("this does not match the command `/bin/{name}`");
         sink.report_at(&rules::COMMAND_NAME, pattern.value, message)
-            .help(format!("write (^|/){name}$ for the program in any directory"));
+            .hint(format!("write (^|/){name}$ for the program in any directory"));
     }
 }
 
@@ -308,7 +308,7 @@ fn control_characters(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
     let fix = LintFix::replace("double the backslash", span.clone(), "\\\\b");
     let finding = sink.report_within(&rules::CONTROL_CHARACTER, pattern.value, span, message);
     if is_boundary {
-        finding.help("a word boundary is written \"\\\\b\"").fix(fix);
+        finding.hint("a word boundary is written \"\\\\b\"").fix(fix);
     }
 }
 
@@ -334,7 +334,7 @@ fn check_double_escapes(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>)
         place,
         "the pattern asks for a backslash in the text: this is escaped once too often",
     )
-    .help("one backslash of a pattern is two in JSON: \"\\\\.\"")
+    .hint("one backslash of a pattern is two in JSON: \"\\\\.\"")
     .fix((is_plain && syntax::parse(&halved).is_ok()).then_some(fix));
 }
 
@@ -383,7 +383,7 @@ fn dots(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
         format!("this dot and {} more match any character", dots.len() - 1)
     };
     sink.report_within(&rules::UNESCAPED_DOT, pattern.value, source(first), message)
-        .help("a full stop is written \"\\\\.\"")
+        .hint("a full stop is written \"\\\\.\"")
         .fix(fix);
 }
 
@@ -395,7 +395,7 @@ fn check_constructs(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
         let span = source_span(pattern.value, construct.span.clone());
         let message = format!("{written} is no boundary here but the character itself");
         sink.report_within(&rules::MISLEADING_ESCAPE, pattern.value, span, message)
-            .help("the end of a word is \\b, the ends of the text are ^ and $");
+            .hint("the end of a word is \\b, the ends of the text are ^ and $");
     }
     let mut other = constructs.iter().filter(|construct| !is_boundary(construct.kind));
     if let Some(construct) = other.next() {
@@ -436,7 +436,7 @@ fn glob(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
         span,
         "the star repeats the slash before it",
     )
-    .help("any text is .* in a regular expression, any text without a slash [^/]*");
+    .hint("any text is .* in a regular expression, any text without a slash [^/]*");
 }
 
 fn anchors(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
@@ -449,7 +449,7 @@ fn anchors(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
             *value,
             "this matches any text that contains it",
         );
-        finding.help(if text.contains('|') && (text.starts_with('^') || text.ends_with('$')) {
+        finding.hint(if text.contains('|') && (text.starts_with('^') || text.ends_with('$')) {
             "^ and $ belong to one alternative only: put the alternatives into (…)"
         } else {
             "write ^ and $ around it if it is to be the whole text"

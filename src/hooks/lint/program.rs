@@ -37,7 +37,7 @@ pub fn check(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
             value,
             format!("`{path}` is not an absolute path"),
         );
-        finding.help(if path.contains('@') {
+        finding.hint(if path.contains('@') {
             "this looks like a placeholder of a template that was not filled in"
         } else if path.starts_with('~') || path.starts_with('$') {
             "neither ~ nor variables are expanded"
@@ -70,7 +70,7 @@ fn args0(fields: &FileFields<'_>, path: &str, sink: &mut FindingSink<'_>) {
     }
     let message = format!("args[0] is `{name}`, but the program is `{program}`");
     sink.report_at(&rules::WRONG_ARGS0, *first, message)
-        .help("args[0] is the name the program sees as its own; its arguments start at args[1]");
+        .hint("args[0] is the name the program sees as its own; its arguments start at args[1]");
 }
 
 fn timeout(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
@@ -83,7 +83,7 @@ fn timeout(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
     match (fields.timeout, fields.timeout.and_then(JsonValue::as_i64)) {
         (Some(value), Some(..=0)) => {
             sink.report_at(&rules::USELESS_TIMEOUT, value, "the hook is killed at once")
-                .help("write the seconds it may take, or leave the timeout out");
+                .hint("write the seconds it may take, or leave the timeout out");
         }
         (Some(value), Some(seconds)) if seconds > MAX_TIMEOUT_SECONDS => {
             sink.report_at(
@@ -91,12 +91,12 @@ fn timeout(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
                 value,
                 "this overflows, and the hook is killed at once",
             )
-            .help("write the seconds it may take, or leave the timeout out");
+            .hint("write the seconds it may take, or leave the timeout out");
         }
         (Some(value), Some(seconds)) if is_long(seconds) => {
             let message = format!("{seconds} seconds are {} minutes", seconds / 60);
             sink.report_at(&rules::LONG_TIMEOUT, value, message)
-                .help("the unit is seconds, not milliseconds");
+                .hint("the unit is seconds, not milliseconds");
         }
         (Some(_), _) => {}
         (None, _) => {
@@ -112,7 +112,7 @@ fn timeout(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
                     hook.key,
                     "the hook may run for as long as it likes",
                 )
-                .help("set `hook.timeout` to the seconds it may take");
+                .hint("set `hook.timeout` to the seconds it may take");
             }
         }
     }
@@ -146,15 +146,15 @@ fn environment(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
         let name = text.split_once('=').map(|(name, _)| name);
         if name.is_none_or(|name| name.is_empty() || name.contains(char::is_whitespace)) {
             sink.report_at(&rules::MALFORMED_ENV, entry, format!("`{text}` is not NAME=value"))
-                .help("the value is not taken from the environment of the engine: write it down");
+                .hint("the value is not taken from the environment of the engine: write it down");
         } else if let Some(name) = name
             && !seen.insert(name.to_owned())
         {
             sink.report_at(&rules::REPEATED_VARIABLE, entry, format!("`{name}` is set twice"))
-                .help("runc keeps the last value, crun passes on both");
+                .hint("runc keeps the last value, crun passes on both");
         } else if let Some(variable) = find_variable(&text) {
             sink.report_at(&rules::VARIABLE_IN_ENV, entry, format!("`{variable}` is not replaced"))
-                .help("write its value");
+                .hint("write its value");
         }
     }
     let is_set = |value: JsonValue<'_>| value.elements().next().is_some();
@@ -172,7 +172,7 @@ fn environment(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
             "runc gives the hook the environment of the container, which the image decides",
         )
         .severity(Severity::Warning)
-        .help("set `hook.env` to what the hook needs, at least PATH; LD_PRELOAD from an image runs its code");
+        .hint("set `hook.env` to what the hook needs, at least PATH; LD_PRELOAD from an image runs its code");
     } else if fields.version == SchemaVersion::V0_1_0 {
         // Schema 0.1.0 has no environment, which another finding reports.
     } else if !stages.is_empty() && stages.iter().all(own) {
@@ -181,27 +181,27 @@ fn environment(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
             hook.key,
             "the hook gets an empty environment, without PATH",
         )
-        .help("set `hook.env` to what the hook needs");
+        .hint("set `hook.env` to what the hook needs");
     } else {
         sink.report_at(
             &rules::MISSING_ENV,
             hook.key,
             "the hook gets the environment of the runtime",
         )
-        .help("set `hook.env` to what the hook needs, at least PATH");
+        .hint("set `hook.env` to what the hook needs, at least PATH");
     }
 }
 
 /// The problems of program files; each file is checked once.
 #[derive(Debug)]
 pub struct ProgramChecks {
-    known: HashMap<ProgramCall, Vec<ProgramProblem>>,
+    known: HashMap<HookProgram, Vec<ProgramProblem>>,
     trust: Option<TrustChecker>,
 }
 
 /// A program, and the environment that scripts for `env` depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ProgramCall {
+pub struct HookProgram {
     pub path: String,
     /// `PATH` in the hook's environment.
     pub search: Option<String>,
@@ -215,17 +215,17 @@ pub struct ProgramProblem {
     pub rule: &'static LintRule,
     pub severity: Severity,
     pub message: String,
-    pub help: Option<String>,
+    pub hint: Option<String>,
     pub is_fixable: bool,
 }
 
 impl ProgramProblem {
     pub(super) fn new(rule: &'static LintRule, message: String) -> Self {
-        ProgramProblem { rule, severity: rule.severity, message, help: None, is_fixable: false }
+        ProgramProblem { rule, severity: rule.severity, message, hint: None, is_fixable: false }
     }
 
-    pub(super) fn help(self, help: impl Into<String>) -> Self {
-        ProgramProblem { help: Some(help.into()), ..self }
+    pub(super) fn hint(self, hint: impl Into<String>) -> Self {
+        ProgramProblem { hint: Some(hint.into()), ..self }
     }
 }
 
@@ -259,7 +259,7 @@ impl ProgramChecks {
         }
         let env = fields.env.as_ref().map(|list| list.texts()).unwrap_or_default();
         let search = env.iter().rev().find_map(|entry| entry.strip_prefix("PATH="));
-        let call = ProgramCall {
+        let call = HookProgram {
             path: path.clone().into_owned(),
             search: search.map(str::to_owned),
             has_env: !env.is_empty(),
@@ -281,18 +281,18 @@ impl ProgramChecks {
             let is_missing = problem.rule.code == rules::MISSING_PROGRAM.code;
             let draft = if is_missing { find_uninstalled(&path, sink) } else { None };
             let finding = sink.report_at(problem.rule, value, problem.message.clone());
-            finding.help = problem.help.clone();
+            finding.hint = problem.hint.clone();
             finding.severity = problem.severity;
             finding.program_fix = problem.is_fixable.then(|| PathBuf::from(&*path));
             if let Some(program) = draft {
-                let help = format!("install {} to {path}, then this file", program.display());
-                finding.severity(Severity::Note).help(help);
+                let hint = format!("install {} to {path}, then this file", program.display());
+                finding.severity(Severity::Note).hint(hint);
             }
         }
         exists
     }
 
-    fn check_call(&mut self, call: &ProgramCall) -> Vec<ProgramProblem> {
+    fn check_call(&mut self, call: &HookProgram) -> Vec<ProgramProblem> {
         let path = call.path.as_str();
         let metadata = match fs::metadata(path) {
             Ok(metadata) => metadata,
@@ -301,7 +301,7 @@ impl ProgramChecks {
                 return vec![if source.kind() == io::ErrorKind::NotFound {
                     let error = HookError::PathMissing { path };
                     ProgramProblem {
-                        help: error.hint(),
+                        hint: error.hint(),
                         ..ProgramProblem::new(&rules::MISSING_PROGRAM, error.to_string())
                     }
                 } else {
@@ -317,8 +317,8 @@ impl ProgramChecks {
             problems.push(ProgramProblem::new(&rules::PROGRAM_NOT_A_FILE, message));
         } else if metadata.permissions().mode() & 0o111 == 0 {
             let message = format!("`{path}` is not executable");
-            let help = format!("chmod +x {path}");
-            problems.push(ProgramProblem::new(&rules::PROGRAM_NOT_EXECUTABLE, message).help(help));
+            let hint = format!("chmod +x {path}");
+            problems.push(ProgramProblem::new(&rules::PROGRAM_NOT_EXECUTABLE, message).hint(hint));
         }
         // A relative path names another file in each working directory.
         if !path.starts_with('/') {
@@ -329,7 +329,7 @@ impl ProgramChecks {
         let distrust = trust.and_then(Result::err).and_then(|error| {
             let rule = trust_rule(&error)?;
             let message = format!("the program can be replaced: {error}");
-            Some(ProgramProblem { help: error.hint(), ..ProgramProblem::new(rule, message) })
+            Some(ProgramProblem { hint: error.hint(), ..ProgramProblem::new(rule, message) })
         });
         let mut execution = execution::check(call);
         if let Some(problem) = &mut execution {
@@ -375,7 +375,7 @@ struct VendorHook {
     instead: &'static str,
 }
 
-/// Only hooks whose replacement their vendor documents. AMD never had one.
+/// Only hooks whose vendor documents the CDI replacement. AMD never had a hook.
 const HOOKS: [VendorHook; 2] = [
     VendorHook {
         vendor: "NVIDIA",
@@ -404,7 +404,7 @@ pub fn replaced_by_cdi(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
     for value in fields.path.into_iter().chain(args) {
         let Some(hook) = vendor_hook(value) else { continue };
         let message = format!("{}'s hook for devices has been replaced by CDI", hook.vendor);
-        sink.report_at(&rules::REPLACED_BY_CDI, value, message).help(hook.instead);
+        sink.report_at(&rules::REPLACED_BY_CDI, value, message).hint(hook.instead);
         return;
     }
 }

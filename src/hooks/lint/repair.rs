@@ -143,7 +143,7 @@ impl RepairedText {
 pub fn syntax_error(error: SyntaxError, sink: &mut FindingSink<'_>) {
     let text = sink.text;
     if text.trim_ascii().is_empty() {
-        sink.file(&rules::EMPTY_FILE, "the file is empty").help(
+        sink.file(&rules::EMPTY_FILE, "the file is empty").hint(
             "to turn a hook off, use `\"when\": {}`: an empty file or a link to /dev/null stops \
              all containers",
         );
@@ -152,7 +152,7 @@ pub fn syntax_error(error: SyntaxError, sink: &mut FindingSink<'_>) {
     let at = error.offset.min(text.len());
     let end = (at + 1).min(text.len());
     let finding = sink.span(&rules::INVALID_JSON, at..end, error.to_string());
-    finding.help = match error.kind {
+    finding.hint = match error.kind {
         SyntaxErrorKind::UnexpectedEnd => Some("a quote or a bracket is not closed"),
         SyntaxErrorKind::Expected(what) if what.starts_with("`:`") => {
             Some("is the closing quote of the key missing?")

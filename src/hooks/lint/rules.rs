@@ -105,7 +105,7 @@ pub struct LintRule {
     pub fix: FixPolicy,
 }
 
-/// An example in an explanation.
+/// An example that a rule reports or accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RuleExample {

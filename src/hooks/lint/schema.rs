@@ -25,7 +25,7 @@ pub fn check(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
     version(fields, sink);
     for &(key, short, long) in &fields.both_set {
         let error = HookError::BothSet(short, long);
-        sink.report_at(&rules::BOTH_SPELLINGS, key, error.to_string()).help = error.hint();
+        sink.report_at(&rules::BOTH_SPELLINGS, key, error.to_string()).hint = error.hint();
     }
     check_required(fields, sink);
 }
@@ -37,13 +37,13 @@ fn report_wrong_type(value: JsonValue<'_>, expected: &'static str, sink: &mut Fi
     });
     let finding = sink.report_at(&rules::WRONG_TYPE, value, error.to_string()).fix(fix);
     match (expected, value.kind()) {
-        ("a boolean", JsonKind::String) => finding.help("true and false stand without quotes"),
-        ("an integer", JsonKind::String) => finding.help("numbers stand without quotes"),
-        ("an integer", JsonKind::Number) => finding.help("the timeout is in whole seconds"),
-        ("an array of strings", JsonKind::String) => finding.help("put the string into brackets"),
-        ("a string", JsonKind::Number | JsonKind::Bool) => finding.help("put it into quotes"),
+        ("a boolean", JsonKind::String) => finding.hint("true and false stand without quotes"),
+        ("an integer", JsonKind::String) => finding.hint("numbers stand without quotes"),
+        ("an integer", JsonKind::Number) => finding.hint("the timeout is in whole seconds"),
+        ("an array of strings", JsonKind::String) => finding.hint("put the string into brackets"),
+        ("a string", JsonKind::Number | JsonKind::Bool) => finding.hint("put it into quotes"),
         ("an object", JsonKind::String) => {
-            finding.help("in version 1.0.0 `hook` is an object with the program in `path`")
+            finding.hint("in version 1.0.0 `hook` is an object with the program in `path`")
         }
         _ => finding,
     };
@@ -91,7 +91,7 @@ fn runtime_hooks(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) -> bool {
         member.key,
         "this is the form of config.json, not of a hook file",
     )
-    .help("name one program in `hook`: {\"path\": …}, and its stages in `stages`");
+    .hint("name one program in `hook`: {\"path\": …}, and its stages in `stages`");
     true
 }
 
@@ -107,14 +107,14 @@ fn version(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
                 member.value,
                 "the file is written for version 1.0.0 and read as 0.1.0",
             )
-            .help("write \"version\": \"1.0.0\"")
+            .hint("write \"version\": \"1.0.0\"")
             .fix(LintFix::replace("write 1.0.0", member.value.span(), "\"1.0.0\""));
         }
         (Some("" | "0.1.0"), _) | (None, None) if !is_new => {
             if fields.hook.is_some() {
                 let at = member.map_or_else(|| opening_brace(fields), |member| member.value.span());
                 sink.span(&rules::OLD_SCHEMA, at, "this is a file of the old version 0.1.0")
-                    .help("`oci-hooks migrate` writes the same in 1.0.0");
+                    .hint("`oci-hooks migrate` writes the same in 1.0.0");
             }
         }
         (Some(version), Some(member)) => {
@@ -122,7 +122,7 @@ fn version(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
             let is_object = fields.hook.is_some_and(|hook| hook.value.kind() == JsonKind::Object);
             let fix = LintFix::replace("write 1.0.0", member.value.span(), "\"1.0.0\"");
             let finding = sink.report_at(&rules::UNKNOWN_VERSION, member.value, error.to_string());
-            finding.fix(is_object.then_some(fix)).help = error.hint();
+            finding.fix(is_object.then_some(fix)).hint = error.hint();
         }
         (None, None) => {
             let fix = add_version(fields, sink.text);
@@ -131,7 +131,7 @@ fn version(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
                 opening_brace(fields),
                 "without a version the file is read as 0.1.0, for which it is not written",
             )
-            .help("add \"version\": \"1.0.0\"")
+            .hint("add \"version\": \"1.0.0\"")
             .fix(fix);
         }
         // Another finding reports the wrong type.
@@ -182,7 +182,7 @@ fn check_required(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
             let at = fields.path.or(hook);
             match at {
                 Some(at) => {
-                    sink.report_at(&rules::MISSING_PATH, at, error.to_string()).help = error.hint();
+                    sink.report_at(&rules::MISSING_PATH, at, error.to_string()).hint = error.hint();
                 }
                 None => missing(&rules::MISSING_PATH, error, fields, sink),
             }
@@ -201,7 +201,7 @@ fn missing(
     fields: &FileFields<'_>,
     sink: &mut FindingSink<'_>,
 ) {
-    sink.span(rule, opening_brace(fields), error.to_string()).help = error.hint();
+    sink.span(rule, opening_brace(fields), error.to_string()).hint = error.hint();
 }
 
 /// Returns the value of the last member that Go decodes into a field.
@@ -222,7 +222,7 @@ pub fn check_stages(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) -> bool
     let elements: Vec<_> = list.member.value.elements().collect();
     if elements.is_empty() {
         sink.report_at(&rules::NO_STAGES, list.member.value, "the hook is injected at no stage")
-            .help("name at least one stage, such as \"createRuntime\"");
+            .hint("name at least one stage, such as \"createRuntime\"");
         return false;
     }
     let names = list.texts();
@@ -236,7 +236,7 @@ pub fn check_stages(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) -> bool
     prestart(list, &names, &elements, sink);
     if let Some(at) = names.iter().position(|name| name == OciStage::StartContainer.name()) {
         let message = "the program runs in the container and is looked up there";
-        sink.report_at(&rules::PROGRAM_IN_CONTAINER, list.items[at], message).help(
+        sink.report_at(&rules::PROGRAM_IN_CONTAINER, list.items[at], message).hint(
             "the path must exist in the image and, for the engine to load the file, on the host",
         );
     }
@@ -256,7 +256,7 @@ fn check_known_name(item: JsonValue<'_>, name: &str, sink: &mut FindingSink<'_>)
         if !refusing.is_empty() {
             let message = format!("`{name}` is rejected by {}", refusing.join(", "));
             sink.report_at(&rules::STAGE_NOT_PORTABLE, item, message)
-                .help("where they read the same directory, use another one for this file");
+                .hint("where they read the same directory, use another one for this file");
         }
         return;
     }
@@ -265,9 +265,9 @@ fn check_known_name(item: JsonValue<'_>, name: &str, sink: &mut FindingSink<'_>)
     let plain: String = name.chars().filter(|c| !matches!(c, '-' | '_' | ' ')).collect();
     let error = HookError::UnknownStage { stage: name.to_owned() };
     let finding = sink.report_at(&rules::UNKNOWN_STAGE, item, error.to_string());
-    finding.help = error.hint();
+    finding.hint = error.hint();
     if let Some(meant) = closest_name(&plain, &names) {
-        finding.help(format!("did you mean {meant:?}?")).fix(LintFix::replace(
+        finding.hint(format!("did you mean {meant:?}?")).fix(LintFix::replace(
             format!("write {meant:?}"),
             item.span(),
             quote(meant),
@@ -311,7 +311,7 @@ fn prestart(
             "the hook runs twice: at prestart and at createRuntime".to_owned()
         };
         let fix = is_moved.then(|| remove(item, elements)).flatten();
-        sink.report_at(&rules::DOUBLED_PRESTART, item, message).help("keep createRuntime").fix(fix);
+        sink.report_at(&rules::DOUBLED_PRESTART, item, message).hint("keep createRuntime").fix(fix);
         return;
     }
     let message = if is_moved {
@@ -321,7 +321,7 @@ fn prestart(
     };
     let fix = LintFix::replace("write \"createRuntime\"", item.span(), "\"createRuntime\"");
     sink.report_at(&rules::PRESTART_DEPRECATED, item, message)
-        .help("write \"createRuntime\"")
+        .hint("write \"createRuntime\"")
         .fix(is_moved.then_some(fix));
 }
 

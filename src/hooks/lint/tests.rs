@@ -267,7 +267,7 @@ fn near_hook_files() -> impl Strategy<Value = String> {
     let slip = prop_oneof![
         9 => Just(""), 1 => Just(","), 1 => Just(" // x\n"), 1 => Just("/* é */"), 1 => Just("\\"),
     ];
-    // Mostly right, so that single mistakes show.
+    // Most fields are valid, so that findings come from single mistakes.
     let field = |name: &'static str,
                  good: [&'static str; 2],
                  value: BoxedStrategy<&'static str>| {

@@ -11,7 +11,7 @@ use super::repair::{self, RepairedText};
 use super::{
     FileChecks, HookFinding, LintOptions, LintRule, apply, keys, patterns, program, rules, schema,
 };
-use crate::hooks::{Consumer, HookDefinition, HookError, HookFault, PathCheck, SchemaOptions};
+use crate::hooks::{Consumer, HookDefinition, HookError, HookFault, ParseOptions, PathCheck};
 use crate::json::{JsonDocument, JsonKind, TextLocation};
 
 /// Lints the text of a hook file.
@@ -131,8 +131,7 @@ fn is_about_something_else(fields: &FileFields<'_>) -> bool {
 pub fn load(document: &JsonDocument<'_>, consumer: &Consumer) -> Result<HookDefinition, HookFault> {
     let extension_stages: Vec<_> =
         consumer.extension_stages.iter().map(|&s| s.to_owned()).collect();
-    let options =
-        SchemaOptions { extension_stages: &extension_stages, path_check: PathCheck::Skip };
+    let options = ParseOptions { extension_stages: &extension_stages, path_check: PathCheck::Skip };
     HookDefinition::from_document(document, options)
 }
 
@@ -176,7 +175,7 @@ fn to_finding(fault: HookFault, sink: &FindingSink<'_>) -> HookFinding {
         None => error.to_string(),
     };
     let mut finding = HookFinding::new(rule, sink.path, message);
-    finding.help = fault.error.hint();
+    finding.hint = fault.error.hint();
     finding.location = fault.location.map(|location| TextLocation {
         pointer: location.pointer,
         ..TextLocation::of_span(sink.text, location.span)

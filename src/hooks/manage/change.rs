@@ -16,7 +16,7 @@ pub struct HookName(OsString);
 /// Suffix of the file of a disabled hook.
 const KEPT_SUFFIX: &str = ".disabled";
 
-/// The longest file name of Linux, less the suffix.
+/// Maximum length of a hook file's name: Linux's `NAME_MAX` less the suffix.
 const MAX_BYTES: usize = 255 - KEPT_SUFFIX.len();
 
 impl HookName {

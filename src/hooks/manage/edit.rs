@@ -9,7 +9,7 @@ use super::{ChangeNote, ChangeStep, HookName, ManageError, PlannedChange, direct
 use crate::hooks::migrate::Migration;
 use crate::hooks::schema::MASK_PROGRAM;
 use crate::hooks::{
-    DraftWhen, Hook, HookDefinition, HookDraft, LoadOptions, LoadProblem, PathCheck, SchemaOptions,
+    DraftWhen, Hook, HookDefinition, HookDraft, LoadOptions, LoadProblem, ParseOptions, PathCheck,
 };
 
 /// Changes hook files in the last of the directories a consumer reads.
@@ -347,7 +347,7 @@ pub fn write_migration(
 
 /// Checks that the consumer accepts a text.
 fn check(path: &Path, text: &[u8], options: &LoadOptions) -> Result<HookDefinition, ManageError> {
-    let schema = SchemaOptions {
+    let schema = ParseOptions {
         extension_stages: &options.extension_stages,
         path_check: options.path_check,
     };
@@ -375,7 +375,7 @@ fn mask_text() -> Vec<u8> {
 
 /// Returns whether a text is a mask, in any layout.
 fn is_mask(text: &[u8]) -> bool {
-    let options = SchemaOptions { path_check: PathCheck::Skip, ..SchemaOptions::default() };
+    let options = ParseOptions { path_check: PathCheck::Skip, ..ParseOptions::default() };
     HookDefinition::parse(text, options).is_ok_and(|definition| definition.is_mask())
 }
 

@@ -45,7 +45,7 @@ pub enum ChangeKind {
 }
 
 impl ChangeKind {
-    /// Returns a stable name, for programs.
+    /// Returns a stable name of the kind of change, for programs.
     pub fn name(&self) -> &'static str {
         match self {
             ChangeKind::Added => "added",
@@ -181,7 +181,7 @@ mod tests {
     use super::super::follow::load_changed;
     use super::*;
     use crate::hooks::load::load_after;
-    use crate::hooks::{LoadOptions, PathCheck, consumer::BadFiles};
+    use crate::hooks::{LoadOptions, PathCheck, consumer::BadFilePolicy};
 
     const GOOD: &str = r#"{"version":"1.0.0","hook":{"path":"/bin/true"},"when":{"always":true},"stages":["poststop"]}"#;
 
@@ -199,7 +199,7 @@ mod tests {
             let options = LoadOptions {
                 dirs,
                 path_check: PathCheck::Skip,
-                bad_files: BadFiles::Skipped,
+                bad_files: BadFilePolicy::Skipped,
                 ..Default::default()
             };
             for dir in &options.dirs {
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn broken_file_is_dropped_unless_the_consumer_skips_bad_files() {
-        for bad_files in [BadFiles::NoContainers, BadFiles::NoHooks] {
+        for bad_files in [BadFilePolicy::NoContainers, BadFilePolicy::NoHooks] {
             let mut dirs = ReloadedDirs::new();
             dirs.options.bad_files = bad_files;
             dirs.write("low/a.json", GOOD);
@@ -438,7 +438,8 @@ mod tests {
 
     #[test]
     fn loading_changed_files_finds_the_same_as_loading_all() {
-        let consumers = [BadFiles::NoContainers, BadFiles::NoHooks, BadFiles::Skipped];
+        let consumers =
+            [BadFilePolicy::NoContainers, BadFilePolicy::NoHooks, BadFilePolicy::Skipped];
         for (seed, bad_files) in (0..24).zip(consumers.into_iter().cycle()) {
             let mut numbers = NumberSeries(seed);
             let mut dirs = ReloadedDirs::new();

@@ -20,12 +20,12 @@
 //! ([`MonitorOptions::coalesce`]): a file that is just being written is invalid for a moment.
 //!
 //! - A valid file that becomes unreadable or invalid is reported as [`ChangeKind::Broken`].
-//! - If the consumer skips such files ([`BadFiles::Skipped`](super::consumer::BadFiles::Skipped)), the
+//! - If the consumer skips such files ([`BadFilePolicy::Skipped`](super::consumer::BadFilePolicy::Skipped)), the
 //!   last definition stays in force until the file is valid again, or the file or its program is
 //!   removed. A hook often guards something, and a mistake in an editor must not drop the guard.
 //! - A file that was never valid is not in force and does not mask another one.
 //! - A hook whose program does not exist is not in force, regardless of its previous state: every
-//!   container would fail, and the reference ignores it. It is in force again when the program is
+//!   container would fail, and podman ignores it. It is in force again when the program is
 //!   back.
 //!
 //! So for a consumer that skips them, the hooks in force may depend on earlier events: a monitor that

@@ -48,7 +48,7 @@ pub fn compile(ast: &Ast, texts: TextCharset, extent: MatchExtent) -> Regex {
     if ast.height() <= SHALLOW_LEVELS {
         return compile();
     }
-    // `regex` recurses once for each level.
+    // `regex` recurses once per nesting level: a deep pattern needs a larger stack.
     thread::scope(|scope| {
         let thread = thread::Builder::new().stack_size(DEEP_STACK_BYTES);
         let compiled = thread.spawn_scoped(scope, compile);

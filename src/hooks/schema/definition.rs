@@ -57,26 +57,26 @@ impl SchemaVersion {
     }
 }
 
-/// Inputs of the checks beyond the schema.
+/// Options of [`HookDefinition::parse`]: what it checks besides the schema.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
-pub struct SchemaOptions<'a> {
+pub struct ParseOptions<'a> {
     /// Stages that the consumer runs itself.
     pub extension_stages: &'a [String],
     /// Check of the program's existence.
     pub path_check: PathCheck,
 }
 
-impl<'a> SchemaOptions<'a> {
+impl<'a> ParseOptions<'a> {
     /// Returns options for a consumer with these extension stages.
     pub fn new(extension_stages: &'a [String]) -> Self {
-        SchemaOptions { extension_stages, ..Self::default() }
+        ParseOptions { extension_stages, ..Self::default() }
     }
 
     /// Returns the options with another check of the program's existence.
     #[must_use]
     pub fn with_path_check(self, path_check: PathCheck) -> Self {
-        SchemaOptions { path_check, ..self }
+        ParseOptions { path_check, ..self }
     }
 }
 

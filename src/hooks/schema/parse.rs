@@ -1,8 +1,8 @@
 //! Reading a hook file: the text, the fields of either schema, and the checks of their values, in
-//! the order of the reference: the first to fail is reported.
+//! podman's order: the first to fail is reported.
 
 use super::decode::{DecodedText, FieldDecoder, TextList, TextMap};
-use super::{FoundPrograms, HookDefinition, PathCheck, SchemaOptions, SchemaVersion, usual};
+use super::{FoundPrograms, HookDefinition, ParseOptions, PathCheck, SchemaVersion, usual};
 use crate::hooks::{
     AnnotationPattern, CombineRule, Hook, HookConditions, HookError, HookFault, HookStage, Pattern,
     PatternPlace,
@@ -13,22 +13,22 @@ impl HookDefinition {
     /// Reads the text of a hook file.
     ///
     /// ```
-    /// use oci_hooks::hooks::{HookDefinition, PathCheck, SchemaOptions};
+    /// use oci_hooks::hooks::{HookDefinition, PathCheck, ParseOptions};
     ///
     /// let text = br#"{"version": "1.0.0", "hook": {"path": "/bin/true"},
     ///                 "when": {"commands": ["/bash$"]}, "stages": ["poststop"]}"#;
-    /// let options = SchemaOptions::default().with_path_check(PathCheck::Skip);
+    /// let options = ParseOptions::default().with_path_check(PathCheck::Skip);
     /// let definition = HookDefinition::parse(text, options).unwrap();
     /// assert_eq!(definition.hook.path, "/bin/true");
     /// ```
-    pub fn parse(text: &[u8], options: SchemaOptions<'_>) -> Result<Self, HookFault> {
+    pub fn parse(text: &[u8], options: ParseOptions<'_>) -> Result<Self, HookFault> {
         Self::parse_one_of_many(text, options, &FoundPrograms::default())
     }
 
     /// Reads one of many hook files; each program is looked up once.
     pub(crate) fn parse_one_of_many(
         text: &[u8],
-        options: SchemaOptions<'_>,
+        options: ParseOptions<'_>,
         found: &FoundPrograms,
     ) -> Result<Self, HookFault> {
         if let Some(definition) = usual::decode(text, options, found) {
@@ -44,14 +44,14 @@ impl HookDefinition {
     /// Reads a parsed hook file.
     pub fn from_document(
         document: &JsonDocument<'_>,
-        options: SchemaOptions<'_>,
+        options: ParseOptions<'_>,
     ) -> Result<Self, HookFault> {
         Self::from_parsed(document, options, &FoundPrograms::default())
     }
 
     fn from_parsed(
         document: &JsonDocument<'_>,
-        options: SchemaOptions<'_>,
+        options: ParseOptions<'_>,
         found: &FoundPrograms,
     ) -> Result<Self, HookFault> {
         let root = document.root();
@@ -174,7 +174,7 @@ fn decode_0_1_0(root: JsonValue<'_>) -> Result<RawDefinition<'_>, HookFault> {
     decoder.object(root, &KEYS_0_1_0, |decoder, name, value| fields.decode(decoder, name, value));
     let fields = decoder.finish(fields)?;
 
-    // The checks are in the order of the reference: the first to fail is reported.
+    // The checks are in podman's order: the first to fail is reported.
     let fault = |error| HookFault { error, location: Some(root.location()) };
     let Some(path) = fields.hook else {
         return Err(fault(HookError::MissingHook));
@@ -264,7 +264,7 @@ fn choose_spelling<'d>(
     }
 }
 
-/// Joins the patterns for annotation values as the reference does: as text, before they are parsed.
+/// Joins the patterns for annotation values as podman does: as text, before they are parsed.
 ///
 /// So flags and quotes of one pattern affect the next, and an empty list matches any annotation.
 fn join_values<'d>(values: Vec<DecodedText<'d>>) -> (DecodedText<'d>, DecodedText<'d>) {
@@ -277,7 +277,7 @@ fn join_values<'d>(values: Vec<DecodedText<'d>>) -> (DecodedText<'d>, DecodedTex
 fn validate(
     raw: RawDefinition<'_>,
     root: JsonValue<'_>,
-    options: SchemaOptions<'_>,
+    options: ParseOptions<'_>,
     found: &FoundPrograms,
 ) -> Result<HookDefinition, HookFault> {
     if raw.path.text.is_empty() {
@@ -316,7 +316,7 @@ fn validate(
         hook: Hook {
             path: raw.path.text,
             args: strings(raw.args),
-            // The reference omits an empty list from its output, so it means none.
+            // Podman omits an empty `env` from config.json, so an empty list equals a missing one.
             env: Some(strings(raw.env)).filter(|env| !env.is_empty()),
             timeout: raw.timeout,
         },

@@ -12,7 +12,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::{FoundPrograms, HookDefinition, PathCheck, SchemaOptions, SchemaVersion};
+use super::{FoundPrograms, HookDefinition, ParseOptions, PathCheck, SchemaVersion};
 use crate::hooks::{
     AnnotationPattern, CombineRule, Hook, HookConditions, HookStage, OciStage, Pattern,
 };
@@ -20,7 +20,7 @@ use crate::hooks::{
 /// Reads a usual hook file; returns `None` for unusual and invalid files.
 pub fn decode(
     text: &[u8],
-    options: SchemaOptions<'_>,
+    options: ParseOptions<'_>,
     found: &FoundPrograms,
 ) -> Option<HookDefinition> {
     // The whole text at once: checking each string separately takes longer.
@@ -214,7 +214,7 @@ mod tests {
     /// Returns the results of both decoders.
     fn decode_both(text: &str) -> (Option<serde_json::Value>, Option<serde_json::Value>) {
         let stages = ["precreate".to_owned(), "prestart".to_owned()];
-        let options = SchemaOptions { extension_stages: &stages, path_check: PathCheck::Skip };
+        let options = ParseOptions { extension_stages: &stages, path_check: PathCheck::Skip };
         let json = |definition: HookDefinition| serde_json::to_value(definition).unwrap();
         let exact = JsonDocument::parse(text.as_bytes()).ok();
         let exact = exact.and_then(|text| HookDefinition::from_document(&text, options).ok());

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use jsonschema::Validator;
-use oci_hooks::hooks::{HookDefinition, PathCheck, SchemaOptions, SchemaVersion};
+use oci_hooks::hooks::{HookDefinition, ParseOptions, PathCheck, SchemaVersion};
 use serde_json::Value;
 
 use crate::cli::env::HookEnv;
@@ -21,7 +21,7 @@ fn schema(version: SchemaVersion) -> (Value, Validator) {
 
 fn can_load(text: &str) -> bool {
     let extension_stages = ["precreate".to_owned(), "poststop".to_owned()];
-    let options = SchemaOptions::new(&extension_stages).with_path_check(PathCheck::Skip);
+    let options = ParseOptions::new(&extension_stages).with_path_check(PathCheck::Skip);
     HookDefinition::parse(text.as_bytes(), options).is_ok()
 }
 

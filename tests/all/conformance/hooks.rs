@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::{
     self, CombineRule, ConfigDocument, EntryState, HookDefinition, InjectOptions, LoadOptions,
-    LoadProblem, LoadedEntry, LoadedHooks, MatchTarget, SchemaOptions, consumer,
+    LoadProblem, LoadedEntry, LoadedHooks, MatchTarget, ParseOptions, consumer,
 };
 use serde_json::{Value, json};
 
@@ -148,7 +148,7 @@ fn file(
         EntryState::Vanished => ("skipped-vanished", problem.map(|p| p.source.class()), None),
         EntryState::Broken => ("error", problem.map(|p| p.source.class()), None),
         _ => {
-            let schema = SchemaOptions::new(&options.extension_stages);
+            let schema = ParseOptions::new(&options.extension_stages);
             let definition = HookDefinition::parse(&fs::read(&entry.path)?, schema).unwrap();
             ("loaded", None, Some(to_recorded_format(&definition, root)?))
         }

@@ -248,7 +248,7 @@ fn thousands_of_files_are_linted_quickly() {
 }
 
 fn unread_directory(dirs: &HookDirs, hook_files: usize) -> UnreadDirectory {
-    UnreadDirectory { path: dirs.path("unread"), hook_files, help: "add it".to_owned() }
+    UnreadDirectory { path: dirs.path("unread"), hook_files, hint: "add it".to_owned() }
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn unread_directories_are_reported_with_a_fix() {
         assert_eq!(findings.len(), 1);
         let expected = format!("podman does not read this directory: {said} no effect");
         assert_eq!((&findings[0].message, findings[0].rule.code), (&expected, "OH412"));
-        assert_eq!(findings[0].help.as_deref(), Some("add it"));
+        assert_eq!(findings[0].hint.as_deref(), Some("add it"));
         assert_eq!((&findings[0].path, report.hook_files), (&dirs.path("unread"), 0));
     }
 }

@@ -80,7 +80,7 @@ fn span_within_a_character_shows_the_character() {
     let expected = "error[OH002]: expected a key in double quotes or `}`, found a typographic or single quotation mark\n --> <stdin>:1:2\n  |\n1 | {“a”:1}\n  |  ^\n";
     assert!(ran.stdout.starts_with(expected), "{}", ran.stdout);
     assert!(
-        ran.stdout.contains("help: strings are in straight double quotes: \""),
+        ran.stdout.contains("hint: strings are in straight double quotes: \""),
         "{}",
         ran.stdout
     );

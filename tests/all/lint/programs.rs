@@ -167,7 +167,7 @@ fn env_searches_the_path_of_the_hook() {
     // Without an environment the PATH of the engine counts.
     assert_eq!(program.only_finding(""), missing(Severity::Warning));
     let findings = ProgramFile::new("#!/usr/bin/env sh -e\n").findings(PATH);
-    assert!(findings[0].help.as_deref().unwrap().contains("env -S"), "{findings:?}");
+    assert!(findings[0].hint.as_deref().unwrap().contains("env -S"), "{findings:?}");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn a_script_for_env_needs_a_path() {
 
 #[test]
 fn misspelled_interpreters_have_a_hint() {
-    let help = |content: &str| ProgramFile::new(content).findings(PATH)[0].help.clone().unwrap();
+    let help = |content: &str| ProgramFile::new(content).findings(PATH)[0].hint.clone().unwrap();
     assert_eq!(help("#!/nonexistent/bin/sleep\n"), "did you mean `/usr/bin/sleep`?");
     assert_eq!(help("#!/usr/bin/sleeep\n"), "did you mean `/usr/bin/sleep`?");
     assert!(help("#!/nonexistent/nonexistent-program\n").starts_with("install it"));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use oci_hooks::hooks::consumer::PODMAN;
 use oci_hooks::hooks::{
     ConfigDocument, HookDefinition, HookFile, HookSet, InjectOptions, MatchTarget, OciStage,
-    PathCheck, SchemaOptions, TargetCommand,
+    ParseOptions, PathCheck, TargetCommand,
 };
 use oci_hooks::json::{JsonDocument, JsonKind, JsonValue};
 use proptest::prelude::*;
@@ -129,7 +129,7 @@ fn target() -> impl Strategy<Value = MatchTarget> {
 }
 
 fn files(hooks: &[HookSource]) -> Vec<HookFile> {
-    let schema = SchemaOptions::default().with_path_check(PathCheck::Skip);
+    let schema = ParseOptions::default().with_path_check(PathCheck::Skip);
     let file = |(number, (path, when, stages)): (usize, &HookSource)| {
         let stages = serde_json::to_string(stages).unwrap();
         let text = format!(
@@ -271,7 +271,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes_are_a_hook_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200), text in json()) {
         for text in [&bytes[..], text.as_bytes()] {
-            let schema = SchemaOptions::new(&[]).with_path_check(PathCheck::Skip);
+            let schema = ParseOptions::new(&[]).with_path_check(PathCheck::Skip);
             let _ = HookDefinition::parse(text, schema);
             let _ = ConfigDocument::parse(text).map(|config| config.target(PODMAN.bind_mounts).map(drop));
         }

@@ -67,7 +67,7 @@ struct InspectedHostConfig {
 /// Mount options that an engine writes into `config.json`.
 struct EngineOptions {
     bind: &'static [&'static str],
-    /// Of a tmpfs, before the user's.
+    /// Options of a tmpfs; the user's options follow them.
     tmpfs: &'static [&'static str],
 }
 

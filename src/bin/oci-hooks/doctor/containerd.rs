@@ -97,7 +97,7 @@ fn find_matching(pattern: &str, host: &DoctorHost) -> Vec<PathBuf> {
     entries.map(|entry| dir.join(entry.name)).collect()
 }
 
-/// The configuration of containerd: printed by itself, or else in its files.
+/// The configuration of containerd: the output of `containerd config dump`, and its files.
 pub struct ContainerdConfig {
     /// The effective configuration, if containerd prints it.
     dump: Option<ConfigFile>,
@@ -132,7 +132,7 @@ impl ContainerdConfig {
         Ok(config)
     }
 
-    /// Returns the version that the file declares.
+    /// Returns the configuration format's `version`, as the files declare it.
     fn declared_version(&self) -> Option<u64> {
         self.find_in_files(|file| file.number(&["version"]))
     }

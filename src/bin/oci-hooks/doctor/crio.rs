@@ -33,7 +33,7 @@ impl CrioConfig {
         Some(self.setting(key)?.string(&[key])?.value)
     }
 
-    /// Returns the hook directories.
+    /// Returns `hooks_dir`; `None` if it is not printed.
     fn hooks_dir(&self) -> Option<Vec<PathBuf>> {
         let key = "hooks_dir";
         let dirs = self.setting(key)?.strings(&[key])?.value;
@@ -61,7 +61,8 @@ impl CrioConfig {
     }
 }
 
-/// Returns the directories that CRI-O reads: those that it prints, and the files as their source if these agree.
+/// Returns the hook directories that `crio config` prints, or else those of the configuration files. The files are
+/// the source if both agree.
 pub fn directories(
     config: Option<&CrioConfig>,
     host: &DoctorHost,

@@ -201,7 +201,7 @@ pub fn checks(host: &DoctorHost, wants: impl Fn(&'static str) -> bool) -> Vec<Ho
     }
     let docker = host.program("docker").filter(|_| wants("docker"));
     if let (Some(docker), Some(_)) = (docker, DockerInfo::query(host)) {
-        let dirs = wrapper::rules(host).dirs;
+        let dirs = wrapper::config(host).dirs;
         checks.push(check("Docker --prove", &docker, &dirs, &signals, host));
     }
     for (program, name) in [("crio", "CRI-O --prove"), ("containerd", "containerd --prove")] {

@@ -37,34 +37,35 @@ pub fn is_wrapper(runtime: &str, host: &DoctorHost) -> bool {
     })
 }
 
-/// The rules that the wrapper applies, and their source.
-pub struct WrapperRules {
+/// The wrapper's consumer and hook directories.
+pub struct WrapperConfig {
     pub consumer: Consumer,
     /// In order of increasing precedence.
     pub dirs: Vec<PathBuf>,
-    /// Source of the directories.
-    pub by: String,
+    pub dirs_source: String,
 }
 
-/// Reads the rules of the wrapper from its settings. Its variables are those of the engine.
-pub fn rules(host: &DoctorHost) -> WrapperRules {
+/// Reads the wrapper's settings. Environment variables cannot be read: they are set for the engine.
+pub fn config(host: &DoctorHost) -> WrapperConfig {
     let settings = ConfigFile::read(Path::new(SETTINGS), host).ok().flatten();
     let settings = settings.as_ref();
     let name = settings.and_then(|settings| settings.string(&["as"]));
     let consumer = name.and_then(|name| Consumer::from_name(&name.value)).unwrap_or(PODMAN);
-    let (dirs, by) = match settings.and_then(|settings| settings.strings(&["hooks-dirs"])) {
+    let (dirs, dirs_source) = match settings.and_then(|settings| settings.strings(&["hooks-dirs"]))
+    {
         Some(found) => (found.value, found.at.to_string()),
         None => {
             let dirs = consumer.dirs.iter().map(|dir| (*dir).to_owned());
             (dirs.collect(), "the built-in default".to_owned())
         }
     };
-    WrapperRules { consumer, dirs: dirs.into_iter().map(PathBuf::from).collect(), by }
+    let dirs = dirs.into_iter().map(PathBuf::from).collect();
+    WrapperConfig { consumer, dirs, dirs_source }
 }
 
 /// Describes the directories of the wrapper and the source of that setting.
 pub fn describe_directories(host: &DoctorHost) -> String {
-    let rules = rules(host);
-    let dirs: Vec<_> = rules.dirs.iter().map(|dir| dir.display().to_string()).collect();
-    format!("reads {}, by {}", dirs.join(", "), rules.by)
+    let config = config(host);
+    let dirs: Vec<_> = config.dirs.iter().map(|dir| dir.display().to_string()).collect();
+    format!("reads {}, by {}", dirs.join(", "), config.dirs_source)
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use oci_hooks::hooks::Consumer;
-use oci_hooks::hooks::consumer::BadFiles;
+use oci_hooks::hooks::consumer::BadFilePolicy;
 
 use super::report::{ExplainReport, FileReport, FileState};
 use crate::context::CommandContext;
@@ -181,9 +181,9 @@ fn write_file<'r>(
         let line =
             format!("{:indent$}{code}{}: {}", "", finding.position_suffix(), finding.message);
         context.write_hanging_line(line, indent + WRAPPED)?;
-        if let Some(help) = finding.help.as_deref().filter(|help| hints.insert(help)) {
+        if let Some(hint) = finding.hint.as_deref().filter(|hint| hints.insert(hint)) {
             context
-                .write_hanging_line(format!("{:indent$}{label} {help}", ""), indent + WRAPPED)?;
+                .write_hanging_line(format!("{:indent$}{label} {hint}", ""), indent + WRAPPED)?;
         }
     }
     Ok(())
@@ -225,8 +225,8 @@ fn write_summary(
 /// Returns the consequence of a hook file that a consumer rejects.
 pub fn refusal(consumer: &Consumer) -> &'static str {
     match consumer.bad_files {
-        BadFiles::NoHooks => "does not start, and containers start without hooks,",
-        BadFiles::NoContainers | BadFiles::Skipped => "cannot start any container",
+        BadFilePolicy::NoHooks => "does not start, and containers start without hooks,",
+        BadFilePolicy::NoContainers | BadFilePolicy::Skipped => "cannot start any container",
     }
 }
 

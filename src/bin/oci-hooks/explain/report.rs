@@ -361,7 +361,7 @@ pub struct FindingJson {
     line: Option<usize>,
     column: Option<usize>,
     pub message: String,
-    pub help: Option<String>,
+    pub hint: Option<String>,
 }
 
 impl FindingJson {
@@ -374,7 +374,7 @@ impl FindingJson {
             line: location.map(|at| at.line),
             column: location.map(|at| at.column),
             message: finding.message.clone(),
-            help: finding.help.clone(),
+            hint: finding.hint.clone(),
         }
     }
 

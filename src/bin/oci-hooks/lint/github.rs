@@ -29,8 +29,8 @@ pub fn write(report: &LintReport, context: &mut CommandContext) -> Result<(), Ho
             }
             let title = format!("{} {}", finding.rule.code, finding.rule.name);
             let mut text = finding.message.clone();
-            if let Some(help) = &finding.help {
-                text = format!("{text}\n{help}");
+            if let Some(hint) = &finding.hint {
+                text = format!("{text}\n{hint}");
             }
             context.line(format!("{line},title={}::{}", property(&title), data(&text)))?;
         }

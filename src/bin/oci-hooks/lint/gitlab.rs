@@ -66,8 +66,8 @@ pub fn write(report: &LintReport, context: &mut CommandContext) -> Result<(), Ho
 }
 
 fn description(finding: &HookFinding) -> String {
-    match &finding.help {
-        Some(help) => format!("{}: {}\n{help}", finding.rule.name, finding.message),
+    match &finding.hint {
+        Some(hint) => format!("{}: {}\n{hint}", finding.rule.name, finding.message),
         None => format!("{}: {}", finding.rule.name, finding.message),
     }
 }

@@ -44,10 +44,10 @@ pub fn write(
             file.findings.iter().filter(|finding| finding.severity >= least).collect();
         findings.sort_by_key(|finding| Reverse(finding.severity));
         for finding in findings {
-            let help = finding.help.as_deref();
-            let help = help.filter(|help| helped.insert((finding.rule.code, *help)));
+            let hint = finding.hint.as_deref();
+            let hint = hint.filter(|hint| helped.insert((finding.rule.code, *hint)));
             // The renderer takes the snippet after a position of its own for that of another file.
-            let shown = renderer.render(&[group(finding, help, file)]);
+            let shown = renderer.render(&[group(finding, hint, file)]);
             let lines = shown.lines().filter(|line| style::strip(line).trim() != ":::");
             context.line(lines.collect::<Vec<_>>().join("\n"))?;
             context.write("\n")?;
@@ -56,7 +56,7 @@ pub fn write(
     summary(report, least, context)
 }
 
-fn group<'a>(finding: &'a HookFinding, help: Option<&'a str>, file: &'a LintedFile) -> Group<'a> {
+fn group<'a>(finding: &'a HookFinding, hint: Option<&'a str>, file: &'a LintedFile) -> Group<'a> {
     let level = match finding.severity {
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
@@ -92,8 +92,8 @@ fn group<'a>(finding: &'a HookFinding, help: Option<&'a str>, file: &'a LintedFi
         let text = format!("{}: {}{position}", related.message, related.path.display());
         group = group.element(Level::NOTE.message(text));
     }
-    if let Some(help) = help {
-        group = group.element(Level::HELP.message(help));
+    if let Some(hint) = hint {
+        group = group.element(Level::HELP.with_name("hint").message(hint));
     }
     group
 }

@@ -17,7 +17,7 @@ struct FindingJson<'a> {
     #[serde(flatten)]
     location: SourceLocation<'a>,
     message: &'a str,
-    help: Option<&'a str>,
+    hint: Option<&'a str>,
     related: Vec<RelatedJson<'a>>,
     fix: Option<FixJson<'a>>,
 }
@@ -75,7 +75,7 @@ impl<'a> FindingJson<'a> {
             path: finding.path.to_string_lossy().into_owned(),
             location: SourceLocation::new(finding.location.as_ref(), file),
             message: &finding.message,
-            help: finding.help.as_deref(),
+            hint: finding.hint.as_deref(),
             related: finding
                 .related
                 .iter()

@@ -62,8 +62,8 @@ fn descriptor(rule: &LintRule) -> Value {
 
 fn result(finding: &HookFinding, file: &LintedFile) -> Value {
     let index = rules::ALL.iter().position(|rule| rule.code == finding.rule.code);
-    let text = match &finding.help {
-        Some(help) => format!("{}\n{help}", finding.message),
+    let text = match &finding.hint {
+        Some(hint) => format!("{}\n{hint}", finding.message),
         None => finding.message.clone(),
     };
     let mut result = json!({

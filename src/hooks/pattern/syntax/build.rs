@@ -6,7 +6,7 @@ use crate::hooks::pattern::error::{PatternError, PatternErrorKind};
 
 /// Maximum height of the tree.
 const MAX_HEIGHT: u16 = 1000;
-/// Maximum number of instructions, which Go fits into 128 MiB.
+/// Maximum number of instructions: Go's limit of 128 MiB at 40 bytes each.
 const MAX_SIZE: u32 = (128 << 20) / 40;
 
 impl PatternParser<'_> {

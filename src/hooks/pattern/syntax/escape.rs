@@ -243,7 +243,7 @@ impl PatternParser<'_> {
         }
     }
 
-    /// Reads `[:alpha:]` inside of brackets; without a later `:]` it is no class.
+    /// Reads a class such as `[:alpha:]` inside brackets; `None` if no `:]` follows.
     fn read_named_class(&mut self) -> Result<Option<ClassItem>, PatternError> {
         let start = self.at;
         if self.no_class_ahead {

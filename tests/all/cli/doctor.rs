@@ -21,11 +21,14 @@ impl FakeSystem {
     fn with(programs: &[&str]) -> Self {
         let system = FakeSystem { temp: tempfile::tempdir().unwrap() };
         for name in programs {
-            system.write(&format!("usr/bin/{name}"), "#!/bin/sh\nexit 1\n");
-            let path = system.path(&format!("usr/bin/{name}"));
-            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+            let name = format!("usr/bin/{name}");
+            system.write(&name, "#!/bin/sh\nexit 1\n").make_executable(&name);
         }
         system
+    }
+
+    fn make_executable(&self, name: &str) {
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
 
     /// Returns the real path of a path in the system.
@@ -166,11 +169,19 @@ fn builds_ignore_the_configuration_of_podman() {
 #[test]
 fn docker_needs_the_wrapper_as_its_default_runtime() {
     let json = "/etc/docker/daemon.json";
-    let system = FakeSystem::with(&["dockerd", "oci-hooks-runtime"]);
+    let system = FakeSystem::with(&["dockerd"]);
     let (status, found, hint) = system.check("Docker");
     let expected = format!("has no hooks.d, and {json} names no runtime that adds hooks");
     assert_eq!((status.as_str(), found), ("fail", expected));
-    assert!(hint.contains("\"path\": \"/usr/bin/oci-hooks-runtime\""), "{hint}");
+    // The hint is all that is needed.
+    let (start, settings) = hint.split_once('\n').unwrap();
+    assert_eq!(start, format!("install oci-hooks-runtime, then create {json} with"));
+    system.write("usr/bin/oci-hooks-runtime", "").make_executable("usr/bin/oci-hooks-runtime");
+    system.write(json, settings);
+    assert_eq!(system.check("Docker").0, "ok");
+    system.write(json, "{}");
+    let hint = system.check("Docker").2;
+    assert!(hint.starts_with(&format!("in {json}, write \"default-runtime\"")), "{hint}");
 
     let runtimes = "\"runtimes\": {\n\"hooked\": {\"path\": \"/opt/hooks.sh\"}}";
     system.write(json, &format!("{{{runtimes}}}"));
@@ -189,6 +200,12 @@ fn docker_needs_the_wrapper_as_its_default_runtime() {
 
     system.write(json, &format!("{{\"default-runtime\": \"hooked\", {runtimes}}}"));
     system.write("etc/oci-hooks/runtime.toml", "strict = true\nhooks-dirs = [\"/b\", \"/c\"]\n");
+    let (status, found, hint) = system.check("Docker");
+    let expected =
+        format!("calls /opt/hooks.sh, by {json}:1, which is not installed: no container starts");
+    assert_eq!((status.as_str(), found), ("fail", expected));
+    assert_eq!(hint, "install oci-hooks-runtime as /opt/hooks.sh");
+    system.make_executable("opt/hooks.sh");
     let (status, found, _) = system.check("Docker");
     assert_eq!(status, "ok");
     let reads = "which reads /b, /c, by /etc/oci-hooks/runtime.toml:2";
@@ -202,7 +219,7 @@ fn docker_needs_the_wrapper_as_its_default_runtime() {
 
 #[test]
 fn docker_build_does_not_call_the_runtimes_of_docker() {
-    let system = FakeSystem::with(&["dockerd"]);
+    let system = FakeSystem::with(&["dockerd", "oci-hooks-runtime"]);
     let runtimes = r#"{"default-runtime": "h", "runtimes": {"h": {"path": "oci-hooks-runtime"}}}"#;
     system.write("etc/docker/daemon.json", runtimes);
     assert_eq!(system.check("Docker").0, "ok");
@@ -217,13 +234,14 @@ fn docker_build_does_not_call_the_runtimes_of_docker() {
     system.write(unit, &format!("[Service]\n{line}\n"));
     let (status, found, _) = system.check("docker build");
     assert_eq!(status, "ok");
-    assert!(found.ends_with(&format!("DOCKER_BUILDKIT_RUNC_COMMAND in /{unit}")), "{found}");
+    let by = format!("by DOCKER_BUILDKIT_RUNC_COMMAND in /{unit}, ");
+    assert!(found.contains(&by), "{found}");
 }
 
 #[test]
 fn containerd_applies_hooks_by_its_runtime_or_by_nri() {
     let file = "/etc/containerd/config.toml";
-    let system = FakeSystem::with(&["containerd"]);
+    let system = FakeSystem::with(&["containerd", "oci-hooks-runtime"]);
     let check = || system.check("containerd");
     let (status, found, hint) = check();
     assert_eq!(status, "fail");
@@ -248,7 +266,7 @@ fn containerd_applies_hooks_by_its_runtime_or_by_nri() {
         system.write(file, &format!("{config}\"/usr/bin/oci-hooks-runtime\"\n"));
         let (status, found, _) = check();
         assert_eq!(status, "ok");
-        assert!(found.starts_with(&format!("calls oci-hooks-runtime, by {file}:5,")), "{found}");
+        assert!(found.starts_with(&format!("calls oci-hooks-runtime, by {file}:5 ")), "{found}");
     }
 
     // The name of the plugin must be that of the version, which is 1 by default.
@@ -336,11 +354,12 @@ fn containerd_is_queried_for_its_configuration() {
         ),
         (format!("version = 2\n{}", wrapper_of(OLD)), "1.7.24", "ok", String::new()),
     ] {
-        let system = FakeSystem::with(&["containerd"]);
+        let system = FakeSystem::with(&["containerd", "oci-hooks-runtime"]);
         system.write("config.toml", &file);
         // As containerd prints it: with all defaults, and tables that it does not know.
         let (number, plugin) = if version == "1.7.24" { (2, OLD) } else { (3, NEW) };
-        let program = if status == "ok" { "/usr/bin/oci-hooks-runtime" } else { "" };
+        let wrapper = system.path("usr/bin/oci-hooks-runtime");
+        let program = if status == "ok" { wrapper.to_str().unwrap() } else { "" };
         let imports = system.path("config.toml");
         let dump = format!(
             "version = {number}\nimports = [{imports:?}]\n[plugins.'{plugin}'.containerd]\n\
@@ -375,7 +394,7 @@ fn containerd_script(version: &str, dump: &str) -> String {
 
 #[test]
 fn containerd_is_queried_for_nri_and_errors() {
-    let system = FakeSystem::with(&["containerd"]);
+    let system = FakeSystem::with(&["containerd", "oci-hooks-runtime"]);
     let plugins = system.path("plugins");
     system.write("plugins/10-oci-hooks-nri", "");
     for (disable, status, word) in [(false, "ok", "enabled"), (true, "fail", "disabled")] {
@@ -391,14 +410,16 @@ fn containerd_is_queried_for_nri_and_errors() {
     }
     // Version 2.0.5 applies a file of version 2, but prints the defaults.
     let file = system.path("config.toml");
-    system
-        .write("config.toml", &format!("version = 2\n{}", wrapper_of("io.containerd.grpc.v1.cri")));
+    let bin = system.path("usr/bin");
+    let wrapper =
+        wrapper_of("io.containerd.grpc.v1.cri").replace("/usr/bin", bin.to_str().unwrap());
+    system.write("config.toml", &format!("version = 2\n{wrapper}"));
     let dump = format!("echo 'version = 3\nimports = [{file:?}]'");
     system.write("usr/bin/containerd", &containerd_script("v2.0.5", &dump));
     let (status, found, _) = system.check_here("containerd");
     assert_eq!(status, "ok", "{found}");
-    assert!(found.starts_with("calls oci-hooks-runtime, by /config.toml:3, "), "{found}");
-    assert!(found.ends_with(" (from its file, not from `containerd config dump`)"), "{found}");
+    let by = "by /config.toml:3 (from its file, not from `containerd config dump`), ";
+    assert!(found.contains(by), "{found}");
 
     let error = "containerd: failed to load TOML: (2, 1): unterminated array";
     let dump = format!("echo 'level=warning'; echo '{error}' >&2; exit 1");
@@ -454,14 +475,15 @@ fn podman_is_queried_for_its_version_and_its_host() {
 
 #[test]
 fn docker_is_queried_for_the_runtimes_of_its_daemon() {
-    let system = FakeSystem::with(&["dockerd", "docker"]);
+    let system = FakeSystem::with(&["dockerd", "docker", "oci-hooks-runtime"]);
+    let wrapper = system.path("usr/bin/oci-hooks-runtime");
     for (version, default, status, said, builds) in [
         ("27.1.0", "hooked", "ok", "calls oci-hooks-runtime, by docker info, which reads ", "fail"),
         ("20.10.24+dfsg1", "runc", "fail", "calls \"runc\", by docker info; ", "warn"),
     ] {
         let info = json!({
             "ServerVersion": version, "DefaultRuntime": default,
-            "Runtimes": {"hooked": {"path": "/usr/bin/oci-hooks-runtime"}, "runc": {"path": "runc"}},
+            "Runtimes": {"hooked": {"path": wrapper}, "runc": {"path": "runc"}},
         });
         let script =
             format!("#!/bin/sh\n[ \"$*\" = 'info --format {{{{json .}}}}' ] && echo '{info}'\n");
@@ -481,7 +503,7 @@ fn docker_is_queried_for_the_runtimes_of_its_daemon() {
 #[test]
 fn buildkit_needs_the_wrapper_as_the_program_of_its_worker() {
     let file = "/etc/buildkit/buildkitd.toml";
-    let system = FakeSystem::with(&["buildkitd"]);
+    let system = FakeSystem::with(&["buildkitd", "oci-hooks-runtime"]);
     let check = || system.check("BuildKit");
     let (status, _, hint) = check();
     let expected =

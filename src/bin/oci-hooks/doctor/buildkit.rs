@@ -43,11 +43,10 @@ pub fn checks(host: &DoctorHost) -> Option<HostCheck> {
         "worker.oci" => format!("[worker.oci]\n  binary = {:?}", wrapper::path(host)),
         section => format!("[{section}]\n  options = {{ BinaryName = {:?} }}", wrapper::path(host)),
     };
-    let hint = format!("in {}, write\n{line}", seen.display());
+    let hint = wrapper::advise(&format!("in {}, write\n{line}", seen.display()), host);
     Some(match binary {
         Some(binary) if wrapper::is_wrapper(&binary.value, host) => {
-            let reads = wrapper::describe_directories(host);
-            HostCheck::ok(NAME, format!("calls oci-hooks-runtime, by {}, which {reads}", binary.at))
+            wrapper::check(NAME, &binary.value, &binary.at.to_string(), host)
         }
         Some(binary) => {
             let found = format!("calls {:?}, by {}, which adds no hooks", binary.value, binary.at);

@@ -231,9 +231,8 @@ impl ContainerdConfig {
 /// Checks the default runtime.
 fn check_runtime(config: &ContainerdConfig, host: &DoctorHost) -> Option<HostCheck> {
     let binary = config.binary().filter(|binary| wrapper::is_wrapper(&binary.value, host))?;
-    let reads = wrapper::describe_directories(host);
-    let found = format!("calls oci-hooks-runtime, by {}, which {reads}", binary.at);
-    Some(HostCheck::ok(NAME, config.add_source(found)))
+    let by = config.add_source(binary.at.to_string());
+    Some(wrapper::check(NAME, &binary.value, &by, host))
 }
 
 /// Checks for an NRI plugin that applies hook files.
@@ -313,6 +312,7 @@ fn advice(config: &ContainerdConfig, host: &DoctorHost) -> String {
         file.display(),
         wrapper::path(host)
     );
+    let runtime = wrapper::advise(&runtime, host);
     if config.version.is_some_and(|version| version < HAS_NRI) {
         return runtime;
     }

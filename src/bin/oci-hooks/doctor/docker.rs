@@ -25,6 +25,7 @@ const UNITS: [&str; 5] = [
     "/lib/systemd/system/docker.service",
     "/etc/systemd/system/docker.service",
 ];
+const NAME: &str = "Docker";
 const DROP_INS: &str = "/etc/systemd/system/docker.service.d";
 
 /// Checks `docker run` and `docker build`, if dockerd is installed.
@@ -91,7 +92,6 @@ impl From<&DockerInfo> for DockerRuntimes {
 }
 
 fn check_wrapper(info: Option<&DockerInfo>, host: &DoctorHost) -> HostCheck {
-    const NAME: &str = "Docker";
     let path = daemon_json(host);
     let seen = host.root.join(&path).display().to_string();
     let file = match runtimes(&path, host) {
@@ -99,50 +99,43 @@ fn check_wrapper(info: Option<&DockerInfo>, host: &DoctorHost) -> HostCheck {
         Err(found) => return host.unreadable(NAME, "dockerd", found),
     };
     let in_file = find_wrapper(&file, &seen, host);
-    let used = info.map(|info| find_wrapper(&info.into(), &seen, host));
-    match (used, in_file) {
-        (Some(Err((found, _))), Ok(_)) => {
-            let found = format!("has not read {seen}: {found}");
+    match info.map(|info| find_wrapper(&info.into(), &seen, host)) {
+        Some(used) if used.is_failure() && !in_file.is_failure() => {
+            let found = format!("has not read {seen}: {}", used.finding());
             HostCheck::fail(NAME, found, "restart dockerd")
         }
-        (Some(Ok(found)), _) | (None, Ok(found)) => HostCheck::ok(NAME, found),
-        (Some(Err((found, hint))), _) | (None, Err((found, hint))) => {
-            HostCheck::fail(NAME, found, hint)
-        }
+        Some(used) => used,
+        None => in_file,
     }
 }
 
-/// Finds the runtime that is the wrapper; fails with a hint if it is not the default.
-fn find_wrapper(
-    runtimes: &DockerRuntimes,
-    seen: &str,
-    host: &DoctorHost,
-) -> Result<String, (String, String)> {
+/// Finds the runtime that is the wrapper, and checks that it exists and is the default.
+fn find_wrapper(runtimes: &DockerRuntimes, seen: &str, host: &DoctorHost) -> HostCheck {
     let wrapper = runtimes.named.iter().find(|(_, path, _)| wrapper::is_wrapper(path, host));
-    let Some((name, _, place)) = wrapper else {
-        let wrapper = wrapper::path(host);
+    let Some((name, path, place)) = wrapper else {
+        let path = wrapper::path(host);
         let lines = format!(
-            "in {seen}, write \"default-runtime\": \"oci-hooks\",\n\"runtimes\": {{\"oci-hooks\": {{\"path\": {wrapper:?}}}}}"
+            "\"default-runtime\": \"oci-hooks\",\n\"runtimes\": {{\"oci-hooks\": {{\"path\": {path:?}}}}}"
         );
-        return Err((
-            format!("has no hooks.d, and {seen} names no runtime that adds hooks"),
-            lines,
-        ));
+        let hint = match Path::new(seen).exists() {
+            true => format!("in {seen}, write {lines}"),
+            false => format!("create {seen} with\n{{{lines}}}"),
+        };
+        let found = format!("has no hooks.d, and {seen} names no runtime that adds hooks");
+        return HostCheck::fail(NAME, found, wrapper::advise(&hint, host));
     };
     let lines = format!("in {seen}, write \"default-runtime\": {name:?}");
     match &runtimes.default {
-        Some((default, at)) if default == name => {
-            let reads = wrapper::describe_directories(host);
-            Ok(format!("calls oci-hooks-runtime, by {at}, which {reads}"))
-        }
-        Some((default, at)) => Err((
-            format!(
+        Some((default, at)) if default == name => wrapper::check(NAME, path, at, host),
+        Some((default, at)) => {
+            let found = format!(
                 "calls {default:?}, by {at}; oci-hooks-runtime is the runtime {name:?}, by {place}"
-            ),
-            lines,
-        )),
+            );
+            HostCheck::fail(NAME, found, lines)
+        }
         None => {
-            Err((format!("calls oci-hooks-runtime only for --runtime {name}, by {place}"), lines))
+            let found = format!("calls oci-hooks-runtime only for --runtime {name}, by {place}");
+            HostCheck::fail(NAME, found, lines)
         }
     }
 }
@@ -193,11 +186,8 @@ fn builds(is_new: bool, host: &DoctorHost) -> HostCheck {
     if let Some((command, path)) = buildkit_command(host)
         && wrapper::is_wrapper(&command, host)
     {
-        let at = path.display();
-        return HostCheck::ok(
-            NAME,
-            format!("calls oci-hooks-runtime, by {BUILDKIT_VARIABLE} in {at}"),
-        );
+        let by = format!("{BUILDKIT_VARIABLE} in {}", path.display());
+        return wrapper::check(NAME, &command, &by, host);
     }
     let hint = format!(
         "build with a buildkitd of your own, with [worker.oci] binary = {:?} in its buildkitd.toml:\n\

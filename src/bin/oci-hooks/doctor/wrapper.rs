@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::Consumer;
 use oci_hooks::hooks::consumer::PODMAN;
+use oci_hooks_cli::check::HostCheck;
 
 use super::config_file::ConfigFile;
 use super::host::DoctorHost;
@@ -63,9 +64,28 @@ pub fn config(host: &DoctorHost) -> WrapperConfig {
     WrapperConfig { consumer, dirs, dirs_source }
 }
 
-/// Describes the directories of the wrapper and the source of that setting.
-pub fn describe_directories(host: &DoctorHost) -> String {
+/// Checks that the wrapper which an engine calls exists.
+pub fn check(name: &'static str, runtime: &str, by: &str, host: &DoctorHost) -> HostCheck {
+    let exists = match runtime.starts_with('/') {
+        true => host.is_program(Path::new(runtime)),
+        false => host.program(runtime).is_some(),
+    };
+    if !exists {
+        let found =
+            format!("calls {runtime}, by {by}, which is not installed: no container starts");
+        return HostCheck::fail(name, found, format!("install {NAME} as {runtime}"));
+    }
     let config = config(host);
     let dirs: Vec<_> = config.dirs.iter().map(|dir| dir.display().to_string()).collect();
-    format!("reads {}, by {}", dirs.join(", "), config.dirs_source)
+    let (dirs, by_setting) = (dirs.join(", "), config.dirs_source);
+    let found = format!("calls {NAME}, by {by}, which reads {dirs}, by {by_setting}");
+    HostCheck::ok(name, found)
+}
+
+/// Returns a hint that names the wrapper, after the hint to install it.
+pub fn advise(hint: &str, host: &DoctorHost) -> String {
+    match host.program(NAME) {
+        Some(_) => hint.to_owned(),
+        None => format!("install {NAME}, then {hint}"),
+    }
 }

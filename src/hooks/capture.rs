@@ -213,6 +213,8 @@ pub struct CapturedRun {
     pub stdout: Vec<u8>,
     /// Standard error of the hook, up to the limit.
     pub stderr: Vec<u8>,
+    /// Whether the hook was killed at its timeout.
+    pub timed_out: bool,
     /// Set if the hook could not be run.
     pub failure: Option<RunError>,
     /// Path of the record, if one is written. A failure to write it does not change the exit code.
@@ -265,13 +267,18 @@ impl HookCapture<'_> {
         let record = self.directory.map(write).transpose();
         let exit_code = exit_code(&result);
         match result {
-            Ok(FinishedProgram { stdout, stderr, .. }) => {
-                CapturedRun { exit_code, stdout, stderr, failure: None, record }
+            Ok(FinishedProgram { end, stdout, stderr, .. }) => {
+                let timed_out = end == ProgramEnd::TimedOut;
+                CapturedRun { exit_code, stdout, stderr, timed_out, failure: None, record }
             }
-            Err(failure) => {
-                let (stdout, stderr) = (Vec::new(), Vec::new());
-                CapturedRun { exit_code, stdout, stderr, failure: Some(failure), record }
-            }
+            Err(failure) => CapturedRun {
+                exit_code,
+                stdout: Vec::new(),
+                stderr: Vec::new(),
+                timed_out: false,
+                failure: Some(failure),
+                record,
+            },
         }
     }
 }

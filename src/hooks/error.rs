@@ -81,6 +81,7 @@ impl HookError {
     /// Returns a stable name of the kind of error, for programs.
     pub fn class(&self) -> &'static str {
         match self {
+            HookError::Read(ReadError::TooLarge { .. }) => "too-large",
             HookError::Read(_) | HookError::List(_) => "io",
             HookError::Syntax(_) => "json-syntax",
             HookError::Type { .. } => "json-type",

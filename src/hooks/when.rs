@@ -138,6 +138,14 @@ pub struct MatchEvaluation<'a> {
 pub struct EmptyArgs;
 
 impl HookConditions {
+    /// Returns whether the conditions can hold for any container.
+    pub fn can_hold(&self) -> bool {
+        let flags = [self.always, self.has_bind_mounts];
+        let has_patterns = !self.annotations.is_empty() || !self.commands.is_empty();
+        let is_one_true = flags.contains(&Some(true)) || has_patterns;
+        is_one_true && (self.combine == CombineRule::Any || !flags.contains(&Some(false)))
+    }
+
     /// Evaluates the conditions for a container.
     pub fn evaluate<'a>(
         &'a self,

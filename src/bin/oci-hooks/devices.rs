@@ -1,5 +1,6 @@
 //! Devices of the Container Device Interface: `--device`, `list --cdi`, `show VENDOR/CLASS=NAME`, `monitor --cdi`.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -10,6 +11,7 @@ use oci_hooks::cdi::{
 use oci_hooks::hooks::trust::TrustOptions;
 use oci_hooks::json::TextLocation;
 use oci_hooks_files::error::chain;
+use oci_hooks_files::fs::PathContext as _;
 use serde::Serialize;
 
 use crate::CommandExit;
@@ -33,6 +35,14 @@ impl DeviceArgs {
             [] => DEFAULT_DIRS.map(PathBuf::from).to_vec(),
             dirs => dirs.to_vec(),
         }
+    }
+
+    /// Fails if a directory of the options does not exist.
+    pub fn check_dirs(&self) -> Result<(), HooksCommandError> {
+        for dir in &self.cdi_spec_dir {
+            fs::read_dir(dir).with_path("list", dir)?;
+        }
+        Ok(())
     }
 
     /// Loads the specifications, and warns of files that cannot be used.

@@ -229,7 +229,7 @@ pub fn note_change(
             let advice = configured.to_read(&own, consumer, system);
             let own = own.display();
             context.note(&format!(
-                "packages also install hook files in {DEFAULT_DIR}; to keep yours in {own}, {advice}"
+                "updates of packages restore the files in {DEFAULT_DIR}; to keep yours in {own}, {advice}"
             ));
         }),
         None if usual.contains(&last.as_path()) => {

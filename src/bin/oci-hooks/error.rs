@@ -1,5 +1,6 @@
 //! Errors of commands, and their output.
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
@@ -17,6 +18,7 @@ use oci_hooks::hooks::{
 use oci_hooks::json::TextLocation;
 use oci_hooks_cli::context::OutputError;
 use oci_hooks_cli::exit::CliError;
+use oci_hooks_cli::terminal::escape_control;
 use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::{PathError, ReadError, ReplaceError};
 use serde::Serialize;
@@ -292,7 +294,7 @@ impl Serialize for Diagnostic {
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(path) = &self.path {
-            write!(f, "{}", path.display())?;
+            f.write_str(&escape_control(path.as_os_str().as_bytes()))?;
             if let Some(at) = &self.location {
                 write!(f, ":{}:{}", at.line, at.column)?;
                 if !at.pointer.is_empty() {

@@ -113,7 +113,13 @@ pub fn run(
         None => {
             let path = args.config.as_deref().unwrap_or(Path::new("config.json"));
             let path = config_path(path);
-            let text = context.read_config(&path)?;
+            let text = context.read_config(&path).map_err(|error| match (&args.config, error) {
+                (None, error @ HooksCommandError::Path(_)) => HooksCommandError::Hinted {
+                    error: Box::new(error),
+                    hint: "pass a config.json, its bundle, or the name of a container".to_owned(),
+                },
+                (_, error) => error,
+            })?;
             (path, text)
         }
     };

@@ -29,6 +29,8 @@ use crate::target::TargetArgs;
 /// Inject matching hooks, and CDI devices, into a config.json, as podman does
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Hooks for poststop, which podman runs itself, are injected too, for the runtime to run.
+
 Examples:
   oci-hooks inject config.json > new.json
   oci-hooks inject --diff /run/bundle
@@ -169,9 +171,9 @@ pub fn run(
         let names = report.repeated.iter().filter_map(|file| file.file_name());
         let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
         context.note(&format!(
-            "{} had the hooks of {} already and has them twice now: --once skips hooks that are there",
-            path.display(),
-            names.join(", ")
+            "the new configuration has the hooks of {} twice, because {} has them already: --once skips those",
+            names.join(", "),
+            path.display()
         ));
     }
     if !report.hooks.is_empty() {

@@ -166,6 +166,7 @@ pub fn run(
     }
     let mut options = args.options(context)?;
     if args.cdi {
+        args.devices.check_dirs()?;
         return finish(args, &lint::lint_devices(&args.devices.dirs(), &options), context);
     }
     let inputs = LintInputs::sort(args, &mut options, context)?;

@@ -1,7 +1,10 @@
 //! `oci-hooks list`.
 
+use std::os::unix::ffi::OsStrExt as _;
+
 use clap::Args;
 use oci_hooks::hooks::{self, HookFile, LoadedHooks};
+use oci_hooks_cli::terminal::escape_control;
 use serde::Serialize;
 
 use crate::CommandExit;
@@ -65,10 +68,22 @@ pub fn run(
         context.json(&hooks)?;
     } else {
         for file in &loaded.hooks {
-            let stages = stages(file);
-            let path = context.paint.paint(style::FAINT, file.path.display());
-            let name = context.paint.paint(style::TITLE, file.name.to_string_lossy());
-            context.line(format!("{name}  {stages}  {}  {path}", file.definition.hook.path))?;
+            let stages = match file.definition.when.can_hold() {
+                true => stages(file),
+                false => "never".to_owned(),
+            };
+            let path = escape_control(file.path.as_os_str().as_bytes());
+            let path = context.paint.paint(style::FAINT, path);
+            let name = context.paint.paint(style::TITLE, escape_control(file.name.as_bytes()));
+            let program = escape_control(file.definition.hook.path.as_bytes());
+            context.line(format!("{name}  {stages}  {program}  {path}"))?;
+        }
+        for entry in &loaded.entries {
+            let name = entry.path.file_name().unwrap_or_default().as_bytes();
+            let Some(name) = name.strip_suffix(b".disabled") else { continue };
+            let path = escape_control(entry.path.as_os_str().as_bytes());
+            let path = context.paint.paint(style::FAINT, path);
+            context.line(format!("{}  disabled  {path}", escape_control(name)))?;
         }
     }
     if loaded.hooks.is_empty() {

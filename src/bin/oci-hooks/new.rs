@@ -1,5 +1,6 @@
 //! `oci-hooks new`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -109,6 +110,17 @@ impl NewArgs {
                 hint: Some("consumers do not search PATH for `hook.path`".to_owned()),
             });
         };
+        let mut annotations = BTreeMap::new();
+        for (key, value) in &self.when.when_annotation {
+            if annotations.insert(key.clone(), value.clone()).is_some_and(|other| other != *value) {
+                return Err(HooksCommandError::Usage {
+                    message: format!("--when-annotation has two patterns for the key {key:?}"),
+                    hint: Some(
+                        "a hook file has one value for each key: join them as (A|B)".to_owned(),
+                    ),
+                });
+            }
+        }
         let name = self.path.file_name().map(|name| name.to_string_lossy().into_owned());
         let args = if self.arg.is_empty() { None } else { name };
         Ok(HookDraft {
@@ -121,7 +133,7 @@ impl NewArgs {
             when: DraftWhen {
                 always: self.when.when_always.then_some(true),
                 has_bind_mounts: self.when.when_has_bind_mounts.then_some(true),
-                annotations: self.when.when_annotation.iter().cloned().collect(),
+                annotations,
                 commands: self.when.when_command.clone(),
             },
             stages: self.stage.clone(),

@@ -129,6 +129,7 @@ pub fn run(
     let arg0 = arg0.unwrap_or(call.program.as_os_str());
     let argv: Vec<&OsStr> =
         std::iter::once(arg0).chain(call.args.iter().map(OsString::as_os_str)).collect();
+    let timeout = args.timeout.or(call.timeout);
     let captured = HookCapture {
         directory: args.capture.as_deref(),
         hook: &call.name,
@@ -137,7 +138,7 @@ pub fn run(
         argv,
         env: env.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str())).collect(),
         cwd: &cwd,
-        timeout: args.timeout.or(call.timeout),
+        timeout,
         state: &state,
         output_limit_bytes: OUTPUT_LIMIT_BYTES,
     }
@@ -146,6 +147,10 @@ pub fn run(
     // A missing record must not fail the container.
     if let Err(error) = captured.record {
         context.warn(&Diagnostic::of_error("capture", &error));
+    }
+    if captured.timed_out {
+        let message = format!("killed at its timeout of {} s", timeout.unwrap_or_default());
+        context.warn(&Diagnostic::new("timeout", &call.program, &message));
     }
     if let Some(error) = captured.failure {
         context.warn(&Diagnostic::of_error("execute", &error));

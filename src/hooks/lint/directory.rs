@@ -139,7 +139,10 @@ impl<'o> Linter<'o> {
 
     fn file(&mut self, path: &Path) -> (LintedFile, FileUsability) {
         let mut findings = Vec::new();
-        let checked = match read_bounded(path, MAX_FILE_BYTES) {
+        let text = read_bounded(path, MAX_FILE_BYTES);
+        // Permissions of a device must not be changed because a hook file links to it.
+        let is_file = !matches!(text, Err(ReadError::NotAFile { .. }));
+        let checked = match text {
             Ok(text) => {
                 let checked = text::check(path, &text, self.options, &mut self.programs);
                 findings.extend(checked.findings);
@@ -160,7 +163,8 @@ impl<'o> Linter<'o> {
                 "the name starts with a dot, and the file is read all the same".to_owned();
             findings.push(HookFinding::new(&rules::HIDDEN_FILE, path, message));
         }
-        if let Some(error) = self.programs.trust(path)
+        if is_file
+            && let Some(error) = self.programs.trust(path)
             && !self.reported.contains(error.path())
             && let Some(rule) = trust_rule(&error)
         {
@@ -259,8 +263,11 @@ fn unreadable(path: &Path, error: &ReadError) -> (HookFinding, FileUsability) {
             (HookFinding::new(&rules::UNREADABLE_FILE, path, message), FileUsability::Refused)
         }
         error => {
-            let message = error.to_string();
-            (HookFinding::new(&rules::UNREADABLE_FILE, path, message), FileUsability::Refused)
+            let mut finding = HookFinding::new(&rules::UNREADABLE_FILE, path, error.to_string());
+            if matches!(error, ReadError::NotAFile { .. }) {
+                finding.hint("remove it; `oci-hooks disable` turns a hook off");
+            }
+            (finding, FileUsability::Refused)
         }
     }
 }

@@ -63,6 +63,9 @@ fn convert_to_type(value: JsonValue<'_>, expected: &str) -> Option<Vec<u8>> {
             digits.parse::<u32>().is_ok().then(|| digits.as_bytes().to_vec())
         }
         ("an array of strings", Some(_)) => Some([b"[", value.raw(), b"]"].concat()),
+        ("a string", None) if value.location().pointer == "/version" => {
+            matches!(value.raw(), b"1" | b"1.0").then(|| b"\"1.0.0\"".to_vec())
+        }
         ("a string", None) if matches!(value.kind(), JsonKind::Number | JsonKind::Bool) => {
             Some([b"\"", value.raw(), b"\""].concat())
         }

@@ -188,7 +188,12 @@ impl HookEditor {
                         steps: vec![ChangeStep::Remove { path: found.path.clone() }],
                         notes: found.uncovered_notes(),
                     }),
-                    (NamedEntry::File(_), _) => Ok(PlannedChange::note(already(&found.path))),
+                    (NamedEntry::File(own), _) => {
+                        if !check(&found.path, own, &self.options)?.when.can_hold() {
+                            return Err(ManageError::NeverApplies { path: found.path.clone() });
+                        }
+                        Ok(PlannedChange::note(already(&found.path)))
+                    }
                     (NamedEntry::Absent, Some(lower)) => Ok(PlannedChange::note(already(lower))),
                     (NamedEntry::Absent, None) => Err(found.no_such_hook_error()),
                 };

@@ -40,6 +40,9 @@ pub enum ManageError {
     /// The file is a mask.
     #[error("{} only masks a hook", path.display())]
     OnlyMask { path: PathBuf },
+    /// The hook's conditions hold for no container.
+    #[error("{} never applies", path.display())]
+    NeverApplies { path: PathBuf },
     /// The file cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -64,6 +67,7 @@ impl ManageError {
             ManageError::Kept { .. } => "kept",
             ManageError::Elsewhere { .. } => "elsewhere",
             ManageError::OnlyMask { .. } => "only-mask",
+            ManageError::NeverApplies { .. } => "never-applies",
             ManageError::Read(ReadError::TooLarge { .. }) => "too-large",
             ManageError::Read(ReadError::NotAFile { .. })
             | ManageError::Replace(ReplaceError::NotAFile { .. }) => "not-a-file",
@@ -98,6 +102,9 @@ impl ManageError {
                 "mask it with `oci-hooks disable`, or remove the package that installed it"
             }
             ManageError::OnlyMask { .. } => "`oci-hooks enable` removes the mask",
+            ManageError::NeverApplies { .. } => {
+                "give it a condition in `when`, or remove it with `oci-hooks remove`"
+            }
             ManageError::Replace(ReplaceError::NotAFile { kind: FileKind::Symlink, .. }) => {
                 "change the file it points to, or remove the link first"
             }
@@ -127,7 +134,8 @@ impl ManageError {
             | ManageError::Disabled { path }
             | ManageError::Kept { path }
             | ManageError::Elsewhere { path, .. }
-            | ManageError::OnlyMask { path } => Some(path),
+            | ManageError::OnlyMask { path }
+            | ManageError::NeverApplies { path } => Some(path),
             ManageError::Invalid(problem) => Some(&problem.path),
             ManageError::Name { .. }
             | ManageError::NoDirectory

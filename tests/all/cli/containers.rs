@@ -171,9 +171,9 @@ fn texts_of_a_container_have_no_control_characters() {
     engines.podman("5.2.1", container);
     std::fs::create_dir(engines.env.path("cdi")).unwrap();
     let ran = engines.explain(&["web", "--verbose", "--cdi-spec-dir", "cdi"]);
-    assert!(ran.stdout.contains("/opt/\u{fffd}[2Ja\u{fffd}No hook is injected."), "{}", ran.stdout);
+    assert!(ran.stdout.contains("/opt/\\u{1b}[2Ja\\nNo hook is injected."), "{}", ran.stdout);
     assert!(
-        ran.stdout.contains("  poststop  /opt/\u{fffd}[8m, which does not exist: unknown\n"),
+        ran.stdout.contains("  poststop  /opt/\\u{1b}[8m, which does not exist: unknown\n"),
         "{}",
         ran.stdout
     );

@@ -100,6 +100,13 @@ fn list_and_show_print_devices() {
 }
 
 #[test]
+fn missing_directory_fails_lint() {
+    let ran = HookEnv::new().run(&["lint", "--cdi", "--cdi-spec-dir", "typo"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+    assert_eq!(ran.stderr, "error: typo: cannot list: No such file or directory (os error 2)\n");
+}
+
+#[test]
 fn lint_reports_errors_conflicts_missing_programs_and_writable_files() {
     let env = with_devices();
     let ran = run(&env, &["lint", "--cdi"]);

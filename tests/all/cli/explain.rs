@@ -304,3 +304,13 @@ fn output_of_inspect_is_not_a_configuration() {
         assert!(ran.stderr.contains(said), "{text}: {}", ran.stderr);
     }
 }
+
+#[test]
+fn dangling_link_stops_no_container() {
+    let env = HookEnv::with_hooks();
+    std::os::unix::fs::symlink("/nonexistent/hook", env.path("usr/50-link.json")).unwrap();
+    let said = env.run(&["explain"]).stdout;
+    let line = "- 50-link.json    not read: it links to /nonexistent/hook, which does not exist\n";
+    assert!(said.contains(line), "{said}");
+    assert!(said.contains("Injected in this order: "), "{said}");
+}

@@ -98,7 +98,7 @@ fn repeated_injection_is_noted() {
     assert!(!inject().stderr.contains("--once"));
     let said = inject();
     assert_eq!(said.code, Some(0));
-    let note = "config.json had the hooks of 10-python.json";
+    let note = "has the hooks of 10-python.json twice, because config.json has them already";
     assert!(said.stderr.contains(note) && said.stderr.contains("--once"), "{}", said.stderr);
 }
 

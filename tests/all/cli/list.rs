@@ -29,6 +29,22 @@ fn list_reports_an_empty_directory() {
     assert_eq!(ran.stderr, said);
 }
 
+/// GitHub runs commands at the start of lines that a step prints.
+#[test]
+fn file_names_are_escaped() {
+    let env = HookEnv::new();
+    let name = "a\n::error::b\u{1b}]0;c\u{7}.json";
+    env.hook(&format!("etc/{name}"), r#""always": true"#, r#""poststop""#);
+    env.write(&format!("usr/2{name}"), "{");
+    for args in [&["list"][..], &["explain"], &["lint"]] {
+        let ran = env.run(args);
+        let said = ran.stdout + &ran.stderr;
+        assert!(said.contains(r"a\n::error::b\u{1b}]0;c\u{7}.json"), "{said}");
+        assert!(!said.contains("\n::"), "{said}");
+        assert!(!said.contains(|c: char| c.is_control() && c != '\n'), "{said:?}");
+    }
+}
+
 #[test]
 fn show_reports_hidden_hooks() {
     let env = HookEnv::with_hooks();

@@ -76,6 +76,35 @@ fn disabled_hook_is_not_injected_until_enabled() {
 }
 
 #[test]
+fn hook_that_never_applies_cannot_be_enabled() {
+    let env = HookEnv::with_hooks();
+    for (when, stages) in [("", ""), (r#""always": false"#, r#""poststop""#)] {
+        env.hook("etc/10-python.json", when, stages);
+        let ran = env.run(&["enable", "10-python"]);
+        assert_eq!(ran.code, Some(2), "{}", ran.stdout);
+        assert!(ran.stderr.contains("etc/10-python.json: never applies"), "{}", ran.stderr);
+    }
+    env.write("etc/10-python.json", "");
+    let ran = env.run(&["enable", "10-python"]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stdout);
+}
+
+#[test]
+fn list_shows_disabled_hooks() {
+    let env = HookEnv::with_hooks();
+    env.run(&["disable", "10-python"]);
+    env.run(&["disable", "20-gpu"]);
+    let said = env.run(&["list"]).stdout;
+    for line in [
+        "10-python.json  never  /  {ROOT}/etc/10-python.json\n",
+        "20-gpu.json  never  /  {ROOT}/etc/20-gpu.json\n",
+        "20-gpu.json  disabled  {ROOT}/etc/20-gpu.json.disabled\n",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+}
+
+#[test]
 fn new_prints_a_hook_file() {
     let ran = HookEnv::new().run(&[
         "new",
@@ -120,6 +149,17 @@ fn new_rejects_values_that_a_consumer_rejects() {
         (&["--stage", "poststop", "--when-always", "--env", "PATH"], "expected NAME=VALUE"),
         (&["--stage", "precreate", "--when-always", "--as", "crio"], "unknown stage"),
         (&["--stage", "poststop", "--when-always", "--install"], "--name"),
+        (
+            &[
+                "--stage",
+                "poststop",
+                "--when-annotation",
+                "^a$=^1$",
+                "--when-annotation",
+                "^a$=^2$",
+            ],
+            "two patterns for the key \"^a$\"",
+        ),
     ] {
         let ran = new(args);
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}");
@@ -303,6 +343,7 @@ fn hook_file_is_run_as_the_engine_does() {
     let ran = env.run_with_input(&["run-hook", "--hook", "10-run", "--capture", "records"], "{}");
     assert_eq!(ran.code, Some(128 + 9), "killed at its timeout: {}", ran.stderr);
     assert_eq!(ran.stdout, "{}name b\n");
+    assert!(ran.stderr.contains("/bin/sh: killed at its timeout of 1 s"), "{}", ran.stderr);
     let record = &env.names("records")[0];
     let record: Value = serde_json::from_str(&env.read(&format!("records/{record}"))).unwrap();
     assert_eq!((&record["hook"], &record["stage"]), (&json!("10-run.json"), &json!("poststop")));

@@ -83,6 +83,15 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
+/// The permissions of `/dev/full` must stay as they are.
+#[test]
+fn link_to_a_device_is_only_no_hook_file() {
+    let dirs = HookDirs::new();
+    symlink("/dev/full", dirs.path("usr/a.json")).unwrap();
+    let found: Vec<_> = dirs.findings().into_iter().map(|(rule, ..)| rule).collect();
+    assert_eq!(found, [rules::UNREADABLE_FILE.name]);
+}
+
 #[test]
 fn valid_directories_have_no_findings() {
     let dirs = HookDirs::new();

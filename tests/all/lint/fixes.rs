@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use crate::lint::env::{data, golden, lint_in};
 
-const BROKEN: &str = "{\n  // no comment\n  \"version\": \"1.0.0\",\n  \"hook\": {\"path\": \"/bin/true\", \"env\": [\"A=b\"], \"timout\": 1,},\n  \"when\": {\"always\": \"true\"},\n  \"stages\": [\"poststop\"]\n}\n";
+const BROKEN: &str = "{\n  // no comment\n  \"version\": 1.0,\n  \"hook\": {\"path\": \"/bin/true\", \"env\": [\"A=b\"], \"timout\": 1,},\n  \"when\": {\"always\": \"true\"},\n  \"stages\": [\"poststop\"]\n}\n";
 const FIXED: &str = "{\n  \"version\": \"1.0.0\",\n  \"hook\": {\"path\": \"/bin/true\", \"env\": [\"A=b\"], \"timeout\": 1},\n  \"when\": {\"always\": true},\n  \"stages\": [\"poststop\"]\n}\n";
 
 #[test]

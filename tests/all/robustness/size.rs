@@ -30,6 +30,9 @@ fn huge_hook_file_is_rejected_without_reading() {
     let ran = place.run(64, &["inject", "config.json"]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("104857600 bytes, more than 16777216"), "{}", ran.stderr);
+    // Podman has no limit.
+    let said = String::from_utf8(place.run(64, &["explain", "config.json"]).stdout).unwrap();
+    assert!(said.contains("a.json is too large for oci-hooks, though not for podman"), "{said}");
     place.run_all(256);
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use oci_hooks::hooks::Consumer;
 use oci_hooks::hooks::consumer::BadFilePolicy;
+use oci_hooks_cli::terminal::escape_control;
 
 use super::report::{ExplainReport, FileReport, FileState};
 use crate::context::CommandContext;
@@ -93,7 +94,8 @@ fn write_verdicts(
         let missing = if dir.exists { "" } else { "  (does not exist)" };
         let path = context.paint.paint(style::TITLE, &dir.path);
         context.line(format!("{path}{missing}"))?;
-        let width = dir.files.iter().map(|file| file.name.chars().count()).max().unwrap_or(0);
+        let widths = dir.files.iter().map(|file| printable(&file.name).chars().count());
+        let width = widths.max().unwrap_or(0);
         for file in &dir.files {
             write_file(file, width, &mut hints, context)?;
         }
@@ -139,7 +141,7 @@ fn write_file<'r>(
     };
     let mark = context.paint.paint(style, mark);
     let word = context.paint.paint(style, word);
-    let name = format!("{:<width$}", file.name);
+    let name = format!("{:<width$}", printable(&file.name));
     let stages = match file.state {
         FileState::Injected if file.stages.is_empty() => " at no stage".to_owned(),
         FileState::Injected => format!(" at {}", file.stages.join(", ")),
@@ -149,12 +151,10 @@ fn write_file<'r>(
         let at = problem.location.as_ref()?;
         Some(format!(" at {}:{} {}", at.line, at.column, at.pointer))
     });
-    let reason = match file.state {
-        FileState::Masked => file.reason.trim_start_matches("masked ").to_owned(),
-        // Quotes the container's command or annotations.
-        FileState::Injected | FileState::NotMatched => printable(&file.reason),
-        _ => file.reason.clone(),
-    };
+    let reason = printable(match file.state {
+        FileState::Masked => file.reason.trim_start_matches("masked "),
+        _ => &file.reason,
+    });
     let position = position.unwrap_or_default();
     let position = position.trim_end();
     let separator = if file.state == FileState::Masked { " " } else { ": " };
@@ -194,20 +194,28 @@ fn write_summary(
     context: &mut CommandContext,
 ) -> Result<(), HooksCommandError> {
     if let Some(fatal) = &report.fatal {
-        let line = format!(
-            "{} {} {} because of {}",
-            context.paint.paint(style::BAD, "No hook is injected:"),
-            report.consumer,
-            refusal(&context.consumer),
-            fatal.path.as_deref().unwrap_or(Path::new("")).display(),
-        );
+        let path = fatal.path.as_deref().unwrap_or(Path::new("")).to_string_lossy();
+        let path = printable(&path);
+        let line = match fatal.class {
+            "too-large" => format!(
+                "{} {path} is too large for oci-hooks, though not for {}",
+                context.paint.paint(style::BAD, "Unknown:"),
+                report.consumer
+            ),
+            _ => format!(
+                "{} {} {} because of {path}",
+                context.paint.paint(style::BAD, "No hook is injected:"),
+                report.consumer,
+                refusal(&context.consumer),
+            ),
+        };
         return context.write_hanging_line(line, WRAPPED);
     }
     if let Some(file) = report.files().find(|file| file.state == FileState::MatchError) {
         let line = format!(
             "{} {} cannot be matched, so the container does not start",
             context.paint.paint(style::BAD, "No hook is injected:"),
-            file.path,
+            printable(&file.path),
         );
         return context.write_hanging_line(line, WRAPPED);
     }
@@ -218,7 +226,7 @@ fn write_summary(
             if report.hooks.is_empty() { "" } else { " in addition to those of config.json" };
         return context.line(format!("No hook is injected{more}."));
     }
-    let names: Vec<_> = injected.iter().map(|file| file.name.as_str()).collect();
+    let names: Vec<_> = injected.iter().map(|file| printable(&file.name)).collect();
     context.write_hanging_line(format!("Injected in this order: {}", names.join(", ")), WRAPPED)
 }
 
@@ -230,10 +238,9 @@ pub fn refusal(consumer: &Consumer) -> &'static str {
     }
 }
 
-/// Returns a text of the container without control characters, which could change the terminal or add lines.
+/// Escapes control characters, which could change the terminal or add lines: containers and file names may have them.
 fn printable(text: &str) -> String {
-    let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
-    text.chars().map(printable).collect()
+    escape_control(text.as_bytes())
 }
 
 fn count(number: usize, noun: &str) -> String {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
+use std::fs;
 use std::path::Path;
 
 use oci_hooks::hooks::lint::{self, HookFinding, LintOptions, Severity};
@@ -314,6 +315,14 @@ fn explain_unused(entry: &LoadedEntry, problems: &PathProblems<'_>) -> FileRepor
     let (state, reason) = match &entry.state {
         EntryState::Masked { by } => (FileState::Masked, format!("masked by {}", by.display())),
         EntryState::NotJson => (FileState::Ignored, "its name does not end in .json".to_owned()),
+        EntryState::Vanished => {
+            let target = fs::read_link(&entry.path);
+            let reason = target.map_or_else(
+                |_| "it was removed just now".to_owned(),
+                |target| format!("it links to {}, which does not exist", target.display()),
+            );
+            return FileReport::of_path(&entry.path, reason);
+        }
         _ => {
             let missing =
                 matches!(problem, Some(p) if matches!(p.source, HookError::PathMissing { .. }));

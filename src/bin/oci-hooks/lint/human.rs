@@ -3,11 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt as _;
 
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 use oci_hooks::hooks::lint::{HookFinding, LintReport, LintedFile, Severity};
 use oci_hooks::json::TextLocation;
+use oci_hooks_cli::terminal::escape_control;
 
 use crate::context::CommandContext;
 use crate::error::HooksCommandError;
@@ -64,7 +66,7 @@ fn group<'a>(finding: &'a HookFinding, hint: Option<&'a str>, file: &'a LintedFi
     };
     let mut group =
         Group::with_title(level.primary_title(finding.message.as_str()).id(finding.rule.code));
-    let path = finding.path.to_string_lossy();
+    let path = escape_control(finding.path.as_os_str().as_bytes());
     group = match (&finding.location, &file.text) {
         (Some(location), Some(text)) => {
             let line = SourceLine::of(text, location);
@@ -89,7 +91,8 @@ fn group<'a>(finding: &'a HookFinding, hint: Option<&'a str>, file: &'a LintedFi
     for related in &finding.related {
         let at = related.location.as_ref();
         let position = at.map_or_else(String::new, |at| format!(":{}:{}", at.line, at.column));
-        let text = format!("{}: {}{position}", related.message, related.path.display());
+        let path = escape_control(related.path.as_os_str().as_bytes());
+        let text = format!("{}: {path}{position}", related.message);
         group = group.element(Level::NOTE.message(text));
     }
     if let Some(hint) = hint {

@@ -1,6 +1,6 @@
 //! OCI hooks as podman and CRI-O configure them: hook files in `hooks.d` directories, matched
-//! against a container's `config.json` and injected into it. It runs no containers: `oci-hooks-engine`
-//! does, and `oci-hooks-nri` is the plugin for containerd and CRI-O.
+//! against a container's `config.json` and injected into it. This crate runs no containers:
+//! `oci-hooks-engine` does, and `oci-hooks-nri` is the plugin for containerd and CRI-O.
 //!
 //! | to | start at | feature | example |
 //! |---|---|---|---|
@@ -42,7 +42,7 @@
 //!
 //! # Features
 //!
-//! The library without its program is `default-features = false`.
+//! To use the library without its program, set `default-features = false`.
 //!
 //! | feature | adds |
 //! |---|---|
@@ -67,5 +67,5 @@ pub mod cdi;
 pub mod hooks;
 pub mod json;
 
-/// Errors and types of files and child processes in the signatures of this crate.
+/// Types and errors for files and child processes that occur in the signatures of this crate.
 pub use oci_hooks_files as files;

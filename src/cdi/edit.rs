@@ -9,7 +9,7 @@ use crate::hooks::entries::edit_entries;
 use crate::hooks::{ConfigDocument, Hook, OciStage};
 use crate::json::{JsonKind, JsonValue};
 
-/// Applies the edits in the order of Go's package.
+/// Applies the edits in the same order as the CDI Go package.
 pub(super) fn apply(selection: &DeviceSelection, config: &[u8]) -> Result<Vec<u8>, DeviceError> {
     let edits = &selection.edits;
     let facts = ContainerFacts::of(&ConfigDocument::parse(config)?);
@@ -154,8 +154,9 @@ fn depth(path: &str) -> usize {
 
 /// Values of the configuration on which the edits depend.
 struct ContainerFacts {
-    /// User and group of the process, if they are not root's.
+    /// `process.user.uid`, if it is not 0.
     uid: Option<u32>,
+    /// `process.user.gid`, if it is not 0.
     gid: Option<u32>,
     has_user_namespace: bool,
 }
@@ -188,12 +189,12 @@ impl ContainerFacts {
 }
 
 impl DeviceNode {
-    /// Returns the device file of the host.
+    /// Returns the path of the device file on the host.
     pub fn host_path(&self) -> &str {
         if self.host_path.is_empty() { &self.path } else { &self.host_path }
     }
 
-    /// Returns the letters of permitted access: some of `rwm`.
+    /// Returns the permitted access as letters of `rwm`; empty if none is permitted.
     pub fn access(&self) -> &str {
         match self.permissions.as_str() {
             "" => "rwm",
@@ -202,7 +203,7 @@ impl DeviceNode {
         }
     }
 
-    /// Returns the node with values of the host's device file where the specification has none.
+    /// Returns the node, with missing values taken from the device file on the host.
     pub fn with_host_values(&self) -> Result<DeviceNode, DeviceError> {
         let mut node = self.clone();
         let is_complete = !node.kind.is_empty() && (node.major != 0 || node.kind == "p");
@@ -271,7 +272,7 @@ struct DeviceRule<'n> {
 }
 
 impl<'n> DeviceRule<'n> {
-    /// Returns the rule that permits a device.
+    /// Returns the rule that permits access to a device; `None` unless its type is `b` or `c`.
     fn of(node: &'n DeviceNode) -> Option<Self> {
         let DeviceNode { kind, major, minor, .. } = node;
         let is_device = kind == "b" || kind == "c";
@@ -298,7 +299,8 @@ struct OciMount<'e> {
 }
 
 impl<'e> OciMount<'e> {
-    /// In a user namespace, bind mounts get an option that maps their owners.
+    /// Returns the entry of a mount. In a user namespace, bind mounts get the option `idmap` or
+    /// `ridmap`, which maps the owners of their files.
     fn of(mount: &'e DeviceMount, has_user_namespace: bool) -> Self {
         let mut options: Vec<&str> = mount.options.iter().map(String::as_str).collect();
         let is_mapped = options.iter().any(|option| ["idmap", "ridmap"].contains(option));

@@ -1,4 +1,4 @@
-//! Loading the directories, and selecting devices.
+//! Loading the CDI directories, and selecting devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -17,7 +17,7 @@ use crate::hooks::{ConfigError, OciStage};
 /// The directories that engines read, in order of increasing precedence.
 pub const DEFAULT_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
-/// Size limit of a specification; those of machines with many GPUs have some hundred kilobytes.
+/// Size limit of a specification; on machines with many GPUs it takes some hundred kilobytes.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// The specifications of some directories.
@@ -33,12 +33,12 @@ pub struct DeviceRegistry {
 #[derive(Debug)]
 struct SpecFile {
     path: PathBuf,
-    /// Index of the directory.
+    /// Index of its directory in the list; the highest takes precedence.
     priority: usize,
     spec: DeviceSpec,
 }
 
-/// A device in force.
+/// A device of a [`DeviceRegistry`] that can be selected.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct DeviceEntry<'r> {
@@ -59,11 +59,12 @@ pub struct DeviceProblem {
 }
 
 impl DeviceRegistry {
-    /// Loads the specifications of directories in order of increasing precedence: a device of a later directory
-    /// replaces one of an earlier. If two files of one directory define a device, it is not available, even
-    /// if a later directory defines it too.
+    /// Loads the specifications of directories in order of increasing precedence: a device of a
+    /// later directory replaces the device of the same name of an earlier one. If two files of one
+    /// directory define a device, it is not available, even if a later directory defines it too.
     ///
-    /// Missing directories are no error. After a directory that cannot be listed, none is read, as in Go.
+    /// Missing directories are no error. A directory that cannot be listed ends the loading, as in
+    /// the CDI Go package: later directories are not read.
     pub fn load(dirs: &[PathBuf]) -> Self {
         let mut registry = DeviceRegistry::default();
         for (priority, dir) in dirs.iter().enumerate() {
@@ -90,7 +91,7 @@ impl DeviceRegistry {
             let text = directory.read(&name, &path, MAX_FILE_BYTES);
             match text.map_err(DeviceSpecError::from).and_then(DeviceSpec::parse) {
                 Ok(spec) => self.add(SpecFile { path, priority, spec }),
-                // It was removed after the directory was listed.
+                // The file was removed after the directory was listed.
                 Err(_) if fs::symlink_metadata(&path).is_err_and(|error| is_not_found(&error)) => {}
                 Err(source) => self.problems.push(DeviceProblem { path, source }),
             }
@@ -125,12 +126,13 @@ impl DeviceRegistry {
         self.specs.iter().map(|file| (file.path.as_path(), &file.spec))
     }
 
-    /// Returns the names that several files of one directory define, with these files.
+    /// Returns the names of devices that several files of one directory define, each with these
+    /// files.
     pub fn conflicts(&self) -> &BTreeMap<String, BTreeSet<PathBuf>> {
         &self.conflicts
     }
 
-    /// Returns the devices in force, sorted by name.
+    /// Returns the devices that can be selected, sorted by name.
     pub fn devices(&self) -> impl Iterator<Item = DeviceEntry<'_>> {
         self.devices.iter().map(|(name, at)| self.entry(name, *at))
     }
@@ -155,7 +157,7 @@ impl DeviceRegistry {
         DeviceEntry { name, path: &file.path, spec: &file.spec, device }
     }
 
-    /// Selects devices by their qualified names.
+    /// Selects devices by their qualified names; fails if a name is unknown or in conflict.
     pub fn select(&self, names: &[String]) -> Result<DeviceSelection, DeviceError> {
         let mut selection = DeviceSelection::default();
         for name in names {
@@ -223,9 +225,10 @@ pub enum DeviceError {
     /// Several files of one directory define the device.
     #[error("several files define device {name:?}: {}", FileNames(files))]
     Conflict { name: String, files: Vec<PathBuf> },
-    /// A device node of the host that the specification does not fully describe.
+    /// The specification does not fully describe a device node, and the host has no such node.
     #[error("cannot look up device node {path:?} of the host")]
     Node { path: String, source: io::Error },
+    /// A path on the host is no device, or a device of another type.
     #[error("{path:?} of the host is {found}, the specification expects {expected:?}")]
     NodeType { path: String, expected: String, found: &'static str },
     #[error(transparent)]

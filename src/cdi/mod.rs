@@ -1,8 +1,9 @@
 //! Devices of the [Container Device Interface] (CDI): specifications in `/etc/cdi` and `/var/run/cdi`, and the edits of
 //! `config.json` that give a container a device, among them hooks.
 //!
-//! The rules are those of the Go package that podman, CRI-O and containerd use: [`DeviceRegistry`] reads the directories,
-//! and a [`DeviceSelection`] edits the text of a configuration, of which everything else is preserved.
+//! The rules are those of the Go package that podman, CRI-O and containerd use: [`DeviceRegistry`]
+//! reads the directories, and a [`DeviceSelection`] edits the text of a configuration and preserves
+//! everything else.
 //!
 //! ```
 //! use oci_hooks::cdi::DeviceRegistry;

@@ -1,7 +1,8 @@
 //! Reading the text of a CDI specification, which is YAML or JSON.
 //!
-//! As in Go's package, keys are known, null means absent, and numbers and booleans count as text where text is
-//! expected: `name: 0` is common. Unlike there, keys are case-sensitive.
+//! As in the CDI Go package, unknown keys are rejected, null means absent, and numbers and booleans
+//! are accepted where text is expected: `name: 0` is common. Unlike in that package, keys are
+//! case-sensitive.
 
 use oci_hooks_files::fs::{PathError, ReadError};
 use oci_hooks_yaml::{
@@ -31,10 +32,10 @@ pub enum DeviceSpecError {
     Empty,
     #[error(transparent)]
     Yaml(#[from] YamlError),
-    /// A value that a specification must not have.
+    /// A value is invalid or missing, or a key is unknown.
     #[error("{message}")]
     Value {
-        /// JSON pointer of the value.
+        /// JSON pointer of the value or key.
         pointer: String,
         position: Option<TextPosition>,
         message: String,
@@ -42,7 +43,7 @@ pub enum DeviceSpecError {
 }
 
 impl DeviceSpecError {
-    /// Returns line and column of the error.
+    /// Returns line and column of the error; `None` if it has no position in the text.
     pub fn position(&self) -> Option<TextPosition> {
         match self {
             DeviceSpecError::Yaml(error) => error.position,
@@ -68,7 +69,7 @@ fn parse(text: &[u8]) -> Result<DeviceSpec, DeviceSpecError> {
     }
     let located = |fault: ValueFault| {
         let pointer = fault.pointer;
-        // The parent of a missing key has a position.
+        // A missing key has no position: its nearest parent that exists is used.
         let parents =
             std::iter::successors(Some(pointer.as_str()), |at| Some(at.rsplit_once('/')?.0));
         let position = parents.filter_map(|at| root.pointer(at)).next().map(|it| it.origin);
@@ -79,10 +80,11 @@ fn parse(text: &[u8]) -> Result<DeviceSpec, DeviceSpecError> {
     Ok(spec)
 }
 
-/// A mismatch of type or key; its pointer is completed on the way up.
+/// A value of the wrong type, or an unknown key. Each enclosing list or mapping adds a segment to
+/// the path.
 #[derive(Debug)]
 struct TypeMismatch {
-    /// Segments from the inside to the outside.
+    /// Segments of the path, the innermost first.
     path: Vec<String>,
     message: String,
 }

@@ -10,7 +10,7 @@ use crate::hooks::OciStage;
 const VERSIONS: [&str; 10] =
     ["0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
 
-/// Marks inside of the names of devices.
+/// Punctuation that is permitted inside device names.
 const NAME_MARKS: &[u8] = b"_-.:";
 
 /// A CDI specification: the content of one file.
@@ -42,6 +42,7 @@ pub struct DeviceDefinition {
 #[serde(default, rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct ContainerEdits {
+    /// Variables as `NAME=value`, which replace variables of the same name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -54,6 +55,7 @@ pub struct ContainerEdits {
     pub mounts: Vec<DeviceMount>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub intel_rdt: Option<IntelRdt>,
+    /// Supplementary group IDs of the process; 0 is ignored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub additional_gids: Vec<u32>,
 }
@@ -64,22 +66,25 @@ pub struct ContainerEdits {
 #[non_exhaustive]
 pub struct DeviceNode {
     pub path: String,
-    /// Path on the host; if it is empty, `path`.
+    /// Path on the host; if it is empty, the same as `path`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub host_path: String,
     /// `b`, `c`, `u` or `p`; if it is empty, the type on the host.
     #[serde(rename = "type", skip_serializing_if = "String::is_empty")]
     pub kind: String,
-    /// Zero, together with `minor`, means the numbers on the host.
+    /// Major number; if it is 0, both numbers are those of the host's device file.
     pub major: i64,
     pub minor: i64,
+    /// Permission bits; `None` means those of the host's device file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file_mode: Option<u32>,
     /// Letters of `rwm`, or `none`; if it is empty, `rwm`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub permissions: String,
+    /// Owner in the container; `None` means the user of the container's process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
+    /// Group in the container; `None` means the group of the container's process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gid: Option<u32>,
 }
@@ -90,14 +95,16 @@ pub struct DeviceNode {
 #[non_exhaustive]
 pub struct NetDevice {
     pub host_interface_name: String,
+    /// Name of the interface in the container.
     pub name: String,
 }
 
-/// A hook and its stage.
+/// A hook for one stage.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct DeviceHook {
+    /// Name of the stage, such as `createContainer`.
     pub hook_name: String,
     pub path: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -109,7 +116,7 @@ pub struct DeviceHook {
     pub timeout: Option<i64>,
 }
 
-/// A mount.
+/// A mount of a host path in the container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 #[non_exhaustive]
@@ -143,7 +150,7 @@ fn has_no_items(list: &Option<Vec<String>>) -> bool {
     list.as_ref().is_none_or(Vec::is_empty)
 }
 
-/// A value that a specification must not have, with its JSON pointer.
+/// An invalid or missing value, with its JSON pointer.
 #[derive(Debug)]
 pub(super) struct ValueFault {
     pub pointer: String,
@@ -155,7 +162,7 @@ fn fault(pointer: impl Into<String>, message: impl Into<String>) -> ValueFault {
 }
 
 impl DeviceSpec {
-    /// Checks the values as Go's package does.
+    /// Checks the values as the CDI Go package does.
     pub(super) fn check(&self) -> Result<(), ValueFault> {
         self.check_version()?;
         if !is_kind(&self.kind) {
@@ -207,7 +214,7 @@ impl DeviceSpec {
         Ok(())
     }
 
-    /// Returns the oldest version that has everything in use, and the item that needs it.
+    /// Returns the oldest version that supports every field in use, and a field that requires it.
     fn needed_version(&self) -> (&'static str, &'static str) {
         let all =
             || self.devices.iter().map(|it| &it.container_edits).chain([&self.container_edits]);
@@ -246,7 +253,7 @@ impl DeviceSpec {
 }
 
 impl ContainerEdits {
-    /// Adds other edits after these.
+    /// Appends other edits to these; an `intel_rdt` of `other` replaces the present one.
     pub(super) fn append(&mut self, other: &ContainerEdits) {
         self.env.extend_from_slice(&other.env);
         self.device_nodes.extend_from_slice(&other.device_nodes);
@@ -303,7 +310,7 @@ impl DeviceNode {
             return Err(fault(format!("{at}/type"), message));
         }
         let permissions = &self.permissions;
-        // Go trims these letters from both ends, which leaves nothing if there are no others.
+        // Go checks that nothing is left after these letters are trimmed from both ends.
         if permissions != "none" && !permissions.chars().all(|c| "rwm".contains(c)) {
             let message =
                 format!("invalid permissions {permissions:?}: expected letters of rwm, or none");
@@ -332,7 +339,7 @@ fn check_env(env: &[String], at: &str) -> Result<(), ValueFault> {
     }
 }
 
-/// Returns whether a text is the qualified name of a device: `vendor.com/class=name`.
+/// Returns whether a text is a valid qualified device name: `vendor.com/class=name`.
 pub fn is_device_name(text: &str) -> bool {
     let Some((kind, name)) = text.split_once('=') else { return false };
     is_kind(kind) && is_name(name, u8::is_ascii_alphanumeric, NAME_MARKS)
@@ -349,7 +356,7 @@ fn not_empty(value: &str, at: &str, key: &str) -> Result<(), ValueFault> {
     Ok(())
 }
 
-/// Returns whether a text is the vendor or class of a kind.
+/// Returns whether a text is a valid vendor or class.
 fn is_kind_part(name: &str) -> bool {
     is_name(name, u8::is_ascii_alphabetic, b"_-.")
 }

@@ -18,7 +18,7 @@ struct RecordedCase {
     dirs: Vec<BTreeMap<String, String>>,
     config: Value,
     devices: Vec<String>,
-    /// Devices in force.
+    /// Names of the devices that can be selected.
     listed: Vec<String>,
     /// The new configuration, or `None` for an error.
     expected: Option<Value>,

@@ -30,7 +30,8 @@ use crate::json::{JsonKind, JsonValue};
 /// Size limit of a container's state; real states have a few kilobytes.
 pub const STATE_LIMIT_BYTES: u64 = 16 << 20;
 
-/// Seconds that the runtime waits longer for the recorder than the recorder for the hook.
+/// Seconds by which the runtime's timeout for the recorder exceeds the recorder's timeout for the
+/// hook.
 ///
 /// A healthy recorder kills the hook itself, so this delays nothing; a busy host takes seconds to
 /// start a program and to write a file.
@@ -47,7 +48,8 @@ pub struct HookRecorder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedConfig {
     pub config: Vec<u8>,
-    /// Hooks that cannot be recorded: their stages and programs.
+    /// Hooks that cannot be recorded, as stage and program path. An entry that is no valid hook is
+    /// listed by its JSON text instead of the path.
     pub not_recorded: Vec<(OciStage, String)>,
 }
 
@@ -76,7 +78,8 @@ impl HookRecorder {
         Ok(HookRecorder { program: text(program)?, directory: text(directory)? })
     }
 
-    /// Returns the entry to inject instead of `hook`, of the file `name`, at a stage.
+    /// Returns the entry to inject instead of `hook` at `stage`. `name` is the hook file's name in
+    /// the record.
     ///
     /// Returns `None` for `startContainer`: those hooks are programs of the image and run inside
     /// the container, where neither the recorder nor the directory exists.
@@ -114,7 +117,8 @@ impl HookRecorder {
         })
     }
 
-    /// Wraps all hooks of a configuration that do not run the recorder yet, such as those of engines and of devices.
+    /// Wraps all hooks of a configuration that do not run the recorder yet, including hooks of
+    /// engines and of CDI devices.
     pub fn wrap_all(&self, config: &[u8]) -> Result<RecordedConfig, ConfigError> {
         let mut text = config.to_vec();
         let mut not_recorded = Vec::new();
@@ -145,8 +149,8 @@ impl HookRecorder {
         Ok(RecordedConfig { config: text, not_recorded })
     }
 
-    /// Returns `None` for a hook that runs the recorder already, and as error the program of one that cannot be
-    /// wrapped.
+    /// Returns the wrapped hook, or `None` if the hook already runs the recorder. If it cannot be
+    /// wrapped, the error is the path of its program, or its JSON text if it is no valid hook.
     fn wrap_element(&self, hook: JsonValue<'_>, stage: OciStage) -> Result<Option<Hook>, String> {
         let Ok(hook) = serde_json::from_slice::<ConfigHook>(hook.raw()) else {
             return Err(String::from_utf8_lossy(hook.raw()).into_owned());
@@ -162,7 +166,7 @@ impl HookRecorder {
     }
 }
 
-/// A hook as `config.json` has it.
+/// A hook entry under `hooks` in `config.json`.
 #[derive(Deserialize)]
 struct ConfigHook {
     path: String,
@@ -171,7 +175,8 @@ struct ConfigHook {
     timeout: Option<i64>,
 }
 
-/// Returns a later timeout for the runtime, or `None` if it would overflow.
+/// Returns the runtime's timeout in seconds: the hook's plus [`GRACE_SECONDS`], or `None` if the
+/// sum is too large.
 fn with_grace(seconds: i64) -> Option<i64> {
     let ours = i64::try_from(timeout(seconds).as_secs()).ok()?;
     let more = ours.checked_add(GRACE_SECONDS)?;
@@ -181,14 +186,15 @@ fn with_grace(seconds: i64) -> Option<i64> {
 /// A hook to run and record.
 #[derive(Clone, Debug)]
 pub struct HookCapture<'a> {
-    /// The directory for the record, if it is to be written; created with mode `0o700` if it is missing.
+    /// Directory for the record, created with mode `0o700` if it is missing. `None` writes no
+    /// record.
     pub directory: Option<&'a Path>,
-    /// The file name of the hook.
+    /// File name of the hook, for the record.
     pub hook: &'a str,
-    /// The stage it runs at.
+    /// Stage of the hook, for the record.
     pub stage: &'a str,
     pub path: &'a Path,
-    /// Its argument vector, `argv[0]` included.
+    /// Argument vector of the hook, `argv[0]` included.
     pub argv: Vec<&'a OsStr>,
     /// The environment of the calling process, set by the runtime.
     pub env: Vec<(&'a OsStr, &'a OsStr)>,
@@ -198,7 +204,7 @@ pub struct HookCapture<'a> {
     pub timeout: Option<i64>,
     /// The container's state, from standard input.
     pub state: &'a [u8],
-    /// Limit of each recorded output stream.
+    /// Maximum size of each recorded output stream; the rest is discarded.
     pub output_limit_bytes: u64,
 }
 
@@ -217,7 +223,8 @@ pub struct CapturedRun {
     pub timed_out: bool,
     /// Set if the hook could not be run.
     pub failure: Option<RunError>,
-    /// Path of the record, if one is written. A failure to write it does not change the exit code.
+    /// Path of the record; `Ok(None)` without a directory. A failure to write it does not change
+    /// the exit code.
     pub record: Result<Option<PathBuf>, CaptureError>,
 }
 
@@ -306,6 +313,7 @@ struct CaptureRecord<'a> {
     args: Vec<Cow<'a, str>>,
     /// The container's ID, if the state has one.
     container: Option<String>,
+    /// Start time: RFC 3339 in UTC, with nanoseconds.
     started: String,
     duration_ms: u64,
     #[serde(flatten)]
@@ -322,7 +330,9 @@ struct CaptureRecord<'a> {
 enum HookEnd {
     ExitCode(i32),
     Signal(i32),
+    /// Always true: the hook was killed at its timeout.
     TimedOut(bool),
+    /// The hook could not be run: the error and its causes.
     Error(String),
 }
 

@@ -18,26 +18,26 @@ pub const OVERRIDE_DIR: &str = "/etc/containers/oci/hooks.d";
 pub struct Consumer {
     /// The name on the command line.
     pub name: &'static str,
-    /// Another name, which stays with this version of the program.
+    /// Versioned name. It keeps naming this version when `name` moves on to a newer one.
     pub alias: Option<&'static str>,
     /// One line about the consumer.
     pub about: &'static str,
     /// Directories of its hook files, in order of increasing precedence. The consumer's configuration
     /// decides which ones are read.
     pub dirs: &'static [&'static str],
-    /// Place where its directories are configured.
+    /// Configuration that sets the consumer's hook directories.
     pub config: DirsConfig,
     /// Stages that the consumer runs itself.
     pub extension_stages: &'static [&'static str],
-    /// The stage that hooks of stage `prestart` are injected at.
+    /// Stage at which `prestart` hooks are injected.
     pub prestart: OciStage,
     /// Mounts that count for `hasBindMounts`.
     pub bind_mounts: BindMountRule,
-    /// Annotations that it matches, as a phrase for messages.
+    /// Annotations that the consumer matches, as a phrase for messages.
     pub annotations: &'static str,
-    /// Annotations of `config.json` that it matches.
+    /// Annotations of `config.json` that the consumer matches.
     pub annotation_rule: AnnotationRule,
-    /// Containers that get no hooks from it.
+    /// Containers into which the consumer injects no hooks.
     pub exempt: Option<ExemptContainers>,
     /// The effect of a rejected hook file on this consumer.
     pub bad_files: BadFilePolicy,
@@ -49,37 +49,40 @@ pub struct Consumer {
 pub enum DirsConfig {
     /// `hooks_dir` under `[engine]` of containers.conf(5); the default is [`DEFAULT_DIR`].
     ContainersConf {
-        /// The files that it reads.
+        /// Files that this version of podman reads.
         files: ContainersConfFiles,
-        /// Meaning of an empty list.
+        /// Meaning of an empty list of directories.
         empty: EmptyList,
     },
     /// `hooks_dir` under `[crio.runtime]` of crio.conf(5); the default is [`DEFAULT_DIR`].
     CrioConf,
-    /// Options only. Without them, root reads the consumer's directories and other users read none.
+    /// Command-line options only. Without options, root reads [`Consumer::dirs`] and other users
+    /// read no directory.
     RootOnly,
-    /// Options only. Without them, it reads the consumer's directories.
+    /// Command-line options only. Without options, every user reads [`Consumer::dirs`].
     Options,
 }
 
-/// The files of containers.conf(5), which versions of podman choose differently.
+/// The containers.conf(5) files that a version of podman reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContainersConfFiles {
-    /// All main files, each followed by its drop-ins. Root has no file in its home directory.
+    /// All main files; those in `/etc` and in the home directory are each followed by their
+    /// drop-ins. Root's home directory is not read.
     AllOfRootless,
-    /// The same, and root has a file in its home directory.
+    /// As [`Self::AllOfRootless`], and root's home directory is read, too.
     All,
-    /// The main file of the highest precedence alone, then the drop-ins of all directories by name, where
-    /// a later directory masks files of the same name.
+    /// Only the main file of the highest precedence, then the drop-ins of all directories, sorted
+    /// by name. A later directory masks drop-ins of the same name.
     FirstThenDropIns,
 }
 
 /// Meaning of an empty `hooks_dir`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmptyList {
+    /// The consumer reads no directory.
     None,
     /// Root reads [`DEFAULT_DIR`] and [`OVERRIDE_DIR`] separately: files of one do not mask those
-    /// of the other. Other users read none.
+    /// of the other. Other users read no directory.
     Implicit,
 }
 
@@ -91,18 +94,21 @@ pub struct ExemptContainers {
     pub key: &'static str,
     /// Value of the annotation.
     pub value: &'static str,
-    /// Their name for messages.
+    /// Description of the containers for messages.
     pub what: &'static str,
 }
 
 /// Annotations of `config.json` that a consumer matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AnnotationRule {
+    /// All annotations of the configuration.
     #[default]
     All,
-    /// Those that Kubernetes gave to CRI-O, without those that CRI-O adds, the labels among them.
+    /// Annotations that Kubernetes passes to CRI-O. Annotations that CRI-O adds do not count, among
+    /// them the labels that the kubelet sets.
     OfKubernetes,
-    /// All, and those that the engine knows but does not write into `config.json`.
+    /// All annotations of the configuration. The engine knows more, which `config.json` does not
+    /// contain.
     OfEngine,
 }
 
@@ -113,9 +119,11 @@ pub enum BindMountRule {
     AnyUserMount,
     /// Every mount the user requested, volumes and tmpfs included, at any destination.
     AnyUserMountOfPodman,
-    /// The same, and also the tmpfs at `/var/tmp` that the engine adds to a read-only root.
+    /// As [`Self::AnyUserMountOfPodman`], and also the tmpfs at `/var/tmp` that podman adds to a
+    /// read-only root.
     AnyUserMountOfPodmanOrVarTmp,
-    /// Every mount that the kubelet requests, those for `/etc/hosts` and the service account included.
+    /// Every mount that the kubelet requests, including the mounts for `/etc/hosts` and the service
+    /// account.
     AnyMountOfKubelet,
     /// Every mount, including those that engines add to every container.
     AnyMount,
@@ -137,7 +145,7 @@ pub struct ConfigMount<'a> {
 pub enum MountOrigin {
     User,
     Engine,
-    /// The mount is as the engine's own, and may be the user's.
+    /// The mount looks like one of the engine's own, but may be the user's.
     Unclear,
 }
 
@@ -149,12 +157,12 @@ pub enum BadFilePolicy {
     NoContainers,
     /// The consumer does not start, and containers start without hooks.
     NoHooks,
-    /// The consumer leaves the file out. If the file was valid while the consumer ran, its last valid
-    /// version stays in force; all other consumers drop the hook at once.
+    /// The consumer leaves the file out. If the file was valid while the consumer ran, its last
+    /// valid version stays active; all other consumers drop the hook at once.
     Skipped,
 }
 
-/// The newest version of podman, which is 6, and the current reference package.
+/// podman 6, the newest version.
 pub const PODMAN: Consumer = Consumer {
     name: "podman",
     alias: Some("podman-6"),
@@ -173,7 +181,7 @@ pub const PODMAN: Consumer = Consumer {
     bad_files: BadFilePolicy::NoContainers,
 };
 
-/// podman 5, which reads containers.conf(5) by other rules.
+/// podman 5, which reads other containers.conf(5) files than podman 6.
 pub const PODMAN_5: Consumer = Consumer {
     name: "podman-5",
     alias: None,
@@ -264,7 +272,7 @@ impl Consumer {
         Self::ALL.into_iter().find(has_name)
     }
 
-    /// Returns the profile of an installed podman.
+    /// Returns the consumer for a major version of podman.
     pub fn of_podman(major_version: u64) -> Self {
         match major_version {
             0..=4 => PODMAN_4,
@@ -297,7 +305,8 @@ impl AnnotationRule {
     }
 }
 
-/// Deprecated annotations of pods with CRI-O's prefix. All others with it are added by CRI-O.
+/// Suffixes of the deprecated pod annotations with CRI-O's prefix. CRI-O itself adds all other
+/// annotations with this prefix.
 const CRIO_POD_ANNOTATIONS: [&str; 13] = [
     "Devices",
     "DisableFIPS",
@@ -314,8 +323,8 @@ const CRIO_POD_ANNOTATIONS: [&str; 13] = [
     "userns-mode",
 ];
 
-/// Annotations without CRI-O's prefix that it adds to every container: its own, those for systemd,
-/// the stop signal of the image, and the labels that the kubelet sets.
+/// Annotations without CRI-O's prefix that CRI-O adds to every container: its own, properties for
+/// systemd, the stop signal of the image, and the labels that the kubelet sets.
 const CRIO_ANNOTATIONS: [&str; 10] = [
     "io.container.manager",
     "io.kubernetes.container.name",
@@ -332,12 +341,15 @@ const CRIO_ANNOTATIONS: [&str; 10] = [
 impl BindMountRule {
     /// Returns the origin of a mount, as far as `config.json` shows it.
     ///
-    /// Podman's own files are in a directory with the container's ID, and its own binds have the same
-    /// options each time. To a user's bind it adds a propagation and then `rbind`; other engines add
-    /// none, or write it after `rbind`. A tmpfs with a propagation is a user's, or podman's for
-    /// systemd or a read-only root, which always has the same options; up to version 5.5, a user's
-    /// tmpfs has these by default. Podman does not count bind mounts that `--volumes-from` adds, which
-    /// an annotation of the container shows.
+    /// - Podman's own files are below a directory named after the container ID, and podman's own
+    ///   bind mounts always have the same options.
+    /// - For a user's bind mount, podman writes a propagation option and then `rbind`. Other
+    ///   engines write no propagation option, or write it after `rbind`.
+    /// - A tmpfs with a propagation option is the user's, or podman's for systemd or a read-only
+    ///   root. Podman's always has the same options; up to podman 5.5, a user's tmpfs has them by
+    ///   default.
+    /// - Podman does not count bind mounts of `--volumes-from`. An annotation of the container
+    ///   shows that this option was used, but not which mounts it added.
     pub fn origin(
         self,
         mount: &ConfigMount<'_>,
@@ -372,12 +384,14 @@ impl ConfigMount<'_> {
             || USUAL_MOUNTS.contains(&self.destination)
     }
 
-    /// Returns whether it is a tmpfs at a place where podman mounts one for systemd or a read-only root.
+    /// Returns whether the mount is a tmpfs at a destination where podman mounts one for systemd or
+    /// a read-only root.
     fn is_at_usual_tmpfs(&self) -> bool {
         self.kind == "tmpfs" && USUAL_TMPFS.contains(&self.destination)
     }
 
-    /// Returns the parts of the source below a container's ID, if it has one.
+    /// Returns the components of the source after a container ID (64 hexadecimal digits); `None` if
+    /// it contains no ID.
     fn container_file(&self) -> Option<impl Iterator<Item = &[u8]>> {
         let source = Path::new(self.source).components();
         let mut names = source.map(|it| it.as_os_str().as_encoded_bytes());
@@ -430,7 +444,7 @@ impl ConfigMount<'_> {
             "overlay" => false,
             _ => true,
         };
-        // A tmpfs for systemd also has a size, which may be the empty string.
+        // A tmpfs for systemd also has a size option, which may be an empty string.
         let (own, rest) = self.options.split_at(OWN_TMPFS_OPTIONS.len().min(self.options.len()));
         let is_as_own = *own == OWN_TMPFS_OPTIONS
             && rest.iter().all(|option| option.is_empty() || option.starts_with("size="));
@@ -448,7 +462,7 @@ impl ConfigMount<'_> {
 const PROPAGATIONS: [&str; 8] =
     ["private", "rprivate", "slave", "rslave", "shared", "rshared", "unbindable", "runbindable"];
 
-/// Options of podman's own tmpfs.
+/// Options of podman's tmpfs for systemd or a read-only root.
 const OWN_TMPFS_OPTIONS: [&str; 5] = ["rw", "rprivate", "nosuid", "nodev", "tmpcopyup"];
 
 /// Podman's annotation that lists the containers of `--volumes-from`.
@@ -519,7 +533,7 @@ mod tests {
             "/proc bind /proc rbind,nosuid,noexec,nodev,rw,rprivate",
             "/sys bind /sys rprivate,nosuid,noexec,nodev,ro,rbind",
             "/dev/foo bind /dev/null slave,nosuid,noexec,rw,rbind",
-            // Docker's and BuildKit's.
+            // Mounts of Docker and BuildKit.
             "/etc/hosts bind /var/lib/docker/containers/ID/hosts rbind,rprivate",
             "/dev/shm bind /var/lib/docker/containers/ID/mounts/shm rbind,rprivate",
             "/sbin/docker-init bind /usr/bin/docker-init bind,ro",

@@ -48,7 +48,7 @@ impl EntryList<'_> {
         self.entries.iter().any(|entry| entry.name == name)
     }
 
-    /// Sorts the entries by a key of their names; equal ones keep their order.
+    /// Sorts the entries by a key of their names; entries with equal keys keep their order.
     pub fn sort_by_key(&mut self, key: fn(&str) -> usize) {
         self.entries.sort_by_key(|entry| key(&entry.name));
     }
@@ -63,7 +63,7 @@ impl EntryList<'_> {
     }
 }
 
-/// Edits the array or object at a path of keys; it is created if it is missing or null.
+/// Edits the array or object at a path of keys, and creates it if it is missing or null.
 ///
 /// `name` returns the name of an element of an array; the name of a member is its key.
 pub fn edit_entries(
@@ -132,7 +132,7 @@ fn kind_name(kind: JsonKind) -> &'static str {
     if kind == JsonKind::Object { "an object" } else { "an array" }
 }
 
-/// Writes an array or object; its closing bracket is at `depth`.
+/// Formats an array or object; the indentation of its closing bracket is `depth`.
 fn block(
     layout: &ConfigLayout,
     brackets: [&[u8; 1]; 2],

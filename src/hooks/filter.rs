@@ -1,19 +1,20 @@
 //! Precreate filters: programs that read a container's configuration before the container is
-//! created and print the one to use.
+//! created and print the configuration to use.
 //!
 //! They work as in podman, with these differences, each covered by a test in
-//! `tests/conformance/filter.rs` or below:
+//! `tests/all/conformance/filter.rs` or `filter/tests.rs`:
 //!
 //! - Unknown fields survive: podman's types drop them. The new configuration is the last filter's
 //!   output, byte for byte, or the original text if no filter changed it.
-//! - The output must be UTF-8, and follow the runtime specification if the original configuration
-//!   does; a key that is there twice does not. Podman replaces bytes and merges keys.
+//! - The output must be UTF-8. If the original configuration follows the runtime specification, the
+//!   output must, too, which excludes repeated keys. Podman replaces invalid bytes and merges
+//!   repeated keys.
 //! - Keys keep their case: podman and runc read `HostName` as `hostname`, crun ignores it.
 //! - A filter that prints `{}` or `null` fails, unless [`FilterOptions::allow_empty`] is set. In
 //!   podman it silently empties the configuration.
 //! - The timeout kills the filter's whole process group, not only the filter.
-//! - The output is bounded.
-//! - Standard error is kept.
+//! - The size of the output is limited.
+//! - Standard error is captured and returned.
 //! - Filters get numbers and the order of keys as in the configuration, and also the empty fields
 //!   that podman omits.
 
@@ -28,7 +29,7 @@ use tracing::debug;
 use super::Hook;
 use crate::json::{JsonDocument, JsonKind, SyntaxError};
 
-/// Limits and environment for precreate hooks.
+/// Working directory and limits for `precreate` hooks.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct FilterOptions {
@@ -36,9 +37,9 @@ pub struct FilterOptions {
     pub bundle: PathBuf,
     /// If set, a filter may print `{}` or `null`; both make the configuration `{}`.
     pub allow_empty: bool,
-    /// Maximum output of a filter.
+    /// Maximum size of a filter's output; a filter that exceeds it is killed.
     pub output_limit_bytes: u64,
-    /// Limit of the recorded standard error.
+    /// Maximum size of the recorded standard error; the rest is discarded.
     pub stderr_limit_bytes: u64,
 }
 
@@ -77,8 +78,8 @@ pub struct FilterRun {
 }
 
 impl FilterRun {
-    /// Returns the first non-blank lines of standard error without control characters, and a note
-    /// if there were more.
+    /// Returns up to 200 non-blank lines of standard error, and a note if there were more. Control
+    /// characters are replaced by U+FFFD.
     pub fn lines(&self) -> Vec<String> {
         const MAX_LINES: usize = 200;
         let mut lines = self.kept_lines();
@@ -96,7 +97,8 @@ impl FilterRun {
         lines.map(|line| line.chars().map(printable).collect()).collect()
     }
 
-    /// Returns the last line of standard error, cut to fit into a message.
+    /// Returns the last non-blank line of standard error, cut to 300 characters; `None` if there is
+    /// none.
     pub fn last_stderr_line(&self) -> Option<String> {
         const MAX_CHARS: usize = 300;
         let line = self.kept_lines().pop()?;
@@ -113,17 +115,19 @@ impl FilterRun {
 )]
 #[non_exhaustive]
 pub struct FilterError {
-    /// Its index in the list of filters.
+    /// Index of the failed filter in the list of filters.
     pub index: usize,
     /// The hook file; `None` from [`filter`], which does not know files.
     pub file: Option<PathBuf>,
+    /// Path of the program of the failed filter.
     pub path: String,
     #[source]
     pub failure: FilterFailure,
+    /// Run of the failed filter; empty if it could not be run.
     pub run: FilterRun,
     /// The configuration after the last successful filter.
     pub config: Vec<u8>,
-    /// Runs of the filters before it.
+    /// Runs of the preceding filters, which succeeded.
     pub runs: Vec<FilterRun>,
 }
 
@@ -147,7 +151,7 @@ pub enum FilterFailure {
     /// The filter was killed at its timeout.
     #[error("timed out after {} s", timeout.as_secs())]
     TimedOut {
-        /// The effective timeout; zero if the hook's was not greater than zero or too large.
+        /// The effective timeout; zero if the hook's timeout is not positive or too large.
         timeout: Duration,
     },
     /// The filter was killed because its output exceeded the limit.
@@ -170,12 +174,12 @@ pub enum FilterFailure {
     Empty { found: &'static str },
 }
 
-/// Sends a configuration through filters: each gets the previous output on standard input, and the
-/// first one the configuration as podman passes it, on one line.
+/// Passes a configuration through filters. The first filter gets the configuration on standard
+/// input, on one line as from podman; each later filter gets the output of the previous one.
 ///
-/// Each runs in the bundle with exactly the environment of its hook, until it has exited and closed
-/// its standard output. `PATH` is not searched. The error is boxed because it holds all results so
-/// far.
+/// Each filter runs in the bundle with exactly the environment of its hook, until it has exited and
+/// its standard output is closed. `PATH` is not searched. The error is boxed because it holds all
+/// results so far.
 ///
 /// ```
 /// use oci_hooks::hooks::Hook;
@@ -270,14 +274,14 @@ fn run(
     (FilterRun { stderr, stderr_truncated, duration, changed: false }, result)
 }
 
-/// Splits `NAME=value`. Programs cannot look up an entry without `=`.
+/// Splits `NAME=value`; returns `None` for an entry without `=`, which programs cannot look up.
 fn environment_entry(entry: &str) -> Option<(&OsStr, &OsStr)> {
     let (name, value) = entry.split_once('=')?;
     Some((OsStr::new(name), OsStr::new(value)))
 }
 
-/// Returns the timeout as podman and runc read it: zero if it is not greater than zero or does not
-/// fit into 63 bits of nanoseconds.
+/// Returns the timeout as podman and runc read it: zero if it is not positive or exceeds 63 bits of
+/// nanoseconds.
 pub(super) fn timeout(seconds: i64) -> Duration {
     const MAX_SECONDS: u64 = i64::MAX as u64 / 1_000_000_000;
     match u64::try_from(seconds) {

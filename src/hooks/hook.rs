@@ -14,8 +14,8 @@ pub struct Hook {
     /// Argument vector, `args[0]` included; if it is empty, the runtime passes the path.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// Whole environment as `NAME=value`. Without one, runc and crun pass on their own, which the
-    /// engine set; an empty list prevents that.
+    /// Complete environment, as `NAME=value`. With `None`, runc and crun pass their own
+    /// environment, which the engine set; with an empty list, the program gets no variables.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub env: Option<Vec<String>>,
     /// Timeout in seconds, greater than zero to be of use; `None` means no limit.
@@ -41,9 +41,11 @@ pub enum OciStage {
     Prestart,
     /// After the namespaces are created, in the runtime's namespaces, before `pivot_root`.
     CreateRuntime,
-    /// The same moment, in the container's namespaces; the program is found on the host.
+    /// Right after `createRuntime`, in the container's namespaces, before `pivot_root`; the program
+    /// is looked up on the host.
     CreateContainer,
-    /// Right before the user's process, in the container; the program is found in the container.
+    /// Right before the user's process starts, in the container; the program is looked up in the
+    /// container.
     StartContainer,
     /// Right after the user's process has started, in the runtime's namespaces.
     Poststart,

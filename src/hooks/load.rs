@@ -24,8 +24,8 @@ pub struct LoadOptions {
     /// Stages that the consumer runs itself.
     pub extension_stages: Vec<String>,
     pub path_check: PathCheck,
-    /// Reaction of the consumer to files that it rejects. If it skips them, no problem is fatal, and a
-    /// monitor keeps their last valid version in force.
+    /// Reaction of the consumer to files that it rejects. If it skips them, no problem is fatal,
+    /// and a monitor keeps their last valid version active.
     pub bad_files: BadFilePolicy,
 }
 
@@ -79,7 +79,7 @@ pub enum EntryState {
     Masked {
         by: PathBuf,
     },
-    /// Unusable: one of the problems is about this entry or its directory.
+    /// The entry cannot be used: one of the problems is about this entry or its directory.
     Broken,
     /// The entry vanished before it was opened, or is a dangling symlink.
     Vanished,
@@ -88,7 +88,7 @@ pub enum EntryState {
 }
 
 impl LoadedHooks {
-    /// Returns the hooks, or the first problem with which podman and CRI-O would not work.
+    /// Returns the hooks, or the first fatal problem as an error.
     pub fn into_strict(mut self) -> Result<HookSet, Box<LoadProblem>> {
         match self.problems.iter().position(|problem| problem.fatal) {
             Some(at) => Err(Box::new(self.problems.swap_remove(at))),
@@ -96,7 +96,7 @@ impl LoadedHooks {
         }
     }
 
-    /// Returns all hooks, those in force first.
+    /// Returns all hooks: the active hooks, then the masked hooks.
     pub(super) fn files(&self) -> impl Iterator<Item = &HookFile> {
         self.hooks.iter().chain(&self.masked)
     }
@@ -124,8 +124,8 @@ pub fn load(options: &LoadOptions) -> LoadedHooks {
     load_after(&LoadedHooks::default(), options)
 }
 
-/// Loads hooks again. If a file was valid before and cannot be loaded now, and the consumer skips such
-/// files, its previous hook stays in force; its entry is [`EntryState::Broken`] all the same.
+/// Loads hooks again. If a file was valid before and cannot be loaded now, and the consumer skips
+/// such files, its previous hook stays active, although its entry is [`EntryState::Broken`].
 pub fn load_after(previous: &LoadedHooks, options: &LoadOptions) -> LoadedHooks {
     load_reusing(previous, options, HashMap::new())
 }
@@ -166,7 +166,7 @@ struct HookLoader<'o> {
     previous_files: HashMap<&'o OsStr, &'o HookFile>,
     unchanged: HashMap<&'o OsStr, &'o HookFile>,
     loaded: LoadedHooks,
-    /// The hooks in force, each with the index of its entry.
+    /// The active hooks, each with the index of its entry.
     active: Vec<(HookFile, usize)>,
     /// Number of `active` hooks from earlier directories, which are sorted by name.
     earlier: usize,
@@ -260,7 +260,7 @@ impl HookLoader<'_> {
         }
     }
 
-    /// Keeps the previous hook of a broken file in force.
+    /// Keeps the previous hook of a broken file active.
     fn keep(&mut self, path: &Path, error: &HookError) {
         if !keeps_hook(error) {
             return;
@@ -272,7 +272,7 @@ impl HookLoader<'_> {
         }
     }
 
-    /// Keeps the hooks of a directory that can no longer be listed in force.
+    /// Keeps the hooks of a directory active that can no longer be listed.
     fn keep_dir(&mut self, dir: &Path, error: &HookError) {
         if !keeps_hook(error) {
             return;
@@ -283,7 +283,7 @@ impl HookLoader<'_> {
             .filter(|file| file.path.parent() == Some(dir) && self.has_program(file))
             .collect();
         files.sort_unstable_by_key(|file| &file.name);
-        // In a directory that is listed twice, each file masks itself.
+        // If the options name a directory twice, each of its files masks itself.
         files.dedup_by_key(|file| &file.name);
         for file in files {
             self.activate(file.clone());
@@ -304,7 +304,7 @@ impl HookLoader<'_> {
     }
 }
 
-/// Joins the two as [`Path::join`] does, with one allocation.
+/// Joins a directory and a name as [`Path::join`] does, but with a single allocation.
 fn path_of(dir: &Path, name: &OsStr) -> PathBuf {
     let mut path = PathBuf::with_capacity(dir.as_os_str().len() + 1 + name.len());
     path.push(dir);
@@ -312,17 +312,17 @@ fn path_of(dir: &Path, name: &OsStr) -> PathBuf {
     path
 }
 
-/// Opens a directory and lists it in byte order.
+/// Opens a directory and returns it with the names of its entries, in byte order.
 pub fn open(dir: &Path) -> Result<(DirectoryReader, Vec<OsString>), PathError> {
     let directory = DirectoryReader::open(dir)?;
     let names = directory.names().with_path("list", dir)?;
     Ok((directory, names))
 }
 
-/// Returns whether a previously valid hook stays in force despite an error.
+/// Returns whether a previously valid hook stays active despite an error.
 ///
-/// It does not if the file, its directory or the hook's program was removed: a hook without its
-/// program would make every container fail, and podman ignores it.
+/// A hook does not stay active if its file, its directory or its program was removed: a hook
+/// without its program would make every container fail, and podman ignores it.
 fn keeps_hook(error: &HookError) -> bool {
     match error {
         HookError::PathMissing { .. } | HookError::PathLookup { .. } => false,

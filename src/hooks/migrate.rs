@@ -13,7 +13,8 @@
 //!
 //! - With an empty `process.args`, 0.1.0 evaluates commands only if no other condition holds. The
 //!   file for the commands always evaluates them, so the configuration is rejected.
-//! - Without `process`, conditions that were omitted beside `.*` do not hold.
+//! - Without `process`, a 1.0.0 file whose other conditions were omitted because of `.*` never
+//!   applies; the 0.1.0 file applies if one of these conditions holds.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -33,7 +34,7 @@ use crate::json::{JsonDocument, TextLocation, folds_to};
 pub struct MigrateOptions<'a> {
     /// Stages that the consumer runs itself.
     pub extension_stages: &'a [String],
-    /// Treatment of the deprecated stage.
+    /// Treatment of the deprecated stage `prestart`.
     pub prestart: MigratePrestart,
 }
 
@@ -51,7 +52,7 @@ pub enum MigratePrestart {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Migration {
-    /// Files to write, of which the first has the old name.
+    /// Files to write. The first one has the old name.
     ///
     /// The others are called `NAME.1.json`, `NAME.2.json`: in the order of injection, hardly any
     /// name sorts between them and `NAME.json`, unlike with `NAME-1.json`.
@@ -80,7 +81,8 @@ pub enum MigrationNote {
     },
     /// Conditions were omitted because the commands match every program.
     Implied { conditions: Vec<ConditionKind> },
-    /// A file that hid the old file must now hide all of the new ones.
+    /// A later directory's file that masked the old file masks only the first new file; each other
+    /// new file needs a mask, too.
     HideTogether,
     /// A key that consumers ignore was omitted.
     UnknownKey { key: String, location: TextLocation },
@@ -140,7 +142,7 @@ fn names(conditions: &[ConditionKind]) -> String {
 }
 
 impl ConditionKind {
-    /// Returns the key of schema 1.0.0.
+    /// Returns the key of the condition in schema 1.0.0.
     pub fn name(self) -> &'static str {
         match self {
             ConditionKind::BindMounts => "hasBindMounts",
@@ -195,11 +197,11 @@ pub fn migrate(
     Ok(Some(Migration { files, remarks }))
 }
 
-/// Returns the conditions of each file to write.
+/// Returns the conditions of each file to write, and adds notes to `remarks`.
 fn conditions(definition: &HookDefinition, remarks: &mut Vec<MigrationNote>) -> Vec<DraftWhen> {
     let when = &definition.when;
     let mut found = Vec::new();
-    // `false` never holds, and does not keep other conditions from holding.
+    // A `false` never holds, but does not prevent other conditions from holding.
     if when.has_bind_mounts == Some(true) {
         found.push(ConditionKind::BindMounts);
     }
@@ -271,7 +273,7 @@ fn unknown_keys(document: &JsonDocument<'_>) -> impl Iterator<Item = MigrationNo
     })
 }
 
-/// Returns the name of the n-th file.
+/// Returns the name of the file at an index: `NAME.json`, `NAME.1.json`, `NAME.2.json`.
 fn numbered_name(name: &OsStr, index: usize) -> OsString {
     if index == 0 {
         return name.to_owned();
@@ -475,7 +477,7 @@ mod tests {
             let options =
                 MigrateOptions { extension_stages: &extension_stages, ..Default::default() };
             let Ok(migration) = migrate(name, old_text.as_bytes(), options) else {
-                // Joined patterns need not be one, and then the old file is rejected as well.
+                // Joined patterns may be an invalid pattern; then the old file is rejected as well.
                 return Ok(());
             };
             let migration = migration.unwrap();

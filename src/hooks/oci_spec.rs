@@ -1,7 +1,8 @@
 //! Conversions to the types of the `oci-spec` crate, for runtimes that keep their configuration in them.
 //!
-//! These types hold less than `config.json` may: they drop unknown fields and cannot represent a
-//! negative timeout. If the text is available, [`ConfigDocument`](super::Config) preserves all of it.
+//! These types cannot represent every `config.json`: they drop unknown fields and have no negative
+//! timeouts. If the text is available, [`ConfigDocument`](super::ConfigDocument) preserves all of
+//! it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -47,8 +48,9 @@ impl TryFrom<&runtime::Hook> for Hook {
 #[error("the path {0:?} of the hook is not UTF-8")]
 pub struct PathNotText(pub PathBuf);
 
-/// Runs `precreate` hooks on a typed configuration, as [`filter`](super::filter()) does on its text, and replaces
-/// it. If a hook fails or returns a configuration that the types cannot represent, it stays as it was.
+/// Runs `precreate` hooks on a typed configuration, as [`filter`](super::filter()) does on its
+/// text, and replaces the configuration with the result. The configuration is unchanged if a hook
+/// fails or its output does not fit the types.
 pub fn filter_spec(
     hooks: &[&Hook],
     spec: &mut Spec,
@@ -73,7 +75,7 @@ pub enum FilterSpecError {
 }
 
 impl MatchTarget {
-    /// Returns the target for matching, with the configuration's own annotations.
+    /// Returns the values to match hooks against, with the annotations of the configuration.
     pub fn of_spec(spec: &Spec, rule: BindMountRule) -> Self {
         let command = match spec.process() {
             None => TargetCommand::NoProcess,

@@ -32,15 +32,16 @@ use super::{
 pub struct Pipeline {
     pub consumer: Consumer,
     pub load: LoadOptions,
-    /// If set, hook files that cannot be loaded are skipped, even where the consumer would give up.
+    /// If set, hook files that cannot be loaded are skipped, even if the consumer would stop with
+    /// an error.
     pub skip_bad_files: bool,
     /// Treatment of a hook file whose program does not exist, regardless of `skip_bad_files`.
     pub missing_program: MissingProgram,
-    /// Hook files that must be in force, by name or absolute path: a missing file, one that cannot
-    /// be loaded, or one without its program is an error. They need not match.
+    /// Hook files that must be active, by name or absolute path. A missing file, a file that cannot
+    /// be loaded, and a missing program are errors. The hooks need not match.
     ///
-    /// They are listed here instead of marked by annotations: annotations of a hook file vanish with
-    /// the file, and annotations of containers are set by the users that hooks guard against.
+    /// Annotations cannot replace this list: annotations of a hook file vanish with the file, and
+    /// annotations of containers are set by the users that hooks guard against.
     pub required_hooks: Vec<PathBuf>,
     /// Values to match that replace or extend those of the configuration.
     pub target: TargetOverrides,
@@ -96,7 +97,7 @@ impl Pipeline {
         load(&self.load)
     }
 
-    /// Does the same with hooks that were loaded before.
+    /// Does the same as [`Self::run_with`], with hooks from [`Self::load_hooks`].
     pub fn run_loaded(
         &self,
         hooks: LoadedHooks,
@@ -231,23 +232,23 @@ pub struct InjectedConfig {
 pub struct PipelineReport {
     /// Hook files that match, in order of injection.
     pub hooks: Vec<MatchedHook>,
-    /// Hook files that were skipped.
+    /// Problems of hook files and directories that were skipped.
     pub problems: Vec<LoadProblem>,
-    /// Hook files whose hooks the configuration had already, and has twice now.
+    /// Hook files whose hooks were already in the configuration, and now are in it twice.
     pub repeated: Vec<PathBuf>,
     /// Directories that do not exist, which is no error.
     pub missing_dirs: Vec<PathBuf>,
-    /// Hooks of extension stages, including `precreate` hooks that were run.
+    /// Hooks of extension stages by stage, including `precreate` hooks that were run.
     pub extension_hooks: BTreeMap<String, Vec<Hook>>,
     /// The `precreate` hooks that succeeded.
     pub precreate: Vec<PrecreateRun>,
-    /// If set, `precreate` hooks match but were not to be run.
+    /// If set, `precreate` hooks match but were not run, because [`Pipeline::precreate`] is `None`.
     pub precreate_skipped: bool,
 }
 
 impl PipelineReport {
-    /// Returns the standard error of `precreate` hooks, each line prefixed with its program,
-    /// without control characters.
+    /// Returns the lines of standard error of `precreate` hooks, as [`FilterRun::lines`] does, each
+    /// prefixed with the path of the hook's program.
     pub fn precreate_lines(&self) -> Vec<String> {
         let line = |run: &PrecreateRun, line| format!("{}: {line}", run.program);
         let runs = self.precreate.iter();
@@ -262,6 +263,7 @@ pub struct MatchedHook {
     pub file: PathBuf,
     /// The condition that decided, in words.
     pub reason: String,
+    /// Stages at which the hook is injected.
     pub stages: Vec<HookStage>,
     /// The error, if the hook was rejected because untrusted users can change it.
     pub rejected: Option<String>,
@@ -272,8 +274,9 @@ pub struct MatchedHook {
 #[non_exhaustive]
 pub struct PrecreateRun {
     pub file: PathBuf,
+    /// Path of the hook's program.
     pub program: String,
-    /// Its standard error, duration and effect on the configuration.
+    /// Standard error, duration and effect of the hook on the configuration.
     pub run: FilterRun,
 }
 
@@ -297,7 +300,7 @@ pub enum PipelineFailure {
     /// A hook file cannot be used.
     #[error(transparent)]
     HookFile(#[from] Box<LoadProblem>),
-    /// A required hook is not in force.
+    /// A required hook is not active.
     #[error(transparent)]
     RequiredHook(#[from] RequiredHookError),
     /// A hook cannot be matched.
@@ -328,7 +331,7 @@ fn matched_hooks(selection: &HookSelection<'_>) -> Vec<MatchedHook> {
         .collect()
 }
 
-/// Returns the selected files with a hook that the configuration has.
+/// Returns the selected files whose hooks are already in the configuration at their stages.
 fn repeated_files(selection: &HookSelection<'_>, config: &ConfigDocument<'_>) -> Vec<PathBuf> {
     let repeated = selection.injections.iter().filter(|injection| match injection.stage {
         HookStage::Oci(stage) => config.has_hook(stage, &injection.hook),
@@ -343,11 +346,11 @@ fn repeated_files(selection: &HookSelection<'_>, config: &ConfigDocument<'_>) ->
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MissingProgram {
-    /// The file is skipped, and one of the same name in an earlier directory stays in force, as
-    /// with podman and CRI-O: [`PipelineReport::problems`](PipelineReport::problems) lists it.
+    /// The file is skipped, and [`PipelineReport::problems`] lists it. As with podman and CRI-O, a
+    /// file of the same name in an earlier directory stays active.
     #[default]
     Drop,
-    /// An error for every container.
+    /// The pipeline fails for every container.
     Fail,
 }
 
@@ -358,7 +361,7 @@ impl MissingProgram {
     }
 }
 
-/// A required hook that is not in force.
+/// A required hook that is not active.
 #[derive(Debug, thiserror::Error)]
 #[error("required hook {hook:?} {}", match problem {
     Some(_) => "is not in force".to_owned(),
@@ -368,7 +371,7 @@ impl MissingProgram {
 pub struct RequiredHookError {
     /// Name or path, as in [`Pipeline::required_hooks`].
     pub hook: PathBuf,
-    /// The problem of the hook's file.
+    /// Problem of the hook's file; `None` if there is no such file, or another file masks it.
     #[source]
     pub problem: Option<Box<LoadProblem>>,
     /// The directories that were read.
@@ -381,14 +384,16 @@ pub fn format_directories(dirs: &[PathBuf]) -> String {
     if dirs.is_empty() { "no directory".to_owned() } else { dirs.join(", ") }
 }
 
-/// Returns an error for the first required hook that is not in force, with its problem.
+/// Returns an error for the first required hook that is not active, and moves its problem into the
+/// error.
 fn check_required(required: &[PathBuf], loaded: &mut LoadedHooks) -> Result<(), RequiredHookError> {
     let Some((hook, at)) = missing_required(required, loaded) else { return Ok(()) };
     let problem = at.map(|at| Box::new(loaded.problems.remove(at)));
     Err(RequiredHookError { hook: hook.to_owned(), problem, dirs: loaded.dirs.clone() })
 }
 
-/// Finds the first required hook that is not in force, and the index of its problem.
+/// Finds the first required hook that is not active, and the index of its problem in
+/// [`LoadedHooks::problems`], if it has one.
 pub fn missing_required<'r>(
     required: &'r [PathBuf],
     loaded: &LoadedHooks,

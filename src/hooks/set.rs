@@ -1,4 +1,4 @@
-//! Loaded hooks in order of injection, and those that apply to a container.
+//! Loaded hooks in order of injection, and the selection that applies to a container.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -54,12 +54,12 @@ pub struct HookSet {
     files: Vec<HookFile>,
 }
 
-/// The result of one hook's conditions for a container.
+/// The result of evaluating one hook's conditions for a container.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct HookVerdict<'a> {
     pub file: &'a HookFile,
-    /// Result with the deciding condition; on an error, podman injects no hook at all.
+    /// Result with the deciding condition; after an error, podman injects no hooks at all.
     pub outcome: Result<MatchEvaluation<'a>, EmptyArgs>,
 }
 
@@ -91,7 +91,7 @@ impl HookSet {
         self.files.iter().find(|file| file.name == name)
     }
 
-    /// Evaluates each hook in order.
+    /// Evaluates the conditions of each hook, in order of injection.
     pub fn evaluate<'a>(
         &'a self,
         target: &'a MatchTarget,
@@ -124,7 +124,7 @@ impl FromIterator<HookFile> for HookSet {
 /// Lower-cases a file name as Go does, character by character.
 ///
 /// Rust's `str::to_lowercase` handles final sigma and maps `İ` to two characters; Go does neither.
-/// Names that are equal after this have no defined order in Go; here the names themselves decide.
+/// Files with equal keys have no defined order in Go; here the names themselves decide.
 pub fn order_key(name: &OsStr) -> Cow<'_, [u8]> {
     let bytes = name.as_bytes();
     if bytes.is_ascii() {
@@ -180,7 +180,7 @@ pub struct HookInjection<'a> {
 impl HookSet {
     /// Finds the hooks that apply to a container.
     ///
-    /// An error of one hook prevents all injections, as in podman.
+    /// If one hook cannot be matched, none is injected, as in podman.
     pub fn select<'a>(
         &'a self,
         target: &'a MatchTarget,
@@ -234,7 +234,7 @@ impl<'a> HookSelection<'a> {
 
     /// Gives hooks without an environment an empty one.
     ///
-    /// Without this, the runtime passes on its own environment, which at `createContainer` holds
+    /// A hook without an environment inherits the runtime's, which at `createContainer` contains
     /// the image's variables: `LD_PRELOAD` of an image then reaches a program of the host
     /// (CVE-2025-23266).
     pub fn set_missing_env(&mut self) {

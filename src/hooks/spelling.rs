@@ -1,11 +1,11 @@
-//! Misspelt words.
+//! Suggestions for misspelt names in hook files.
 
 use strsim::osa_distance;
 
-/// Longest word that is compared; no known name is close to a longer one.
+/// Maximum length in characters of a word to compare; no known name is close to a longer word.
 const MAX_LENGTH: usize = 32;
 
-/// Finds the name that a word is most likely a misspelling of.
+/// Finds the name that a word is most likely a misspelling of; `None` if no name is close.
 pub fn closest_name<'n>(word: &str, names: &[&'n str]) -> Option<&'n str> {
     if word.chars().count() > MAX_LENGTH {
         return None;

@@ -38,19 +38,19 @@ pub struct TrustOptions {
     /// user private groups.
     pub uids: Vec<u32>,
     /// If set, modes of files on read-only mounts are ignored, since users cannot write there.
-    /// Outside of containers, the same files may be mounted elsewhere and written there.
+    /// Outside of containers, the same files may be writable through another mount.
     pub read_only_mounts: bool,
 }
 
 impl Default for TrustOptions {
-    /// Returns the policy that trusts only root.
+    /// Returns options that trust only root.
     fn default() -> Self {
         TrustOptions { uids: vec![0], read_only_mounts: false }
     }
 }
 
 impl TrustOptions {
-    /// Returns the policy that trusts root and the user of this process.
+    /// Returns options that trust root and the user of this process.
     pub fn of_process() -> Self {
         let uids = vec![0, rustix::process::geteuid().as_raw()];
         TrustOptions { uids, ..TrustOptions::default() }
@@ -139,9 +139,9 @@ impl TrustChecker {
         Ok(())
     }
 
-    /// Checks a program and, if it is a script, its interpreter. If that is `env`, also checks the
-    /// program that `env` finds in `path`, the hook's `PATH`, and the directories it searches
-    /// before.
+    /// Checks a program and, if it is a script, its interpreter. If the interpreter is `env`, also
+    /// checks the program that `env` finds in `path`, the hook's `PATH`, and the directories that
+    /// `env` searches before it.
     pub fn check_program(
         &mut self,
         program: &Path,
@@ -150,7 +150,8 @@ impl TrustChecker {
         let mut next = program.to_owned();
         for _ in 0..=MAX_INTERPRETERS {
             self.check_absolute(&next)?;
-            // Only trusted users can have replaced it.
+            // The path can be read again: only trusted users can have replaced the program
+            // meanwhile.
             let Some(found) = interpreter::of(&next).with_path("read", &next)? else {
                 return Ok(());
             };
@@ -172,7 +173,8 @@ impl TrustChecker {
         self.check_path(path)
     }
 
-    /// Finds a program as `env` does, unless another user could add one to an earlier directory.
+    /// Finds a program in a search path as `env` does. Fails if an untrusted user could add such a
+    /// program to an earlier directory.
     fn find(&mut self, sought: &EnvLookup) -> Result<PathBuf, TrustError> {
         if sought.name.as_os_str().as_bytes().contains(&b'/') {
             return Ok(sought.name.clone());
@@ -265,9 +267,9 @@ pub(super) fn open(path: &Path, flags: OFlags) -> io::Result<(rustix::fd::OwnedF
     Ok((file, stat))
 }
 
-/// Prepends the components of a path to those that are still to be walked.
+/// Prepends the components of a path to the components that remain to be checked.
 fn push(rest: &mut VecDeque<OsString>, path: &Path) {
-    // `current` holds the root by then; it is checked once, at the start.
+    // The root is omitted: `current` starts with it, and it is checked once, at the start.
     let names = path.components().filter(|c| !matches!(c, Component::RootDir | Component::CurDir));
     let at_root = rest.len() == 1 && rest[0] == "/";
     for (at, name) in names.enumerate() {
@@ -295,7 +297,8 @@ pub enum TrustError {
     /// The program's path is relative to the working directory of the runtime.
     #[error("{} is a relative path", path.display())]
     Relative { path: PathBuf },
-    /// A script for `env` whose interpreter cannot be determined.
+    /// The interpreter of a script cannot be determined, because its first line runs `env` with
+    /// unsupported arguments.
     #[error("{} does not show which program `env` starts", path.display())]
     Unclear { path: PathBuf },
     /// A path cannot be looked up.
@@ -335,7 +338,7 @@ impl TrustError {
         })
     }
 
-    /// Returns the hint as a suffix for messages without a separate hint.
+    /// Returns the hint as a suffix for messages that print no separate hint; empty without a hint.
     pub fn hint_in_message(&self) -> String {
         self.hint().map_or_else(String::new, |hint| format!(" (hint: {hint})"))
     }
@@ -354,7 +357,7 @@ fn writable(path: &Path, mode: u32, writer: &FileWriter) -> String {
     }
 }
 
-/// Returns the ACL entry in the syntax of `setfacl`.
+/// Returns the ACL entry of a user or group in the syntax of `setfacl`; `None` for other subjects.
 fn entry(who: &AccessSubject) -> Option<String> {
     let (kind, id) = match who {
         AccessSubject::User(uid) => ('u', uid),

@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use super::Pattern;
 use super::consumer::AnnotationRule;
 
-/// A container as the conditions of hooks see it.
+/// The values of a container that hook conditions are matched against.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MatchTarget {
     pub command: TargetCommand,
@@ -49,6 +49,7 @@ pub enum TargetCommand {
 pub struct HookConditions {
     /// Rule for combining the conditions.
     pub combine: CombineRule,
+    /// `true` holds for every container, `false` for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub always: Option<bool>,
     /// The condition holds if this is true and the container has bind mounts; `false` never holds.
@@ -66,9 +67,9 @@ pub struct HookConditions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CombineRule {
-    /// All must hold: schema 1.0.0.
+    /// All conditions must hold: schema 1.0.0.
     All,
-    /// One must hold: schema 0.1.0.
+    /// One condition must hold: schema 0.1.0.
     Any,
 }
 
@@ -92,14 +93,16 @@ pub enum MatchReason<'a> {
     /// A condition on an annotation.
     Annotation {
         pattern: &'a AnnotationPattern,
-        /// The first annotation that matches, as key and value.
+        /// The first annotation that matches, as key and value; `None` if none matches.
         found: Option<(&'a str, &'a str)>,
     },
     /// A condition on the command.
     Command {
         /// The patterns, of which one must match.
         patterns: &'a [Pattern],
+        /// The first pattern that matches; `None` if none matches.
         found: Option<&'a Pattern>,
+        /// The container's command, from `process.args[0]`.
         command: &'a str,
     },
     /// Commands are the only condition, and `config.json` has no `process`.
@@ -127,12 +130,12 @@ impl MatchReason<'_> {
 #[non_exhaustive]
 pub struct MatchEvaluation<'a> {
     pub matched: bool,
-    /// The condition that decided: the first to fail or the last to hold where all must hold, the
-    /// first to hold or the last to fail where one is enough.
+    /// The deciding condition. For [`CombineRule::All`], the first that fails, or else the last
+    /// that holds; for [`CombineRule::Any`], the first that holds, or else the last that fails.
     pub reason: MatchReason<'a>,
 }
 
-/// Error of a hook with conditions on the command of a container that has none.
+/// Error of matching `commands` against a container without `process.args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("process.args must have at least one entry to match `commands` against")]
 pub struct EmptyArgs;

@@ -15,7 +15,8 @@ pub struct JsonDocument<'t> {
     nodes: Vec<JsonNode>,
 }
 
-/// One value: its kind, its bytes, and the index of the first node after everything inside it.
+/// One value: its kind, its byte range, and the index of the first node after it and its
+/// descendants.
 ///
 /// The children of an object are its keys and values in turn.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +55,7 @@ impl JsonKind {
 /// A position in a text: line, column and JSON pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextLocation {
+    /// Byte range in the text.
     pub span: Range<usize>,
     /// Line, from 1.
     pub line: usize,

@@ -11,7 +11,7 @@ struct OpenContainer {
     end: usize,
     kind: JsonKind,
     is_empty: bool,
-    /// A key was written, and its value comes next.
+    /// If set, a key was written and its value comes next.
     after_key: bool,
 }
 

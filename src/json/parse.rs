@@ -274,7 +274,7 @@ pub struct SyntaxError {
 pub enum SyntaxErrorKind {
     /// The text ends inside a value, or is empty.
     UnexpectedEnd,
-    /// Another token is expected here.
+    /// Another token is expected here; the string describes it.
     Expected(&'static str),
     /// The comma before `}` or `]`.
     TrailingComma,
@@ -288,6 +288,7 @@ pub enum SyntaxErrorKind {
     QuotationMark(&'static str),
     /// An unescaped control character in a string.
     ControlCharacter,
+    /// An invalid escape sequence in a string.
     Escape,
     /// More text after the value.
     TrailingData,

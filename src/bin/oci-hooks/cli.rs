@@ -85,7 +85,7 @@ pub enum HooksCommand {
 }
 
 impl HooksCommand {
-    /// Returns whether the command works as a consumer does, and needs its version in any case.
+    /// Returns whether the command always follows the rules of a consumer, and so needs the version of podman.
     pub fn has_consumer(&self) -> bool {
         !matches!(
             self,

@@ -1,6 +1,6 @@
-//! Containers of the engines of this machine: their configuration, and the rules that apply to their hooks.
+//! Containers of the engines on this machine: their configuration, and the rules that apply to their hooks.
 //!
-//! Engines are asked by their own programs, each with a time limit.
+//! Engines are queried through their command-line programs. Each call has a time limit.
 
 mod containerd;
 mod crio;
@@ -38,7 +38,7 @@ pub enum ContainerEngine {
 pub struct EngineContainer {
     pub engine: ContainerEngine,
     pub id: String,
-    /// Name, or namespace and id for containerd.
+    /// Name; for containerd, `NAMESPACE/ID`.
     pub name: String,
     /// State as the engine names it, if it reports one.
     pub state: Option<String>,
@@ -58,12 +58,12 @@ pub enum ContainerConfig {
     Text { text: Vec<u8>, by: String },
 }
 
-/// The rules for the hooks of a container, with their sources.
+/// The consumer whose rules apply to the hooks of a container, and its directories, with their sources.
 pub struct ContainerRules {
     pub consumer: Consumer,
-    /// Source of the consumer.
+    /// What decided the consumer, as printed by `explain`.
     pub by: String,
-    /// Directories that something else than the consumer's own files configures.
+    /// Hook directories; if `None`, the consumer's own configuration decides.
     pub dirs: Option<ConfiguredDirs>,
     /// The reason why no hooks are injected, whatever the hooks are.
     pub exempt: Option<String>,
@@ -80,7 +80,7 @@ impl ContainerEngine {
         }
     }
 
-    /// Asks the engine for containers of a name or id; returns nothing if the engine is not installed.
+    /// Asks the engine for containers with a name or id; `None` if the engine is not installed.
     fn find(self, name: &str, host: &DoctorHost) -> Option<Result<Vec<EngineContainer>, String>> {
         let program = host.program(self.name())?;
         Some(match self {
@@ -99,7 +99,8 @@ pub fn is_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
 }
 
-/// Finds a container by its name, id or the start of its id; returns nothing if no engine is installed.
+/// Finds a container by its name, id or the start of its id. Returns `None` if no engine is installed; a missing
+/// engine is an error only if it is `wanted`.
 pub fn find(
     name: &str,
     wanted: Option<ContainerEngine>,
@@ -128,7 +129,7 @@ pub fn find(
             Some(Err(message)) => answers.push(format!("{}: {message}", engine.name())),
         }
     }
-    // The whole name of one container may be the start of another's id.
+    // The whole name or id of one container may be the start of another container's id.
     let is_whole = |container: &EngineContainer| container.id == name || container.name == name;
     if found.iter().any(is_whole) {
         found.retain(is_whole);
@@ -149,7 +150,7 @@ pub fn find(
 }
 
 impl EngineContainer {
-    /// Returns engine, name and id.
+    /// Returns the engine, the name, and the first 12 characters of the id.
     fn describe(&self) -> String {
         let EngineContainer { engine, name, id, .. } = self;
         format!("{} {name} ({:.12})", engine.name(), id)
@@ -214,7 +215,7 @@ impl EngineContainer {
     }
 }
 
-/// Returns the rules of the wrapper, if it is the runtime.
+/// Returns the rules of `oci-hooks-runtime`, if `runtime` is that wrapper.
 fn of_runtime(runtime: &str, by: &str, host: &DoctorHost) -> Option<ContainerRules> {
     wrapper::is_wrapper(runtime, host).then(|| {
         let config = wrapper::config(host);

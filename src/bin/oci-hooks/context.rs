@@ -25,9 +25,9 @@ use crate::doctor::native::podman_in_path;
 use crate::error::{Diagnostic, HooksCommandError};
 use crate::global::{ErrorFormat, GlobalArgs, OutputFormat};
 
-/// Returns the ID of a container that `podman inspect`, `docker inspect` or `crictl inspect` describes.
+/// Returns the ID of the container if a text is the output of `podman inspect`, `docker inspect` or `crictl inspect`.
 fn inspected_container(text: &[u8]) -> Option<String> {
-    // Configurations are not parsed twice.
+    // Without this check, configurations would be parsed twice.
     let text = str::from_utf8(text).ok()?;
     if !text.contains("\"HostConfig\"") && !text.contains("\"runtimeSpec\"") {
         return None;
@@ -39,15 +39,15 @@ fn inspected_container(text: &[u8]) -> Option<String> {
         Some(_) => root.get("Id"),
         None => root.get("info")?.get("runtimeSpec").and(root.get("status")?.get("id")),
     };
-    // An ID needs no quotes in the command of the hint.
+    // The hint puts the ID into a command without quotes, so only letters and digits are accepted.
     id?.as_str().filter(|id| id.chars().all(char::is_alphanumeric)).map(Cow::into_owned)
 }
 
 /// Size limit of a configuration.
 pub const MAX_CONFIG_BYTES: u64 = 64 << 20;
 
-/// Above this number, hook files with missing programs are counted instead of listed: a whole
-/// package of hooks is not installed.
+/// Above this number, hook files with missing programs are counted instead of listed: usually, a whole package of
+/// hook programs is not installed.
 const MAX_MISSING_NAMED: usize = 3;
 
 /// Global options, output streams and hook directories of a command.
@@ -121,7 +121,7 @@ impl CommandContext {
         }
     }
 
-    /// Returns the directories of `--hooks-dir`, or else configured ones.
+    /// Returns the directories of `--hooks-dir`, or else `configured`.
     pub fn directories_or(&self, configured: ConfiguredDirs) -> HookDirectories {
         match self.hooks_dirs.as_slice() {
             [] => HookDirectories::of_configured(configured, &self.consumer),
@@ -160,7 +160,8 @@ impl CommandContext {
         }
     }
 
-    /// Reads a configuration: a file, a bundle, or standard input for `-`.
+    /// Reads a configuration from a file, or from standard input for `-`. Rejects the output of an engine's
+    /// `inspect`.
     pub fn read_config(&self, path: &Path) -> Result<Vec<u8>, HooksCommandError> {
         let text = self.read_input(path, "a configuration")?;
         let Some(id) = inspected_container(&text) else { return Ok(text) };
@@ -230,7 +231,7 @@ impl CommandContext {
         self.print(style::WARNING, "warning", diagnostic);
     }
 
-    /// Prints a note on standard error, unless that is machine-readable.
+    /// Prints a note on standard error, unless errors are printed in JSON.
     pub fn note(&self, text: &str) {
         if self.error_format == ErrorFormat::Human {
             self.output.note(text);
@@ -257,7 +258,7 @@ impl CommandContext {
     }
 }
 
-/// Returns the configuration of a bundle, or the path itself.
+/// Returns the path of `config.json` in a bundle directory, or `path` itself for a file or `-`.
 pub fn config_path(path: &Path) -> PathBuf {
     if path != OsStr::new("-") && path.is_dir() {
         path.join("config.json")
@@ -266,7 +267,7 @@ pub fn config_path(path: &Path) -> PathBuf {
     }
 }
 
-/// Reads all, up to [`MAX_CONFIG_BYTES`].
+/// Reads the whole input. An input larger than [`MAX_CONFIG_BYTES`] is an error.
 pub fn read_limited(from: impl Read, path: &Path) -> Result<Vec<u8>, HooksCommandError> {
     let mut text = Vec::new();
     from.take(MAX_CONFIG_BYTES + 1).read_to_end(&mut text).with_path("read", path)?;

@@ -29,7 +29,7 @@ pub struct DeviceArgs {
 }
 
 impl DeviceArgs {
-    /// Returns the directories.
+    /// Returns the directories of `--cdi-spec-dir`, or else the default directories.
     pub fn dirs(&self) -> Vec<PathBuf> {
         match self.cdi_spec_dir.as_slice() {
             [] => DEFAULT_DIRS.map(PathBuf::from).to_vec(),
@@ -57,7 +57,7 @@ impl DeviceArgs {
         registry
     }
 
-    /// Returns the configuration with devices.
+    /// Returns the configuration with the named devices added.
     pub fn add(
         &self,
         names: &[String],
@@ -143,7 +143,7 @@ impl<'a> DeviceContentJson<'a> {
     }
 }
 
-/// Lists the devices in force.
+/// Lists the available devices, and notes devices that several files define.
 pub fn list(
     args: &DeviceArgs,
     context: &mut CommandContext,

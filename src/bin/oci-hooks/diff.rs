@@ -54,7 +54,7 @@ fn is_one_line(text: &[u8]) -> bool {
 }
 
 fn lines(text: &[u8], laid_out: bool) -> String {
-    // Compact first, to normalize strings.
+    // The compact form is made first, because it normalizes strings.
     let compact = JsonDocument::parse(text).ok().filter(|_| laid_out).map(|it| it.to_compact());
     let pretty =
         compact.as_deref().and_then(|it| Some(JsonDocument::parse(it).ok()?.to_pretty("  ")));

@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::context::CommandContext;
 use crate::error::{Diagnostic, HooksCommandError};
 
-/// The directories of a command.
+/// The hook directories that a command uses.
 pub struct HookDirectories {
     /// In order of increasing precedence.
     pub dirs: Vec<PathBuf>,
@@ -76,7 +76,8 @@ impl HookDirectories {
         Ok(HookDirectories::of_configured(configured, consumer))
     }
 
-    /// Returns configured directories. Those that the consumer's own files do not configure are complete.
+    /// Returns configured directories. If their source is not the consumer's own configuration, other directories are
+    /// not searched for unread hook files.
     pub fn of_configured(configured: ConfiguredDirs, consumer: &Consumer) -> Self {
         let unread = match configured.source {
             DirsSource::External(_) => Vec::new(),
@@ -172,7 +173,8 @@ fn own_dir(system: &ConsumerSystem<'_>) -> PathBuf {
     user.map_or_else(|| PathBuf::from(OVERRIDE_DIR), |config| config.join("oci/hooks.d"))
 }
 
-/// Explains an error of a change: why the hook, or a directory to write to, is missing.
+/// Adds a hint to an error: how the consumer can be configured to read the directory of the hook, or a directory that
+/// the user can write to.
 pub fn explain_error(
     error: ManageError,
     directories: &HookDirectories,
@@ -208,12 +210,12 @@ pub fn explain_error(
     })
 }
 
-/// Returns whether a hint is about permissions, which a directory of the user's own solves.
+/// Returns whether a hint is about missing permissions. A directory of the user's own avoids that problem.
 fn is_about_rights(hint: String) -> bool {
     hint.starts_with("run as root")
 }
 
-/// Prints after a change where the user's own hooks belong, or that the consumer does not read the directory.
+/// Prints a note after a change: where the user's own hooks belong, or that the consumer does not read the directory.
 pub fn note_change(
     directories: &HookDirectories,
     context: &mut CommandContext,

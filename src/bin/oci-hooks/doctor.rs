@@ -103,7 +103,6 @@ pub fn run(
     context.report(&checks, OUTCOME)
 }
 
-/// Returns the engine of a consumer.
 fn engine_of(consumer: &str) -> &'static str {
     match consumer {
         "crio" => "crio",

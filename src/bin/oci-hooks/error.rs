@@ -272,7 +272,7 @@ impl Diagnostic {
         serde_json::to_string(&self.json(Some(level))).expect("strings and numbers")
     }
 
-    /// Removes the path from the message, which is printed before it.
+    /// Removes the path from the message, because the path is printed before the message.
     fn without_path_in_text(mut self) -> Self {
         if let Some(path) = &self.path {
             let message = std::mem::take(&mut self.message);

@@ -187,7 +187,7 @@ pub fn run(
 }
 
 impl InjectArgs {
-    /// Wraps all hooks of the new configuration, with `--capture-all`.
+    /// Wraps all hooks of the new configuration in the recorder, with `--capture-all`.
     fn record_all(
         &self,
         config: Vec<u8>,
@@ -234,8 +234,8 @@ impl InjectArgs {
         Ok(())
     }
 
-    /// Loads the hooks. Asks podman for its version only if that matters: it takes ten times as long
-    /// as everything else.
+    /// Loads the hooks. Runs `podman --version` only if versions of podman would read or inject different hooks: that
+    /// call takes ten times as long as everything else.
     fn load(
         &self,
         config: &[u8],
@@ -249,7 +249,7 @@ impl InjectArgs {
         }
         let pipeline = self.pipeline(path, context)?;
         let loaded = pipeline.load_hooks();
-        // The pipeline reports errors of the configuration.
+        // Errors of the configuration are ignored here: the pipeline reports them.
         let depends = self.depends_on_version(config, &pipeline, &loaded).unwrap_or(false);
         if !is_read_alike || !depends {
             return Ok((pipeline, loaded));
@@ -258,7 +258,7 @@ impl InjectArgs {
         Ok((self.pipeline(path, context)?, loaded))
     }
 
-    /// Returns whether versions of podman would add different hooks.
+    /// Returns whether versions of podman would inject different hooks.
     fn depends_on_version(
         &self,
         config: &[u8],
@@ -351,7 +351,7 @@ fn exemption(
     Ok(context.consumer.exemption(&add_config_path(path, annotations)?))
 }
 
-/// Warns of a configuration's version with which runtimes may ignore its hooks.
+/// Warns if runtimes may ignore the hooks because of the configuration's `ociVersion`.
 fn warn_of_version(config: &[u8], path: &Path, context: &CommandContext) {
     match TypedConfig::parse(config) {
         Ok(config) => {
@@ -442,7 +442,7 @@ fn record(selection: &mut HookSelection<'_>, recorder: &HookRecorder) -> Vec<Str
     notes
 }
 
-/// Writes `{stage: [hook…]}`, or `null` if there is none, as podman's library returns it.
+/// Writes `{stage: [hook…]}`, or `null` if there are no hooks, as podman's library returns them.
 fn write_extension_hooks(
     hooks: &BTreeMap<String, Vec<Hook>>,
     file: &Path,

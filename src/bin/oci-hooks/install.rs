@@ -157,7 +157,6 @@ const REJECTED_BY_OTHERS: &str = "where one of them runs, install it into a dire
 /// The rule about missing programs, which the loader reports as well.
 const MISSING_PROGRAM: &str = "OH017";
 
-/// Returns the editor of the hook directories.
 fn editor(directories: &HookDirectories, context: &CommandContext, dry_run: bool) -> HookEditor {
     let mode = if dry_run { EditMode::Plan } else { EditMode::Apply };
     HookEditor::new(context.load_options(directories), mode)
@@ -194,7 +193,7 @@ impl ChangeJson {
     }
 }
 
-/// Prints the changes, and ends the command.
+/// Prints the changes, and returns the exit status.
 fn report(
     change: PlannedChange,
     mode: EditMode,
@@ -208,7 +207,7 @@ fn report(
     Ok(CommandExit::Yes)
 }
 
-/// Writes a line for each step, and one for each note that does not belong to a step.
+/// Writes a line for each step and each note. A note that a file masks another is part of the step's line.
 pub fn write(
     change: &PlannedChange,
     mode: EditMode,

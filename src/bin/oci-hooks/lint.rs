@@ -330,7 +330,7 @@ fn lint_each(whole: &LintOptions) -> LintReport {
         let mut options = whole.clone();
         options.dirs = vec![dir.clone()];
         let alone = lint::lint_dirs(&options);
-        // A subdirectory that is linted itself is no finding.
+        // Findings about a subdirectory are dropped if the subdirectory is linted itself.
         let all = &whole.dirs;
         report.files.extend(
             alone.files.into_iter().filter(|file| file.path == *dir || !all.contains(&file.path)),

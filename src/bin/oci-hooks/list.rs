@@ -93,7 +93,7 @@ pub fn run(
     Ok(CommandExit::Yes)
 }
 
-/// Prints for each directory why no hook is in force.
+/// Prints for each directory why it provides no hook.
 fn note_nothing(loaded: &LoadedHooks, context: &CommandContext) {
     for dir in &loaded.dirs {
         let why = match loaded.missing_dirs.contains(dir) {

@@ -15,7 +15,7 @@ const SEE_ALSO: &str = "\
 .BR oci\\-hooks\\-json (5)
 ";
 
-/// All pages.
+/// The pages written by hand, and the parts that the pages of all commands share.
 pub const PAGES: ManPages = ManPages {
     program: "oci-hooks",
     manual: "OCI hooks",

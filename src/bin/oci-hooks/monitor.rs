@@ -1,4 +1,4 @@
-//! `oci-hooks monitor`: prints changes in the hook directories, or those of CDI specifications, as they happen.
+//! `oci-hooks monitor`: prints changes of hook files, or of CDI specifications, as they happen.
 
 mod command;
 mod event;
@@ -131,7 +131,7 @@ struct MonitorSession<'c> {
     runner: Option<ExecRunner>,
 }
 
-/// The events of one wait.
+/// The events of one wait; several may be set.
 struct SessionEvents {
     stop: bool,
     rescan: bool,
@@ -182,7 +182,7 @@ impl MonitorSession<'_> {
             PollFd::from_borrowed_fd(self.files.fd(), PollFlags::IN),
             PollFd::new(&self.signals.stop, PollFlags::IN),
             PollFd::new(&self.signals.rescan, PollFlags::IN),
-            // Requests no event, and so reports only that the reader is gone.
+            // Requests no event, so poll(2) reports only that the reader has closed standard output.
             PollFd::from_borrowed_fd(stdout.as_fd(), PollFlags::empty()),
         ];
         fds.extend(ended.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));

@@ -52,7 +52,7 @@ pub struct NewArgs {
     #[command(flatten)]
     options: InstallOptions,
 
-    // Last, as clap lists options after it under its heading.
+    // This field is last, because clap lists all options after it under its heading.
     #[command(flatten)]
     when: WhenArgs,
 }

@@ -152,7 +152,8 @@ fn run_batch(context: &mut CommandContext) -> Result<CommandExit, HooksCommandEr
         };
         let answer = BatchAnswer { ok: error.is_none(), matches, error };
         context.line(serde_json::to_string(&answer).expect("strings and booleans"))?;
-        // An interactive writer waits for each answer; output for a file is buffered.
+        // A client may wait for this answer before it writes the next line, so output is flushed unless another line
+        // is already buffered.
         if !input.buffer().contains(&b'\n') {
             context.flush()?;
         }

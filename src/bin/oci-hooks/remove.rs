@@ -92,17 +92,17 @@ pub fn enable(
     change(&args.name, args.dry_run, context, HookEditor::enable)
 }
 
-/// Returns the names of hook files that are in force.
+/// Returns the names of all hook files in podman's directories, without `.json`.
 pub fn complete_active() -> Vec<CompletionCandidate> {
     candidates(file_names(".json"))
 }
 
-/// Returns the names of hook files that are disabled.
+/// Returns the names of disabled hook files in podman's directories, without `.json.disabled`.
 fn complete_disabled() -> Vec<CompletionCandidate> {
     candidates(file_names(".json.disabled"))
 }
 
-/// Returns the names of files with this suffix, without the suffix.
+/// Returns the names of the files in podman's directories that end in `end`, without that suffix.
 fn file_names(end: &str) -> impl Iterator<Item = String> {
     let configured = HookDirectories::read_configured(&PODMAN).map(|directories| directories.dirs);
     let dirs = configured.unwrap_or_default().into_iter();

@@ -1,4 +1,4 @@
-//! `oci-hooks run-hook`: runs a hook file, or is the recorder in which `inject --capture` wraps hooks.
+//! `oci-hooks run-hook`: runs the hook of a hook file, or records the run of a hook that `inject --capture` wrapped.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -76,7 +76,7 @@ struct HookCall {
 }
 
 impl HookCall {
-    /// Returns the hook of the file in force.
+    /// Returns the hook of the hook file `name` that the consumer uses.
     fn of_file(name: &HookName, context: &mut CommandContext) -> Result<Self, HooksCommandError> {
         context.use_installed();
         let directories = context.directories()?;

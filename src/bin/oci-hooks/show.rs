@@ -38,7 +38,7 @@ pub fn run(
     args: &ShowArgs,
     context: &mut CommandContext,
 ) -> Result<CommandExit, HooksCommandError> {
-    // No file name contains a slash.
+    // Only names of devices contain a slash: no file name does.
     if let Some(device) = args.name.to_str().filter(|name| name.contains('/')) {
         return devices::show(device, &args.devices, context);
     }

@@ -1,4 +1,4 @@
-//! Checks of a configuration with hooks against the runtime specification, which runtimes need not follow.
+//! Checks a configuration with hooks against the runtime specification. Runtimes may be more tolerant.
 
 use oci_hooks::hooks::OciStage;
 use oci_spec::runtime::Spec;
@@ -16,7 +16,7 @@ impl TypedConfig {
         serde_json::from_slice(config).map(TypedConfig)
     }
 
-    /// Returns the problem with `ociVersion`, in words.
+    /// Describes the problem with `ociVersion`; `None` if there is no problem.
     pub fn version_fault(&self) -> Option<String> {
         let text = self.0.version();
         let Ok(version) = Version::parse(text) else {

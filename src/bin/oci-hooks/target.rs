@@ -43,7 +43,7 @@ enum HasBindMounts {
 }
 
 impl TargetArgs {
-    /// Returns the target for matching: the configuration with the overrides.
+    /// Returns the values of the configuration that hooks are matched against, with these options applied.
     pub fn target(
         &self,
         config: &ConfigDocument<'_>,
@@ -53,7 +53,8 @@ impl TargetArgs {
         add_config_path(path, config.target_with(consumer.bind_mounts, &self.overrides(consumer)?))
     }
 
-    /// Returns the destinations of mounts that may be the user's, if no other mount is.
+    /// Returns the destinations of mounts that the user may have requested. Returns none if another mount certainly
+    /// is the user's, or if `--has-bind-mounts` decides.
     pub fn unclear_mounts(
         &self,
         config: &ConfigDocument<'_>,
@@ -72,7 +73,7 @@ impl TargetArgs {
         Ok(mounts.into_iter().map(|(destination, _)| destination).collect())
     }
 
-    /// Returns whether the container may have more annotations.
+    /// Returns whether the engine may know annotations that neither `config.json` nor these options contain.
     pub fn has_unclear_annotations(&self, consumer: &Consumer) -> bool {
         consumer.annotation_rule == AnnotationRule::OfEngine
             && self.annotation.is_empty()
@@ -87,7 +88,7 @@ impl TargetArgs {
         }
     }
 
-    /// Returns the overrides of the configuration.
+    /// Returns these options as overrides of the configuration's values.
     pub fn overrides(&self, consumer: &Consumer) -> Result<TargetOverrides, HooksCommandError> {
         let mut overrides = TargetOverrides::default();
         overrides.annotation_rule = consumer.annotation_rule;

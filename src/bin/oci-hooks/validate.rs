@@ -157,7 +157,7 @@ fn write_fault(
     Ok(())
 }
 
-/// Returns the consumers that reject a file, as a suffix for a line.
+/// Returns the names of the consumers that reject a file, as a suffix for a line; empty if all consumers do.
 fn rejection_suffix(names: &[&str]) -> String {
     if names.len() == Consumer::ALL.len() {
         String::new()

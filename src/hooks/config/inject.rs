@@ -25,7 +25,7 @@ impl InjectOptions {
 }
 
 impl ConfigDocument<'_> {
-    /// Returns whether a stage of the configuration has a hook.
+    /// Returns whether the configuration already contains this hook at a stage.
     pub fn has_hook(&self, stage: OciStage, hook: &Hook) -> bool {
         let hooks = self.document.root().get("hooks");
         let list = hooks.and_then(|hooks| hooks.get(stage.name()));
@@ -117,7 +117,8 @@ impl ConfigLayout {
         ConfigLayout { indent: indent.filter(|i| i.len() <= MAX_INDENT_BYTES).map(<[u8]>::to_vec) }
     }
 
-    /// Returns the line break and indentation before an item at `depth`.
+    /// Returns the line break and indentation before an item at `depth`; empty if everything is on
+    /// one line.
     pub fn line(&self, depth: usize) -> Vec<u8> {
         match &self.indent {
             Some(indent) => [b"\n".as_slice(), &indent.repeat(depth)].concat(),
@@ -144,7 +145,7 @@ impl ConfigLayout {
             }
         };
         let written = written.expect("hooks are strings, numbers and lists");
-        // Strings have escaped line breaks; all others are the formatter's.
+        // Line breaks in strings are escaped, so every line break here comes from the formatter.
         let lines: Vec<_> = written.split(|&b| b == b'\n').collect();
         lines.join(self.line(depth).as_slice())
     }
@@ -209,7 +210,7 @@ impl TextEditor<'_> {
     }
 
     fn finish(mut self) -> Vec<u8> {
-        // Stable: a null that is replaced precedes items added at the same offset.
+        // Edits do not overlap: items that follow a replaced null are inserted at its end.
         self.edits.sort_by_key(|(span, _)| span.start);
         let mut out = Vec::with_capacity(self.text.len() + 1024);
         let mut at = 0;

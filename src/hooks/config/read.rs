@@ -15,7 +15,7 @@ pub struct ConfigDocument<'t> {
 }
 
 impl<'t> ConfigDocument<'t> {
-    /// Parses a container's `config.json`: bytes, or a string.
+    /// Parses a container's `config.json` from bytes or a string; its root must be an object.
     pub fn parse(text: &'t (impl AsRef<[u8]> + ?Sized)) -> Result<Self, ConfigError> {
         let text = text.as_ref();
         let document = JsonDocument::parse(text).map_err(|error| ConfigError::Syntax {
@@ -31,12 +31,12 @@ impl<'t> ConfigDocument<'t> {
         &self.document
     }
 
-    /// Returns the target for matching, with the configuration's own annotations.
+    /// Returns the values to match hooks against, with the annotations of the configuration.
     pub fn target(&self, rule: BindMountRule) -> Result<MatchTarget, ConfigError> {
         self.target_with(rule, &TargetOverrides::default())
     }
 
-    /// Returns the target for matching, with the caller's overrides.
+    /// Returns the values to match hooks against, with the caller's overrides.
     pub fn target_with(
         &self,
         rule: BindMountRule,
@@ -55,7 +55,7 @@ impl<'t> ConfigDocument<'t> {
         Ok(MatchTarget { command: self.command()?, annotations, has_bind_mounts })
     }
 
-    /// Returns the command of the container.
+    /// Returns the container's command, `process.args[0]`.
     pub fn command(&self) -> Result<TargetCommand, ConfigError> {
         let Some(process) = member(self.document.root(), "process", JsonKind::Object, "an object")?
         else {
@@ -72,7 +72,8 @@ impl<'t> ConfigDocument<'t> {
         }
     }
 
-    /// Returns the annotations of the configuration.
+    /// Returns the annotations of the configuration; a null value becomes an empty string, as in
+    /// Go.
     pub fn annotations(&self) -> Result<BTreeMap<String, String>, ConfigError> {
         let mut annotations = BTreeMap::new();
         let object = member(self.document.root(), "annotations", JsonKind::Object, "an object")?;
@@ -123,7 +124,7 @@ impl<'t> ConfigDocument<'t> {
 /// Returns the value of a key that is present and not null, and checks its type.
 ///
 /// runc, written in Go, merges keys that differ in case and reads the later of two; crun, written
-/// in C, does not. Keys that they would read differently are rejected.
+/// in C, does not. Keys that the two would read differently are rejected.
 pub fn member<'d>(
     object: JsonValue<'d>,
     name: &str,

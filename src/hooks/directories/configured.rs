@@ -19,18 +19,20 @@ pub struct ConfiguredDirs {
     pub source: DirsSource,
 }
 
-/// The source of the setting.
+/// The place where the directories are configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DirsSource {
     /// The default: no file sets the directories.
     BuiltIn,
+    /// Name of the environment variable that sets the directories.
     Variable(&'static str),
     /// `hooks_dir` in these lines; each appends to the ones before.
     Lines(Vec<ConfigLine>),
-    /// An empty `hooks_dir`, which podman 5 and later as root reads as both usual directories, separately.
+    /// An empty `hooks_dir`. Podman 5 and later, run as root, then reads the default and the
+    /// override directory separately.
     Implicit(ConfigLine),
-    /// Something else than the consumer's own files, such as the output of `crio config`.
+    /// Name of a source other than the consumer's own files, such as the output of `crio config`.
     External(String),
 }
 
@@ -72,12 +74,13 @@ pub fn read_configured(
 }
 
 impl ConfiguredDirs {
-    /// Returns directories that something else than the consumer's own files configures.
+    /// Returns directories from a source other than the consumer's own files; `source` is its name
+    /// for messages.
     pub fn external(dirs: Vec<PathBuf>, source: String) -> Self {
         ConfiguredDirs { dirs, source: DirsSource::External(source) }
     }
 
-    /// Returns the line of the configuration that decided.
+    /// Returns the last line that sets the directories; `None` if no configuration file sets them.
     pub fn line(&self) -> Option<&ConfigLine> {
         match &self.source {
             DirsSource::Lines(lines) => lines.last(),
@@ -86,8 +89,8 @@ impl ConfiguredDirs {
         }
     }
 
-    /// Returns the change that makes the consumer read another directory after its own: the file
-    /// and the line to write, or the option.
+    /// Returns instructions that make the consumer also read `dir`, with the highest precedence:
+    /// the file and line to write, the variable to set, or the option to pass.
     pub fn to_read(&self, dir: &Path, consumer: &Consumer, system: &ConsumerSystem<'_>) -> String {
         let mut dirs = self.dirs.clone();
         dirs.push(dir.to_owned());
@@ -117,7 +120,8 @@ impl ConfiguredDirs {
     }
 }
 
-/// Returns whether the user who runs the consumer edits this file; others belong to packages or to root.
+/// Returns whether the user who runs the consumer may edit this file: files below `/usr` belong to
+/// packages, files below `/etc` to root.
 fn can_be_edited(path: &Path, system: &ConsumerSystem<'_>) -> bool {
     let of_package = path.starts_with(system.root.join(Path::new("/usr")));
     let of_root = path.starts_with(system.root.join(Path::new("/etc")));

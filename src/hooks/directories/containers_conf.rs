@@ -16,9 +16,9 @@ use crate::hooks::consumer::{ContainersConfFiles, DEFAULT_DIR, EmptyList, OVERRI
 const USR: &str = "/usr/share/containers";
 const ETC: &str = "/etc/containers";
 
-/// Variable that names the only file to read.
+/// Environment variable that names the only file to read, besides [`OVERRIDE_VARIABLE`].
 const VARIABLE: &str = "CONTAINERS_CONF";
-/// Variable that names a file to read after all others, since podman 4.5.
+/// Environment variable that names a file to read after all others, since podman 4.5.
 const OVERRIDE_VARIABLE: &str = "CONTAINERS_CONF_OVERRIDE";
 
 /// Returns the directories that podman reads.
@@ -78,7 +78,7 @@ enum MissingFile {
     Rejected,
 }
 
-/// Returns the file that a variable names.
+/// Returns the file that an environment variable names; `None` if the variable is not set.
 fn named(
     system: &ConsumerSystem<'_>,
     variable: &'static str,
@@ -117,7 +117,7 @@ fn first_then_drop_ins(system: &ConsumerSystem<'_>) -> Result<Vec<PathBuf>, Dire
     let mut by_name = BTreeMap::new();
     for dir in dirs {
         for entry in system.root.list(&dir)?.unwrap_or_default() {
-            // A link is not read, and masks nothing.
+            // A symlink is not read, and masks no drop-in.
             if entry.is_file && is_drop_in(&entry.name) {
                 by_name.insert(entry.name.clone(), dir.join(entry.name));
             }
@@ -149,7 +149,7 @@ fn all_files(
     Ok(files)
 }
 
-/// Adds a file and its drop-ins.
+/// Adds a file and its drop-ins in `FILE.d`.
 fn add_with_drop_ins(
     system: &ConsumerSystem<'_>,
     file: &Path,
@@ -161,7 +161,7 @@ fn add_with_drop_ins(
     drop_ins(system, Path::new(&dir), files)
 }
 
-/// Adds the files of a directory, without its subdirectories.
+/// Adds the `.conf` files of a directory, without its subdirectories.
 fn drop_ins(
     system: &ConsumerSystem<'_>,
     dir: &Path,

@@ -9,7 +9,7 @@ use super::setting::{self, ListAttributes};
 use super::{ConsumerSystem, DirectoriesError};
 use crate::hooks::consumer::DEFAULT_DIR;
 
-/// Variable with directories, separated by commas, that replace those of all files.
+/// Environment variable with a comma-separated list of directories, which overrides all files.
 const DIRS_VARIABLE: &str = "CONTAINER_HOOKS_DIR";
 /// Environment variable that overrides [`FILE`]; the file must exist.
 const FILE_VARIABLE: &str = "CONTAINER_CONFIG";

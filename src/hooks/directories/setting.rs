@@ -10,7 +10,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::json::TextLocation;
 
-/// Errors of reading a consumer's configuration; the consumer does not start with it either.
+/// Errors of reading a consumer's configuration. The consumer does not start with such a
+/// configuration either.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DirectoriesError {
@@ -18,7 +19,7 @@ pub enum DirectoriesError {
     Read(#[from] ReadError),
     #[error(transparent)]
     List(#[from] PathError),
-    /// Lines and columns count from one.
+    /// The file is not TOML, or `hooks_dir` is of the wrong type. Line and column count from one.
     #[error("{}:{line}:{column}: {message}", path.display())]
     Parse { path: PathBuf, line: usize, column: usize, message: String },
     /// A variable names a file that does not exist.
@@ -65,20 +66,22 @@ impl DirectoriesError {
 #[derive(Debug, PartialEq, Eq)]
 pub struct DirsSetting {
     pub dirs: Vec<PathBuf>,
-    /// Value of `{append = …}` in the list, which only containers.conf supports.
+    /// Value of `{append = …}` in the list, which only containers.conf supports; `None` if it is
+    /// missing.
     pub append: Option<bool>,
     /// The line of the key, from one.
     pub line: usize,
 }
 
-/// Support for an attribute in a list, which lists of containers.conf have since podman 4.8.
+/// Support for `{append = …}` in a list, which containers.conf has since podman 4.8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListAttributes {
     Allowed,
     Rejected,
 }
 
-/// Reads `hooks_dir` below nested tables. Other settings may be any TOML.
+/// Reads `hooks_dir` from nested tables, outermost first in `tables`; `None` if it is not set.
+/// Other settings are not checked.
 pub fn read(
     text: &[u8],
     path: &Path,
@@ -129,7 +132,7 @@ fn member<'t, 'i>(
     found.map(|(key, value)| (key.span(), value))
 }
 
-/// Reads the attribute of a list.
+/// Reads `append` from the attributes of a list.
 fn append(file: &TomlFile<'_>, table: &DeTable<'_>) -> Result<Option<bool>, DirectoriesError> {
     let mut append = None;
     for (key, value) in table.iter() {

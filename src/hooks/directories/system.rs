@@ -30,13 +30,14 @@ impl ConsumerSystem<'_> {
         self.user_id != 0
     }
 
-    /// Returns the directory of the user's configuration files, if there is one.
+    /// Returns the `containers` directory of the user's configuration files, which need not exist;
+    /// `None` without a home directory.
     pub fn user_config(&self) -> Option<PathBuf> {
         self.user_dir("XDG_CONFIG_HOME", ".config")
     }
 
-    /// Returns the user's directory `containers` below the one that a variable names, or one in the
-    /// home directory.
+    /// Returns the `containers` directory below the directory that a variable names, or below
+    /// `below_home` in the home directory.
     fn user_dir(&self, variable: &str, below_home: &str) -> Option<PathBuf> {
         let home = || self.variable("HOME").map(PathBuf::from);
         let home = || home().or_else(|| (!self.is_rootless()).then(|| PathBuf::from("/root")));
@@ -44,8 +45,8 @@ impl ConsumerSystem<'_> {
         dir.or_else(|| Some(home()?.join(below_home))).map(|dir| dir.join("containers"))
     }
 
-    /// Returns the drop-in of containers.conf for the user who runs the consumer. A main file would hide
-    /// those of other directories from podman 6.
+    /// Returns the drop-in of containers.conf to write for the user who runs the consumer. It is no
+    /// main file, because podman 6 reads only one of them: the new file would hide the others.
     pub(super) fn own_containers_conf(&self) -> PathBuf {
         let user = self.is_rootless().then(|| self.user_config()).flatten();
         let dir = user.unwrap_or_else(|| Path::new("/etc/containers").to_owned());
@@ -60,7 +61,7 @@ impl fmt::Debug for ConsumerSystem<'_> {
     }
 }
 
-/// A directory with hook files that is not read.
+/// A directory with hook files that the consumer does not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnreadDir {

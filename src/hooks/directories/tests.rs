@@ -107,7 +107,8 @@ fn later_files_of_podman_5_decide() {
     machine.engine("/x/containers/containers.conf", "[\"/xdg\"]");
     machine.variables.insert("XDG_CONFIG_HOME", "/x".into());
     assert_eq!(decided(&machine).0, "/xdg");
-    // Root reads no file for rootless podman, and its own since podman 5.
+    // Root does not read the files for rootless podman, but since podman 5 the file in its home
+    // directory.
     machine.user_id = 0;
     assert_eq!(
         (machine.dirs(&PODMAN_4).concat(), decided(&machine).0),

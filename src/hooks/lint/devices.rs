@@ -1,4 +1,5 @@
-//! Specifications of the Container Device Interface: errors, conflicts, missing programs, and trust.
+//! Checks of Container Device Interface (CDI) specifications: errors, conflicts, missing programs,
+//! and trust.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -77,7 +78,7 @@ fn conflicts(path: &Path, registry: &DeviceRegistry) -> Vec<HookFinding> {
 fn hooks(path: &Path, spec: &DeviceSpec, checker: &mut TrustChecker) -> Vec<HookFinding> {
     let devices = spec.devices.iter().map(|device| &device.container_edits);
     let all = devices.chain([&spec.container_edits]).flat_map(|edits| &edits.hooks);
-    // Programs of startContainer are in the container.
+    // startContainer hooks run in the container, where their programs are looked up.
     let on_host = |hook: &&DeviceHook| hook.hook_name != OciStage::StartContainer.name();
     let mut known = BTreeSet::new();
     let mut findings = Vec::new();

@@ -23,8 +23,8 @@ pub fn lint_file(path: &Path, options: &LintOptions) -> LintedFile {
     file
 }
 
-/// Lints the directories of the options as the consumer reads them: later ones mask earlier ones,
-/// and their files have a common order.
+/// Lints the directories of the options as the consumer reads them: a file masks files of the same
+/// name in earlier directories, and the order of hooks spans all directories.
 pub fn lint_dirs(options: &LintOptions) -> LintReport {
     let mut linter = Linter::new(options);
     for dir in &options.dirs {
@@ -48,7 +48,7 @@ struct Linter<'o> {
     by_name: HashMap<OsString, Vec<(usize, FileUsability)>>,
     /// The names in order of first occurrence.
     names: Vec<OsString>,
-    /// Untrusted directories that are already reported, so that their files need not be.
+    /// Untrusted paths that a directory's finding names; files are not reported for the same path.
     reported: HashSet<PathBuf>,
 }
 
@@ -177,7 +177,7 @@ impl<'o> Linter<'o> {
         (LintedFile { path: path.to_owned(), text, findings }, use_)
     }
 
-    /// Checks files that replace others of the same name.
+    /// Checks files that mask files of the same name.
     fn masks(&mut self) {
         for name in &self.names {
             let Some(entries) = self.by_name.get(name).filter(|entries| entries.len() > 1) else {
@@ -201,7 +201,7 @@ impl<'o> Linter<'o> {
                 let (rule, message) = match use_ {
                     FileUsability::Hook => continue,
                     FileUsability::NeverApplies => {
-                        // A hook that is disabled on purpose needs no timeout.
+                        // The hook is disabled on purpose: a missing timeout, for example, does not matter.
                         findings.retain(|finding| finding.severity == Severity::Error);
                         (&rules::MASKING_HOOK, "this turns off the hook of its name")
                     }
@@ -221,7 +221,7 @@ impl<'o> Linter<'o> {
         }
     }
 
-    /// Reports names that the order of hooks treats as equal.
+    /// Reports names that differ only in case, which makes the order of their hooks undefined.
     fn names(&mut self) {
         let mut by_key: HashMap<Vec<u8>, usize> = HashMap::new();
         for name in &self.names {

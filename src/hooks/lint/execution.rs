@@ -15,7 +15,7 @@ use crate::hooks::trust::{MAX_INTERPRETERS, is_executable};
 /// Directories where `env` most likely searches if the hook's environment is not known.
 const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Architectures by their numbers in ELF files.
+/// ELF machine numbers (`e_machine`) and the names of the architectures.
 const MACHINES: [(u16, &str); 10] = [
     (3, "x86"),
     (8, "MIPS"),
@@ -178,7 +178,8 @@ fn unknown_format(file: &Path, head: &[u8]) -> Option<ProgramProblem> {
     (!has_handler(file, head)).then_some(problem)
 }
 
-/// Returns whether this host runs programs of an architecture, if that is known.
+/// Returns whether this host runs programs with an ELF machine number; `true` if `ARCH` is not
+/// listed here.
 fn host_runs(machine: u16) -> bool {
     let known: &[u16] = match ARCH {
         "x86" | "x86_64" => &[3, 62],
@@ -220,9 +221,9 @@ fn matches_handler(handler: &str, file: &Path, head: &[u8]) -> bool {
     handler.starts_with("enabled") && head.get(offset..).is_some_and(matches)
 }
 
-/// Writes LF for CRLF in a script all of whose lines end in CRLF, and returns other texts as they are.
+/// Converts CRLF to LF in a script whose lines all end in CRLF; returns other texts unchanged.
 ///
-/// The hook's program of a finding with [`program_fix`](super::HookFinding::program_fix) is such a script.
+/// The program in [`HookFinding::program_fix`](super::HookFinding::program_fix) is such a script.
 pub fn fix_program(text: &[u8]) -> FixedText {
     let ends = text.split_inclusive(|b| *b == b'\n').filter(|line| line.ends_with(b"\n"));
     let is_crlf = text.starts_with(b"#!")

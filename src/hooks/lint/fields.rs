@@ -9,11 +9,12 @@ use crate::hooks::SchemaVersion;
 use crate::hooks::schema::MASK_PROGRAM;
 use crate::json::{JsonDocument, JsonKind, JsonMember, JsonValue, folds_to};
 
-/// The fields of a hook file. Of a repeated field, the last one counts; objects merge.
+/// The fields of a hook file. If a key is repeated, the last value counts; repeated objects are
+/// merged.
 #[derive(Debug)]
 pub struct FileFields<'d> {
     pub root: JsonValue<'d>,
-    /// The schema the file is meant to follow, which may differ from the one it is read by.
+    /// The schema that the author most likely meant; consumers may read the file by the other one.
     pub version: SchemaVersion,
     pub version_member: Option<JsonMember<'d>>,
     pub hook: Option<JsonMember<'d>>,
@@ -25,15 +26,16 @@ pub struct FileFields<'d> {
     pub always: Option<JsonMember<'d>>,
     pub has_bind_mounts: Option<JsonMember<'d>>,
     pub annotations: Vec<AnnotationCondition<'d>>,
-    /// The list of 0.1.0, whose items are patterns for values.
+    /// The annotation patterns of schema 0.1.0, which match only values.
     pub annotation_list: Option<StringList<'d>>,
     pub commands: Option<StringList<'d>>,
     pub stages: Option<StringList<'d>>,
     /// Values of the wrong type, with the expected type.
     pub mismatches: Vec<(JsonValue<'d>, &'static str)>,
-    /// Synonymous fields of 0.1.0 that are both set.
+    /// Fields of 0.1.0 that are set in both spellings: the key of the short spelling, the short
+    /// name and the long name.
     pub both_set: Vec<(JsonValue<'d>, &'static str, &'static str)>,
-    /// All objects that have known field names.
+    /// The file's root, `hook` and `when` objects, as often as they occur.
     pub objects: Vec<(JsonValue<'d>, ObjectKind)>,
 }
 
@@ -51,7 +53,7 @@ pub struct AnnotationCondition<'d> {
     pub value: JsonValue<'d>,
 }
 
-/// The objects of a hook file.
+/// An object of a hook file; `OldRoot` is the root in schema 0.1.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectKind {
     Root,
@@ -61,7 +63,7 @@ pub enum ObjectKind {
 }
 
 impl ObjectKind {
-    /// Returns the names of the fields.
+    /// Returns the names of the object's fields.
     pub fn names(self) -> &'static [&'static str] {
         match self {
             ObjectKind::Root => &["version", "hook", "when", "stages"],
@@ -82,7 +84,7 @@ impl ObjectKind {
         }
     }
 
-    /// Returns the field that Go decodes a key into.
+    /// Returns the field that Go decodes a key into, regardless of case; `None` for unknown keys.
     pub fn field(self, key: &str) -> Option<&'static str> {
         self.names().iter().find(|name| folds_to(key, name)).copied()
     }
@@ -96,7 +98,7 @@ impl<'d> FileFields<'d> {
         always == Some(false) && path.as_deref() == Some(MASK_PROGRAM)
     }
 
-    /// Reads the fields of any document.
+    /// Reads the fields of a document, even if values have the wrong type.
     pub fn read(document: &'d JsonDocument<'d>) -> Self {
         let root = document.root();
         let mut fields = FileFields::empty(root);
@@ -143,8 +145,8 @@ impl<'d> FileFields<'d> {
         }
     }
 
-    /// Determines the schema the file is meant to follow: from its version if that is known, else
-    /// from its content.
+    /// Determines the schema that the author most likely meant. It is 1.0.0 if `hook` is an object,
+    /// if there is a `when` object but no `hook`, or if `version` is neither empty nor 0.1.0.
     fn find_version(&mut self) {
         for member in self.root.members() {
             let key = member.key.as_str().unwrap_or_default();
@@ -344,7 +346,7 @@ impl<'d> FileFields<'d> {
         }
     }
 
-    /// Returns the keys of all conditions that have an effect.
+    /// Returns the keys of all conditions. An empty list of commands is not a condition.
     pub fn conditions(&self) -> Vec<JsonValue<'d>> {
         let mut conditions: Vec<_> =
             [self.always, self.has_bind_mounts].into_iter().flatten().map(|m| m.key).collect();

@@ -10,7 +10,7 @@ use crate::json::{JsonValue, TextLocation};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HookFinding {
-    /// The rule that found it.
+    /// The rule that reports the finding.
     pub rule: &'static LintRule,
     /// Severity in this case, which depends on the rule, the consumer and the options.
     pub severity: Severity,
@@ -158,7 +158,7 @@ impl<'a> FindingSink<'a> {
         }
     }
 
-    /// Reports a finding about a value, or about a key and so its member.
+    /// Reports a finding about a value, or about an object member if `value` is its key.
     pub fn report_at(
         &mut self,
         rule: &'static LintRule,
@@ -237,7 +237,7 @@ impl<'a> FindingSink<'a> {
     }
 }
 
-/// Applies the levels of single rules.
+/// Sets severities according to the rule levels in the options, and removes suppressed findings.
 pub fn filter(findings: &mut Vec<HookFinding>, options: &LintOptions) {
     findings.retain_mut(|finding| match options.levels.severity(finding.rule, finding.severity) {
         Some(severity) => {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::json::JsonValue;
 
-/// A change to a text.
+/// The edits of a text that fix a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LintFix {
@@ -63,9 +63,9 @@ pub fn ranges_touch(a: &Range<usize>, b: &Range<usize>) -> bool {
     (a.start < b.end && b.start < a.end) || a.start == b.start
 }
 
-/// Returns the source bytes of a range of a decoded string.
+/// Converts a range of a decoded string to the byte range in the source text.
 ///
-/// `span` counts bytes of the result of [`JsonValue::as_str`].
+/// `span` is a byte range of the result of [`JsonValue::as_str`].
 pub fn source_span(string: JsonValue<'_>, span: Range<usize>) -> Range<usize> {
     let outer = string.span();
     let raw = string.raw();
@@ -120,7 +120,7 @@ fn is_pair(high: u32, rest: &[u8]) -> bool {
     })
 }
 
-/// Writes a string as JSON.
+/// Returns a text as a JSON string, quoted and escaped.
 pub fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');

@@ -1,4 +1,5 @@
-//! Checks of keys: unknown, misspelt, in the wrong case, repeated; and of nulls.
+//! Checks of keys (unknown, misspelt, in the wrong case, repeated), of null values, and of strings
+//! that are not valid Unicode.
 
 use std::collections::HashMap;
 
@@ -136,7 +137,7 @@ fn place_of(key: &str, place: ObjectKind) -> Option<&'static str> {
 /// Maximum number of members of an object in which a misspelt key gets a fix.
 const MAX_MEMBERS: usize = 64;
 
-/// Returns whether no other member is, or may be meant as, the field `name`.
+/// Returns whether no other member sets the field `name`, correctly spelled or misspelt.
 fn is_free(object: JsonValue<'_>, member: JsonMember<'_>, name: &str, place: ObjectKind) -> bool {
     // The older schema has two spellings of some fields, which exclude each other.
     let stem = |name: &str| name.trim_end_matches('s').to_owned();

@@ -21,7 +21,7 @@ pub struct LintOptions {
     /// Checks besides the text: the hook's program, owners and permissions.
     pub files: FileChecks,
     /// If set, hook files may not be installed yet: a missing program is a note if `bin` or
-    /// `../bin` beside the hook file has one of that name.
+    /// `../bin` beside the hook file contains a program of that name.
     pub drafts: bool,
     pub levels: RuleLevels,
 }
@@ -41,13 +41,14 @@ pub struct UnreadDirectory {
 pub enum FileChecks {
     /// No checks: for files that are not installed yet.
     Skip,
-    /// Programs must exist, and only these users may change them or the hook files.
+    /// Programs must exist, and only the users that the options trust may be able to change the
+    /// programs and the hook files.
     Trust(TrustOptions),
 }
 
 impl LintOptions {
-    /// Returns the defaults for a consumer: its directories, and as `others` all consumers with a common
-    /// directory.
+    /// Returns the defaults for a consumer: `dirs` are its directories, `others` are the consumers
+    /// that share at least one of them.
     pub fn for_consumer(consumer: &Consumer) -> Self {
         let shares_dir = |other: &Consumer| {
             other != consumer && other.dirs.iter().any(|dir| consumer.dirs.contains(dir))

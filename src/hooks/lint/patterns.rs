@@ -128,7 +128,7 @@ fn matches_everything(pattern: &str) -> bool {
     matches!(inner, "" | ".*" | "(.*)") && pattern != "^$"
 }
 
-/// Length limit for style checks; no longer pattern is written by hand.
+/// Maximum length of patterns for style checks; patterns written by hand are shorter.
 const MAX_STYLE_BYTES: usize = 4096;
 
 /// Checks all patterns of a hook file.
@@ -154,7 +154,7 @@ struct ParsedPattern<'d> {
 }
 
 fn check_pattern(value: JsonValue<'_>, place: PatternPlace, sink: &mut FindingSink<'_>) {
-    // null has a finding of its own.
+    // `keys::check` reports null.
     let Some(text) = value.as_str() else { return };
     if sink.is_full() {
         return;
@@ -312,7 +312,7 @@ fn control_characters(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
     }
 }
 
-/// Reports an escaped backslash before a character that was to be escaped.
+/// Reports `\\` before a character that a single backslash was most likely meant to escape.
 fn check_double_escapes(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>) {
     let spans = escaped_backslashes(&pattern.text);
     let Some(first) = spans.first() else { return };
@@ -338,7 +338,7 @@ fn check_double_escapes(pattern: &ParsedPattern<'_>, sink: &mut FindingSink<'_>)
     .fix((is_plain && syntax::parse(&halved).is_ok()).then_some(fix));
 }
 
-/// Finds `\\` before a character that one backslash would give a meaning.
+/// Finds `\\` outside of brackets before a character that has a meaning after a single backslash.
 fn escaped_backslashes(text: &str) -> Vec<Range<usize>> {
     let bytes = text.as_bytes();
     let mut found = Vec::new();

@@ -16,7 +16,7 @@ use crate::hooks::trust::{TrustChecker, TrustError};
 use crate::hooks::{Consumer, HookError, OciStage, SchemaVersion};
 use crate::json::{JsonKind, JsonValue};
 
-/// Maximum timeout: runtimes count in nanoseconds.
+/// Maximum timeout: runtimes convert it to nanoseconds in 64 bits.
 const MAX_TIMEOUT_SECONDS: i64 = i64::MAX / 1_000_000_000;
 
 /// Programs that act according to the name they are called by.
@@ -118,7 +118,7 @@ fn timeout(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
     }
 }
 
-/// Returns whether a timeout is more likely meant in milliseconds.
+/// Returns whether a timeout in seconds was most likely meant in milliseconds.
 fn is_long(seconds: i64) -> bool {
     seconds >= 1000 && (seconds > 3600 || seconds % 600 != 0)
 }
@@ -199,13 +199,13 @@ pub struct ProgramChecks {
     trust: Option<TrustChecker>,
 }
 
-/// A program, and the environment that scripts for `env` depend on.
+/// A program, and the part of its environment that `#!/usr/bin/env` scripts depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HookProgram {
     pub path: String,
     /// `PATH` in the hook's environment.
     pub search: Option<String>,
-    /// If set, the hook has an environment of its own.
+    /// If set, `hook.env` has entries, which replace the runtime's environment.
     pub has_env: bool,
 }
 
@@ -268,7 +268,7 @@ impl ProgramChecks {
             let problems = self.check_call(&call);
             self.known.insert(call.clone(), problems);
         }
-        // A program that runs in the container only has to exist on the host.
+        // If the program runs only in the container, the file on the host only has to exist.
         let stages = fields.stages.as_ref().map(|list| list.texts()).unwrap_or_default();
         let inside = !stages.is_empty()
             && stages.iter().all(|stage| stage == OciStage::StartContainer.name());
@@ -345,7 +345,8 @@ impl ProgramChecks {
     }
 }
 
-/// Returns the program beside a hook file that is to be installed to `path`.
+/// Returns the program in `bin` or `../bin` beside a draft hook file that has yet to be installed
+/// to `path`.
 fn find_uninstalled(path: &str, sink: &FindingSink<'_>) -> Option<PathBuf> {
     let dir = sink.path.parent().filter(|_| sink.options.drafts)?;
     let is_installed =
@@ -358,7 +359,8 @@ fn find_uninstalled(path: &str, sink: &FindingSink<'_>) -> Option<PathBuf> {
     places.into_iter().find(|program| program.is_file())
 }
 
-/// Returns the rule for untrusted owners and writers; other checks report paths that cannot be looked up.
+/// Returns the rule for an untrusted owner or writer. `None` for other errors: other checks report
+/// paths that are relative or cannot be looked up.
 pub fn trust_rule(error: &TrustError) -> Option<&'static LintRule> {
     match error {
         TrustError::Writable { .. } => Some(&rules::WRITABLE_BY_OTHERS),
@@ -395,7 +397,7 @@ const HOOKS: [VendorHook; 2] = [
     },
 ];
 
-/// Reports the program of a vendor, also behind a shell or `env`.
+/// Reports a vendor's hook that CDI has replaced, also if a shell or `env` starts its program.
 pub fn replaced_by_cdi(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
     if fields.is_mask() {
         return;

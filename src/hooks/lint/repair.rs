@@ -1,8 +1,9 @@
-//! Slips that keep a text from being JSON but are unambiguous: comments, commas before closing
-//! brackets, a byte order mark, backslashes that are not doubled.
+//! Slips: syntax errors with one obvious fix. They are comments, commas before closing brackets, a
+//! byte order mark, and backslashes that are not doubled.
 //!
-//! The parser stops at the first slip. [`RepairedText`] finds all at once, and blanks them out (except
-//! backslashes) without moving anything, so that the rest of the text can be checked too.
+//! The parser stops at the first slip. [`RepairedText`] finds all slips at once, and replaces them
+//! (except backslashes) with spaces: offsets stay the same, and the rest of the text can be
+//! checked.
 
 use std::ops::Range;
 
@@ -165,7 +166,7 @@ pub fn syntax_error(error: SyntaxError, sink: &mut FindingSink<'_>) {
     .map(str::to_owned);
 }
 
-/// Finds the end of a comment, without its line break.
+/// Finds the end of a comment, without its line break; `None` if there is no complete comment.
 fn comment_end(text: &[u8], start: usize) -> Option<usize> {
     let rest = &text[start..];
     if rest.starts_with(b"/*") {
@@ -178,8 +179,8 @@ fn comment_end(text: &[u8], start: usize) -> Option<usize> {
     })
 }
 
-/// Extends the span of a comment that ends a line to the space before it, and to the whole line if
-/// nothing else is on it.
+/// Extends the span of a comment at the end of a line to the blanks around it, or to the whole line
+/// if the line contains nothing else.
 fn extend_to_space(text: &[u8], span: &Range<usize>) -> Range<usize> {
     let blank = |b: &&u8| matches!(b, b' ' | b'\t' | b'\r');
     let start = span.start - text[..span.start].iter().rev().take_while(blank).count();

@@ -1,11 +1,11 @@
 //! The catalogue: every rule, its findings and its explanation.
 //!
-//! It is the only source of explanations, `lint --rules`, SARIF and the documentation. Codes are
-//! stable and never reused. The first digit is the subject: 0 rejected files, 1 keys and text, 2
-//! conditions and patterns, 3 stages and programs, 4 files and directories, 5 other consumers,
-//! 6 specifications of the Container Device Interface.
+//! `lint --explain`, `lint --rules`, SARIF output and the documentation take their texts from here.
+//! Codes are stable and never reused. The first digit is the subject: 0 rejected files, 1 keys and
+//! text, 2 conditions and patterns, 3 stages and programs, 4 files and directories, 5 other
+//! consumers, 6 specifications of the Container Device Interface.
 
-/// Writes an example: a hook file of version 1.0.0, with the fields of the good example for those that are left out.
+/// Builds an example hook file of version 1.0.0; omitted fields have the values of `GOOD`.
 macro_rules! hook_example {
     (hook: $hook:literal, when: $when:literal, stages: $stages:literal) => {
         RuleExample::Hook(concat!(
@@ -110,7 +110,7 @@ pub struct LintRule {
 #[non_exhaustive]
 pub enum RuleExample {
     Hook(&'static str),
-    /// A directory, or a file other than a hook file, as a shell shows it.
+    /// Shell commands and output that show a directory, or a file other than a hook file.
     Shell(&'static str),
 }
 
@@ -126,9 +126,9 @@ impl RuleExample {
 /// Availability of an automatic fix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FixPolicy {
-    /// Fixed where it is unambiguous; describes the fix and why it is safe.
+    /// The linter fixes unambiguous findings; the text describes the fix and why it is safe.
     Automatic(&'static str),
-    /// Not fixed; gives the reason.
+    /// The linter fixes no finding of the rule; the text gives the reason.
     Manual(&'static str),
 }
 

@@ -73,7 +73,8 @@ fn convert_to_type(value: JsonValue<'_>, expected: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// Reports the `hooks` object of a `config.json`, or its stages, and returns whether the file has them.
+/// Reports a file that has the `hooks` of a `config.json` or its lists of hooks per stage, and
+/// returns whether it has either.
 fn runtime_hooks(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) -> bool {
     // Go keeps the path of an earlier `hook` if the last one is null.
     if fields.path.is_some() || fields.hook.is_some_and(|hook| !hook.value.is_null()) {
@@ -142,7 +143,8 @@ fn version(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
     }
 }
 
-/// Returns a fix that adds the version as the first member, in the layout of that member.
+/// Returns a fix that adds `version` before the first member, with the same whitespace, or that
+/// replaces a null version. `None` if the object is empty.
 fn add_version(fields: &FileFields<'_>, text: &[u8]) -> Option<LintFix> {
     let member = fields.root.members().find(|member| {
         folds_to(&member.key.as_str().unwrap_or_default(), "version") && member.value.is_null()
@@ -219,7 +221,7 @@ pub fn opening_brace(fields: &FileFields<'_>) -> std::ops::Range<usize> {
     span.start..(span.start + 1).min(span.end)
 }
 
-/// Checks the stages, and returns whether there are any.
+/// Checks the stages, and returns `false` if their list is empty, so that the hook never runs.
 pub fn check_stages(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) -> bool {
     let Some(list) = &fields.stages else { return true };
     let elements: Vec<_> = list.member.value.elements().collect();

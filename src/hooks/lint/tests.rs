@@ -14,7 +14,7 @@ fn names(text: &[u8], options: &LintOptions) -> Vec<&'static str> {
     lint_text(Path::new("a.json"), text, options).iter().map(|f| f.rule.name).collect()
 }
 
-/// Lints an example, unless it is about files and directories.
+/// Returns the names of an example's findings; `None` for shell examples, which are not linted.
 fn example(example: RuleExample) -> Option<Vec<&'static str>> {
     match example {
         RuleExample::Hook(text) => Some(names(text.as_bytes(), &LintOptions::default())),

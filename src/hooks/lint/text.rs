@@ -1,4 +1,4 @@
-//! Linting one text.
+//! Lints the text of one hook file, and applies fixes to it.
 
 use std::ops::Range;
 use std::path::Path;
@@ -29,7 +29,7 @@ pub struct CheckedText {
     pub use_: FileUsability,
 }
 
-/// The effect of a file on consumers.
+/// Treatment of a hook file by its consumers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileUsability {
     /// A hook that can apply.
@@ -41,7 +41,7 @@ pub enum FileUsability {
     Refused,
 }
 
-/// Lints one of several texts that share `programs`.
+/// Lints a text. Texts that share `programs` check each program once.
 pub fn check(
     path: &Path,
     text: &[u8],
@@ -83,7 +83,7 @@ fn lint_document(
 ) -> FileUsability {
     let use_ = content(document, options, programs, sink);
     if let Err(fault) = load(document, &options.consumer) {
-        // The checks find every error of the loader; if they ever miss one, report the loader's.
+        // The checks should find every error of the loader; report an error that they miss.
         if !sink.has_rejection() {
             let finding = to_finding(fault, sink);
             sink.push(finding);
@@ -122,7 +122,8 @@ fn content(
     }
 }
 
-/// Returns whether a file has no field of a hook file, so that missing fields need not be listed.
+/// Returns whether a file has no field of a hook file, so that only its keys and its schema are
+/// checked.
 fn is_about_something_else(fields: &FileFields<'_>) -> bool {
     fields.hook.is_none() && fields.when.is_none() && fields.stages.is_none()
 }
@@ -135,8 +136,8 @@ pub fn load(document: &JsonDocument<'_>, consumer: &Consumer) -> Result<HookDefi
     HookDefinition::from_document(document, options)
 }
 
-/// Size limit of texts that get fixes, each of which is tried on the whole text. No longer text is
-/// written by hand.
+/// Size limit of texts that get fixes: each fix is tried on the whole text. Texts written by hand
+/// are shorter.
 pub const MAX_FIXED_BYTES: usize = 64 << 10;
 
 /// Drops fixes after which a valid file would no longer load.
@@ -183,7 +184,7 @@ fn to_finding(fault: HookFault, sink: &FindingSink<'_>) -> HookFinding {
     finding
 }
 
-/// Maximum number of rounds of fixes. One round enables the next, and two or three are enough.
+/// Maximum number of rounds of fixes. Fixes can enable others; two or three rounds are enough.
 const MAX_ROUNDS: usize = 10;
 
 /// A text with all fixes applied.
@@ -207,7 +208,7 @@ pub struct AppliedFix {
     pub line: Option<usize>,
 }
 
-/// Applies all fixes of a text, and those of the result, until there are no more.
+/// Lints a text and applies the fixes, in up to ten rounds, until no finding has a fix.
 pub fn fix_text(path: &Path, text: &[u8], options: &LintOptions) -> FixedText {
     let mut fixed = FixedText { text: text.to_vec(), applied: Vec::new() };
     for _ in 0..MAX_ROUNDS {

@@ -13,7 +13,7 @@ use super::ManageError;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HookName(OsString);
 
-/// Suffix of the file of a disabled hook.
+/// Suffix of a disabled hook's file name.
 const KEPT_SUFFIX: &str = ".disabled";
 
 /// Maximum length of a hook file's name: Linux's `NAME_MAX` less the suffix.
@@ -84,14 +84,14 @@ pub enum ChangeStep {
         #[serde(skip)]
         text: Vec<u8>,
     },
-    /// Links a file under a second name.
+    /// Hard-links the file `path` as `kept`, before the hook is disabled.
     Keep {
         #[serde(serialize_with = "serialize_lossy")]
         path: PathBuf,
         #[serde(serialize_with = "serialize_lossy")]
         kept: PathBuf,
     },
-    /// Gives a kept file its name back.
+    /// Moves a kept file back to its original name.
     Restore {
         #[serde(serialize_with = "serialize_lossy")]
         path: PathBuf,
@@ -124,7 +124,7 @@ pub enum ChangeNote {
         #[serde(serialize_with = "serialize_lossy")]
         path: PathBuf,
     },
-    /// The same file exists already.
+    /// A file with the same content exists already.
     AlreadyThere {
         #[serde(serialize_with = "serialize_lossy")]
         path: PathBuf,

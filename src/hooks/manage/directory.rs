@@ -1,4 +1,4 @@
-//! The directory to change.
+//! The directory to change: its lock, its entries, and the system calls for each step.
 
 use std::ffi::OsStr;
 use std::io;
@@ -22,7 +22,7 @@ use crate::hooks::load::MAX_FILE_BYTES;
 const LOCK_WITHIN: Duration = Duration::from_secs(60);
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
-/// An entry of the directory.
+/// An entry of the directory: no file, or the content of a regular file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamedEntry {
     Absent,
@@ -35,7 +35,7 @@ impl NamedEntry {
     }
 }
 
-/// Mode and owner of the files that a change writes.
+/// Mode and owner (user ID and group ID) of the files that a change writes.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteAttributes {
     mode: u32,
@@ -43,18 +43,19 @@ pub struct WriteAttributes {
 }
 
 impl WriteAttributes {
-    /// Returns a mode readable by all users, and the user of this process, usually root.
+    /// Returns mode 0644, and the user and group of this process.
     pub(super) fn own() -> Self {
         WriteAttributes { mode: 0o644, owner: (geteuid().as_raw(), getegid().as_raw()) }
     }
 }
 
-/// The directory to change, open from the first look to the last step: swapping it, or a link on
-/// the way to it, has no effect. Only links of root and of this user are followed.
+/// The directory to change, open from planning to the last step: replacing the directory, or a
+/// symlink in its path, has no effect meanwhile. Only symlinks of root and of this user are
+/// followed.
 pub struct LockedDirectory<'a> {
     path: &'a Path,
-    /// `None` if it does not exist. Its lock keeps other editors out until it is dropped. Consumers
-    /// take no lock and need none: they see each step as a whole.
+    /// `None` if the directory does not exist. The open directory holds the lock that excludes
+    /// other editors. Consumers need no lock, because each step is atomic.
     opened: Option<OwnedFd>,
 }
 
@@ -89,7 +90,7 @@ impl<'a> LockedDirectory<'a> {
         Ok(LockedDirectory { path, opened: Some(opened) })
     }
 
-    /// Reads an entry. Anything but a file or a missing entry is an error, a symbolic link as well.
+    /// Reads an entry. An entry that is no regular file is an error, symlinks included.
     pub(super) fn entry(&self, name: &OsStr) -> Result<NamedEntry, ManageError> {
         let Some(file) = self.file(name)? else { return Ok(NamedEntry::Absent) };
         match file.read(MAX_FILE_BYTES) {
@@ -151,7 +152,8 @@ impl<'a> LockedDirectory<'a> {
                 renameat(here, name_of(kept), here, name_of(path)).with_path("restore", path)?;
             }
             ChangeStep::Restore { path, kept, replaces: false } => {
-                // Unlike renaming, linking replaces nothing; the hook is in force between the two calls.
+                // Unlike renaming, linking replaces no file. The hook is already active between the
+                // two calls.
                 let flags = AtFlags::empty();
                 linkat(here, name_of(kept), here, name_of(path), flags)
                     .with_path("restore", path)?;

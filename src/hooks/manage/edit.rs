@@ -1,4 +1,5 @@
-//! The operations, each planned as steps from the current state.
+//! The operations of [`HookEditor`], each planned as steps from the current state of the
+//! directories.
 
 use std::path::{Path, PathBuf};
 
@@ -46,7 +47,7 @@ impl HookEditor {
     }
 }
 
-/// The mode of a change.
+/// Choice between applying a change and only planning it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EditMode {
     Apply,
@@ -61,16 +62,18 @@ pub enum OverwritePolicy {
     Replace,
 }
 
-/// The files of one name.
+/// The files that belong to one hook name.
 struct FilesOfName<'n> {
     name: &'n HookName,
     /// Path in the directory to change.
     path: PathBuf,
+    /// The hook file or mask at `path`.
     own: NamedEntry,
     /// Path of the file while its hook is disabled.
     kept_path: PathBuf,
     kept: NamedEntry,
-    /// The file that would be in force without `own`.
+    /// File of the same name in an earlier directory, the one with the highest precedence; `own`
+    /// masks it.
     lower: Option<PathBuf>,
 }
 
@@ -138,7 +141,7 @@ impl HookEditor {
         })
     }
 
-    /// Keeps a hook from applying, so that [`enable`](Self::enable) can undo it.
+    /// Keeps a hook from applying; [`enable`](Self::enable) undoes this.
     pub fn disable(&self, name: &HookName) -> Result<PlannedChange, ManageError> {
         self.change(name, |found| {
             let already = |path: &Path| ChangeNote::AlreadyDisabled { path: path.to_owned() };
@@ -177,7 +180,7 @@ impl HookEditor {
         })
     }
 
-    /// Undoes [`disable`](Self::disable): the hook file is what it was, byte for byte.
+    /// Undoes [`disable`](Self::disable): restores the hook file byte for byte.
     pub fn enable(&self, name: &HookName) -> Result<PlannedChange, ManageError> {
         self.change(name, |found| {
             let already = |path: &Path| ChangeNote::AlreadyEnabled { path: path.to_owned() };
@@ -294,9 +297,9 @@ impl PlannedChange {
 /// The destination of the files of a migration.
 #[derive(Clone, Copy, Debug)]
 pub enum MigrationDestination<'a> {
-    /// A directory, where nothing is replaced.
+    /// A directory in which no existing file is replaced.
     Directory(&'a Path),
-    /// The path of the old file and its directory; new files get its mode and owner.
+    /// The directory of the old file. The old file is replaced; new files get its mode and owner.
     Replace {
         path: &'a Path,
         /// Content of the old file when it was read.
@@ -307,8 +310,8 @@ pub enum MigrationDestination<'a> {
 /// Writes the files of a migration.
 ///
 /// The file with the old name is written last: until then a container may get the hook twice, but
-/// never goes without. Existing files with the right content are kept, so that an interrupted call
-/// can be repeated.
+/// always gets it. Existing files with the right content are kept, so that an interrupted call can
+/// be repeated.
 pub fn write_migration(
     migration: &Migration,
     destination: MigrationDestination<'_>,
@@ -350,7 +353,7 @@ pub fn write_migration(
     })
 }
 
-/// Checks that the consumer accepts a text.
+/// Checks that the consumer accepts the text of a hook file.
 fn check(path: &Path, text: &[u8], options: &LoadOptions) -> Result<HookDefinition, ManageError> {
     let schema = ParseOptions {
         extension_stages: &options.extension_stages,

@@ -26,6 +26,7 @@ pub enum ManageError {
     /// Another file of this name exists.
     #[error("{} already exists", path.display())]
     Exists { path: PathBuf },
+    /// The hook exists but is disabled, so it is not overwritten.
     #[error("{} disables the hook", path.display())]
     Disabled {
         /// The mask, or the file of the disabled hook.
@@ -37,7 +38,7 @@ pub enum ManageError {
     /// The hook is in an earlier directory, which is not changed.
     #[error("{} is not in {}", path.display(), dir.display())]
     Elsewhere { path: PathBuf, dir: PathBuf },
-    /// The file is a mask.
+    /// There is no hook to remove: the file only masks a hook of an earlier directory.
     #[error("{} only masks a hook", path.display())]
     OnlyMask { path: PathBuf },
     /// The hook's conditions hold for no container.

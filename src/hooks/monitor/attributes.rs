@@ -1,4 +1,4 @@
-//! Attributes of paths that decide who can change a hook, and what it runs.
+//! Attributes of paths that determine who can change a hook, and which program it runs.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -17,32 +17,34 @@ pub struct PathAttributes {
     uid: u32,
     /// File type and permissions.
     mode: u32,
-    /// `None` if they cannot be read.
+    /// Users and groups with write access besides the owner; `None` if unknown, and for a symlink.
     writers: Option<Vec<FileWriter>>,
-    /// Where a link leads.
+    /// Target of a symlink; `None` for other files.
     target: Option<CString>,
-    /// Of a program only.
+    /// Set only for programs that are regular files.
     version: Option<FileVersion>,
 }
 
-/// Values that differ after a file was replaced or written. Programs cannot set the time of the last change, unlike
-/// the time of the last write.
+/// Values that differ after a file was replaced or written. They include the ctime and not the
+/// mtime, because programs can set the mtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FileVersion {
     device: u64,
     inode: u64,
-    /// Time of the last change, in seconds and nanoseconds.
+    /// The ctime, in seconds and nanoseconds.
     changed: (i64, u64),
 }
 
 impl PathAttributes {
     /// Returns the attributes of a path without following a link; `None` if they cannot be read.
     pub fn of(path: &Path) -> Option<Self> {
-        // Other files are compared by their definition, and a directory changes with its entries.
+        // No version: hook files are compared by their definition, and the ctime of a directory
+        // changes with its entries.
         Some(PathAttributes { version: None, ..PathAttributes::of_program(path)? })
     }
 
-    /// Returns the attributes of a program, which differ also if it was written.
+    /// Returns the attributes of a program, including a version that differs after the program was
+    /// written.
     pub fn of_program(path: &Path) -> Option<Self> {
         let (file, stat) = trust::open(path, OFlags::NOFOLLOW).ok()?;
         let kind = FileType::from_raw_mode(stat.st_mode);
@@ -63,7 +65,7 @@ impl PathAttributes {
     }
 }
 
-/// Returns changes of the paths whose attributes differ.
+/// Returns a change of kind [`ChangeKind::Altered`] for each known path whose attributes differ.
 pub fn altered<'a>(
     old: &HashMap<PathBuf, PathAttributes>,
     new: impl IntoIterator<Item = (&'a PathBuf, &'a PathAttributes)>,

@@ -16,31 +16,31 @@ pub struct FileChange {
     pub kind: ChangeKind,
 }
 
-/// The change of a hook file.
+/// The kind of a [`FileChange`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChangeKind {
-    /// The file is new and in force.
+    /// The file is new, and its hook is active.
     Added,
     Removed,
-    /// The definition in force changed. Reformatting a file does not change it.
+    /// The active definition changed. Reformatting a file does not change it.
     Changed,
-    /// A file of the same name in a later directory hides it.
+    /// A file of the same name in a later directory masks the file.
     Masked {
         by: PathBuf,
     },
-    /// The file cannot be used: one of the problems is about it.
+    /// The file or directory cannot be used; see [`LoadedHooks::problems`].
     Broken {
-        /// If set, the previous definition is in force.
+        /// If set, the previous definition stays active.
         in_force: bool,
     },
-    /// The file was masked or broken, and is in force now.
+    /// The file was masked or broken, and its hook is active now.
     Restored,
-    /// A directory can be listed again, or a CDI specification used.
+    /// A directory can be listed again, or a CDI specification can be used again.
     Readable,
-    /// Owner, mode or writers of a hook file, of a program, or of a directory or link on the way to
-    /// one changed, or the program, or where a link leads.
-    /// [`check_path`](crate::hooks::trust::check_path) tells whether the path is still trusted.
+    /// The owner, mode or writers of a hook file, a program, or a directory or symlink in their
+    /// paths changed, or the content of a program, or the target of a symlink.
+    /// [`check_path`](crate::hooks::trust::check_path) checks whether the path is still trusted.
     Altered,
 }
 
@@ -114,7 +114,7 @@ pub fn diff(old: &LoadedHooks, new: &LoadedHooks) -> Vec<FileChange> {
     changes
 }
 
-/// Keyed by `OsStr`, which compares faster than `Path`.
+/// Returns the state of each path. The keys are `OsStr`, which compares faster than `Path`.
 fn statuses(loaded: &LoadedHooks) -> HashMap<&OsStr, PathStatus<'_>> {
     let active: HashMap<&OsStr, &HookFile> =
         loaded.hooks.iter().map(|file| (file.path.as_os_str(), file)).collect();
@@ -411,7 +411,7 @@ mod tests {
         assert!(changes[0].path.ends_with("low/b.json"));
     }
 
-    /// Returns all that a load found. Definitions show by their stages.
+    /// Returns the result of a load as text, with the stages of each definition.
     fn description(loaded: &LoadedHooks) -> String {
         let problem = |problem: &LoadProblem| {
             (problem.path.clone(), text(problem), problem.location.clone(), problem.fatal)

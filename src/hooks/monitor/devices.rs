@@ -40,7 +40,8 @@ impl AsFd for DeviceMonitor {
 }
 
 impl DeviceMonitor {
-    /// Watches the directories, in order of increasing precedence, and loads them after each `coalesce` without events.
+    /// Watches and loads directories, in order of increasing precedence. After events, they are
+    /// loaded again once no event has occurred for the time `coalesce`.
     pub fn new(dirs: Vec<PathBuf>, coalesce: Duration) -> Result<Self, MonitorError> {
         let trigger = LoadTrigger::new(coalesce, MonitorOptions::default().max_watches)?;
         let mut monitor = DeviceMonitor { dirs, trigger, registry: DeviceRegistry::default() };
@@ -53,12 +54,12 @@ impl DeviceMonitor {
         &self.dirs
     }
 
-    /// Returns the last load.
+    /// Returns the devices found by the last load.
     pub fn registry(&self) -> &DeviceRegistry {
         &self.registry
     }
 
-    /// Reads events, and loads if a load is due; never waits.
+    /// Reads events, loads the directories if a load is due, and returns the changes. Never waits.
     pub fn poll(&mut self) -> Result<Vec<DeviceChange>, MonitorError> {
         match self.trigger.poll()? {
             Some(_) => self.load(),

@@ -1,4 +1,4 @@
-//! The monitor: waits for events, loads hooks, and swaps the hooks in force.
+//! The monitor: waits for events, loads hooks, and replaces the active hooks.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
@@ -28,11 +28,12 @@ const MAX_ROUNDS: usize = 4;
 #[derive(Clone, Debug)]
 pub struct MonitorOptions {
     pub load: LoadOptions,
-    /// Time without events before a load: 100 ms, at most an hour. Under continuous events, the
-    /// load starts after ten times as long.
+    /// Time without events before a load; 100 ms by default, at most an hour. Under continuous
+    /// events, the load starts after ten times as long.
     pub coalesce: Duration,
-    /// Maximum number of directories watched for programs of hooks and targets of links: 1024.
-    /// Changes in others are noticed at the next load. Hook directories are always watched.
+    /// Limit of watched directories, 1024 by default. Beyond it, directories of programs and of
+    /// symlink targets are not watched, and changes in them are noticed at the next load. Hook
+    /// directories are always watched.
     pub max_watches: usize,
 }
 
@@ -49,8 +50,9 @@ impl Default for MonitorOptions {
 /// Follows hook directories.
 ///
 /// All work is done in [`Monitor::wait`], or in [`Monitor::poll`] for callers with an event loop of
-/// their own. The thread behind it, of the `notify` crate, only reads events, and ends with it;
-/// fork, or enter namespaces that processes with threads cannot enter, before creating a monitor.
+/// their own. Its two threads, one of them of the `notify` crate, only read events and add watches,
+/// and end with the monitor. Fork, or enter namespaces that processes with threads cannot enter,
+/// before creating a monitor.
 ///
 /// See [the module](super) for the changes it notices, and for its handling of broken files.
 pub struct Monitor {
@@ -58,19 +60,20 @@ pub struct Monitor {
     trigger: LoadTrigger,
     unwatched: usize,
     current: CurrentHooks,
-    /// Attributes of hook files that are no links.
+    /// Attributes of hook files that are no symlinks.
     files: HashMap<PathBuf, PathAttributes>,
-    /// Attributes of programs, links, and directories on the way.
+    /// Attributes of programs, and of symlinks and directories in the paths of hook files and
+    /// programs.
     others: HashMap<PathBuf, PathAttributes>,
     stopper: MonitorStopper,
 }
 
-/// Gives the hooks in force to any thread.
+/// Handle that gives any thread the active hooks.
 #[derive(Clone, Debug)]
 pub struct CurrentHooks(Arc<Mutex<Arc<LoadedHooks>>>);
 
 impl CurrentHooks {
-    /// Returns the last load, an immutable snapshot.
+    /// Returns the result of the last load, an immutable snapshot.
     pub fn snapshot(&self) -> Arc<LoadedHooks> {
         // The lock is held only to clone an `Arc`, which cannot panic.
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
@@ -135,7 +138,7 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Returns the last load.
+    /// Returns the result of the last load.
     pub fn snapshot(&self) -> Arc<LoadedHooks> {
         self.current.snapshot()
     }
@@ -158,7 +161,7 @@ impl Monitor {
 
     /// Waits until hooks change, the deadline passes, or the monitor is stopped.
     ///
-    /// After the deadline, it still checks once.
+    /// After the deadline, pending events are still read once.
     pub fn wait(&mut self, deadline: Option<Instant>) -> Result<WakeReason, MonitorError> {
         loop {
             let until = [deadline, self.due_time()].into_iter().flatten().min();
@@ -175,7 +178,7 @@ impl Monitor {
         }
     }
 
-    /// Reads events, and loads if a load is due; never waits.
+    /// Reads events, loads the hooks if a load is due, and returns the changes. Never waits.
     ///
     /// For event loops: call it when the monitor's descriptor is readable, and at [`Monitor::due_time`].
     pub fn poll(&mut self) -> Result<Vec<FileChange>, MonitorError> {
@@ -204,7 +207,7 @@ impl Monitor {
             loaded.inspect_err(|_| self.trigger.watches.note_loss())?;
         forget_what_went_away(&mut loaded);
         let mut changes = diff(&old, &loaded);
-        // A path that changed its type can be broken, too.
+        // A path is not reported twice, for example as broken and altered after its type changed.
         let told = changes.iter().filter(|change| change.kind != ChangeKind::Changed);
         let told: HashSet<_> = told.map(|change| &change.path).collect();
         let more = altered(&self.files, &files).chain(altered(&self.others, &others));
@@ -290,12 +293,12 @@ impl Monitor {
 /// Hooks, and the attributes of paths that they depend on.
 struct LoadResult {
     loaded: LoadedHooks,
-    /// Hook files that were read now and are no links.
+    /// Attributes of the hook files that this load read, except symlinks.
     files: HashMap<PathBuf, PathAttributes>,
     others: HashMap<PathBuf, PathAttributes>,
 }
 
-/// Returns the programs of hooks, and whether they existed.
+/// Returns the programs of hooks, and whether they existed during the load.
 fn programs(loaded: &LoadedHooks) -> BTreeMap<&Path, bool> {
     let missing = loaded.problems.iter().filter_map(|problem| match &problem.source {
         HookError::PathMissing { path } | HookError::PathLookup { path, .. } => {
@@ -323,10 +326,11 @@ fn forget_what_went_away(loaded: &mut LoadedHooks) {
     });
 }
 
-/// Loads hooks again as [`load_after`] does, but reads a file that was valid before only if its name changed.
+/// Loads hooks again as [`load_after`] does, but reads a file that was valid before only if
+/// `is_changed` returns true for its name.
 ///
-/// Directories are listed again, files that could not be used are read again, and so is each file whose program
-/// does not exist now.
+/// All directories are listed again. Files that could not be used before, and files whose program
+/// does not exist now, are read in any case.
 pub(super) fn load_changed(
     previous: &LoadedHooks,
     options: &LoadOptions,

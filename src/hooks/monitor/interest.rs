@@ -1,4 +1,4 @@
-//! The filter for events that can change the hooks in force.
+//! The filter for events that can change the active hooks.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -9,11 +9,13 @@ use notify::event::{Event, EventKind, ModifyKind};
 /// The relevant names in a watched directory.
 #[derive(Default)]
 pub struct RelevantNames {
-    /// Set for a followed directory: whether name and content of a file are relevant.
+    /// Returns whether a file of this name is a hook file or CDI specification, whose existence and
+    /// content are relevant. `None` for a directory that is watched for other reasons.
     pub is_file: Option<fn(&OsStr) -> bool>,
     /// Names whose creation, removal or mode is relevant.
     pub names: HashSet<OsString>,
-    /// Names of programs, and of files that links in followed directories lead to, whose content is relevant.
+    /// Names of files whose content is relevant: programs, and targets of symlinks in hook
+    /// directories.
     pub files: HashSet<OsString>,
 }
 
@@ -38,7 +40,7 @@ pub struct ReportedChanges {
 #[derive(Default)]
 pub struct EventFilter {
     current: HashMap<PathBuf, RelevantNames>,
-    /// The results of the current survey. Both maps count until it is finished.
+    /// The results of the current survey. Until it is finished, events in either map are relevant.
     next: HashMap<PathBuf, RelevantNames>,
     /// If set, a watched directory may have vanished or been replaced. `notify` then watches the
     /// old one, or nothing, but reports the path as watched.
@@ -47,14 +49,15 @@ pub struct EventFilter {
 }
 
 impl EventFilter {
-    /// Records an event, and returns whether it can change the hooks in force.
+    /// Records an event, and returns whether it can change the active hooks.
     pub fn take_note(&mut self, event: &Event) -> bool {
         if event.need_rescan() {
             self.is_stale = true;
             self.changes.all = true;
             return true;
         }
-        // The kernel filters out files that are opened; closed files were written.
+        // Only files that are closed after writing cause access events: the event mask excludes the
+        // others.
         let is_content =
             matches!(event.kind, EventKind::Access(_) | EventKind::Modify(ModifyKind::Data(_)));
         let maps = [&self.current, &self.next];
@@ -74,14 +77,14 @@ impl EventFilter {
         for path in &relevant {
             match self.hook_file(path) {
                 Some(name) => self.changes.names.insert(name.to_owned()),
-                // Any other path may change the meaning of many.
+                // Any other path may affect many hooks.
                 None => std::mem::replace(&mut self.changes.all, true),
             };
         }
         !relevant.is_empty()
     }
 
-    /// Returns the name of a path that is relevant as a hook file alone.
+    /// Returns the file name of a path that is relevant only as a hook file; otherwise `None`.
     fn hook_file<'p>(&self, path: &'p Path) -> Option<&'p OsStr> {
         let (dir, name) = (path.parent()?, path.file_name()?);
         let maps = || [&self.current, &self.next].into_iter();
@@ -104,7 +107,7 @@ impl EventFilter {
         self.changes.all = true;
     }
 
-    /// Returns the changes, and begins to record anew.
+    /// Returns the recorded changes, and clears them.
     pub fn take_changes(&mut self) -> ReportedChanges {
         std::mem::take(&mut self.changes)
     }

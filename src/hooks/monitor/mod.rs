@@ -8,28 +8,30 @@
 //! created, removed or renamed, including their parents; symbolic links anywhere on the way, and
 //! their targets; programs of hooks that appear, vanish or are written; and another owner, mode or
 //! writer of any of these ([`ChangeKind::Altered`]). If only hook files changed, it lists the
-//! directories and reads these files alone; otherwise it reads all files.
-//! Changes that inotify does not report are noticed at the next load of all files, such as
-//! [`Monitor::rescan`]: those made by other hosts on a network file system or by another hard link, and
-//! file systems mounted over a directory.
+//! directories and reads only these files; otherwise it reads all files.
+//!
+//! Changes that inotify does not report are noticed at the next load of all files, such as by
+//! [`Monitor::rescan`]: changes by other hosts on a network file system, changes through another
+//! hard link, and file systems mounted over a directory.
 //!
 //! # Broken files
 //!
-//! The reference loads again at every event, and drops the hook of a file that is invalid, or puts the
-//! file that it masks in force. So does the monitor, but only after a quiet period
-//! ([`MonitorOptions::coalesce`]): a file that is just being written is invalid for a moment.
+//! The monitor of podman's Go package `pkg/hooks`, which CRI-O uses, loads again at every event. It
+//! drops the hook of an invalid file, so that a masked file of the same name becomes active. This
+//! monitor does the same, but only after a quiet period ([`MonitorOptions::coalesce`]): a file is
+//! invalid for a moment while it is being written.
 //!
 //! - A valid file that becomes unreadable or invalid is reported as [`ChangeKind::Broken`].
-//! - If the consumer skips such files ([`BadFilePolicy::Skipped`](super::consumer::BadFilePolicy::Skipped)), the
-//!   last definition stays in force until the file is valid again, or the file or its program is
-//!   removed. A hook often guards something, and a mistake in an editor must not drop the guard.
-//! - A file that was never valid is not in force and does not mask another one.
-//! - A hook whose program does not exist is not in force, regardless of its previous state: every
-//!   container would fail, and podman ignores it. It is in force again when the program is
-//!   back.
+//! - If the consumer skips such files
+//!   ([`BadFilePolicy::Skipped`](super::consumer::BadFilePolicy::Skipped)), the last definition
+//!   stays active until the file is valid again, or the file or its program is removed. A hook
+//!   often guards something, and a mistake in an editor must not drop the guard.
+//! - The hook of a file that was never valid is not active, and the file does not mask another one.
+//! - A hook whose program does not exist is not active, regardless of its previous state: every
+//!   container would fail, and podman ignores it. It is active again when the program is back.
 //!
-//! So for a consumer that skips them, the hooks in force may depend on earlier events: a monitor that
-//! starts while a file is broken does not have that hook.
+//! So for a consumer that skips broken files, the active hooks may depend on earlier events: a
+//! monitor that starts while a file is broken does not have its hook.
 //!
 //! # Example
 //!

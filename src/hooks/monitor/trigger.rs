@@ -11,7 +11,8 @@ const MAX_COALESCE: u32 = 10;
 
 const LONGEST_COALESCE: Duration = Duration::from_secs(3600);
 
-/// Loading takes at most one part in this many of the time, regardless of the number of events.
+/// Inverse of the maximum share of time spent loading: one fifth, regardless of the number of
+/// events.
 const MAX_LOAD: u32 = 5;
 
 /// The watches, with the time of the next load.
@@ -29,7 +30,7 @@ struct LoadTimes {
     end: Instant,
     /// Duration of the last load that read all files.
     full: Duration,
-    /// Duration of the last load that read changed files alone.
+    /// Duration of the last load that read only changed files.
     partial: Duration,
 }
 
@@ -41,7 +42,7 @@ struct PendingEvents {
 }
 
 impl LoadTrigger {
-    /// Creates an empty set of watches.
+    /// Creates a trigger with an empty set of watches.
     pub fn new(coalesce: Duration, max_watches: usize) -> Result<Self, MonitorError> {
         Ok(LoadTrigger {
             watches: WatchSet::new(max_watches)?,

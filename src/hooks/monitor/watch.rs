@@ -37,17 +37,17 @@ pub struct WatchSet {
     max_watches: usize,
 }
 
-/// A request to `notify`, which answers only when there are no events: with events that come faster than it reads
-/// them, it may never answer.
+/// A request to `notify`, which answers only when no events are pending: if events arrive faster
+/// than it reads them, it may never answer.
 struct WatchRequest {
     dir: PathBuf,
     /// If not set, the watch is removed.
     is_wanted: bool,
-    /// Fails if the caller waits no longer.
+    /// Receives the answer; sending fails if the caller no longer waits.
     result: SyncSender<io::Result<()>>,
 }
 
-/// Passes requests to `notify`, until there are no senders.
+/// Passes requests to `notify`, until all senders are dropped.
 fn pass_requests(
     mut notify: INotifyWatcher,
     requests: Receiver<WatchRequest>,
@@ -64,7 +64,8 @@ fn pass_requests(
         };
         shared.answered.fetch_add(1, Ordering::Relaxed);
         if result.send(added).is_err() {
-            // Hooks were loaded without this watch.
+            // The caller no longer waits: hooks were loaded without this watch, and are loaded
+            // again.
             shared.interests().note_loss();
             shared.wake();
         }
@@ -83,7 +84,7 @@ struct SharedState {
 
 impl SharedState {
     fn interests(&self) -> MutexGuard<'_, EventFilter> {
-        // Nothing panics while it is locked.
+        // No code panics while it holds this lock.
         self.interests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -149,7 +150,8 @@ impl WatchSet {
         Ok(WatchSet { requests, requested: 0, shared, max_watches })
     }
 
-    /// Returns whether there was a relevant event since the last call, up to this moment.
+    /// Returns whether a relevant event occurred since the last call, including events still in the
+    /// queue.
     pub fn read(&mut self) -> Result<bool, MonitorError> {
         if let Some(mark) = &self.shared.mark {
             mark.wait();
@@ -198,7 +200,8 @@ impl WatchSet {
         self.request(dir, true)
     }
 
-    /// Adds or removes a watch. Fails with `ETIMEDOUT` if that takes too long; hooks are loaded again when it is done.
+    /// Adds or removes a watch. Fails with `ETIMEDOUT` if `notify` does not answer in time; hooks
+    /// are loaded again when it answers.
     fn request(&mut self, dir: &Path, is_wanted: bool) -> Result<(), io::Error> {
         let is_busy = self.shared.answered.load(Ordering::Relaxed) < self.requested;
         if is_busy && is_wanted {
@@ -216,12 +219,13 @@ impl WatchSet {
 /// A new set of watches under construction.
 pub struct WatchSurvey<'w> {
     watches: &'w mut WatchSet,
-    /// If set, watched paths may have become other directories.
+    /// If set, all directories are watched again, because their paths may lead to other directories
+    /// now.
     anew: bool,
     /// Directories by real path, with the path under which each is watched.
     watched: HashMap<PathBuf, PathBuf>,
-    /// The same by device and inode: a directory that is mounted in several places has one watch, whose
-    /// events come with one path.
+    /// The watched paths by device and inode: a directory that is mounted in several places has one
+    /// watch, whose events come with one path.
     inodes: HashMap<(u64, u64), PathBuf>,
     unwatched: usize,
     /// Names of files that are links. Their targets may have no watch.
@@ -230,16 +234,18 @@ pub struct WatchSurvey<'w> {
     pub attributes: HashMap<PathBuf, PathAttributes>,
 }
 
-/// Importance of a directory when there are too many watches.
+/// Importance of a watch when there are too many.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WatchPriority {
+    /// The monitor fails if no inotify watch is left.
     Must,
     /// Changes are noticed late without a watch.
     May,
 }
 
 impl WatchSurvey<'_> {
-    /// Watches a directory, its files with certain names, and the files that links of such names lead to.
+    /// Watches a directory, the files in it for which `is_file` holds, and the targets of symlinks
+    /// with such names.
     pub fn dir(&mut self, dir: &Path, is_file: fn(&OsStr) -> bool) -> Result<(), MonitorError> {
         let Some(real) = self.follow(dir, WatchPriority::Must)? else { return Ok(()) };
         if !self.watch(&real, WatchPriority::Must, |interest| interest.is_file = Some(is_file))? {
@@ -310,7 +316,7 @@ impl WatchSurvey<'_> {
                 real.pop();
                 continue;
             }
-            // The watch precedes the look, so that later changes cause events.
+            // The watch is added before the component is read, so that later changes cause events.
             if !self.watch(&real, need, |interest| {
                 interest.names.insert(component.clone());
             })? {
@@ -401,7 +407,7 @@ impl WatchSurvey<'_> {
     }
 }
 
-/// Returns the error of the kernel.
+/// Returns the system error of an error of `notify`.
 fn io_error(error: notify::Error) -> io::Error {
     match error.kind {
         ErrorKind::Io(error) => error,
@@ -417,12 +423,14 @@ fn push_components(stack: &mut Vec<OsString>, path: &Path) {
     stack.extend(components.rev().map(|component| component.as_os_str().to_owned()));
 }
 
-/// Maximum wait for a mark or a watch. It takes microseconds, and milliseconds behind a full queue of events.
+/// Maximum wait for a mark or a watch. Either takes microseconds, or milliseconds behind a full
+/// queue of events.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// A file in memory that is watched like the directories: since the kernel queues events in order,
-/// its event follows all earlier ones. Without `/proc` it has no path and is not watched; then
-/// events just before a call may be handled after it.
+/// A file in memory that is watched like the directories, to find the end of the event queue: the
+/// kernel queues events in order, so that an event of this file follows all earlier events. Without
+/// `/proc` it has no path and is not watched; then events just before a call may be handled after
+/// it.
 struct EventMark {
     file: OwnedFd,
     path: PathBuf,
@@ -469,7 +477,8 @@ impl EventMark {
             return false;
         }
         *state = MarkState::Awaited;
-        // Since Linux 6.14, writing by such a descriptor causes no event.
+        // Changes the mode, because since Linux 6.14 a write through such a descriptor causes no
+        // event.
         if fchmod(&self.file, Mode::RUSR | Mode::WUSR).is_err() {
             return false;
         }
@@ -577,8 +586,8 @@ mod tests {
         let is_late = |result: io::Result<()>| {
             result.is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::TIMEDOUT))
         };
-        // The thread of `notify` waits for this lock, as soon as it has the event. It answers requests first that come
-        // while it answers another.
+        // The thread of `notify` waits for this lock as soon as it handles the event. Before that,
+        // it may still answer some requests.
         let locked = shared.interests();
         fs::write(dir.path().join("a.json"), "{}").unwrap();
         assert!((0..1000).any(|_| is_late(watches.request(other.path(), true))));

@@ -21,7 +21,7 @@ pub enum PatternErrorKind {
     /// A backslash before a letter or digit that has no meaning there.
     #[error("invalid escape sequence")]
     Escape,
-    /// A group name that is empty, not closed, or holds other characters than `[0-9A-Za-z_]`.
+    /// A group name that is empty, not closed, or contains characters other than `[0-9A-Za-z_]`.
     #[error("invalid named capture")]
     NamedCapture,
     /// A `(?` that does not begin a group or a change of flags.
@@ -30,7 +30,8 @@ pub enum PatternErrorKind {
     /// A repetition of a repetition, such as `a**`.
     #[error("invalid nested repetition operator")]
     NestedRepetition,
-    /// A count above 1000, alone or multiplied with those around it, or a maximum below the minimum.
+    /// A count above 1000, alone or multiplied with the counts of outer repetitions, or a maximum
+    /// below the minimum.
     #[error("invalid repeat count")]
     RepeatCount,
     /// A `[` without its `]`.

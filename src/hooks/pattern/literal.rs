@@ -2,8 +2,8 @@
 
 use super::syntax::{Assertion, Ast, AstKind, NodeId, is_operator};
 
-/// Literals that every matching text contains, and their places. They are ranges of the text that
-/// the pattern keeps.
+/// Literals that every matching text contains, by position. Each literal is a range of the literal
+/// text that the pattern stores.
 #[derive(Clone, Debug)]
 pub struct LiteralRequirements {
     /// The text begins with this literal.
@@ -18,11 +18,11 @@ pub struct LiteralRequirements {
     pub exact: bool,
     /// The only text that the pattern matches as a whole, if known.
     whole: Option<LiteralRange>,
-    /// Literals of which one is the whole text.
+    /// If not empty, the text equals one of these literals.
     choices: Box<[LiteralRange]>,
 }
 
-/// A range of the kept text.
+/// A byte range of the stored literal text.
 type LiteralRange = (u32, u32);
 const NONE: LiteralRange = (0, 0);
 
@@ -85,7 +85,8 @@ impl LiteralRequirements {
 
     /// Reads a pattern that is a literal, perhaps anchored, or with `.*` before or after it, and
     /// appends the literal to `text`. Most patterns are of this kind and need no tree. `start` is
-    /// the offset of the first literal in `text`.
+    /// the offset of the literal in `text`. Returns `None` for other patterns, after which `text`
+    /// may end in a part of a literal.
     pub fn of_simple(pattern: &str, text: &mut String, start: usize) -> Option<Self> {
         let length = |text: &String| u32::try_from(text.len() - start).ok();
         if u32::try_from(pattern.len()).map_or(true, |length| length > MAX_SIMPLE_BYTES) {
@@ -130,7 +131,7 @@ impl LiteralRequirements {
         })
     }
 
-    /// Returns whether the text meets the requirements; `kept` holds the literals.
+    /// Returns whether the text meets the requirements; `kept` is the stored literal text.
     pub fn are_met(&self, kept: &str, text: &str) -> bool {
         let literal = |(start, end): LiteralRange| &kept[start as usize..end as usize];
         if !self.choices.is_empty() {

@@ -12,8 +12,8 @@ use super::translate::{MatchExtent, TextCharset, compile};
 
 /// A regular expression as Go's `regexp` package understands it.
 ///
-/// Creating a pattern only parses and checks it: of a directory full of hooks, most patterns are
-/// never compared with a text. Clones share the compiled form.
+/// Creating a pattern only parses and checks it: most patterns of a hook directory are never
+/// compared with a text. Clones share the compiled form.
 ///
 /// ```
 /// use oci_hooks::hooks::Pattern;
@@ -71,7 +71,7 @@ impl Pattern {
         &self.0.text[..self.0.source_length]
     }
 
-    /// Returns whether any part of the text matches, the test of podman and CRI-O.
+    /// Returns whether the pattern matches any part of the text, as in podman and CRI-O.
     #[must_use]
     pub fn is_match(&self, text: &str) -> bool {
         let requirements = &self.0.requirements;

@@ -12,7 +12,7 @@ use regex_syntax::hir::{
 use super::syntax::property::{NAMES, UnicodeProperty};
 use super::syntax::{Assertion, Ast, AstKind, CharacterClass, ClassItem, NodeId};
 
-/// The texts to match.
+/// Characters that the texts to match may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextCharset {
     Ascii,
@@ -84,7 +84,7 @@ fn node(ast: &Ast, texts: TextCharset, kind: AstKind, mut take: impl FnMut(NodeI
             no_word_boundary()
         }
         AstKind::Assertion(assertion) => Hir::look(to_look(assertion)),
-        // Only the fact of a match counts.
+        // Callers ask whether a text matches, not what a group captures.
         AstKind::Capture(operand) => take(operand),
         AstKind::Repeat { operand, min, max } => Hir::repetition(Repetition {
             min: min.into(),
@@ -97,8 +97,9 @@ fn node(ast: &Ast, texts: TextCharset, kind: AstKind, mut take: impl FnMut(NodeI
     }
 }
 
-/// Returns a repetition in a group: `regex-syntax` prints `(?:a{2})?` as `a{2}?`, which means `a{2}`.
-/// It prints a group for alternatives; the second one here matches nothing.
+/// Wraps a repetition in a group: `regex-syntax` prints `(?:a{2})?` as `a{2}?`, which means `a{2}`.
+/// It prints alternatives as a group, so the wrapper is an alternation with a branch that never
+/// matches.
 fn group_repetition(hir: Hir) -> Hir {
     if matches!(hir.kind(), HirKind::Repetition(_)) {
         Hir::alternation(vec![hir, Hir::fail()])
@@ -107,9 +108,9 @@ fn group_repetition(hir: Hir) -> Hir {
     }
 }
 
-/// Returns `\B` for ASCII words, which `regex` also finds between the bytes of a character: there, its
-/// `is_match` ends, and misses a longer match. The Unicode assertions hold between characters only, and one
-/// of them does wherever two characters meet.
+/// Returns `\B` for ASCII words. In `regex`, this assertion also holds between the bytes of a
+/// character, where `is_match` stops and misses a longer match. `\b` and `\B` for Unicode words
+/// hold only between characters, and one of the two holds at every such position.
 fn no_word_boundary() -> Hir {
     let between = [Look::WordUnicode, Look::WordUnicodeNegate].map(Hir::look);
     Hir::concat(vec![Hir::alternation(between.into()), Hir::look(Look::WordAsciiNegate)])
@@ -150,7 +151,7 @@ fn to_look(assertion: Assertion) -> Look {
 }
 
 fn class(ast: &Ast, class: &CharacterClass) -> ClassUnicode {
-    // A hostile class repeats the same thousands of characters.
+    // A hostile class may repeat an item of thousands of characters, such as `\pL`, many times.
     let mut items = ast.items(class).to_vec();
     items.sort_unstable();
     items.dedup();
@@ -174,8 +175,8 @@ fn with(mut class: ClassUnicode, ignore_case: bool, negated: bool) -> ClassUnico
     if ignore_case {
         class.case_fold_simple();
     }
-    // `regex-syntax` does not join ranges on both sides of the surrogates, and negates the gap between
-    // them to a range of the wrong direction.
+    // `regex-syntax` does not join the ranges below and above the surrogates; negating the class would
+    // turn the gap between the ranges into a range whose start is above its end.
     let (low, high) = ('\u{d7ff}', '\u{e000}');
     let has = |edge: fn(&ClassUnicodeRange) -> char, c| {
         class.ranges().iter().any(|range| edge(range) == c)

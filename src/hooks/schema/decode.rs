@@ -25,7 +25,7 @@ pub struct TextList<'d> {
 }
 
 impl<'d> TextList<'d> {
-    /// Returns the strings; `None` if the field was missing or null.
+    /// Returns the strings; `None` if the field is missing or null.
     pub fn into_texts(self) -> Option<Vec<DecodedText<'d>>> {
         let mut texts = self.slots;
         texts.truncate(self.len?);

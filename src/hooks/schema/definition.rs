@@ -20,14 +20,14 @@ pub struct HookDefinition {
     pub stages: Vec<HookStage>,
 }
 
-/// The program of hooks that only hide others by their name, as `oci-hooks disable` writes them. It is
-/// never run, but must exist on every host.
+/// Program of a mask: a hook that never applies and only hides another hook of the same name, as
+/// `oci-hooks disable` writes it. It is never run, but must exist on every host.
 pub const MASK_PROGRAM: &str = "/";
 
 /// A schema of hook files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum SchemaVersion {
-    /// The old schema, without a version; any condition is enough.
+    /// The old schema; files need no version, and one condition is enough.
     #[serde(rename = "0.1.0")]
     V0_1_0,
     /// Schema 1.0.0, the current one.
@@ -44,11 +44,11 @@ impl SchemaVersion {
         }
     }
 
-    /// Returns a JSON Schema (draft 2020-12) of such files, for editors.
+    /// Returns a JSON Schema (draft 2020-12) of hook files of this version, for editors.
     ///
-    /// It is stricter than consumers, which ignore unknown keys and load hooks that never apply,
-    /// and laxer where a schema cannot check: it covers neither patterns nor repeated keys, nor the
-    /// difference between `5` and `5.0`.
+    /// The schema is stricter than consumers, which ignore unknown keys and load hooks that never
+    /// apply. It is laxer where JSON Schema cannot check: it covers neither patterns nor repeated
+    /// keys, nor the difference between `5` and `5.0`.
     pub fn json_schema(self) -> &'static str {
         match self {
             SchemaVersion::V0_1_0 => include_str!("0.1.0.schema.json"),
@@ -57,7 +57,7 @@ impl SchemaVersion {
     }
 }
 
-/// Options of [`HookDefinition::parse`]: what it checks besides the schema.
+/// Options of [`HookDefinition::parse`]: checks in addition to the schema.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct ParseOptions<'a> {
@@ -103,7 +103,7 @@ impl FoundPrograms {
     }
 }
 
-/// The check of a program's existence.
+/// The check whether a hook's program exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathCheck {
     /// The program must exist, as for podman and CRI-O. A relative path is looked up from the
@@ -150,10 +150,10 @@ pub struct DraftWhen {
     /// `true` holds for every container, `false` for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub always: Option<bool>,
-    /// `true` holds for containers with bind mounts.
+    /// `true` holds for containers with bind mounts; `false` never holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub has_bind_mounts: Option<bool>,
-    /// Patterns for annotation values by patterns for their keys.
+    /// Patterns for annotation keys, each with the pattern for its value.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
     /// Patterns of which one must match `process.args[0]`.

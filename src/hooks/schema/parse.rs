@@ -207,7 +207,7 @@ fn decode_0_1_0(root: JsonValue<'_>) -> Result<RawDefinition<'_>, HookFault> {
     })
 }
 
-/// The keys of 0.1.0, without the version.
+/// The keys of a 0.1.0 file, except `version`.
 pub const KEYS_0_1_0: [&str; 9] = [
     "hook",
     "arguments",

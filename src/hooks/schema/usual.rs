@@ -2,8 +2,8 @@
 //! of the right type, no other keys.
 //!
 //! Nearly all files are usual, and are decoded in one pass. All others, invalid ones included, are
-//! left to the other decoder, which follows Go in every special case and knows the position of each
-//! value.
+//! left to the decoder in `parse.rs`, which follows Go in every special case and knows the position
+//! of each value.
 
 use std::fmt;
 use std::marker::PhantomData;

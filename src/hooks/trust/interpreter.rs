@@ -1,5 +1,5 @@
 //! The interpreter of a script: the program in its first line and, if that is `env`, the program
-//! that it finds.
+//! that `env` finds.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -13,10 +13,10 @@ use rustix::io::Errno;
 /// Number of bytes of a script in which the kernel looks for its interpreter.
 const MAX_SHEBANG_BYTES: u64 = 256;
 
-/// Search path of the C library without `PATH`.
+/// Search path of the C library if `PATH` is not set.
 pub const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// The first line of a script.
+/// The interpreter and its argument in the first line of a script.
 #[derive(Debug)]
 pub struct ScriptInterpreter {
     pub program: PathBuf,

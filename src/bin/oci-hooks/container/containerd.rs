@@ -15,7 +15,7 @@ use crate::doctor::host::DoctorHost;
 /// Labels with the names of containers.
 const NAMES: [&str; 2] = ["nerdctl/name", "io.kubernetes.container.name"];
 
-/// Directory of the bundles in containerd's state.
+/// Directory of the bundles, below containerd's state directory.
 const TASKS: &str = "io.containerd.runtime.v2.task";
 
 /// The part of `ctr containers info` that matters here.
@@ -47,7 +47,7 @@ struct RuncOptions {
     binary_name: String,
 }
 
-/// Finds containers of a name, id or start of an id, in all namespaces.
+/// Finds containers by name, id or start of the id, in all namespaces.
 pub fn find(
     containerd: &Path,
     name: &str,
@@ -64,7 +64,7 @@ pub fn find(
         let all = [&["--address", &socket, "--connect-timeout", "3s"][..], args].concat();
         host.output(&ctr, &all).ok_or_else(|| format!("ctr {} does not end", args.join(" ")))?
     };
-    // In a name, only the dot has a meaning in patterns.
+    // Of the characters in a name, only the dot is special in a regular expression.
     let mut filters = vec![format!("id~=\"^{}\"", name.replace('.', "[.]"))];
     filters.extend(NAMES.iter().map(|label| format!("labels.{label:?}=={name:?}")));
     let filters: Vec<_> = filters.iter().map(String::as_str).collect();

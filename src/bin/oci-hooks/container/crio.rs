@@ -8,21 +8,21 @@ use super::{ContainerConfig, ContainerEngine, EngineContainer, exists};
 use crate::doctor::crio::CrioConfig;
 use crate::doctor::host::DoctorHost;
 
-/// Lists of containers of a storage.
+/// Files in the storage that list its containers.
 const LISTS: [&str; 2] = ["containers.json", "volatile-containers.json"];
 
-/// A container of a storage.
+/// A container in the storage, of CRI-O or another engine.
 #[derive(Deserialize)]
 struct StoredContainer {
     id: String,
     #[serde(default)]
     names: Vec<String>,
-    /// JSON of the engine that created it.
+    /// Metadata of the engine that created the container, in JSON.
     #[serde(default)]
     metadata: String,
 }
 
-/// The part of CRI-O's metadata that matters here; other engines have no pods in it.
+/// The part of CRI-O's metadata that matters here. The metadata of other engines has no pod ID.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct CrioMetadata {
@@ -38,7 +38,7 @@ struct CrioState {
     status: String,
 }
 
-/// Finds containers of a name, id or start of an id.
+/// Finds containers by name, id or start of the id.
 pub fn find(name: &str, host: &DoctorHost) -> Result<Vec<EngineContainer>, String> {
     let config = CrioConfig::query(host)?;
     let setting = |key: &str, usual: &str| {
@@ -54,7 +54,7 @@ pub fn find(name: &str, host: &DoctorHost) -> Result<Vec<EngineContainer>, Strin
         let stored: Vec<StoredContainer> =
             serde_json::from_str(&text).map_err(|error| format!("{}: {error}", list.display()))?;
         for container in stored.into_iter().filter(|container| container.is_named(name)) {
-            // The second one has the state before the last boot.
+            // The second directory survives a reboot, so its `config.json` may be from before the last boot.
             let dirs = [&run_root, &root].map(|dir| dir.join(&container.id).join("userdata"));
             let mut paths = dirs.iter().map(|dir| dir.join("config.json"));
             let Some(path) = paths.find(|path| exists(path) == Ok(true)) else {
@@ -80,7 +80,7 @@ pub fn find(name: &str, host: &DoctorHost) -> Result<Vec<EngineContainer>, Strin
 }
 
 impl StoredContainer {
-    /// Returns whether this is a container of CRI-O with a name.
+    /// Returns whether CRI-O created the container, and `name` is one of its names or the start of its id.
     fn is_named(&self, name: &str) -> bool {
         let Ok(metadata) = serde_json::from_str::<CrioMetadata>(&self.metadata) else {
             return false;

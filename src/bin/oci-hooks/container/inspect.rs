@@ -58,7 +58,7 @@ struct InspectedConfig {
 struct InspectedHostConfig {
     /// Docker's annotations.
     annotations: Option<BTreeMap<String, String>>,
-    /// Destinations and options.
+    /// Options of the tmpfs mounts, by destination.
     tmpfs: Option<BTreeMap<String, String>>,
     runtime: Option<String>,
     init: Option<bool>,
@@ -71,7 +71,7 @@ struct EngineOptions {
     tmpfs: &'static [&'static str],
 }
 
-/// The start of the arguments of a container with `docker run --init`.
+/// Arguments that `docker run --init` puts before the container's own arguments.
 const DOCKER_INIT: &[&str] = &["/sbin/docker-init", "--"];
 
 const PODMAN_OPTIONS: EngineOptions = EngineOptions { bind: &["rprivate", "rbind"], tmpfs: &[] };
@@ -152,8 +152,8 @@ impl InspectedContainer {
     }
 }
 
-/// Returns the `config.json` of a running container of Docker. The shim, which is the parent of its first process,
-/// works in a bundle of containerd.
+/// Returns the path of the `config.json` of a running Docker container. Its first process is a child of containerd's
+/// shim, whose working directory is a bundle; the bundles of a namespace are siblings.
 fn config_of_task(pid: u32, id: &str) -> Option<PathBuf> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok().filter(|_| pid > 0)?;
     let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim();

@@ -1,4 +1,4 @@
-//! A separate buildkitd; the BuildKit in dockerd belongs to `docker build`.
+//! A standalone buildkitd. The BuildKit inside dockerd is checked as `docker build`.
 
 use std::path::PathBuf;
 

@@ -22,7 +22,7 @@ pub struct FileSetting<T> {
     pub at: FileLine,
 }
 
-/// A line of a file, from one.
+/// A line of a file, counted from 1.
 #[derive(Clone, Debug)]
 pub struct FileLine {
     path: PathBuf,
@@ -50,7 +50,7 @@ impl ConfigFile {
         Self::parse(host.root.join(path), text).map(Some)
     }
 
-    /// Checks a text. Errors name the line of the path.
+    /// Checks that a text is valid TOML. Errors name the path and line.
     pub fn parse(path: PathBuf, text: String) -> Result<Self, String> {
         let file = ConfigFile { path, text };
         match DeTable::parse(&file.text) {

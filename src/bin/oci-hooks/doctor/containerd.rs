@@ -16,23 +16,24 @@ const FILE: &str = "/etc/containerd/config.toml";
 /// Prints the effective configuration: the built-in defaults, the file and its imports.
 const DUMP: [&str; 2] = ["config", "dump"];
 
-/// Names of the CRI plugin in versions 1, 2 and 3 of the file. containerd ignores the others.
+/// Names of the CRI plugin in versions 1, 2 and 3 of the configuration format. containerd ignores the names of other
+/// versions.
 const CRI: [&str; 3] = ["cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"];
 const NRI: &str = "io.containerd.nri.v1.nri";
 
-/// The first version with NRI, and the first version that enables it by default and reads version 3 of
-/// the file.
+/// The first containerd version with NRI.
 const HAS_NRI: (u64, u64) = (1, 7);
+/// The first containerd version that enables NRI by default and reads version 3 of the configuration format.
 const ENABLES_NRI: (u64, u64) = (2, 0);
 
-/// The version whose first releases apply a file of version 2, but print the defaults:
+/// The containerd version whose first releases apply a file of version 2, but print the defaults in `config dump`:
 /// <https://github.com/containerd/containerd/issues/11600>.
 const PRINTS_NO_VERSION_2: (u64, u64) = (2, 0);
 
-/// Plugins that apply hook files; their names follow an index, as in `10-oci-hooks-nri`.
+/// NRI plugins that apply hook files. Their file names have an index in front, as in `10-oci-hooks-nri`.
 const PLUGINS: [&str; 2] = ["oci-hooks-nri", "hook-injector"];
 const PLUGIN_DIR: &str = "/opt/nri/plugins";
-/// The service that connects to NRI's socket, if it is enabled.
+/// Link that exists if the service that connects to NRI's socket is enabled.
 const SERVICE: &str = "/etc/systemd/system/multi-user.target.wants/oci-hooks-nri.service";
 
 /// Checks containers of Kubernetes, if containerd is installed.
@@ -79,7 +80,7 @@ fn files(host: &DoctorHost) -> Result<Vec<ConfigFile>, String> {
     Ok(files)
 }
 
-/// Returns the files of a pattern with at most one `*`, in its last component, as in imports.
+/// Returns the files that match a pattern of `imports`, which has at most one `*`, in its last component.
 fn find_matching(pattern: &str, host: &DoctorHost) -> Vec<PathBuf> {
     let path = Path::new("/etc/containerd").join(pattern);
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -115,7 +116,7 @@ impl ContainerdConfig {
             None => None,
         };
         let files = match &dump {
-            // It lists all files that it read, in any order.
+            // The dump lists all files that containerd read, in any order.
             Some(dump) => {
                 let listed = dump.strings(&["imports"]);
                 let mut paths = listed.map(|listed| listed.value).unwrap_or_default();
@@ -148,7 +149,7 @@ impl ContainerdConfig {
         self.files.iter().rev().find_map(get)
     }
 
-    /// Adds that the files decided, if they did.
+    /// Appends a note about the source if the setting is from the files, not from the dump.
     fn add_source(&self, found: String) -> String {
         match self.dump {
             Some(_) => found,
@@ -168,14 +169,16 @@ impl ContainerdConfig {
         socket.map_or_else(|| "/run/containerd/containerd.sock".to_owned(), |socket| socket.value)
     }
 
-    /// Returns the plugin that applies hook files, with the source of that setting, if NRI is enabled.
+    /// Describes the NRI plugin that applies hook files and the setting that enables NRI; `None` if NRI is disabled
+    /// or has no such plugin.
     pub fn nri_plugin(&self, host: &DoctorHost) -> Option<String> {
         let (is_enabled, by) = self.nri();
         let plugin = plugin(self, host).filter(|_| is_enabled)?;
         Some(self.add_source(format!("NRI is enabled, by {by}, with {}", plugin.display())))
     }
 
-    /// Returns the name of the CRI plugin in the version of the configuration, which is 1 by default.
+    /// Returns the name of the CRI plugin in the version of the configuration. A configuration without a version has
+    /// version 1.
     fn cri_plugin(&self) -> &'static str {
         cri_plugin(self.find(|file| file.number(&["version"])).unwrap_or(1))
     }
@@ -184,7 +187,7 @@ impl ContainerdConfig {
         self.find(|file| file.strings(keys))
     }
 
-    /// Returns a setting of the CRI plugin below `containerd`.
+    /// Returns a string from the table `containerd` of the CRI plugin; `None` if it is empty or missing.
     fn cri(&self, keys: &[&str]) -> Option<FileSetting<String>> {
         let keys = [&["plugins", self.cri_plugin(), "containerd"], keys].concat();
         self.find(|file| file.string(&keys)).filter(|setting| !setting.value.is_empty())
@@ -194,13 +197,14 @@ impl ContainerdConfig {
         self.cri(&["default_runtime_name"]).map_or_else(|| "runc".to_owned(), |name| name.value)
     }
 
-    /// Returns the program of the default runtime.
+    /// Returns the `BinaryName` of the default runtime.
     fn binary(&self) -> Option<FileSetting<String>> {
         let name = self.default_runtime();
         self.cri(&["runtimes", &name, "options", "BinaryName"])
     }
 
-    /// Returns a program of the default runtime that is set in a file and has no effect.
+    /// Returns a `BinaryName` of the default runtime that a file sets under any name of the CRI plugin. It has no
+    /// effect if `binary` returns `None`.
     fn ignored_binary(&self) -> Option<FileSetting<String>> {
         let name = self.default_runtime();
         CRI.iter().find_map(|plugin| {
@@ -294,7 +298,7 @@ fn cri_plugin(version: u64) -> &'static str {
     }
 }
 
-/// Returns the lines to add to the configuration.
+/// Returns a hint: the lines to add to the configuration, or the plugin to install.
 fn advice(config: &ContainerdConfig, host: &DoctorHost) -> String {
     let file = host.root.join(Path::new(FILE));
     let installed = config.version.map(|version| if version < ENABLES_NRI { 2 } else { 3 });

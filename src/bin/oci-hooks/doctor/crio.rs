@@ -18,7 +18,8 @@ pub struct CrioConfig {
 }
 
 impl CrioConfig {
-    /// Asks CRI-O; returns nothing if it cannot be run, and its message if it rejects its configuration.
+    /// Runs `crio config`. Returns `None` if CRI-O cannot be run, and its error message if it rejects its
+    /// configuration.
     pub fn query(host: &DoctorHost) -> Result<Option<Self>, String> {
         let Some(crio) = host.program("crio") else { return Ok(None) };
         match host.output(&crio, &["config"]) {
@@ -28,7 +29,7 @@ impl CrioConfig {
         }
     }
 
-    /// Returns a string.
+    /// Returns a string setting; `None` if it is not printed.
     pub fn string(&self, key: &str) -> Option<String> {
         Some(self.setting(key)?.string(&[key])?.value)
     }
@@ -40,7 +41,7 @@ impl CrioConfig {
         Some(dirs.into_iter().map(PathBuf::from).collect())
     }
 
-    /// Returns the lines of a setting without the marks of comments.
+    /// Returns the lines of a setting as TOML, uncommented.
     fn setting(&self, key: &str) -> Option<ConfigFile> {
         let sets_key = |line: &&str| {
             let rest = line.strip_prefix(key).map(str::trim_start);

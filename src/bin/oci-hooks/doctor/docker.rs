@@ -14,7 +14,7 @@ use super::wrapper;
 /// The first version in which `docker build` uses the BuildKit in dockerd.
 const BUILDKIT: (u64, u64) = (23, 0);
 
-/// Variable with the runtime of the BuildKit in dockerd. Docker keeps it for its own tests.
+/// Environment variable that sets the runtime of the BuildKit in dockerd. Docker has it for its own tests.
 const BUILDKIT_VARIABLE: &str = "DOCKER_BUILDKIT_RUNC_COMMAND";
 
 /// Files that set variables of dockerd.
@@ -57,11 +57,11 @@ struct InfoRuntime {
 }
 
 impl DockerInfo {
-    /// Asks the daemon, if it runs.
+    /// Runs `docker info`. Returns `None` if docker is not installed or the daemon does not run.
     pub fn query(host: &DoctorHost) -> Option<Self> {
         let text = host.output(&host.program("docker")?, &["info", "--format", "{{json .}}"])?;
         let info: DockerInfo = serde_json::from_str(&text.ok()?).ok()?;
-        // Without a daemon, docker prints its own part alone.
+        // Without a daemon, `docker info` prints only the client's part.
         (!info.server_version.is_empty()).then_some(info)
     }
 
@@ -180,7 +180,7 @@ fn runtimes(path: &Path, host: &DoctorHost) -> Result<DockerRuntimes, String> {
     Ok(runtimes)
 }
 
-/// Checks `docker build`, which does not use dockerd's runtimes since BuildKit is part of dockerd.
+/// Checks `docker build`. With `is_new`, it uses the BuildKit in dockerd, which calls none of dockerd's runtimes.
 fn builds(is_new: bool, host: &DoctorHost) -> HostCheck {
     const NAME: &str = "docker build";
     if let Some((command, path)) = buildkit_command(host)

@@ -12,13 +12,13 @@ use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::SystemRoot;
 use oci_hooks_files::process::{ChildProgram, OutputLimit, ProgramEnd};
 
-/// Directories to search besides `PATH`: that of users lacks the directories of administrators.
+/// Directories to search after those of `PATH`: the `PATH` of ordinary users lacks the `sbin` directories.
 const DIRS: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Size limit of a configuration file.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
-/// Ends of errors that root would not get: ours, and those of programs in Go.
+/// Ends of permission errors, as Rust and Go print them. Root would not get these errors.
 const PERMISSION_DENIED: [&str; 2] = ["Permission denied (os error 13)", "permission denied"];
 
 /// Time limit for a program to print its version or configuration.
@@ -71,7 +71,7 @@ impl DoctorHost {
         self.root.is_program(program)
     }
 
-    /// Finds a program.
+    /// Finds a program in `PATH` and the usual directories.
     pub fn program(&self, name: &str) -> Option<PathBuf> {
         let path = self.variable("PATH").unwrap_or_default();
         let mut dirs = env::split_paths(&path).chain(env::split_paths(OsStr::new(DIRS)));
@@ -86,13 +86,13 @@ impl DoctorHost {
         version_in(&self.output(program, &["--version"])?.ok()?)
     }
 
-    /// Returns what a program prints, or the last line of its errors if it fails; nothing if it cannot
-    /// be run or takes too long. Programs of a mounted system are not run.
+    /// Returns the standard output of a program, or the last line of its standard error if it fails; `None` if the
+    /// program cannot be run, is killed or takes too long. Programs of a mounted system are not run.
     pub fn output(&self, program: &Path, args: &[&str]) -> Option<Result<String, String>> {
         self.output_within(PRINT_TIMEOUT, None, program, args)
     }
 
-    /// Does the same with another time limit, and with a descriptor that is readable once the program is to be killed.
+    /// Does the same as `output` with another time limit. The program is killed once `interrupt` is readable.
     pub fn output_within(
         &self,
         timeout: Duration,

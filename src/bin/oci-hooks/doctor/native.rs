@@ -37,7 +37,8 @@ struct PodmanVersion {
 }
 
 impl PodmanInfo {
-    /// Asks podman; returns nothing if it cannot be run, and its message if it does not work.
+    /// Runs `podman info`. Returns `None` if podman cannot be run or prints unexpected JSON, and its error message if
+    /// it fails.
     fn query(podman: &Path, host: &DoctorHost) -> Result<Option<Self>, String> {
         match host.output(podman, &["info", "--format", "json"]) {
             Some(Ok(text)) => Ok(serde_json::from_str(&text).ok()),
@@ -47,7 +48,7 @@ impl PodmanInfo {
     }
 }
 
-/// Returns the profile of the podman that a shell would run.
+/// Returns the consumer for the podman that a shell would run.
 pub fn podman_in_path() -> Option<Consumer> {
     let path = std::env::var_os("PATH")?;
     let programs = std::env::split_paths(&path).filter(|dir| dir.is_absolute());
@@ -56,7 +57,7 @@ pub fn podman_in_path() -> Option<Consumer> {
     consumer_of(&podman, &host)
 }
 
-/// Returns the profile of a podman, if it prints its version.
+/// Returns the consumer for a podman, by the version that it prints.
 pub fn consumer_of(podman: &Path, host: &DoctorHost) -> Option<Consumer> {
     host.version(podman).map(|(major, _)| Consumer::of_podman(major))
 }
@@ -149,7 +150,8 @@ fn describe_directories(configured: &ConfiguredDirs) -> String {
     format!("reads {dirs}, by {}", configured.source)
 }
 
-/// Counts the hooks in force, unless a file prevents containers from starting.
+/// Counts the hooks in force. Fails if a hook file prevents containers from starting, and warns of files that cannot
+/// be used.
 fn check_hooks_in_force(
     name: &'static str,
     consumer: &Consumer,
@@ -159,7 +161,7 @@ fn check_hooks_in_force(
     let mut options = LoadOptions::for_consumer(consumer);
     options.dirs = configured.dirs.iter().map(|dir| host.root.join(dir)).collect();
     if !host.root.is_host() {
-        // Paths of programs are those of the mounted system.
+        // `hook.path` is a path in the mounted system, where the loader cannot look it up.
         options.path_check = PathCheck::Skip;
     }
     let loaded = hooks::load(&options);

@@ -1,8 +1,8 @@
 //! `doctor --prove`: a temporary hook and a container for it show whether an engine runs hooks.
 //!
-//! The container's image is empty, so its command does not exist, and it fails after the runtime has run the
-//! hook. No other container has that command, so the hook applies to no other. The next call removes what a killed one
-//! left.
+//! The container's image is empty, so its command does not exist, and the container fails to start after the runtime
+//! has run the hook. No other container has that command, so the hook applies to no other container. If a call is
+//! killed, the next call removes its hook, container and image.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -33,14 +33,14 @@ use super::docker::DockerInfo;
 use super::host::DoctorHost;
 use super::{native, wrapper};
 
-/// Time limit for an engine to create a container.
+/// Time limit for each call of an engine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Size limit of a hook file, larger than any that this program writes.
 const MAX_HOOK_BYTES: u64 = 64 << 10;
 
-/// Signals that would end this program. The first one interrupts the engine, so that nothing is left; a second SIGINT
-/// ends the program. timeout(1) sends SIGTERM twice.
+/// Signals that would end this program. The first signal interrupts the engine, so that nothing is left. A second
+/// SIGINT ends the program, but a second SIGTERM does not, because timeout(1) sends SIGTERM twice.
 struct StopSignals {
     /// Readable after a signal.
     stop: UnixStream,
@@ -119,7 +119,7 @@ impl TemporaryHook {
         Ok(hook)
     }
 
-    /// Returns the hooks for an engine in a directory whose processes were killed.
+    /// Returns the hooks for an engine that killed processes of this program left in a hook directory.
     fn leftovers(hooks_dir: &Path, engine: &Path) -> Vec<Self> {
         let entries = fs::read_dir(hooks_dir).into_iter().flatten().flatten();
         entries.filter_map(|entry| TemporaryHook::leftover(entry.path(), engine)).collect()
@@ -133,7 +133,7 @@ impl TemporaryHook {
         let output = Path::new(hook["hook"]["args"].as_array()?.last()?.as_str()?);
         let dir = output.parent().filter(|dir| dir.ends_with(&name))?.to_owned();
         let own = open_own(&dir);
-        // Another directory may be that of another user, whose process runs.
+        // A directory of another user may belong to a process that still runs.
         let is_left = match &own {
             Some(own) => own.try_lock().is_ok(),
             None => !fs::exists(&dir).ok()?,
@@ -165,7 +165,7 @@ impl Drop for TemporaryHook {
     }
 }
 
-/// Opens a directory of this user; none if it does not exist any more, or belongs to another user.
+/// Opens a directory of this user; `None` if it no longer exists or belongs to another user.
 fn open_own(dir: &Path) -> Option<File> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let own = File::from(open(dir, flags, Mode::empty()).ok()?);
@@ -231,7 +231,7 @@ fn check(
         return HostCheck::fail(name, found, "create one; the checks above name them");
     };
     for leftover in TemporaryHook::leftovers(dir, engine) {
-        // The hook last: it names the others.
+        // The hook file is removed last, on drop: its name is that of the container and the image.
         let _ = remove_container(&leftover.name, engine, host);
     }
     let hook = match TemporaryHook::install(dir, engine, host) {
@@ -250,7 +250,7 @@ fn check(
     let run: [&str; 8] = ["run", "--rm", "--network", "none", "--name", &id, &id, &command];
     let ended = imported.and_then(|_| call(&run));
     let has_run = hook.has_run();
-    // Before the calls that an engine may delay.
+    // The hook is removed before the calls that an engine may delay.
     drop(hook);
     let left = match remove_container(&id, engine, host) {
         Err(reason) if is_imported => format!("; the image {id} is left: {reason}"),

@@ -11,7 +11,7 @@ use super::host::DoctorHost;
 
 const NAME: &str = "oci-hooks-runtime";
 
-/// The settings of the wrapper.
+/// The settings file of the wrapper.
 const SETTINGS: &str = "/etc/oci-hooks/runtime.toml";
 
 /// Size limit of scripts that call the wrapper.
@@ -46,7 +46,7 @@ pub struct WrapperConfig {
     pub dirs_source: String,
 }
 
-/// Reads the wrapper's settings. Environment variables cannot be read: they are set for the engine.
+/// Reads the wrapper's settings. Its environment variables are not known here: they are set for the engine.
 pub fn config(host: &DoctorHost) -> WrapperConfig {
     let settings = ConfigFile::read(Path::new(SETTINGS), host).ok().flatten();
     let settings = settings.as_ref();

@@ -1,4 +1,4 @@
-//! `explain --consumers`: the same hook files with each consumer.
+//! `explain --consumers`: the outcome of each hook file for every consumer.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -92,7 +92,7 @@ fn is_path_of(path: &str, name: &OsStr) -> bool {
     Path::new(path).file_name().is_some_and(|file| is_named(&file.to_string_lossy(), name))
 }
 
-/// Returns the width of a consumer's column, which has its name or an outcome.
+/// Returns the width of a consumer's column, which fits its name and every outcome.
 pub fn column(consumer: &Consumer) -> usize {
     consumer.name.len().max("no match".len())
 }

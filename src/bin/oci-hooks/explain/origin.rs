@@ -15,8 +15,8 @@ pub struct ConfigHook {
     pub path: String,
     pub args: Vec<String>,
     pub origin: HookOrigin,
-    /// Whether the program exists; null if that is unknown: it runs in the container, is that of a process, or
-    /// cannot be looked up.
+    /// Whether the program exists. Null if that is unknown: the hook runs inside the container, its path is below
+    /// `/proc`, or the path cannot be looked up.
     pub exists: Option<bool>,
 }
 
@@ -27,7 +27,7 @@ pub enum HookOrigin {
     HookFile {
         file: PathBuf,
     },
-    /// One of the devices, or any of a specification if there are none.
+    /// CDI adds the hook for one of `devices`, or for any device of the specification if `devices` is empty.
     Cdi {
         file: PathBuf,
         devices: Vec<String>,
@@ -38,7 +38,7 @@ pub enum HookOrigin {
     Unknown,
 }
 
-/// Words of hooks that engines add: a program or an argument.
+/// Hooks that engines add: a program or an argument that identifies the hook, and its origin.
 const ENGINE_HOOKS: [(&str, &str); 3] = [
     ("libnetwork-setkey", "Docker, for the network"),
     ("oci-hook", "nerdctl, for the network"),
@@ -66,7 +66,7 @@ pub struct HookSources<'a> {
     pub hooks: &'a HookSet,
     pub consumer: &'a Consumer,
     pub registry: &'a DeviceRegistry,
-    /// Names of the devices that the container requests, as far as they are known.
+    /// Names of the devices that annotations request.
     pub devices: Vec<&'a str>,
 }
 
@@ -81,7 +81,7 @@ impl HookSources<'_> {
         let explained = stages.map(|(stage, element)| {
             let hook = hook_of(element);
             let origin = self.origin(stage, &hook);
-            // The program of a process, such as Docker's, may have exited since.
+            // A path below `/proc` is the executable of a process, such as dockerd, which may have exited since.
             let is_process = hook.path.starts_with("/proc/");
             let is_on_host = stage != OciStage::StartContainer && !is_process;
             let exists = is_on_host.then(|| Path::new(&hook.path).try_exists().ok()).flatten();
@@ -112,7 +112,8 @@ impl HookSources<'_> {
         })
     }
 
-    /// Finds the hook in CDI specifications; those of the devices that the container requests come first.
+    /// Finds the hook in CDI specifications. Requested devices take precedence over other devices, and devices over
+    /// edits for all devices of a specification.
     fn cdi(&self, stage: OciStage, hook: &Hook) -> Option<HookOrigin> {
         let has_hook = |edits: &ContainerEdits| {
             edits.hooks.iter().any(|device| {
@@ -142,11 +143,12 @@ impl HookSources<'_> {
     }
 }
 
-/// Environment that `oci-hooks-nri` gives to a hook without one: in NRI, an empty one means that of the runtime.
+/// Environment of a hook whose `env` is empty, as `oci-hooks-nri` sets it: in NRI, an empty list means the runtime's
+/// environment.
 const EMPTY_ENV_OF_NRI: &str = "OCI_HOOKS_NRI=1";
 
-/// Returns whether two hooks do the same. A missing environment is the same as an empty one, which `--strict` and
-/// `oci-hooks-nri` add.
+/// Returns whether two hooks are the same. A missing environment equals an empty environment, which `--strict` and
+/// `oci-hooks-nri` set in its place.
 fn is_same(one: &Hook, other: &Hook) -> bool {
     let env = |hook: &Hook| match hook.env.as_deref().unwrap_or_default() {
         [variable] if variable == EMPTY_ENV_OF_NRI => Vec::new(),

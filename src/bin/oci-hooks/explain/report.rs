@@ -24,7 +24,7 @@ use crate::error::Diagnostic;
 #[derive(Serialize)]
 pub struct ExplainReport {
     pub consumer: &'static str,
-    /// The container, if an engine was asked for it.
+    /// The container; null unless the argument names a container of an engine.
     pub container: Option<ContainerReport>,
     pub target: TargetJson,
     pub directories: Vec<DirectoryReport>,
@@ -112,9 +112,10 @@ pub struct TargetJson {
     pub command: Option<String>,
     pub annotations: BTreeMap<String, String>,
     pub has_bind_mounts: bool,
-    /// Destinations of mounts that may be the user's, if no other mount is and a hook depends on it.
+    /// Destinations of mounts that the user may have requested. Empty if another mount certainly is the user's, or if
+    /// no hook depends on bind mounts.
     pub unclear_mounts: Vec<String>,
-    /// Set if there may be more annotations, and a hook depends on them.
+    /// Set if the engine may know more annotations, and a hook depends on annotations.
     pub unclear_annotations: bool,
 }
 
@@ -239,7 +240,7 @@ impl ExplainReport {
         }
     }
 
-    /// Adds the source of the directories, and hook files elsewhere whose names pass `wants`.
+    /// Adds the source of the directories, and the unread hook files whose names pass `wants`.
     pub fn add_directories(&mut self, directories: &HookDirectories, wants: impl Fn(&str) -> bool) {
         self.source = directories.source_json();
         self.unread.clone_from(&directories.unread);
@@ -387,7 +388,7 @@ impl FindingJson {
         }
     }
 
-    /// Returns the position, as ` at 3:5`.
+    /// Returns the position as ` at 3:5`, or an empty string if it is unknown.
     pub fn position_suffix(&self) -> String {
         match (self.line, self.column) {
             (Some(line), Some(column)) => format!(" at {line}:{column}"),
@@ -399,7 +400,8 @@ impl FindingJson {
 /// Size limit of files to lint. Larger files are not written by hand, and `lint` reports their findings.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Returns the errors and warnings about the text of a file, except the known one.
+/// Returns the errors and warnings about the text of a file, except for any at `known`, the position of its load
+/// error.
 fn findings_of(path: &Path, consumer: &Consumer, known: Option<&TextLocation>) -> Vec<FindingJson> {
     let Ok(text) = read_bounded(path, MAX_BYTES) else { return Vec::new() };
     let mut options = LintOptions::for_consumer(consumer);
@@ -418,8 +420,8 @@ fn findings_of(path: &Path, consumer: &Consumer, known: Option<&TextLocation>) -
 /// Prefix of annotations for CDI; the rest of the key is arbitrary.
 const PREFIX: &str = "cdi.k8s.io/";
 
-/// An annotation that requests devices, which CRI-O and containerd add to the container, with CDI's
-/// own hooks.
+/// An annotation that requests CDI devices. CRI-O and containerd add these devices to the container, with the hooks
+/// of their specifications.
 #[derive(Serialize)]
 pub struct CdiRequest {
     pub annotation: String,

@@ -122,7 +122,7 @@ fn files(inputs: &LintInputs, options: &LintOptions) -> Result<Vec<PathBuf>, Hoo
     Ok(files)
 }
 
-/// Returns the programs to fix.
+/// Returns the hook programs that [`lint::fix_program`] can fix.
 fn programs(inputs: &LintInputs, options: &LintOptions) -> BTreeSet<PathBuf> {
     let report = inputs.lint(options);
     report.findings().filter_map(|finding| finding.program_fix.clone()).collect()

@@ -84,7 +84,7 @@ fn subject(finding: &HookFinding, path: &Path) -> Vec<u8> {
     [finding.rule.code.as_bytes(), path.as_os_str().as_bytes(), pointer.as_bytes()].join(&0)
 }
 
-/// Returns 32 hexadecimal digits, the same in each version of this program: FNV-1a of 128 bits.
+/// Returns the 128-bit FNV-1a hash as 32 hexadecimal digits. It is the same in every version of this program.
 fn fingerprint(subject: &[u8], repetition: u64) -> String {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;

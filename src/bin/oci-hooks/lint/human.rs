@@ -15,14 +15,14 @@ use crate::context::CommandContext;
 use crate::error::HooksCommandError;
 use crate::style;
 
-/// Longest part of a line that is shown.
+/// Maximum length of the part of a source line that is shown.
 const MAX_LINE_BYTES: usize = 120;
 
 /// The notes to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoteFilter {
     All,
-    /// All notes, if nothing worse was found.
+    /// All notes, if there are no errors or warnings.
     Alone,
 }
 
@@ -48,7 +48,7 @@ pub fn write(
         for finding in findings {
             let hint = finding.hint.as_deref();
             let hint = hint.filter(|hint| helped.insert((finding.rule.code, *hint)));
-            // The renderer takes the snippet after a position of its own for that of another file.
+            // After a separate `Origin`, the renderer takes the snippet for one of another file, and prints `:::`.
             let shown = renderer.render(&[group(finding, hint, file)]);
             let lines = shown.lines().filter(|line| style::strip(line).trim() != ":::");
             context.line(lines.collect::<Vec<_>>().join("\n"))?;
@@ -74,7 +74,7 @@ fn group<'a>(finding: &'a HookFinding, hint: Option<&'a str>, file: &'a LintedFi
                 .line_start(location.line)
                 .fold(false)
                 .annotation(AnnotationKind::Primary.span(line.span));
-            // The renderer counts the column in the shown text, which must be the whole line.
+            // The renderer counts columns in the shown text, so its columns are right only for whole lines.
             if line.is_whole {
                 group.element(snippet.path(path))
             } else {

@@ -19,7 +19,7 @@ use crate::error::Diagnostic;
 
 const SHELL: &str = "/bin/sh";
 
-/// Limit of the command's output that is shown.
+/// Size limit of each output stream of the command. The rest is dropped.
 const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 
 /// Changes to pass to the command.
@@ -51,13 +51,13 @@ pub struct ExecRunner {
     command: OsString,
     timeout: Duration,
     running: Option<RunningExec>,
-    /// Changes while the command runs.
+    /// Changes since the command started, for the next run.
     waiting: Option<ChangeBatch>,
 }
 
 struct RunningExec {
     thread: JoinHandle<Result<FinishedProgram, RunError>>,
-    /// Readable when the thread has ended and closed the other end.
+    /// Readable once the command has ended: the thread then closes the other end.
     ended: UnixStream,
 }
 
@@ -82,7 +82,7 @@ impl ExecRunner {
         }
     }
 
-    /// Returns the descriptor that is readable when the command has ended.
+    /// Returns the descriptor that is readable when the command has ended; `None` if no command runs.
     pub fn ended_fd(&self) -> Option<BorrowedFd<'_>> {
         self.running.as_ref().map(|running| running.ended.as_fd())
     }

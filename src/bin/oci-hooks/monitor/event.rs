@@ -64,7 +64,7 @@ enum EventContent<'a> {
     Device(DeviceContentJson<'a>),
 }
 
-/// Combines changes with the definitions and problems of the load they come from.
+/// Combines changes with the definitions and problems of the load that found them.
 pub fn combine_changes<'a>(
     changes: &[FileChange],
     loaded: &'a LoadedHooks,
@@ -101,7 +101,7 @@ pub fn combine_changes<'a>(
     changes.iter().map(event).collect()
 }
 
-/// Combines changes of devices with the registry they come from.
+/// Combines changes of devices with the registry after the changes.
 pub fn combine_device_changes<'a>(
     changes: &[DeviceChange],
     registry: &'a DeviceRegistry,
@@ -159,7 +159,7 @@ impl EventJson<'_> {
         let mut text = match &self.problem {
             Some(problem) if self.access.is_none() => problem.to_string(),
             Some(_) => self.path.clone(),
-            // No file name contains a slash.
+            // Names of devices contain a slash, and file names do not.
             None if self.name.contains('/') => format!("{}  {}", self.name, self.path),
             None => self.path.clone(),
         };

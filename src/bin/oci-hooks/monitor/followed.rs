@@ -27,7 +27,7 @@ pub trait FollowedFiles {
     fn status(&self) -> String;
 }
 
-/// Hook directories.
+/// Hook files, with the result of the last load.
 pub struct FollowedHooks {
     monitor: Monitor,
     loaded: Arc<LoadedHooks>,

@@ -29,7 +29,7 @@ impl SystemdNotify {
     /// Sends a state in the format of `sd_notify(3)`.
     pub fn send(&self, state: &str) {
         if let Some((socket, address)) = &self.0 {
-            // The service continues without its manager.
+            // Errors are ignored: the service continues without its manager.
             let _ = socket.send_to_addr(state.as_bytes(), address);
         }
     }
@@ -47,7 +47,7 @@ fn open(address: OsString) -> Option<(UnixDatagram, SocketAddr)> {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
         _ => SocketAddr::from_pathname(&address),
     };
-    // Other kinds of addresses are for virtual machines.
+    // Addresses of other families, such as `vsock:`, are for virtual machines.
     Some((UnixDatagram::unbound().ok()?, address.ok()?))
 }
 
@@ -66,8 +66,8 @@ impl ServiceSignals {
         let (rescan, rescan_sender) = UnixStream::pair()?;
         rescan.set_nonblocking(true)?;
         let stopping = Arc::new(AtomicBool::new(false));
-        // A second SIGINT kills the process, for users who do not want to wait for a command. timeout(1) sends SIGTERM
-        // twice.
+        // A second SIGINT kills the process, for users who do not want to wait for a command. A second SIGTERM does
+        // not, because timeout(1) sends SIGTERM twice.
         flag::register_conditional_default(SIGINT, Arc::clone(&stopping))?;
         for signal in [SIGTERM, SIGINT] {
             flag::register(signal, Arc::clone(&stopping))?;
@@ -77,7 +77,7 @@ impl ServiceSignals {
         Ok(ServiceSignals { stop, rescan })
     }
 
-    /// Clears the requests so far: one scan answers all of them.
+    /// Clears all pending requests for a rescan: one scan answers all of them.
     pub fn take_rescan(&mut self) -> io::Result<()> {
         let mut buffer = [0; 64];
         loop {

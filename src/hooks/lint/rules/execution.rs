@@ -1,4 +1,4 @@
-//! OH315–OH322: programs that the kernel cannot run, and `env` cannot find.
+//! OH315–OH322: programs that the kernel cannot run, and interpreters that `env` cannot find.
 
 use super::{FixPolicy, LintRule, RuleExample};
 use crate::hooks::lint::Severity::{Error, Warning};

@@ -1,4 +1,4 @@
-//! OH401–OH411: files and directories.
+//! OH401–OH412: files and directories.
 
 use super::{FixPolicy, LintRule, RuleExample};
 use crate::hooks::lint::Severity::{Error, Note, Warning};

@@ -1,4 +1,4 @@
-//! OH201–OH216: conditions and patterns.
+//! OH201–OH218: conditions and patterns.
 
 use super::refused::{GOOD, GOOD_ANNOTATION};
 use super::{FixPolicy, LintRule, RuleExample};

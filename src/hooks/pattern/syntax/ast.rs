@@ -171,7 +171,7 @@ impl Ast {
         self.edges(self.root).text_end
     }
 
-    /// Returns the text of a pattern without operators.
+    /// Returns the text of a pattern that is a case-sensitive literal; `None` for other patterns.
     #[must_use]
     pub fn as_literal(&self) -> Option<&str> {
         self.literal(self.root)

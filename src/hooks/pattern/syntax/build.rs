@@ -183,7 +183,7 @@ impl PatternParser<'_> {
     }
 }
 
-/// Returns whether an item has the property, with only passed items before it.
+/// Returns whether `has` is true for some item, and `passed` for all items before it.
 fn has_leading<I: Iterator>(
     mut items: I,
     mut passed: impl FnMut(&I::Item) -> bool,

@@ -51,7 +51,7 @@ impl PatternParser<'_> {
         Ok(())
     }
 
-    /// Pushes one code point; a surrogate, which no text contains, as a class.
+    /// Pushes one code point as a literal. A surrogate, which no text contains, becomes a class.
     fn push_point(&mut self, point: u32, start: usize) -> Result<(), PatternError> {
         if let Some(c) = char::from_u32(point) {
             self.push_literal(c.encode_utf8(&mut [0; 4]), start)

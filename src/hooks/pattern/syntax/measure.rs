@@ -1,4 +1,5 @@
-//! Analyses of the tree before compilation: whether it can match, and the size of its non-ASCII characters.
+//! Analyses of the tree before compilation: whether the pattern can match, and how many states its
+//! non-ASCII characters take.
 
 use super::ast::{Ast, AstKind, CharacterClass, ClassItem, NodeId};
 
@@ -73,7 +74,7 @@ impl Ast {
 const MAX_STATES: u64 = 1 << 20;
 /// Maximum number of states of a property, with or without case folding.
 const PROPERTY_STATES: u64 = 340;
-/// Number of states of any character, or of any but a few.
+/// Number of states of `.`, and additional states of a negated class.
 const ANY_STATES: u64 = 8;
 /// Maximum number of states of a range.
 const RANGE_STATES: u64 = 14;

@@ -1,6 +1,6 @@
 //! The parser: operators, groups, repetition.
 //!
-//! The checks are in the order of Go's, so that a pattern with two errors is rejected for the same one.
+//! The checks run in Go's order, so that a pattern with two errors is rejected for the same error.
 
 use std::ops::Range;
 
@@ -24,7 +24,8 @@ pub(super) struct PatternParser<'p> {
     pub at: usize,
     pub flags: PatternFlags,
     pub ast: Ast,
-    /// Set after a search for `:]` found none ahead, so that it is not repeated.
+    /// Set once a search has found no `:]` in the rest of the pattern, so that it is not searched
+    /// again.
     pub no_class_ahead: bool,
     /// For each open group: its finished alternatives, then the parts of the current one.
     pub stack: Vec<NodeId>,
@@ -179,7 +180,7 @@ impl<'p> PatternParser<'p> {
     }
 
     /// Reads literal text. Its last character becomes a node of its own, since a repetition that
-    /// follows, perhaps after a change of flags, takes only that character.
+    /// follows, perhaps after a change of flags, applies only to that character.
     pub fn push_text(&mut self, text: &str) -> Result<(), PatternError> {
         let Some((last, _)) = text.char_indices().next_back() else { return Ok(()) };
         let (start, tail) = text.split_at(last);

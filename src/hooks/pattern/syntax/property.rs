@@ -27,10 +27,11 @@ impl UnicodeProperty {
     }
 }
 
-/// All names that Go knows, in the form that is compared, with their names in `regex-syntax`.
+/// All names that Go knows, in lower case without spaces, `_` and `-`, with their names in
+/// `regex-syntax`; sorted for binary search.
 ///
 /// Go accepts categories, their aliases and long names of scripts; `regex-syntax` would accept far
-/// more. Scripts newer than its Unicode version are omitted.
+/// more. Scripts newer than the Unicode version of `regex-syntax` are omitted.
 #[rustfmt::skip]
 pub static NAMES: [(&str, &str); 253] = [
     ("adlam", "sc=adlam"), ("ahom", "sc=ahom"), ("anatolianhieroglyphs", "sc=anatolianhieroglyphs"),

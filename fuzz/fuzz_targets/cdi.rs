@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use oci_hooks::cdi::{DeviceSelection, DeviceSpec, is_device_name};
+use oci_hooks::cdi::{DeviceSelection, CdiSpec, is_device_name};
 use oci_hooks::hooks::ConfigDocument;
 
 /// Members of a configuration that devices change.
@@ -13,7 +13,7 @@ const CHANGED: [&str; 4] = ["hooks", "linux", "mounts", "process"];
 fuzz_target!(|input: &[u8]| {
     let at = input.iter().position(|&byte| byte == 0).unwrap_or(input.len());
     let (spec, config) = (&input[..at], input.get(at + 1..).unwrap_or_default());
-    let spec = match DeviceSpec::parse(spec) {
+    let spec = match CdiSpec::parse(spec) {
         Ok(spec) => spec,
         Err(error) => {
             let _ = (error.to_string(), error.position());

@@ -9,8 +9,8 @@ use std::{fmt, fs, io};
 use oci_hooks_files::fs::{DirectoryReader, PathContext as _};
 
 use super::edit;
-use super::read::DeviceSpecError;
-use super::spec::{ContainerEdits, DeviceDefinition, DeviceSpec};
+use super::read::CdiSpecError;
+use super::spec::{CdiSpec, ContainerEdits, DeviceDefinition};
 use crate::hooks::trust::{TrustChecker, TrustError, TrustOptions};
 use crate::hooks::{ConfigError, OciStage};
 
@@ -35,7 +35,7 @@ struct SpecFile {
     path: PathBuf,
     /// Index of its directory in the list; the highest takes precedence.
     priority: usize,
-    spec: DeviceSpec,
+    spec: CdiSpec,
 }
 
 /// A device of a [`DeviceRegistry`] that can be selected.
@@ -45,7 +45,7 @@ pub struct DeviceEntry<'r> {
     /// Qualified name: `vendor.com/class=name`.
     pub name: &'r str,
     pub path: &'r Path,
-    pub spec: &'r DeviceSpec,
+    pub spec: &'r CdiSpec,
     pub device: &'r DeviceDefinition,
 }
 
@@ -55,7 +55,7 @@ pub struct DeviceEntry<'r> {
 #[non_exhaustive]
 pub struct DeviceProblem {
     pub path: PathBuf,
-    pub source: DeviceSpecError,
+    pub source: CdiSpecError,
 }
 
 impl DeviceRegistry {
@@ -69,7 +69,7 @@ impl DeviceRegistry {
         let mut registry = DeviceRegistry::default();
         for (priority, dir) in dirs.iter().enumerate() {
             match registry.load_dir(dir, priority) {
-                Err(DeviceSpecError::List(error)) if is_not_found(&error.source) => {}
+                Err(CdiSpecError::List(error)) if is_not_found(&error.source) => {}
                 Err(source) => {
                     registry.problems.push(DeviceProblem { path: dir.clone(), source });
                     break;
@@ -81,7 +81,7 @@ impl DeviceRegistry {
         registry
     }
 
-    fn load_dir(&mut self, dir: &Path, priority: usize) -> Result<(), DeviceSpecError> {
+    fn load_dir(&mut self, dir: &Path, priority: usize) -> Result<(), CdiSpecError> {
         let mut directory = DirectoryReader::open(dir)?;
         for name in directory.names().with_path("list", dir)? {
             let path = dir.join(&name);
@@ -89,7 +89,7 @@ impl DeviceRegistry {
                 continue;
             }
             let text = directory.read(&name, &path, MAX_FILE_BYTES);
-            match text.map_err(DeviceSpecError::from).and_then(DeviceSpec::parse) {
+            match text.map_err(CdiSpecError::from).and_then(CdiSpec::parse) {
                 Ok(spec) => self.add(SpecFile { path, priority, spec }),
                 // The file was removed after the directory was listed.
                 Err(_) if fs::symlink_metadata(&path).is_err_and(|error| is_not_found(&error)) => {}
@@ -122,7 +122,7 @@ impl DeviceRegistry {
     }
 
     /// Returns the specifications that can be used, in the order of the directories.
-    pub fn specs(&self) -> impl Iterator<Item = (&Path, &DeviceSpec)> {
+    pub fn specs(&self) -> impl Iterator<Item = (&Path, &CdiSpec)> {
         self.specs.iter().map(|file| (file.path.as_path(), &file.spec))
     }
 

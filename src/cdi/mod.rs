@@ -38,8 +38,8 @@ pub use load::{
     DEFAULT_DIRS, DeviceEntry, DeviceError, DeviceProblem, DeviceRegistry, DeviceSelection,
     is_spec_name,
 };
-pub use read::DeviceSpecError;
+pub use read::CdiSpecError;
 pub use spec::{
-    ContainerEdits, DeviceDefinition, DeviceHook, DeviceMount, DeviceNode, DeviceSpec, IntelRdt,
+    CdiSpec, ContainerEdits, DeviceDefinition, DeviceHook, DeviceMount, DeviceNode, IntelRdt,
     NetDevice, is_device_name,
 };

@@ -15,12 +15,12 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
-use super::spec::{DeviceSpec, ValueFault};
+use super::spec::{CdiSpec, ValueFault};
 
 /// Errors of a specification.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum DeviceSpecError {
+pub enum CdiSpecError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The directory cannot be listed.
@@ -42,30 +42,30 @@ pub enum DeviceSpecError {
     },
 }
 
-impl DeviceSpecError {
+impl CdiSpecError {
     /// Returns line and column of the error; `None` if it has no position in the text.
     pub fn position(&self) -> Option<TextPosition> {
         match self {
-            DeviceSpecError::Yaml(error) => error.position,
-            DeviceSpecError::Value { position, .. } => *position,
+            CdiSpecError::Yaml(error) => error.position,
+            CdiSpecError::Value { position, .. } => *position,
             _ => None,
         }
     }
 }
 
-impl DeviceSpec {
+impl CdiSpec {
     /// Reads a specification, in YAML or JSON. Only the first document of the text counts, as in Go.
-    pub fn parse(text: &[u8]) -> Result<Self, DeviceSpecError> {
+    pub fn parse(text: &[u8]) -> Result<Self, CdiSpecError> {
         parse(text)
     }
 }
 
-fn parse(text: &[u8]) -> Result<DeviceSpec, DeviceSpecError> {
-    let text = std::str::from_utf8(text).map_err(|_| DeviceSpecError::NotText)?;
+fn parse(text: &[u8]) -> Result<CdiSpec, CdiSpecError> {
+    let text = std::str::from_utf8(text).map_err(|_| CdiSpecError::NotText)?;
     let document = YamlDocuments::new(text, YamlDialect::Go).next();
-    let root = document.ok_or(DeviceSpecError::Empty)??.root.with_origins(|source| source.position);
+    let root = document.ok_or(CdiSpecError::Empty)??.root.with_origins(|source| source.position);
     if root.is_null() {
-        return Err(DeviceSpecError::Empty);
+        return Err(CdiSpecError::Empty);
     }
     let located = |fault: ValueFault| {
         let pointer = fault.pointer;
@@ -73,9 +73,9 @@ fn parse(text: &[u8]) -> Result<DeviceSpec, DeviceSpecError> {
         let parents =
             std::iter::successors(Some(pointer.as_str()), |at| Some(at.rsplit_once('/')?.0));
         let position = parents.filter_map(|at| root.pointer(at)).next().map(|it| it.origin);
-        DeviceSpecError::Value { position, message: fault.message, pointer }
+        CdiSpecError::Value { position, message: fault.message, pointer }
     };
-    let spec = DeviceSpec::deserialize(NodeReader(&root)).map_err(|error| located(error.into()))?;
+    let spec = CdiSpec::deserialize(NodeReader(&root)).map_err(|error| located(error.into()))?;
     spec.check().map_err(located)?;
     Ok(spec)
 }

@@ -17,7 +17,7 @@ const NAME_MARKS: &[u8] = b"_-.:";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 #[non_exhaustive]
-pub struct DeviceSpec {
+pub struct CdiSpec {
     pub cdi_version: String,
     /// Vendor and class: `vendor.com/class`.
     pub kind: String,
@@ -161,7 +161,7 @@ fn fault(pointer: impl Into<String>, message: impl Into<String>) -> ValueFault {
     ValueFault { pointer: pointer.into(), message: message.into() }
 }
 
-impl DeviceSpec {
+impl CdiSpec {
     /// Checks the values as the CDI Go package does.
     pub(super) fn check(&self) -> Result<(), ValueFault> {
         self.check_version()?;

@@ -135,7 +135,7 @@ fn errors_name_the_position() {
     let registry = one_file(root.path(), &text);
     let [problem] = registry.problems() else { panic!("{:?}", registry.problems()) };
     assert!(problem.to_string().ends_with("0/a.yaml:8:18"), "{problem}");
-    let DeviceSpecError::Value { pointer, message, .. } = &problem.source else {
+    let CdiSpecError::Value { pointer, message, .. } = &problem.source else {
         panic!("{problem:?}")
     };
     assert_eq!(pointer, "/devices/0/containerEdits/hooks/0/hookname");
@@ -145,7 +145,7 @@ fn errors_name_the_position() {
 proptest! {
     #[test]
     fn any_text_is_read_without_panic(text in "(?s).{0,200}") {
-        let _ = DeviceSpec::parse(text.as_bytes());
+        let _ = CdiSpec::parse(text.as_bytes());
     }
 
     #[test]
@@ -160,10 +160,10 @@ proptest! {
         let mut spec = json!({"cdiVersion": "1.1.0", "kind": "v.com/c", "devices": [{"name": "a",
             "containerEdits": {"env": ["A=b"]}}], "containerEdits": {}});
         spec["containerEdits"][&inner] = value.clone();
-        let _ = DeviceSpec::parse(spec.to_string().as_bytes());
+        let _ = CdiSpec::parse(spec.to_string().as_bytes());
         spec["devices"][0]["containerEdits"][&inner] = value.clone();
-        let _ = DeviceSpec::parse(spec.to_string().as_bytes());
+        let _ = CdiSpec::parse(spec.to_string().as_bytes());
         spec[&key] = value;
-        let _ = DeviceSpec::parse(spec.to_string().as_bytes());
+        let _ = CdiSpec::parse(spec.to_string().as_bytes());
     }
 }

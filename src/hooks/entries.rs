@@ -1,4 +1,4 @@
-//! Editing an array or object of a configuration entry by entry: the text of the other entries is preserved.
+//! Edits of single entries in an array or object of a configuration: the text of all other entries is preserved.
 
 use serde::Serialize;
 

@@ -68,7 +68,7 @@ pub struct FilteredConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FilterRun {
-    /// Standard error, up to the limit.
+    /// Standard error, cut off after [`FilterOptions::stderr_limit_bytes`].
     pub stderr: Vec<u8>,
     /// If set, standard error exceeded the limit.
     pub stderr_truncated: bool,

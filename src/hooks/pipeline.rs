@@ -303,7 +303,7 @@ pub enum PipelineFailure {
     /// A required hook is not active.
     #[error(transparent)]
     RequiredHook(#[from] RequiredHookError),
-    /// A hook cannot be matched.
+    /// A hook has a condition on the command, and the container has no `process.args`.
     #[error(transparent)]
     Match(#[from] MatchError),
     /// Untrusted users can change a matching hook.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use oci_hooks::cdi::{
-    ContainerEdits, DEFAULT_DIRS, DeviceEntry, DeviceError, DeviceProblem, DeviceRegistry,
-    DeviceSpecError,
+    CdiSpecError, ContainerEdits, DEFAULT_DIRS, DeviceEntry, DeviceError, DeviceProblem,
+    DeviceRegistry,
 };
 use oci_hooks::hooks::trust::TrustOptions;
 use oci_hooks::json::TextLocation;
@@ -85,7 +85,7 @@ impl DeviceArgs {
 /// Returns the printable form of a problem.
 pub fn problem_diagnostic(problem: &DeviceProblem) -> Diagnostic {
     let pointer = match &problem.source {
-        DeviceSpecError::Value { pointer, .. } => pointer.clone(),
+        CdiSpecError::Value { pointer, .. } => pointer.clone(),
         _ => String::new(),
     };
     let location = problem.source.position().map(|at| TextLocation {

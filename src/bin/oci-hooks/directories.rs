@@ -38,7 +38,7 @@ pub struct UnreadHooks {
 
 /// The source of the directories, as printed by `explain --format json`.
 #[derive(Serialize)]
-pub struct SourceJson {
+pub struct DirsSourceJson {
     pub decided_by: String,
     file: Option<String>,
     line: Option<usize>,
@@ -96,10 +96,10 @@ impl HookDirectories {
     }
 
     /// Returns the source of the directories for JSON.
-    pub fn source_json(&self) -> Option<SourceJson> {
+    pub fn source_json(&self) -> Option<DirsSourceJson> {
         let configured = self.configured.as_ref()?;
         let line = configured.line();
-        Some(SourceJson {
+        Some(DirsSourceJson {
             decided_by: configured.source.to_string(),
             file: line.map(|line| line.path.to_string_lossy().into_owned()),
             line: line.map(|line| line.line),

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use oci_hooks::hooks::lint::{self, FileChecks, LintOptions, Severity, rules};
 use oci_hooks::hooks::manage::{
-    ChangeNote, ChangeStep, EditMode, HookEditor, HookName, ManageError, OverwritePolicy,
-    PlannedChange,
+    ChangeNote, ChangeStep, EditMode, HookChange, HookEditor, HookName, ManageError,
+    OverwritePolicy,
 };
 use oci_hooks::hooks::trust::TrustOptions;
 use oci_hooks::hooks::{HookDefinition, LoadOptions, ParseOptions, PathCheck};
@@ -167,7 +167,7 @@ pub fn change(
     name: &OsStr,
     dry_run: bool,
     context: &mut CommandContext,
-    change: impl FnOnce(&HookEditor, &HookName) -> Result<PlannedChange, ManageError>,
+    change: impl FnOnce(&HookEditor, &HookName) -> Result<HookChange, ManageError>,
 ) -> Result<CommandExit, HooksCommandError> {
     let name = HookName::new(name)?;
     let directories = context.directories()?;
@@ -184,18 +184,18 @@ pub fn change(
 pub struct ChangeJson {
     dry_run: bool,
     #[serde(flatten)]
-    change: PlannedChange,
+    change: HookChange,
 }
 
 impl ChangeJson {
-    pub fn new(change: PlannedChange, mode: EditMode) -> Self {
+    pub fn new(change: HookChange, mode: EditMode) -> Self {
         ChangeJson { dry_run: mode == EditMode::Plan, change }
     }
 }
 
 /// Prints the changes, and returns the exit status.
 fn report(
-    change: PlannedChange,
+    change: HookChange,
     mode: EditMode,
     context: &mut CommandContext,
 ) -> Result<CommandExit, HooksCommandError> {
@@ -209,7 +209,7 @@ fn report(
 
 /// Writes a line for each step and each note. A note that a file masks another is part of the step's line.
 pub fn write(
-    change: &PlannedChange,
+    change: &HookChange,
     mode: EditMode,
     context: &mut CommandContext,
 ) -> Result<(), HooksCommandError> {

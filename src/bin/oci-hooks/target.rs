@@ -80,7 +80,7 @@ impl TargetArgs {
             && self.annotations_file.is_none()
     }
 
-    /// Returns the source of [`MatchTarget::has_bind_mounts`].
+    /// Returns where the value of [`MatchTarget::has_bind_mounts`] comes from, for messages.
     pub fn mounts_source(&self) -> &'static str {
         match self.has_bind_mounts {
             HasBindMounts::Auto => "guessed from the mounts",

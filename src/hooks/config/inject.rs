@@ -210,7 +210,8 @@ impl TextEditor<'_> {
     }
 
     fn finish(mut self) -> Vec<u8> {
-        // Edits do not overlap: items that follow a replaced null are inserted at its end.
+        // Edits do not overlap: a null is replaced within its span, and new items after a null are inserted where
+        // that span ends.
         self.edits.sort_by_key(|(span, _)| span.start);
         let mut out = Vec::with_capacity(self.text.len() + 1024);
         let mut at = 0;

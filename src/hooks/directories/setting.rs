@@ -1,4 +1,4 @@
-//! One setting of a TOML file, and the errors of reading it.
+//! The `hooks_dir` setting of a TOML file, and the errors of reading a consumer's configuration.
 
 use std::io;
 use std::ops::Range;

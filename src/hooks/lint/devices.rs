@@ -10,7 +10,7 @@ use oci_hooks_files::error::chain;
 use super::finding::filter;
 use super::program::trust_rule;
 use super::{FileChecks, HookFinding, LintOptions, LintReport, LintedFile, rules};
-use crate::cdi::{DeviceHook, DeviceProblem, DeviceRegistry, DeviceSpec, DeviceSpecError};
+use crate::cdi::{CdiSpec, CdiSpecError, DeviceHook, DeviceProblem, DeviceRegistry};
 use crate::hooks::OciStage;
 use crate::hooks::trust::{TrustChecker, TrustError};
 use crate::json::TextLocation;
@@ -53,7 +53,7 @@ fn invalid(problem: &DeviceProblem) -> HookFinding {
         line: at.line,
         column: at.column,
         pointer: match &problem.source {
-            DeviceSpecError::Value { pointer, .. } => pointer.clone(),
+            CdiSpecError::Value { pointer, .. } => pointer.clone(),
             _ => String::new(),
         },
     });
@@ -75,7 +75,7 @@ fn conflicts(path: &Path, registry: &DeviceRegistry) -> Vec<HookFinding> {
 }
 
 /// Returns the findings about the programs of hooks; each program is reported once.
-fn hooks(path: &Path, spec: &DeviceSpec, checker: &mut TrustChecker) -> Vec<HookFinding> {
+fn hooks(path: &Path, spec: &CdiSpec, checker: &mut TrustChecker) -> Vec<HookFinding> {
     let devices = spec.devices.iter().map(|device| &device.container_edits);
     let all = devices.chain([&spec.container_edits]).flat_map(|edits| &edits.hooks);
     // startContainer hooks run in the container, where their programs are looked up.

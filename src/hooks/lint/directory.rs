@@ -9,7 +9,7 @@ use std::{fs, io};
 use oci_hooks_files::fs::{ReadError, read_bounded};
 
 use super::finding::filter;
-use super::program::{ProgramChecks, trust_rule};
+use super::program::{ProgramChecker, trust_rule};
 use super::text::{self, FileUsability};
 use super::{HookFinding, LintOptions, LintReport, LintedFile, Severity, rules};
 use crate::hooks::load::{self, MAX_FILE_BYTES};
@@ -42,7 +42,7 @@ pub fn lint_dirs(options: &LintOptions) -> LintReport {
 
 struct Linter<'o> {
     options: &'o LintOptions,
-    programs: ProgramChecks,
+    programs: ProgramChecker,
     files: Vec<LintedFile>,
     /// The hook files of each name in order of increasing precedence, as indices into `files`.
     by_name: HashMap<OsString, Vec<(usize, FileUsability)>>,
@@ -56,7 +56,7 @@ impl<'o> Linter<'o> {
     fn new(options: &'o LintOptions) -> Self {
         Linter {
             options,
-            programs: ProgramChecks::new(options),
+            programs: ProgramChecker::new(options),
             files: Vec::new(),
             by_name: HashMap::new(),
             names: Vec::new(),

@@ -192,9 +192,9 @@ fn environment(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
     }
 }
 
-/// The problems of program files; each file is checked once.
+/// Checks program files, each only once.
 #[derive(Debug)]
-pub struct ProgramChecks {
+pub struct ProgramChecker {
     known: HashMap<HookProgram, Vec<ProgramProblem>>,
     trust: Option<TrustChecker>,
 }
@@ -229,13 +229,13 @@ impl ProgramProblem {
     }
 }
 
-impl ProgramChecks {
+impl ProgramChecker {
     pub(super) fn new(options: &LintOptions) -> Self {
         let trust = match &options.files {
             FileChecks::Skip => None,
             FileChecks::Trust(trust) => Some(TrustChecker::new(trust.clone())),
         };
-        ProgramChecks { known: HashMap::new(), trust }
+        ProgramChecker { known: HashMap::new(), trust }
     }
 
     /// Returns an error if untrusted users can change a file or directory.

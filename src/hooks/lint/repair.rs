@@ -13,7 +13,7 @@ use crate::json::{SyntaxError, SyntaxErrorKind};
 
 /// A text that is not JSON, with its slips blanked out.
 pub struct RepairedText {
-    /// As long as the source text.
+    /// The repaired text. It has the length of the source text, so offsets are the same in both.
     pub text: Vec<u8>,
     slips: Vec<Slip>,
 }

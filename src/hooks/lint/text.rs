@@ -6,7 +6,7 @@ use std::path::Path;
 use super::fields::FileFields;
 use super::finding::FindingSink;
 use super::fix::ranges_touch;
-use super::program::ProgramChecks;
+use super::program::ProgramChecker;
 use super::repair::{self, RepairedText};
 use super::{
     FileChecks, HookFinding, LintOptions, LintRule, apply, keys, patterns, program, rules, schema,
@@ -19,12 +19,12 @@ use crate::json::{JsonDocument, JsonKind, TextLocation};
 /// Checks only the text, unless the options include the hook's program. Findings name the path,
 /// which need not exist, and come in the order of the text.
 pub fn lint_text(path: &Path, text: &[u8], options: &LintOptions) -> Vec<HookFinding> {
-    check(path, text, options, &mut ProgramChecks::new(options)).findings
+    check(path, text, options, &mut ProgramChecker::new(options)).findings
 }
 
 /// The result of linting a text.
 #[derive(Debug)]
-pub struct CheckedText {
+pub struct TextCheck {
     pub findings: Vec<HookFinding>,
     pub use_: FileUsability,
 }
@@ -46,8 +46,8 @@ pub fn check(
     path: &Path,
     text: &[u8],
     options: &LintOptions,
-    programs: &mut ProgramChecks,
-) -> CheckedText {
+    programs: &mut ProgramChecker,
+) -> TextCheck {
     let mut sink = FindingSink::new(path, text, options);
     let use_ = match JsonDocument::parse(text) {
         Ok(document) => lint_document(&document, options, programs, &mut sink),
@@ -71,14 +71,14 @@ pub fn check(
     if use_ != FileUsability::Refused {
         drop_harmful_fixes(text, options, &mut findings);
     }
-    CheckedText { findings, use_ }
+    TextCheck { findings, use_ }
 }
 
 /// Lints a text that is valid JSON.
 fn lint_document(
     document: &JsonDocument<'_>,
     options: &LintOptions,
-    programs: &mut ProgramChecks,
+    programs: &mut ProgramChecker,
     sink: &mut FindingSink<'_>,
 ) -> FileUsability {
     let use_ = content(document, options, programs, sink);
@@ -97,7 +97,7 @@ fn lint_document(
 fn content(
     document: &JsonDocument<'_>,
     options: &LintOptions,
-    programs: &mut ProgramChecks,
+    programs: &mut ProgramChecker,
     sink: &mut FindingSink<'_>,
 ) -> FileUsability {
     let fields = FileFields::read(document);

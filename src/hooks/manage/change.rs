@@ -58,10 +58,10 @@ impl fmt::Display for HookName {
     }
 }
 
-/// The steps of a change and notes about it.
+/// The steps of a change, made or only planned, and notes about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct PlannedChange {
+pub struct HookChange {
     /// Steps in order; empty if nothing had to be changed.
     pub steps: Vec<ChangeStep>,
     pub notes: Vec<ChangeNote>,

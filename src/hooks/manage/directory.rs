@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, FlockOperation, flock, linkat, renameat, statat, unlin
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 
-use super::{ChangeStep, ManageError, PlannedChange};
+use super::{ChangeStep, HookChange, ManageError};
 use crate::hooks::load::MAX_FILE_BYTES;
 
 /// Maximum wait for the lock of another editor, and the interval between attempts.
@@ -24,14 +24,14 @@ const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// An entry of the directory: no file, or the content of a regular file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NamedEntry {
+pub enum EntryContent {
     Absent,
     File(Vec<u8>),
 }
 
-impl NamedEntry {
+impl EntryContent {
     pub(super) fn exists(&self) -> bool {
-        *self != NamedEntry::Absent
+        *self != EntryContent::Absent
     }
 }
 
@@ -91,12 +91,12 @@ impl<'a> LockedDirectory<'a> {
     }
 
     /// Reads an entry. An entry that is no regular file is an error, symlinks included.
-    pub(super) fn entry(&self, name: &OsStr) -> Result<NamedEntry, ManageError> {
-        let Some(file) = self.file(name)? else { return Ok(NamedEntry::Absent) };
+    pub(super) fn entry(&self, name: &OsStr) -> Result<EntryContent, ManageError> {
+        let Some(file) = self.file(name)? else { return Ok(EntryContent::Absent) };
         match file.read(MAX_FILE_BYTES) {
-            Ok((text, _)) => Ok(NamedEntry::File(text)),
+            Ok((text, _)) => Ok(EntryContent::File(text)),
             Err(ReadError::Path(error)) if error.source.kind() == io::ErrorKind::NotFound => {
-                Ok(NamedEntry::Absent)
+                Ok(EntryContent::Absent)
             }
             Err(error) => Err(error.into()),
         }
@@ -176,8 +176,8 @@ fn name_of(path: &Path) -> &OsStr {
 pub fn change(
     dir: &Path,
     mode: super::EditMode,
-    plan: impl Fn(&LockedDirectory<'_>) -> Result<(PlannedChange, WriteAttributes), ManageError>,
-) -> Result<PlannedChange, ManageError> {
+    plan: impl Fn(&LockedDirectory<'_>) -> Result<(HookChange, WriteAttributes), ManageError>,
+) -> Result<HookChange, ManageError> {
     let mut directory = LockedDirectory::lock(dir)?;
     let (mut planned, mut attributes) = plan(&directory)?;
     let missing = missing_directories(dir).filter(|_| !planned.steps.is_empty());
@@ -197,7 +197,7 @@ pub fn change(
         }
     }
     let made = missing.into_iter().map(|path| ChangeStep::CreateDirectory { path });
-    Ok(PlannedChange { steps: made.chain(planned.steps).collect(), notes: planned.notes })
+    Ok(HookChange { steps: made.chain(planned.steps).collect(), notes: planned.notes })
 }
 
 /// Returns the directories to create for `dir` to exist, outermost first.
@@ -241,10 +241,10 @@ mod tests {
             ChangeStep::Remove { path: path("a.json") },
         ];
         change(&at("hooks"), super::super::EditMode::Apply, |directory| {
-            assert_eq!(directory.entry("a.json".as_ref())?, NamedEntry::File(b"hooks".to_vec()));
+            assert_eq!(directory.entry("a.json".as_ref())?, EntryContent::File(b"hooks".to_vec()));
             fs::rename(at("hooks"), at("moved")).unwrap();
             std::os::unix::fs::symlink("victim", at("hooks")).unwrap();
-            Ok((PlannedChange { steps: steps.clone(), notes: Vec::new() }, WriteAttributes::own()))
+            Ok((HookChange { steps: steps.clone(), notes: Vec::new() }, WriteAttributes::own()))
         })
         .unwrap();
         assert_eq!(fs::read(at("moved/b.json")).unwrap(), b"hooks");

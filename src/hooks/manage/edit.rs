@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use oci_hooks_files::fs::ReplaceError;
 
-use super::directory::{LockedDirectory, NamedEntry, WriteAttributes};
-use super::{ChangeNote, ChangeStep, HookName, ManageError, PlannedChange, directory};
+use super::directory::{EntryContent, LockedDirectory, WriteAttributes};
+use super::{ChangeNote, ChangeStep, HookChange, HookName, ManageError, directory};
 use crate::hooks::migrate::Migration;
 use crate::hooks::schema::MASK_PROGRAM;
 use crate::hooks::{
@@ -68,43 +68,44 @@ struct FilesOfName<'n> {
     /// Path in the directory to change.
     path: PathBuf,
     /// The hook file or mask at `path`.
-    own: NamedEntry,
+    own: EntryContent,
     /// Path of the file while its hook is disabled.
     kept_path: PathBuf,
-    kept: NamedEntry,
+    kept: EntryContent,
     /// File of the same name in an earlier directory, the one with the highest precedence; `own`
     /// masks it.
     lower: Option<PathBuf>,
 }
 
 impl HookEditor {
-    /// Installs a hook file into a directory.
+    /// Checks a text and writes it as a hook file into the last of the directories. Another file of this
+    /// name, or a disabled hook, is an error unless it is to be replaced.
     pub fn install(
         &self,
         name: &HookName,
         text: &[u8],
         overwrite: OverwritePolicy,
-    ) -> Result<PlannedChange, ManageError> {
+    ) -> Result<HookChange, ManageError> {
         self.change(name, |found| {
             check(&found.path, text, &self.options)?;
             let refuse = overwrite == OverwritePolicy::Refuse;
-            let is_there = matches!(&found.own, NamedEntry::File(own) if own == text);
+            let is_there = matches!(&found.own, EntryContent::File(own) if own == text);
             match &found.own {
-                NamedEntry::File(_) if is_there => {}
-                NamedEntry::File(own) if refuse => {
+                EntryContent::File(_) if is_there => {}
+                EntryContent::File(own) if refuse => {
                     let path = found.path.clone();
                     return Err(match is_mask(own) {
                         true => ManageError::Disabled { path },
                         false => ManageError::Exists { path },
                     });
                 }
-                NamedEntry::Absent if refuse && found.kept.exists() => {
+                EntryContent::Absent if refuse && found.kept.exists() => {
                     return Err(ManageError::Disabled { path: found.kept_path.clone() });
                 }
                 _ => {}
             }
             let mut change = match is_there {
-                true => PlannedChange::note(ChangeNote::AlreadyThere { path: found.path.clone() }),
+                true => HookChange::note(ChangeNote::AlreadyThere { path: found.path.clone() }),
                 false => found.write(text.to_vec()),
             };
             if found.kept.exists() && !refuse {
@@ -115,25 +116,25 @@ impl HookEditor {
     }
 
     /// Removes the file of an enabled or disabled hook.
-    pub fn remove(&self, name: &HookName) -> Result<PlannedChange, ManageError> {
+    pub fn remove(&self, name: &HookName) -> Result<HookChange, ManageError> {
         self.change(name, |found| {
             let remove = |path: &Path| vec![ChangeStep::Remove { path: path.to_owned() }];
             match &found.own {
-                NamedEntry::File(own) if is_mask(own) => {
+                EntryContent::File(own) if is_mask(own) => {
                     let path = found.path.clone();
                     if !found.kept.exists() {
                         return Err(ManageError::OnlyMask { path });
                     }
                     let notes = vec![ChangeNote::StillMasked { path }];
-                    Ok(PlannedChange { steps: remove(&found.kept_path), notes })
+                    Ok(HookChange { steps: remove(&found.kept_path), notes })
                 }
-                NamedEntry::File(_) => {
-                    Ok(PlannedChange { steps: remove(&found.path), notes: found.uncovered_notes() })
+                EntryContent::File(_) => {
+                    Ok(HookChange { steps: remove(&found.path), notes: found.uncovered_notes() })
                 }
-                NamedEntry::Absent if found.kept.exists() => {
-                    Ok(PlannedChange { steps: remove(&found.kept_path), notes: Vec::new() })
+                EntryContent::Absent if found.kept.exists() => {
+                    Ok(HookChange { steps: remove(&found.kept_path), notes: Vec::new() })
                 }
-                NamedEntry::Absent => Err(match found.lower {
+                EntryContent::Absent => Err(match found.lower {
                     Some(path) => ManageError::Elsewhere { path, dir: self.dir()?.to_owned() },
                     None => found.no_such_hook_error(),
                 }),
@@ -142,71 +143,69 @@ impl HookEditor {
     }
 
     /// Keeps a hook from applying; [`enable`](Self::enable) undoes this.
-    pub fn disable(&self, name: &HookName) -> Result<PlannedChange, ManageError> {
+    pub fn disable(&self, name: &HookName) -> Result<HookChange, ManageError> {
         self.change(name, |found| {
             let already = |path: &Path| ChangeNote::AlreadyDisabled { path: path.to_owned() };
             match &found.own {
-                NamedEntry::File(own) if is_mask(own) => {
-                    Ok(PlannedChange::note(already(&found.path)))
+                EntryContent::File(own) if is_mask(own) => {
+                    Ok(HookChange::note(already(&found.path)))
                 }
-                NamedEntry::File(own) => {
+                EntryContent::File(own) => {
                     let mut steps = Vec::new();
                     match &found.kept {
-                        NamedEntry::Absent => steps.push(ChangeStep::Keep {
+                        EntryContent::Absent => steps.push(ChangeStep::Keep {
                             path: found.path.clone(),
                             kept: found.kept_path.clone(),
                         }),
                         // An interrupted call got this far.
-                        NamedEntry::File(kept) if kept == own => {}
-                        NamedEntry::File(_) => {
+                        EntryContent::File(kept) if kept == own => {}
+                        EntryContent::File(_) => {
                             return Err(ManageError::Kept { path: found.kept_path.clone() });
                         }
                     }
                     let rest = match found.lower {
                         Some(_) => self.mask(&found)?,
-                        None => {
-                            PlannedChange::step(ChangeStep::Remove { path: found.path.clone() })
-                        }
+                        None => HookChange::step(ChangeStep::Remove { path: found.path.clone() }),
                     };
                     steps.extend(rest.steps);
-                    Ok(PlannedChange { steps, notes: rest.notes })
+                    Ok(HookChange { steps, notes: rest.notes })
                 }
-                NamedEntry::Absent if found.lower.is_some() => self.mask(&found),
-                NamedEntry::Absent if found.kept.exists() => {
-                    Ok(PlannedChange::note(already(&found.kept_path)))
+                EntryContent::Absent if found.lower.is_some() => self.mask(&found),
+                EntryContent::Absent if found.kept.exists() => {
+                    Ok(HookChange::note(already(&found.kept_path)))
                 }
-                NamedEntry::Absent => Err(found.no_such_hook_error()),
+                EntryContent::Absent => Err(found.no_such_hook_error()),
             }
         })
     }
 
     /// Undoes [`disable`](Self::disable): restores the hook file byte for byte.
-    pub fn enable(&self, name: &HookName) -> Result<PlannedChange, ManageError> {
+    pub fn enable(&self, name: &HookName) -> Result<HookChange, ManageError> {
         self.change(name, |found| {
             let already = |path: &Path| ChangeNote::AlreadyEnabled { path: path.to_owned() };
-            let is_masked = matches!(&found.own, NamedEntry::File(own) if is_mask(own));
-            let NamedEntry::File(kept) = &found.kept else {
+            let is_masked = matches!(&found.own, EntryContent::File(own) if is_mask(own));
+            let EntryContent::File(kept) = &found.kept else {
                 return match (&found.own, &found.lower) {
-                    (NamedEntry::File(_), _) if is_masked => Ok(PlannedChange {
+                    (EntryContent::File(_), _) if is_masked => Ok(HookChange {
                         steps: vec![ChangeStep::Remove { path: found.path.clone() }],
                         notes: found.uncovered_notes(),
                     }),
-                    (NamedEntry::File(own), _) => {
+                    (EntryContent::File(own), _) => {
                         if !check(&found.path, own, &self.options)?.when.can_hold() {
                             return Err(ManageError::NeverApplies { path: found.path.clone() });
                         }
-                        Ok(PlannedChange::note(already(&found.path)))
+                        Ok(HookChange::note(already(&found.path)))
                     }
-                    (NamedEntry::Absent, Some(lower)) => Ok(PlannedChange::note(already(lower))),
-                    (NamedEntry::Absent, None) => Err(found.no_such_hook_error()),
+                    (EntryContent::Absent, Some(lower)) => Ok(HookChange::note(already(lower))),
+                    (EntryContent::Absent, None) => Err(found.no_such_hook_error()),
                 };
             };
             match &found.own {
                 // An interrupted call got this far.
-                NamedEntry::File(own) if own == kept => {
-                    Ok(PlannedChange::step(ChangeStep::Remove { path: found.kept_path.clone() }))
+                EntryContent::File(own) if own == kept => {
+                    Ok(HookChange::step(ChangeStep::Remove { path: found.kept_path.clone() }))
                 }
-                NamedEntry::File(_) if !is_masked => {
+                EntryContent::File(_) if !is_masked => {
                     Err(ManageError::Kept { path: found.kept_path.clone() })
                 }
                 _ => {
@@ -216,7 +215,7 @@ impl HookEditor {
                         kept: found.kept_path.clone(),
                         replaces: is_masked,
                     };
-                    Ok(PlannedChange { steps: vec![step], notes: found.masks() })
+                    Ok(HookChange { steps: vec![step], notes: found.masks() })
                 }
             }
         })
@@ -227,7 +226,7 @@ impl HookEditor {
         self.options.dirs.last().map(PathBuf::as_path).ok_or(ManageError::NoDirectory)
     }
 
-    fn mask(&self, found: &FilesOfName<'_>) -> Result<PlannedChange, ManageError> {
+    fn mask(&self, found: &FilesOfName<'_>) -> Result<HookChange, ManageError> {
         let text = mask_text();
         check(&found.path, &text, &self.options)?;
         Ok(found.write(text))
@@ -236,8 +235,8 @@ impl HookEditor {
     fn change(
         &self,
         name: &HookName,
-        plan: impl Fn(FilesOfName<'_>) -> Result<PlannedChange, ManageError>,
-    ) -> Result<PlannedChange, ManageError> {
+        plan: impl Fn(FilesOfName<'_>) -> Result<HookChange, ManageError>,
+    ) -> Result<HookChange, ManageError> {
         let dir = self.dir()?;
         directory::change(dir, self.mode, |opened| {
             let found = FilesOfName::find_files(name, opened, dir, &self.options.dirs)?;
@@ -264,10 +263,10 @@ impl<'n> FilesOfName<'n> {
         Ok(FilesOfName { name, own, path, kept, kept_path, lower })
     }
 
-    fn write(&self, text: Vec<u8>) -> PlannedChange {
+    fn write(&self, text: Vec<u8>) -> HookChange {
         let path = self.path.clone();
         let step = ChangeStep::Write { path, replaces: self.own.exists(), text };
-        PlannedChange { steps: vec![step], notes: self.masks() }
+        HookChange { steps: vec![step], notes: self.masks() }
     }
 
     fn masks(&self) -> Vec<ChangeNote> {
@@ -284,13 +283,13 @@ impl<'n> FilesOfName<'n> {
     }
 }
 
-impl PlannedChange {
+impl HookChange {
     fn step(step: ChangeStep) -> Self {
-        PlannedChange { steps: vec![step], notes: Vec::new() }
+        HookChange { steps: vec![step], notes: Vec::new() }
     }
 
     fn note(note: ChangeNote) -> Self {
-        PlannedChange { steps: Vec::new(), notes: vec![note] }
+        HookChange { steps: Vec::new(), notes: vec![note] }
     }
 }
 
@@ -317,7 +316,7 @@ pub fn write_migration(
     destination: MigrationDestination<'_>,
     options: &LoadOptions,
     mode: EditMode,
-) -> Result<PlannedChange, ManageError> {
+) -> Result<HookChange, ManageError> {
     let dir = match destination {
         MigrationDestination::Directory(dir) => dir,
         MigrationDestination::Replace { path, .. } => match path.parent() {
@@ -326,12 +325,12 @@ pub fn write_migration(
         },
     };
     directory::change(dir, mode, |directory| {
-        let mut change = PlannedChange::default();
+        let mut change = HookChange::default();
         let mut attributes = WriteAttributes::own();
         let mut old = None;
         if let MigrationDestination::Replace { path, text } = destination {
             let name = path.file_name().unwrap_or_default();
-            if directory.entry(name)? != NamedEntry::File(text.to_vec()) {
+            if directory.entry(name)? != EntryContent::File(text.to_vec()) {
                 return Err(ReplaceError::Changed { path: path.to_owned() }.into());
             }
             attributes = directory.attributes(name)?;
@@ -342,10 +341,10 @@ pub fn write_migration(
             let text = file.text.as_bytes();
             check(&path, text, options)?;
             let replaces = match directory.entry(&file.name)? {
-                NamedEntry::File(found) if found == text => continue,
-                NamedEntry::File(_) if old == Some(&file.name) => true,
-                NamedEntry::File(_) => return Err(ManageError::Exists { path }),
-                NamedEntry::Absent => false,
+                EntryContent::File(found) if found == text => continue,
+                EntryContent::File(_) if old == Some(&file.name) => true,
+                EntryContent::File(_) => return Err(ManageError::Exists { path }),
+                EntryContent::Absent => false,
             };
             change.steps.push(ChangeStep::Write { path, replaces, text: text.to_vec() });
         }

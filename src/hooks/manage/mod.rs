@@ -20,6 +20,6 @@ mod error;
 #[cfg(test)]
 mod tests;
 
-pub use change::{ChangeNote, ChangeStep, HookName, PlannedChange};
+pub use change::{ChangeNote, ChangeStep, HookChange, HookName};
 pub use edit::{EditMode, HookEditor, MigrationDestination, OverwritePolicy, write_migration};
 pub use error::ManageError;

@@ -68,7 +68,7 @@ fn name() -> HookName {
     HookName::new("x").unwrap()
 }
 
-type EditOperation = fn(&HookEditor) -> Result<PlannedChange, ManageError>;
+type EditOperation = fn(&HookEditor) -> Result<HookChange, ManageError>;
 
 const DISABLE: EditOperation = |editor| editor.disable(&name());
 const ENABLE: EditOperation = |editor| editor.enable(&name());
@@ -365,7 +365,7 @@ fn migration() -> Migration {
 fn write(
     host: &TwoDirectories,
     destination: MigrationDestination<'_>,
-) -> Result<PlannedChange, ManageError> {
+) -> Result<HookChange, ManageError> {
     let options = LoadOptions { path_check: PathCheck::Skip, ..host.options() };
     write_migration(&migration(), destination, &options, EditMode::Apply)
 }

@@ -66,7 +66,8 @@ struct UsualFile<'t> {
     hook: HookFields,
     #[serde(default, deserialize_with = "object")]
     when: WhenFields,
-    /// Stages that the runtime specification does not have become extension stages, which `decode` checks.
+    /// A name that is no OCI stage becomes an extension stage; `decode` then checks all stages against
+    /// `ParseOptions::extension_stages`.
     #[serde(deserialize_with = "list")]
     stages: Vec<HookStage>,
 }

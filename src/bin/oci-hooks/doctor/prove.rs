@@ -82,8 +82,9 @@ struct TemporaryHook {
     /// The hook file.
     file: PathBuf,
     is_installed: bool,
+    /// Private directory with the image and the hook's output.
     dir: PathBuf,
-    /// The private directory, locked by the process that created it.
+    /// That directory, open and locked. If another process has locked it, it is in use.
     own: Option<File>,
 }
 

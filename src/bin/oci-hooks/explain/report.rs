@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::is_named;
 use super::origin::ConfigHook;
 use crate::container::{ContainerConfig, ContainerEngine, ContainerRules, EngineContainer};
-use crate::directories::{HookDirectories, SourceJson, UnreadHooks};
+use crate::directories::{DirsSourceJson, HookDirectories, UnreadHooks};
 use crate::error::Diagnostic;
 
 /// The outcome for each entry of each hook directory for a container.
@@ -29,7 +29,7 @@ pub struct ExplainReport {
     pub target: TargetJson,
     pub directories: Vec<DirectoryReport>,
     /// Source of the directories; null with --hooks-dir.
-    pub source: Option<SourceJson>,
+    pub source: Option<DirsSourceJson>,
     /// Directories with hook files that the consumer does not read.
     pub unread: Vec<UnreadHooks>,
     /// Devices that annotations request from CDI.

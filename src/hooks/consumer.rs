@@ -147,6 +147,16 @@ pub enum MountOrigin {
     Engine,
     /// The mount looks like one of the engine's own, but may be the user's.
     Unclear,
+    /// The mount is as a user's, and may be one that podman does not count: of another container
+    /// (`--volumes-from`), or for a volume of the image.
+    Inherited,
+}
+
+impl MountOrigin {
+    /// Returns whether the mount counts as the user's. In doubt, a hook that protects from mounts runs.
+    pub fn counts(self) -> bool {
+        matches!(self, MountOrigin::User | MountOrigin::Inherited)
+    }
 }
 
 /// Reaction of a consumer to a hook file that it rejects.
@@ -367,7 +377,9 @@ impl BindMountRule {
             AnyUserMount if mount.is_usual() || mount.is_at_usual_tmpfs() => MountOrigin::Engine,
             AnyUserMount => MountOrigin::User,
             _ if mount.kind == "bind" => match mount.bind_origin() {
-                MountOrigin::User if annotations.contains_key(VOLUMES_FROM) => MountOrigin::Unclear,
+                MountOrigin::User if annotations.contains_key(VOLUMES_FROM) => {
+                    MountOrigin::Inherited
+                }
                 origin => origin,
             },
             _ => mount.other_origin(),
@@ -452,7 +464,7 @@ impl ConfigMount<'_> {
             (true, true) => MountOrigin::Engine,
             (true, false) if self.is_at_usual_tmpfs() && is_as_own => MountOrigin::Unclear,
             _ if self.kind == "tmpfs" && self.options.starts_with(&IMAGE_TMPFS_OPTIONS) => {
-                MountOrigin::Unclear
+                MountOrigin::Inherited
             }
             _ => MountOrigin::User,
         }
@@ -500,7 +512,7 @@ const USUAL_TMPFS: [&str; 5] = ["/run", "/run/lock", "/tmp", "/var/log/journal",
 mod tests {
     use super::*;
 
-    use MountOrigin::{Engine, Unclear, User};
+    use MountOrigin::{Engine, Inherited, Unclear, User};
 
     const ID: &str = "d807f3757617c3ae1b9b7dd2ab2d7b9dbb1d7f1bf0a43a8ff6a1cf9b1b6f5d3e";
 
@@ -549,7 +561,6 @@ mod tests {
             "/etc/hosts bind /srv/hosts rbind,ro,rprivate",
             "/tmp tmpfs tmpfs rw,rprivate,nosuid,nodev,tmpcopyup",
             "/tmp tmpfs tmpfs rw,rprivate,nosuid,nodev,tmpcopyup,",
-            "/data tmpfs tmpfs rprivate,rw,nodev,exec,nosuid,tmpcopyup",
         ] {
             assert_eq!(origin(&PODMAN, mount), Unclear, "{mount}");
         }
@@ -587,6 +598,21 @@ mod tests {
         }
         let added = "/var/tmp tmpfs tmpfs rw,rprivate,nosuid,nodev,tmpcopyup";
         assert_eq!((origin(&PODMAN_4, added), origin(&PODMAN, added)), (User, Unclear));
+    }
+
+    #[test]
+    fn mounts_that_podman_may_not_count_are_counted_and_told_apart() {
+        let of_image = "/data tmpfs tmpfs rprivate,rw,nodev,exec,nosuid,tmpcopyup";
+        assert_eq!(origin(&PODMAN, of_image), Inherited);
+        let mount = ConfigMount {
+            destination: "/data",
+            kind: "bind",
+            source: "/srv",
+            options: &["rw", "rprivate", "rbind"],
+        };
+        let annotations = BTreeMap::from([(VOLUMES_FROM.to_owned(), "other".to_owned())]);
+        assert_eq!(PODMAN.bind_mounts.origin(&mount, &annotations), Inherited);
+        assert!(Inherited.counts() && !Unclear.counts());
     }
 
     #[test]

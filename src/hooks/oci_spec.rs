@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{self, Spec};
 
-use super::consumer::{BindMountRule, ConfigMount, MountOrigin};
+use super::consumer::{BindMountRule, ConfigMount};
 use super::{
     FilterError, FilterOptions, FilterRun, Hook, HookSelection, MatchTarget, OciStage,
     TargetCommand, filter,
@@ -96,7 +96,7 @@ impl MatchTarget {
                 source: &mount.source().as_deref().map(path).unwrap_or_default(),
                 options: &options.collect::<Vec<_>>(),
             };
-            rule.origin(&mount, &annotations) == MountOrigin::User
+            rule.origin(&mount, &annotations).counts()
         });
         MatchTarget { command, annotations, has_bind_mounts }
     }

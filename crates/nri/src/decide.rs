@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use oci_hooks::hooks::consumer::{ConfigMount, Consumer, MountOrigin, NRI};
+use oci_hooks::hooks::consumer::{ConfigMount, Consumer, NRI};
 use oci_hooks::hooks::pipeline::{MissingProgram, format_directories, missing_required};
 use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
 use oci_hooks::hooks::{
@@ -207,7 +207,7 @@ impl Decider {
             // NRI's rule needs no more.
             let (destination, kind) = (&mount.destination, &mount.r#type);
             let mount = ConfigMount { destination, kind, ..ConfigMount::default() };
-            rule.origin(&mount, &annotations) == MountOrigin::User
+            rule.origin(&mount, &annotations).counts()
         });
         MatchTarget { command, annotations, has_bind_mounts }
     }

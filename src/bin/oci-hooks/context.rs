@@ -16,6 +16,7 @@ use oci_hooks_cli::check::{self, CheckSummary, HostCheck};
 use oci_hooks_cli::context as program;
 use oci_hooks_cli::exit::CliExit as ProgramExit;
 use oci_hooks_cli::style::{self, Paint};
+use oci_hooks_cli::terminal::escape_control;
 use oci_hooks_files::fs::PathContext;
 use serde::Serialize;
 
@@ -234,7 +235,7 @@ impl CommandContext {
     /// Prints a note on standard error, unless errors are printed in JSON.
     pub fn note(&self, text: &str) {
         if self.error_format == ErrorFormat::Human {
-            self.output.note(text);
+            self.output.note(&escape_control(text.as_bytes()));
         }
     }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use oci_hooks::json::JsonDocument;
+use oci_hooks_cli::terminal::escape_control;
 use similar::{ChangeTag, TextDiff};
 
 use crate::context::CommandContext;
@@ -29,6 +30,7 @@ pub fn write(
     let laid_out = is_one_line(old) || is_one_line(new);
     let (old, new) = (lines(old, laid_out), lines(new, laid_out));
     let diff = TextDiff::from_lines(old.as_str(), new.as_str());
+    let name = escape_control(name.as_bytes());
     let mut wrote_header = false;
     for hunk in diff.unified_diff().context_radius(3).iter_hunks() {
         if !wrote_header {

@@ -1,6 +1,5 @@
 //! Errors of commands, and their output.
 
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
@@ -292,18 +291,21 @@ impl Serialize for Diagnostic {
 }
 
 impl fmt::Display for Diagnostic {
+    /// Escapes control characters: files and their names may have them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
         if let Some(path) = &self.path {
-            f.write_str(&escape_control(path.as_os_str().as_bytes()))?;
+            text += &path.to_string_lossy();
             if let Some(at) = &self.location {
-                write!(f, ":{}:{}", at.line, at.column)?;
+                text += &format!(":{}:{}", at.line, at.column);
                 if !at.pointer.is_empty() {
-                    write!(f, " ({})", at.pointer)?;
+                    text += &format!(" ({})", at.pointer);
                 }
             }
-            f.write_str(": ")?;
+            text += ": ";
         }
-        f.write_str(&self.message)
+        text += &self.message;
+        f.write_str(&escape_control(text.as_bytes()))
     }
 }
 

@@ -11,6 +11,7 @@ use oci_hooks::hooks::manage::{
 };
 use oci_hooks::hooks::trust::TrustOptions;
 use oci_hooks::hooks::{HookDefinition, LoadOptions, ParseOptions, PathCheck};
+use oci_hooks_cli::terminal::escape_control;
 use serde::Serialize;
 
 use crate::CommandExit;
@@ -224,10 +225,10 @@ pub fn write(
         {
             line += &format!(", which masks {}", hidden.display());
         }
-        context.line(line)?;
+        context.line(escape_control(line.as_bytes()))?;
     }
     for note in change.notes.iter().filter(|note| !matches!(note, ChangeNote::Masks { .. })) {
-        context.line(note.to_string())?;
+        context.line(escape_control(note.to_string().as_bytes()))?;
     }
     Ok(())
 }

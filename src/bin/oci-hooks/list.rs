@@ -1,9 +1,10 @@
 //! `oci-hooks list`.
 
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
 use clap::Args;
-use oci_hooks::hooks::{self, HookFile, LoadedHooks};
+use oci_hooks::hooks::{self, HookFile, LoadedEntry, LoadedHooks};
 use oci_hooks_cli::terminal::escape_control;
 use serde::Serialize;
 
@@ -68,22 +69,20 @@ pub fn run(
         context.json(&hooks)?;
     } else {
         for file in &loaded.hooks {
-            let stages = match file.definition.when.can_hold() {
-                true => stages(file),
-                false => "never".to_owned(),
-            };
             let path = escape_control(file.path.as_os_str().as_bytes());
             let path = context.paint.paint(style::FAINT, path);
             let name = context.paint.paint(style::TITLE, escape_control(file.name.as_bytes()));
+            if file.definition.is_mask() {
+                context.line(format!("{name}  disabled  {path}"))?;
+                continue;
+            }
             let program = escape_control(file.definition.hook.path.as_bytes());
-            context.line(format!("{name}  {stages}  {program}  {path}"))?;
+            context.line(format!("{name}  {}  {program}  {path}", stages(file)))?;
         }
-        for entry in &loaded.entries {
-            let name = entry.path.file_name().unwrap_or_default().as_bytes();
-            let Some(name) = name.strip_suffix(b".disabled") else { continue };
+        for (name, entry) in disabled_files(&loaded) {
             let path = escape_control(entry.path.as_os_str().as_bytes());
             let path = context.paint.paint(style::FAINT, path);
-            context.line(format!("{}  disabled  {path}", escape_control(name)))?;
+            context.line(format!("{}  disabled  {path}", escape_control(name.as_bytes())))?;
         }
     }
     if loaded.hooks.is_empty() {
@@ -91,6 +90,21 @@ pub fn run(
         return Ok(CommandExit::No);
     }
     Ok(CommandExit::Yes)
+}
+
+/// Returns the names of hooks that `oci-hooks enable` can restore, and their files, without hooks in force.
+fn disabled_files(loaded: &LoadedHooks) -> impl Iterator<Item = (&OsStr, &LoadedEntry)> {
+    let last = loaded.dirs.last();
+    let of_last =
+        loaded.entries.iter().filter(move |entry| entry.path.parent() == last.map(|dir| &**dir));
+    let named = of_last.filter_map(|entry| {
+        let name = entry.path.file_name()?.as_bytes().strip_suffix(b".disabled")?;
+        Some((OsStr::from_bytes(name), entry))
+    });
+    named.filter(|(name, entry)| {
+        let is_hook = name.as_bytes().len() > 5 && name.as_bytes().ends_with(b".json");
+        is_hook && loaded.hooks.get(name).is_none() && entry.path.is_file()
+    })
 }
 
 /// Prints for each directory why it provides no hook.

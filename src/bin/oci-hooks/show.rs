@@ -7,6 +7,7 @@ use clap::Args;
 use clap_complete::ArgValueCandidates;
 use oci_hooks::hooks::manage::{HookName, ManageError};
 use oci_hooks::hooks::{self, EntryState};
+use oci_hooks_cli::terminal::escape_control;
 use oci_hooks_files::fs::PathContext;
 
 use crate::CommandExit;
@@ -61,6 +62,7 @@ pub fn run(
     }
     let definition = &file.definition;
     let mut field = |title: &str, value: String| {
+        let value = escape_control(value.as_bytes());
         let title = context.paint.paint(style::TITLE, format_args!("{title:<9}"));
         context.line(format!("{title} {value}"))
     };

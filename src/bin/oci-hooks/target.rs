@@ -69,7 +69,8 @@ impl TargetArgs {
         if mounts.iter().any(|(_, origin)| *origin == MountOrigin::User) {
             return Ok(Vec::new());
         }
-        mounts.retain(|(_, origin)| *origin == MountOrigin::Unclear);
+        let is_unclear = |origin| matches!(origin, MountOrigin::Unclear | MountOrigin::Inherited);
+        mounts.retain(|&(_, origin)| is_unclear(origin));
         Ok(mounts.into_iter().map(|(destination, _)| destination).collect())
     }
 

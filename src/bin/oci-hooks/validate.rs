@@ -7,6 +7,7 @@ use clap::Args;
 use oci_hooks::hooks::{
     Consumer, HookDefinition, LoadOptions, ParseOptions, PathCheck, SchemaVersion,
 };
+use oci_hooks_cli::terminal::escape_control;
 use serde::Serialize;
 
 use crate::CommandExit;
@@ -136,7 +137,8 @@ fn write_verdict(
     for verdict in row.verdicts() {
         if let Some(version) = verdict.version {
             let valid = context.paint.paint(style::GOOD, "valid");
-            context.line(format!("{}: {valid}, schema {}", row.path, version.name()))?;
+            let path = escape_control(row.path.as_bytes());
+            context.line(format!("{path}: {valid}, schema {}", version.name()))?;
         }
         if let Some(fault) = &verdict.fault {
             write_fault(fault, "", context)?;
@@ -170,16 +172,17 @@ fn write_table(
     rows: &[ValidatedFile],
     context: &mut CommandContext,
 ) -> Result<(), HooksCommandError> {
-    let width = rows.iter().map(|row| row.path.chars().count()).max().unwrap_or(0).max(9);
+    let paths: Vec<_> = rows.iter().map(|row| escape_control(row.path.as_bytes())).collect();
+    let width = paths.iter().map(|path| path.chars().count()).max().unwrap_or(0).max(9);
     let mut header = format!("{:<width$}", "hook file");
     for consumer in Consumer::ALL {
         header += &format!("  {:<1$}", consumer.name, column(&consumer));
     }
     context.line(context.paint.paint(style::TITLE, header.trim_end()))?;
     let mut faults: Vec<(&Diagnostic, Vec<&str>)> = Vec::new();
-    for row in rows {
+    for (row, path) in rows.iter().zip(paths) {
         let FileVerdicts::Each { consumers } = &row.verdicts else { continue };
-        let mut line = format!("{:<width$}", row.path);
+        let mut line = format!("{path:<width$}");
         for consumer in Consumer::ALL {
             let verdict = &consumers[consumer.name];
             let (style, word) =

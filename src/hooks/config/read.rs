@@ -87,7 +87,7 @@ impl<'t> ConfigDocument<'t> {
     /// Returns whether the user requested mounts, as far as the configuration shows it.
     pub fn has_bind_mounts(&self, rule: BindMountRule) -> Result<bool, ConfigError> {
         for mount in self.mount_origins(rule)? {
-            if mount?.1 == MountOrigin::User {
+            if mount?.1.counts() {
                 return Ok(true);
             }
         }

@@ -139,10 +139,7 @@ impl<'o> Linter<'o> {
 
     fn file(&mut self, path: &Path) -> (LintedFile, FileUsability) {
         let mut findings = Vec::new();
-        let text = read_bounded(path, MAX_FILE_BYTES);
-        // Permissions of a device must not be changed because a hook file links to it.
-        let is_file = !matches!(text, Err(ReadError::NotAFile { .. }));
-        let checked = match text {
+        let checked = match read_bounded(path, MAX_FILE_BYTES) {
             Ok(text) => {
                 let checked = text::check(path, &text, self.options, &mut self.programs);
                 findings.extend(checked.findings);
@@ -163,7 +160,8 @@ impl<'o> Linter<'o> {
                 "the name starts with a dot, and the file is read all the same".to_owned();
             findings.push(HookFinding::new(&rules::HIDDEN_FILE, path, message));
         }
-        if is_file
+        // Permissions of a device must not be changed because a hook file links to it.
+        if fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
             && let Some(error) = self.programs.trust(path)
             && !self.reported.contains(error.path())
             && let Some(rule) = trust_rule(&error)
@@ -265,7 +263,7 @@ fn unreadable(path: &Path, error: &ReadError) -> (HookFinding, FileUsability) {
         error => {
             let mut finding = HookFinding::new(&rules::UNREADABLE_FILE, path, error.to_string());
             if matches!(error, ReadError::NotAFile { .. }) {
-                finding.hint("remove it; `oci-hooks disable` turns a hook off");
+                finding.hint("remove it");
             }
             (finding, FileUsability::Refused)
         }

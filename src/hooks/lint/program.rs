@@ -314,8 +314,9 @@ impl ProgramChecker {
         if !metadata.is_file() {
             let kind = if metadata.is_dir() { "a directory" } else { "not a file" };
             let message = format!("`{path}` is {kind} and cannot be run");
-            problems.push(ProgramProblem::new(&rules::PROGRAM_NOT_A_FILE, message));
-        } else if metadata.permissions().mode() & 0o111 == 0 {
+            return vec![ProgramProblem::new(&rules::PROGRAM_NOT_A_FILE, message)];
+        }
+        if metadata.permissions().mode() & 0o111 == 0 {
             let message = format!("`{path}` is not executable");
             let hint = format!("chmod +x {path}");
             problems.push(ProgramProblem::new(&rules::PROGRAM_NOT_EXECUTABLE, message).hint(hint));

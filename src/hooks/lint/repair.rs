@@ -145,8 +145,8 @@ pub fn syntax_error(error: SyntaxError, sink: &mut FindingSink<'_>) {
     let text = sink.text;
     if text.trim_ascii().is_empty() {
         sink.file(&rules::EMPTY_FILE, "the file is empty").hint(
-            "to turn a hook off, use `oci-hooks disable`: an empty file or a link to /dev/null \
-             stops all containers",
+            "remove it, and turn hooks off with `oci-hooks disable`: an empty file or a link to \
+             /dev/null stops all containers",
         );
         return;
     }

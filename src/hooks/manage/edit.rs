@@ -3,10 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use oci_hooks_files::fs::ReplaceError;
+use oci_hooks_files::fs::{ReplaceError, read_bounded};
 
 use super::directory::{EntryContent, LockedDirectory, WriteAttributes};
 use super::{ChangeNote, ChangeStep, HookChange, HookName, ManageError, directory};
+use crate::hooks::load::MAX_FILE_BYTES;
 use crate::hooks::migrate::Migration;
 use crate::hooks::schema::MASK_PROGRAM;
 use crate::hooks::{
@@ -182,7 +183,6 @@ impl HookEditor {
     /// Undoes [`disable`](Self::disable): restores the hook file byte for byte.
     pub fn enable(&self, name: &HookName) -> Result<HookChange, ManageError> {
         self.change(name, |found| {
-            let already = |path: &Path| ChangeNote::AlreadyEnabled { path: path.to_owned() };
             let is_masked = matches!(&found.own, EntryContent::File(own) if is_mask(own));
             let EntryContent::File(kept) = &found.kept else {
                 return match (&found.own, &found.lower) {
@@ -190,13 +190,10 @@ impl HookEditor {
                         steps: vec![ChangeStep::Remove { path: found.path.clone() }],
                         notes: found.uncovered_notes(),
                     }),
-                    (EntryContent::File(own), _) => {
-                        if !check(&found.path, own, &self.options)?.when.can_hold() {
-                            return Err(ManageError::NeverApplies { path: found.path.clone() });
-                        }
-                        Ok(HookChange::note(already(&found.path)))
+                    (EntryContent::File(own), _) => self.already_enabled(&found.path, own),
+                    (EntryContent::Absent, Some(lower)) => {
+                        self.already_enabled(lower, &read_bounded(lower, MAX_FILE_BYTES)?)
                     }
-                    (EntryContent::Absent, Some(lower)) => Ok(HookChange::note(already(lower))),
                     (EntryContent::Absent, None) => Err(found.no_such_hook_error()),
                 };
             };
@@ -219,6 +216,17 @@ impl HookEditor {
                 }
             }
         })
+    }
+
+    /// Notes that a hook needs no change; fails if no container can get it.
+    fn already_enabled(&self, path: &Path, text: &[u8]) -> Result<HookChange, ManageError> {
+        let options = LoadOptions { path_check: PathCheck::Skip, ..self.options.clone() };
+        let HookDefinition { when, stages, .. } = check(path, text, &options)?;
+        let path = path.to_owned();
+        if !when.can_hold() || stages.is_empty() {
+            return Err(ManageError::NeverApplies { path });
+        }
+        Ok(HookChange::note(ChangeNote::AlreadyEnabled { path }))
     }
 
     /// Returns the directory to change.

@@ -41,7 +41,7 @@ pub enum ManageError {
     /// There is no hook to remove: the file only masks a hook of an earlier directory.
     #[error("{} only masks a hook", path.display())]
     OnlyMask { path: PathBuf },
-    /// The hook's conditions hold for no container.
+    /// The hook's conditions hold for no container, or it has no stage.
     #[error("{} never applies", path.display())]
     NeverApplies { path: PathBuf },
     /// The file cannot be read.
@@ -104,7 +104,7 @@ impl ManageError {
             }
             ManageError::OnlyMask { .. } => "`oci-hooks enable` removes the mask",
             ManageError::NeverApplies { .. } => {
-                "give it a condition in `when`, or remove it with `oci-hooks remove`"
+                "give it a condition in `when` and a stage, or remove it with `oci-hooks remove`"
             }
             ManageError::Replace(ReplaceError::NotAFile { kind: FileKind::Symlink, .. }) => {
                 "change the file it points to, or remove the link first"

@@ -283,7 +283,10 @@ fn containers_of_containerd_are_found_in_all_namespaces() {
     let answers = [("config dump", dump.as_str()), ("--version", "containerd v1.7.24")];
     engines.write("containerd", &answers);
     let spec = json!({
-        "Runtime": {"Name": "io.containerd.runc.v2"},
+        "Runtime": {
+            "Name": "io.containerd.runc.v2",
+            "Options": {"type_url": "containerd.runc.v1.Options"},
+        },
         "Spec": {"process": {"args": ["/usr/bin/python3"]}},
     });
     let spec = spec.to_string();

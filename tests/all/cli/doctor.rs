@@ -188,6 +188,7 @@ fn docker_needs_the_wrapper_as_its_default_runtime() {
     assert_eq!(system.check("Docker").0, "fail");
     // A script that sets variables and calls the wrapper.
     system.write("opt/hooks.sh", "#!/bin/sh\nOCI_HOOKS_DIRS=/a exec oci-hooks-runtime \"$@\"\n");
+    system.make_executable("opt/hooks.sh");
     let (status, found, hint) = system.check("Docker");
     assert_eq!(status, "fail");
     assert_eq!(found, format!("calls oci-hooks-runtime only for --runtime hooked, by {json}:2"));
@@ -200,12 +201,30 @@ fn docker_needs_the_wrapper_as_its_default_runtime() {
 
     system.write(json, &format!("{{\"default-runtime\": \"hooked\", {runtimes}}}"));
     system.write("etc/oci-hooks/runtime.toml", "strict = true\nhooks-dirs = [\"/b\", \"/c\"]\n");
+    fs::set_permissions(system.path("opt/hooks.sh"), fs::Permissions::from_mode(0o644)).unwrap();
     let (status, found, hint) = system.check("Docker");
-    let expected =
-        format!("calls /opt/hooks.sh, by {json}:1, which is not installed: no container starts");
-    assert_eq!((status.as_str(), found), ("fail", expected));
-    assert_eq!(hint, "install oci-hooks-runtime as /opt/hooks.sh");
+    let start = format!("calls /opt/hooks.sh, by {json}:1: ");
+    let problem = "/opt/hooks.sh is not executable, so no container starts";
+    assert_eq!((status.as_str(), found), ("fail", format!("{start}{problem}")));
+    assert_eq!(hint, "chmod +x /opt/hooks.sh");
     system.make_executable("opt/hooks.sh");
+    // The program that the script calls.
+    fs::remove_file(system.path("usr/bin/oci-hooks-runtime")).unwrap();
+    let (status, found, _) = system.check("Docker");
+    assert_eq!(
+        (status.as_str(), found),
+        ("warn", format!("{start}oci-hooks-runtime is not in PATH"))
+    );
+    system.write("opt/hooks.sh", "#!/bin/sh\nexec \"/opt/oci-hooks-runtime\" \"$@\"\n");
+    let (status, found, hint) = system.check("Docker");
+    let problem = "/opt/oci-hooks-runtime does not exist, so no container starts";
+    assert_eq!((status.as_str(), found), ("fail", format!("{start}{problem}")));
+    assert_eq!(hint, "install oci-hooks-runtime as /opt/oci-hooks-runtime");
+    system.write("opt/oci-hooks-runtime", "").make_executable("opt/oci-hooks-runtime");
+    // Another runtime that does not exist, before the default.
+    let both =
+        runtimes.replace("\"hooked\"", "\"a\": {\"path\": \"/a/oci-hooks-runtime\"}, \"hooked\"");
+    system.write(json, &format!("{{\"default-runtime\": \"hooked\", {both}}}"));
     let (status, found, _) = system.check("Docker");
     assert_eq!(status, "ok");
     let reads = "which reads /b, /c, by /etc/oci-hooks/runtime.toml:2";

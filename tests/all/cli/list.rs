@@ -31,17 +31,36 @@ fn list_reports_an_empty_directory() {
 
 /// GitHub runs commands at the start of lines that a step prints.
 #[test]
-fn file_names_are_escaped() {
+fn file_names_and_keys_are_escaped() {
     let env = HookEnv::new();
     let name = "a\n::error::b\u{1b}]0;c\u{7}.json";
-    env.hook(&format!("etc/{name}"), r#""always": true"#, r#""poststop""#);
-    env.write(&format!("usr/2{name}"), "{");
-    for args in [&["list"][..], &["explain"], &["lint"]] {
+    let path = format!("etc/{name}");
+    env.hook(&path, r#""always": true"#, r#""poststop""#);
+    env.write(
+        &format!("usr/2{name}"),
+        r#"{"version": "1.0.0", "when": {"annotations": {"\n::error::(": "a"}}}"#,
+    );
+    env.write(&format!("usr/3{name}"), r#"{"version": 1.0}"#);
+    for args in [
+        &["list"][..],
+        &["explain"],
+        &["explain", "--consumers"],
+        &["lint"],
+        &["lint", "--diff"],
+        &["show", name],
+        &["validate", &path],
+        &["validate", "--consumers", &path],
+        &["disable", name],
+        &["enable", name],
+        &["remove", "--dry-run", name],
+        &["inject"],
+    ] {
         let ran = env.run(args);
         let said = ran.stdout + &ran.stderr;
-        assert!(said.contains(r"a\n::error::b\u{1b}]0;c\u{7}.json"), "{said}");
-        assert!(!said.contains("\n::"), "{said}");
-        assert!(!said.contains(|c: char| c.is_control() && c != '\n'), "{said:?}");
+        assert!(said.contains(r"::error::b\u{1b}]0;c\u{7}.json"), "{args:?}: {said}");
+        assert!(!said.contains("\n::"), "{args:?}: {said}");
+        let is_control = |c: char| c.is_control() && c != '\n';
+        assert!(!said.contains(is_control), "{args:?}: {said:?}");
     }
 }
 

@@ -78,15 +78,24 @@ fn disabled_hook_is_not_injected_until_enabled() {
 #[test]
 fn hook_that_never_applies_cannot_be_enabled() {
     let env = HookEnv::with_hooks();
-    for (when, stages) in [("", ""), (r#""always": false"#, r#""poststop""#)] {
-        env.hook("etc/10-python.json", when, stages);
-        let ran = env.run(&["enable", "10-python"]);
+    let always = r#""always": true"#;
+    for (file, when, stages) in [
+        ("etc/10-python.json", "", r#""poststop""#),
+        ("etc/10-python.json", r#""always": false"#, r#""poststop""#),
+        ("etc/10-python.json", always, ""),
+        ("usr/60-lower.json", "", r#""poststop""#),
+    ] {
+        env.hook(file, when, stages);
+        let ran = env.run(&["enable", &file[4..]]);
         assert_eq!(ran.code, Some(2), "{}", ran.stdout);
-        assert!(ran.stderr.contains("etc/10-python.json: never applies"), "{}", ran.stderr);
+        assert!(ran.stderr.contains(&format!("{file}: never applies")), "{}", ran.stderr);
     }
     env.write("etc/10-python.json", "");
-    let ran = env.run(&["enable", "10-python"]);
-    assert_eq!(ran.code, Some(2), "{}", ran.stdout);
+    assert_eq!(env.run(&["enable", "10-python"]).code, Some(2));
+    // Its program may be installed later.
+    let text = r#"{"version": "1.0.0", "hook": {"path": "/nonexistent/hook"}, "when": {"always": true}, "stages": ["poststop"]}"#;
+    env.write("etc/10-python.json", text);
+    assert_eq!(env.run(&["enable", "10-python"]).code, Some(0));
 }
 
 #[test]
@@ -94,14 +103,19 @@ fn list_shows_disabled_hooks() {
     let env = HookEnv::with_hooks();
     env.run(&["disable", "10-python"]);
     env.run(&["disable", "20-gpu"]);
-    let said = env.run(&["list"]).stdout;
-    for line in [
-        "10-python.json  never  /  {ROOT}/etc/10-python.json\n",
-        "20-gpu.json  never  /  {ROOT}/etc/20-gpu.json\n",
-        "20-gpu.json  disabled  {ROOT}/etc/20-gpu.json.disabled\n",
-    ] {
-        assert!(said.contains(line), "{said}");
+    env.hook("etc/50-own.json", r#""always": true"#, r#""poststop""#);
+    env.run(&["disable", "50-own"]);
+    for other in ["etc/.disabled", "etc/README.disabled", "usr/70-lower.json.disabled"] {
+        env.write(other, "");
     }
+    let said = env.run(&["list"]).stdout;
+    let disabled: Vec<_> = said.lines().filter(|line| line.contains("  disabled  ")).collect();
+    let expected = [
+        "10-python.json  disabled  {ROOT}/etc/10-python.json",
+        "20-gpu.json  disabled  {ROOT}/etc/20-gpu.json",
+        "50-own.json  disabled  {ROOT}/etc/50-own.json.disabled",
+    ];
+    assert_eq!(disabled, expected, "{said}");
 }
 
 #[test]

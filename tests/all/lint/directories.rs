@@ -83,13 +83,21 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// The permissions of `/dev/full` must stay as they are.
+/// The permissions of devices must stay as they are.
 #[test]
-fn link_to_a_device_is_only_no_hook_file() {
+fn links_to_devices_are_only_no_hook_files() {
+    for (device, rule) in
+        [("/dev/full", &rules::UNREADABLE_FILE), ("/dev/null", &rules::EMPTY_FILE)]
+    {
+        let dirs = HookDirs::new();
+        symlink(device, dirs.path("usr/a.json")).unwrap();
+        let found: Vec<_> = dirs.findings().into_iter().map(|(rule, ..)| rule).collect();
+        assert_eq!(found, [rule.name]);
+    }
     let dirs = HookDirs::new();
-    symlink("/dev/full", dirs.path("usr/a.json")).unwrap();
+    dirs.write("usr/a.json", &HOOK.replace("/bin/true", "/dev/full"));
     let found: Vec<_> = dirs.findings().into_iter().map(|(rule, ..)| rule).collect();
-    assert_eq!(found, [rules::UNREADABLE_FILE.name]);
+    assert_eq!(found, [rules::PROGRAM_NOT_A_FILE.name]);
 }
 
 #[test]

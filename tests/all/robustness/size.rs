@@ -33,6 +33,10 @@ fn huge_hook_file_is_rejected_without_reading() {
     // Podman has no limit.
     let said = String::from_utf8(place.run(64, &["explain", "config.json"]).stdout).unwrap();
     assert!(said.contains("a.json is too large for oci-hooks, though not for podman"), "{said}");
+    place.write("hooks.d/b.json", "{");
+    let said = String::from_utf8(place.run(64, &["explain", "config.json"]).stdout).unwrap();
+    assert!(said.contains("cannot start any container because of"), "{said}");
+    fs::remove_file(place.path("hooks.d/b.json")).unwrap();
     place.run_all(256);
 }
 

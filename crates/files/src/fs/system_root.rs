@@ -84,6 +84,21 @@ impl SystemRoot {
         }
     }
 
+    /// Returns whether the path exists.
+    pub fn exists(&self, path: &Path) -> Result<bool, PathError> {
+        let found = match &self.mounted {
+            None => fs::metadata(path).map(drop),
+            Some(root) => open_in(root, path, OFlags::PATH | OFlags::CLOEXEC)
+                .map(drop)
+                .map_err(io::Error::from),
+        };
+        match found {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(PathError::new("look up", &self.join(path), error)),
+        }
+    }
+
     /// Returns whether the path is an executable file.
     pub fn is_program(&self, path: &Path) -> bool {
         let is_executable = |mode: u32| mode & 0o170_000 == 0o100_000 && mode & 0o111 != 0;

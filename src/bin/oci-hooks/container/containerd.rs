@@ -23,17 +23,19 @@ const TASKS: &str = "io.containerd.runtime.v2.task";
 #[serde(rename_all = "PascalCase")]
 struct ContainerInfo {
     spec: Value,
+    #[serde(default)]
     runtime: RuntimeInfo,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct RuntimeInfo {
     options: Option<AnyMessage>,
 }
 
-/// A `google.protobuf.Any`.
-#[derive(Deserialize)]
+/// A `google.protobuf.Any`, without its fields that are empty.
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct AnyMessage {
     type_url: String,
     /// In base64.

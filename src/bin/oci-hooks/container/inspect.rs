@@ -62,6 +62,8 @@ struct InspectedHostConfig {
     tmpfs: Option<BTreeMap<String, String>>,
     runtime: Option<String>,
     init: Option<bool>,
+    #[serde(default)]
+    pid_mode: String,
 }
 
 /// Mount options that an engine writes into `config.json`.
@@ -124,7 +126,10 @@ impl InspectedContainer {
         // Podman's `Path` is the init program already.
         let (options, init): (_, &[&str]) = match engine {
             ContainerEngine::Podman => (PODMAN_OPTIONS, &[]),
-            _ if self.host_config.init == Some(true) => (DOCKER_OPTIONS, DOCKER_INIT),
+            // Without a PID namespace of its own, the container has no init program.
+            _ if self.host_config.init == Some(true) && self.host_config.pid_mode.is_empty() => {
+                (DOCKER_OPTIONS, DOCKER_INIT)
+            }
             _ => (DOCKER_OPTIONS, &[]),
         };
         let command = [&self.path].into_iter().chain(self.args.iter().flatten());

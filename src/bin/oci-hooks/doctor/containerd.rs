@@ -60,6 +60,7 @@ fn check(config: &ContainerdConfig, host: &DoctorHost) -> HostCheck {
             "ctr run --runc-binary {0}, nerdctl --runtime {0}",
             wrapper::path(host).display()
         );
+        let hint = wrapper::advise(&hint, host);
         return HostCheck::warn(NAME, config.add_source(found), hint);
     }
     check_runtime(config, host).or_else(|| check_nri(config, host)).unwrap_or_else(|| {

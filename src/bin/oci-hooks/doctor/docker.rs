@@ -48,6 +48,8 @@ pub struct DockerInfo {
     server_version: String,
     default_runtime: String,
     runtimes: BTreeMap<String, InfoRuntime>,
+    #[serde(default)]
+    security_options: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -74,6 +76,8 @@ impl DockerInfo {
 /// The runtimes of the daemon, or those in daemon.json.
 #[derive(Debug, Default)]
 struct DockerRuntimes {
+    /// Whether daemon.json exists.
+    has_file: bool,
     /// Name and source of the default runtime.
     default: Option<(String, String)>,
     /// Name, path and source of each runtime.
@@ -85,6 +89,7 @@ impl From<&DockerInfo> for DockerRuntimes {
         let by = || "docker info".to_owned();
         let runtimes = info.runtimes.iter();
         DockerRuntimes {
+            has_file: false,
             default: Some((info.default_runtime.clone(), by())),
             named: runtimes.map(|(name, at)| (name.clone(), at.path.clone(), by())).collect(),
         }
@@ -92,14 +97,15 @@ impl From<&DockerInfo> for DockerRuntimes {
 }
 
 fn check_wrapper(info: Option<&DockerInfo>, host: &DoctorHost) -> HostCheck {
-    let path = daemon_json(host);
+    let path = daemon_json(info, host);
     let seen = host.root.join(&path).display().to_string();
     let file = match runtimes(&path, host) {
         Ok(file) => file,
         Err(found) => return host.unreadable(NAME, "dockerd", found),
     };
-    let in_file = find_wrapper(&file, &seen, host);
-    match info.map(|info| find_wrapper(&info.into(), &seen, host)) {
+    let find = |runtimes: &DockerRuntimes| find_wrapper(runtimes, file.has_file, &seen, host);
+    let in_file = find(&file);
+    match info.map(|info| find(&info.into())) {
         Some(used) if used.is_failure() && !in_file.is_failure() => {
             let found = format!("has not read {seen}: {}", used.finding());
             HostCheck::fail(NAME, found, "restart dockerd")
@@ -110,42 +116,51 @@ fn check_wrapper(info: Option<&DockerInfo>, host: &DoctorHost) -> HostCheck {
 }
 
 /// Finds the runtime that is the wrapper, and checks that it exists and is the default.
-fn find_wrapper(runtimes: &DockerRuntimes, seen: &str, host: &DoctorHost) -> HostCheck {
-    let wrapper = runtimes.named.iter().find(|(_, path, _)| wrapper::is_wrapper(path, host));
+fn find_wrapper(
+    runtimes: &DockerRuntimes,
+    has_file: bool,
+    seen: &str,
+    host: &DoctorHost,
+) -> HostCheck {
+    let default = runtimes.default.as_ref().map(|(name, _)| name);
+    let mut wrappers = runtimes.named.iter().filter(|(_, path, _)| wrapper::is_wrapper(path, host));
+    let first = wrappers.clone().next();
+    let wrapper = wrappers.find(|(name, ..)| Some(name) == default).or(first);
     let Some((name, path, place)) = wrapper else {
         let path = wrapper::path(host);
         let lines = format!(
             "\"default-runtime\": \"oci-hooks\",\n\"runtimes\": {{\"oci-hooks\": {{\"path\": {path:?}}}}}"
         );
-        let hint = match Path::new(seen).exists() {
+        let hint = match has_file {
             true => format!("in {seen}, write {lines}"),
             false => format!("create {seen} with\n{{{lines}}}"),
         };
         let found = format!("has no hooks.d, and {seen} names no runtime that adds hooks");
         return HostCheck::fail(NAME, found, wrapper::advise(&hint, host));
     };
-    let lines = format!("in {seen}, write \"default-runtime\": {name:?}");
-    match &runtimes.default {
-        Some((default, at)) if default == name => wrapper::check(NAME, path, at, host),
-        Some((default, at)) => {
-            let found = format!(
-                "calls {default:?}, by {at}; oci-hooks-runtime is the runtime {name:?}, by {place}"
-            );
-            HostCheck::fail(NAME, found, lines)
-        }
-        None => {
-            let found = format!("calls oci-hooks-runtime only for --runtime {name}, by {place}");
-            HostCheck::fail(NAME, found, lines)
-        }
+    let found = match &runtimes.default {
+        Some((default, at)) if default == name => return wrapper::check(NAME, path, at, host),
+        Some((default, at)) => format!(
+            "calls {default:?}, by {at}; oci-hooks-runtime is the runtime {name:?}, by {place}"
+        ),
+        None => format!("calls oci-hooks-runtime only for --runtime {name}, by {place}"),
+    };
+    let exists = wrapper::check(NAME, path, place, host);
+    if !exists.hint().is_empty() {
+        return exists;
     }
+    HostCheck::fail(NAME, found, format!("in {seen}, write \"default-runtime\": {name:?}"))
 }
 
-/// Returns the configuration file of dockerd.
-fn daemon_json(host: &DoctorHost) -> PathBuf {
+/// Returns the configuration file of dockerd: that of a rootless daemon if it exists or such a daemon answers.
+fn daemon_json(info: Option<&DockerInfo>, host: &DoctorHost) -> PathBuf {
     let own = host.user_config().filter(|_| host.is_rootless());
     let own = own.map(|config| config.join("docker/daemon.json"));
+    let is_asked =
+        info.is_some_and(|info| info.security_options.iter().any(|it| it == "name=rootless"));
     let exists = |path: &PathBuf| matches!(host.read(path), Ok(Some(_)));
-    own.filter(exists).unwrap_or_else(|| PathBuf::from("/etc/docker/daemon.json"))
+    own.filter(|path| is_asked || exists(path))
+        .unwrap_or_else(|| PathBuf::from("/etc/docker/daemon.json"))
 }
 
 fn runtimes(path: &Path, host: &DoctorHost) -> Result<DockerRuntimes, String> {
@@ -157,7 +172,7 @@ fn runtimes(path: &Path, host: &DoctorHost) -> Result<DockerRuntimes, String> {
             TextLocation::of_span(text.as_bytes(), error.offset..error.offset);
         format!("{}:{line}:{column}: {error}", seen.display())
     })?;
-    let mut runtimes = DockerRuntimes::default();
+    let mut runtimes = DockerRuntimes { has_file: true, ..DockerRuntimes::default() };
     for member in document.root().members() {
         match member.key.as_str().as_deref() {
             Some("default-runtime") => {
@@ -189,11 +204,12 @@ fn builds(is_new: bool, host: &DoctorHost) -> HostCheck {
         let by = format!("{BUILDKIT_VARIABLE} in {}", path.display());
         return wrapper::check(NAME, &command, &by, host);
     }
-    let hint = format!(
+    let hint = &format!(
         "build with a buildkitd of your own, with [worker.oci] binary = {:?} in its buildkitd.toml:\n\
          docker buildx create --use --driver remote unix:///run/buildkit/buildkitd.sock",
         wrapper::path(host)
     );
+    let hint = wrapper::advise(hint, host);
     if is_new {
         let found = "the BuildKit in dockerd calls runc, and none of Docker's runtimes";
         return HostCheck::fail(NAME, found, hint);

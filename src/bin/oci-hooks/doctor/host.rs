@@ -67,6 +67,11 @@ impl DoctorHost {
         config.map(PathBuf::from).or_else(home)
     }
 
+    /// Returns whether a file exists; `None` if that cannot be found out, as without permission.
+    pub fn exists(&self, path: &Path) -> Option<bool> {
+        self.root.exists(path).ok()
+    }
+
     pub fn is_program(&self, program: &Path) -> bool {
         self.root.is_program(program)
     }

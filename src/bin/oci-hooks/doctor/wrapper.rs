@@ -25,17 +25,21 @@ pub fn path(host: &DoctorHost) -> PathBuf {
 /// Returns whether a runtime is the wrapper: by its name, or as a script that calls it.
 pub fn is_wrapper(runtime: &str, host: &DoctorHost) -> bool {
     let name = Path::new(runtime).file_name().unwrap_or_default().to_string_lossy();
-    if name.starts_with(NAME) {
-        return true;
-    }
+    name.starts_with(NAME) || called_by_script(runtime, host).is_some()
+}
+
+/// Returns the wrapper that a script calls: its path, or its name.
+fn called_by_script(runtime: &str, host: &DoctorHost) -> Option<String> {
     let path = match runtime.starts_with('/') {
         true => Some(PathBuf::from(runtime)),
         false => host.program(runtime),
     };
-    let script = path.and_then(|path| host.read(&path).ok().flatten());
-    script.is_some_and(|text| {
-        text.len() <= MAX_SCRIPT_BYTES && text.starts_with("#!") && text.contains(NAME)
-    })
+    let text = path.and_then(|path| host.read(&path).ok().flatten())?;
+    let is_script = text.len() <= MAX_SCRIPT_BYTES && text.starts_with("#!");
+    let is_code = |line: &&str| !line.trim_start().starts_with('#');
+    let mut words = text.lines().filter(is_code).flat_map(str::split_whitespace);
+    let word = words.find(|word| is_script && word.contains(NAME))?;
+    Some(word.trim_matches(['"', '\'']).to_owned())
 }
 
 /// The wrapper's consumer and hook directories.
@@ -64,22 +68,37 @@ pub fn config(host: &DoctorHost) -> WrapperConfig {
     WrapperConfig { consumer, dirs, dirs_source }
 }
 
-/// Checks that the wrapper which an engine calls exists.
+/// Checks that the wrapper exists that an engine calls, by a setting.
 pub fn check(name: &'static str, runtime: &str, by: &str, host: &DoctorHost) -> HostCheck {
-    let exists = match runtime.starts_with('/') {
-        true => host.is_program(Path::new(runtime)),
-        false => host.program(runtime).is_some(),
-    };
-    if !exists {
-        let found =
-            format!("calls {runtime}, by {by}, which is not installed: no container starts");
-        return HostCheck::fail(name, found, format!("install {NAME} as {runtime}"));
+    let called = called_by_script(runtime, host);
+    for program in [Some(runtime), called.as_deref()].into_iter().flatten() {
+        let Some((problem, hint)) = find_problem(program, host) else { continue };
+        let found = format!("calls {runtime}, by {by}: {program} {problem}");
+        // The engine may search other directories than those of this process.
+        return match program.starts_with('/') {
+            true => HostCheck::fail(name, format!("{found}, so no container starts"), hint),
+            false => HostCheck::warn(name, found, hint),
+        };
     }
     let config = config(host);
     let dirs: Vec<_> = config.dirs.iter().map(|dir| dir.display().to_string()).collect();
     let (dirs, by_setting) = (dirs.join(", "), config.dirs_source);
     let found = format!("calls {NAME}, by {by}, which reads {dirs}, by {by_setting}");
     HostCheck::ok(name, found)
+}
+
+/// Returns why a program cannot be run, and a hint; `None` also if that cannot be found out.
+fn find_problem(program: &str, host: &DoctorHost) -> Option<(&'static str, String)> {
+    if !program.starts_with('/') {
+        let hint = format!("install {NAME}, or write its path");
+        return host.program(program).is_none().then_some(("is not in PATH", hint));
+    }
+    let path = Path::new(program);
+    match host.exists(path)? {
+        false => Some(("does not exist", format!("install {NAME} as {program}"))),
+        true if host.is_program(path) => None,
+        true => Some(("is not executable", format!("chmod +x {}", host.root.join(path).display()))),
+    }
 }
 
 /// Returns a hint that names the wrapper, after the hint to install it.

@@ -6,9 +6,10 @@ use std::path::Path;
 
 use oci_hooks::hooks::manage::ManageError;
 use oci_hooks::hooks::{self, ConfigDocument, Consumer, LoadOptions};
+use oci_hooks_cli::terminal::escape_control;
 use serde::Serialize;
 
-use super::human::refusal;
+use super::human::{is_own_limit, refusal};
 use super::report::{ExplainReport, FileState};
 use super::{ExplainArgs, is_named};
 use crate::CommandExit;
@@ -82,7 +83,10 @@ pub fn run(
         write_table(&rows, context)?;
         for (consumer, fatal) in failing {
             let name = context.paint.paint(style::BAD, consumer.name);
-            context.line(format!("{name} {} because of {fatal}", refusal(&consumer)))?;
+            context.line(match is_own_limit(&fatal) {
+                true => format!("{name}: unknown: {fatal}; only oci-hooks has this limit"),
+                false => format!("{name} {} because of {fatal}", refusal(&consumer)),
+            })?;
         }
     }
     Ok(if injects { CommandExit::Yes } else { CommandExit::No })
@@ -101,14 +105,15 @@ fn write_table(
     rows: &[FileByConsumer],
     context: &mut CommandContext,
 ) -> Result<(), HooksCommandError> {
-    let width = rows.iter().map(|row| row.path.chars().count()).max().unwrap_or(0).max(9);
+    let paths: Vec<_> = rows.iter().map(|row| escape_control(row.path.as_bytes())).collect();
+    let width = paths.iter().map(|path| path.chars().count()).max().unwrap_or(0).max(9);
     let mut header = format!("{:<width$}", "hook file");
     for consumer in Consumer::ALL {
         header += &format!("  {:<1$}", consumer.name, column(&consumer));
     }
     context.line(context.paint.paint(style::TITLE, header.trim_end()))?;
-    for row in rows {
-        let mut line = format!("{:<width$}", row.path);
+    for (row, path) in rows.iter().zip(paths) {
+        let mut line = format!("{path:<width$}");
         for consumer in Consumer::ALL {
             let (style, word) = match row.consumers.get(consumer.name).map(|outcome| outcome.state)
             {

@@ -10,7 +10,7 @@ use oci_hooks_cli::terminal::escape_control;
 use super::report::{ExplainReport, FileReport, FileState};
 use crate::context::CommandContext;
 use crate::directories::UnreadHooks;
-use crate::error::HooksCommandError;
+use crate::error::{Diagnostic, HooksCommandError};
 use crate::style;
 
 /// Additional indentation of continuation lines.
@@ -30,7 +30,8 @@ pub fn write(
     for hook in &report.hooks {
         let missing = if hook.exists == Some(false) { ", which does not exist" } else { "" };
         let path = printable(&hook.path);
-        let line = format!("  {}  {path}{missing}: {}", hook.stage, hook.origin);
+        let origin = printable(&hook.origin.to_string());
+        let line = format!("  {}  {path}{missing}: {origin}", hook.stage);
         context.write_hanging_line(line, 2 + WRAPPED)?;
     }
     Ok(())
@@ -62,8 +63,12 @@ fn write_verdicts(
         }
     }
     if !target.unclear_mounts.is_empty() {
+        let (condition, value) = match target.has_bind_mounts {
+            true => ("if it is of --volumes-from or of the image", false),
+            false => ("if the user did", true),
+        };
         let line = format!(
-            "uncertain: config.json does not tell who requested the mount at {}; if the user did, pass --has-bind-mounts true",
+            "uncertain: config.json does not tell who requested the mount at {}; {condition}, pass --has-bind-mounts {value}",
             printable(&target.unclear_mounts.join(", ")),
         );
         context.write_hanging_line(line, WRAPPED)?;
@@ -92,7 +97,7 @@ fn write_verdicts(
     for dir in &report.directories {
         context.write("\n")?;
         let missing = if dir.exists { "" } else { "  (does not exist)" };
-        let path = context.paint.paint(style::TITLE, &dir.path);
+        let path = context.paint.paint(style::TITLE, printable(&dir.path));
         context.line(format!("{path}{missing}"))?;
         let widths = dir.files.iter().map(|file| printable(&file.name).chars().count());
         let width = widths.max().unwrap_or(0);
@@ -118,7 +123,7 @@ fn write_unread(
     for name in &dir.files {
         let (mark, word) = ("-", context.paint.paint(style::WARNING, "not read"));
         let mark = context.paint.paint(style::WARNING, mark);
-        context.line(format!("  {mark} {name}  {word}"))?;
+        context.line(format!("  {mark} {}  {word}", printable(name)))?;
     }
     let label = context.paint.paint(style::HINT, "hint:");
     context.write_hanging_line(format!("    {label} {}", dir.hint()), 4 + WRAPPED)
@@ -149,7 +154,7 @@ fn write_file<'r>(
     };
     let position = file.problem.as_ref().and_then(|problem| {
         let at = problem.location.as_ref()?;
-        Some(format!(" at {}:{} {}", at.line, at.column, at.pointer))
+        Some(format!(" at {}:{} {}", at.line, at.column, printable(&at.pointer)))
     });
     let reason = printable(match file.state {
         FileState::Masked => file.reason.trim_start_matches("masked "),
@@ -196,13 +201,13 @@ fn write_summary(
     if let Some(fatal) = &report.fatal {
         let path = fatal.path.as_deref().unwrap_or(Path::new("")).to_string_lossy();
         let path = printable(&path);
-        let line = match fatal.class {
-            "too-large" => format!(
+        let line = match is_own_limit(fatal) && !report.is_of_wrapper() {
+            true => format!(
                 "{} {path} is too large for oci-hooks, though not for {}",
                 context.paint.paint(style::BAD, "Unknown:"),
                 report.consumer
             ),
-            _ => format!(
+            false => format!(
                 "{} {} {} because of {path}",
                 context.paint.paint(style::BAD, "No hook is injected:"),
                 report.consumer,
@@ -236,6 +241,11 @@ pub fn refusal(consumer: &Consumer) -> &'static str {
         BadFilePolicy::NoHooks => "does not start, and containers start without hooks,",
         BadFilePolicy::NoContainers | BadFilePolicy::Skipped => "cannot start any container",
     }
+}
+
+/// Returns whether a consumer may accept the hook file: only this program and the wrapper limit its size.
+pub fn is_own_limit(fatal: &Diagnostic) -> bool {
+    fatal.class == "too-large"
 }
 
 /// Escapes control characters, which could change the terminal or add lines: containers and file names may have them.

@@ -213,7 +213,7 @@ impl ExplainReport {
             unread: Vec::new(),
             cdi: device_requests(&target.annotations),
             exempt: None,
-            fatal: loaded.problems.iter().find(|problem| problem.fatal).map(Diagnostic::of_problem),
+            fatal: first_fatal(loaded).map(Diagnostic::of_problem),
             hooks: Vec::new(),
         }
     }
@@ -266,6 +266,12 @@ impl ExplainReport {
         self.directories.iter().flat_map(|dir| &dir.files)
     }
 
+    /// Returns whether `oci-hooks-runtime` or `oci-hooks-nri` adds the hooks, which read hook files as this program.
+    pub fn is_of_wrapper(&self) -> bool {
+        let engine = self.container.as_ref().map(|container| container.engine);
+        matches!(engine, Some(ContainerEngine::Docker | ContainerEngine::Containerd))
+    }
+
     /// Returns whether any of the files would be injected.
     pub fn injects_any(&self) -> bool {
         let blocked =
@@ -309,6 +315,13 @@ fn active_files<'l>(
 
 /// Load errors by the path of the hook file.
 type PathProblems<'l> = HashMap<&'l Path, &'l LoadProblem>;
+
+/// Returns the first problem that stops the consumer: if possible, one that is not only this program's limit.
+fn first_fatal(loaded: &LoadedHooks) -> Option<&LoadProblem> {
+    let mut fatal = loaded.problems.iter().filter(|problem| problem.fatal);
+    let first = fatal.clone().next();
+    fatal.find(|problem| problem.source.class() != "too-large").or(first)
+}
 
 /// Explains an entry that is not a hook in force.
 fn explain_unused(entry: &LoadedEntry, problems: &PathProblems<'_>) -> FileReport {

@@ -8,8 +8,11 @@ use oci_hooks_engine::network::NetworkOptions;
 use oci_hooks_image::{Credentials, RegistryClient};
 
 use super::job::JobRecords;
+use super::prepare_job;
 use super::settings::EngineSettings;
 use crate::context::HookContext;
+use crate::error::HookError;
+use crate::request::PrepareJob;
 
 /// The backend that runs containers on this host.
 pub struct EngineBackend<'a> {
@@ -24,6 +27,11 @@ pub struct EngineBackend<'a> {
 }
 
 impl EngineBackend<'_> {
+    /// Checks the request of a job, and the template, as `prepare_job` does before it starts containers.
+    pub fn check_job(&self, job: &PrepareJob) -> Result<(), HookError> {
+        prepare_job::check(self, job)
+    }
+
     pub(super) fn jobs(&self) -> JobRecords {
         JobRecords::new(&self.engine.run)
     }

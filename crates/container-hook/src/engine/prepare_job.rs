@@ -56,6 +56,14 @@ pub(super) fn run(
     started.map(Some)
 }
 
+/// Checks the request and the template, without effects.
+pub(super) fn check(backend: &EngineBackend<'_>, job: &PrepareJob) -> Result<(), HookError> {
+    let request = JobRequest::new(&backend.context, job);
+    let names = request.services.iter().map(|service| service.names.clone()).collect();
+    let pod = TemplatePod::of_job(backend, job, names)?;
+    plan(backend, request, pod.as_ref()).map(drop)
+}
+
 /// Checks the request and plans its containers: the job container, if the job has one, then the services, then
 /// the containers that only the template has.
 fn plan<'a>(

@@ -31,6 +31,9 @@ pub enum TemplateProblem {
     /// The file has more than one document.
     #[error("a second document begins here; a template is one")]
     Documents,
+    /// The document is an object that contains a template.
+    #[error("this is no template; the template is {place}")]
+    Wrapped { place: String },
     /// A field does not exist.
     #[error("{path} has no field `{name}`; {help}")]
     UnknownField {

@@ -119,6 +119,9 @@ fn check(document: &PodNode) -> Result<(), PositionedProblem> {
 /// Rejects a top-level key that looks like a misspelling, because its content would have no effect. Other keys are
 /// ignored, as in the Kubernetes hook.
 fn check_top(document: &PodNode) -> Result<(), PositionedProblem> {
+    if let Some((position, place)) = wrapped_template(document) {
+        return Err(PositionedProblem::new(position, TemplateProblem::Wrapped { place }));
+    }
     let slip = document.fields().iter().filter(|field| !is_holder(&field.name)).find_map(|field| {
         let help = hint(&field.name, &FIELDS)?;
         (!FIELDS.contains(&field.name.as_str()) && !help.starts_with("expected"))
@@ -129,6 +132,24 @@ fn check_top(document: &PodNode) -> Result<(), PositionedProblem> {
     Err(PositionedProblem::new(
         field.origin.position(),
         TemplateProblem::UnknownField { path, name, help },
+    ))
+}
+
+/// Returns the place of the template in an object of Kubernetes that contains it: a ConfigMap, a Secret or a
+/// PodTemplate.
+fn wrapped_template(document: &PodNode) -> Option<(Option<TextPosition>, String)> {
+    let find = |name: &str| document.fields().iter().find(|field| field.name == name);
+    if let Some(field) = find("template")
+        && (field.node.get("spec").is_some() || field.node.get("metadata").is_some())
+    {
+        return Some((field.origin.position(), "the content of `template`".to_owned()));
+    }
+    let kind = document.text("kind").filter(|kind| ["ConfigMap", "Secret"].contains(kind))?;
+    let field = ["data", "stringData", "binaryData"].into_iter().find_map(find)?;
+    let keys: Vec<_> = field.node.fields().iter().map(|key| format!("`{}`", key.name)).collect();
+    Some((
+        field.origin.position(),
+        format!("the text of a key of this {kind}: {}", keys.join(", ")),
     ))
 }
 

@@ -51,6 +51,11 @@ fn env() -> TestEnv {
     env
 }
 
+fn add_settings(env: &TestEnv, text: &str) {
+    let settings = fs::read_to_string(env.path("settings.toml")).unwrap();
+    env.write("settings.toml", &(settings + text));
+}
+
 fn pod(ran: &ProgramRun) -> Value {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     serde_json::from_str(&ran.stdout).unwrap()
@@ -164,6 +169,7 @@ fn lint_reports_fields_without_effect() {
 #[test]
 fn examples_have_no_errors_and_are_described() {
     let env = TestEnv::new(PROGRAM);
+    add_settings(&env, "[policy]\nprivileged = true\n");
     let dir = oci_hooks_testsupport::program::repository("docs/templates");
     let readme = fs::read_to_string(dir.join("README.md")).unwrap();
     let mut count = 0;
@@ -209,4 +215,58 @@ fn lint_reports_fields_that_one_host_cannot_apply() {
     let ran = env.run(&["template", "lint", "nothing.yaml"]);
     let expected = "spec.nodeName has no effect on a single host: there is one host\n";
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), expected), "{ran:?}");
+}
+
+/// What `prepare_job` rejects, with the settings of this machine.
+#[test]
+fn lint_reports_what_jobs_fail_with() {
+    let env = TestEnv::new(PROGRAM);
+    let lint = |spec: &str| {
+        env.write("t.yaml", &format!("spec: {spec}\n"));
+        env.run(&["template", "lint", "t.yaml"])
+    };
+    let of_job = |fields: &str| format!("{{containers: [{{name: $job, {fields}}}]}}");
+    for (spec, problem) in [
+        (of_job("resources: {limits: {nvidia.com/gpu: 1}}"), "there is no device plugin"),
+        (of_job("resources: {limits: {hugepages-2Mi: 4Mi}}"), "hugepages-2Mi"),
+        (of_job("securityContext: {privileged: true}"), "`privileged = true` under [policy]"),
+        (
+            of_job("env: [{name: A, valueFrom: {secretKeyRef: {name: none, key: a}}}]"),
+            "valueFrom/secretKeyRef",
+        ),
+        (of_job("env: [{name: A, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]"), "nodeName"),
+        ("{hostPID: true}".to_owned(), "host-namespaces"),
+        ("{runtimeClassName: none}".to_owned(), "runtimeClassName"),
+        ("{imagePullSecrets: [{name: none}]}".to_owned(), "imagePullSecrets"),
+    ] {
+        let ran = lint(&spec);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{spec}: {ran:?}");
+        assert!(ran.stderr.contains(problem), "{spec}: {ran:?}");
+        assert!(ran.stderr.contains("t.yaml:1:"), "{spec}: {ran:?}");
+    }
+    let accepted = "t.yaml: no mistakes\n";
+    assert_eq!(lint("{hostUsers: false}").stdout, accepted);
+    // A cluster has device plugins.
+    add_settings(&env, "[backend]\nkind = \"kubernetes\"\n");
+    assert_eq!(lint(&of_job("resources: {limits: {nvidia.com/gpu: 1}}")).stdout, accepted);
+}
+
+#[test]
+fn objects_that_contain_a_template_are_no_templates() {
+    let env = TestEnv::new(PROGRAM);
+    for (text, place) in [
+        (
+            "kind: ConfigMap\ndata:\n  job.yaml: |\n    spec: {}\n",
+            "2:1: this is no template; the template is the text of a key of this ConfigMap: `job.yaml`",
+        ),
+        (
+            "kind: PodTemplate\ntemplate:\n  spec: {}\n",
+            "2:1: this is no template; the template is the content of `template`",
+        ),
+    ] {
+        env.write("t.yaml", text);
+        let ran = env.run(&["template", "lint", "t.yaml"]);
+        assert_eq!(ran.code, Some(2));
+        assert!(ran.stderr.contains(place), "{ran:?}");
+    }
 }

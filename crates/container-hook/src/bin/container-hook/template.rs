@@ -5,16 +5,29 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand, ValueEnum};
-use container_hook::engine::pod;
+use container_hook::audit::AuditLog;
+use container_hook::engine::{EngineBackend, JobSystem, pod};
 use container_hook::request::{HookCommand, HookRequest};
 use container_hook::template::{BasePod, MergeNote, MergeRemark, MergedPod, PodTemplate, base};
+use container_hook::{
+    CallingRunner, HookContext, HookError, HookLog, JOB_VARIABLES, RunnerDefaults, RunnerFiles,
+};
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
+use oci_hooks_engine::container::Engine;
+use oci_hooks_engine_cli::settings_file::{self, LoadedSettings};
+use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::read_bounded;
+use oci_hooks_image::{ProgressEvent, PullProgress};
 
 use crate::environment::TEMPLATE_VARIABLE;
 use crate::error::HookCommandError;
-use crate::stdin;
+use crate::job_backend::JobBackend;
+use crate::settings::HookFileSettings;
+use crate::{engine, stdin};
+
+/// Work directory of the runner in its image.
+pub const WORK: &str = "/home/runner/_work";
 
 /// Default request.
 const EXAMPLE: &str = r#"{
@@ -132,7 +145,7 @@ pub fn run(args: &TemplateArgs, context: &mut CliContext) -> Result<CliExit, Hoo
     Ok(CliExit::Done)
 }
 
-/// Checks a template by itself and against the pod of an example job.
+/// Checks a template by itself, against the pod of an example job, and by the checks of `prepare_job`.
 fn lint(file: &Path, context: &mut CliContext) -> Result<CliExit, HookCommandError> {
     let template = PodTemplate::read(file)?;
     let example = HookRequest::parse(EXAMPLE.as_bytes())?;
@@ -141,20 +154,61 @@ fn lint(file: &Path, context: &mut CliContext) -> Result<CliExit, HookCommandErr
     // A missing container is no mistake: the services depend on the job.
     let is_of_all_jobs =
         |note: &&MergeNote| !matches!(note.remark, MergeRemark::NoContainer { .. });
-    let notes: Vec<_> = merged.notes.iter().filter(is_of_all_jobs).collect();
-    for note in &notes {
-        context.line(note.to_string())?;
+    let notes = merged.notes.iter().filter(is_of_all_jobs).map(ToString::to_string);
+    let mut lines: Vec<_> = notes.collect();
+    let loaded = settings_file::load::<HookFileSettings>(context)?;
+    match JobBackend::of(&loaded.settings)? {
+        JobBackend::Root | JobBackend::User => {
+            lines.extend(pod::check(&Arc::new(merged), &file.display().to_string())?);
+            match loaded.settings.host().into_existing_engine() {
+                Ok(engine) => check_on_this_machine(&loaded, &engine, file, &example)?,
+                Err(error) => context.note(&format!(
+                    "policy, secrets and runtimes of this machine are not checked: {}",
+                    chain(&error)
+                )),
+            }
+        }
+        #[cfg(feature = "kubernetes")]
+        JobBackend::Cluster => {
+            lines.extend(crate::pods::preview(&example, Some(file.to_owned()), context)?.notes);
+        }
     }
-    let has_notes = !notes.is_empty();
-    let merged = Arc::new(merged);
-    let without_meaning = pod::check(&merged, &file.display().to_string())?;
-    for line in &without_meaning {
+    for line in &lines {
         context.line(line)?;
     }
-    if !has_notes && without_meaning.is_empty() {
+    if lines.is_empty() {
         context.line(format!("{}: no mistakes", file.display()))?;
     }
     Ok(CliExit::Done)
+}
+
+/// Checks a template as `prepare_job` does on this machine, with its policy, ConfigMaps, secrets and runtimes.
+fn check_on_this_machine(
+    loaded: &LoadedSettings<HookFileSettings>,
+    engine: &Engine,
+    file: &Path,
+    example: &HookRequest,
+) -> Result<(), HookCommandError> {
+    let HookCommand::PrepareJob(job) = &example.command else { return Ok(()) };
+    let settings = &loaded.settings;
+    let mut of_hook = engine::hook_settings(settings, loaded.file_of("policy"));
+    of_hook.template.file = Some(file.to_owned());
+    let audit = AuditLog::open(None).map_err(|error| Box::new(HookError::from(error)))?;
+    let host = settings.host();
+    let backend = EngineBackend {
+        context: HookContext {
+            settings: &of_hook,
+            runner: &runner()?,
+            audit: &audit,
+            log: &QuietLog,
+        },
+        settings: &engine::engine_settings(settings, JobSystem::Image)?,
+        engine,
+        network: &engine::network(settings),
+        registries: &host.registries(|name| env::var(name).ok())?,
+        credentials: &host.credentials()?,
+    };
+    Ok(backend.check_job(job).map_err(Box::new)?)
 }
 
 fn merge(
@@ -200,4 +254,41 @@ fn pod_of(request: &HookRequest) -> Result<(BasePod, PodKind), HookCommandError>
         HookCommand::RunContainerStep(args) => Ok((base::step(args, &runner), PodKind::Step)),
         other => Err(HookCommandError::NoPod { command: other.name() }),
     }
+}
+
+/// Returns the runner of this environment, with defaults for unset variables.
+pub fn runner() -> Result<CallingRunner, HookCommandError> {
+    let said = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+    let directory =
+        |name: &str, or: &str| said(name).map_or_else(|| Path::new(WORK).join(or), PathBuf::from);
+    let job = JOB_VARIABLES.iter().filter_map(|(name, _)| Some(((*name).to_owned(), said(name)?)));
+    Ok(CallingRunner {
+        name: said("RUNNER_NAME").unwrap_or_else(|| "runner".to_owned()),
+        temp: directory("RUNNER_TEMP", "_temp"),
+        workspace: directory("GITHUB_WORKSPACE", "repo/repo"),
+        // No file is opened: mounts are only named.
+        files: RunnerFiles::new(Path::new("/"))?,
+        user: (1001, 1001),
+        worker: None,
+        diag: None,
+        workflow: None,
+        defaults: RunnerDefaults::default(),
+        job: job.collect(),
+    })
+}
+
+/// A log that drops all lines.
+struct QuietLog;
+
+impl PullProgress for QuietLog {
+    fn event(&self, _: ProgressEvent<'_>) {}
+}
+
+impl HookLog for QuietLog {
+    fn group(&self, _: &str) {}
+    fn end_group(&self) {}
+    fn line(&self, _: &str) {}
+    fn warning(&self, _: &str) {}
+    fn debug(&self, _: &str) {}
+    fn output(&self, _: &str, _: &[u8]) {}
 }

@@ -68,7 +68,7 @@ pub const FIELDS: &[PodField] = &[
     field("spec.hostIPC", Applied("if the policy allows the namespace ipc")),
     field("spec.hostNetwork", Applied("not for services; if the policy allows network")),
     field("spec.hostPID", Applied("if the policy allows the namespace pid")),
-    field("spec.hostUsers", Refused("containers have no user namespace of their own")),
+    field("spec.hostUsers", Applied("false needs a user namespace, which is the default")),
     field("spec.hostname", Applied("not for services, which keep their names")),
     field("spec.hostnameOverride", Refused("use hostname")),
     field(

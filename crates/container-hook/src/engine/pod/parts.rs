@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use oci_hooks_host::privilege::Privilege;
 
 use super::check::check;
 use super::environment::ValueSources;
@@ -89,6 +90,12 @@ impl TemplatePod {
         let place = FieldPath::top(Arc::clone(&merged), file);
         let parts = PodParts { place, role, targets: &targets };
         let fields = parts.fields(&merged, system_mounts)?;
+        let is_of_host =
+            backend.engine.privilege == Privilege::Root && !backend.settings.user_namespace;
+        if is_of_host && fields.spec.host_users == Some(false) {
+            let problem = "needs `user-namespace = \"private\"` under [security] of the settings";
+            return Err(parts.place.at("spec/hostUsers").fault(problem).into());
+        }
         let HookSettings { policy, template } = backend.context.settings;
         let volumes = ValueSources { settings: template, pod: &fields }.backings(policy)?;
         Ok(parts.pod(&merged, fields, volumes)?)

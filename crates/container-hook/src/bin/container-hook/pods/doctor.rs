@@ -20,10 +20,9 @@ use super::connection::connect;
 use crate::environment::{self, pod};
 use crate::error::HookCommandError;
 use crate::settings::{HookFileSettings, WorkSetting};
+use crate::template::WORK;
 
 const PODS: CheckSummary = CheckSummary { good: "jobs will run as pods", bad: "jobs will not run" };
-/// Default work directory of runners in pods.
-pub const WORK: &str = "/home/runner/_work";
 
 pub fn run(
     loaded: &LoadedSettings<HookFileSettings>,

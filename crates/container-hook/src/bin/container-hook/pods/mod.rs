@@ -11,4 +11,4 @@ pub use doctor::run as doctor;
 pub use logs::run as logs;
 pub use prune::run as prune;
 pub use ps::run as ps;
-pub use template::run as template;
+pub use template::{preview, run as template};

@@ -1,27 +1,24 @@
 //! `container-hook template --kubernetes`: the pod that this program creates, instead of that of GitHub's
 //! hook.
 
-use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use container_hook::audit::AuditLog;
 use container_hook::kubernetes::admin::{self, PodPreview};
 use container_hook::kubernetes::{KubernetesSettings, PodIdentity};
 use container_hook::request::HookRequest;
 use container_hook::template::{BasePod, PodTemplate};
-use container_hook::{
-    CallingRunner, HookContext, HookError, HookLog, JOB_VARIABLES, RunnerDefaults, RunnerFiles,
-};
+use container_hook::{HookContext, HookError, HookLog};
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::programs::program_path;
 use oci_hooks_engine_cli::settings_file;
 use oci_hooks_image::{ProgressEvent, PullProgress};
 
-use super::doctor::WORK;
 use crate::environment::pod;
 use crate::error::HookCommandError;
 use crate::settings::HookFileSettings;
+use crate::template::runner;
 use crate::{engine, kubernetes};
 
 /// Default image of the runner.
@@ -53,6 +50,25 @@ pub fn run(
     template: Option<PathBuf>,
     context: &mut CliContext,
 ) -> Result<CliExit, HookCommandError> {
+    let PodPreview { pod, secrets, notes } = preview(request, template, context)?;
+    notes.iter().for_each(|note| context.note(note));
+    for (name, keys) in secrets {
+        context.note(&format!("secret {name} is created before the pod, with {}", keys.join(", ")));
+    }
+    match context.is_json() {
+        true => context.json(&pod)?,
+        // Merges an empty template, to write the pod as YAML.
+        false => context.write(PodTemplate::default().merge_job(BasePod::from(pod))?.yaml())?,
+    }
+    Ok(CliExit::Done)
+}
+
+/// Returns the pod of a request with a template, without a call to the cluster.
+pub fn preview(
+    request: &HookRequest,
+    template: Option<PathBuf>,
+    context: &CliContext,
+) -> Result<PodPreview, HookCommandError> {
     let loaded = settings_file::load::<HookFileSettings>(context)?;
     let settings = &loaded.settings;
     let log = NoteLog(context);
@@ -71,37 +87,5 @@ pub fn run(
     let of_call = HookContext { settings: &of_hook, runner: &runner, audit: &audit, log: &log };
     let command = &request.command;
     let made = admin::preview(&of_call, &of_pods, &identity, command).map_err(Box::new)?;
-    let PodPreview { pod, secrets, notes } =
-        made.ok_or(HookCommandError::NoPod { command: command.name() })?;
-    notes.iter().for_each(|note| context.note(note));
-    for (name, keys) in secrets {
-        context.note(&format!("secret {name} is created before the pod, with {}", keys.join(", ")));
-    }
-    match context.is_json() {
-        true => context.json(&pod)?,
-        // Merges an empty template, to write the pod as YAML.
-        false => context.write(PodTemplate::default().merge_job(BasePod::from(pod))?.yaml())?,
-    }
-    Ok(CliExit::Done)
-}
-
-/// Returns the runner of this environment, with defaults for unset variables.
-fn runner() -> Result<CallingRunner, HookCommandError> {
-    let said = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
-    let directory =
-        |name: &str, or: &str| said(name).map_or_else(|| Path::new(WORK).join(or), PathBuf::from);
-    let job = JOB_VARIABLES.iter().filter_map(|(name, _)| Some(((*name).to_owned(), said(name)?)));
-    Ok(CallingRunner {
-        name: said("RUNNER_NAME").unwrap_or_else(|| "runner".to_owned()),
-        temp: directory("RUNNER_TEMP", "_temp"),
-        workspace: directory("GITHUB_WORKSPACE", "repo/repo"),
-        // No file is opened: mounts are only named.
-        files: RunnerFiles::new(Path::new("/"))?,
-        user: (1001, 1001),
-        worker: None,
-        diag: None,
-        workflow: None,
-        defaults: RunnerDefaults::default(),
-        job: job.collect(),
-    })
+    made.ok_or(HookCommandError::NoPod { command: command.name() })
 }

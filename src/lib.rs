@@ -47,8 +47,8 @@
 //! | feature | adds |
 //! |---|---|
 //! | | [`hooks`]: load, match, inject, explain, `precreate` hooks; conversions to the types of `oci-spec`; [`json`] |
-//! | `monitor` | `hooks::Monitor`: snapshots of hook directories that follow their changes; the same for devices, with `cdi` |
-//! | `lint` | `hooks::lint`: mistakes in hook files, and fixes, with `cdi` |
+//! | `monitor` | `hooks::Monitor`: snapshots of hook directories that follow their changes; the same for devices; enables `cdi` |
+//! | `lint` | `hooks::lint`: mistakes in hook files, and fixes; enables `cdi` |
 //! | `cdi` | [`cdi`]: devices of the Container Device Interface |
 //! | `cli` (default) | the program `oci-hooks`, with `lint`, `monitor`, `hooks::directories`, `hooks::capture` |
 //!

@@ -54,7 +54,7 @@ pub struct LoadedHooks {
     pub problems: Vec<LoadProblem>,
     /// Hooks hidden by a file of a later directory.
     pub masked: Vec<HookFile>,
-    /// Every directory entry, in the order of the directories, sorted by name.
+    /// The entries of all directories: in the order of the directories, and by name within each.
     pub entries: Vec<LoadedEntry>,
     /// The directories of the [`LoadOptions`].
     pub dirs: Vec<PathBuf>,

@@ -23,8 +23,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::schema::KEYS_0_1_0;
 use super::{
-    DraftWhen, HookDefinition, HookDraft, HookError, HookFault, HookStage, OciStage, ParseOptions,
-    PathCheck, Pattern, SchemaVersion,
+    DraftConditions, HookDefinition, HookDraft, HookError, HookFault, HookStage, OciStage,
+    ParseOptions, PathCheck, Pattern, SchemaVersion,
 };
 use crate::json::{JsonDocument, TextLocation, folds_to};
 
@@ -35,12 +35,12 @@ pub struct MigrateOptions<'a> {
     /// Stages that the consumer runs itself.
     pub extension_stages: &'a [String],
     /// Treatment of the deprecated stage `prestart`.
-    pub prestart: MigratePrestart,
+    pub prestart: PrestartMigration,
 }
 
 /// Treatment of stage `prestart`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MigratePrestart {
+pub enum PrestartMigration {
     /// Kept: each consumer treats it as before.
     #[default]
     Keep,
@@ -68,7 +68,7 @@ pub struct MigratedFile {
     pub text: String,
 }
 
-/// A note about a migration.
+/// Something that the user should know about the new files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MigrationNote {
@@ -198,7 +198,10 @@ pub fn migrate(
 }
 
 /// Returns the conditions of each file to write, and adds notes to `remarks`.
-fn conditions(definition: &HookDefinition, remarks: &mut Vec<MigrationNote>) -> Vec<DraftWhen> {
+fn conditions(
+    definition: &HookDefinition,
+    remarks: &mut Vec<MigrationNote>,
+) -> Vec<DraftConditions> {
     let when = &definition.when;
     let mut found = Vec::new();
     // A `false` never holds, but does not prevent other conditions from holding.
@@ -219,7 +222,7 @@ fn conditions(definition: &HookDefinition, remarks: &mut Vec<MigrationNote>) -> 
     match found.len() {
         0 => {
             remarks.push(MigrationNote::NeverApplies);
-            return vec![DraftWhen::default()];
+            return vec![DraftConditions::default()];
         }
         1 => {}
         _ => {
@@ -229,16 +232,19 @@ fn conditions(definition: &HookDefinition, remarks: &mut Vec<MigrationNote>) -> 
     }
     let draft = |condition| match condition {
         ConditionKind::BindMounts => {
-            DraftWhen { has_bind_mounts: Some(true), ..DraftWhen::default() }
+            DraftConditions { has_bind_mounts: Some(true), ..DraftConditions::default() }
         }
         ConditionKind::Annotations => {
             let pairs = when.annotations.iter();
             let pairs = pairs.map(|p| (p.key.as_str().to_owned(), p.value.as_str().to_owned()));
-            DraftWhen { annotations: pairs.collect::<BTreeMap<_, _>>(), ..DraftWhen::default() }
+            DraftConditions {
+                annotations: pairs.collect::<BTreeMap<_, _>>(),
+                ..DraftConditions::default()
+            }
         }
         ConditionKind::Commands => {
             let commands = when.commands.iter().map(|pattern| pattern.as_str().to_owned());
-            DraftWhen { commands: commands.collect(), ..DraftWhen::default() }
+            DraftConditions { commands: commands.collect(), ..DraftConditions::default() }
         }
     };
     found.into_iter().map(draft).collect()
@@ -255,9 +261,9 @@ fn matches_everything(pattern: &Pattern) -> bool {
         && Pattern::new(inner).is_ok_and(|pattern| pattern.is_match(""))
 }
 
-fn stage_name(stage: &HookStage, prestart: MigratePrestart) -> String {
+fn stage_name(stage: &HookStage, prestart: PrestartMigration) -> String {
     match (stage, prestart) {
-        (HookStage::Oci(OciStage::Prestart), MigratePrestart::CreateRuntime) => {
+        (HookStage::Oci(OciStage::Prestart), PrestartMigration::CreateRuntime) => {
             OciStage::CreateRuntime.name().to_owned()
         }
         (stage, _) => stage.name().to_owned(),
@@ -393,8 +399,8 @@ mod tests {
         let old = br#"{"hook": "/bin/x", "stage": ["prestart", "poststop", "precreate"]}"#;
         let extension_stages = ["precreate".to_owned()];
         for (prestart, stages) in [
-            (MigratePrestart::Keep, ["prestart", "poststop", "precreate"]),
-            (MigratePrestart::CreateRuntime, ["createRuntime", "poststop", "precreate"]),
+            (PrestartMigration::Keep, ["prestart", "poststop", "precreate"]),
+            (PrestartMigration::CreateRuntime, ["createRuntime", "poststop", "precreate"]),
         ] {
             let options = MigrateOptions { extension_stages: &extension_stages, prestart };
             let migration = migrate("h".as_ref(), old, options).unwrap().unwrap();

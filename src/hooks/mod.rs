@@ -75,7 +75,9 @@ pub use monitor::Monitor;
 pub use oci_spec::{FilterSpecError, PathNotText, filter_spec};
 pub use pattern::{Pattern, PatternError};
 pub use pipeline::{Pipeline, PipelineError};
-pub use schema::{DraftWhen, HookDefinition, HookDraft, ParseOptions, PathCheck, SchemaVersion};
+pub use schema::{
+    DraftConditions, HookDefinition, HookDraft, ParseOptions, PathCheck, SchemaVersion,
+};
 pub use set::{HookFile, HookInjection, HookSelection, HookSet, HookVerdict, has_hook_files};
 pub use when::{
     AnnotationPattern, CombineRule, EmptyArgs, HookConditions, MatchEvaluation, MatchReason,

@@ -23,12 +23,12 @@ pub struct HookDirectories {
     /// The consumer's configuration; `None` if --hooks-dir named the directories.
     pub configured: Option<ConfiguredDirs>,
     /// Usual directories with hook files that the consumer does not read.
-    pub unread: Vec<UnreadHooks>,
+    pub unread: Vec<UnreadDirReport>,
 }
 
 /// A directory with hook files that the consumer does not read.
 #[derive(Clone, Debug, Serialize)]
-pub struct UnreadHooks {
+pub struct UnreadDirReport {
     path: String,
     /// Names of its hook files.
     pub files: Vec<String>,
@@ -84,7 +84,7 @@ impl HookDirectories {
             _ => with_system(|system| {
                 let unread = unread_dirs(&configured.dirs, system);
                 let unread = unread.iter();
-                unread.map(|dir| UnreadHooks::new(dir, &configured, consumer, system)).collect()
+                unread.map(|dir| UnreadDirReport::new(dir, &configured, consumer, system)).collect()
             }),
         };
         HookDirectories { unread, dirs: configured.dirs.clone(), configured: Some(configured) }
@@ -123,14 +123,14 @@ impl HookDirectories {
     }
 }
 
-impl UnreadHooks {
+impl UnreadDirReport {
     fn new(
         dir: &UnreadDir,
         configured: &ConfiguredDirs,
         consumer: &Consumer,
         system: &ConsumerSystem<'_>,
     ) -> Self {
-        UnreadHooks {
+        UnreadDirReport {
             path: dir.path.to_string_lossy().into_owned(),
             files: dir.files.iter().map(|name| name.to_string_lossy().into_owned()).collect(),
             hint: configured.to_read(&dir.path, consumer, system),

@@ -28,7 +28,7 @@ use walkdir::{DirEntry, WalkDir};
 use crate::CommandExit;
 use crate::context::CommandContext;
 use crate::devices::DeviceArgs;
-use crate::directories::UnreadHooks;
+use crate::directories::UnreadDirReport;
 use crate::error::HooksCommandError;
 use crate::global::{OutputFormat, consumer_parser};
 
@@ -132,7 +132,7 @@ impl LintArgs {
             options.drafts = directories.configured.is_none();
             directories.note(context);
             options.dirs.clone_from(&directories.dirs);
-            options.unread = directories.unread.iter().map(UnreadHooks::to_lint).collect();
+            options.unread = directories.unread.iter().map(UnreadDirReport::to_lint).collect();
         }
         if !self.also.is_empty() {
             options.others =

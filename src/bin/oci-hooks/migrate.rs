@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use oci_hooks::hooks::manage::{EditMode, MigrationDestination, write_migration};
 use oci_hooks::hooks::migrate::{
-    MigrateOptions, MigratePrestart, Migration, MigrationNote, migrate,
+    MigrateOptions, Migration, MigrationNote, PrestartMigration, migrate,
 };
 use oci_hooks::hooks::{LoadOptions, PathCheck};
 use serde::Serialize;
@@ -120,8 +120,8 @@ impl MigrateArgs {
         let mut options = MigrateOptions::default();
         options.extension_stages = &load_options.extension_stages;
         options.prestart = match self.prestart {
-            PrestartTreatment::Keep => MigratePrestart::Keep,
-            PrestartTreatment::CreateRuntime => MigratePrestart::CreateRuntime,
+            PrestartTreatment::Keep => PrestartMigration::Keep,
+            PrestartTreatment::CreateRuntime => PrestartMigration::CreateRuntime,
         };
         let migration = migrate(&name_of(path), &text, options).map_err(|fault| {
             HooksCommandError::Fault { path: path.to_owned(), fault: Box::new(fault) }

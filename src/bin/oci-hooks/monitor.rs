@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use command::{ChangeBatch, ExecRunner};
 use event::EventJson;
-use followed::{FollowedFiles, FollowedHooks};
+use followed::{FileMonitor, HookMonitor};
 use oci_hooks::hooks::monitor::{DeviceMonitor, Monitor, MonitorOptions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -106,10 +106,7 @@ pub fn run(
 
 impl MonitorArgs {
     /// Starts to watch the files.
-    fn follow(
-        &self,
-        context: &CommandContext,
-    ) -> Result<Box<dyn FollowedFiles>, HooksCommandError> {
+    fn follow(&self, context: &CommandContext) -> Result<Box<dyn FileMonitor>, HooksCommandError> {
         let coalesce = Duration::from_millis(self.coalesce);
         if self.cdi {
             return Ok(Box::new(DeviceMonitor::new(self.devices.dirs(), coalesce)?));
@@ -118,14 +115,14 @@ impl MonitorArgs {
         directories.report(context);
         let load = context.load_options(&directories);
         let monitor = Monitor::new(MonitorOptions { load, coalesce, ..Default::default() })?;
-        Ok(Box::new(FollowedHooks::new(monitor)))
+        Ok(Box::new(HookMonitor::new(monitor)))
     }
 }
 
 /// The state of the event loop.
 struct MonitorSession<'c> {
     context: &'c mut CommandContext,
-    files: Box<dyn FollowedFiles>,
+    files: Box<dyn FileMonitor>,
     signals: ServiceSignals,
     notify: SystemdNotify,
     runner: Option<ExecRunner>,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use oci_hooks::hooks::manage::HookName;
 use oci_hooks::hooks::{
-    DraftWhen, Hook, HookDefinition, HookDraft, LoadOptions, ParseOptions, PathCheck,
+    DraftConditions, Hook, HookDefinition, HookDraft, LoadOptions, ParseOptions, PathCheck,
 };
 
 use crate::CommandExit;
@@ -130,7 +130,7 @@ impl NewArgs {
                 env: Some(self.env.clone()).filter(|env| !env.is_empty()),
                 timeout: self.timeout,
             },
-            when: DraftWhen {
+            when: DraftConditions {
                 always: self.when.when_always.then_some(true),
                 has_bind_mounts: self.when.when_has_bind_mounts.then_some(true),
                 annotations,

@@ -59,7 +59,8 @@ impl TestSystem {
         dirs.into_iter().map(|dir| dir.into_os_string().into_string().unwrap()).collect()
     }
 
-    /// Returns the file and line that decided, as seen in the system.
+    /// Returns what sets the hook directories: a file and line, a variable or the default. Paths are
+    /// relative to the root of the test system.
     fn deciding_line(&self, consumer: &Consumer) -> String {
         let root = self.temp.path().to_str().unwrap();
         self.read_configured(consumer).unwrap().source.to_string().replace(root, "")

@@ -11,7 +11,8 @@ use crate::hooks::load::MAX_FILE_BYTES;
 use crate::hooks::migrate::Migration;
 use crate::hooks::schema::MASK_PROGRAM;
 use crate::hooks::{
-    DraftWhen, Hook, HookDefinition, HookDraft, LoadOptions, LoadProblem, ParseOptions, PathCheck,
+    DraftConditions, Hook, HookDefinition, HookDraft, LoadOptions, LoadProblem, ParseOptions,
+    PathCheck,
 };
 
 /// Changes hook files in the last of the directories a consumer reads.
@@ -380,7 +381,7 @@ fn check(path: &Path, text: &[u8], options: &LoadOptions) -> Result<HookDefiniti
 fn mask_text() -> Vec<u8> {
     HookDraft {
         hook: Hook { path: MASK_PROGRAM.to_owned(), ..Hook::default() },
-        when: DraftWhen { always: Some(false), ..DraftWhen::default() },
+        when: DraftConditions { always: Some(false), ..DraftConditions::default() },
         // Every version of every consumer knows this stage.
         stages: vec!["poststop".to_owned()],
     }

@@ -21,7 +21,8 @@ use crate::hooks::{
     EntryState, HookError, HookFile, LoadOptions, LoadedEntry, LoadedHooks, PathCheck,
 };
 
-/// Limit of immediate reloads because programs of hooks appeared or vanished during a load.
+/// Maximum number of loads in a row: a load is repeated if programs of hooks appeared or vanished
+/// during it.
 const MAX_ROUNDS: usize = 4;
 
 /// Options of a [`Monitor`].
@@ -96,7 +97,7 @@ pub struct MonitorStopper(Arc<OwnedFd>);
 impl MonitorStopper {
     /// Makes the current wait and all later ones return [`WakeReason::Stopped`].
     pub fn stop(&self) {
-        // Fails only when the counter is full, and then the monitor is stopped anyway.
+        // Writing to an eventfd fails only if its counter is full: then it was written to before.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 }

@@ -46,7 +46,7 @@ impl LiteralRequirements {
         let ends = parts.iter().rev().take_while(|id| is(id, Assertion::TextEnd)).count();
         parts = &parts[..parts.len() - ends];
         let (at_start, at_end) = (starts > 0, ends > 0);
-        // Optional parts at an unanchored end are not required.
+        // Where the pattern is not anchored, parts that may be empty at its start or end require nothing.
         if !at_start {
             parts = &parts[parts.iter().take_while(may_be_empty).count()..];
         }

@@ -126,11 +126,11 @@ impl HookDefinition {
 /// A draft is not checked: [`HookDefinition::parse`] checks its text.
 ///
 /// ```
-/// use oci_hooks::hooks::{HookDraft, DraftWhen, Hook};
+/// use oci_hooks::hooks::{HookDraft, DraftConditions, Hook};
 ///
 /// let draft = HookDraft {
 ///     hook: Hook { path: "/usr/bin/note".to_owned(), ..Hook::default() },
-///     when: DraftWhen { commands: vec!["/bash$".to_owned()], ..DraftWhen::default() },
+///     when: DraftConditions { commands: vec!["/bash$".to_owned()], ..DraftConditions::default() },
 ///     stages: vec!["poststop".to_owned()],
 /// };
 /// assert!(draft.to_text().starts_with("{\n  \"version\": \"1.0.0\",\n  \"hook\": {"));
@@ -139,14 +139,14 @@ impl HookDefinition {
 pub struct HookDraft {
     pub hook: Hook,
     /// Conditions, all of which must hold; without any, the hook never applies.
-    pub when: DraftWhen,
+    pub when: DraftConditions,
     pub stages: Vec<String>,
 }
 
 /// The conditions of a [`HookDraft`]; unset ones are not written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct DraftWhen {
+pub struct DraftConditions {
     /// `true` holds for every container, `false` for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub always: Option<bool>,
@@ -169,7 +169,7 @@ impl HookDraft {
         struct DraftFile<'a> {
             version: &'static str,
             hook: &'a Hook,
-            when: &'a DraftWhen,
+            when: &'a DraftConditions,
             stages: &'a [String],
         }
         let file = DraftFile {

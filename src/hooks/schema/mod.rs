@@ -6,7 +6,7 @@ mod parse;
 mod usual;
 
 pub use definition::{
-    DraftWhen, HookDefinition, HookDraft, ParseOptions, PathCheck, SchemaVersion,
+    DraftConditions, HookDefinition, HookDraft, ParseOptions, PathCheck, SchemaVersion,
 };
 pub use definition::{FoundPrograms, MASK_PROGRAM};
 pub use parse::KEYS_0_1_0;

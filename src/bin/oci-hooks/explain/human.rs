@@ -9,7 +9,7 @@ use oci_hooks_cli::terminal::escape_control;
 
 use super::report::{ExplainReport, FileReport, FileState};
 use crate::context::CommandContext;
-use crate::directories::UnreadHooks;
+use crate::directories::UnreadDirReport;
 use crate::error::{Diagnostic, HooksCommandError};
 use crate::style;
 
@@ -114,7 +114,7 @@ fn write_verdicts(
 
 /// Writes a directory that has hook files and is not read.
 fn write_unread(
-    dir: &UnreadHooks,
+    dir: &UnreadDirReport,
     consumer: &str,
     context: &mut CommandContext,
 ) -> Result<(), HooksCommandError> {

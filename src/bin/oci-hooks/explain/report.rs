@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::is_named;
 use super::origin::ConfigHook;
 use crate::container::{ContainerConfig, ContainerEngine, ContainerRules, EngineContainer};
-use crate::directories::{DirsSourceJson, HookDirectories, UnreadHooks};
+use crate::directories::{DirsSourceJson, HookDirectories, UnreadDirReport};
 use crate::error::Diagnostic;
 
 /// The outcome for each entry of each hook directory for a container.
@@ -31,7 +31,7 @@ pub struct ExplainReport {
     /// Source of the directories; null with --hooks-dir.
     pub source: Option<DirsSourceJson>,
     /// Directories with hook files that the consumer does not read.
-    pub unread: Vec<UnreadHooks>,
+    pub unread: Vec<UnreadDirReport>,
     /// Devices that annotations request from CDI.
     pub cdi: Vec<CdiRequest>,
     /// The reason why the consumer injects no hook into this container, whatever the hooks are.
@@ -410,7 +410,7 @@ impl FindingJson {
     }
 }
 
-/// Size limit of files to lint. Larger files are not written by hand, and `lint` reports their findings.
+/// Size limit of the hook files that `explain` lints. Larger files are hardly written by hand; `lint` checks them.
 const MAX_BYTES: u64 = 64 << 10;
 
 /// Returns the errors and warnings about the text of a file, except for any at `known`, the position of its load

@@ -10,8 +10,8 @@ use oci_hooks::hooks::monitor::{DeviceMonitor, Monitor, MonitorError};
 
 use super::event::{self, EventJson, SnapshotJson};
 
-/// Files whose changes are printed.
-pub trait FollowedFiles {
+/// A monitor of hook files or CDI specifications whose changes are printed.
+pub trait FileMonitor {
     /// Returns the descriptor that is readable when there are events to read.
     fn fd(&self) -> BorrowedFd<'_>;
 
@@ -27,19 +27,19 @@ pub trait FollowedFiles {
     fn status(&self) -> String;
 }
 
-/// Hook files, with the result of the last load.
-pub struct FollowedHooks {
+/// A monitor of hook files, with the result of the last load.
+pub struct HookMonitor {
     monitor: Monitor,
     loaded: Arc<LoadedHooks>,
 }
 
-impl FollowedHooks {
+impl HookMonitor {
     pub fn new(monitor: Monitor) -> Self {
-        FollowedHooks { loaded: monitor.snapshot(), monitor }
+        HookMonitor { loaded: monitor.snapshot(), monitor }
     }
 }
 
-impl FollowedFiles for FollowedHooks {
+impl FileMonitor for HookMonitor {
     fn fd(&self) -> BorrowedFd<'_> {
         self.monitor.as_fd()
     }
@@ -64,7 +64,7 @@ impl FollowedFiles for FollowedHooks {
     }
 }
 
-impl FollowedFiles for DeviceMonitor {
+impl FileMonitor for DeviceMonitor {
     fn fd(&self) -> BorrowedFd<'_> {
         self.as_fd()
     }

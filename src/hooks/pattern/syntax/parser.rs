@@ -389,7 +389,8 @@ impl PatternParser<'_> {
     }
 }
 
-/// Reads a counted repetition: its counts and length.
+/// Reads `{2}`, `{2,}` or `{2,5}` at the start of a text. Returns the minimum, the maximum (`None` if
+/// unbounded) and the length in bytes with braces; `None` if the brace is a literal.
 fn counts(text: &str) -> Option<(u32, Option<u32>, usize)> {
     let length = text.bytes().skip(1).take_while(|b| matches!(b, b'0'..=b'9' | b',')).count();
     let inner = &text[1..=length];

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A number of bytes, as `512MiB`, `20GB` or a plain number.
+/// A number of bytes, as `512MiB` or `20GB`. The unit is required: `8` could be meant as gigabytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteSize(pub u64);
 
@@ -56,10 +56,9 @@ impl FromStr for ByteSize {
     type Err = QuantityError;
 
     fn from_str(text: &str) -> Result<Self, QuantityError> {
-        let example = "20GB, 512MiB or a number of bytes";
+        let example = "a number and its unit, as 20GB or 512MiB";
         let error = || QuantityError { text: text.to_owned(), what: "size", example };
-        let factor = |unit: &str| if unit.trim().is_empty() { Some(1) } else { find(&SIZES, unit) };
-        parse_whole(text, factor).map(ByteSize).ok_or_else(error)
+        parse_whole(text, |unit| find(&SIZES, unit)).map(ByteSize).ok_or_else(error)
     }
 }
 
@@ -107,18 +106,15 @@ impl Serialize for Age {
 
 /// A size in a settings file.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a text or a number that is not negative")]
+#[serde(untagged, expecting = "expected a number and its unit, as \"20GB\" or \"512MiB\"")]
 enum SizeValue {
-    Number(u64),
     Text(String),
 }
 
 impl<'de> Deserialize<'de> for ByteSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match SizeValue::deserialize(deserializer)? {
-            SizeValue::Number(bytes) => Ok(ByteSize(bytes)),
-            SizeValue::Text(text) => text.parse().map_err(serde::de::Error::custom),
-        }
+        let SizeValue::Text(text) = SizeValue::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
     }
 }
 
@@ -211,14 +207,14 @@ mod tests {
     #[test]
     fn sizes_and_ages_are_parsed_in_human_notation() {
         for (text, bytes) in
-            [("20GB", 20_000_000_000), ("512MiB", 512 << 20), ("4096", 4096), ("1 kb", 1000)]
+            [("20GB", 20_000_000_000), ("512MiB", 512 << 20), ("4096B", 4096), ("1 kb", 1000)]
         {
             assert_eq!(text.parse::<ByteSize>().unwrap().0, bytes, "{text}");
         }
         for (text, seconds) in [("7d", 604_800), ("12h", 43_200), ("90s", 90), ("0d", 0)] {
             assert_eq!(text.parse::<Age>().unwrap().0.as_secs(), seconds, "{text}");
         }
-        for text in ["", "GB", "-1", "1.5GB", "20XB", "99999999999TB"] {
+        for text in ["", "GB", "-1", "4096", "1.5GB", "20XB", "99999999999TB"] {
             text.parse::<ByteSize>().unwrap_err();
         }
         let error = "7".parse::<Age>().unwrap_err().to_string();

@@ -390,7 +390,7 @@ mod tests {
             ),
             (
                 json!({"memory": "4XB"}),
-                "\"/memory\" cannot be used: invalid size \"4XB\": expected 20GB, 512MiB or a number of bytes",
+                "\"/memory\" cannot be used: invalid size \"4XB\": expected a number and its unit, as 20GB or 512MiB",
             ),
             (
                 json!({"memory": 0}),

@@ -331,8 +331,7 @@ fn some_memory<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ByteSize>, D
     if size.0 < MIN_MEMORY_BYTES {
         let least = ByteSize(MIN_MEMORY_BYTES);
         return Err(D::Error::custom(format_args!(
-            "too little memory for an instance: expected at least {least}, for example 4GiB; a number \
-             without a unit is in bytes"
+            "too little memory for an instance: expected at least {least}, for example 4GiB"
         )));
     }
     Ok(Some(size))
@@ -431,7 +430,8 @@ mod tests {
         for (text, expected) in [
             ("pids = 0", "nonzero"),
             ("pids = 1", "too few processes for an instance: expected at least 32"),
-            ("memory = 4096", "too little memory for an instance: expected at least 32MiB"),
+            ("memory = 4096", "expected a number and its unit, as \"20GB\" or \"512MiB\""),
+            ("memory = \"4kB\"", "too little memory for an instance: expected at least 32MiB"),
             ("memory = \"31MiB\"", "too little memory for an instance"),
         ] {
             for error in [

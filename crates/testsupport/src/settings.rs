@@ -6,7 +6,7 @@
 pub fn check_positions(mistake: impl Fn(&str) -> Option<String>) {
     for (text, expected) in [
         ("[runtime]\nordr = []\n", "2:1: unknown field, expected one of `order`"),
-        ("[log]\nsize = \"20XB\"\n", "2:8: invalid size: expected 20GB"),
+        ("[log]\nsize = \"20XB\"\n", "2:8: invalid size: expected a number and its unit"),
         ("[store]\npull = \"sometimes\"\n", "2:8: unknown variant, expected one of `always`"),
         ("[network]\ndns = [\"1.1.1.1\", \"x\"]\n", "2:19: invalid IP address syntax"),
         ("[store\n", "1:7: unclosed table"),

@@ -23,7 +23,8 @@ use oci_hooks_engine_cli::settings_file::{FileSettings, LoadedSettings, Settings
 use oci_hooks_files::quantity::ByteSize;
 use oci_hooks_files::text;
 use oci_hooks_host::uplink::UplinkChoice;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 pub use backend::{BackSetting, BackendKind, BackendSection, KubernetesSection, WorkSetting};
 
@@ -88,7 +89,7 @@ impl Default for NetworkSection {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LimitsSection {
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "some_memory")]
     pub memory: Option<ByteSize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<i64>,
@@ -100,6 +101,20 @@ pub struct LimitsSection {
     pub volumes: Option<ByteSize>,
     /// If set, a limit that cannot be enforced is an error.
     pub enforce: bool,
+}
+
+/// Least memory of a container, the same as Docker's.
+const MIN_MEMORY_BYTES: u64 = 6 << 20;
+
+fn some_memory<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ByteSize>, D::Error> {
+    let size = ByteSize::deserialize(from)?;
+    match size.0 >= MIN_MEMORY_BYTES {
+        true => Ok(Some(size)),
+        false => Err(D::Error::custom(format_args!(
+            "{size} is too little memory for a container: expected at least {}",
+            ByteSize(MIN_MEMORY_BYTES)
+        ))),
+    }
 }
 
 /// `[security]`: the privileges of containers.
@@ -301,6 +316,23 @@ mod tests {
         };
         check_positions(mistake);
         check_secrecy(mistake);
+    }
+
+    #[test]
+    fn sizes_need_a_unit_and_memory_a_minimum() {
+        for (text, expected) in [
+            ("memory = 8", "expected a number and its unit"),
+            ("memory = \"8\"", "expected a number and its unit"),
+            (
+                "memory = \"8kB\"",
+                "8kB is too little memory for a container: expected at least 6MiB",
+            ),
+            ("disk = \"20\"", "expected a number and its unit"),
+        ] {
+            let text = format!("[limits]\n{text}");
+            let error = toml::from_str::<HookFileSettings>(&text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
     }
 
     /// The default file with its commented-out settings enabled.

@@ -372,7 +372,7 @@ fn size_bytes(text: &str) -> Option<u64> {
     let unit = text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).len();
     let (number, unit) = text.split_at(unit);
     let size = match unit.to_ascii_lowercase().as_str() {
-        "" => number.to_owned(),
+        "" => format!("{number}B"),
         "k" => format!("{number}KiB"),
         "m" => format!("{number}MiB"),
         "g" => format!("{number}GiB"),

@@ -45,7 +45,7 @@ pull = "missing"
 [flavors.small]
 cpus = 0.5
 memory = "2GiB"
-disk = 1000000
+disk = "1MB"
 [networks.inner]
 host-access = true
 dns = ["10.0.0.53"]

@@ -25,21 +25,31 @@ pub fn path(host: &DoctorHost) -> PathBuf {
 /// Returns whether a runtime is the wrapper: by its name, or as a script that calls it.
 pub fn is_wrapper(runtime: &str, host: &DoctorHost) -> bool {
     let name = Path::new(runtime).file_name().unwrap_or_default().to_string_lossy();
-    name.starts_with(NAME) || called_by_script(runtime, host).is_some()
+    name.starts_with(NAME) || calling_line(runtime, host).is_some()
 }
 
-/// Returns the wrapper that a script calls: its path, or its name.
-fn called_by_script(runtime: &str, host: &DoctorHost) -> Option<String> {
+/// Returns the line of a script that names the wrapper.
+fn calling_line(runtime: &str, host: &DoctorHost) -> Option<String> {
     let path = match runtime.starts_with('/') {
         true => Some(PathBuf::from(runtime)),
         false => host.program(runtime),
     };
     let text = path.and_then(|path| host.read(&path).ok().flatten())?;
     let is_script = text.len() <= MAX_SCRIPT_BYTES && text.starts_with("#!");
-    let is_code = |line: &&str| !line.trim_start().starts_with('#');
-    let mut words = text.lines().filter(is_code).flat_map(str::split_whitespace);
-    let word = words.find(|word| is_script && word.contains(NAME))?;
-    Some(word.trim_matches(['"', '\'']).to_owned())
+    let is_call = |line: &&str| line.contains(NAME) && !line.trim_start().starts_with('#');
+    text.lines().find(is_call).filter(|_| is_script).map(str::to_owned)
+}
+
+/// Returns the wrapper in a line of a script: its path or its name; `None` if the shell expands it.
+fn wrapper_in(line: &str) -> Option<&str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    let at = line.find(NAME)?;
+    let before = line[..at].trim_end_matches(is_part);
+    let end = line[at..].find(|c| !is_part(c)).map_or(line.len(), |end| at + end);
+    let is_whole =
+        before.chars().next_back().is_none_or(|c| c.is_whitespace() || "\"'=".contains(c));
+    let word = &line[before.len()..end];
+    (is_whole && (word.starts_with('/') || !word.contains('/'))).then_some(word)
 }
 
 /// The wrapper's consumer and hook directories.
@@ -70,8 +80,9 @@ pub fn config(host: &DoctorHost) -> WrapperConfig {
 
 /// Checks that the wrapper exists that an engine calls, by a setting.
 pub fn check(name: &'static str, runtime: &str, by: &str, host: &DoctorHost) -> HostCheck {
-    let called = called_by_script(runtime, host);
-    for program in [Some(runtime), called.as_deref()].into_iter().flatten() {
+    let line = calling_line(runtime, host);
+    let called = line.as_deref().and_then(wrapper_in);
+    for program in [Some(runtime), called].into_iter().flatten() {
         let Some((problem, hint)) = find_problem(program, host) else { continue };
         let found = format!("calls {runtime}, by {by}: {program} {problem}");
         // The engine may search other directories than those of this process.
@@ -106,5 +117,21 @@ pub fn advise(hint: &str, host: &DoctorHost) -> String {
     match host.program(NAME) {
         Some(_) => hint.to_owned(),
         None => format!("install {NAME}, then {hint}"),
+    }
+}
+
+#[test]
+fn wrapper_is_found_in_lines_of_scripts() {
+    for (line, expected) in [
+        ("OCI_HOOKS_DIRS=/a exec oci-hooks-runtime \"$@\"", Some("oci-hooks-runtime")),
+        ("exec '/opt/oci-hooks-runtime-1.2' \"$@\"", Some("/opt/oci-hooks-runtime-1.2")),
+        ("runtime=/opt/oci-hooks-runtime", Some("/opt/oci-hooks-runtime")),
+        ("runtime=$(command -v oci-hooks-runtime)", Some("oci-hooks-runtime")),
+        ("exec \"$DIR/oci-hooks-runtime\"", None),
+        ("exec ${DIR}/oci-hooks-runtime", None),
+        ("exec ~/bin/oci-hooks-runtime", None),
+        ("exec ./oci-hooks-runtime", None),
+    ] {
+        assert_eq!(wrapper_in(line), expected, "{line}");
     }
 }

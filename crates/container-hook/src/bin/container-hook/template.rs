@@ -46,7 +46,8 @@ const EXAMPLE: &str = r#"{
 A template is a YAML file by which an administrator changes the containers of all jobs. The runner
 names it in ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE, and so does --template here. It is merged into
 the pod that GitHub's hook for Kubernetes would make of the request; without --request and --base,
-into that of a job in the container node:22. `template lint FILE` only checks a file.
+into that of a job in the container node:22. `template lint FILE` checks a file
+with the settings of this machine.
 
 Examples:
   container-hook template lint template.yaml                  Are there mistakes in it?

@@ -147,15 +147,15 @@ pub enum MountOrigin {
     Engine,
     /// The mount looks like one of the engine's own, but may be the user's.
     Unclear,
-    /// The mount is as a user's, and may be one that podman does not count: of another container
-    /// (`--volumes-from`), or for a volume of the image.
-    Inherited,
+    /// The mount looks like a user's, but may be the kubelet's or one that podman does not count: of
+    /// another container (`--volumes-from`), or for a volume of the image.
+    ProbablyUser,
 }
 
 impl MountOrigin {
     /// Returns whether the mount counts as the user's. In doubt, a hook that protects from mounts runs.
     pub fn counts(self) -> bool {
-        matches!(self, MountOrigin::User | MountOrigin::Inherited)
+        matches!(self, MountOrigin::User | MountOrigin::ProbablyUser)
     }
 }
 
@@ -378,7 +378,7 @@ impl BindMountRule {
             AnyUserMount => MountOrigin::User,
             _ if mount.kind == "bind" => match mount.bind_origin() {
                 MountOrigin::User if annotations.contains_key(VOLUMES_FROM) => {
-                    MountOrigin::Inherited
+                    MountOrigin::ProbablyUser
                 }
                 origin => origin,
             },
@@ -436,10 +436,11 @@ impl ConfigMount<'_> {
             (None, _) => MountOrigin::Engine,
             // Docker and the kubelet write the options in this order; users can, too.
             (Some(propagation), Some(recursive)) if recursive < propagation => {
-                if self.container_file().is_some() {
-                    MountOrigin::Engine
-                } else {
-                    MountOrigin::Unclear
+                match self.source {
+                    _ if self.container_file().is_some() => MountOrigin::Engine,
+                    // `docker run --ipc host`
+                    "/dev/shm" if self.destination == "/dev/shm" => MountOrigin::Unclear,
+                    _ => MountOrigin::ProbablyUser,
                 }
             }
             _ => MountOrigin::User,
@@ -464,7 +465,7 @@ impl ConfigMount<'_> {
             (true, true) => MountOrigin::Engine,
             (true, false) if self.is_at_usual_tmpfs() && is_as_own => MountOrigin::Unclear,
             _ if self.kind == "tmpfs" && self.options.starts_with(&IMAGE_TMPFS_OPTIONS) => {
-                MountOrigin::Inherited
+                MountOrigin::ProbablyUser
             }
             _ => MountOrigin::User,
         }
@@ -512,7 +513,7 @@ const USUAL_TMPFS: [&str; 5] = ["/run", "/run/lock", "/tmp", "/var/log/journal",
 mod tests {
     use super::*;
 
-    use MountOrigin::{Engine, Inherited, Unclear, User};
+    use MountOrigin::{Engine, ProbablyUser, Unclear, User};
 
     const ID: &str = "d807f3757617c3ae1b9b7dd2ab2d7b9dbb1d7f1bf0a43a8ff6a1cf9b1b6f5d3e";
 
@@ -557,10 +558,9 @@ mod tests {
             }
         }
         for mount in [
-            "/etc/hosts bind /var/lib/kubelet/pods/0b2f/etc-hosts rbind,rprivate,rw",
-            "/etc/hosts bind /srv/hosts rbind,ro,rprivate",
             "/tmp tmpfs tmpfs rw,rprivate,nosuid,nodev,tmpcopyup",
             "/tmp tmpfs tmpfs rw,rprivate,nosuid,nodev,tmpcopyup,",
+            "/dev/shm bind /dev/shm rbind,rprivate",
         ] {
             assert_eq!(origin(&PODMAN, mount), Unclear, "{mount}");
         }
@@ -602,8 +602,15 @@ mod tests {
 
     #[test]
     fn mounts_that_podman_may_not_count_are_counted_and_told_apart() {
-        let of_image = "/data tmpfs tmpfs rprivate,rw,nodev,exec,nosuid,tmpcopyup";
-        assert_eq!(origin(&PODMAN, of_image), Inherited);
+        for mount in [
+            "/data tmpfs tmpfs rprivate,rw,nodev,exec,nosuid,tmpcopyup",
+            "/etc/hosts bind /var/lib/kubelet/pods/0b2f/etc-hosts rbind,rprivate,rw",
+            "/etc/hosts bind /srv/hosts rbind,ro,rprivate",
+            // docker run -v /:/dev/shm
+            "/dev/shm bind / rbind,rprivate",
+        ] {
+            assert_eq!(origin(&PODMAN, mount), ProbablyUser, "{mount}");
+        }
         let mount = ConfigMount {
             destination: "/data",
             kind: "bind",
@@ -611,8 +618,8 @@ mod tests {
             options: &["rw", "rprivate", "rbind"],
         };
         let annotations = BTreeMap::from([(VOLUMES_FROM.to_owned(), "other".to_owned())]);
-        assert_eq!(PODMAN.bind_mounts.origin(&mount, &annotations), Inherited);
-        assert!(Inherited.counts() && !Unclear.counts());
+        assert_eq!(PODMAN.bind_mounts.origin(&mount, &annotations), ProbablyUser);
+        assert!(ProbablyUser.counts() && !Unclear.counts());
     }
 
     #[test]

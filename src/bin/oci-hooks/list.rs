@@ -1,10 +1,11 @@
 //! `oci-hooks list`.
 
-use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use oci_hooks::hooks::{self, HookFile, LoadedEntry, LoadedHooks};
+use oci_hooks::hooks::manage::HookName;
+use oci_hooks::hooks::{self, HookFile, LoadedHooks};
 use oci_hooks_cli::terminal::escape_control;
 use serde::Serialize;
 
@@ -79,10 +80,11 @@ pub fn run(
             let program = escape_control(file.definition.hook.path.as_bytes());
             context.line(format!("{name}  {}  {program}  {path}", stages(file)))?;
         }
-        for (name, entry) in disabled_files(&loaded) {
-            let path = escape_control(entry.path.as_os_str().as_bytes());
+        for (name, path) in disabled_files(&loaded) {
+            let path = escape_control(path.as_os_str().as_bytes());
             let path = context.paint.paint(style::FAINT, path);
-            context.line(format!("{}  disabled  {path}", escape_control(name.as_bytes())))?;
+            let name = escape_control(name.as_os_str().as_bytes());
+            context.line(format!("{name}  disabled  {path}"))?;
         }
     }
     if loaded.hooks.is_empty() {
@@ -92,19 +94,15 @@ pub fn run(
     Ok(CommandExit::Yes)
 }
 
-/// Returns the names of hooks that `oci-hooks enable` can restore, and their files, without hooks in force.
-fn disabled_files(loaded: &LoadedHooks) -> impl Iterator<Item = (&OsStr, &LoadedEntry)> {
-    let last = loaded.dirs.last();
-    let of_last =
-        loaded.entries.iter().filter(move |entry| entry.path.parent() == last.map(|dir| &**dir));
-    let named = of_last.filter_map(|entry| {
-        let name = entry.path.file_name()?.as_bytes().strip_suffix(b".disabled")?;
-        Some((OsStr::from_bytes(name), entry))
+/// Returns the hooks that `oci-hooks enable` can restore, without hooks in force, and their files.
+fn disabled_files(loaded: &LoadedHooks) -> impl Iterator<Item = (HookName, &Path)> {
+    let last = loaded.dirs.last().map(PathBuf::as_path);
+    let paths = loaded.entries.iter().map(|entry| entry.path.as_path());
+    let named = paths.filter(move |path| path.parent() == last).filter_map(|path| {
+        let name = HookName::of_disabled_file(path.file_name()?)?;
+        Some((name, path))
     });
-    named.filter(|(name, entry)| {
-        let is_hook = name.as_bytes().len() > 5 && name.as_bytes().ends_with(b".json");
-        is_hook && loaded.hooks.get(name).is_none() && entry.path.is_file()
-    })
+    named.filter(|(name, path)| loaded.hooks.get(name.as_os_str()).is_none() && path.is_file())
 }
 
 /// Prints for each directory why it provides no hook.

@@ -69,7 +69,8 @@ impl TargetArgs {
         if mounts.iter().any(|(_, origin)| *origin == MountOrigin::User) {
             return Ok(Vec::new());
         }
-        let is_unclear = |origin| matches!(origin, MountOrigin::Unclear | MountOrigin::Inherited);
+        let is_unclear =
+            |origin| matches!(origin, MountOrigin::Unclear | MountOrigin::ProbablyUser);
         mounts.retain(|&(_, origin)| is_unclear(origin));
         Ok(mounts.into_iter().map(|(destination, _)| destination).collect())
     }

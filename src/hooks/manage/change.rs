@@ -44,6 +44,12 @@ impl HookName {
         &self.0
     }
 
+    /// Returns the name of the hook whose file was renamed to this name while it is disabled.
+    pub fn of_disabled_file(file_name: &OsStr) -> Option<Self> {
+        let name = file_name.as_bytes().strip_suffix(KEPT_SUFFIX.as_bytes())?;
+        HookName::new(OsStr::from_bytes(name)).ok().filter(|_| name.ends_with(b".json"))
+    }
+
     /// Returns the file name while the hook is disabled.
     pub(super) fn disabled_file_name(&self) -> OsString {
         let mut kept = self.0.clone();

@@ -83,7 +83,7 @@ pub fn run(
         write_table(&rows, context)?;
         for (consumer, fatal) in failing {
             let name = context.paint.paint(style::BAD, consumer.name);
-            context.line(match is_own_limit(&fatal) {
+            context.line(match is_own_limit(fatal.class) {
                 true => format!("{name}: unknown: {fatal}; only oci-hooks has this limit"),
                 false => format!("{name} {} because of {fatal}", refusal(&consumer)),
             })?;

@@ -10,7 +10,7 @@ use oci_hooks_cli::terminal::escape_control;
 use super::report::{ExplainReport, FileReport, FileState};
 use crate::context::CommandContext;
 use crate::directories::UnreadDirReport;
-use crate::error::{Diagnostic, HooksCommandError};
+use crate::error::HooksCommandError;
 use crate::style;
 
 /// Additional indentation of continuation lines.
@@ -64,7 +64,7 @@ fn write_verdicts(
     }
     if !target.unclear_mounts.is_empty() {
         let (condition, value) = match target.has_bind_mounts {
-            true => ("if it is of --volumes-from or of the image", false),
+            true => ("if the user did not", false),
             false => ("if the user did", true),
         };
         let line = format!(
@@ -201,7 +201,7 @@ fn write_summary(
     if let Some(fatal) = &report.fatal {
         let path = fatal.path.as_deref().unwrap_or(Path::new("")).to_string_lossy();
         let path = printable(&path);
-        let line = match is_own_limit(fatal) && !report.is_of_wrapper() {
+        let line = match is_own_limit(fatal.class) && !report.is_of_wrapper() {
             true => format!(
                 "{} {path} is too large for oci-hooks, though not for {}",
                 context.paint.paint(style::BAD, "Unknown:"),
@@ -243,9 +243,9 @@ pub fn refusal(consumer: &Consumer) -> &'static str {
     }
 }
 
-/// Returns whether a consumer may accept the hook file: only this program and the wrapper limit its size.
-pub fn is_own_limit(fatal: &Diagnostic) -> bool {
-    fatal.class == "too-large"
+/// Returns whether a consumer may accept a hook file with this error: only this program and the wrapper limit its size.
+pub fn is_own_limit(class: &str) -> bool {
+    class == "too-large"
 }
 
 /// Escapes control characters, which could change the terminal or add lines: containers and file names may have them.

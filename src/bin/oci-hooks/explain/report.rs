@@ -14,6 +14,7 @@ use oci_hooks::json::TextLocation;
 use oci_hooks_files::fs::read_bounded;
 use serde::Serialize;
 
+use super::human::is_own_limit;
 use super::is_named;
 use super::origin::ConfigHook;
 use crate::container::{ContainerConfig, ContainerEngine, ContainerRules, EngineContainer};
@@ -320,7 +321,7 @@ type PathProblems<'l> = HashMap<&'l Path, &'l LoadProblem>;
 fn first_fatal(loaded: &LoadedHooks) -> Option<&LoadProblem> {
     let mut fatal = loaded.problems.iter().filter(|problem| problem.fatal);
     let first = fatal.clone().next();
-    fatal.find(|problem| problem.source.class() != "too-large").or(first)
+    fatal.find(|problem| !is_own_limit(problem.source.class())).or(first)
 }
 
 /// Explains an entry that is not a hook in force.

@@ -2,10 +2,10 @@
 
 #![no_main]
 
-use container_hook::options::CreateOptions;
-use container_hook::policy::Policy;
-use container_hook::volumes::VolumeSource;
-use container_hook::words;
+use container_hook_job::options::CreateOptions;
+use container_hook_job::policy::Policy;
+use container_hook_job::volumes::VolumeSource;
+use container_hook_job::words;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use container_hook::engine::JobRecord;
+use container_hook::JobRecord;
 use garm_provider_runc::record::{ControllerRecords, controllers};
 use libfuzzer_sys::fuzz_target;
 use oci_hooks_engine::container::{

@@ -4,11 +4,11 @@
 
 use std::sync::LazyLock;
 
-use container_hook::options::CreateOptions;
-use container_hook::policy::Policy;
-use container_hook::request::{ContainerArgs, HookCommand, HookRequest, ImageSource};
-use container_hook::volumes::{RequestVolume, VolumeSource};
-use container_hook::words;
+use container_hook_job::options::CreateOptions;
+use container_hook_job::policy::Policy;
+use container_hook_job::request::{ContainerArgs, HookCommand, HookRequest, ImageSource};
+use container_hook_job::volumes::{RequestVolume, VolumeSource};
+use container_hook_job::words;
 use libfuzzer_sys::fuzz_target;
 use oci_hooks_engine::network::PortMapping;
 use oci_hooks_image::ImageReference;

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use container_hook::engine::pod;
-use container_hook::template::{BasePod, PodTemplate};
+use container_hook::pod;
+use container_hook_job::template::{BasePod, PodTemplate};
 use libfuzzer_sys::fuzz_target;
 
 const POD: &str = r#"{

@@ -1,186 +1,88 @@
-//! The audit log: job containers, host resources granted to them, and denied requests.
-//!
-//! Each event is one line of JSON. The events of a container are written before it is created, so no container
-//! runs unlogged; a denial is written when the policy denies. Lines hold no secrets: neither environment
-//! variables nor arguments.
+//! Writes the audit log of containers of this host, before they are created.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::path::Path;
 
-use jiff::Timestamp;
-use oci_hooks_engine::network::PortProtocol;
-use oci_hooks_files::append::AppendFile;
-use oci_hooks_files::fs::PathError;
-use serde::{Deserialize, Serialize};
+use container_hook_job::audit::{AuditError, AuditEvent};
+use container_hook_job::options::NetworkMode;
+use oci_hooks_engine::bundle::{self, MountSource};
+use oci_hooks_engine::network::NetworkEndpoint;
 
-use super::options::CreateOptions;
-use super::policy::Policy;
-use super::runner::{CallingRunner, JOB_VARIABLES};
-use super::volumes::RequestVolume;
+use super::backend::EngineBackend;
+use super::plan::PendingContainer;
 
-/// The audit log file; without a configured file, events are dropped.
-#[derive(Debug, Default)]
-pub struct AuditLog {
-    file: Option<AppendFile>,
+/// Logs a container that is about to be created, with the host resources that it gets.
+pub fn container(
+    backend: &EngineBackend<'_>,
+    container: &PendingContainer<'_>,
+    options: &bundle::BundleOptions,
+    runtime: &Path,
+) -> Result<(), AuditError> {
+    let PendingContainer { plan, image, id, endpoint } = container;
+    let own = AuditEvent::Container {
+        container: id.clone(),
+        role: plan.container.role.name().to_owned(),
+        image: image.reference.to_string(),
+        digest: image.digest.to_string(),
+        runtime: runtime.display().to_string(),
+        network: match plan.network_mode() {
+            _ if endpoint.is_some() => "job",
+            NetworkMode::Host => "host",
+            NetworkMode::Job | NetworkMode::None => "none",
+        }
+        .to_owned(),
+        user_namespace: options.user_namespace.is_some(),
+        privileged: options.security.privileged,
+        capabilities: options.security.cap_add.clone(),
+    };
+    let nesting =
+        options.security.nesting.then(|| AuditEvent::Allowed { option: "nesting".to_owned() });
+    let mounts = options.mounts.iter().map(|mount| {
+        let (kind, source) = match &mount.source {
+            MountSource::Bind { file, .. } | MountSource::System { file } => {
+                ("bind", Some(file.display().to_string()))
+            }
+            MountSource::Trusted { path, .. } => ("bind", Some(path.display().to_string())),
+            MountSource::Volume { path, .. } => ("volume", Some(path.display().to_string())),
+            MountSource::Tmpfs(_) => ("tmpfs", None),
+        };
+        AuditEvent::Mount {
+            container: id.clone(),
+            kind: kind.to_owned(),
+            source,
+            target: mount.target.display().to_string(),
+            read_only: mount.read_only,
+        }
+    });
+    let devices = options.devices.iter();
+    let devices =
+        devices.map(|it| (it.host.display().to_string(), it.container.display().to_string()));
+    let cdi = options.cdi.edits.device_nodes.iter();
+    let devices = devices.chain(cdi.map(|node| (node.host_path().to_owned(), node.path.clone())));
+    let devices = devices.map(|(source, target)| AuditEvent::Device {
+        container: id.clone(),
+        source,
+        target,
+    });
+    backend.context.audit.write(
+        backend.context.runner,
+        &plan.container.title,
+        [own].into_iter().chain(nesting).chain(mounts).chain(devices),
+    )
 }
 
-/// The audit log could not be written, so the logged operation was not done.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "the audit log (`file` under [audit] of the settings) cannot be written: nothing is started without it"
-)]
-pub struct AuditError(#[from] PathError);
-
-/// A line of the log: an event with its time, runner and job.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AuditLine {
-    pub time: Timestamp,
-    /// `RUNNER_NAME`.
-    pub runner: String,
-    /// User ID of the runner.
-    pub uid: u32,
-    /// Job metadata from the runner's environment: `repository`, `run-id` and the like.
-    pub job: BTreeMap<String, String>,
-    /// Container that the event is about: `job container`, `service redis`.
-    pub subject: String,
-    #[serde(flatten)]
-    pub event: AuditEvent,
-}
-
-/// An event of the audit log.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "event", rename_all = "kebab-case")]
-pub enum AuditEvent {
-    /// A container is about to be created.
-    Container {
-        container: String,
-        /// `job`, `service`, `step`, `init` or `sidecar`.
-        role: String,
-        image: String,
-        /// Digest of the image's manifest.
-        digest: String,
-        /// Program of the OCI runtime.
-        runtime: String,
-        /// `job`, `host` or `none`.
-        network: String,
-        /// Set if the container has its own user namespace.
-        user_namespace: bool,
-        privileged: bool,
-        capabilities: Vec<String>,
-    },
-    /// A volume is mounted into the container.
-    Mount {
-        container: String,
-        /// `bind`, `volume` or `tmpfs`.
-        kind: String,
-        /// Path on the host; none for `tmpfs`.
-        source: Option<String>,
-        target: String,
-        read_only: bool,
-    },
-    /// The container gets a device of the host.
-    Device { container: String, source: String, target: String },
-    /// A container port is published on the host.
-    Port {
-        container: String,
-        /// Address on the host; none for all addresses.
-        host_ip: Option<IpAddr>,
-        host_port: u16,
-        container_port: u16,
-        /// `tcp` or `udp`.
-        protocol: PortProtocol,
-    },
-    /// The policy of this machine allowed an option that the default policy denies.
-    Allowed { option: String },
-    /// The policy denied an option, and nothing was started.
-    Denied {
-        /// Option, volume, file or container.
-        option: String,
-        /// Reason, or the setting that would allow the option.
-        reason: String,
-    },
-}
-
-impl AuditEvent {
-    /// Returns the value of the `event` key in log lines.
-    pub fn name(&self) -> &'static str {
-        match self {
-            AuditEvent::Container { .. } => "container",
-            AuditEvent::Mount { .. } => "mount",
-            AuditEvent::Device { .. } => "device",
-            AuditEvent::Port { .. } => "port",
-            AuditEvent::Allowed { .. } => "allowed",
-            AuditEvent::Denied { .. } => "denied",
-        }
-    }
-
-    /// Returns the id of the event's container; none for allowed and denied options.
-    pub fn container(&self) -> Option<&str> {
-        match self {
-            AuditEvent::Container { container, .. }
-            | AuditEvent::Mount { container, .. }
-            | AuditEvent::Device { container, .. }
-            | AuditEvent::Port { container, .. } => Some(container),
-            AuditEvent::Allowed { .. } | AuditEvent::Denied { .. } => None,
-        }
-    }
-}
-
-impl AuditLog {
-    /// Opens the audit log file, if one is configured.
-    ///
-    /// # Errors
-    ///
-    /// Fails if it is not a regular file that belongs only to this user.
-    pub fn open(path: Option<&Path>) -> Result<Self, AuditError> {
-        Ok(AuditLog { file: path.map(AppendFile::open).transpose()? })
-    }
-
-    pub(super) fn write(
-        &self,
-        runner: &CallingRunner,
-        subject: &str,
-        events: impl IntoIterator<Item = AuditEvent>,
-    ) -> Result<(), AuditError> {
-        let Some(file) = &self.file else { return Ok(()) };
-        let job = JOB_VARIABLES.iter().filter_map(|(variable, key)| {
-            Some(((*key).to_owned(), runner.job.get(*variable)?.clone()))
-        });
-        let (time, job) = (Timestamp::now(), job.collect::<BTreeMap<_, _>>());
-        let mut lines = String::new();
-        for event in events {
-            let line = AuditLine {
-                time,
-                runner: runner.name.clone(),
-                uid: runner.user.0,
-                job: job.clone(),
-                subject: subject.to_owned(),
-                event,
-            };
-            lines += &serde_json::to_string(&line).expect("names and plain values");
-            lines.push('\n');
-        }
-        if lines.is_empty() { Ok(()) } else { Ok(file.append(lines.as_bytes())?) }
-    }
-
-    /// Logs the workflow's options and volumes that this machine's policy allows and the default policy denies.
-    pub(super) fn log_allowed(
-        &self,
-        runner: &CallingRunner,
-        subject: &str,
-        options: &CreateOptions,
-        volumes: &[RequestVolume],
-    ) -> Result<(), AuditError> {
-        if self.file.is_none() {
-            return Ok(());
-        }
-        let default = Policy::default();
-        let mut beyond = options.clone().denials(&default);
-        beyond.extend(
-            volumes.iter().filter_map(|volume| default.check_volume(&mut volume.clone()).err()),
-        );
-        let events = beyond.into_iter().map(|beyond| AuditEvent::Allowed { option: beyond.option });
-        self.write(runner, subject, events)
-    }
+/// Logs the published ports of a container.
+pub fn ports(
+    backend: &EngineBackend<'_>,
+    subject: &str,
+    id: &str,
+    endpoint: &NetworkEndpoint,
+) -> Result<(), AuditError> {
+    let ports = endpoint.published.iter().map(|port| AuditEvent::Port {
+        container: id.to_owned(),
+        host_ip: port.host_ip,
+        host_port: port.host_port,
+        container_port: port.container_port,
+        protocol: port.protocol,
+    });
+    backend.context.audit.write(backend.context.runner, subject, ports)
 }

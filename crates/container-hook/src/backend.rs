@@ -1,135 +1,52 @@
-//! Backends that run the commands of the runner: containers on this host, or pods of a cluster.
+//! The shared state of the runner's commands on this host.
 
-use std::process::{Command as Program, ExitStatus};
+use std::path::PathBuf;
 
-use oci_hooks_files::error::chain;
-use tracing::info_span;
+use container_hook_job::HookContext;
+use container_hook_job::HookError;
+use container_hook_job::request::PrepareJob;
+use oci_hooks_engine::bundle::IdMapping;
+use oci_hooks_engine::container::Engine;
+use oci_hooks_engine::network::NetworkOptions;
+use oci_hooks_image::{Credentials, RegistryClient};
 
-use super::context::HookContext;
-use super::error::HookError;
-use super::request::{ContainerArgs, HookCommand, HookRequest, PrepareJob, ScriptStep};
-use super::response::{PrepareJobResponse, ResponseFile};
-use super::state::JobState;
+use super::job::JobRecords;
+use super::prepare_job;
+use super::settings::EngineSettings;
 
-/// Runs the containers of jobs and steps.
-pub trait HookBackend {
-    /// Starts the containers of a job and waits until they are healthy; returns none if the job has no
-    /// containers. Leftovers of the runner's earlier job are removed first.
-    ///
-    /// # Errors
-    ///
-    /// Fails if a container is rejected or does not become healthy; the job is then removed completely.
-    fn prepare(&self, job: &PrepareJob) -> Result<Option<PrepareJobResponse>, HookError>;
-
-    /// Runs a program in the job container.
-    ///
-    /// # Errors
-    ///
-    /// Fails if there is no job container, or the program cannot be started in it.
-    fn script_step(
-        &self,
-        step: &ScriptStep,
-        state: Option<&JobState>,
-    ) -> Result<RequestOutcome, HookError>;
-
-    /// Runs a container action to its end. `pass_on` gets the id of the process that signals are forwarded to
-    /// meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the container is rejected or cannot be started.
-    fn container_step(
-        &self,
-        step: &ContainerArgs,
-        state: Option<&JobState>,
-        pass_on: &dyn Fn(u32),
-    ) -> Result<RequestOutcome, HookError>;
-
-    /// Removes the runner's job: containers or pods, networks and files.
-    ///
-    /// # Errors
-    ///
-    /// Fails if a part of the job could not be removed; the next call tries again.
-    fn cleanup(&self) -> Result<(), HookError>;
+/// The backend that runs containers on this host.
+pub struct EngineBackend<'a> {
+    pub context: HookContext<'a>,
+    pub settings: &'a EngineSettings,
+    pub engine: &'a Engine,
+    /// Options of job networks, such as their addresses.
+    pub network: &'a NetworkOptions,
+    pub registries: &'a RegistryClient,
+    /// Logins for images that come without a login in the request.
+    pub credentials: &'a Credentials,
 }
 
-/// The last action of the program after a request.
-#[derive(Debug)]
-pub enum RequestOutcome {
-    /// Exit with code 0.
-    Done,
-    /// Exit with the status of the step's container.
-    Ended(ExitStatus),
-    /// Report the error and exit with this code: the step did not run, or its exit status is unknown.
-    Failed { code: u8, error: Box<HookError> },
-    /// Exec this program, so that the kernel handles the step's streams, signals and exit code.
-    Become(Program),
-}
-
-impl HookContext<'_> {
-    /// Runs a request. `pass_on` gets the id of the process that signals are forwarded to while a container
-    /// step runs.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the request is rejected or the backend fails.
-    pub fn run(
-        &self,
-        backend: &dyn HookBackend,
-        request: &HookRequest,
-        pass_on: &dyn Fn(u32),
-    ) -> Result<RequestOutcome, HookError> {
-        self.dispatch(backend, request, pass_on).inspect_err(|error| {
-            // The error of the request matters more than the error of the audit log.
-            let (subject, denials) = error.denials();
-            if let Err(unwritten) = self.audit.write(self.runner, subject, denials) {
-                self.log.warning(&chain(&unwritten));
-            }
-        })
+impl EngineBackend<'_> {
+    /// Checks the request of a job, and the template, as `prepare_job` does before it starts containers.
+    pub fn check_job(&self, job: &PrepareJob) -> Result<(), HookError> {
+        prepare_job::check(self, job)
     }
 
-    fn dispatch(
-        &self,
-        backend: &dyn HookBackend,
-        request: &HookRequest,
-        pass_on: &dyn Fn(u32),
-    ) -> Result<RequestOutcome, HookError> {
-        // Opened first: nothing may be started if the response cannot be written.
-        let response = request.response_file.as_deref();
-        let open = |path| ResponseFile::open(&self.runner.files, path);
-        let response = response.map(open).transpose()?;
-        let _span = info_span!("request", command = request.command.name()).entered();
-        match &request.command {
-            HookCommand::PrepareJob(job) => self.prepare(backend, job, response),
-            HookCommand::CleanupJob => backend.cleanup().map(|()| RequestOutcome::Done),
-            HookCommand::RunScriptStep(step) => {
-                let state = JobState::read(request.state.as_ref());
-                backend.script_step(step, state.as_ref())
-            }
-            HookCommand::RunContainerStep(step) => {
-                let state = JobState::read(request.state.as_ref());
-                backend.container_step(step, state.as_ref(), pass_on)
-            }
-        }
+    pub(super) fn jobs(&self) -> JobRecords {
+        JobRecords::new(&self.engine.run)
     }
 
-    fn prepare(
-        &self,
-        backend: &dyn HookBackend,
-        job: &PrepareJob,
-        response: Option<ResponseFile>,
-    ) -> Result<RequestOutcome, HookError> {
-        let answer = backend.prepare(job)?;
-        let (Some(answer), Some(response)) = (answer, response) else {
-            return Ok(RequestOutcome::Done);
-        };
-        if let Err(error) = response.write(&answer) {
-            // The runner does not know of the job, so it is removed. The first error is the one to report.
-            if let Err(also) = backend.cleanup() {
-                self.log.warning(&chain(&also));
-            }
-            return Err(error.into());
-        }
-        Ok(RequestOutcome::Done)
+    /// Returns the directory of a named volume.
+    pub(super) fn volume(&self, name: &str) -> PathBuf {
+        self.engine.volumes_of(&self.context.runner.owner()).join(name)
+    }
+
+    /// Returns the id mapping of the runner's directories; none if the settings turn it off or the kernel has
+    /// no idmapped mounts.
+    pub(super) fn id_mapping(&self) -> Option<IdMapping> {
+        let (host_uid, host_gid) = self.context.runner.user;
+        let is_mapped =
+            self.settings.runner_owns_files && self.engine.privilege.has_idmapped_mounts();
+        is_mapped.then_some(IdMapping::User { host_uid, host_gid, user: None })
     }
 }

@@ -1,148 +1,54 @@
-//! Errors of running a command of the runner.
+//! Errors of the backend for a single host.
 
-use std::error::Error;
-use std::io;
-use std::path::PathBuf;
+use container_hook_job::HookError;
+use oci_hooks_engine::container::ContainerError;
+use oci_hooks_image::PullError;
 
-use oci_hooks_engine::network::PortError;
-use oci_hooks_files::error::chain;
-use oci_hooks_files::fs::PathError;
-use oci_hooks_image::{PlatformError, ReferenceError};
+use super::build::BuildError;
+use super::unkept::UnkeptLimits;
 
-use super::audit::{AuditError, AuditEvent};
-use super::options::OptionError;
-use super::policy::{PolicyDenial, PolicyError};
-use super::request::RequestError;
-use super::response::ResponseError;
-use super::template::{TemplateError, TemplateFault, TemplateFaults};
-use super::volumes::VolumeError;
-use super::words::WordsError;
-
-/// Errors of running a command of the runner.
+/// An image that a workflow names cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum HookError {
+pub enum ImageError {
     #[error(transparent)]
-    Request(#[from] RequestError),
-    /// The response file cannot be used.
-    #[error(transparent)]
-    Response(#[from] ResponseError),
-    /// A file that the request names cannot be used.
-    #[error(transparent)]
-    Files(PathError),
-    /// The error is about one of the request's containers.
-    #[error("{container}")]
-    In {
-        /// `job container`, `service redis` and the like.
-        container: String,
-        source: Box<HookError>,
-    },
-    /// `options:` is invalid.
-    #[error(transparent)]
-    Options(#[from] OptionError),
-    #[error(transparent)]
-    Words(#[from] WordsError),
-    /// The policy denies options of a container.
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
-    /// The policy denies a volume.
-    #[error(transparent)]
-    Denied(#[from] PolicyDenial),
-    #[error(transparent)]
-    Volume(#[from] VolumeError),
-    /// A port mapping is invalid.
-    #[error(transparent)]
-    Port(#[from] PortError),
-    /// The audit log cannot be written.
-    #[error(transparent)]
-    Audit(#[from] AuditError),
-    /// The image reference is invalid.
-    #[error(transparent)]
-    Reference(#[from] ReferenceError),
-    #[error("--platform")]
-    Platform(#[source] PlatformError),
-    #[error(transparent)]
-    Backend(Box<dyn Error + Send + Sync>),
-    #[error(transparent)]
-    Path(#[from] PathError),
-    /// A directory of the runner was replaced by a symbolic link.
+    Pull(#[from] PullError),
+    /// Only this program gives images this name.
+    #[error("{image}: the name is reserved for images that container-hook makes: use another one")]
+    ReservedName { image: String },
+    /// The registry is on the loopback interface, where jobs can publish ports.
     #[error(
-        "{} is outside {}: it was replaced by a symbolic link; remove the link, the runner creates it anew",
-        path.display(), work.display()
+        "{image} is not in the image store, and a registry on this machine is asked only if the settings name it: add \
+         [registry.{registry:?}]"
     )]
-    Escapes {
-        path: PathBuf,
-        /// Parent of all of the runner's directories.
-        work: PathBuf,
-    },
-    /// The job was not prepared by this hook.
-    #[error(
-        "the state of the job has no container of this hook: prepare_job did not run or failed, or \
-         another hook did"
-    )]
-    NoState,
-    /// The container belongs to another runner.
-    #[error("container {id} does not belong to this runner")]
-    Foreign { id: String },
-    /// The pod template is invalid.
-    #[error(transparent)]
-    Template(Box<TemplateError>),
-    /// The pod template has fields that a single host does not support.
-    #[error(transparent)]
-    Pod(#[from] TemplateFaults),
-    #[error("{container} ended with {}", code.map_or("no code".to_owned(), |code| format!("code {code}")))]
-    Init {
-        container: String,
-        /// Exit code, if it was recorded.
-        code: Option<i32>,
-    },
-    /// Containers did not become healthy.
-    #[error("{}", .0.join("; "))]
-    Unhealthy(Vec<String>),
+    UnnamedRegistry { image: String, registry: String },
 }
 
-impl From<TemplateFault> for HookError {
-    fn from(fault: TemplateFault) -> Self {
-        HookError::Pod(fault.into())
+impl From<ImageError> for HookError {
+    fn from(error: ImageError) -> Self {
+        HookError::Backend(Box::new(error))
     }
 }
 
-impl From<TemplateError> for HookError {
-    fn from(error: TemplateError) -> Self {
-        // Boxed because it is larger than most other errors.
-        HookError::Template(Box::new(error))
+impl From<BuildError> for HookError {
+    fn from(error: BuildError) -> Self {
+        HookError::Backend(Box::new(error))
     }
 }
 
-impl HookError {
-    /// Returns the container and its denials for the audit log; no denials if the call failed for another
-    /// reason.
-    pub(super) fn denials(&self) -> (&str, Vec<AuditEvent>) {
-        match self {
-            HookError::In { container, source } => (container, source.denied_events()),
-            error => ("", error.denied_events()),
-        }
+impl From<UnkeptLimits> for HookError {
+    fn from(error: UnkeptLimits) -> Self {
+        HookError::Backend(Box::new(error))
     }
+}
 
-    fn denied_events(&self) -> Vec<AuditEvent> {
-        let denied = |PolicyDenial { option, advice }: &PolicyDenial| AuditEvent::Denied {
-            option: option.clone(),
-            reason: advice.clone(),
-        };
-        match self {
-            HookError::Policy(PolicyError(all)) => all.iter().map(denied).collect(),
-            HookError::Denied(one) => vec![denied(one)],
-            // A missing file is a mistyped path, not an attempt to get at a file of the host.
-            HookError::Files(error) if error.source.kind() == io::ErrorKind::NotFound => Vec::new(),
-            HookError::Files(_) | HookError::Escapes { .. } | HookError::Foreign { .. } => {
-                let option = "a file or container of the request".to_owned();
-                vec![AuditEvent::Denied { option, reason: chain(self) }]
-            }
-            _ => Vec::new(),
-        }
-    }
-
-    /// Returns a function that adds the title of the request's container to an error.
-    pub(super) fn of(container: &str) -> impl FnOnce(HookError) -> HookError {
-        move |source| HookError::In { container: container.to_owned(), source: Box::new(source) }
+/// Returns the exit code of a container whose program could not be started; none for other errors.
+pub fn program_code(error: &HookError) -> Option<u8> {
+    match error {
+        HookError::In { source, .. } => program_code(source),
+        HookError::Backend(error) => match error.downcast_ref()? {
+            ContainerError::Runtime(error) => error.program_code(),
+            _ => None,
+        },
+        _ => None,
     }
 }

@@ -1,45 +1,40 @@
-//! GitHub's container hooks (ADR 1891): runs the requests of the runner.
+//! Runs the jobs of GitHub's container hooks on this host, with an OCI runtime.
 //!
-//! A program reads a [`HookRequest`](request::HookRequest) and passes it to [`HookContext::run`] with a
-//! [`HookBackend`]: [`engine`] runs the containers of jobs on this host, `kubernetes` as pods of a cluster.
-//! Requests are checked completely before a container is started ([`options`], [`policy`], [`volumes`]).
-//! Containers are found again by their owner, the [`CallingRunner`], even if the call that started them was killed.
+//! [`EngineBackend`] runs the commands of a job ([`container_hook_job`]). The containers of a request are checked and
+//! planned before the first is created, then launched with their helpers.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
-pub mod audit;
+mod audit;
 mod backend;
-mod build_cache;
-mod context;
-mod denial;
-mod dockerfile;
-pub mod engine;
+mod build;
+mod ceilings;
+mod cleanup_job;
+mod commands;
+mod confine;
 mod error;
-#[cfg(feature = "kubernetes")]
-pub mod kubernetes;
-pub mod options;
+mod fetch;
+mod give_back;
+mod job;
+mod launch;
+mod lend;
+mod mounts;
+mod network;
 mod plan;
-pub mod policy;
-mod quantity;
-pub mod request;
-pub mod response;
-mod role;
-mod runner;
-mod runner_files;
-mod script;
-pub mod service_names;
-mod state;
-pub mod template;
-pub mod volumes;
-pub mod words;
+pub mod pod;
+mod prepare_job;
+mod run_container_step;
+mod run_script_step;
+mod services;
+mod settings;
+mod unkept;
+mod volumes;
 
-pub use backend::{HookBackend, RequestOutcome};
-pub use build_cache::BuildCache;
-pub use context::{HookContext, HookLog, HookSettings};
-pub use denial::NestingDenial;
-pub use dockerfile::{ConfigureError, ContextError};
-pub use error::HookError;
-pub use request::SecretText;
-pub use runner::{CallingRunner, JOB_VARIABLES, RunnerDefaults};
-pub use runner_files::RunnerFiles;
-pub use state::{JobState, PodState, StepAccess};
+pub use backend::EngineBackend;
+pub use build::{BuildError, remove_builds};
+pub use cleanup_job::{AbandonedJobs, remove_abandoned};
+pub use error::ImageError;
+pub use job::{JobRecord, LentDirectories, Peer};
+pub use run_script_step::DirectStep;
+pub use settings::{BuildOptions, EngineSettings, JobSystem, NewPrivileges};
+pub use volumes::{RemovedVolumes, RunnerVolume, RunnerVolumes, VolumeUser};

@@ -1,252 +1,500 @@
-//! Plans of the request's containers. All are checked before the first is created, so that a mistake in the
-//! last service is reported before the first service runs.
-//!
-//! Plans do not depend on the backend. `options:` is parsed once, in a [`ContainerRequest`].
+//! Plans of containers on this host: with opened files, the merged template, and the network.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
-use oci_hooks_engine::network::PortMapping;
-use oci_hooks_host::host_file::HostFile;
-use oci_hooks_image::{ImageReference, Platform};
-use rustix::fs::FileType;
+use container_hook_job::HookError;
+use container_hook_job::options::{HostAddress, NetworkMode};
+use container_hook_job::plan::{ContainerPlan, ContainerRequest, PlanRole};
+use container_hook_job::runner::LABEL;
+use oci_hooks::cdi;
+use oci_hooks_engine::bundle::{
+    self, ContainerInit, HostEntry, MountRequest, MountSource, NamespaceSource, ResolverOptions,
+    TmpfsMount,
+};
+use oci_hooks_engine::container::{
+    self, HealthPolicy, HostSystem, OutputMode, STEPS_ARGS, StopPolicy,
+};
+use oci_hooks_engine::network::NetworkEndpoint;
+use oci_hooks_engine::runtime::OciRuntime;
+use oci_hooks_host::userns::{self, PrivateIds};
+use oci_hooks_image::{Healthcheck, Image, ImageConfig};
 
-use super::context::HookContext;
-use super::error::HookError;
-use super::options::{CreateOptions, NetworkMode, OptionError};
-use super::policy::is_engine_socket;
-use super::request::{ContainerArgs, ImageSource, PrepareJob, RequestMount};
-use super::service_names::{self, RequestedService};
-use super::volumes::RequestVolume;
-use super::words;
+use super::backend::EngineBackend;
+use super::ceilings;
+use super::confine::{self, confine, devices, limit, pids_limit};
+use super::job::Peer;
+use super::mounts::{OpenVolume, RunnerMount};
+use super::network::{ContainerConnection, JobNetwork};
+use super::pod::{ContainerOverlay, LaunchFacts, TemplateAdditions, TemplateContainer};
+use super::settings::{JobSystem, NewPrivileges};
 
-pub use super::role::PlanRole;
-
-/// A container that the policy allows.
-pub struct ContainerPlan<'a> {
-    pub args: &'a ContainerArgs,
-    pub role: PlanRole,
-    /// Name in messages: `job container`, `service redis`.
-    pub title: String,
-    /// Host names of the container in the network of the job.
-    pub names: Vec<String>,
-    pub options: CreateOptions,
-    pub ports: Vec<PortMapping>,
-    pub reference: Option<ImageReference>,
-    pub platform: Platform,
-    /// Arguments of the program, rejoined from the pieces that the runner sent.
-    pub program_args: Vec<String>,
-    /// Volumes of `volumes:`, then of `options:`; paths of bind mounts are resolved.
-    pub volumes: Vec<RequestVolume>,
-    pub runner_mounts: Vec<&'a RequestMount>,
+/// A container of the request or the template, before it is created.
+pub struct LaunchPlan<'a> {
+    pub container: ContainerPlan<'a>,
+    volumes: Vec<OpenVolume>,
+    runner_mounts: Vec<RunnerMount>,
+    /// Options that do not depend on the image, the network and the id, including the template's.
+    base: bundle::BundleOptions,
+    /// Remaining additions of the template.
+    pub additions: TemplateAdditions,
+    /// Programs of this host, if the root file system consists of them.
+    pub system: Option<HostSystem>,
+    /// Set if neither the workflow nor the template sets whether programs may gain privileges.
+    is_privilege_unsaid: bool,
 }
 
-impl<'a> ContainerPlan<'a> {
-    /// Checks the request of a container and returns its plan.
-    pub fn new(
-        context: &HookContext<'_>,
+/// The inputs of a container's configuration, in addition to its plan.
+pub struct BundleInputs<'a> {
+    pub connection: ContainerConnection<'a>,
+    /// Directory of the pod's volumes.
+    pub volumes: &'a Path,
+    /// Process whose PID namespace the container shares.
+    pub process: Option<u32>,
+    /// Pinned user namespace of the job's containers, if they have one.
+    pub user_namespace: Option<PathBuf>,
+    /// Host ids that only the job uses.
+    pub private_ids: PrivateIds,
+}
+
+impl<'a> LaunchPlan<'a> {
+    /// Checks a container, as far as possible without its image, and merges the template into it.
+    pub(super) fn new(
+        backend: &EngineBackend<'_>,
         request: ContainerRequest<'a>,
+        overlay: Option<&ContainerOverlay>,
     ) -> Result<Self, HookError> {
-        let title = request.role.title(request.names.first());
-        let plan = Self::check(context, request, &title);
-        plan.map(|plan| ContainerPlan { title: title.clone(), ..plan })
-            .map_err(HookError::of(&title))
+        let container = ContainerPlan::new(&backend.context, request)?;
+        let title = container.title.clone();
+        LaunchPlan::merge(backend, container, overlay).map_err(HookError::of(&title))
     }
 
-    fn check(
-        context: &HookContext<'_>,
-        request: ContainerRequest<'a>,
-        title: &str,
+    /// Plans a container that only the template has, with the network mode of the container that it helps.
+    pub(super) fn of_helper(
+        backend: &EngineBackend<'_>,
+        helper: &'a TemplateContainer,
+        mode: Option<NetworkMode>,
     ) -> Result<Self, HookError> {
-        let ContainerRequest { args, options, role, names, shared_network } = request;
-        let work = context.runner.work();
-        let mut written_options = options?;
-        let defaults = &context.runner.defaults;
-        if written_options.network.mode == NetworkMode::Job && !role.is_helper() {
-            written_options.network.mode = defaults.network;
+        let TemplateContainer { name, args, role, overlay } = helper;
+        let request = ContainerRequest::helper(args, *role, name, mode);
+        LaunchPlan::new(backend, request, Some(overlay))
+    }
+
+    fn merge(
+        backend: &EngineBackend<'_>,
+        mut container: ContainerPlan<'a>,
+        overlay: Option<&ContainerOverlay>,
+    ) -> Result<Self, HookError> {
+        if let Some(overlay) = overlay {
+            let options = &mut container.options;
+            overlay.share_with_host(&backend.context.settings.policy, options)?;
+            options.pull = overlay.pull()?.or(options.pull);
+            container.ports.extend(overlay.ports()?);
         }
-        for volume in &mut written_options.volumes {
-            volume.source = volume.source.clone().of_runner(work);
+        ceilings::lower_workflow_limits(backend, &container.title, &mut container.options)?;
+        // Opens files only after all checks of the request's text.
+        let runner_mounts =
+            container.runner_mounts.iter().filter_map(|mount| RunnerMount::open(backend, mount));
+        let mut runner_mounts = runner_mounts.collect::<Result<Vec<_>, _>>()?;
+        if container.role == PlanRole::Job {
+            runner_mounts.extend(RunnerMount::of_actions(backend));
         }
-        let mut options = written_options.clone();
-        options.check(&context.settings.policy)?;
-        let mut ports = Vec::new();
-        for text in sent_ports(context, args, role, title).iter().chain(&options.network.publish) {
-            ports.extend(PortMapping::parse(text)?);
-        }
-        let reference = match &args.source {
-            ImageSource::Image(image) => Some(image.parse::<ImageReference>()?),
-            ImageSource::Dockerfile(_) => None,
-        };
-        let platform = match &options.platform {
-            Some(platform) => platform.parse().map_err(HookError::Platform)?,
-            None => defaults.platform.clone().unwrap_or_else(Platform::host),
-        };
-        let mounts = args.user_mounts.iter().map(|mount| {
-            let volume = RequestVolume::from_mount(mount)?;
-            Ok(RequestVolume { source: volume.source.of_runner(work), ..volume })
-        });
-        let written_volumes: Vec<_> = mounts.collect::<Result<_, HookError>>()?;
-        let mut volumes = written_volumes.clone();
-        for volume in &mut volumes {
-            context.settings.policy.check_volume(volume)?;
-        }
-        // Options that `check` replaced by a harmless equivalent need no line in the audit log.
-        written_options.host_namespaces.clone_from(&options.host_namespaces);
-        written_options.security.apparmor.clone_from(&options.security.apparmor);
-        context.audit.log_allowed(context.runner, title, &written_options, &written_volumes)?;
-        volumes.extend(options.volumes.iter().cloned());
-        if let Some(mode) = shared_network {
-            options.network.mode = mode;
-        }
-        let program_args = words::rejoin(&args.entry_point_args)?;
-        let runner_mounts = runner_mounts(context, args, role, title);
-        Ok(ContainerPlan {
-            args,
-            role,
-            title: String::new(),
-            names,
-            options,
-            ports,
-            reference,
-            platform,
-            program_args,
+        let volumes = container.volumes.iter().cloned();
+        let volumes = volumes.map(|volume| OpenVolume::open(backend, volume));
+        let gpu_volumes = container.options.gpu_volumes.iter().cloned();
+        let gpu_volumes = gpu_volumes.map(OpenVolume::open_trusted);
+        let volumes = volumes.chain(gpu_volumes).collect::<Result<_, _>>()?;
+        let mut base = base_options(backend, &container)?;
+        let additions = overlay.map(|all| all.resolve(backend, &container.env(), &mut base));
+        let additions = additions.transpose()?.unwrap_or_default();
+        ceilings::lower_template_limits(backend, &container.title, &mut base)?;
+        let is_privilege_unsaid = container.options.security.no_new_privileges.is_none()
+            && !overlay.is_some_and(ContainerOverlay::sets_escalation);
+        let has_system =
+            container.role == PlanRole::Job && backend.settings.job_system == JobSystem::Host;
+        let system = has_system.then(HostSystem::find).transpose()?;
+        Ok(LaunchPlan {
+            container,
             volumes,
             runner_mounts,
+            base,
+            additions,
+            system,
+            is_privilege_unsaid,
         })
     }
 
-    /// Returns the display name of the container.
-    pub fn name(&self) -> String {
-        let image =
-            || self.reference.as_ref().map_or("dockerfile", ImageReference::base_name).to_owned();
-        self.options.name.clone().or_else(|| self.names.first().cloned()).unwrap_or_else(image)
+    /// Returns the cgroup limits from the workflow, the settings and the template, without default limits.
+    pub(super) fn requested_limits(&self, backend: &EngineBackend<'_>) -> bundle::ResourceLimits {
+        let policy = &backend.context.settings.policy;
+        let is_asked = self.container.options.resources.pids.is_some()
+            || backend.settings.pids_limit.is_some()
+            || policy.max.pids().is_some();
+        let pids = is_asked.then(|| pids_limit(backend, &self.container.options)).flatten();
+        bundle::ResourceLimits { pids_limit: pids, ..self.base.resources.clone() }
     }
 
-    /// Returns the environment variables: `--env`, then the request's, then the hook's.
-    pub fn env(&self) -> Vec<String> {
-        let asked = self.options.env.iter().map(|variable| match &variable.value {
-            Some(value) => format!("{}={value}", variable.name),
-            None => variable.name.clone(),
-        });
-        let sent = &self.args.environment.0;
-        let sent_pairs = sent.iter().map(|(name, value)| format!("{name}={value}"));
-        let mut env: Vec<_> = asked.chain(sent_pairs).collect();
-        if self.role.is_helper() {
-            return env;
-        }
-        env.push("GITHUB_ACTIONS=true".to_owned());
-        let has_ci = env.iter().any(|pair| pair.starts_with("CI="));
-        if !has_ci {
-            env.push("CI=true".to_owned());
-        }
-        env
+    /// Returns options with only the limits and hooks of the container, for a container that prepares it.
+    pub(super) fn limits(&self, backend: &EngineBackend<'_>) -> bundle::BundleOptions {
+        let mut options = bundle::BundleOptions {
+            resources: self.base.resources.clone(),
+            rlimits: self.base.rlimits.clone(),
+            oom_score_adj: self.base.oom_score_adj,
+            hooks: self.base.hooks.clone(),
+            ..bundle::BundleOptions::default()
+        };
+        options.resources.pids_limit = pids_limit(backend, &self.container.options);
+        options
     }
-}
 
-/// Returns the ports that the runner asks to publish: none for a container step, as with the docker hook.
-/// Steps run beside the job, which may have published the same ports.
-fn sent_ports<'a>(
-    context: &HookContext<'_>,
-    args: &'a ContainerArgs,
-    role: PlanRole,
-    title: &str,
-) -> &'a [String] {
-    let ports = &args.port_mappings;
-    if role != PlanRole::Step || ports.is_empty() {
-        return ports;
+    /// Returns whether the container can run in a user namespace that another user owns.
+    pub(super) fn can_have_other_owner(&self) -> bool {
+        bundle::can_have_other_owner(&self.base)
     }
-    let shown = ports.join(", ");
-    context.log.debug(&format!("{title}: the ports {shown} are not published: steps publish none"));
-    &[]
-}
 
-/// Returns the runner's mounts of a container, without the socket of a container engine, which the runner
-/// sends on every machine.
-fn runner_mounts<'a>(
-    context: &HookContext<'_>,
-    args: &'a ContainerArgs,
-    role: PlanRole,
-    title: &str,
-) -> Vec<&'a RequestMount> {
-    let mut mounts = Vec::new();
-    for mount in &args.system_mounts {
-        let Some(source) = mount.source.as_deref().map(Path::new) else { continue };
-        if !is_engine_socket(source) {
-            mounts.push(mount);
-        } else if HostFile::open_trusted(source).is_ok_and(|file| file.kind() == FileType::Socket) {
-            let line = format!(
-                "{title}: {} is not mounted: it would give the container root on this machine",
-                source.display()
-            );
-            // Once in a job is enough.
-            if role == PlanRole::Step { context.log.debug(&line) } else { context.log.line(&line) }
+    /// Returns whether the container runs the hook's init program, which only keeps it running.
+    fn has_idle_init(&self) -> bool {
+        self.container.role == PlanRole::Job
+            && self.container.args.entry_point.is_none()
+            && !self.additions.runs_command
+    }
+
+    /// Returns the runtime of the container.
+    fn runtime<'b>(&'b self, backend: &EngineBackend<'b>) -> &'b OciRuntime {
+        self.additions.runtime.as_ref().unwrap_or(&backend.engine.runtime)
+    }
+
+    /// Returns whether the init program starts steps; the runtime has to pass it a descriptor.
+    pub(super) fn can_start_steps(&self, backend: &EngineBackend<'_>) -> bool {
+        self.has_idle_init() && self.runtime(backend).capabilities().passes_descriptors
+    }
+
+    /// Returns the destination of the container's output. Background processes of steps write to it too.
+    pub(super) fn output(&self, backend: &EngineBackend<'_>) -> OutputMode {
+        let is_silent = self.has_idle_init() && !self.can_start_steps(backend);
+        if is_silent || self.container.role == PlanRole::Step {
+            OutputMode::Discard
+        } else {
+            OutputMode::Log { bytes: backend.settings.log_bytes }
         }
     }
-    mounts
-}
 
-/// A container of the request or of the template, not yet checked.
-pub struct ContainerRequest<'a> {
-    pub args: &'a ContainerArgs,
-    /// Parsed `options:`; an error is reported when the container is checked.
-    pub options: Result<CreateOptions, OptionError>,
-    pub role: PlanRole,
-    /// Host names of the container in the network of the job.
-    pub names: Vec<String>,
-    /// Network mode of the container whose network it shares.
-    shared_network: Option<NetworkMode>,
-}
-
-/// The containers of a job.
-pub struct JobRequest<'a> {
-    pub container: Option<ContainerRequest<'a>>,
-    pub services: Vec<ContainerRequest<'a>>,
-}
-
-impl<'a> ContainerRequest<'a> {
-    pub(crate) fn new(args: &'a ContainerArgs, role: PlanRole) -> Self {
-        let options = CreateOptions::parse(args.create_options.as_deref().unwrap_or_default());
-        ContainerRequest { args, options, role, names: Vec::new(), shared_network: None }
-    }
-
-    /// Returns the request of a container that only the template has. `network` is the network mode of the
-    /// container that it helps, if they share the network.
-    pub fn helper(
-        args: &'a ContainerArgs,
-        role: PlanRole,
-        name: &str,
-        network: Option<NetworkMode>,
-    ) -> Self {
-        let request = ContainerRequest::new(args, role);
-        ContainerRequest { names: vec![name.to_owned()], shared_network: network, ..request }
-    }
-
-    /// Returns the image name as requested; empty for a Dockerfile.
-    fn image(&self) -> &str {
-        match &self.args.source {
-            ImageSource::Image(image) => image,
-            ImageSource::Dockerfile(_) => "",
+    /// Returns the health checks that the container has to pass: the template's, else the workflow's or the
+    /// image's.
+    pub(super) fn health(&self, image: &ImageConfig, address: Option<IpAddr>) -> Vec<HealthPolicy> {
+        let checks = self.additions.checks(address);
+        // Kubernetes ignores the health checks of images.
+        if !checks.is_empty() || self.container.role.is_helper() {
+            return checks;
         }
+        self.docker_health(image).into_iter().collect()
+    }
+
+    fn docker_health(&self, image: &ImageConfig) -> Option<HealthPolicy> {
+        let asked = &self.container.options.health;
+        if asked.disabled {
+            return None;
+        }
+        let base = image.healthcheck.clone().unwrap_or_default();
+        let line = asked.command.as_ref().filter(|line| !line.is_empty());
+        let check = Healthcheck {
+            test: line.map_or(base.test, |line| vec!["CMD-SHELL".to_owned(), line.clone()]),
+            interval: asked.interval.or(base.interval),
+            timeout: asked.timeout.or(base.timeout),
+            start_period: asked.start_period.or(base.start_period),
+            start_interval: asked.start_interval.or(base.start_interval),
+            retries: asked.retries.or(base.retries),
+        };
+        HealthPolicy::new(&check, image.shell.as_deref())
+    }
+
+    /// Returns the runner's directories that the container can write to. Ownership of files in other mounted
+    /// directories is not restored after a job, because others use them too.
+    pub(super) fn writable_paths(&self) -> impl Iterator<Item = &Path> {
+        let own = self.runner_mounts.iter().filter_map(RunnerMount::writable_path);
+        let volumes = self.volumes.iter().filter_map(OpenVolume::writable_path);
+        own.chain(volumes).chain(self.additions.writable_paths())
+    }
+
+    /// Returns whether the container has named volumes, which outlive it.
+    pub(super) fn has_named_volumes(&self) -> bool {
+        self.volumes.iter().any(OpenVolume::has_name)
+    }
+
+    /// Returns the stop sequence of the container; none if it is killed at once.
+    pub(super) fn stop(&self, image: &Image, address: Option<IpAddr>) -> Option<StopPolicy> {
+        if matches!(self.container.role, PlanRole::Init | PlanRole::Step) {
+            return None;
+        }
+        let stop = self.additions.stop(address, image.config.stop_signal.as_deref())?;
+        // The init program ignores stop signals.
+        let signal = stop.signal.filter(|_| !self.has_idle_init());
+        Some(StopPolicy { signal, ..stop })
+    }
+
+    /// Returns the network mode of the container.
+    pub(super) fn network_mode(&self) -> NetworkMode {
+        self.container.options.network.mode
+    }
+
+    /// Returns whether the container is on the job's network.
+    pub(super) fn is_connected(&self) -> bool {
+        self.container.options.network.mode == NetworkMode::Job
+    }
+
+    /// Returns the complete options of the container.
+    pub(super) fn bundle(
+        &self,
+        backend: &EngineBackend<'_>,
+        image: &Image,
+        id: &str,
+        inputs: &BundleInputs<'_>,
+    ) -> Result<bundle::BundleOptions, HookError> {
+        let mut options = bundle::BundleOptions {
+            args: self.container.program_args.clone(),
+            env: self.container.env(),
+            mounts: self.mounts(backend, id),
+            hostname: self.hostname(id),
+            annotations: self.annotations(backend, image),
+            private_ids: inputs.private_ids,
+            ..self.base.clone()
+        };
+        options.resources.pids_limit = pids_limit(backend, &self.container.options);
+        let keeps_alive = self.has_idle_init();
+        if keeps_alive || self.container.options.init == Some(true) {
+            let program = backend.engine.init_program()?;
+            let args = self.can_start_steps(backend).then_some(STEPS_ARGS).into_iter().flatten();
+            let args = args.map(str::to_owned).collect();
+            options.init = Some(ContainerInit { program, args, idle_only: keeps_alive });
+        }
+        if keeps_alive {
+            options.args.clear();
+        }
+        let connection = &inputs.connection;
+        self.connect(backend, connection, &mut options);
+        self.additions.apply(
+            &LaunchFacts {
+                image: &image.config,
+                addresses: connection.addresses(),
+                policy: &backend.context.settings.policy,
+                volumes: inputs.volumes,
+                process: inputs.process,
+            },
+            &mut options,
+        )?;
+        // A container can join only the PID namespace of a process in the same user namespace, here the host's.
+        let shares_processes = inputs.process.is_some_and(userns::shares_namespace_with);
+        let can_join = self.runtime(backend).capabilities().joins_user_namespaces;
+        if can_join && !shares_processes && self.has_own_users(&options) {
+            options.user_namespace.clone_from(&inputs.user_namespace);
+        }
+        // Root in a container of a rootless user is mapped to that user.
+        let is_apart = options.user_namespace.is_some() || backend.engine.privilege.has_own_users();
+        if self.is_privilege_unsaid
+            && is_apart
+            && backend.settings.new_privileges == NewPrivileges::OfOwnUsers
+        {
+            options.security.no_new_privileges = false;
+        }
+        if self.system.is_some() && !is_apart {
+            HostSystem::confine(&mut options);
+        }
+        confine::nest(backend, &self.container.title, is_apart, &mut options)?;
+        Ok(options)
+    }
+
+    /// Returns the host name; none in the host's UTS namespace.
+    fn hostname(&self, id: &str) -> Option<String> {
+        let name = self.additions.hostname.as_ref().or(self.container.options.hostname.as_ref());
+        let is_own = self.base.namespaces.uts != NamespaceSource::Host;
+        is_own.then(|| name.cloned().unwrap_or_else(|| id[..12].to_owned()))
+    }
+
+    /// Returns whether the container has its own user namespace. Privileged containers, host namespaces and shared
+    /// mounts, which the admin has to allow, need the host's.
+    fn has_own_users(&self, options: &bundle::BundleOptions) -> bool {
+        let namespaces = &options.namespaces;
+        let all = [
+            &namespaces.network,
+            &namespaces.pid,
+            &namespaces.ipc,
+            &namespaces.uts,
+            &namespaces.cgroup,
+        ];
+        let is_shared = |mount: &MountRequest| match &mount.source {
+            MountSource::Bind { propagation, .. } | MountSource::Trusted { propagation, .. } => {
+                *propagation == bundle::MountPropagation::Shared
+            }
+            MountSource::System { .. } | MountSource::Volume { .. } | MountSource::Tmpfs(_) => {
+                false
+            }
+        };
+        !options.security.privileged
+            && !all.contains(&&NamespaceSource::Host)
+            && !options.mounts.iter().any(is_shared)
+    }
+
+    /// Returns the annotations that hooks are matched against. Annotations of this hook come last and override
+    /// those of the workflow.
+    fn annotations(&self, backend: &EngineBackend<'_>, image: &Image) -> BTreeMap<String, String> {
+        let labels = image.config.labels.iter().chain(&self.container.options.labels);
+        let mut annotations: BTreeMap<_, _> =
+            labels.map(|(key, value)| (format!("{LABEL}{key}"), value.clone())).collect();
+        annotations.extend(self.container.options.annotations.clone());
+        annotations
+            .insert("org.opencontainers.image.ref.name".to_owned(), image.reference.to_string());
+        annotations.extend(
+            backend.context.runner.annotations(self.container.role.name(), &self.container.name()),
+        );
+        annotations
+    }
+
+    fn mounts(&self, backend: &EngineBackend<'_>, id: &str) -> Vec<MountRequest> {
+        // Of CDI devices.
+        let mut mounts = self.base.mounts.clone();
+        for tmpfs in &self.container.options.tmpfs {
+            mounts.push(MountRequest {
+                target: PathBuf::from(&tmpfs.target),
+                source: MountSource::Tmpfs(TmpfsMount {
+                    options: tmpfs.options.clone(),
+                    ..TmpfsMount::default()
+                }),
+                read_only: false,
+                subpath: None,
+                id_mapping: None,
+            });
+        }
+        for (number, volume) in self.volumes.iter().enumerate() {
+            let own =
+                backend.engine.disk_of(id).join("volumes").join(format!("anonymous-{number}"));
+            mounts.push(volume.mount(backend, own));
+        }
+        mounts.extend(self.runner_mounts.iter().map(|mount| mount.mount(backend)));
+        mounts.extend(self.system.iter().flat_map(HostSystem::mounts));
+        mounts
     }
 }
 
-impl<'a> JobRequest<'a> {
-    /// Parses the `options:` of a job's containers and finds the names of its services.
-    pub fn new(context: &HookContext<'_>, job: &'a PrepareJob) -> Self {
-        let container =
-            job.container.as_ref().map(|args| ContainerRequest::new(args, PlanRole::Job));
-        let services =
-            job.services.iter().map(|args| ContainerRequest::new(args, PlanRole::Service));
-        let mut services: Vec<_> = services.collect();
-        let none = CreateOptions::default();
-        let requested = services.iter().map(|one| {
-            let options = one.options.as_ref().unwrap_or(&none);
-            RequestedService::new(one.args.context_name.as_deref(), options, one.image())
-        });
-        let names = service_names::find(context, &requested.collect::<Vec<_>>());
-        for (service, names) in services.iter_mut().zip(names) {
-            service.names = names;
+/// Returns the options of a container that depend neither on its image nor on its network.
+fn base_options(
+    backend: &EngineBackend<'_>,
+    container: &ContainerPlan<'_>,
+) -> Result<bundle::BundleOptions, HookError> {
+    let (args, asked) = (container.args, &container.options);
+    let program = args.entry_point.as_ref().or(asked.entrypoint.as_ref());
+    let mut options = bundle::BundleOptions {
+        entrypoint: program.map(|program| match program.as_str() {
+            "" => Vec::new(),
+            program => vec![program.to_owned()],
+        }),
+        cwd: args.working_directory.as_ref().or(asked.workdir.as_ref()).map(PathBuf::from),
+        user: asked.user.clone(),
+        supplementary_groups: asked.groups.clone(),
+        devices: devices(backend, asked)?,
+        read_only: asked.read_only,
+        shm_size_bytes: asked.shm_size_bytes,
+        sysctls: asked.sysctls.clone(),
+        oom_score_adj: asked.resources.oom_score_adj,
+        domainname: asked.domainname.clone(),
+        hooks: backend.settings.hooks.clone(),
+        ..bundle::BundleOptions::default()
+    };
+    options
+        .add_cdi_devices(&cdi::DEFAULT_DIRS.map(PathBuf::from), &asked.cdi_devices)
+        .map_err(bundle::BundleError::from)
+        .map_err(container::ContainerError::from)?;
+    limit(backend, asked, &mut options);
+    confine(backend, asked, &mut options)?;
+    if asked.network.mode == NetworkMode::Host {
+        options.namespaces.network = NamespaceSource::Host;
+    }
+    Ok(options)
+}
+
+impl LaunchPlan<'_> {
+    /// Sets the network namespace, name servers and host names of the container.
+    pub(crate) fn connect(
+        &self,
+        backend: &EngineBackend<'_>,
+        connection: &ContainerConnection<'_>,
+        options: &mut bundle::BundleOptions,
+    ) {
+        let asked = &self.container.options.network;
+        let servers = if asked.dns.is_empty() { &backend.settings.dns } else { &asked.dns };
+        let dns = ResolverOptions {
+            loopback_works: matches!(connection, ContainerConnection::Host),
+            servers: servers.clone(),
+            fallback: connection.resolver(),
+            search: asked.dns_search.clone(),
+            options: asked.dns_options.clone(),
+            ..ResolverOptions::default()
+        };
+        let mut gateway_address = None;
+        let mut hosts = Vec::new();
+        match connection {
+            ContainerConnection::Job { endpoint, gateway, hosts: names } => {
+                options.namespaces.network = NamespaceSource::Path(endpoint.netns.clone());
+                gateway_address = *gateway;
+                hosts.extend(names.iter().cloned());
+                let own = options.hostname.iter();
+                let own = own.chain(&self.additions.second_hostname).chain(&self.container.names);
+                let mut names: Vec<String> = Vec::new();
+                for name in own {
+                    if !names.contains(name) {
+                        names.push(name.clone());
+                    }
+                }
+                hosts.extend(
+                    endpoint
+                        .addresses
+                        .iter()
+                        .map(|address| HostEntry { address: *address, names: names.clone() }),
+                );
+                options.dns = Some(dns);
+            }
+            ContainerConnection::Host => {
+                options.namespaces.network = NamespaceSource::Host;
+                options.dns = Some(dns);
+            }
+            ContainerConnection::None => options.namespaces.network = NamespaceSource::Private,
         }
-        JobRequest { container, services }
+        for host in &asked.hosts {
+            let address = match host.address {
+                HostAddress::Address(address) => Some(address),
+                HostAddress::Gateway => gateway_address,
+            };
+            if let Some(address) = address {
+                hosts.push(HostEntry { address, names: vec![host.name.clone()] });
+            }
+        }
+        options.hosts = Some(hosts);
+    }
+}
+
+/// A container that is ready to be created.
+pub struct PendingContainer<'a> {
+    pub plan: &'a LaunchPlan<'a>,
+    pub image: Image,
+    pub id: String,
+    /// None if the container is not on the job's network.
+    pub endpoint: Option<NetworkEndpoint>,
+}
+
+/// The network and pod that all containers of a job or step share.
+#[derive(Clone, Copy)]
+pub struct LaunchContext<'a> {
+    pub network: &'a JobNetwork,
+    pub peers: &'a [Peer],
+    /// Directory of the pod's volumes.
+    pub volumes: &'a Path,
+    /// Process whose PID namespace all containers except the first share.
+    pub process: Option<u32>,
+}
+
+impl PendingContainer<'_> {
+    /// Returns the first address of the container.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.endpoint.as_ref().and_then(|endpoint| endpoint.addresses.first().copied())
     }
 }

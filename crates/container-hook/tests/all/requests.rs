@@ -10,7 +10,8 @@ use crate::PROGRAM;
 #[test]
 fn invalid_requests_are_explained_in_the_step_log() {
     let env = TestEnv::new(PROGRAM);
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/requests");
+    let data =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../container-hook-job/tests/data/requests");
     let mut count = 0;
     for entry in fs::read_dir(data).unwrap() {
         let path = entry.unwrap().path();

@@ -1,5 +1,5 @@
 //! The first process of pods: creates its own socket, runs a program, and keeps steps. Lost streams
-//! are tested with their other end, in `container_hook::kubernetes::agent`.
+//! are tested with their other end, in `container_hook_kubernetes::agent`.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

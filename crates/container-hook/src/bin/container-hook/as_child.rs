@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 
 use clap::Args;
-use container_hook::engine::JobSystem;
+use container_hook::JobSystem;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::spawn;
 

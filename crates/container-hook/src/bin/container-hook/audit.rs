@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 
 use clap::Args;
-use container_hook::audit::{AuditEvent, AuditLine};
+use container_hook_job::audit::{AuditEvent, AuditLine};
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_cli::table;

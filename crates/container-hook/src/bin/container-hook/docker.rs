@@ -3,9 +3,10 @@
 
 use std::env;
 
-use container_hook::options::{HostNamespace, NetworkMode};
-use container_hook::policy::Policy;
-use container_hook::{HookLog as _, RunnerDefaults};
+use container_hook_job::HookLog as _;
+use container_hook_job::options::{HostNamespace, NetworkMode};
+use container_hook_job::policy::Policy;
+use container_hook_job::runner::RunnerDefaults;
 use oci_hooks_image::PlatformError;
 
 use crate::log::StepLog;

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use container_hook::engine::{BuildOptions, EngineSettings, JobSystem};
-use container_hook::policy::Policy;
-use container_hook::template::TemplateSettings;
+use container_hook::{BuildOptions, EngineSettings, JobSystem};
+use container_hook_job::policy::Policy;
+use container_hook_job::template::TemplateSettings;
 use oci_hooks_engine::network::NetworkOptions;
 use oci_hooks_engine_cli::host::HostError;
 use oci_hooks_engine_cli::sections::UserNamespace;
@@ -26,9 +26,9 @@ pub fn network(settings: &HookFileSettings) -> NetworkOptions {
 }
 
 /// Returns the settings of the hook; denials name `file` as the place to change the policy.
-pub fn hook_settings(settings: &HookFileSettings, file: &Path) -> container_hook::HookSettings {
+pub fn hook_settings(settings: &HookFileSettings, file: &Path) -> container_hook_job::HookSettings {
     let file = Some(file.to_owned());
-    container_hook::HookSettings {
+    container_hook_job::HookSettings {
         policy: Policy { file, ..settings.policy.clone() },
         template: TemplateSettings {
             file: settings.template.file.clone(),
@@ -135,7 +135,10 @@ fn settings_that_require_root_are_rejected_for_other_users() {
 fn defaults_match_the_library() {
     let mut settings = hook_settings(&HookFileSettings::default(), Path::new("/s.toml"));
     assert_eq!(settings.policy.file.take().unwrap(), Path::new("/s.toml"));
-    assert_eq!(format!("{settings:?}"), format!("{:?}", container_hook::HookSettings::default()));
+    assert_eq!(
+        format!("{settings:?}"),
+        format!("{:?}", container_hook_job::HookSettings::default())
+    );
     let mut settings = engine_settings(&HookFileSettings::default(), JobSystem::Image).unwrap();
     // The proxy variables come from the machine.
     settings.build.env.clear();

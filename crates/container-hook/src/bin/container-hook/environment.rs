@@ -7,8 +7,9 @@ use std::ffi::{CStr, OsString};
 use std::iter;
 use std::path::{Path, PathBuf};
 
-use container_hook::service_names::{diag, directory_of};
-use container_hook::{CallingRunner, JOB_VARIABLES, RunnerDefaults, RunnerFiles};
+use container_hook_job::RunnerFiles;
+use container_hook_job::runner::{CallingRunner, JOB_VARIABLES, RunnerDefaults};
+use container_hook_job::service_names::{diag, directory_of};
 use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
 use oci_hooks_engine_cli::host::PROXY_VARIABLES;
 use oci_hooks_files::fs::PathError;

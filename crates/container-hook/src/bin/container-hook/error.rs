@@ -3,9 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
-use container_hook::HookError;
-use container_hook::request::RequestError;
-use container_hook::template::{TemplateError, TemplateFaults};
+use container_hook_job::HookError;
+use container_hook_job::request::RequestError;
+use container_hook_job::template::{TemplateError, TemplateFaults};
 use oci_hooks::hooks::trust::TrustError;
 use oci_hooks_cli::context::OutputError;
 use oci_hooks_cli::exit::CliError;

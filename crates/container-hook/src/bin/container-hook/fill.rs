@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use container_hook::kubernetes::PodFiles;
+use container_hook_kubernetes::PodFiles;
 use oci_hooks_cli::exit::CliExit;
 
 use crate::error::HookCommandError;

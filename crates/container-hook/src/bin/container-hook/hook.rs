@@ -4,12 +4,11 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 
-use container_hook::audit::AuditLog;
-use container_hook::engine::{EngineBackend, JobSystem};
-use container_hook::request::{HookCommand, HookRequest};
-use container_hook::{
-    CallingRunner, HookBackend, HookContext, HookError, HookLog as _, RequestOutcome,
-};
+use container_hook::{EngineBackend, JobSystem};
+use container_hook_job::audit::AuditLog;
+use container_hook_job::request::{HookCommand, HookRequest};
+use container_hook_job::runner::CallingRunner;
+use container_hook_job::{HookBackend, HookContext, HookError, HookLog as _, RequestOutcome};
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::host::HostError;
 use oci_hooks_engine_cli::rootless::{self, EnterOutcome, RootlessError};
@@ -124,7 +123,7 @@ fn run_on_this_machine(
 
 /// A call of the runner, for every backend.
 pub struct HookCall {
-    settings: container_hook::HookSettings,
+    settings: container_hook_job::HookSettings,
     runner: CallingRunner,
     audit: AuditLog,
 }

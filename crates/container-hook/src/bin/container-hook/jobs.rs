@@ -2,10 +2,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use container_hook::engine::{
+use container_hook::{
     AbandonedJobs, RemovedVolumes, RunnerVolume, RunnerVolumes, remove_abandoned,
 };
-use container_hook::request::{HookCommand, HookRequest};
+use container_hook_job::request::{HookCommand, HookRequest};
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine::container::{ContainerRecord, StepSignals as _};
 use oci_hooks_engine_cli::rootless::{

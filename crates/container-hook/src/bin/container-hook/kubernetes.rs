@@ -5,11 +5,11 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use container_hook::kubernetes::{
+use container_hook_job::request::HookRequest;
+use container_hook_kubernetes::{
     BuildSettings, ClusterClient, DownloadScope, KubernetesBackend, KubernetesParts,
     KubernetesSettings, PodIdentity, ResourceRequests, WorkTransport,
 };
-use container_hook::request::HookRequest;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine::container::StepSignals;
 use oci_hooks_engine_cli::programs::program_path;
@@ -67,7 +67,7 @@ pub fn identity() -> Result<PodIdentity, CallError> {
 /// unset.
 pub fn library_settings(
     settings: &HookFileSettings,
-    log: &dyn container_hook::HookLog,
+    log: &dyn container_hook_job::HookLog,
 ) -> KubernetesSettings {
     let of_file = &settings.kubernetes;
     let default = KubernetesSettings::default();

@@ -55,7 +55,7 @@ impl StepLog {
     }
 }
 
-impl container_hook::HookLog for StepLog {
+impl container_hook_job::HookLog for StepLog {
     fn group(&self, title: &str) {
         write(&command("group", title));
     }

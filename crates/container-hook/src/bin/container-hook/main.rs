@@ -47,7 +47,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory as _;
 use cli::{HookCli, HookSubcommand, ResultFormat};
-use container_hook::engine::JobSystem;
+use container_hook::JobSystem;
 use error::HookCommandError;
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::{CliError as _, CliExit, exit_code};

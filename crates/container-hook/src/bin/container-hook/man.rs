@@ -30,8 +30,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use clap::CommandFactory as _;
-    use container_hook::JOB_VARIABLES;
-    use container_hook::engine::pod::{FIELDS, PodField, Treatment};
+    use container_hook::pod::{FIELDS, PodField, Treatment};
+    use container_hook_job::runner::JOB_VARIABLES;
     use oci_hooks_engine_cli::host::PROXY_VARIABLES;
     use oci_hooks_testsupport::pages::{check, json_files, undescribed_keys};
 

@@ -1,8 +1,8 @@
 //! `container-hook prune`.
 
 use clap::Args;
-use container_hook::HookError;
-use container_hook::engine::{AbandonedJobs, remove_builds};
+use container_hook::{AbandonedJobs, remove_builds};
+use container_hook_job::HookError;
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::prune::{PruneOptions, empty_all_trash};

@@ -7,10 +7,10 @@ use std::env;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use container_hook::BuildCache;
-use container_hook::engine::NewPrivileges;
-use container_hook::policy::{Policy, Preset};
-use container_hook::template::TemplateSettings;
+use container_hook::NewPrivileges;
+use container_hook_job::BuildCache;
+use container_hook_job::policy::{Policy, Preset};
+use container_hook_job::template::TemplateSettings;
 use ipnet::{Ipv4Net, Ipv6Net};
 use oci_hooks_engine::network::{InterfaceName, Subnet};
 use oci_hooks_engine_cli::checks::registries::{self, MissingResource};

@@ -2,9 +2,9 @@
 
 use std::os::fd::AsFd as _;
 
-use container_hook::engine::DirectStep;
-use container_hook::request::HookRequest;
-use container_hook::{HookError, HookLog as _};
+use container_hook::DirectStep;
+use container_hook_job::request::HookRequest;
+use container_hook_job::{HookError, HookLog as _};
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine::container::StepError;
 use oci_hooks_files::error::chain;

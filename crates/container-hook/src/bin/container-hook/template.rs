@@ -5,13 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand, ValueEnum};
-use container_hook::audit::AuditLog;
-use container_hook::engine::{EngineBackend, JobSystem, pod};
-use container_hook::request::{HookCommand, HookRequest};
-use container_hook::template::{BasePod, MergeNote, MergeRemark, MergedPod, PodTemplate, base};
-use container_hook::{
-    CallingRunner, HookContext, HookError, HookLog, JOB_VARIABLES, RunnerDefaults, RunnerFiles,
-};
+use container_hook::{EngineBackend, JobSystem, pod};
+use container_hook_job::audit::AuditLog;
+use container_hook_job::request::{HookCommand, HookRequest};
+use container_hook_job::runner::{CallingRunner, JOB_VARIABLES, RunnerDefaults};
+use container_hook_job::template::{BasePod, MergeNote, MergeRemark, MergedPod, PodTemplate, base};
+use container_hook_job::{HookContext, HookError, HookLog, RunnerFiles};
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine::container::Engine;

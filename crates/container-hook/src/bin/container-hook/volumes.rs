@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
-use container_hook::engine::RunnerVolume;
+use container_hook::RunnerVolume;
 use jiff::Timestamp;
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;

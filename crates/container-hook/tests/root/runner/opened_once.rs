@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use container_hook::RunnerFiles;
+use container_hook_job::RunnerFiles;
 use oci_hooks_testsupport::call::RunningCall;
 use oci_hooks_testsupport::github_runner::{GithubRunner, merge, volume};
 use oci_hooks_testsupport::installation::HookInstallation;

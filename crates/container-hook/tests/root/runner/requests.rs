@@ -50,7 +50,7 @@ fn cases(prefix: &str) -> Vec<RequestCase> {
 }
 
 fn directory() -> PathBuf {
-    program::repository("crates/container-hook/tests/data/requests")
+    program::repository("crates/container-hook-job/tests/data/requests")
 }
 
 impl RequestCase {

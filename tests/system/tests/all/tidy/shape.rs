@@ -52,7 +52,7 @@ fn is_inline_module(item: &str) -> bool {
 const LISTS: [&str; 5] = [
     "src/lib.rs",
     "src/hooks/mod.rs",
-    "crates/container-hook/src/lib.rs",
+    "crates/container-hook-job/src/lib.rs",
     "crates/container-hook/src/bin/container-hook/main.rs",
     "crates/testsupport/src/lib.rs",
 ];

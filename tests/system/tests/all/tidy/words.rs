@@ -11,34 +11,41 @@ struct WordRule {
     applies: fn(&SourceFile) -> bool,
 }
 
+/// The code that handles requests of jobs.
+const HANDLERS: [&str; 3] = [
+    "crates/container-hook/src",
+    "crates/container-hook-job/src",
+    "crates/container-hook-kubernetes/src",
+];
+
 /// The code that handles requests uses descriptors instead of paths. The paths in these files can only be
 /// named and replaced by root and the administrator, or are only used in messages.
 const OWN_PATHS: [&str; 14] = [
     // Records in the run directory.
-    "crates/container-hook/src/engine/job.rs",
+    "crates/container-hook/src/job.rs",
     // Removal of leftovers of builds.
-    "crates/container-hook/src/engine/build.rs",
+    "crates/container-hook/src/build.rs",
     // New directory of a build, before its container runs.
-    "crates/container-hook/src/engine/build/bases.rs",
+    "crates/container-hook/src/build/bases.rs",
     // Reopening of an open file for reading.
-    "crates/container-hook/src/dockerfile/snapshot.rs",
+    "crates/container-hook-job/src/dockerfile/snapshot.rs",
     // Home directory of a build.
-    "crates/container-hook/src/dockerfile/registries.rs",
+    "crates/container-hook-job/src/dockerfile/registries.rs",
     // Logins of a build, in a new directory.
-    "crates/container-hook/src/kubernetes/build/logins.rs",
+    "crates/container-hook-kubernetes/src/build/logins.rs",
     // Init container of a pod, with only its image and new volumes.
-    "crates/container-hook/src/kubernetes/fill.rs",
+    "crates/container-hook-kubernetes/src/fill.rs",
     // The runner's own directories, which belong to the hook's user, and the record of their files.
-    "crates/container-hook/src/kubernetes/files/host.rs",
-    "crates/container-hook/src/kubernetes/files/record.rs",
+    "crates/container-hook-kubernetes/src/files/host.rs",
+    "crates/container-hook-kubernetes/src/files/record.rs",
     // The hook's own file in a directory that no job can write to.
-    "crates/container-hook/src/kubernetes/services.rs",
+    "crates/container-hook-kubernetes/src/services.rs",
     // Error messages about a path, before it is opened below the directories that the policy allows.
-    "crates/container-hook/src/policy/paths.rs",
+    "crates/container-hook-job/src/policy/paths.rs",
     // Objects and volumes of the administrator's template, and directories of volumes in the store.
-    "crates/container-hook/src/engine/pod/objects.rs",
-    "crates/container-hook/src/engine/pod/storage.rs",
-    "crates/container-hook/src/engine/pod/volumes.rs",
+    "crates/container-hook/src/pod/objects.rs",
+    "crates/container-hook/src/pod/storage.rs",
+    "crates/container-hook/src/pod/volumes.rs",
 ];
 
 /// Directory trees of the calling user, which no other user changes meanwhile.
@@ -47,7 +54,7 @@ const OWN_TREES: [&str; 4] = [
     "crates/step-runner/src/bin/step-runner/lint.rs",
     // The runner's own images.
     "crates/step-runner/src/bin/step-runner/bootstrap_file.rs",
-    "crates/container-hook/src/kubernetes/fill.rs",
+    "crates/container-hook-kubernetes/src/fill.rs",
 ];
 
 const RULES: [WordRule; 3] = [
@@ -96,7 +103,7 @@ const RULES: [WordRule; 3] = [
         ],
         message: "what a request names is opened once: use RunnerFiles, HostRoot or HostFile",
         applies: |source| {
-            source.is_below("crates/container-hook/src")
+            HANDLERS.iter().any(|dir| source.is_below(dir))
                 && !source.is_below("crates/container-hook/src/bin")
                 && !source.path.components().any(|part| part.as_os_str() == "tests")
                 && !source.is_named("testing.rs")
@@ -151,8 +158,11 @@ mod tests {
         for rule in RULES {
             for word in rule.words {
                 let everywhere = (rule.applies)(&SourceFile::new("src/hooks/a.rs", ""));
-                let room = if everywhere { "src/hooks" } else { "crates/container-hook/src" };
-                for path in ["a.rs", "a/tests.rs"].map(|name| format!("{room}/{name}")) {
+                let rooms = if everywhere { &["src/hooks"][..] } else { &HANDLERS[..] };
+                let names = ["a.rs", "a/tests.rs"];
+                let paths =
+                    rooms.iter().flat_map(|room| names.map(|name| format!("{room}/{name}")));
+                for path in paths {
                     let path = path.as_str();
                     let expected = usize::from(!path.ends_with("tests.rs"));
                     assert_eq!(

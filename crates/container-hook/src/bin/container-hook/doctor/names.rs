@@ -1,7 +1,7 @@
 //! Checks the names by which services are reached.
 
-use container_hook::RunnerFiles;
-use container_hook::service_names::{DIAG, directory_of};
+use container_hook_job::RunnerFiles;
+use container_hook_job::service_names::{DIAG, directory_of};
 use oci_hooks_engine_cli::checks::HostCheck;
 use oci_hooks_files::error::chain;
 

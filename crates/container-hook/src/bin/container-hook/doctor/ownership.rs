@@ -1,6 +1,6 @@
 //! Warnings about policies that give workflows the rights of root or of the runner's user.
 
-use container_hook::policy::{Policy, Preset};
+use container_hook_job::policy::{Policy, Preset};
 use oci_hooks_engine_cli::checks::HostCheck;
 
 /// Warns of a policy that amounts to root, and of privileged containers, which can create devices in the

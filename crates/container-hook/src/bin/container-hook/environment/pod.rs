@@ -7,7 +7,7 @@ use std::env;
 use std::path::Path;
 use std::time::Duration;
 
-use container_hook::HookLog;
+use container_hook_job::HookLog;
 
 use super::EnvironmentError;
 

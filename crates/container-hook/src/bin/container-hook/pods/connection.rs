@@ -1,6 +1,6 @@
 //! The cluster of the settings.
 
-use container_hook::kubernetes::{ClusterClient, ClusterError, RetryPolicy};
+use container_hook_kubernetes::{ClusterClient, ClusterError, RetryPolicy};
 
 use crate::environment::pod;
 use crate::error::HookCommandError;

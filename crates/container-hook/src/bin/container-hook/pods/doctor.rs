@@ -3,11 +3,11 @@
 use std::env;
 use std::path::PathBuf;
 
-use container_hook::kubernetes::admin::{self, PERMISSIONS, Permission, PermissionNeed, RunnerPod};
-use container_hook::kubernetes::{
+use container_hook_job::template::PodTemplate;
+use container_hook_kubernetes::admin::{self, PERMISSIONS, Permission, PermissionNeed, RunnerPod};
+use container_hook_kubernetes::{
     ApiOperation, ClusterClient, ClusterError, PodIdentity, ServerVersion,
 };
-use container_hook::template::PodTemplate;
 use oci_hooks_cli::check::CheckSummary;
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;

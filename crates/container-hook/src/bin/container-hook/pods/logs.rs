@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal as _;
 
-use container_hook::kubernetes::admin;
+use container_hook_kubernetes::admin;
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_cli::terminal::escape_control;

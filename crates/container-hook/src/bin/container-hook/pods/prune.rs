@@ -1,6 +1,6 @@
 //! `container-hook prune` in a cluster.
 
-use container_hook::kubernetes::admin;
+use container_hook_kubernetes::admin;
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::quantity::format_count;

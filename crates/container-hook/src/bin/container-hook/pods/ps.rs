@@ -1,6 +1,6 @@
 //! `container-hook ps` in a cluster.
 
-use container_hook::kubernetes::admin::{self, JobPod};
+use container_hook_kubernetes::admin::{self, JobPod};
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_cli::table::{self, format_age};
@@ -57,7 +57,7 @@ fn status(pod: &JobPod) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use container_hook::kubernetes::admin::PodContainer;
+    use container_hook_kubernetes::admin::PodContainer;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use container_hook::engine::JobSystem;
+use container_hook::JobSystem;
 use oci_hooks_engine_cli::programs::program_path;
 use oci_hooks_files::fs::read_bounded;
 use serde_json::{Value, json};

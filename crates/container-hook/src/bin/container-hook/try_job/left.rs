@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use container_hook::engine::JobRecord;
+use container_hook::JobRecord;
 use oci_hooks_cli::terminal::escape_control;
 use oci_hooks_engine::container::{ContainerError, read_json_if_there};
 use oci_hooks_engine_cli::host::HostError;

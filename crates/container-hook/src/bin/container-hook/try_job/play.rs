@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use container_hook::engine::JobSystem;
+use container_hook::JobSystem;
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::settings_file;

@@ -8,7 +8,7 @@ use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use container_hook::engine::JobSystem;
+use container_hook::JobSystem;
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine::container::StepSignals as _;

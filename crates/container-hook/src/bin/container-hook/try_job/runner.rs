@@ -9,7 +9,7 @@ use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 
-use container_hook::CallingRunner as Caller;
+use container_hook_job::runner::CallingRunner as Caller;
 use oci_hooks_files::fs::{PathContext as _, PathError, make_private};
 use oci_hooks_host::identity::ProcessIdentity;
 use oci_hooks_host::removal::remove_tree;

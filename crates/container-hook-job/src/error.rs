@@ -1,0 +1,163 @@
+//! Errors of running a command of the runner.
+
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+
+use oci_hooks_engine::container::{ContainerError, HostSystemError};
+use oci_hooks_engine::network::{NetworkError, PortError};
+use oci_hooks_files::error::chain;
+use oci_hooks_files::fs::PathError;
+use oci_hooks_image::{PlatformError, ReferenceError, StoreError};
+
+use super::audit::{AuditError, AuditEvent};
+use super::options::OptionError;
+use super::policy::{PolicyDenial, PolicyError};
+use super::request::RequestError;
+use super::response::ResponseError;
+use super::template::{TemplateError, TemplateFault, TemplateFaults};
+use super::volumes::VolumeError;
+use super::words::WordsError;
+
+/// Errors of running a command of the runner.
+#[derive(Debug, thiserror::Error)]
+pub enum HookError {
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The response file cannot be used.
+    #[error(transparent)]
+    Response(#[from] ResponseError),
+    /// A file that the request names cannot be used.
+    #[error(transparent)]
+    Files(PathError),
+    /// The error is about one of the request's containers.
+    #[error("{container}")]
+    In {
+        /// `job container`, `service redis` and the like.
+        container: String,
+        source: Box<HookError>,
+    },
+    /// `options:` is invalid.
+    #[error(transparent)]
+    Options(#[from] OptionError),
+    #[error(transparent)]
+    Words(#[from] WordsError),
+    /// The policy denies options of a container.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The policy denies a volume.
+    #[error(transparent)]
+    Denied(#[from] PolicyDenial),
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// A port mapping is invalid.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The audit log cannot be written.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+    /// The image reference is invalid.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    #[error("--platform")]
+    Platform(#[source] PlatformError),
+    /// The backend failed.
+    #[error(transparent)]
+    Backend(Box<dyn Error + Send + Sync>),
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// A directory of the runner was replaced by a symbolic link.
+    #[error(
+        "{} is outside {}: it was replaced by a symbolic link; remove the link, the runner creates it anew",
+        path.display(), work.display()
+    )]
+    Escapes {
+        path: PathBuf,
+        /// Parent of all of the runner's directories.
+        work: PathBuf,
+    },
+    /// The job was not prepared by this hook.
+    #[error(
+        "the state of the job has no container of this hook: prepare_job did not run or failed, or \
+         another hook did"
+    )]
+    NoState,
+    /// The container belongs to another runner.
+    #[error("container {id} does not belong to this runner")]
+    Foreign { id: String },
+    /// The pod template is invalid.
+    #[error(transparent)]
+    Template(Box<TemplateError>),
+    /// The pod template has fields that a single host does not support.
+    #[error(transparent)]
+    Pod(#[from] TemplateFaults),
+    #[error("{container} ended with {}", code.map_or("no code".to_owned(), |code| format!("code {code}")))]
+    Init {
+        container: String,
+        /// Exit code, if it was recorded.
+        code: Option<i32>,
+    },
+    /// Containers did not become healthy.
+    #[error("{}", .0.join("; "))]
+    Unhealthy(Vec<String>),
+}
+
+impl From<TemplateFault> for HookError {
+    fn from(fault: TemplateFault) -> Self {
+        HookError::Pod(fault.into())
+    }
+}
+
+impl From<TemplateError> for HookError {
+    fn from(error: TemplateError) -> Self {
+        // Boxed because it is larger than most other errors.
+        HookError::Template(Box::new(error))
+    }
+}
+
+/// Implements `From` for errors of the crates that backends are made of.
+macro_rules! from_backend_error {
+    ($($error:ty),*) => {
+        $(impl From<$error> for HookError {
+            fn from(error: $error) -> Self {
+                HookError::Backend(Box::new(error))
+            }
+        })*
+    };
+}
+
+from_backend_error!(ContainerError, HostSystemError, NetworkError, StoreError);
+
+impl HookError {
+    /// Returns the container and its denials for the audit log; no denials if the call failed for another
+    /// reason.
+    pub(super) fn denials(&self) -> (&str, Vec<AuditEvent>) {
+        match self {
+            HookError::In { container, source } => (container, source.denied_events()),
+            error => ("", error.denied_events()),
+        }
+    }
+
+    fn denied_events(&self) -> Vec<AuditEvent> {
+        let denied = |PolicyDenial { option, advice }: &PolicyDenial| AuditEvent::Denied {
+            option: option.clone(),
+            reason: advice.clone(),
+        };
+        match self {
+            HookError::Policy(PolicyError(all)) => all.iter().map(denied).collect(),
+            HookError::Denied(one) => vec![denied(one)],
+            // A missing file is a mistyped path, not an attempt to get at a file of the host.
+            HookError::Files(error) if error.source.kind() == io::ErrorKind::NotFound => Vec::new(),
+            HookError::Files(_) | HookError::Escapes { .. } | HookError::Foreign { .. } => {
+                let option = "a file or container of the request".to_owned();
+                vec![AuditEvent::Denied { option, reason: chain(self) }]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns a function that adds the title of the request's container to an error.
+    pub fn of(container: &str) -> impl FnOnce(HookError) -> HookError {
+        move |source| HookError::In { container: container.to_owned(), source: Box::new(source) }
+    }
+}

@@ -1,0 +1,108 @@
+//! The admin's `[policy]`: limits on the options and volumes of workflows.
+//!
+//! The default policy allows only options that cannot reach the host or another job. Other options are denied
+//! with the key that would allow them. Paths are compared after symbolic links and `..` are resolved, so that
+//! denials are reported before a container is created. Mounts are then opened beneath the allowed directory,
+//! so a path changed in between cannot leave it.
+
+mod ceilings;
+mod check;
+mod paths;
+mod preset;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::options::HostNamespace;
+
+pub use ceilings::{
+    ContainerMax, ExceededMaximum, MaxOfJob, MaxTable, UlimitName, WhenExceeded, exceeded_maximum,
+};
+pub use paths::is_engine_socket;
+pub use preset::Preset;
+
+/// Limits on the options and volumes of workflows. Unset keys have the value of the preset.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(from = "preset::WrittenPolicy", rename_all = "kebab-case")]
+pub struct Policy {
+    /// Source of the values of unset keys.
+    pub preset: Preset,
+    /// If set, `--privileged` is allowed, which amounts to root on the host. Default: false.
+    pub privileged: bool,
+    /// Host namespaces that containers may share: `cgroup`, `ipc`, `network`, `pid`, `uts`. Default: none.
+    pub host_namespaces: Vec<HostNamespace>,
+    /// Files and directories of the host that may be mounted, including all files below them. Default: none;
+    /// the runner's own directories are always mounted and need no entry.
+    pub bind_mounts: Vec<PathBuf>,
+    /// If set, mounts made in a container may appear on the host (`shared`). Default: false.
+    pub shared_mounts: bool,
+    /// Devices that containers may have: paths, where a directory allows all devices below it, and names of CDI
+    /// devices, where a trailing `*` matches any suffix. Default: none.
+    pub devices: Vec<PathBuf>,
+    /// Rules that `--device-cgroup-rule` may add, in its notation, and rules that they cover: `c 189:* rwm`
+    /// covers `c 189:3 r`. Default: none.
+    pub device_rules: Vec<String>,
+    /// Capabilities that `--cap-add` may add; `ALL` allows every capability. Default: the capabilities that
+    /// Docker gives every container, `IPC_LOCK` and `SYS_PTRACE`.
+    pub capabilities: Vec<String>,
+    /// Allowed values of `--security-opt`: `seccomp=unconfined`, `apparmor=PROFILE`,
+    /// `no-new-privileges=false`, `systempaths=unconfined`; a trailing `*` matches any suffix. Default: none.
+    pub security_opts: Vec<String>,
+    /// If set, programs in containers may create user namespaces and mount in them, as buildah and podman do in
+    /// a step. Only for containers whose root is not root on the host. Default: false.
+    pub nesting: bool,
+    /// Keys of annotations that containers may carry; a trailing `*` matches any suffix. Hooks and runtimes
+    /// act on annotations, as root. Default: none.
+    pub annotations: Vec<String>,
+    /// If set, a container may be protected from the OOM killer: a negative `--oom-score-adj`,
+    /// `--oom-kill-disable`. Default: false.
+    pub oom_protection: bool,
+    /// Maximum `--pids-limit`; 0 is no maximum. Default: 32768.
+    pub max_pids: u64,
+    /// Devices and files that `--gpus all` adds. Default: none, and `--gpus` means CDI devices, which `devices` has
+    /// to allow. In a cluster, the table, which may be empty, allows `--gpus`, and a device plugin provides the
+    /// devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<Gpus>,
+    /// Maximums for all containers, from workflows and from the template.
+    #[serde(skip_serializing_if = "ContainerMax::is_empty")]
+    pub max: ContainerMax,
+    /// Settings file with this policy, for messages.
+    #[serde(skip)]
+    pub file: Option<PathBuf>,
+}
+
+/// The devices and files that `--gpus all` adds.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Gpus {
+    /// Devices in the notation of `--device`, or paths with a trailing `*` that matches any suffix. CDI devices
+    /// need not be in [`Policy::devices`].
+    pub devices: Vec<String>,
+    /// Files of the driver, in the notation of `--volume`.
+    pub volumes: Vec<String>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy::of(Preset::Default)
+    }
+}
+
+/// An option or volume that the policy denies.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{option} is not allowed on this machine: {advice}")]
+pub struct PolicyDenial {
+    /// Option with its value, or volume.
+    pub option: String,
+    /// Setting by which the admin can allow it, or the reason why no setting can.
+    pub advice: String,
+}
+
+/// All options of a container that the policy denies.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(PolicyDenial::to_string).collect::<Vec<_>>().join("\n"))]
+pub struct PolicyError(pub Vec<PolicyDenial>);

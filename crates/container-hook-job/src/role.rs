@@ -1,0 +1,58 @@
+//! Roles of containers.
+
+use oci_hooks_engine::container::ContainerRole;
+
+/// The role of a container in its job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlanRole {
+    /// Runs the steps of the job.
+    Job,
+    Service,
+    Step,
+    /// Prepares a job or a step, and exits before it begins.
+    Init,
+    /// Runs beside a job container or a step.
+    Sidecar,
+}
+
+impl PlanRole {
+    /// Returns the title of a container in messages; `name` is its first name.
+    pub fn title(self, name: Option<&String>) -> String {
+        let name = name.map_or("without a name", String::as_str);
+        match self {
+            PlanRole::Job => "job container".to_owned(),
+            PlanRole::Service => format!("service {name}"),
+            PlanRole::Step => "container step".to_owned(),
+            PlanRole::Init => format!("init container {name}"),
+            PlanRole::Sidecar => format!("sidecar {name}"),
+        }
+    }
+
+    /// Returns the name of the role in records, annotations and the audit log.
+    pub fn name(self) -> &'static str {
+        match self {
+            PlanRole::Job => "job",
+            PlanRole::Service => "service",
+            PlanRole::Step => "step",
+            PlanRole::Init => "init",
+            PlanRole::Sidecar => "sidecar",
+        }
+    }
+
+    /// Returns whether only the template defines containers of this role.
+    pub fn is_helper(self) -> bool {
+        matches!(self, PlanRole::Init | PlanRole::Sidecar)
+    }
+}
+
+impl From<PlanRole> for ContainerRole {
+    fn from(role: PlanRole) -> Self {
+        match role {
+            PlanRole::Job => ContainerRole::Job,
+            PlanRole::Service => ContainerRole::Service,
+            PlanRole::Step => ContainerRole::Step,
+            PlanRole::Init => ContainerRole::Init,
+            PlanRole::Sidecar => ContainerRole::Sidecar,
+        }
+    }
+}

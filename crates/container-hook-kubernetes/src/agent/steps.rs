@@ -1,0 +1,485 @@
+//! Runs a step in a container: the step is started once and outlives lost streams to its agent. Forwards its
+//! output and our signals, and returns its exit status.
+//!
+//! The agent keeps the step's output until it was written here. A lost stream is reopened, and the output
+//! requested from the first missing byte on.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use container_hook_job::HookLog;
+use oci_hooks_engine::container::{LimitHit, StepEnd, StepError, StepSignals};
+use oci_hooks_files::error::chain;
+use oci_hooks_init::frames::journal::{
+    AttachRequest, HEARTBEAT_SECONDS, JournalRequest, LimitEvents, StepEvent, StepId,
+};
+use oci_hooks_init::frames::{ContainerStep, FrameError, StepAnswer};
+use rustix::process::Signal;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::debug;
+
+use super::link::{AgentLink, LinkError};
+use super::session::{AgentSession, MALFORMED_LIMIT, SessionError};
+use super::silence::{self, LastHeard};
+use super::writer::OutputWriter;
+
+/// Grace period of a step after `SIGTERM` before it is killed: the runner kills this process a second later.
+const TERM_GRACE: Duration = Duration::from_millis(1500);
+/// Time after `SIGTERM` at which this process ends even if the step's status is unknown.
+const TERM_LIMIT: Duration = Duration::from_millis(2200);
+/// Interval of the heartbeats to the agent.
+const ALIVE: Duration = Duration::from_secs(HEARTBEAT_SECONDS);
+/// Number of written bytes after which they are acknowledged to the agent, which can then discard them.
+const RECEIVED_BYTES: u64 = 1 << 20;
+/// Minimum number of periods (of 0.1 s) in which a step waited for its CPU limit, for a line in its log. It is also
+/// at least half of its periods.
+const MIN_THROTTLED: u64 = 50;
+/// Timeout for acknowledging the step's end; the agent also notices by itself.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Errors of running a step through the agent.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The step could not be started or supervised, for a reason that the agent reports.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// Streams can be opened, but no data gets through.
+    #[error("the stream to the container has been failing for {seconds} s")]
+    Unsteady { seconds: u64, source: LinkError },
+    /// Nothing was heard of the container.
+    #[error("{container} has not answered for {seconds} s: {state}")]
+    Silent { container: String, seconds: u64, state: String },
+    /// The process at the other end is not our agent.
+    #[error("unexpected answer from the agent in the container")]
+    Answer(#[source] LinkError),
+    /// The job has changed the agent or the output that it kept.
+    #[error("{missing} bytes are missing of what the step wrote")]
+    Missing { missing: u64 },
+}
+
+impl AgentError {
+    /// Returns whether the container can still be reached.
+    pub fn is_reachable(&self) -> bool {
+        matches!(self, AgentError::Step(_) | AgentError::Missing { .. })
+    }
+
+    /// Returns the exit code of the step: what a shell reports for a program that it cannot run.
+    pub fn code(&self) -> u8 {
+        match self {
+            AgentError::Step(error) => error.code(),
+            _ => 1,
+        }
+    }
+}
+
+/// A step for the agent of a container.
+pub struct AgentStep<'a> {
+    /// Unique to this run of the step: letters, digits, `-` and `_`, at most 64.
+    pub id: &'a str,
+    /// Name of the container for messages.
+    pub title: &'a str,
+    /// Standard output and standard error.
+    pub streams: [BorrowedFd<'a>; 2],
+    pub log: &'a dyn HookLog,
+    /// Time without a sign of life after which the step ends.
+    pub lost_timeout: Duration,
+}
+
+/// Runs a program as a step to its end, once, and forwards its output. Logs limits that the container reached, and
+/// each silence of the container.
+///
+/// Signals go to all processes of the step, which is killed if it remains after `SIGTERM`. Processes that the
+/// step leaves running are not killed.
+///
+/// # Errors
+///
+/// Fails if the step was not started, or if its exit status is unknown.
+pub async fn run(
+    session: &mut AgentSession<'_>,
+    step: AgentStep<'_>,
+    program: ContainerStep,
+    signals: &mut dyn StepSignals,
+) -> Result<StepEnd, AgentError> {
+    let frame = |error| AgentError::Step(StepError::Request(error));
+    let id = StepId::new(step.id).ok_or_else(|| frame(FrameError::Invalid("id")))?;
+    let begin = AttachRequest { id: id.clone(), from: 0, step: Some(program) };
+    let begin = JournalRequest::Attach(Box::new(begin)).encode().map_err(frame)?;
+    let writer = OutputWriter::new(step.streams).map_err(StepError::Streams)?;
+    let heard = LastHeard::new();
+    let mut run = StepRun {
+        id,
+        begin: Some(begin),
+        is_asked: false,
+        position: 0,
+        received: 0,
+        end: None,
+        limits: LimitEvents::default(),
+        writer,
+        signals: ForwardedSignals::new(signals).map_err(StepError::Streams)?,
+        kill_at: None,
+        is_killed: false,
+        is_told: false,
+        give_up_at: None,
+        lost_since: None,
+        lost_timeout: step.lost_timeout,
+        heard: &heard,
+        malformed: 0,
+    };
+    let opener = session.opener();
+    let end = tokio::select! {
+        end = run.finish(session) => end,
+        error = silence::watch(opener, &step, &heard) => Err(error),
+    };
+    report_limits(&step, run.limits);
+    end
+}
+
+/// Logs the limits that a step's container reached.
+fn report_limits(step: &AgentStep<'_>, limits: LimitEvents) {
+    let LimitEvents { memory_kills, cpu_periods, throttled_periods, is_disk_full } = limits;
+    let warn = |hit: LimitHit| step.log.warning(&format!("{} {hit}", step.title));
+    if memory_kills > 0 {
+        warn(LimitHit::Memory(memory_kills));
+    }
+    if is_disk_full {
+        warn(LimitHit::Disk);
+    }
+    if throttled_periods >= MIN_THROTTLED.max(cpu_periods / 2) {
+        // No reason for a failure by itself.
+        let percent = throttled_periods.saturating_mul(100) / cpu_periods.max(1);
+        step.log.line(&format!("{} {}", step.title, LimitHit::Cpus { percent }));
+    }
+}
+
+/// State of a step, as seen from this process.
+struct StepRun<'s> {
+    id: StepId,
+    /// Request that starts the step, until the step has started.
+    begin: Option<Vec<u8>>,
+    /// If set, the start was requested, and the step may run.
+    is_asked: bool,
+    /// Number of bytes of output received.
+    position: u64,
+    /// Number of bytes of output acknowledged.
+    received: u64,
+    /// The step's final answer, once received.
+    end: Option<StepAnswer>,
+    /// Events of limits, once the final answer was received.
+    limits: LimitEvents,
+    writer: OutputWriter,
+    signals: ForwardedSignals<'s>,
+    kill_at: Option<Instant>,
+    is_killed: bool,
+    give_up_at: Option<Instant>,
+    /// If set, a signal came after the end: the remaining output is dropped.
+    is_told: bool,
+    /// Start of a series of lost streams without any data getting through.
+    lost_since: Option<Instant>,
+    /// Maximum time of such a series.
+    lost_timeout: Duration,
+    heard: &'s LastHeard,
+    malformed: u32,
+}
+
+/// Reasons to leave a stream.
+enum LeaveReason {
+    Lost(LinkError),
+    Over(Result<StepEnd, AgentError>),
+}
+
+impl From<LinkError> for LeaveReason {
+    fn from(error: LinkError) -> Self {
+        LeaveReason::Lost(error)
+    }
+}
+
+impl From<AgentError> for LeaveReason {
+    fn from(error: AgentError) -> Self {
+        LeaveReason::Over(Err(error))
+    }
+}
+
+impl StepRun<'_> {
+    async fn finish(&mut self, session: &mut AgentSession<'_>) -> Result<StepEnd, AgentError> {
+        loop {
+            let link = self.open(session).await?;
+            let error = match self.follow(link).await {
+                LeaveReason::Over(end) => return end,
+                LeaveReason::Lost(error) => error,
+            };
+            debug!(id = self.id.as_str(), error = chain(&error), "the step is asked for again");
+            let goes_on = self.lost_since.is_none();
+            let since = *self.lost_since.get_or_insert_with(Instant::now);
+            self.malformed += u32::from(matches!(error, LinkError::Frame(_)));
+            if self.malformed >= MALFORMED_LIMIT {
+                return Err(AgentError::Answer(error));
+            }
+            if since.elapsed() > self.lost_timeout {
+                let seconds = since.elapsed().as_secs();
+                return Err(AgentError::Unsteady { seconds, source: error });
+            }
+            if goes_on {
+                session.reset_pause();
+            }
+            // A signal ends the pause before the next attempt.
+            tokio::select! {
+                () = session.handle_lost_stream(&error) => {}
+                () = self.signals.wait_for_signals() => {}
+            }
+        }
+    }
+
+    /// Returns a stream, which may take long: signals that arrive meanwhile are kept for it.
+    async fn open<'l>(
+        &mut self,
+        session: &'l mut AgentSession<'_>,
+    ) -> Result<&'l mut AgentLink, AgentError> {
+        let opened = session.link();
+        tokio::pin!(opened);
+        loop {
+            self.check_time()?;
+            tokio::select! {
+                link = &mut opened => return Ok(link?),
+                () = self.signals.wait_for_signals() => drop(self.take_signals()?),
+                () = sleep_until_deadline(self.give_up_at) => {}
+            }
+        }
+    }
+
+    /// Follows the step on one stream.
+    async fn follow(&mut self, link: &mut AgentLink) -> LeaveReason {
+        match self.exchange(link).await {
+            Ok(end) => LeaveReason::Over(Ok(end)),
+            Err(leave) => leave,
+        }
+    }
+
+    async fn exchange(&mut self, link: &mut AgentLink) -> Result<StepEnd, LeaveReason> {
+        self.attach(link).await?;
+        let mut alive_at = Instant::now() + ALIVE;
+        loop {
+            if let Some(end) = self.check_end()? {
+                self.part(link).await;
+                return Ok(end);
+            }
+            let receives = self.end.is_none() && self.writer.has_room();
+            if !receives {
+                self.heard.note();
+            }
+            tokio::select! {
+                () = self.signals.wait_for_signals() => {
+                    for request in self.take_signals()? {
+                        link.send(&request).await?;
+                    }
+                }
+                () = sleep_until_deadline(self.kill_at) => {
+                    debug!("kill the step");
+                    self.kill_at = None;
+                    self.is_killed = true;
+                    link.send(&encode_request(&JournalRequest::Kill)).await?;
+                }
+                () = sleep_until_deadline(self.give_up_at) => self.check_time()?,
+                () = sleep_until(alive_at) => {
+                    alive_at = Instant::now() + ALIVE;
+                    link.send(&encode_request(&JournalRequest::Alive)).await?;
+                }
+                () = self.writer.wait_for_progress() => self.acknowledge(link).await?,
+                frame = link.receive(), if receives => {
+                    let (kind, payload) = frame?;
+                    self.heard.note();
+                    let event = StepEvent::decode(kind, &payload).map_err(LinkError::Frame)?;
+                    self.take(event)?;
+                }
+            }
+        }
+    }
+
+    /// Requests the step, or its output from the first missing byte on.
+    async fn attach(&mut self, link: &mut AgentLink) -> Result<(), LeaveReason> {
+        match &self.begin {
+            Some(begin) => {
+                self.is_asked = true;
+                link.send(begin).await?;
+            }
+            None => {
+                let attach = AttachRequest { id: self.id.clone(), from: self.position, step: None };
+                link.send(&encode_request(&JournalRequest::Attach(Box::new(attach)))).await?;
+            }
+        }
+        // Signals sent before may have been lost with their stream.
+        for signal in self.signals.taken.clone() {
+            link.send(&encode_request(&JournalRequest::Signal(signal))).await?;
+        }
+        if self.is_killed {
+            link.send(&encode_request(&JournalRequest::Kill)).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes the pending signals and returns the frames that forward them.
+    fn take_signals(&mut self) -> Result<Vec<Vec<u8>>, AgentError> {
+        let mut frames = Vec::new();
+        for signal in self.signals.take() {
+            if !self.is_asked {
+                return Err(StepError::Interrupted(signal).into());
+            }
+            self.is_told |= self.end.is_some();
+            debug!(signal, "pass a signal on to the step");
+            frames.push(encode_request(&JournalRequest::Signal(signal)));
+            if signal == Signal::TERM.as_raw() {
+                let now = Instant::now();
+                self.kill_at.get_or_insert(now + TERM_GRACE);
+                self.give_up_at.get_or_insert(now + TERM_LIMIT);
+            }
+        }
+        Ok(frames)
+    }
+
+    fn check_time(&self) -> Result<(), AgentError> {
+        match self.give_up_at {
+            Some(at) if Instant::now() >= at => {
+                Err(StepError::Interrupted(Signal::TERM.as_raw()).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn take(&mut self, event: StepEvent) -> Result<(), LeaveReason> {
+        let mut is_news = self.begin.is_some();
+        match event {
+            StepEvent::Heartbeat => return Ok(()),
+            StepEvent::Started => {}
+            StepEvent::Output { stream, offset, bytes } => {
+                // Output may be repeated in part.
+                let known = usize::try_from(self.position.saturating_sub(offset));
+                let new = bytes.get(known.unwrap_or(usize::MAX)..).unwrap_or_default();
+                if offset > self.position {
+                    return Err(self.missing(offset).into());
+                }
+                is_news |= !new.is_empty();
+                if !new.is_empty() {
+                    self.position += new.len() as u64;
+                    self.writer.write(stream, new.to_vec());
+                }
+            }
+            StepEvent::Ended { offset, limits, end } => {
+                is_news = true;
+                // The output of a failed step may be incomplete.
+                if !matches!(end, StepAnswer::Failed(_)) && offset != self.position {
+                    return Err(self.missing(offset).into());
+                }
+                debug!(?end, "the step ended");
+                (self.end, self.limits) = (Some(end), limits);
+            }
+        }
+        self.begin = None;
+        if is_news {
+            self.lost_since = None;
+            self.malformed = 0;
+        }
+        Ok(())
+    }
+
+    /// Returns the error for an offset that does not match the position.
+    fn missing(&self, offset: u64) -> AgentError {
+        match offset.checked_sub(self.position) {
+            Some(missing) => AgentError::Missing { missing },
+            None => AgentError::Answer(FrameError::Invalid("offset").into()),
+        }
+    }
+
+    /// Returns how the step ended, once all of its output has been written, or at once after a late signal.
+    fn check_end(&mut self) -> Result<Option<StepEnd>, AgentError> {
+        let written =
+            self.writer.written_bytes().map_err(|error| StepError::Streams(error.into()))?;
+        let Some(end) = &self.end else { return Ok(None) };
+        if written < self.position && !self.is_told {
+            return Ok(None);
+        }
+        match end {
+            StepAnswer::Exited(code) => Ok(Some(StepEnd::Exited(*code))),
+            StepAnswer::Signalled(signal) => Ok(Some(StepEnd::Signalled(*signal))),
+            StepAnswer::Failed(failure) => Err(StepError::Failed(failure.clone()).into()),
+            StepAnswer::Hello(_) | StepAnswer::Started => Err(StepError::Turn("hello").into()),
+        }
+    }
+
+    /// Acknowledges the written output, if enough is new.
+    async fn acknowledge(&mut self, link: &mut AgentLink) -> Result<(), LeaveReason> {
+        let written = self.writer.written_bytes().map_err(|error| StepError::Streams(error.into()));
+        let written = written.map_err(AgentError::from)?;
+        if written - self.received >= RECEIVED_BYTES {
+            self.received = written;
+            link.send(&encode_request(&JournalRequest::Received(written))).await?;
+        }
+        Ok(())
+    }
+
+    /// Acknowledges the whole output, so that the agent can discard it.
+    async fn part(&self, link: &mut AgentLink) {
+        let received = encode_request(&JournalRequest::Received(self.position));
+        if let Ok(Err(error)) = timeout(FAREWELL, link.send(&received)).await {
+            debug!(error = chain(&error), "the agent is not told that the step's end is known");
+        }
+    }
+}
+
+/// Encodes a request whose content always fits in a frame.
+fn encode_request(request: &JournalRequest) -> Vec<u8> {
+    request.encode().unwrap_or_default()
+}
+
+async fn sleep_until_deadline(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Signals to this process, to be forwarded to the step.
+struct ForwardedSignals<'s> {
+    from: &'s mut dyn StepSignals,
+    descriptor: AsyncFd<OwnedFd>,
+    /// All signals received so far.
+    taken: Vec<i32>,
+}
+
+impl<'s> ForwardedSignals<'s> {
+    fn new(from: &'s mut dyn StepSignals) -> io::Result<Self> {
+        let descriptor = from.descriptor().try_clone_to_owned()?;
+        #[expect(deprecated, reason = "an owned descriptor is the same one to its end")]
+        let descriptor = AsyncFd::try_with_interest(descriptor, Interest::READABLE)?;
+        Ok(ForwardedSignals { from, descriptor, taken: Vec::new() })
+    }
+
+    /// Waits for signals; [`Self::take`] returns them.
+    async fn wait_for_signals(&self) {
+        if self.descriptor.readable().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn take(&mut self) -> Vec<i32> {
+        // Readiness is cleared before taking: a signal that arrives afterwards sets it again.
+        if let Some(Ok(mut guard)) =
+            futures_util::FutureExt::now_or_never(self.descriptor.readable())
+        {
+            guard.clear_ready();
+        }
+        let came = self.from.take();
+        for signal in &came {
+            if !self.taken.contains(signal) {
+                self.taken.push(*signal);
+            }
+        }
+        came
+    }
+}
+
+#[cfg(test)]
+mod tests;

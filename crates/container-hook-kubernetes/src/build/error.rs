@@ -1,0 +1,72 @@
+//! Errors of building an image.
+
+use container_hook_job::HookError;
+use container_hook_job::dockerfile::{ConfigureError, ContextError};
+use oci_hooks_files::fs::{PathError, ReadError};
+use oci_hooks_image::{CredentialFileError, HelperError, OpenError, ReferenceError, RegistryError};
+
+use crate::client::ClusterError;
+
+/// Errors of building an image in a cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The settings name no registry for images.
+    #[error(
+        "a Dockerfile action needs a registry and a builder: set\n\
+         [kubernetes.build]\n\
+         push = \"registry.example.com/actions\"\n\
+         image = \"quay.io/buildah/stable\"\n\
+         or buildkit = \"tcp://HOST:PORT\" with an image that has buildctl, or use an action with a \
+         published image"
+    )]
+    Unset,
+    /// The restricted pod security profile allows no user namespaces.
+    #[error(
+        "`restricted = true` under [kubernetes] leaves buildah no user namespace to build in: set \
+         `buildkit` under [kubernetes.build], or use an action with a published image"
+    )]
+    Restricted,
+    /// The prefix of image names is invalid.
+    #[error("invalid `push` {push:?} under [kubernetes.build]: expected REGISTRY[/PATH]")]
+    Push { push: String, source: ReferenceError },
+    /// The Dockerfile's directory cannot be used as a context.
+    #[error(transparent)]
+    Context(#[from] ContextError),
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The builder's registry configuration cannot be written.
+    #[error(transparent)]
+    Configure(#[from] ConfigureError),
+    /// The file with logins cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The file with logins is invalid.
+    #[error("{file}")]
+    Logins { file: String, source: CredentialFileError },
+    #[error(transparent)]
+    Helper(#[from] HelperError),
+    /// The registry of earlier builds cannot be contacted.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// The builder failed; its output says why.
+    #[error("{program} {action} ended with code {code}; see its output above")]
+    Failed {
+        program: &'static str,
+        /// `build`, `push` and the like.
+        action: &'static str,
+        code: u8,
+    },
+    /// The builder reported success, but the registry does not have the image.
+    #[error("{image} is not in its registry, although it was pushed")]
+    NotPushed { image: String },
+}
+
+impl From<BuildError> for HookError {
+    fn from(error: BuildError) -> Self {
+        HookError::Backend(Box::new(error))
+    }
+}

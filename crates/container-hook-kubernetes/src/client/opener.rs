@@ -1,0 +1,177 @@
+//! Streams to the agent of a container.
+
+use std::error::Error;
+use std::future::Future;
+use std::io::Cursor;
+use std::pin::Pin;
+use std::time::Duration;
+
+use oci_hooks_files::error::chain;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::time::{Instant, sleep, timeout};
+use tracing::debug;
+
+use super::exec::{ExecEnd, ExecStream};
+use super::{ClusterClient, ClusterError};
+use crate::agent::{AgentLink, LinkOpener, PROGRAM, STATE};
+use crate::wait::ended;
+
+/// Timeout for the first output of the agent.
+const HELLO: Duration = Duration::from_secs(20);
+/// Minimum number and duration of failures to start the agent in a running container before giving up: a node
+/// whose kubelet restarts reports such failures for a moment.
+const FAILURES: (u32, Duration) = (5, Duration::from_secs(10));
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// Time in which a pod may get a reason for the end of its container, and time between two requests.
+const REASON: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(500));
+/// Maximum number of bytes kept of the agent's stderr.
+const MAX_STDERR_BYTES: u64 = 4 << 10;
+
+/// Opens streams to the agent of one container, by `exec`.
+pub struct ClusterOpener<'a> {
+    pub(crate) cluster: &'a ClusterClient,
+    pub(crate) pod: &'a str,
+    pub(crate) container: &'a str,
+    /// Maximum time for which an existing container may be unreachable.
+    pub(crate) lost_timeout: Duration,
+}
+
+/// Final errors of opening a stream.
+#[derive(Debug, thiserror::Error)]
+enum OpenError {
+    #[error(transparent)]
+    Ended(#[from] ended::ContainerEnd),
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    #[error("the agent cannot be started in container {container} of pod {pod}: {problem}")]
+    Agent { pod: String, container: String, problem: String },
+    #[error("container {container} of pod {pod} cannot be reached for {seconds} s: {problem}")]
+    Unreachable { pod: String, container: String, seconds: u64, problem: String },
+}
+
+/// Reasons of one failed attempt.
+enum OpenFailure {
+    Passing(String),
+    /// The agent did not start, or ended.
+    Program(String),
+}
+
+impl ClusterOpener<'_> {
+    /// Returns a stream if the container accepts one now.
+    pub(crate) async fn try_open(&self) -> Option<AgentLink> {
+        self.open_once().await.ok()
+    }
+
+    async fn open_link(&self) -> Result<AgentLink, OpenError> {
+        let (pod, container) = (self.pod.to_owned(), self.container.to_owned());
+        let began = Instant::now();
+        let mut failures = 0;
+        let mut pause = PAUSE.0;
+        loop {
+            let problem = match self.open_once().await {
+                Ok(link) => return Ok(link),
+                Err(OpenFailure::Program(problem)) => {
+                    failures += 1;
+                    problem
+                }
+                Err(OpenFailure::Passing(problem)) => problem,
+            };
+            debug!(pod, container, problem, "no stream to the agent");
+            self.check_container().await?;
+            if failures >= FAILURES.0 && began.elapsed() > FAILURES.1 {
+                return Err(OpenError::Agent { pod, container, problem });
+            }
+            if began.elapsed() > self.lost_timeout {
+                let seconds = began.elapsed().as_secs();
+                return Err(OpenError::Unreachable { pod, container, seconds, problem });
+            }
+            sleep(pause).await;
+            pause = PAUSE.1.min(pause * 2);
+        }
+    }
+
+    /// Fails if the container has ended or its pod is deleted. An unreachable API server is no error.
+    async fn check_container(&self) -> Result<(), OpenError> {
+        let began = Instant::now();
+        let mut answer = self.cluster.pod(self.pod).await;
+        // Kubelets of Kubernetes 1.36 report the end of an evicted container up to a second before the eviction.
+        while let Ok(Some(pod)) = &answer
+            && ended::may_be_explained(pod, self.pod, self.container)
+            && began.elapsed() < REASON.0
+        {
+            sleep(REASON.1).await;
+            answer = self.cluster.pod(self.pod).await;
+        }
+        match answer {
+            Ok(pod) => Ok(ended::check(pod.as_ref(), self.pod, self.container)?),
+            Err(error) if error.is_temporary() || error.is_denied() => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn open_once(&self) -> Result<AgentLink, OpenFailure> {
+        let call = [PROGRAM, "call", STATE];
+        let exec = self.cluster.exec(self.pod, self.container, &call).await.map_err(|error| {
+            match error.refusal().map(|refusal| refusal.code) {
+                // A restarted server does not know its Roles yet, and a restarted node may not know the
+                // container yet.
+                Some(400 | 401 | 403 | 404) => OpenFailure::Program(chain(&error)),
+                _ => OpenFailure::Passing(chain(&error)),
+            }
+        })?;
+        wait_for_first_output(exec).await
+    }
+}
+
+/// Waits for the agent's first output, which proves that it was started.
+async fn wait_for_first_output(exec: ExecStream) -> Result<AgentLink, OpenFailure> {
+    let (stdin, mut stdout, stderr, end) = exec.into_parts();
+    let mut first = vec![0; 4 << 10];
+    match timeout(HELLO, stdout.read(&mut first)).await {
+        Ok(Ok(count)) if count > 0 => {
+            first.truncate(count);
+            tokio::spawn(note(stderr));
+            return Ok(AgentLink::new(stdin, Cursor::new(first).chain(stdout)));
+        }
+        Ok(_) => {}
+        Err(_) => return Err(OpenFailure::Passing("the agent says nothing".to_owned())),
+    }
+    let mut said = Vec::new();
+    // A read error still leaves the part that was read.
+    let _ = stderr.take(MAX_STDERR_BYTES).read_to_end(&mut said).await;
+    let said = String::from_utf8_lossy(&said);
+    let said = said.trim();
+    Err(match end.await {
+        ExecEnd::Exited(code) if said.is_empty() => {
+            OpenFailure::Program(format!("it ended with code {code}"))
+        }
+        ExecEnd::Exited(code) => OpenFailure::Program(format!("it ended with code {code}: {said}")),
+        ExecEnd::Failed(message) => OpenFailure::Program(message),
+        ExecEnd::Lost(problem) => OpenFailure::Passing(problem),
+    })
+}
+
+/// Drains stderr into the log, so that it does not fill up.
+async fn note(stderr: impl AsyncRead + Unpin) {
+    let mut said = Vec::new();
+    if stderr.take(MAX_STDERR_BYTES).read_to_end(&mut said).await.is_ok() && !said.is_empty() {
+        debug!(stderr = %String::from_utf8_lossy(&said), "the agent");
+    }
+}
+
+impl LinkOpener for ClusterOpener<'_> {
+    fn open(
+        &self,
+    ) -> Pin<Box<dyn Future<Output = Result<AgentLink, Box<dyn Error + Send + Sync>>> + '_>> {
+        Box::pin(async { self.open_link().await.map_err(Into::into) })
+    }
+
+    fn describe(&self) -> Pin<Box<dyn Future<Output = String> + '_>> {
+        Box::pin(async {
+            match self.cluster.pod(self.pod).await {
+                Ok(pod) => ended::describe(pod.as_ref(), self.pod, self.container),
+                Err(error) => chain(&error),
+            }
+        })
+    }
+}

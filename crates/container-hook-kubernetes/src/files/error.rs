@@ -1,0 +1,138 @@
+//! Errors and summary of a file exchange.
+
+use std::{fmt, io};
+
+use oci_hooks_files::fs::PathError;
+use oci_hooks_init::files::AppliedChange;
+use oci_hooks_init::frames::FrameError;
+use oci_hooks_init::frames::files::{FileAction, FileEntryKind, FileProblem};
+
+use crate::agent::{LinkError, SessionError};
+
+/// Maximum number of failed files that are named.
+const NAMED: usize = 5;
+const ENOSPC: i32 = 28;
+const EDQUOT: i32 = 122;
+
+/// Reasons for an incomplete exchange of files.
+#[derive(Debug, thiserror::Error)]
+pub enum FilesError {
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error("files were not exchanged with the container in {attempts} attempts")]
+    Lost { attempts: usize, source: LinkError },
+    /// The process at the other end is not our agent, or the job has changed it.
+    #[error("invalid file exchange with the agent in the container")]
+    Agent(#[from] FrameError),
+    #[error(transparent)]
+    Host(#[from] PathError),
+    #[error(transparent)]
+    Failed(FileProblems),
+    #[error("the disk of the container is full: cannot write {path}")]
+    ContainerFull { path: String },
+    #[error(
+        "the container has more than {limit} {what} for the runner: raise `{key}` under [kubernetes] if \
+         that is right"
+    )]
+    Limit { what: &'static str, limit: u64, key: &'static str },
+}
+
+/// Counts of an exchange.
+#[derive(Clone, Debug, Default)]
+pub struct ExchangeSummary {
+    /// Files, directories and links written at the other end.
+    pub written: u64,
+    pub removed: u64,
+    pub bytes: u64,
+    /// Files, directories and links that exist.
+    pub entries: u64,
+    /// Sockets, pipes and devices, which are not exchanged, and links in scopes that exclude links.
+    pub skipped: u64,
+    /// Files that could not be read in the container.
+    pub unread: FileProblems,
+}
+
+impl ExchangeSummary {
+    pub(super) fn count(&mut self, change: &AppliedChange) {
+        match change {
+            AppliedChange::Entry(entry) => {
+                self.written += 1;
+                if entry.state.kind == FileEntryKind::File {
+                    self.bytes += entry.state.size_bytes;
+                }
+            }
+            AppliedChange::Removed(_) => self.removed += 1,
+        }
+    }
+}
+
+/// Files that could not be exchanged, with the reasons.
+#[derive(Clone, Debug, Default)]
+pub struct FileProblems {
+    named: Vec<(FileAction, String, i32)>,
+    count: u64,
+}
+
+impl FileProblems {
+    /// Adds a problem; `root` is the directory of its path, for messages.
+    pub fn add(&mut self, root: &str, problem: &FileProblem) {
+        self.count += 1;
+        if self.named.len() < NAMED {
+            self.named.push((problem.action, format_path(root, &problem.path), problem.errno));
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+/// Returns a path for messages: below `root` unless it is absolute, with control characters escaped.
+pub fn format_path(root: &str, path: &[u8]) -> String {
+    let path = String::from_utf8_lossy(path);
+    let path = if path.starts_with('/') { path.into_owned() } else { format!("{root}/{path}") };
+    let mut shown = String::with_capacity(path.len());
+    for character in path.chars() {
+        if character.is_control() {
+            shown.extend(character.escape_default());
+        } else {
+            shown.push(character);
+        }
+    }
+    shown
+}
+
+/// Returns whether a problem means a full disk.
+pub fn is_full(problem: &FileProblem) -> bool {
+    matches!(problem.errno, ENOSPC | EDQUOT)
+}
+
+impl fmt::Display for FileProblems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, (action, path, errno)) in self.named.iter().enumerate() {
+            let action = match action {
+                FileAction::List => "list",
+                FileAction::Read => "read",
+                FileAction::Write => "write",
+                FileAction::Remove => "remove",
+            };
+            let separator = if number == 0 { "" } else { "; " };
+            write!(f, "{separator}cannot {action} {path}: {}", reason(*errno))?;
+        }
+        match self.count - self.named.len() as u64 {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more"),
+        }
+    }
+}
+
+impl std::error::Error for FileProblems {}
+
+fn reason(errno: i32) -> String {
+    if errno == 0 {
+        return "nested too deeply, or not a regular file".to_owned();
+    }
+    let text = io::Error::from_raw_os_error(errno).to_string();
+    let end = text.find(" (os error").unwrap_or(text.len());
+    text[..end].to_owned()
+}

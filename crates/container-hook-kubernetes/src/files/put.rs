@@ -1,0 +1,284 @@
+//! Uploads files from the runner to a container.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::time::Instant;
+
+use oci_hooks_files::fs::{PathContext as _, PathError};
+use oci_hooks_init::files::{AppliedChange, ChangeEvent, ChangeFinder};
+use oci_hooks_init::frames::FrameError;
+use oci_hooks_init::frames::files::{
+    DATA_BYTES, FileScope, FilesAnswer, FilesRequest, FrameOrigin, TreeChange,
+};
+use tokio::sync::Notify;
+use tokio::task::yield_now;
+
+use super::error::{ExchangeSummary, FileProblems, FilesError, format_path, is_full};
+use super::exchange::{
+    ALIVE, ALIVE_EVERY, ExchangeAttempts, ExchangeStop, answer, run_both, send_keepalives,
+};
+use super::host::HostTree;
+use super::record::{Checkpoint, ExchangeRecord, RecordUpdate};
+use crate::agent::{AgentLink, AgentSession, FrameReceiver, FrameSender};
+
+/// Number of bytes and of changes after which the agent is asked for its progress.
+const MARK_BYTES: usize = 1 << 20;
+const MARK_CHANGES: u64 = 1000;
+
+/// Uploads the changes of the runner since the last exchange. Files that only the container has are kept,
+/// unless the runner has removed them.
+///
+/// Fails if a file cannot be read here or written there; the other files are sent all the same.
+pub async fn upload_tree(
+    session: &mut AgentSession<'_>,
+    from: &HostTree,
+    to: &Path,
+    scope: &FileScope,
+    record: &ExchangeRecord,
+) -> Result<ExchangeSummary, FilesError> {
+    let (mut attempts, mut summary) = (ExchangeAttempts::default(), ExchangeSummary::default());
+    loop {
+        let link = session.link().await?;
+        let run = UploadAttempt::new(from, to, scope, record)?;
+        let result = run.run(link).await;
+        let got_further = run.finish(result.is_ok(), &mut summary)?;
+        match result {
+            Ok(()) => return Ok(summary),
+            Err(stopped) => attempts.handle_stop(stopped, session, got_further).await?,
+        }
+    }
+}
+
+/// Applies changes in a container that do not come from a directory of the runner.
+pub async fn apply_changes(
+    session: &mut AgentSession<'_>,
+    to: &Path,
+    changes: &[TreeChange],
+) -> Result<(), FilesError> {
+    let mut attempts = ExchangeAttempts::default();
+    loop {
+        let (mut sending, mut receiving) = session.link().await?.split();
+        let over = Notify::new();
+        let result = run_both(
+            async {
+                let mut out = Vec::new();
+                FilesRequest::Put { root: bytes(to) }.encode(&mut out);
+                changes.iter().for_each(|change| change.encode(FrameOrigin::Host, &mut out));
+                FilesRequest::Done.encode(&mut out);
+                sending.send(&out).await?;
+                Ok(send_keepalives(&mut sending, &over).await?)
+            },
+            async {
+                let trouble = answers(&mut receiving, to, &mut |_| Ok(())).await?;
+                over.notify_one();
+                if trouble.is_empty() { Ok(()) } else { Err(FilesError::Failed(trouble).into()) }
+            },
+        );
+        match result.await {
+            Ok(_) => return Ok(()),
+            Err(stopped) => attempts.handle_stop(stopped, session, false).await?,
+        }
+    }
+}
+
+/// Receives answers until the agent is done; returns the failed files.
+pub async fn answers(
+    from: &mut FrameReceiver<'_>,
+    root: &Path,
+    marked: &mut dyn FnMut(u32) -> Result<(), FrameError>,
+) -> Result<FileProblems, ExchangeStop> {
+    let (root, mut trouble) = (root.display().to_string(), FileProblems::default());
+    loop {
+        let (kind, payload) = from.receive().await?;
+        match answer(kind, &payload)? {
+            None => {}
+            Some(FilesAnswer::Mark(number)) => marked(number)?,
+            Some(FilesAnswer::Problem(problem)) if is_full(&problem) => {
+                let path = format_path(&root, &problem.path);
+                return Err(FilesError::ContainerFull { path }.into());
+            }
+            Some(FilesAnswer::Problem(problem)) => trouble.add(&root, &problem),
+            Some(FilesAnswer::Done(_)) => return Ok(trouble),
+            Some(FilesAnswer::Entries(_) | FilesAnswer::Change(_)) => {
+                return Err(FrameError::UnknownKind(kind).into());
+            }
+        }
+    }
+}
+
+pub(super) fn bytes(path: &Path) -> Vec<u8> {
+    path.as_os_str().as_bytes().to_vec()
+}
+
+struct UploadAttempt<'p> {
+    from: &'p HostTree,
+    to: &'p Path,
+    scope: &'p FileScope,
+    record: &'p ExchangeRecord,
+    state: RefCell<UploadState>,
+    over: Notify,
+}
+
+/// State shared by both directions.
+struct UploadState {
+    update: RecordUpdate,
+    marks: VecDeque<(u32, Checkpoint)>,
+    /// Last checkpoint that the agent has confirmed.
+    reached: Option<Checkpoint>,
+    next_mark: u32,
+    summary: ExchangeSummary,
+    trouble: FileProblems,
+    /// First error of writing the record.
+    failed: Option<PathError>,
+}
+
+impl<'p> UploadAttempt<'p> {
+    fn new(
+        from: &'p HostTree,
+        to: &'p Path,
+        scope: &'p FileScope,
+        record: &'p ExchangeRecord,
+    ) -> Result<Self, FilesError> {
+        let state = UploadState {
+            update: record.update()?,
+            marks: VecDeque::new(),
+            reached: None,
+            next_mark: 0,
+            summary: ExchangeSummary::default(),
+            trouble: FileProblems::default(),
+            failed: None,
+        };
+        Ok(UploadAttempt {
+            from,
+            to,
+            scope,
+            record,
+            state: RefCell::new(state),
+            over: Notify::new(),
+        })
+    }
+
+    async fn run(&self, link: &mut AgentLink) -> Result<(), ExchangeStop> {
+        let (mut sending, mut receiving) = link.split();
+        run_both(self.send(&mut sending), self.receive(&mut receiving)).await?;
+        let state = &mut *self.state.borrow_mut();
+        if !state.trouble.is_empty() {
+            return Err(FilesError::Failed(std::mem::take(&mut state.trouble)).into());
+        }
+        Ok(())
+    }
+
+    async fn send(&self, to: &mut FrameSender<'_>) -> Result<(), ExchangeStop> {
+        let mut out = Vec::with_capacity(2 * DATA_BYTES);
+        FilesRequest::Put { root: bytes(self.to) }.encode(&mut out);
+        let mut changes = ChangeFinder::new(self.from.root()?, self.scope, FrameOrigin::Host)
+            .with_path("list", self.from.path())?;
+        let mut before = self.record.read()?;
+        let (mut unmarked_bytes, mut unmarked) = (0, 0);
+        let mut sent = Instant::now();
+        loop {
+            let written = self.state.borrow().summary.written;
+            let filled = changes.fill(&mut out, &mut || before.next(), &mut |event| {
+                self.state.borrow_mut().note(event, self.from);
+            });
+            let has_more = filled.with_path("read", self.record.path())?;
+            if let Some(error) = self.state.borrow_mut().failed.take() {
+                return Err(error.into());
+            }
+            unmarked_bytes += out.len();
+            unmarked += self.state.borrow().summary.written - written;
+            if unmarked_bytes >= MARK_BYTES || unmarked >= MARK_CHANGES {
+                FilesRequest::Mark(self.state.borrow_mut().mark()).encode(&mut out);
+                (unmarked_bytes, unmarked) = (0, 0);
+            }
+            if out.is_empty() && sent.elapsed() >= ALIVE_EVERY {
+                out.extend(ALIVE);
+            }
+            if out.is_empty() {
+                yield_now().await;
+            } else {
+                to.send(&out).await?;
+                out.clear();
+                sent = Instant::now();
+            }
+            if !has_more {
+                break;
+            }
+        }
+        {
+            let counts = changes.counts();
+            let summary = &mut self.state.borrow_mut().summary;
+            (summary.entries, summary.skipped) = (counts.entries, counts.skipped);
+        }
+        FilesRequest::Done.encode(&mut out);
+        to.send(&out).await?;
+        Ok(send_keepalives(to, &self.over).await?)
+    }
+
+    async fn receive(&self, from: &mut FrameReceiver<'_>) -> Result<(), ExchangeStop> {
+        let mut marked = |number| {
+            let state = &mut *self.state.borrow_mut();
+            match state.marks.pop_front() {
+                Some((mark, reached)) if mark == number => {
+                    // The agent reports failures of earlier changes before it confirms the mark.
+                    state.reached = Some(reached);
+                    Ok(())
+                }
+                _ => Err(FrameError::Invalid("mark")),
+            }
+        };
+        let trouble = answers(from, self.to, &mut marked).await?;
+        if !trouble.is_empty() {
+            self.state.borrow_mut().trouble = trouble;
+        }
+        self.over.notify_one();
+        Ok(())
+    }
+
+    /// Writes the record of the confirmed changes and adds to the summary; returns whether there was
+    /// progress.
+    fn finish(self, is_complete: bool, summary: &mut ExchangeSummary) -> Result<bool, FilesError> {
+        let UploadState { mut update, reached, summary: done, .. } = self.state.into_inner();
+        summary.written += done.written;
+        summary.removed += done.removed;
+        summary.bytes += done.bytes;
+        (summary.entries, summary.skipped) = (done.entries, done.skipped);
+        let got_further = is_complete || reached.is_some();
+        match reached {
+            _ if is_complete => update.finish()?,
+            Some(reached) => {
+                update.rewind(reached)?;
+                update.finish()?;
+            }
+            None => {}
+        }
+        Ok(got_further)
+    }
+}
+
+impl UploadState {
+    fn note(&mut self, event: ChangeEvent, from: &HostTree) {
+        let change = match event {
+            ChangeEvent::Sent(entry) => AppliedChange::Entry(entry),
+            ChangeEvent::Removed(path) => AppliedChange::Removed(path),
+            ChangeEvent::Problem(problem) => {
+                self.trouble.add(&from.name(), &problem);
+                return;
+            }
+        };
+        self.summary.count(&change);
+        if let Err(error) = self.update.set(change) {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// Returns the number of a new mark at the current position.
+    fn mark(&mut self) -> u32 {
+        let number = self.next_mark;
+        self.next_mark = number.wrapping_add(1);
+        self.marks.push_back((number, self.update.checkpoint()));
+        number
+    }
+}

@@ -1,0 +1,237 @@
+//! Exchanges with hostile agents.
+
+use std::error::Error;
+use std::fs;
+use std::future::Future;
+use std::os::unix::fs::symlink;
+use std::pin::Pin;
+
+use fastrand::Rng;
+use oci_hooks_init::frames::files::{
+    DATA_BYTES, FileAction, FileCounts, FileEntryKind, FileEntryState, FileProblem, FileTime,
+    FilesAnswer, FrameOrigin, TreeChange,
+};
+use oci_hooks_init::frames::{StepAnswer, VERSIONS};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex, split};
+
+use super::agents::run;
+use super::trees::snapshot;
+use super::{ExchangeDirs, LIMITS, scope};
+use crate::agent::{AgentLink, AgentSession, LinkOpener};
+use crate::files::FilesError;
+use crate::files::get::get;
+use crate::files::host::HostTree;
+
+/// Answers every request with the same bytes, then ends.
+struct Liar(Vec<u8>);
+
+impl LinkOpener for Liar {
+    fn open(
+        &self,
+    ) -> Pin<Box<dyn Future<Output = Result<AgentLink, Box<dyn Error + Send + Sync>>> + '_>> {
+        let (ours, theirs) = duplex(1 << 16);
+        let mut answer = StepAnswer::Hello(VERSIONS).encode();
+        answer.extend_from_slice(&self.0);
+        tokio::spawn(async move {
+            let (mut input, mut output) = split(theirs);
+            let taken = async {
+                let mut buffer = vec![0; 4096];
+                while input.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
+            };
+            let told = async {
+                // The hook may have closed the stream.
+                let _ = output.write_all(&answer).await;
+                let _ = output.shutdown().await;
+            };
+            tokio::pin!(taken);
+            told.await;
+            taken.await;
+        });
+        let (output, input) = split(ours);
+        Box::pin(async move { Ok(AgentLink::new(input, output)) })
+    }
+}
+
+fn frames(answers: &[FilesAnswer]) -> Vec<u8> {
+    let mut out = Vec::new();
+    answers.iter().for_each(|answer| answer.encode(&mut out));
+    FilesAnswer::Done(FileCounts::default()).encode(&mut out);
+    out
+}
+
+fn file(path: &str) -> FilesAnswer {
+    let state = FileEntryState {
+        kind: FileEntryKind::File,
+        mode: 0o6777,
+        size_bytes: 1,
+        time: FileTime::default(),
+    };
+    let (path, content) = (path.into(), b"hostile".to_vec());
+    FilesAnswer::Change(TreeChange::File { path, state, content, is_whole: true })
+}
+
+fn link(path: &str, target: &str) -> FilesAnswer {
+    let (path, target) = (path.into(), target.into());
+    FilesAnswer::Change(TreeChange::Link { path, time: FileTime::default(), target })
+}
+
+fn remove(path: &str) -> FilesAnswer {
+    FilesAnswer::Change(TreeChange::Remove(path.into()))
+}
+
+/// Returns directories of a runner whose job may only change `work/repo`.
+fn create_ends() -> ExchangeDirs {
+    let ends = ExchangeDirs::new();
+    fs::create_dir_all(ends.host("work/repo/inner")).unwrap();
+    fs::create_dir(ends.host("tool")).unwrap();
+    fs::write(ends.host("tool/program"), "program").unwrap();
+    fs::write(ends.host("work/file"), "file").unwrap();
+    fs::create_dir(ends.dir.path().join("outside")).unwrap();
+    symlink("../../../outside", ends.host("work/repo/out")).unwrap();
+    ends
+}
+
+async fn get_from(ends: &ExchangeDirs, answer: Vec<u8>) -> Result<(), FilesError> {
+    let liar = Liar(answer);
+    let mut session = AgentSession::without_pauses(&liar);
+    let into = HostTree::open(&ends.host("")).unwrap();
+    let (root, scope, record) = (ends.container(""), scope(&["work/repo"]), ends.record());
+    get(&mut session, &root, &into, &scope, &record, LIMITS).await.map(drop)
+}
+
+/// Returns all files that a job must not change.
+fn protected_files(ends: &ExchangeDirs) -> Vec<(Vec<u8>, super::trees::FileSnapshot)> {
+    let mut all = snapshot(ends.dir.path());
+    // The job may change the permissions of `work/repo`, but not its type.
+    let root = all.get_mut(&b"host/work/repo"[..]).expect("it stays");
+    root.0 &= !0o7777;
+    let may_change =
+        |path: &[u8]| path.starts_with(b"host/work/repo/") || path.starts_with(b"state/");
+    all.into_iter().filter(|(path, _)| !may_change(path)).collect()
+}
+
+#[test]
+fn nothing_is_written_outside_the_scope() {
+    run(async {
+        let ends = create_ends();
+        let before = protected_files(&ends);
+        let cases: Vec<Vec<FilesAnswer>> = vec![
+            vec![file("../x")],
+            vec![file("/etc/x")],
+            vec![file("work/repo/../../x")],
+            vec![file("work/repo/./x")],
+            vec![file("work/repo//x")],
+            vec![file("")],
+            vec![file("x")],
+            vec![file("work")],
+            vec![file("work/file")],
+            vec![file("work/repo")],
+            vec![link("work/repo", "/etc")],
+            vec![link("work", "/etc")],
+            vec![remove("work")],
+            vec![remove("work/file")],
+            vec![remove("tool")],
+            vec![file("work/repo/out/x")],
+            vec![link("work/repo/link", "../../../outside"), file("work/repo/link/x")],
+            vec![file(&format!("work/repo/{}", "n".repeat(256)))],
+            vec![file(&format!("work/repo/{}x", "n/".repeat(2100)))],
+            vec![file("work/repo/b"), file("work/repo/a")],
+            vec![file("work/repo/c"), file("work/repo/c")],
+            vec![FilesAnswer::Change(TreeChange::Data(b"x".to_vec()))],
+            vec![FilesAnswer::Change(TreeChange::End { is_whole: true })],
+            vec![FilesAnswer::Mark(1)],
+            vec![FilesAnswer::Entries(Vec::new())],
+        ];
+        for answers in cases {
+            let result = get_from(&ends, frames(&answers)).await;
+            assert!(result.is_err(), "{answers:?}");
+            assert_eq!(protected_files(&ends), before, "{answers:?}");
+        }
+        // The contents are removed, the directory stays.
+        get_from(&ends, frames(&[remove("work/repo")])).await.unwrap();
+        assert_eq!(fs::read_dir(ends.host("work/repo")).unwrap().count(), 0);
+        assert_eq!(protected_files(&ends), before);
+    });
+}
+
+#[test]
+fn endless_files_and_problems_are_stopped() {
+    run(async {
+        let ends = create_ends();
+        let state = FileEntryState {
+            kind: FileEntryKind::File,
+            mode: 0o644,
+            size_bytes: 3,
+            time: FileTime::default(),
+        };
+        let (path, content) = (b"work/repo/x".to_vec(), Vec::new());
+        let begin = TreeChange::File { path, state, content, is_whole: false };
+        let mut endless = Vec::new();
+        begin.encode(FrameOrigin::Agent, &mut endless);
+        for _ in 0..20_000 {
+            TreeChange::encode_data(&vec![0; DATA_BYTES], FrameOrigin::Agent, &mut endless);
+            if endless.len() as u64 > 2000 * DATA_BYTES as u64 {
+                break;
+            }
+        }
+        let limits = super::ExchangeLimits { entries: 1000, bytes: 1 << 20 };
+        let into = HostTree::open(&ends.host("")).unwrap();
+        let problem = FileProblem {
+            action: FileAction::Read,
+            path: b"work/repo/\x1b[31mred".to_vec(),
+            errno: 13,
+        };
+        let problems = vec![FilesAnswer::Problem(problem); 2000];
+        for answer in [endless, frames(&problems)] {
+            let liar = Liar(answer);
+            let mut session = AgentSession::without_pauses(&liar);
+            let (root, scope, record) = (ends.container(""), scope(&["work/repo"]), ends.record());
+            let error = get(&mut session, &root, &into, &scope, &record, limits).await.unwrap_err();
+            assert!(matches!(error, FilesError::Limit { .. }), "{error}");
+            assert!(!ends.host("work/repo/x").exists());
+            assert!(!ends.host("work/repo/.oci-hooks.part").exists());
+        }
+    });
+}
+
+#[test]
+fn arbitrary_bytes_never_write_outside_the_scope() {
+    run(async {
+        let ends = create_ends();
+        let before = protected_files(&ends);
+        let mut random = Rng::with_seed(1);
+        let names =
+            ["", "/", "..", "work", "work/repo", "work/repo/a", "work/repo/a/b", "work/repo/out"];
+        for _ in 0..120 {
+            let mut bytes = Vec::new();
+            for _ in 0..random.usize(..12) {
+                let name = *random.choice(&names).unwrap();
+                let answer = match random.u8(..8) {
+                    0 => file(name),
+                    1 => link(name, "/etc"),
+                    2 => remove(name),
+                    3 => FilesAnswer::Change(TreeChange::Directory { path: name.into(), mode: 0 }),
+                    4 => FilesAnswer::Change(TreeChange::Data(vec![1; random.usize(..9)])),
+                    5 => FilesAnswer::Change(TreeChange::End { is_whole: random.bool() }),
+                    6 => FilesAnswer::Done(FileCounts::default()),
+                    _ => FilesAnswer::Mark(0),
+                };
+                answer.encode(&mut bytes);
+            }
+            // Changes, cuts or extends the bytes at random.
+            for _ in 0..random.usize(..3) {
+                if !bytes.is_empty() {
+                    let at = random.usize(..bytes.len());
+                    bytes[at] = random.u8(..);
+                }
+            }
+            if random.bool() {
+                bytes.truncate(random.usize(..=bytes.len()));
+            } else {
+                FilesAnswer::Done(FileCounts::default()).encode(&mut bytes);
+            }
+            let _ = get_from(&ends, bytes).await;
+            assert!(protected_files(&ends) == before);
+        }
+    });
+}

@@ -1,0 +1,193 @@
+//! Copies files from one container to another, without writing them to the runner's disk.
+
+use std::path::Path;
+
+use oci_hooks_init::files::AppliedChange;
+use oci_hooks_init::frames::FrameError;
+use oci_hooks_init::frames::files::{
+    DATA_BYTES, FileEntry, FileEntryKind, FileEntryState, FileScope, FileTime, FilesAnswer,
+    FilesRequest, FrameOrigin, ScopePosition as Within, TreeChange,
+};
+use tokio::sync::Notify;
+
+use super::error::{ExchangeSummary, FilesError};
+use super::exchange::{ExchangeAttempts, ExchangeStop, answer, run_both, send_keepalives};
+use super::get::{DownloadGuard, ask};
+use super::host::ExchangeLimits;
+use super::put::{answers, bytes};
+use super::record::{ExchangeRecord, RecordUpdate};
+use crate::agent::{AgentLink, AgentSession, FrameReceiver, FrameSender};
+
+/// A directory of a container.
+pub struct ContainerDir<'p, 's> {
+    pub session: &'p mut AgentSession<'s>,
+    pub root: &'p Path,
+}
+
+/// Copies the changes of one container since the last exchange to another. The record belongs to the pair;
+/// after a transfer in one direction it serves for the other.
+///
+/// Fails if a file cannot be written; files that cannot be read are listed in the summary.
+pub async fn transfer(
+    from: ContainerDir<'_, '_>,
+    to: ContainerDir<'_, '_>,
+    scope: &FileScope,
+    record: &ExchangeRecord,
+    limits: ExchangeLimits,
+) -> Result<ExchangeSummary, FilesError> {
+    let mut attempts = ExchangeAttempts::default();
+    loop {
+        let mut update = record.update()?;
+        let links = [from.session.link().await?, to.session.link().await?];
+        let transfer = Transfer { from: from.root, to: to.root, scope, record, limits };
+        let stopped = match transfer.run(links, &mut update).await {
+            Ok(summary) => {
+                update.finish()?;
+                return Ok(summary);
+            }
+            Err(stopped) => stopped,
+        };
+        // Either stream may be lost; the other one is in the middle of the exchange.
+        to.session.close();
+        attempts.handle_stop(stopped, from.session, false).await?;
+    }
+}
+
+struct Transfer<'t> {
+    from: &'t Path,
+    to: &'t Path,
+    scope: &'t FileScope,
+    record: &'t ExchangeRecord,
+    limits: ExchangeLimits,
+}
+
+impl Transfer<'_> {
+    async fn run(
+        &self,
+        [from, to]: [&mut AgentLink; 2],
+        update: &mut RecordUpdate,
+    ) -> Result<ExchangeSummary, ExchangeStop> {
+        let (mut ask_from, mut get_from) = from.split();
+        let (mut put_to, mut told_by) = to.split();
+        let (got, put) = (Notify::new(), Notify::new());
+        let source = async {
+            ask(&mut ask_from, self.from, self.scope, self.record).await?;
+            Ok::<(), ExchangeStop>(send_keepalives(&mut ask_from, &got).await?)
+        };
+        let passed = async {
+            let summary = self.pass(&mut get_from, &mut put_to, update).await?;
+            got.notify_one();
+            send_keepalives(&mut put_to, &put).await?;
+            Ok(summary)
+        };
+        let told = async {
+            let unmarked = &mut |_| Err(FrameError::Invalid("mark"));
+            let trouble = answers(&mut told_by, self.to, unmarked).await?;
+            put.notify_one();
+            if trouble.is_empty() { Ok(()) } else { Err(FilesError::Failed(trouble).into()) }
+        };
+        let (_, (summary, ())) = run_both(source, run_both(passed, told)).await?;
+        Ok(summary)
+    }
+
+    /// Forwards changes as they arrive.
+    async fn pass(
+        &self,
+        from: &mut FrameReceiver<'_>,
+        to: &mut FrameSender<'_>,
+        update: &mut RecordUpdate,
+    ) -> Result<ExchangeSummary, ExchangeStop> {
+        let root = self.from.display().to_string();
+        let (mut guard, mut summary) =
+            (DownloadGuard::new(self.limits), ExchangeSummary::default());
+        let mut passing = PartialFile::default();
+        let mut out = Vec::with_capacity(2 * DATA_BYTES);
+        FilesRequest::Put { root: bytes(self.to) }.encode(&mut out);
+        loop {
+            let (kind, payload) = from.receive().await?;
+            match answer(kind, &payload)? {
+                None => {}
+                Some(FilesAnswer::Change(change)) => {
+                    guard.check(&change)?;
+                    if let Some(applied) = passing.note(&change, self.scope)? {
+                        summary.count(&applied);
+                        update.set(applied)?;
+                    }
+                    change.encode(FrameOrigin::Host, &mut out);
+                }
+                Some(FilesAnswer::Problem(problem)) => {
+                    guard.problem()?;
+                    summary.unread.add(&root, &problem);
+                }
+                Some(FilesAnswer::Done(counts)) => {
+                    (summary.entries, summary.skipped) = (counts.entries, counts.skipped);
+                    FilesRequest::Done.encode(&mut out);
+                    to.send(&out).await?;
+                    return Ok(summary);
+                }
+                Some(FilesAnswer::Entries(_) | FilesAnswer::Mark(_)) => {
+                    return Err(FrameError::UnknownKind(kind).into());
+                }
+            }
+            if out.len() >= DATA_BYTES {
+                to.send(&out).await?;
+                out.clear();
+            }
+        }
+    }
+}
+
+/// Entry of a file whose parts are being forwarded.
+#[derive(Default)]
+struct PartialFile(Option<FileEntry>);
+
+impl PartialFile {
+    /// Returns the applied change, once it is complete.
+    fn note(
+        &mut self,
+        change: &TreeChange,
+        scope: &FileScope,
+    ) -> Result<Option<AppliedChange>, FrameError> {
+        let entry = |path: &Vec<u8>, kind, mode, size_bytes, time| {
+            let state = FileEntryState { kind, mode, size_bytes, time };
+            let is_meant = scope.has(path, kind);
+            is_meant
+                .then(|| FileEntry { path: path.clone(), state })
+                .ok_or(FrameError::Invalid("path"))
+        };
+        let none = FileTime::default();
+        let complete = match change {
+            TreeChange::Directory { path, mode } => {
+                entry(path, FileEntryKind::Directory, *mode, 0, none)?
+            }
+            TreeChange::Link { path, time, target } => {
+                entry(path, FileEntryKind::Link, 0o777, target.len() as u64, *time)?
+            }
+            TreeChange::File { path, state, content, is_whole } => {
+                let size_bytes = content.len() as u64;
+                let file = entry(path, FileEntryKind::File, state.mode, size_bytes, state.time)?;
+                if !is_whole {
+                    self.0 = Some(file);
+                    return Ok(None);
+                }
+                file
+            }
+            TreeChange::Data(content) => {
+                if let Some(file) = &mut self.0 {
+                    file.state.size_bytes += content.len() as u64;
+                }
+                return Ok(None);
+            }
+            TreeChange::End { is_whole } => match self.0.take() {
+                Some(file) if *is_whole => file,
+                _ => return Ok(None),
+            },
+            TreeChange::Remove(path) => {
+                let is_meant = matches!(scope.place(path), Within::Root | Within::Within);
+                let removed = || AppliedChange::Removed(path.clone());
+                return is_meant.then(removed).map(Some).ok_or(FrameError::Invalid("path"));
+            }
+        };
+        Ok(Some(AppliedChange::Entry(complete)))
+    }
+}

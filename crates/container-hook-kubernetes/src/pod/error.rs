@@ -1,0 +1,53 @@
+//! Reasons to reject a pod.
+
+use container_hook_job::HookError;
+
+/// Reasons to reject the pod of a request.
+#[derive(Debug, thiserror::Error)]
+pub enum PodError {
+    /// The containers disagree on a setting of the whole pod.
+    #[error("{field}: {first} and {second} request different values, but a pod has only one")]
+    Different { field: &'static str, first: String, second: String },
+    /// The Dockerfile was not built before.
+    #[error("{dockerfile} is a Dockerfile, and a pod needs an image")]
+    Dockerfile { dockerfile: String },
+    /// The step's program is unknown.
+    #[error(
+        "the program of the image {image} is unknown, since its registry gave no answer: set `entrypoint` \
+         and `args` of the step"
+    )]
+    NoFacts { image: String },
+    /// Neither the image nor the step has a program.
+    #[error("the image {image} has no program of its own: name an `entrypoint`")]
+    NoProgram { image: String },
+    /// The settings require the runner's claim, but none was found.
+    #[error(
+        "`work = \"claim\"` under [kubernetes] of the settings needs a runner whose work directory is on a \
+         persistent volume claim: this one's is not, or cannot be found; name it by \
+         ACTIONS_RUNNER_CLAIM_NAME, or write `work = \"copy\"`"
+    )]
+    NoClaim,
+    /// Only the runner's own pod can use the claim.
+    #[error(
+        "`work = \"claim\"` under [kubernetes] of the settings: the claim {claim} is ReadWriteOncePod, and \
+         the runner's pod has it; write `work = \"copy\"`"
+    )]
+    ClaimOfOnePod { claim: String },
+    /// The pod violates the restricted profile, which the settings require.
+    #[error(
+        "the pod does not pass the restricted profile, which `restricted = true` under [kubernetes] of the \
+         settings asks for: {}", .0.join("; ")
+    )]
+    NotRestricted(Vec<String>),
+    /// A file cannot be mounted before it is uploaded.
+    #[error(
+        "{path} is a file: where files are copied to the pod of the job, only directories can be mounted"
+    )]
+    File { path: String },
+}
+
+impl From<PodError> for HookError {
+    fn from(error: PodError) -> Self {
+        HookError::Backend(Box::new(error))
+    }
+}

@@ -1,0 +1,84 @@
+//! Programs of containers: the image's, the request's, or our agent, which runs either.
+
+use container_hook_job::HookError;
+use container_hook_job::plan::PlanRole;
+
+use super::agent::{self, literal};
+use super::asked::RequestedContainer;
+use super::error::PodError;
+use super::made::StepProgram;
+use crate::settings::KubernetesSettings;
+
+/// The command that runners send for an idle job container; the agent is idle without it.
+const IDLE: [&str; 3] = ["tail", "-f", "/dev/null"];
+
+type CommandWords = Option<Vec<String>>;
+
+/// Returns the command and the arguments of a container; `None` for those of the image.
+pub fn container_command(
+    asked: &RequestedContainer<'_>,
+    settings: &KubernetesSettings,
+) -> Result<(CommandWords, CommandWords), HookError> {
+    let words = |words: &[String]| words.iter().map(|word| literal(word)).collect::<Vec<_>>();
+    let args = Some(words(&asked.program_args)).filter(|args| !args.is_empty());
+    match (asked.role, asked.entry_point()) {
+        (PlanRole::Service, None) => Ok((None, args)),
+        (PlanRole::Service, Some("")) => {
+            // With the image's entry point cleared, its arguments are the program.
+            let cmd = asked.facts.and_then(|image| image.cmd.clone());
+            let command = args.or_else(|| cmd.map(|cmd| words(&cmd)));
+            let image = || asked.image.to_owned();
+            Ok((Some(command.ok_or_else(|| PodError::NoProgram { image: image() })?), None))
+        }
+        (PlanRole::Service, Some(program)) => Ok((Some(vec![literal(program)]), args)),
+        (PlanRole::Job, _) => {
+            let program = asked.args.entry_point.iter().chain(&asked.program_args);
+            let program: Vec<String> = program.cloned().collect();
+            let runs = asked.args.entry_point.is_some() && program != IDLE;
+            let (command, args) = agent::command(settings, if runs { &program } else { &[] });
+            Ok((Some(command), Some(args)))
+        }
+        _ => {
+            let (command, args) = agent::command(settings, &[]);
+            Ok((Some(command), Some(args)))
+        }
+    }
+}
+
+/// Returns the variables that the hook adds to those of a container, in order.
+pub fn hook_variables(pairs: &[(&str, &str)]) -> Vec<(&'static str, &'static str)> {
+    let mut variables = vec![("GITHUB_ACTIONS", "true")];
+    if pairs.iter().all(|(name, _)| *name != "CI") {
+        variables.push(("CI", "true"));
+    }
+    variables
+}
+
+/// Returns the program of a container step: the request's, else the image's.
+pub fn step_program(asked: &RequestedContainer<'_>) -> Result<StepProgram, HookError> {
+    let image = || asked.image.to_owned();
+    let given = &asked.program_args;
+    let mut args = match asked.entry_point() {
+        Some(program) if !program.is_empty() => vec![program.to_owned()],
+        cleared => {
+            let facts = asked.facts.ok_or_else(|| PodError::NoFacts { image: image() })?;
+            let own = facts.entrypoint.clone().filter(|_| cleared.is_none());
+            let mut args = own.unwrap_or_default();
+            if given.is_empty() {
+                args.extend(facts.cmd.iter().flatten().cloned());
+            }
+            args
+        }
+    };
+    args.extend(given.iter().cloned());
+    if args.is_empty() {
+        return Err(PodError::NoProgram { image: image() }.into());
+    }
+    let pairs = asked.env();
+    let env = pairs.iter().copied().chain(hook_variables(&pairs));
+    Ok(StepProgram {
+        args,
+        env: env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+        directory: asked.directory().map(str::to_owned),
+    })
+}

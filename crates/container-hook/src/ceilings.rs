@@ -1,0 +1,133 @@
+//! Maximums for containers of this host, `[policy.max]`: limits of the workflow and the template are lowered to the
+//! maximum, which is also the default.
+
+use container_hook_job::HookError;
+use container_hook_job::options::CreateOptions;
+use container_hook_job::policy::{ExceededMaximum, Policy, exceeded_maximum};
+use oci_hooks_engine::bundle;
+use oci_hooks_files::quantity::Cpus;
+use oci_hooks_host::cgroup::{ContainerGroup, GroupLimits};
+
+use super::backend::EngineBackend;
+
+/// Returns the cgroup of all containers of a job, or of a step without a job, if they have a common maximum.
+pub fn group(backend: &EngineBackend<'_>, network: &str) -> Option<ContainerGroup> {
+    let max = &backend.context.settings.policy.max.job;
+    (!max.is_empty())
+        .then(|| ContainerGroup { id: network.to_owned(), limits: job_limits(backend) })
+}
+
+/// Returns the maximums for all containers of a job together.
+pub fn job_limits(backend: &EngineBackend<'_>) -> GroupLimits {
+    let max = &backend.context.settings.policy.max.job;
+    GroupLimits {
+        memory_bytes: max.memory.map(|size| size.0),
+        nano_cpus: max.cpus.map(Cpus::nanos),
+        pids: max.pids,
+    }
+}
+
+/// Lowers the options of a workflow to the maximums.
+pub fn lower_workflow_limits(
+    backend: &EngineBackend<'_>,
+    title: &str,
+    options: &mut CreateOptions,
+) -> Result<(), HookError> {
+    log_lowered(backend, title, backend.context.settings.policy.lower_options(options)?);
+    Ok(())
+}
+
+/// Lowers the template's limits of a container to the maximums, and sets unset limits to them.
+pub fn lower_template_limits(
+    backend: &EngineBackend<'_>,
+    title: &str,
+    options: &mut bundle::BundleOptions,
+) -> Result<(), HookError> {
+    let policy = &backend.context.settings.policy;
+    log_lowered(backend, title, policy.report_exceeded(lower_limits_in_template(policy, options))?);
+    fill_in(policy, options);
+    Ok(())
+}
+
+fn log_lowered(backend: &EngineBackend<'_>, title: &str, lines: Vec<String>) {
+    for line in lines {
+        backend.context.log.line(&format!("{title}: {line}"));
+    }
+}
+
+/// Lowers limits set by the template; the workflow's limits are already lowered.
+fn lower_limits_in_template(
+    policy: &Policy,
+    options: &mut bundle::BundleOptions,
+) -> Vec<ExceededMaximum> {
+    let (max, resources) = (&policy.max, &mut options.resources);
+    let mut exceeded = Vec::new();
+    // Without the amount: users who can read the log may not be allowed to read the template.
+    if let Some((_, (most, table))) = exceeded_maximum(resources.memory_bytes, max.memory_bytes()) {
+        exceeded.push(ExceededMaximum::memory(
+            "the pod template's limit of memory".to_owned(),
+            most,
+            table,
+        ));
+        resources.memory_bytes = Some(most);
+        let reserved = &mut resources.memory_reservation_bytes;
+        *reserved = reserved.map(|bytes| bytes.min(most));
+    }
+    if let Some((_, (most, table))) = exceeded_maximum(resources.nano_cpus, max.nano_cpus()) {
+        exceeded.push(ExceededMaximum::cpus(
+            "the pod template's limit of CPUs".to_owned(),
+            most,
+            table,
+        ));
+        resources.nano_cpus = Some(most);
+    }
+    exceeded
+}
+
+/// Sets unset limits of a container to the maximums of containers. The cgroup of the job enforces those of the
+/// job.
+fn fill_in(policy: &Policy, options: &mut bundle::BundleOptions) {
+    let (max, resources) = (&policy.max, &mut options.resources);
+    if resources.memory_bytes.is_none()
+        && let Some(size) = max.memory
+    {
+        (resources.memory_bytes, resources.memory_swap_bytes) = (Some(size.0), None);
+    }
+    let has_quota = resources.cpu_quota.is_some_and(|quota| quota > 0);
+    if resources.nano_cpus.is_none()
+        && !has_quota
+        && let Some(cpus) = max.cpus
+    {
+        resources.nano_cpus = Some(cpus.nanos());
+        (resources.cpu_quota, resources.cpu_period) = (None, None);
+    }
+    if let Some(size) = max.shm_size {
+        let shm_size = options.shm_size_bytes.unwrap_or(bundle::DEFAULT_SHM_BYTES);
+        options.shm_size_bytes = Some(shm_size.min(size.0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_without_options_get_the_maximums() {
+        let max = "[max]\nmemory = \"1GiB\"\ncpus = 1\nshm-size = \"1MiB\"\n[max.job]\ncpus = 0.5";
+        let policy: Policy = toml::from_str(max).unwrap();
+        let mut options = bundle::BundleOptions::default();
+        options.resources.cpu_quota = Some(-1);
+        fill_in(&policy, &mut options);
+        let resources = &options.resources;
+        assert_eq!(
+            (resources.memory_bytes, resources.nano_cpus),
+            (Some(1 << 30), Some(1_000_000_000))
+        );
+        assert_eq!((resources.cpu_quota, options.shm_size_bytes), (None, Some(1 << 20)));
+        options.resources.memory_bytes = Some(2 << 30);
+        let said = lower_limits_in_template(&policy, &mut options);
+        assert_eq!(said[0].asked, "the pod template's limit of memory");
+        assert_eq!(said[1].entry, "cpus = 0.5");
+        assert_eq!(options.resources.memory_bytes, Some(1 << 30));
+    }
+}

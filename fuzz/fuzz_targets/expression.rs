@@ -28,8 +28,8 @@ static CONTEXT: LazyLock<ExprContext> = LazyLock::new(|| {
         ..StepState::default()
     };
     ExprContext {
-        env: texts(&[("HOME", "/h"), ("A", "")]),
-        vars: texts(&[("DASH-K", "d")]),
+        env: texts(&[("HOME", "/h"), ("A", "")]).into(),
+        vars: texts(&[("DASH-K", "d")]).into(),
         inputs,
         steps: BTreeMap::from([("one".to_owned(), one)]),
         work_dir: "/w".to_owned(),

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use container_hook::JobRecord;
-use garm_provider_runc::record::{ControllerRecords, controllers};
+use garm_provider_runc::record::{ControllerRecords, recorded_controllers};
 use libfuzzer_sys::fuzz_target;
 use oci_hooks_engine::container::{
     ContainerRecord, Engine, LogReader, MonitorProgram, RecordedEnd, last_lines, read_json_if_there,
@@ -168,16 +168,12 @@ fn instance(scratch: &Scratch, record: &[u8]) {
     }
     let records = ControllerRecords::of(&run, "controller");
     let files = records.files("name").unwrap();
+    // An unreadable record does not hide the instance.
+    assert_eq!(records.names().unwrap(), ["name".to_owned()].into());
     match files.record() {
-        // The error names the record, and the other records are listed.
-        Err(error) => {
-            let claims = records.read_all().unwrap();
-            assert!(claims.known.is_empty() && claims.unreadable.len() == 1, "{error}");
-        }
-        Ok(record) => {
-            assert!(record.is_some() && records.read_all().unwrap().known.len() == 1);
-            assert_eq!(controllers(&run).unwrap()[0].controller(), record.unwrap().controller);
-        }
+        Err(error) => drop(error.to_string()),
+        Ok(record) => assert!(record.is_some()),
     }
+    assert_eq!(recorded_controllers(&run).unwrap().len(), 1);
     drop((files.outcome(), files.supervisor()));
 }

@@ -66,11 +66,17 @@ pub enum BundleError {
     #[error("cannot mount {}: expected an absolute path", path.display())]
     RelativeSource { path: PathBuf },
     #[error(
-        "cannot mount {name} on {}: its file system cannot map owners ({reason}), so files that the \
-         container makes there would belong to other users; move it to another file system or, of the \
-         runner's directories, set `ownership = \"keep\"` under [mounts] of the settings", path.display()
+        "cannot mount {name} on {}: its file system cannot map owners ({reason}), so files there would belong \
+         to other users; {}move it to another file system, or set `ownership = \"keep\"` under [mounts] of \
+         the settings", path.display(), if *can_be_read { "mount it read-only (`:ro`), " } else { "" }
     )]
-    NoIdMapping { name: String, path: PathBuf, reason: std::io::Error },
+    NoIdMapping {
+        name: String,
+        path: PathBuf,
+        /// Set if it can be mounted read-only.
+        can_be_read: bool,
+        reason: std::io::Error,
+    },
     /// The container's user namespace has no such id.
     #[error(
         "the container has users and groups 0 to {}, not {id}: choose another user, or set \

@@ -47,6 +47,8 @@ pub struct FileSource {
     propagation: MountPropagation,
     /// Mapping of owners, if any.
     owners: Option<OwnerMapping>,
+    /// Set if the container could, without the mapping, read or make files of users who are not its own.
+    needs_mapping: bool,
     /// User with whose permissions mount points are created in the source; `None` for this process's own.
     maker: Option<FileUser>,
 }
@@ -96,6 +98,10 @@ impl PreparedSource {
         };
         let is_device = file.kind().is_char_device() || file.kind().is_block_device();
         let is_system = matches!(mount.source, MountSource::System { .. });
+        // In a user namespace, unmapped files belong to the overflow user. A privileged container is root on the host.
+        let is_safe =
+            if has_users { mount.read_only } else { container.options.security.privileged };
+        let is_of_user = matches!(mount.id_mapping, Some(IdMapping::User { .. }));
         Ok(PreparedSource::File(FileSource {
             target: mount.target.clone(),
             depth: if recursive { MountDepth::Recursive } else { MountDepth::Single },
@@ -104,6 +110,7 @@ impl PreparedSource {
             no_dev: !is_device && !file.has_name(Path::new("/dev")),
             propagation,
             owners: mount.id_mapping.filter(|_| !is_system).map(OwnerMapping::Mapped).or(owners),
+            needs_mapping: is_of_user && !is_safe,
             maker: maker(container, mount.id_mapping)?,
             file,
         }))
@@ -130,6 +137,7 @@ impl PreparedSource {
             no_dev: true,
             propagation: MountPropagation::Private,
             owners: None,
+            needs_mapping: false,
             maker: None,
         })
     }
@@ -151,6 +159,7 @@ impl PreparedSource {
                 no_dev: false,
                 propagation: MountPropagation::Private,
                 owners: None,
+                needs_mapping: false,
                 maker: None,
             }));
         }
@@ -313,14 +322,15 @@ impl<'a> DetachedMounts<'a> {
                 return Ok(tree);
             }
         };
-        if matches!(wanted, OwnerMapping::Mapped(IdMapping::User { .. })) {
+        if source.needs_mapping {
             let (name, path) = (source.file.display().to_string(), source.target.clone());
-            return Err(BundleError::NoIdMapping { name, path, reason });
+            let can_be_read = self.ids.namespace.is_some();
+            return Err(BundleError::NoIdMapping { name, path, can_be_read, reason });
         }
         // In a user namespace, unmapped files belong to the overflow user: the container can do less with
         // them, not more.
         tree.set(&attributes)?;
-        if !source.file.kind().is_char_device() {
+        if self.ids.namespace.is_some() && !source.file.kind().is_char_device() {
             self.warnings.push(format!(
                 "files in {} belong to nobody in the container: their file system cannot map owners \
                  ({reason})",

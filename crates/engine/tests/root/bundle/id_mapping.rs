@@ -115,13 +115,42 @@ fn other_users_are_the_unknown_user_on_the_host() {
     }
 }
 
-#[test]
-fn file_system_without_id_mapping_is_rejected() {
-    let mut parts = parts("/tmp", "ls /work/self/status");
+/// Creates a container with /proc, whose owners cannot be mapped, at /work.
+fn parts_of_proc(script: &str) -> TestBundle {
+    let mut parts = parts("/tmp", script);
     let MountSource::Trusted { path, .. } = &mut parts.options.mounts[0].source else { panic!() };
     *path = "/proc".into();
+    parts
+}
+
+#[test]
+fn file_system_without_id_mapping_is_rejected() {
+    let mut parts = parts_of_proc("true");
+    parts.add_user_namespace();
     let error = parts.write().unwrap_err().to_string();
-    assert!(error.contains("cannot map owners") && error.contains("keep"), "{error}");
+    let expected = ["cannot map owners", "mount it read-only", "keep"];
+    assert!(expected.iter().all(|part| error.contains(part)), "{error}");
+    // Without a user namespace, root of the container could read root's files.
+    let mut parts = parts_of_proc("true");
+    parts.options.mounts[0].read_only = true;
+    let error = parts.write().unwrap_err().to_string();
+    assert!(error.contains("cannot map owners") && !error.contains("read-only"), "{error}");
+}
+
+#[test]
+fn file_system_without_id_mapping_is_mounted_where_owners_do_not_matter() {
+    for runtime in TestRuntime::ALL {
+        let mut parts = parts_of_proc("stat -c %u /work/version; cat /work/1/environ 2>&1");
+        parts.options.mounts[0].read_only = true;
+        parts.add_user_namespace();
+        let written = parts.write().unwrap();
+        assert!(written.warnings[0].contains("cannot map owners"), "{:?}", written.warnings);
+        let out = parts.run_written(runtime, &written).stdout;
+        assert!(out.starts_with("65534\n") && out.contains("ermission denied"), "{runtime}: {out}");
+        let mut parts = parts_of_proc("stat -c %u /work/version; echo 1 > /work/self/clear_refs");
+        parts.options.security.privileged = true;
+        assert_eq!(parts.run(runtime).success(), "0\n", "{runtime}");
+    }
 }
 
 #[test]

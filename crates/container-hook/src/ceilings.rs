@@ -2,9 +2,9 @@
 //! maximum, which is also the default.
 
 use container_hook_job::HookError;
-use container_hook_job::options::CreateOptions;
+use container_hook_job::options::{CreateOptions, Ulimit};
 use container_hook_job::policy::{ExceededMaximum, Policy, exceeded_maximum};
-use oci_hooks_engine::bundle;
+use oci_hooks_engine::bundle::{self, ProcessRlimit};
 use oci_hooks_files::quantity::Cpus;
 use oci_hooks_host::cgroup::{ContainerGroup, GroupLimits};
 
@@ -34,7 +34,28 @@ pub fn lower_workflow_limits(
     options: &mut CreateOptions,
 ) -> Result<(), HookError> {
     log_lowered(backend, title, backend.context.settings.policy.lower_options(options)?);
+    log_lowered(backend, title, lower_ulimits(backend, &mut options.ulimits));
     Ok(())
+}
+
+/// Lowers `--ulimit` to what the settings and this process allow; returns a line for each that was too high.
+fn lower_ulimits(backend: &EngineBackend<'_>, ulimits: &mut [Ulimit]) -> Vec<String> {
+    let open_files = backend.settings.open_files;
+    let mut lines = Vec::new();
+    for ulimit in ulimits {
+        let setting = open_files.filter(|_| ulimit.name == "nofile");
+        let setting = setting.map(|most| (most, "`open-files` under [limits]".to_owned()));
+        let own = ProcessRlimit::highest(ulimit.name, backend.engine.privilege);
+        let own = own.map(|most| {
+            let of_unit = format!("`Limit{}=` of the runner's unit", ulimit.name.to_uppercase());
+            (most, if ulimit.name == "nofile" { of_unit + ", or `fs.nr_open`" } else { of_unit })
+        });
+        let lowest = setting.into_iter().chain(own).min_by_key(|(most, _)| *most);
+        let Some((most, reason)) = lowest.filter(|(most, _)| ulimit.hard > *most) else { continue };
+        lines.push(format!("--ulimit {ulimit} is lowered: the maximum is {most} ({reason})"));
+        (ulimit.soft, ulimit.hard) = (ulimit.soft.min(most), most);
+    }
+    lines
 }
 
 /// Lowers the template's limits of a container to the maximums, and sets unset limits to them.

@@ -47,11 +47,7 @@ pub fn limit(
     let mut limits: BTreeMap<_, _> =
         asked.map(|ulimit| (ulimit.name, (limit(ulimit.soft), limit(ulimit.hard)))).collect();
     if let Some(most) = backend.settings.open_files {
-        // `--ulimit` cannot raise the limit of the settings.
-        let (soft, hard) = limits.entry("nofile").or_default();
-        for limit in [soft, hard] {
-            *limit = Some(limit.map_or(most, |asked| asked.min(most)));
-        }
+        limits.entry("nofile").or_insert((Some(most), Some(most)));
     }
     let ceilings = max.ulimits.iter().filter(|(name, _)| !limits.contains_key(name.as_str()));
     let ceilings =

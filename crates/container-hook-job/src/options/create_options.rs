@@ -1,6 +1,7 @@
 //! The parsed `options:` of a container.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -252,6 +253,18 @@ pub struct Ulimit {
     pub soft: u64,
     /// Hard limit; `u64::MAX` is no limit.
     pub hard: u64,
+}
+
+impl fmt::Display for Ulimit {
+    /// Writes the argument of `--ulimit`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limit = |value: u64| match value {
+            u64::MAX => "-1".to_owned(),
+            value => value.to_string(),
+        };
+        write!(f, "{}={}", self.name, limit(self.soft))?;
+        if self.soft == self.hard { Ok(()) } else { write!(f, ":{}", limit(self.hard)) }
+    }
 }
 
 /// Capabilities, seccomp, AppArmor and similar confinement.

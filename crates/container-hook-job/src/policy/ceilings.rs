@@ -128,10 +128,8 @@ fn lower_requested(policy: &Policy, options: &mut CreateOptions) -> Vec<Exceeded
     for ulimit in &mut options.ulimits {
         let most = max.ulimits.iter().find(|(name, _)| name.as_str() == ulimit.name);
         if let Some((_, most)) = most.filter(|(_, most)| ulimit.hard > **most) {
-            let asked =
-                if ulimit.hard == u64::MAX { "-1".to_owned() } else { ulimit.hard.to_string() };
             exceeded.push(ExceededMaximum {
-                asked: format!("--ulimit {}={asked}", ulimit.name),
+                asked: format!("--ulimit {ulimit}"),
                 entry: format!("ulimits = {{ {} = {most} }}", ulimit.name),
                 table: MaxTable::Container,
             });
@@ -312,7 +310,7 @@ mod tests {
                 "--cpus 8 cpus = 1.5",
                 "--pids-limit -1 pids = 50",
                 "--shm-size 2GiB shm-size = \"1MiB\"",
-                "--ulimit nofile=-1 ulimits = { nofile = 1000 }",
+                "--ulimit nofile=500:-1 ulimits = { nofile = 1000 }",
             ]
         );
         let resources = &options.resources;

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use oci_hooks_host::privilege::Privilege;
 use oci_hooks_host::userns::PrivateIds;
 use oci_hooks_image::ImageConfig;
 use oci_spec::runtime::{
@@ -17,7 +16,7 @@ use super::command::{DEFAULT_PATH, ProcessEnvironment};
 use super::devices::{DeviceNode, DeviceSet};
 use super::mounts::{PreparedMounts, is_in_proc};
 use super::options::{BundleOptions, ContainerInit, ContainerNamespaces, NamespaceSource};
-use super::resources::oom_score_adj;
+use super::resources::{may_exceed_limits, oom_score_adj};
 use super::rootfs_dir::normalize_path;
 use super::seccomp::{SeccompFilter, seccomp};
 use super::user::ContainerUser;
@@ -119,11 +118,6 @@ fn check_restricted(options: &BundleOptions, user: &ContainerUser) -> Result<(),
         Some((_, what)) => Err(BundleError::Restricted { what }),
         None => Ok(()),
     }
-}
-
-/// Returns whether containers of this process can have limits above its own.
-fn may_exceed_limits(privilege: Privilege, available: CapabilitySet) -> bool {
-    available.contains(CapabilitySet::SYS_RESOURCE) && privilege.can_exceed_limits()
 }
 
 /// Returns whether a container can run in a user namespace that another user owns. Only the owner has capabilities there

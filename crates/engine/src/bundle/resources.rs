@@ -4,11 +4,14 @@ use std::fs;
 use std::path::Path;
 
 use oci_hooks_host::cgroup::AvailableCgroups;
+use oci_hooks_host::privilege::Privilege;
 use oci_spec::runtime::{
     LinuxBlockIo, LinuxCpu, LinuxMemory, LinuxPids, LinuxResources, PosixRlimit,
     PosixRlimitBuilder, PosixRlimitType,
 };
 use rustix::process::{Resource, getrlimit};
+
+use super::capabilities::{self, CapabilitySet};
 
 /// Cgroup limits of a container; an unset limit is not applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,20 +183,35 @@ impl ProcessRlimit {
         Some(ProcessRlimit { kind, soft: limit(own.current), hard: limit(own.maximum) })
     }
 
+    /// Returns the highest limit of this name that containers of this process can have; `None` is no limit.
+    pub fn highest(name: &str, privilege: Privilege) -> Option<u64> {
+        let &(.., resource) = RLIMITS.iter().find(|(known, ..)| *known == name)?;
+        highest(resource, may_exceed_limits(privilege, capabilities::grantable_capabilities()))
+    }
+
     /// Returns the entry of `process.rlimits`, capped at this process's maximum.
     pub(super) fn to_spec(&self, may_raise: bool) -> PosixRlimit {
         let resource = RLIMITS.iter().find(|(_, kind, _)| *kind == self.kind);
-        let most = resource.and_then(|(.., resource)| match (may_raise, resource) {
-            (false, resource) => getrlimit(*resource).maximum,
-            // Privileged processes may not exceed the kernel's limit either.
-            (true, Resource::Nofile) => nr_open(),
-            (true, _) => None,
-        });
+        let most = resource.and_then(|(.., resource)| highest(*resource, may_raise));
         let hard = self.hard.unwrap_or(UNLIMITED).min(most.unwrap_or(UNLIMITED));
         let soft = self.soft.unwrap_or(UNLIMITED).min(hard);
         let limit = PosixRlimitBuilder::default().typ(self.kind).soft(soft).hard(hard);
         limit.build().expect("every field has a default")
     }
+}
+
+fn highest(resource: Resource, may_raise: bool) -> Option<u64> {
+    match (may_raise, resource) {
+        (false, resource) => getrlimit(resource).maximum,
+        // Privileged processes may not exceed the kernel's limit either.
+        (true, Resource::Nofile) => nr_open(),
+        (true, _) => None,
+    }
+}
+
+/// Returns whether containers of this process can have limits above its own.
+pub fn may_exceed_limits(privilege: Privilege, available: CapabilitySet) -> bool {
+    available.contains(CapabilitySet::SYS_RESOURCE) && privilege.can_exceed_limits()
 }
 
 /// Returns the kernel's limit of open files per process.

@@ -328,13 +328,16 @@ fn volumes_that_cannot_be_limited_are_rejected() {
 fn ulimit_option_cannot_exceed_the_maximum_of_open_files() {
     with_both_runtimes(SETTINGS, |installation| {
         let mut runner = runner(installation, "runner-1");
-        for (options, limits) in
-            [("--ulimit nofile=100:200", "100 200\n"), ("--ulimit nofile=1000:2000", "300 300\n")]
-        {
+        for (options, limits, lowered) in [
+            ("--ulimit nofile=100:200", "100 200\n", None),
+            ("--ulimit nofile=1000:2000", "300 300\n", Some("the maximum is 300 (`open-files`")),
+        ] {
             let step = shell_step("echo $(ulimit -n) $(ulimit -Hn)");
             let (ended, _) = runner.container_step(with_options(step, options));
             let said = ended.success().stdout();
             assert!(said.ends_with(limits), "{said}");
+            assert_eq!(said.contains("is lowered"), lowered.is_some(), "{said}");
+            assert!(lowered.is_none_or(|lowered| said.contains(lowered)), "{said}");
         }
     });
 }

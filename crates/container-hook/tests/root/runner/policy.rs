@@ -178,7 +178,7 @@ fn containers_and_jobs_stay_within_the_maximums() {
             ("--cpus 64", "cpus = 0.5"),
             ("--pids-limit -1", "pids = 60"),
             ("--shm-size 1GiB", "shm-size = \"8MiB\""),
-            ("--ulimit nofile=5000", "ulimits = { nofile = 200 }"),
+            ("--ulimit nofile=100:5000", "ulimits = { nofile = 200 }"),
         ] {
             let line = format!(
                 "job container: {asked} is lowered: the maximum is `{entry}` under [policy.max] in {}",

@@ -1,6 +1,6 @@
 //! The client and its view of a repository.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::Read as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -268,7 +268,7 @@ impl<'a> RegistryRepository<'a> {
     pub(super) fn open(&self, blob: &Descriptor, start: u64) -> Result<OpenedBlob, RegistryError> {
         let path = format!("blobs/{}", blob.digest);
         let request = RegistryRequest { start, ..RegistryRequest::default() };
-        match self.ask_once(|source| source.get(&path, request)) {
+        match self.ask_once(|source| source.get(&path, request), &mut BTreeMap::new()) {
             Err(RegistryError::NotFound { .. }) if !blob.urls.is_empty() => {
                 Ok(OpenedBlob { answer: self.open_foreign(blob, request)?, is_foreign: true })
             }
@@ -324,36 +324,39 @@ impl<'a> RegistryRepository<'a> {
         ask: impl Fn(&RepositorySource) -> Result<T, RegistryError>,
     ) -> Result<T, RegistryError> {
         let mut failures = 0;
+        let mut of_mirrors = BTreeMap::new();
         loop {
-            match self.ask_once(&ask) {
+            match self.ask_once(&ask, &mut of_mirrors) {
                 // Documents are small: a server that trickles them would stall a job on each
                 // attempt.
                 Err(error @ RegistryError::TooSlow { .. }) => return Err(error),
                 Err(error) => {
                     failures += 1;
-                    self.wait(error, failures)?;
+                    let waited = self.wait(error, failures);
+                    waited.map_err(|error| error.after_mirrors(of_mirrors.values()))?;
                 }
                 done => return done,
             }
         }
     }
 
-    /// Asks the mirrors and then the registry, once each.
+    /// Asks the mirrors and then the registry, once each. Keeps the last error of each mirror.
     fn ask_once<T>(
         &self,
         ask: impl Fn(&RepositorySource) -> Result<T, RegistryError>,
+        of_mirrors: &mut BTreeMap<usize, RegistryError>,
     ) -> Result<T, RegistryError> {
         let (own, mirrors) = self.sources.split_last().expect("the registry itself is there");
-        for (mirror, is_down) in mirrors {
+        for (at, (mirror, is_down)) in mirrors.iter().enumerate() {
             if is_down.load(Ordering::Relaxed) {
                 continue;
             }
+            // The registry may serve content that a mirror lacks or denies.
             match ask(mirror) {
-                Err(RegistryError::Unreachable { .. } | RegistryError::Timeout { .. }) => {
-                    is_down.store(true, Ordering::Relaxed);
+                Err(error) => {
+                    is_down.fetch_or(error.is_unreachable(), Ordering::Relaxed);
+                    of_mirrors.insert(at, error);
                 }
-                // The registry may serve content that a mirror lacks or denies.
-                Err(_) => {}
                 done => return done,
             }
         }

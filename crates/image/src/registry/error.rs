@@ -4,6 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::PathError;
 
 use crate::{Digest, ManifestError};
@@ -46,6 +47,13 @@ pub enum RegistryError {
     /// The connection could not be established, or broke.
     #[error("cannot reach {server}")]
     Unreachable { server: String, source: io::Error },
+    /// The registry cannot be reached, after its mirrors could not serve the request.
+    #[error("{mirrors}; the registry itself")]
+    AfterMirrors {
+        /// Errors of the mirrors.
+        mirrors: String,
+        source: Box<RegistryError>,
+    },
     /// The server was silent for too long.
     #[error("timed out waiting for {server}")]
     Timeout { server: String },
@@ -154,9 +162,24 @@ impl RegistryError {
         [ConnectionRefused, HostUnreachable, NetworkUnreachable].contains(&source.kind())
     }
 
+    /// Returns whether the server could not be reached.
+    pub(super) fn is_unreachable(&self) -> bool {
+        matches!(self, RegistryError::Unreachable { .. } | RegistryError::Timeout { .. })
+    }
+
+    /// Adds the errors of the mirrors if the registry could not be reached: it may be meant to be unreachable.
+    pub(super) fn after_mirrors<'a>(self, errors: impl Iterator<Item = &'a RegistryError>) -> Self {
+        let mirrors = errors.map(|error| chain(error)).collect::<Vec<_>>().join("; ");
+        if mirrors.is_empty() || !self.is_unreachable() {
+            return self;
+        }
+        RegistryError::AfterMirrors { mirrors, source: Box::new(self) }
+    }
+
     /// Returns whether the same request may succeed a moment later.
     pub fn is_transient(&self) -> bool {
         match self {
+            RegistryError::AfterMirrors { source, .. } => source.is_transient(),
             RegistryError::Unreachable { .. }
             | RegistryError::Timeout { .. }
             | RegistryError::TooSlow { .. }

@@ -213,6 +213,21 @@ fn mirrors_are_asked_before_the_registry() {
 }
 
 #[test]
+fn error_of_an_unreachable_registry_has_the_answers_of_its_mirrors() {
+    let mirror = WebServer::start(|_| WebResponse::status(404));
+    let mut puller = Puller::new();
+    let mirrors = vec!["127.0.0.1:1".to_owned(), mirror.address()];
+    let options = RegistryOptions { mirrors, ..RegistryOptions::default() };
+    // Nothing listens on these ports.
+    puller.options.registries.insert("127.0.0.1:2".to_owned(), options);
+    let said = chain(&puller.pull("127.0.0.1:2").unwrap_err());
+    let absent = format!("not found in {}", mirror.address());
+    let parts =
+        ["cannot reach 127.0.0.1:1", &absent, "the registry itself: cannot reach 127.0.0.1:2"];
+    assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+}
+
+#[test]
 fn a_registry_that_accepts_no_connection_is_asked_as_often_as_the_client_says() {
     for (attempts, retries) in [(u32::MAX, 2), (2, 1), (1, 0)] {
         let puller = Puller::new();

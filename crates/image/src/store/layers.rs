@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use oci_hooks_files::fs::{PathContext as _, PathError, random_u64};
+use oci_hooks_host::usage::disk_bytes;
 use rustix::fs::syncfs;
 use serde::{Deserialize, Serialize};
 
@@ -232,20 +233,25 @@ impl ImageStore {
         }
     }
 
-    /// Removes leftovers of processes that died while they unpacked or removed layers.
-    pub(super) fn sweep_layers(&self) -> Result<(), PathError> {
+    /// Removes leftovers of processes that died while they unpacked or removed layers, and returns their size.
+    pub(super) fn sweep_layers(&self) -> Result<u64, PathError> {
         let layers = self.layers_dir();
+        let mut freed_bytes = 0;
+        // Only an estimate: an unreadable directory is removed all the same.
+        let size = |path: &Path| disk_bytes(path).unwrap_or_default();
         for name in names(&layers)? {
             let path = layers.join(&name);
             if name.starts_with(".gone-") {
+                freed_bytes += size(&path);
                 self.trash().remove(&path)?;
             } else if name.starts_with(unpack_lock::PREFIX)
                 && let Some(lock) = UnpackLock::take(&path)?
             {
+                freed_bytes += size(&path);
                 lock.discard(self.trash())?;
             }
         }
-        Ok(())
+        Ok(freed_bytes)
     }
 }
 

@@ -39,6 +39,7 @@ pub struct PruneResult {
     pub images: Vec<ImageSummary>,
     /// Number of layers, of these images and others.
     pub layers: usize,
+    /// Size of these layers, and of leftovers of killed processes.
     pub freed_bytes: u64,
     /// Unreadable records of leases, reservations and images: while there are any, no layer is
     /// removed.
@@ -61,7 +62,7 @@ impl ImageStore {
     /// reserved layers stay.
     pub fn prune(&self, policy: &PrunePolicy) -> Result<PruneResult, StoreError> {
         self.sync_file_system()?;
-        self.sweep_layers()?;
+        let left_bytes = self.sweep_layers()?;
         let excluded = self.exclude()?;
         self.sweep_images(policy.newer)?;
         let mut images = self.named_images()?;
@@ -87,6 +88,7 @@ impl ImageStore {
             }
         }
         (pruned.layers, pruned.freed_bytes) = self.remove_layers(excluded, policy.newer)?;
+        pruned.freed_bytes += left_bytes;
         Ok(pruned)
     }
 

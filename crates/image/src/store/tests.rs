@@ -221,6 +221,19 @@ fn file_in_place_of_a_directory_is_removed() {
     }
 }
 
+#[test]
+fn pruning_counts_layers_of_killed_processes() {
+    let bench = StoreFixture::new();
+    for name in [".tmp-0", ".gone-0"] {
+        let dir = bench.store.layers_dir().join(name);
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("file"), vec![1; 1 << 20]).unwrap();
+    }
+    let policy = PrunePolicy { unused_for: None, max_bytes: None, ..ALL };
+    let freed = bench.store.prune(&policy).unwrap().freed_bytes;
+    assert!((2 << 20..4 << 20).contains(&freed), "{freed}");
+}
+
 /// Between creation and lock, a reservation looks like that of a dead process.
 #[test]
 fn usage_waits_for_an_unfinished_reservation() {

@@ -81,9 +81,10 @@ impl HookContext<'_> {
     ) -> Result<RequestOutcome, HookError> {
         self.dispatch(backend, request, pass_on).inspect_err(|error| {
             // The error of the request matters more than the error of the audit log.
-            let (subject, denials) = error.denials();
-            if let Err(unwritten) = self.audit.write(self.runner, subject, denials) {
-                self.log.warning(&chain(&unwritten));
+            for (subject, denials) in error.denials() {
+                if let Err(unwritten) = self.audit.write(self.runner, subject, denials) {
+                    self.log.warning(&chain(&unwritten));
+                }
             }
         })
     }

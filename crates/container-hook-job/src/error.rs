@@ -37,6 +37,9 @@ pub enum HookError {
         container: String,
         source: Box<HookError>,
     },
+    /// Errors of several containers.
+    #[error("{}", .0.iter().map(|error| chain(error)).collect::<Vec<_>>().join("\n"))]
+    Several(Vec<HookError>),
     /// `options:` is invalid.
     #[error(transparent)]
     Options(#[from] OptionError),
@@ -45,9 +48,6 @@ pub enum HookError {
     /// The policy denies options of a container.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// The policy denies a volume.
-    #[error(transparent)]
-    Denied(#[from] PolicyDenial),
     #[error(transparent)]
     Volume(#[from] VolumeError),
     /// A port mapping is invalid.
@@ -102,6 +102,12 @@ pub enum HookError {
     Unhealthy(Vec<String>),
 }
 
+impl From<PolicyDenial> for HookError {
+    fn from(denial: PolicyDenial) -> Self {
+        HookError::Policy(PolicyError(vec![denial]))
+    }
+}
+
 impl From<TemplateFault> for HookError {
     fn from(fault: TemplateFault) -> Self {
         HookError::Pod(fault.into())
@@ -129,12 +135,32 @@ macro_rules! from_backend_error {
 from_backend_error!(ContainerError, HostSystemError, NetworkError, StoreError);
 
 impl HookError {
-    /// Returns the container and its denials for the audit log; no denials if the call failed for another
-    /// reason.
-    pub(super) fn denials(&self) -> (&str, Vec<AuditEvent>) {
+    /// Collects the values, or all errors.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is an error.
+    pub fn collect<T>(results: impl Iterator<Item = Result<T, Self>>) -> Result<Vec<T>, Self> {
+        let (mut values, mut errors) = (Vec::new(), Vec::new());
+        for result in results {
+            match result {
+                Ok(value) => values.push(value),
+                Err(error) => errors.push(error),
+            }
+        }
+        match errors.len() {
+            0 => Ok(values),
+            1 => Err(errors.remove(0)),
+            _ => Err(HookError::Several(errors)),
+        }
+    }
+
+    /// Returns each container and its denials for the audit log; nothing if the call failed for another reason.
+    pub(super) fn denials(&self) -> Vec<(&str, Vec<AuditEvent>)> {
         match self {
-            HookError::In { container, source } => (container, source.denied_events()),
-            error => ("", error.denied_events()),
+            HookError::In { container, source } => vec![(container, source.denied_events())],
+            HookError::Several(errors) => errors.iter().flat_map(HookError::denials).collect(),
+            error => vec![("", error.denied_events())],
         }
     }
 
@@ -145,7 +171,6 @@ impl HookError {
         };
         match self {
             HookError::Policy(PolicyError(all)) => all.iter().map(denied).collect(),
-            HookError::Denied(one) => vec![denied(one)],
             // A missing file is a mistyped path, not an attempt to get at a file of the host.
             HookError::Files(error) if error.source.kind() == io::ErrorKind::NotFound => Vec::new(),
             HookError::Files(_) | HookError::Escapes { .. } | HookError::Foreign { .. } => {

@@ -13,7 +13,7 @@ use rustix::fs::FileType;
 use super::context::HookContext;
 use super::error::HookError;
 use super::options::{CreateOptions, NetworkMode, OptionError};
-use super::policy::is_engine_socket;
+use super::policy::{PolicyError, is_engine_socket};
 use super::request::{ContainerArgs, ImageSource, PrepareJob, RequestMount};
 use super::service_names::{self, RequestedService};
 use super::volumes::RequestVolume;
@@ -67,8 +67,18 @@ impl<'a> ContainerPlan<'a> {
         for volume in &mut written_options.volumes {
             volume.source = volume.source.clone().of_runner(work);
         }
-        let mut options = written_options.clone();
-        options.check(&context.settings.policy)?;
+        let mounts = args.user_mounts.iter().map(|mount| {
+            let volume = RequestVolume::from_mount(mount)?;
+            Ok(RequestVolume { source: volume.source.of_runner(work), ..volume })
+        });
+        let written_volumes: Vec<_> = mounts.collect::<Result<_, HookError>>()?;
+        let (mut options, mut volumes) = (written_options.clone(), written_volumes.clone());
+        let policy = &context.settings.policy;
+        let mut denials = options.check(policy).map_or_else(|error| error.0, |()| Vec::new());
+        denials.extend(volumes.iter_mut().filter_map(|volume| policy.check_volume(volume).err()));
+        if !denials.is_empty() {
+            return Err(PolicyError(denials).into());
+        }
         let mut ports = Vec::new();
         for text in sent_ports(context, args, role, title).iter().chain(&options.network.publish) {
             ports.extend(PortMapping::parse(text)?);
@@ -81,15 +91,6 @@ impl<'a> ContainerPlan<'a> {
             Some(platform) => platform.parse().map_err(HookError::Platform)?,
             None => defaults.platform.clone().unwrap_or_else(Platform::host),
         };
-        let mounts = args.user_mounts.iter().map(|mount| {
-            let volume = RequestVolume::from_mount(mount)?;
-            Ok(RequestVolume { source: volume.source.of_runner(work), ..volume })
-        });
-        let written_volumes: Vec<_> = mounts.collect::<Result<_, HookError>>()?;
-        let mut volumes = written_volumes.clone();
-        for volume in &mut volumes {
-            context.settings.policy.check_volume(volume)?;
-        }
         // Options that `check` replaced by a harmless equivalent need no line in the audit log.
         written_options.host_namespaces.clone_from(&options.host_namespaces);
         written_options.security.apparmor.clone_from(&options.security.apparmor);

@@ -73,17 +73,17 @@ fn plan<'a>(
     request: JobRequest<'a>,
     pod: Option<&'a TemplatePod>,
 ) -> Result<Vec<LaunchPlan<'a>>, HookError> {
-    let mut plans = Vec::new();
-    let mut mode = None;
-    if let Some(mut container) = request.container {
-        container.names = names_of_job(container.options.as_ref().ok(), &request.services);
-        let job = LaunchPlan::new(backend, container, pod.and_then(|pod| pod.main.as_ref()))?;
-        mode = Some(job.network_mode());
-        plans.push(job);
-    }
-    for (at, service) in request.services.into_iter().enumerate() {
-        plans.push(LaunchPlan::new(backend, service, pod.and_then(|pod| pod.services.get(at)))?);
-    }
+    let JobRequest { container, services } = request;
+    let job = container.map(|mut container| {
+        container.names = names_of_job(container.options.as_ref().ok(), &services);
+        LaunchPlan::new(backend, container, pod.and_then(|pod| pod.main.as_ref()))
+    });
+    let has_job = job.is_some();
+    let services = services.into_iter().enumerate().map(|(at, service)| {
+        LaunchPlan::new(backend, service, pod.and_then(|pod| pod.services.get(at)))
+    });
+    let mut plans = HookError::collect(job.into_iter().chain(services))?;
+    let mode = plans.first().filter(|_| has_job).map(LaunchPlan::network_mode);
     // Template containers help those of the request, and are useless without them.
     let helpers = pod.filter(|_| !plans.is_empty()).map_or(&[][..], |pod| &pod.helpers);
     for helper in helpers {

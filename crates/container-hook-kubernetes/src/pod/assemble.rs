@@ -377,7 +377,7 @@ pub fn job(
     let containers = container.into_iter().chain(services);
     let asked =
         containers.map(|request| RequestedContainer::new(context, settings, request, images));
-    let asked = asked.collect::<Result<Vec<_>, _>>()?;
+    let asked = HookError::collect(asked)?;
     // Names by which templates for GitHub's hook refer to services.
     let of_job = job.container.iter().map(|_| String::new());
     let names: Vec<_> = of_job.chain(base::container_names(&job.services)).collect();

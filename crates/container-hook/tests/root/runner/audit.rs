@@ -105,18 +105,21 @@ fn audit_log_contains_all_host_access_of_a_job() {
 fn audit_log_contains_all_denials() {
     with_each_runtime(SETTINGS, |installation| {
         let mut runner = runner(installation, "runner-1");
-        let options = json!({"createOptions": "--privileged --pid=host"});
+        let options = json!({
+            "createOptions": "--privileged --pid=host",
+            "userMountVolumes": [volume("/srv", "/y", true)],
+        });
         let container = merge(runner.job_container("node:22"), options);
-        runner.call("prepare_job", json!({"container": container, "services": []})).failure();
         let service = merge(redis(), json!({"userMountVolumes": [volume("/etc", "/x", true)]}));
-        let args = json!({"container": runner.job_container("node:22"), "services": [service]});
-        runner.call("prepare_job", args).failure();
+        let args = json!({"container": container, "services": [service]});
+        let said = runner.call("prepare_job", args).failure();
 
         let lines = lines(installation.host());
-        assert_eq!(lines.len(), 3, "nothing was started: {lines:#?}");
-        for option in ["--privileged", "--pid=host"] {
+        assert_eq!(lines.len(), 4, "nothing was started: {lines:#?}");
+        for option in ["--privileged", "--pid=host", "the volume /srv:/y"] {
             let denied = json!({"event": "denied", "option": option, "subject": "job container"});
             assert!(entry(&lines, &denied)["reason"].as_str().unwrap().contains("[policy]"));
+            assert!(said.contains(option) && said.contains("service redis: the volume /etc:/x"));
         }
         let denied = entry(&lines, &json!({"option": "the volume /etc:/x"}));
         assert_eq!(

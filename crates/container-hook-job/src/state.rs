@@ -41,7 +41,7 @@ pub struct PodState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepAccess {
     pub directory: PathBuf,
-    /// Owner of the job: [`CallingRunner::owner`](super::CallingRunner::owner).
+    /// Owner of the job: [`CallingRunner::owner`](crate::runner::CallingRunner::owner).
     pub owner: String,
     /// Set if the container's user differs from the owner of the runner's files.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

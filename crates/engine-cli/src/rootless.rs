@@ -21,7 +21,7 @@ use oci_hooks_files::spawn::memory_file;
 use oci_hooks_host::identity::ProcessIdentity;
 use oci_hooks_host::privilege::{
     ChildAttendant, ForkSide, IdMaps, InsideProcess, Privilege, enter_new, exit_at_once,
-    missing_in_container,
+    missing_in_surroundings,
 };
 pub use pause_processes::{FoundPauseProcess, PauseError, PauseProcesses, PauseRecord};
 
@@ -389,13 +389,13 @@ impl ContainerOwners {
     }
 }
 
-/// Returns what the container around this process lacks, if an error of a rootless user is a denied operation.
+/// Returns what the container or service of this process lacks, if an error of a rootless user is a denied operation.
 pub fn missing_requirement(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     let denied =
         ["not permitted", "ermission denied", "not implemented", "cannot execute newuidmap"];
     let text = chain(error);
     let is_denied = denied.iter().any(|words| text.contains(words));
-    if is_denied && !Privilege::is_root_of_host() { missing_in_container() } else { None }
+    if is_denied && !Privilege::is_root_of_host() { missing_in_surroundings() } else { None }
 }
 
 /// Returns `found` if the job of the pause process is over, and none if the job is running.

@@ -1,4 +1,4 @@
-//! Missing settings of a container in which this process runs, for nested containers.
+//! Missing settings of the container or service in which this process runs, for nested containers.
 //!
 //! They are checked only after a failure: nested containers may work without some of them.
 
@@ -29,13 +29,16 @@ struct EnclosingContainer {
     has_setuid_newuidmap: bool,
 }
 
-/// Returns the missing settings of the container or pod in which this process runs, on one line; `None` outside of
-/// containers, or if nothing is known to be missing.
+/// Returns the missing settings of the container, pod or service in which this process runs, on one line; `None` if
+/// nothing is known to be missing.
 pub fn missing() -> Option<String> {
-    if !MARKS.iter().any(|mark| Path::new(mark).exists()) {
-        return None;
-    }
     let read = |path| fs::read_to_string(path).unwrap_or_default();
+    if !MARKS.iter().any(|mark| Path::new(mark).exists()) {
+        let options = unit_options_hiding_proc(&read("/proc/self/mountinfo"));
+        return (!options.is_empty()).then(|| {
+            format!("this process runs in a service, whose unit needs {}", options.join(", "))
+        });
+    }
     let missing = EnclosingContainer {
         status: read("/proc/self/status"),
         mounts: read("/proc/self/mountinfo"),
@@ -47,6 +50,24 @@ pub fn missing() -> Option<String> {
         .then(|| format!("this process runs in a container, which needs {}", missing.join("; ")))
 }
 
+/// Returns the settings that a unit of systemd needs whose process has these mounts (`/proc/PID/mountinfo`), so that
+/// its containers see `/proc`. The kernel denies a user namespace a new `/proc` if mounts hide parts of the old one.
+pub fn unit_options_hiding_proc(mounts: &str) -> Vec<&'static str> {
+    let hidden: Vec<_> = mount_points(mounts).filter(|path| path.starts_with("/proc/")).collect();
+    let has_logs = hidden.contains(&"/proc/kmsg");
+    // The kernel ignores mounts on directories that are always empty.
+    let has_others =
+        hidden.iter().any(|path| !["/proc/kmsg", "/proc/sys/fs/binfmt_misc"].contains(path));
+    let options =
+        [(has_others, "`ProtectKernelTunables=no`"), (has_logs, "`ProtectKernelLogs=no`")];
+    options.into_iter().filter_map(|(is_set, option)| is_set.then_some(option)).collect()
+}
+
+/// Returns the mount points in a `mountinfo` file.
+fn mount_points(mounts: &str) -> impl Iterator<Item = &str> {
+    mounts.lines().filter_map(|line| line.split_ascii_whitespace().nth(4))
+}
+
 fn is_setuid_alone(path: &Path) -> bool {
     let is_setuid = path.metadata().is_ok_and(|found| found.permissions().mode() & 0o4000 != 0);
     let capabilities = rustix::fs::getxattr(path, FILE_CAPABILITIES, &mut [0_u8; 64][..]);
@@ -56,7 +77,8 @@ fn is_setuid_alone(path: &Path) -> bool {
 impl EnclosingContainer {
     fn missing(&self) -> Vec<&'static str> {
         let lacks = |bit: u32| self.number("CapBnd", 16) & (1 << bit) == 0;
-        let is_masked = ["/proc/", "/sys/firmware"].into_iter().any(|path| self.is_mounted(path));
+        let is_mask = |path: &str| path.starts_with("/proc/") || path.starts_with("/sys/firmware");
+        let is_masked = mount_points(&self.mounts).any(is_mask);
         [
             (
                 self.number("NoNewPrivs", 10) != 0,
@@ -93,13 +115,6 @@ impl EnclosingContainer {
         let value = |line: &str| line.strip_prefix(key)?.strip_prefix(':').map(str::to_owned);
         let value = self.status.lines().find_map(value);
         value.and_then(|value| u64::from_str_radix(value.trim(), radix).ok()).unwrap_or_default()
-    }
-
-    /// Returns whether a mount point begins with this text.
-    fn is_mounted(&self, start: &str) -> bool {
-        self.mounts.lines().any(|line| {
-            line.split_ascii_whitespace().nth(4).is_some_and(|target| target.starts_with(start))
-        })
     }
 }
 
@@ -145,5 +160,15 @@ mod tests {
             let missing = found.missing();
             assert!(missing.len() == 1 && missing[0].contains(expected), "{expected}: {missing:?}");
         }
+    }
+    #[test]
+    fn options_that_hide_proc_are_named() {
+        let line = |path: &str| format!("99 24 0:5 / {path} ro - proc proc rw\n");
+        let of = |paths: &[&str]| {
+            unit_options_hiding_proc(&paths.iter().map(|path| line(path)).collect::<String>())
+        };
+        assert!(of(&["/proc", "/proc/sys/fs/binfmt_misc", "/process"]).is_empty());
+        assert_eq!(of(&["/proc", "/proc/sys"]), ["`ProtectKernelTunables=no`"]);
+        assert_eq!(of(&["/proc/kmsg"]), ["`ProtectKernelLogs=no`"]);
     }
 }

@@ -136,6 +136,24 @@ fn doctor_tries_the_uplink_device() {
     });
 }
 
+/// As in a service with `ProtectKernelTunables=yes`.
+#[test]
+fn doctor_names_the_option_of_a_unit_that_hides_proc() {
+    with_user(|installation| {
+        let host = installation.world.host();
+        host.shell("mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys");
+        let [status, text, hint] = find_check(&findings(installation).0, "user namespaces");
+        assert_eq!(status, "fail", "{text}");
+        // A container around the test has the same effect.
+        let marks = ["/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io"];
+        let fix = match marks.iter().any(|mark| Path::new(mark).exists()) {
+            true => "`procMount: Unmasked`",
+            false => "`ProtectKernelTunables=no`",
+        };
+        assert!(text.contains("/proc") && hint.contains(fix), "{text}: {hint}");
+    });
+}
+
 #[test]
 fn doctor_ignores_runners_of_other_users() {
     with_user(|installation| {

@@ -6,7 +6,7 @@ use std::{fs, io};
 
 use oci_hooks_files::error::chain;
 use oci_hooks_host::privilege::{
-    ForkSide, IdMaps, NewPauseProcess, PauseProcess, PrivilegeError, missing_in_container,
+    ForkSide, IdMaps, NewPauseProcess, PauseProcess, PrivilegeError, missing_in_surroundings,
 };
 
 use super::super::HostCheck;
@@ -32,14 +32,14 @@ enum NamespaceObstacle {
     Seccomp,
     /// `newuidmap` or `newgidmap` failed or is missing, or the user has no ranges.
     Mapping,
-    /// Masked paths in `/proc` of a container around this process.
+    /// Masked paths in `/proc` of the container or service of this process.
     MaskedProc,
     Unknown,
 }
 
 impl NamespaceObstacle {
-    /// Returns whether a container around this process may be the cause, instead of the kernel's settings.
-    fn is_of_container(&self) -> bool {
+    /// Returns whether the container or service of this process may be the cause, instead of the kernel's settings.
+    fn is_of_surroundings(&self) -> bool {
         match self {
             NamespaceObstacle::Maximum
             | NamespaceObstacle::Unprivileged
@@ -89,7 +89,7 @@ pub fn report_namespace_error(error: &PrivilegeError, program: &Path) -> HostChe
         PrivilegeError::Namespace { source, .. } => format!("cannot be made: {source}"),
         error => chain(error),
     };
-    let lacks = obstacle.is_of_container().then(missing_in_container).flatten();
+    let lacks = obstacle.is_of_surroundings().then(missing_in_surroundings).flatten();
     HostCheck::fail(NAME, found, lacks.unwrap_or_else(|| hint(&obstacle, program)))
 }
 

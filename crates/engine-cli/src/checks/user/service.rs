@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use oci_hooks_host::privilege::cgroup::DelegatedCgroup;
+use oci_hooks_host::privilege::unit_options_hiding_proc;
 
 use super::super::HostCheck;
 use super::super::host::CgroupVersions;
@@ -96,6 +97,15 @@ pub fn confinement(process: CheckedProcess<'_>, run: &Path, needs_ids: bool) -> 
             format!("{name} may not gain privileges, and newuidmap needs them"),
             "NoNewPrivileges=no in the unit of the service; RestrictSUIDSGID=, SystemCallFilter= and the like \
              turn it on",
+        ));
+    }
+    let mounts = fs::read_to_string(dir.join("mountinfo")).unwrap_or_default();
+    let options = unit_options_hiding_proc(&mounts);
+    if !options.is_empty() {
+        checks.push(HostCheck::fail(
+            NAME,
+            format!("parts of /proc are hidden from {name} or read-only, so its containers cannot mount theirs"),
+            format!("{} in the unit of the service", options.join(", ")),
         ));
     }
     let namespace = |dir: &Path| fs::read_link(dir.join("ns/mnt")).ok();

@@ -232,7 +232,10 @@ impl IsolationProbe {
 
     /// Adds an error: the probe fails.
     pub fn problem(&mut self, text: String) {
-        self.problems.push(text);
+        // Each job may fail for the same reason.
+        if !self.problems.contains(&text) {
+            self.problems.push(text);
+        }
     }
 
     /// Adds a remark on the outcomes.

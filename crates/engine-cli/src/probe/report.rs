@@ -20,6 +20,12 @@ pub struct ProbeColumn {
 }
 
 impl ProbeColumn {
+    /// Returns whether something was tried from this place, besides on the host for comparison.
+    fn is_tried_inside(&self) -> bool {
+        let is_tried = |outcome: &ProbeOutcome| !matches!(outcome, ProbeOutcome::Untried(_));
+        self.from != HOST && self.outcomes.iter().any(is_tried)
+    }
+
     fn has_control(&self, probe: &IsolationProbe) -> bool {
         let first = probe.trials.iter().zip(&self.outcomes).next();
         first.is_some_and(|(trial, outcome)| trial.is_reached(outcome, &probe.token))
@@ -64,15 +70,20 @@ impl IsolationProbe {
     }
 
     fn show(&self, report: &ProbeReport<'_>, context: &mut CliContext) -> Result<(), OutputError> {
+        let has_table = self.columns.iter().any(ProbeColumn::is_tried_inside);
         let from = self.columns.iter().map(|column| format!("FROM {}", column.from.to_uppercase()));
         let titles: Vec<_> = [String::new(), "TRIED".to_owned()].into_iter().chain(from).collect();
         let titles: Vec<_> = titles.iter().map(String::as_str).collect();
         let rows: Vec<_> = report.trials.iter().map(|trial| self.row(trial)).collect();
-        table::write_all(&titles, &rows, context)?;
+        if has_table {
+            table::write_all(&titles, &rows, context)?;
+        }
         for note in &report.notes {
             context.write_hanging_line(context.paint.paint(style::HINT, note), 2)?;
         }
-        let count = |status| report.trials.iter().filter(|trial| trial.status == status).count();
+        let count = |status| {
+            report.trials.iter().filter(|trial| has_table && trial.status == status).count()
+        };
         let found = match (count(CheckStatus::Fail) + self.problems.len(), count(CheckStatus::Warn))
         {
             (0, 0) => "no problems found".to_owned(),
@@ -83,6 +94,7 @@ impl IsolationProbe {
         };
         let summary = match report.ok {
             true => format!("{found}: nothing was reached that must be out of reach"),
+            false if count(CheckStatus::Fail) == 0 => format!("{found}: see the lines above"),
             false => format!("{found}: see the rows with `fail`, and the lines below the table"),
         };
         context.write_hanging_line(context.paint.paint(style::FAINT, summary), 0)
@@ -90,9 +102,8 @@ impl IsolationProbe {
 
     fn entry<'a>(&'a self, at: usize, trial: &'a ProbeTrial) -> TrialEntry<'a> {
         let outcomes = || self.columns.iter().map(|column| (column, &column.outcomes[at]));
-        // The host's column is only for comparison.
         let inside =
-            outcomes().filter(|(column, _)| column.from != HOST).map(|(column, outcome)| {
+            outcomes().filter(|(column, _)| column.is_tried_inside()).map(|(column, outcome)| {
                 match trial.status(outcome, &self.token) {
                     // Without the control, an unreached target proves nothing.
                     CheckStatus::Ok if !column.has_control(self) => CheckStatus::Warn,

@@ -144,14 +144,14 @@ fn image_and_services_are_pulled_and_the_exit_code_is_passed_on() {
 }
 
 #[test]
-fn failed_start_is_followed_by_findings_of_doctor() {
+fn log_of_a_failed_start_ends_with_its_error() {
     with_each(&UserKind::ROOT_AND_RANGES, "", |installation| {
         let before = LeftoverSnapshot::take(installation);
-        let ended = run(installation, &["localhost/no-such-image"]).code(1);
-        let log = ended.stdout();
-        assert!(log.contains("\nError: job container: "), "{log}");
-        let (_, findings) = log.split_once("\nnothing is left\n").expect("it is cleaned up");
-        assert!(findings.contains("runtime"), "{log}");
+        let log = run(installation, &["localhost/no-such-image"]).code(1).stdout();
+        let (_, end) = log.split_once("\nnothing is left\n").expect("it is cleaned up");
+        let lines: Vec<_> = end.lines().collect();
+        assert_eq!(lines[0], "to check this machine: container-hook doctor", "{log}");
+        assert!(lines.len() == 2 && lines[1].starts_with("Error: job container: "), "{log}");
         check_nothing_left(&before, installation, "a job that did not come up");
     });
 }

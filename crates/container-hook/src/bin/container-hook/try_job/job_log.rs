@@ -15,6 +15,8 @@ pub struct JobLog<'a> {
     commands: WorkflowCommands,
     /// First error of writing the log, after which no line is shown.
     failed: Option<OutputError>,
+    /// Errors of the hook.
+    errors: Vec<String>,
     /// Lines that are collected instead of shown, if any.
     kept: Option<Vec<String>>,
 }
@@ -26,6 +28,7 @@ impl<'a> JobLog<'a> {
             lines: Default::default(),
             commands: WorkflowCommands::default(),
             failed: None,
+            errors: Vec::new(),
             kept: None,
         }
     }
@@ -53,6 +56,13 @@ impl<'a> JobLog<'a> {
     /// Shows an error of the runner.
     pub fn error(&mut self, text: &str) {
         self.show_in(style::BAD, &format!("Error: {text}"));
+    }
+
+    /// Shows the hook's errors again.
+    pub fn repeat_errors(&mut self) {
+        for text in std::mem::take(&mut self.errors) {
+            self.show_in(style::BAD, &text);
+        }
     }
 
     /// Appends the hook's output on a stream, and shows the complete lines.
@@ -97,6 +107,9 @@ impl<'a> JobLog<'a> {
         let line = line.strip_suffix('\n').unwrap_or(&line);
         if let Some((style, text)) = self.commands.take(line.strip_suffix('\r').unwrap_or(line)) {
             self.show_in(style, &text);
+            if style == style::BAD {
+                self.errors.push(text);
+            }
         }
     }
 

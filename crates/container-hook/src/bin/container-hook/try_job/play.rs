@@ -1,7 +1,6 @@
 //! Runs the job: prepare, one step, cleanup, and the search for leftovers.
 
 use std::path::PathBuf;
-use std::process::Stdio;
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
@@ -10,7 +9,7 @@ use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::settings_file;
 use oci_hooks_engine_cli::settings_file::LoadedSettings;
-use oci_hooks_files::fs::{PathContext as _, PathError, ReadError};
+use oci_hooks_files::fs::{PathError, ReadError};
 use oci_hooks_host::identity::ProcessIdentity;
 use oci_hooks_host::version::ProgramVersion;
 use oci_hooks_image::ImageReference;
@@ -47,8 +46,8 @@ Without IMAGE no registry is asked: the container has /usr, /bin, /sbin and /lib
 read-only, and of /etc what programs need to be loaded and to trust servers; of both only what every \
 user may read.
 
-Exit status is that of the command; 1 if the job did not come up, in which case the findings of \
-`container-hook doctor` follow, or if something is left of it. Images stay in the store.")]
+Exit status is that of the command; 1 if the job did not come up, or if something is left of it. \
+Images stay in the store.")]
 pub struct TryArgs {
     /// Image of the job container; by default the programs of this machine
     #[arg(value_name = "IMAGE", add = ArgValueCandidates::new(names::images))]
@@ -134,16 +133,17 @@ pub fn run(args: &TryArgs, context: &mut CliContext) -> Result<CliExit, HookComm
     let calls = CallOptions { config, signals: &mut signals, system };
     let mut play = SimulatedJob { args, loaded: &loaded, runner: &runner, calls };
     let played = play.job(&mut report, &mut log);
+    if matches!(played, Ok(JobResult::Failed)) {
+        log.show("to check this machine: container-hook doctor");
+        log.repeat_errors();
+    }
     let shown = log.finish();
-    let came = played?;
+    played?;
     if context.is_json() {
         context.json(&report)?;
     }
     shown?;
     context.flush()?;
-    if came == JobResult::Failed {
-        play.doctor(context)?;
-    }
     let is_left = report.left.is_some_and(|left| !left.is_empty());
     Ok(if is_left { CliExit::Findings } else { CliExit::Code(report.exit_code) })
 }
@@ -282,19 +282,6 @@ impl SimulatedJob<'_> {
         }
         log.time("step", ended.seconds);
         Ok(JobResult::Up)
-    }
-
-    /// Runs `doctor` in a separate process, to show its findings.
-    fn doctor(&self, context: &CliContext) -> Result<(), TryError> {
-        let mut doctor = self.calls.own_command()?;
-        let program = PathBuf::from(doctor.get_program());
-        doctor.arg("doctor").stdin(Stdio::null());
-        if context.is_json() {
-            doctor.stdout(std::io::stderr());
-        }
-        // Its output shows the findings, so its status is ignored.
-        doctor.status().with_path("execute", &program)?;
-        Ok(())
     }
 }
 

@@ -34,6 +34,15 @@ pub fn pull(
     let reference = request.reference;
     let _span = info_span!("pull", image = %reference).entered();
     let stored = store.hold(reference, request.platform)?;
+    if let Some(image) = &stored
+        && is_asked_about(request.policy, image)
+        && let Some(since) = store.silence(reference.registry())
+        && is_theirs(request, image.access.as_deref())?
+    {
+        let error = PullError::Silent { registry: reference.registry().to_owned(), since };
+        request.progress.event(ProgressEvent::Outdated { reference, error: &error });
+        return Ok(image.clone());
+    }
     let open = || client.repository(reference, request.credentials, request.progress);
     match (request.policy, stored) {
         (PullPolicy::Missing | PullPolicy::Never, Some(image)) if image.access.is_none() => {
@@ -58,7 +67,7 @@ pub fn pull(
                     repository.set_hurry(false);
                     fetch::fetch(store, client, &repository, request, None)
                 }
-                Err(error) => fall_back_to_stored(request, image, error.into()),
+                Err(error) => fall_back_to_stored(store, request, image, error.into()),
             }
         }
         (PullPolicy::Newer, Some(image)) => {
@@ -66,7 +75,7 @@ pub fn pull(
             // Until the image is known to have changed.
             repository.set_hurry(true);
             let fetched = fetch::fetch(store, client, &repository, request, Some(image.clone()));
-            fetched.or_else(|error| fall_back_to_stored(request, image, error))
+            fetched.or_else(|error| fall_back_to_stored(store, request, image, error))
         }
         (PullPolicy::Always, stored) => fetch::fetch(store, client, &open()?, request, stored),
         (PullPolicy::Missing | PullPolicy::Newer, None) => {
@@ -78,6 +87,7 @@ pub fn pull(
 /// Returns the stored image if the registry fails temporarily and these credentials may have the
 /// image.
 fn fall_back_to_stored(
+    store: &ImageStore,
     request: &PullRequest<'_>,
     image: Image,
     error: PullError,
@@ -86,8 +96,21 @@ fn fall_back_to_stored(
         return Err(error);
     }
     let reference = request.reference;
+    if error.is_unreachable() {
+        store.note_silence(reference.registry());
+    }
     request.progress.event(ProgressEvent::Outdated { reference, error: &error });
     Ok(image)
+}
+
+/// Returns whether the registry is asked about a stored image: whether it has a newer one, or whether these credentials
+/// may have it.
+fn is_asked_about(policy: PullPolicy, image: &Image) -> bool {
+    match policy {
+        PullPolicy::Newer => true,
+        PullPolicy::Missing => image.access.is_some(),
+        PullPolicy::Always | PullPolicy::Never => false,
+    }
 }
 
 /// Returns whether an image is public, or was pulled with these credentials.
@@ -110,7 +133,7 @@ fn can_read(repository: &RegistryRepository<'_>, digest: &Digest) -> Result<bool
 
 /// Returns the configuration of an image in `repository` for a platform. Stores nothing.
 ///
-/// A registry that does not answer is tried twice at most.
+/// A registry that cannot be reached is asked once.
 ///
 /// # Errors
 ///

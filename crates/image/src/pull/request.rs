@@ -1,5 +1,7 @@
 //! Pull requests and their errors.
 
+use std::time::Duration;
+
 use oci_hooks_files::fs::PathError;
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +63,9 @@ pub enum PullError {
     /// Not in the store, and must not be pulled.
     #[error("{} not found in the store, and the pull policy is never", reference.familiar_name())]
     NotStored { reference: Box<ImageReference> },
+    /// The registry could not be reached a moment ago.
+    #[error("{registry} could not be reached {} s ago, and is not asked again yet", since.as_secs())]
+    Silent { registry: String, since: Duration },
     /// In the store, but pulled with other credentials.
     #[error(
         "{} is in the store, but was pulled with other credentials, and the pull policy is never: use \
@@ -82,6 +87,11 @@ pub enum PullError {
 }
 
 impl PullError {
+    /// Returns whether the registry could not be reached.
+    pub(super) fn is_unreachable(&self) -> bool {
+        matches!(self, PullError::Registry(error) if error.is_unreachable())
+    }
+
     /// Returns whether a later pull may succeed.
     pub(super) fn is_transient(&self) -> bool {
         let error = match self {

@@ -187,8 +187,8 @@ impl<'a> RegistryRepository<'a> {
         self.sources.iter().find_map(|(source, _)| source.used_login())
     }
 
-    /// Sets whether the caller has a fallback. If so, a registry that does not answer is tried
-    /// twice at most.
+    /// Sets whether the caller has a fallback. If so, the registry is asked once if it cannot be
+    /// reached, and twice if it fails otherwise.
     pub(crate) fn set_hurry(&self, hurries: bool) {
         self.hurries.store(hurries, Ordering::Relaxed);
     }
@@ -375,7 +375,7 @@ impl<'a> RegistryRepository<'a> {
         self.budget.check()?;
         let mut retry = self.settings.options.retry;
         if self.hurries.load(Ordering::Relaxed) {
-            retry.attempts = retry.attempts.min(2);
+            retry.attempts = retry.attempts.min(if error.is_unreachable() { 1 } else { 2 });
         }
         if error.is_refused() {
             retry.attempts = retry.attempts.min(self.connect_attempts);

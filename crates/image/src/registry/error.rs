@@ -163,8 +163,13 @@ impl RegistryError {
     }
 
     /// Returns whether the server could not be reached.
-    pub(super) fn is_unreachable(&self) -> bool {
-        matches!(self, RegistryError::Unreachable { .. } | RegistryError::Timeout { .. })
+    pub(crate) fn is_unreachable(&self) -> bool {
+        matches!(
+            self,
+            RegistryError::Unreachable { .. }
+                | RegistryError::Timeout { .. }
+                | RegistryError::AfterMirrors { .. }
+        )
     }
 
     /// Adds the errors of the mirrors if the registry could not be reached: it may be meant to be unreachable.

@@ -10,6 +10,7 @@
 //!     served/…              registries and repositories that served it, and to which logins
 //!   layers/.tmp-…           layer being unpacked, locked by the process that does so
 //!   layers/.gone-…          layer being removed
+//!   unreachable/HEX         registry that could not be reached, whose name has the digest HEX; the mtime is when
 //! RUN/leases/HOLDER/        layers in use by HOLDER, such as a job; cleared on reboot, like the holder
 //! RUN/leases/.reserved-…    layers that a process is about to use, while it holds a lock on the file
 //! ```

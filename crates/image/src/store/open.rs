@@ -3,6 +3,7 @@
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use oci_hooks_files::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, SymlinkPolicy, read_if_there,
@@ -14,12 +15,16 @@ use oci_hooks_host::removal::remove_tree;
 use oci_hooks_host::trash::Trash;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tracing::debug;
 
 use super::error::StoreError;
-use crate::LayerLimits;
+use crate::{Digest, LayerLimits};
 
 /// Size limit of a record; an image's record contains its configuration.
 const MAX_RECORD_BYTES: u64 = 16 << 20;
+
+/// Time for which a registry that could not be reached is not asked about images in the store.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// Directories, limits and privilege of the store.
 #[derive(Clone, Debug)]
@@ -89,6 +94,36 @@ impl ImageStore {
 
     pub(super) fn leases_dir(&self) -> PathBuf {
         self.options.run.join("leases")
+    }
+
+    /// Returns how long ago a registry could not be reached, if it need not be asked again yet.
+    pub(crate) fn silence(&self, registry: &str) -> Option<Duration> {
+        let path = self.silence_path(registry);
+        let noted = fs::metadata(&path).ok()?.modified().ok()?;
+        let since = SystemTime::now().duration_since(noted).ok();
+        let since = since.filter(|since| *since < SILENCE);
+        if since.is_none() {
+            // The file has no effect any more.
+            let _ = fs::remove_file(&path);
+        }
+        since
+    }
+
+    /// Notes that a registry could not be reached.
+    pub(crate) fn note_silence(&self, registry: &str) {
+        let path = self.silence_path(registry);
+        let made = fs::create_dir_all(self.silences_dir()).and_then(|()| fs::write(path, ""));
+        if let Err(error) = made {
+            debug!(%error, "the registry will be asked again");
+        }
+    }
+
+    fn silence_path(&self, registry: &str) -> PathBuf {
+        self.silences_dir().join(Digest::of(registry.as_bytes()).hex())
+    }
+
+    fn silences_dir(&self) -> PathBuf {
+        self.options.root.join("unreachable")
     }
 
     /// Takes the shared lock, under which images and leases are added and nothing is removed.

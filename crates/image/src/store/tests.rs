@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use std::{fs, thread};
 
 use oci_hooks_files::record::NewerRecords;
@@ -219,6 +219,19 @@ fn file_in_place_of_a_directory_is_removed() {
         bench.use_it(name);
         assert!(!path.is_file(), "{name}");
     }
+}
+
+#[test]
+fn silence_of_a_registry_ends() {
+    let bench = StoreFixture::new();
+    let other = "other.example.com";
+    bench.store.note_silence("example.com");
+    assert!(bench.store.silence("example.com").is_some() && bench.store.silence(other).is_none());
+    let dir = bench.store.options().root.join("unreachable");
+    let file = fs::read_dir(&dir).unwrap().next().unwrap().unwrap().path();
+    let old = SystemTime::now() - Duration::from_secs(61);
+    fs::File::options().write(true).open(&file).unwrap().set_modified(old).unwrap();
+    assert!(bench.store.silence("example.com").is_none() && !file.exists());
 }
 
 #[test]

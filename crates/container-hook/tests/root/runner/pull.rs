@@ -21,12 +21,15 @@ fn stored_image_is_used_if_the_registry_is_down_by_default() {
             drop(hub);
             let args = |image| json!({"container": job.job_container(image), "services": []});
             let (there, missing) = (args("alpine:3.20"), args("redis:7"));
-            let ended = job.call("prepare_job", there);
+            let ended = job.call("prepare_job", there.clone());
             if goes_on {
                 let log = ended.success().log();
                 let warning = "using alpine:3.20 from the store, which may be older";
                 assert!(log.contains(warning), "{log}");
                 job.run("echo on the image of the store").success();
+                job.cleanup();
+                let log = job.call("prepare_job", there).success().log();
+                assert!(log.contains(warning) && log.contains("is not asked again yet"), "{log}");
             } else {
                 let said = ended.failure();
                 assert!(said.contains("cannot reach"), "{said}");

@@ -27,6 +27,25 @@ pub fn is_needed(backend: &EngineBackend<'_>, user: &ContainerUser) -> bool {
     is_other && privilege.uses_acls() && backend.settings.runner_owns_files
 }
 
+/// Returns whether [`is_needed`] may be true of `user`, a name or number with or without group.
+pub fn may_be_needed(backend: &EngineBackend<'_>, user: &str) -> bool {
+    let name = user.split(':').next().unwrap_or_default();
+    backend.engine.privilege.uses_acls()
+        && backend.settings.runner_owns_files
+        && !["", "0", "root"].contains(&name)
+}
+
+/// Lets git use repositories of the runner, whose files belong to the container's root. Git before 2.38 ignores these
+/// variables.
+pub fn trust_repositories(env: &mut Vec<String>) {
+    if env.iter().any(|variable| variable.starts_with("GIT_CONFIG_COUNT=")) {
+        return;
+    }
+    let variables =
+        ["GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"];
+    env.extend(variables.map(str::to_owned));
+}
+
 /// Grants a container's user access to the directories that the container can write to, if needed. Errors are only
 /// logged, because a program that only reads may not need the access.
 pub fn to_container(backend: &EngineBackend<'_>, plan: &LaunchPlan<'_>, user: &ContainerUser) {

@@ -25,6 +25,7 @@ use super::backend::EngineBackend;
 use super::ceilings;
 use super::confine::{self, confine, devices, limit, pids_limit};
 use super::job::Peer;
+use super::lend;
 use super::mounts::{OpenVolume, RunnerMount};
 use super::network::{ContainerConnection, JobNetwork};
 use super::pod::{ContainerOverlay, LaunchFacts, TemplateAdditions, TemplateContainer};
@@ -260,6 +261,10 @@ impl<'a> LaunchPlan<'a> {
             private_ids: inputs.private_ids,
             ..self.base.clone()
         };
+        let user = options.user.as_deref().unwrap_or(&image.config.user);
+        if !self.container.role.is_helper() && lend::may_be_needed(backend, user) {
+            lend::trust_repositories(&mut options.env);
+        }
         options.resources.pids_limit = pids_limit(backend, &self.container.options);
         let keeps_alive = self.has_idle_init();
         if keeps_alive || self.container.options.init == Some(true) {

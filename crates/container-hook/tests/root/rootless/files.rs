@@ -69,6 +69,8 @@ fn containers_of_any_user_leave_only_files_of_the_runner() {
             installation.write(&old, "old\n");
             runner.prepare(as_user(runner.job_container("node:22"), user), &[]);
             steps_and_the_runner_share_files(installation, &mut runner, user);
+            let git = runner.run("echo $GIT_CONFIG_KEY_0=$GIT_CONFIG_VALUE_0").success().stdout();
+            assert_eq!(git, if user == "0" { "=\n" } else { "safe.directory=*\n" });
             // A container action with another user.
             let other = as_user(shell_step("id -u; echo action >>old/file; echo x >action"), "34");
             let (ended, _) = runner.container_step(other);

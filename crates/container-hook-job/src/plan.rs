@@ -38,6 +38,7 @@ pub struct ContainerPlan<'a> {
     /// Volumes of `volumes:`, then of `options:`; paths of bind mounts are resolved.
     pub volumes: Vec<RequestVolume>,
     pub runner_mounts: Vec<&'a RequestMount>,
+    default_env: Vec<(String, String)>,
 }
 
 impl<'a> ContainerPlan<'a> {
@@ -113,6 +114,7 @@ impl<'a> ContainerPlan<'a> {
             program_args,
             volumes,
             runner_mounts,
+            default_env: defaults.env.clone(),
         })
     }
 
@@ -123,7 +125,7 @@ impl<'a> ContainerPlan<'a> {
         self.options.name.clone().or_else(|| self.names.first().cloned()).unwrap_or_else(image)
     }
 
-    /// Returns the environment variables: `--env`, then the request's, then the hook's.
+    /// Returns the environment variables: the defaults, `--env`, then the request's, then the hook's.
     pub fn env(&self) -> Vec<String> {
         let asked = self.options.env.iter().map(|variable| match &variable.value {
             Some(value) => format!("{}={value}", variable.name),
@@ -131,10 +133,11 @@ impl<'a> ContainerPlan<'a> {
         });
         let sent = &self.args.environment.0;
         let sent_pairs = sent.iter().map(|(name, value)| format!("{name}={value}"));
-        let mut env: Vec<_> = asked.chain(sent_pairs).collect();
         if self.role.is_helper() {
-            return env;
+            return asked.chain(sent_pairs).collect();
         }
+        let defaults = self.default_env.iter().map(|(name, value)| format!("{name}={value}"));
+        let mut env: Vec<_> = defaults.chain(asked).chain(sent_pairs).collect();
         env.push("GITHUB_ACTIONS=true".to_owned());
         let has_ci = env.iter().any(|pair| pair.starts_with("CI="));
         if !has_ci {

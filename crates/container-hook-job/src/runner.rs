@@ -40,6 +40,8 @@ pub struct RunnerDefaults {
     pub network: NetworkMode,
     /// Platform of pulled images; none for this machine's.
     pub platform: Option<Platform>,
+    /// Environment variables of all containers that `options:` and the request do not set.
+    pub env: Vec<(String, String)>,
 }
 
 /// Environment variables of a job and the suffixes of their annotation keys.

@@ -34,8 +34,8 @@ pub struct DirectStep {
 
 impl DirectStep {
     /// Returns the step of a request; none if it is another request, or if the job container is not known to
-    /// take steps from the runner with this [`owner`](container_hook_job::runner::CallingRunner::owner). `temp` is the runner's
-    /// directory for temporary files.
+    /// take steps from the runner with this [`owner`](container_hook_job::runner::CallingRunner::owner). `temp` is the
+    /// runner's directory for temporary files.
     ///
     /// # Errors
     ///

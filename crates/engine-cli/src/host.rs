@@ -158,10 +158,8 @@ impl<'a> HostSections<'a> {
         for path in &self.store.logins {
             credentials = credentials.with_file(login_file(path)?);
         }
-        let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from);
-        let docker = std::env::var_os("DOCKER_CONFIG").filter(|dir| !dir.is_empty());
-        let docker = docker.map_or_else(|| home.join(".docker"), PathBuf::from);
-        let own = [docker.join("config.json"), home.join(".config/containers/auth.json")];
+        let home = home();
+        let own = [docker_config(&home), home.join(".config/containers/auth.json")];
         let of_session = match self.store.place.privilege {
             Privilege::Root => Some(PathBuf::from(ROOT_LOGINS)),
             Privilege::Mapped(_) | Privilege::Single => {
@@ -178,6 +176,25 @@ impl<'a> HostSections<'a> {
             ..CredentialHelpers::default()
         }))
     }
+}
+
+/// Returns the environment variables with proxies that `docker` of this user sets in containers.
+pub fn container_env_of_docker() -> Result<Vec<(String, String)>, HostError> {
+    let path = docker_config(&home());
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    Ok(login_file(&path)?.container_env().to_owned())
+}
+
+fn home() -> PathBuf {
+    std::env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from)
+}
+
+/// Returns the path of the configuration file of `docker`.
+fn docker_config(home: &Path) -> PathBuf {
+    let docker = std::env::var_os("DOCKER_CONFIG").filter(|dir| !dir.is_empty());
+    docker.map_or_else(|| home.join(".docker"), PathBuf::from).join("config.json")
 }
 
 fn login_file(path: &Path) -> Result<CredentialFile, HostError> {

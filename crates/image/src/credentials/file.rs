@@ -17,6 +17,7 @@ pub struct CredentialFile {
     helpers: BTreeMap<String, String>,
     /// The helper for all other registries.
     store: Option<String>,
+    container_env: Vec<(String, String)>,
 }
 
 /// Errors of parsing a credential file.
@@ -47,6 +48,18 @@ struct CredentialJson {
     helpers: BTreeMap<String, String>,
     #[serde(default, rename = "credsStore", deserialize_with = "deserialize_or_default")]
     store: String,
+    #[serde(default, deserialize_with = "deserialize_or_default")]
+    proxies: BTreeMap<String, ProxiesJson>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct ProxiesJson {
+    all_proxy: Option<String>,
+    ftp_proxy: Option<String>,
+    http_proxy: Option<String>,
+    https_proxy: Option<String>,
+    no_proxy: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -84,7 +97,14 @@ impl CredentialFile {
             auths,
             helpers: text.helpers.into_iter().map(|(key, name)| (scope(&key), name)).collect(),
             store: Some(text.store).filter(|store| !store.is_empty()),
+            // Other keys than `default` are addresses of Docker daemons.
+            container_env: text.proxies.get("default").map(ProxiesJson::env).unwrap_or_default(),
         })
+    }
+
+    /// Returns the environment variables with proxies that Docker sets in containers (`proxies.default`).
+    pub fn container_env(&self) -> &[(String, String)] {
+        &self.container_env
     }
 
     /// Returns the login for a repository.
@@ -112,6 +132,26 @@ impl CredentialFile {
 }
 
 struct MalformedAuth;
+
+impl ProxiesJson {
+    /// Returns the variables, in upper and lower case.
+    fn env(&self) -> Vec<(String, String)> {
+        let ProxiesJson { all_proxy, ftp_proxy, http_proxy, https_proxy, no_proxy } = self;
+        let variables = [
+            ("ALL_PROXY", all_proxy),
+            ("FTP_PROXY", ftp_proxy),
+            ("HTTP_PROXY", http_proxy),
+            ("HTTPS_PROXY", https_proxy),
+            ("NO_PROXY", no_proxy),
+        ];
+        let set = variables.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        let set = set.filter(|(_, value)| !value.is_empty());
+        set.flat_map(|(name, value)| {
+            [(name.to_owned(), value.clone()), (name.to_lowercase(), value.clone())]
+        })
+        .collect()
+    }
+}
 
 impl AuthJson {
     fn login(self) -> Result<Option<LoginMethod>, MalformedAuth> {
@@ -190,6 +230,22 @@ mod tests {
         for none in ["c.example", "d.example", "e.example"] {
             assert_eq!(find(&text, none, "x"), None);
         }
+    }
+
+    #[test]
+    fn proxies_are_variables_of_containers() {
+        let text = r#"{"proxies": {
+            "default": {"httpProxy": "http://p:1", "noProxy": "a,b", "ftpProxy": ""},
+            "tcp://docker:2375": {"allProxy": "socks5://q:2"}
+        }}"#;
+        let env = CredentialFile::parse(text).unwrap().container_env;
+        let expected = [
+            ("HTTP_PROXY", "http://p:1"),
+            ("http_proxy", "http://p:1"),
+            ("NO_PROXY", "a,b"),
+            ("no_proxy", "a,b"),
+        ];
+        assert_eq!(env, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
     }
 
     #[test]

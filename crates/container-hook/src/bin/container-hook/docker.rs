@@ -7,8 +7,9 @@ use container_hook_job::HookLog as _;
 use container_hook_job::options::{HostNamespace, NetworkMode};
 use container_hook_job::policy::Policy;
 use container_hook_job::runner::RunnerDefaults;
-use oci_hooks_image::PlatformError;
+use oci_hooks_engine_cli::host::container_env_of_docker;
 
+use crate::hook::CallError;
 use crate::log::StepLog;
 
 /// Network driver of all containers.
@@ -36,9 +37,10 @@ pub const OF_DOCKER: [&str; 9] = [
 ];
 
 /// Returns the defaults for containers whose `options:` do not override them.
-pub fn defaults(policy: &Policy) -> Result<RunnerDefaults, PlatformError> {
+pub fn defaults(policy: &Policy) -> Result<RunnerDefaults, CallError> {
     let platform = variable(PLATFORM).map(|text| text.parse()).transpose()?;
-    Ok(RunnerDefaults { network: network(policy).unwrap_or_default(), platform })
+    let network = network(policy).unwrap_or_default();
+    Ok(RunnerDefaults { network, platform, env: container_env_of_docker()? })
 }
 
 /// Logs the variables that have no effect.

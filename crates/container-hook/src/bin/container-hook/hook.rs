@@ -106,9 +106,11 @@ fn run_on_this_machine(
             docker::report(&settings.policy, log);
         }
     }
+    let mut of_engine = engine::engine_settings(settings, job_system)?;
+    of_engine.build.env.extend(call.runner.defaults.env.iter().cloned());
     let backend = EngineBackend {
         context: call.context(log),
-        settings: &engine::engine_settings(settings, job_system)?,
+        settings: &of_engine,
         engine: &engine,
         network: &engine::network(settings),
         registries: &settings.host().registries(|name| std::env::var(name).ok())?,

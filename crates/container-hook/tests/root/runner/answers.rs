@@ -214,20 +214,27 @@ fn ineffective_docker_variables_are_named_once() {
 }
 
 #[test]
-fn logins_are_in_the_directory_named_by_the_runner() {
+fn logins_and_proxies_are_in_the_directory_named_by_the_runner() {
     with_each_runtime("", |installation| {
         let host = installation.host();
         let _ghcr =
             HostRegistry::start(host, RegistryName::Ghcr, Some(HubLogin("octocat", "right")));
         let mut runner = runner(installation, "runner-1");
         let config = runner.home().join("docker");
-        let logins = json!({"auths": {"ghcr.io": {"username": "octocat", "password": "right"}}});
+        let logins = json!({
+            "auths": {"ghcr.io": {"username": "octocat", "password": "right"}},
+            "proxies": {"default": {"httpProxy": "http://proxy:1", "noProxy": "of-docker"}},
+        });
         write(config.join("config.json"), &logins.to_string());
         let container = runner.job_container("ghcr.io/octo/ci-image:main");
+        let container = merge(container, json!({"createOptions": "--env NO_PROXY=of-options"}));
         let args = json!({"container": container, "services": []});
         assert!(runner.call("prepare_job", args.clone()).failure().contains("ghcr.io"));
         runner.variables.push(("DOCKER_CONFIG".to_owned(), config.display().to_string()));
         runner.call("prepare_job", args).success();
+        let seen =
+            runner.run("echo $HTTP_PROXY $http_proxy $NO_PROXY $no_proxy").success().stdout();
+        assert_eq!(seen, "http://proxy:1 http://proxy:1 of-options of-docker\n");
         runner.cleanup();
     });
 }

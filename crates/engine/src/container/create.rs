@@ -231,9 +231,24 @@ impl Engine {
         })?;
         let dir = directory.bundle();
         make_private(&dir)?;
-        let bundle = bundle::write(&parts.image.config, &rootfs.path, parts.options, &dir)?;
+        let mut bundle = bundle::write(&parts.image.config, &rootfs.path, parts.options, &dir)?;
+        bundle.warnings.extend(unmapped_owners_warning(parts));
         Ok((rootfs, bundle))
     }
+}
+
+/// Returns a warning if files of the image belong to users or groups that the container does not have.
+fn unmapped_owners_warning(parts: &CreationInputs<'_>) -> Option<String> {
+    let (highest, count) = (parts.image.highest_owner, parts.options.private_ids.count);
+    let is_unmapped = parts.options.user_namespace.is_some() && highest >= count;
+    is_unmapped.then(|| {
+        format!(
+            "files of {} belong to users or groups up to {highest}, and the container has 0 to {}: it cannot change \
+             the files of the others, nor read them if only their owners may",
+            parts.image.reference.familiar_name(),
+            count - 1
+        )
+    })
 }
 
 impl PreparedContainer<'_> {

@@ -52,6 +52,8 @@ pub struct UnpackSummary {
     pub size_bytes: u64,
     pub entries: u64,
     pub is_opaque: bool,
+    /// Highest user or group that a file belongs to.
+    pub highest_owner: u32,
 }
 
 /// Rules for the entries of an archive.
@@ -83,7 +85,12 @@ impl<'a> Extractor<'a> {
             path: error.path,
             source: error.source,
         })?;
-        let unpacked = UnpackSummary { size_bytes: BLOCK_BYTES, entries: 0, is_opaque: false };
+        let unpacked = UnpackSummary {
+            size_bytes: BLOCK_BYTES,
+            entries: 0,
+            is_opaque: false,
+            highest_owner: 0,
+        };
         Ok(Extractor { place, attributes, limits, rules, unpacked })
     }
 
@@ -103,6 +110,11 @@ impl<'a> Extractor<'a> {
                 make_plain(&mut entry, owner)?;
             }
             self.attributes.fit(&mut entry)?;
+            // A hard link has the owner of its target, whatever its entry says.
+            if entry.kind != TarEntryKind::Hardlink {
+                let highest = &mut self.unpacked.highest_owner;
+                *highest = (*highest).max(entry.uid).max(entry.gid);
+            }
             self.normalise(&entry, &entry.path, &mut path)?;
             self.make(archive, &entry, &path)?;
         }

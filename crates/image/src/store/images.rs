@@ -30,6 +30,8 @@ pub struct Image {
     pub config: ImageConfig,
     /// Directories of the layers, bottom to top, from the topmost opaque layer on.
     pub layers: Vec<PathBuf>,
+    /// Highest user or group that a file in these layers belongs to.
+    pub highest_owner: u32,
     /// Diff IDs of all layers, bottom to top.
     pub diff_ids: Vec<Digest>,
     /// Fingerprint of the login that it was pulled with; `None` if the image is public.
@@ -318,6 +320,7 @@ fn image(
         platform: configuration.platform,
         configuration: record.configuration,
         config: configuration.config,
+        highest_owner: layers.iter().map(|layer| layer.highest_owner).max().unwrap_or_default(),
         layers: layers.into_iter().skip(lowest).map(|layer| layer.path).collect(),
         diff_ids: configuration.rootfs.diff_ids,
         access: record.access,

@@ -29,6 +29,8 @@ pub struct Layer {
     pub size_bytes: u64,
     pub entries: u64,
     pub is_opaque: bool,
+    /// Highest user or group that a file belongs to.
+    pub highest_owner: u32,
 }
 
 /// Content of `layer.json`.
@@ -37,6 +39,7 @@ struct LayerRecord {
     size_bytes: u64,
     entries: u64,
     is_opaque: bool,
+    highest_owner: u32,
     /// Boot in which it was written, until it is known to be on disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     boot: Option<String>,
@@ -57,6 +60,7 @@ impl Layer {
             size_bytes: record.size_bytes,
             entries: record.entries,
             is_opaque: record.is_opaque,
+            highest_owner: record.highest_owner,
         }
     }
 }
@@ -140,8 +144,9 @@ impl ImageStore {
         let target = UnpackTarget { tree: &tree, privilege: self.options.privilege };
         let unpacked = unpack(blob, diff_id, &self.options.limits, target)
             .map_err(|source| StoreError::Unpack { diff_id: diff_id.clone(), source })?;
-        let UnpackSummary { size_bytes, entries, is_opaque } = unpacked;
-        let record = LayerRecord { size_bytes, entries, is_opaque, boot: Some(self.boot.clone()) };
+        let UnpackSummary { size_bytes, entries, is_opaque, highest_owner } = unpacked;
+        let boot = Some(self.boot.clone());
+        let record = LayerRecord { size_bytes, entries, is_opaque, highest_owner, boot };
         write_record(&lock.path.join("layer.json"), &record)?;
         Ok(FilledLayer { lock, diff_id: diff_id.clone(), record })
     }
@@ -273,8 +278,9 @@ mod tests {
             let diff_id = Digest::of(&size_bytes.to_be_bytes());
             let layer = store.layer_dir(&diff_id);
             fs::create_dir(&layer).unwrap();
-            let record =
-                format!("{{\"size_bytes\":{size_bytes},\"entries\":1,\"is_opaque\":false}}");
+            let record = format!(
+                "{{\"size_bytes\":{size_bytes},\"entries\":1,\"is_opaque\":false,\"highest_owner\":0}}"
+            );
             fs::write(layer.join("layer.json"), record).unwrap();
             store.has_layer(&diff_id).unwrap()
         };

@@ -48,7 +48,7 @@ impl StoreFixture {
                 self.store.trash().remove(&gone).unwrap();
             }
             fs::create_dir_all(self.layer.join("tree")).unwrap();
-            let record = serde_json::json!({"size_bytes": 1, "entries": 1, "is_opaque": false});
+            let record = serde_json::json!({"size_bytes": 1, "entries": 1, "is_opaque": false, "highest_owner": 0});
             fs::write(self.layer.join("layer.json"), record.to_string()).unwrap();
         }
         let configuration = serde_json::json!({
@@ -148,7 +148,7 @@ fn unreadable_lease_keeps_all_layers() {
         fs::create_dir_all(&other).unwrap();
         fs::write(
             other.join("layer.json"),
-            r#"{"size_bytes": 1, "entries": 1, "is_opaque": false}"#,
+            r#"{"size_bytes": 1, "entries": 1, "is_opaque": false, "highest_owner": 0}"#,
         )
         .unwrap();
         fs::remove_file(bench.only_record(bench.store.images_dir())).unwrap();

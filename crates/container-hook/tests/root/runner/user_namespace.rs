@@ -1,9 +1,10 @@
 //! Users of containers are unused ids on the host: each job has its own user namespace.
 
 use oci_hooks_testsupport::github_runner::{GithubRunner, container, merge, volume};
+use oci_hooks_testsupport::images::SharedLayers;
 use serde_json::{Value, json};
 
-use crate::runner::setup::{redis, runner, shell_step, with_both_runtimes};
+use crate::runner::setup::{redis, runner, shell_step, with_both_runtimes, with_each_runtime};
 
 /// `uid_map` of the host's user namespace.
 const IDENTITY: [u32; 3] = [0, 0, u32::MAX];
@@ -126,5 +127,24 @@ fn containers_that_share_host_namespaces_use_host_users() {
             let seen = ended.stdout();
             assert_eq!(uid_map(seen.lines().last().unwrap()), IDENTITY, "{}", ended.log());
         }
+    });
+}
+
+#[test]
+fn owners_that_a_container_does_not_have_are_reported() {
+    with_each_runtime("pull = \"missing\"\n", |installation| {
+        let layout = installation.host().path().join("layout");
+        let image = SharedLayers::new()
+            .alpine()
+            .with_layer(|layer| layer.owned_directory("of-other", 0o700, 70_000));
+        image.write_layout(&layout);
+        installation.admin(&["import", layout.to_str().unwrap(), "local/high"]).success();
+        let mut runner = runner(installation, "runner-1");
+        let args = json!({"container": runner.job_container("local/high"), "services": []});
+        let log = runner.call("prepare_job", args).success().log();
+        let warning = "files of local/high:latest belong to users or groups up to 70000, and the container has 0 to 65535";
+        assert!(log.contains(warning), "{log}");
+        assert_eq!(runner.run("stat -c %u /of-other").success().stdout(), "65534\n");
+        runner.cleanup();
     });
 }

@@ -1,12 +1,18 @@
 //! Log lines of containers.
 
 use std::io::IsTerminal as _;
+use std::thread;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use oci_hooks_cli::context::{CliContext, OutputError};
 use oci_hooks_cli::terminal::escape_control;
-use oci_hooks_engine::container::{LogLine, StdStream};
+use oci_hooks_engine::container::{LogLine, LogReader, StdStream};
+use oci_hooks_files::fs::PathError;
 use serde::Serialize;
+
+/// Interval at which a followed log is read.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A log line in the output of `logs --format json`.
 #[derive(Serialize)]
@@ -51,4 +57,26 @@ pub fn write(
         context.write("\n")?;
     }
     Ok(())
+}
+
+/// Prints the last `count` lines of a log, and lines that are added to it until `is_over` returns true.
+pub fn follow<E: From<PathError> + From<OutputError>>(
+    mut reader: LogReader,
+    count: usize,
+    timestamps: bool,
+    context: &mut CliContext,
+    mut is_over: impl FnMut() -> Result<bool, E>,
+) -> Result<(), E> {
+    let lines = reader.lines()?;
+    write(&lines[lines.len().saturating_sub(count)..], timestamps, context)?;
+    loop {
+        // Checked first, so that the last lines are not missed.
+        let is_over = is_over()?;
+        write(&reader.lines()?, timestamps, context)?;
+        context.flush()?;
+        if is_over {
+            return Ok(());
+        }
+        thread::sleep(POLL_INTERVAL);
+    }
 }

@@ -101,6 +101,10 @@ pub enum HookCommandError {
     NoShell,
     #[error(transparent)]
     Step(#[from] StepError),
+    #[error("--follow cannot be combined with --format json")]
+    EndlessJson,
+    #[error("--follow is for containers of this machine: use `kubectl logs --follow`")]
+    FollowedPod,
     #[error("containers of this machine are in no pod: name one container only")]
     NoPods,
     #[error("{option} is for images of this machine: a cluster keeps its own")]

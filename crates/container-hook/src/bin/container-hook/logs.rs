@@ -4,7 +4,7 @@ use clap::Args;
 use clap_complete::ArgValueCandidates;
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
-use oci_hooks_engine::container::{ContainerError, ContainerRecord, Engine};
+use oci_hooks_engine::container::{ContainerError, ContainerRecord, Engine, WaitOutcome};
 use oci_hooks_engine_cli::{lines, settings_file};
 
 use crate::error::HookCommandError;
@@ -27,6 +27,10 @@ pub struct LogsArgs {
     /// In a cluster: the container of the pod, if it has more than one
     pub container: Option<String>,
 
+    /// Follow until the container ends
+    #[arg(long, short)]
+    pub follow: bool,
+
     /// Show the last lines only
     #[arg(long, short = 'n', value_name = "COUNT")]
     pub tail: Option<usize>,
@@ -47,7 +51,17 @@ pub fn run(args: &LogsArgs, context: &mut CliContext) -> Result<CliExit, HookCom
         return Err(HookCommandError::NoPods);
     }
     let (engine, record) = find(&settings, &args.id)?;
-    let lines = engine.logs(&record, args.tail.unwrap_or(usize::MAX))?;
+    let count = args.tail.unwrap_or(usize::MAX);
+    if args.follow {
+        if context.is_json() {
+            return Err(HookCommandError::EndlessJson);
+        }
+        let is_over = || Ok(engine.state(&record) != WaitOutcome::Running);
+        let reader = engine.log_reader(&record)?;
+        lines::follow::<HookCommandError>(reader, count, args.timestamps, context, is_over)?;
+        return Ok(CliExit::Done);
+    }
+    let lines = engine.logs(&record, count)?;
     if context.is_json() {
         lines::json(&lines, context)?;
     } else {

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_cli::table::{self, format_age};
+use oci_hooks_cli::terminal::escape_control;
 use oci_hooks_engine::container::{ContainerRecord, Engine};
 use oci_hooks_engine_cli::settings_file;
 use oci_hooks_files::error::chain;
@@ -18,7 +19,11 @@ use crate::settings::HookFileSettings;
 
 /// List the containers of jobs, or their pods in a cluster
 #[derive(Debug, Args)]
-pub struct PsArgs {}
+pub struct PsArgs {
+    /// Print only the ids of the containers, or the names of the pods
+    #[arg(long, short)]
+    pub quiet: bool,
+}
 
 /// A container, as `ps --format json` prints it.
 #[derive(Serialize, Deserialize)]
@@ -76,12 +81,12 @@ fn list_entries(
     Ok((containers.map(|record| PsEntry::new(record, &engine)).collect(), problems))
 }
 
-pub fn run(_: &PsArgs, context: &mut CliContext) -> Result<CliExit, HookCommandError> {
+pub fn run(args: &PsArgs, context: &mut CliContext) -> Result<CliExit, HookCommandError> {
     let settings = settings_file::load::<HookFileSettings>(context)?.settings;
     match JobBackend::of(&settings)? {
         JobBackend::Root | JobBackend::User => {}
         #[cfg(feature = "kubernetes")]
-        JobBackend::Cluster => return crate::pods::ps(&settings, context),
+        JobBackend::Cluster => return crate::pods::ps(args, &settings, context),
     }
     let listed = jobs::of(&settings.store).run_in_each(|store| {
         list_entries(&settings.with_store(store)).map_err(|error| chain(&error))
@@ -95,13 +100,19 @@ pub fn run(_: &PsArgs, context: &mut CliContext) -> Result<CliExit, HookCommandE
         context.json(&containers)?;
         return Ok(CliExit::Done);
     }
+    if args.quiet {
+        for container in &containers {
+            context.line(&container.id)?;
+        }
+        return Ok(CliExit::Done);
+    }
     let rows: Vec<_> = containers
         .iter()
         .map(|container| {
             [
                 container.id.chars().take(12).collect(),
                 container.role.clone(),
-                container.name.clone(),
+                escape_control(container.name.as_bytes()),
                 container.image.clone(),
                 format_age(container.created),
                 container.status(),

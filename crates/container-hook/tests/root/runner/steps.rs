@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
 
 use oci_hooks_testsupport::call::EndedCall;
 use oci_hooks_testsupport::github_runner::{GithubRunner, merge};
@@ -115,12 +116,18 @@ fn output_after_the_end_of_a_step_is_in_the_container_log() {
         assert_eq!(ended.log(), "early\n");
         runner.run("echo >/tmp/go").success();
         let id = container(&runner);
+        assert_eq!(installation.admin(&["ps", "--quiet"]).success(), format!("{id}\n"));
         let log = || installation.admin(&["logs", &id]).success();
-        program::wait_until("what was written late", || {
-            log().contains("late") && log().contains("also")
+        let followed = thread::scope(|scope| {
+            let logs = scope.spawn(|| installation.admin(&["logs", "--follow", &id]).success());
+            program::wait_until("what was written late", || {
+                log().contains("late") && log().contains("also")
+            });
+            assert!(!log().contains("early"), "{}", log());
+            runner.cleanup();
+            logs.join().unwrap()
         });
-        assert!(!log().contains("early"), "{}", log());
-        runner.cleanup();
+        assert!(followed.contains("late\n") && followed.contains("also\n"), "{followed}");
     });
 }
 

@@ -1,8 +1,6 @@
 //! `garm-provider-runc logs`.
 
 use std::path::Path;
-use std::thread;
-use std::time::Duration;
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
@@ -18,9 +16,6 @@ use crate::backend::InstanceBackend;
 use crate::error::AdminError;
 use crate::instances;
 use crate::settings::GarmFileSettings;
-
-/// Interval at which a followed log is read.
-const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Show the log of an instance: its boot and the output of its runner
 #[derive(Debug, Args)]
@@ -58,7 +53,10 @@ pub fn run(args: &LogsArgs, context: &mut CliContext) -> Result<CliExit, AdminEr
     }
     if args.follow {
         return InstanceBackend::of(settings).with_sites(|run, sites| {
-            follow(args, &path, count, (run, sites), context).map(|()| CliExit::Done)
+            let is_over = || Ok(!is_written(args, &path, (run, sites))?);
+            let reader = LogReader::open(&path)?;
+            lines::follow::<AdminError>(reader, count, args.timestamps, context, is_over)?;
+            Ok(CliExit::Done)
         });
     }
     let lines = last_lines(&path, count)?;
@@ -68,29 +66,6 @@ pub fn run(args: &LogsArgs, context: &mut CliContext) -> Result<CliExit, AdminEr
     }
     lines::write(&lines, args.timestamps, context)?;
     Ok(CliExit::Done)
-}
-
-/// Prints a log and lines appended to it, until the instance ends.
-fn follow(
-    args: &LogsArgs,
-    path: &Path,
-    count: usize,
-    instances: (&Path, &dyn InstanceSites),
-    context: &mut CliContext,
-) -> Result<(), AdminError> {
-    let mut reader = LogReader::open(path)?;
-    let lines = reader.lines()?;
-    lines::write(&lines[lines.len().saturating_sub(count)..], args.timestamps, context)?;
-    loop {
-        // Checked first, so that the last lines are not missed.
-        let is_over = !is_written(args, path, instances)?;
-        lines::write(&reader.lines()?, args.timestamps, context)?;
-        context.flush()?;
-        if is_over {
-            return Ok(());
-        }
-        thread::sleep(POLL_INTERVAL);
-    }
 }
 
 /// Returns whether the instance that writes this log is still running.

@@ -17,6 +17,9 @@ pub fn run(
     settings: &HookFileSettings,
     context: &mut CliContext,
 ) -> Result<CliExit, HookCommandError> {
+    if args.follow {
+        return Err(HookCommandError::FollowedPod);
+    }
     let cluster = connect(settings)?;
     let pod = &args.id;
     let found = cluster.run(admin::containers(&cluster, pod)).map_err(Box::new)?;

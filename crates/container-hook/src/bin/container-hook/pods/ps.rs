@@ -8,9 +8,11 @@ use oci_hooks_cli::terminal::escape_control;
 
 use super::connection::connect;
 use crate::error::HookCommandError;
+use crate::ps::PsArgs;
 use crate::settings::HookFileSettings;
 
 pub fn run(
+    args: &PsArgs,
     settings: &HookFileSettings,
     context: &mut CliContext,
 ) -> Result<CliExit, HookCommandError> {
@@ -18,6 +20,12 @@ pub fn run(
     let pods = cluster.run(admin::list(&cluster)).map_err(Box::new)?;
     if context.is_json() {
         context.json(&pods)?;
+        return Ok(CliExit::Done);
+    }
+    if args.quiet {
+        for pod in &pods {
+            context.line(&pod.name)?;
+        }
         return Ok(CliExit::Done);
     }
     let rows: Vec<_> = pods.iter().map(row).collect();

@@ -47,6 +47,6 @@ impl EngineBackend<'_> {
         let (host_uid, host_gid) = self.context.runner.user;
         let is_mapped =
             self.settings.runner_owns_files && self.engine.privilege.has_idmapped_mounts();
-        is_mapped.then_some(IdMapping::User { host_uid, host_gid, user: None })
+        is_mapped.then_some(IdMapping::User { host_uid, host_gid, user: None, is_required: true })
     }
 }

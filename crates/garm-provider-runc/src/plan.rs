@@ -291,7 +291,7 @@ impl PlanInputs<'_> {
                 propagation: MountPropagation::Private,
                 recursive: true,
             },
-            id_mapping: Some(IdMapping::User { host_uid, host_gid, user: None }),
+            id_mapping: Some(IdMapping::User { host_uid, host_gid, user: None, is_required: true }),
             ..mount
         })
     }

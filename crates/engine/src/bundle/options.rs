@@ -220,6 +220,10 @@ pub enum IdMapping {
         host_gid: u32,
         /// User and group in the container; by default those that the container runs as.
         user: Option<OwnerIds>,
+        /// If set, a file system that cannot map owners is not mounted. Otherwise it is mounted unmapped where that
+        /// gives the container no access to files of other users: read-only in a user namespace, and in a privileged
+        /// container whose user is root of the host.
+        is_required: bool,
     },
     /// [`PrivateIds::STORED`] for ids from 0 on: a set-user-ID file that a job leaves has no rights of a user of the
     /// host.

@@ -47,10 +47,21 @@ pub struct FileSource {
     propagation: MountPropagation,
     /// Mapping of owners, if any.
     owners: Option<OwnerMapping>,
-    /// Set if the container could, without the mapping, read or make files of users who are not its own.
-    needs_mapping: bool,
+    without_mapping: WithoutMapping,
     /// User with whose permissions mount points are created in the source; `None` for this process's own.
     maker: Option<FileUser>,
+}
+
+/// What becomes of a mount whose file system cannot map owners.
+#[derive(Clone, Copy, Debug)]
+enum WithoutMapping {
+    /// It is mounted without the mapping.
+    Mounted,
+    /// The container could read or make files of users who are not its own.
+    Rejected {
+        /// Set if a read-only mount would be allowed.
+        can_be_read: bool,
+    },
 }
 
 /// Mapping of the owners of files on disk to owners in the container.
@@ -98,10 +109,14 @@ impl PreparedSource {
         };
         let is_device = file.kind().is_char_device() || file.kind().is_block_device();
         let is_system = matches!(mount.source, MountSource::System { .. });
-        // In a user namespace, unmapped files belong to the overflow user. A privileged container is root on the host.
-        let is_safe =
-            if has_users { mount.read_only } else { container.options.security.privileged };
-        let is_of_user = matches!(mount.id_mapping, Some(IdMapping::User { .. }));
+        let is_host_root = container.options.security.privileged && container.user.uid == 0;
+        let may_be_unmapped = if has_users { mount.read_only } else { is_host_root };
+        let without_mapping = match mount.id_mapping {
+            Some(IdMapping::User { is_required, .. }) if is_required || !may_be_unmapped => {
+                WithoutMapping::Rejected { can_be_read: has_users && !is_required }
+            }
+            _ => WithoutMapping::Mounted,
+        };
         Ok(PreparedSource::File(FileSource {
             target: mount.target.clone(),
             depth: if recursive { MountDepth::Recursive } else { MountDepth::Single },
@@ -110,7 +125,7 @@ impl PreparedSource {
             no_dev: !is_device && !file.has_name(Path::new("/dev")),
             propagation,
             owners: mount.id_mapping.filter(|_| !is_system).map(OwnerMapping::Mapped).or(owners),
-            needs_mapping: is_of_user && !is_safe,
+            without_mapping,
             maker: maker(container, mount.id_mapping)?,
             file,
         }))
@@ -137,7 +152,7 @@ impl PreparedSource {
             no_dev: true,
             propagation: MountPropagation::Private,
             owners: None,
-            needs_mapping: false,
+            without_mapping: WithoutMapping::Mounted,
             maker: None,
         })
     }
@@ -159,7 +174,7 @@ impl PreparedSource {
                 no_dev: false,
                 propagation: MountPropagation::Private,
                 owners: None,
-                needs_mapping: false,
+                without_mapping: WithoutMapping::Mounted,
                 maker: None,
             }));
         }
@@ -322,21 +337,23 @@ impl<'a> DetachedMounts<'a> {
                 return Ok(tree);
             }
         };
-        if source.needs_mapping {
+        if let WithoutMapping::Rejected { can_be_read } = source.without_mapping {
             let (name, path) = (source.file.display().to_string(), source.target.clone());
-            let can_be_read = self.ids.namespace.is_some();
             return Err(BundleError::NoIdMapping { name, path, can_be_read, reason });
         }
         // In a user namespace, unmapped files belong to the overflow user: the container can do less with
         // them, not more.
         tree.set(&attributes)?;
-        if self.ids.namespace.is_some() && !source.file.kind().is_char_device() {
-            self.warnings.push(format!(
-                "files in {} belong to nobody in the container: their file system cannot map owners \
-                 ({reason})",
-                source.target.display()
-            ));
-        }
+        let target = source.target.display();
+        let found = match self.ids.namespace {
+            _ if source.file.kind().is_char_device() => None,
+            Some(_) => Some(format!("files in {target} belong to nobody in the container")),
+            None if source.read_only => None,
+            None => Some(format!("files that the container makes in {target} belong to root")),
+        };
+        self.warnings.extend(
+            found.map(|found| format!("{found}: their file system cannot map owners ({reason})")),
+        );
         Ok(tree)
     }
 
@@ -358,7 +375,7 @@ impl<'a> DetachedMounts<'a> {
             (OwnerMapping::Mapped(IdMapping::Stored), None) => {
                 made(NamespaceMapping::stored_for_host())?
             }
-            (OwnerMapping::Mapped(IdMapping::User { host_uid, host_gid, user: given }), _) => {
+            (OwnerMapping::Mapped(IdMapping::User { host_uid, host_gid, user: given, .. }), _) => {
                 let base = if namespace.is_some() { private.first } else { 0 };
                 let user = given.unwrap_or(user);
                 made(NamespaceMapping::owned_by((host_uid, host_gid), user, base, private))?

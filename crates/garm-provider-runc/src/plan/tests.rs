@@ -337,7 +337,7 @@ fn writable_mount_belongs_to_a_non_root_owner() {
     }
     let mount = writable(&of(dir.path())).unwrap();
     assert_eq!(mount.target, Path::new("/mnt"));
-    let Some(IdMapping::User { host_uid, host_gid, user }) = mount.id_mapping else {
+    let Some(IdMapping::User { host_uid, host_gid, user, .. }) = mount.id_mapping else {
         panic!("{mount:?}")
     };
     assert_eq!(is_root, (host_uid, host_gid) == (54321, 54322));

@@ -34,7 +34,12 @@ fn parts(directory: &str, script: &str) -> TestBundle {
         },
         read_only: false,
         subpath: None,
-        id_mapping: Some(IdMapping::User { host_uid: RUNNER.0, host_gid: RUNNER.1, user: None }),
+        id_mapping: Some(IdMapping::User {
+            host_uid: RUNNER.0,
+            host_gid: RUNNER.1,
+            user: None,
+            is_required: false,
+        }),
     }];
     parts
 }
@@ -147,9 +152,29 @@ fn file_system_without_id_mapping_is_mounted_where_owners_do_not_matter() {
         assert!(written.warnings[0].contains("cannot map owners"), "{:?}", written.warnings);
         let out = parts.run_written(runtime, &written).stdout;
         assert!(out.starts_with("65534\n") && out.contains("ermission denied"), "{runtime}: {out}");
-        let mut parts = parts_of_proc("stat -c %u /work/version; echo 1 > /work/self/clear_refs");
-        parts.options.security.privileged = true;
-        assert_eq!(parts.run(runtime).success(), "0\n", "{runtime}");
+        let script = "stat -c %u /work/version; echo 1 > /work/self/clear_refs";
+        let privileged = || {
+            let mut parts = parts_of_proc(script);
+            parts.options.security.privileged = true;
+            parts
+        };
+        let parts = privileged();
+        let written = parts.write().unwrap();
+        assert!(written.warnings[0].contains("belong to root"), "{:?}", written.warnings);
+        assert_eq!(parts.run_written(runtime, &written).success(), "0\n", "{runtime}");
+        // Another user of the host.
+        let mut parts = privileged();
+        parts.options.user = Some("7".to_owned());
+        parts.write().unwrap_err();
+        // A directory of the runner.
+        let mut parts = privileged();
+        parts.options.mounts[0].id_mapping = Some(IdMapping::User {
+            host_uid: RUNNER.0,
+            host_gid: RUNNER.1,
+            user: None,
+            is_required: true,
+        });
+        parts.write().unwrap_err();
     }
 }
 

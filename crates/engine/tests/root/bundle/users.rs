@@ -30,7 +30,12 @@ fn parts(script: &str) -> TestBundle {
         source: MountSource::Bind { file, propagation, recursive: true },
         subpath: None,
         read_only: false,
-        id_mapping: Some(IdMapping::User { host_uid: RUNNER.0, host_gid: RUNNER.1, user: None }),
+        id_mapping: Some(IdMapping::User {
+            host_uid: RUNNER.0,
+            host_gid: RUNNER.1,
+            user: None,
+            is_required: false,
+        }),
     });
     parts
 }

@@ -21,10 +21,11 @@ use oci_hooks_files::spawn::memory_file;
 use oci_hooks_host::identity::ProcessIdentity;
 use oci_hooks_host::privilege::{
     ChildAttendant, ForkSide, IdMaps, InsideProcess, Privilege, enter_new, exit_at_once,
-    missing_in_surroundings,
+    missing_in_container,
 };
 pub use pause_processes::{FoundPauseProcess, PauseError, PauseProcesses, PauseRecord};
 
+use super::checks::user::service::missing_in_unit;
 use super::sections::{StoreSection, StoreView};
 
 /// Exit code of a process killed by SIGKILL.
@@ -395,7 +396,11 @@ pub fn missing_requirement(error: &(dyn std::error::Error + 'static)) -> Option<
         ["not permitted", "ermission denied", "not implemented", "cannot execute newuidmap"];
     let text = chain(error);
     let is_denied = denied.iter().any(|words| text.contains(words));
-    if is_denied && !Privilege::is_root_of_host() { missing_in_surroundings() } else { None }
+    if !is_denied || Privilege::is_root_of_host() {
+        return None;
+    }
+    let of_unit = || text.contains("cannot mount /proc").then(missing_in_unit).flatten();
+    missing_in_container().or_else(of_unit)
 }
 
 /// Returns `found` if the job of the pause process is over, and none if the job is running.

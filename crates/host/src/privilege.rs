@@ -24,7 +24,9 @@ pub use error::PrivilegeError;
 pub use map::{IdMaps, find};
 pub use pause::{NewPauseProcess, PauseProcess};
 pub use ranges::{MappedIds, SubordinateIds, SubordinateRange};
-pub use surroundings::{missing as missing_in_surroundings, unit_options_hiding_proc};
+pub use surroundings::{
+    is_in_container, missing as missing_in_container, unit_options_hiding_proc,
+};
 
 use super::mount::OverlayAttributes;
 use super::userns::PrivateIds;

@@ -2,6 +2,7 @@
 //!
 //! They are checked only after a failure: nested containers may work without some of them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -10,6 +11,24 @@ use super::map::find;
 
 /// Files by which containers of podman, Docker and Kubernetes are recognised.
 const MARKS: [&str; 3] = ["/run/.containerenv", "/.dockerenv", "/var/run/secrets/kubernetes.io"];
+
+/// Paths below `/proc` that `ProtectKernelTunables=` of systemd makes read-only or hides.
+const KERNEL_TUNABLES: [&str; 14] = [
+    "acpi",
+    "apm",
+    "asound",
+    "bus",
+    "fs",
+    "irq",
+    "kallsyms",
+    "kcore",
+    "latency_stats",
+    "mtrr",
+    "scsi",
+    "sys",
+    "sysrq-trigger",
+    "timer_stats",
+];
 
 const SETGID: u32 = 6;
 const SETUID: u32 = 7;
@@ -29,16 +48,13 @@ struct EnclosingContainer {
     has_setuid_newuidmap: bool,
 }
 
-/// Returns the missing settings of the container, pod or service in which this process runs, on one line; `None` if
-/// nothing is known to be missing.
+/// Returns the missing settings of the container or pod in which this process runs, on one line; `None` outside of
+/// containers, or if nothing is known to be missing.
 pub fn missing() -> Option<String> {
-    let read = |path| fs::read_to_string(path).unwrap_or_default();
-    if !MARKS.iter().any(|mark| Path::new(mark).exists()) {
-        let options = unit_options_hiding_proc(&read("/proc/self/mountinfo"));
-        return (!options.is_empty()).then(|| {
-            format!("this process runs in a service, whose unit needs {}", options.join(", "))
-        });
+    if !is_in_container() {
+        return None;
     }
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
     let missing = EnclosingContainer {
         status: read("/proc/self/status"),
         mounts: read("/proc/self/mountinfo"),
@@ -50,17 +66,42 @@ pub fn missing() -> Option<String> {
         .then(|| format!("this process runs in a container, which needs {}", missing.join("; ")))
 }
 
-/// Returns the settings that a unit of systemd needs whose process has these mounts (`/proc/PID/mountinfo`), so that
-/// its containers see `/proc`. The kernel denies a user namespace a new `/proc` if mounts hide parts of the old one.
+/// Returns whether this process runs in a container of podman, Docker or Kubernetes.
+pub fn is_in_container() -> bool {
+    MARKS.iter().any(|mark| Path::new(mark).exists())
+}
+
+/// Returns the options of a systemd unit that hide parts of `/proc` from a process with these mounts
+/// (`/proc/PID/mountinfo`). The kernel then denies a new `/proc` to user namespaces, unless another one is complete.
 pub fn unit_options_hiding_proc(mounts: &str) -> Vec<&'static str> {
-    let hidden: Vec<_> = mount_points(mounts).filter(|path| path.starts_with("/proc/")).collect();
-    let has_logs = hidden.contains(&"/proc/kmsg");
-    // The kernel ignores mounts on directories that are always empty.
-    let has_others =
-        hidden.iter().any(|path| !["/proc/kmsg", "/proc/sys/fs/binfmt_misc"].contains(path));
-    let options =
-        [(has_others, "`ProtectKernelTunables=no`"), (has_logs, "`ProtectKernelLogs=no`")];
-    options.into_iter().filter_map(|(is_set, option)| is_set.then_some(option)).collect()
+    let complete = |path: &str| !mount_points(mounts).any(|other| is_below(other, path));
+    if proc_mount_points(mounts).any(complete) {
+        return Vec::new();
+    }
+    let option = |path: &str| match path.strip_prefix("/proc/")? {
+        "kmsg" => Some("ProtectKernelLogs="),
+        "sys/kernel/domainname" | "sys/kernel/hostname" => Some("ProtectHostname="),
+        name if KERNEL_TUNABLES.contains(&name) => Some("ProtectKernelTunables="),
+        _ => None,
+    };
+    let options: BTreeSet<_> = mount_points(mounts).filter_map(option).collect();
+    options.into_iter().collect()
+}
+
+/// Returns whether a mount point is below another, other than in a directory that is always empty, which the kernel
+/// ignores.
+fn is_below(path: &str, above: &str) -> bool {
+    let name = path.strip_prefix(above).and_then(|rest| rest.strip_prefix('/'));
+    name.is_some_and(|name| !["fs/nfsd", "sys/fs/binfmt_misc", "xen"].contains(&name))
+}
+
+/// Returns the mount points of procfs in a `mountinfo` file.
+fn proc_mount_points(mounts: &str) -> impl Iterator<Item = &str> {
+    let is_proc = |line: &&str| line.contains(" - proc ");
+    mounts.lines().filter(is_proc).filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(3);
+        fields.next().filter(|root| *root == "/").and(fields.next())
+    })
 }
 
 /// Returns the mount points in a `mountinfo` file.
@@ -163,12 +204,27 @@ mod tests {
     }
     #[test]
     fn options_that_hide_proc_are_named() {
-        let line = |path: &str| format!("99 24 0:5 / {path} ro - proc proc rw\n");
-        let of = |paths: &[&str]| {
-            unit_options_hiding_proc(&paths.iter().map(|path| line(path)).collect::<String>())
+        let of = |mounts: &[(&str, &str)]| {
+            let line = |(path, kind): &(&str, &str)| format!("9 2 0:5 / {path} ro - {kind} x rw\n");
+            unit_options_hiding_proc(&mounts.iter().map(line).collect::<String>())
         };
-        assert!(of(&["/proc", "/proc/sys/fs/binfmt_misc", "/process"]).is_empty());
-        assert_eq!(of(&["/proc", "/proc/sys"]), ["`ProtectKernelTunables=no`"]);
-        assert_eq!(of(&["/proc/kmsg"]), ["`ProtectKernelLogs=no`"]);
+        let proc = ("/proc", "proc");
+        let always_empty = [("/proc/fs/nfsd", "nfsd"), ("/proc/sys/fs/binfmt_misc", "autofs")];
+        assert!(of(&[proc, always_empty[0], always_empty[1], ("/process", "tmpfs")]).is_empty());
+        let service = [proc, ("/proc/sys", "proc"), ("/proc/irq", "proc"), ("/proc/kmsg", "tmpfs")];
+        // The mount of a part of procfs has another root.
+        let mounts: String = service
+            .iter()
+            .zip(["/", "/sys", "/irq", "/"])
+            .map(|((path, kind), root)| format!("9 2 0:5 {root} {path} ro - {kind} x rw\n"))
+            .collect();
+        assert_eq!(
+            unit_options_hiding_proc(&mounts),
+            ["ProtectKernelLogs=", "ProtectKernelTunables="]
+        );
+        assert_eq!(of(&[proc, ("/proc/sys/kernel/hostname", "x")]), ["ProtectHostname="]);
+        // As lxcfs does: not of systemd, and there is another `/proc`.
+        assert!(of(&[proc, ("/proc/cpuinfo", "fuse")]).is_empty());
+        assert!(of(&[proc, ("/proc/kmsg", "tmpfs"), ("/dev/.lxc/proc", "proc")]).is_empty());
     }
 }

@@ -148,7 +148,7 @@ fn doctor_names_the_option_of_a_unit_that_hides_proc() {
         let marks = ["/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io"];
         let fix = match marks.iter().any(|mark| Path::new(mark).exists()) {
             true => "`procMount: Unmasked`",
-            false => "`ProtectKernelTunables=no`",
+            false => "ProtectKernelTunables=no",
         };
         assert!(text.contains("/proc") && hint.contains(fix), "{text}: {hint}");
     });

@@ -6,10 +6,11 @@ use std::{fs, io};
 
 use oci_hooks_files::error::chain;
 use oci_hooks_host::privilege::{
-    ForkSide, IdMaps, NewPauseProcess, PauseProcess, PrivilegeError, missing_in_surroundings,
+    ForkSide, IdMaps, NewPauseProcess, PauseProcess, PrivilegeError, missing_in_container,
 };
 
 use super::super::HostCheck;
+use super::service::missing_in_unit;
 
 const NAME: &str = "user namespaces";
 
@@ -38,8 +39,8 @@ enum NamespaceObstacle {
 }
 
 impl NamespaceObstacle {
-    /// Returns whether the container or service of this process may be the cause, instead of the kernel's settings.
-    fn is_of_surroundings(&self) -> bool {
+    /// Returns whether a container around this process may be the cause, instead of the kernel's settings.
+    fn is_of_container(&self) -> bool {
         match self {
             NamespaceObstacle::Maximum
             | NamespaceObstacle::Unprivileged
@@ -89,7 +90,11 @@ pub fn report_namespace_error(error: &PrivilegeError, program: &Path) -> HostChe
         PrivilegeError::Namespace { source, .. } => format!("cannot be made: {source}"),
         error => chain(error),
     };
-    let lacks = obstacle.is_of_surroundings().then(missing_in_surroundings).flatten();
+    let lacks = match obstacle {
+        NamespaceObstacle::MaskedProc => missing_in_container().or_else(missing_in_unit),
+        _ if obstacle.is_of_container() => missing_in_container(),
+        _ => None,
+    };
     HostCheck::fail(NAME, found, lacks.unwrap_or_else(|| hint(&obstacle, program)))
 }
 

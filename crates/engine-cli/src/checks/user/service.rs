@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use oci_hooks_host::privilege::cgroup::DelegatedCgroup;
-use oci_hooks_host::privilege::unit_options_hiding_proc;
+use oci_hooks_host::privilege::{is_in_container, unit_options_hiding_proc};
 
 use super::super::HostCheck;
 use super::super::host::CgroupVersions;
@@ -99,18 +99,19 @@ pub fn confinement(process: CheckedProcess<'_>, run: &Path, needs_ids: bool) -> 
              turn it on",
         ));
     }
-    let mounts = fs::read_to_string(dir.join("mountinfo")).unwrap_or_default();
-    let options = unit_options_hiding_proc(&mounts);
-    if !options.is_empty() {
-        checks.push(HostCheck::fail(
-            NAME,
-            format!("parts of /proc are hidden from {name} or read-only, so its containers cannot mount theirs"),
-            format!("{} in the unit of the service", options.join(", ")),
-        ));
-    }
     let namespace = |dir: &Path| fs::read_link(dir.join("ns/mnt")).ok();
     let (own, theirs) = (namespace(Path::new("/proc/self")), namespace(&dir));
     let is_apart = own.is_some() && theirs.is_some() && own != theirs;
+    // In this process's mount namespace, the check of user namespaces names the cause.
+    if is_apart && !is_in_container() {
+        let mounts = fs::read_to_string(dir.join("mountinfo")).unwrap_or_default();
+        checks.extend(hidden_proc_hint(&mounts).map(|hint| {
+            let found = format!(
+                "{name} sees parts of /proc read-only or not at all, so its containers cannot mount theirs"
+            );
+            HostCheck::fail(NAME, found, hint)
+        }));
+    }
     if is_apart && run.starts_with("/tmp") {
         checks.push(HostCheck::warn(
             NAME,
@@ -131,6 +132,20 @@ pub fn confinement(process: CheckedProcess<'_>, run: &Path, needs_ids: bool) -> 
     checks
 }
 
+/// Returns what the unit of this process needs to see all of `/proc`, if it is known to hide parts of it.
+pub fn missing_in_unit() -> Option<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let hint = hidden_proc_hint(&mounts)?;
+    Some(format!("parts of /proc are read-only or hidden: {hint}"))
+}
+
+/// Returns the hint for processes with these mounts if options of their unit hide parts of `/proc`.
+fn hidden_proc_hint(mounts: &str) -> Option<String> {
+    let options = unit_options_hiding_proc(mounts);
+    let off: Vec<_> = options.iter().map(|option| format!("{option}no")).collect();
+    (!off.is_empty()).then(|| format!("{} in the unit of the service", off.join(", ")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,6 +163,14 @@ mod tests {
             delegate(None)
         );
         assert!(delegate(Some(name)).ends_with(&format!("sudo systemctl restart {name}")));
+    }
+
+    #[test]
+    fn options_that_hide_proc_are_turned_off() {
+        let whole = "9 2 0:5 / /proc rw - proc proc rw\n";
+        assert_eq!(hidden_proc_hint(whole), None);
+        let hint = hidden_proc_hint(&format!("{whole}8 9 0:5 /sys /proc/sys ro - proc proc rw\n"));
+        assert_eq!(hint.unwrap(), "ProtectKernelTunables=no in the unit of the service");
     }
 
     #[test]

@@ -33,6 +33,9 @@ pub const PROGRAM: &str = "probe";
 /// Name of this host's column.
 const HOST: &str = "host";
 
+/// Column of a Dockerfile action.
+pub const BUILD: &str = "build";
+
 /// Address by which slirp4netns forwards to the host's loopback by default.
 const SLIRP4NETNS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 

@@ -11,7 +11,7 @@ use oci_hooks_init::trials::ProbeOutcome;
 use serde::Serialize;
 
 use super::trial::ProbeTrial;
-use super::{HOST, IsolationProbe};
+use super::{BUILD, HOST, IsolationProbe};
 
 /// Outcomes of all trials from one place.
 pub struct ProbeColumn {
@@ -20,10 +20,11 @@ pub struct ProbeColumn {
 }
 
 impl ProbeColumn {
-    /// Returns whether something was tried from this place, besides on the host for comparison.
-    fn is_tried_inside(&self) -> bool {
+    /// Returns whether the outcomes decide the status of trials. Those of the host are only for comparison, and there
+    /// may be no program for a build.
+    fn counts(&self) -> bool {
         let is_tried = |outcome: &ProbeOutcome| !matches!(outcome, ProbeOutcome::Untried(_));
-        self.from != HOST && self.outcomes.iter().any(is_tried)
+        self.from != HOST && (self.from != BUILD || self.outcomes.iter().any(is_tried))
     }
 
     fn has_control(&self, probe: &IsolationProbe) -> bool {
@@ -70,7 +71,7 @@ impl IsolationProbe {
     }
 
     fn show(&self, report: &ProbeReport<'_>, context: &mut CliContext) -> Result<(), OutputError> {
-        let has_table = self.columns.iter().any(ProbeColumn::is_tried_inside);
+        let has_table = self.columns.iter().any(ProbeColumn::counts);
         let from = self.columns.iter().map(|column| format!("FROM {}", column.from.to_uppercase()));
         let titles: Vec<_> = [String::new(), "TRIED".to_owned()].into_iter().chain(from).collect();
         let titles: Vec<_> = titles.iter().map(String::as_str).collect();
@@ -102,14 +103,13 @@ impl IsolationProbe {
 
     fn entry<'a>(&'a self, at: usize, trial: &'a ProbeTrial) -> TrialEntry<'a> {
         let outcomes = || self.columns.iter().map(|column| (column, &column.outcomes[at]));
-        let inside =
-            outcomes().filter(|(column, _)| column.is_tried_inside()).map(|(column, outcome)| {
-                match trial.status(outcome, &self.token) {
-                    // Without the control, an unreached target proves nothing.
-                    CheckStatus::Ok if !column.has_control(self) => CheckStatus::Warn,
-                    status => status,
-                }
-            });
+        let inside = outcomes().filter(|(column, _)| column.counts()).map(|(column, outcome)| {
+            match trial.status(outcome, &self.token) {
+                // Without the control, an unreached target proves nothing.
+                CheckStatus::Ok if !column.has_control(self) => CheckStatus::Warn,
+                status => status,
+            }
+        });
         let status = inside.max_by_key(|status| *status as u8).unwrap_or(CheckStatus::Warn);
         let word = |outcome: &ProbeOutcome| match outcome {
             ProbeOutcome::Reached(_) if !trial.is_reached(outcome, &self.token) => {

@@ -12,7 +12,7 @@ use container_hook::JobSystem;
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine::container::StepSignals as _;
-use oci_hooks_engine_cli::probe::{IsolationProbe, PROGRAM, TargetOwner};
+use oci_hooks_engine_cli::probe::{BUILD, IsolationProbe, PROGRAM, TargetOwner};
 use oci_hooks_files::fs::{PathContext as _, make_private};
 use oci_hooks_files::spawn;
 use oci_hooks_init::trials::{ProbeAttempt, ProbeMessage};
@@ -193,7 +193,7 @@ impl ProbeJobs<'_> {
             (&step, &state),
             WhenToldToEnd::Cancel,
         )?;
-        probe.column("build", called.lines(), called.reason());
+        probe.column(BUILD, called.lines(), called.reason());
         Ok(probe.finish()?)
     }
 

@@ -96,7 +96,7 @@ fn fall_back_to_stored(
         return Err(error);
     }
     let reference = request.reference;
-    if error.is_unreachable() {
+    if error.is_silent() {
         store.note_silence(reference.registry());
     }
     request.progress.event(ProgressEvent::Outdated { reference, error: &error });
@@ -133,7 +133,7 @@ fn can_read(repository: &RegistryRepository<'_>, digest: &Digest) -> Result<bool
 
 /// Returns the configuration of an image in `repository` for a platform. Stores nothing.
 ///
-/// A registry that cannot be reached is asked once.
+/// A registry that does not answer is asked once.
 ///
 /// # Errors
 ///

@@ -87,9 +87,13 @@ pub enum PullError {
 }
 
 impl PullError {
-    /// Returns whether the registry could not be reached.
-    pub(super) fn is_unreachable(&self) -> bool {
-        matches!(self, PullError::Registry(error) if error.is_unreachable())
+    /// Returns whether the registry, which has no mirrors, did not answer.
+    pub(super) fn is_silent(&self) -> bool {
+        matches!(
+            self,
+            PullError::Registry(error)
+                if error.is_silent() && !matches!(error, RegistryError::AfterMirrors { .. })
+        )
     }
 
     /// Returns whether a later pull may succeed.

@@ -187,8 +187,8 @@ impl<'a> RegistryRepository<'a> {
         self.sources.iter().find_map(|(source, _)| source.used_login())
     }
 
-    /// Sets whether the caller has a fallback. If so, the registry is asked once if it cannot be
-    /// reached, and twice if it fails otherwise.
+    /// Sets whether the caller has a fallback. If so, the registry is asked once if it does not
+    /// answer, and twice if it fails otherwise.
     pub(crate) fn set_hurry(&self, hurries: bool) {
         self.hurries.store(hurries, Ordering::Relaxed);
     }
@@ -268,11 +268,15 @@ impl<'a> RegistryRepository<'a> {
     pub(super) fn open(&self, blob: &Descriptor, start: u64) -> Result<OpenedBlob, RegistryError> {
         let path = format!("blobs/{}", blob.digest);
         let request = RegistryRequest { start, ..RegistryRequest::default() };
-        match self.ask_once(|source| source.get(&path, request), &mut BTreeMap::new()) {
+        let mut of_mirrors = BTreeMap::new();
+        match self.ask_once(|source| source.get(&path, request), &mut of_mirrors) {
             Err(RegistryError::NotFound { .. }) if !blob.urls.is_empty() => {
                 Ok(OpenedBlob { answer: self.open_foreign(blob, request)?, is_foreign: true })
             }
-            other => Ok(OpenedBlob { answer: other?, is_foreign: false }),
+            other => {
+                let answer = other.map_err(|error| error.after_mirrors(of_mirrors.values()))?;
+                Ok(OpenedBlob { answer, is_foreign: false })
+            }
         }
     }
 
@@ -375,7 +379,7 @@ impl<'a> RegistryRepository<'a> {
         self.budget.check()?;
         let mut retry = self.settings.options.retry;
         if self.hurries.load(Ordering::Relaxed) {
-            retry.attempts = retry.attempts.min(if error.is_unreachable() { 1 } else { 2 });
+            retry.attempts = retry.attempts.min(if error.is_silent() { 1 } else { 2 });
         }
         if error.is_refused() {
             retry.attempts = retry.attempts.min(self.connect_attempts);

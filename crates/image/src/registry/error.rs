@@ -158,18 +158,24 @@ impl RegistryError {
     /// Returns whether the server accepted no connection, so that it did nothing yet.
     pub fn is_refused(&self) -> bool {
         use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
-        let RegistryError::Unreachable { source, .. } = self else { return false };
-        [ConnectionRefused, HostUnreachable, NetworkUnreachable].contains(&source.kind())
+        match self {
+            RegistryError::AfterMirrors { source, .. } => source.is_refused(),
+            RegistryError::Unreachable { source, .. } => {
+                [ConnectionRefused, HostUnreachable, NetworkUnreachable].contains(&source.kind())
+            }
+            _ => false,
+        }
     }
 
     /// Returns whether the server could not be reached.
-    pub(crate) fn is_unreachable(&self) -> bool {
-        matches!(
-            self,
-            RegistryError::Unreachable { .. }
-                | RegistryError::Timeout { .. }
-                | RegistryError::AfterMirrors { .. }
-        )
+    pub(super) fn is_unreachable(&self) -> bool {
+        matches!(self, RegistryError::Unreachable { .. } | RegistryError::Timeout { .. })
+    }
+
+    /// Returns whether the server will probably not answer a moment later either: it accepts no connection or is
+    /// silent, and did not break a connection.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.is_refused() || matches!(self, RegistryError::Timeout { .. })
     }
 
     /// Adds the errors of the mirrors if the registry could not be reached: it may be meant to be unreachable.

@@ -1,5 +1,8 @@
 //! Conditions for asking a registry about an image that is already in the store.
 
+use std::fs::{self, File};
+use std::time::SystemTime;
+
 use oci_hooks_testsupport::host::TestHost;
 use oci_hooks_testsupport::hub::{HostRegistry, RegistryName};
 use oci_hooks_testsupport::installation::HookInstallation;
@@ -28,6 +31,11 @@ fn stored_image_is_used_if_the_registry_is_down_by_default() {
                 assert!(log.contains(warning), "{log}");
                 job.run("echo on the image of the store").success();
                 job.cleanup();
+                // However long the job took, it was a moment ago.
+                for entry in fs::read_dir(installation.store().join("unreachable")).unwrap() {
+                    let file = File::options().write(true).open(entry.unwrap().path()).unwrap();
+                    file.set_modified(SystemTime::now()).unwrap();
+                }
                 let log = job.call("prepare_job", there).success().log();
                 assert!(log.contains(warning) && log.contains("is not asked again yet"), "{log}");
             } else {

@@ -4,7 +4,7 @@
 use container_hook_job::HookError;
 use container_hook_job::options::{CreateOptions, Ulimit};
 use container_hook_job::policy::{ExceededMaximum, Policy, exceeded_maximum};
-use oci_hooks_engine::bundle::{self, ProcessRlimit};
+use oci_hooks_engine::bundle::{self, HighestLimit, ProcessRlimit};
 use oci_hooks_files::quantity::Cpus;
 use oci_hooks_host::cgroup::{ContainerGroup, GroupLimits};
 
@@ -46,9 +46,11 @@ fn lower_ulimits(backend: &EngineBackend<'_>, ulimits: &mut [Ulimit]) -> Vec<Str
         let setting = open_files.filter(|_| ulimit.name == "nofile");
         let setting = setting.map(|most| (most, "`open-files` under [limits]".to_owned()));
         let own = ProcessRlimit::highest(ulimit.name, backend.engine.privilege);
-        let own = own.map(|most| {
-            let of_unit = format!("`Limit{}=` of the runner's unit", ulimit.name.to_uppercase());
-            (most, if ulimit.name == "nofile" { of_unit + ", or `fs.nr_open`" } else { of_unit })
+        let own = own.map(|(most, limit)| match limit {
+            HighestLimit::Kernel => (most, "`fs.nr_open` of this machine".to_owned()),
+            HighestLimit::Process => {
+                (most, format!("`Limit{}=` of the runner's unit", ulimit.name.to_uppercase()))
+            }
         });
         let lowest = setting.into_iter().chain(own).min_by_key(|(most, _)| *most);
         let Some((most, reason)) = lowest.filter(|(most, _)| ulimit.hard > *most) else { continue };

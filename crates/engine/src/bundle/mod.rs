@@ -40,7 +40,7 @@ pub use options::{
     Seccomp, TmpfsMount,
 };
 pub use process::{ExecOptions, host_ids, process};
-pub use resources::{DEFAULT_PIDS_LIMIT, ProcessRlimit, ResourceLimits};
+pub use resources::{DEFAULT_PIDS_LIMIT, HighestLimit, ProcessRlimit, ResourceLimits};
 pub use seccomp::builder_profile;
 pub use user::{ContainerUser, IdKind, UserError, UserFiles, resolve_user};
 pub use volume::{remove_unfinished, remove_volume, volume_users, volumes_in};

@@ -168,6 +168,15 @@ const RLIMITS: [(&str, PosixRlimitType, Resource); 15] = [
     ("stack", PosixRlimitType::RlimitStack, Resource::Stack),
 ];
 
+/// What sets the highest limit of containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HighestLimit {
+    /// The kernel.
+    Kernel,
+    /// The hard limit of this process.
+    Process,
+}
+
 impl ProcessRlimit {
     /// Returns the limit with a name such as `nofile`; the value `None` is unlimited.
     pub fn new(name: &str, soft: Option<u64>, hard: Option<u64>) -> Option<Self> {
@@ -183,10 +192,13 @@ impl ProcessRlimit {
         Some(ProcessRlimit { kind, soft: limit(own.current), hard: limit(own.maximum) })
     }
 
-    /// Returns the highest limit of this name that containers of this process can have; `None` is no limit.
-    pub fn highest(name: &str, privilege: Privilege) -> Option<u64> {
+    /// Returns the highest limit of this name that containers of this process can have, and whose it is; `None` is no
+    /// limit.
+    pub fn highest(name: &str, privilege: Privilege) -> Option<(u64, HighestLimit)> {
         let &(.., resource) = RLIMITS.iter().find(|(known, ..)| *known == name)?;
-        highest(resource, may_exceed_limits(privilege, capabilities::grantable_capabilities()))
+        let may_raise = may_exceed_limits(privilege, capabilities::grantable_capabilities());
+        let limit = if may_raise { HighestLimit::Kernel } else { HighestLimit::Process };
+        Some((highest(resource, may_raise)?, limit))
     }
 
     /// Returns the entry of `process.rlimits`, capped at this process's maximum.

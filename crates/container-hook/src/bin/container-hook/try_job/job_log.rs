@@ -7,6 +7,9 @@ use oci_hooks_cli::style;
 /// Maximum length of a line; longer ones are split.
 const MAX_LINE_BYTES: usize = 64 << 10;
 
+/// Number of errors that are shown again.
+const MAX_ERRORS: usize = 20;
+
 /// The log of a job, shown while it is written.
 pub struct JobLog<'a> {
     context: &'a mut CliContext,
@@ -58,6 +61,11 @@ impl<'a> JobLog<'a> {
         self.show_in(style::BAD, &format!("Error: {text}"));
     }
 
+    /// Forgets the errors so far, which are of a step.
+    pub fn forget_errors(&mut self) {
+        self.errors.clear();
+    }
+
     /// Shows the hook's errors again.
     pub fn repeat_errors(&mut self) {
         for text in std::mem::take(&mut self.errors) {
@@ -107,7 +115,7 @@ impl<'a> JobLog<'a> {
         let line = line.strip_suffix('\n').unwrap_or(&line);
         if let Some((style, text)) = self.commands.take(line.strip_suffix('\r').unwrap_or(line)) {
             self.show_in(style, &text);
-            if style == style::BAD {
+            if style == style::BAD && self.errors.len() < MAX_ERRORS {
                 self.errors.push(text);
             }
         }

@@ -273,6 +273,7 @@ impl SimulatedJob<'_> {
             WhenToldToEnd::Cancel,
             log,
         )?;
+        log.forget_errors();
         report.step_seconds = Some(ended.seconds);
         report.exit_code = code(&ended);
         if ended.signal.is_some() {

@@ -135,23 +135,40 @@ macro_rules! from_backend_error {
 from_backend_error!(ContainerError, HostSystemError, NetworkError, StoreError);
 
 impl HookError {
-    /// Collects the values, or all errors.
+    /// Collects the values, or all errors of the request.
     ///
     /// # Errors
     ///
-    /// Fails if there is an error.
+    /// Fails if there is an error; at once if it is not about the request.
     pub fn collect<T>(results: impl Iterator<Item = Result<T, Self>>) -> Result<Vec<T>, Self> {
         let (mut values, mut errors) = (Vec::new(), Vec::new());
         for result in results {
             match result {
                 Ok(value) => values.push(value),
-                Err(error) => errors.push(error),
+                Err(error) if error.is_of_request() => errors.push(error),
+                Err(error) => return Err(error),
             }
         }
         match errors.len() {
             0 => Ok(values),
             1 => Err(errors.remove(0)),
             _ => Err(HookError::Several(errors)),
+        }
+    }
+
+    /// Returns whether the error is a denial, or about the text of the request.
+    fn is_of_request(&self) -> bool {
+        match self {
+            HookError::In { source, .. } => source.is_of_request(),
+            HookError::Options(_)
+            | HookError::Words(_)
+            | HookError::Policy(_)
+            | HookError::Volume(_)
+            | HookError::Port(_)
+            | HookError::Reference(_)
+            | HookError::Platform(_)
+            | HookError::Escapes { .. } => true,
+            _ => false,
         }
     }
 

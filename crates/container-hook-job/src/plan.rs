@@ -72,10 +72,15 @@ impl<'a> ContainerPlan<'a> {
             let volume = RequestVolume::from_mount(mount)?;
             Ok(RequestVolume { source: volume.source.of_runner(work), ..volume })
         });
-        let written_volumes: Vec<_> = mounts.collect::<Result<_, HookError>>()?;
-        let (mut options, mut volumes) = (written_options.clone(), written_volumes.clone());
         let policy = &context.settings.policy;
+        let mut options = written_options.clone();
         let mut denials = options.check(policy).map_or_else(|error| error.0, |()| Vec::new());
+        let written_volumes = match mounts.collect::<Result<Vec<_>, HookError>>() {
+            Ok(volumes) => volumes,
+            Err(error) if denials.is_empty() => return Err(error),
+            Err(_) => Vec::new(),
+        };
+        let mut volumes = written_volumes.clone();
         denials.extend(volumes.iter_mut().filter_map(|volume| policy.check_volume(volume).err()));
         if !denials.is_empty() {
             return Err(PolicyError(denials).into());

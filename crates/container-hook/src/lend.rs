@@ -13,6 +13,7 @@ use oci_hooks_files::beneath::ConfinedRoot;
 use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::{PathContext as _, PathError};
 use oci_hooks_host::lend::{DirectoryLoan, lend_new_file, lend_tree};
+use oci_hooks_image::ImageConfig;
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 
 use super::backend::EngineBackend;
@@ -37,8 +38,9 @@ pub fn may_be_needed(backend: &EngineBackend<'_>, user: &str) -> bool {
 
 /// Lets git use repositories of the runner, whose files belong to the container's root. Git before 2.38 ignores these
 /// variables.
-pub fn trust_repositories(env: &mut Vec<String>) {
-    if env.iter().any(|variable| variable.starts_with("GIT_CONFIG_COUNT=")) {
+pub fn trust_repositories(image: &ImageConfig, env: &mut Vec<String>) {
+    // Variables of the job or the image are not replaced.
+    if env.iter().chain(&image.env).any(|variable| variable.starts_with("GIT_CONFIG_COUNT=")) {
         return;
     }
     let variables =

@@ -261,10 +261,6 @@ impl<'a> LaunchPlan<'a> {
             private_ids: inputs.private_ids,
             ..self.base.clone()
         };
-        let user = options.user.as_deref().unwrap_or(&image.config.user);
-        if !self.container.role.is_helper() && lend::may_be_needed(backend, user) {
-            lend::trust_repositories(&mut options.env);
-        }
         options.resources.pids_limit = pids_limit(backend, &self.container.options);
         let keeps_alive = self.has_idle_init();
         if keeps_alive || self.container.options.init == Some(true) {
@@ -288,6 +284,10 @@ impl<'a> LaunchPlan<'a> {
             },
             &mut options,
         )?;
+        let user = options.user.as_deref().unwrap_or(&image.config.user);
+        if !self.container.role.is_helper() && lend::may_be_needed(backend, user) {
+            lend::trust_repositories(&image.config, &mut options.env);
+        }
         // A container can join only the PID namespace of a process in the same user namespace, here the host's.
         let shares_processes = inputs.process.is_some_and(userns::shares_namespace_with);
         let can_join = self.runtime(backend).capabilities().joins_user_namespaces;

@@ -46,6 +46,14 @@ pub struct PruneResult {
     pub unreadable: Vec<String>,
 }
 
+/// Images that a policy removes, and images that it keeps.
+struct PruneSelection {
+    due: Vec<NamedImage>,
+    left: Vec<NamedImage>,
+    /// Records of leases, reservations and images that cannot be read.
+    unreadable: Vec<String>,
+}
+
 /// Disk usage of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreUsage {
@@ -65,13 +73,41 @@ impl ImageStore {
         let left_bytes = self.sweep_layers()?;
         let excluded = self.exclude()?;
         self.sweep_images(policy.newer)?;
+        let PruneSelection { due, unreadable, .. } = self.select(policy)?;
+        let mut pruned = PruneResult { unreadable, ..PruneResult::default() };
+        for image in due {
+            remove_file(&image.path)?;
+            pruned.images.push(image.summary);
+        }
+        (pruned.layers, pruned.freed_bytes) = self.remove_layers(excluded, policy.newer)?;
+        pruned.freed_bytes += left_bytes;
+        Ok(pruned)
+    }
+
+    /// Returns what [`prune`](Self::prune) would remove, without leftovers of killed processes.
+    pub fn preview_prune(&self, policy: &PrunePolicy) -> Result<PruneResult, StoreError> {
+        let _excluded = self.exclude()?;
+        let PruneSelection { due, left, unreadable } = self.select(policy)?;
+        let needed = self.needed_layers(&left)?;
+        let sizes = self.sizes()?;
+        let unneeded: Vec<_> = sizes.iter().filter(|(id, _)| !needed.has(id)).collect();
+        Ok(PruneResult {
+            images: due.into_iter().map(|image| image.summary).collect(),
+            layers: unneeded.len(),
+            freed_bytes: unneeded.iter().map(|(_, size)| *size).sum(),
+            unreadable,
+        })
+    }
+
+    /// Selects the images to remove, the most recently used first.
+    fn select(&self, policy: &PrunePolicy) -> Result<PruneSelection, StoreError> {
         let mut images = self.named_images()?;
         let kept = self.needed_layers(&[])?;
         let sizes = self.sizes()?;
         images.sort_by_key(|image| std::cmp::Reverse(image.summary.used));
 
         let unreadable = kept.unreadable.iter().map(|error| chain(error)).collect();
-        let mut pruned = PruneResult { unreadable, ..PruneResult::default() };
+        let mut selection = PruneSelection { due: Vec::new(), left: Vec::new(), unreadable };
         let mut counted = BTreeSet::new();
         let mut bytes = 0;
         for image in images {
@@ -81,15 +117,13 @@ impl ImageStore {
             let is_kept = !own.is_empty() && image.diff_ids.iter().all(|id| kept.has(id));
             if is_kept || !is_due(&image, policy, bytes + size) {
                 bytes += size;
-                counted.extend(image.diff_ids);
+                counted.extend(image.diff_ids.iter().cloned());
+                selection.left.push(image);
             } else {
-                remove_file(&image.path)?;
-                pruned.images.push(image.summary);
+                selection.due.push(image);
             }
         }
-        (pruned.layers, pruned.freed_bytes) = self.remove_layers(excluded, policy.newer)?;
-        pruned.freed_bytes += left_bytes;
-        Ok(pruned)
+        Ok(selection)
     }
 
     /// Returns the disk usage of the store.

@@ -247,6 +247,17 @@ fn pruning_counts_layers_of_killed_processes() {
     assert!((2 << 20..4 << 20).contains(&freed), "{freed}");
 }
 
+#[test]
+fn preview_is_what_pruning_removes() {
+    let bench = StoreFixture::new();
+    let kept = bench.store.preview_prune(&ALL).unwrap();
+    assert!(kept.images.is_empty() && kept.layers == 0, "{kept:?}");
+    bench.store.release(HOLDER).unwrap();
+    let previewed = bench.store.preview_prune(&ALL).unwrap();
+    assert_eq!((previewed.images.len(), previewed.layers, previewed.freed_bytes), (1, 1, 1));
+    assert_eq!(bench.store.prune(&ALL).unwrap(), previewed);
+}
+
 /// Between creation and lock, a reservation looks like that of a dead process.
 #[test]
 fn usage_waits_for_an_unfinished_reservation() {

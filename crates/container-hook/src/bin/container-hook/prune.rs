@@ -25,6 +25,7 @@ use crate::try_job;
 Examples:
   container-hook prune                        What is left of jobs, and images as the settings say
   container-hook prune --age 7d --size 20GB   Keep what was used this week, and 20 GB of it
+  container-hook prune --all --dry-run        Which images does no container use?
   container-hook prune --newer                After a roll-back: also what the newer version left
 
 Images that containers use stay. Running jobs are not touched, nor are named volumes, which
@@ -36,6 +37,10 @@ those of all runners.")]
 pub struct PruneArgs {
     #[command(flatten)]
     options: PruneOptions,
+
+    /// Print the images that would be removed, and remove nothing
+    #[arg(long)]
+    dry_run: bool,
 }
 
 impl PruneArgs {
@@ -47,7 +52,12 @@ impl PruneArgs {
     /// Returns the first given option that applies only to images of this machine.
     pub fn image_only_option(&self) -> Option<&'static str> {
         let PruneOptions { age, size, newer, .. } = &self.options;
-        let given = [("--age", age.is_some()), ("--size", size.is_some()), ("--newer", *newer)];
+        let given = [
+            ("--age", age.is_some()),
+            ("--size", size.is_some()),
+            ("--newer", *newer),
+            ("--dry-run", self.dry_run),
+        ];
         given.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
     }
 }
@@ -71,6 +81,9 @@ pub fn run(args: &PruneArgs, context: &mut CliContext) -> Result<CliExit, HookCo
         JobBackend::Root | JobBackend::User => {}
         #[cfg(feature = "kubernetes")]
         JobBackend::Cluster => return crate::pods::prune(args, &settings, context),
+    }
+    if args.dry_run {
+        return preview(args, settings, context);
     }
     // Containers of killed jobs keep their images in use.
     let AbandonedJobs { removed: jobs, mut unreadable } =
@@ -113,6 +126,45 @@ pub fn run(args: &PruneArgs, context: &mut CliContext) -> Result<CliExit, HookCo
             format!("{jobs} jobs and containers")
         },
         format_size(freed_bytes)
+    ))?;
+    Ok(CliExit::Done)
+}
+
+/// Reports the images that would be removed.
+fn preview(
+    args: &PruneArgs,
+    mut settings: HookFileSettings,
+    context: &mut CliContext,
+) -> Result<CliExit, HookCommandError> {
+    settings.store = match jobs::enter_store(&settings)? {
+        EnterOutcome::Inside(store) => *store,
+        EnterOutcome::Ended(exit) => return Ok(exit),
+    };
+    let policy = args.options.policy(&settings.store);
+    let due = settings.host().into_existing_engine()?.store.preview_prune(&policy)?;
+    if context.is_json() {
+        let report = PruneReport {
+            jobs: 0,
+            images: due.images.iter().map(ImageEntry::from).collect(),
+            layers: due.layers,
+            freed_bytes: due.freed_bytes,
+            set_aside: Vec::new(),
+            unreadable: due.unreadable,
+        };
+        context.json(&report)?;
+        return Ok(CliExit::Done);
+    }
+    for problem in &due.unreadable {
+        context.note(problem);
+    }
+    for image in &due.images {
+        context.line(format!("would remove {} ({})", image.reference, image.platform))?;
+    }
+    context.line(format!(
+        "would remove {} and {}, and free {}",
+        format_count(due.images.len(), "image"),
+        format_count(due.layers, "layer"),
+        format_size(due.freed_bytes)
     ))?;
     Ok(CliExit::Done)
 }

@@ -135,18 +135,23 @@ macro_rules! from_backend_error {
 from_backend_error!(ContainerError, HostSystemError, NetworkError, StoreError);
 
 impl HookError {
-    /// Collects the values, or all errors of the request.
+    /// Collects the values, or all errors up to the first that is not about the request.
     ///
     /// # Errors
     ///
-    /// Fails if there is an error; at once if it is not about the request.
+    /// Fails if there is an error.
     pub fn collect<T>(results: impl Iterator<Item = Result<T, Self>>) -> Result<Vec<T>, Self> {
         let (mut values, mut errors) = (Vec::new(), Vec::new());
         for result in results {
             match result {
                 Ok(value) => values.push(value),
-                Err(error) if error.is_of_request() => errors.push(error),
-                Err(error) => return Err(error),
+                Err(error) => {
+                    let is_last = !error.is_of_request();
+                    errors.push(error);
+                    if is_last {
+                        break;
+                    }
+                }
             }
         }
         match errors.len() {

@@ -75,15 +75,15 @@ impl<'a> ContainerPlan<'a> {
         let policy = &context.settings.policy;
         let mut options = written_options.clone();
         let mut denials = options.check(policy).map_or_else(|error| error.0, |()| Vec::new());
-        let written_volumes = match mounts.collect::<Result<Vec<_>, HookError>>() {
-            Ok(volumes) => volumes,
-            Err(error) if denials.is_empty() => return Err(error),
-            Err(_) => Vec::new(),
-        };
+        let (written, malformed): (Vec<_>, Vec<_>) = mounts.partition(Result::is_ok);
+        let written_volumes: Vec<RequestVolume> = written.into_iter().flatten().collect();
         let mut volumes = written_volumes.clone();
         denials.extend(volumes.iter_mut().filter_map(|volume| policy.check_volume(volume).err()));
         if !denials.is_empty() {
             return Err(PolicyError(denials).into());
+        }
+        if let Some(Err(error)) = malformed.into_iter().next() {
+            return Err(error);
         }
         let mut ports = Vec::new();
         for text in sent_ports(context, args, role, title).iter().chain(&options.network.publish) {

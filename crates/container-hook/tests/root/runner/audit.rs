@@ -114,7 +114,8 @@ fn audit_log_contains_all_denials() {
         let args = json!({"container": container, "services": [service]});
         let said = runner.call("prepare_job", args).failure();
 
-        let lines = lines(installation.host());
+        let log = || lines(installation.host());
+        let lines = log();
         assert_eq!(lines.len(), 4, "nothing was started: {lines:#?}");
         for option in ["--privileged", "--pid=host", "the volume /srv:/y"] {
             let denied = json!({"event": "denied", "option": option, "subject": "job container"});
@@ -126,6 +127,25 @@ fn audit_log_contains_all_denials() {
             (&denied["event"], &denied["subject"]),
             (&json!("denied"), &json!("service redis"))
         );
+
+        // A later error that is no denial hides none.
+        let missing =
+            format!("--mount type=bind,source={}/none,target=/x", runner.work().display());
+        let service = merge(redis(), json!({"createOptions": missing}));
+        let options = json!({
+            "createOptions": "--cap-add SYS_ADMIN",
+            "userMountVolumes": [volume("/etc", "/z", true), volume("", "relative", true)],
+        });
+        let container = merge(runner.job_container("node:22"), options);
+        runner
+            .call("prepare_job", json!({"container": container, "services": [service]}))
+            .failure();
+        let lines = log();
+        for option in ["--cap-add", "the volume /etc:/z"] {
+            let is_denied =
+                |line: &Value| line["option"].as_str().is_some_and(|it| it.contains(option));
+            assert!(lines.iter().any(is_denied), "{option}: {lines:#?}");
+        }
     });
 }
 

@@ -89,11 +89,7 @@ pub enum PullError {
 impl PullError {
     /// Returns whether the registry, which has no mirrors, did not answer.
     pub(super) fn is_silent(&self) -> bool {
-        matches!(
-            self,
-            PullError::Registry(error)
-                if error.is_silent() && !matches!(error, RegistryError::AfterMirrors { .. })
-        )
+        matches!(self, PullError::Registry(error) if error.is_silent())
     }
 
     /// Returns whether a later pull may succeed.

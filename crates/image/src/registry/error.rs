@@ -172,10 +172,16 @@ impl RegistryError {
         matches!(self, RegistryError::Unreachable { .. } | RegistryError::Timeout { .. })
     }
 
-    /// Returns whether the server will probably not answer a moment later either: it accepts no connection or is
-    /// silent, and did not break a connection.
+    /// Returns whether the server could not be reached, and did not only break a connection: it will probably not
+    /// answer a moment later either.
     pub(crate) fn is_silent(&self) -> bool {
-        self.is_refused() || matches!(self, RegistryError::Timeout { .. })
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+        let broken = [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof];
+        match self {
+            RegistryError::Unreachable { source, .. } => !broken.contains(&source.kind()),
+            RegistryError::Timeout { .. } => true,
+            _ => false,
+        }
     }
 
     /// Adds the errors of the mirrors if the registry could not be reached: it may be meant to be unreachable.

@@ -12,7 +12,7 @@ use oci_hooks_files::fs::PathError;
 use serde::Serialize;
 
 /// Interval at which a followed log is read.
-const POLL_INTERVAL: Duration = Duration::from_millis(200);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A log line in the output of `logs --format json`.
 #[derive(Serialize)]

@@ -67,8 +67,8 @@ pub enum BundleError {
     RelativeSource { path: PathBuf },
     #[error(
         "cannot mount {name} on {}: its file system cannot map owners ({reason}), so files there would belong \
-         to other users; {}move it to another file system or, of the runner's directories, set \
-         `ownership = \"keep\"` under [mounts] of the settings", path.display(), if *can_be_read { "mount it read-only (`:ro`), " } else { "" }
+         to other users; {}move it to another file system, or set `ownership = \"keep\"` under [mounts] \
+         of the settings", path.display(), if *can_be_read { "mount it read-only (`:ro`), " } else { "" }
     )]
     NoIdMapping {
         name: String,

@@ -19,7 +19,7 @@ use oci_hooks_host::trash::{EmptiedTrash, Trash};
 use oci_hooks_image::ImageStore;
 
 use super::error::ContainerError;
-use super::logs::{self, LogLine, LogReader, LogTail, last_lines};
+use super::logs::{self, LogLine, LogTail, last_lines};
 use super::monitor::MonitorProgram;
 use super::record::{self, ContainerRecord, RecordDirectory};
 use super::steps;
@@ -91,11 +91,6 @@ impl Engine {
         count: usize,
     ) -> Result<Vec<LogLine>, ContainerError> {
         Ok(last_lines(&self.directory(&record.id).log(), count)?)
-    }
-
-    /// Opens a container's output, to follow it.
-    pub fn log_reader(&self, record: &ContainerRecord) -> Result<LogReader, ContainerError> {
-        Ok(LogReader::open(&self.directory(&record.id).log())?)
     }
 
     /// Returns the end of a container's output, at most this many lines and bytes.

@@ -191,6 +191,10 @@ pub struct LogReader {
 
 impl LogReader {
     /// Opens a log for reading from its oldest line on.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the log does not exist or cannot be read.
     pub fn open(path: &Path) -> Result<Self, PathError> {
         let file = match File::open(older_log_path(path)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => File::open(path),

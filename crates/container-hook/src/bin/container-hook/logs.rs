@@ -1,10 +1,12 @@
 //! `container-hook logs`.
 
+use std::thread;
+
 use clap::Args;
 use clap_complete::ArgValueCandidates;
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
-use oci_hooks_engine::container::{ContainerError, ContainerRecord, Engine, WaitOutcome};
+use oci_hooks_engine::container::{ContainerError, ContainerRecord, Engine, LogReader};
 use oci_hooks_engine_cli::{lines, settings_file};
 
 use crate::error::HookCommandError;
@@ -56,8 +58,20 @@ pub fn run(args: &LogsArgs, context: &mut CliContext) -> Result<CliExit, HookCom
         if context.is_json() {
             return Err(HookCommandError::EndlessJson);
         }
-        let is_over = || Ok(engine.state(&record) != WaitOutcome::Running);
-        let reader = engine.log_reader(&record)?;
+        let files = engine.directory(&record.id);
+        let is_over = || match engine.find(&record.id) {
+            Ok(_) => Ok(files.end().is_some()),
+            Err(ContainerError::Unknown { .. }) => Ok(true),
+            Err(error) => Err(HookCommandError::from(error)),
+        };
+        // A container that is being created has no log yet, and some have none.
+        while !files.log().exists() {
+            if is_over()? {
+                return Ok(CliExit::Done);
+            }
+            thread::sleep(lines::POLL_INTERVAL);
+        }
+        let reader = LogReader::open(&files.log())?;
         lines::follow::<HookCommandError>(reader, count, args.timestamps, context, is_over)?;
         return Ok(CliExit::Done);
     }

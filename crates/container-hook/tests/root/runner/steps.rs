@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::thread;
 
 use oci_hooks_testsupport::call::EndedCall;
@@ -104,30 +105,49 @@ fn process_that_holds_the_pipes_of_a_call_is_detected() {
     assert!(catch_unwind(AssertUnwindSafe(call)).is_err());
 }
 
+/// Returns whether a process, a directory in /proc, follows the log of a container and has opened it.
+fn is_following(process: &Path, id: &str) -> bool {
+    let line = fs::read(process.join("cmdline")).unwrap_or_default();
+    let words: Vec<_> = line.split(|byte| *byte == 0).collect();
+    let mut open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    words.contains(&&b"--follow"[..])
+        && words.contains(&id.as_bytes())
+        && open.any(|entry| fs::read_link(entry.path()).is_ok_and(|path| path.ends_with("log")))
+}
+
 #[test]
 fn output_after_the_end_of_a_step_is_in_the_container_log() {
     with_each_runtime("", |installation| {
         let mut runner = runner(installation, "runner-1");
         runner.prepare(runner.job_container("node:22"), &[]);
         let script = "mkfifo /tmp/go\n\
-                      (echo early; touch /tmp/said; read line </tmp/go; echo late; echo also >&2) &\n\
+                      (echo early; touch /tmp/said; read line </tmp/go; echo late; echo also >&2; \
+                      read line </tmp/go; echo last) &\n\
                       until test -e /tmp/said; do sleep 0.02; done";
         let ended = runner.run(script).success();
         assert_eq!(ended.log(), "early\n");
-        runner.run("echo >/tmp/go").success();
         let id = container(&runner);
         assert_eq!(installation.admin(&["ps", "--quiet"]).success(), format!("{id}\n"));
         let log = || installation.admin(&["logs", &id]).success();
+        runner.run("echo >/tmp/go").success();
+        program::wait_until("what was written late", || {
+            log().contains("late") && log().contains("also")
+        });
         let followed = thread::scope(|scope| {
             let logs = scope.spawn(|| installation.admin(&["logs", "--follow", &id]).success());
-            program::wait_until("what was written late", || {
-                log().contains("late") && log().contains("also")
+            program::wait_until("the log is followed", || {
+                let found = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+                found.into_iter().any(|process| is_following(&process, &id))
             });
+            runner.run("echo >/tmp/go").success();
+            program::wait_until("the last line", || log().contains("last"));
             assert!(!log().contains("early"), "{}", log());
             runner.cleanup();
             logs.join().unwrap()
         });
-        assert!(followed.contains("late\n") && followed.contains("also\n"), "{followed}");
+        for line in ["late\n", "also\n", "last\n"] {
+            assert!(followed.contains(line), "{followed}");
+        }
     });
 }
 

@@ -25,7 +25,7 @@ use crate::try_job;
 Examples:
   container-hook prune                        What is left of jobs, and images as the settings say
   container-hook prune --age 7d --size 20GB   Keep what was used this week, and 20 GB of it
-  container-hook prune --all --dry-run        Which images does no container use?
+  container-hook prune --all --dry-run        Which images does no job use?
   container-hook prune --newer                After a roll-back: also what the newer version left
 
 Images that containers use stay. Running jobs are not touched, nor are named volumes, which
@@ -38,8 +38,9 @@ pub struct PruneArgs {
     #[command(flatten)]
     options: PruneOptions,
 
-    /// Print the images that would be removed, and remove nothing
-    #[arg(long)]
+    /// Print the images that would be removed, and remove nothing. Images of killed jobs, which prune cleans up first,
+    /// are in use
+    #[arg(long, conflicts_with = "newer")]
     dry_run: bool,
 }
 

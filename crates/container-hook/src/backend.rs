@@ -41,12 +41,17 @@ impl EngineBackend<'_> {
         self.engine.volumes_of(&self.context.runner.owner()).join(name)
     }
 
-    /// Returns the id mapping of the runner's directories; none if the settings turn it off or the kernel has
-    /// no idmapped mounts.
-    pub(super) fn id_mapping(&self) -> Option<IdMapping> {
+    /// Returns the id mapping of directories of the host; none if the settings turn it off or the kernel has no idmapped
+    /// mounts. It `may_fail` where no files are made that have to belong to the runner.
+    pub(super) fn id_mapping(&self, may_fail: bool) -> Option<IdMapping> {
         let (host_uid, host_gid) = self.context.runner.user;
         let is_mapped =
             self.settings.runner_owns_files && self.engine.privilege.has_idmapped_mounts();
-        is_mapped.then_some(IdMapping::User { host_uid, host_gid, user: None, is_required: true })
+        is_mapped.then_some(IdMapping::User {
+            host_uid,
+            host_gid,
+            user: None,
+            is_required: !may_fail,
+        })
     }
 }

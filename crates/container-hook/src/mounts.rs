@@ -7,7 +7,7 @@ use container_hook_job::HookError;
 use container_hook_job::policy::is_engine_socket;
 use container_hook_job::request;
 use container_hook_job::volumes::{RequestVolume, VolumePropagation, VolumeSource};
-use oci_hooks_engine::bundle::{self, IdMapping, MountRequest, MountSource};
+use oci_hooks_engine::bundle::{self, MountRequest, MountSource};
 use oci_hooks_files::fs::PathError;
 use oci_hooks_host::host_file::HostFile;
 use rustix::io::Errno;
@@ -60,17 +60,6 @@ impl OpenVolume {
         Ok(OpenVolume { volume, file })
     }
 
-    /// Returns the id mapping; it is required in the runner's directories, whose files have to belong to the runner.
-    fn id_mapping(&self, backend: &EngineBackend<'_>) -> Option<IdMapping> {
-        let mut mapping = backend.id_mapping()?;
-        if let (IdMapping::User { is_required, .. }, VolumeSource::Bind { .. }) =
-            (&mut mapping, &self.volume.source)
-        {
-            *is_required = false;
-        }
-        self.file.as_ref().map(|_| mapping)
-    }
-
     /// Returns whether it is a named volume.
     pub fn has_name(&self) -> bool {
         matches!(self.volume.source, VolumeSource::Named(_))
@@ -100,7 +89,10 @@ impl OpenVolume {
             source,
             read_only: volume.read_only,
             subpath: None,
-            id_mapping: self.id_mapping(backend),
+            id_mapping: self.file.as_ref().and_then(|_| match &volume.source {
+                VolumeSource::Work { .. } => backend.id_mapping(volume.read_only),
+                _ => backend.id_mapping(true),
+            }),
         }
     }
 }
@@ -147,7 +139,7 @@ impl RunnerMount {
             },
             read_only: self.read_only,
             subpath: None,
-            id_mapping: backend.id_mapping(),
+            id_mapping: backend.id_mapping(self.read_only),
         }
     }
 }

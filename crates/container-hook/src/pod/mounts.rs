@@ -93,8 +93,9 @@ impl ContainerOverlay {
             let (path, below, read_only) = (found.path, found.below, found.read_only);
             Ok(OpenDirectory { path, file, below, read_only })
         });
-        let directories = directories.collect::<Result<_, HookError>>()?;
-        Ok(Some(PlannedSource::Runner { directories, id_mapping: backend.id_mapping() }))
+        let directories = directories.collect::<Result<Vec<OpenDirectory>, HookError>>()?;
+        let may_fail = directories.iter().all(|directory| directory.read_only);
+        Ok(Some(PlannedSource::Runner { directories, id_mapping: backend.id_mapping(may_fail) }))
     }
 
     /// Returns the source of a mount's volume.

@@ -320,7 +320,11 @@ fn image(
         platform: configuration.platform,
         configuration: record.configuration,
         config: configuration.config,
-        highest_owner: layers.iter().map(|layer| layer.highest_owner).max().unwrap_or_default(),
+        highest_owner: layers[lowest..]
+            .iter()
+            .map(|layer| layer.highest_owner)
+            .max()
+            .unwrap_or_default(),
         layers: layers.into_iter().skip(lowest).map(|layer| layer.path).collect(),
         diff_ids: configuration.rootfs.diff_ids,
         access: record.access,

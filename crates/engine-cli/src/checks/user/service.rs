@@ -103,7 +103,8 @@ pub fn confinement(process: CheckedProcess<'_>, run: &Path, needs_ids: bool) -> 
     let (own, theirs) = (namespace(Path::new("/proc/self")), namespace(&dir));
     let is_apart = own.is_some() && theirs.is_some() && own != theirs;
     // In this process's mount namespace, the check of user namespaces names the cause.
-    if is_apart && !is_in_container() {
+    let is_same = own.is_some() && own == theirs;
+    if !is_same && !is_in_container() {
         let mounts = fs::read_to_string(dir.join("mountinfo")).unwrap_or_default();
         checks.extend(hidden_proc_hint(&mounts).map(|hint| {
             let found = format!(

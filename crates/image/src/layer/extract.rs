@@ -110,11 +110,6 @@ impl<'a> Extractor<'a> {
                 make_plain(&mut entry, owner)?;
             }
             self.attributes.fit(&mut entry)?;
-            // A hard link has the owner of its target, whatever its entry says.
-            if entry.kind != TarEntryKind::Hardlink {
-                let highest = &mut self.unpacked.highest_owner;
-                *highest = (*highest).max(entry.uid).max(entry.gid);
-            }
             self.normalise(&entry, &entry.path, &mut path)?;
             self.make(archive, &entry, &path)?;
         }
@@ -163,6 +158,12 @@ impl<'a> Extractor<'a> {
         entry: &TarEntry,
         path: &[u8],
     ) -> Result<(), UnpackError> {
+        let is_whiteout = path.starts_with(WHITEOUT) || contains_bytes(path, b"/.wh.");
+        // A hard link has the owner of its target, whatever its entry says.
+        if !is_whiteout && entry.kind != TarEntryKind::Hardlink {
+            let highest = &mut self.unpacked.highest_owner;
+            *highest = (*highest).max(entry.uid).max(entry.gid);
+        }
         if path.is_empty() {
             if entry.kind != TarEntryKind::Directory {
                 return Err(rejection_error(entry, "would replace the root directory"));
@@ -176,7 +177,6 @@ impl<'a> Extractor<'a> {
                 .with_entry("set the attributes of", entry);
         }
         let (parent, name) = split(path);
-        let is_whiteout = path.starts_with(WHITEOUT) || contains_bytes(path, b"/.wh.");
         if is_whiteout && self.rules == ExtractRules::Layer {
             let components = || path.split(|byte| *byte == b'/');
             if name != OPAQUE && components().any(|component| component.starts_with(PRIVATE)) {

@@ -121,18 +121,19 @@ impl From<TemplateError> for HookError {
     }
 }
 
-/// Implements `From` for errors of the crates that backends are made of.
-macro_rules! from_backend_error {
+/// Implements `From` for errors of backends: they become [`HookError::Backend`].
+#[macro_export]
+macro_rules! backend_errors {
     ($($error:ty),*) => {
-        $(impl From<$error> for HookError {
+        $(impl From<$error> for $crate::HookError {
             fn from(error: $error) -> Self {
-                HookError::Backend(Box::new(error))
+                $crate::HookError::Backend(Box::new(error))
             }
         })*
     };
 }
 
-from_backend_error!(ContainerError, HostSystemError, NetworkError, StoreError);
+backend_errors!(ContainerError, HostSystemError, NetworkError, StoreError);
 
 impl HookError {
     /// Collects the values, or all errors up to the first that is not about the request.

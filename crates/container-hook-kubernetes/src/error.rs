@@ -2,8 +2,6 @@
 
 use std::io;
 
-use container_hook_job::HookError;
-
 use super::agent::AgentError;
 use super::client::ClusterError;
 use super::files::FilesError;
@@ -22,21 +20,10 @@ pub enum KubernetesError {
     Cancelled { seconds: u64 },
 }
 
-impl From<KubernetesError> for HookError {
-    fn from(error: KubernetesError) -> Self {
-        HookError::Backend(Box::new(error))
-    }
-}
-
-/// Converts the errors of the backend's modules to [`HookError`].
-macro_rules! into_hook_error {
-    ($($error:ty),*) => {
-        $(impl From<$error> for HookError {
-            fn from(error: $error) -> Self {
-                HookError::Backend(Box::new(error))
-            }
-        })*
-    };
-}
-
-into_hook_error!(ClusterError, WaitError, AgentError, FilesError);
+container_hook_job::backend_errors!(
+    KubernetesError,
+    ClusterError,
+    WaitError,
+    AgentError,
+    FilesError
+);

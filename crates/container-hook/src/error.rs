@@ -23,23 +23,7 @@ pub enum ImageError {
     UnnamedRegistry { image: String, registry: String },
 }
 
-impl From<ImageError> for HookError {
-    fn from(error: ImageError) -> Self {
-        HookError::Backend(Box::new(error))
-    }
-}
-
-impl From<BuildError> for HookError {
-    fn from(error: BuildError) -> Self {
-        HookError::Backend(Box::new(error))
-    }
-}
-
-impl From<UnkeptLimits> for HookError {
-    fn from(error: UnkeptLimits) -> Self {
-        HookError::Backend(Box::new(error))
-    }
-}
+container_hook_job::backend_errors!(ImageError, BuildError, UnkeptLimits);
 
 /// Returns the exit code of a container whose program could not be started; none for other errors.
 pub fn program_code(error: &HookError) -> Option<u8> {

@@ -117,20 +117,8 @@ fn change_owner(path: &Path, (uid, gid): (u32, u32)) -> Result<(), PathError> {
 
 #[cfg(test)]
 mod tests {
-    use oci_hooks_image::{ClientOptions, RegistryOptions};
-
     use super::*;
-
-    fn client() -> RegistryClient {
-        let mirrors = vec!["mirror.example/hub".to_owned(), "localhost:5000".to_owned()];
-        let hub = RegistryOptions { mirrors, ..RegistryOptions::default() };
-        let insecure = RegistryOptions { insecure: true, ..RegistryOptions::default() };
-        let mut options = ClientOptions::default();
-        options.registries = [("docker.io", hub), ("mirror.example", insecure)]
-            .map(|(name, options)| (name.to_owned(), options))
-            .into();
-        RegistryClient::new(options).unwrap()
-    }
+    use crate::testing::mirrored_client;
 
     #[test]
     fn buildah_uses_the_mirrors_and_insecure_registries_of_pulls() {
@@ -156,6 +144,6 @@ insecure = true
 location = "mirror.example"
 insecure = true
 "#;
-        assert_eq!(configuration(&client(), &images), expected);
+        assert_eq!(configuration(&mirrored_client(), &images), expected);
     }
 }

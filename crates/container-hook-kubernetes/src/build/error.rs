@@ -1,6 +1,5 @@
 //! Errors of building an image.
 
-use container_hook_job::HookError;
 use container_hook_job::dockerfile::{ConfigureError, ContextError};
 use oci_hooks_files::fs::{PathError, ReadError};
 use oci_hooks_image::{CredentialFileError, HelperError, OpenError, ReferenceError, RegistryError};
@@ -65,8 +64,4 @@ pub enum BuildError {
     NotPushed { image: String },
 }
 
-impl From<BuildError> for HookError {
-    fn from(error: BuildError) -> Self {
-        HookError::Backend(Box::new(error))
-    }
-}
+container_hook_job::backend_errors!(BuildError);

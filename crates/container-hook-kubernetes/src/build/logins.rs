@@ -167,7 +167,8 @@ impl AuthEntry {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
-    use oci_hooks_image::{ClientOptions, RegistryCredential, RegistryOptions, Secret};
+    use container_hook_job::testing::mirrored_client;
+    use oci_hooks_image::{ClientOptions, RegistryCredential, Secret};
 
     use super::*;
 
@@ -227,17 +228,6 @@ mod tests {
         assert!(text.contains("push.json") && !text.contains("secret"), "{text}");
     }
 
-    fn client() -> RegistryClient {
-        let mirrors = vec!["mirror.example/hub".to_owned(), "localhost:5000".to_owned()];
-        let hub = RegistryOptions { mirrors, ..RegistryOptions::default() };
-        let insecure = RegistryOptions { insecure: true, ..RegistryOptions::default() };
-        let mut options = ClientOptions::default();
-        options.registries = [("docker.io", hub), ("mirror.example", insecure)]
-            .map(|(name, options)| (name.to_owned(), options))
-            .into();
-        RegistryClient::new(options).unwrap()
-    }
-
     #[test]
     fn logins_match_the_image_and_its_mirrors() {
         let login = |name: &str| LoginMethod::Password {
@@ -250,7 +240,8 @@ mod tests {
             RegistryCredential::new("ghcr.io", LoginMethod::IdentityToken(Secret::new("token"))),
         ]);
         let logins = |image: &str| {
-            let logins = auth_file(&client(), &credentials, &image.parse().unwrap()).unwrap();
+            let logins =
+                auth_file(&mirrored_client(), &credentials, &image.parse().unwrap()).unwrap();
             logins.map(|text| String::from_utf8(text).unwrap())
         };
         assert_eq!(

@@ -1,7 +1,5 @@
 //! Reasons to reject a pod.
 
-use container_hook_job::HookError;
-
 /// Reasons to reject the pod of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum PodError {
@@ -46,8 +44,4 @@ pub enum PodError {
     File { path: String },
 }
 
-impl From<PodError> for HookError {
-    fn from(error: PodError) -> Self {
-        HookError::Backend(Box::new(error))
-    }
-}
+container_hook_job::backend_errors!(PodError);

@@ -120,9 +120,9 @@ fn output_after_the_end_of_a_step_is_in_the_container_log() {
     with_each_runtime("", |installation| {
         let mut runner = runner(installation, "runner-1");
         runner.prepare(runner.job_container("node:22"), &[]);
-        let script = "mkfifo /tmp/go\n\
+        let script = "mkfifo /tmp/go /tmp/end\n\
                       (echo early; touch /tmp/said; read line </tmp/go; echo late; echo also >&2; \
-                      read line </tmp/go; echo last) &\n\
+                      read line </tmp/end; echo last) &\n\
                       until test -e /tmp/said; do sleep 0.02; done";
         let ended = runner.run(script).success();
         assert_eq!(ended.log(), "early\n");
@@ -139,7 +139,7 @@ fn output_after_the_end_of_a_step_is_in_the_container_log() {
                 let found = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
                 found.into_iter().any(|process| is_following(&process, &id))
             });
-            runner.run("echo >/tmp/go").success();
+            runner.run("echo >/tmp/end").success();
             program::wait_until("the last line", || log().contains("last"));
             assert!(!log().contains("early"), "{}", log());
             runner.cleanup();

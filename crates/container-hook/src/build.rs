@@ -188,7 +188,7 @@ pub fn begin(
         log.line(&format!("{} has not changed since it was built", dockerfile.display()));
         return Ok(ImageOrBuild::Image(Box::new(image)));
     }
-    let program = find(&[options.program.as_os_str()], Some(DEFAULT_PATH.as_ref()), None)
+    let program = find(&[options.buildah.as_os_str()], Some(DEFAULT_PATH.as_ref()), None)
         .map_err(BuildError::NoBuildah)?;
     let images = images_of(&context, file_name);
     let home = scratch.given_path(BuildScratch::HOME);

@@ -40,7 +40,7 @@ pub fn lower_workflow_limits(
 
 /// Lowers `--ulimit` to what the settings and this process allow; returns a line for each that was too high.
 fn lower_ulimits(backend: &EngineBackend<'_>, ulimits: &mut [Ulimit]) -> Vec<String> {
-    let open_files = backend.settings.open_files;
+    let open_files = backend.settings.limits.open_files;
     let mut lines = Vec::new();
     for ulimit in ulimits {
         let setting = open_files.filter(|_| ulimit.name == "nofile");

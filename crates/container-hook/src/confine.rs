@@ -24,7 +24,7 @@ pub fn limit(
     let asked = &all.resources;
     let own = &mut options.resources;
     let max = &backend.context.settings.policy.max;
-    let default = backend.settings.memory_bytes;
+    let default = backend.settings.limits.memory.map(|size| size.0);
     let default =
         default.map(|bytes| max.memory_bytes().map_or(bytes, |(most, _)| bytes.min(most)));
     own.memory_bytes = asked.memory_bytes.or(default);
@@ -46,7 +46,7 @@ pub fn limit(
     let asked = all.ulimits.iter();
     let mut limits: BTreeMap<_, _> =
         asked.map(|ulimit| (ulimit.name, (limit(ulimit.soft), limit(ulimit.hard)))).collect();
-    if let Some(most) = backend.settings.open_files {
+    if let Some(most) = backend.settings.limits.open_files {
         limits.entry("nofile").or_insert((Some(most), Some(most)));
     }
     let ceilings = max.ulimits.iter().filter(|(name, _)| !limits.contains_key(name.as_str()));
@@ -67,7 +67,7 @@ pub fn limit(
 /// Returns the limit of processes of a container; -1 for no limit.
 pub fn pids_limit(backend: &EngineBackend<'_>, all: &CreateOptions) -> Option<i64> {
     let limit = match all.resources.pids {
-        None => backend.settings.pids_limit.unwrap_or_else(|| share_of_processes(backend)),
+        None => backend.settings.limits.pids.unwrap_or_else(|| share_of_processes(backend)),
         Some(0) => -1,
         Some(pids) => i64::try_from(pids).unwrap_or(i64::MAX),
     };

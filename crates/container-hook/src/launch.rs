@@ -44,7 +44,7 @@ pub fn mount_volumes(
     plans: &[LaunchPlan<'_>],
 ) -> Result<(), HookError> {
     if plans.iter().any(LaunchPlan::has_named_volumes) {
-        let limit_bytes = backend.settings.volumes_bytes;
+        let limit_bytes = backend.settings.limits.volumes.map(|size| size.0);
         volumes::record(backend.engine, backend.context.runner)?;
         backend.engine.mount_volumes(&backend.context.runner.owner(), limit_bytes)?;
     }
@@ -83,7 +83,7 @@ pub fn prepare<'h>(
         role: plan.container.role.into(),
         image,
         layers: Vec::new(),
-        disk_bytes: backend.settings.disk_bytes,
+        disk_bytes: backend.settings.limits.disk.map(|size| size.0),
         options,
         network: Some(context.network.id().to_owned()),
         group: ceilings::group(backend, context.network.id()),

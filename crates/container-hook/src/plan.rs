@@ -130,7 +130,7 @@ impl<'a> LaunchPlan<'a> {
     pub(super) fn requested_limits(&self, backend: &EngineBackend<'_>) -> bundle::ResourceLimits {
         let policy = &backend.context.settings.policy;
         let is_asked = self.container.options.resources.pids.is_some()
-            || backend.settings.pids_limit.is_some()
+            || backend.settings.limits.pids.is_some()
             || policy.max.pids().is_some();
         let pids = is_asked.then(|| pids_limit(backend, &self.container.options)).flatten();
         bundle::ResourceLimits { pids_limit: pids, ..self.base.resources.clone() }

@@ -3,10 +3,12 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use oci_hooks_engine::bundle::HookOptions;
-use oci_hooks_image::PullPolicy;
-
 use container_hook_job::BuildCache;
+use oci_hooks_engine::bundle::HookOptions;
+use oci_hooks_files::quantity::ByteSize;
+use oci_hooks_image::PullPolicy;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Settings for jobs on this host.
 #[derive(Clone, Debug)]
@@ -27,21 +29,10 @@ pub struct EngineSettings {
     pub user_namespace: bool,
     /// If set, files that containers create in the runner's directories belong to the runner's user.
     pub runner_owns_files: bool,
-    /// Default memory limit of a container, in bytes.
-    pub memory_bytes: Option<u64>,
-    /// Default limit of processes of a container; -1 for no limit. If unset, a share of the host's processes,
-    /// divided among all jobs.
-    pub pids_limit: Option<i64>,
-    /// Maximum open files of each process of a container; if unset, the limit of the runner.
-    pub open_files: Option<u64>,
-    /// Limit of a container's writes to its root file system and anonymous volumes, in bytes.
-    pub disk_bytes: Option<u64>,
-    /// Limit of all named volumes of a runner together, in bytes.
-    pub volumes_bytes: Option<u64>,
-    /// If set, a job fails if its limits are not enforced, as for a rootless user without a delegated cgroup.
-    pub enforce_limits: bool,
-    /// Builds of Dockerfile actions.
-    pub build: BuildOptions,
+    pub limits: LimitSettings,
+    pub build: BuildSettings,
+    /// Environment variables of buildah in addition to `PATH` and `HOME`, such as proxies.
+    pub build_env: Vec<(String, String)>,
     /// Root file system of the job container.
     pub job_system: JobSystem,
 }
@@ -53,17 +44,13 @@ impl Default for EngineSettings {
             hooks: Some(HookOptions::default()),
             dns: Vec::new(),
             log_bytes: 16 << 20,
-            new_privileges: NewPrivileges::OfOwnUsers,
+            new_privileges: NewPrivileges::default(),
             restricted: false,
             user_namespace: true,
             runner_owns_files: true,
-            memory_bytes: None,
-            pids_limit: None,
-            open_files: None,
-            disk_bytes: None,
-            volumes_bytes: None,
-            enforce_limits: false,
-            build: BuildOptions::default(),
+            limits: LimitSettings::default(),
+            build: BuildSettings::default(),
+            build_env: Vec::new(),
             job_system: JobSystem::default(),
         }
     }
@@ -79,33 +66,101 @@ pub enum JobSystem {
     Host,
 }
 
-/// Containers in which programs may gain privileges on exec, as set-user-ID programs do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// `allow-new-privileges`: containers in which programs such as `sudo` can gain privileges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "PrivilegesValue", try_from = "PrivilegesValue")]
 pub enum NewPrivileges {
     /// Containers in a user namespace, whose root is not root on the host.
+    #[default]
     OfOwnUsers,
     Allowed,
     Denied,
 }
 
-/// Options for building the images of Dockerfile actions.
-#[derive(Clone, Debug)]
-pub struct BuildOptions {
+/// [`NewPrivileges`] in the file: a boolean or a word.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected true, false or \"auto\"")]
+enum PrivilegesValue {
+    Is(bool),
+    Name(String),
+}
+
+impl From<NewPrivileges> for PrivilegesValue {
+    fn from(allowed: NewPrivileges) -> Self {
+        match allowed {
+            NewPrivileges::OfOwnUsers => PrivilegesValue::Name("auto".to_owned()),
+            NewPrivileges::Allowed => PrivilegesValue::Is(true),
+            NewPrivileges::Denied => PrivilegesValue::Is(false),
+        }
+    }
+}
+
+impl TryFrom<PrivilegesValue> for NewPrivileges {
+    type Error = &'static str;
+
+    fn try_from(value: PrivilegesValue) -> Result<Self, Self::Error> {
+        match value {
+            PrivilegesValue::Is(true) => Ok(NewPrivileges::Allowed),
+            PrivilegesValue::Is(false) => Ok(NewPrivileges::Denied),
+            PrivilegesValue::Name(name) if name == "auto" => Ok(NewPrivileges::OfOwnUsers),
+            PrivilegesValue::Name(_) => Err("expected true, false or \"auto\""),
+        }
+    }
+}
+
+/// `[limits]`: limits of containers that set none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct LimitSettings {
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "some_memory")]
+    pub memory: Option<ByteSize>,
+    /// Processes of a container; -1 for no limit. If unset, a share of the host's processes, divided among all
+    /// jobs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pids: Option<i64>,
+    /// Open files of each process of a container; if unset, the limit of the runner.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open_files: Option<u64>,
+    /// Size of what a container writes to its root file system and anonymous volumes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<ByteSize>,
+    /// Size of all named volumes of a runner together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volumes: Option<ByteSize>,
+    /// If set, a job fails if its limits are not enforced, as for a rootless user without a delegated cgroup.
+    pub enforce: bool,
+}
+
+/// Least memory of a container, the same as Docker's.
+const MIN_MEMORY_BYTES: u64 = 6 << 20;
+
+fn some_memory<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ByteSize>, D::Error> {
+    let size = ByteSize::deserialize(from)?;
+    match size.0 >= MIN_MEMORY_BYTES {
+        true => Ok(Some(size)),
+        false => Err(D::Error::custom(format_args!(
+            "{size} is too little memory for a container: expected at least {}",
+            ByteSize(MIN_MEMORY_BYTES)
+        ))),
+    }
+}
+
+/// `[build]`: builds of Dockerfile actions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct BuildSettings {
     /// Path or name of buildah.
-    pub program: PathBuf,
-    /// Options of every call, such as `--storage-driver=vfs`.
+    pub buildah: PathBuf,
+    /// Options of every call of buildah, such as `--storage-driver=vfs`.
     pub options: Vec<String>,
-    /// Environment variables in addition to `PATH` and `HOME`, such as proxies.
-    pub env: Vec<(String, String)>,
     pub cache: BuildCache,
 }
 
-impl Default for BuildOptions {
+impl Default for BuildSettings {
     fn default() -> Self {
-        BuildOptions {
-            program: PathBuf::from("buildah"),
+        BuildSettings {
+            buildah: "buildah".into(),
             options: Vec::new(),
-            env: Vec::new(),
             cache: BuildCache::default(),
         }
     }

@@ -61,7 +61,7 @@ pub fn report(backend: &EngineBackend<'_>, plans: &[LaunchPlan<'_>]) -> Result<(
 
 /// Fails if a limit is not enforced and the settings require it.
 pub fn check(backend: &EngineBackend<'_>, plans: &[LaunchPlan<'_>]) -> Result<(), HookError> {
-    match find(backend, plans).filter(|_| backend.settings.enforce_limits) {
+    match find(backend, plans).filter(|_| backend.settings.limits.enforce) {
         Some(unkept) => Err(unkept.into()),
         None => Ok(()),
     }

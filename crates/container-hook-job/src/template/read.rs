@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use oci_hooks_files::fs::read_bounded;
 use oci_hooks_yaml::{TextPosition, YamlDialect, YamlDocuments, hint};
+use serde::{Deserialize, Serialize};
 
 use super::deserialize::read;
 use super::error::{PositionedProblem, TemplateError, TemplateProblem};
@@ -257,9 +258,11 @@ impl UniqueNames {
 }
 
 /// The template, and the locations of the objects that it refers to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TemplateSettings {
     /// Template file; without one, the containers of jobs are not changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
     /// Directory of config maps, each a directory with a file for each key.
     pub config_maps: PathBuf,
@@ -268,6 +271,7 @@ pub struct TemplateSettings {
     /// Directory of the profiles of `seccompProfile` with the type `Localhost`.
     pub seccomp_profiles: PathBuf,
     /// Runtime of each `runtimeClassName`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub runtime_classes: BTreeMap<String, PathBuf>,
 }
 

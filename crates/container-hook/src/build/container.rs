@@ -23,7 +23,7 @@ use super::{BuildError, BuildScratch, PreparedBuild};
 use crate::backend::EngineBackend;
 use crate::network::JobNetwork;
 use crate::plan::{LaunchContext, LaunchPlan, PendingContainer};
-use crate::settings::{BuildOptions, NewPrivileges};
+use crate::settings::NewPrivileges;
 use crate::{audit, ceilings};
 
 /// Paths in the container: buildah, its input, store and output.
@@ -157,7 +157,7 @@ impl PreparedBuild {
         plan: &LaunchPlan<'_>,
         system: &HostSystem,
     ) -> Result<bundle::BundleOptions, HookError> {
-        let BuildOptions { options, env, .. } = &backend.settings.build;
+        let (options, env) = (&backend.settings.build.options, &backend.settings.build_env);
         let home = format!("{GIVEN}/{}", BuildScratch::HOME);
         let own = [
             ("HOME", home.as_str()),

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use container_hook::{BuildOptions, EngineSettings, JobSystem};
+use container_hook::{EngineSettings, JobSystem};
 use container_hook_job::policy::Policy;
-use container_hook_job::template::TemplateSettings;
 use oci_hooks_engine::network::NetworkOptions;
 use oci_hooks_engine_cli::host::HostError;
 use oci_hooks_engine_cli::sections::UserNamespace;
@@ -30,13 +29,7 @@ pub fn hook_settings(settings: &HookFileSettings, file: &Path) -> container_hook
     let file = Some(file.to_owned());
     container_hook_job::HookSettings {
         policy: Policy { file, ..settings.policy.clone() },
-        template: TemplateSettings {
-            file: settings.template.file.clone(),
-            config_maps: settings.template.config_maps.clone(),
-            secrets: settings.template.secrets.clone(),
-            seccomp_profiles: settings.template.seccomp_profiles.clone(),
-            runtime_classes: settings.template.runtime_classes.clone(),
-        },
+        template: settings.template.clone(),
     }
 }
 
@@ -78,23 +71,14 @@ pub fn engine_settings(
         hooks: settings.hooks.options()?,
         dns: settings.network.dns.clone(),
         log_bytes: settings.log.size.0,
-        new_privileges: settings.security.allow_new_privileges.into(),
+        new_privileges: settings.security.allow_new_privileges,
         restricted: settings.security.restricted,
         user_namespace: settings.security.user_namespace.is_private()
             && privilege.has_idmapped_mounts(),
         runner_owns_files: settings.mounts.ownership == FileOwnership::Runner,
-        memory_bytes: settings.limits.memory.map(|size| size.0),
-        pids_limit: settings.limits.pids,
-        open_files: settings.limits.open_files,
-        disk_bytes: settings.limits.disk.map(|size| size.0),
-        volumes_bytes: settings.limits.volumes.map(|size| size.0),
-        enforce_limits: settings.limits.enforce,
-        build: BuildOptions {
-            program: settings.build.buildah.clone(),
-            options: settings.build.options.clone(),
-            env: environment::proxies(),
-            cache: settings.build.cache,
-        },
+        limits: settings.limits.clone(),
+        build: settings.build.clone(),
+        build_env: environment::proxies(),
         job_system,
     })
 }
@@ -141,6 +125,6 @@ fn defaults_match_the_library() {
     );
     let mut settings = engine_settings(&HookFileSettings::default(), JobSystem::Image).unwrap();
     // The proxy variables come from the machine.
-    settings.build.env.clear();
+    settings.build_env.clear();
     assert_eq!(format!("{settings:?}"), format!("{:?}", EngineSettings::default()));
 }

@@ -107,7 +107,7 @@ fn run_on_this_machine(
         }
     }
     let mut of_engine = engine::engine_settings(settings, job_system)?;
-    let of_build = &mut of_engine.build.env;
+    let of_build = &mut of_engine.build_env;
     let is_set = |name: &str| of_build.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
     let unset = call.runner.defaults.env.iter().filter(|(name, _)| !is_set(name));
     let unset: Vec<_> = unset.cloned().collect();

@@ -7,8 +7,7 @@ use std::env;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use container_hook::NewPrivileges;
-use container_hook_job::BuildCache;
+use container_hook::{BuildSettings, LimitSettings, NewPrivileges};
 use container_hook_job::policy::{Policy, Preset};
 use container_hook_job::template::TemplateSettings;
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -23,8 +22,7 @@ use oci_hooks_engine_cli::settings_file::{FileSettings, LoadedSettings, Settings
 use oci_hooks_files::quantity::ByteSize;
 use oci_hooks_files::text;
 use oci_hooks_host::uplink::UplinkChoice;
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 pub use backend::{BackSetting, BackendKind, BackendSection, KubernetesSection, WorkSetting};
 
@@ -43,13 +41,13 @@ pub struct HookFileSettings {
     pub store: StoreSection,
     pub network: NetworkSection,
     pub hooks: HooksSection,
-    pub limits: LimitsSection,
+    pub limits: LimitSettings,
     pub security: SecuritySection,
     pub mounts: MountsSection,
     pub log: LogSection,
     pub audit: AuditSection,
-    pub build: BuildSection,
-    pub template: TemplateSection,
+    pub build: BuildSettings,
+    pub template: TemplateSettings,
     pub policy: Policy,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub registry: BTreeMap<String, RegistrySection>,
@@ -85,97 +83,13 @@ impl Default for NetworkSection {
     }
 }
 
-/// Limits of containers that set none.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct LimitsSection {
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "some_memory")]
-    pub memory: Option<ByteSize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pids: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub open_files: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub disk: Option<ByteSize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub volumes: Option<ByteSize>,
-    /// If set, a limit that cannot be enforced is an error.
-    pub enforce: bool,
-}
-
-/// Least memory of a container, the same as Docker's.
-const MIN_MEMORY_BYTES: u64 = 6 << 20;
-
-fn some_memory<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ByteSize>, D::Error> {
-    let size = ByteSize::deserialize(from)?;
-    match size.0 >= MIN_MEMORY_BYTES {
-        true => Ok(Some(size)),
-        false => Err(D::Error::custom(format_args!(
-            "{size} is too little memory for a container: expected at least {}",
-            ByteSize(MIN_MEMORY_BYTES)
-        ))),
-    }
-}
-
 /// `[security]`: the privileges of containers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SecuritySection {
-    pub allow_new_privileges: AllowNewPrivileges,
+    pub allow_new_privileges: NewPrivileges,
     pub restricted: bool,
     pub user_namespace: UserNamespace,
-}
-
-/// Allows programs like `sudo` in containers to gain privileges.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "PrivilegesValue", try_from = "PrivilegesValue")]
-pub enum AllowNewPrivileges {
-    /// Only in containers with their own user namespace.
-    #[default]
-    Auto,
-    Always,
-    Never,
-}
-
-/// [`AllowNewPrivileges`] in the file: a boolean or a word.
-#[derive(Serialize, Deserialize)]
-#[serde(untagged, expecting = "expected true, false or \"auto\"")]
-enum PrivilegesValue {
-    Is(bool),
-    Name(String),
-}
-
-impl From<AllowNewPrivileges> for PrivilegesValue {
-    fn from(allow: AllowNewPrivileges) -> Self {
-        match allow {
-            AllowNewPrivileges::Auto => PrivilegesValue::Name("auto".to_owned()),
-            AllowNewPrivileges::Always => PrivilegesValue::Is(true),
-            AllowNewPrivileges::Never => PrivilegesValue::Is(false),
-        }
-    }
-}
-
-impl TryFrom<PrivilegesValue> for AllowNewPrivileges {
-    type Error = &'static str;
-
-    fn try_from(written: PrivilegesValue) -> Result<Self, Self::Error> {
-        match written {
-            PrivilegesValue::Is(true) => Ok(AllowNewPrivileges::Always),
-            PrivilegesValue::Is(false) => Ok(AllowNewPrivileges::Never),
-            PrivilegesValue::Name(name) if name == "auto" => Ok(AllowNewPrivileges::Auto),
-            PrivilegesValue::Name(_) => Err("expected true, false or \"auto\""),
-        }
-    }
-}
-
-impl From<AllowNewPrivileges> for NewPrivileges {
-    fn from(allow: AllowNewPrivileges) -> Self {
-        match allow {
-            AllowNewPrivileges::Auto => NewPrivileges::OfOwnUsers,
-            AllowNewPrivileges::Always => NewPrivileges::Allowed,
-            AllowNewPrivileges::Never => NewPrivileges::Denied,
-        }
-    }
 }
 
 /// The runner's directories in containers.
@@ -213,46 +127,6 @@ impl Default for LogSection {
 pub struct AuditSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
-}
-
-/// `[build]`: Dockerfile actions.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct BuildSection {
-    pub buildah: PathBuf,
-    pub options: Vec<String>,
-    pub cache: BuildCache,
-}
-
-impl Default for BuildSection {
-    fn default() -> Self {
-        BuildSection {
-            buildah: "buildah".into(),
-            options: Vec::new(),
-            cache: BuildCache::default(),
-        }
-    }
-}
-
-/// The pod template, and the directories of the objects that it refers to.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct TemplateSection {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub file: Option<PathBuf>,
-    pub config_maps: PathBuf,
-    pub secrets: PathBuf,
-    pub seccomp_profiles: PathBuf,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub runtime_classes: BTreeMap<String, PathBuf>,
-}
-
-impl Default for TemplateSection {
-    fn default() -> Self {
-        let TemplateSettings { file, config_maps, secrets, seccomp_profiles, runtime_classes } =
-            TemplateSettings::default();
-        TemplateSection { file, config_maps, secrets, seccomp_profiles, runtime_classes }
-    }
 }
 
 impl FileSettings for HookFileSettings {

@@ -12,6 +12,7 @@ mod preset;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -70,6 +71,10 @@ pub struct Policy {
     /// Maximums for all containers, from workflows and from the template.
     #[serde(skip_serializing_if = "ContainerMax::is_empty")]
     pub max: ContainerMax,
+    /// Runtimes of the jobs of some repositories, by `OWNER/REPOSITORY`, where a trailing `*` matches any suffix:
+    /// paths of programs, and in a cluster names of runtime classes.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub runtimes: BTreeMap<String, String>,
     /// Settings file with this policy, for messages.
     #[serde(skip)]
     pub file: Option<PathBuf>,
@@ -89,6 +94,20 @@ pub struct Gpus {
 impl Default for Policy {
     fn default() -> Self {
         Policy::of(Preset::Default)
+    }
+}
+
+impl Policy {
+    /// Returns the runtime of a repository's jobs, by the longest pattern that matches; none if it is the default
+    /// runtime.
+    pub fn runtime(&self, repository: &str) -> Option<&str> {
+        // GitHub's names are case-insensitive.
+        let repository = repository.to_lowercase();
+        let matching = self
+            .runtimes
+            .iter()
+            .filter(|(pattern, _)| check::matches_pattern(&pattern.to_lowercase(), &repository));
+        matching.max_by_key(|(pattern, _)| pattern.len()).map(|(_, runtime)| runtime.as_str())
     }
 }
 

@@ -81,6 +81,11 @@ impl CallingRunner {
         work(&self.temp)
     }
 
+    /// Returns the repository of the job, as `OWNER/REPOSITORY`.
+    pub fn repository(&self) -> Option<&str> {
+        self.job.get("GITHUB_REPOSITORY").map(String::as_str)
+    }
+
     /// Returns the annotations of a container with this role and name.
     pub fn annotations(&self, role: &str, name: &str) -> BTreeMap<String, String> {
         let job = JOB_VARIABLES.iter().filter_map(|(variable, key)| {

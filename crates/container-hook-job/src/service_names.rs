@@ -423,9 +423,8 @@ fn image(service: &Value) -> Option<String> {
 /// or its path is unknown. The repository is checked out after `prepare_job`, so the file is from an earlier job,
 /// perhaps of another branch.
 fn read_workflow_services(runner: &CallingRunner) -> ServicesResult {
-    let of_job = |name: &str| runner.job.get(name).map(String::as_str);
     let (Some(workflow), Some(repository), Some(job)) =
-        (runner.workflow.as_deref(), of_job("GITHUB_REPOSITORY"), of_job("GITHUB_JOB"))
+        (runner.workflow.as_deref(), runner.repository(), runner.job.get("GITHUB_JOB"))
     else {
         return Ok(None);
     };

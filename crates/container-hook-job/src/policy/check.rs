@@ -331,7 +331,7 @@ impl Policy {
 }
 
 /// Returns whether a pattern matches a text; a trailing `*` matches any suffix.
-fn matches_pattern(pattern: &str, text: &str) -> bool {
+pub(super) fn matches_pattern(pattern: &str, text: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(start) => text.starts_with(start),
         None => pattern == text,

@@ -1,5 +1,6 @@
 //! Policy presets, and the policy in a settings file.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,8 @@ pub struct WrittenPolicy {
     gpus: Option<Gpus>,
     #[serde(default)]
     max: ContainerMax,
+    #[serde(default)]
+    runtimes: BTreeMap<String, String>,
 }
 
 impl From<WrittenPolicy> for Policy {
@@ -78,6 +81,7 @@ impl From<WrittenPolicy> for Policy {
             max_pids: written.max_pids.unwrap_or(preset.max_pids),
             gpus: written.gpus.or(preset.gpus),
             max: written.max,
+            runtimes: written.runtimes,
             preset: written.preset,
             file: None,
         }
@@ -104,6 +108,7 @@ impl Policy {
                 max_pids: 32768,
                 gpus: None,
                 max: ContainerMax::default(),
+                runtimes: BTreeMap::new(),
                 file: None,
             },
             Preset::Docker => Policy::of_docker(),
@@ -127,14 +132,12 @@ impl Policy {
                 "seccomp=unconfined",
                 "systempaths=unconfined",
             ]),
-            // Docker denies nested user namespaces by default too.
-            nesting: false,
             annotations: texts(&["*"]),
             oom_protection: true,
             max_pids: 0,
             gpus: Some(Gpus { devices: texts(&["/dev/nvidia*"]), volumes: Vec::new() }),
-            max: ContainerMax::default(),
-            file: None,
+            // Like Docker's default, without nested user namespaces.
+            ..Policy::of(Preset::Default)
         }
     }
 

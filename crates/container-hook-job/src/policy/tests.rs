@@ -46,6 +46,22 @@ const DANGEROUS: [(&str, &str); 22] = [
 ];
 
 #[test]
+fn longest_pattern_chooses_the_runtime_of_a_repository() {
+    let policy = policy(
+        r#"runtimes = { "octo/*" = "/opt/a", "Octo/Public-*" = "/opt/b", "octo/public-one" = "/opt/c" }"#,
+    );
+    for (repository, expected) in [
+        ("octo/other", Some("/opt/a")),
+        ("octo/public-two", Some("/opt/b")),
+        ("octo/public-one", Some("/opt/c")),
+        ("OCTO/public-one", Some("/opt/c")),
+        ("octopus/public-one", None),
+    ] {
+        assert_eq!(policy.runtime(repository), expected, "{repository}");
+    }
+}
+
+#[test]
 fn host_access_requires_the_policy() {
     for (options, entry) in DANGEROUS {
         let denied = check(&Policy::default(), options).expect_err(options);

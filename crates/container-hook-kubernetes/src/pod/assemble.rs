@@ -314,7 +314,10 @@ impl<'a> Draft<'a> {
         let name = names::object(&own.name, &kind);
         let role = if is_step { PlanRole::Step } else { PlanRole::Job };
         let init = has_agent.then(|| vec![agent::init(settings, own, &self.volumes)]);
+        let repository = context.runner.repository();
+        let runtime = repository.and_then(|name| context.settings.policy.runtime(name));
         let spec = PodSpec {
+            runtime_class_name: runtime.map(str::to_owned),
             containers: self.containers.clone(),
             init_containers: init,
             volumes: Some(self.volumes.pod(has_agent)),

@@ -169,3 +169,14 @@ fn has_note(made: &MadePod, part: &str) -> bool {
 fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
+
+#[test]
+fn the_policy_chooses_the_runtime_class_of_a_repository() {
+    let policy = r#"runtimes = { "octo/*" = "gvisor" }"#;
+    let class = |template: &str| {
+        let made = PodFixture::new().policy(policy).template(template).make_pod(&job_with(""));
+        spec(&made).runtime_class_name.clone()
+    };
+    assert_eq!(class("spec: {}").as_deref(), Some("gvisor"));
+    assert_eq!(class("spec: {runtimeClassName: kata}").as_deref(), Some("kata"));
+}

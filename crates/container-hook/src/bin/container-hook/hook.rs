@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use container_hook::{EngineBackend, JobSystem};
 use container_hook_job::audit::AuditLog;
@@ -12,6 +12,7 @@ use container_hook_job::{HookBackend, HookContext, HookError, HookLog as _, Requ
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::host::HostError;
 use oci_hooks_engine_cli::rootless::{self, EnterOutcome, RootlessError};
+use oci_hooks_engine_cli::sections::RuntimeSection;
 use oci_hooks_engine_cli::settings_file::{FileSettings as _, LoadedSettings, SettingsError};
 use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::PathError;
@@ -95,8 +96,8 @@ fn run_on_this_machine(
     seen: &WorkerInfo,
     log: &StepLog,
 ) -> Result<CliExit, CallError> {
-    let settings = &loaded.settings;
     let mut call = HookCall::new(loaded, request, seen)?;
+    let settings = &with_runtime_of_repository(&loaded.settings, &call.runner);
     let engine = settings.host().engine()?;
     if makes_containers(request) {
         engine::check(settings)?;
@@ -125,6 +126,17 @@ fn run_on_this_machine(
         log.warning(&chain(&aside));
     }
     ended
+}
+
+/// Returns the settings with the runtime that the policy names for the job's repository.
+fn with_runtime_of_repository(
+    settings: &HookFileSettings,
+    runner: &CallingRunner,
+) -> HookFileSettings {
+    let program = runner.repository().and_then(|name| settings.policy.runtime(name));
+    let path = program.map(PathBuf::from).or_else(|| settings.runtime.path.clone());
+    let runtime = RuntimeSection { path, ..settings.runtime.clone() };
+    HookFileSettings { runtime, ..settings.clone() }
 }
 
 /// A call of the runner, for every backend.

@@ -290,6 +290,8 @@ ulimits = { nofile = 65536 }
 memory = "32GiB"
 cpus = 8.0
 pids = 16384
+[policy.runtimes]
+"octo/public-*" = "/usr/bin/runsc"
 [template]
 file = "/etc/t.yaml"
 [template.runtime-classes]

@@ -71,6 +71,14 @@ fn a_runtime_class_runs_a_job_in_the_sandbox_of_gvisor() {
 }
 
 #[test]
+fn the_policy_runs_jobs_of_a_repository_in_the_sandbox_of_gvisor() {
+    let host = TestHost::new();
+    let _hub = HostRegistry::start(&host, RegistryName::Hub, None);
+    let further = format!("[policy.runtimes]\n\"octo/*\" = {:?}\n", gvisor(&host));
+    run_job(&HookInstallation::new(&host, TestRuntime::Runc, &further));
+}
+
+#[test]
 fn a_runtime_that_cannot_run_jobs_is_rejected_and_blocks_no_later_job() {
     for (name, version, said) in [
         ("youki", "youki version: 0.7.0", "(youki) cannot run jobs: steps run without the seccomp"),

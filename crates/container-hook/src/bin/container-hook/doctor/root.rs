@@ -20,7 +20,7 @@ pub fn run(
 ) -> Result<CliExit, HookCommandError> {
     let mut checks = vec![runner::user(), runner::settings(loaded)];
     checks.extend(host_checks(&loaded.settings));
-    checks.extend(runner::runtime_classes(&loaded.settings));
+    checks.extend(runner::other_runtimes(&loaded.settings));
     checks.extend(runner::test_containers(&loaded.settings));
     checks.extend(runner::checks_for_root(&loaded.settings));
     Ok(report(&checks, CONTAINERS, context)?)

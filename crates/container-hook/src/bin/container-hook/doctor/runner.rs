@@ -172,16 +172,27 @@ fn runner(listener: &RunnerListener) -> HostCheck {
     HostCheck::ok("runner", found)
 }
 
-/// Checks the programs of `[template.runtime-classes]`.
-pub fn runtime_classes(settings: &HookFileSettings) -> Vec<HostCheck> {
-    settings.template.runtime_classes.values().map(|program| runtimes::check(program)).collect()
+/// Checks the runtimes of some jobs: those of `[template.runtime-classes]` and `[policy.runtimes]`.
+pub fn other_runtimes(settings: &HookFileSettings) -> Vec<HostCheck> {
+    programs_of_other_runtimes(settings).into_iter().map(runtimes::check).collect()
+}
+
+fn programs_of_other_runtimes(settings: &HookFileSettings) -> BTreeSet<&Path> {
+    let of_repositories = settings.policy.runtimes.values().map(Path::new);
+    settings
+        .template
+        .runtime_classes
+        .values()
+        .map(PathBuf::as_path)
+        .chain(of_repositories)
+        .collect()
 }
 
 /// Starts a container with each runtime of the settings that can run jobs.
 pub fn test_containers(settings: &HookFileSettings) -> Vec<HostCheck> {
     let default = settings.host().runtime().into_iter().map(|runtime| runtime.program);
-    let classes = settings.template.runtime_classes.values().cloned();
-    let programs: BTreeSet<_> = default.chain(classes).collect();
+    let others = programs_of_other_runtimes(settings).into_iter().map(Path::to_owned);
+    let programs: BTreeSet<_> = default.chain(others).collect();
     let fit = programs.iter().filter(|program| RuntimeKind::of(program).unfit_for_jobs().is_none());
     fit.map(|program| runtimes::start(settings.host(), program)).collect()
 }

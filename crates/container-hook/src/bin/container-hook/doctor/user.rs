@@ -25,7 +25,7 @@ pub fn run(
     let map = IdMaps::of_process()?;
     let mut checks = vec![runner::user(), runner::settings(&loaded)];
     checks.extend(host_checks(&loaded.settings, &map));
-    checks.extend(runner::runtime_classes(&loaded.settings));
+    checks.extend(runner::other_runtimes(&loaded.settings));
     // The namespaces hide the processes of the host.
     checks.extend(runner::checks_for_user(&loaded.settings));
     match namespaces::enter(&map) {

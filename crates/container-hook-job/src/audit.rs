@@ -1,8 +1,8 @@
 //! The audit log: job containers, host resources granted to them, and denied requests.
 //!
-//! Each event is one line of JSON. The events of a container are written before it is created, so no container
-//! runs unlogged; a denial is written when the policy denies. Lines hold no secrets: neither environment
-//! variables nor arguments.
+//! Each event is one line of JSON. The events of a container are written before it is created, so no
+//! container runs unlogged; a denial is written when the policy denies. Lines hold no secrets: neither
+//! environment variables nor arguments.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -165,7 +165,7 @@ impl AuditLog {
         if lines.is_empty() { Ok(()) } else { Ok(file.append(lines.as_bytes())?) }
     }
 
-    /// Logs the workflow's options and volumes that this machine's policy allows and the default policy denies.
+    /// Logs the workflow's options and volumes that the admin allows and the default policy denies.
     pub fn log_allowed(
         &self,
         runner: &CallingRunner,

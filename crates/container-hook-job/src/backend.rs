@@ -95,7 +95,7 @@ impl HookContext<'_> {
         request: &HookRequest,
         pass_on: &dyn Fn(u32),
     ) -> Result<RequestOutcome, HookError> {
-        // Opened first: nothing may be started if the response cannot be written.
+        // Opened first, so that no container is started if the response cannot be written.
         let response = request.response_file.as_deref();
         let open = |path| ResponseFile::open(&self.runner.files, path);
         let response = response.map(open).transpose()?;
@@ -125,7 +125,7 @@ impl HookContext<'_> {
             return Ok(RequestOutcome::Done);
         };
         if let Err(error) = response.write(&answer) {
-            // The runner does not know of the job, so it is removed. The first error is the one to report.
+            // The runner does not learn of the job, so remove it and report the first error.
             if let Err(also) = backend.cleanup() {
                 self.log.warning(&chain(&also));
             }

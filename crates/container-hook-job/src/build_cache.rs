@@ -1,25 +1,26 @@
-//! Which jobs use each other's built images.
+//! Sharing of built images between jobs.
 
 use oci_hooks_files::fs::random_u64;
 use serde::{Deserialize, Serialize};
 
 use super::runner::CallingRunner;
 
-/// Jobs that use each other's built images, if the content of the Dockerfile's directory is the same.
+/// Jobs that share built images of identical build contexts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BuildCache {
-    /// Those of the same repository, including pull requests from forks.
+    /// Jobs of the same repository, including pull requests from forks.
     #[default]
     Repository,
-    /// Those of the same branch, tag or pull request of a repository.
+    /// Jobs of the same branch, tag or pull request of a repository.
     Ref,
-    /// Those of the same name in a run, on one runner: a job, or jobs of a matrix.
+    /// Jobs of the same name in one attempt of a run, on one runner, such as the jobs of a matrix.
     Job,
 }
 
 impl BuildCache {
-    /// Returns what the jobs that share built images have in common.
+    /// Returns the cache key: jobs with equal keys share built images. The key is random if the job is
+    /// unknown.
     pub fn sharers(self, runner: &CallingRunner) -> Vec<String> {
         let value = |name: &str| runner.job.get(name).cloned();
         let server = value("GITHUB_SERVER_URL").unwrap_or_default();

@@ -26,7 +26,7 @@ const PROGRAMS: [&str; 10] = [
 /// Maximum size of a script that is searched; scripts under `run:` are shorter.
 const MAX_SCRIPT_BYTES: u64 = 1 << 20;
 
-/// A step without user namespaces: its command, and the settings table that could allow them.
+/// A step that may not create user namespaces: its command, and the settings table that could allow it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NestingDenial {
     /// Program and arguments; for `run:`, they include the path of the script in the container.
@@ -69,7 +69,7 @@ fn script_of(word: &str) -> Option<PathBuf> {
     (!name.is_empty() && name != "..").then(|| PathBuf::from(name))
 }
 
-/// Returns the program of [`PROGRAMS`] that a text has as a word.
+/// Returns the first word of a text that is one of [`PROGRAMS`].
 fn find_program(text: &str) -> Option<&'static str> {
     let mut words = text.split(|c: char| !c.is_ascii_alphanumeric());
     words.find_map(|word| PROGRAMS.into_iter().find(|program| *program == word))

@@ -24,7 +24,6 @@ use super::words::WordsError;
 pub enum HookError {
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The response file cannot be used.
     #[error(transparent)]
     Response(#[from] ResponseError),
     /// A file that the request names cannot be used.
@@ -40,12 +39,10 @@ pub enum HookError {
     /// Errors of several containers.
     #[error("{}", .0.iter().map(|error| chain(error)).collect::<Vec<_>>().join("\n"))]
     Several(Vec<HookError>),
-    /// `options:` is invalid.
     #[error(transparent)]
     Options(#[from] OptionError),
     #[error(transparent)]
     Words(#[from] WordsError),
-    /// The policy denies options of a container.
     #[error(transparent)]
     Policy(#[from] PolicyError),
     #[error(transparent)]
@@ -53,15 +50,12 @@ pub enum HookError {
     /// A port mapping is invalid.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// The audit log cannot be written.
     #[error(transparent)]
     Audit(#[from] AuditError),
-    /// The image reference is invalid.
     #[error(transparent)]
     Reference(#[from] ReferenceError),
     #[error("--platform")]
     Platform(#[source] PlatformError),
-    /// The backend failed.
     #[error(transparent)]
     Backend(Box<dyn Error + Send + Sync>),
     #[error(transparent)]
@@ -85,7 +79,6 @@ pub enum HookError {
     /// The container belongs to another runner.
     #[error("container {id} does not belong to this runner")]
     Foreign { id: String },
-    /// The pod template is invalid.
     #[error(transparent)]
     Template(Box<TemplateError>),
     /// The pod template has fields that a single host does not support.
@@ -140,7 +133,7 @@ impl HookError {
     ///
     /// # Errors
     ///
-    /// Fails if there is an error.
+    /// Returns the only error, or all as [`HookError::Several`].
     pub fn collect<T>(results: impl Iterator<Item = Result<T, Self>>) -> Result<Vec<T>, Self> {
         let (mut values, mut errors) = (Vec::new(), Vec::new());
         for result in results {
@@ -178,7 +171,8 @@ impl HookError {
         }
     }
 
-    /// Returns each container and its denials for the audit log; nothing if the call failed for another reason.
+    /// Returns each container and its denials for the audit log; no denials if the call failed for another
+    /// reason.
     pub(super) fn denials(&self) -> Vec<(&str, Vec<AuditEvent>)> {
         match self {
             HookError::In { container, source } => vec![(container, source.denied_events())],
@@ -204,7 +198,7 @@ impl HookError {
         }
     }
 
-    /// Returns a function that adds the title of the request's container to an error.
+    /// Returns a function that wraps an error in [`HookError::In`] with this container title.
     pub fn of(container: &str) -> impl FnOnce(HookError) -> HookError {
         move |source| HookError::In { container: container.to_owned(), source: Box::new(source) }
     }

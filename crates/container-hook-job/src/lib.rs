@@ -1,4 +1,4 @@
-//! Jobs of GitHub's container hooks (ADR 1891), whatever runs them.
+//! Jobs of GitHub's container hooks (ADR 1891), independent of the backend.
 //!
 //! A program reads a [`HookRequest`](request::HookRequest) and passes it to [`HookContext::run`] with a
 //! [`HookBackend`]. Requests are checked completely before a container is started ([`options`], [`policy`],

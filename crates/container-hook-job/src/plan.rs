@@ -21,7 +21,7 @@ use super::words;
 
 pub use super::role::PlanRole;
 
-/// A container that the policy allows.
+/// A checked container that the policy allows.
 pub struct ContainerPlan<'a> {
     pub args: &'a ContainerArgs,
     pub role: PlanRole,
@@ -187,7 +187,7 @@ fn runner_mounts<'a>(
                 "{title}: {} is not mounted: it would give the container root on this machine",
                 source.display()
             );
-            // Once in a job is enough.
+            // Once per job is enough, so steps log it only in debug mode.
             if role == PlanRole::Step { context.log.debug(&line) } else { context.log.line(&line) }
         }
     }
@@ -206,7 +206,7 @@ pub struct ContainerRequest<'a> {
     shared_network: Option<NetworkMode>,
 }
 
-/// The containers of a job.
+/// The containers of a job, not yet checked.
 pub struct JobRequest<'a> {
     pub container: Option<ContainerRequest<'a>>,
     pub services: Vec<ContainerRequest<'a>>,
@@ -219,8 +219,8 @@ impl<'a> ContainerRequest<'a> {
         ContainerRequest { args, options, role, names: Vec::new(), shared_network: None }
     }
 
-    /// Returns the request of a container that only the template has. `network` is the network mode of the
-    /// container that it helps, if they share the network.
+    /// Returns the request of an init container or sidecar of the template. `network` is the network mode of
+    /// its main container, if they share the network.
     pub fn helper(
         args: &'a ContainerArgs,
         role: PlanRole,

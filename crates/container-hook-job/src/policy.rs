@@ -29,7 +29,6 @@ pub use preset::Preset;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(from = "preset::WrittenPolicy", rename_all = "kebab-case")]
 pub struct Policy {
-    /// Source of the values of unset keys.
     pub preset: Preset,
     /// If set, `--privileged` is allowed, which amounts to root on the host. Default: false.
     pub privileged: bool,
@@ -40,20 +39,20 @@ pub struct Policy {
     pub bind_mounts: Vec<PathBuf>,
     /// If set, mounts made in a container may appear on the host (`shared`). Default: false.
     pub shared_mounts: bool,
-    /// Devices that containers may have: paths, where a directory allows all devices below it, and names of CDI
-    /// devices, where a trailing `*` matches any suffix. Default: none.
+    /// Devices that containers may have: paths, where a directory allows all devices below it, and names of
+    /// CDI devices, where a trailing `*` matches any suffix. Default: none.
     pub devices: Vec<PathBuf>,
     /// Rules that `--device-cgroup-rule` may add, in its notation, and rules that they cover: `c 189:* rwm`
     /// covers `c 189:3 r`. Default: none.
     pub device_rules: Vec<String>,
-    /// Capabilities that `--cap-add` may add; `ALL` allows every capability. Default: the capabilities that
-    /// Docker gives every container, `IPC_LOCK` and `SYS_PTRACE`.
+    /// Capabilities that `--cap-add` may add; `ALL` allows every capability. Default: Docker's default
+    /// capabilities without `MKNOD`, plus `IPC_LOCK` and `SYS_PTRACE`.
     pub capabilities: Vec<String>,
     /// Allowed values of `--security-opt`: `seccomp=unconfined`, `apparmor=PROFILE`,
     /// `no-new-privileges=false`, `systempaths=unconfined`; a trailing `*` matches any suffix. Default: none.
     pub security_opts: Vec<String>,
-    /// If set, programs in containers may create user namespaces and mount in them, as buildah and podman do in
-    /// a step. Only for containers whose root is not root on the host. Default: false.
+    /// If set, programs in containers may create user namespaces and mount in them, as buildah and podman do
+    /// in a step. Only for containers whose root is not root on the host. Default: false.
     pub nesting: bool,
     /// Keys of annotations that containers may carry; a trailing `*` matches any suffix. Hooks and runtimes
     /// act on annotations, as root. Default: none.
@@ -63,9 +62,9 @@ pub struct Policy {
     pub oom_protection: bool,
     /// Maximum `--pids-limit`; 0 is no maximum. Default: 32768.
     pub max_pids: u64,
-    /// Devices and files that `--gpus all` adds. Default: none, and `--gpus` means CDI devices, which `devices` has
-    /// to allow. In a cluster, the table, which may be empty, allows `--gpus`, and a device plugin provides the
-    /// devices.
+    /// Devices and files that `--gpus all` adds. Default: none, and `--gpus` means CDI devices, which
+    /// `devices` must allow. In a cluster, the table, which may be empty, allows `--gpus`, and a device
+    /// plugin provides the devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<Gpus>,
     /// Maximums for all containers, from workflows and from the template.
@@ -84,8 +83,8 @@ pub struct Policy {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Gpus {
-    /// Devices in the notation of `--device`, or paths with a trailing `*` that matches any suffix. CDI devices
-    /// need not be in [`Policy::devices`].
+    /// Devices in the notation of `--device`, or paths with a trailing `*` that matches any suffix. CDI
+    /// devices need not be in [`Policy::devices`].
     pub devices: Vec<String>,
     /// Files of the driver, in the notation of `--volume`.
     pub volumes: Vec<String>,

@@ -46,13 +46,10 @@ pub enum HookCommand {
 /// Errors of reading a request.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// Standard input is empty.
     #[error("standard input is empty: expected a request of GitHub's runner")]
     Empty,
-    /// The request is not JSON.
     #[error("the request is not JSON")]
     Json(#[from] serde_json::Error),
-    /// A field of the request is wrong.
     #[error("request: {}: {problem}", if pointer.is_empty() { "the document" } else { pointer })]
     Field {
         /// JSON pointer to the field, empty for the document.

@@ -71,13 +71,11 @@ pub struct ResponseFile {
 /// Errors of opening the response file. The file is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum ResponseError {
-    /// The file cannot be opened.
     #[error("cannot open the response file")]
     Open(#[source] PathError),
     /// The file's metadata cannot be read.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// The file is a hard link to another file.
     #[error(
         "the response file {} is a hard link: remove it, the runner creates a new file",
         path.display()

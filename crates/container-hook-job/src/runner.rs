@@ -64,7 +64,7 @@ pub const PREFIX: &str = "com.github.actions.";
 pub const LABEL: &str = "com.github.actions.label.";
 
 impl CallingRunner {
-    /// Returns an id of this runner that is unique on the machine: two runners of different organisations may
+    /// Returns an id of this runner that is unique on the machine: runners of different organizations may
     /// have the same name, but not the same directory.
     pub fn owner(&self) -> String {
         CallingRunner::owner_of(&self.name, &self.temp)

@@ -1,9 +1,9 @@
 //! Files of the host that a runner may name in a request.
 //!
-//! A runner may name any file that its user can open. Jobs can write in the work directory, so paths in it are
-//! opened strictly beneath it, without following symbolic links. The links to the runner's cache of actions are an
-//! exception: they are resolved beneath the cache directory that the runner's environment names, whatever else a
-//! job makes them point to.
+//! A runner may name any file that its user can open. Jobs can write in the work directory, so paths in it
+//! are opened strictly beneath it, without following symbolic links. The links to the runner's action cache
+//! are an exception: they are resolved beneath the cache directory that the runner's environment names,
+//! whatever target a job gives them.
 
 use std::fs::File;
 use std::io;
@@ -22,7 +22,7 @@ pub struct RunnerFiles {
 /// The directory with unpacked actions to which a runner links the actions of its jobs.
 #[derive(Clone, Debug)]
 pub struct ActionCache {
-    /// The path in the runner's environment, with which the links begin.
+    /// Path from the runner's environment; the targets of the links begin with it.
     pub path: PathBuf,
     root: HostRoot,
 }
@@ -43,8 +43,9 @@ impl RunnerFiles {
         Ok(RunnerFiles { work: HostRoot::open_trusted(work)?, actions: None })
     }
 
-    /// Adds the cache directory to which the runner links actions. Without access to the directory, the runner
-    /// downloads actions instead. A directory in the work directory is ignored: jobs can replace it.
+    /// Adds the cache directory to which the runner links actions. Without access to the directory, the
+    /// runner downloads actions instead. A directory in the work directory is ignored, because jobs can
+    /// replace it.
     pub fn with_actions(mut self, path: &Path) -> Result<Self, PathError> {
         if self.strip_work_dir(path).is_some() {
             return Ok(self);
@@ -109,7 +110,7 @@ impl RunnerFiles {
         }
     }
 
-    /// Returns the path in the cache of an action that the runner has linked.
+    /// Returns the path in the action cache that a linked path of the work directory leads to.
     fn cached(&self, relative: &Path) -> Option<(&ActionCache, PathBuf)> {
         let cache = self.actions.as_ref().filter(|_| relative.starts_with(ACTIONS))?;
         let (link, target) =

@@ -1,4 +1,4 @@
-//! The names by which services are reached.
+//! The host names of services.
 //!
 //! Workflows refer to a service by its name under `services:`, which GitHub's runner does not send
 //! (actions/runner#2783). So a service gets every name that can be found, in this order of precedence:
@@ -14,8 +14,8 @@
 //! first. No service gets a name of the loopback or IPv6 group addresses, such as `localhost`.
 //!
 //! The log and the file list services in the order of the workflow. Their names are used if images and order
-//! match the request in exactly one way. Neither is a stable interface, and steps can write the workflow file:
-//! both are read within size limits, and a missing or unparsable file does not fail the job.
+//! match the request in exactly one way. Neither is a stable interface, and steps can write the workflow
+//! file: both are read within size limits, and a missing or unparsable file does not fail the job.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -48,7 +48,6 @@ const MAX_LOG_BYTES: u64 = 16 << 20;
 
 const MAX_WORKFLOW_BYTES: u64 = 1 << 20;
 
-/// Directory of workflows in a repository.
 const WORKFLOWS: &str = ".github/workflows";
 
 /// Maximum number of services that are matched; workflows have fewer.
@@ -95,7 +94,7 @@ impl<'a> RequestedService<'a> {
     }
 }
 
-/// Returns the names of each service, the display name first. Logs requested names that a service does not get.
+/// Returns the names of each service, the display name first. Logs requested names that are not used.
 pub(super) fn find(
     context: &HookContext<'_>,
     services: &[RequestedService<'_>],
@@ -159,14 +158,11 @@ struct UnusedName {
     reason: UnusedReason,
 }
 
-/// Reasons not to use a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UnusedReason {
-    /// The name is not a valid host name.
     Malformed,
-    /// The name is one of the container's own addresses, such as `localhost`.
+    /// The name stands for the container itself, such as `localhost`.
     Own,
-    /// Another service has the name.
     Taken,
 }
 
@@ -268,8 +264,8 @@ impl WorkflowService {
     }
 }
 
-/// Matches images to the services of a workflow in order, of which some may be absent, and returns the names;
-/// none if there is no match, or more than one.
+/// Matches images to the services of a workflow in order and returns the names; none if the match is not
+/// unique. A service whose image may be empty can be missing in `images`.
 fn match_services(workflow: &[WorkflowService], images: &[&str]) -> Option<Vec<String>> {
     if workflow.len() > MAX_SERVICES || images.len() > workflow.len() {
         return None;
@@ -288,8 +284,8 @@ fn match_services(workflow: &[WorkflowService], images: &[&str]) -> Option<Vec<S
     Some(names)
 }
 
-/// Counts the matches of the services from each index on with the images from each index on; 2 means two or
-/// more.
+/// Counts, for each pair of indexes, the ways to match the rest of the services with the rest of the images;
+/// 2 means two or more.
 fn count_matches(workflow: &[WorkflowService], images: &[&str]) -> Vec<Vec<u8>> {
     let mut ways = vec![vec![0; images.len() + 1]; workflow.len() + 1];
     ways[workflow.len()][images.len()] = 1;
@@ -366,7 +362,7 @@ struct JobMessage {
     context_data: Value,
 }
 
-/// A mapping in the runner's ordered notation.
+/// A mapping as the runner serializes it: a list of pairs.
 #[derive(Deserialize)]
 struct Mapping {
     #[serde(default)]
@@ -419,9 +415,9 @@ fn image(service: &Value) -> Option<String> {
     text(service).map(str::to_owned).or_else(of_field)
 }
 
-/// Reads the services of the runner's job from the workflow file; returns none if the file does not have the job,
-/// or its path is unknown. The repository is checked out after `prepare_job`, so the file is from an earlier job,
-/// perhaps of another branch.
+/// Reads the services of the runner's job from the workflow file; returns none if the job is not in the file,
+/// or the path is unknown. The repository is checked out after `prepare_job`, so the file is from an earlier
+/// job, perhaps of another branch.
 fn read_workflow_services(runner: &CallingRunner) -> ServicesResult {
     let (Some(workflow), Some(repository), Some(job)) =
         (runner.workflow.as_deref(), runner.repository(), runner.job.get("GITHUB_JOB"))
@@ -435,7 +431,7 @@ fn read_workflow_services(runner: &CallingRunner) -> ServicesResult {
     Ok(text.and_then(|text| parse_workflow(&String::from_utf8(text).ok()?, job)))
 }
 
-/// Returns the file name in `GITHUB_WORKFLOW_REF`, such as `octo/repo/.github/workflows/ci.yml@refs/heads/main`.
+/// Returns the file name in `GITHUB_WORKFLOW_REF`: `octo/repo/.github/workflows/ci.yml@refs/heads/main`.
 fn file_name<'a>(workflow: &'a str, repository: &str) -> Option<&'a str> {
     let path = workflow.strip_prefix(repository)?.strip_prefix('/')?;
     let name = path.strip_prefix(WORKFLOWS)?.strip_prefix('/')?.split_once('@')?.0;

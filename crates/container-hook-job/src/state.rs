@@ -8,13 +8,13 @@ use serde_json::{Map, Value};
 /// The state of a job that was prepared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobState {
-    /// Name of the hook, to recognise the state of other hooks.
+    /// Name of the hook, to recognize the state of other hooks.
     hook: String,
     /// Job container; none if the steps run on the host.
     pub container: Option<String>,
     /// Services, in the order of the request.
     pub services: Vec<String>,
-    /// Socket through which the job container takes steps; none if a runtime runs them.
+    /// Socket of the job container for steps; none if the OCI runtime starts the steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<StepAccess>,
     /// Pod of the job, under the key of the reference hook; none on a single host.
@@ -33,11 +33,11 @@ pub struct PodState {
     pub uid: String,
     /// Pod of the runner that owns the job.
     pub runner: String,
-    /// If set, files are uploaded to the containers; else they are on a volume claim that the runner has mounted.
+    /// If set, files are uploaded to the containers; else they are on a volume that the runner also mounts.
     pub copies: bool,
 }
 
-/// The socket through which the init process of a job container takes steps.
+/// The socket on which the init process of a job container accepts steps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepAccess {
     pub directory: PathBuf,

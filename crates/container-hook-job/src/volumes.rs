@@ -59,13 +59,10 @@ pub struct Tmpfs {
 /// Reasons to reject a volume.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeError {
-    /// The volume has more than three parts.
     #[error("volume {0:?} has too many colons: expected SOURCE:TARGET[:MODE]")]
     Parts(String),
-    /// The path in the container is invalid.
     #[error("volume: the path in the container must be absolute and not `/`, it is {0:?}")]
     Target(String),
-    /// The source is neither a path nor a name.
     #[error(
         "volume: the source {0:?} is neither an absolute path nor a volume's name, which has letters, \
          digits, `-`, `_` and `.`; `~` and variables are not expanded"
@@ -138,8 +135,8 @@ impl RequestVolume {
 }
 
 impl VolumeSource {
-    /// Turns a bind mount from the runner's work directory into [`VolumeSource::Work`]: jobs can write there without
-    /// the mount too.
+    /// Turns a bind mount from the runner's work directory into [`VolumeSource::Work`]: jobs can write there
+    /// without the mount too.
     pub fn of_runner(self, work: &Path) -> Self {
         let is_in = |path: &Path| {
             path.starts_with(work) && !path.components().any(|part| part == Component::ParentDir)

@@ -1,16 +1,14 @@
 //! Words as a shell splits them, without expansion.
 //!
-//! The runner joins a program's arguments to one string and cuts it at each blank, even inside quotes.
-//! [`rejoin`] undoes that. The `options:` of a workflow are split by [`split`], as the reference hook
-//! does: by the rules of POSIX quoting, but `#`, `$`, `;` and globs are ordinary characters.
+//! The runner joins a program's arguments into one string and splits it at each blank, even inside quotes.
+//! [`rejoin`] undoes that. The `options:` of a workflow are split by [`split`], as the reference hook does:
+//! by the rules of POSIX quoting, but `#`, `$`, `;` and globs are ordinary characters.
 
 /// Errors of splitting a text into words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WordsError {
-    /// A quotation mark is not closed.
     #[error("the quotation mark {0} is never closed")]
     Quote(char),
-    /// The text ends with a backslash.
     #[error("trailing backslash: use `\\\\` for a literal backslash")]
     Backslash,
 }

@@ -39,9 +39,9 @@ const LOCK: &str = "buildah.lock";
 /// Time to wait for builds of other processes before removing leftovers.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Prefix of the names of single builds' directories.
+/// Name prefix of a build's directory.
 const SCRATCH_PREFIX: &str = "build-";
-/// Prefix of the new names of directories that are about to be removed.
+/// Name prefix of directories that are renamed for removal.
 const TAKEN_PREFIX: &str = "removed-";
 
 /// Repository of built images, which workflows cannot name.
@@ -116,7 +116,7 @@ pub struct PreparedBuild {
     _lock: FileLock,
 }
 
-/// The directory of a single build, removed with it.
+/// The directory of a build, removed on drop.
 struct BuildScratch {
     path: PathBuf,
     trash: Trash,
@@ -155,7 +155,7 @@ impl BuildScratch {
 
 impl Drop for BuildScratch {
     fn drop(&mut self) {
-        // Leftovers are found by their name.
+        // If this fails, a later call finds the directory by its name.
         let _ = self.trash.remove(&self.path);
     }
 }
@@ -169,13 +169,13 @@ pub fn begin(
 ) -> Result<ImageOrBuild, BuildError> {
     let (engine, log) = (backend.engine, backend.context.log);
     make_private(&engine.disk)?;
-    // The runner calls no `cleanup_job` for jobs that have only container steps.
+    // Leftovers are removed here, too: the runner calls no `cleanup_job` for jobs with only container steps.
     let trash = engine.trash();
     let taken = TakenBuilds::of(&engine.disk, &trash, Duration::ZERO);
     if let Err(error) = taken.and_then(|taken| taken.remove(&trash)) {
         log.warning(&chain(&error));
     }
-    // Taken before any directory is created: without the lock, it could be removed as a leftover of a killed build.
+    // Taken before the directory is created, which another call could otherwise remove as a leftover.
     let lock = FileLock::acquire_shared(&engine.disk.join(LOCK), BRIEF)?;
     let scratch = BuildScratch::make(&engine.disk.join(BUILDAH), engine.trash())?;
     let context = scratch.given_path(BuildScratch::CONTEXT);
@@ -218,18 +218,17 @@ pub fn is_reserved(name: &ImageReference) -> bool {
     reserved.iter().any(|reserved| place(reserved) == place(name))
 }
 
-/// Directories with new names, to be removed when other builds need not wait for it: a build may have made millions of
-/// files. Those of a killed call are taken by the next one.
+/// Directories of killed builds, renamed so that they can be removed after the lock is released: a build may
+/// have created millions of files. If this call is killed, the next one takes them.
 #[derive(Default)]
 struct TakenBuilds {
     paths: Vec<PathBuf>,
     freed_bytes: u64,
-    /// The first error of taking directories.
     failed: Option<BuildError>,
 }
 
 impl TakenBuilds {
-    /// Takes all that [`remove_builds`] removes, and waits up to `patience` for running builds.
+    /// Takes leftovers of killed builds, or none if other builds still run after `patience`.
     fn of(disk: &Path, trash: &Trash, patience: Duration) -> Result<Self, BuildError> {
         let all = disk.join(BUILDAH);
         let mut taken = Self::default();
@@ -257,14 +256,14 @@ impl TakenBuilds {
         match fs::rename(path, &taken) {
             Ok(()) => self.paths.push(taken),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // As if it is on a file system of its own.
+            // The directory may be a mount point.
             Err(_) => self.remove_path(path, trash)?,
         }
         Ok(())
     }
 
     fn remove_path(&mut self, path: &Path, trash: &Trash) -> Result<(), PathError> {
-        // Files, and directories removed meanwhile, count as 0 bytes.
+        // `disk_bytes` fails for files, and for directories removed meanwhile.
         let bytes = disk_bytes(path).unwrap_or_default();
         trash.remove(path)?;
         self.freed_bytes += bytes;
@@ -280,7 +279,7 @@ impl TakenBuilds {
     }
 }
 
-/// Removes leftovers of killed builds, unless a build runs. Returns their approximate size.
+/// Removes leftovers of killed builds, unless a build runs. Returns the approximate number of freed bytes.
 pub fn remove_builds(disk: &Path, trash: &Trash) -> Result<u64, BuildError> {
     TakenBuilds::of(disk, trash, PATIENCE)?.remove(trash)
 }
@@ -302,8 +301,8 @@ fn find_entries(dir: &Path, prefix: &str) -> Result<Vec<PathBuf>, PathError> {
     Ok(paths)
 }
 
-/// Returns the image name of a Dockerfile and its context: the same content has the same name, for jobs that share
-/// a cache.
+/// Returns the image name for a Dockerfile and its context: the same content gets the same name in jobs that
+/// share a cache.
 fn reference(
     runner: &CallingRunner,
     cache: BuildCache,

@@ -85,7 +85,7 @@ fn lower_limits_in_template(
 ) -> Vec<ExceededMaximum> {
     let (max, resources) = (&policy.max, &mut options.resources);
     let mut exceeded = Vec::new();
-    // Without the amount: users who can read the log may not be allowed to read the template.
+    // Without the amount, which users who can read the log may not be allowed to know.
     if let Some((_, (most, table))) = exceeded_maximum(resources.memory_bytes, max.memory_bytes()) {
         exceeded.push(ExceededMaximum::memory(
             "the pod template's limit of memory".to_owned(),
@@ -107,8 +107,7 @@ fn lower_limits_in_template(
     exceeded
 }
 
-/// Sets unset limits of a container to the maximums of containers. The cgroup of the job enforces those of the
-/// job.
+/// Sets unset limits of a container to `[policy.max]`; the job's cgroup enforces `[policy.max.job]`.
 fn fill_in(policy: &Policy, options: &mut bundle::BundleOptions) {
     let (max, resources) = (&policy.max, &mut options.resources);
     if resources.memory_bytes.is_none()

@@ -86,7 +86,6 @@ pub fn remove_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
         give_back::restore_as_runner(backend, lent);
         give_back::remove_record(backend.engine)?;
     }
-    // Leftovers of killed builds.
     if let Err(error) = build::remove_of_job(backend.engine) {
         backend.context.log.warning(&chain(&error));
     }
@@ -114,7 +113,6 @@ fn remove_owned(
         }
         removed.result()
     };
-    // An error does not prevent the removal of the rest.
     let mut removed = FirstError::default();
     // Containers without a readable record may be connected to one of the networks.
     removed.note(engine.remove_unrecorded());
@@ -167,7 +165,6 @@ impl AbandonedJobs {
     fn count(&mut self, removed: Result<bool, HookError>) -> Result<(), HookError> {
         match removed {
             Ok(is_removed) => self.removed += usize::from(is_removed),
-            // A call of the runner is running or stopped.
             Err(error) if has_timed_out(&error) => self.unreadable.push(chain(&error)),
             Err(error) => return Err(error),
         }
@@ -224,7 +221,7 @@ pub fn remove_abandoned(
         build::remove_of_job(engine)?;
     }
     if is_asked {
-        // Only the records that are still unreadable.
+        // Reports only the records that are still unreadable.
         abandoned.unreadable = running;
         abandoned.unreadable.extend(unreadable_records(engine, network)?);
         abandoned
@@ -291,7 +288,7 @@ fn remove_unnamed(
     network: &NetworkOptions,
     networks: &[String],
 ) -> Result<usize, HookError> {
-    // The jobs are listed after the volumes: a volume created meanwhile is already named by a job record.
+    // Listed before the jobs, because the record of a job is written before its volumes are created.
     let volumes = pod::list(engine)?;
     let AllJobs { known, unreadable } = JobRecords::new(&engine.run).all_jobs()?;
     if !unreadable.is_empty() {
@@ -313,11 +310,11 @@ fn remove_unnamed(
     Ok(removed)
 }
 
-/// Removes finished jobs of this runner's user and name in other directories. They usually come from an earlier
-/// installation of this runner, whose last job was never cleaned up.
+/// Removes finished jobs of this runner's user and name in other directories. They usually come from an
+/// earlier installation of this runner, whose last job was never cleaned up.
 ///
-/// Their containers hold ports and memory until `prune` runs. Two runners of different organisations may have the
-/// same name and user, though, so a job whose worker runs is kept.
+/// Their containers occupy ports and memory until `prune` runs. A job whose worker runs is kept: two runners
+/// of different organizations may have the same name and user.
 pub fn remove_predecessors(backend: &EngineBackend<'_>) -> Result<(), HookError> {
     // `prune` reports unreadable records.
     let known = backend.jobs().all_jobs()?.known;

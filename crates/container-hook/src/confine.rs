@@ -143,7 +143,7 @@ pub fn devices(
 ) -> Result<Vec<HostDevice>, HookError> {
     let policy = &backend.context.settings.policy;
     let asked = all.devices.iter().map(|device| (device, policy.open_device(&device.host)));
-    // The admin's own list.
+    // The policy itself lists these devices.
     let gpus = all.gpu_devices.iter().map(|device| (device, HostFile::open_trusted(&device.host)));
     let opened = asked.chain(gpus).map(|(device, host)| {
         let container = PathBuf::from(&device.container);
@@ -159,18 +159,17 @@ fn access(text: &str) -> Result<DeviceAccess, HookError> {
         .map_err(oci_hooks_engine::container::ContainerError::from)?)
 }
 
-/// Returns the table of the settings that denies containers in containers; none if they are allowed.
+/// Returns the settings table that denies nested containers; none if they are allowed.
 pub fn nesting_denied_by(backend: &EngineBackend<'_>) -> Option<String> {
     let policy = &backend.context.settings.policy;
     (!policy.nesting).then(|| policy.section("policy"))
 }
 
-/// Lets a container run nested containers, if the policy allows it.
+/// Lets a container run nested containers, if the policy allows it and root of the container is not root on
+/// the host (`is_apart`).
 ///
-/// Kernel code that root of a user namespace can reach is less tested than other code, so the admin decides. A
-/// container whose root is root on the host cannot have it.
-///
-/// `is_apart` is set if root of the container is not root on the host.
+/// The admin decides, because kernel code that root of a user namespace can reach is less tested than other
+/// code.
 pub fn nest(
     backend: &EngineBackend<'_>,
     title: &str,

@@ -67,7 +67,7 @@ pub fn pull_named(
     if build::is_reserved(reference) {
         return Err(ImageError::ReservedName { image: reference.familiar_name() });
     }
-    // A port that a job publishes could answer in place of such a registry.
+    // A port that a job publishes on loopback could impersonate the registry.
     let is_untrusted = backend.registries.is_unnamed_on_loopback(reference.registry());
     let policy = if is_untrusted { PullPolicy::Never } else { request.policy };
     let request = PullRequest { policy, ..*request };

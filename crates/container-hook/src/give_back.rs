@@ -1,5 +1,5 @@
-//! Restores the runner's directories after a job: files that containers left belong to the runner's user, and device
-//! nodes and set-user-ID permissions are removed.
+//! Restores the runner's directories after a job: gives files of containers to the runner's user, and removes
+//! device nodes and set-user-ID permissions.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -58,7 +58,7 @@ pub fn remember(engine: &Engine, lent: &LentDirectories) -> Result<(), HookError
     Ok(())
 }
 
-/// Returns the recorded lent directories, independent of the job record; none if none are recorded.
+/// Returns the lent directories that are recorded on disk, if any.
 pub fn read_lent_directories(engine: &Engine) -> Option<LentDirectories> {
     engine.privilege.only_runner()?;
     read_json_if_there(&engine.disk.join(RECORD)).ok().flatten()

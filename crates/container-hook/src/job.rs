@@ -20,7 +20,6 @@ use container_hook_job::runner::CallingRunner;
 /// killed writer left.
 const RECORD: &str = "job.json";
 
-/// End of the names of lock files.
 const LOCK_SUFFIX: &str = ".lock";
 
 /// The held lock of a runner's job. When it is dropped, the lock file of a runner without a job is removed:

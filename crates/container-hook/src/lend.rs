@@ -1,5 +1,5 @@
-//! Access of containers with a non-root user to the runner's directories, where the kernel has no idmapped mounts:
-//! access control lists grant it until ownership is restored after the job.
+//! Grants containers with a non-root user access to the directories of a rootless runner, by access control
+//! lists until ownership is restored after the job: idmapped mounts require root on the host.
 
 use std::ffi::OsString;
 use std::io;
@@ -28,7 +28,7 @@ pub fn is_needed(backend: &EngineBackend<'_>, user: &ContainerUser) -> bool {
     is_other && privilege.uses_acls() && backend.settings.runner_owns_files
 }
 
-/// Returns whether [`is_needed`] may be true of `user`, a name or number with or without group.
+/// Returns whether [`is_needed`] may be true for `user`: a name or number, optionally with `:GROUP`.
 pub fn may_be_needed(backend: &EngineBackend<'_>, user: &str) -> bool {
     let name = user.split(':').next().unwrap_or_default();
     backend.engine.privilege.uses_acls()
@@ -54,7 +54,7 @@ pub fn to_container(backend: &EngineBackend<'_>, plan: &LaunchPlan<'_>, user: &C
     if !is_needed(backend, user) {
         return;
     }
-    // Containers start in parallel, and access control lists are read before they are written.
+    // Containers start in parallel, and changing an access control list is a read-modify-write.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let (owner, _) = backend.context.runner.user;

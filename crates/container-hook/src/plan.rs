@@ -136,7 +136,7 @@ impl<'a> LaunchPlan<'a> {
         bundle::ResourceLimits { pids_limit: pids, ..self.base.resources.clone() }
     }
 
-    /// Returns options with only the limits and hooks of the container, for a container that prepares it.
+    /// Returns options with only the limits and hooks of the container, for the build of its image.
     pub(super) fn limits(&self, backend: &EngineBackend<'_>) -> bundle::BundleOptions {
         let mut options = bundle::BundleOptions {
             resources: self.base.resources.clone(),
@@ -154,14 +154,13 @@ impl<'a> LaunchPlan<'a> {
         bundle::can_have_other_owner(&self.base)
     }
 
-    /// Returns whether the container runs the hook's init program, which only keeps it running.
+    /// Returns whether the container runs only the hook's init program, and no command.
     fn has_idle_init(&self) -> bool {
         self.container.role == PlanRole::Job
             && self.container.args.entry_point.is_none()
             && !self.additions.runs_command
     }
 
-    /// Returns the runtime of the container.
     fn runtime<'b>(&'b self, backend: &EngineBackend<'b>) -> &'b OciRuntime {
         self.additions.runtime.as_ref().unwrap_or(&backend.engine.runtime)
     }
@@ -288,7 +287,7 @@ impl<'a> LaunchPlan<'a> {
         if !self.container.role.is_helper() && lend::may_be_needed(backend, user) {
             lend::trust_repositories(&image.config, &mut options.env);
         }
-        // A container can join only the PID namespace of a process in the same user namespace, here the host's.
+        // A container joins the PID namespace of a process only from its user namespace, here the host's.
         let shares_processes = inputs.process.is_some_and(userns::shares_namespace_with);
         let can_join = self.runtime(backend).capabilities().joins_user_namespaces;
         if can_join && !shares_processes && self.has_own_users(&options) {
@@ -356,7 +355,7 @@ impl<'a> LaunchPlan<'a> {
     }
 
     fn mounts(&self, backend: &EngineBackend<'_>, id: &str) -> Vec<MountRequest> {
-        // Of CDI devices.
+        // Mounts of CDI devices.
         let mut mounts = self.base.mounts.clone();
         for tmpfs in &self.container.options.tmpfs {
             mounts.push(MountRequest {

@@ -119,7 +119,7 @@ fn lend_directories(
 }
 
 /// Restores ownership of a step's files if the next steps run on the host, as the runner's user. Steps in a
-/// rootless job container have the same ids as this one.
+/// rootless job container have the same ids as the container step.
 fn restore_ownership_for_host(
     backend: &EngineBackend<'_>,
     plans: &[LaunchPlan<'_>],

@@ -49,7 +49,7 @@ impl DirectStep {
         let state = JobState::read(request.state.as_ref());
         let access = state.and_then(|state| Some((state.container?, state.steps?)));
         let Some((id, access)) = access else { return Ok(None) };
-        // The caller then reads the job record and reports the error.
+        // The caller then reads the record of the container, and reports the error.
         if owner() != Some(access.owner) {
             return Ok(None);
         }
@@ -110,8 +110,8 @@ pub(super) fn run(
         }
         Ok(record) => record,
     };
-    // The init process of the container did not take the step. If the container still runs, the job has caused that,
-    // and must not thereby get a program with other permissions into its container.
+    // The init process did not take the step. If the container still runs, the job caused that, and running
+    // the step with the runtime would give the job a program with other permissions.
     if record.steps.is_some_and(StepSupport::is_understood) {
         return Err(backend.engine.no_steps(&record).into());
     }

@@ -13,13 +13,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// Settings for jobs on this host.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {
-    /// Pull policy of images that are already in the store.
+    /// Pull policy of images; `options:` and the template can override it.
     pub pull: PullPolicy,
     /// hooks.d hooks of containers; none to inject no hooks.
     pub hooks: Option<HookOptions>,
     /// Name servers instead of the host's.
     pub dns: Vec<IpAddr>,
-    /// Maximum size of a service's log, in bytes.
+    /// Maximum size of a container's log, in bytes.
     pub log_bytes: u64,
     /// Containers in which set-user-ID programs such as `sudo` work, unless `options:` sets it.
     pub new_privileges: NewPrivileges,
@@ -77,7 +77,7 @@ pub enum NewPrivileges {
     Denied,
 }
 
-/// [`NewPrivileges`] in the file: a boolean or a word.
+/// [`NewPrivileges`] in the file: a boolean or `"auto"`.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected true, false or \"auto\"")]
 enum PrivilegesValue {
@@ -131,7 +131,7 @@ pub struct LimitSettings {
     pub enforce: bool,
 }
 
-/// Least memory of a container, the same as Docker's.
+/// Minimum memory limit of a container, as in Docker.
 const MIN_MEMORY_BYTES: u64 = 6 << 20;
 
 fn some_memory<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ByteSize>, D::Error> {

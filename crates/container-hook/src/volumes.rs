@@ -148,7 +148,6 @@ impl RunnerVolumes<'_> {
         JobRecords::new(self.run).lock_within(owner, PASSING_BY)
     }
 
-    /// Returns the volumes in a directory.
     fn list_volumes(
         &self,
         owner: &str,

@@ -35,8 +35,8 @@ pub enum ConfigureError {
     Read(#[from] ReadError),
 }
 
-/// Writes the registry configuration to buildah's empty home directory. All files belong to the user and group
-/// `owner`.
+/// Writes the registry configuration to buildah's empty home directory. All files belong to `owner`, a user
+/// and group ID.
 pub fn configure(
     home: &Path,
     owner: (u32, u32),
@@ -46,7 +46,7 @@ pub fn configure(
     make_dirs(home, &[NO_MORE], owner)?;
     write_file(&home.join(CONFIGURATION), configuration(client, images).as_bytes(), owner)?;
     for (name, registry) in &client.options().registries {
-        // Registries have no such names, so their certificates are never used.
+        // No registry has such a name, and as a path it could lead out of the directory.
         if registry.ca_files.is_empty() || name.contains('/') || name.starts_with('.') {
             continue;
         }
@@ -59,7 +59,8 @@ pub fn configure(
     Ok(())
 }
 
-/// Writes a policy to buildah's home directory that accepts unsigned images, as for images of containers.
+/// Writes a signature policy to buildah's home directory that accepts unsigned images, as the hook's own
+/// pulls do.
 pub fn allow_all_images(home: &Path, owner: (u32, u32)) -> Result<(), PathError> {
     let directory = make_dirs(home, &CERTIFICATES[..2], owner)?;
     write_file(&directory.join("policy.json"), POLICY.as_bytes(), owner)

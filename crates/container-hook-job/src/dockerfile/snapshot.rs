@@ -1,8 +1,8 @@
 //! The context of a build, copied once and hashed as it is copied.
 //!
 //! Jobs can change the original at any time, so each file is read only once: the hash covers exactly the copy
-//! that is built. A reader thread opens all files, relative to the descriptors of their directories; the calling
-//! thread copies them.
+//! that is built. A reader thread opens all files, relative to the descriptors of their directories; the
+//! calling thread copies them.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
@@ -26,7 +26,7 @@ use rustix::fs::{
 
 use crate::runner_files::RunnerFiles;
 
-/// Maximums for a build context.
+/// Limits of a build context.
 #[derive(Clone, Copy, Debug)]
 pub struct ContextLimits {
     pub bytes: u64,
@@ -37,28 +37,23 @@ pub struct ContextLimits {
 /// Limits above the size of real container actions, and low enough not to fill a disk.
 pub const LIMITS: ContextLimits = ContextLimits { bytes: 4 << 30, entries: 1_000_000, depth: 256 };
 
-/// Number of entries that are opened before they are copied; each takes a descriptor.
+/// Number of entries that are opened before they are copied; each file takes a descriptor.
 const AHEAD: usize = 16;
 
 /// Errors of copying a build context.
 #[derive(Debug, thiserror::Error)]
 pub enum ContextError {
-    /// A file cannot be read or copied.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// The Dockerfile is not a regular file.
     #[error("{} is not a regular file: a Dockerfile must not be a link or a directory", path.display())]
     NotAFile { path: PathBuf },
     /// An entry is neither a file nor a directory nor a symbolic link.
     #[error("{} is a FIFO or a device, which no build can use: remove it", path.display())]
     Special { path: PathBuf },
-    /// The context has too many bytes.
     #[error("{} holds more than {}, the limit for a Dockerfile action", path.display(), format_size(*limit))]
     TooBig { path: PathBuf, limit: u64 },
-    /// The context has too many entries.
     #[error("{} has more than {limit} entries, the limit for a Dockerfile action", path.display())]
     TooMany { path: PathBuf, limit: usize },
-    /// Directories are nested too deeply.
     #[error("{} is more than {limit} directories deep, the limit for a Dockerfile action", path.display())]
     TooDeep {
         /// Directory that is too deep.
@@ -119,7 +114,7 @@ pub fn take(
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Flags to open a file without side effects: opening a device may have some.
+/// Flags to inspect a file without opening it, because opening a device can have side effects.
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// An entry of the context, sent from the reader to the writer.
@@ -164,7 +159,7 @@ impl ContextReader<'_> {
             return Err(ContextError::NotAFile { path });
         }
         let mut path = self.context.to_owned();
-        // Holds the names not yet read of each directory, in reverse order.
+        // Holds the remaining names of each directory, in reverse order.
         let names = self.list(top.as_fd(), &path)?;
         let mut descent = TreeDescent::new(top.as_fd(), names).with_path("inspect", &path)?;
         let mut is_wanted =
@@ -204,7 +199,7 @@ impl ContextReader<'_> {
                     let found = file_status(dir.as_fd()).with_path("inspect", &path)?;
                     descent.enter(dir, &found, names);
                     is_wanted = self.send_entry(ContextEntry::Directory { name, stat });
-                    // The path is now that of this directory.
+                    // `path` keeps the name: the next entries are in this directory.
                     continue;
                 }
                 _ => return Err(ContextError::Special { path }),
@@ -222,7 +217,7 @@ impl ContextReader<'_> {
         self.send.send(entry).is_ok()
     }
 
-    /// Returns the names in a directory, sorted in reverse: the same content has the same digest.
+    /// Returns the names in a directory, sorted for a stable digest and reversed for `pop`.
     fn list(&mut self, dir: BorrowedFd<'_>, path: &Path) -> Result<Vec<CString>, ContextError> {
         let mut names = Vec::new();
         for entry in Dir::read_from(dir).with_path("list", path)? {
@@ -304,8 +299,8 @@ impl ContextWriter<'_> {
         Ok(())
     }
 
-    /// Hashes an entry. Names end with a NUL and the other fields have a fixed length, so different trees have
-    /// different hash inputs.
+    /// Hashes an entry. Names end with a NUL and the other fields have a fixed length, so different trees
+    /// have different hash inputs.
     fn hash(&mut self, kind: &[u8; 1], name: &CStr, stat: Option<&Stat>) {
         self.hasher.update(kind);
         self.hasher.update(name.to_bytes_with_nul());
@@ -419,7 +414,6 @@ mod tests {
         }
 
         fn take_within(&self, limits: ContextLimits) -> Result<String, ContextError> {
-            // Only root can remove directories without write permission.
             let _ = fs::remove_dir_all(self.copy());
             fs::create_dir(self.copy()).unwrap();
             let target = SnapshotTarget { dir: &self.copy(), owner: own_ids() };

@@ -44,7 +44,6 @@ pub struct CreateOptions {
     pub stop_signal: Option<String>,
     /// `--stop-timeout`: the time between the stop signal and the kill.
     pub stop_timeout: Option<Duration>,
-    /// Network, host names and ports.
     pub network: NetworkOptions,
     /// `--volume` and `--mount`, except `tmpfs`.
     pub volumes: Vec<RequestVolume>,
@@ -59,20 +58,17 @@ pub struct CreateOptions {
     pub host_namespaces: BTreeSet<HostNamespace>,
     /// `--ipc`: the IPC namespace, unless it is the host's.
     pub ipc: Ipc,
-    /// Capabilities, seccomp, AppArmor and similar confinement.
     pub security: SecurityOptions,
     pub devices: Vec<DeviceOption>,
     /// `--device-cgroup-rule`.
     pub device_rules: Vec<DeviceRule>,
     /// Qualified names of CDI devices, from `--device`; the policy adds those of `--gpus`.
     pub cdi_devices: Vec<String>,
-    /// `--gpus`.
     pub gpus: Option<GpuOption>,
     /// GPU devices, filled in from the policy.
     pub gpu_devices: Vec<DeviceOption>,
     /// Files of the GPU driver, filled in from the policy.
     pub gpu_volumes: Vec<RequestVolume>,
-    /// Limits on CPUs, memory and so on.
     pub resources: ResourceOptions,
     /// `--ulimit`, each resource once.
     pub ulimits: Vec<Ulimit>,
@@ -292,7 +288,6 @@ pub struct SecurityOptions {
 #[serde(rename_all = "lowercase")]
 pub enum HostNamespace {
     Cgroup,
-    /// Isolates message queues, semaphores and shared memory.
     Ipc,
     Network,
     Pid,

@@ -53,7 +53,7 @@ pub(super) fn device(options: &mut CreateOptions, value: &str) -> Result<(), Str
 }
 
 impl GpuOption {
-    /// Reads `--gpus`: `all`, a number, or `device=` with a list, also in quotes as Docker wants it.
+    /// Reads `--gpus`: `all`, a number, or `device=ID,ID`, also in the quotes that Docker requires.
     fn parse(text: &str) -> Result<Self, String> {
         let invalid = || "must be `all`, a number, or `device=ID,ID`".to_owned();
         let bare = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);

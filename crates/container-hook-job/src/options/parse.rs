@@ -7,7 +7,6 @@ use crate::words::{self, WordsError};
 /// Reasons to reject `options:`.
 #[derive(Debug, thiserror::Error)]
 pub enum OptionError {
-    /// The text cannot be split into words.
     #[error("cannot split the options of the container into words")]
     Words(#[from] WordsError),
     /// Docker has no such flag.
@@ -33,7 +32,6 @@ pub enum OptionError {
          quotation marks or leave it out"
     )]
     Word { word: String },
-    /// Two flags contradict each other.
     #[error("options {0} and {1} contradict each other")]
     Conflict(&'static str, &'static str),
 }
@@ -50,7 +48,7 @@ impl CreateOptions {
         let mut words = words.iter().map(String::as_str);
         while let Some(word) = words.next() {
             if word == "--" {
-                // Docker takes the next word for the image.
+                // Docker takes the next word as the image.
                 match words.next() {
                     None => break,
                     Some(word) => return Err(OptionError::Word { word: word.to_owned() }),

@@ -12,7 +12,7 @@ pub(super) fn name(options: &mut CreateOptions, value: &str) -> Result<(), Strin
 }
 
 pub(super) fn hostname(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    // The kernel's limit of host names.
+    // The kernel's limit on the length of host names.
     if value.len() > 64 {
         return Err("must be at most 64 characters long".to_owned());
     }

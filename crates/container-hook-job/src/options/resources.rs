@@ -56,7 +56,7 @@ fn set(text: &str) -> Result<Option<String>, String> {
 }
 
 pub(super) fn memory(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    /// Programs do not start with less memory.
+    /// Docker's minimum.
     const MINIMUM: u64 = 6 << 20;
     options.resources.memory_bytes = match size_bytes(value)? {
         0 => None,

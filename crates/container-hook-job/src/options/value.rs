@@ -71,12 +71,12 @@ fn decimal(text: &str) -> Option<(u64, u64)> {
         return None;
     }
     let whole = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-    // Sizes, durations and CPU shares need no digits beyond billionths.
+    // Sizes, durations and CPU counts need no digits beyond billionths.
     let billionths = format!("{:0<9}", &fraction[..fraction.len().min(9)]).parse().ok()?;
     Some((whole, billionths))
 }
 
-/// Reads a number of CPUs, `1.5` or `3/2`, as billionths of one.
+/// Reads a number of CPUs, `1.5` or `3/2`, in billionths of a CPU.
 pub fn nano_cpus(text: &str) -> Result<u64, String> {
     let invalid = || "must be a number of CPUs such as 1.5".to_owned();
     let (number, divisor) = text.split_once('/').unwrap_or((text, "1"));
@@ -119,12 +119,12 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         nanoseconds += u128::from(fraction) * unit / u128::from(FRACTION);
         rest = after;
     }
-    // Durations of Go have 63 bits of nanoseconds: 292 years.
+    // A Go duration has 63 bits of nanoseconds: 292 years.
     let nanoseconds = i64::try_from(nanoseconds).map_err(|_| "the duration is too long")?;
     Ok(Duration::from_nanos(nanoseconds.cast_unsigned()))
 }
 
-/// Splits a line of comma-separated values; a field in quotation marks may hold commas.
+/// Splits a line of comma-separated values; a field in quotation marks may contain commas.
 pub fn csv(line: &str) -> Result<Vec<String>, String> {
     let invalid = || "a quotation mark is misplaced or not closed".to_owned();
     if line.contains(['\n', '\r']) {

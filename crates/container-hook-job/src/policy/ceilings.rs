@@ -13,7 +13,7 @@ const PERIOD: u64 = 100_000;
 
 /// A limit of a container that exceeds the policy's maximum.
 pub struct ExceededMaximum {
-    /// What was asked for, as messages name it.
+    /// Requested limit, as messages name it.
     pub asked: String,
     /// Setting with the maximum, as written in the file.
     pub entry: String,
@@ -21,12 +21,12 @@ pub struct ExceededMaximum {
 }
 
 impl ExceededMaximum {
-    /// Returns a limit of memory above a maximum in bytes.
+    /// Returns an exceeded maximum of memory; `most` is in bytes.
     pub fn memory(asked: String, most: u64, table: MaxTable) -> Self {
         ExceededMaximum { asked, entry: format!("memory = \"{}\"", ByteSize(most)), table }
     }
 
-    /// Returns a limit of CPUs above a maximum in billionths of a CPU.
+    /// Returns an exceeded maximum of CPUs; `most` is in billionths of a CPU.
     pub fn cpus(asked: String, most: u64, table: MaxTable) -> Self {
         ExceededMaximum { asked, entry: format!("cpus = {}", count(most)), table }
     }

@@ -19,7 +19,7 @@ impl CreateOptions {
     /// Checks each option against the policy, and resolves the paths of mounts and devices. Adds the devices
     /// of `--gpus`, and replaces denied options by a harmless equivalent if they have one.
     ///
-    /// So all denials are reported before a container is created. Paths are checked again when they are
+    /// All denials are thus reported before a container is created. Paths are checked again when they are
     /// opened.
     ///
     /// # Errors
@@ -31,7 +31,7 @@ impl CreateOptions {
         if denials.is_empty() { Ok(()) } else { Err(PolicyError(denials)) }
     }
 
-    /// Returns all options that the policy denies, and resolves the others.
+    /// Returns all options that the policy denies; resolves the paths and GPUs of the others.
     pub(crate) fn denials(&mut self, policy: &Policy) -> Vec<PolicyDenial> {
         let mut denials = Vec::new();
         policy.privileges(self, &mut denials);
@@ -78,7 +78,8 @@ impl CreateOptions {
         }
     }
 
-    /// Adds the devices of `--gpus`: the admin's own list, which is not checked against the policy, or CDI devices.
+    /// Adds the devices of `--gpus`: the admin's list, which needs no check against the policy, or CDI
+    /// devices.
     fn add_gpus(&mut self, asked: &GpuOption, policy: &Policy) -> Result<(), PolicyDenial> {
         let section = policy.section("policy.gpus");
         if let (GpuOption::All, Some(gpus)) = (asked, &policy.gpus) {
@@ -97,8 +98,8 @@ impl CreateOptions {
         Err(option_denial(&asked.to_string(), &advice))
     }
 
-    /// Adds the devices and files of the admin's list, and the environment variable by which hooks for NVIDIA's
-    /// driver detect them, as Docker does.
+    /// Adds the devices and files of the admin's list, and the environment variable by which hooks for
+    /// NVIDIA's driver detect them, as Docker does.
     fn add_listed_gpus(&mut self, gpus: &Gpus, section: &str) -> Result<(), PolicyDenial> {
         let wrong = |entry: &str, problem: String| {
             option_denial("--gpus", &format!("{entry:?} under {section}: {problem}"))

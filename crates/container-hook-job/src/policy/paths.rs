@@ -60,8 +60,8 @@ pub fn expand(entry: &str) -> Vec<String> {
     found
 }
 
-/// Returns an allowed path without symbolic links; none for names of CDI devices and other relative paths. Relative
-/// to the working directory, which jobs can write to, such a name could be a symlink to any file.
+/// Returns an allowed path without symbolic links; none for names of CDI devices and other relative paths.
+/// Relative to the working directory, which jobs can write to, such a name could be a symlink to any file.
 fn resolve_allowed(entry: &Path) -> Option<PathBuf> {
     entry.is_absolute().then(|| resolve(entry).ok()).flatten()
 }

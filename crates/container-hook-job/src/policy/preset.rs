@@ -19,7 +19,8 @@ pub enum Preset {
     Docker,
 }
 
-/// The default capabilities of containers, and two capabilities that affect only the container.
+/// Docker's default capabilities without `MKNOD`, plus two that affect only the container: `IPC_LOCK` and
+/// `SYS_PTRACE`.
 const CAPABILITIES: [&str; 15] = [
     "AUDIT_WRITE",
     "CHOWN",

@@ -116,7 +116,7 @@ fn written_keys_override_the_preset() {
     assert_eq!(policy(&text), docker);
 }
 
-/// The `options:` of public workflows, as the runner sends them.
+/// Returns the `options:` of public workflows, as the runner sends them.
 fn real_options() -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = fs::read_to_string(path.join("tests/data/real-options.txt")).unwrap();
@@ -298,7 +298,7 @@ fn settings_define_the_devices_of_gpus() {
 
 #[test]
 fn relative_entries_allow_no_file() {
-    // Tests run in the directory of the crate; hooks run in one that jobs can write to.
+    // Tests run in the directory of the crate; hooks run in a directory that jobs can write to.
     let source = fs::canonicalize("src").unwrap();
     for (entry, is_allowed) in [(Path::new("src"), false), (source.as_path(), true)] {
         let allowed = [entry.to_owned()];

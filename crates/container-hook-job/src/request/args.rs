@@ -27,7 +27,6 @@ pub struct ContainerArgs {
     pub working_directory: Option<String>,
     /// `options:` as written in the workflow.
     pub create_options: Option<String>,
-    /// Credentials for the image's registry.
     pub registry: Option<RegistryLogin>,
     pub environment: RequestEnvironment,
     /// Ports to publish, in the notation of `docker run -p`.

@@ -1,4 +1,4 @@
-//! A cursor into a JSON document that knows its position.
+//! Values of the request with their JSON pointers, for errors.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,6 @@ pub struct RequestNode<'a> {
 }
 
 impl<'a> RequestNode<'a> {
-    /// Returns the node of the whole document.
     pub(super) fn root(value: &'a Value) -> Self {
         RequestNode { value: Some(value), pointer: String::new() }
     }
@@ -25,7 +24,7 @@ impl<'a> RequestNode<'a> {
         Ok(RequestNode { value: value.filter(|value| !value.is_null()), pointer })
     }
 
-    /// Returns the first present field of two aliases.
+    /// Returns the field with the first of two names that is present.
     pub(super) fn first_present(
         &self,
         name: &str,
@@ -46,7 +45,6 @@ impl<'a> RequestNode<'a> {
         (!self.is_absent()).then_some(self)
     }
 
-    /// Returns an error about this value.
     pub(super) fn error(&self, problem: impl Into<String>) -> RequestError {
         RequestError::Field { pointer: self.pointer.clone(), problem: problem.into() }
     }
@@ -100,7 +98,6 @@ impl<'a> RequestNode<'a> {
         nodes.map(&mut read).collect()
     }
 
-    /// Returns a list of strings.
     pub(super) fn texts(&self) -> Result<Vec<String>, RequestError> {
         self.list(|node| node.text()?.ok_or_else(|| node.error("must be a string, it is null")))
     }
@@ -113,7 +110,6 @@ impl<'a> RequestNode<'a> {
         }
     }
 
-    /// Returns a map of strings.
     pub(super) fn text_map(&self) -> Result<BTreeMap<String, String>, RequestError> {
         let Some(object) = self.object()? else { return Ok(BTreeMap::new()) };
         let fields = object.keys().map(|name| {
@@ -132,7 +128,6 @@ impl<'a> RequestNode<'a> {
         }
     }
 
-    /// Returns whether the value is an object.
     pub(super) fn is_object(&self) -> bool {
         self.value.is_some_and(Value::is_object)
     }

@@ -28,8 +28,8 @@ fn error(json: &Value) -> String {
     HookRequest::parse(json.to_string().as_bytes()).unwrap_err().to_string()
 }
 
-/// Requests that the parser rejects. The errors in the other requests show only later: a file that cannot be
-/// written, an unknown option.
+/// Requests that the parser rejects. Other invalid requests fail later, for example because of an unknown
+/// option.
 const WRONG: [&str; 9] = [
     "bad-002-newline.json",
     "bad-003-not-json.json",
@@ -39,7 +39,7 @@ const WRONG: [&str; 9] = [
     "bad-009-command-number.json",
     "bad-011-prepare-no-response-file.json",
     "container-009-neither.json",
-    // Accepting it would be right too.
+    // Accepting this request would also be correct.
     "container-011-adr-fields.json",
 ];
 

@@ -36,7 +36,7 @@ const MOUNTS: [(&str, &str); 3] = [("externals", "/__e"), ("work", "/__w"), ("gi
 #[derive(Clone, Debug)]
 pub struct BasePod {
     pub pod: Pod,
-    /// Targets of the containers, in order; further containers are not changed by entries.
+    /// Targets of the containers, in order; entries do not change further containers.
     pub targets: Vec<EntryTarget>,
     /// JSON pointers to values from the request; none if the caller provided the pod.
     requested: Option<BTreeSet<String>>,
@@ -48,7 +48,7 @@ pub enum EntryTarget {
     /// Container of the job or of a container step: `$job`.
     Job,
     Service {
-        /// Known names from the workflow. The names of the container and of its image refer to it too.
+        /// Names from the workflow. An entry may also use the names of the container and of its image.
         names: Vec<String>,
     },
 }
@@ -80,8 +80,8 @@ impl BasePod {
         BasePod::parse(&file, &text)
     }
 
-    /// Reads a pod, JSON or YAML, whose first container is the job's; the others are services. `file` is its name
-    /// in messages.
+    /// Reads a pod, JSON or YAML, whose first container is the job's; the others are services. `file` is the
+    /// name in messages.
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ pub fn job_with_names(
 
 /// Returns the pod of a container step. `runner` is the name of the runner.
 ///
-/// The container only waits: the step's program is executed in it, with its environment.
+/// The container is idle: the step's program is executed in it, with its environment.
 pub fn step(args: &ContainerArgs, runner: &str) -> BasePod {
     let container = Container {
         name: "job".to_owned(),
@@ -207,7 +207,7 @@ impl RequestedContainers {
     /// Returns the environment variables of a container.
     fn env(&mut self, args: &ContainerArgs) -> Vec<EnvVar> {
         let asked = args.environment.0.iter();
-        // `HOME` is the image's, and empty variables are dropped.
+        // The image sets `HOME`, and empty variables are dropped.
         let asked = asked.filter(|(name, value)| *name != "HOME" && !value.is_empty());
         let mut env: Vec<_> = asked.map(|(name, value)| variable(name, value)).collect();
         let requested: Vec<_> = (0..env.len()).map(|index| format!("env/{index}")).collect();
@@ -260,7 +260,7 @@ fn service_container(
     })
 }
 
-/// Returns the names of the services' containers in the reference hook: the names of their images, numbered if an image
+/// Returns the container names of services as in the reference hook: image names, numbered if an image
 /// repeats.
 pub fn container_names(services: &[ContainerArgs]) -> Vec<String> {
     let bases: Vec<_> = services.iter().map(base_name).collect();

@@ -1,7 +1,7 @@
 //! Deserializes a tree strictly.
 //!
-//! The types of `k8s-openapi` ignore unknown fields, but list the known ones. So this deserializer rejects unknown
-//! fields, with the position and a suggestion.
+//! The types of `k8s-openapi` ignore unknown fields, but list the known fields. So this deserializer rejects
+//! unknown fields, with the position and a suggestion.
 
 use oci_hooks_yaml::{TextPosition, hint};
 use serde::de::value::StrDeserializer;
@@ -24,11 +24,11 @@ pub fn read<'de, T: Deserialize<'de>>(
         .map_err(|error| error.with_segment(path.to_owned()).into_fault(node))
 }
 
-/// An error; its path is completed on the way up.
+/// An error; each caller adds a segment to its path.
 #[derive(Debug)]
 struct DeserializeError {
     position: Option<TextPosition>,
-    /// Segments from the inside to the outside.
+    /// Segments, innermost first.
     path: Vec<String>,
     kind: MismatchKind,
 }
@@ -120,7 +120,7 @@ impl<'de> TypedValue<'de> {
         }
     }
 
-    /// Adds the position to an error from the types.
+    /// Adds this value's position to an error without one.
     fn add_position(self, error: DeserializeError) -> DeserializeError {
         DeserializeError { position: error.position.or(self.node.origin.position()), ..error }
     }
@@ -260,7 +260,6 @@ fn unknown(fields: &[PodEntry], known: &[&str]) -> Result<(), DeserializeError> 
     Err(DeserializeError { position: field.origin.position(), path: Vec::new(), kind })
 }
 
-/// Iterates over the elements of a list.
 struct Items<'de> {
     items: &'de [PodNode],
     index: usize,
@@ -285,7 +284,6 @@ impl<'de> SeqAccess<'de> for Items<'de> {
     }
 }
 
-/// Iterates over the fields of a mapping.
 struct FieldsAccess<'de> {
     fields: &'de [PodEntry],
     value: Option<&'de PodEntry>,

@@ -91,12 +91,12 @@ impl Emitter<'_> {
 fn word(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=,$@ ".contains(c);
     let begins_well = text.starts_with(|c: char| c.is_ascii_alphanumeric() || "/._$".contains(c));
-    // A colon begins a value only before a blank, like `-` an element.
+    // A colon begins a value, and `-` an element, only before a blank.
     let is_bare = begins_well
         && !text.ends_with([' ', ':'])
         && text.chars().all(|c| is_plain(c) || c == ':')
         && !text.contains(": ")
-        // Three dots or dashes are the end of a document.
+        // `...` ends a document.
         && !text.starts_with("..")
         && is_text(text);
     if is_bare { text.to_owned() } else { quote_scalar(text) }

@@ -8,10 +8,8 @@ use oci_hooks_yaml::{SourceLocation, TextPosition};
 /// Errors of reading or merging a template.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
-    /// The file cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The content is invalid.
     #[error("{place}: {problem}")]
     Invalid { place: SourceLocation, problem: Box<TemplateProblem> },
 }
@@ -23,7 +21,6 @@ pub enum TemplateProblem {
     NotUtf8,
     #[error(transparent)]
     Yaml(#[from] oci_hooks_yaml::YamlProblem),
-    /// The file has no document.
     #[error(
         "holds no document; a template has `metadata` or `spec`, one that changes nothing is `{{}}`"
     )]
@@ -34,7 +31,6 @@ pub enum TemplateProblem {
     /// The document is an object that contains a template.
     #[error("this is no template; the template is {place}")]
     Wrapped { place: String },
-    /// A field does not exist.
     #[error("{path} has no field `{name}`; {help}")]
     UnknownField {
         /// Path of the value that has no such field.
@@ -54,7 +50,6 @@ pub enum TemplateProblem {
     /// A value has the right type but is invalid.
     #[error("{path}: {message}")]
     Value { path: String, message: String },
-    /// A required field is missing.
     #[error("{path} needs `{field}`")]
     Missing { path: String, field: &'static str },
     /// Two volumes or containers have the same name.

@@ -1,4 +1,4 @@
-//! Faults of a template, with their positions.
+//! Fields of a template that cannot be applied, with their positions.
 
 use std::fmt;
 use std::sync::Arc;

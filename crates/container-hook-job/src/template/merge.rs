@@ -1,8 +1,8 @@
 //! Merges a template into a pod.
 //!
-//! Labels and annotations are added one by one. Volumes, init containers and sidecars are appended. An entry for a
-//! container of the hook (`$job`, `$redis`) appends its variables, mounts and ports, and replaces all other fields
-//! that it has. Every other field replaces the pod's as a whole.
+//! Labels and annotations are added one by one. Volumes, init containers and sidecars are appended. An entry
+//! for a container of the hook (`$job`, `$redis`) appends its variables, mounts and ports, and replaces all
+//! other fields that it has. Every other field replaces the pod's as a whole.
 
 use std::collections::{HashMap, HashSet};
 
@@ -52,7 +52,6 @@ impl PodTemplate {
     }
 }
 
-/// The purpose of the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PodPurpose {
     Job,
@@ -285,8 +284,8 @@ fn images(containers: &[PodNode], targets: &[EntryTarget]) -> HashMap<String, us
     images
 }
 
-/// Returns the name of a container's image; empty if other services have the same image, because the name would be
-/// ambiguous.
+/// Returns the name of a container's image; empty if it is ambiguous because other services have the same
+/// image.
 fn unambiguous_image<'a>(container: &'a PodNode, images: &HashMap<String, usize>) -> &'a str {
     let image = image(container);
     if images.get(image) == Some(&1) { image } else { "" }

@@ -18,7 +18,7 @@ pub struct MergedPod {
 }
 
 impl MergedPod {
-    /// Returns the origin of the value at a JSON pointer into the pod, `/spec/volumes/0` for example; none if the
+    /// Returns the origin of the value at a JSON pointer into the pod, such as `/spec/volumes/0`; none if the
     /// value does not exist.
     pub fn origin(&self, pointer: &str) -> Option<ValueOrigin> {
         self.document.pointer(pointer).map(|node| node.origin)
@@ -53,7 +53,7 @@ impl fmt::Display for OriginComment<'_> {
     }
 }
 
-/// A note about a part of a template with another effect than its author may expect.
+/// A note about a part of a template whose effect its author may not expect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MergeNote {
     pub place: SourceLocation,
@@ -82,7 +82,7 @@ pub enum MergeRemark {
         /// Name with its dollar sign.
         name: String,
     },
-    /// An earlier entry is for the same container.
+    /// Another entry is used for the same container.
     Again {
         /// Name with its dollar sign.
         name: String,

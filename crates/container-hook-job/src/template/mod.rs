@@ -4,9 +4,9 @@
 //! ([`base`]), and merges the two as that hook does. The module only transforms values: it applies nothing to
 //! containers and logs nothing.
 //!
-//! It is stricter than the Kubernetes hook and avoids its bugs: unknown fields are errors with their position,
-//! the labels that identify a job are kept, a `null` counts as an absent field, and a mount of one container is not
-//! added to all containers.
+//! It is stricter than the Kubernetes hook and avoids its bugs: unknown fields are errors with their
+//! position, the labels that identify a job are kept, a `null` counts as an absent field, and a mount of one
+//! container is not added to all containers.
 //!
 //! [ADR 0134]: https://github.com/actions/runner-container-hooks/blob/main/docs/adrs/0134-hook-extensions.md
 

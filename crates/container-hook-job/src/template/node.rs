@@ -17,7 +17,7 @@ pub enum ValueOrigin {
     /// Set by the hook, independent of the request.
     Default,
     Request,
-    /// The base pod from the caller.
+    /// Set by a base pod that the caller provides.
     Given,
     Template(TextPosition),
 }

@@ -16,7 +16,8 @@ use super::node::{PodEntry, PodNode, PodValue, ValueOrigin};
 /// Maximum size of a template, the same as of a pod in the API server of Kubernetes.
 pub const MAX_BYTES: u64 = 1 << 20;
 
-/// Top-level keys of a template. The first two are accepted because templates look like pods; they have no effect.
+/// Top-level keys of a template. `apiVersion` and `kind` are accepted, without effect, because templates look
+/// like pods.
 const FIELDS: [&str; 4] = ["apiVersion", "kind", "metadata", "spec"];
 
 /// A pod template that can be merged into any pod.
@@ -62,7 +63,6 @@ impl PodTemplate {
         self.document.fields().iter().filter(move |field| !known(&field.name))
     }
 
-    /// Returns the `spec` of the template.
     pub(super) fn spec(&self) -> Option<&PodNode> {
         self.document.get("spec")
     }
@@ -117,8 +117,8 @@ fn check(document: &PodNode) -> Result<(), PositionedProblem> {
     UniqueNames::new("a volume").extend(spec, "volumes")
 }
 
-/// Rejects a top-level key that looks like a misspelling, because its content would have no effect. Other keys are
-/// ignored, as in the Kubernetes hook.
+/// Rejects a top-level key that looks like a misspelling, because its content would have no effect. Other
+/// keys are ignored, as in the Kubernetes hook.
 fn check_top(document: &PodNode) -> Result<(), PositionedProblem> {
     if let Some((position, place)) = wrapped_template(document) {
         return Err(PositionedProblem::new(position, TemplateProblem::Wrapped { place }));
@@ -184,7 +184,7 @@ fn check_containers(spec: &PodNode) -> Result<(), PositionedProblem> {
     Ok(())
 }
 
-/// Rejects mounts from index `first_new` on whose path another mount of the container has.
+/// Rejects a mount at index `first_new` or later if an earlier mount of the container has its path.
 pub fn check_mounts(
     mounts: &[PodNode],
     first_new: usize,
@@ -218,7 +218,7 @@ impl UniqueNames {
         UniqueNames { what, seen: HashMap::new() }
     }
 
-    /// Adds the names of a list's elements, without a check.
+    /// Adds the names of a list's elements without checking for duplicates.
     pub fn add_names(&mut self, spec: &PodNode, list: &str) {
         let nodes = spec.list(list).iter();
         let names =

@@ -51,7 +51,7 @@ struct StoreIndex {
     mounts: Vec<LayerMount>,
 }
 
-/// A layer, and what images have in common up to it.
+/// A layer of the store, shared by all images with the same layers up to it.
 struct StoreLayer {
     record: Value,
     /// Names of this layer and of all lower ones, topmost first, joined with `:`.
@@ -85,8 +85,8 @@ impl Bases {
 
     /// Writes a read-only store of the images to a directory, and returns the layers to mount there.
     ///
-    /// The files are copied if buildah is in the user namespace of this process, in which it could mount the layers
-    /// again, writable.
+    /// Copies the files if buildah is in the user namespace of this process, where it could remount the
+    /// layers writable.
     pub(super) fn write_store(
         &self,
         directory: &Path,
@@ -107,7 +107,7 @@ impl Bases {
         Ok(index.mounts)
     }
 
-    /// Writes empty files in place of the layers' blobs to an OCI layout, so that buildah does not write the layers.
+    /// Writes empty blobs of the base layers to an OCI layout, so that buildah does not write these layers.
     pub(super) fn write_blobs(&self, layout: &Path) -> Result<(), PathError> {
         let diff_ids = self.images.iter().flat_map(|image| &image.diff_ids);
         diff_ids.into_iter().try_for_each(|id| write(&layout.join(id.blob_name()), ""))
@@ -121,7 +121,7 @@ impl StoreIndex {
         let (mut id, mut lower) = (String::new(), String::new());
         for (at, diff_id) in image.diff_ids.iter().enumerate() {
             let parent = id;
-            // buildah copies layers with other ids.
+            // The id that containers-storage computes; buildah copies layers with other ids.
             id = match parent.is_empty() {
                 true => diff_id.hex().to_owned(),
                 false => {
@@ -158,7 +158,7 @@ impl StoreIndex {
         lower: &str,
         directory: &Path,
     ) -> Result<StoreLayer, PathError> {
-        // mount(2) takes the names of all layers in 4096 bytes.
+        // A short name, because mount(2) takes the names of all layers in 4096 bytes.
         let link = format!("l/{}", self.layers.len());
         let overlay = directory.join("overlay");
         let files = overlay.join(id);
@@ -179,9 +179,9 @@ impl StoreIndex {
         Ok(StoreLayer { record, chain, has_files: false })
     }
 
-    /// Adds an image, or a name to it.
+    /// Adds an image, or another name of an image added before.
     fn add_image(&mut self, image: &Image, layer: &str, directory: &Path) -> Result<(), PathError> {
-        // Ids have 64 digits, whatever the algorithm of the digest.
+        // Image ids have 64 hexadecimal digits, regardless of the digest's algorithm.
         let id = Digest::of(image.configuration.as_bytes());
         let id = id.hex();
         let digest = image.reference.digest().unwrap_or(&image.digest);
@@ -229,8 +229,8 @@ impl StoreIndex {
     }
 }
 
-/// Returns a name by which buildah finds the image for the Dockerfile. buildah finds images with a digest by the
-/// digest, if their repository matches.
+/// Returns the name under which buildah finds the image. If the Dockerfile gives a digest, buildah searches
+/// by the digest in images of the same repository.
 fn name(image: &ImageReference) -> String {
     match image.digest() {
         None => image.to_string(),
@@ -241,7 +241,7 @@ fn name(image: &ImageReference) -> String {
     }
 }
 
-/// Returns the name of the file with an image's document.
+/// Returns the file name of an image's document, encoded as in containers-storage.
 fn file_name(key: &str) -> String {
     let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'.';
     if key.bytes().all(is_plain) { key.to_owned() } else { format!("={}", STANDARD.encode(key)) }

@@ -1,4 +1,4 @@
-//! Runs buildah in a container, with the limits of the step, a network and user namespace of its own, and only the
+//! Runs buildah in a container with its own network and user namespace, the limits of the step, and only the
 //! programs of this host.
 
 use std::path::Path;
@@ -35,14 +35,12 @@ const TEMPORARY: &str = "/var/tmp";
 /// `tmpfs` mounts, for other files of buildah and the programs that it calls.
 const MEMORY: [&str; 3] = ["/run", "/tmp", "/var/cache"];
 
-/// The step that needs an image, whose limits the build has.
+/// The step that needs an image; its limits apply to the build.
 #[derive(Clone, Copy)]
 pub struct BuildSite<'a> {
-    /// Plan of the step's container.
     pub plan: &'a LaunchPlan<'a>,
-    /// Launch context of the step.
     pub context: LaunchContext<'a>,
-    /// Forwards signals to a process that ends with the container.
+    /// Called with the PID of a process that ends with the container, to forward signals to it.
     pub pass_on: &'a dyn Fn(u32),
 }
 
@@ -79,7 +77,7 @@ impl PreparedBuild {
         }
     }
 
-    /// Runs buildah to its end, in a network of its own: the containers of the job cannot answer in place of the
+    /// Runs buildah to its end, in its own network, where containers of the job cannot impersonate the
     /// servers from which a Dockerfile downloads. Imports the image if buildah succeeds.
     fn run_container(
         &self,
@@ -116,7 +114,7 @@ impl PreparedBuild {
         if options.user_namespace.is_none() && !engine.privilege.has_own_users() {
             return Err(BuildError::NoUserNamespace.into());
         }
-        // The built image is also used by jobs whose steps have no `--add-host` or `--dns`.
+        // Other jobs use the built image too, so the `--add-host` and `--dns` of this step do not apply.
         options.namespaces.network = NamespaceSource::Path(endpoint.netns.clone());
         options.dns = Some(ResolverOptions {
             servers: backend.settings.dns.clone(),
@@ -184,7 +182,7 @@ impl PreparedBuild {
             read_only: true,
             security: ContainerSecurity {
                 no_new_privileges: denies_privileges,
-                // In its own user namespace, to mount the root file systems of the build.
+                // Lets buildah mount the root file systems of the build, in its own user namespace.
                 cap_add: vec!["SYS_ADMIN".to_owned()],
                 nesting: true,
                 seccomp: Seccomp::Profile(bundle::builder_profile(privilege)),
@@ -229,7 +227,7 @@ impl PreparedBuild {
         Ok(system.mounts().chain(own).chain(layers).chain(memory).collect())
     }
 
-    /// Returns the shell script that builds, and writes the image.
+    /// Returns the shell script that builds the image and writes it to the layout.
     fn script(&self, privilege: Privilege, options: &[String]) -> String {
         let home = Path::new(GIVEN).join(BuildScratch::HOME);
         let in_home = |name: &str| home.join(name).display().to_string();

@@ -74,7 +74,7 @@ pub struct LaunchFacts<'a> {
 }
 
 impl TemplateAdditions {
-    /// Applies the additions to the container's options, over those of the workflow.
+    /// Applies the additions to the container's options, overriding those of the workflow.
     pub fn apply(
         &self,
         facts: &LaunchFacts<'_>,

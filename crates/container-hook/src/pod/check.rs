@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use super::fields::{PodField, Treatment};
 
-/// Checks each field of a template in a merged pod; `file` is the template. Returns the fields without effect, a
-/// line for each reason.
+/// Checks each field of a template in a merged pod; `file` is the template. Returns the fields without
+/// effect, a line for each reason.
 ///
 /// # Errors
 ///
-/// Returns all fields that cannot be applied on a single host.
+/// Fails with all fields that cannot be applied on a single host.
 pub fn check(merged: &Arc<MergedPod>, file: &str) -> Result<Vec<String>, TemplateFaults> {
     let pod = serde_json::to_value(&merged.pod).expect("a pod has only keys that are strings");
     let mut found = CheckFindings::default();

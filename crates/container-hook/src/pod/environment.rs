@@ -14,7 +14,7 @@ use super::objects::{KubeKind, ObjectRef};
 use super::pod_fields::PodFields;
 use super::resources;
 
-/// The sources of values.
+/// The sources of variables and files: config maps, secrets, and fields of the pod.
 #[derive(Clone, Copy)]
 pub struct ValueSources<'a> {
     pub settings: &'a TemplateSettings,
@@ -202,7 +202,7 @@ impl ValueSources<'_> {
         content.map(|content| text(content, key, &place).map(EnvValue::Text)).transpose()
     }
 
-    /// Returns a field of the pod.
+    /// Returns the value of a `fieldRef`.
     pub fn field(
         self,
         selector: &ObjectFieldSelector,
@@ -237,7 +237,7 @@ impl ValueSources<'_> {
     }
 }
 
-/// Returns a quantity of a container in units of the divisor.
+/// Returns the value of a `resourceFieldRef`, in units of its divisor.
 pub fn resource_field(
     selector: &ResourceFieldSelector,
     requirements: Option<&ResourceRequirements>,

@@ -276,7 +276,7 @@ const fn field(path: &'static str, treatment: Treatment) -> PodField {
     PodField { path, treatment }
 }
 
-/// Fields with the same fields below them as another field.
+/// Pairs of a field and another field whose subfields it shares.
 const SAME: [(&str, &str); 3] = [
     ("spec.initContainers", "spec.containers"),
     ("spec.containers.readinessProbe", "spec.containers.livenessProbe"),

@@ -1,18 +1,18 @@
 //! The pod of a template (ADR 0134), applied to containers of a single host.
 //!
-//! A request is a default pod; the admin's template is merged into it as on Kubernetes. A field of the template
-//! gets into a container in these steps:
+//! A request becomes the pod that GitHub's hook for Kubernetes would create, and the admin's template is
+//! merged into it. A field of the template reaches a container in these steps:
 //!
 //! 1. [`FIELDS`] lists for each field of a pod whether it is applied, has no effect, or is rejected; [`check()`]
 //!    looks up all fields of the template.
-//! 2. `TemplatePod` splits the additions of the template: an `ContainerOverlay` for each container of the request, and
-//!    a `TemplateContainer` for each init container and sidecar.
+//! 2. `TemplatePod` splits the additions of the template: a `ContainerOverlay` for each container of the
+//!    request, and a `TemplateContainer` for each init container and sidecar.
 //! 3. `ContainerOverlay::resolve` reads and checks an overlay once, when the container is planned, and sets the options
 //!    that are known by then in its [`BundleOptions`](oci_hooks_engine::bundle::BundleOptions), over those of the
 //!    workflow.
 //! 4. `TemplateAdditions::apply` adds the rest when the image, addresses and directories are known.
 //!
-//! Services keep their own networks and host names. All other containers of the pod share the job container's.
+//! Services keep their own addresses and host names; all other containers share the job container's.
 
 mod additions;
 mod check;

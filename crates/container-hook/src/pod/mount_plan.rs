@@ -120,7 +120,7 @@ impl MountPlan {
         })
     }
 
-    /// Returns whether the mount is at a path of the container.
+    /// Returns whether the mount has this target.
     pub fn is_at(&self, path: &Path) -> bool {
         path.components().eq(self.target.components())
     }
@@ -164,8 +164,8 @@ mod tests {
     use super::*;
     use crate::pod::environment::Addresses;
 
-    /// A path in the environment may be known only once the container has addresses, and a socket may
-    /// appear after the mount was planned.
+    /// A subpath may be known only once the container has addresses, and a socket may appear after the mount
+    /// was planned.
     #[test]
     fn mounts_require_permission_of_the_policy() {
         let dir = tempfile::tempdir().unwrap();

@@ -34,9 +34,7 @@ pub struct ContainerOverlay {
     pub given: GivenCounts,
     /// Path of the container in the pod.
     pub place: FieldPath,
-    /// Template's fields of the pod.
     pub pod: Arc<PodFields>,
-    /// Sources of the pod's volumes.
     pub volumes: Arc<VolumeBackings>,
 }
 

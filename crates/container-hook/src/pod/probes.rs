@@ -95,7 +95,7 @@ pub fn stop(
 }
 
 impl ProbeAction {
-    /// Returns the check; a container without an address has only its loopback interface.
+    /// Returns the check, on loopback if the container has no address.
     pub(super) fn to_check(&self, address: Option<IpAddr>) -> ContainerCheck {
         let own = |port| SocketAddr::new(address.unwrap_or(IpAddr::from([127, 0, 0, 1])), port);
         match self {
@@ -126,7 +126,7 @@ impl StopPlan {
     }
 }
 
-/// The container that checks are about.
+/// The container that is probed.
 #[derive(Clone, Copy)]
 struct ProbeTarget<'a> {
     container: &'a Container,

@@ -141,7 +141,7 @@ impl Contexts<'_> {
 }
 
 impl RunAsUser {
-    /// Sets the user of the container, over that of the workflow or the image.
+    /// Sets the user of the container, overriding that of the workflow or the image.
     pub(super) fn apply(&self, image: &ImageConfig, options: &mut bundle::BundleOptions) {
         if self.user.is_none() && self.group.is_none() {
             return;

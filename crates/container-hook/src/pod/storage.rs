@@ -1,7 +1,6 @@
-//! Directories of a pod's volumes: below `pods` on the disk, by network, then by pod.
+//! Directories of pod volumes: `pods/NETWORK/POD/VOLUME` on the disk.
 //!
-//! The job record has the name of the network before any directory is created, so leftovers of a killed call are
-//! found by it.
+//! The job record names the network before any directory is created, so leftovers of a killed call are found.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -16,7 +15,6 @@ use oci_hooks_host::mount;
 use super::parts::TemplatePod;
 use super::volumes::{CreateIfMissing, VolumeBacking, VolumeFile};
 
-/// The group ID of volumes.
 type VolumeGroup = Option<u32>;
 
 /// Returns the directory of a pod's volumes.

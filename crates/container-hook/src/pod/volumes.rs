@@ -27,7 +27,6 @@ pub enum VolumeBacking {
     /// A file or directory of the host.
     Host {
         path: PathBuf,
-        /// Created if the path does not exist.
         create: CreateIfMissing,
     },
     /// Files that the pod cannot change.
@@ -57,7 +56,7 @@ const DEFAULT_MODE: u32 = 0o644;
 pub type VolumeBackings = BTreeMap<String, VolumeBacking>;
 
 impl ValueSources<'_> {
-    /// Returns the sources of all volumes. Fails even if the invalid volume is not mounted.
+    /// Returns the sources of all volumes. Fails if any is invalid, even if it is not mounted.
     pub fn backings(self, policy: &Policy) -> Result<VolumeBackings, TemplateFault> {
         let backings = self.pod.volumes().map(|(volume, place)| {
             Ok((volume.name.clone(), self.backing(volume, &place, policy)?))
@@ -65,7 +64,6 @@ impl ValueSources<'_> {
         backings.collect()
     }
 
-    /// Returns the source of a volume.
     fn backing(
         self,
         volume: &Volume,

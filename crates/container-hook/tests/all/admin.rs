@@ -72,7 +72,7 @@ fn missing_certificates_and_mirrors_are_named() {
     let text =
         format!("[registry.\"docker.io\"]\nmirrors = [\"no-such-mirror.invalid\"]\nca = {ca:?}\n");
     env.write("settings.toml", &text);
-    // Without a network, no server is asked for the address.
+    // Runs without a network, so that no name server is asked.
     let ran = env.run_apart(&["config"]);
     assert_eq!(ran.code, Some(0));
     for expected in [

@@ -1,4 +1,4 @@
-//! The script with which the runner's node starts the program. It must behave as if node had executed the program.
+//! `index.js`, by which the runner's node starts the program. It must behave as if node executed the program.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -137,9 +137,9 @@ fn killing_node_at_any_moment_kills_the_program() {
     }
 }
 
-/// Kills node after something has happened, and checks that the program ends.
+/// Kills node after `happens` returns, and checks that the program ends.
 fn check_death(happens: impl FnOnce(u32)) {
-    // The program reads endless input, and holds the pipe as long as it runs.
+    // The program waits for input, and holds the pipe as long as it runs.
     let shim = ScriptShim::of(Path::new(PROGRAM));
     let mut child = shim.start();
     let _stdin = child.stdin.take();

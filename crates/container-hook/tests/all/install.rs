@@ -7,7 +7,7 @@ use oci_hooks_testsupport::cli::{ProgramRun, TestEnv, golden};
 
 use crate::{DATA, PROGRAM};
 
-/// Returns settings with a runtime that need not exist on this machine.
+/// Returns an environment whose settings name a fake runtime.
 fn with_runtime() -> TestEnv {
     let mut env = TestEnv::new(PROGRAM);
     env.copy_program();

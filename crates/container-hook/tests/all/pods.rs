@@ -17,7 +17,7 @@ fn env(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> TestEnv {
         for stream in listener.incoming() {
             let stream = stream.unwrap();
             let Some((line, body)) = read(&stream) else { continue };
-            // The body of a review contains its question.
+            // The body of an access review names the permission.
             let (code, text) = answer(&format!("{line} {body}"));
             let length = text.len();
             let head = format!("HTTP/1.1 {code} Code\r\nConnection: close\r\n");

@@ -118,7 +118,7 @@ fn template_is_merged_into_the_pod_of_a_step() {
     assert_eq!(spec["containers"][0]["env"], json!([{"name": "A", "value": "yes"}]));
     assert_eq!(spec["containers"][1]["name"], "side-car");
     assert!(!step.stderr.contains("$cache"), "{}", step.stderr);
-    // In a job it may be a mistake.
+    // In a job, such an entry may be a mistake.
     assert!(env.run(&args).stderr.contains("$cache has no effect"));
     let step = json!({"command": "run_container_step", "args": {"image": "alpine"}}).to_string();
     let command = env.command(&["template", "--request", "-", "--format", "json"]);
@@ -217,7 +217,7 @@ fn lint_reports_fields_that_one_host_cannot_apply() {
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), expected), "{ran:?}");
 }
 
-/// What `prepare_job` rejects, with the settings of this machine.
+/// `lint` reports the errors of `prepare_job` with the settings of this machine.
 #[test]
 fn lint_reports_what_jobs_fail_with() {
     let env = TestEnv::new(PROGRAM);

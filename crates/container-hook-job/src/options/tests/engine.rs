@@ -143,7 +143,7 @@ fn host_config(options: &CreateOptions) -> Value {
     ])
 }
 
-/// Returns a volume in the notation of `--volume`; the modes in order.
+/// Returns a volume in the notation of `--volume`, modes in a fixed order; none for other kinds of volumes.
 fn format_bind(volume: &RequestVolume) -> Option<String> {
     let source = match &volume.source {
         VolumeSource::Bind { path, create: true } => path.to_str().unwrap(),
@@ -219,7 +219,8 @@ pub fn normalize_body(mut body: Value, options: &CreateOptions) -> Value {
         remove(&mut body["HostConfig"], "PortBindings");
     }
     if let Some(GpuOption::Devices(ids)) = &options.gpus {
-        // Docker's command line reads the second element of an unquoted list as a number, and its engine fails.
+        // Docker's command line reads the second element of an unquoted list as a number; its engine then
+        // fails.
         let request = &mut body["HostConfig"]["DeviceRequests"][0];
         (request["Count"], request["DeviceIDs"]) = (json!(0), json!(ids));
     }
@@ -231,7 +232,7 @@ pub fn normalize_body(mut body: Value, options: &CreateOptions) -> Value {
 
 fn normalize_host_config(body: &mut Value) {
     let mut host = body["HostConfig"].take();
-    // Our defaults too.
+    // `body` omits these defaults, which are also ours.
     for (key, default) in
         [("IpcMode", "private"), ("CgroupnsMode", "private"), ("UsernsMode", "host")]
     {

@@ -16,11 +16,11 @@ pub struct MergeCase {
     json: Json,
 }
 
-/// The result of this module where it differs.
+/// The result of this module where it differs from the Kubernetes hook.
 enum OurResult {
     /// An error, with its position.
     Fails(&'static str),
-    /// Another pod; the function changes that of the Kubernetes hook.
+    /// Another pod: the function changes the Kubernetes hook's pod.
     Pod(fn(&MergeCase, &mut Json)),
 }
 
@@ -83,7 +83,7 @@ const DIFFERENT: [(&str, OurResult); 21] = [
     ),
 ];
 
-/// Cases in which this module is stricter without a bug of the Kubernetes hook, with the reason.
+/// Cases in which this module is stricter although the Kubernetes hook has no bug, with the reason.
 const STRICTER: [(&str, &str); 3] = [
     ("read-list", "it has no effect there, which nobody wants"),
     ("read-yaml-scalars", "an annotation is a string; the API server refuses others"),
@@ -113,7 +113,7 @@ impl MergeCase {
         self.json["kind"] == "prepare_job"
     }
 
-    /// Returns the request of the pod.
+    /// Returns the request that creates the pod.
     fn request(&self) -> HookCommand {
         let request = json!({
             "command": self.json["kind"],

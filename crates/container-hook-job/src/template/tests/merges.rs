@@ -6,7 +6,7 @@ use super::cases::normalize_pod;
 use crate::request::{HookCommand, HookRequest, PrepareJob};
 use crate::template::{BasePod, MergedPod, PodTemplate, TextPosition, ValueOrigin, base};
 
-/// A job with a container and services.
+/// Returns a job with a container and these services.
 fn job(services: &Json) -> PrepareJob {
     let container = json!({
         "image": "node:22",

@@ -71,7 +71,7 @@ pub struct GlobalArgs {
 }
 
 impl GlobalArgs {
-    /// Returns the environment of a command with these options.
+    /// Returns the context of a command with these options.
     pub fn context(&self) -> CliContext {
         CliContext::new(self.color, self.format == ResultFormat::Json)
             .with_config(self.config.clone())

@@ -16,14 +16,14 @@ use crate::log::StepLog;
 const NETWORK: &str = "ACTIONS_RUNNER_NETWORK_DRIVER";
 /// Platform for which images are pulled.
 const PLATFORM: &str = "DOCKER_DEFAULT_PLATFORM";
-/// Rejects images without a signature.
+/// Makes docker reject unsigned images.
 const CONTENT_TRUST: &str = "DOCKER_CONTENT_TRUST";
 
-/// Variables that have an effect.
+/// Variables with an effect, or with their own warning.
 #[cfg(test)]
 pub const VARIABLES: [&str; 4] = [NETWORK, "DOCKER_CONFIG", CONTENT_TRUST, PLATFORM];
 
-/// Variables of the `docker` client: its connection, and its output.
+/// Variables of the `docker` client, which have no effect here.
 pub const OF_DOCKER: [&str; 9] = [
     "BUILDKIT_PROGRESS",
     "DOCKER_API_VERSION",

@@ -1,4 +1,4 @@
-//! The runner and its job, from environment variables.
+//! Reads the runner and its job from environment variables.
 
 pub mod pod;
 
@@ -71,7 +71,7 @@ pub enum EnvironmentError {
     Template { path: PathBuf, source: TrustError },
 }
 
-/// Returns the proxy variables, for programs that download by themselves.
+/// Returns the proxy variables that are set, for builds.
 pub fn proxies() -> Vec<(String, String)> {
     let set = PROXY_VARIABLES.iter().filter_map(|name| Some((*name, env::var(name).ok()?)));
     set.map(|(name, value)| (name.to_owned(), value)).collect()
@@ -87,7 +87,7 @@ pub fn wants_debug() -> bool {
 #[derive(Clone, Debug, Default)]
 pub struct WorkerInfo {
     pub worker: Option<ProcessIdentity>,
-    /// Directory of the runner's installation, to which the worker belongs.
+    /// Installation directory of the runner.
     directory: Option<PathBuf>,
 }
 
@@ -110,7 +110,7 @@ pub fn runner(
     }
     // A job may have replaced `temp`: its cleanup has to work all the same.
     let found = files.open(&temp).or_else(|_| files.open(work))?;
-    // In a user namespace the directory belongs to the runner by the id mapping.
+    // In the user namespace of a rootless user, the runner's files belong to root.
     let user = settings.store.place.privilege.only_runner().unwrap_or_else(|| user_of(found, work));
     let directory = seen.directory.as_deref();
     let diag = settings.network.names_from_runner_log.then(|| diag(&files, work, directory));
@@ -122,7 +122,7 @@ pub fn runner(
         workspace,
         files,
         user,
-        // Process ids are those of the host.
+        // The worker's host PID has no meaning in the PID namespace of a pause process.
         worker: seen.worker.filter(|_| settings.store.place.privilege == Privilege::Root),
         diag,
         workflow: said(WORKFLOW_VARIABLE),
@@ -131,7 +131,7 @@ pub fn runner(
     })
 }
 
-/// Returns whether the runner links cached actions; it accepts the same values.
+/// Returns whether the runner links cached actions, by the values that the runner accepts.
 fn links_actions() -> bool {
     let value = env::var(ACTION_LINKS).unwrap_or_default();
     ["1", "true", "$true"].iter().any(|yes| value.eq_ignore_ascii_case(yes))
@@ -143,8 +143,8 @@ pub fn name() -> Result<String, EnvironmentError> {
     name.or_else(|error| pod::variable(pod::NAME).ok_or(error))
 }
 
-/// Returns the owner of a runner's directory. If a job has given the directory to one of its private ids, returns
-/// the owner of the closest directory above it with another owner.
+/// Returns the owner of a runner's directory. If a job has changed it to a private id, returns that of the
+/// closest parent directory with another owner.
 fn user_of(found: HostFile, work: &Path) -> (u32, u32) {
     let above = work.ancestors().filter_map(|dir| HostFile::open_trusted(dir).ok());
     let mut owners = iter::once(found).chain(above).map(|dir| dir.owner());
@@ -157,8 +157,7 @@ pub fn temp() -> Option<PathBuf> {
     directory("RUNNER_TEMP").ok()
 }
 
-/// Returns the id by which the runner's containers are distinguished from those of other runners, if the
-/// environment describes a runner.
+/// Returns the owner id in the records of the runner's containers, if the environment describes a runner.
 pub fn owner() -> Option<String> {
     let (name, temp) = (name().ok()?, directory("RUNNER_TEMP").ok()?);
     Some(CallingRunner::owner_of(&name, &temp))
@@ -189,7 +188,7 @@ fn directory(name: &'static str) -> Result<PathBuf, EnvironmentError> {
     if path.is_relative() || has_parent {
         return Err(EnvironmentError::NotAbsolute { name });
     }
-    // Normalizes the path: without a trailing slash and `.`.
+    // Normalizes slashes and `.` components.
     Ok(path.components().collect())
 }
 

@@ -102,7 +102,7 @@ fn run_on_this_machine(
     if makes_containers(request) {
         engine::check(settings)?;
         call.runner.defaults = docker::defaults(&settings.policy)?;
-        // For a job with containers, `prepare_job` has reported it.
+        // With a state, `prepare_job` has already reported these variables.
         if request.state.is_none() {
             docker::report(&settings.policy, log);
         }
@@ -139,7 +139,7 @@ fn with_runtime_of_repository(
     HookFileSettings { runtime, ..settings.clone() }
 }
 
-/// A call of the runner, for every backend.
+/// A call of the hook by the runner, independent of the backend.
 pub struct HookCall {
     settings: container_hook_job::HookSettings,
     runner: CallingRunner,
@@ -156,7 +156,7 @@ impl HookCall {
         let settings = &loaded.settings;
         let runner = environment::runner(settings, seen)?;
         let mut hook_settings = engine::hook_settings(settings, loaded.file_of("policy"));
-        // Cleanup works with a broken template and on a full disk.
+        // Cleanup must work with an invalid template and on a full disk.
         let makes_containers = makes_containers(request);
         hook_settings.template.file = match makes_containers {
             true => environment::template(hook_settings.template.file)?,

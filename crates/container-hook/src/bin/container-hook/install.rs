@@ -53,7 +53,7 @@ pub struct InstallArgs {
 struct InstallReport {
     script: PathBuf,
     environment: String,
-    /// Number of user ids of containers; `None` for root, whose containers have all.
+    /// Number of user ids of rootless containers; `None` for root and in a cluster.
     user_ids: Option<u32>,
 }
 
@@ -97,8 +97,7 @@ pub fn run(args: &InstallArgs, context: &mut CliContext) -> Result<CliExit, Hook
     report(&InstallReport { environment, script, user_ids }, context)
 }
 
-/// Fails if containers cannot run here. Returns the number of their user ids; `None` for root, whose
-/// containers have all.
+/// Fails if containers cannot run here. Returns [`InstallReport::user_ids`].
 fn check_host(context: &CliContext) -> Result<Option<u32>, HookCommandError> {
     let settings = settings_file::load::<HookFileSettings>(context)?.settings;
     match JobBackend::of(&settings)? {
@@ -109,8 +108,8 @@ fn check_host(context: &CliContext) -> Result<Option<u32>, HookCommandError> {
     }
 }
 
-/// Checks this host for a rootless user, creates the namespaces of a job, and prints warnings about missing
-/// features.
+/// Checks this host for a rootless user, creates a job's namespaces as a trial, and prints warnings. Returns
+/// the number of user ids of containers.
 fn check_user(settings: &HookFileSettings, context: &CliContext) -> Result<u32, HookCommandError> {
     let map = IdMaps::of_process()?;
     require_passed(&doctor::user::host_checks(settings, &map))?;
@@ -146,7 +145,7 @@ fn require_passed(checks: &[HostCheck]) -> Result<(), HookCommandError> {
     })
 }
 
-/// Returns the sticky directory above a file, such as `/tmp`, which is emptied at the latest on boot.
+/// Returns the closest sticky directory above a file, such as `/tmp`: it is emptied on boot or earlier.
 fn find_sticky_ancestor(file: &Path) -> Option<&Path> {
     let is_emptied = |dir: &&Path| {
         fs::metadata(dir).is_ok_and(|stat| stat.mode() & STICKY_FOR_ALL == STICKY_FOR_ALL)
@@ -154,8 +153,8 @@ fn find_sticky_ancestor(file: &Path) -> Option<&Path> {
     file.ancestors().skip(1).find(is_emptied)
 }
 
-/// Creates a directory and its missing parents, in a place that no other user can change. Checks the existing
-/// parents before creating any.
+/// Creates a directory and its missing parents; fails if another user can change any of them. Checks the
+/// existing parents before creating any.
 fn make_trusted(dir: &Path) -> Result<(), HookCommandError> {
     let trusted = TrustOptions::of_process();
     let above = dir.ancestors().find(|above| above.symlink_metadata().is_ok());
@@ -189,7 +188,7 @@ fn report(
     Ok(CliExit::Done)
 }
 
-/// Returns a path that needs no quotes in a command line and in a shell script.
+/// Returns the text of a path; fails if it needs quotes in a command line or a shell script.
 fn require_plain(path: &Path) -> Result<&str, HookCommandError> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@".contains(c);
     path.to_str()

@@ -17,7 +17,7 @@ pub enum JobBackend {
     Cluster,
 }
 
-/// The settings or the environment select a cluster, without the feature.
+/// The settings or the environment select a cluster, but the feature `kubernetes` is off.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "this program was built without the feature `kubernetes`: set `kind = \"engine\"` under [backend] for \

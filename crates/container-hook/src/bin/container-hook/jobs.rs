@@ -1,4 +1,4 @@
-//! Jobs of runners: the namespaces with their containers, and their leftovers.
+//! Enters the namespaces of runners' jobs, and lists and removes what jobs leave behind.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -29,7 +29,8 @@ pub fn of(store: &StoreSection) -> ContainerOwners {
     ContainerOwners::new(store, KIND, wait_for_copy)
 }
 
-/// Continues in the namespaces that have, or will have, the containers of the runner's job.
+/// Enters the namespaces of the runner's job. For a new job, removes leftovers of earlier runners with the
+/// same name, and creates new namespaces.
 pub fn enter(
     settings: &HookFileSettings,
     request: &HookRequest,
@@ -52,7 +53,7 @@ pub fn enter(
     jobs.enter(owner, entry, |pause_processes| !pause_processes.has_job(&id))
 }
 
-/// Continues in the namespaces of a running container's job.
+/// Enters the namespaces of a running container's job.
 pub fn enter_job(
     settings: &HookFileSettings,
     record: &ContainerRecord,
@@ -63,7 +64,7 @@ pub fn enter_job(
     })
 }
 
-/// Continues in the user namespace that owns the files of images, with the host's network.
+/// Enters the user namespace that owns the files of images, in the host's network namespace.
 pub fn enter_store(settings: &HookFileSettings) -> Result<EnterOutcome, RootlessError> {
     of(&settings.store).enter_store()
 }
@@ -96,7 +97,7 @@ fn remove_here(
     removed.map(|all| (all.removed, all.unreadable)).map_err(|error| chain(&error))
 }
 
-/// Returns the named volumes of all runners, and the problems of listing the others.
+/// Returns the named volumes of all runners, and the errors of volumes that cannot be listed.
 pub fn volumes(store: &StoreSection) -> Result<(Vec<RunnerVolume>, Vec<String>), RootlessError> {
     let listed = of(store)
         .run_in_volumes(|store| volumes_in(store).list().map_err(|error| chain(&error)))?;
@@ -104,7 +105,7 @@ pub fn volumes(store: &StoreSection) -> Result<(Vec<RunnerVolume>, Vec<String>),
     Ok((volumes.concat(), problems.concat()))
 }
 
-/// Returns the ids of runners with named volumes or leftovers of them.
+/// Returns the ids of runners with named volumes or their leftovers.
 pub fn owners_of_volumes(store: &StoreSection) -> Result<Vec<String>, RootlessError> {
     let owners = of(store)
         .run_in_volumes(|store| volumes_in(store).owners().map_err(|error| chain(&error)))?;
@@ -137,6 +138,6 @@ fn wait_for_copy(attendant: ChildAttendant) -> CliExit {
             signals::send(process, signal);
         }
     };
-    // A child is waited for once.
+    // No error is expected: the child is waited for only here.
     attendant.wait(wake, pass_on).map_or(CliExit::Findings, CliExit::from)
 }

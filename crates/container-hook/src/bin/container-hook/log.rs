@@ -1,7 +1,6 @@
-//! The log of a step, as GitHub's runner parses it: each line may be a workflow command.
-//!
-//! The runner parses commands in every line of standard output and standard error: `::name::` at the
-//! beginning of a line, `##[name]` anywhere in it. Untrusted output must not become a command.
+//! The log of a step. GitHub's runner parses workflow commands in every line of standard output and standard
+//! error: `::name::` at the beginning of a line, `##[name]` anywhere in it. Untrusted output must not become
+//! a command.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -99,7 +98,7 @@ fn command(name: &str, text: &str) -> String {
     format!("::{name}::{data}\n")
 }
 
-/// Returns lines that contain no command.
+/// Returns the text as lines that the runner does not parse as commands.
 fn plain(text: &str) -> String {
     let mut out = String::new();
     // A lone carriage return would let later text overwrite the line in a terminal.

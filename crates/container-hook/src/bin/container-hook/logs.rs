@@ -64,7 +64,7 @@ pub fn run(args: &LogsArgs, context: &mut CliContext) -> Result<CliExit, HookCom
             Err(ContainerError::Unknown { .. }) => Ok(true),
             Err(error) => Err(HookCommandError::from(error)),
         };
-        // A container that is being created has no log yet, and some have none.
+        // A container that is being created has no log yet; some never have one.
         while !files.log().exists() {
             if is_over()? {
                 return Ok(CliExit::Done);

@@ -39,7 +39,7 @@ pub fn run(args: &RmiArgs, context: &mut CliContext) -> Result<CliExit, HookComm
         removed.extend(images);
         Ok::<_, StoreError>(())
     });
-    // These images are removed even if others failed.
+    // Reports the images removed before an error.
     if context.is_json() {
         context.json(&removed.iter().map(ImageEntry::from).collect::<Vec<_>>())?;
     } else {

@@ -92,7 +92,7 @@ pub struct SecuritySection {
     pub user_namespace: UserNamespace,
 }
 
-/// The runner's directories in containers.
+/// `[mounts]`: the runner's directories in containers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct MountsSection {
@@ -108,7 +108,7 @@ pub enum FileOwnership {
     Keep,
 }
 
-/// `[log]`: logs of services.
+/// `[log]`: logs of containers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LogSection {
@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    /// The default file with its commented-out settings enabled.
+    /// Returns the default file with its commented-out settings enabled.
     fn uncommented_defaults() -> String {
         let is_setting =
             |line: &str| line.starts_with(|c: char| c.is_ascii_lowercase() || c == '[');

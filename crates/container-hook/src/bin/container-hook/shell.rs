@@ -116,7 +116,7 @@ fn find(
     }
 }
 
-/// Runs a program in a job container by its first process, as the steps of the job.
+/// Runs a program through the init process of a job container, like a step.
 fn in_job(
     engine: &Engine,
     record: &ContainerRecord,
@@ -143,7 +143,7 @@ fn in_job(
     }
 }
 
-/// Runs a program in a container by its runtime.
+/// Runs a program in a container with `exec` of its runtime.
 fn by_runtime(
     settings: &HookFileSettings,
     record: &ContainerRecord,
@@ -170,7 +170,7 @@ fn by_runtime(
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     thread::scope(|scope| {
         scope.spawn(|| stderr.map(|mut stderr| io::copy(&mut stderr, &mut io::stderr())));
-        // If the reader of the output has ended, the program in the container notices it too.
+        // On an error, dropping the pipe closes the output of the program, too.
         let _ = stdout.map(|mut stdout| io::copy(&mut stdout, &mut io::stdout()));
     });
     let status = child.wait().map_err(cannot_execute)?;
@@ -184,7 +184,7 @@ struct RawTerminal<'a> {
 }
 
 impl<'a> RawTerminal<'a> {
-    /// Puts a terminal into raw mode; returns none for anything else.
+    /// Puts a terminal into raw mode; returns none if it is not a terminal.
     fn of(terminal: BorrowedFd<'a>) -> io::Result<Option<Self>> {
         let Ok(before) = tcgetattr(terminal) else { return Ok(None) };
         let mut raw = before.clone();
@@ -196,7 +196,7 @@ impl<'a> RawTerminal<'a> {
 
 impl Drop for RawTerminal<'_> {
     fn drop(&mut self) {
-        // Answers of the terminal to queries of the container would otherwise be typed into the caller's shell.
+        // Discards the terminal's replies to the container, which the caller's shell would read as input.
         let _ = tcsetattr(self.terminal, OptionalActions::Flush, &self.before);
     }
 }

@@ -1,5 +1,5 @@
-//! Signals of the runner: it sends SIGINT, SIGTERM after 7.5 seconds and SIGKILL 2.5 seconds later, only to
-//! this process.
+//! Handles signals of the runner. To cancel a step, it sends only this process SIGINT, after 7.5 seconds
+//! SIGTERM, and 2.5 seconds later SIGKILL.
 
 use std::collections::HashSet;
 use std::io;
@@ -22,11 +22,11 @@ pub const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 /// Time for a step to end after SIGTERM, so that cleanup is done before the runner sends SIGKILL.
 const GRACE: Duration = Duration::from_millis(1500);
 
-/// Pending signals, which do not end this process.
+/// Signals that are caught instead of ending this process.
 pub struct PendingSignals(SignalDelivery<UnixStream, SignalOnly>);
 
 impl PendingSignals {
-    /// Catches the signals from now on.
+    /// Catches the signals that end a step.
     pub fn new() -> io::Result<Self> {
         Self::of(&ENDING)
     }
@@ -61,9 +61,9 @@ pub fn handle_each_signal(mut act: impl FnMut(i32) + Send + 'static) {
 }
 
 /// Forwards the signals of this process to a child, and kills the child if it still runs after SIGTERM. The
-/// caller, which waits for the child, cleans up.
+/// caller waits for the child, and cleans up.
 ///
-/// The first process of a container that handles none of the signals would not notice them, and is killed at once.
+/// A container's first process that handles none of the signals never receives them: it is killed at once.
 pub fn pass_on(pid: u32) {
     let Some(process) = open(pid) else { return };
     handle_each_signal(move |signal| {
@@ -79,8 +79,8 @@ pub fn pass_on(pid: u32) {
     });
 }
 
-/// Kills the first process of a child's container if it handles no signal. A nested container is left to the processes
-/// around it.
+/// Kills the first process of a child's container if the kernel drops all [`ENDING`] signals to it. Nested
+/// containers are left to their parents.
 fn kill_deaf(process: &OwnedFd, child: u32) {
     let all = ProcessSnapshot::list_all();
     // Once the child is reaped, its id may belong to another process.

@@ -1,4 +1,4 @@
-//! Steps started directly by the agent of the job container, without a runtime and settings.
+//! Runs steps through the init process of the job container, without a runtime or settings.
 
 use std::os::fd::AsFd as _;
 
@@ -13,7 +13,7 @@ use crate::environment;
 use crate::log::StepLog;
 use crate::signals::PendingSignals;
 
-/// Carries out a request if it is such a step; otherwise returns `None` without having done anything.
+/// Runs the request if it is such a step; returns `None` if it is not, or if the step could not be started.
 pub fn run(request: &HookRequest, log: &StepLog) -> Result<Option<CliExit>, Box<HookError>> {
     let step = DirectStep::of(request, environment::owner, environment::temp)?;
     let Some(step) = step else { return Ok(None) };

@@ -145,13 +145,14 @@ pub fn run(args: &TemplateArgs, context: &mut CliContext) -> Result<CliExit, Hoo
     Ok(CliExit::Done)
 }
 
-/// Checks a template by itself, against the pod of an example job, and by the checks of `prepare_job`.
+/// Checks a template: parses it, merges it into the pod of an example job, and applies the checks of
+/// `prepare_job`.
 fn lint(file: &Path, context: &mut CliContext) -> Result<CliExit, HookCommandError> {
     let template = PodTemplate::read(file)?;
     let example = HookRequest::parse(EXAMPLE.as_bytes())?;
     let (job, _) = pod_of(&example)?;
     let merged = merge(&template, job, PodKind::Job)?;
-    // A missing container is no mistake: the services depend on the job.
+    // A container that the example lacks is no mistake: it may be a service of another job.
     let is_of_all_jobs =
         |note: &&MergeNote| !matches!(note.remark, MergeRemark::NoContainer { .. });
     let notes = merged.notes.iter().filter(is_of_all_jobs).map(ToString::to_string);
@@ -235,7 +236,6 @@ fn base(args: &TemplateArgs) -> Result<(BasePod, PodKind), HookCommandError> {
     pod_of(&HookRequest::parse(&request(args)?)?)
 }
 
-/// Returns the text of the request.
 fn request(args: &TemplateArgs) -> Result<Vec<u8>, HookCommandError> {
     Ok(match &args.request {
         Some(path) if path == Path::new("-") => stdin::read()?,

@@ -140,7 +140,7 @@ fn remove(
         problems.extend(all.problems);
         Ok::<_, HookCommandError>(())
     });
-    // These volumes are removed even if others failed.
+    // Reports the volumes removed before an error.
     for problem in problems {
         context.note(&problem);
     }

@@ -32,7 +32,8 @@ const RULES: &str = r#"[
 const JOBS: &str = r#"{"apiGroups": ["batch"], "resources": ["jobs"],
     "verbs": ["get", "list", "create", "delete"]}"#;
 
-/// Returns the fake runner image, with this machine's node and its libraries, and with failing hooks to be replaced.
+/// Returns the fake runner image, with this machine's node and its libraries, and with failing hooks to
+/// replace.
 fn base() -> TestImage {
     let node = fs::canonicalize(program::find("node")).unwrap();
     let mut files = images::libraries(&node);
@@ -70,7 +71,6 @@ fn push_image(cluster: &TestCluster) {
     });
 }
 
-/// Returns an environment variable of a container.
 fn variable(name: &str, value: &str) -> Value {
     json!({"name": name, "value": value})
 }

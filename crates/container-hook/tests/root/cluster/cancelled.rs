@@ -9,8 +9,8 @@ use serde_json::json;
 
 use crate::cluster::setup::{NamespaceHook, cluster};
 
-/// Returns the process of a container that runs `sleep` with this argument. The cluster's processes are visible in this
-/// machine's `/proc`.
+/// Returns the process of a container that runs `sleep` with this argument. This machine's `/proc` shows the
+/// cluster's processes.
 pub(crate) fn sleep_process(word: &str) -> Option<i32> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -49,7 +49,7 @@ fn signals_reach_step_processes_and_the_step_exits_with_its_code() {
     assert_eq!(signals, 2, "{}", ended.log());
     assert!(!ended.status.success() && !ended.log().contains("not reached"));
     program::wait_until("the end of the step's process", || !runs_sleep("71002"));
-    // The job goes on: `if: always()`.
+    // The job continues, as with `if: always()`.
     runner.run("true").success();
     runner.cleanup();
 }

@@ -19,7 +19,7 @@ const JOBS: u32 = 4;
 /// Checks the output of the step above.
 pub(crate) fn check(ended: oci_hooks_testsupport::call::EndedCall, context: &str) {
     let lines = |what: &dyn Fn(u32) -> String| (0..40).map(what).collect::<String>();
-    // A busy machine may look like a lost one.
+    // On a busy machine, the hook may report that the container does not answer.
     let of_hook = |line: &&str| line.contains("the job container ");
     let stdout: String =
         ended.stdout().split_inclusive('\n').filter(|line| !of_hook(line)).collect();

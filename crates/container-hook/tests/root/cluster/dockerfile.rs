@@ -9,7 +9,7 @@ use oci_hooks_testsupport::{cluster_images, program};
 
 use crate::cluster::setup::{NamespaceHook, cluster};
 
-/// Number of the capabilities to set users and groups.
+/// Capability numbers of the kernel.
 const CAP_SETUID: u32 = 7;
 const CAP_SETGID: u32 = 6;
 

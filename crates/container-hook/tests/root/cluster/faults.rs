@@ -46,7 +46,7 @@ fn a_runner_image_without_the_program_is_reported_with_a_hint() {
 #[test]
 fn another_runner_image_has_the_program_in_its_path() {
     let cluster = cluster();
-    // Another name of the image of the runner's pod; only the image's own pod has the path of this hook.
+    // The path of this hook is known only for the image of the runner's pod; other images have it in `PATH`.
     let settings = "[kubernetes]\nrunner-image = \"docker.io/actions/actions-runner:latest\"\n";
     let pods = NamespaceHook::with(&cluster, settings);
     let mut runner = pods.runner("named");
@@ -99,7 +99,7 @@ fn step_killed_for_memory_does_not_end_the_job() {
     let mut runner = pods.runner("memory");
     let job = merge(runner.job_container("alpine:3.20"), json!({"createOptions": "--memory 64m"}));
     runner.prepare(job, &[]);
-    // An endless line is kept in memory.
+    // `tail` keeps an endless line in memory.
     let ended = runner.run("tail -n 1 /dev/zero").code(137);
     let said = "the job container ran out of memory: ";
     assert!(ended.log().contains(said), "{}", ended.log());

@@ -22,12 +22,13 @@ struct OutsideRegistry {
     _server: WebServer,
     /// Logins that it rejected.
     rejected: Arc<Mutex<Vec<String>>>,
-    /// There is one address for it.
+    /// Serializes tests, because there is only one address for the registry.
     _lock: MutexGuard<'static, ()>,
 }
 
 impl OutsideRegistry {
-    /// Starts the registry, which demands a login (`user:password`), and holds back blobs until a gate opens.
+    /// Starts the registry, which requires `login` (`user:password`) and holds back blobs until `gate` opens,
+    /// if given.
     fn start(cluster: &TestCluster, login: Option<&str>, gate: Option<Gate>) -> Self {
         static LOCK: Mutex<()> = Mutex::new(());
         let lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -146,7 +147,7 @@ fn private_images_of_job_service_and_step_are_pulled_with_their_logins() {
         let login = json!({"username": "octo", "password": password, "serverUrl": "outside.test"});
         merge(container, json!({"registry": login}))
     };
-    // The node tries to pull again until the end of the time.
+    // The node retries the pull until the timeout.
     let impatient = NamespaceHook::with(&cluster, "[kubernetes]\nprepare-timeout = \"40s\"\n");
     let mut runner = impatient.runner("wrong");
     let job = private(runner.job_container("outside.test/private/job:1"), "wrong");

@@ -21,8 +21,7 @@ fn restricted_job_passes_admission_unchanged() {
     assert_eq!(outputs["a"], "b");
     let (ended, _) = runner.container_step(json!({"image": "test/user:1", "entryPoint": "id"}));
     ended.success();
-    // Pod security policies set some fields themselves, pod security admission sets none. So the sent pods
-    // are checked.
+    // Checks the pods as sent, because pod security policies set some fields themselves.
     let sent: Vec<Value> = pods
         .proxy()
         .seen_requests()

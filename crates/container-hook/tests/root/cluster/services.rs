@@ -140,7 +140,7 @@ fn end_of_a_service_is_reported_once_in_the_next_step() {
     let cluster = cluster();
     let pods = NamespaceHook::new(&cluster);
     let mut runner = pods.runner("watched");
-    // An endless line is kept in memory.
+    // `tail` keeps an endless line in memory.
     let hungry = ending_service("hungry", 7001, "tail -n 1 /dev/zero");
     let finished = ending_service("finished", 7002, "exit 0");
     let failed = ending_service("failed", 7003, "exit 6");

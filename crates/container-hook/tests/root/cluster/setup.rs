@@ -103,7 +103,6 @@ impl<'c> NamespaceHook<'c> {
         self.proxy = Some(proxy);
     }
 
-    /// Returns the proxy of the calls.
     pub(crate) fn proxy(&self) -> &ApiProxy {
         self.proxy.as_ref().expect("this test uses one")
     }
@@ -141,7 +140,7 @@ impl<'c> NamespaceHook<'c> {
         self.namespace.create("pods", &json!({"metadata": {"name": name}, "spec": spec}))
     }
 
-    /// Returns the pods that the hook created for a runner, without those being deleted.
+    /// Returns the pods that the hook created for a runner, except pods being deleted.
     pub(crate) fn pods_of(&self, runner: &str) -> Vec<Value> {
         let mut pods = self.namespace.list("pods", &format!("runner-pod={runner}"));
         pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());

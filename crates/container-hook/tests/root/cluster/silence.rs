@@ -11,10 +11,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::cluster::cancelled::{runs_sleep, sleep_process};
 use crate::cluster::setup::{NamespaceHook, cluster};
 
-/// Time in which a silence is reported.
+/// Maximum time until silence is reported.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Returns all processes of a container in which a process runs, by their cgroup.
+/// Returns all processes in the container of a process, by their cgroup.
 fn processes_beside(pid: i32) -> Vec<Pid> {
     let cgroup = |pid: &Path| fs::read(pid.join("cgroup")).ok();
     let own = cgroup(&Path::new("/proc").join(pid.to_string())).unwrap();
@@ -59,7 +59,7 @@ fn step_of_a_lost_container_ends_after_the_time_of_the_settings() {
     let mut call = runner.start_run("echo begun; sleep 71006");
     call.wait_for_line("begun");
     let lost = Instant::now();
-    // As when the API server cannot reach the node.
+    // As if the API server could not reach the node.
     pods.proxy().refuse(1000, "/exec", ErrorResponse { status: 500, retry_after: None });
     pods.proxy().cut_connections(ConnectionCut::Reset);
     call.wait_for_line("the job container has not answered for ");

@@ -34,7 +34,7 @@ fn killing_one_of_eight_jobs_does_not_affect_the_others() {
         let left =
             installation.host().shell(&format!("ls -A {} 2>/dev/null || true", jobs.display()));
         assert!(left.lines().all(|name| name.ends_with(".lock")), "{left}");
-        // Root's containers.
+        // Only root's containers have records here.
         let left = containers(installation);
         assert!(left.is_empty(), "{left:?}");
     });

@@ -1,4 +1,4 @@
-//! Builds of one repository do not reach those of others, nor does a job reach its builds.
+//! Isolation of builds from the builds of other repositories and from their own job.
 
 use std::io::{Read as _, Write as _};
 use std::thread;
@@ -84,7 +84,7 @@ fn build_has_a_network_of_its_own() {
              RUN echo | timeout 100 nc {OUTSIDE} {port} >>/seen\n\
              ENTRYPOINT [\"sh\", \"-c\", \"cat /seen; ls /sys/class/net\"]\n"
         );
-        // Even for a step without a network.
+        // The build has a network even if the step has none.
         let options = json!({"createOptions": "--network none"});
         let ended = build(installation, &mut runner, &text, options).success();
         assert!(ended.stdout().ends_with("alone\nheard\nlo\n"), "{}", ended.log());
@@ -106,7 +106,7 @@ fn built_images_are_those_of_a_repository() {
         assert!(!build_by("octo/one", "runner-1", json!({})));
         assert!(build_by("octo/one", "runner-2", json!({})));
         assert!(!build_by("octo/two", "runner-1", json!({})));
-        // A workflow's `env:`.
+        // A workflow's `env:` does not choose the repository.
         let forged = json!({"environmentVariables": {"GITHUB_REPOSITORY": "octo/one"}});
         assert!(!build_by("octo/three", "runner-1", forged));
     });
@@ -114,7 +114,7 @@ fn built_images_are_those_of_a_repository() {
 
 #[test]
 fn built_image_cannot_be_named() {
-    // Refuses questions at once.
+    // Queries to this address fail at once.
     let dns = format!("[network]\ndns = [{OUTSIDE:?}]\n");
     with_each(&UserKind::ROOT_AND_RANGES, &dns, |installation| {
         let mut owner = runner_of(installation, "octo/private", "runner-1");
@@ -129,7 +129,7 @@ fn built_image_cannot_be_named() {
             (&id[..2], "FROM NAME\nENTRYPOINT [\"cat\", \"/secret\"]\n"),
             (start, "FROM alpine:3.20\nCOPY --from=NAME /secret /\n"),
             (start, "FROM alpine:3.20\nRUN --mount=type=bind,from=NAME,target=/m cat /m/secret\n"),
-            // buildah, which expands the argument, asks the registry.
+            // buildah expands the argument and asks the registry.
             (start, "FROM alpine:3.20\nARG FROM=NAME\nCOPY --from=$FROM /secret /\n"),
         ] {
             let text = text.replace("NAME", image);
@@ -200,7 +200,7 @@ fn same_instructions_with_other_files_are_run_again() {
     });
 }
 
-/// A job may publish the port of a registry on this machine.
+/// A job may publish a port of this machine and act as a registry.
 #[test]
 fn registry_on_loopback_is_asked_only_if_the_settings_name_it() {
     const IMAGE: &str = "localhost:5000/library/alpine:3.20";

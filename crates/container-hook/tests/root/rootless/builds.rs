@@ -1,4 +1,5 @@
-//! Dockerfile actions of rootless jobs: built below the job's pause process, with access to the host's programs only.
+//! Dockerfile actions of rootless jobs, built below the job's pause process with access only to host
+//! programs.
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -136,8 +137,8 @@ fn cancelled_build_that_ignores_signals_ends_in_time_and_leaves_nothing() {
     cancel_build("trap '' INT TERM; echo start\"ed\"; while :; do sleep 1; done");
 }
 
-/// Cancels the build of a Dockerfile that runs a script, once the script prints `started`. buildah prints the script
-/// itself before it runs it.
+/// Cancels the build of a Dockerfile that runs a script, once the script prints `started`. The script must
+/// not contain that word, because buildah prints the script first.
 fn cancel_build(script: &str) {
     with_each(&UserKind::ROOTLESS, "", |installation| {
         let mut runner = installation.runner("runner-1");

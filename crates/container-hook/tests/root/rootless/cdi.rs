@@ -27,7 +27,7 @@ devices:
   containerEdits: {netDevices: [{hostInterfaceName: eth7, name: eth0}]}
 ";
 
-/// The devices print their names.
+/// Each device sets an environment variable.
 const GPUS: &str = "
 cdiVersion: 0.5.0
 kind: nvidia.com/gpu

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::rootless::setup::{UserKind, with_each};
 
-/// Limits that the job requests, and the cgroup files with them.
+/// Limits that the job requests, and the cgroup files that contain them.
 const OPTIONS: &str = "--memory 64m --cpus 0.5 --pids-limit 77";
 const LIMITS: [(&str, &str, &str); 3] = [
     ("memory", "memory.max", "67108864"),
@@ -53,7 +53,7 @@ impl<'a> DelegatedService<'a> {
     }
 
     fn runner(&self, name: &str) -> GithubRunner<'_, Self> {
-        // Externals of an ordinary runner, calls through the service.
+        // Uses the externals of an ordinary runner, but makes calls through the service.
         let mut runner = GithubRunner::new(self, name);
         runner.externals = self.installation.runner(name).externals;
         runner.run_as(self.installation.ids());
@@ -76,7 +76,6 @@ impl<'a> DelegatedService<'a> {
         found
     }
 
-    /// Returns the cgroups of jobs.
     fn jobs(&self) -> Vec<String> {
         let is_job = |name: &String| name.starts_with("oci-hooks-") && !name.contains('/');
         self.cgroups().into_iter().filter(is_job).collect()

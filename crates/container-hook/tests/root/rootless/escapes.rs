@@ -54,7 +54,6 @@ fn steps_are_in_no_host_network() {
     });
 }
 
-/// Steps cannot see or signal the pause process, the hook and the uplink.
 #[test]
 fn steps_cannot_see_or_signal_the_pause_process_and_uplink() {
     with_each(&UserKind::ROOTLESS, "", |installation| {
@@ -120,7 +119,7 @@ fn steps_have_no_inherited_descriptors() {
     });
 }
 
-/// Container root is the user who owns these programs. In jobs of root no host user owns them.
+/// In rootless jobs, container root owns these programs; in root's jobs, no host user is container root.
 #[test]
 fn programs_of_the_user_cannot_be_written() {
     with_each(&UserKind::ROOTLESS, "", |installation| {
@@ -275,7 +274,6 @@ fn steps_cannot_create_devices_or_privileged_programs() {
     });
 }
 
-/// Only the user has access to the user's jobs and images.
 #[test]
 fn other_users_cannot_see_or_enter_a_job() {
     with_each(&[UserKind::Ranges], "", |installation| {

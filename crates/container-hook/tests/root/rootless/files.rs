@@ -41,7 +41,7 @@ fn check_files_owned_by_runner(installation: &UserInstallation<'_>, runner: &Use
     assert_eq!(host.shell(&format!("find {work} '!' -type l -perm /022")), "", "nobody may write");
 }
 
-/// Checks that the tests below detect files of others.
+/// Checks that the other tests detect files of other users.
 #[test]
 fn foreign_files_are_found() {
     let world = UserWorld::new();
@@ -218,7 +218,7 @@ fn kept_owners_lend_nothing_and_are_restored() {
     });
 }
 
-/// The file mode may deny writing to others, whatever the runner uses today.
+/// The runner may create the files with a mode that denies writing to other users.
 #[test]
 fn step_command_files_are_lent_whatever_their_mode() {
     with_each(&[UserKind::Ranges], "", |installation| {

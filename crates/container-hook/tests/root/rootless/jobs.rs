@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::rootless::setup::{UserKind, UsersRunner, redis, shell_step, with_each};
 
-/// Sends PING to a port of the host, with a command of a host step.
+/// Sends PING to a host port, as a step on the host does.
 const PING: &str = "printf 'PING\\r\\nQUIT\\r\\n' | busybox nc 127.0.0.1";
 
 #[test]
@@ -91,7 +91,6 @@ fn script_steps(runner: &mut UsersRunner<'_>) {
 }
 
 fn services_are_reached_by_name(runner: &mut UsersRunner<'_>) {
-    // A response shows that the port was reached.
     for name in ["nginx", "web"] {
         let ended = runner.run(&format!("wget -q -O- http://{name}/"));
         assert_eq!(ended.success().stdout(), "hello from nginx\n", "{name}");
@@ -134,7 +133,7 @@ fn failures(runner: &mut UsersRunner<'_>) {
     runner.run("echo the job goes on").success();
 }
 
-/// The runner can delete all files of a job with only its user's permissions.
+/// Checks that the runner's user owns all files of a job and can delete them.
 #[track_caller]
 fn check_work_directory_owner(installation: &UserInstallation<'_>, runner: &UsersRunner<'_>) {
     let Some(user) = installation.user else { return };
@@ -213,7 +212,7 @@ fn actions_that_the_runner_links_from_its_cache_run() {
         let links = ("ACTIONS_RUNNER_SYMLINK_CACHED_ACTIONS".to_owned(), "true".to_owned());
         let directory = cache.display().to_string();
         let place = ("ACTIONS_RUNNER_ACTION_ARCHIVE_CACHE".to_owned(), directory.clone());
-        // The runner links nothing without the first variable.
+        // Without `ACTIONS_RUNNER_SYMLINK_CACHED_ACTIONS`, the runner links nothing.
         runner.variables = vec![place.clone()];
         runner.prepare(runner.job_container("node:22"), &[]);
         runner.run(read).failure();
@@ -369,7 +368,7 @@ fn cancelled_step_is_signalled_and_ends() {
         assert_eq!(ended.lines.iter().filter(|line| line.stream == CallStream::Err).count(), 0);
         before.check(installation, "a cancelled step");
         let call = runner.start_container_step(shell_step("exec sleep 1000"));
-        // The shell handles SIGINT. As the first process of its container, `sleep` would not notice it.
+        // As the first process of its container, `sleep` ignores SIGINT, unlike the shell.
         let sleeps =
             || installation.host().processes().iter().any(|p| p.line.starts_with("sleep 1000"));
         program::wait_until("the shell has become `sleep`", sleeps);

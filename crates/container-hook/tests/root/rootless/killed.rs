@@ -63,7 +63,7 @@ fn kill_at_any_moment(names: &[&str]) {
                 installation.world.kill(&pids);
                 found.set(found.get() + pids.len());
             }
-            // An endless step that does not notice is cancelled, as by the runner.
+            // Cancels an endless step that is still running, as the runner would.
             let (ended, _) = call.cancel();
             assert!(!ended.log().contains("panicked at"), "{kill}: {}", ended.log());
         };
@@ -77,7 +77,7 @@ fn kill_at_any_moment(names: &[&str]) {
     });
 }
 
-/// Between two calls no process of the hook could notice.
+/// No process of the hook runs between two calls, so only the next call can notice.
 #[test]
 fn job_with_a_dead_pause_process_is_reported_and_cleaned_up() {
     with_each(&[UserKind::Ranges], "", |installation| {

@@ -29,7 +29,7 @@ exec "$@"
 /// Runs a test as root, and as root of user namespaces of users with and without subordinate ids: in a
 /// directory on disk, and on a tmpfs with all restrictive mount flags, which are locked in the namespace.
 ///
-/// For each of them the test of this name is run again in another process.
+/// Each time, the test with this name runs again in another process.
 pub(super) fn run_for_each_privilege(test: &str, work: impl Fn(Privilege, &Path)) {
     if let Some(directory) = env::var_os(DIRECTORY) {
         let directory = PathBuf::from(directory);
@@ -46,7 +46,7 @@ pub(super) fn run_for_each_privilege(test: &str, work: impl Fn(Privilege, &Path)
         path = world.host().path().display(),
         to = to.display()
     ));
-    // Both before the loop, or the second user would get the first user's number.
+    // Created before the loop: otherwise both users would get the same number.
     let users = [UserIds::Ranges, UserIds::None].map(|ids| (ids, world.user(ids)));
     for (ids, user) in &users {
         let [disk, memory] = ["disk", "memory"].map(|name| user.home.join(name));

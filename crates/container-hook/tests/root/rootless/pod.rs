@@ -67,7 +67,7 @@ impl PodmanPod {
         self.host.path().join(name)
     }
 
-    /// Creates the programs and files of the runner image: programs with file capabilities, the hook, a device.
+    /// Creates the files of the runner image: programs with file capabilities, the hook, and a device.
     fn make_tools(&self) {
         let tools = self.path("tools");
         fs::create_dir(&tools).unwrap();

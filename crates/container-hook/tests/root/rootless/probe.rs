@@ -59,7 +59,7 @@ fn trials<'a>(report: &'a Value, start: &str) -> Vec<&'a Value> {
     found
 }
 
-/// Returns the user's configured store.
+/// Returns the directory of the configured store.
 fn data(installation: &UserInstallation<'_>) -> PathBuf {
     installation.user.map_or_else(|| installation.store(), |user| user.data())
 }
@@ -179,7 +179,7 @@ fn doctor_reports_what_settings_allow() {
     });
 }
 
-/// This runtime mounts the host's `/tmp` into containers.
+/// Uses a runtime that mounts the host's `/tmp` into containers.
 #[test]
 fn reached_target_fails_the_probe() {
     with_each(&[UserKind::Root], "", |installation| {
@@ -210,7 +210,7 @@ fn reached_target_fails_the_probe() {
     });
 }
 
-/// Only root with this capability can give a job's namespace to another owner.
+/// Without `CAP_SYS_PTRACE`, root cannot give a job's namespace to another owner.
 #[test]
 fn shared_limits_of_root_fail_the_probe() {
     with(UserKind::Root, TestRuntime::Crun, "", |installation| {

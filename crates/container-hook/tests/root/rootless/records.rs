@@ -1,5 +1,5 @@
-//! Damaged records of pause processes, while the pause process runs and after its death: jobs still run, and
-//! no other process is killed in its place.
+//! Corrupt records of pause processes, while the pause process runs and after its death: jobs still run, and
+//! no other process is killed instead.
 
 use std::fs;
 use std::path::PathBuf;

@@ -28,8 +28,8 @@ impl UserKind {
 /// A user's runner.
 pub(crate) type UsersRunner<'a> = GithubRunner<'a, UserInstallation<'a>>;
 
-/// Calls a test with a fresh world for each of these users and each runtime, with additional settings; in the
-/// gate, for each user with one runtime.
+/// Calls a test with a fresh world for each of these users and each runtime, with additional settings; in
+/// nextest's `gate` profile, for each user with one runtime.
 pub(crate) fn with_each(who: &[UserKind], further: &str, test: impl Fn(&UserInstallation<'_>)) {
     for (index, &who) in who.iter().enumerate() {
         for &runtime in TestRuntime::selected(index) {

@@ -22,7 +22,7 @@ const USUAL: usize = 2;
 /// Names of processes that run beside jobs.
 const HELPERS: &[&str] = &["pause-process", "pasta", "pasta.avx2", "slirp4netns", "buildah"];
 
-/// Returns all users and runtimes if the environment sets the number of stops, otherwise one of them by chance.
+/// Returns all users and runtimes if the environment sets the number of stops, otherwise a random one.
 fn users() -> Vec<(UserKind, TestRuntime)> {
     choose_some(
         UserKind::ROOTLESS
@@ -42,7 +42,7 @@ fn stopped_call_delays_other_runners_with_a_message() {
     }
 }
 
-/// As if a call is stopped while it creates the pause process.
+/// As if a call were stopped while it creates the pause process.
 #[test]
 fn prune_names_the_process_that_keeps_a_job_and_continues() {
     with_each(&[UserKind::Ranges], "", |installation| {

@@ -40,7 +40,6 @@ fn store(privilege: Privilege, dir: &Path) -> ImageStore {
     ImageStore::open(options).unwrap()
 }
 
-/// Unpacks a layer into the store.
 fn unpack(store: &ImageStore, entries: &[TestEntry<'_>]) -> Result<PathBuf, StoreError> {
     let mut archive = tar::Builder::new(Vec::new());
     for entry in entries {

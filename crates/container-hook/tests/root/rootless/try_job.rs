@@ -14,7 +14,8 @@ use serde_json::Value;
 
 use crate::rootless::setup::{UserKind, with_each};
 
-/// A command that prints `it runs` and does not exit. The log shows the command itself before the command runs.
+/// A command that prints `it runs` and does not exit. The quotes keep that text out of the logged command
+/// line.
 const WAITS: [&str; 6] = ["--", "sh", "-c", "echo it \"runs\"; exec sleep 1000", "sh", "x"];
 
 /// Starts the program as its user does, without waiting for it.
@@ -79,7 +80,7 @@ fn job_sees_only_programs_of_the_host_that_everyone_can_read() {
     with_each(&UserKind::ALL, "", |installation| {
         check_view_of_host(installation, "0");
     });
-    // Like kernels where containers have no user namespace.
+    // As on kernels where containers have no user namespace.
     with_each(&[UserKind::Root], "[security]\nuser-namespace = \"host\"\n", |installation| {
         check_view_of_host(installation, "65534");
     });

@@ -70,7 +70,6 @@ impl NewerPasta {
     }
 }
 
-/// Listens in a world's network.
 fn listen(world: &UserWorld, address: &str) -> TcpListener {
     let address: SocketAddr = address.parse().unwrap();
     world.host().enter(|| TcpListener::bind(address)).unwrap()

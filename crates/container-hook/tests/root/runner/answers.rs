@@ -1,4 +1,4 @@
-//! Behaviour of the hook for Docker that workflows rely on.
+//! Behavior of the Docker hook that workflows rely on.
 
 use std::fs;
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn ports_of_container_steps_are_not_published() {
         runner.variables.push(("RUNNER_DEBUG".to_owned(), "1".to_owned()));
         runner.prepare(with_port(&runner, 8081), &[]);
         let step = |script| merge(shell_step(script), json!({"portMappings": ["8081:8080"]}));
-        // The job has the port; the second step starts before the kernel has finished cleaning up after the first.
+        // The job has the port, and the second step starts while the kernel still cleans up after the first.
         for _ in 0..2 {
             let ended = runner.container_step(step("echo it ran")).0.success();
             assert!(ended.stdout().contains("\nit ran\n"), "{}", ended.log());

@@ -128,7 +128,7 @@ fn audit_log_contains_all_denials() {
             (&json!("denied"), &json!("service redis"))
         );
 
-        // A later error that is no denial hides none.
+        // A later error does not hide the denials.
         let missing =
             format!("--mount type=bind,source={}/none,target=/x", runner.work().display());
         let service = merge(redis(), json!({"createOptions": missing}));

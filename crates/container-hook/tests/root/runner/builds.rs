@@ -1,4 +1,4 @@
-//! Dockerfile actions with invalid directories.
+//! Dockerfile actions of root: contexts, users, limits and syntax.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,7 +13,6 @@ use oci_hooks_testsupport::program;
 
 use crate::runner::setup::{HostCanary, runner, with_each_runtime, write};
 
-/// Checks that builds left nothing.
 #[track_caller]
 pub(crate) fn check_no_build_leftovers(installation: &HookInstallation<'_>) {
     let left = fs::read_dir(installation.store().join("buildah")).into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! Escape attempts of hostile images and jobs of root; those of every user are in `rootless::escapes`.
+//! Escape attempts of hostile images and jobs of root; `rootless::escapes` has the attempts for all users.
 
 use std::fs;
 use std::os::linux::net::SocketAddrExt as _;
@@ -84,7 +84,7 @@ fn mount_target_replaced_by_a_link_stays_inside() {
     });
 }
 
-/// With these two, old versions of buildah mount a directory of the host: CVE-2024-9675, CVE-2024-1753.
+/// With each of these mounts, old versions of buildah mount a host directory: CVE-2024-9675, CVE-2024-1753.
 #[test]
 fn build_sees_no_file_of_the_host() {
     with_each_runtime("", |installation| {

@@ -52,7 +52,6 @@ fn volume_that_cannot_be_filled_is_named_and_leaves_nothing() {
     });
 }
 
-/// Runs a job whose container has these options.
 fn job(runner: &mut GithubRunner<'_>, options: &str) {
     let container = merge(runner.job_container("node:22"), json!({"createOptions": options}));
     runner.prepare(container, &[]);

@@ -1,4 +1,4 @@
-//! Jobs of root alone; those of every user are in `rootless::jobs`.
+//! Jobs of root only; `rootless::jobs` has the jobs of all users.
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -64,7 +64,7 @@ fn unhealthy_service_fails_the_job_with_its_log() {
             ("test/unhealthy:1", &["the probe says no", "nginx: started", "unhealthy"][..]),
             ("test/exits:1", &["oh no", "3"]),
         ] {
-            // Many checks, so that the program has begun before the last one.
+            // Several checks, so that the program has started before the last check.
             let health = "--health-interval 1s --health-retries 3 --health-timeout 10m";
             let health = json!({"createOptions": health});
             let service = match image {

@@ -63,7 +63,7 @@ fn killed_commands_leave_nothing_after_cleanup() {
     });
 }
 
-/// Links and processes are detected when they are missing, because a snapshot waits for the end of additional ones.
+/// Missing links and processes are tested, because a snapshot waits for the end of additional ones.
 #[test]
 fn leftovers_of_a_killed_command_are_detected() {
     let host = TestHost::new();
@@ -115,7 +115,7 @@ fn leftovers_of_a_killed_command_are_detected() {
 #[test]
 fn prune_removes_leftovers_of_a_vanished_runner() {
     with_both_runtimes("", |installation| {
-        // As with Docker, where jobs need additional rules.
+        // As on a machine with Docker, where jobs need additional firewall rules.
         installation.host().shell("iptables -P FORWARD DROP; ip6tables -P FORWARD DROP");
         CommandDurations::measure(&mut runner(installation, "victim"));
         let before = LeftoverSnapshot::take(installation);

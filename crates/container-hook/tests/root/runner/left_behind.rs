@@ -57,7 +57,6 @@ fn litter(mut runner: GithubRunner<'_>, owner: (u32, u32)) {
     let ended = runner.run(&script).success();
     assert_eq!(ended.stdout(), SEEN);
     let (uid, gid) = owner;
-    // While the job runs.
     let [users, groups] = NOT_PRIVATE;
     let work = runner.work().display().to_string();
     let shell = |script: String| runner.host().shell(&script);
@@ -95,7 +94,6 @@ pub(crate) fn copy_tool(runner: &GithubRunner<'_>, name: &str) {
     program::run(Command::new("chown").arg("-R").arg(owner).arg(&tools)).success();
 }
 
-/// Changes the owner of the runner's directories, as a job's `chown -R` does.
 #[test]
 fn job_that_gives_away_the_runner_directories_ends_normally() {
     with_each_runtime("", |installation| {

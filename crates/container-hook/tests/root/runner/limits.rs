@@ -17,7 +17,6 @@ const SETTINGS: &str = "[limits]\ndisk = \"64MiB\"\nopen-files = 300\n[log]\nsiz
 
 const VOLUMES: &str = "[limits]\nvolumes = \"32MiB\"\n";
 
-/// Returns a container with options.
 fn with_options(container: Value, options: &str) -> Value {
     merge(container, json!({"createOptions": options}))
 }
@@ -50,7 +49,7 @@ fn job_that_exhausts_its_users_limits_does_not_affect_others() {
     });
 }
 
-/// Removal compares command lines of processes.
+/// The removal of a job compares command lines of processes.
 #[test]
 fn endless_command_line_of_a_job_does_not_affect_others() {
     with_each_runtime("", |installation| {
@@ -71,7 +70,7 @@ fn endless_command_line_of_a_job_does_not_affect_others() {
         let (hook, trace) = (other.command(), other.temp().join("trace"));
         let mut traced = Command::new(program::find("strace"));
         traced.args(["-f", "-y", "-e", "trace=read", "-o"]).arg(&trace);
-        // Without a limit of memory, the hook could use up that of the machine.
+        // Without a memory limit, the hook could use up the machine's memory.
         traced.args(["prlimit", "--as=4294967296"]).arg(hook.get_program()).args(hook.get_args());
         traced.envs(hook.get_envs().filter_map(|(name, value)| Some((name, value?))));
         let request = format!("{request}\n").into_bytes();
@@ -102,7 +101,7 @@ fn job_that_fills_its_disk_does_not_affect_others() {
             );
             runner.run(&script).success();
         }
-        // The runner's directories do not count.
+        // The runner's directories do not count toward the limit.
         runner.run("! cat /dev/zero >/root/zeros; echo fits >/__w/file").success();
         let fills = shell_step("cat /dev/zero >/zeros || test $(stat -c %s /zeros) -gt 1000000");
         runner.container_step(fills).0.success();
@@ -178,7 +177,6 @@ fn container_step_reports_the_limits_it_reached() {
             ("", fills, "filled its disk"),
         ];
         let is_said = |warning: &str| is_remembered || warning == "filled its disk";
-        // In a job, and without a job.
         for has_job in [true, false] {
             if has_job {
                 runner.prepare(runner.job_container("node:22"), &[]);

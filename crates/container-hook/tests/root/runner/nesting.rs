@@ -1,4 +1,4 @@
-//! Nested containers in a job's container of root: its signals, and the user namespace of the host.
+//! Nested containers in root's job containers: signals, and the host's user namespace.
 
 use oci_hooks_testsupport::github_runner::{GithubRunner, merge, shell_step};
 use rustix::process::Signal;
@@ -15,7 +15,8 @@ fn prepare(runner: &mut GithubRunner<'_>) {
     runner.prepare(merge(container, json!({"createOptions": "-v /usr:/usr:ro"})), &[]);
 }
 
-/// Tells of the first signal, and at the second whether a nested container still runs, whose first process handles none.
+/// Prints `told` at the first signal. At the second, prints whether a nested container still runs, whose
+/// first process handles no signal.
 const TOLD_TWICE: &str = "
     unshare --user --map-root-user --pid --fork sleep 1000 & outer=$!
     until nested=$(cat /proc/$outer/task/$outer/children) && [ $nested ]; do :; done

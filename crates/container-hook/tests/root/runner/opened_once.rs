@@ -267,8 +267,8 @@ fn missing_allowed_directory_is_created_for_the_runners_user() {
         runner.container_step(merge(shell_step(script), options)).0.success();
         let owners = host.shell("stat -c %u:%g /run/allowed/new /run/allowed/new/made");
         assert_eq!(owners, "0:0\n0:0\n");
-        // The directory is the administrator's, perhaps large, and other jobs may use it: files that users other
-        // than the container's own create there are not given to the runner.
+        // Other jobs may use the administrator's directory, so the runner does not become the owner of files
+        // that other users of the container create there.
         let owner: u32 = host.shell("stat -c %u /run/allowed/new/of-app").trim().parse().unwrap();
         assert!(crate::runner::user_namespace::PRIVATE.contains(&owner), "{owner}");
     });

@@ -17,8 +17,8 @@ use crate::runner::setup::{redis, runner, shell_step, write};
 /// Sends PING to the service by its name.
 const PING: &str = "printf 'PING\\r\\nQUIT\\r\\n' | nc -w 60 redis 6379";
 
-/// Writes a runtime that runs gVisor with the sockets of the host's kernel, in the job's network: gVisor of Debian 12
-/// does not support network namespaces of Linux 6.9 or later.
+/// Writes a runtime that runs gVisor with the sockets of the host's kernel, in the job's network: gVisor of
+/// Debian 12 does not support network namespaces of Linux 6.9 or later.
 fn gvisor(host: &TestHost) -> PathBuf {
     let path = host.path().join("runsc");
     let script =

@@ -31,7 +31,7 @@ fn stored_image_is_used_if_the_registry_is_down_by_default() {
                 assert!(log.contains(warning), "{log}");
                 job.run("echo on the image of the store").success();
                 job.cleanup();
-                // However long the job took, it was a moment ago.
+                // Sets the time of the failure to now, however long the job took.
                 for entry in fs::read_dir(installation.store().join("unreachable")).unwrap() {
                     let file = File::options().write(true).open(entry.unwrap().path()).unwrap();
                     file.set_modified(SystemTime::now()).unwrap();

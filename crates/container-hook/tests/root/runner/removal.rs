@@ -13,7 +13,7 @@ use crate::runner::setup::{redis, runner, with_each_runtime};
 /// Limit of open files of our programs.
 const DESCRIPTORS: u32 = 64;
 
-/// Creates 2 000 nested directories: more than our programs may open files, with paths longer than `PATH_MAX`.
+/// Creates 2000 nested directories: more than the limit of open files, with paths longer than `PATH_MAX`.
 const DEEP: &str = "
 const fs = require('fs');
 for (const top of ['/deep', '/volume/deep', '/__w/deep']) {
@@ -72,7 +72,7 @@ fn depth_and_odd_names_do_not_prevent_removal() {
 
         create_leftovers(&mut runner);
         clear_work(host, &runner);
-        // The job has no cleanup.
+        // The next job starts without a cleanup.
         runner.prepare(runner.job_container("node:22"), &[]);
         runner.run("test ! -e /deep && test ! -e /odd").success();
         runner.cleanup();

@@ -113,7 +113,7 @@ impl RequestCase {
         }
     }
 
-    /// Checks the effects in the description beyond success.
+    /// Checks the described effects other than success.
     fn check_content(&self, ended: &EndedCall) {
         let out = ended.stdout();
         let response = ended.response.as_ref();

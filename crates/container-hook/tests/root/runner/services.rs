@@ -75,7 +75,7 @@ fn service_that_ended_before_the_steps_is_reported_with_output() {
             assert!(log.contains(line), "{line} is not in {log}");
         }
         assert!(log.contains("service waits: reachable as waits, alpine-1\n"), "{log}");
-        // Logged once: neither in a step nor at the end.
+        // The warning is logged only once.
         let (ended, _) = runner.container_step(shell_step("true"));
         assert!(!ended.success().log().contains("service dies"));
         let log = runner.cleanup().log();

@@ -11,12 +11,12 @@ use oci_hooks_testsupport::installation::HookInstallation;
 use oci_hooks_testsupport::leftovers::containers;
 use oci_hooks_testsupport::runtime::TestRuntime;
 
-/// Calls a test with a fresh host for each runtime; in the gate for one of them.
+/// Calls a test with a fresh host for each runtime; in nextest's `gate` profile, for one runtime.
 pub(crate) fn with_each_runtime(further: &str, test: impl Fn(&HookInstallation<'_>)) {
     with_runtimes(TestRuntime::selected(0), further, test);
 }
 
-/// Calls a test of a runtime's own behaviour with a fresh host for each runtime.
+/// Calls a test of a runtime's own behavior with a fresh host for each runtime.
 pub(crate) fn with_both_runtimes(further: &str, test: impl Fn(&HookInstallation<'_>)) {
     with_runtimes(&TestRuntime::ALL, further, test);
 }
@@ -36,7 +36,7 @@ pub(crate) fn runner<'a>(installation: &'a HookInstallation<'a>, name: &str) -> 
     runner
 }
 
-/// Returns whether a text is in the kept output of any container: its monitor writes the output a moment later.
+/// Returns whether any container's log contains a text. The monitor writes output to the log a moment later.
 pub(crate) fn is_logged(installation: &HookInstallation<'_>, text: &str) -> bool {
     let directory = installation.run_directory().join("containers");
     containers(installation).iter().any(|id| {
@@ -53,7 +53,7 @@ impl<'a> HostCanary<'a> {
         Self::owned_by(host, 0)
     }
 
-    /// Makes a directory that this user of the host may change.
+    /// Creates a directory that this host user may change.
     pub(crate) fn owned_by(host: &'a TestHost, id: u32) -> Self {
         host.shell(&format!(
             "mkdir /run/canary; echo untouched >/run/canary/file; chmod 711 /run/canary; \
@@ -68,8 +68,8 @@ impl<'a> HostCanary<'a> {
         assert_eq!(Self::read_host(self.0), self.1, "{context}: the host is changed");
     }
 
-    /// Includes the host's devices and kernel settings. `/dev` is the machine's, where the kernel makes loop devices
-    /// for other tests: its size and time change.
+    /// Returns the state of the canary, the host's devices and kernel settings, without size and time of
+    /// `/dev`: other tests create loop devices in it.
     fn read_host(host: &TestHost) -> String {
         host.shell(
             "stat -c '%n %f %u:%g %t:%T %s %Y' /run/canary /run/canary/*; \

@@ -33,7 +33,7 @@ const SCRIPTS: [(&str, &str); 6] = [
     ),
 ];
 
-/// Counts processes by their command lines, because the environment of another user's process is not readable.
+/// Counts processes by command line, because the environment of another user's process is not readable.
 const OTHERS: &str = "grep -l '[s]tarted' /proc/[0-9]*/cmdline | wc -l";
 
 /// Ways to end a step: as the runner does, or by killing only the hook.

@@ -1,5 +1,5 @@
-//! A call is stopped at any moment, as by a debugger or a frozen cgroup: other runners continue, or report the
-//! blocking process.
+//! A call is stopped at any moment, as by a debugger or a frozen cgroup: other runners continue, or report
+//! the blocking process.
 
 use std::process::Command;
 

@@ -22,7 +22,7 @@ pub(crate) struct TemplateHost<'a> {
 }
 
 impl TemplateHost<'_> {
-    /// Calls a test for each runtime, with additional settings; in the gate for one of them.
+    /// Calls a test for each runtime, with additional settings; in nextest's `gate` profile, for one runtime.
     pub(crate) fn test_each_runtime(further: &str, test: impl Fn(&TemplateHost<'_>)) {
         for &runtime in TestRuntime::selected(0) {
             let host = TestHost::new();

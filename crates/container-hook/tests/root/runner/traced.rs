@@ -49,7 +49,7 @@ fn trace(
     let log = fs::File::create(directory.join("log")).unwrap();
     strace.stdout(Stdio::from(log.try_clone().unwrap())).stderr(Stdio::from(log));
     let mut strace = installation.host().spawn(&mut strace);
-    // strace runs as long as any traced process, such as the container's, so only the end of the program is awaited.
+    // strace runs as long as any process, such as the container's, so only the program's end is awaited.
     let mut first = None;
     program::wait_until("the end of the program", || {
         first = files(&directory).into_iter().find(|(_, text)| {

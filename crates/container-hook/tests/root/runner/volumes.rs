@@ -13,7 +13,6 @@ fn with_volumes(runner: &GithubRunner<'_>, options: &str) -> Value {
     merge(runner.job_container("node:22"), json!({"createOptions": options}))
 }
 
-/// Runs a job with a volume.
 fn job(runner: &mut GithubRunner<'_>, options: &str, script: &str) {
     runner.prepare(with_volumes(runner, options), &[]);
     runner.run(script).success();
@@ -114,7 +113,7 @@ fn volume_in_use_is_not_removed_and_its_container_is_named() {
         // Leftover of a killed removal, by a runner without jobs.
         let half = installation.store().join("volumes/00112233445566778899aabbccddeeff/.half.new");
         installation.host().shell(&format!("mkdir -p {0}; touch {0}/file", half.display()));
-        // The age counts from the last use by a container, which is the modification time of the list of users.
+        // The age counts from the last use by a container: the modification time of the list of users.
         let store = installation.store();
         installation
             .host()
@@ -174,7 +173,7 @@ fn limited_volumes_are_removed_with_their_file_system() {
     });
 }
 
-/// A set-user-ID file that a job leaves gives no rights of a user of the host. Containers with and without a user
+/// A set-user-ID file left by a job grants no permissions of a host user. Containers with and without a user
 /// namespace see the same owners.
 #[test]
 fn files_of_volumes_belong_to_no_user_of_the_host() {

@@ -69,8 +69,8 @@ pub fn report_root_limits(settings: &HookFileSettings) -> Option<HostCheck> {
     })
 }
 
-/// Reports whether jobs can fill a shared file system: the work directory is limited only by its file system.
-/// `program` is the runner's.
+/// Warns if the work directory, whose size is not limited, is on the file system of `/` or the store.
+/// `program` is the runner's listener.
 pub fn work_directory(program: &Path, store: &Path) -> Option<HostCheck> {
     let work = work(program.parent()?.parent()?)?;
     let device =
@@ -87,14 +87,13 @@ pub fn work_directory(program: &Path, store: &Path) -> Option<HostCheck> {
     })
 }
 
-/// The relevant part of a runner's settings.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RunnerSettings {
     work_folder: PathBuf,
 }
 
-/// Returns the work directory of a runner in `home`, if that is the directory of a runner.
+/// Returns the work directory of the runner installed in `home`, if there is one.
 fn work(home: &Path) -> Option<PathBuf> {
     let text = fs::read_to_string(home.join(RUNNER_SETTINGS)).ok()?;
     // The runner writes a byte order mark.

@@ -11,7 +11,7 @@ const NAME: &str = "service names";
 const OTHERS: &str = "services are reached by --network-alias, --name and --hostname of their `options:` \
                       and by the names of their images";
 
-/// Checks access to the log of a runner's worker.
+/// Checks access to the runner's logs, which contain the names under `services:`.
 pub fn check(settings: &HookFileSettings, pid: u32) -> HostCheck {
     if !settings.network.names_from_runner_log {
         return HostCheck::warn(

@@ -1,4 +1,4 @@
-//! Checks of a host whose runners are root.
+//! Checks a host whose runners run as root.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ pub fn run(
     Ok(report(&checks, CONTAINERS, context)?)
 }
 
-/// Checks the host's features that containers need.
+/// Checks the host features that containers need.
 pub fn host_checks(settings: &HookFileSettings) -> Vec<HostCheck> {
     let mut checks = vec![host::kernel(Some(owners::IDMAPPED_OVERLAY))];
     checks.extend([host::cgroups(), host::cgroup_controllers()]);

@@ -94,7 +94,7 @@ struct RunnerListener {
 }
 
 impl RunnerListener {
-    /// Returns the path of a file in the process's directory of `/proc`.
+    /// Returns the path of a file in `/proc/PID`.
     fn path(&self, name: &str) -> PathBuf {
         Path::new("/proc").join(self.pid.to_string()).join(name)
     }
@@ -104,7 +104,7 @@ impl RunnerListener {
         (!script.is_empty()).then_some(Path::new(script))
     }
 
-    /// Returns whether the runner belongs to this user: rootless containers belong to one user.
+    /// Returns whether the runner runs as this user.
     fn is_looked_at(&self) -> bool {
         rustix::process::geteuid().as_raw() == self.uid
     }

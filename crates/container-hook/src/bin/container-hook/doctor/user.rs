@@ -26,13 +26,13 @@ pub fn run(
     let mut checks = vec![runner::user(), runner::settings(&loaded)];
     checks.extend(host_checks(&loaded.settings, &map));
     checks.extend(runner::other_runtimes(&loaded.settings));
-    // The namespaces hide the processes of the host.
+    // Before entering namespaces, which hide the host's processes.
     checks.extend(runner::checks_for_user(&loaded.settings));
     match namespaces::enter(&map) {
         Ok((ForkSide::Outside(attendant), pause_process)) => {
             let ended = attendant.wait(None, |_| ());
             drop(pause_process);
-            // A child is waited for once.
+            // No error is expected: the child is waited for only here.
             return Ok(ended.map_or(CliExit::Findings, CliExit::from));
         }
         Ok((ForkSide::Inside(found), pause_process)) => {
@@ -49,7 +49,7 @@ pub fn run(
     Ok(report(&checks, CONTAINERS, context)?)
 }
 
-/// Checks the host's features that containers need, outside of namespaces: inside, files have other owners.
+/// Checks the host features that containers need, outside of namespaces: inside, files have other owners.
 pub fn host_checks(settings: &HookFileSettings, map: &IdMaps) -> Vec<HostCheck> {
     let store = &settings.store;
     let mut checks = vec![host::kernel(None)];

@@ -1,7 +1,6 @@
-//! The runner's pod in the environment, with the variables of GitHub's hook. The variables of its heartbeats
-//! and its scheduler, `ACTIONS_RUNNER_HEARTBEAT_PERIOD_MS`, `…_DEADLINE_MS` and
-//! `ACTIONS_RUNNER_USE_KUBE_SCHEDULER`, are ignored: streams have their own heartbeats, and only the
-//! scheduler places pods.
+//! Reads the runner's pod from variables of GitHub's hook. `ACTIONS_RUNNER_HEARTBEAT_PERIOD_MS`,
+//! `…_DEADLINE_MS` and `ACTIONS_RUNNER_USE_KUBE_SCHEDULER` are ignored: streams have their own heartbeats,
+//! and only the scheduler places pods.
 
 use std::env;
 use std::path::Path;

@@ -65,7 +65,7 @@ fn check_cluster(cluster: &ClusterClient, settings: &HookFileSettings) -> Vec<Ho
     checks
 }
 
-/// Checks every permission that is ever used.
+/// Checks every permission that this program uses.
 fn permissions(cluster: &ClusterClient) -> Vec<HostCheck> {
     let ask = |one: &Permission| {
         cluster.run(cluster.has_permission(one.verb, one.resource, one.subresource))

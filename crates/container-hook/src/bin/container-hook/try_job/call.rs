@@ -57,14 +57,14 @@ pub fn call(
     let begin = Instant::now();
     let pipe = || io::pipe().with_path("make a pipe for", &program);
     let ((stdout, writer), (stderr, other)) = (pipe()?, pipe()?);
-    // A terminal signals only this program, which then signals the child as the runner does.
+    // In its own process group, the child gets no signals of the terminal, only those sent by this program.
     command.stdin(Stdio::piped()).stdout(writer).stderr(other).process_group(0);
     spawn::die_with_us(&mut command);
     let mut child = command.spawn().with_path("execute", &program)?;
     // From now on only the child holds the other ends of the pipes.
     drop(command);
     if let Some(mut input) = child.stdin.take() {
-        // A child that does not read has ended, and its status says so.
+        // Writing fails only if the child has exited; its status is reported.
         let _ = input.write_all(request);
     }
     let signal = match signals::open(child.id()) {
@@ -85,7 +85,7 @@ struct AttendedCall {
     when: WhenToldToEnd,
 }
 
-/// Events of an [`AttendedCall`] process and of this one.
+/// Events of a call: output of each stream, the end of its process, and a signal to this program.
 struct CallEvents {
     output: [bool; 2],
     has_ended: bool,
@@ -136,7 +136,7 @@ impl AttendedCall {
         self.readers.iter().any(Option::is_some)
     }
 
-    /// Waits for output, the end of the process or a signal, until `until` at most.
+    /// Waits for output, the end of the process or a signal, at most until `until`.
     fn wait(
         &self,
         signals: &PendingSignals,

@@ -20,7 +20,7 @@ pub struct JobLog<'a> {
     failed: Option<OutputError>,
     /// Errors of the hook.
     errors: Vec<String>,
-    /// Lines that are collected instead of shown, if any.
+    /// Collected lines; none if lines are shown.
     kept: Option<Vec<String>>,
 }
 
@@ -61,7 +61,7 @@ impl<'a> JobLog<'a> {
         self.show_in(style::BAD, &format!("Error: {text}"));
     }
 
-    /// Forgets the errors so far, which are of a step.
+    /// Discards the errors so far: those of a step are not shown again.
     pub fn forget_errors(&mut self) {
         self.errors.clear();
     }
@@ -133,7 +133,7 @@ impl<'a> JobLog<'a> {
 /// State of the workflow commands.
 #[derive(Default)]
 struct WorkflowCommands {
-    /// Token that ends a part of the log without commands.
+    /// Token of `stop-commands`; set while commands are ignored.
     stopped: Option<String>,
     secrets: Vec<String>,
 }

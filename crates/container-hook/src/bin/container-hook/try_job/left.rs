@@ -1,9 +1,8 @@
 //! Searches for leftovers of a job; there should be none.
 //!
-//! The names of a job's objects on the host contain the id of its runner, of one of its containers or of its
-//! network, or the object is a link named in the network's record. These names are collected before the
-//! cleanup, and searched for afterwards. A rootless job has all its objects in namespaces that end with its
-//! pause process.
+//! Objects of a job on the host are recognized by their names: they contain the id of the runner, of a
+//! container or of the network, or are links named in the network's record. The names are collected before
+//! the cleanup. Processes, mounts and links of a rootless job end with the namespaces of its pause process.
 
 use std::fs;
 use std::path::Path;
@@ -59,7 +58,7 @@ impl JobTraces {
         Ok(JobTraces { names, pause_process: jobs.pause_process(owner) })
     }
 
-    /// Returns the leftovers of the job, after waiting for the kernel.
+    /// Returns the leftovers of the job that remain after `SETTLED`.
     pub fn find_leftovers(&self, settings: &HookFileSettings) -> Vec<String> {
         let mut left = Vec::new();
         retry_for(SETTLED, || {
@@ -106,7 +105,7 @@ impl JobTraces {
         }
     }
 
-    /// Reports the entries of a directory tree with one of the names in theirs, except locks, which stay.
+    /// Reports entries of a directory tree whose names contain one of the names, except lock files.
     fn report_entries_below(&self, dir: &Path, depth: usize, tell: &mut dyn FnMut(&Path)) {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             let (path, name) = (entry.path(), entry.file_name());
@@ -128,8 +127,7 @@ impl JobTraces {
     }
 }
 
-/// Returns the ids of a runner's containers and networks in the namespaces of this process, and the names of
-/// links.
+/// Returns the ids of a runner's containers and networks, and the names of its links.
 fn names(settings: &HookFileSettings, owner: &str) -> Result<Vec<String>, ListError> {
     // Listing does not create a store.
     if !settings.host().run().exists() {

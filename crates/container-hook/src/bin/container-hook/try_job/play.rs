@@ -148,15 +148,15 @@ pub fn run(args: &TryArgs, context: &mut CliContext) -> Result<CliExit, HookComm
     Ok(if is_left { CliExit::Findings } else { CliExit::Code(report.exit_code) })
 }
 
-/// Makes this process the worker of jobs, and returns its identity: the calls find the process by its name,
-/// and its end is the end of the job.
+/// Gives this process the name of a runner's worker, by which calls find it, and returns its identity. The
+/// job ends with this process.
 pub fn become_worker() -> Result<ProcessIdentity, TryError> {
     rustix::thread::set_name(WORKER).map_err(TryError::Name)?;
     let pid = std::process::id();
     Ok(ProcessIdentity::of(pid).unwrap_or(ProcessIdentity { pid, start: 0 }))
 }
 
-/// Result of a job, whatever its command did.
+/// Result of a job, regardless of its command's exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum JobResult {
     Up,
@@ -165,7 +165,6 @@ enum JobResult {
     Failed,
 }
 
-/// A simulated job.
 struct SimulatedJob<'a> {
     args: &'a TryArgs,
     loaded: &'a LoadedSettings<HookFileSettings>,

@@ -32,7 +32,7 @@ use crate::signals::PendingSignals;
 /// Setting that permits jobs to reach the addresses of this host.
 const HOST_ACCESS: &str = "`host-access = true` under [network]";
 
-/// Setting by which jobs have the host's users.
+/// Setting that selects the user namespace of containers.
 const HOST_USERS: &str = "`user-namespace` under [security]";
 
 /// Directory of a step's program and task, below the runner's directory and in its container.
@@ -43,7 +43,7 @@ const TASK: &str = "task";
 /// Directory of the action that is built.
 const ACTION: &str = "_work/_actions/probe";
 
-/// Builds no image.
+/// Runs the probe in a build; its image is not used.
 const DOCKERFILE: &str = "FROM scratch\n\
     RUN --mount=type=bind,source=probe,target=/probe --mount=type=bind,source=task,target=/task \
     [\"/probe\", \"/task\"]\n";
@@ -78,7 +78,6 @@ pub fn probe(
     Ok(probe.report(context)?)
 }
 
-/// The jobs of a probe.
 struct ProbeJobs<'a> {
     runner: &'a SimulatedRunner,
     /// Runner of the job that must not be reached.
@@ -87,18 +86,17 @@ struct ProbeJobs<'a> {
     log: JobLog<'a>,
     /// Signal that told this program to end.
     signal: Option<i32>,
-    /// Step of the other job.
+    /// Call that runs the step of the other job.
     serving: Option<Child>,
 }
 
-/// Result of a call.
 struct CallOutput {
     is_done: bool,
     lines: Vec<String>,
 }
 
 impl CallOutput {
-    /// Returns the reason why the log has no result of the probe.
+    /// Returns the last error in the log, else its last line.
     fn reason(&self) -> &str {
         let errors = self.lines.iter().rev().filter_map(|line| line.strip_prefix("Error: "));
         errors.chain(self.lines.last().map(String::as_str)).next().unwrap_or("it wrote nothing")
@@ -127,7 +125,7 @@ impl ProbeJobs<'_> {
             }
         }
         if let Some(serving) = &mut self.serving {
-            // Its job has ended.
+            // The cleanup has ended its step.
             let _ = serving.kill();
             let _ = serving.wait();
         }
@@ -149,11 +147,11 @@ impl ProbeJobs<'_> {
         if self.signal.is_some() {
             return Ok(());
         }
-        // The directories exist by now.
+        // The first job has created the directories.
         let directories = [&settings.store.root, &settings.store.run].map(PathBuf::as_path);
         let allowed = settings.network.host_access.then_some(HOST_ACCESS);
         probe.serve_on_host(&directories, allowed)?;
-        // The same directory, with its path on this host.
+        // The same files, by their paths on this host.
         let work = self.other.work().join("repo/repo");
         let on_host = serving.iter().filter_map(|attempt| match attempt {
             ProbeAttempt::Read(path) => {

@@ -29,10 +29,10 @@ const DIRECTORIES: [&str; 6] = [
     "_work/repo/repo",
 ];
 
-/// Prefixes of variables of another job, in which this process may run, or of sudo.
+/// Prefixes of variables of a surrounding job or of sudo, which are not passed on.
 const OF_OTHERS: [&str; 4] = ["GITHUB_", "RUNNER_", "SUDO_", "INPUT_"];
 
-/// Variable with one of the prefixes that is an option of a runner.
+/// Variable with one of these prefixes that is passed on: an option of the runner.
 const DEBUG: &str = "RUNNER_DEBUG";
 
 /// A runner with its directories, which are kept until [`Self::remove`].

@@ -223,10 +223,16 @@ impl Tmpfs {
 }
 
 fn absolute_target(target: &str) -> Result<String, VolumeError> {
-    if !target.starts_with('/') || target.bytes().all(|byte| matches!(byte, b'/' | b'.')) {
-        return Err(VolumeError::Target(target.to_owned()));
+    let depth = Path::new(target).components().fold(0_usize, |depth, part| match part {
+        Component::Normal(_) => depth + 1,
+        Component::ParentDir => depth.saturating_sub(1),
+        _ => depth,
+    });
+    // Docker rejects `/`, however it is written.
+    match target.starts_with('/') && depth > 0 {
+        true => Ok(target.to_owned()),
+        false => Err(VolumeError::Target(target.to_owned())),
     }
-    Ok(target.to_owned())
 }
 
 /// Returns whether a name is valid for a volume and as the name of its directory.
@@ -282,9 +288,19 @@ mod tests {
     fn volumes_are_parsed_like_in_docker() {
         let volume = RequestVolume::parse("/a:/b:RO,rslave").unwrap();
         assert_eq!((volume.read_only, volume.propagation), (true, Some(VolumePropagation::Slave)));
-        for text in
-            ["", "a", "/a:", ":/a", "/a:b", "/a:/", "/a:/..", "../a:/b", "a b:/b", "/a:/b:x"]
-        {
+        for text in [
+            "",
+            "a",
+            "/a:",
+            ":/a",
+            "/a:b",
+            "/a:/",
+            "/a:/..",
+            "/a:/b/../.",
+            "../a:/b",
+            "a b:/b",
+            "/a:/b:x",
+        ] {
             assert!(RequestVolume::parse(text).is_err(), "{text}");
         }
     }

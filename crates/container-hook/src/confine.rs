@@ -65,7 +65,7 @@ pub fn limit(
 }
 
 /// Returns the limit of processes of a container; -1 for no limit.
-pub fn pids_limit(backend: &EngineBackend<'_>, all: &CreateOptions) -> Option<i64> {
+pub fn pids_limit(backend: &EngineBackend<'_>, all: &CreateOptions) -> i64 {
     let limit = match all.resources.pids {
         None => backend.settings.limits.pids.unwrap_or_else(|| share_of_processes(backend)),
         Some(0) => -1,
@@ -73,7 +73,7 @@ pub fn pids_limit(backend: &EngineBackend<'_>, all: &CreateOptions) -> Option<i6
     };
     let most = backend.context.settings.policy.max.pids();
     let most = most.map(|(most, _)| i64::try_from(most).unwrap_or(i64::MAX));
-    Some(most.map_or(limit, |most| if limit > 0 { limit.min(most) } else { most }))
+    most.map_or(limit, |most| if limit > 0 { limit.min(most) } else { most })
 }
 
 /// Returns a container's share of the host's processes, which are divided among all jobs.

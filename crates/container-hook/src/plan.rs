@@ -132,7 +132,7 @@ impl<'a> LaunchPlan<'a> {
         let is_asked = self.container.options.resources.pids.is_some()
             || backend.settings.limits.pids.is_some()
             || policy.max.pids().is_some();
-        let pids = is_asked.then(|| pids_limit(backend, &self.container.options)).flatten();
+        let pids = is_asked.then(|| pids_limit(backend, &self.container.options));
         bundle::ResourceLimits { pids_limit: pids, ..self.base.resources.clone() }
     }
 
@@ -145,7 +145,7 @@ impl<'a> LaunchPlan<'a> {
             hooks: self.base.hooks.clone(),
             ..bundle::BundleOptions::default()
         };
-        options.resources.pids_limit = pids_limit(backend, &self.container.options);
+        options.resources.pids_limit = Some(pids_limit(backend, &self.container.options));
         options
     }
 
@@ -260,7 +260,7 @@ impl<'a> LaunchPlan<'a> {
             private_ids: inputs.private_ids,
             ..self.base.clone()
         };
-        options.resources.pids_limit = pids_limit(backend, &self.container.options);
+        options.resources.pids_limit = Some(pids_limit(backend, &self.container.options));
         let keeps_alive = self.has_idle_init();
         if keeps_alive || self.container.options.init == Some(true) {
             let program = backend.engine.init_program()?;

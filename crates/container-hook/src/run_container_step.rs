@@ -229,9 +229,11 @@ fn remove(
     for problem in backend.engine.stop_all(&records) {
         backend.context.log.warning(&problem);
     }
-    backend.engine.remove_all(&records)?;
-    if pod.is_some() {
-        pod::remove(backend.engine, network.id(), Some(&ids[0][..12]))?;
-    }
-    network.detach(&ids[0])
+    // An error does not prevent the removal of the rest.
+    let removed = backend.engine.remove_all(&records).map_err(HookError::from);
+    let of_pod = pod.map_or(Ok(()), |_| {
+        pod::remove(backend.engine, network.id(), Some(&ids[0][..12])).map_err(HookError::from)
+    });
+    let detached = network.detach(&ids[0]);
+    removed.and(of_pod).and(detached)
 }

@@ -123,7 +123,9 @@ fn instructions(text: &str) -> impl Iterator<Item = String> {
     std::iter::from_fn(move || {
         let mut whole = lines.next()?.to_owned();
         while let Some(length) = whole.trim_end().strip_suffix('\\').map(str::len) {
-            let mut more = lines.by_ref().skip_while(|line| line.trim_start().starts_with('#'));
+            let is_skipped =
+                |line: &&str| matches!(line.trim_start().chars().next(), None | Some('#'));
+            let mut more = lines.by_ref().skip_while(is_skipped);
             whole.truncate(length);
             whole.push(' ');
             whole += more.next().unwrap_or_default();
@@ -191,6 +193,7 @@ arg NOTHING
 FROM --platform=linux/amd64 alpine:${VERSION} AS Build
 FROM \
   # in between
+
   $BASE:$VERSION as second
 COPY --from=build --chown=1 /a /b
 COPY --from=quay.io/a/tool:1 /a /b

@@ -12,17 +12,21 @@ pub(super) fn name(options: &mut CreateOptions, value: &str) -> Result<(), Strin
 }
 
 pub(super) fn hostname(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    // The kernel's limit on the length of host names.
-    if value.len() > 64 {
-        return Err("must be at most 64 characters long".to_owned());
-    }
-    options.hostname = read_non_empty(value, host_name)?;
+    options.hostname = read_non_empty(value, kernel_name)?;
     Ok(())
 }
 
 pub(super) fn domainname(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    options.domainname = read_non_empty(value, host_name)?;
+    options.domainname = read_non_empty(value, kernel_name)?;
     Ok(())
+}
+
+/// Reads a host name or NIS domain name, whose length the kernel limits (`__NEW_UTS_LEN`).
+fn kernel_name(value: &str) -> Result<String, String> {
+    match value.len() {
+        ..=64 => host_name(value),
+        _ => Err("must be at most 64 characters long".to_owned()),
+    }
 }
 
 pub(super) fn platform(options: &mut CreateOptions, value: &str) -> Result<(), String> {

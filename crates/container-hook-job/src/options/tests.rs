@@ -228,6 +228,14 @@ fn contradictory_options_are_found() {
 }
 
 #[test]
+fn names_for_the_kernel_have_at_most_64_characters() {
+    for option in ["--hostname", "--domainname"] {
+        let parse = |length| CreateOptions::parse(&format!("{option} {}", "a".repeat(length)));
+        assert!(parse(63).is_ok() && parse(65).is_err(), "{option}");
+    }
+}
+
+#[test]
 fn names_cannot_inject_lines_into_files() {
     for option in
         ["--hostname", "--domainname", "--name", "--network-alias", "--dns-search", "--dns-option"]

@@ -87,12 +87,17 @@ fn lower_requested(policy: &Policy, options: &mut CreateOptions) -> Vec<Exceeded
     }
     if let Some(size) = max.memory {
         let most = size.0.saturating_mul(2);
-        let is_more = |swap: &Swap| match swap {
-            Swap::Unlimited => true,
-            Swap::Bytes(bytes) => *bytes > most,
+        let asked = match resources.memory_swap {
+            Some(Swap::Unlimited) => Some("-1".to_owned()),
+            Some(Swap::Bytes(bytes)) if bytes > most => Some(ByteSize(bytes).to_string()),
+            _ => None,
         };
-        // Without `--memory-swap`, a container has as much swap as memory.
-        resources.memory_swap = resources.memory_swap.filter(|swap| !is_more(swap));
+        if let Some(asked) = asked {
+            let asked = format!("--memory-swap {asked}");
+            exceeded.push(ExceededMaximum::memory(asked, size.0, MaxTable::Container));
+            // Without `--memory-swap`, a container has as much swap as memory.
+            resources.memory_swap = None;
+        }
     }
     if let (Some(least), Some(limit)) =
         (&mut resources.memory_reservation_bytes, resources.memory_bytes)
@@ -307,6 +312,7 @@ mod tests {
             said,
             [
                 "--memory 64GiB memory = \"1GiB\"",
+                "--memory-swap -1 memory = \"1GiB\"",
                 "--cpus 8 cpus = 1.5",
                 "--pids-limit -1 pids = 50",
                 "--shm-size 2GiB shm-size = \"1MiB\"",

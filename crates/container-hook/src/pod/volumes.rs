@@ -25,10 +25,7 @@ pub enum VolumeBacking {
         size_bytes: Option<u64>,
     },
     /// A file or directory of the host.
-    Host {
-        path: PathBuf,
-        create: CreateIfMissing,
-    },
+    Host { path: PathBuf, create: CreateIfMissing },
     /// Files that the pod cannot change.
     Files(Vec<VolumeFile>),
 }

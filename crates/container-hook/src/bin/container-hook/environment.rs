@@ -167,10 +167,12 @@ pub fn owner() -> Option<String> {
 ///
 /// A template can grant access to the host, so only root and the runner's user may write it.
 pub fn template(of_settings: Option<PathBuf>) -> Result<Option<PathBuf>, EnvironmentError> {
-    let named = || env::var_os(TEMPLATE_VARIABLE).filter(|path| !path.is_empty());
-    let Some(path) = of_settings.or_else(|| named().map(PathBuf::from)) else { return Ok(None) };
+    let of_settings = of_settings.map(|path| ("file under [template] of the settings", path));
+    let named = || Some((TEMPLATE_VARIABLE, PathBuf::from(env::var_os(TEMPLATE_VARIABLE)?)));
+    let named = || named().filter(|(_, path)| !path.as_os_str().is_empty());
+    let Some((name, path)) = of_settings.or_else(named) else { return Ok(None) };
     if path.is_relative() {
-        return Err(EnvironmentError::NotAbsolute { name: TEMPLATE_VARIABLE });
+        return Err(EnvironmentError::NotAbsolute { name });
     }
     trust::check_path(&path, &TrustOptions::of_process_or_pod())
         .map_err(|source| EnvironmentError::Template { path: path.clone(), source })?;

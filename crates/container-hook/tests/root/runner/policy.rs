@@ -175,6 +175,7 @@ fn containers_and_jobs_stay_within_the_maximums() {
         let file = installation.host().path().join("container-hook.toml");
         for (asked, entry) in [
             ("--memory 64GiB", "memory = \"96MiB\""),
+            ("--memory-swap -1", "memory = \"96MiB\""),
             ("--cpus 64", "cpus = 0.5"),
             ("--pids-limit -1", "pids = 60"),
             ("--shm-size 1GiB", "shm-size = \"8MiB\""),

@@ -131,8 +131,8 @@ impl ProbeJobs<'_> {
         }
         tried?;
         if has_host_users {
-            let text = "containers have no user namespace on this host: the user of the probe's is nobody, and root \
-                        of others reaches more";
+            let text = "containers have no user namespace on this host: the probe runs as nobody, and root in a \
+                        container reaches more";
             probe.note(text.to_owned());
         }
         Ok(probe)

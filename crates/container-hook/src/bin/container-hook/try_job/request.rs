@@ -43,7 +43,7 @@ pub struct ServiceArg {
 pub enum ServiceError {
     #[error(transparent)]
     Image(#[from] ReferenceError),
-    #[error("invalid name {0:?}: expected letters, digits, `-` and `_`")]
+    #[error("invalid name {0:?}: expected letters, digits, `-`, `_` and `.`")]
     Name(String),
 }
 

@@ -1,5 +1,5 @@
-//! Measures the four calls of GitHub's runner, the bare runtime and podman, in turn on one machine. Prints
-//! medians of the wall-clock time.
+//! Measures the four calls of GitHub's runner, the bare runtime and podman, in turn on one machine. Prints medians
+//! of the wall-clock time, with the minimum in parentheses, and the load.
 //!
 //! `cargo bench -p container-hook --bench container_hook`, as root; needs runc, crun, docker-registry
 //! and busybox-static, and podman for its column.
@@ -8,7 +8,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use oci_hooks_testsupport::bundle::BusyboxBundle;
@@ -23,8 +23,10 @@ use serde_json::{Value, json};
 const RUNS: usize = 21;
 
 fn main() {
-    println!("time on the clock, median of {RUNS} runs in turn; `bare` is the runtime alone\n");
-    println!("{:34} {:>10} {:>10} {:>10} {:>10}", "", "ours", "bare", "added", "podman");
+    println!(
+        "milliseconds of {RUNS} runs in turn: median (minimum); `bare` is the runtime alone\n"
+    );
+    println!("{:34} {:>14} {:>14} {:>8} {:>14}", "", "ours", "bare", "added", "podman");
     for runtime in TestRuntime::ALL {
         let host = TestHost::new();
         let _hub = HostRegistry::start(&host, RegistryName::Hub, None);
@@ -35,6 +37,7 @@ fn main() {
         bench.jobs();
         bench.script_steps();
         bench.container_steps();
+        println!("load average: {}", fs::read_to_string("/proc/loadavg").unwrap());
     }
 }
 
@@ -66,8 +69,13 @@ impl<'a> Bench<'a> {
     }
 
     fn jobs(&mut self) {
+        let bundle = BusyboxBundle::new_in(Path::new("/dev/shm"), "exec sleep 1000");
+        let [mut bare_run, mut bare_delete]: [Vec<Duration>; 2] = Default::default();
         let mut figures: [Vec<Duration>; 6] = Default::default();
         for _ in 0..RUNS {
+            let run = ["run", "--detach", "--bundle", bundle.path_str(), "bare"];
+            bare_run.push(self.time_bare(&bundle, &run));
+            bare_delete.push(self.time_bare(&bundle, &["delete", "--force", "bare"]));
             for (services, at) in [(vec![], 0), (vec![redis()], 2)] {
                 figures[at].push(self.prepare(&services).0);
                 figures[at + 1].push(self.runner.cleanup().took);
@@ -80,9 +88,9 @@ impl<'a> Bench<'a> {
             }
         }
         let [prepare, cleanup, with_service, cleanup_two, podman_run, podman_rm] = figures;
-        self.report("prepare_job, image there", &prepare, &[], &podman_run);
+        self.report("prepare_job, image there", &prepare, &bare_run, &podman_run);
         self.report("prepare_job with a service", &with_service, &prepare, &[]);
-        self.report("cleanup_job", &cleanup, &[], &podman_rm);
+        self.report("cleanup_job", &cleanup, &bare_delete, &podman_rm);
         self.report("cleanup_job with a service", &cleanup_two, &cleanup, &[]);
     }
 
@@ -131,16 +139,23 @@ impl<'a> Bench<'a> {
         for _ in 0..RUNS {
             let step = json!({"image": "alpine:3.20", "entryPoint": "true"});
             ours.push(self.runner.container_step(step).0.success().took);
-            let mut run = self.runtime.command();
-            run.arg("--root").arg(bundle.path().join("state"));
-            run.args(["run", "--bundle", bundle.path_str(), "bare"]);
-            bare.push(time(self.installation.host(), &mut run));
+            let run = ["run", "--bundle", bundle.path_str(), "bare"];
+            bare.push(self.time_bare(&bundle, &run));
             if let Some(podman) = &self.podman {
                 podman_run.push(podman.time(&["run", "--rm", IMAGE, "true"]));
             }
         }
         self.report("run_container_step", &ours, &bare, &podman_run);
         self.runner.cleanup();
+    }
+
+    /// Measures a command of the runtime alone.
+    fn time_bare(&self, bundle: &BusyboxBundle, words: &[&str]) -> Duration {
+        let mut command = self.runtime.command();
+        command.arg("--root").arg(bundle.path().join("state")).args(words);
+        // `run --detach` keeps the output open.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        time(self.installation.host(), &mut command)
     }
 
     /// Returns a runtime command for the containers of the hook.
@@ -154,18 +169,21 @@ impl<'a> Bench<'a> {
     }
 
     fn report(&self, what: &str, ours: &[Duration], bare: &[Duration], podman: &[Duration]) {
-        let show = |time: Option<Duration>| match time {
-            Some(time) => format!("{:.1} ms", time.as_secs_f64() * 1e3),
-            None => "-".to_owned(),
+        let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+        let show = |times: &[Duration]| match (median(times), times.iter().min()) {
+            (Some(median), Some(least)) => {
+                format!("{:.1} ({:.1})", milliseconds(median), milliseconds(*least))
+            }
+            _ => "-".to_owned(),
         };
-        let (ours, bare, podman) = (median(ours), median(bare), median(podman));
-        let added = ours.zip(bare).map(|(ours, bare)| ours.saturating_sub(bare));
+        let added = median(ours).zip(median(bare));
+        let added = added.map(|(ours, bare)| milliseconds(ours) - milliseconds(bare));
         println!(
-            "{:34} {:>10} {:>10} {:>10} {:>10}",
+            "{:34} {:>14} {:>14} {:>8} {:>14}",
             format!("{} {what}", self.runtime),
             show(ours),
             show(bare),
-            show(added),
+            added.map_or("-".to_owned(), |added| format!("{added:.1}")),
             show(podman)
         );
     }

@@ -47,10 +47,14 @@ pub fn to_file(level: Option<LevelFilter>, file: File) {
     tracing_subscriber::registry().with(targets).with(filter_fn(is_own)).with(lines).init();
 }
 
-/// Passes events, selected as by [`to_stderr`], to `write`, each as a line. Must be called only once.
+/// Passes events, selected as by [`to_stderr`], to `write`, each as a line with the time since this call. Must be called
+/// only once.
 pub fn to_lines(level: Option<LevelFilter>, write: fn(&str)) {
     let Some(targets) = targets(level) else { return };
-    let lines = fmt::layer().with_ansi(false).without_time().with_writer(EventWriter(write));
+    let lines = fmt::layer()
+        .with_ansi(false)
+        .with_timer(fmt::time::uptime())
+        .with_writer(EventWriter(write));
     tracing_subscriber::registry().with(targets).with(filter_fn(is_own)).with(lines).init();
 }
 

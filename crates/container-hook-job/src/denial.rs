@@ -52,7 +52,7 @@ impl NestingDenial {
         if let Some(program) = self.words.iter().find_map(|word| find_program(word)) {
             return Some(program);
         }
-        let script = self.words.iter().find_map(|word| script_of(word))?;
+        let script = self.words.iter().find_map(|word| script_file_name(word))?;
         // The job may have replaced the script, for example by a symbolic link.
         let text = SystemRoot::mounted_at(temp).read(&script, MAX_SCRIPT_BYTES).ok().flatten()?;
         let text = String::from_utf8_lossy(&text);
@@ -62,7 +62,7 @@ impl NestingDenial {
 
 /// Returns the file name of the runner's script if a word contains its path in the container. With a custom
 /// shell, the runner puts the words of the shell around the path.
-fn script_of(word: &str) -> Option<PathBuf> {
+fn script_file_name(word: &str) -> Option<PathBuf> {
     let (_, name) = word.rsplit_once("/_temp/")?;
     let name: String =
         name.chars().take_while(|&c| c.is_ascii_alphanumeric() || "-_.".contains(c)).collect();

@@ -124,7 +124,7 @@ struct BuildScratch {
 
 impl BuildScratch {
     /// Read-only input of a build: the context, the home directory, and the store of base images.
-    const GIVEN: &str = "given";
+    const INPUT: &str = "input";
     const CONTEXT: &str = "context";
     const HOME: &str = "home";
     const IMAGES: &str = "images";
@@ -140,7 +140,7 @@ impl BuildScratch {
         let scratch = BuildScratch { path, trash };
         make_private(&scratch.path)?;
         for name in [BuildScratch::CONTEXT, BuildScratch::HOME, BuildScratch::IMAGES] {
-            make_private(&scratch.given_path(name))?;
+            make_private(&scratch.input_path(name))?;
         }
         for name in [BuildScratch::LAYOUT, BuildScratch::TEMPORARY] {
             make_private(&scratch.path.join(name))?;
@@ -148,8 +148,8 @@ impl BuildScratch {
         Ok(scratch)
     }
 
-    fn given_path(&self, name: &str) -> PathBuf {
-        self.path.join(BuildScratch::GIVEN).join(name)
+    fn input_path(&self, name: &str) -> PathBuf {
+        self.path.join(BuildScratch::INPUT).join(name)
     }
 }
 
@@ -171,14 +171,14 @@ pub fn begin(
     make_private(&engine.disk)?;
     // Leftovers are removed here, too: the runner calls no `cleanup_job` for jobs with only container steps.
     let trash = engine.trash();
-    let taken = TakenBuilds::of(&engine.disk, &trash, Duration::ZERO);
+    let taken = RenamedBuilds::of(&engine.disk, &trash, Duration::ZERO);
     if let Err(error) = taken.and_then(|taken| taken.remove(&trash)) {
         log.warning(&chain(&error));
     }
     // Taken before the directory is created, which another call could otherwise remove as a leftover.
     let lock = FileLock::acquire_shared(&engine.disk.join(LOCK), BRIEF)?;
     let scratch = BuildScratch::make(&engine.disk.join(BUILDAH), engine.trash())?;
-    let context = scratch.given_path(BuildScratch::CONTEXT);
+    let context = scratch.input_path(BuildScratch::CONTEXT);
     let target = SnapshotTarget { dir: &context, owner: OWNER };
     let digest = take(&backend.context.runner.files, dockerfile, &target, LIMITS)?;
     let file_name = dockerfile.file_name().unwrap_or_default();
@@ -191,11 +191,11 @@ pub fn begin(
     let program = find(&[options.buildah.as_os_str()], Some(DEFAULT_PATH.as_ref()), None)
         .map_err(BuildError::NoBuildah)?;
     let images = images_of(&context, file_name);
-    let home = scratch.given_path(BuildScratch::HOME);
+    let home = scratch.input_path(BuildScratch::HOME);
     configure(&home, OWNER, backend.registries, &images)?;
     allow_all_images(&home, OWNER)?;
     let bases = Bases::pull(backend, credentials, &images);
-    let layers = bases.write_store(&scratch.given_path(BuildScratch::IMAGES), engine.privilege)?;
+    let layers = bases.write_store(&scratch.input_path(BuildScratch::IMAGES), engine.privilege)?;
     bases.write_blobs(&scratch.path.join(BuildScratch::LAYOUT))?;
     Ok(ImageOrBuild::Dockerfile(Box::new(PreparedBuild {
         dockerfile: dockerfile.to_owned(),
@@ -221,13 +221,13 @@ pub fn is_reserved(name: &ImageReference) -> bool {
 /// Directories of killed builds, renamed so that they can be removed after the lock is released: a build may
 /// have created millions of files. If this call is killed, the next one takes them.
 #[derive(Default)]
-struct TakenBuilds {
+struct RenamedBuilds {
     paths: Vec<PathBuf>,
     freed_bytes: u64,
     failed: Option<BuildError>,
 }
 
-impl TakenBuilds {
+impl RenamedBuilds {
     /// Takes leftovers of killed builds, or none if other builds still run after `patience`.
     fn of(disk: &Path, trash: &Trash, patience: Duration) -> Result<Self, BuildError> {
         let all = disk.join(BUILDAH);
@@ -281,7 +281,7 @@ impl TakenBuilds {
 
 /// Removes leftovers of killed builds, unless a build runs. Returns the approximate number of freed bytes.
 pub fn remove_builds(disk: &Path, trash: &Trash) -> Result<u64, BuildError> {
-    TakenBuilds::of(disk, trash, PATIENCE)?.remove(trash)
+    RenamedBuilds::of(disk, trash, PATIENCE)?.remove(trash)
 }
 
 /// Removes leftovers of a job's builds.
@@ -362,7 +362,7 @@ mod tests {
         assert!(names().is_empty());
         // Other builds need not wait for the removal, and the call may be killed.
         fs::create_dir(&two).unwrap();
-        let taken = TakenBuilds::of(disk, &trash, Duration::ZERO).unwrap();
+        let taken = RenamedBuilds::of(disk, &trash, Duration::ZERO).unwrap();
         drop(FileLock::try_exclusive(&disk.join(LOCK)).unwrap().expect("it is free"));
         drop(taken);
         assert!(!two.exists());

@@ -5,7 +5,7 @@ use oci_hooks_engine::container::ContainerError;
 use oci_hooks_image::PullError;
 
 use super::build::BuildError;
-use super::unkept::UnkeptLimits;
+use super::unenforced::UnenforcedLimits;
 
 /// An image that a workflow names cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum ImageError {
     UnnamedRegistry { image: String, registry: String },
 }
 
-container_hook_job::backend_errors!(ImageError, BuildError, UnkeptLimits);
+container_hook_job::backend_errors!(ImageError, BuildError, UnenforcedLimits);
 
 /// Returns the exit code of a container whose program could not be started; none for other errors.
 pub fn program_code(error: &HookError) -> Option<u8> {

@@ -27,7 +27,7 @@ mod run_container_step;
 mod run_script_step;
 mod services;
 mod settings;
-mod unkept;
+mod unenforced;
 mod volumes;
 
 pub use backend::EngineBackend;

@@ -18,7 +18,7 @@ use super::network::JobNetwork;
 use super::plan::{LaunchContext, LaunchPlan, PendingContainer};
 use super::pod::{self, TemplatePod};
 use super::{cleanup_job, fetch, give_back};
-use super::{services, unkept};
+use super::{services, unenforced};
 
 pub(super) fn run(
     backend: &EngineBackend<'_>,
@@ -29,7 +29,10 @@ pub(super) fn run(
     let jobs = backend.jobs();
     let pod = TemplatePod::of_step(backend, step)?;
     let plans = plan(backend, step, pod.as_ref())?;
-    unkept::log_ineffective_options(backend.context.log, plans.iter().map(|plan| &plan.container));
+    unenforced::log_ineffective_options(
+        backend.context.log,
+        plans.iter().map(|plan| &plan.container),
+    );
     // Taken before images are pulled or built: both continue for a moment after the hook is killed, and the
     // removal of the job has to wait for them.
     let _lock = jobs.lock(&owner)?;
@@ -42,10 +45,10 @@ pub(super) fn run(
     }
     let is_alone = job.is_none();
     if is_alone {
-        unkept::report(backend, &plans)?;
+        unenforced::report(backend, &plans)?;
     } else {
         // `prepare_job` has already warned of the limits, which steps share.
-        unkept::check(backend, &plans)?;
+        unenforced::check(backend, &plans)?;
     }
     services::report_ended(backend, "during the job")?;
     let ids: Vec<_> = plans.iter().map(|_| new_id()).collect();

@@ -72,7 +72,7 @@ pub enum JobSystem {
 pub enum NewPrivileges {
     /// Containers in a user namespace, whose root is not root on the host.
     #[default]
-    OfOwnUsers,
+    InUserNamespace,
     Allowed,
     Denied,
 }
@@ -88,7 +88,7 @@ enum PrivilegesValue {
 impl From<NewPrivileges> for PrivilegesValue {
     fn from(allowed: NewPrivileges) -> Self {
         match allowed {
-            NewPrivileges::OfOwnUsers => PrivilegesValue::Name("auto".to_owned()),
+            NewPrivileges::InUserNamespace => PrivilegesValue::Name("auto".to_owned()),
             NewPrivileges::Allowed => PrivilegesValue::Is(true),
             NewPrivileges::Denied => PrivilegesValue::Is(false),
         }
@@ -102,7 +102,7 @@ impl TryFrom<PrivilegesValue> for NewPrivileges {
         match value {
             PrivilegesValue::Is(true) => Ok(NewPrivileges::Allowed),
             PrivilegesValue::Is(false) => Ok(NewPrivileges::Denied),
-            PrivilegesValue::Name(name) if name == "auto" => Ok(NewPrivileges::OfOwnUsers),
+            PrivilegesValue::Name(name) if name == "auto" => Ok(NewPrivileges::InUserNamespace),
             PrivilegesValue::Name(_) => Err("expected true, false or \"auto\""),
         }
     }

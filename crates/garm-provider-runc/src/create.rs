@@ -260,7 +260,7 @@ impl<'a> InstanceCreation<'a> {
     /// Returns a note about limits that are not enforced because no cgroup controller is delegated for them.
     fn unenforced_limits_note(&self) -> Option<String> {
         let cgroups = self.provider.engine.cgroups();
-        let names = self.plan.options.resources.clone().take_unkept(&cgroups);
+        let names = self.plan.options.resources.clone().take_unenforced(&cgroups);
         (!names.is_empty()).then(|| {
             format!(
                 "limits not enforced: {}: the cgroup of GARM's service is not delegated with the \

@@ -319,7 +319,7 @@ impl ContextWriter<'_> {
     ) -> Result<(), ContextError> {
         let original = self.context.join(path);
         // Rejects a file by its reported size before copying it.
-        self.room_after(u64::try_from(stat.st_size).unwrap_or_default())?;
+        self.check_room(u64::try_from(stat.st_size).unwrap_or_default())?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let copy =
             openat(dir, name, flags, Mode::RUSR | Mode::WUSR).with_path("copy", &original)?;
@@ -342,7 +342,7 @@ impl ContextWriter<'_> {
     }
 
     /// Returns the bytes left of the limit after `bytes` more.
-    fn room_after(&self, bytes: u64) -> Result<u64, ContextError> {
+    fn check_room(&self, bytes: u64) -> Result<u64, ContextError> {
         let too_big =
             || ContextError::TooBig { path: self.context.to_owned(), limit: self.limits.bytes };
         self.bytes_left.checked_sub(bytes).ok_or_else(too_big)

@@ -20,7 +20,7 @@ pub fn read<'de, T: Deserialize<'de>>(
     node: &'de PodNode,
     path: &str,
 ) -> Result<T, PositionedProblem> {
-    T::deserialize(TypedValue { node })
+    T::deserialize(NodeDeserializer { node })
         .map_err(|error| error.with_segment(path.to_owned()).into_fault(node))
 }
 
@@ -88,11 +88,11 @@ impl serde::de::Error for DeserializeError {
 }
 
 #[derive(Clone, Copy)]
-struct TypedValue<'de> {
+struct NodeDeserializer<'de> {
     node: &'de PodNode,
 }
 
-impl<'de> TypedValue<'de> {
+impl<'de> NodeDeserializer<'de> {
     fn into_type_error(self, expected: &'static str) -> DeserializeError {
         let value = &self.node.value;
         let quote =
@@ -134,7 +134,7 @@ macro_rules! integers {
     )*};
 }
 
-impl<'de> Deserializer<'de> for TypedValue<'de> {
+impl<'de> Deserializer<'de> for NodeDeserializer<'de> {
     type Error = DeserializeError;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DeserializeError> {
@@ -275,7 +275,7 @@ impl<'de> SeqAccess<'de> for Items<'de> {
         let Some(node) = self.items.get(self.index) else { return Ok(None) };
         let index = self.index;
         self.index += 1;
-        let value = seed.deserialize(TypedValue { node });
+        let value = seed.deserialize(NodeDeserializer { node });
         value.map(Some).map_err(|error| error.with_segment(format!("[{index}]")))
     }
 
@@ -309,7 +309,7 @@ impl<'de> MapAccess<'de> for FieldsAccess<'de> {
     ) -> Result<S::Value, DeserializeError> {
         let field =
             self.value.take().ok_or_else(|| DeserializeError::custom("a value without a key"))?;
-        let value = seed.deserialize(TypedValue { node: &field.node });
+        let value = seed.deserialize(NodeDeserializer { node: &field.node });
         value.map_err(|error| error.with_segment(field.name.clone()))
     }
 }

@@ -59,7 +59,7 @@ impl PodTemplate {
 
     /// Returns the top-level keys without effect, except those that begin with `x-`.
     pub(super) fn ineffective_keys(&self) -> impl Iterator<Item = &PodEntry> {
-        let known = |name: &str| FIELDS.contains(&name) || is_holder(name);
+        let known = |name: &str| FIELDS.contains(&name) || is_anchor_key(name);
         self.document.fields().iter().filter(move |field| !known(&field.name))
     }
 
@@ -123,11 +123,12 @@ fn check_top(document: &PodNode) -> Result<(), PositionedProblem> {
     if let Some((position, place)) = wrapped_template(document) {
         return Err(PositionedProblem::new(position, TemplateProblem::Wrapped { place }));
     }
-    let slip = document.fields().iter().filter(|field| !is_holder(&field.name)).find_map(|field| {
-        let help = hint(&field.name, &FIELDS)?;
-        (!FIELDS.contains(&field.name.as_str()) && !help.starts_with("expected"))
-            .then_some((field, help))
-    });
+    let slip =
+        document.fields().iter().filter(|field| !is_anchor_key(&field.name)).find_map(|field| {
+            let help = hint(&field.name, &FIELDS)?;
+            (!FIELDS.contains(&field.name.as_str()) && !help.starts_with("expected"))
+                .then_some((field, help))
+        });
     let Some((field, help)) = slip else { return Ok(()) };
     let (path, name) = ("a template".to_owned(), field.name.clone());
     Err(PositionedProblem::new(
@@ -155,7 +156,7 @@ fn wrapped_template(document: &PodNode) -> Option<(Option<TextPosition>, String)
 }
 
 /// Returns whether a top-level key begins with `x-`, and so only holds YAML anchors.
-fn is_holder(name: &str) -> bool {
+fn is_anchor_key(name: &str) -> bool {
     name.starts_with("x-")
 }
 

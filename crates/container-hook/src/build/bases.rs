@@ -31,7 +31,7 @@ const CREATED: &str = "1970-01-01T00:00:00Z";
 pub struct Bases {
     pub images: Vec<Image>,
     /// Set if an image cannot be pulled. The build fails only if it needs the image.
-    pub are_incomplete: bool,
+    pub has_missing_images: bool,
 }
 
 /// A layer to mount in buildah's read-only store.
@@ -76,7 +76,7 @@ impl Bases {
                 Ok(image) => bases.images.push(image),
                 Err(error) => {
                     log.line(&format!("{}: {}", reference.familiar_name(), chain(&error)));
-                    bases.are_incomplete = true;
+                    bases.has_missing_images = true;
                 }
             }
         }

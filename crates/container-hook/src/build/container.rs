@@ -28,7 +28,7 @@ use crate::{audit, ceilings};
 
 /// Paths in the container: buildah, its input, store and output.
 const PROGRAM: &str = "/buildah";
-const GIVEN: &str = "/build";
+const BUILD_DIRECTORY: &str = "/build";
 const STORAGE: &str = "/store";
 const LAYOUT: &str = "/layout";
 const TEMPORARY: &str = "/var/tmp";
@@ -156,7 +156,7 @@ impl PreparedBuild {
         system: &HostSystem,
     ) -> Result<bundle::BundleOptions, HookError> {
         let (options, env) = (&backend.settings.build.options, &backend.settings.build_env);
-        let home = format!("{GIVEN}/{}", BuildScratch::HOME);
+        let home = format!("{BUILD_DIRECTORY}/{}", BuildScratch::HOME);
         let own = [
             ("HOME", home.as_str()),
             ("TMPDIR", TEMPORARY),
@@ -209,7 +209,7 @@ impl PreparedBuild {
         let store = self.scratch.path.join(BuildScratch::STORE);
         let store = MountSource::Volume { path: store, copy: false, is_shared: false };
         let layers = self.layers.iter().map(|LayerMount { layer, target }| {
-            let target = Path::new(GIVEN).join(BuildScratch::IMAGES).join(target);
+            let target = Path::new(BUILD_DIRECTORY).join(BuildScratch::IMAGES).join(target);
             let propagation = MountPropagation::Private;
             let source =
                 MountSource::Trusted { path: layer.clone(), propagation, recursive: false };
@@ -217,7 +217,7 @@ impl PreparedBuild {
         });
         let own = [
             mount(PROGRAM, program, true),
-            mount(GIVEN, directory(BuildScratch::GIVEN), true),
+            mount(BUILD_DIRECTORY, directory(BuildScratch::INPUT), true),
             mount(LAYOUT, directory(BuildScratch::LAYOUT), false),
             mount(TEMPORARY, directory(BuildScratch::TEMPORARY), false),
             mount(STORAGE, store, false),
@@ -229,12 +229,12 @@ impl PreparedBuild {
 
     /// Returns the shell script that builds the image and writes it to the layout.
     fn script(&self, privilege: Privilege, options: &[String]) -> String {
-        let home = Path::new(GIVEN).join(BuildScratch::HOME);
+        let home = Path::new(BUILD_DIRECTORY).join(BuildScratch::HOME);
         let in_home = |name: &str| home.join(name).display().to_string();
         let mut buildah = [PROGRAM, "--root", "/store/root", "--runroot", "/store/run"]
             .map(str::to_owned)
             .to_vec();
-        let images = Path::new(GIVEN).join(BuildScratch::IMAGES).display().to_string();
+        let images = Path::new(BUILD_DIRECTORY).join(BuildScratch::IMAGES).display().to_string();
         buildah.extend(["--storage-opt".to_owned(), format!("overlay.imagestore={images}")]);
         buildah.extend(["--registries-conf".to_owned(), in_home(CONFIGURATION)]);
         buildah.extend(["--registries-conf-dir".to_owned(), in_home(NO_MORE)]);
@@ -248,10 +248,10 @@ impl PreparedBuild {
             let words = buildah.iter().map(String::as_str).chain(arguments.iter().copied());
             words.map(quote_word).collect::<Vec<_>>().join(" ")
         };
-        let context = format!("{GIVEN}/{}", BuildScratch::CONTEXT);
+        let context = format!("{BUILD_DIRECTORY}/{}", BuildScratch::CONTEXT);
         let (file, tag) = (format!("{context}/{}", self.file_name), self.reference.to_string());
         // buildah cannot pull the missing images either.
-        let pull = if self.bases.are_incomplete { "--pull-never" } else { "--pull=false" };
+        let pull = if self.bases.has_missing_images { "--pull-never" } else { "--pull=false" };
         let build = command(&[
             "bud",
             "--isolation",

@@ -63,10 +63,10 @@ impl CheckFindings {
             Some(Treatment::Applied(_)) => {}
             // Only fields of the template are reported.
             _ if !place.is_from_template() => {}
-            Some(Treatment::Meaningless(why)) => {
+            Some(Treatment::Ineffective(why)) => {
                 self.meaningless.entry(why).or_default().push(path);
             }
-            Some(Treatment::Refused(why)) => {
+            Some(Treatment::Rejected(why)) => {
                 self.faults.push(place.fault(format!("cannot be applied on one host: {why}")));
             }
             None => self.faults.push(place.fault("is not a known field: remove it")),

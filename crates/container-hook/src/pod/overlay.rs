@@ -31,7 +31,7 @@ pub struct ContainerOverlay {
     /// Container of the merged pod; its lists begin with the items of the request.
     pub container: Container,
     /// Number of items from the request in its lists.
-    pub given: GivenCounts,
+    pub given: RequestCounts,
     /// Path of the container in the pod.
     pub place: FieldPath,
     pub pod: Arc<PodFields>,
@@ -40,7 +40,7 @@ pub struct ContainerOverlay {
 
 /// The number of items at the beginning of each list that are not from the template.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct GivenCounts {
+pub struct RequestCounts {
     pub env: usize,
     pub mounts: usize,
     pub ports: usize,

@@ -19,7 +19,7 @@ use oci_hooks_host::privilege::Privilege;
 
 use super::check::check;
 use super::environment::ValueSources;
-use super::overlay::{ContainerOverlay, GivenCounts};
+use super::overlay::{ContainerOverlay, RequestCounts};
 use super::pod_fields::PodFields;
 use super::volumes::VolumeBackings;
 use crate::backend::EngineBackend;
@@ -114,7 +114,7 @@ impl TemplatePod {
             let place = place.at(field);
             (0..count).take_while(|at| !place.item(*at).is_from_template()).count()
         };
-        let given = GivenCounts {
+        let given = RequestCounts {
             env: given("env", container.env.as_ref().map_or(0, Vec::len)),
             mounts: given("volumeMounts", container.volume_mounts.as_ref().map_or(0, Vec::len)),
             ports: given("ports", container.ports.as_ref().map_or(0, Vec::len)),

@@ -244,7 +244,7 @@ pub fn oom_score_adj(wanted: i32, may_lower: bool) -> i32 {
 impl ResourceLimits {
     /// Removes the limits that these cgroups cannot enforce, and returns the names of their options, such as
     /// `memory` and `cpus`.
-    pub fn take_unkept(&mut self, cgroups: &AvailableCgroups) -> Vec<&'static str> {
+    pub fn take_unenforced(&mut self, cgroups: &AvailableCgroups) -> Vec<&'static str> {
         let mut taken = Vec::new();
         let ResourceLimits {
             memory_bytes,
@@ -370,13 +370,13 @@ mod tests {
     #[test]
     fn limits_require_their_controllers() {
         let mut resources = all_limits();
-        assert_eq!(resources.take_unkept(&AvailableCgroups::Host), [""; 0]);
+        assert_eq!(resources.take_unenforced(&AvailableCgroups::Host), [""; 0]);
         assert_eq!(resources, all_limits());
         let some = AvailableCgroups::Delegated(vec!["memory".to_owned(), "pids".to_owned()]);
-        assert_eq!(resources.take_unkept(&some), ["cpus", "cpuset-cpus", "blkio-weight"]);
+        assert_eq!(resources.take_unenforced(&some), ["cpus", "cpuset-cpus", "blkio-weight"]);
         assert_eq!((resources.memory_bytes, resources.pids_limit), (Some(1 << 30), Some(7)));
-        assert_eq!(all_limits().take_unkept(&AvailableCgroups::None).len(), 5);
-        resources.take_unkept(&AvailableCgroups::None);
+        assert_eq!(all_limits().take_unenforced(&AvailableCgroups::None).len(), 5);
+        resources.take_unenforced(&AvailableCgroups::None);
         assert_eq!(resources, ResourceLimits { pids_limit: None, ..ResourceLimits::default() });
     }
 }

@@ -143,9 +143,9 @@ impl Engine {
         // systemd creates cgroups of its own, but not in a delegated cgroup.
         runtime.systemd_cgroup &= cgroups == AvailableCgroups::Host;
         let is_of_systemd = runtime.systemd_cgroup;
-        options.resources.take_unkept(&cgroups);
+        options.resources.take_unenforced(&cgroups);
         let group = group.filter(|_| cgroups.are_usable()).map(|mut group| {
-            group.limits.take_unkept(&cgroups);
+            group.limits.take_unenforced(&cgroups);
             group
         });
         let cgroup = match &group {

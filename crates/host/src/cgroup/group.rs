@@ -71,7 +71,7 @@ type CgroupSetting = (&'static str, String);
 
 impl GroupLimits {
     /// Removes the limits that these cgroups cannot enforce, and returns their names as in the settings.
-    pub fn take_unkept(&mut self, cgroups: &AvailableCgroups) -> Vec<&'static str> {
+    pub fn take_unenforced(&mut self, cgroups: &AvailableCgroups) -> Vec<&'static str> {
         let GroupLimits { memory_bytes, nano_cpus, pids } = self;
         let limits = [
             ("memory", "memory", memory_bytes),

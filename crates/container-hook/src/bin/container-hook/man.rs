@@ -55,14 +55,14 @@ mod tests {
     /// Returns all fields of a pod with their effects, in roff.
     fn fields() -> String {
         let (mut applied, mut plain) = (String::new(), Vec::new());
-        let mut meaningless: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        let mut refused: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let mut ineffective: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let mut rejected: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for PodField { path, treatment } in FIELDS {
             match treatment {
                 Treatment::Applied("") => plain.push(*path),
                 Treatment::Applied(how) => applied += &format!(".TP\n.B {path}\n{how}\n"),
-                Treatment::Meaningless(why) => meaningless.entry(why).or_default().push(path),
-                Treatment::Refused(why) => refused.entry(why).or_default().push(path),
+                Treatment::Ineffective(why) => ineffective.entry(why).or_default().push(path),
+                Treatment::Rejected(why) => rejected.entry(why).or_default().push(path),
             }
         }
         let list = |paths: &[&str]| format!("\\fB{}\\fR\n", paths.join("\\fR, \\fB"));
@@ -72,11 +72,11 @@ mod tests {
         };
         format!(
             ".SS Applied\n.TP\nas on Kubernetes\n{}{applied}\
-             .SS \"Without meaning on one host, by reason\"\n{}\
-             .SS \"Refused, by reason\"\n{}",
+             .SS \"Without effect on one host, by reason\"\n{}\
+             .SS \"Rejected, by reason\"\n{}",
             list(&plain),
-            by_reason(meaningless),
-            by_reason(refused)
+            by_reason(ineffective),
+            by_reason(rejected)
         )
         .replace('-', "\\-")
     }

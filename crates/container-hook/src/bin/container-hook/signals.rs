@@ -68,7 +68,7 @@ pub fn pass_on(pid: u32) {
     let Some(process) = open(pid) else { return };
     handle_each_signal(move |signal| {
         send(&process, signal);
-        kill_deaf(&process, pid);
+        kill_init_without_handlers(&process, pid);
         if signal == SIGTERM {
             let process = process.try_clone();
             thread::spawn(move || {
@@ -81,7 +81,7 @@ pub fn pass_on(pid: u32) {
 
 /// Kills the first process of a child's container if the kernel drops all [`ENDING`] signals to it. Nested
 /// containers are left to their parents.
-fn kill_deaf(process: &OwnedFd, child: u32) {
+fn kill_init_without_handlers(process: &OwnedFd, child: u32) {
     let all = ProcessSnapshot::list_all();
     // Once the child is reaped, its id may belong to another process.
     if pidfd_send_signal(process, Signal::CONT).is_err() {

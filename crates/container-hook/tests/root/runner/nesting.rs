@@ -17,7 +17,7 @@ fn prepare(runner: &mut GithubRunner<'_>) {
 
 /// Prints `told` at the first signal. At the second, prints whether a nested container still runs, whose
 /// first process handles no signal.
-const TOLD_TWICE: &str = "
+const REPORT_NESTED: &str = "
     unshare --user --map-root-user --pid --fork sleep 1000 & outer=$!
     until nested=$(cat /proc/$outer/task/$outer/children) && [ $nested ]; do :; done
     report() { [ $told ] || { told=yes; echo told; return; }; kill -0 $nested && echo nested lives; exit 5; }
@@ -31,7 +31,7 @@ fn nested_containers_of_a_step_that_handles_signals_are_its_own_business() {
         let mut runner = runner(installation, "runner-1");
         prepare(&mut runner);
         let machine = json!({"image": "test/machine:1", "createOptions": "-v /usr:/usr:ro"});
-        let mut call = runner.start_container_step(merge(shell_step(TOLD_TWICE), machine));
+        let mut call = runner.start_container_step(merge(shell_step(REPORT_NESTED), machine));
         for line in ["started", "told"] {
             call.wait_for_line(line).signal(Signal::INT);
         }

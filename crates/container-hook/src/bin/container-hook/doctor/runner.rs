@@ -62,7 +62,7 @@ fn checks_of(settings: &HookFileSettings, listeners: &[RunnerListener]) -> Vec<H
         checks.push(HostCheck::ok("runners", "no runner is running"));
     }
     checks.extend(listeners.iter().map(runner));
-    let looked_at = || listeners.iter().filter(|listener| listener.is_looked_at());
+    let looked_at = || listeners.iter().filter(|listener| listener.is_own());
     checks.extend(
         looked_at()
             .filter(|listener| listener.script().is_some())
@@ -105,7 +105,7 @@ impl RunnerListener {
     }
 
     /// Returns whether the runner runs as this user.
-    fn is_looked_at(&self) -> bool {
+    fn is_own(&self) -> bool {
         rustix::process::geteuid().as_raw() == self.uid
     }
 }
@@ -165,7 +165,7 @@ fn runner(listener: &RunnerListener) -> HostCheck {
             hint,
         );
     }
-    let found = match listener.is_looked_at() {
+    let found = match listener.is_own() {
         true => format!("{whose} calls {name}"),
         false => format!("{whose} calls {name}, without root: run doctor as that user"),
     };

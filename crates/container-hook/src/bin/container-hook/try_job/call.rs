@@ -34,7 +34,7 @@ const LAST_OUTPUT: Duration = Duration::from_secs(5);
 pub enum WhenToldToEnd {
     Cancel,
     /// The call goes on, because it cleans up.
-    GoOn,
+    Continue,
 }
 
 /// Result of a call.

@@ -201,7 +201,7 @@ impl SimulatedJob<'_> {
             "cleanup_job",
             &json!({}),
             &Value::Null,
-            WhenToldToEnd::GoOn,
+            WhenToldToEnd::Continue,
             log,
         );
         let removed = self.runner.remove().map_err(TryError::from);

@@ -119,7 +119,7 @@ impl ProbeJobs<'_> {
         let tried = self.try_all(settings, &mut probe);
         for runner in [self.runner, self.other] {
             let nothing = (&json!({}), &Value::Null);
-            let cleaned = self.request(runner, "cleanup_job", nothing, WhenToldToEnd::GoOn)?;
+            let cleaned = self.request(runner, "cleanup_job", nothing, WhenToldToEnd::Continue)?;
             if !cleaned.is_done {
                 probe.problem(format!("a job was not cleaned up: {}", cleaned.reason()));
             }

@@ -30,7 +30,7 @@ const DIRECTORIES: [&str; 6] = [
 ];
 
 /// Prefixes of variables of a surrounding job or of sudo, which are not passed on.
-const OF_OTHERS: [&str; 4] = ["GITHUB_", "RUNNER_", "SUDO_", "INPUT_"];
+const NOT_INHERITED: [&str; 4] = ["GITHUB_", "RUNNER_", "SUDO_", "INPUT_"];
 
 /// Variable with one of these prefixes that is passed on: an option of the runner.
 const DEBUG: &str = "RUNNER_DEBUG";
@@ -109,7 +109,7 @@ impl SimulatedRunner {
 
 fn is_of_others(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
-    name != DEBUG.as_bytes() && OF_OTHERS.iter().any(|start| name.starts_with(start.as_bytes()))
+    name != DEBUG.as_bytes() && NOT_INHERITED.iter().any(|start| name.starts_with(start.as_bytes()))
 }
 
 /// Removes the directories of simulated runners whose process has ended. Their containers have to be removed

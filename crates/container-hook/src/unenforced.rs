@@ -14,14 +14,14 @@ use super::plan::LaunchPlan;
 
 /// Requested limits that are not enforced.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct UnkeptLimits {
+pub struct UnenforcedLimits {
     /// Titles of containers, or of all containers together, and the names of their limits.
     limits: Vec<(String, Vec<&'static str>)>,
     /// Controllers of the delegated cgroup; none without a delegated cgroup.
     controllers: Option<Vec<String>>,
 }
 
-impl fmt::Display for UnkeptLimits {
+impl fmt::Display for UnenforcedLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("limits not enforced: ")?;
         for (at, (title, names)) in self.limits.iter().enumerate() {
@@ -53,8 +53,8 @@ impl fmt::Display for UnkeptLimits {
 /// See [`check`].
 pub fn report(backend: &EngineBackend<'_>, plans: &[LaunchPlan<'_>]) -> Result<(), HookError> {
     check(backend, plans)?;
-    if let Some(unkept) = find(backend, plans) {
-        backend.context.log.warning(&unkept.to_string());
+    if let Some(unenforced) = find(backend, plans) {
+        backend.context.log.warning(&unenforced.to_string());
     }
     Ok(())
 }
@@ -62,21 +62,21 @@ pub fn report(backend: &EngineBackend<'_>, plans: &[LaunchPlan<'_>]) -> Result<(
 /// Fails if a limit is not enforced and the settings require it.
 pub fn check(backend: &EngineBackend<'_>, plans: &[LaunchPlan<'_>]) -> Result<(), HookError> {
     match find(backend, plans).filter(|_| backend.settings.limits.enforce) {
-        Some(unkept) => Err(unkept.into()),
+        Some(unenforced) => Err(unenforced.into()),
         None => Ok(()),
     }
 }
 
-fn find(backend: &EngineBackend<'_>, plans: &[LaunchPlan<'_>]) -> Option<UnkeptLimits> {
+fn find(backend: &EngineBackend<'_>, plans: &[LaunchPlan<'_>]) -> Option<UnenforcedLimits> {
     let cgroups = backend.engine.cgroups();
     let of_plan = |plan: &LaunchPlan<'_>| {
-        let names = plan.requested_limits(backend).take_unkept(&cgroups);
+        let names = plan.requested_limits(backend).take_unenforced(&cgroups);
         (plan.container.title.clone(), names)
     };
     let mut limits: Vec<_> = plans.iter().map(of_plan).collect();
     // Without containers, the limits of the job do not matter.
     if !plans.is_empty() {
-        let together = ceilings::job_limits(backend).take_unkept(&cgroups);
+        let together = ceilings::job_limits(backend).take_unenforced(&cgroups);
         limits.push(("all containers together".to_owned(), together));
     }
     limits.retain(|(_, names)| !names.is_empty());
@@ -84,7 +84,7 @@ fn find(backend: &EngineBackend<'_>, plans: &[LaunchPlan<'_>]) -> Option<UnkeptL
         AvailableCgroups::Delegated(controllers) => Some(controllers),
         AvailableCgroups::Host | AvailableCgroups::None => None,
     };
-    (!limits.is_empty()).then_some(UnkeptLimits { limits, controllers })
+    (!limits.is_empty()).then_some(UnenforcedLimits { limits, controllers })
 }
 
 /// Logs each option without effect, with the titles of its containers.
@@ -112,8 +112,8 @@ fn unenforced_limits_are_named_by_container_with_a_hint() {
         ("job container".to_owned(), vec!["memory", "cpus"]),
         ("service redis".to_owned(), vec!["memory"]),
     ];
-    let mut unkept = UnkeptLimits { limits, controllers: None };
-    let text = unkept.to_string();
+    let mut unenforced = UnenforcedLimits { limits, controllers: None };
+    let text = unenforced.to_string();
     assert!(
         text.starts_with(
             "limits not enforced: job container: memory, cpus; service redis: memory. No cgroup of \
@@ -121,6 +121,6 @@ fn unenforced_limits_are_named_by_container_with_a_hint() {
         ),
         "{text}"
     );
-    unkept.controllers = Some(vec!["cpu".to_owned(), "pids".to_owned()]);
-    assert!(unkept.to_string().contains("no other controllers than cpu, pids: "));
+    unenforced.controllers = Some(vec!["cpu".to_owned(), "pids".to_owned()]);
+    assert!(unenforced.to_string().contains("no other controllers than cpu, pids: "));
 }

@@ -62,7 +62,7 @@ impl<'a> ContainerPlan<'a> {
         let work = context.runner.work();
         let mut written_options = options?;
         let defaults = &context.runner.defaults;
-        if written_options.network.mode == NetworkMode::Job && !role.is_from_template() {
+        if written_options.network.mode == NetworkMode::Job && !role.is_helper() {
             written_options.network.mode = defaults.network;
         }
         for volume in &mut written_options.volumes {
@@ -138,7 +138,7 @@ impl<'a> ContainerPlan<'a> {
         });
         let sent = &self.args.environment.0;
         let sent_pairs = sent.iter().map(|(name, value)| format!("{name}={value}"));
-        if self.role.is_from_template() {
+        if self.role.is_helper() {
             return asked.chain(sent_pairs).collect();
         }
         let defaults = self.default_env.iter().map(|(name, value)| format!("{name}={value}"));

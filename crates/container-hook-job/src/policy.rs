@@ -70,8 +70,8 @@ pub struct Policy {
     /// Maximums for all containers, from workflows and from the template.
     #[serde(skip_serializing_if = "ContainerMax::is_empty")]
     pub max: ContainerMax,
-    /// Runtimes of the jobs of some repositories, by `OWNER/REPOSITORY`, where a trailing `*` matches any suffix:
-    /// paths of programs, and in a cluster names of runtime classes.
+    /// Runtimes of the jobs of some repositories, by `OWNER/REPOSITORY` in lower case, where a trailing `*` matches any
+    /// suffix: paths of programs, and in a cluster names of runtime classes.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub runtimes: BTreeMap<String, String>,
     /// Settings file with this policy, for messages.
@@ -100,13 +100,12 @@ impl Policy {
     /// Returns the runtime of a repository's jobs, by the longest pattern that matches; none if it is the default
     /// runtime.
     pub fn runtime(&self, repository: &str) -> Option<&str> {
-        // GitHub's names are case-insensitive.
+        // GitHub's names are case-insensitive; those of the settings are in lower case.
         let repository = repository.to_lowercase();
-        let matching = self
-            .runtimes
-            .iter()
-            .filter(|(pattern, _)| check::matches_pattern(&pattern.to_lowercase(), &repository));
-        matching.max_by_key(|(pattern, _)| pattern.len()).map(|(_, runtime)| runtime.as_str())
+        let matching = self.runtimes.iter();
+        let matching = matching.filter(|(name, _)| check::matches_pattern(name, &repository));
+        let specificity = |name: &str| (name.len(), !name.ends_with('*'));
+        matching.max_by_key(|(name, _)| specificity(name)).map(|(_, runtime)| runtime.as_str())
     }
 }
 

@@ -40,7 +40,7 @@ impl PlanRole {
     }
 
     /// Returns whether only the template defines containers of this role.
-    pub fn is_from_template(self) -> bool {
+    pub fn is_helper(self) -> bool {
         matches!(self, PlanRole::Init | PlanRole::Sidecar)
     }
 }

@@ -24,7 +24,7 @@ const RUNS: usize = 21;
 
 fn main() {
     println!(
-        "milliseconds of {RUNS} runs in turn: median (minimum); `bare` is the runtime alone\n"
+        "milliseconds of {RUNS} runs in turn: median (minimum); `bare` is the runtime alone, or the job without a service\n"
     );
     println!("{:34} {:>14} {:>14} {:>8} {:>14}", "", "ours", "bare", "added", "podman");
     for runtime in TestRuntime::ALL {

@@ -78,6 +78,12 @@ pub enum BuildError {
     /// Root in the container would be root on the host.
     #[error("a Dockerfile action needs a user namespace, but the network of its build has none")]
     NoUserNamespace,
+    /// The container's runtime cannot run the build, and another one would confine it less.
+    #[error(
+        "{} cannot build a Dockerfile action, as it supports no user namespaces: use an action with a published image",
+        .0.display()
+    )]
+    Runtime(PathBuf),
     /// The built image cannot be imported.
     #[error(transparent)]
     Import(#[from] ImportError),

@@ -43,7 +43,7 @@ pub struct LaunchPlan<'a> {
     /// Programs of this host, if the root file system consists of them.
     pub system: Option<HostSystem>,
     /// Set if neither the workflow nor the template sets whether programs may gain privileges.
-    inherits_privileges: bool,
+    uses_default_privileges: bool,
 }
 
 /// The inputs of a container's configuration, in addition to its plan.
@@ -110,7 +110,7 @@ impl<'a> LaunchPlan<'a> {
         let additions = overlay.map(|all| all.resolve(backend, &container.env(), &mut base));
         let additions = additions.transpose()?.unwrap_or_default();
         ceilings::lower_template_limits(backend, &container.title, &mut base)?;
-        let inherits_privileges = container.options.security.no_new_privileges.is_none()
+        let uses_default_privileges = container.options.security.no_new_privileges.is_none()
             && !overlay.is_some_and(ContainerOverlay::sets_escalation);
         let has_system =
             container.role == PlanRole::Job && backend.settings.job_system == JobSystem::Host;
@@ -122,7 +122,7 @@ impl<'a> LaunchPlan<'a> {
             base,
             additions,
             system,
-            inherits_privileges,
+            uses_default_privileges,
         })
     }
 
@@ -161,7 +161,7 @@ impl<'a> LaunchPlan<'a> {
             && !self.additions.runs_command
     }
 
-    fn runtime<'b>(&'b self, backend: &EngineBackend<'b>) -> &'b OciRuntime {
+    pub(super) fn runtime<'b>(&'b self, backend: &EngineBackend<'b>) -> &'b OciRuntime {
         self.additions.runtime.as_ref().unwrap_or(&backend.engine.runtime)
     }
 
@@ -185,7 +185,7 @@ impl<'a> LaunchPlan<'a> {
     pub(super) fn health(&self, image: &ImageConfig, address: Option<IpAddr>) -> Vec<HealthPolicy> {
         let checks = self.additions.checks(address);
         // Kubernetes ignores the health checks of images.
-        if !checks.is_empty() || self.container.role.is_from_template() {
+        if !checks.is_empty() || self.container.role.is_helper() {
             return checks;
         }
         self.docker_health(image).into_iter().collect()
@@ -284,7 +284,7 @@ impl<'a> LaunchPlan<'a> {
             &mut options,
         )?;
         let user = options.user.as_deref().unwrap_or(&image.config.user);
-        if !self.container.role.is_from_template() && lend::may_be_needed(backend, user) {
+        if !self.container.role.is_helper() && lend::may_be_needed(backend, user) {
             lend::trust_repositories(&image.config, &mut options.env);
         }
         // A container joins the PID namespace of a process only from its user namespace, here the host's.
@@ -295,7 +295,7 @@ impl<'a> LaunchPlan<'a> {
         }
         // Root in a container of a rootless user is mapped to that user.
         let is_apart = options.user_namespace.is_some() || backend.engine.privilege.has_own_users();
-        if self.inherits_privileges
+        if self.uses_default_privileges
             && is_apart
             && backend.settings.new_privileges == NewPrivileges::InUserNamespace
         {

@@ -145,7 +145,7 @@ fn start(
     }
     mount_volumes(backend, plans)?;
 
-    let count = pending.iter().filter(|one| !one.plan.container.role.is_from_template()).count();
+    let count = pending.iter().filter(|one| !one.plan.container.role.is_helper()).count();
     let (asked, helpers) = pending.split_at(count);
     let context =
         LaunchContext { network: &network, peers: &peers, volumes: &volumes, process: None };
@@ -216,9 +216,9 @@ fn connect(
     network_id: &str,
 ) -> Result<(JobNetwork, Vec<Option<NetworkEndpoint>>), HookError> {
     let network = JobNetwork::create(backend, network_id, plans)?;
-    let is_from_template = |plan: &&LaunchPlan<'_>| plan.container.role.is_from_template();
+    let is_helper = |plan: &&LaunchPlan<'_>| plan.container.role.is_helper();
     let is_in_pod =
-        |plan: &LaunchPlan<'_>| is_from_template(&plan) || plan.container.role == PlanRole::Job;
+        |plan: &LaunchPlan<'_>| is_helper(&plan) || plan.container.role == PlanRole::Job;
     let (mut owners, mut ends) = (Vec::new(), Vec::new());
     // Index of the shared endpoint; `which` has the endpoint of each container, if connected.
     let mut of_pod = None;
@@ -233,7 +233,7 @@ fn connect(
             let mut ports = plan.container.ports.clone();
             if is_in_pod {
                 // The first container of the pod publishes the ports of all its template containers.
-                let helpers = plans[at + 1..].iter().filter(is_from_template);
+                let helpers = plans[at + 1..].iter().filter(is_helper);
                 ports.extend(helpers.flat_map(|helper| helper.container.ports.iter().cloned()));
                 of_pod = Some(ends.len());
             }

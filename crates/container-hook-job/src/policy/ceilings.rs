@@ -332,6 +332,14 @@ mod tests {
     }
 
     #[test]
+    fn memory_and_swap_are_limited_together() {
+        let (options, said) = lower_with_max("memory = \"1GiB\"", "--memory-swap 3g");
+        assert_eq!(said, ["--memory-swap 3GiB memory = \"1GiB\""]);
+        assert_eq!(options.resources.memory_swap, None);
+        assert!(lower_with_max("memory = \"1GiB\"", "--memory-swap 2g").1.is_empty());
+    }
+
+    #[test]
     fn cpu_quota_counts_as_cpus() {
         let (options, said) = lower_with_max("cpus = 2", "--cpu-quota 300000");
         assert_eq!(said, ["--cpus 3 cpus = 2"]);

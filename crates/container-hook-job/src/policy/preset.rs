@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{ContainerMax, Gpus, Policy};
 use crate::options::HostNamespace;
@@ -60,8 +61,28 @@ pub struct WrittenPolicy {
     gpus: Option<Gpus>,
     #[serde(default)]
     max: ContainerMax,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_runtimes")]
     runtimes: BTreeMap<String, String>,
+}
+
+fn read_runtimes<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
+    let mut runtimes = BTreeMap::new();
+    for (name, runtime) in BTreeMap::<String, String>::deserialize(from)? {
+        if !name.contains('/') && name != "*" {
+            return Err(D::Error::custom(format_args!(
+                "{name:?} is not a repository: expected OWNER/REPOSITORY, OWNER/* or *"
+            )));
+        }
+        if runtime.contains('/') && !runtime.starts_with('/') {
+            return Err(D::Error::custom(format_args!(
+                "{runtime:?} is not a runtime: expected an absolute path, or the name of a RuntimeClass"
+            )));
+        }
+        if runtimes.insert(name.to_lowercase(), runtime).is_some() {
+            return Err(D::Error::custom(format_args!("{name:?} is there twice")));
+        }
+    }
+    Ok(runtimes)
 }
 
 impl From<WrittenPolicy> for Policy {

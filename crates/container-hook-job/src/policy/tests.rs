@@ -56,8 +56,27 @@ fn longest_pattern_chooses_the_runtime_of_a_repository() {
         ("octo/public-one", Some("/opt/c")),
         ("OCTO/public-one", Some("/opt/c")),
         ("octopus/public-one", None),
+        ("", None),
     ] {
         assert_eq!(policy.runtime(repository), expected, "{repository}");
+    }
+    // An exact name precedes a pattern of the same length.
+    let policy =
+        self::policy(r#"runtimes = { "a/b*" = "/opt/a", "a/bc" = "/opt/b", "*" = "/opt/c" }"#);
+    assert_eq!(policy.runtime("a/bc"), Some("/opt/b"));
+    assert_eq!(policy.runtime(""), Some("/opt/c"));
+}
+
+#[test]
+fn invalid_runtimes_of_repositories_are_rejected() {
+    for (runtimes, expected) in [
+        (r#""octo" = "/opt/a""#, "\"octo\" is not a repository: expected OWNER/REPOSITORY"),
+        (r#""octo*" = "/opt/a""#, "\"octo*\" is not a repository"),
+        (r#""o/r" = "./a""#, "\"./a\" is not a runtime: expected an absolute path"),
+        (r#""o/r" = "/a", "O/r" = "/b""#, "is there twice"),
+    ] {
+        let error = toml::from_str::<Policy>(&format!("runtimes = {{ {runtimes} }}")).unwrap_err();
+        assert!(error.to_string().contains(expected), "{runtimes}: {error}");
     }
 }
 

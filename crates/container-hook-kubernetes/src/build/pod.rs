@@ -37,6 +37,7 @@ pub struct BuildPod<'a> {
     pub builds: bool,
     /// Architecture of the image, and so of the node.
     pub architecture: &'a str,
+    pub runtime_class: Option<String>,
     pub deadline: Option<i64>,
 }
 
@@ -66,6 +67,7 @@ impl BuildPod<'_> {
         let secrets =
             self.own.pull_secrets.iter().map(|name| LocalObjectReference { name: name.clone() });
         let spec = PodSpec {
+            runtime_class_name: self.runtime_class.clone(),
             restart_policy: Some("Never".to_owned()),
             active_deadline_seconds: self.deadline,
             automount_service_account_token: Some(false),
@@ -220,13 +222,17 @@ mod tests {
             image: "buildah:1",
             builds,
             architecture: "amd64",
+            runtime_class: Some("gvisor".to_owned()),
             deadline: Some(60),
         };
         let made = pod.pod();
         assert_eq!(made.metadata.labels.as_ref().unwrap()["runner-pod"], "runner-1");
         assert_eq!(made.metadata.owner_references.as_ref().unwrap()[0].uid, "u");
         assert_eq!(made.metadata.annotations.is_some(), builds);
-        made.spec.unwrap()
+        let spec = made.spec.unwrap();
+        // A build runs code of the job.
+        assert_eq!(spec.runtime_class_name.as_deref(), Some("gvisor"));
+        spec
     }
 
     fn mounts(container: &Container) -> Vec<&str> {

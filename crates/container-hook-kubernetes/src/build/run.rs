@@ -30,7 +30,7 @@ use crate::cleanup::GRACE_SECONDS;
 use crate::error::KubernetesError;
 use crate::files::{self, ExchangeRecord, HostTree};
 use crate::interrupts::run_unless_interrupted;
-use crate::pod::{object, runner_image};
+use crate::pod::{object, runner_image, runtime_class};
 use crate::script_step::new_id;
 use crate::wait::{self, PodExpectation};
 
@@ -154,6 +154,7 @@ async fn build(
         image: builder,
         builds: settings.build.buildkit.is_none(),
         architecture: architecture(),
+        runtime_class: runtime_class(&backend.context),
         deadline: settings.deadline.and_then(|limit| i64::try_from(limit.as_secs()).ok()),
     };
     backend.cluster.create_pod(&made.pod()).await?;

@@ -314,10 +314,8 @@ impl<'a> Draft<'a> {
         let name = names::object(&own.name, &kind);
         let role = if is_step { PlanRole::Step } else { PlanRole::Job };
         let init = has_agent.then(|| vec![agent::init(settings, own, &self.volumes)]);
-        let repository = context.runner.repository();
-        let runtime = repository.and_then(|name| context.settings.policy.runtime(name));
         let spec = PodSpec {
-            runtime_class_name: runtime.map(str::to_owned),
+            runtime_class_name: runtime_class(context),
             containers: self.containers.clone(),
             init_containers: init,
             volumes: Some(self.volumes.pod(has_agent)),
@@ -360,6 +358,12 @@ impl<'a> Draft<'a> {
         }
         notes
     }
+}
+
+/// Returns the runtime class that the policy names for the job's repository.
+pub fn runtime_class(context: &HookContext<'_>) -> Option<String> {
+    let repository = context.runner.repository().unwrap_or_default();
+    context.settings.policy.runtime(repository).map(str::to_owned)
 }
 
 /// Returns the pod of a job: the job container, if there is one, then the services.

@@ -32,7 +32,7 @@ mod volumes;
 pub use error::PodError;
 
 pub use agent::{BIN, INIT, installed_program, runner_image};
-pub use assemble::{job, services_annotation, step};
+pub use assemble::{job, runtime_class, services_annotation, step};
 pub use health::HealthCheck;
 
 pub use finish::{MANAGED_BY, RUNNER_LABEL, labels, owner};

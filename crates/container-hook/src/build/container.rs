@@ -51,6 +51,10 @@ impl PreparedBuild {
     /// Builds the image, and imports it into the store.
     pub fn run(self, backend: &EngineBackend<'_>, site: BuildSite<'_>) -> Result<Image, HookError> {
         let log = backend.context.log;
+        let runtime = site.plan.runtime(backend);
+        if !runtime.capabilities().joins_user_namespaces {
+            return Err(BuildError::Runtime(runtime.program.clone()).into());
+        }
         if backend.engine.privilege == Privilege::Single {
             log.warning(
                 "this user has no subordinate ids: a Dockerfile cannot chown files to users other than root",

@@ -21,7 +21,7 @@ pub fn check(merged: &Arc<MergedPod>, file: &str) -> Result<Vec<String>, Templat
     if !found.faults.is_empty() {
         return Err(TemplateFaults(found.faults));
     }
-    let lines = found.meaningless.into_iter().map(|(why, mut paths)| {
+    let lines = found.ineffective.into_iter().map(|(why, mut paths)| {
         paths.sort_unstable();
         paths.dedup();
         let verb = if paths.len() == 1 { "has" } else { "have" };
@@ -33,7 +33,7 @@ pub fn check(merged: &Arc<MergedPod>, file: &str) -> Result<Vec<String>, Templat
 #[derive(Default)]
 struct CheckFindings {
     faults: Vec<TemplateFault>,
-    meaningless: BTreeMap<&'static str, Vec<String>>,
+    ineffective: BTreeMap<&'static str, Vec<String>>,
 }
 
 impl CheckFindings {
@@ -64,7 +64,7 @@ impl CheckFindings {
             // Only fields of the template are reported.
             _ if !place.is_from_template() => {}
             Some(Treatment::Ineffective(why)) => {
-                self.meaningless.entry(why).or_default().push(path);
+                self.ineffective.entry(why).or_default().push(path);
             }
             Some(Treatment::Rejected(why)) => {
                 self.faults.push(place.fault(format!("cannot be applied on one host: {why}")));

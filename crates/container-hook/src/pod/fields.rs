@@ -234,7 +234,7 @@ pub const FIELDS: &[PodField] = &[
     field("spec.volumes.downwardAPI", Applied("fields as in env, read-only")),
     field("spec.volumes.emptyDir", Applied("gone with the job, or with the container step")),
     field("spec.volumes.emptyDir.medium", Applied("Memory or none")),
-    field("spec.volumes.emptyDir.sizeLimit", Applied("with medium Memory; refused without")),
+    field("spec.volumes.emptyDir.sizeLimit", Applied("with medium Memory; rejected without")),
     field("spec.volumes.hostPath", Applied("not an engine's socket, unless the policy allows it")),
     field("spec.volumes.projected", Applied(EMPTY)),
     field("spec.volumes.projected.defaultMode", Applied(EMPTY)),

@@ -97,12 +97,16 @@ fn run_on_this_machine(
     log: &StepLog,
 ) -> Result<CliExit, CallError> {
     let mut call = HookCall::new(loaded, request, seen)?;
-    let settings = &with_runtime_of_repository(&loaded.settings, &call.runner);
+    // Records name the runtimes of running containers.
+    let settings = match makes_containers(request) {
+        true => &with_runtime_of_repository(&loaded.settings, &call.runner),
+        false => &loaded.settings,
+    };
     let engine = settings.host().engine()?;
     if makes_containers(request) {
         engine::check(settings)?;
         call.runner.defaults = docker::defaults(&settings.policy)?;
-        // With a state, `prepare_job` has already reported these variables.
+        // In a job with containers, `prepare_job` has already reported these variables.
         if request.state.is_none() {
             docker::report(&settings.policy, log);
         }
@@ -133,7 +137,7 @@ fn with_runtime_of_repository(
     settings: &HookFileSettings,
     runner: &CallingRunner,
 ) -> HookFileSettings {
-    let program = runner.repository().and_then(|name| settings.policy.runtime(name));
+    let program = settings.policy.runtime(runner.repository().unwrap_or_default());
     let path = program.map(PathBuf::from).or_else(|| settings.runtime.path.clone());
     let runtime = RuntimeSection { path, ..settings.runtime.clone() };
     HookFileSettings { runtime, ..settings.clone() }

@@ -21,13 +21,12 @@ pub const FULL: &str = "the file system is full: free some space; `container-hoo
 
 /// Runs a command that writes to a step's log, and logs its error.
 pub fn report<E: Error + 'static>(run: impl FnOnce(&StepLog) -> Result<CliExit, E>) -> ExitCode {
-    let debug = environment::wants_debug();
-    match debug {
+    match environment::wants_debug() {
         true => trace::to_lines(Some(LevelFilter::DEBUG), |line| write(&command("debug", line))),
         false if trace::is_asked_for(None) => trace::to_lines(None, |line| write(&plain(line))),
         false => trace::warnings_to(|line| write(&command("warning", line))),
     }
-    let log = StepLog { debug, progress: ProgressLines::default() };
+    let log = StepLog { progress: ProgressLines::default() };
     run(&log)
         .unwrap_or_else(|error| {
             let mut text = chain(&error);
@@ -42,8 +41,6 @@ pub fn report<E: Error + 'static>(run: impl FnOnce(&StepLog) -> Result<CliExit, 
 
 /// Writes workflow commands and plain lines to standard output.
 pub struct StepLog {
-    /// If set, the runner shows debug messages.
-    debug: bool,
     progress: ProgressLines,
 }
 
@@ -72,9 +69,7 @@ impl container_hook_job::HookLog for StepLog {
     }
 
     fn debug(&self, text: &str) {
-        if self.debug {
-            write(&command("debug", text));
-        }
+        tracing::debug!("{text}");
     }
 
     fn output(&self, name: &str, text: &[u8]) {

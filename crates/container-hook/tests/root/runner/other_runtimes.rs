@@ -38,7 +38,8 @@ fn run_job(installation: &HookInstallation<'_>) {
         runner.run("echo kept >file; exit 7").code(7);
         assert_eq!(runner.run("cat file").success().stdout(), "kept\n");
         assert_eq!(runner.run(PING).success().stdout(), "+PONG\r\n");
-        runner.container_step(shell_step("uname -r; exit 0")).0.success();
+        let step = runner.container_step(shell_step("uname -r")).0.success();
+        assert!(step.stdout().ends_with("4.4.0\n"), "{}", step.log());
         runner.container_step(shell_step("exit 5")).0.code(5);
         let missing = merge(shell_step("true"), json!({"entryPoint": "/nope"}));
         let said = runner.container_step(missing).0.failure();
@@ -75,7 +76,13 @@ fn the_policy_runs_jobs_of_a_repository_in_the_sandbox_of_gvisor() {
     let host = TestHost::new();
     let _hub = HostRegistry::start(&host, RegistryName::Hub, None);
     let further = format!("[policy.runtimes]\n\"octo/*\" = {:?}\n", gvisor(&host));
-    run_job(&HookInstallation::new(&host, TestRuntime::Runc, &further));
+    let installation = HookInstallation::new(&host, TestRuntime::Runc, &further);
+    run_job(&installation);
+    let mut runner = runner(&installation, "runner-1");
+    runner.variables.push(("GITHUB_REPOSITORY".to_owned(), "other/repo".to_owned()));
+    runner.prepare(runner.job_container("alpine:3.20"), &[]);
+    assert_ne!(runner.run("uname -r").success().stdout(), "4.4.0\n");
+    runner.cleanup();
 }
 
 #[test]

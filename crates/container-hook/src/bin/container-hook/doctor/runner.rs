@@ -62,13 +62,13 @@ fn checks_of(settings: &HookFileSettings, listeners: &[RunnerListener]) -> Vec<H
         checks.push(HostCheck::ok("runners", "no runner is running"));
     }
     checks.extend(listeners.iter().map(runner));
-    let looked_at = || listeners.iter().filter(|listener| listener.is_own());
+    let own_listeners = || listeners.iter().filter(|listener| listener.is_own());
     checks.extend(
-        looked_at()
+        own_listeners()
             .filter(|listener| listener.script().is_some())
             .map(|listener| names::check(settings, listener.pid)),
     );
-    let programs = looked_at().filter_map(|one| fs::read_link(one.path("exe")).ok());
+    let programs = own_listeners().filter_map(|one| fs::read_link(one.path("exe")).ok());
     checks.extend(
         programs.filter_map(|program| limits::work_directory(&program, &settings.store.root)),
     );

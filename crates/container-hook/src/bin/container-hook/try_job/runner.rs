@@ -98,7 +98,7 @@ impl SimulatedRunner {
             ("RUNNER_WORKSPACE", work.join("repo").into_os_string()),
         ];
         let own = own.map(|(name, value)| (name.into(), value));
-        env::vars_os().filter(|(name, _)| !is_of_others(name)).chain(own).collect()
+        env::vars_os().filter(|(name, _)| !is_of_other_job(name)).chain(own).collect()
     }
 
     /// Removes the directories of the runner.
@@ -107,7 +107,7 @@ impl SimulatedRunner {
     }
 }
 
-fn is_of_others(name: &OsStr) -> bool {
+fn is_of_other_job(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     name != DEBUG.as_bytes() && NOT_INHERITED.iter().any(|start| name.starts_with(start.as_bytes()))
 }
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn variables_of_another_job_are_not_passed_on() {
-        for (name, is_of_others) in [
+        for (name, is_of_other_job) in [
             ("GITHUB_TOKEN", true),
             ("RUNNER_TEMP", true),
             ("SUDO_UID", true),
@@ -168,7 +168,7 @@ mod tests {
             ("ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE", false),
             ("HTTPS_PROXY", false),
         ] {
-            assert_eq!(super::is_of_others(name.as_ref()), is_of_others, "{name}");
+            assert_eq!(super::is_of_other_job(name.as_ref()), is_of_other_job, "{name}");
         }
     }
 }

@@ -54,6 +54,8 @@ pub struct ChildProgram<'a> {
     pub interrupt: Option<BorrowedFd<'a>>,
     pub stdout: OutputLimit,
     pub stderr: OutputLimit,
+    /// Maximum size of a file that the program writes (`RLIMIT_FSIZE`); SIGXFSZ ends a program that exceeds it.
+    pub max_file_bytes: Option<u64>,
 }
 
 /// Size limit of an output stream, and the treatment of a program that writes more.
@@ -137,6 +139,7 @@ impl<'a> ChildProgram<'a> {
             interrupt: None,
             stdout: OutputLimit::Kill(16 << 20),
             stderr: OutputLimit::Truncate(64 << 10),
+            max_file_bytes: None,
         }
     }
 

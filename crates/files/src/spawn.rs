@@ -42,6 +42,16 @@ pub fn restore_file_limit(command: &mut Command) {
     }
 }
 
+/// Starts a child that cannot write files larger than this.
+pub fn limit_file_size(command: &mut Command, bytes: u64) {
+    let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+    #[expect(unsafe_code, reason = "there is no other way to set this for a child")]
+    // SAFETY: between fork and exec only a system call is made; it allocates nothing and takes no lock.
+    unsafe {
+        command.pre_exec(move || Ok(setrlimit(Resource::Fsize, limit)?));
+    }
+}
+
 /// Makes the kernel kill a child as soon as the thread that starts it ends for any reason
 /// (`PR_SET_PDEATHSIG`): the child of a killed program must not create files after the next one cleaned up.
 pub fn die_with_us(command: &mut Command) {

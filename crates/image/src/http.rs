@@ -53,9 +53,7 @@ pub fn tls(roots: RootCerts, is_insecure: bool) -> TlsConfig {
 /// `SSL_CERT_DIR`. On a host without any, such as an image with one program, returns the PEM
 /// certificates of `fallback`, or else Mozilla's, which are compiled in.
 pub fn host_roots(fallback: impl FnOnce() -> Option<Vec<u8>>) -> RootCerts {
-    let host = rustls_native_certs::load_native_certs();
-    // If configured certificates cannot be read, every connection fails: there is no fallback.
-    if !host.certs.is_empty() || !host.errors.is_empty() {
+    if has_host_roots() {
         return RootCerts::PlatformVerifier;
     }
     let found = fallback().and_then(|pem| certificates(&pem).ok());
@@ -63,6 +61,13 @@ pub fn host_roots(fallback: impl FnOnce() -> Option<Vec<u8>>) -> RootCerts {
         Some(found) => RootCerts::new_with_certs(&found),
         None => RootCerts::WebPki,
     }
+}
+
+/// Returns whether this host has CA certificates. If those that are configured cannot be read, every connection fails:
+/// they are not replaced.
+pub fn has_host_roots() -> bool {
+    let host = rustls_native_certs::load_native_certs();
+    !host.certs.is_empty() || !host.errors.is_empty()
 }
 
 /// Returns the certificates in a PEM file.

@@ -154,15 +154,11 @@ fn format(file: &File, path: &Path, life: DiskLifetime) -> Result<(), ContainerE
     let name = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
     argv.push(OsStr::new(&name));
     let program = ChildProgram {
-        path: &mkfs,
         argv,
-        env: Vec::new(),
-        cwd: Path::new("/"),
-        stdin: b"",
-        interrupt: None,
         timeout: Some(MKFS_TIMEOUT),
         stdout: OutputLimit::Truncate(0),
         stderr: OutputLimit::Truncate(SHOWN_BYTES),
+        ..ChildProgram::new(&mkfs, Path::new("/"))
     };
     let finished = program.run()?;
     if finished.end == ProgramEnd::Exited(0) {

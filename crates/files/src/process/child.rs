@@ -11,6 +11,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 use tracing::debug;
 
+use crate::spawn;
+
 use super::{ChildProgram, ChildStreams, OutputLimit, PollDeadline};
 
 /// Default capacity of a pipe: one read empties the pipe.
@@ -50,6 +52,9 @@ impl ProgramChild {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        if let Some(bytes) = program.max_file_bytes {
+            spawn::limit_file_size(&mut command, bytes);
+        }
         // Arguments are not logged: they may contain users' passwords.
         debug!(program = %program.path.display(), "execute");
         let child = command.spawn()?;

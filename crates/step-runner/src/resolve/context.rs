@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use oci_hooks_image::{Credentials, RegistryClient};
 
 use super::super::document::StepFile;
-use super::git::{GitCredential, GitMethod};
+use super::git::GitCredential;
 use super::interrupt::Interrupt;
 
 /// User name for a job token.
@@ -20,15 +20,14 @@ pub struct RemoteAccess {
     pub registries: RegistryClient,
     /// Credentials for registries, besides those of a job.
     pub credentials: Credentials,
-    /// Method to fetch git repositories.
-    pub git: GitMethod,
+    /// The program `git` for a host without its own.
+    pub fallback_git: Option<PathBuf>,
 }
 
 impl RemoteAccess {
-    /// Returns options without credentials and with the default [`GitMethod`].
+    /// Returns options without credentials and `git`.
     pub fn new(cache: PathBuf, registries: RegistryClient) -> Self {
-        let (credentials, git) = (Credentials::default(), GitMethod::default());
-        RemoteAccess { cache, registries, credentials, git }
+        RemoteAccess { cache, registries, credentials: Credentials::default(), fallback_git: None }
     }
 }
 

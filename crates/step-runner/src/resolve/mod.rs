@@ -13,7 +13,7 @@ pub(super) use builtin::ARCHIVE;
 pub use context::{LoadedStep, ReferenceContext, RemoteAccess};
 pub(super) use error::reason;
 pub use error::{OciError, ResolveError};
-pub use git::{GitCredential, GitError, GitFetcher, GitMethod, UnknownGitMethod};
+pub use git::{GitCredential, GitError, GitFetcher};
 pub use interrupt::Interrupt;
 pub use local::MAX_BYTES;
 pub(super) use oci::credentials;

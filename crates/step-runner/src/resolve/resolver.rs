@@ -12,8 +12,8 @@ use super::{builtin, local, oci};
 /// Timeout for fetching a repository.
 const GIT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Maximum size of a git server's response for a step.
-const MAX_GIT_BYTES: u64 = 1 << 30;
+/// Maximum size of a git server's pack, and of each file in it.
+const MAX_GIT_FILE_BYTES: u64 = 1 << 30;
 
 /// Resolves step references to step files.
 #[derive(Clone, Debug, Default)]
@@ -54,9 +54,9 @@ impl Resolver {
                     credential: caller.git_credential(),
                     files: false,
                     timeout: GIT_TIMEOUT,
-                    method: remote.git,
-                    max_bytes: MAX_GIT_BYTES,
+                    max_file_bytes: MAX_GIT_FILE_BYTES,
                     fallback_ca_file: remote.registries.options().fallback_ca_file.as_deref(),
+                    fallback_git: remote.fallback_git.as_deref(),
                     interrupt: caller.interrupt,
                 };
                 let tree = git.fetch(url, rev).map_err(|error| match error {

@@ -202,8 +202,7 @@ fn shell() -> HostCheck {
 }
 
 fn git() -> HostCheck {
-    let hint = "only steps from repositories over HTTP can be fetched without git, not over SSH: install git in \
-                the image";
+    let hint = "steps in git repositories need it: install git in the image, or refer to them as OCI images";
     let path = env::var_os("PATH").unwrap_or_default();
     let Some(program) =
         env::split_paths(&path).map(|dir| dir.join("git")).find(|path| is_program(path))

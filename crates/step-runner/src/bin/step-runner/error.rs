@@ -13,7 +13,7 @@ use step_runner::document::{DocumentError, ReferenceError};
 use step_runner::engine::StepError;
 use step_runner::jobs::StateError;
 use step_runner::log::TooMuchToMask;
-use step_runner::resolve::{ResolveError, UnknownGitMethod};
+use step_runner::resolve::ResolveError;
 use step_runner::service::ServeError;
 use step_runner::socket::SocketError;
 use step_runner::trace::DefinitionError;
@@ -55,8 +55,6 @@ pub enum StepRunnerError {
     Read(ReadError),
     #[error("cannot write to standard output")]
     Print(#[source] io::Error),
-    #[error("environment variable STEP_RUNNER_GIT")]
-    Git(#[source] UnknownGitMethod),
     #[error("initializing step-runner: invalid empty socket dir")]
     EmptyDir,
     #[error("initializing step-runner: invalid socket dir {}", .0.display())]

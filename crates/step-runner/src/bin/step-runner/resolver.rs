@@ -9,9 +9,6 @@ use step_runner::resolve::{RemoteAccess, Resolver};
 use crate::environment;
 use crate::error::StepRunnerError;
 
-/// Environment variable with the fetch method for git repositories: `auto`, `native` or `program`.
-const GIT: &str = "STEP_RUNNER_GIT";
-
 /// Returns a resolver with the cache directory and proxies of the environment.
 pub fn open() -> Result<Resolver, StepRunnerError> {
     let any = |names: [&str; 4]| {
@@ -21,20 +18,16 @@ pub fn open() -> Result<Resolver, StepRunnerError> {
     let options = ClientOptions {
         proxy: any(["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"]),
         no_proxy: no_proxy.split(',').map(|host| host.trim().to_owned()).collect(),
-        fallback_ca_file: certificates(),
+        fallback_ca_file: bundled_file("ca-certs.pem"),
         ..ClientOptions::default()
     };
-    let registries = RegistryClient::new(options)?;
-    let mut remote = RemoteAccess::new(cache()?, registries);
-    if let Some(method) = env::var(GIT).ok().filter(|method| !method.is_empty()) {
-        remote.git = method.parse().map_err(StepRunnerError::Git)?;
-    }
-    Ok(Resolver::new(remote))
+    let remote = RemoteAccess::new(cache()?, RegistryClient::new(options)?);
+    Ok(Resolver::new(RemoteAccess { fallback_git: bundled_file("git/git"), ..remote }))
 }
 
-/// Returns the path where `bootstrap` puts the CA certificates of the helper image, beside the program.
-fn certificates() -> Option<PathBuf> {
-    Some(env::current_exe().ok()?.with_file_name("ca-certs.pem"))
+/// Returns the path to which `bootstrap` copies a file of the helper image.
+fn bundled_file(name: &str) -> Option<PathBuf> {
+    Some(env::current_exe().ok()?.with_file_name(name))
 }
 
 /// Returns the cache directory of remote steps.

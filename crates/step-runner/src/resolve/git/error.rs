@@ -19,12 +19,17 @@ pub enum GitError {
     #[error("cannot find version {0:?}")]
     Version(String),
     /// The program `git` was not found.
-    #[error("git not found in PATH {0:?}")]
+    #[error(
+        "git not found in PATH {0:?}: install git, or refer to the step as an OCI image, which needs no other program"
+    )]
     NoProgram(String),
     #[error("cannot run git: {0}")]
     Run(#[from] RunError),
     #[error("cannot fetch {url}: {message}")]
     Failed { url: String, message: String },
+    /// Git was ended by a signal, so the mirror of the repository may be incomplete.
+    #[error("cannot fetch {url}: {reason}")]
+    Killed { url: String, reason: String },
     #[error("cannot fetch {url}: timed out after {seconds} s")]
     TimedOut {
         url: String,
@@ -34,9 +39,6 @@ pub enum GitError {
     /// The job was cancelled, or its maximum run time is over.
     #[error("interrupted")]
     Interrupted,
-    /// The server supports only protocol versions that need the program `git`.
-    #[error("cannot fetch {url}: the server does not know version 2 of git's protocol")]
-    Outdated { url: String },
     /// Another user could write to the cache.
     #[error("{} is owned or writable by another user", .0.display())]
     NotPrivate(PathBuf),

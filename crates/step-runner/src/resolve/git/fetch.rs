@@ -9,13 +9,13 @@ use oci_hooks_files::fs::PathContext as _;
 use oci_hooks_files::lock::FileLock;
 
 use super::error::GitError;
-use super::options::{GitCredential, GitFetcher, GitMethod};
-use super::program::{GitRunner, prefers_program};
+use super::mirror;
+use super::options::{GitCredential, GitFetcher};
+use super::program::GitRunner;
 use super::repository::{GitRepository, is_commit};
-use super::{mirror, native};
 
-/// Messages of this program and of git about a server that asks for a password.
-const ASKS_FOR_PASSWORD: [&str; 2] = ["asks for a password", "could not read Username"];
+/// Message of git about a server that asks for a password.
+const ASKS_FOR_PASSWORD: &str = "could not read Username";
 
 /// Poll interval for the lock of a repository.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -41,31 +41,10 @@ impl GitFetcher<'_> {
             return Ok(tree);
         }
         let deadline = Instant::now() + self.timeout;
-        // Called before the lock is taken if the program is required: if missing, it is reported without waiting.
-        let program = || GitRunner::new(&repository, self, deadline);
-        let is_native = repository.host().is_some_and(|host| match self.method {
-            GitMethod::Auto => !prefers_program(self.env, &host),
-            GitMethod::Native => true,
-            GitMethod::Program => false,
-        });
-        let tree = if is_native {
-            let _lock = self.lock(&repository, &dir.join("lock"), deadline)?;
-            match native::tree(self, &repository, &dir, rev, deadline) {
-                Err(error @ GitError::Outdated { .. }) if self.method == GitMethod::Auto => {
-                    match program() {
-                        Ok(git) => mirror::tree(git, &dir, rev),
-                        // The error of the server is more helpful than a missing program.
-                        Err(_) => Err(error),
-                    }
-                }
-                tree => tree,
-            }
-        } else {
-            let git = program()?;
-            let _lock = self.lock(&repository, &dir.join("lock"), deadline)?;
-            mirror::tree(git, &dir, rev)
-        };
-        tree.map_err(|error| self.explain(&repository, error))
+        // Before the lock is taken: if git is missing, that is reported without waiting.
+        let git = GitRunner::new(&repository, self, deadline)?;
+        let _lock = self.lock(&repository, &dir.join("lock"), deadline)?;
+        mirror::tree(git, &dir, rev).map_err(|error| self.explain(&repository, error))
     }
 
     /// Explains why the job's token is not sent to its own server: the connection is not encrypted.
@@ -78,7 +57,7 @@ impl GitFetcher<'_> {
         };
         match error {
             GitError::Failed { url, message }
-                if ASKS_FOR_PASSWORD.iter().any(|words| message.contains(words))
+                if message.contains(ASKS_FOR_PASSWORD)
                     && self.credential.as_ref().is_some_and(is_withheld) =>
             {
                 let message = format!("{message}: CI_JOB_TOKEN is sent over https only");

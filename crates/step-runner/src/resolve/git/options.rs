@@ -1,9 +1,8 @@
-//! Options for fetching git repositories: cache, credentials, limits, method.
+//! Options for fetching git repositories: cache, credentials, limits.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-use std::str::FromStr;
 use std::time::Duration;
 
 use super::super::interrupt::Interrupt;
@@ -22,12 +21,12 @@ pub struct GitFetcher<'a> {
     pub files: bool,
     /// Timeout of one fetch, with all calls of git.
     pub timeout: Duration,
-    /// Method for repositories over HTTP.
-    pub method: GitMethod,
-    /// Maximum size in bytes of a server's response, and of a file, for fetches without the program `git`.
-    pub max_bytes: u64,
+    /// Maximum size in bytes of a file that git writes: of a pack from the server, or of a file in the repository.
+    pub max_file_bytes: u64,
     /// File with CA certificates, for a host without its own.
     pub fallback_ca_file: Option<&'a Path>,
+    /// The program `git` for a host without its own, in the directory of its subcommands.
+    pub fallback_git: Option<&'a Path>,
     /// Ends the fetch once it is set.
     pub interrupt: &'a Interrupt,
 }
@@ -35,37 +34,6 @@ pub struct GitFetcher<'a> {
 impl GitFetcher<'_> {
     pub(super) fn timeout_error(&self, url: &str) -> GitError {
         GitError::TimedOut { url: url.to_owned(), seconds: self.timeout.as_secs() }
-    }
-}
-
-/// Method to fetch repositories over HTTP. Others, such as SSH, are always fetched by the program `git`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GitMethod {
-    /// Without the program `git`, unless the program exists and the user has settings for it that concern
-    /// servers, or the server is too old.
-    #[default]
-    Auto,
-    /// Without the program `git`.
-    Native,
-    /// By the program `git`.
-    Program,
-}
-
-/// An unknown name of a method.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown method to fetch git repositories {0:?}: expected auto, native or program")]
-pub struct UnknownGitMethod(pub String);
-
-impl FromStr for GitMethod {
-    type Err = UnknownGitMethod;
-
-    fn from_str(text: &str) -> Result<Self, UnknownGitMethod> {
-        match text {
-            "auto" => Ok(GitMethod::Auto),
-            "native" => Ok(GitMethod::Native),
-            "program" => Ok(GitMethod::Program),
-            _ => Err(UnknownGitMethod(text.to_owned())),
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The program `git`, and the user's git configuration.
+//! The program `git`.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use oci_hooks_files::find;
-use oci_hooks_files::fs::read_if_there;
-use oci_hooks_files::process::{ChildProgram, ProgramEnd};
+use oci_hooks_files::process::{ChildProgram, FinishedProgram, ProgramEnd};
+use oci_hooks_files::quantity::ByteSize;
+use oci_hooks_image::http::has_host_roots;
+use rustix::process::Signal;
 
 use super::error::GitError;
 use super::options::{GitCredential, GitFetcher};
@@ -32,6 +34,9 @@ const SETTINGS: [&str; 7] = [
     "advice.detachedHead=false",
 ];
 
+/// Variables of other programs with the path of a file with CA certificates. Git itself reads `GIT_SSL_CAINFO`.
+const CA_VARIABLES: [&str; 2] = ["CURL_CA_BUNDLE", "SSL_CERT_FILE"];
+
 /// Runs git for one repository.
 pub struct GitRunner<'a> {
     program: PathBuf,
@@ -43,11 +48,17 @@ pub struct GitRunner<'a> {
     deadline: Instant,
 }
 
-/// Returns the path of git, found by the variable `PATH`.
-fn find(env: &BTreeMap<String, String>) -> Result<PathBuf, GitError> {
-    let path = env.get("PATH").map(String::as_str);
-    find::find(&[OsStr::new("git")], path.map(OsStr::new), None)
-        .map_err(|_| GitError::NoProgram(path.unwrap_or(find::DEFAULT_PATH).to_owned()))
+/// Returns the path of git, and the directory of its subcommands if that is not the usual one.
+fn find(git: &GitFetcher<'_>) -> Result<(PathBuf, Option<PathBuf>), GitError> {
+    let path = git.env.get("PATH").map(String::as_str);
+    if let Ok(program) = find::find(&[OsStr::new("git")], path.map(OsStr::new), None) {
+        return Ok((program, None));
+    }
+    let fallback = git.fallback_git.and_then(|program| program.canonicalize().ok());
+    let missing = || GitError::NoProgram(path.unwrap_or(find::DEFAULT_PATH).to_owned());
+    let program = fallback.ok_or_else(missing)?;
+    let directory = program.parent().map(Path::to_owned);
+    Ok((program, directory))
 }
 
 impl<'a> GitRunner<'a> {
@@ -57,7 +68,7 @@ impl<'a> GitRunner<'a> {
         git: &'a GitFetcher<'a>,
         deadline: Instant,
     ) -> Result<Self, GitError> {
-        let program = find(git.env)?;
+        let (program, subcommands) = find(git)?;
         let env = git.env;
         let is_kept = |name: &str| {
             !name.starts_with("GIT_")
@@ -72,6 +83,7 @@ impl<'a> GitRunner<'a> {
             .map(|(name, value)| (name.into(), value.into()))
             .collect();
         let protocols = if repository.url.starts_with("file:") { "file" } else { "https:http:ssh" };
+        env.extend(subcommands.map(|dir| ("GIT_EXEC_PATH".into(), dir.into_os_string())));
         for (name, value) in [
             ("LC_ALL", "C"),
             ("GIT_ALLOW_PROTOCOL", protocols),
@@ -87,6 +99,7 @@ impl<'a> GitRunner<'a> {
             command.or_insert_with(|| "ssh -o BatchMode=yes".into());
         }
         let mut settings: Vec<_> = SETTINGS.map(str::to_owned).to_vec();
+        settings.extend(ca_file(git).map(|file| format!("http.sslCAInfo={}", file.display())));
         // Credentials in the URL take precedence over those for its origin.
         let of_job = || git.credential.as_ref().filter(|c| repository.is_at(&c.origin));
         let credential = repository.credential.as_ref().or_else(of_job);
@@ -119,14 +132,22 @@ impl<'a> GitRunner<'a> {
         program.argv.extend(arguments);
         program.env =
             self.env.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str())).collect();
+        program.max_file_bytes = Some(self.git.max_file_bytes);
         program.timeout = Some(self.deadline.saturating_duration_since(Instant::now()));
         program.interrupt = Some(self.git.interrupt.event());
         let finished = program.run()?;
         let url = || self.repository.url.clone();
         match finished.end {
             ProgramEnd::Exited(0) => Ok(Ok(String::from_utf8_lossy(&finished.stdout).into_owned())),
-            ProgramEnd::Exited(_) | ProgramEnd::Signaled(_) => {
-                Ok(Err(self.message(&finished.stderr)))
+            ProgramEnd::Exited(_) | ProgramEnd::Signaled(_) if Self::is_too_large(&finished) => {
+                let limit = ByteSize(self.git.max_file_bytes);
+                let reason = format!("the repository, or a file in it, exceeds {limit}");
+                Err(GitError::Killed { url: url(), reason })
+            }
+            ProgramEnd::Exited(_) => Ok(Err(self.message(&finished.stderr))),
+            ProgramEnd::Signaled(signal) => {
+                let reason = format!("git was ended by signal {signal}");
+                Err(GitError::Killed { url: url(), reason })
             }
             ProgramEnd::TimedOut if self.git.interrupt.is_set() => Err(GitError::Interrupted),
             ProgramEnd::TimedOut => Err(self.git.timeout_error(&self.repository.url)),
@@ -146,6 +167,14 @@ impl<'a> GitRunner<'a> {
         GitError::Failed { url: self.repository.url.clone(), message }
     }
 
+    /// Returns whether git, or a program that it called, was ended for the size of a file.
+    fn is_too_large(finished: &FinishedProgram) -> bool {
+        let signal = Signal::XFSZ.as_raw();
+        let stderr = String::from_utf8_lossy(&finished.stderr);
+        finished.end == ProgramEnd::Signaled(signal)
+            || stderr.contains(&format!("died of signal {signal}"))
+    }
+
     /// Returns the most useful line of git's stderr: `fatal: …`, or else the last one.
     fn message(&self, stderr: &[u8]) -> String {
         let text = String::from_utf8_lossy(stderr);
@@ -160,105 +189,12 @@ impl<'a> GitRunner<'a> {
     }
 }
 
-/// Size limit of a git configuration file.
-const MAX_SETTINGS_BYTES: u64 = 1 << 20;
-
-/// Variables and configuration sections that change how git connects to servers: other addresses, proxies,
-/// certificates, passwords.
-const VARIABLES: [&str; 6] = [
-    "GIT_SSL_CAPATH",
-    "GIT_SSL_CERT",
-    "GIT_SSL_CIPHER_LIST",
-    "GIT_SSL_KEY",
-    "GIT_SSL_NO_VERIFY",
-    "GIT_SSL_VERSION",
-];
-const SECTIONS: [&str; 5] = ["credential", "http", "include", "includeif", "url"];
-
-/// Returns whether git exists and has settings for a server that this program does not read.
-pub fn prefers_program(env: &BTreeMap<String, String>, host: &str) -> bool {
-    let has_variable = VARIABLES.iter().any(|name| env.contains_key(*name));
-    (has_variable || files(env).into_iter().any(|file| has_section(file, host)))
-        && find(env).is_ok()
-}
-
-/// Returns git's configuration files outside of repositories.
-fn files(env: &BTreeMap<String, String>) -> Vec<PathBuf> {
-    let dir = |name: &str| env.get(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
-    let home = dir("HOME");
-    let config = dir("XDG_CONFIG_HOME").or_else(|| home.as_ref().map(|home| home.join(".config")));
-    let mut files = vec![PathBuf::from("/etc/gitconfig")];
-    files.extend(config.map(|config| config.join("git/config")));
-    files.extend(home.map(|home| home.join(".gitconfig")));
-    files
-}
-
-/// Returns whether a file has one of the sections for a host; `true` if the file cannot be read.
-fn has_section(file: PathBuf, host: &str) -> bool {
-    match read_if_there(&file, MAX_SETTINGS_BYTES) {
-        Ok(None) => false,
-        Ok(Some(text)) => names_section(&String::from_utf8_lossy(&text), host),
-        Err(_) => true,
+/// Returns the file with the CA certificates for git; none if git's own settings and the host's certificates apply.
+fn ca_file(git: &GitFetcher<'_>) -> Option<PathBuf> {
+    let mut named = CA_VARIABLES.iter().filter_map(|name| git.env.get(*name));
+    if let Some(path) = named.find(|path| !path.is_empty()) {
+        return Some(path.into());
     }
-}
-
-fn names_section(text: &str, host: &str) -> bool {
-    text.lines().any(|line| {
-        let Some(title) = line.trim_start().strip_prefix('[') else { return false };
-        let end = title.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(title.len());
-        let (name, rest) = title.split_at(end);
-        if !SECTIONS.iter().any(|section| name.eq_ignore_ascii_case(section)) {
-            return false;
-        }
-        // These sections may be for one server only: `[http "https://host/"]`.
-        let is_bound = ["credential", "http"].iter().any(|bound| name.eq_ignore_ascii_case(bound));
-        match rest.split('"').nth(1).filter(|_| is_bound) {
-            Some(url) => url.contains('*') || url.to_ascii_lowercase().contains(host),
-            None => true,
-        }
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_server_settings_require_the_git_program() {
-        for text in [
-            "[url \"https://mirror/\"]\n\tinsteadOf = https://host/",
-            "[user]\n\tname = a\n [HTTP]\nproxy = http://p",
-            "[http \"https://HOST:8443/\"] sslVerify = false",
-            "[credential \"https://*\"]",
-            "[credential]\nhelper = store",
-            "[includeIf \"gitdir:~/\"]\npath = x",
-            "[url.x]\ninsteadOf = y",
-        ] {
-            assert!(names_section(text, "host"), "{text}");
-        }
-        for text in
-            ["", "[user]\nname = http", "[safe]\n# [http]\n; [url]\n", "[httpx]", "[http \"x\"]"]
-        {
-            assert!(!names_section(text, "host"), "{text}");
-        }
-    }
-
-    #[test]
-    fn settings_are_ignored_without_the_git_program() {
-        let home = tempfile::tempdir().unwrap();
-        let text = |text: &Path| text.to_str().unwrap().to_owned();
-        let bin = home.path().join("bin");
-        let mut env = BTreeMap::from([
-            ("HOME".to_owned(), text(home.path())),
-            ("PATH".to_owned(), text(&bin)),
-        ]);
-        std::fs::write(home.path().join(".gitconfig"), "[http]\nproxy = x\n").unwrap();
-        assert!(!prefers_program(&env, "host"));
-        env.insert("PATH".to_owned(), std::env::var("PATH").unwrap());
-        assert!(prefers_program(&env, "host"));
-        std::fs::write(home.path().join(".gitconfig"), "[user]\nname = x\n").unwrap();
-        assert!(!prefers_program(&env, "host"));
-        env.insert("GIT_SSL_NO_VERIFY".to_owned(), "1".to_owned());
-        assert!(prefers_program(&env, "host"));
-    }
+    let fallback = git.fallback_ca_file.filter(|file| file.exists())?;
+    (!has_host_roots()).then(|| fallback.to_owned())
 }

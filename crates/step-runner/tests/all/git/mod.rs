@@ -2,6 +2,6 @@
 
 mod credentials;
 mod hostile;
-mod native;
+mod program;
 mod revisions;
 mod setup;

@@ -6,25 +6,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use oci_hooks_testsupport::http::{WebResponse, WebServer};
-use step_runner::resolve::{GitError, GitMethod};
+use step_runner::resolve::GitError;
 
-use crate::git::setup::{TestRepository, both_ways, text};
+use crate::git::setup::{TestRepository, text};
 
-both_ways!(
-    tags_branches_and_commits_are_found,
-    commits_that_no_branch_ends_in_are_found_by_their_first_digits,
-    missing_revision_is_not_found,
-    moving_branch_is_followed_and_old_commits_stay_cached,
-    commit_is_fetched_alone_and_once,
-    files_keep_what_makes_them_programs_and_links,
-    many_concurrent_fetches_succeed,
-    leftovers_of_a_killed_fetch_do_not_block_the_next,
-    silent_server_is_not_waited_for,
-    repositories_on_this_machine_must_be_asked_for,
-);
-
-fn tags_branches_and_commits_are_found(method: GitMethod) {
-    let repository = TestRepository::new(method);
+#[test]
+fn tags_branches_and_commits_are_found() {
+    let repository = TestRepository::new();
     let server = repository.serve(None);
     let url = format!("http://{}/r.git", server.address());
     let commits = repository.commits.lock().unwrap().clone();
@@ -45,8 +33,9 @@ fn tags_branches_and_commits_are_found(method: GitMethod) {
     }
 }
 
-fn commits_that_no_branch_ends_in_are_found_by_their_first_digits(method: GitMethod) {
-    let repository = TestRepository::new(method);
+#[test]
+fn commits_that_no_branch_ends_in_are_found_by_their_first_digits() {
+    let repository = TestRepository::new();
     repository.commit("four");
     let server = repository.serve(None);
     let url = format!("http://{}/r.git", server.address());
@@ -54,8 +43,9 @@ fn commits_that_no_branch_ends_in_are_found_by_their_first_digits(method: GitMet
     assert_eq!(text(&repository.fetch(&url, &commit[..8]).unwrap()), "three");
 }
 
-fn missing_revision_is_not_found(method: GitMethod) {
-    let repository = TestRepository::new(method);
+#[test]
+fn missing_revision_is_not_found() {
+    let repository = TestRepository::new();
     let server = repository.serve(None);
     let url = format!("http://{}/r.git", server.address());
     let commit = repository.commits.lock().unwrap()[2].clone();
@@ -83,8 +73,9 @@ fn missing_revision_is_not_found(method: GitMethod) {
     assert!(error.to_string().ends_with("not found"), "{error}");
 }
 
-fn moving_branch_is_followed_and_old_commits_stay_cached(method: GitMethod) {
-    let repository = TestRepository::new(method);
+#[test]
+fn moving_branch_is_followed_and_old_commits_stay_cached() {
+    let repository = TestRepository::new();
     let server = repository.serve(None);
     let url = format!("http://{}/r.git", server.address());
     let before = repository.fetch(&url, "main").unwrap();
@@ -93,16 +84,15 @@ fn moving_branch_is_followed_and_old_commits_stay_cached(method: GitMethod) {
     assert_eq!((text(&before).as_str(), text(&after).as_str()), ("three", "four"));
 }
 
-fn commit_is_fetched_alone_and_once(method: GitMethod) {
-    let repository = TestRepository::new(method);
+#[test]
+fn commit_is_fetched_alone_and_once() {
+    let repository = TestRepository::new();
     let server = repository.serve(None);
     let url = format!("http://{}/r.git", server.address());
     let tree = repository.fetch(&url, "main").unwrap();
     let mirror = tree.parent().unwrap().join("mirror.git");
-    if method == GitMethod::Program {
-        let dir = format!("--git-dir={}", mirror.display());
-        assert_eq!(repository.git(&[&dir, "rev-list", "--count", "--all"]), "1");
-    }
+    let dir = format!("--git-dir={}", mirror.display());
+    assert_eq!(repository.git(&[&dir, "rev-list", "--count", "--all"]), "1");
     let asked = server.requests().iter().any(|request| request.body.contains("deepen 1"));
     assert!(asked);
 
@@ -116,8 +106,9 @@ fn commit_is_fetched_alone_and_once(method: GitMethod) {
     assert!(posts() > before);
 }
 
-fn files_keep_what_makes_them_programs_and_links(method: GitMethod) {
-    let repository = TestRepository::new(method);
+#[test]
+fn files_keep_what_makes_them_programs_and_links() {
+    let repository = TestRepository::new();
     let program = repository.path().join("run");
     fs::write(&program, "#!/bin/sh\n").unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
@@ -129,8 +120,9 @@ fn files_keep_what_makes_them_programs_and_links(method: GitMethod) {
     assert_eq!(fs::read_link(tree.join("link")).unwrap().to_str(), Some("run"));
 }
 
-fn many_concurrent_fetches_succeed(method: GitMethod) {
-    let repository = TestRepository::new(method);
+#[test]
+fn many_concurrent_fetches_succeed() {
+    let repository = TestRepository::new();
     let server = repository.serve(None);
     let url = format!("http://{}/r.git", server.address());
     let trees: BTreeSet<_> = std::thread::scope(|scope| {
@@ -148,27 +140,25 @@ fn many_concurrent_fetches_succeed(method: GitMethod) {
     assert_eq!(texts.len(), 2);
 }
 
-fn leftovers_of_a_killed_fetch_do_not_block_the_next(method: GitMethod) {
-    let repository = TestRepository::new(method);
+#[test]
+fn leftovers_of_a_killed_fetch_do_not_block_the_next() {
+    let repository = TestRepository::new();
     let server = repository.serve(None);
     let url = format!("http://{}/r.git", server.address());
     let tree = repository.fetch(&url, "v1").unwrap();
     let dir = tree.parent().unwrap();
-    if method == GitMethod::Program {
-        fs::remove_file(dir.join("whole")).unwrap();
-        for lock in ["shallow.lock", "index.lock", "refs/step-runner/fetched.lock"] {
-            fs::write(dir.join("mirror.git").join(lock), "").unwrap();
-        }
+    fs::remove_file(dir.join("whole")).unwrap();
+    for lock in ["shallow.lock", "index.lock", "refs/step-runner/fetched.lock"] {
+        fs::write(dir.join("mirror.git").join(lock), "").unwrap();
     }
-    fs::create_dir(dir.join("pack")).unwrap();
-    fs::write(dir.join("pack/pack-0.idx"), "half").unwrap();
     fs::create_dir(dir.join("half")).unwrap();
     fs::write(dir.join("half/text"), "half").unwrap();
     assert_eq!(text(&repository.fetch(&url, "main").unwrap()), "three");
 }
 
-fn silent_server_is_not_waited_for(method: GitMethod) {
-    let repository = TestRepository::new(method);
+#[test]
+fn silent_server_is_not_waited_for() {
+    let repository = TestRepository::new();
     let (release, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let server = WebServer::start(move |_| {
@@ -184,7 +174,7 @@ fn silent_server_is_not_waited_for(method: GitMethod) {
 
 #[test]
 fn git_environment_variables_have_no_effect() {
-    let repository = TestRepository::new(GitMethod::Program);
+    let repository = TestRepository::new();
     let server = repository.serve(None);
     let made = repository.dir.path().join("made");
     let env = repository.env_with(&[
@@ -201,12 +191,12 @@ fn git_environment_variables_have_no_effect() {
     assert!(!made.exists());
 }
 
-fn repositories_on_this_machine_must_be_asked_for(method: GitMethod) {
-    let repository = TestRepository::new(method);
+#[test]
+fn repositories_on_this_machine_must_be_asked_for() {
+    let repository = TestRepository::new();
     let url = format!("file://{}", repository.path().display());
     let error = repository.fetch(&url, "main").unwrap_err();
     assert!(matches!(error, GitError::Url { .. }), "{error}");
-    // The program fetches `file` URLs even if the method is native.
     let tree = repository.fetch_with(&url, "v1a", |git| git.files = true).unwrap();
     assert_eq!(text(&tree), "one");
 }

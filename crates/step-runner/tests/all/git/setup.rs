@@ -10,7 +10,7 @@ use std::time::Duration;
 use oci_hooks_testsupport::git;
 use oci_hooks_testsupport::http::{WebResponse, WebServer};
 use oci_hooks_testsupport::program::DEADLINE;
-use step_runner::resolve::{GitCredential, GitError, GitFetcher, GitMethod, Interrupt};
+use step_runner::resolve::{GitCredential, GitError, GitFetcher, Interrupt};
 use tempfile::TempDir;
 
 /// A repository whose commits contain their own name, and its cache.
@@ -18,8 +18,6 @@ pub(crate) struct TestRepository {
     pub(crate) dir: TempDir,
     /// Commit ids, oldest first.
     pub(crate) commits: Mutex<Vec<String>>,
-    /// Fetch method.
-    pub(crate) method: GitMethod,
 }
 
 /// Options of a fetch.
@@ -28,46 +26,20 @@ pub(crate) struct FetchOptions {
     pub(crate) credential: Option<GitCredential>,
     pub(crate) files: bool,
     pub(crate) timeout: Duration,
-    pub(crate) method: GitMethod,
-    pub(crate) max_bytes: u64,
+    pub(crate) fallback_git: Option<PathBuf>,
+    pub(crate) max_file_bytes: u64,
     pub(crate) interrupt: Interrupt,
 }
-
-/// Defines each test twice, once for each fetch method.
-macro_rules! both_ways {
-    ($($name:ident),* $(,)?) => {
-        mod native {
-            $(#[test]
-            fn $name() {
-                super::$name(step_runner::resolve::GitMethod::Native);
-            })*
-        }
-
-        mod program {
-            $(#[test]
-            fn $name() {
-                super::$name(step_runner::resolve::GitMethod::Program);
-            })*
-        }
-    };
-}
-pub(crate) use both_ways;
 
 impl TestRepository {
     /// Creates a repository with three commits: `one` has the tag `v1` and the annotated tag `v1a`; `two` is
     /// the branch `feature/x`, `three` is `main`.
-    pub(crate) fn new(method: GitMethod) -> Self {
-        Self::with_format(method, "sha1")
-    }
-
-    /// Creates the same repository with another hash algorithm.
-    pub(crate) fn with_format(method: GitMethod, format: &str) -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let repository = TestRepository { dir, commits: Mutex::default(), method };
+        let repository = TestRepository { dir, commits: Mutex::default() };
         fs::create_dir(repository.dir.path().join("r.git")).unwrap();
         fs::create_dir(repository.home()).unwrap();
-        let format = format!("--object-format={format}");
-        repository.git(&["init", "--quiet", "--initial-branch=main", &format]);
+        repository.git(&["init", "--quiet", "--initial-branch=main"]);
         repository.commit("one");
         repository.git(&["tag", "v1"]);
         repository.git(&["tag", "--annotate", "--message=m", "v1a"]);
@@ -155,13 +127,20 @@ impl TestRepository {
             credential: None,
             files: false,
             timeout: DEADLINE,
-            method: self.method,
-            max_bytes: 1 << 30,
+            fallback_git: None,
+            max_file_bytes: 1 << 30,
             interrupt: Interrupt::new().unwrap(),
         };
         change(&mut options);
-        let FetchOptions { env, credential, files, timeout, method, max_bytes, interrupt } =
-            options;
+        let FetchOptions {
+            env,
+            credential,
+            files,
+            timeout,
+            fallback_git,
+            max_file_bytes,
+            interrupt,
+        } = options;
         let (cache, env, interrupt) = (&self.cache(), &env, &interrupt);
         let fallback_ca_file = None;
         let git = GitFetcher {
@@ -170,9 +149,9 @@ impl TestRepository {
             credential,
             files,
             timeout,
-            method,
-            max_bytes,
+            max_file_bytes,
             fallback_ca_file,
+            fallback_git: fallback_git.as_deref(),
             interrupt,
         };
         git.fetch(url, rev)

@@ -2,13 +2,12 @@
 
 use std::fs;
 use std::net::{TcpListener, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
-use oci_hooks_testsupport::git;
 use oci_hooks_testsupport::host::TestHost;
-use oci_hooks_testsupport::http::WebServer;
+use oci_hooks_testsupport::http::{WebResponse, WebServer};
 use oci_hooks_testsupport::program::{self, FinishedCommand};
 use oci_hooks_testsupport::{rootfs, static_program};
 use rustls::ServerConfig;
@@ -77,17 +76,16 @@ impl ProgramRoot {
         self.host.run(&mut self.command("0:0", variables, &["run", file]))
     }
 
-    /// Serves the repository `r.git`, whose step prints `fetched`, at an address in the root's network.
-    pub(crate) fn serve(&self, address: &str, tls: Option<Arc<ServerConfig>>) -> WebServer {
-        let repositories = self.host.path().join("repositories");
-        make_repository(&repositories);
+    /// Starts a registry without images at an address in the root's network.
+    pub(crate) fn serve(&self, address: &str, tls: Arc<ServerConfig>) -> WebServer {
         let listener = self.host.enter(|| TcpListener::bind(address)).unwrap();
-        WebServer::start_at(listener, tls, move |request| git::answer(&repositories, request))
+        WebServer::start_at(listener, Some(tls), |_| WebResponse::status(404))
     }
 
-    /// Writes a step file that calls the step of a repository.
-    pub(crate) fn write_step(&self, url: &str) {
-        let reference = format!("{{git: {{url: '{url}', rev: main, file: step.yml}}}}");
+    /// Writes a step file that calls a step in an image of a registry.
+    pub(crate) fn write_step(&self, registry: &str) {
+        let reference =
+            format!("{{oci: {{registry: '{registry}', repository: octo/step, tag: '1'}}}}");
         self.write("step.yml", &format!("{{}}\n---\nrun: [{{name: far, func: {reference}}}]\n"));
     }
 
@@ -122,18 +120,4 @@ fn answer(question: &[u8]) -> Option<Vec<u8>> {
         answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 127, 0, 0, 7]);
     }
     Some(answer)
-}
-
-fn make_repository(dir: &Path) {
-    let script = r#"
-        git init --quiet --initial-branch=main r.git
-        cd r.git
-        printf '{}\n---\nexec: {command: [/step-runner, --version]}\n' >step.yml
-        git add .
-        git -c user.name=a -c user.email=b commit --quiet --message=m
-    "#;
-    fs::create_dir(dir).unwrap();
-    let mut shell = Command::new("sh");
-    shell.args(["-ec", script]).current_dir(dir).env("GIT_CONFIG_NOSYSTEM", "1");
-    program::run(shell.env("HOME", dir)).success();
 }

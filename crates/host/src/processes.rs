@@ -68,11 +68,6 @@ impl ProcessSnapshot {
         ProcessSnapshot::of(self.pid).is_some_and(|now| now.start == self.start && !now.is_zombie)
     }
 
-    /// Returns whether the process is currently running, or waiting for a CPU or a disk (states `R` and `D`).
-    pub fn is_busy(&self) -> bool {
-        is_busy(&read_lossy(format!("/proc/{}/stat", self.pid)).unwrap_or_default())
-    }
-
     /// Returns the environment with which the process was executed, unless the process overwrote it; `None` if it is
     /// not readable, as that of another user's process.
     pub fn environment(&self) -> Option<Vec<u8>> {
@@ -208,10 +203,6 @@ fn drops(status: &str, signals: &[i32]) -> bool {
         && signals.iter().all(|signal| (caught | blocked) & (1 << (signal - 1)) == 0)
 }
 
-fn is_busy(stat: &str) -> bool {
-    stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with(['R', 'D']))
-}
-
 /// Returns whether the root file system of a process is below a directory of this name, in any mount
 /// namespace: its overlay's upper directory, or the directory itself.
 ///
@@ -261,8 +252,6 @@ mod tests {
         assert!(parse(12, &zombie).unwrap().is_zombie);
         let threads = zombie.replace("20 0 1 0 5678", "20 0 2 0 5678");
         assert!(!parse(12, &threads).unwrap().is_zombie, "others of its threads go on");
-        assert!(!is_busy(text) && !is_busy(&zombie) && !is_busy(""));
-        assert!(is_busy(&text.replace(") S", ") R")) && is_busy(&text.replace(") S", ") D")));
     }
 
     #[test]

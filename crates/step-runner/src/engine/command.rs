@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -32,6 +32,9 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum time between `SIGTERM` and `SIGKILL` for background processes if the grace period of the job is
 /// over.
 const LEAST_GRACE: Duration = Duration::from_secs(1);
+
+/// Time for background processes to close the output of an ended job, as in GitLab's implementation.
+const LAST_OUTPUT: Duration = Duration::from_secs(5);
 
 /// The processes of a job.
 pub struct Processes<'a> {
@@ -280,19 +283,28 @@ impl<'a> Processes<'a> {
 
     /// Stops the remaining background processes of the job, in any process group.
     ///
-    /// Their output is read first, until it pauses: otherwise the last lines of a job would depend on
-    /// timing, as `tee` in `exec > >(tee log)` writes them after the shell has exited.
+    /// Their output is read first, until they close it: `tee` in `exec > >(tee log)` writes the last lines of a job after
+    /// the shell has exited.
     pub fn end(&mut self, output: &mut dyn OutputSink) {
         let cancel = self.cancel;
+        let mut is_closed = true;
         // Processes of a stopped job write their last output after SIGTERM.
         if cancel.reason().is_none() {
             let events = [cancel.stop_event(), cancel.kill_event()];
-            // A process that waits for a CPU may be about to write.
-            let is_busy = || self.groups.remaining_processes().iter().any(ProcessSnapshot::is_busy);
+            let end = Instant::now() + LAST_OUTPUT;
+            let end = self.deadline.map_or(end, |deadline| deadline.min(end));
             // An unreadable pipe is not waited for.
-            let _ = self.pipes.pump_rest(&events, self.deadline, &is_busy, output);
+            is_closed = self.pipes.pump_rest(&events, end, output).unwrap_or(true);
         }
         let mut left = self.groups.remaining_processes();
+        if !is_closed {
+            let name = |pid| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            let names = left
+                .iter()
+                .map(|process| format!("{} ({})", name(process.pid).trim(), process.pid));
+            let names = names.collect::<Vec<_>>().join(", ");
+            debug!("background processes keep the output of the job open: {names}");
+        }
         if !left.is_empty() {
             signal_all(&left, Signal::TERM);
             let now = Instant::now();

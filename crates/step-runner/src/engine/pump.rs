@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use oci_hooks_init::drain::Drain;
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
@@ -29,7 +28,6 @@ pub struct OutputPipes {
     /// Reports readable pipes, the longest waiting first.
     epoll: OwnedFd,
     buffer: Vec<u8>,
-    read_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -52,7 +50,6 @@ impl OutputPipes {
             open: Vec::new(),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             buffer: Vec::with_capacity(READ_BYTES),
-            read_bytes: 0,
         })
     }
 
@@ -79,31 +76,20 @@ impl OutputPipes {
         }
     }
 
-    /// Forwards output until all pipes are closed, output pauses and no process is busy, one of these
-    /// descriptors is readable, or the deadline is over.
+    /// Forwards output until all pipes are closed, one of these descriptors is readable, or the deadline is over. Returns
+    /// whether all pipes are closed.
     pub fn pump_rest(
         &mut self,
         events: &[BorrowedFd<'_>],
-        deadline: Option<Instant>,
-        is_busy: &dyn Fn() -> bool,
+        deadline: Instant,
         output: &mut dyn OutputSink,
-    ) -> io::Result<()> {
-        let mut drain = Drain::start();
+    ) -> io::Result<bool> {
         while !self.open.is_empty() {
-            let before = self.read_bytes;
-            let end = deadline.into_iter().chain([drain.ends_at()]).min();
-            let event = self.turn(events, end, output)?;
-            // Even if this process was delayed past the end of the wait, as output was still pending.
-            if self.read_bytes > before || drain.is_over() && is_busy() {
-                drain.prolong();
-            }
-            match event {
-                Some(PumpEvent::Readable(_)) => break,
-                Some(PumpEvent::Timeout) if drain.is_over() || is_over(deadline) => break,
-                Some(PumpEvent::Timeout) | None => {}
+            if self.turn(events, Some(deadline), output)?.is_some() {
+                break;
             }
         }
-        Ok(())
+        Ok(self.open.is_empty())
     }
 
     fn turn(
@@ -165,8 +151,7 @@ impl OutputPipes {
                     epoll::delete(&self.epoll, fd)?;
                     self.open.remove(index);
                 }
-                Ok(count) => {
-                    self.read_bytes += count as u64;
+                Ok(_) => {
                     output.write(OutputSource::Step, *stream, &self.buffer);
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
@@ -189,10 +174,9 @@ fn key_of(fd: &OwnedFd) -> epoll::EventData {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
     use std::io::{PipeWriter, Write, pipe};
+    use std::time::Duration;
 
-    use oci_hooks_init::drain;
     use oci_hooks_testsupport::program::DEADLINE;
 
     use super::super::super::log::{Masking, PlainOutput};
@@ -257,57 +241,21 @@ mod tests {
     }
 
     #[test]
-    fn rest_of_a_pipe_is_read_until_closed_or_silent() {
+    fn rest_of_a_pipe_is_read_until_closed_or_the_deadline() {
         let mut pipes = OutputPipes::new().unwrap();
         let [out, err] = [LogStream::Out, LogStream::Err].map(|stream| pipes.add(stream).unwrap());
         let mut output = JoinedOutput(String::new());
         rustix::io::write(&out, b"open").unwrap();
         rustix::io::write(&err, b" closed").unwrap();
         drop(err);
-        let start = Instant::now();
-        pipes.pump_rest(&[], None, &|| false, &mut output).unwrap();
-        assert!(start.elapsed() >= drain::QUIET);
-        assert_eq!(output.0, "open closed");
-        drop(out);
-        pipes.pump_rest(&[], None, &|| false, &mut output).unwrap();
-        assert!(pipes.open.is_empty());
         // Pending output is forwarded even if the deadline is over.
-        let out = pipes.add(LogStream::Out).unwrap();
-        rustix::io::write(&out, b" late").unwrap();
-        pipes.pump_rest(&[], Some(start), &|| false, &mut output).unwrap();
+        assert!(!pipes.pump_rest(&[], Instant::now(), &mut output).unwrap());
+        let writer = std::thread::spawn(move || {
+            std::thread::park_timeout(Duration::from_millis(300));
+            rustix::io::write(&out, b" late").unwrap();
+        });
+        assert!(pipes.pump_rest(&[], Instant::now() + DEADLINE, &mut output).unwrap());
+        writer.join().unwrap();
         assert_eq!(output.0, "open closed late");
-    }
-
-    /// Writes another byte to the pipe for each byte that it gets, after a delay.
-    struct Echo(File);
-
-    impl OutputSink for Echo {
-        fn write(&mut self, _: OutputSource, _: LogStream, _: &[u8]) {
-            std::thread::park_timeout(drain::QUIET / 2);
-            self.0.write_all(b"x").unwrap();
-        }
-
-        fn flush(&mut self) {}
-
-        fn mask(&mut self, _: &str) {}
-    }
-
-    #[test]
-    fn each_byte_extends_the_wait_up_to_a_maximum() {
-        let mut pipes = OutputPipes::new().unwrap();
-        let mut echo = Echo(pipes.add(LogStream::Out).unwrap().into());
-        echo.0.write_all(b"x").unwrap();
-        let start = Instant::now();
-        pipes.pump_rest(&[], None, &|| false, &mut echo).unwrap();
-        assert!(start.elapsed() >= drain::LIMIT);
-    }
-
-    #[test]
-    fn busy_processes_are_waited_for_up_to_a_maximum() {
-        let mut pipes = OutputPipes::new().unwrap();
-        let _out = pipes.add(LogStream::Out).unwrap();
-        let start = Instant::now();
-        pipes.pump_rest(&[], None, &|| true, &mut JoinedOutput(String::new())).unwrap();
-        assert!(start.elapsed() >= drain::LIMIT);
     }
 }

@@ -25,7 +25,13 @@ fn next_step_does_not_wait_for_late_output() {
 }
 
 #[test]
-fn background_processes_do_not_delay_the_end_of_a_job() {
+fn output_after_a_silence_is_heard() {
+    let (_dir, play) = play(&["(sleep 0.3; echo late) & echo early"]);
+    assert_eq!(play.run().text, "Running step name=s0\nearly\nlate\n");
+}
+
+#[test]
+fn job_ends_although_background_processes_keep_its_output_open() {
     // Processes that print nothing, or never stop.
     for script in [
         "sleep 1000 &",

@@ -333,10 +333,10 @@ mod tests {
 
     #[test]
     fn memory_and_swap_are_limited_together() {
-        let (options, said) = lower_with_max("memory = \"1GiB\"", "--memory-swap 3g");
+        let (options, said) = lower_with_max("memory = \"1GiB\"", "--memory 1g --memory-swap 3g");
         assert_eq!(said, ["--memory-swap 3GiB memory = \"1GiB\""]);
         assert_eq!(options.resources.memory_swap, None);
-        assert!(lower_with_max("memory = \"1GiB\"", "--memory-swap 2g").1.is_empty());
+        assert!(lower_with_max("memory = \"1GiB\"", "--memory 1g --memory-swap 2g").1.is_empty());
     }
 
     #[test]

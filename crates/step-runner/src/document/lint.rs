@@ -1,17 +1,16 @@
 //! Static checks of step files.
 
+mod call;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 
 use oci_hooks_yaml::{SourceLocation, TextPosition, YamlField, YamlNode, YamlValue, hint};
 
 use super::super::expression::{self, ExpressionError, NameMention, is_dynamic};
 use super::reader::{documents, read};
-use super::types::{OutputSpecs, StepReference, StepSpec};
-
-/// File names of step files, for references without a file name.
-const STEP_FILES: [&str; 2] = ["step.yml", "func.yml"];
+use super::types::{OutputSpecs, StepSpec};
 
 /// Above this number of findings, expressions are no longer checked.
 const MAX_FINDINGS: usize = 100;
@@ -48,8 +47,8 @@ pub struct LintFinding {
 
 /// Checks a step file, and returns findings in the order of lines.
 ///
-/// `file` is the file name in messages. If `dir`, the directory of the file, is given, local step files
-/// that it refers to must exist.
+/// `file` is the file name in messages. If `dir`, the directory of the file, is given, local step files that it
+/// refers to must exist, and get the inputs that they declare.
 pub fn lint(file: &str, text: &str, dir: Option<&Path>) -> Vec<LintFinding> {
     let mut lint = Lint { file, text, dir, findings: Vec::new(), used: BTreeSet::new() };
     match documents(text) {
@@ -159,7 +158,7 @@ impl Lint<'_> {
             }
             for key in ["step", "func"] {
                 if let Some(node) = step.get(key) {
-                    self.local_file(node);
+                    self.call(step, node);
                 }
             }
             let Some(name) = step.get("name") else { continue };
@@ -281,24 +280,6 @@ impl Lint<'_> {
         at
     }
 
-    /// Checks that the file of a local reference exists.
-    fn local_file(&mut self, node: &YamlNode) {
-        let (Some(dir), YamlValue::Text(text)) = (self.dir, &node.value) else { return };
-        let Ok(StepReference::Local { path, filename }) = StepReference::parse(text) else {
-            return;
-        };
-        let dir = clean(&dir.join(path.iter().collect::<PathBuf>()));
-        let is_there = match &filename {
-            Some(name) => dir.join(name).is_file(),
-            None => STEP_FILES.iter().any(|name| dir.join(name).is_file()),
-        };
-        if !is_there {
-            let file = filename.unwrap_or_else(|| STEP_FILES.join(" or "));
-            let message = format!("{file} not found in {}", dir.display());
-            self.add(node.origin.position, LintSeverity::Error, message);
-        }
-    }
-
     /// Checks that declared outputs and definition agree.
     fn outputs(
         &mut self,
@@ -377,20 +358,6 @@ impl Lint<'_> {
             }
         }
     }
-}
-
-/// Returns a path without `.` between its names.
-fn clean(path: &Path) -> PathBuf {
-    let mut names = path.components().peekable();
-    let start = match names.next_if(|name| matches!(name, Component::CurDir)) {
-        // `./x` stays unchanged.
-        Some(_) if names.peek().is_some() => PathBuf::from("."),
-        Some(_) => return PathBuf::from("."),
-        None => PathBuf::new(),
-    };
-    names
-        .filter(|name| !matches!(name, Component::CurDir))
-        .fold(start, |path, name| path.join(name))
 }
 
 fn contains_expression(node: &YamlNode) -> bool {

@@ -93,6 +93,12 @@ pub enum Builtin {
     FunctionOciPublish,
 }
 
+impl Builtin {
+    /// Names of the functions in references.
+    pub const NAMES: [&str; 5] =
+        ["concrete", "function/oci/build", "function/oci/publish", "script", "script_legacy"];
+}
+
 /// `exec`: a command to execute, with unexpanded expressions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExecCommand {

@@ -72,7 +72,7 @@ impl StepArgs {
 
     /// Returns the job variables.
     pub fn vars(&self) -> Result<BTreeMap<String, String>, StepRunnerError> {
-        pairs(&self.vars, "--var")
+        pairs(&self.vars, "--var or --job")
     }
 
     /// Returns the step call.

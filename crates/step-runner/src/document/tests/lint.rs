@@ -6,7 +6,7 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::vectors::{cases, is_refused};
-use crate::document::{LintSeverity, lint};
+use crate::document::{Builtin, LintSeverity, lint};
 
 fn lint_text(text: &str, dir: Option<&Path>) -> Vec<String> {
     lint("step.yml", text, dir)
@@ -16,6 +16,54 @@ fn lint_text(text: &str, dir: Option<&Path>) -> Vec<String> {
             format!("{}: {}: {}{hint}", finding.location, finding.severity, finding.message)
         })
         .collect()
+}
+
+#[test]
+fn calls_are_checked_against_the_inputs_of_local_callees() {
+    let dir = tempfile::tempdir().unwrap();
+    let callee = "spec:
+  inputs:
+    version: {type: string}
+    retries: {type: number, default: 1}
+    quiet: {type: boolean, default: false}
+    must: {type: string}
+---
+exec: {command: [echo]}
+";
+    fs::create_dir(dir.path().join("num")).unwrap();
+    fs::write(dir.path().join("num/step.yml"), callee).unwrap();
+    let call = |inputs: &str| {
+        lint_text(
+            &format!("{{}}\n---\nrun:\n- {{name: a, func: ./num, inputs: {inputs}}}\n"),
+            Some(dir.path()),
+        )
+    };
+    assert_eq!(
+        call("{version: 1.10, retries: many, Version: '1', quiet: '${{vars.Q}}'}"),
+        [
+            "step.yml:4:19: error: the step requires the input `must`",
+            "step.yml:4:44: warning: input `version` is a string: write \"1.10\"",
+            "step.yml:4:59: warning: input `retries` is a number: it gets a string",
+            "step.yml:4:65: error: the step has no input `Version` (did you mean `version`?)",
+        ]
+    );
+    assert_eq!(call("{version: '1.10', retries: 2, must: '${{vars.M}}'}"), [""; 0]);
+}
+
+#[test]
+fn unknown_built_in_functions_are_errors_with_the_nearest_name() {
+    let call =
+        |name: &str| lint_text(&format!("{{}}\n---\nrun: [{{name: a, func: '{name}'}}]\n"), None);
+    for name in Builtin::NAMES {
+        assert_eq!(call(&format!("builtin://{name}")), [""; 0]);
+    }
+    assert_eq!(
+        call("builtin://function/oci/bild"),
+        ["step.yml:3:23: error: there is no built-in function `function/oci/bild` (did you mean \
+             `function/oci/build`?)"]
+    );
+    let found = call("dist://step/oci/build");
+    assert!(found[0].contains("expected one of concrete, function/oci/build"), "{found:?}");
 }
 
 #[test]

@@ -1,0 +1,139 @@
+//! Checks of calls: the callee exists, and gets the inputs that it declares.
+
+use std::path::{Component, Path, PathBuf};
+
+use oci_hooks_files::fs::read_bounded;
+use oci_hooks_yaml::{YamlNode, YamlValue, hint};
+
+use super::super::super::expression::is_dynamic;
+use super::super::super::value::DeclaredType;
+use super::super::reader::{documents, read};
+use super::super::types::{Builtin, StepReference, StepSpec};
+use super::{Lint, LintSeverity};
+
+/// File names of step files, for references without a file name.
+const STEP_FILES: [&str; 2] = ["step.yml", "func.yml"];
+
+/// Size limit of a callee's file, the same as when it runs.
+const MAX_BYTES: u64 = 4 << 20;
+
+impl Lint<'_> {
+    /// Checks the callee and the inputs of a step.
+    pub(super) fn call(&mut self, step: &YamlNode, reference: &YamlNode) {
+        let YamlValue::Text(text) = &reference.value else { return };
+        match StepReference::parse(text) {
+            Ok(StepReference::Builtin { path }) => self.builtin(reference, &path.join("/")),
+            Ok(StepReference::Local { path, filename }) => {
+                if let Some(spec) = self.local_spec(reference, &path, filename) {
+                    self.call_inputs(step, reference, &spec);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn builtin(&mut self, reference: &YamlNode, name: &str) {
+        if Builtin::NAMES.contains(&name) {
+            return;
+        }
+        let message = format!("there is no built-in function `{name}`");
+        self.add(reference.origin.position, LintSeverity::Error, message).hint =
+            hint(name, &Builtin::NAMES);
+    }
+
+    /// Returns what a local step file declares, if it exists and is valid: it is checked by itself.
+    fn local_spec(
+        &mut self,
+        reference: &YamlNode,
+        path: &[String],
+        filename: Option<String>,
+    ) -> Option<StepSpec> {
+        let dir = clean(&self.dir?.join(path.iter().collect::<PathBuf>()));
+        let candidates = match &filename {
+            Some(name) => vec![name.as_str()],
+            None => STEP_FILES.to_vec(),
+        };
+        let found = candidates.iter().map(|name| dir.join(name)).find(|file| file.is_file());
+        let Some(file) = found else {
+            let message = format!("{} not found in {}", candidates.join(" or "), dir.display());
+            self.add(reference.origin.position, LintSeverity::Error, message);
+            return None;
+        };
+        let text = String::from_utf8(read_bounded(&file, MAX_BYTES).ok()?).ok()?;
+        let (spec, definition) = documents(&text).ok()?;
+        let (file, problems) = read(&spec, &definition);
+        problems.is_empty().then_some(file.spec)
+    }
+
+    fn call_inputs(&mut self, step: &YamlNode, reference: &YamlNode, spec: &StepSpec) {
+        let given = match step.get("inputs").map(|inputs| &inputs.value) {
+            None | Some(YamlValue::Null) => &[][..],
+            Some(YamlValue::Map(fields)) => fields,
+            // The reader reports it.
+            Some(_) => return,
+        };
+        let known: Vec<&str> = spec.inputs.keys().map(String::as_str).collect();
+        for field in given {
+            let Some(input) = spec.inputs.get(&field.name) else {
+                let message = format!("the step has no input `{}`", field.name);
+                self.add(field.origin.position, LintSeverity::Error, message).hint =
+                    hint(&field.name, &known);
+                continue;
+            };
+            if let Some(expected) = self.mismatch(input.kind, &field.node) {
+                let message = format!("input `{}` is a {}: {expected}", field.name, input.kind);
+                self.add(field.node.origin.position, LintSeverity::Warning, message);
+            }
+        }
+        let is_given = |name: &str| given.iter().any(|field| field.name == name);
+        for (name, input) in &spec.inputs {
+            if input.default.is_none() && !is_given(name) {
+                let message = format!("the step requires the input `{name}`");
+                self.add(reference.origin.position, LintSeverity::Error, message);
+            }
+        }
+    }
+
+    /// Returns what to write instead of a value that has another type than declared; none if its type is unknown before
+    /// the step runs.
+    fn mismatch(&self, kind: DeclaredType, node: &YamlNode) -> Option<String> {
+        let found = match (&node.value, kind) {
+            (YamlValue::Null, _)
+            | (YamlValue::Text(_), DeclaredType::String)
+            | (YamlValue::Number(_), DeclaredType::Number)
+            | (YamlValue::Bool(_), DeclaredType::Boolean)
+            | (YamlValue::List(_), DeclaredType::Array)
+            | (YamlValue::Map(_), DeclaredType::Struct) => return None,
+            (YamlValue::Text(text), _) if is_dynamic(text) => return None,
+            (YamlValue::Number(_) | YamlValue::Bool(_), DeclaredType::String) => {
+                return Some(format!("write \"{}\"", self.scalar_at(node)));
+            }
+            (value, _) => value.kind(),
+        };
+        Some(format!("it gets {found}"))
+    }
+
+    /// Returns the spelling of a plain scalar.
+    fn scalar_at(&self, node: &YamlNode) -> &str {
+        let at = node.origin.position;
+        let line = self.text.lines().nth(at.line - 1).unwrap_or_default();
+        let start = line.char_indices().nth(at.column - 1).map_or(line.len(), |(start, _)| start);
+        let rest = &line[start..];
+        let end = rest.find([',', '}', ']', '#']).unwrap_or(rest.len());
+        rest[..end].trim_end()
+    }
+}
+
+/// Returns a path without `.` between its names.
+fn clean(path: &Path) -> PathBuf {
+    let mut names = path.components().peekable();
+    let start = match names.next_if(|name| matches!(name, Component::CurDir)) {
+        // `./x` stays unchanged.
+        Some(_) if names.peek().is_some() => PathBuf::from("."),
+        Some(_) => return PathBuf::from("."),
+        None => PathBuf::new(),
+    };
+    names
+        .filter(|name| !matches!(name, Component::CurDir))
+        .fold(start, |path, name| path.join(name))
+}

@@ -68,12 +68,13 @@ pub struct WrittenPolicy {
 fn read_runtimes<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
     let mut runtimes = BTreeMap::new();
     for (name, runtime) in BTreeMap::<String, String>::deserialize(from)? {
-        if !name.contains('/') && name != "*" {
+        let pattern = name.strip_suffix('*').unwrap_or(&name);
+        if pattern.contains('*') || !name.contains('/') && name != "*" {
             return Err(D::Error::custom(format_args!(
                 "{name:?} is not a repository: expected OWNER/REPOSITORY, OWNER/* or *"
             )));
         }
-        if runtime.contains('/') && !runtime.starts_with('/') {
+        if runtime.is_empty() || runtime.contains('/') && !runtime.starts_with('/') {
             return Err(D::Error::custom(format_args!(
                 "{runtime:?} is not a runtime: expected an absolute path, or the name of a RuntimeClass"
             )));

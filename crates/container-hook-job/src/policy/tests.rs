@@ -72,6 +72,8 @@ fn invalid_runtimes_of_repositories_are_rejected() {
     for (runtimes, expected) in [
         (r#""octo" = "/opt/a""#, "\"octo\" is not a repository: expected OWNER/REPOSITORY"),
         (r#""octo*" = "/opt/a""#, "\"octo*\" is not a repository"),
+        (r#""o/*-r" = "/opt/a""#, "\"o/*-r\" is not a repository"),
+        (r#""o/r" = """#, "\"\" is not a runtime"),
         (r#""o/r" = "./a""#, "\"./a\" is not a runtime: expected an absolute path"),
         (r#""o/r" = "/a", "O/r" = "/b""#, "is there twice"),
     ] {

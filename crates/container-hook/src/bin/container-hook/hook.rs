@@ -97,12 +97,11 @@ fn run_on_this_machine(
     log: &StepLog,
 ) -> Result<CliExit, CallError> {
     let mut call = HookCall::new(loaded, request, seen)?;
-    // Records name the runtimes of running containers.
-    let settings = match makes_containers(request) {
-        true => &with_runtime_of_repository(&loaded.settings, &call.runner),
-        false => &loaded.settings,
+    let settings = &with_runtime_of_repository(&loaded.settings, &call.runner);
+    let engine = match makes_containers(request) {
+        true => settings.host().engine()?,
+        false => settings.host().into_existing_engine()?,
     };
-    let engine = settings.host().engine()?;
     if makes_containers(request) {
         engine::check(settings)?;
         call.runner.defaults = docker::defaults(&settings.policy)?;

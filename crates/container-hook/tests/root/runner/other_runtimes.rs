@@ -86,6 +86,26 @@ fn the_policy_runs_jobs_of_a_repository_in_the_sandbox_of_gvisor() {
 }
 
 #[test]
+fn cleanup_needs_no_runtime() {
+    let host = TestHost::new();
+    let _hub = HostRegistry::start(&host, RegistryName::Hub, None);
+    let path = host.path().join("runc");
+    program::write_program(
+        &path,
+        &format!("#!/bin/sh\nexec {} \"$@\"\n", program::find("runc").display()),
+    );
+    let further = format!("[policy.runtimes]\n\"*\" = {path:?}\n");
+    let installation = HookInstallation::new(&host, TestRuntime::Crun, &further);
+    let before = LeftoverSnapshot::take(&installation);
+    let mut runner = runner(&installation, "runner-1");
+    runner.prepare(runner.job_container("alpine:3.20"), &[]);
+    fs::remove_file(path).unwrap();
+    runner.run("true").success();
+    runner.cleanup();
+    before.check_live(&installation, "a job whose runtime is gone");
+}
+
+#[test]
 fn a_runtime_that_cannot_run_jobs_is_rejected_and_blocks_no_later_job() {
     for (name, version, said) in [
         ("youki", "youki version: 0.7.0", "(youki) cannot run jobs: steps run without the seccomp"),

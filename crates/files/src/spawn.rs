@@ -44,7 +44,8 @@ pub fn restore_file_limit(command: &mut Command) {
 
 /// Starts a child that cannot write files larger than this.
 pub fn limit_file_size(command: &mut Command, bytes: u64) {
-    let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+    let most = getrlimit(Resource::Fsize).maximum.map_or(bytes, |most| most.min(bytes));
+    let limit = Rlimit { current: Some(most), maximum: Some(most) };
     #[expect(unsafe_code, reason = "there is no other way to set this for a child")]
     // SAFETY: between fork and exec only a system call is made; it allocates nothing and takes no lock.
     unsafe {

@@ -52,7 +52,7 @@ pub fn tls(roots: RootCerts, is_insecure: bool) -> TlsConfig {
 /// Returns the CA certificates that this host trusts: its own, or those of `SSL_CERT_FILE` and
 /// `SSL_CERT_DIR`. On a host without any, such as an image with one program, returns the PEM
 /// certificates of `fallback`, or else Mozilla's, which are compiled in.
-pub fn host_roots(fallback: impl FnOnce() -> Option<Vec<u8>>) -> RootCerts {
+pub(crate) fn host_roots(fallback: impl FnOnce() -> Option<Vec<u8>>) -> RootCerts {
     if has_host_roots() {
         return RootCerts::PlatformVerifier;
     }

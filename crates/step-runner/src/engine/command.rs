@@ -297,13 +297,13 @@ impl<'a> Processes<'a> {
             is_closed = self.pipes.pump_rest(&events, end, output).unwrap_or(true);
         }
         let mut left = self.groups.remaining_processes();
-        if !is_closed {
+        if !is_closed && cancel.reason().is_none() {
             let name = |pid| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             let names = left
                 .iter()
                 .map(|process| format!("{} ({})", name(process.pid).trim(), process.pid));
             let names = names.collect::<Vec<_>>().join(", ");
-            debug!("background processes keep the output of the job open: {names}");
+            debug!("the output of the job is still open; remaining processes: {names}");
         }
         if !left.is_empty() {
             signal_all(&left, Signal::TERM);

@@ -67,11 +67,6 @@ impl Interrupt {
         }
     }
 
-    /// Returns the state for libraries that poll a flag. They must only read it.
-    pub fn flag(&self) -> &AtomicBool {
-        &self.shared.is_set
-    }
-
     /// Returns a descriptor that becomes and stays readable once the interrupt is set. It must only be
     /// polled.
     pub fn event(&self) -> BorrowedFd<'_> {
@@ -94,7 +89,6 @@ mod tests {
         interrupt.set();
         interrupt.set();
         assert!(matches!(waits.join().unwrap(), Err(ResolveError::Interrupted)));
-        assert!(interrupt.flag().load(Ordering::SeqCst));
         assert!(matches!(interrupt.check(), Err(ResolveError::Interrupted)));
     }
 }

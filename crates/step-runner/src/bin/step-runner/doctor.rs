@@ -229,10 +229,10 @@ fn certificates() -> HostCheck {
     let usual = CERTIFICATES.iter().map(PathBuf::from);
     match named.into_iter().chain(usual).find(|path| path.is_file()) {
         Some(path) => HostCheck::ok("certificates", path.display().to_string()),
-        // The registry and git clients have built-in root certificates; programs such as curl in scripts do not.
+        // The registry client has built-in root certificates; git, and programs such as curl in scripts, do not.
         None => HostCheck::ok(
             "certificates",
-            "none in the image: remote steps use the bundle beside this program, or the compiled-in one",
+            "none in the image: step images are fetched with the bundle beside this program, or the compiled-in one",
         ),
     }
 }

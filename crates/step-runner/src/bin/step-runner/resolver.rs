@@ -22,7 +22,7 @@ pub fn open() -> Result<Resolver, StepRunnerError> {
         ..ClientOptions::default()
     };
     let remote = RemoteAccess::new(cache()?, RegistryClient::new(options)?);
-    Ok(Resolver::new(RemoteAccess { fallback_git: bundled_file("git/git"), ..remote }))
+    Ok(Resolver::new(RemoteAccess { fallback_git: bundled_file("git/bin/git"), ..remote }))
 }
 
 /// Returns the path to which `bootstrap` copies a file of the helper image.

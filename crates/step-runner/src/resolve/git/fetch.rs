@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use oci_hooks_files::fs::PathContext as _;
 use oci_hooks_files::lock::FileLock;
 
+use super::checkout;
 use super::error::GitError;
-use super::mirror;
 use super::options::{GitCredential, GitFetcher};
 use super::program::GitRunner;
 use super::repository::{GitRepository, is_commit};
@@ -44,7 +44,7 @@ impl GitFetcher<'_> {
         // Before the lock is taken: if git is missing, that is reported without waiting.
         let git = GitRunner::new(&repository, self, deadline)?;
         let _lock = self.lock(&repository, &dir.join("lock"), deadline)?;
-        mirror::tree(git, &dir, rev).map_err(|error| self.explain(&repository, error))
+        checkout::tree(git, &dir, rev).map_err(|error| self.explain(&repository, error))
     }
 
     /// Explains why the job's token is not sent to its own server: the connection is not encrypted.

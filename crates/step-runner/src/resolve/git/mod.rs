@@ -7,9 +7,9 @@
 //! and SSH only, without hooks, remote helpers or terminal prompts. Passwords are passed in the
 //! environment, never as arguments.
 
+mod checkout;
 mod error;
 mod fetch;
-mod mirror;
 mod options;
 mod program;
 mod repository;

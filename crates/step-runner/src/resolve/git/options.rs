@@ -25,7 +25,7 @@ pub struct GitFetcher<'a> {
     pub max_file_bytes: u64,
     /// File with CA certificates, for a host without its own.
     pub fallback_ca_file: Option<&'a Path>,
-    /// The program `git` for a host without its own, in the directory of its subcommands.
+    /// The program `git` for a host without its own.
     pub fallback_git: Option<&'a Path>,
     /// Ends the fetch once it is set.
     pub interrupt: &'a Interrupt,

@@ -24,15 +24,22 @@ const HELPER: &str = "!f() { if test \"$1\" = get; then printf 'username=%s\\npa
                       \"$STEP_RUNNER_GIT_USERNAME\" \"$STEP_RUNNER_GIT_PASSWORD\"; fi; }; f";
 
 /// Settings that disable hooks and other programs named by a repository, and background processes.
-const SETTINGS: [&str; 7] = [
+const SETTINGS: [&str; 10] = [
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
     "core.autocrlf=false",
     "fetch.recurseSubmodules=false",
+    "fetch.output=compact",
+    // Objects come in a pack, whose size is limited.
+    "fetch.unpackLimit=1",
+    "transfer.unpackLimit=1",
     "gc.auto=0",
     "maintenance.auto=false",
     "advice.detachedHead=false",
 ];
+
+/// Maximum memory that git allocates at once, in bytes: a small pack can contain a large object.
+const MAX_OBJECT_BYTES: &str = "268435456";
 
 /// Variables of other programs with the path of a file with CA certificates. Git itself reads `GIT_SSL_CAINFO`.
 const CA_VARIABLES: [&str; 2] = ["CURL_CA_BUNDLE", "SSL_CERT_FILE"];
@@ -48,17 +55,15 @@ pub struct GitRunner<'a> {
     deadline: Instant,
 }
 
-/// Returns the path of git, and the directory of its subcommands if that is not the usual one.
-fn find(git: &GitFetcher<'_>) -> Result<(PathBuf, Option<PathBuf>), GitError> {
+/// Returns the path of git: in the variable `PATH`, or else the fallback.
+fn find(git: &GitFetcher<'_>) -> Result<PathBuf, GitError> {
     let path = git.env.get("PATH").map(String::as_str);
     if let Ok(program) = find::find(&[OsStr::new("git")], path.map(OsStr::new), None) {
-        return Ok((program, None));
+        return Ok(program);
     }
-    let fallback = git.fallback_git.and_then(|program| program.canonicalize().ok());
+    let fallback = git.fallback_git.filter(|program| program.exists());
     let missing = || GitError::NoProgram(path.unwrap_or(find::DEFAULT_PATH).to_owned());
-    let program = fallback.ok_or_else(missing)?;
-    let directory = program.parent().map(Path::to_owned);
-    Ok((program, directory))
+    Ok(fallback.ok_or_else(missing)?.to_owned())
 }
 
 impl<'a> GitRunner<'a> {
@@ -68,7 +73,7 @@ impl<'a> GitRunner<'a> {
         git: &'a GitFetcher<'a>,
         deadline: Instant,
     ) -> Result<Self, GitError> {
-        let (program, subcommands) = find(git)?;
+        let program = find(git)?;
         let env = git.env;
         let is_kept = |name: &str| {
             !name.starts_with("GIT_")
@@ -83,7 +88,6 @@ impl<'a> GitRunner<'a> {
             .map(|(name, value)| (name.into(), value.into()))
             .collect();
         let protocols = if repository.url.starts_with("file:") { "file" } else { "https:http:ssh" };
-        env.extend(subcommands.map(|dir| ("GIT_EXEC_PATH".into(), dir.into_os_string())));
         for (name, value) in [
             ("LC_ALL", "C"),
             ("GIT_ALLOW_PROTOCOL", protocols),
@@ -91,6 +95,9 @@ impl<'a> GitRunner<'a> {
             ("GIT_ASKPASS", ""),
             // Files in Git LFS are not fetched.
             ("GIT_LFS_SKIP_SMUDGE", "1"),
+            ("GIT_ALLOC_LIMIT", MAX_OBJECT_BYTES),
+            // Objects that a fetch leaves out are not fetched later.
+            ("GIT_NO_LAZY_FETCH", "1"),
         ] {
             env.insert(name.into(), value.into());
         }
@@ -141,7 +148,7 @@ impl<'a> GitRunner<'a> {
             ProgramEnd::Exited(0) => Ok(Ok(String::from_utf8_lossy(&finished.stdout).into_owned())),
             ProgramEnd::Exited(_) | ProgramEnd::Signaled(_) if Self::is_too_large(&finished) => {
                 let limit = ByteSize(self.git.max_file_bytes);
-                let reason = format!("the repository, or a file in it, exceeds {limit}");
+                let reason = format!("a file in it exceeds {limit}");
                 Err(GitError::Killed { url: url(), reason })
             }
             ProgramEnd::Exited(_) => Ok(Err(self.message(&finished.stderr))),
@@ -152,7 +159,7 @@ impl<'a> GitRunner<'a> {
             ProgramEnd::TimedOut if self.git.interrupt.is_set() => Err(GitError::Interrupted),
             ProgramEnd::TimedOut => Err(self.git.timeout_error(&self.repository.url)),
             ProgramEnd::OutputTooLarge => {
-                let message = "too many tags and branches".to_owned();
+                let message = "it has too many files, tags or branches".to_owned();
                 Err(GitError::Failed { url: url(), message })
             }
         }
@@ -171,8 +178,10 @@ impl<'a> GitRunner<'a> {
     fn is_too_large(finished: &FinishedProgram) -> bool {
         let signal = Signal::XFSZ.as_raw();
         let stderr = String::from_utf8_lossy(&finished.stderr);
+        // The server writes the lines with `remote`.
+        let mut lines = stderr.lines().filter(|line| !line.contains("remote"));
         finished.end == ProgramEnd::Signaled(signal)
-            || stderr.contains(&format!("died of signal {signal}"))
+            || lines.any(|line| line.contains(&format!("died of signal {signal}")))
     }
 
     /// Returns the most useful line of git's stderr: `fatal: …`, or else the last one.
@@ -181,7 +190,11 @@ impl<'a> GitRunner<'a> {
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let fatal = lines.clone().find_map(|line| line.strip_prefix("fatal: "));
         let line = fatal.or_else(|| lines.next_back()).unwrap_or("no error message");
-        let line: String = line.chars().filter(|c| !c.is_control()).take(500).collect();
+        let mut line: String = line.chars().filter(|c| !c.is_control()).take(500).collect();
+        // Git does not say that its program for packs was ended for the size of a file.
+        if line.ends_with("invalid index-pack output") {
+            line += &format!("; a pack can have at most {}", ByteSize(self.git.max_file_bytes));
+        }
         match self.password.as_deref() {
             Some(password) if !password.is_empty() => line.replace(password, "[MASKED]"),
             _ => line,

@@ -55,7 +55,7 @@ fn cancelled_job_is_not_waited_for() {
         }
     });
     assert!(played.text.ends_with("told\n"), "{}", played.text);
-    // Two seconds of output would have 40 lines.
+    // Five seconds of output would have 100 lines.
     assert!(played.text.matches("again\n").count() < 20, "{}", played.text);
 }
 

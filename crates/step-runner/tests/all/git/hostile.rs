@@ -104,7 +104,7 @@ fn oversized_repository_is_rejected_at_the_limit() {
     let fetch =
         |bytes| repository.fetch_with(&url(&server), "main", |git| git.max_file_bytes = bytes);
     let error = fetch(1 << 20).unwrap_err().to_string();
-    assert!(error.ends_with(": the repository, or a file in it, exceeds 1MiB"), "{error}");
+    assert!(error.ends_with("; a pack can have at most 1MiB"), "{error}");
     assert_eq!(text(&fetch(8 << 20).unwrap()), "noise");
 }
 
@@ -117,7 +117,7 @@ fn files_that_unpack_to_an_oversized_checkout_are_rejected() {
     let fetch =
         |bytes| repository.fetch_with(&url(&server), "main", |git| git.max_file_bytes = bytes);
     let error = fetch(1 << 20).unwrap_err().to_string();
-    assert!(error.ends_with(": the repository, or a file in it, exceeds 1MiB"), "{error}");
+    assert!(error.ends_with(": a file in it exceeds 1MiB"), "{error}");
     assert_eq!(text(&fetch(8 << 20).unwrap()), "zeros");
 }
 
@@ -229,7 +229,7 @@ fn number_of_checked_out_files_is_limited() {
     }
     let commit = repository.git(&["commit-tree", "-m", "bomb", &id]);
     repository.git(&["update-ref", "refs/heads/bomb", &commit]);
-    // The limit of files exceeds the number written in a second.
+    // In a second git does not list them all.
     let start = Instant::now();
     let second = Duration::from_secs(1);
     let fetched = repository.fetch_with(&url(&server), "bomb", |git| git.timeout = second);
@@ -241,6 +241,5 @@ fn number_of_checked_out_files_is_limited() {
             left.lock().unwrap().push(entry.unwrap().file_name());
         }
     }
-    left.lock().unwrap().sort();
-    assert_eq!(*left.lock().unwrap(), ["half", "lock", "mirror.git"]);
+    assert_eq!(*left.lock().unwrap(), ["lock"]);
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use oci_hooks_testsupport::certificates::TestCertificates;
 use oci_hooks_testsupport::git;
 use oci_hooks_testsupport::http::WebServer;
+use oci_hooks_testsupport::program::find;
 
 use crate::git::setup::{TestRepository, text};
 
@@ -26,15 +27,12 @@ fn git_beside_the_program_is_used_if_path_has_none() {
     let repository = TestRepository::new();
     let server = repository.serve(None);
     let url = format!("http://{}/r.git", server.address());
-    // As `bootstrap` copies it from GitLab's helper image.
-    let copy = repository.dir.path().join("git");
-    fs::create_dir(&copy).unwrap();
-    symlink(repository.git(&["--exec-path"]), copy.join("libexec")).unwrap();
-    symlink("libexec/git", copy.join("git")).unwrap();
+    let beside = repository.dir.path().join("git");
+    symlink(find("git"), &beside).unwrap();
     let env = repository.env_with(&[("PATH", "/nowhere")]);
     let tree = repository.fetch_with(&url, "main", |git| {
         git.env = env;
-        git.fallback_git = Some(copy.join("git"));
+        git.fallback_git = Some(beside.clone());
     });
     assert_eq!(text(&tree.unwrap()), "three");
 }

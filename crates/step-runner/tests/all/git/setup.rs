@@ -35,11 +35,17 @@ impl TestRepository {
     /// Creates a repository with three commits: `one` has the tag `v1` and the annotated tag `v1a`; `two` is
     /// the branch `feature/x`, `three` is `main`.
     pub(crate) fn new() -> Self {
+        Self::with_format("sha1")
+    }
+
+    /// Creates the same repository with another hash algorithm.
+    pub(crate) fn with_format(format: &str) -> Self {
+        let format = format!("--object-format={format}");
         let dir = tempfile::tempdir().unwrap();
         let repository = TestRepository { dir, commits: Mutex::default() };
         fs::create_dir(repository.dir.path().join("r.git")).unwrap();
         fs::create_dir(repository.home()).unwrap();
-        repository.git(&["init", "--quiet", "--initial-branch=main"]);
+        repository.git(&["init", "--quiet", "--initial-branch=main", &format]);
         repository.commit("one");
         repository.git(&["tag", "v1"]);
         repository.git(&["tag", "--annotate", "--message=m", "v1a"]);

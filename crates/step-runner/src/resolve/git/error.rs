@@ -27,9 +27,6 @@ pub enum GitError {
     Run(#[from] RunError),
     #[error("cannot fetch {url}: {message}")]
     Failed { url: String, message: String },
-    /// Git was ended by a signal.
-    #[error("cannot fetch {url}: {reason}")]
-    Killed { url: String, reason: String },
     #[error("cannot fetch {url}: timed out after {seconds} s")]
     TimedOut {
         url: String,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use oci_hooks_files::find;
-use oci_hooks_files::process::{ChildProgram, FinishedProgram, ProgramEnd};
+use oci_hooks_files::process::{ChildProgram, ProgramEnd};
 use oci_hooks_files::quantity::ByteSize;
 use oci_hooks_image::http::has_host_roots;
 use rustix::process::Signal;
@@ -61,9 +61,8 @@ fn find(git: &GitFetcher<'_>) -> Result<PathBuf, GitError> {
     if let Ok(program) = find::find(&[OsStr::new("git")], path.map(OsStr::new), None) {
         return Ok(program);
     }
-    let fallback = git.fallback_git.filter(|program| program.exists());
-    let missing = || GitError::NoProgram(path.unwrap_or(find::DEFAULT_PATH).to_owned());
-    Ok(fallback.ok_or_else(missing)?.to_owned())
+    let fallback = git.fallback_git.filter(|program| program.exists()).map(Path::to_owned);
+    fallback.ok_or_else(|| GitError::NoProgram(path.unwrap_or(find::DEFAULT_PATH).to_owned()))
 }
 
 impl<'a> GitRunner<'a> {
@@ -87,9 +86,14 @@ impl<'a> GitRunner<'a> {
             .filter(|(name, _)| is_kept(name))
             .map(|(name, value)| (name.into(), value.into()))
             .collect();
+        // Git finds its subcommands beside itself.
+        let beside = program.parent().unwrap_or(Path::new("/")).display();
+        let path = git.env.get("PATH").map_or(find::DEFAULT_PATH, String::as_str);
+        let path = format!("{beside}:{path}");
         let protocols = if repository.url.starts_with("file:") { "file" } else { "https:http:ssh" };
         for (name, value) in [
             ("LC_ALL", "C"),
+            ("PATH", &*path),
             ("GIT_ALLOW_PROTOCOL", protocols),
             ("GIT_TERMINAL_PROMPT", "0"),
             ("GIT_ASKPASS", ""),
@@ -143,24 +147,20 @@ impl<'a> GitRunner<'a> {
         program.timeout = Some(self.deadline.saturating_duration_since(Instant::now()));
         program.interrupt = Some(self.git.interrupt.event());
         let finished = program.run()?;
-        let url = || self.repository.url.clone();
         match finished.end {
             ProgramEnd::Exited(0) => Ok(Ok(String::from_utf8_lossy(&finished.stdout).into_owned())),
-            ProgramEnd::Exited(_) | ProgramEnd::Signaled(_) if Self::is_too_large(&finished) => {
-                let limit = ByteSize(self.git.max_file_bytes);
-                let reason = format!("a file in it exceeds {limit}");
-                Err(GitError::Killed { url: url(), reason })
-            }
             ProgramEnd::Exited(_) => Ok(Err(self.message(&finished.stderr))),
             ProgramEnd::Signaled(signal) => {
-                let reason = format!("git was ended by signal {signal}");
-                Err(GitError::Killed { url: url(), reason })
+                let message = match signal == Signal::XFSZ.as_raw() {
+                    true => format!("a file in it exceeds {}", ByteSize(self.git.max_file_bytes)),
+                    false => format!("git was ended by signal {signal}"),
+                };
+                Err(self.command_error(message))
             }
             ProgramEnd::TimedOut if self.git.interrupt.is_set() => Err(GitError::Interrupted),
             ProgramEnd::TimedOut => Err(self.git.timeout_error(&self.repository.url)),
             ProgramEnd::OutputTooLarge => {
-                let message = "it has too many files, tags or branches".to_owned();
-                Err(GitError::Failed { url: url(), message })
+                Err(self.command_error("it has too many files, tags or branches".to_owned()))
             }
         }
     }
@@ -172,16 +172,6 @@ impl<'a> GitRunner<'a> {
 
     pub(super) fn command_error(&self, message: String) -> GitError {
         GitError::Failed { url: self.repository.url.clone(), message }
-    }
-
-    /// Returns whether git, or a program that it called, was ended for the size of a file.
-    fn is_too_large(finished: &FinishedProgram) -> bool {
-        let signal = Signal::XFSZ.as_raw();
-        let stderr = String::from_utf8_lossy(&finished.stderr);
-        // The server writes the lines with `remote`.
-        let mut lines = stderr.lines().filter(|line| !line.contains("remote"));
-        finished.end == ProgramEnd::Signaled(signal)
-            || lines.any(|line| line.contains(&format!("died of signal {signal}")))
     }
 
     /// Returns the most useful line of git's stderr: `fatal: …`, or else the last one.

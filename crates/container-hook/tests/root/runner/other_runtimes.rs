@@ -86,6 +86,31 @@ fn the_policy_runs_jobs_of_a_repository_in_the_sandbox_of_gvisor() {
 }
 
 #[test]
+fn a_dockerfile_is_not_built_outside_of_the_sandbox() {
+    for by_template in [false, true] {
+        let host = TestHost::new();
+        let _hub = HostRegistry::start(&host, RegistryName::Hub, None);
+        let program = gvisor(&host);
+        let further = if by_template {
+            let template = host.path().join("template.yaml");
+            write(&template, "spec: {runtimeClassName: gvisor}");
+            format!(
+                "[template]\nfile = {template:?}\n[template.runtime-classes]\ngvisor = {program:?}\n"
+            )
+        } else {
+            format!("[policy.runtimes]\n\"*\" = {program:?}\n")
+        };
+        let installation = HookInstallation::new(&host, TestRuntime::Runc, &further);
+        let mut runner = runner(&installation, "runner-1");
+        let dockerfile = runner.work().join("Dockerfile");
+        write(&dockerfile, "FROM alpine:3.20\nRUN echo built\n");
+        let step = json!({"image": null, "dockerfile": dockerfile});
+        let said = runner.container_step(step).0.failure();
+        assert!(said.contains("runsc cannot build a Dockerfile action"), "{said}");
+    }
+}
+
+#[test]
 fn cleanup_needs_no_runtime() {
     let host = TestHost::new();
     let _hub = HostRegistry::start(&host, RegistryName::Hub, None);

@@ -8,7 +8,7 @@ use super::runner::CallingRunner;
 /// Jobs that share built images of identical build contexts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum BuildCache {
+pub enum BuildCacheScope {
     /// Jobs of the same repository, including pull requests from forks.
     #[default]
     Repository,
@@ -18,15 +18,15 @@ pub enum BuildCache {
     Job,
 }
 
-impl BuildCache {
+impl BuildCacheScope {
     /// Returns the cache key: jobs with equal keys share built images. The key is random if the job is
     /// unknown.
     pub fn sharers(self, runner: &CallingRunner) -> Vec<String> {
         let value = |name: &str| runner.job.get(name).cloned();
         let server = value("GITHUB_SERVER_URL").unwrap_or_default();
         match (self, value("GITHUB_REPOSITORY"), value("GITHUB_REF")) {
-            (BuildCache::Repository, Some(repository), _) => vec![server, repository],
-            (BuildCache::Ref, Some(repository), Some(name)) => vec![server, repository, name],
+            (BuildCacheScope::Repository, Some(repository), _) => vec![server, repository],
+            (BuildCacheScope::Ref, Some(repository), Some(name)) => vec![server, repository, name],
             _ => match (value("GITHUB_RUN_ID"), value("GITHUB_RUN_ATTEMPT"), value("GITHUB_JOB")) {
                 (Some(run), attempt, Some(job)) => {
                     vec![server, run, attempt.unwrap_or_default(), job, runner.owner()]

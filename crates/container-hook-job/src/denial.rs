@@ -36,7 +36,7 @@ pub struct NestingDenial {
 }
 
 impl NestingDenial {
-    /// Returns a hint for the failed step if it names a program that creates user namespaces.
+    /// Returns a hint for a failed step whose script calls a program that creates user namespaces, which is denied.
     ///
     /// `temp` is the runner's directory of scripts, `RUNNER_TEMP`.
     pub fn explain(&self, temp: &Path) -> Option<String> {

@@ -33,7 +33,7 @@ pub mod volumes;
 pub mod words;
 
 pub use backend::{HookBackend, RequestOutcome};
-pub use build_cache::BuildCache;
+pub use build_cache::BuildCacheScope;
 pub use context::{HookContext, HookLog, HookSettings};
 pub use denial::NestingDenial;
 pub use error::HookError;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use container_hook_job::BuildCache;
+use container_hook_job::BuildCacheScope;
 
 /// Default of [`KubernetesSettings::lost_timeout`], which is also the agent's default for the time without a hook.
 pub const LOST_TIMEOUT: Duration = Duration::from_secs(300);
@@ -88,7 +88,7 @@ pub struct BuildSettings {
     pub auth_file: Option<PathBuf>,
     /// Storage driver of buildah: `overlay` (default) or `vfs`.
     pub storage_driver: Option<String>,
-    pub cache: BuildCache,
+    pub cache: BuildCacheScope,
 }
 
 impl Default for KubernetesSettings {

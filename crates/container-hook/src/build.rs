@@ -11,7 +11,7 @@ use std::{fs, io};
 
 use bases::{Bases, LayerMount};
 pub use container::BuildSite;
-use container_hook_job::BuildCache;
+use container_hook_job::BuildCacheScope;
 use container_hook_job::dockerfile::{
     ConfigureError, ContextError, HereDocument, LIMITS, SnapshotTarget, allow_all_images,
     configure, images_of, take,
@@ -167,7 +167,7 @@ impl Drop for BuildScratch {
 }
 
 /// Prepares the build of a Dockerfile with its directory as context; returns the image if the same content has been
-/// built before for the same user and [`BuildCache`].
+/// built before for the same user and [`BuildCacheScope`].
 pub fn begin(
     backend: &EngineBackend<'_>,
     dockerfile: &Path,
@@ -311,7 +311,7 @@ fn find_entries(dir: &Path, prefix: &str) -> Result<Vec<PathBuf>, PathError> {
 /// share a cache.
 fn reference(
     runner: &CallingRunner,
-    cache: BuildCache,
+    cache: BuildCacheScope,
     dockerfile: &OsStr,
     context: &Digest,
 ) -> ImageReference {
@@ -404,18 +404,22 @@ mod tests {
         let pull_request = with("GITHUB_REF", "refs/pull/1/merge");
         let other = with("GITHUB_REPOSITORY", "octo/other");
         for (cache, runner, is_shared) in [
-            (BuildCache::Repository, &next, true),
-            (BuildCache::Repository, &pull_request, true),
-            (BuildCache::Repository, &other, false),
-            (BuildCache::Repository, &with("GITHUB_SERVER_URL", "https://example.com"), false),
-            (BuildCache::Repository, &CallingRunner { user: (1001, 0), ..main.clone() }, false),
-            (BuildCache::Ref, &next, true),
-            (BuildCache::Ref, &pull_request, false),
-            (BuildCache::Ref, &other, false),
-            (BuildCache::Job, &main, true),
-            (BuildCache::Job, &next, false),
-            (BuildCache::Job, &with("GITHUB_JOB", "test"), false),
-            (BuildCache::Job, &with("GITHUB_RUN_ATTEMPT", "2"), false),
+            (BuildCacheScope::Repository, &next, true),
+            (BuildCacheScope::Repository, &pull_request, true),
+            (BuildCacheScope::Repository, &other, false),
+            (BuildCacheScope::Repository, &with("GITHUB_SERVER_URL", "https://example.com"), false),
+            (
+                BuildCacheScope::Repository,
+                &CallingRunner { user: (1001, 0), ..main.clone() },
+                false,
+            ),
+            (BuildCacheScope::Ref, &next, true),
+            (BuildCacheScope::Ref, &pull_request, false),
+            (BuildCacheScope::Ref, &other, false),
+            (BuildCacheScope::Job, &main, true),
+            (BuildCacheScope::Job, &next, false),
+            (BuildCacheScope::Job, &with("GITHUB_JOB", "test"), false),
+            (BuildCacheScope::Job, &with("GITHUB_RUN_ATTEMPT", "2"), false),
         ] {
             let found = name(runner, cache, "Dockerfile", "a");
             assert_eq!(found == name(&main, cache, "Dockerfile", "a"), is_shared, "{cache:?}");
@@ -426,11 +430,11 @@ mod tests {
         let without = |names: &[&str]| {
             let mut runner = main.clone();
             runner.job.retain(|name, _| !names.contains(&name.as_str()));
-            name(&runner, BuildCache::Repository, "Dockerfile", "a")
+            name(&runner, BuildCacheScope::Repository, "Dockerfile", "a")
         };
         assert_eq!(
             without(&["GITHUB_REPOSITORY"]),
-            name(&main, BuildCache::Job, "Dockerfile", "a")
+            name(&main, BuildCacheScope::Job, "Dockerfile", "a")
         );
         let unknown = ["GITHUB_REPOSITORY", "GITHUB_RUN_ID"];
         assert_ne!(without(&unknown), without(&unknown));

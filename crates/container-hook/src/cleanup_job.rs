@@ -13,7 +13,7 @@ use oci_hooks_host::cgroup;
 use super::backend::EngineBackend;
 use super::job::{AllJobs, JobRecord, JobRecords, LentDirectories};
 use super::network::{job_of, remove_networks};
-use super::settings::JobSystem;
+use super::settings::JobRootFs;
 use super::{build, give_back};
 use super::{pod, services};
 
@@ -31,7 +31,7 @@ pub(super) fn run(backend: &EngineBackend<'_>) -> Result<(), HookError> {
         backend.context.log.warning(&chain(&error));
     }
     remove_all(backend)?;
-    if backend.settings.job_system == JobSystem::Host {
+    if backend.settings.job_system == JobRootFs::Host {
         // No image reference names the layer of the host's programs.
         backend.engine.store.remove_unneeded_layers()?;
     }

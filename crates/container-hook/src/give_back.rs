@@ -46,7 +46,7 @@ pub fn extend(
     directories.len() > before
 }
 
-/// File name of the record of lent directories, beside the containers of a rootless user's job.
+/// File name of the record of lent directories, in the disk directory of a rootless user's job.
 const RECORD: &str = "lent.json";
 
 /// Records the lent directories of a rootless user on disk, because the job record is cleared on reboot, unlike the
@@ -72,7 +72,7 @@ pub fn remove_record(engine: &Engine) -> Result<(), HookError> {
     Ok(())
 }
 
-/// Restores ownership in the directories that the runner may name; errors are logged.
+/// Restores ownership in the lent directories, which the runner opens; errors are only logged.
 pub fn restore_as_runner(backend: &EngineBackend<'_>, lent: &LentDirectories) {
     let privilege = backend.engine.privilege;
     for path in &lent.directories {

@@ -36,5 +36,5 @@ pub use cleanup_job::{AbandonedJobs, remove_abandoned};
 pub use error::ImageError;
 pub use job::{JobRecord, LentDirectories, Peer};
 pub use run_script_step::DirectStep;
-pub use settings::{BuildSettings, EngineSettings, JobSystem, LimitSettings, NewPrivileges};
+pub use settings::{BuildSettings, EngineSettings, JobRootFs, LimitSettings, NewPrivileges};
 pub use volumes::{RemovedVolumes, RunnerVolume, RunnerVolumes, VolumeUser};

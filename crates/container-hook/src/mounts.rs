@@ -17,7 +17,7 @@ use super::backend::EngineBackend;
 /// A `volumes:` entry, a `--volume` or a `--mount`, with the file of the host that it mounts.
 pub struct OpenVolume {
     volume: RequestVolume,
-    /// None for named and anonymous volumes.
+    /// The mounted file or directory of the host; none for named and anonymous volumes.
     file: Option<HostFile>,
 }
 

@@ -15,7 +15,7 @@ use oci_hooks_host::userns::PrivateIds;
 use super::backend::EngineBackend;
 use super::job::Peer;
 use super::plan::LaunchPlan;
-use super::pod::Addresses;
+use super::pod::PodAddresses;
 
 /// Suffix of the id of a build's network, after the job's.
 const BUILD: &str = "-build";
@@ -29,12 +29,12 @@ pub enum ContainerConnection<'a> {
 
 impl ContainerConnection<'_> {
     /// Returns the addresses of the container and of the host in its network.
-    pub fn addresses(&self) -> Addresses<'_> {
+    pub fn addresses(&self) -> PodAddresses<'_> {
         match self {
             ContainerConnection::Job { endpoint, gateway, .. } => {
-                Addresses { own: &endpoint.addresses, host: *gateway }
+                PodAddresses { own: &endpoint.addresses, host: *gateway }
             }
-            ContainerConnection::Host | ContainerConnection::None => Addresses::default(),
+            ContainerConnection::Host | ContainerConnection::None => PodAddresses::default(),
         }
     }
 }

@@ -29,7 +29,7 @@ use super::lend;
 use super::mounts::{OpenVolume, RunnerMount};
 use super::network::{ContainerConnection, JobNetwork};
 use super::pod::{ContainerOverlay, LaunchFacts, TemplateAdditions, TemplateContainer};
-use super::settings::{JobSystem, NewPrivileges};
+use super::settings::{JobRootFs, NewPrivileges};
 
 /// A container of the request or the template, before it is created.
 pub struct LaunchPlan<'a> {
@@ -113,7 +113,7 @@ impl<'a> LaunchPlan<'a> {
         let uses_default_privileges = container.options.security.no_new_privileges.is_none()
             && !overlay.is_some_and(ContainerOverlay::sets_escalation);
         let has_system =
-            container.role == PlanRole::Job && backend.settings.job_system == JobSystem::Host;
+            container.role == PlanRole::Job && backend.settings.job_system == JobRootFs::Host;
         let system = has_system.then(HostSystem::find).transpose()?;
         Ok(LaunchPlan {
             container,
@@ -287,7 +287,7 @@ impl<'a> LaunchPlan<'a> {
         if !self.container.role.is_helper() && lend::may_be_needed(backend, user) {
             lend::trust_repositories(&image.config, &mut options.env);
         }
-        // A container joins the PID namespace of a process only from its user namespace, here the host's.
+        // To join the PID namespace of a process, a container must be in the user namespace that owns it, here the host's.
         let shares_processes = inputs.process.is_some_and(userns::shares_namespace_with);
         let can_join = self.runtime(backend).capabilities().joins_user_namespaces;
         if can_join && !shares_processes && self.has_own_users(&options) {

@@ -168,7 +168,7 @@ fn fetch_and_attach(
     Ok((sources?, endpoint?))
 }
 
-/// Returns the images of all containers, or their builds.
+/// Returns for each container of the step its image, or the build that makes it.
 fn sources(
     backend: &EngineBackend<'_>,
     plans: &[LaunchPlan<'_>],

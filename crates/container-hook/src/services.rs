@@ -43,7 +43,7 @@ pub fn report_ended(backend: &EngineBackend<'_>, when: &str) -> Result<(), HookE
     Ok(())
 }
 
-/// Logs each service that has exited, once, and returns these services.
+/// Logs the services that have exited since the last call, and returns them.
 pub fn log_ended_services(
     backend: &EngineBackend<'_>,
     when: &str,

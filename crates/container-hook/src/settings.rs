@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use container_hook_job::BuildCache;
+use container_hook_job::BuildCacheScope;
 use oci_hooks_engine::bundle::HookOptions;
 use oci_hooks_files::quantity::ByteSize;
 use oci_hooks_image::PullPolicy;
@@ -34,7 +34,7 @@ pub struct EngineSettings {
     /// Environment variables of buildah in addition to `PATH` and `HOME`, such as proxies.
     pub build_env: Vec<(String, String)>,
     /// Root file system of the job container.
-    pub job_system: JobSystem,
+    pub job_system: JobRootFs,
 }
 
 impl Default for EngineSettings {
@@ -51,14 +51,14 @@ impl Default for EngineSettings {
             limits: LimitSettings::default(),
             build: BuildSettings::default(),
             build_env: Vec::new(),
-            job_system: JobSystem::default(),
+            job_system: JobRootFs::default(),
         }
     }
 }
 
 /// The root file system of a job container. Neither requests nor settings can choose it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum JobSystem {
+pub enum JobRootFs {
     /// The image that the request names.
     #[default]
     Image,
@@ -153,7 +153,7 @@ pub struct BuildSettings {
     pub buildah: PathBuf,
     /// Options of every call of buildah, such as `--storage-driver=vfs`.
     pub options: Vec<String>,
-    pub cache: BuildCache,
+    pub cache: BuildCacheScope,
 }
 
 impl Default for BuildSettings {
@@ -161,7 +161,7 @@ impl Default for BuildSettings {
         BuildSettings {
             buildah: "buildah".into(),
             options: Vec::new(),
-            cache: BuildCache::default(),
+            cache: BuildCacheScope::default(),
         }
     }
 }

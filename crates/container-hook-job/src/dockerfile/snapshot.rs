@@ -64,7 +64,7 @@ pub enum ContextError {
 
 /// The directory that a snapshot is copied to.
 pub struct SnapshotTarget<'a> {
-    /// Empty directory that other users cannot reach.
+    /// Directory for the copies: empty, and inaccessible to other users.
     pub dir: &'a Path,
     /// User and group ID of the copies; the directory itself keeps the owner of this process.
     pub owner: (u32, u32),

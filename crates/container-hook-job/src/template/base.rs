@@ -37,14 +37,14 @@ const MOUNTS: [(&str, &str); 3] = [("externals", "/__e"), ("work", "/__w"), ("gi
 pub struct BasePod {
     pub pod: Pod,
     /// Targets of the containers, in order; entries do not change further containers.
-    pub targets: Vec<EntryTarget>,
+    pub targets: Vec<MergeTarget>,
     /// JSON pointers to values from the request; none if the caller provided the pod.
     requested: Option<BTreeSet<String>>,
 }
 
 /// The container that an entry of a template refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EntryTarget {
+pub enum MergeTarget {
     /// Container of the job or of a container step: `$job`.
     Job,
     Service {
@@ -57,16 +57,16 @@ impl From<Pod> for BasePod {
     /// Creates a base from a pod whose first container is the job's; the others are services.
     fn from(pod: Pod) -> Self {
         let count = pod.spec.as_ref().map_or(0, |spec| spec.containers.len());
-        let service = || EntryTarget::Service { names: Vec::new() };
+        let service = || MergeTarget::Service { names: Vec::new() };
         let services = std::iter::repeat_with(service).take(count.saturating_sub(1));
-        let targets = std::iter::once(EntryTarget::Job).chain(services).collect();
+        let targets = std::iter::once(MergeTarget::Job).chain(services).collect();
         BasePod { pod, targets, requested: None }
     }
 }
 
 impl BasePod {
     /// Creates a base from a pod and the targets of its containers.
-    pub fn new(pod: Pod, targets: Vec<EntryTarget>) -> Self {
+    pub fn new(pod: Pod, targets: Vec<MergeTarget>) -> Self {
         BasePod { pod, targets, requested: None }
     }
 
@@ -145,7 +145,7 @@ pub fn job_with_names(
     if let Some(container) = &args.container {
         let job = job_container(container, &mut made).map_err(HookError::of("job container"))?;
         made.containers.push(job);
-        targets.push(EntryTarget::Job);
+        targets.push(MergeTarget::Job);
     }
     let names = container_names(&args.services);
     for ((service, name), names) in args.services.iter().zip(names).zip(service_names) {
@@ -153,7 +153,7 @@ pub fn job_with_names(
         let container =
             service_container(service, name, &mut made).map_err(HookError::of(&title))?;
         made.containers.push(container);
-        targets.push(EntryTarget::Service { names });
+        targets.push(MergeTarget::Service { names });
     }
 
     let directory = args.container.as_ref().and_then(|args| args.working_directory.as_deref());
@@ -186,7 +186,7 @@ pub fn step(args: &ContainerArgs, runner: &str) -> BasePod {
     };
     let spec = PodSpec { containers: vec![container], ..spec() };
     let requested = Some(BTreeSet::from(["/spec/containers/0/image".to_owned()]));
-    BasePod { pod: pod(runner, "step", spec), targets: vec![EntryTarget::Job], requested }
+    BasePod { pod: pod(runner, "step", spec), targets: vec![MergeTarget::Job], requested }
 }
 
 /// The containers so far, and the JSON pointers of their values from the request.

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use k8s_openapi::api::core::v1::Pod;
 use oci_hooks_yaml::SourceLocation;
 
-use super::base::{BasePod, EntryTarget};
+use super::base::{BasePod, MergeTarget};
 use super::deserialize::read;
 use super::error::{PositionedProblem, TemplateError};
 use super::merged::{MergeNote, MergeRemark, MergedPod};
@@ -66,7 +66,7 @@ struct Merge<'a> {
 }
 
 impl<'a> Merge<'a> {
-    fn run(&mut self, targets: &[EntryTarget]) -> Result<Pod, PositionedProblem> {
+    fn run(&mut self, targets: &[MergeTarget]) -> Result<Pod, PositionedProblem> {
         for field in self.template.ineffective_keys() {
             self.note(field.origin, MergeRemark::Top { key: field.name.clone() });
         }
@@ -148,7 +148,7 @@ impl<'a> Merge<'a> {
     fn containers(
         &mut self,
         spec: &'a PodNode,
-        targets: &[EntryTarget],
+        targets: &[MergeTarget],
     ) -> Result<(), PositionedProblem> {
         let mut entries: Vec<TemplateEntry<'a>> = Vec::new();
         let mut side_cars = Vec::new();
@@ -170,9 +170,9 @@ impl<'a> Merge<'a> {
         let mut known: HashSet<String> = HashSet::new();
         for (container, target) in containers.iter_mut().zip(targets) {
             let chosen = match target {
-                EntryTarget::Job => entries.iter().position(|entry| entry.name == JOB),
-                EntryTarget::Service { .. } if self.kind == PodPurpose::Step => None,
-                EntryTarget::Service { names } => {
+                MergeTarget::Job => entries.iter().position(|entry| entry.name == JOB),
+                MergeTarget::Service { .. } if self.kind == PodPurpose::Step => None,
+                MergeTarget::Service { names } => {
                     let name = container.text("name").unwrap_or_default();
                     let made_up = [name, unambiguous_image(container, &images)];
                     known.extend(made_up.map(str::to_owned));
@@ -274,10 +274,10 @@ fn choose(entries: &[TemplateEntry<'_>], own: &[String], made_up: &[&str]) -> Op
 }
 
 /// Counts the services with each image.
-fn images(containers: &[PodNode], targets: &[EntryTarget]) -> HashMap<String, usize> {
+fn images(containers: &[PodNode], targets: &[MergeTarget]) -> HashMap<String, usize> {
     let mut images = HashMap::new();
     for (container, target) in containers.iter().zip(targets) {
-        if matches!(target, EntryTarget::Service { .. }) {
+        if matches!(target, MergeTarget::Service { .. }) {
             *images.entry(image(container).to_owned()).or_default() += 1;
         }
     }

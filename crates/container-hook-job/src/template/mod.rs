@@ -22,7 +22,7 @@ mod read;
 #[cfg(test)]
 mod tests;
 
-pub use base::{BasePod, EntryTarget};
+pub use base::{BasePod, MergeTarget};
 pub use error::{TemplateError, TemplateProblem};
 pub use fault::FieldPath;
 pub use fault::{TemplateFault, TemplateFaults};

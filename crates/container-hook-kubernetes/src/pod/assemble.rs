@@ -7,7 +7,7 @@ use container_hook_job::HookError;
 use container_hook_job::plan::{ContainerRequest, JobRequest, PlanRole};
 use container_hook_job::request::{ContainerArgs, PrepareJob};
 use container_hook_job::runner::PREFIX;
-use container_hook_job::template::{BasePod, EntryTarget, PodTemplate, base};
+use container_hook_job::template::{BasePod, MergeTarget, PodTemplate, base};
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod, PodSecurityContext, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use oci_hooks_engine::container::new_id;
@@ -58,7 +58,7 @@ struct Draft<'a> {
     logins: PullLogins,
     wide: PodWide,
     containers: Vec<Container>,
-    targets: Vec<EntryTarget>,
+    targets: Vec<MergeTarget>,
     notes: Vec<String>,
     warnings: Vec<String>,
     checks: Vec<HealthCheck>,
@@ -249,9 +249,9 @@ impl<'a> Draft<'a> {
             PlanRole::Service => {
                 let mut names = asked.names.clone();
                 names.extend(template_name.cloned());
-                EntryTarget::Service { names }
+                MergeTarget::Service { names }
             }
-            _ => EntryTarget::Job,
+            _ => MergeTarget::Job,
         });
         self.containers.push(container);
         Ok(())

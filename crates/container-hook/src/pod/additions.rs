@@ -12,7 +12,7 @@ use oci_hooks_engine::container::{ContainerCheck, HealthPolicy, StopPolicy};
 use oci_hooks_engine::runtime::OciRuntime;
 use oci_hooks_image::{CredentialFile, ImageConfig};
 
-use super::environment::{Addresses, ContainerEnvironment, TemplateVariable};
+use super::environment::{ContainerEnvironment, PodAddresses, TemplateVariable};
 use super::mount_plan::MountPlan;
 use super::probes::{HealthPlan, ProbeAction, StopPlan};
 use super::security::RunAsUser;
@@ -65,7 +65,7 @@ pub struct PostStart {
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchFacts<'a> {
     pub image: &'a ImageConfig,
-    pub addresses: Addresses<'a>,
+    pub addresses: PodAddresses<'a>,
     pub policy: &'a Policy,
     /// Directory of the pod's volumes.
     pub volumes: &'a Path,

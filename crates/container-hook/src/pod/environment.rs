@@ -23,7 +23,7 @@ pub struct ValueSources<'a> {
 
 /// The addresses of a container; none before it is connected.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Addresses<'a> {
+pub struct PodAddresses<'a> {
     pub own: &'a [IpAddr],
     /// Address of the host in the container's network.
     pub host: Option<IpAddr>,
@@ -48,7 +48,7 @@ pub enum EnvValue {
 }
 
 impl EnvValue {
-    fn text(&self, environment: &ContainerEnvironment, addresses: Addresses<'_>) -> String {
+    fn text(&self, environment: &ContainerEnvironment, addresses: PodAddresses<'_>) -> String {
         match self {
             EnvValue::Expandable(text) => environment.expand(text),
             other => other.resolve_addresses(addresses),
@@ -56,7 +56,7 @@ impl EnvValue {
     }
 
     /// Returns the value for a container with these addresses, without expansion.
-    pub(super) fn resolve_addresses(&self, addresses: Addresses<'_>) -> String {
+    pub(super) fn resolve_addresses(&self, addresses: PodAddresses<'_>) -> String {
         let mut own = addresses.own.iter().map(IpAddr::to_string);
         match self {
             EnvValue::Text(text) | EnvValue::Expandable(text) => text.clone(),
@@ -81,7 +81,7 @@ impl ContainerEnvironment {
     pub(super) fn new(
         workflow: &[String],
         variables: &[TemplateVariable],
-        addresses: Addresses<'_>,
+        addresses: PodAddresses<'_>,
     ) -> Self {
         let pairs = workflow.iter().filter_map(|pair| pair.split_once('='));
         let known = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
@@ -290,7 +290,7 @@ pub fn expand(text: &str, find: impl Fn(&str) -> Option<String>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use container_hook_job::template::EntryTarget;
+    use container_hook_job::template::MergeTarget;
     use serde_json::json;
 
     use super::*;
@@ -303,10 +303,10 @@ mod tests {
         let metadata = json!({"labels": {"team": "a"}, "annotations": {"x/y": "b"}});
         let template = json!({"metadata": metadata, "spec": {"containers": [job]}});
         let (merged, place) = merge_template(&template);
-        let pod = pod(&merged, place, &[EntryTarget::Job]).unwrap();
+        let pod = pod(&merged, place, &[MergeTarget::Job]).unwrap();
         let overlay = pod.main.unwrap();
         let address = ["10.1.2.3".parse().unwrap()];
-        let addresses = Addresses { own: &address, host: None };
+        let addresses = PodAddresses { own: &address, host: None };
         let settings = TemplateSettings {
             config_maps: "/nowhere".into(),
             secrets: "/nowhere".into(),

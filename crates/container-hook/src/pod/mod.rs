@@ -36,7 +36,7 @@ pub use check::check;
 pub use fields::{FIELDS, PodField, Treatment};
 
 pub(super) use additions::{LaunchFacts, TemplateAdditions};
-pub(super) use environment::Addresses;
+pub(super) use environment::PodAddresses;
 pub(super) use overlay::ContainerOverlay;
 pub(super) use parts::{TemplateContainer, TemplatePod};
 pub(super) use probes::POST_START_TIMEOUT;

@@ -162,7 +162,7 @@ mod tests {
     use container_hook_job::template::base::BasePod;
 
     use super::*;
-    use crate::pod::environment::Addresses;
+    use crate::pod::environment::PodAddresses;
 
     /// A subpath may be known only once the container has addresses, and a socket may appear after the mount
     /// was planned.
@@ -182,7 +182,7 @@ mod tests {
         };
         let mounts = |name: &str, policy: &Policy| {
             let variables = [format!("NAME={name}")];
-            let environment = ContainerEnvironment::new(&variables, &[], Addresses::default());
+            let environment = ContainerEnvironment::new(&variables, &[], PodAddresses::default());
             plan.mounts(&environment, Path::new("/volumes"), policy)
         };
         let policy = Policy::default();

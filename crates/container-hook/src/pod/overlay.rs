@@ -17,7 +17,7 @@ use oci_hooks_engine::network::{PortMapping, PortProtocol};
 use oci_hooks_engine::runtime::OciRuntime;
 
 use super::additions::{DnsChange, PostStart, TemplateAdditions};
-use super::environment::{Addresses, ContainerEnvironment, ValueSources};
+use super::environment::{ContainerEnvironment, PodAddresses, ValueSources};
 use super::pod_fields::PodFields;
 use super::security::{Contexts, RunAsUser};
 use super::volumes::VolumeBackings;
@@ -31,7 +31,7 @@ pub struct ContainerOverlay {
     /// Container of the merged pod; its lists begin with the items of the request.
     pub container: Container,
     /// Number of items from the request in its lists.
-    pub given: RequestCounts,
+    pub given: RequestItemCounts,
     /// Path of the container in the pod.
     pub place: FieldPath,
     pub pod: Arc<PodFields>,
@@ -40,7 +40,7 @@ pub struct ContainerOverlay {
 
 /// The number of items at the beginning of each list that are not from the template.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RequestCounts {
+pub struct RequestItemCounts {
     pub env: usize,
     pub mounts: usize,
     pub ports: usize,
@@ -57,7 +57,7 @@ impl ContainerOverlay {
     ) -> Result<TemplateAdditions, HookError> {
         let sources = ValueSources { settings: &backend.context.settings.template, pod: &self.pod };
         let env = sources.variables(&self.container, self.given.env, &self.place)?;
-        let environment = ContainerEnvironment::new(workflow_env, &env, Addresses::default());
+        let environment = ContainerEnvironment::new(workflow_env, &env, PodAddresses::default());
         // A container step runs the command of its action.
         let runs = (self.role != PlanRole::Step).then_some(&self.container);
         let command = runs.and_then(|container| container.command.clone());

@@ -11,7 +11,7 @@ use container_hook_job::request::{
 };
 use container_hook_job::runner::PREFIX;
 use container_hook_job::template::{
-    BasePod, EntryTarget, FieldPath, MergedPod, PodTemplate, TemplateFault, TemplateFaults, base,
+    BasePod, FieldPath, MergeTarget, MergedPod, PodTemplate, TemplateFault, TemplateFaults, base,
 };
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -19,7 +19,7 @@ use oci_hooks_host::privilege::Privilege;
 
 use super::check::check;
 use super::environment::ValueSources;
-use super::overlay::{ContainerOverlay, RequestCounts};
+use super::overlay::{ContainerOverlay, RequestItemCounts};
 use super::pod_fields::PodFields;
 use super::volumes::VolumeBackings;
 use crate::backend::EngineBackend;
@@ -114,7 +114,7 @@ impl TemplatePod {
             let place = place.at(field);
             (0..count).take_while(|at| !place.item(*at).is_from_template()).count()
         };
-        let given = RequestCounts {
+        let given = RequestItemCounts {
             env: given("env", container.env.as_ref().map_or(0, Vec::len)),
             mounts: given("volumeMounts", container.volume_mounts.as_ref().map_or(0, Vec::len)),
             ports: given("ports", container.ports.as_ref().map_or(0, Vec::len)),
@@ -185,7 +185,7 @@ fn template(backend: &EngineBackend<'_>) -> Result<Option<PodTemplate>, HookErro
 struct PodParts<'a> {
     place: FieldPath,
     role: PlanRole,
-    targets: &'a [EntryTarget],
+    targets: &'a [MergeTarget],
 }
 
 impl PodParts<'_> {
@@ -243,10 +243,10 @@ impl PodParts<'_> {
                 return Err(restart_fault(&place).into());
             }
             match self.targets.get(at) {
-                Some(EntryTarget::Job) => {
+                Some(MergeTarget::Job) => {
                     pod.main = Some(pod.overlay(container, place, self.role));
                 }
-                Some(EntryTarget::Service { .. }) => {
+                Some(MergeTarget::Service { .. }) => {
                     let overlay = pod.overlay(container, place, PlanRole::Service);
                     pod.services.push(overlay);
                 }
@@ -327,7 +327,7 @@ pub mod tests {
     pub fn pod(
         merged: &MergedPod,
         place: FieldPath,
-        targets: &[EntryTarget],
+        targets: &[MergeTarget],
     ) -> Result<TemplatePod, TemplateFaults> {
         let parts = PodParts { place, role: PlanRole::Job, targets };
         let fields = parts.fields(merged, Vec::new())?;
@@ -336,7 +336,7 @@ pub mod tests {
 
     fn parts(template: &Value) -> Result<TemplatePod, String> {
         let (merged, place) = merge_template(template);
-        pod(&merged, place, &[EntryTarget::Job]).map_err(|faults| faults.to_string())
+        pod(&merged, place, &[MergeTarget::Job]).map_err(|faults| faults.to_string())
     }
 
     #[test]
@@ -366,7 +366,7 @@ pub mod tests {
         let merged = PodTemplate::parse("/t", template).unwrap().merge_job(base).unwrap();
         let merged = Arc::new(merged);
         let place = FieldPath::top(Arc::clone(&merged), "/t");
-        let pod = pod(&merged, place, &[EntryTarget::Job]).unwrap();
+        let pod = pod(&merged, place, &[MergeTarget::Job]).unwrap();
         assert!(pod.helpers.is_empty() && pod.fields.spec.security_context.is_none());
         assert!(pod.fields.metadata.labels.as_ref().unwrap().is_empty());
         let main = pod.main.unwrap();

@@ -94,7 +94,7 @@ pub fn remove(engine: &Engine, network: &str, pod: Option<&str>) -> Result<(), P
     match pod {
         Some(pod) => {
             remove_pod(engine, &all.join(pod))?;
-            // Succeeds only for the last pod.
+            // Fails as long as the network has another pod.
             let _ = fs::remove_dir(&all);
             Ok(())
         }

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{
     DownwardAPIVolumeFile, EmptyDirVolumeSource, HostPathVolumeSource, KeyToPath, Volume,
 };
 
-use super::environment::{Addresses, ValueSources, resource_field};
+use super::environment::{PodAddresses, ValueSources, resource_field};
 use super::objects::{KubeKind, ObjectRef};
 
 /// The source of a volume's content.
@@ -261,7 +261,7 @@ impl VolumeFiles<'_> {
                 (Some(field), _) => {
                     // The pod has no addresses yet.
                     let value = self.sources.field(field, &place.at("fieldRef"))?;
-                    value.resolve_addresses(Addresses::default())
+                    value.resolve_addresses(PodAddresses::default())
                 }
                 (None, Some(resource)) => {
                     let place = place.at("resourceFieldRef");

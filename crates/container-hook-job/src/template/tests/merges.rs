@@ -1,4 +1,4 @@
-//! Merges without a recording, and errors with their positions.
+//! Merges without a recorded result of GitHub's hook, and errors with their positions.
 
 use serde_json::{Value as Json, json};
 

@@ -7,11 +7,11 @@ use std::io;
 use std::path::Path;
 
 use clap::Args;
-use container_hook::JobSystem;
+use container_hook::JobRootFs;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::spawn;
 
-use crate::hook::{self, CallError};
+use crate::hook::{self, HookCallError};
 use crate::log::StepLog;
 
 /// Carry out a request, and end with the process that started this one; called by contrib/images/arc-runner/index.js
@@ -29,7 +29,7 @@ pub enum AsChildError {
     #[error("process {parent} is not the one that started this one, or has ended")]
     Parent { parent: u32, source: io::Error },
     #[error(transparent)]
-    Call(#[from] CallError),
+    Call(#[from] HookCallError),
 }
 
 /// Carries out the request on standard input, until the parent process ends.
@@ -40,5 +40,5 @@ pub fn run(
 ) -> Result<CliExit, AsChildError> {
     let AsChildArgs { parent } = *args;
     spawn::die_with_parent(parent).map_err(|source| AsChildError::Parent { parent, source })?;
-    Ok(hook::run(config, JobSystem::Image, log)?)
+    Ok(hook::run(config, JobRootFs::Image, log)?)
 }

@@ -126,7 +126,7 @@ pub enum HookSubcommand {
     Completions(CompletionsArgs),
     Man(ManArgs),
     AsChild(as_child::AsChildArgs),
-    TryRequest(try_job::TryRequestArgs),
+    TryRequest(try_job::TryJobArgs),
     #[cfg(feature = "kubernetes")]
     Fill(crate::fill::FillArgs),
     Monitor(MonitorArgs),

@@ -50,7 +50,7 @@ pub fn run(args: &HookDoctorArgs, context: &mut CliContext) -> Result<CliExit, H
     let backend = JobBackend::of(&loaded.settings)?;
     match backend {
         #[cfg(feature = "kubernetes")]
-        JobBackend::Cluster if args.probe => Err(try_job::TryError::Cluster.into()),
+        JobBackend::Cluster if args.probe => Err(try_job::TryJobError::Cluster.into()),
         _ if args.probe => try_job::probe(&loaded.settings, context),
         JobBackend::Root => root::run(&loaded, context),
         JobBackend::User => user::run(loaded, context),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use container_hook::{EngineSettings, JobSystem};
+use container_hook::{EngineSettings, JobRootFs};
 use container_hook_job::policy::Policy;
 use oci_hooks_engine::network::NetworkOptions;
 use oci_hooks_engine_cli::host::HostError;
@@ -63,7 +63,7 @@ pub fn check(settings: &HookFileSettings) -> Result<(), HostError> {
 /// Returns the settings of the engine on this host.
 pub fn engine_settings(
     settings: &HookFileSettings,
-    job_system: JobSystem,
+    job_system: JobRootFs,
 ) -> Result<EngineSettings, HostError> {
     let privilege = settings.store.place.privilege;
     Ok(EngineSettings {
@@ -111,7 +111,7 @@ fn settings_that_require_root_are_rejected_for_other_users() {
     }
     let mut settings = HookFileSettings::default();
     settings.store.place.privilege = Privilege::Single;
-    let settings = engine_settings(&settings, JobSystem::Image).unwrap();
+    let settings = engine_settings(&settings, JobRootFs::Image).unwrap();
     assert!(!settings.user_namespace);
 }
 
@@ -123,7 +123,7 @@ fn defaults_match_the_library() {
         format!("{settings:?}"),
         format!("{:?}", container_hook_job::HookSettings::default())
     );
-    let mut settings = engine_settings(&HookFileSettings::default(), JobSystem::Image).unwrap();
+    let mut settings = engine_settings(&HookFileSettings::default(), JobRootFs::Image).unwrap();
     // The proxy variables come from the machine.
     settings.build_env.clear();
     assert_eq!(format!("{settings:?}"), format!("{:?}", EngineSettings::default()));

@@ -19,10 +19,10 @@ use oci_hooks_host::privilege::PrivilegeError;
 use oci_hooks_image::{ImportError, PullError, StoreError};
 
 use crate::environment::TEMPLATE_VARIABLE;
-use crate::job_backend::NoKubernetes;
+use crate::job_backend::KubernetesUnsupported;
 use crate::log::FULL;
 use crate::stdin::StdinError;
-use crate::try_job::TryError;
+use crate::try_job::TryJobError;
 
 /// Errors of commands.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +54,7 @@ pub enum HookCommandError {
     #[error(transparent)]
     Hook(#[from] Box<HookError>),
     #[error(transparent)]
-    Try(#[from] TryError),
+    Try(#[from] TryJobError),
     #[error("no audit log: set `file` under [audit] in the settings")]
     NoAudit,
     #[error("{} {} not in the store", missing.join(", "), if missing.len() == 1 { "is" } else { "are" })]
@@ -112,7 +112,7 @@ pub enum HookCommandError {
     #[error(transparent)]
     Cluster(Box<dyn std::error::Error>),
     #[error(transparent)]
-    NoKubernetes(#[from] NoKubernetes),
+    KubernetesUnsupported(#[from] KubernetesUnsupported),
 }
 
 impl CliError for HookCommandError {
@@ -141,7 +141,7 @@ impl CliError for HookCommandError {
                  which prints what this machine lacks"
                     .to_owned(),
             ),
-            HookCommandError::Try(TryError::Cluster) => Some(
+            HookCommandError::Try(TryJobError::Cluster) => Some(
                 "set `kind = \"engine\"` under [backend] for jobs on this machine".to_owned(),
             ),
             HookCommandError::NoSuchJob | HookCommandError::SeveralJobs => Some(

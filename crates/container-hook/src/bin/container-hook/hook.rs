@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 
-use container_hook::{EngineBackend, JobSystem};
+use container_hook::{EngineBackend, JobRootFs};
 use container_hook_job::audit::AuditLog;
 use container_hook_job::request::{HookCommand, HookRequest};
 use container_hook_job::runner::CallingRunner;
@@ -19,7 +19,7 @@ use oci_hooks_files::fs::PathError;
 use oci_hooks_image::PlatformError;
 
 use crate::environment::{self, EnvironmentError, WorkerInfo};
-use crate::job_backend::{JobBackend, NoKubernetes};
+use crate::job_backend::{JobBackend, KubernetesUnsupported};
 use crate::jobs;
 use crate::log::StepLog;
 use crate::settings::HookFileSettings;
@@ -30,7 +30,7 @@ use crate::{docker, engine};
 
 /// Errors of a request.
 #[derive(Debug, thiserror::Error)]
-pub enum CallError {
+pub enum HookCallError {
     #[error(transparent)]
     Stdin(#[from] StdinError),
     #[error(transparent)]
@@ -48,7 +48,7 @@ pub enum CallError {
     #[error(transparent)]
     Path(#[from] PathError),
     #[error(transparent)]
-    NoKubernetes(#[from] NoKubernetes),
+    KubernetesUnsupported(#[from] KubernetesUnsupported),
     #[error("cannot execute {program}")]
     Execute { program: String, source: io::Error },
 }
@@ -56,9 +56,9 @@ pub enum CallError {
 /// Carries out the request on standard input.
 pub fn run(
     config: Option<&Path>,
-    job_system: JobSystem,
+    job_system: JobRootFs,
     log: &StepLog,
-) -> Result<CliExit, CallError> {
+) -> Result<CliExit, HookCallError> {
     let request = HookRequest::parse(&stdin::read()?).map_err(|error| Box::new(error.into()))?;
     if let Some(exit) = step::run(&request, log)? {
         return Ok(exit);
@@ -67,7 +67,8 @@ pub fn run(
     let seen = environment::find_worker();
     match JobBackend::of(&loaded.settings)? {
         JobBackend::Root | JobBackend::User => {
-            let entered = jobs::enter(&loaded.settings, &request, &seen).map_err(CallError::from);
+            let entered =
+                jobs::enter(&loaded.settings, &request, &seen).map_err(HookCallError::from);
             match entered.inspect_err(|error| explain(error, log))? {
                 EnterOutcome::Inside(store) => {
                     loaded.settings.store = *store;
@@ -83,7 +84,7 @@ pub fn run(
 }
 
 /// Logs what the surrounding container lacks, if an operation was denied to a rootless user.
-fn explain(error: &CallError, log: &StepLog) {
+fn explain(error: &HookCallError, log: &StepLog) {
     if let Some(missing) = rootless::missing_requirement(error) {
         log.warning(&missing);
     }
@@ -91,11 +92,11 @@ fn explain(error: &CallError, log: &StepLog) {
 
 fn run_on_this_machine(
     loaded: &LoadedSettings<HookFileSettings>,
-    job_system: JobSystem,
+    job_system: JobRootFs,
     request: &HookRequest,
     seen: &WorkerInfo,
     log: &StepLog,
-) -> Result<CliExit, CallError> {
+) -> Result<CliExit, HookCallError> {
     let mut call = HookCall::new(loaded, request, seen)?;
     let settings = &with_runtime_of_repository(&loaded.settings, &call.runner);
     let engine = match makes_containers(request) {
@@ -155,7 +156,7 @@ impl HookCall {
         loaded: &LoadedSettings<HookFileSettings>,
         request: &HookRequest,
         seen: &WorkerInfo,
-    ) -> Result<Self, CallError> {
+    ) -> Result<Self, HookCallError> {
         let settings = &loaded.settings;
         let runner = environment::runner(settings, seen)?;
         let mut hook_settings = engine::hook_settings(settings, loaded.file_of("policy"));
@@ -180,7 +181,7 @@ impl HookCall {
         backend: &dyn HookBackend,
         request: &HookRequest,
         log: &StepLog,
-    ) -> Result<CliExit, CallError> {
+    ) -> Result<CliExit, HookCallError> {
         let outcome = self.context(log).run(backend, request, &signals::pass_on);
         match outcome.map_err(Box::new)? {
             RequestOutcome::Done => Ok(CliExit::Done),
@@ -192,7 +193,7 @@ impl HookCall {
             RequestOutcome::Become(mut program) => {
                 let source = program.exec();
                 let program = program.get_program().to_string_lossy().into_owned();
-                Err(CallError::Execute { program, source })
+                Err(HookCallError::Execute { program, source })
             }
         }
     }

@@ -23,11 +23,11 @@ pub enum JobBackend {
     "this program was built without the feature `kubernetes`: set `kind = \"engine\"` under [backend] for \
      containers of this machine"
 )]
-pub struct NoKubernetes;
+pub struct KubernetesUnsupported;
 
 impl JobBackend {
     /// Returns the backend of the settings; by default a cluster in a runner's pod, else this host.
-    pub fn of(settings: &HookFileSettings) -> Result<Self, NoKubernetes> {
+    pub fn of(settings: &HookFileSettings) -> Result<Self, KubernetesUnsupported> {
         let found =
             || if pod::is_of_runner() { BackendKind::Kubernetes } else { BackendKind::Engine };
         match settings.backend.kind.unwrap_or_else(found) {
@@ -36,7 +36,7 @@ impl JobBackend {
             #[cfg(feature = "kubernetes")]
             BackendKind::Kubernetes => Ok(JobBackend::Cluster),
             #[cfg(not(feature = "kubernetes"))]
-            BackendKind::Kubernetes => Err(NoKubernetes),
+            BackendKind::Kubernetes => Err(KubernetesUnsupported),
         }
     }
 }

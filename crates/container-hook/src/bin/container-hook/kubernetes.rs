@@ -16,7 +16,7 @@ use oci_hooks_engine_cli::programs::program_path;
 use oci_hooks_engine_cli::settings_file::LoadedSettings;
 
 use crate::environment::{WorkerInfo, pod};
-use crate::hook::{CallError, HookCall};
+use crate::hook::{HookCall, HookCallError};
 use crate::log::StepLog;
 use crate::settings::{self, HookFileSettings};
 use crate::signals::PendingSignals;
@@ -30,12 +30,12 @@ pub fn run(
     request: &HookRequest,
     seen: &WorkerInfo,
     log: &StepLog,
-) -> Result<CliExit, CallError> {
+) -> Result<CliExit, HookCallError> {
     let settings = &loaded.settings;
     let call = HookCall::new(loaded, request, seen)?;
     let identity = identity()?;
     let kubernetes = library_settings(settings, log);
-    let hook = |error| CallError::Hook(Box::new(error));
+    let hook = |error| HookCallError::Hook(Box::new(error));
     let namespace = kubernetes.namespace.as_deref();
     let cluster = ClusterClient::connect(namespace).map_err(|error| hook(error.into()))?;
     let (stdout, stderr) = (io::stdout(), io::stderr());
@@ -55,7 +55,7 @@ pub fn run(
 }
 
 /// Returns the identity of the runner's pod without contacting the cluster.
-pub fn identity() -> Result<PodIdentity, CallError> {
+pub fn identity() -> Result<PodIdentity, HookCallError> {
     Ok(PodIdentity {
         name: pod::name()?,
         claim: pod::variable(pod::CLAIM),

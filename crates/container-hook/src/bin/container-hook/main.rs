@@ -47,7 +47,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory as _;
 use cli::{HookCli, HookSubcommand, ResultFormat};
-use container_hook::JobSystem;
+use container_hook::JobRootFs;
 use error::HookCommandError;
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::{CliError as _, CliExit, exit_code};
@@ -64,12 +64,12 @@ fn main() -> ExitCode {
         // The output of these commands is part of a step's log.
         None if !std::io::stdin().is_terminal() => {
             return log::report(|log| {
-                hook::run(cli.global.config.as_deref(), JobSystem::Image, log)
+                hook::run(cli.global.config.as_deref(), JobRootFs::Image, log)
             });
         }
         Some(HookSubcommand::TryRequest(_)) => {
             return log::report(|log| {
-                hook::run(cli.global.config.as_deref(), JobSystem::Host, log)
+                hook::run(cli.global.config.as_deref(), JobRootFs::Host, log)
             });
         }
         Some(HookSubcommand::AsChild(args)) => {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand, ValueEnum};
-use container_hook::{EngineBackend, JobSystem, pod};
+use container_hook::{EngineBackend, JobRootFs, pod};
 use container_hook_job::audit::AuditLog;
 use container_hook_job::request::{HookCommand, HookRequest};
 use container_hook_job::runner::{CallingRunner, JOB_VARIABLES, RunnerDefaults};
@@ -122,7 +122,7 @@ pub fn run(args: &TemplateArgs, context: &mut CliContext) -> Result<CliExit, Hoo
     }
     if args.kubernetes {
         #[cfg(not(feature = "kubernetes"))]
-        return Err(crate::job_backend::NoKubernetes.into());
+        return Err(crate::job_backend::KubernetesUnsupported.into());
         #[cfg(feature = "kubernetes")]
         return crate::pods::template(
             &HookRequest::parse(&request(args)?)?,
@@ -203,7 +203,7 @@ fn check_on_this_machine(
             audit: &audit,
             log: &QuietLog,
         },
-        settings: &engine::engine_settings(settings, JobSystem::Image)?,
+        settings: &engine::engine_settings(settings, JobRootFs::Image)?,
         engine,
         network: &engine::network(settings),
         registries: &host.registries(|name| env::var(name).ok())?,

@@ -31,7 +31,7 @@ const LAST_OUTPUT: Duration = Duration::from_secs(5);
 
 /// Reaction of a call to a signal that tells this program to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhenToldToEnd {
+pub enum OnTermination {
     Cancel,
     /// The call goes on, because it cleans up.
     Continue,
@@ -49,7 +49,7 @@ pub struct CallResult {
 pub fn call(
     mut command: Command,
     request: &[u8],
-    when: WhenToldToEnd,
+    when: OnTermination,
     signals: &mut PendingSignals,
     log: &mut JobLog<'_>,
 ) -> Result<CallResult, PathError> {
@@ -82,7 +82,7 @@ struct AttendedCall {
     process: OwnedFd,
     /// Standard output and standard error, until they are closed.
     readers: [Option<PipeReader>; 2],
-    when: WhenToldToEnd,
+    when: OnTermination,
 }
 
 /// Events of a call: output of each stream, the end of its process, and a signal to this program.
@@ -99,7 +99,7 @@ impl AttendedCall {
         let mut told: Option<(Instant, i32)> = None;
         let mut cancel = CANCEL.iter().peekable();
         while ended.is_none_or(|end| self.can_write() && end.elapsed() < LAST_OUTPUT) {
-            let next = told.filter(|_| self.when == WhenToldToEnd::Cancel && ended.is_none());
+            let next = told.filter(|_| self.when == OnTermination::Cancel && ended.is_none());
             if let Some((since, _)) = next
                 && let Some((_, signal)) = cancel.next_if(|(after, _)| since.elapsed() >= *after)
             {

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use container_hook::JobSystem;
+use container_hook::JobRootFs;
 use oci_hooks_engine_cli::programs::program_path;
 use oci_hooks_files::fs::read_bounded;
 use serde_json::{Value, json};
 
-use super::call::{CallResult, WhenToldToEnd, call};
+use super::call::{CallResult, OnTermination, call};
 use super::job_log::JobLog;
-use super::play::TryError;
+use super::play::TryJobError;
 use super::runner::SimulatedRunner;
 use crate::signals::PendingSignals;
 
@@ -29,7 +29,7 @@ pub struct CallOptions<'a> {
     pub config: Option<PathBuf>,
     pub signals: &'a mut PendingSignals,
     /// System of the job containers.
-    pub system: JobSystem,
+    pub system: JobRootFs,
 }
 
 impl CallOptions<'_> {
@@ -40,9 +40,9 @@ impl CallOptions<'_> {
         command: &str,
         args: &Value,
         state: &Value,
-        when: WhenToldToEnd,
+        when: OnTermination,
         log: &mut JobLog<'_>,
-    ) -> Result<CallResult, TryError> {
+    ) -> Result<CallResult, TryJobError> {
         let (program, request) = self.prepare_call(runner, command, args, state)?;
         Ok(call(program, request.as_bytes(), when, self.signals, log)?)
     }
@@ -54,12 +54,12 @@ impl CallOptions<'_> {
         command: &str,
         args: &Value,
         state: &Value,
-    ) -> Result<(Command, String), TryError> {
+    ) -> Result<(Command, String), TryJobError> {
         let response = runner.write(ANSWER, b"")?;
         let request =
             json!({"command": command, "responseFile": response, "args": args, "state": state});
         let mut program = self.own_command()?;
-        if self.system == JobSystem::Host && command != "run_script_step" {
+        if self.system == JobRootFs::Host && command != "run_script_step" {
             program.arg(TRY_REQUEST);
         }
         program.env_clear().envs(runner.environment());
@@ -67,7 +67,7 @@ impl CallOptions<'_> {
     }
 
     /// Returns a command that calls this program with the same settings.
-    pub fn own_command(&self) -> Result<Command, TryError> {
+    pub fn own_command(&self) -> Result<Command, TryJobError> {
         let mut command = Command::new(program_path()?);
         if let Some(config) = &self.config {
             command.arg("--config").arg(config);
@@ -77,7 +77,7 @@ impl CallOptions<'_> {
 }
 
 /// Returns the last response to a runner.
-pub fn answer(runner: &SimulatedRunner) -> Result<Value, TryError> {
+pub fn answer(runner: &SimulatedRunner) -> Result<Value, TryJobError> {
     let answer = read_bounded(&runner.directory.join(ANSWER), MAX_ANSWER_BYTES)?;
     Ok(serde_json::from_slice(&answer)?)
 }

@@ -99,7 +99,7 @@ impl<'a> JobLog<'a> {
         } else if self.context.is_json() {
             self.context.error_line(line);
         } else if self.failed.is_none() {
-            // An error of the output must not stop the cleanup.
+            // A failure to write the log must not stop the cleanup.
             self.failed = self.context.line(line).and_then(|()| self.context.flush()).err();
         }
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use container_hook::JobSystem;
+use container_hook::JobRootFs;
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::settings_file;
@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::call::{CallResult, WhenToldToEnd};
+use super::call::{CallResult, OnTermination};
 use super::calls::{self, CallOptions};
 use super::job_log::JobLog;
 use super::left::JobTraces;
@@ -69,11 +69,11 @@ pub struct TryArgs {
 /// Carry out a request of `try` for a job with the programs of this machine
 #[derive(Debug, Args)]
 #[command(hide = true)]
-pub struct TryRequestArgs {}
+pub struct TryJobArgs {}
 
 /// Errors of a job without GitHub.
 #[derive(Debug, thiserror::Error)]
-pub enum TryError {
+pub enum TryJobError {
     #[error(
         "jobs of this runner are pods of a cluster, and `try` and `doctor --probe` run jobs on this machine: there, \
          `container-hook doctor` checks what they need, and a workflow tries them"
@@ -112,11 +112,11 @@ pub fn run(args: &TryArgs, context: &mut CliContext) -> Result<CliExit, HookComm
     match JobBackend::of(&loaded.settings)? {
         JobBackend::Root | JobBackend::User => {}
         #[cfg(feature = "kubernetes")]
-        JobBackend::Cluster => return Err(TryError::Cluster.into()),
+        JobBackend::Cluster => return Err(TryJobError::Cluster.into()),
     }
     let own = become_worker()?;
-    let mut signals = PendingSignals::new().map_err(TryError::Signals)?;
-    let runner = SimulatedRunner::new(&loaded.settings, own, "").map_err(TryError::from)?;
+    let mut signals = PendingSignals::new().map_err(TryJobError::Signals)?;
+    let runner = SimulatedRunner::new(&loaded.settings, own, "").map_err(TryJobError::from)?;
     let config = context.config.clone();
     let runtime = loaded.settings.host().runtime().ok().map(|runtime| runtime.program);
     let mut report = TryReport {
@@ -129,7 +129,7 @@ pub fn run(args: &TryArgs, context: &mut CliContext) -> Result<CliExit, HookComm
         ..TryReport::default()
     };
     let mut log = JobLog::new(context);
-    let system = if args.image.is_none() { JobSystem::Host } else { JobSystem::Image };
+    let system = if args.image.is_none() { JobRootFs::Host } else { JobRootFs::Image };
     let calls = CallOptions { config, signals: &mut signals, system };
     let mut play = SimulatedJob { args, loaded: &loaded, runner: &runner, calls };
     let played = play.job(&mut report, &mut log);
@@ -150,8 +150,8 @@ pub fn run(args: &TryArgs, context: &mut CliContext) -> Result<CliExit, HookComm
 
 /// Gives this process the name of a runner's worker, by which calls find it, and returns its identity. The
 /// job ends with this process.
-pub fn become_worker() -> Result<ProcessIdentity, TryError> {
-    rustix::thread::set_name(WORKER).map_err(TryError::Name)?;
+pub fn become_worker() -> Result<ProcessIdentity, TryJobError> {
+    rustix::thread::set_name(WORKER).map_err(TryJobError::Name)?;
     let pid = std::process::id();
     Ok(ProcessIdentity::of(pid).unwrap_or(ProcessIdentity { pid, start: 0 }))
 }
@@ -201,10 +201,10 @@ impl SimulatedJob<'_> {
             "cleanup_job",
             &json!({}),
             &Value::Null,
-            WhenToldToEnd::Continue,
+            OnTermination::Continue,
             log,
         );
-        let removed = self.runner.remove().map_err(TryError::from);
+        let removed = self.runner.remove().map_err(TryJobError::from);
         let ended = cleaned?;
         report.cleanup_seconds = Some(ended.seconds);
         log.time("cleanup", ended.seconds);
@@ -242,7 +242,7 @@ impl SimulatedJob<'_> {
             "prepare_job",
             &args,
             &Value::Null,
-            WhenToldToEnd::Cancel,
+            OnTermination::Cancel,
             log,
         )?;
         report.prepare_seconds = Some(ended.seconds);
@@ -259,9 +259,9 @@ impl SimulatedJob<'_> {
         let state = calls::answer(self.runner)?["state"].take();
         let (script, title) = request::script(command);
         for name in request::files() {
-            self.runner.write(&name, b"").map_err(TryError::from)?;
+            self.runner.write(&name, b"").map_err(TryJobError::from)?;
         }
-        self.runner.write(&request::script_name(), script.as_bytes()).map_err(TryError::from)?;
+        self.runner.write(&request::script_name(), script.as_bytes()).map_err(TryJobError::from)?;
         log.title(&format!("Run {title}"));
         let args = request::step(self.runner);
         let ended = self.calls.request(
@@ -269,7 +269,7 @@ impl SimulatedJob<'_> {
             "run_script_step",
             &args,
             &state,
-            WhenToldToEnd::Cancel,
+            OnTermination::Cancel,
             log,
         )?;
         log.forget_errors();

@@ -8,7 +8,7 @@ use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use container_hook::JobSystem;
+use container_hook::JobRootFs;
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine::container::StepSignals as _;
@@ -18,10 +18,10 @@ use oci_hooks_files::spawn;
 use oci_hooks_init::trials::{ProbeAttempt, ProbeMessage};
 use serde_json::{Value, json};
 
-use super::call::WhenToldToEnd;
+use super::call::OnTermination;
 use super::calls::{self, CallOptions};
 use super::job_log::JobLog;
-use super::play::{TryError, become_worker};
+use super::play::{TryJobError, become_worker};
 use super::request;
 use super::runner::SimulatedRunner;
 use crate::error::HookCommandError;
@@ -58,11 +58,11 @@ pub fn probe(
     context: &mut CliContext,
 ) -> Result<CliExit, HookCommandError> {
     let own = become_worker()?;
-    let mut signals = PendingSignals::new().map_err(TryError::Signals)?;
-    let runner = SimulatedRunner::new(settings, own, "").map_err(TryError::from)?;
-    let other = SimulatedRunner::new(settings, own, "-other").map_err(TryError::from)?;
+    let mut signals = PendingSignals::new().map_err(TryJobError::Signals)?;
+    let runner = SimulatedRunner::new(settings, own, "").map_err(TryJobError::from)?;
+    let other = SimulatedRunner::new(settings, own, "-other").map_err(TryJobError::from)?;
     let config = context.config.clone();
-    let calls = CallOptions { config, signals: &mut signals, system: JobSystem::Host };
+    let calls = CallOptions { config, signals: &mut signals, system: JobRootFs::Host };
     let log = JobLog::new_collecting(context);
     let mut jobs =
         ProbeJobs { runner: &runner, other: &other, calls, log, signal: None, serving: None };
@@ -71,7 +71,7 @@ pub fn probe(
     // The directories of the runners are removed even after an error.
     let removed = [&other, &runner].map(|runner| runner.remove());
     let probe = played?;
-    removed.into_iter().collect::<Result<(), _>>().map_err(TryError::from)?;
+    removed.into_iter().collect::<Result<(), _>>().map_err(TryJobError::from)?;
     if let Some(signal) = signal {
         return Ok(CliExit::Code(u8::try_from(128 + signal).unwrap_or(1)));
     }
@@ -109,7 +109,7 @@ impl CallOutput {
 
 impl ProbeJobs<'_> {
     /// Runs both jobs to their ends.
-    fn run_jobs(&mut self, settings: &HookFileSettings) -> Result<IsolationProbe, TryError> {
+    fn run_jobs(&mut self, settings: &HookFileSettings) -> Result<IsolationProbe, TryJobError> {
         let mut probe = IsolationProbe::new(&self.runner.directory.join(TEMPORARY))?;
         let is_root = JobBackend::of(settings).is_ok_and(|backend| backend == JobBackend::Root);
         let has_host_users = is_root && !settings.security.user_namespace.is_private();
@@ -119,7 +119,7 @@ impl ProbeJobs<'_> {
         let tried = self.try_all(settings, &mut probe);
         for runner in [self.runner, self.other] {
             let nothing = (&json!({}), &Value::Null);
-            let cleaned = self.request(runner, "cleanup_job", nothing, WhenToldToEnd::Continue)?;
+            let cleaned = self.request(runner, "cleanup_job", nothing, OnTermination::Continue)?;
             if !cleaned.is_done {
                 probe.problem(format!("a job was not cleaned up: {}", cleaned.reason()));
             }
@@ -142,7 +142,7 @@ impl ProbeJobs<'_> {
         &mut self,
         settings: &HookFileSettings,
         probe: &mut IsolationProbe,
-    ) -> Result<(), TryError> {
+    ) -> Result<(), TryJobError> {
         let serving = self.start_other(probe)?;
         if self.signal.is_some() {
             return Ok(());
@@ -171,7 +171,7 @@ impl ProbeJobs<'_> {
         let [program, file] = [PROGRAM, TASK].map(|name| format!("{INSIDE}/{name}"));
         let step = request::step_of(self.runner, &program, &[&file]);
         let called =
-            self.request(self.runner, "run_script_step", (&step, &state), WhenToldToEnd::Cancel)?;
+            self.request(self.runner, "run_script_step", (&step, &state), OnTermination::Cancel)?;
         probe.column("container", called.lines(), called.reason());
         if self.signal.is_some() {
             return Ok(());
@@ -189,14 +189,17 @@ impl ProbeJobs<'_> {
             self.runner,
             "run_container_step",
             (&step, &state),
-            WhenToldToEnd::Cancel,
+            OnTermination::Cancel,
         )?;
         probe.column(BUILD, called.lines(), called.reason());
         Ok(probe.finish()?)
     }
 
     /// Starts the job that must not be reached, and returns the attempts to reach it.
-    fn start_other(&mut self, probe: &mut IsolationProbe) -> Result<Vec<ProbeAttempt>, TryError> {
+    fn start_other(
+        &mut self,
+        probe: &mut IsolationProbe,
+    ) -> Result<Vec<ProbeAttempt>, TryJobError> {
         let Some(state) = self.prepare(self.other, probe)? else { return Ok(Vec::new()) };
         let temporary = self.other.directory.join(TEMPORARY);
         let own = self.runner.directory.join(TEMPORARY).join(PROGRAM);
@@ -225,7 +228,7 @@ impl ProbeJobs<'_> {
         &mut self,
         probe: &mut IsolationProbe,
         log: &Path,
-    ) -> Result<Vec<ProbeAttempt>, TryError> {
+    ) -> Result<Vec<ProbeAttempt>, TryJobError> {
         let begin = Instant::now();
         while self.signal.is_none() {
             let text = fs::read_to_string(log).with_path("read", log)?;
@@ -255,13 +258,13 @@ impl ProbeJobs<'_> {
         &mut self,
         runner: &SimulatedRunner,
         probe: &mut IsolationProbe,
-    ) -> Result<Option<Value>, TryError> {
+    ) -> Result<Option<Value>, TryJobError> {
         for name in request::files() {
             runner.write(&name, b"")?;
         }
         let args = request::prepare(runner, None, &[]);
         let called =
-            self.request(runner, "prepare_job", (&args, &Value::Null), WhenToldToEnd::Cancel)?;
+            self.request(runner, "prepare_job", (&args, &Value::Null), OnTermination::Cancel)?;
         if self.signal.is_some() {
             return Ok(None);
         }
@@ -278,8 +281,8 @@ impl ProbeJobs<'_> {
         runner: &SimulatedRunner,
         command: &str,
         (args, state): (&Value, &Value),
-        when: WhenToldToEnd,
-    ) -> Result<CallOutput, TryError> {
+        when: OnTermination,
+    ) -> Result<CallOutput, TryJobError> {
         let ended = self.calls.request(runner, command, args, state, when, &mut self.log)?;
         self.signal = self.signal.or(ended.signal);
         Ok(CallOutput { is_done: ended.status.success(), lines: self.log.take() })

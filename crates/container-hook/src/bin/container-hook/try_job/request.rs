@@ -40,7 +40,7 @@ pub struct ServiceArg {
 
 /// Errors of parsing a service.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ServiceError {
+pub enum ServiceArgError {
     #[error(transparent)]
     Image(#[from] ReferenceError),
     #[error("invalid name {0:?}: expected letters, digits, `-`, `_` and `.`")]
@@ -48,9 +48,9 @@ pub enum ServiceError {
 }
 
 impl FromStr for ServiceArg {
-    type Err = ServiceError;
+    type Err = ServiceArgError;
 
-    fn from_str(text: &str) -> Result<Self, ServiceError> {
+    fn from_str(text: &str) -> Result<Self, ServiceArgError> {
         let (image, name) = match text.split_once('=') {
             Some((image, name)) => (image, Some(name)),
             None => (text, None),
@@ -59,7 +59,7 @@ impl FromStr for ServiceArg {
         let name = name.unwrap_or_else(|| image.base_name()).to_owned();
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(is_plain) {
-            return Err(ServiceError::Name(name));
+            return Err(ServiceArgError::Name(name));
         }
         Ok(ServiceArg { image, name })
     }

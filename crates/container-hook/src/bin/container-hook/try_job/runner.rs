@@ -69,7 +69,7 @@ impl SimulatedRunner {
         Ok(path)
     }
 
-    /// Returns the owner id in the records of its containers.
+    /// Returns the id by which records of containers name this runner as their owner.
     pub fn owner(&self) -> String {
         Caller::owner_of(&self.name, &self.temp())
     }

@@ -41,8 +41,8 @@ impl EngineBackend<'_> {
         self.engine.volumes_of(&self.context.runner.owner()).join(name)
     }
 
-    /// Returns the id mapping for mounts of host directories; none if the settings turn it off or without
-    /// root on the host. `may_fail` is set where no files are created that have to belong to the runner.
+    /// Returns the id mapping for mounts of host directories; none without root on the host, or if the settings
+    /// turn it off. `may_fail` is set where no files are created that have to belong to the runner.
     pub(super) fn id_mapping(&self, may_fail: bool) -> Option<IdMapping> {
         let (host_uid, host_gid) = self.context.runner.user;
         let is_mapped =

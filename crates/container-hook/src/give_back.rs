@@ -72,7 +72,7 @@ pub fn remove_record(engine: &Engine) -> Result<(), HookError> {
     Ok(())
 }
 
-/// Restores ownership in the lent directories, which the runner opens; errors are only logged.
+/// Restores ownership in the lent directories that the runner's requests may name; errors are only logged.
 pub fn restore_as_runner(backend: &EngineBackend<'_>, lent: &LentDirectories) {
     let privilege = backend.engine.privilege;
     for path in &lent.directories {

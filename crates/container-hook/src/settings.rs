@@ -31,7 +31,7 @@ pub struct EngineSettings {
     pub runner_owns_files: bool,
     pub limits: LimitSettings,
     pub build: BuildSettings,
-    /// Environment variables of buildah in addition to `PATH` and `HOME`, such as proxies.
+    /// Additional environment variables of buildah, such as proxies.
     pub build_env: Vec<(String, String)>,
     /// Root file system of the job container.
     pub job_system: JobRootFs,

@@ -56,6 +56,8 @@ pub struct ChildProgram<'a> {
     pub stderr: OutputLimit,
     /// Maximum size of a file that the program writes (`RLIMIT_FSIZE`); SIGXFSZ ends a program that exceeds it.
     pub max_file_bytes: Option<u64>,
+    /// If set, the kernel kills the program as soon as the calling thread ends. Its children are not killed.
+    pub dies_with_us: bool,
 }
 
 /// Size limit of an output stream, and the treatment of a program that writes more.
@@ -140,6 +142,7 @@ impl<'a> ChildProgram<'a> {
             stdout: OutputLimit::Kill(16 << 20),
             stderr: OutputLimit::Truncate(64 << 10),
             max_file_bytes: None,
+            dies_with_us: false,
         }
     }
 

@@ -55,6 +55,9 @@ impl ProgramChild {
         if let Some(bytes) = program.max_file_bytes {
             spawn::limit_file_size(&mut command, bytes);
         }
+        if program.dies_with_us {
+            spawn::die_with_us(&mut command);
+        }
         // Arguments are not logged: they may contain users' passwords.
         debug!(program = %program.path.display(), "execute");
         let child = command.spawn()?;

@@ -144,6 +144,7 @@ impl<'a> GitRunner<'a> {
         program.env =
             self.env.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str())).collect();
         program.max_file_bytes = Some(self.git.max_file_bytes);
+        program.dies_with_us = true;
         program.timeout = Some(self.deadline.saturating_duration_since(Instant::now()));
         program.interrupt = Some(self.git.interrupt.event());
         let finished = program.run()?;

@@ -6,8 +6,10 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use oci_hooks_host::processes::ProcessSnapshot;
 use oci_hooks_testsupport::git;
 use oci_hooks_testsupport::http::{Gate, WebRequest, WebResponse, WebServer};
+use oci_hooks_testsupport::program::wait_until;
 use step_runner::resolve::{GitError, Interrupt};
 
 use crate::git::setup::{TestRepository, text};
@@ -74,6 +76,36 @@ fn stalled_pack_is_dropped_after_the_fetch_timeout() {
     let error = error.unwrap_err();
     assert!(matches!(error, GitError::TimedOut { seconds: 1, .. }), "{error}");
     gate.open();
+}
+
+#[test]
+fn git_ends_with_a_killed_program() {
+    let repository = TestRepository::new();
+    let (server, gate) = serve_stalling(&repository);
+    let address = server.address().to_string();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_step-runner"))
+        .args(["run", "--git-url", &url(&server), "--git-rev", "main"])
+        .env("XDG_CACHE_HOME", repository.cache())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    gate.wait_until_reached();
+    let runs = |text: &str| ProcessSnapshot::ids().any(|id| has_arguments(id, &[&address, text]));
+    assert!(runs("--git-dir="));
+    program.kill().unwrap();
+    program.wait().unwrap();
+    wait_until("the end of git", || !runs("--git-dir="));
+    // The program that connects to the server notices when the server sends the rest.
+    gate.open();
+    wait_until("the end of the connection", || !runs(""));
+}
+
+/// Returns whether the command line of a process contains these texts.
+fn has_arguments(id: u32, texts: &[&str]) -> bool {
+    let line = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+    let line = String::from_utf8_lossy(&line);
+    texts.iter().all(|text| line.contains(text))
 }
 
 #[test]

@@ -14,4 +14,4 @@ mod script;
 pub use error::{BuiltinError, CommandError, CommandFailure};
 pub use function::run;
 pub use host::{BuiltinHost, CancelEffect, CommandLimits, FunctionInputs, JobState, StepCommand};
-pub use script::{ScriptFile, program_candidates};
+pub use script::{ScriptCommand, program_candidates};

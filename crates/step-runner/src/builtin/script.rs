@@ -40,35 +40,39 @@ impl ScriptFile {
     pub fn path(&self) -> &Path {
         &self.path
     }
-
-    /// Returns the arguments with which a shell runs the file as if its text were the argument of `-c`:
-    /// `$0`, the parameters and line numbers are the same, and commands before a syntax error still run.
-    /// Only messages of syntax errors, and in shells other than bash all messages of the shell, contain the
-    /// word `eval`.
-    ///
-    /// `path` is the PATH of the step.
-    pub fn as_text_of(&self, shell: &str, work_dir: &Path, path: &str) -> [String; 3] {
-        let file = quote(&self.path.to_string_lossy());
-        let text = if shell.ends_with("/bash") {
-            // Without a subshell. The variable is removed on the first line of the script, so that line
-            // numbers stay the same.
-            format!(
-                "IFS= read -rd '' __step_script <{file};eval \"unset __step_script;$__step_script\""
-            )
-        } else if find_program("cat", work_dir, path).is_some() {
-            format!("eval \"$(cat {file})\"")
-        } else {
-            // Needs no program, but messages of the shell contain the path of the file.
-            format!(". {file}")
-        };
-        [shell.to_owned(), "-c".to_owned(), text]
-    }
 }
 
 impl Drop for ScriptFile {
     fn drop(&mut self) {
         // The directory is removed with the job.
         let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Size limit of an argument, with its final NUL byte: `MAX_ARG_STRLEN` of Linux.
+const MAX_ARGUMENT_BYTES: usize = 128 << 10;
+
+/// The arguments of a shell that runs a script, and the file of a script that is too long for an argument.
+#[derive(Debug)]
+pub struct ScriptCommand {
+    pub argv: [String; 3],
+    _file: Option<ScriptFile>,
+}
+
+impl ScriptCommand {
+    /// Passes the script as the argument of `-c`, or in a private file in a directory.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be written.
+    pub fn new(shell: &str, script: String, directory: &Path) -> Result<Self, PathError> {
+        let is_long = script.len() >= MAX_ARGUMENT_BYTES;
+        let file = is_long.then(|| ScriptFile::new(directory, &script)).transpose()?;
+        let text = match &file {
+            None => script,
+            Some(file) => format!(". {}", quote(&file.path.to_string_lossy())),
+        };
+        Ok(ScriptCommand { argv: [shell.to_owned(), "-c".to_owned(), text], _file: file })
     }
 }
 

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::super::ExprValue;
 use super::super::builtin::{
-    self, BuiltinHost, CancelEffect, CommandError, CommandLimits, JobState, ScriptFile, StepCommand,
+    self, BuiltinHost, CancelEffect, CommandError, CommandLimits, JobState, ScriptCommand,
+    StepCommand,
 };
 use super::super::document::{
     Builtin, RunAction, StepAction, StepCall, StepDefinition, StepFile, StepSpec,
@@ -29,7 +30,7 @@ use super::scope::StepScope;
 const NESTED: &str = "run";
 
 impl StepEngine<'_> {
-    /// Runs the input `script` in a shell. The script is passed in a file, and recorded as an argument.
+    /// Runs the input `script` in a shell. It is recorded as an argument.
     pub(super) fn script(
         &mut self,
         shell: &str,
@@ -44,10 +45,11 @@ impl StepEngine<'_> {
             if script.contains('\0') {
                 return Err(ExecError::Nul("the script".to_owned()));
             }
-            let file = ScriptFile::new(&self.job.scratch, &script).map_err(ExecError::Script)?;
-            let path = context.env.get("PATH").map_or("", String::as_str);
-            let argv = file.as_text_of(shell, work_dir, path);
-            let command = StepCommand { argv: &argv, work_dir, env: &context.env, output: None };
+            let scratch = &self.job.scratch;
+            let script =
+                ScriptCommand::new(shell, script.clone(), scratch).map_err(ExecError::Script)?;
+            let command =
+                StepCommand { argv: &script.argv, work_dir, env: &context.env, output: None };
             self.processes.run(&command, self.output)
         };
         let ended = run();

@@ -119,8 +119,15 @@ impl Redactor {
         self.env(&mut step.env);
         self.values(&mut step.inputs, sensitive);
         let Some(reference) = &mut step.step else { return };
-        let proto::step::Reference { url, path, version, .. } = reference;
-        path.iter_mut().chain([url, version]).for_each(|text| self.replace(text));
+        let texts = [
+            &mut reference.url,
+            &mut reference.version,
+            &mut reference.filename,
+            &mut reference.registry,
+            &mut reference.repository,
+            &mut reference.tag,
+        ];
+        reference.path.iter_mut().chain(texts).for_each(|text| self.replace(text));
     }
 
     /// Masks secrets in a step file; `steps` has the sensitive inputs of the steps that it calls, by name.
@@ -292,7 +299,10 @@ mod tests {
         let result = json!({
             "step": {
                 "name": "a",
-                "step": {"url": "https://u:canary@host", "path": ["canary"]},
+                "step": {
+                    "url": "https://u:canary@host", "path": ["canary"], "filename": "canary",
+                    "version": "canary", "registry": "canary", "repository": "canary", "tag": "canary"
+                },
                 "env": {"HOME": "/root", "X": "is canary"},
                 "inputs": {"flag": true, "v": {"canary": [1, "canary"]}}
             },
@@ -322,7 +332,11 @@ mod tests {
         let expected = json!({
             "step": {
                 "name": "a",
-                "step": {"url": "https://u:[MASKED]@host", "path": ["[MASKED]"]},
+                "step": {
+                    "url": "https://u:[MASKED]@host", "path": ["[MASKED]"], "filename": "[MASKED]",
+                    "version": "[MASKED]", "registry": "[MASKED]", "repository": "[MASKED]",
+                    "tag": "[MASKED]"
+                },
                 "env": {"X": "is [MASKED]"},
                 "inputs": {"flag": "[MASKED]", "v": {"[MASKED]": [1, "[MASKED]"]}}
             },

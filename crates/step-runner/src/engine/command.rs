@@ -77,7 +77,7 @@ impl<'a> Processes<'a> {
     /// Returns whether the job is cancelled. From then on, cleanup steps have the time `cleanup`.
     pub fn is_cancelled(&mut self, cleanup: Duration) -> bool {
         if is_over(self.deadline) && self.cancel.reason().is_none() {
-            self.cancel.cancel(CancelReason::Timeout);
+            self.cancel.stop(CancelReason::Timeout);
         }
         let is_cancelled = self.cancel.reason().is_some() || is_over(self.limits.deadline);
         if is_cancelled && self.cleanup_ends.is_none() {
@@ -206,7 +206,7 @@ impl<'a> Processes<'a> {
             PumpEvent::Timeout if deadline == too_late => PhaseError::TooLong(limit),
             PumpEvent::Timeout => {
                 if is_over(self.deadline) && cancel.reason().is_none() {
-                    cancel.cancel(CancelReason::Timeout);
+                    cancel.stop(CancelReason::Timeout);
                 }
                 PhaseError::Interrupted
             }
@@ -251,7 +251,7 @@ impl<'a> Processes<'a> {
                 }
                 // The maximum run time is over: handled as a cancellation.
                 PumpEvent::Timeout if stop.is_some() && is_over(self.deadline) => {
-                    cancel.cancel(CancelReason::Timeout);
+                    cancel.stop(CancelReason::Timeout);
                     continue;
                 }
                 PumpEvent::Readable(1) if stop.is_some() => {

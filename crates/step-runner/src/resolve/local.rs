@@ -99,11 +99,10 @@ fn find(
                     &error,
                     ResolveError::Read { error, .. } if error.kind() == io::ErrorKind::NotFound
                 );
-                let error = first_error.unwrap_or(error);
                 if !is_missing {
                     return Err(error);
                 }
-                first_error = Some(error);
+                first_error.get_or_insert(error);
             }
         }
     }

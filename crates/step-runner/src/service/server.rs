@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::panic;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -146,6 +147,7 @@ impl GrpcServer {
         }
         match failed {
             Some(Ok(result)) => result.map_err(ServeError::Serve),
+            Some(Err(error)) if error.is_panic() => panic::resume_unwind(error.into_panic()),
             // A client reads too slowly.
             Some(Err(_)) | None => Ok(()),
         }

@@ -226,6 +226,11 @@ fn is_program(path: &Path) -> bool {
 
 fn certificates() -> HostCheck {
     let named = env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    if let Some(path) = named.as_ref().filter(|path| !path.is_file()) {
+        let text = format!("SSL_CERT_FILE names {}, which is not a file", path.display());
+        let hint = "correct or unset the variable: steps are not fetched from registries, and programs such as curl fail";
+        return HostCheck::warn("certificates", text, hint);
+    }
     let usual = CERTIFICATES.iter().map(PathBuf::from);
     match named.into_iter().chain(usual).find(|path| path.is_file()) {
         Some(path) => HostCheck::ok("certificates", path.display().to_string()),

@@ -12,7 +12,7 @@ use crate::error::StepRunnerError;
 /// Returns a resolver with the cache directory and proxies of the environment.
 pub fn open() -> Result<Resolver, StepRunnerError> {
     let any = |names: [&str; 4]| {
-        names.iter().find_map(|name| env::var(name).ok()).filter(|value| !value.is_empty())
+        names.iter().find_map(|name| env::var(name).ok().filter(|value| !value.is_empty()))
     };
     let no_proxy = any(["NO_PROXY", "no_proxy", "", ""]).unwrap_or_default();
     let options = ClientOptions {

@@ -65,7 +65,9 @@ impl GitRepository {
             let url = format!("ssh://{username}{at}{rest}");
             return Ok(GitRepository { url, origin: None, credential: None });
         }
-        let origin = format!("{scheme}://{host}");
+        let default_port = if scheme == "https" { ":443" } else { ":80" };
+        let host = host.to_ascii_lowercase();
+        let origin = format!("{scheme}://{}", host.strip_suffix(default_port).unwrap_or(&host));
         let credential = if user.is_empty() {
             None
         } else {
@@ -81,15 +83,16 @@ impl GitRepository {
 
     /// Returns whether the repository is at the origin that credentials belong to.
     pub(super) fn is_at(&self, origin: &str) -> bool {
-        self.origin.as_deref() == Some(origin)
+        let origin = GitRepository::parse(origin, false).ok().and_then(|other| other.origin);
+        origin.is_some() && self.origin == origin
     }
 
-    /// Returns the host of an HTTP URL in lower case, without the port.
+    /// Returns the host of an HTTP URL, without the port.
     pub(super) fn host(&self) -> Option<String> {
         let (_, host) = self.origin.as_deref()?.split_once("://")?;
         let end = host.rfind(']').map_or(0, |bracket| bracket + 1);
         let end = host[end..].find(':').map_or(host.len(), |colon| end + colon);
-        Some(host[..end].to_ascii_lowercase())
+        Some(host[..end].to_owned())
     }
 
     /// Returns the name of the cache directory, unique by URL and safe as a file name.
@@ -235,6 +238,22 @@ mod tests {
         ] {
             assert_eq!(parse(url).unwrap().host().as_deref(), host, "{url}");
         }
+    }
+
+    #[test]
+    fn origins_are_the_same_with_the_default_port_and_in_upper_case() {
+        let is_at = |url: &str, origin: &str| parse(url).unwrap().is_at(origin);
+        for url in ["https://h/p", "https://H:443/p", "HTTPS://u:p@h/p"] {
+            assert!(is_at(url, "https://h") && is_at(url, "https://H:443"), "{url}");
+            assert!(!is_at(url, "http://h") && !is_at(url, "https://h:80"), "{url}");
+        }
+        assert!(is_at("http://h:80/p", "http://h"));
+        for url in
+            ["https://h:8443/p", "https://h.example/p", "http://h:443/p", "ssh://h/p", "git@h:p"]
+        {
+            assert!(!is_at(url, "https://h"), "{url}");
+        }
+        assert!(is_at("https://[::443]/p", "https://[::443]"));
     }
 
     #[test]

@@ -87,6 +87,8 @@ fn mistakes_with_programs_and_files_have_hints() {
         ("blank/step.yml", "{}\n---\nexec: {command: ['echo hi && ls']}\n"),
         ("blanks/step.yml", "{}\n---\nexec: {command: ['/bin/echo hi']}\n"),
         ("wrong/step.yml", "{}\n---\nexec: {command: [no-such-program]}\n"),
+        // There is no `step.yml`, but that is not the mistake.
+        ("kind/func.yml/x", ""),
         (".gitlab-ci.yml", "hello:\n  run:\n    - {name: a, script: echo a}\n"),
     ] {
         let path = dir.path().join(file);
@@ -103,6 +105,7 @@ fn mistakes_with_programs_and_files_have_hints() {
         ("./blank", &format!("\"echo hi && ls\": executable file not found in $PATH: {items}")),
         ("./blanks", &format!("fork/exec /bin/echo hi: no such file or directory: {items}")),
         ("./wrong", "\"no-such-program\": executable file not found in $PATH"),
+        ("./kind", "kind/func.yml\": reading file: not a regular file"),
     ] {
         let output = step_runner(dir.path(), &["run", step]);
         let error = text(&output.stderr);

@@ -150,8 +150,11 @@ fn submit_without_a_server_names_the_socket() {
 #[test]
 fn doctor_finds_the_server_or_suggests_a_fix() {
     let mut server = ServerFixture::start();
-    let doctor = |server: &ServerFixture| {
+    let doctor = |server: &ServerFixture, certificates: &str| {
         let mut command = Command::new(PROGRAM);
+        if !certificates.is_empty() {
+            command.env("SSL_CERT_FILE", certificates);
+        }
         command.args(["doctor", "--format", "json", "--socket"]).arg(server.socket());
         let done = run(command.env("TMPDIR", server.tmp()));
         let json: Value = serde_json::from_str(&done.stdout).expect(&done.stderr);
@@ -162,6 +165,9 @@ fn doctor_finds_the_server_or_suggests_a_fix() {
         let checks = json["checks"].as_array().unwrap();
         checks.iter().find(|check| check["name"] == name).unwrap().clone()
     };
+    let found = check(&doctor(&server, "/none.pem"), "certificates");
+    assert_eq!(found["status"], "warn", "{found}");
+    let doctor = |server: &ServerFixture| doctor(server, "");
     let json = doctor(&server);
     let found = check(&json, "server");
     assert_eq!(found["status"], "ok", "{found}");

@@ -4,9 +4,9 @@ use std::io;
 use std::path::PathBuf;
 
 use oci_hooks_files::fs::{PathError, ReadError};
+use oci_hooks_files::spelling::closest_name;
 
 use super::PatternError;
-use super::spelling::closest_name;
 use crate::json::{SyntaxError, TextLocation};
 
 /// Reasons to reject a hook file.
@@ -129,7 +129,7 @@ impl HookError {
                 let oci = super::OciStage::ALL.map(super::OciStage::name);
                 let names = [&oci[..], &["precreate"]].concat();
                 let known = |name: &&&str| name.eq_ignore_ascii_case(stage);
-                match (oci.iter().find(known), closest_name(stage, &names)) {
+                match (oci.iter().find(known), closest_name(stage, names.iter().copied())) {
                     (None, Some("precreate")) => "did you mean \"precreate\"? Only podman knows it".to_owned(),
                     (Some(name), _) => format!("stages are case-sensitive: write {name:?}"),
                     (None, Some(name)) => format!("did you mean {name:?}?"),

@@ -60,7 +60,6 @@ pub mod pattern;
 pub mod pipeline;
 mod schema;
 mod set;
-mod spelling;
 pub mod trust;
 mod when;
 

@@ -3,6 +3,8 @@
 //! The message is often shown to a user who cannot read the file, such as the runner's or GARM's user when the
 //! program runs as root. File, line and column lead users with access to the value.
 
+use oci_hooks_files::spelling::closest_name;
+
 /// Prefixes of serde's messages that quote the value, followed by the expected type.
 const FOUND: [&str; 5] =
     ["unknown field", "unknown variant", "invalid type", "invalid value", "invalid length"];
@@ -67,11 +69,8 @@ fn remove_value(message: &str, part: &str) -> String {
 
 /// Returns the expected name that is most similar to a misspelled one, which is at the beginning of `found`.
 fn closest<'a>(found: &str, expected: &'a str) -> Option<&'a str> {
-    // Comparing takes long for long texts, and no expected name is longer.
-    let found = found.split('`').nth(1).filter(|name| name.len() <= 64)?.to_lowercase();
-    let names = expected.split('`').skip(1).step_by(2);
-    let (distance, name) = names.map(|name| (strsim::osa_distance(&found, name), name)).min()?;
-    (distance > 0 && distance <= 1 + name.len() / 4).then_some(name)
+    let name = found.split('`').nth(1)?;
+    closest_name(name, expected.split('`').skip(1).step_by(2)).filter(|meant| *meant != name)
 }
 
 /// Returns the hint that a newer version may know a field, which happens after a downgrade.

@@ -20,4 +20,5 @@ pub mod record;
 pub mod retry;
 pub mod rollback;
 pub mod spawn;
+pub mod spelling;
 pub mod text;

@@ -6,6 +6,7 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use oci_hooks_files::quantity::{ByteSize, QuantityError};
+use oci_hooks_files::spelling::closest_name;
 use serde_json::Value;
 
 use super::object::{JsonObject, KindError};
@@ -109,7 +110,7 @@ impl ExtraSpecs {
         if let Some(key) = top.keys().find(|key| !KEYS.contains(key)) {
             return Err(ExtraSpecsError::Unknown {
                 key: key.chars().take(64).collect(),
-                suggestion: closest_key(key),
+                suggestion: closest_name(key, KEYS),
             });
         }
         top.text("runner_install_template")?;
@@ -142,15 +143,6 @@ impl fmt::Debug for ExtraSpecs {
         // Variables and scripts may contain secrets.
         f.debug_struct("ExtraSpecs").finish_non_exhaustive()
     }
-}
-
-/// Returns the known key that is most similar to a misspelled one.
-fn closest_key(key: &str) -> Option<&'static str> {
-    // Comparing takes long for long texts, and no known key is longer.
-    let key = Some(key.to_lowercase()).filter(|key| key.len() <= 64)?;
-    let (distance, closest) =
-        KEYS.iter().map(|known| (strsim::osa_distance(&key, known), *known)).min()?;
-    (distance <= 1 + closest.len() / 4).then_some(closest)
 }
 
 fn env(top: &JsonObject<'_>) -> Result<BTreeMap<String, String>, ExtraSpecsError> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use oci_hooks_files::spelling::closest_name;
 use serde_json::Number;
 
 /// Position of a node in the text, and its spelling.
@@ -309,13 +310,11 @@ pub enum YamlProblem {
 
 /// Returns a hint for an unknown name: the most similar known name, or all known names if they are few.
 pub fn hint(name: &str, known: &[&str]) -> Option<String> {
-    let distance = |known: &str| strsim::osa_distance(&name.to_lowercase(), &known.to_lowercase());
-    let best = known.iter().min_by_key(|known| distance(known));
-    match best {
-        Some(best) if distance(best) <= 1 + best.len() / 4 => {
-            Some(format!("did you mean `{best}`?"))
+    match closest_name(name, known.iter().copied()) {
+        Some(meant) => Some(format!("did you mean `{meant}`?")),
+        None if (1..=8).contains(&known.len()) => {
+            Some(format!("expected one of {}", known.join(", ")))
         }
-        Some(_) if known.len() <= 8 => Some(format!("expected one of {}", known.join(", "))),
-        _ => None,
+        None => None,
     }
 }

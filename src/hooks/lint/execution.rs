@@ -5,10 +5,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use oci_hooks_files::spelling::closest_name;
+
 use super::program::{HookProgram, ProgramProblem};
 use super::repair::BYTE_ORDER_MARK;
 use super::{AppliedFix, FixedText, Severity, rules};
-use crate::hooks::spelling::closest_name;
 use crate::hooks::trust::interpreter::{self, DEFAULT_PATH, EnvLookup};
 use crate::hooks::trust::{MAX_INTERPRETERS, is_executable};
 
@@ -115,8 +116,7 @@ fn find_similar(program: &Path) -> Option<PathBuf> {
         let entries = fs::read_dir(directory).ok()?;
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         let names: Vec<_> = names.collect();
-        let names: Vec<_> = names.iter().map(String::as_str).collect();
-        Some(directory.join(closest_name(name.to_str()?, &names)?))
+        Some(directory.join(closest_name(name.to_str()?, names.iter().map(String::as_str))?))
             .filter(|path| is_executable(path))
     })
 }

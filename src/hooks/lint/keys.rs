@@ -3,12 +3,13 @@
 
 use std::collections::HashMap;
 
+use oci_hooks_files::spelling::closest_name;
+
 use super::fields::{FileFields, ObjectKind};
 use super::finding::FindingSink;
 use super::fix::quote;
 use super::{HookFinding, LintFix, Severity, rules};
 use crate::hooks::OciStage;
-use crate::hooks::spelling::closest_name;
 use crate::json::{JsonDocument, JsonKind, JsonMember, JsonValue, TextLocation};
 
 /// Checks all keys, strings and nulls.
@@ -81,7 +82,7 @@ fn unknown(
         sink.report_at(&rules::UNKNOWN_KEY, member.key, format!("`{key}` is not read by anyone"));
     if let Some(hint) = place_of(key, place) {
         finding.hint(hint);
-    } else if let Some(name) = closest_name(key, place.names()) {
+    } else if let Some(name) = closest_name(key, place.names().iter().copied()) {
         finding.hint(format!("did you mean `{name}`?"));
         if is_free(object, member, name, place) {
             finding.fix(LintFix::replace(
@@ -144,7 +145,8 @@ fn is_free(object: JsonValue<'_>, member: JsonMember<'_>, name: &str, place: Obj
     object.members().count() <= MAX_MEMBERS
         && object.members().filter(|other| other.key.span() != member.key.span()).all(|other| {
             let key = other.key.as_str().unwrap_or_default();
-            let meant = place.field(&key).or_else(|| closest_name(&key, place.names()));
+            let meant =
+                place.field(&key).or_else(|| closest_name(&key, place.names().iter().copied()));
             meant.is_none_or(|meant| stem(meant) != stem(name))
         })
 }

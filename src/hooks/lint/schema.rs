@@ -1,10 +1,11 @@
 //! Checks of the schemas: the version, types of values, required fields, known stages.
 
+use oci_hooks_files::spelling::closest_name;
+
 use super::fields::{FileFields, StringList};
 use super::finding::FindingSink;
 use super::fix::quote;
 use super::{LintFix, rules};
-use crate::hooks::spelling::closest_name;
 use crate::hooks::{HookError, OciStage, SchemaVersion};
 use crate::json::{JsonKind, JsonMember, JsonValue, folds_to};
 
@@ -271,7 +272,7 @@ fn check_known_name(item: JsonValue<'_>, name: &str, sink: &mut FindingSink<'_>)
     let error = HookError::UnknownStage { stage: name.to_owned() };
     let finding = sink.report_at(&rules::UNKNOWN_STAGE, item, error.to_string());
     finding.hint = error.hint();
-    if let Some(meant) = closest_name(&plain, &names) {
+    if let Some(meant) = closest_name(&plain, names.iter().copied()) {
         finding.hint(format!("did you mean {meant:?}?")).fix(LintFix::replace(
             format!("write {meant:?}"),
             item.span(),

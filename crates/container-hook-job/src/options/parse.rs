@@ -1,5 +1,7 @@
 //! Parses flags as Docker's command line does.
 
+use oci_hooks_files::spelling::closest_name;
+
 use super::flags::{FLAGS, Flag, FlagAction};
 use super::{CreateOptions, WithoutEffect};
 use crate::words::{self, WordsError};
@@ -189,7 +191,5 @@ fn next<'a>(
 
 /// Returns the flag whose name is most similar, if it is similar enough.
 fn closest_flag(name: &str) -> Option<&'static str> {
-    let distances = FLAGS.iter().map(|flag| (strsim::osa_distance(name, flag.name), flag.name));
-    let (distance, closest) = distances.min()?;
-    (distance <= (closest.len() / 3).clamp(1, 2)).then_some(closest)
+    closest_name(name, FLAGS.iter().map(|flag| flag.name))
 }

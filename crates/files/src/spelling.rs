@@ -1,4 +1,4 @@
-//! Suggestions for misspelt names in hook files.
+//! Suggestions for misspelt names.
 
 use strsim::osa_distance;
 
@@ -6,14 +6,15 @@ use strsim::osa_distance;
 const MAX_LENGTH: usize = 32;
 
 /// Finds the name that a word is most likely a misspelling of; `None` if no name is close.
-pub fn closest_name<'n>(word: &str, names: &[&'n str]) -> Option<&'n str> {
+pub fn closest_name<'n>(word: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     if word.chars().count() > MAX_LENGTH {
         return None;
     }
-    let candidates = names.iter().filter_map(|name| {
+    let word = word.to_lowercase();
+    let candidates = names.into_iter().filter_map(|name| {
         let limit = (name.len() / 3).clamp(1, 2);
-        let distance = osa_distance(&word.to_lowercase(), &name.to_lowercase());
-        (distance <= limit).then_some((distance, *name))
+        let distance = osa_distance(&word, &name.to_lowercase());
+        (distance <= limit).then_some((distance, name))
     });
     candidates.min().map(|(_, name)| name)
 }
@@ -34,8 +35,8 @@ mod tests {
             ("x", None),
             ("", None),
         ] {
-            assert_eq!(closest_name(word, &names), meant, "{word}");
+            assert_eq!(closest_name(word, names), meant, "{word}");
         }
-        assert_eq!(closest_name(&"path".repeat(100), &names), None);
+        assert_eq!(closest_name(&"path".repeat(100), names), None);
     }
 }

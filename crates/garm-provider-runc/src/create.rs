@@ -22,7 +22,7 @@ use oci_hooks_host::thread::spawn_or_call;
 use oci_hooks_host::userns::PrivateIds;
 use oci_hooks_image::{Image, ProgressEvent, PullProgress, PullRequest, pull};
 
-use super::boot::{BootSpec, Forge, GuestOwner, OsRelease, RunnerSpec};
+use super::boot::{BootSpec, GuestOwner, OsRelease, RunnerSpec};
 use super::error::ProviderError;
 use super::guest_root::GuestRoot;
 use super::http::{HttpClient, HttpOptions, ProxyUrls};
@@ -377,11 +377,7 @@ impl<'a> InstanceCreation<'a> {
             pre_install: boot.pre_install.clone(),
             runner: runner.map(|InstanceRunner { located, user, layer }| RunnerSpec {
                 forge: located.forge,
-                // Gitea's runner writes to its working directory, so that is not the image's directory of the runner.
-                dir: match located.forge {
-                    Forge::Gitea if layer.is_none() => user.home.clone(),
-                    _ => located.dir,
-                },
+                dir: located.dir,
                 program: located.program,
                 uid: user.uid,
                 gid: user.gid,

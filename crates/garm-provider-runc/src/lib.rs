@@ -50,8 +50,8 @@ pub use prune::{PruneOptions, PrunedInstances, SweepResult, prune, prune_shared,
 pub use rm::{InstanceSelection, RmOptions, RmReport, SelectedInstance, rm};
 pub use settings::{
     BootSettings, CacheSettings, Cpus, CpusError, ExtraSpecLimits, Flavor, GarmFileSettings,
-    ImageSettings, InstanceUsers, LogSettings, MountSettings, NetworkSettings, PoolIds,
-    ProxySettings,
+    ImageNameError, ImageSettings, InstanceUsers, LogSettings, MountSettings, NetworkSettings,
+    PoolIds, ProxySettings, find_image,
 };
 pub use site::{InstanceSite, InstanceSites, RemovalOptions, RootSite};
 pub use supervisor::{SupervisorError, SupervisorProgram, supervise};

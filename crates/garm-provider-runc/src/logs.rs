@@ -25,13 +25,14 @@ pub fn newest_log(directory: &Path, name: &str) -> Result<Option<PathBuf>, PathE
     Ok(logs.max_by_key(|(_, written)| *written).map(|(path, _)| path))
 }
 
-/// Removes logs not written to for `keep`; returns their number.
+/// Removes logs not written to for `keep`, unless their instance is running; returns their number.
 pub fn prune(directory: &Path, keep: Duration) -> Result<usize, PathError> {
     let now = SystemTime::now();
     let mut removed = 0;
     for (path, written) in files(directory)? {
         let is_ours = path.extension().is_some_and(|end| end == "log" || end == "1");
-        if is_ours && now.duration_since(written).is_ok_and(|age| age > keep) {
+        let is_old = now.duration_since(written).is_ok_and(|age| age > keep);
+        if is_ours && is_old && !is_open(&path.with_extension("log")) {
             let is_newest = path.extension().is_some_and(|end| end == "log");
             let marker = is_newest.then(|| cut_marker_path(&path));
             for path in [path].into_iter().chain(marker) {
@@ -45,6 +46,14 @@ pub fn prune(directory: &Path, keep: Duration) -> Result<usize, PathError> {
         }
     }
     Ok(removed)
+}
+
+/// Returns whether a process has a log open for writing; [`LogWriter`] locks it.
+///
+/// [`LogWriter`]: oci_hooks_engine::container::LogWriter
+fn is_open(path: &Path) -> bool {
+    let tried = fs::File::open(path).map(|file| file.try_lock());
+    matches!(tried, Ok(Err(fs::TryLockError::WouldBlock)))
 }
 
 /// Returns the files of a directory with their modification times.
@@ -62,6 +71,8 @@ fn files(directory: &Path) -> Result<Vec<(PathBuf, SystemTime)>, PathError> {
 
 #[cfg(test)]
 mod tests {
+    use oci_hooks_engine::container::LogWriter;
+
     use super::*;
 
     #[test]
@@ -75,15 +86,22 @@ mod tests {
             ("a.000000000001.1", old),
             ("a.000000000001.cut", SystemTime::now()),
             ("other", old),
+            ("b.000000000004.log", old),
+            ("b.000000000004.1", old),
         ];
         for (name, written) in files {
             let file = fs::File::create(dir.path().join(name)).unwrap();
             file.set_modified(written).unwrap();
         }
+        // The instance is running.
+        let open = LogWriter::open(&dir.path().join("b.000000000004.log"), 1000).unwrap();
         let last = |name| newest_log(dir.path(), name).unwrap();
         assert_eq!(last("a"), Some(dir.path().join("a.000000000002.log")));
         assert_eq!(last("a.b"), Some(dir.path().join("a.b.000000000003.log")));
-        assert_eq!(last("b"), None);
+        assert_eq!(last("c"), None);
+        assert_eq!(prune(dir.path(), Duration::from_secs(60)).unwrap(), 2);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 5);
+        drop(open);
         assert_eq!(prune(dir.path(), Duration::from_secs(60)).unwrap(), 2);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
         assert!(dir.path().join("other").exists());

@@ -12,12 +12,13 @@ use oci_hooks_engine::container::allow_nesting;
 use oci_hooks_files::fs::PathError;
 use oci_hooks_files::quantity::ByteSize;
 use oci_hooks_host::host_file::HostFile;
-use oci_hooks_image::{Digest, ImageReference, Platform, PullPolicy, ReferenceError};
+use oci_hooks_image::{Digest, ImageReference, Platform, PullPolicy};
 
 use super::bootstrap::Bootstrap;
 use super::extra_specs::{ExtraSpecs, ExtraSpecsError};
 use super::settings::{
-    Cpus, Flavor, GarmFileSettings, ImageSettings, InstanceUsers, MountSettings, NetworkSettings,
+    Cpus, Flavor, GarmFileSettings, ImageNameError, InstanceUsers, MountSettings, NetworkSettings,
+    find_image,
 };
 
 /// Plan of an instance.
@@ -67,8 +68,8 @@ pub enum PlanError {
     OsType(String),
     #[error("unknown arch {0:?}: expected amd64, i386, arm64 or arm")]
     Arch(String),
-    #[error("unknown image: not an alias in the settings and not a valid reference")]
-    Image(#[source] ReferenceError),
+    #[error(transparent)]
+    Image(#[from] ImageNameError),
     #[error("unknown flavor {name:?}: expected one of {known}")]
     Flavor { name: String, known: String },
     #[error("extra specs")]
@@ -149,7 +150,7 @@ pub fn plan(settings: &GarmFileSettings, bootstrap: &Bootstrap) -> Result<Instan
         flavor: flavor(settings, &bootstrap.flavor)?,
         specs: ExtraSpecs::parse(&bootstrap.extra_specs)?,
     };
-    let image = planning.image(&bootstrap.image)?;
+    let image = find_image(&settings.images, &bootstrap.image)?;
     let (host_access, dns) = planning.network()?;
     let (mounts, caches) = planning.mounts()?;
     let privileged = planning.is_privileged()?;
@@ -214,14 +215,6 @@ struct PlanInputs<'a> {
 }
 
 impl PlanInputs<'_> {
-    fn image(&self, name: &str) -> Result<ImageSettings, PlanError> {
-        if let Some(image) = self.settings.images.get(name) {
-            return Ok(image.clone());
-        }
-        let reference = name.parse().map_err(PlanError::Image)?;
-        Ok(ImageSettings { reference, runner_dir: None, user: None, pull: None })
-    }
-
     /// Returns whether the instance can reach services of the host, and its DNS resolvers.
     fn network(&self) -> Result<(bool, Vec<IpAddr>), PlanError> {
         let Some(name) = &self.specs.network else {

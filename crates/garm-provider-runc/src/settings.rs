@@ -11,9 +11,10 @@ use std::time::Duration;
 use oci_hooks_engine::bundle::{DEFAULT_PIDS_LIMIT, HookOptions};
 use oci_hooks_files::quantity::{Age, ByteSize};
 pub use oci_hooks_files::quantity::{Cpus, CpusError};
+use oci_hooks_files::spelling::closest_name;
 use oci_hooks_files::text;
 use oci_hooks_host::privilege::Privilege;
-use oci_hooks_image::{ImageReference, PullPolicy};
+use oci_hooks_image::{ImageReference, PullPolicy, ReferenceError};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -175,6 +176,41 @@ impl Default for BootSettings {
             use_garm_template: false,
         }
     }
+}
+
+/// A name that is neither the alias of an image nor a reference.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageNameError {
+    #[error(
+        "{name:?} is not an alias in the settings: did you mean {meant:?}? \
+         To pull that image, write docker.io/library/{name}"
+    )]
+    Misspelt { name: String, meant: String },
+    #[error("unknown image {name:?}: not an alias in the settings and not a valid reference")]
+    Reference { name: String, source: ReferenceError },
+}
+
+/// Returns the image with an alias, or else with a reference.
+///
+/// # Errors
+///
+/// Fails if the name is no reference, or is similar to an alias and names no registry or tag.
+pub fn find_image(
+    images: &BTreeMap<String, ImageSettings>,
+    name: &str,
+) -> Result<ImageSettings, ImageNameError> {
+    if let Some(image) = images.get(name) {
+        return Ok(image.clone());
+    }
+    let is_plain = !name.contains(['/', ':', '@']);
+    if let Some(meant) = closest_name(name, images.keys().map(String::as_str)).filter(|_| is_plain)
+    {
+        return Err(ImageNameError::Misspelt { name: name.to_owned(), meant: meant.to_owned() });
+    }
+    let reference = name
+        .parse()
+        .map_err(|source| ImageNameError::Reference { name: name.to_owned(), source })?;
+    Ok(ImageSettings { reference, runner_dir: None, user: None, pull: None })
 }
 
 /// An image, and its options.

@@ -26,7 +26,7 @@ pub struct LogLine {
 /// A longer line is split into pieces, each at most twice as long.
 const LONGEST_LINE: usize = 16 << 10;
 
-/// Writes lines to a file, and to a new one when the file has half of the limit.
+/// Writes lines to a file, and to a new one when the file has half of the limit. It has a shared lock on the file.
 #[derive(Debug)]
 pub struct LogWriter {
     path: PathBuf,
@@ -100,7 +100,9 @@ impl LogWriter {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    file.lock_shared()?;
+    Ok(file)
 }
 
 fn older_log_path(path: &Path) -> PathBuf {

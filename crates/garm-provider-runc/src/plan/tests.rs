@@ -4,7 +4,7 @@ use oci_hooks_host::privilege::Privilege;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::settings::{CacheSettings, ExtraSpecLimits, MountSettings, PoolIds};
+use crate::settings::{CacheSettings, ExtraSpecLimits, ImageSettings, MountSettings, PoolIds};
 
 fn bootstrap(more: Value) -> Bootstrap {
     let mut document = json!({
@@ -147,6 +147,7 @@ fn images_can_have_aliases_in_the_settings() {
             pull: Some(PullPolicy::Missing),
         },
     );
+    settings.images.insert("ubuntu".to_owned(), settings.images["ubuntu 24"].clone());
     let document = bootstrap(json!({"image": "ubuntu 24"}));
     let named = plan(&settings, &document).unwrap();
     assert_eq!(named.image.to_string(), "ghcr.io/team/runner:2");
@@ -157,12 +158,20 @@ fn images_can_have_aliases_in_the_settings() {
     let document = bootstrap(json!({"image": "ubuntu 24", "extra_specs": {"user": "1000"}}));
     assert_eq!(plan(&settings, &document).unwrap().boot.user, "1000");
 
-    let message = message(&settings, &bootstrap(json!({"image": "ubuntu 22"})));
-    assert!(
-        message
-            .starts_with("unknown image: not an alias in the settings and not a valid reference: "),
-        "{message}"
-    );
+    for (image, expected) in [
+        ("A B", "unknown image \"A B\": not an alias in the settings and not a valid reference: "),
+        (
+            "ubunut",
+            "\"ubunut\" is not an alias in the settings: did you mean \"ubuntu\"? \
+             To pull that image, write docker.io/library/ubunut",
+        ),
+    ] {
+        let message = message(&settings, &bootstrap(json!({"image": image})));
+        assert!(message.starts_with(expected), "{message}");
+    }
+    for image in ["ubunut:24", "octo/ubunut", "debian"] {
+        plan(&settings, &bootstrap(json!({"image": image}))).unwrap();
+    }
 }
 
 #[test]

@@ -165,7 +165,7 @@ fn pool_is_validated_like_its_instances() {
     let ran = validate("bnVsbA==", "{\"flavor\": \"huge\"}");
     assert_eq!(ran.stderr, "unknown flavor \"huge\": expected one of small\n");
     for (document, expected) in [
-        ("{\"image\": \"A B\"}", "unknown image: not an alias in the settings"),
+        ("{\"image\": \"A B\"}", "unknown image \"A B\": not an alias in the settings"),
         ("{\"os_type\": \"windows\"}", "unsupported os_type \"windows\": expected linux"),
         ("{\"arch\": \"mips\"}", "unknown arch \"mips\": expected amd64"),
         ("{\"arch\": \"s390x\"}", "unknown arch \"s390x\": expected amd64"),

@@ -108,8 +108,9 @@ fn check_damage(world: &GarmWorld<'_>, is_wanted: impl Fn(usize) -> bool) {
     let cases = keys.iter().flat_map(|key| KINDS.map(|kind| (key, kind)));
     #[expect(clippy::print_stderr, reason = "names the case that fails")]
     for (number, (key, kind)) in cases.enumerate().filter(|(number, _)| is_wanted(*number)) {
-        // Each file meets each removal.
-        let (removal, remove) = REMOVALS[(number / 2 + number / KINDS.len()) % REMOVALS.len()];
+        // Over the files, each kind of damage meets each removal.
+        let (file, kind_index) = (number / KINDS.len(), number % KINDS.len());
+        let (removal, remove) = REMOVALS[(file + kind_index / 2) % REMOVALS.len()];
         let context = format!("{key}, {kind:?}, {removal}");
         eprintln!("{context}");
         world.bring_up("one", ENDLESS, json!({}));

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use garm_provider_runc::{ProviderError, SupervisorError};
+use garm_provider_runc::{ImageNameError, ProviderError, SupervisorError};
 use oci_hooks_cli::context::OutputError;
 use oci_hooks_cli::exit::CliError;
 use oci_hooks_engine::container::ContainerError;
@@ -12,7 +12,7 @@ use oci_hooks_engine_cli::rootless::RootlessError;
 use oci_hooks_engine_cli::settings_file::SettingsError;
 use oci_hooks_files::fs::PathError;
 use oci_hooks_host::privilege::PrivilegeError;
-use oci_hooks_image::{ImportError, PullError, ReferenceError, StoreError};
+use oci_hooks_image::{ImportError, PullError, StoreError};
 
 /// Errors of admin commands.
 #[derive(Debug, thiserror::Error)]
@@ -41,8 +41,8 @@ pub enum AdminError {
     Rootless(#[from] RootlessError),
     #[error(transparent)]
     Privilege(#[from] PrivilegeError),
-    #[error("unknown image {name:?}: not an alias in the settings and not a valid reference")]
-    Image { name: String, source: ReferenceError },
+    #[error(transparent)]
+    Image(#[from] ImageNameError),
     #[error("cannot catch signals")]
     Signals(#[source] io::Error),
     #[error("the probe failed: {said}")]

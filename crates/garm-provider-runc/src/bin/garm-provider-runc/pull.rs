@@ -1,6 +1,7 @@
 //! `garm-provider-runc pull`.
 
 use clap::Args;
+use garm_provider_runc::find_image;
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::pulled::PullOptions;
@@ -30,13 +31,7 @@ pub fn run(args: &PullArgs, context: &mut CliContext) -> Result<CliExit, AdminEr
         EnterOutcome::Inside(store) => *store,
         EnterOutcome::Ended(exit) => return Ok(exit),
     };
-    let reference = match settings.images.get(&args.image) {
-        Some(image) => image.reference.clone(),
-        None => args
-            .image
-            .parse()
-            .map_err(|source| AdminError::Image { name: args.image.clone(), source })?,
-    };
+    let reference = find_image(&settings.images, &args.image)?.reference;
     let variable = |name: &str| settings.proxy(name, std::env::var(name).ok());
     args.options.pull::<AdminError>(&reference, settings.host(), variable, context)?;
     Ok(CliExit::Done)

@@ -111,9 +111,8 @@ impl<'a> SimulatedGarm<'a> {
             listener.set_nonblocking(true).map(|()| listener)
         };
         let listener = listen().with_path("listen for", &directory)?;
-        let text = format!("localhost/{name}:latest");
         let reference =
-            text.parse().map_err(|source| AdminError::Image { name: text.clone(), source })?;
+            format!("localhost/{name}:latest").parse().expect("it is a valid reference");
         Ok(SimulatedGarm {
             settings,
             name,

@@ -15,7 +15,7 @@ use super::script::{ScriptFile, TraceOptions, find_shell, legacy};
 ///
 /// # Errors
 ///
-/// Fails if an input is invalid, or with the command that failed.
+/// Fails if an input is invalid, or a command fails.
 pub fn run(
     function: Builtin,
     inputs: &FunctionInputs,

@@ -82,7 +82,7 @@ pub trait BuiltinHost {
     ///
     /// # Errors
     ///
-    /// Fails if the command does not exit with code 0, or was stopped, with any exit code.
+    /// Fails if the command does not exit with code 0, or is stopped, even if it then exits with code 0.
     fn run(
         &mut self,
         command: &StepCommand<'_>,
@@ -92,7 +92,7 @@ pub trait BuiltinHost {
     /// Waits for a time, or until a command with these limits would be stopped.
     fn pause(&mut self, time: Duration, limits: &CommandLimits);
 
-    /// Runs steps in a separate scope with this environment. Their exports are dropped after them.
+    /// Runs steps in a separate scope with this environment. Their exports are dropped afterwards.
     ///
     /// # Errors
     ///

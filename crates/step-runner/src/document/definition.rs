@@ -112,7 +112,7 @@ impl StepFileReader {
 
     fn step(&mut self, node: &YamlNode) -> StepCall {
         let step = self.call(node);
-        // If there are misspelled keys, one of them may be the name.
+        // After `call`, which collects unknown keys: one of them may be the misspelled name.
         if matches!(node.value, YamlValue::Map(_)) && node.get("name").is_none() {
             self.missing(node, "`name`");
         }

@@ -47,8 +47,8 @@ pub struct LintFinding {
 
 /// Checks a step file, and returns findings in the order of lines.
 ///
-/// `file` is the file name in messages. If `dir`, the directory of the file, is given, local step files that it
-/// refers to must exist, and get the inputs that they declare.
+/// `file` is the file name in messages, `dir` the directory of the file. Without `dir`, calls of local step files are
+/// not checked.
 pub fn lint(file: &str, text: &str, dir: Option<&Path>) -> Vec<LintFinding> {
     let mut lint = Lint { file, text, dir, findings: Vec::new(), used: BTreeSet::new() };
     match documents(text) {

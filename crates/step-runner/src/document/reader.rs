@@ -36,7 +36,7 @@ impl LocatedProblem {
     }
 }
 
-/// Reads values, tracks their path, and collects problems. Unreadable values are replaced by empty ones:
+/// A reader that tracks the path of values and collects problems. Unreadable values are replaced by empty ones:
 /// results are valid only if there are no problems.
 #[derive(Debug, Default)]
 pub struct StepFileReader {
@@ -71,7 +71,7 @@ impl StepFileReader {
         }
     }
 
-    /// Reads the value at key `name` below this one.
+    /// Calls `read` with `name` appended to the path.
     pub(super) fn read_at<T>(&mut self, name: &str, read: impl FnOnce(&mut Self) -> T) -> T {
         let length = self.path.len();
         if !self.path.is_empty() {

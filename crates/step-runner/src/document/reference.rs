@@ -12,7 +12,7 @@ pub enum ReferenceError {
     NoRevision { text: String },
 }
 
-/// Returns the probable intention of a text without a revision.
+/// Returns a suggestion for a text without a revision, or an empty text.
 fn hint(text: &str) -> String {
     let is_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
     let first = text.split('/').next().unwrap_or_default();
@@ -75,7 +75,7 @@ impl StepReference {
     /// - `${{ … }}` anywhere in it: expanded when the step is reached.
     /// - `./dir`, `../dir`, `/dir`: a local directory. A last segment that ends in `.yml` is the file.
     /// - `builtin://name`, formerly `dist://name`: a step of this program.
-    /// - `host/repository@rev`, `host/repository/-/dir@rev`: a git repository, below `steps/`.
+    /// - `host/repository@rev`, `host/repository/-/dir@rev`: a directory in a git repository, below `steps/`.
     ///   HTTPS unless it starts with `http://`, `ssh://` or `user@host:`.
     /// - `registry/repository:tag`, `registry/repository:tag dir/func.yml`: a container image.
     ///   `@sha256:…` in place of the tag is a digest.

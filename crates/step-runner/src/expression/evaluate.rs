@@ -19,7 +19,7 @@ pub const MAX_VALUE_DEPTH: usize = 128;
 
 type EvalResult<T> = Result<T, ExpressionError>;
 
-/// Evaluates the expressions of one expansion, within a budget.
+/// An evaluator of the expressions of one expansion, with a budget in bytes.
 pub struct Evaluator<'c> {
     context: &'c ExprContext,
     /// Names of all sensitive values used, even in comparisons: the result depends on them.

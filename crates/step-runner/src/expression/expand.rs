@@ -121,15 +121,14 @@ pub struct NameMention {
     pub key: Option<String>,
 }
 
-/// Returns the names used in the expressions of a text, after [`check`].
+/// Checks a text like [`check`], and returns the names used in its expressions.
 pub fn find_mentions(text: &str) -> Result<Vec<NameMention>, ExpressionError> {
     let mut found = Vec::new();
     collect_text_mentions(&ExprParser::new(text, None).text()?, &mut found);
     Ok(found)
 }
 
-/// Returns the names used in a [`condition`], after
-/// [`check_condition`].
+/// Checks a [`condition`] like [`check_condition`], and returns the names used in it.
 pub fn condition_mentions(text: &str) -> Result<Vec<NameMention>, ExpressionError> {
     let mut found = Vec::new();
     collect_node_mentions(&ExprParser::new(text, None).condition()?.0, &mut found);

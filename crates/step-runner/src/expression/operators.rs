@@ -42,7 +42,7 @@ use Operator::{
     Remainder, Subtract,
 };
 
-/// Operators with their symbol and precedence.
+/// Operators with their symbol and precedence, in the order of the enum.
 const OPERATORS: [(Operator, &str, u8); 13] = [
     (Or, "||", 1),
     (And, "&&", 2),

@@ -227,7 +227,7 @@ fn is_step_file(path: &Path) -> bool {
     NAMES.iter().any(|name| path.file_name() == Some(name.as_ref()))
 }
 
-/// Reports errors in a step file. Errors in a step file at the top of the image fail; deeper files may be
+/// Reports errors in a step file. Fails on errors in a step file at the top of the image; deeper files may be
 /// test data.
 pub fn check(path: &Path, text: &[u8], log: &dyn Fn(LogStream, &str)) -> Result<(), FunctionError> {
     let name = path.display().to_string();

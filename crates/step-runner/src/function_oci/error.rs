@@ -25,7 +25,7 @@ pub enum FunctionError {
     Outside { path: PathBuf },
     #[error("{} is {kind}: expected a file or a directory", path.display())]
     Kind { path: PathBuf, kind: &'static str },
-    /// A symlink that would be dangling in the image.
+    /// A symlink out of its copied directory, which could be dangling in the image.
     #[error(
         "{} is a symlink to {target:?}, which is not in the same directory of the image: name the \
          file that it leads to", path.display()

@@ -16,7 +16,7 @@ use super::publish::publish;
 /// The outputs of a function by name.
 pub type FunctionOutputs = BTreeMap<String, ExprValue>;
 
-/// Writes the lines of a function's log, without line ends.
+/// A function that writes a line, given without its line end, to the log of a function.
 pub type FunctionLog<'a> = &'a (dyn Fn(LogStream, &str) + Sync);
 
 /// One of the functions.

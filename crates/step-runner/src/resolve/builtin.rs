@@ -64,7 +64,7 @@ fn step(function: Builtin, spec: StepSpec) -> StepFile {
     StepFile { spec, definition }
 }
 
-/// The archive that `builtin://function/oci/build` writes.
+/// File name of the archive that `builtin://function/oci/build` writes.
 pub const ARCHIVE: &str = "function-image.tar";
 
 /// Returns the inputs and outputs of `builtin://function/oci/build`.

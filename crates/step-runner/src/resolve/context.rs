@@ -25,7 +25,7 @@ pub struct RemoteAccess {
 }
 
 impl RemoteAccess {
-    /// Returns options without credentials and `git`.
+    /// Returns access without credentials and without a fallback for `git`.
     pub fn new(cache: PathBuf, registries: RegistryClient) -> Self {
         RemoteAccess { cache, registries, credentials: Credentials::default(), fallback_git: None }
     }

@@ -11,8 +11,7 @@ use rustix::io::Errno;
 
 use super::error::ResolveError;
 
-/// Signals that the result of a resolution is no longer needed. Clones share the state; once set, it stays
-/// set.
+/// A flag that stops the resolution of a reference. Clones share the state; once set, it stays set.
 ///
 /// Long work checks it between its parts, or polls [`event`](Self::event) together with its own
 /// descriptors. The caller waits a moment for the work to stop, and then continues without it.

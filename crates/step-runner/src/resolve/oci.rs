@@ -46,8 +46,8 @@ pub fn fetch(
 
 /// Returns the credentials for an image of a job.
 ///
-/// `DOCKER_AUTH_CONFIG` comes first, since its author named the registry. The value exported by an earlier
-/// step takes precedence over the job's variable.
+/// Precedence: `own`, `DOCKER_AUTH_CONFIG` in the environment, where earlier steps export it, and in the job's
+/// variables, `CI_REGISTRY_PASSWORD`.
 pub fn credentials(
     own: &Credentials,
     caller: &ReferenceContext<'_>,

@@ -15,7 +15,7 @@ const GIT_TIMEOUT: Duration = Duration::from_secs(600);
 /// Maximum size of a git server's pack, and of each file in it.
 const MAX_GIT_FILE_BYTES: u64 = 1 << 30;
 
-/// Resolves step references to step files.
+/// A resolver of step references to step files.
 #[derive(Clone, Debug, Default)]
 pub struct Resolver {
     remote: Option<Arc<RemoteAccess>>,

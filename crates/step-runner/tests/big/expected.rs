@@ -69,7 +69,7 @@ impl LogBlock {
     }
 }
 
-/// Compares the received log with the expected one.
+/// The expected log, with which the received one is compared.
 pub(crate) struct LogExpectation {
     masked: Vec<u8>,
     header: String,

@@ -17,11 +17,11 @@ use step_runner::log::Demux;
 use step_runner::wire::proto::step_result::Status;
 use step_runner::wire::proto::{Job, RunRequest, Variable};
 
-/// Limit of the server's peak memory, without its executable, which has 130 MB in debug builds.
+/// Limit of the server's peak memory, without its executable, which is 130 MB in debug builds.
 const MAX_OWN_BYTES: u64 = 12 << 20;
 
-/// Number of equal parts of the output, each read over its own connection, besides the rest, which consists
-/// of headers. Their lengths are unrelated to those of log entries.
+/// Number of equal parts of the log, each read over its own connection. Together they have the size of the output;
+/// the log is longer by its headers, and a last connection reads the rest. Parts may end within log entries.
 const PARTS: u64 = 5;
 
 /// Exceeds the duration of the test on a busy machine.

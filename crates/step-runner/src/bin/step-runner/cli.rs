@@ -55,7 +55,7 @@ pub enum StepRunnerCommand {
 }
 
 impl StepRunnerCommand {
-    /// Returns from which level on events are logged, if the command line says.
+    /// Returns the minimum level of logged events, if the command line sets one.
     pub fn log_level(&self) -> Option<LevelFilter> {
         match self {
             StepRunnerCommand::Serve(args) => args.events(),

@@ -41,12 +41,12 @@ pub struct Companion {
     thread: JoinHandle<Result<RunnerExit, StepRunnerError>>,
 }
 
-/// Stops the command.
+/// A handle that stops the command.
 #[derive(Clone)]
 pub struct CompanionControl {
-    /// Receives one byte, the signal that stops the command.
+    /// Pipe for one byte: the number of the signal that stops the command.
     orders: Arc<Mutex<PipeWriter>>,
-    /// Process group of the command while it runs, or 0.
+    /// Process group that the command leads while it runs, or 0.
     group: Arc<AtomicI32>,
 }
 
@@ -59,7 +59,7 @@ impl CompanionControl {
         let _ = orders.write_all(&byte);
     }
 
-    /// Kills the process group of the command at once.
+    /// Kills the process group that the command leads, if any, at once.
     pub fn kill(&self) {
         if let Some(group) = Pid::from_raw(self.group.load(Ordering::Relaxed)) {
             // The command may have exited already.
@@ -174,7 +174,7 @@ impl CompanionRun {
         Ok(polled[0].revents().is_empty())
     }
 
-    /// Signals the command, or its process group if it has its own. It may have exited already.
+    /// Signals the command, or the process group that it leads. It may have exited already.
     fn signal(&self, process: &OwnedFd, signal: Signal) {
         match (self.mode, Pid::from_raw(self.group.load(Ordering::Relaxed))) {
             (CompanionMode::AfterInput, Some(group)) => {

@@ -167,7 +167,8 @@ pub fn run_job(
     })
 }
 
-/// Cancels the job at the first signal, and kills it if SIGINT follows. timeout(1) sends SIGTERM twice.
+/// Cancels the job at the first signal, and kills it if SIGINT follows. A second SIGTERM is ignored: timeout(1) sends
+/// two.
 fn listen(cancel: &CancelHandle) -> Result<signal_hook::iterator::Handle, StepRunnerError> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(StepRunnerError::Signals)?;
     let handle = signals.handle();

@@ -147,7 +147,7 @@ enum TimeoutPolicy {
 
 pub fn run(args: ServeArgs) -> Result<RunnerExit, StepRunnerError> {
     first::become_init();
-    // Before this process has threads, and with the limits of steps.
+    // Before this process has threads, and before its limit of open files is raised: steps keep the original one.
     let _launcher = Launcher::shared().map_err(StepRunnerError::Launcher)?;
     let level = args.log_level;
     if let Err(error) = raise_file_limit() {
@@ -288,8 +288,8 @@ pub fn time_outs() -> String {
     )
 }
 
-/// Stops the server and its command at the first signal, and exits at once if SIGINT follows. timeout(1) sends SIGTERM
-/// twice.
+/// Stops the server and its command at the first signal, and exits at once if SIGINT follows. A second SIGTERM does
+/// not end the server: timeout(1) sends two.
 fn handle_signals(
     mut signals: Signals,
     stop: Arc<watch::Sender<bool>>,

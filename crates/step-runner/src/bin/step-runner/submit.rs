@@ -133,7 +133,7 @@ fn request(args: &SubmitArgs) -> Result<RunRequest, StepRunnerError> {
     })
 }
 
-/// Returns a step call as the server reads it.
+/// Returns a step call as JSON, in the format of step files.
 fn call_document(call: &StepCall) -> Value {
     let reference = match &call.reference {
         StepReference::Git { url, rev, path, filename } => {
@@ -234,7 +234,7 @@ fn signals() -> Result<UnboundedReceiver<()>, StepRunnerError> {
     thread::spawn(move || {
         let mut is_first = true;
         for signal in &mut signals {
-            // timeout(1) sends SIGTERM twice.
+            // A second SIGTERM is ignored: timeout(1) sends two.
             if is_first || signal == SIGINT {
                 // The receiver is gone when the job has ended.
                 let _ = sender.send(());
@@ -261,9 +261,9 @@ async fn interrupt(
     }
 }
 
-/// Keeps lines of both streams apart.
+/// A filter that keeps lines of standard output and standard error apart.
 ///
-/// The newline of a line arrives with the next line, which may continue it. If the other stream writes in
+/// [`Demux`] holds back the newline of a line until the next entry of its stream. If the other stream writes in
 /// between, the line is ended there, and its own newline is dropped later.
 #[derive(Default)]
 struct StreamJoiner {

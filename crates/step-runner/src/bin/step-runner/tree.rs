@@ -11,10 +11,10 @@ use step_runner::wire::proto::step_result::Status;
 /// Maximum length of displayed values; the results as JSON contain them in full.
 const MAX_VALUE_CHARS: usize = 200;
 
-/// Displays the steps of a job as a tree.
+/// The steps of a job, displayed as a tree.
 pub struct StepTree<'a>(pub &'a StepResult);
 
-/// Displays the outputs of a job, one per line.
+/// The outputs of a job, displayed one per line.
 pub struct OutputList<'a>(pub &'a StepResult);
 
 impl fmt::Display for StepTree<'_> {

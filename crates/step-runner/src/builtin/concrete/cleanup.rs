@@ -84,8 +84,8 @@ impl JobContext<'_> {
     }
 }
 
-/// Removes entries with a matching name below a directory, without following symlinks there. Replacing an
-/// entry meanwhile gains nothing, as the entries belong to the same user.
+/// Removes entries with a matching name below a directory, without following symlinks there. Races with processes
+/// of the job are harmless, because they run as the same user.
 fn remove_below(directory: &Path, is_meant: impl Fn(&str) -> bool) {
     let mut waiting = vec![directory.to_owned()];
     for _ in 0..MAX_DIRECTORIES {

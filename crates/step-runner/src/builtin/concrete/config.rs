@@ -71,7 +71,7 @@ pub struct GetSources {
     pub gitaly_correlation_id: String,
     /// Scheme and host of the repository.
     pub remote_host: String,
-    /// If set, other jobs use the same git configuration of the user.
+    /// If set, other jobs share the user's git configuration.
     pub is_shared_env: bool,
     pub use_credential_helper: bool,
     /// Pairs of a URL and the URL prefix that it replaces.

@@ -136,7 +136,7 @@ impl<'a> JobContext<'a> {
         self.host.print(LogStream::Err, &format!("\x1b[0;33m{text}\x1b[0;m\n"));
     }
 
-    /// Prints a message about the job as a whole.
+    /// Prints a message without a colour.
     pub(super) fn caution(&mut self, text: &str) {
         self.host.print(LogStream::Err, &format!(" {text}\x1b[0m\n"));
     }
@@ -187,12 +187,12 @@ impl<'a> JobContext<'a> {
         Ok(file)
     }
 
-    /// Waits before another attempt, longer each time.
+    /// Waits a random time before another attempt, up to a limit that grows with each attempt.
     pub(super) fn pause(&mut self, attempt: i64) {
         let [shortest, longest] = PAUSES;
         let growth = 1.5_f64.powi(i32::try_from(attempt.clamp(2, 30) - 2).unwrap_or_default());
         let top = shortest.mul_f64(growth).min(longest);
-        // Random, so that jobs that failed together do not retry together.
+        // Jobs that failed together must not retry together.
         let spread = u32::try_from(random_u64() % 1000).unwrap_or_default();
         let time = shortest + (top - shortest) * spread / 1000;
         self.notice(&format!("Retrying in {}", go::duration(time)));
@@ -268,7 +268,7 @@ pub fn make_directories(path: &Path) -> Result<(), PathError> {
     std::fs::create_dir_all(path).with_path("create the directory", path)
 }
 
-/// Returns the number of attempts.
+/// Returns a configured number of attempts, limited to 1 to 100.
 pub fn attempts(asked: i64) -> i64 {
     /// More than GitLab's runner uses.
     const MAX: i64 = 100;

@@ -95,7 +95,7 @@ impl GitFiles {
 }
 
 /// Returns whether git asks a credential helper for the token, instead of finding it in URLs. Then the
-/// files stay until the end of the job, as scripts use git too.
+/// configuration files stay until the end of the job, as scripts use git too.
 pub fn has_helper(sources: &GetSources) -> bool {
     sources.use_credential_helper && !sources.remote_host.is_empty()
 }
@@ -183,7 +183,7 @@ impl JobContext<'_> {
         Ok(config)
     }
 
-    /// Adds the server's certificate to the user's git configuration.
+    /// Adds the TLS files of server and client to the user's git configuration.
     pub(super) fn trust_server(&mut self) -> Result<(), BuiltinError> {
         let host = &self.config.get_sources.remote_host;
         for (key, file) in self.tls_files() {

@@ -285,7 +285,7 @@ const SHELLS: [&str; 7] = [
     "/busybox/sh",
 ];
 
-/// Scripts around `git`, which get the git beside this program too.
+/// Scripts before and after fetching sources, which run with the environment of git.
 const AROUND_GIT: [&str; 2] = ["pre_clone_script", "post_clone_script"];
 
 impl JobContext<'_> {

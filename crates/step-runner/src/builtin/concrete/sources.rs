@@ -10,7 +10,7 @@ use super::config::{GetSources, remove_user};
 use super::context::{JobContext, attempts, make_directories};
 use super::git_config::{GitFiles, has_helper};
 
-/// First version in which `git clone` accepts any ref, or a revision.
+/// First version of git with `git clone --revision`, which accepts any ref.
 const CLONES_REFS: [u32; 2] = [2, 49];
 
 /// Number of digits of a commit in messages.

@@ -41,7 +41,7 @@ impl Lint<'_> {
             hint(name, &Builtin::NAMES);
     }
 
-    /// Returns what a local step file declares, if it exists and is valid: it is checked by itself.
+    /// Returns the `spec` of a local step file if it is valid. Reports a missing file, but no errors in it.
     fn local_spec(
         &mut self,
         reference: &YamlNode,
@@ -94,8 +94,8 @@ impl Lint<'_> {
         }
     }
 
-    /// Returns what to write instead of a value that has another type than declared; none if its type is unknown before
-    /// the step runs.
+    /// Returns the end of the message about a value that is not of the declared type. Expressions are accepted, because
+    /// their type is unknown.
     fn mismatch(&self, kind: DeclaredType, node: &YamlNode) -> Option<String> {
         let found = match (&node.value, kind) {
             (YamlValue::Null, _)

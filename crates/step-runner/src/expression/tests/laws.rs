@@ -72,7 +72,7 @@ proptest! {
         if let Err(error) = condition(&text, &context) {
             prop_assert!(text.is_char_boundary(error.offset), "{text} {error:?}");
         }
-        // Text with a value passes the check, except for old-style paths, which only their end identifies.
+        // Text that can be expanded passes the check, except for old-style paths, which are known only with a context.
         if check(&text).is_err() && expand(&text, &context).is_ok() {
             prop_assert!(text.contains("env") || text.contains("inputs") || text.contains("steps"));
         }
@@ -105,7 +105,7 @@ proptest! {
         let context = context();
         let expanded: Result<Vec<_>, _> =
             texts.iter().map(|text| expand_text(text, &context).map(|(text, _)| text)).collect();
-        // Text at the boundary of two texts may form `${{`.
+        // The `|` prevents that the end of a text and the start of the next form `${{`.
         if let Ok(expanded) = expanded {
             let joined = expand_text(&texts.join("|"), &context).unwrap().0;
             prop_assert_eq!(joined, expanded.join("|"));

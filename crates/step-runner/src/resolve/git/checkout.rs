@@ -22,8 +22,7 @@ const FETCHED: &str = "refs/step-runner/fetched";
 /// Messages of servers that do not serve commits by id, only by branch or tag.
 const NOT_BY_ID: [&str; 2] = ["not our ref", "unadvertised object"];
 
-/// Returns the directory with the files of a revision, below the directory of its repository, which is
-/// locked.
+/// Returns the directory with the files of a revision, below `dir`, the locked cache directory of its repository.
 pub fn tree(git: GitRunner<'_>, dir: &Path, rev: &str) -> Result<PathBuf, GitError> {
     let fetch = ScratchFetch { git, dir, bare: dir.join("scratch.git"), half: dir.join("half") };
     // Left by a killed process.
@@ -38,7 +37,7 @@ struct ScratchFetch<'a> {
     git: GitRunner<'a>,
     dir: &'a Path,
     bare: PathBuf,
-    /// Files of a commit that are not all checked out yet.
+    /// Directory for the files of a commit, until all are checked out.
     half: PathBuf,
 }
 
@@ -54,7 +53,7 @@ impl ScratchFetch<'_> {
         Ok(remove_tree(&self.half)?)
     }
 
-    /// Creates the scratch repository, for ids like this one.
+    /// Creates the scratch repository, with the hash algorithm of a commit id.
     fn init(&self, id: &str) -> Result<(), GitError> {
         remove_tree(&self.bare)?;
         let format = if id.len() == 64 { "sha256" } else { "sha1" };
@@ -173,7 +172,7 @@ impl ScratchFetch<'_> {
 
     /// Checks out the files of a commit.
     fn check_out(&self, commit: &str, tree: &Path) -> Result<(), GitError> {
-        // A few objects can stand for any number of files: their names are counted before git keeps them in memory.
+        // A few objects can describe any number of files: the limit of git's output rejects them before the checkout.
         let listed = self.try_run(&["ls-tree", "-r", "--name-only", commit])?;
         listed.map_err(|message| self.git.command_error(message))?;
         DirBuilder::new().mode(0o700).create(&self.half).with_path("make", &self.half)?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::super::interrupt::Interrupt;
 use super::error::GitError;
 
-/// Fetches git repositories.
+/// A fetcher of git repositories.
 #[derive(Clone, Debug)]
 pub struct GitFetcher<'a> {
     /// Private cache directory, created if missing.

@@ -15,7 +15,7 @@ use super::error::GitError;
 use super::options::{GitCredential, GitFetcher};
 use super::repository::GitRepository;
 
-/// Prefixes of git's environment variables that are kept: transport and TLS. Other variables set paths of
+/// Kept environment variables of git, for transport and TLS; a final `_` marks a prefix. Other variables set paths of
 /// repositories or programs to execute.
 const KEPT_VARIABLES: [&str; 4] = ["GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSH_VARIANT", "GIT_SSL_"];
 
@@ -41,10 +41,10 @@ const SETTINGS: [&str; 10] = [
 /// Maximum memory that git allocates at once, in bytes: a small pack can contain a large object.
 const MAX_OBJECT_BYTES: &str = "268435456";
 
-/// Variables of other programs with the path of a file with CA certificates. Git itself reads `GIT_SSL_CAINFO`.
+/// Variables of curl and OpenSSL that name a file with CA certificates. Git itself reads `GIT_SSL_CAINFO`.
 const CA_VARIABLES: [&str; 2] = ["CURL_CA_BUNDLE", "SSL_CERT_FILE"];
 
-/// Runs git for one repository.
+/// A runner of git for one repository.
 pub struct GitRunner<'a> {
     program: PathBuf,
     repository: &'a GitRepository,
@@ -66,7 +66,7 @@ fn find(git: &GitFetcher<'_>) -> Result<PathBuf, GitError> {
 }
 
 impl<'a> GitRunner<'a> {
-    /// Returns a runner for which all calls share one deadline.
+    /// Returns a runner whose calls share one deadline.
     pub(super) fn new(
         repository: &'a GitRepository,
         git: &'a GitFetcher<'a>,
@@ -182,7 +182,7 @@ impl<'a> GitRunner<'a> {
         let fatal = lines.clone().find_map(|line| line.strip_prefix("fatal: "));
         let line = fatal.or_else(|| lines.next_back()).unwrap_or("no error message");
         let mut line: String = line.chars().filter(|c| !c.is_control()).take(500).collect();
-        // Git does not say that its program for packs was ended for the size of a file.
+        // Git does not report that `index-pack` was ended by the limit of the file size.
         if line.ends_with("invalid index-pack output") {
             line += &format!("; a pack can have at most {}", ByteSize(self.git.max_file_bytes));
         }

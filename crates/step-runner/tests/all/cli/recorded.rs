@@ -128,7 +128,7 @@ fn check(case: &Value, ours: Option<(i32, &str)>, git: &GitServer) -> Result<(),
     Ok(())
 }
 
-/// Results are compared by the tests of the engine.
+/// Checks the mode and the status of a results file; the tests of the engine compare results.
 fn check_results(path: &Path, status: &Value) -> Result<(), String> {
     let mode = path.metadata().map_err(|error| error.to_string())?.permissions().mode() & 0o777;
     let results: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();

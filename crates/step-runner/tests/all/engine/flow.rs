@@ -159,7 +159,7 @@ run:
 - name: b
   script: echo "[$X] ${{env.X}}"
 "#;
-    // Scripts write to the export file of their own step, so both see the value only after that step.
+    // In a script, `export_file` is that of the surrounding step, so the value is visible only after `w`.
     std::fs::create_dir(dir.path().join("w")).unwrap();
     std::fs::write(dir.path().join("w/step.yml"), steps).unwrap();
     let mut play = JobPlay::new(

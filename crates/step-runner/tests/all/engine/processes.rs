@@ -208,7 +208,7 @@ fn job_of_a_dead_server_is_killed_by_its_record() {
     assert!(is_alive(&pid.to_string()));
 
     record(&start);
-    // A job may have written more.
+    // A job may have enlarged the file.
     let file = fs::File::options().write(true).open(dir.path().join("groups")).unwrap();
     file.set_len(1 << 40).unwrap();
     kill();

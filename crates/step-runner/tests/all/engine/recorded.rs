@@ -198,7 +198,6 @@ fn remove_variable_parts(trace: &mut Value, played: &FinishedJob) {
         };
         *command = json!(script);
     }
-    // The input type of a script is an implementation detail.
     if let Some(steps) = trace.get_mut("subStepResults").and_then(Value::as_array_mut) {
         steps.iter_mut().for_each(|step| remove_variable_parts(step, played));
     }

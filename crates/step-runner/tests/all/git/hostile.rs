@@ -96,7 +96,7 @@ fn git_ends_with_a_killed_program() {
     program.kill().unwrap();
     program.wait().unwrap();
     wait_until("the end of git", || !runs("--git-dir="));
-    // The program that connects to the server notices when the server sends the rest.
+    // `git-remote-http` notices it only when the server sends the rest.
     gate.open();
     wait_until("the end of the connection", || !runs(""));
 }
@@ -261,7 +261,7 @@ fn number_of_checked_out_files_is_limited() {
     }
     let commit = repository.git(&["commit-tree", "-m", "bomb", &id]);
     repository.git(&["update-ref", "refs/heads/bomb", &commit]);
-    // In a second git does not list them all.
+    // Git cannot list them all in a second.
     let start = Instant::now();
     let second = Duration::from_secs(1);
     let fetched = repository.fetch_with(&url(&server), "bomb", |git| git.timeout = second);

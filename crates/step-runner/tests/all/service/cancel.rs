@@ -16,7 +16,7 @@ use crate::service::setup::{ServerFixture, block_on, close, log, output, status}
 /// A command that creates a file when it runs, and exits with a code at SIGTERM.
 const WAITS: &str = "trap 'echo cleaned; exit 7' TERM; touch up; while :; do sleep 0.05; done";
 
-/// Lets commands and cleanup steps end by themselves, however busy the machine is.
+/// Options with which no command or cleanup step is killed, even on a busy machine.
 const PATIENT: [&str; 4] = ["--grace", "1h", "--cleanup", "1h"];
 
 /// Parses the exit code from a message as GitLab's runner does.

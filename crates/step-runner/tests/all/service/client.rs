@@ -16,7 +16,7 @@ use tonic::Code;
 
 use crate::service::setup::{PROGRAM, ServerFixture, block_on, log, strip_stamps};
 
-/// Delays of a client that waits for a server as long as this takes.
+/// Returns delays of a client that waits for a server until the deadline of tests.
 fn patient() -> RetryDelays {
     RetryDelays::default().with_give_up(DEADLINE)
 }
@@ -53,7 +53,7 @@ fn job_runs_over_a_socket_and_over_a_command() {
 fn log_is_complete_despite_lost_connections() {
     block_on(async {
         let server = ServerFixture::start();
-        // Connections through this proxy are cut, each a few bytes later than the previous one.
+        // Connections through this proxy are cut, each 30 001 bytes later than the previous one.
         let way = server.dirs.path().join("way.sock");
         let listener = UnixListener::bind(&way).unwrap();
         let target = server.socket();

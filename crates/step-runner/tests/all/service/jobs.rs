@@ -9,7 +9,7 @@ use tonic::Code;
 
 use crate::service::setup::{ServerFixture, block_on, close, log, output, status};
 
-/// Pause between two looks at a job.
+/// Poll interval for the status of a job.
 const POLL: Duration = Duration::from_millis(5);
 
 #[test]

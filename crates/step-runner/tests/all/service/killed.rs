@@ -16,7 +16,7 @@ use tonic::transport::Channel;
 use crate::service::launcher::launcher;
 use crate::service::setup::{ServerFixture, block_on, close, log, output, status};
 
-/// Kills of each process, unless the environment sets the number.
+/// Default number of kills of each process.
 const USUAL: u32 = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ fn cgroups(server: &ServerFixture) -> Vec<PathBuf> {
     lines.filter_map(|line| line.strip_prefix("cgroup ")).map(PathBuf::from).collect()
 }
 
-/// Kills a process of the server while jobs run. Afterwards each accepted job must have an end, and nothing be left.
+/// Kills a process of the server while jobs run. Checks that each accepted job has ended, and nothing is left.
 async fn kill(server: &mut ServerFixture, killed: KilledProcess, after: Duration, what: &str) {
     let calls = tokio::spawn(run(server.gitlab(), jobs(server)));
     tokio::time::sleep(after).await;

@@ -10,7 +10,7 @@ use step_runner::wire::proto::{self, step_result::Status};
 
 use crate::service::setup::{ServerFixture, block_on, output, status};
 
-/// Returns the launcher of a server. The kernel's list of children may lack one while a thread ends.
+/// Waits for the launcher of a server: the kernel's list of children may lack a child while a thread ends.
 fn wait_for_launcher(server: &ServerFixture) -> u32 {
     let mut found = None;
     wait_until("the launcher runs", || {

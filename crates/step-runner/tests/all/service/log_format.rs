@@ -8,7 +8,7 @@ use crate::service::setup::{ServerFixture, block_on, close, log, strip_stamps};
 
 const VARIABLE: &str = "CI_STEPS_LOG_FORMAT";
 
-/// Prints bytes that must reach runners without header support unchanged.
+/// A script whose output must reach runners without header support unchanged.
 const SCRIPT: &str = "printf 'a\\r\\n\\nb'";
 
 const PLAIN: &[u8] = b"Running step name=a\na\r\n\nb\n";

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::service::setup::{ServerFixture, block_on, close, output};
 
-/// Creates 2000 nested directories: more than the server may open files, and a longer path than a system call takes.
+/// A command that creates 2000 nested directories: more than the server may open, and too long a path for system calls.
 const DEEP: &str = "perl -e 'for (1..2000) { mkdir \"deep\" or die; chdir \"deep\" or die }'";
 
 /// Returns a script that creates a deep tree and an inaccessible directory among the files of its job.

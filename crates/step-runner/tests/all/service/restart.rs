@@ -99,7 +99,7 @@ fn job_that_ran_when_the_server_was_killed_is_lost() {
         assert!(lost.status.start_time.is_some() && lost.status.end_time.is_some());
         assert_eq!(lost.log, log);
 
-        // The end of a job is not later after another restart.
+        // Another restart does not change the end time of a job.
         server.signal(Signal::KILL);
         server.wait_for_exit();
         server.restart();

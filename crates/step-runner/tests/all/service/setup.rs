@@ -136,7 +136,7 @@ impl ServerFixture {
         self.child.as_ref().unwrap().id()
     }
 
-    /// Returns the paths of the jobs' files, relative to the server's directory.
+    /// Returns the absolute paths of the jobs' files.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut dirs = vec![self.tmp()];

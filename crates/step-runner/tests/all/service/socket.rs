@@ -173,7 +173,7 @@ fn proxy_sends_nothing_to_a_server_of_another_user() {
     std::os::unix::fs::lchown(&socket, Some(12345), None).unwrap();
     for (uid, is_told) in [("12345", true), ("0", true), ("12345", false)] {
         if !is_told {
-            // The listener's user is the caller of `listen`.
+            // Clients see the user who called `listen`.
             fs::remove_file(&socket).unwrap();
             listener = listen_as(23456, &socket);
         }
@@ -200,7 +200,7 @@ fn proxy_sends_nothing_to_a_server_of_another_user() {
     }
 }
 
-/// Listens on a socket as another user without a process of its own.
+/// Listens on a socket as another user, without another process.
 fn listen_as(uid: u32, socket: &std::path::Path) -> std::os::unix::net::UnixListener {
     let socket = socket.to_owned();
     let listen = move || {

@@ -19,8 +19,8 @@ use step_runner::wire::proto::step_result::Status;
 use crate::service::launcher::launcher;
 use crate::service::setup::{PROGRAM, ServerFixture, block_on, close, output, status};
 
-/// Far below the timeouts, which are a minute and more, and far above the expected seconds, because machines
-/// may be busy.
+/// Time limit far below the timeouts, which are a minute and more, and far above the expected seconds, because
+/// machines may be busy.
 const SOON: Duration = Duration::from_secs(25);
 
 fn fifo(path: &Path) {

@@ -178,7 +178,7 @@ fn doctor_finds_the_server_or_suggests_a_fix() {
     for name in ["program", "user", "home", "git", "certificates", "cgroup", "time-outs"] {
         assert_ne!(check(&json, name)["status"], "fail");
     }
-    // Also where version 2 is mounted beside version 1.
+    // Also on hosts where cgroup v2 is mounted beside v1.
     let cgroup = check(&json, "cgroup")["found"].as_str().unwrap().to_owned();
     let usable = oci_hooks_host::cgroup::ChildCgroup::make(&format!("test-{:016x}", random_u64()));
     match usable.as_ref().and_then(|cgroup| cgroup.path().parent()) {

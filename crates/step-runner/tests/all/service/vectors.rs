@@ -1,4 +1,4 @@
-//! Answers recorded from GitLab's step-runner: see tests/data/steps.
+//! Answers recorded from GitLab's step-runner: see tests/data/README.md.
 
 use std::fs;
 use std::path::Path;

@@ -44,7 +44,7 @@ fn is_manifest(request: &WebRequest) -> bool {
     request.method == "PUT" && request.path.contains("/manifests/")
 }
 
-/// Returns whether a request is of a kind.
+/// A function that returns whether a request is of a kind.
 type RequestFilter = fn(&WebRequest) -> bool;
 
 #[test]

@@ -74,7 +74,7 @@ pub(crate) fn fill_our_helper(root: &Path) {
     );
 }
 
-/// Copies the target of a path, following symlinks.
+/// Copies a file, following symlinks.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to.parent().unwrap()).unwrap();
     program::run(Command::new("cp").arg("--dereference").arg(from).arg(to)).success();

@@ -7,7 +7,7 @@ use crate::gitlab_runner::client::{block_on, run, script};
 use crate::gitlab_runner::docker::{ContainerJob, JobVolumes, shell_command};
 use crate::gitlab_runner::images::BuildImage;
 
-/// The name contains the ids of the project and of the job.
+/// Mount point of the scripts volume, named after the ids of the project and of the job.
 const DIR: &str = "/scripts-12-345";
 
 #[test]

@@ -86,7 +86,7 @@ impl RegistrySetup {
     }
 }
 
-/// Returns a step file whose script prints a text.
+/// Returns a step file whose command prints a text.
 pub(crate) fn step(says: &str) -> String {
     format!("spec: {{}}\n---\nexec: {{command: [echo, {says}]}}\n")
 }

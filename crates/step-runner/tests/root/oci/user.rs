@@ -1,4 +1,4 @@
-//! An ordinary user.
+//! Steps in images, run by an ordinary user.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown};

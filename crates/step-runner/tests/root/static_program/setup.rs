@@ -71,7 +71,7 @@ impl ProgramRoot {
         command
     }
 
-    /// Runs a step file of the root as its root.
+    /// Runs a step file in the root file system, as user root.
     pub(crate) fn run(&self, variables: &[(&str, &str)], file: &str) -> FinishedCommand {
         self.host.run(&mut self.command("0:0", variables, &["run", file]))
     }

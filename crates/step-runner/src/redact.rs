@@ -31,7 +31,7 @@ pub struct Redactor {
 
 struct Secrets {
     masker: Result<Masker, TooMuchToMask>,
-    /// Secrets for which the masker is compiled when there is a text.
+    /// Secrets that are added to the masker before the next text is masked.
     added: Masking,
 }
 

@@ -130,7 +130,7 @@ fn remove_stale(path: &Path) -> Result<(), SocketError> {
         }
         Ok(_) => {}
     }
-    // Non-blocking: a server that does not accept connections is still running.
+    // Non-blocking: a server whose backlog is full is still running.
     match try_connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             Ok(fs::remove_file(path).with_path("remove", path)?)

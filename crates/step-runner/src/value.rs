@@ -81,7 +81,7 @@ impl ExprValue {
     }
 
     /// Returns compact JSON as written by Go's `encoding/json`: sorted names, `<`, `>` and `&`
-    /// escaped, numbers beyond 1e21 and below 1e-6 with an exponent.
+    /// escaped, numbers from 1e21 and below 1e-6 with an exponent.
     pub fn to_json(&self) -> String {
         let mut json = String::new();
         self.write_json(&mut json).expect("a string takes everything");

@@ -176,7 +176,7 @@ fn exit_code(message: &str) -> Option<i32> {
     }
 }
 
-/// Follows the log of a job; see [`StepClient::follow_log`].
+/// A reader that follows the log of a job; see [`StepClient::follow_log`].
 #[derive(Debug)]
 pub struct ClientLog {
     client: StepClient,
@@ -228,7 +228,7 @@ impl ClientLog {
     }
 }
 
-/// Follows the results of a job's steps; see [`StepClient::follow_steps`].
+/// A reader that follows the results of a job's steps; see [`StepClient::follow_steps`].
 #[derive(Debug)]
 pub struct ClientSteps {
     client: StepClient,

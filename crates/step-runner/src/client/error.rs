@@ -55,7 +55,7 @@ impl ClientError {
         }
     }
 
-    /// Returns the gRPC code of the response; `Unavailable` if there was none.
+    /// Returns the gRPC code of the response; `Unavailable` if there was none, `NotFound` for a lost job.
     pub fn code(&self) -> Code {
         match self {
             ClientError::Rejected { status } => status.code(),
@@ -128,7 +128,7 @@ impl RetryAttempts {
         RetryAttempts { retry, since: Instant::now(), pause: retry.first }
     }
 
-    /// Waits before the next attempt; returns the error if it is time to give up.
+    /// Waits before the next attempt; returns the error if the server responded or it is time to give up.
     pub(super) async fn wait(&mut self, error: ClientError) -> Result<(), ClientError> {
         let is_over = self.since.elapsed() + self.pause > self.retry.give_up;
         if is_over || !matches!(error, ClientError::Unreachable { .. }) {
@@ -140,7 +140,7 @@ impl RetryAttempts {
     }
 }
 
-/// Calls `act` until the server responds.
+/// Calls `act` until the server responds, or it is time to give up.
 pub async fn retry<T, W>(retry: RetryDelays, act: impl Fn() -> W) -> Result<T, ClientError>
 where
     W: Future<Output = Result<T, ClientError>>,

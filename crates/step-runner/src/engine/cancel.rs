@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-/// Cancels a job from another thread: the first call stops it gracefully, the second kills it.
+/// A handle that cancels a job from another thread: the first call stops it gracefully, the second kills it.
 #[derive(Clone, Debug)]
 pub struct CancelHandle {
     events: Arc<CancelEvents>,

@@ -46,7 +46,7 @@ pub struct Processes<'a> {
     deadline: Option<Instant>,
     /// Time at which cleanup steps are killed; `None` before a cancellation.
     cleanup_ends: Option<Instant>,
-    /// Time at which a command was stopped first.
+    /// Time at which a cancellation first stopped a command.
     stopped: Option<Instant>,
     /// Limits of commands, in addition to those of the job.
     limits: CommandLimits,
@@ -74,7 +74,8 @@ impl<'a> Processes<'a> {
         })
     }
 
-    /// Returns whether the job is cancelled. From then on, cleanup steps have the time `cleanup`.
+    /// Returns whether the job is cancelled or a time limit is over. If so, the time limit `cleanup` of cleanup
+    /// steps begins.
     pub fn is_cancelled(&mut self, cleanup: Duration) -> bool {
         if is_over(self.deadline) && self.cancel.reason().is_none() {
             self.cancel.stop(CancelReason::Timeout);
@@ -86,8 +87,8 @@ impl<'a> Processes<'a> {
         is_cancelled
     }
 
-    /// Runs a command until it exits. A command is stopped when the job is cancelled; that of a cleanup
-    /// step, when the time for cleanup is over.
+    /// Runs a command until it exits. A cancellation of the job stops it; in a cleanup step, it is killed when
+    /// the time for cleanup is over.
     pub fn run(
         &mut self,
         command: &StepCommand<'_>,
@@ -143,7 +144,7 @@ impl<'a> Processes<'a> {
             ),
         };
         let mark = self.groups.mark(env.get(MARK));
-        // The kernel accepts other entries, but programs cannot read them.
+        // The kernel accepts empty names and names with `=`, but programs cannot read them.
         let entries = env
             .iter()
             .filter(|(name, _)| !name.is_empty() && !name.contains('=') && *name != MARK)
@@ -283,8 +284,8 @@ impl<'a> Processes<'a> {
 
     /// Stops the remaining background processes of the job, in any process group.
     ///
-    /// Their output is read first, until they close it: `tee` in `exec > >(tee log)` writes the last lines of a job after
-    /// the shell has exited.
+    /// Unless the job is cancelled, their output is read first, until they close it, at most for [`LAST_OUTPUT`]:
+    /// `tee` in `exec > >(tee log)` writes the last lines of a job after the shell has exited.
     pub fn end(&mut self, output: &mut dyn OutputSink) {
         let cancel = self.cancel;
         let mut is_closed = true;
@@ -359,7 +360,7 @@ fn not_executed(
     }
 }
 
-/// Limits to restore.
+/// Limits that [`Processes::leave`] restores.
 pub struct OuterLimits {
     limits: CommandLimits,
     cleanup_ends: Option<Instant>,
@@ -404,7 +405,7 @@ impl<'a> Processes<'a> {
         }
     }
 
-    /// Returns whether commands may still run.
+    /// Returns the state of the job: running, or the reason to stop.
     pub fn state(&self) -> JobState {
         match self.cancel.reason() {
             _ if self.cancel.is_killed() => JobState::Killed,

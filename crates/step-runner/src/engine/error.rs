@@ -172,8 +172,8 @@ impl StepError {
         }
     }
 
-    /// Returns whether this error of a cancelled job has another cause: a whole job continues after the
-    /// failure of its scripts, and may be cancelled then.
+    /// Returns whether the cancellation of the job did not cause this error: `builtin://concrete` continues
+    /// after the failure of a script, and may be cancelled then.
     pub(super) fn is_of_its_own(&self) -> bool {
         match self {
             StepError::Step { error, .. } => error.is_of_its_own(),
@@ -200,7 +200,7 @@ impl ExecError {
 }
 
 impl ExecError {
-    /// Adds a hint to the error of a program that does not exist, in `work_dir` or elsewhere.
+    /// Adds a hint to the error of a program that does not exist. Its path may be relative to `work_dir`.
     pub(super) fn with_hint(self, program: &str, work_dir: &Path, step_dir: &str) -> Self {
         let is_missing = match &self {
             ExecError::NotFound(_) => true,

@@ -25,8 +25,8 @@ use tracing::debug;
 
 use super::launcher::{LaunchedChild, Launcher};
 
-/// The environment variable that marks processes of a job: the mark of the job, after those of the jobs in
-/// which its step-runner runs, separated by `:`.
+/// The environment variable that marks processes of a job. Its value is the mark of the job, preceded by the
+/// marks of the jobs in which its step-runner runs, separated by `:`.
 pub const MARK: &str = "STEP_RUNNER_JOB";
 
 /// Time to wait for killed processes. Processes that need longer hang in the kernel.
@@ -38,7 +38,7 @@ const KILL_LIMIT: Duration = Duration::from_secs(10);
 /// Poll interval for killed processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Maximum number of scans for processes, while none is found but others exit.
+/// Maximum number of scans that find no process of the job, but in which other processes exit.
 const LOOKS: usize = 50;
 
 /// Maximum number of scans for new processes, while found ones are stopped.
@@ -47,13 +47,13 @@ const ROUNDS: usize = 50;
 /// Clock ticks per second in `/proc`, on all architectures.
 const TICKS: u64 = 100;
 
-/// Number of jobs that run in this process, and the time since which any has run, in clock ticks since boot.
+/// Number of jobs that run in this process, and the time since which at least one has run, in clock ticks since boot.
 static BUSY: Mutex<(usize, u64)> = Mutex::new((0, 0));
 
 /// The properties by which processes of a job, or of all jobs of a crashed server, are recognized.
 #[derive(Debug, Default)]
 struct ProcessFamily {
-    /// Start of the first job, in clock ticks since boot; older processes do not belong to it.
+    /// Start of the first job, in clock ticks since boot; processes that started before belong to no job.
     since: u64,
     marks: HashSet<Vec<u8>>,
     /// Process groups: id, and start time of the leader.
@@ -79,7 +79,7 @@ impl RunningJob {
         RunningJob { launcher }
     }
 
-    /// Returns the time since which any job has run, if no other job runs now.
+    /// Returns the time since which at least one job has run, if no other job runs now.
     fn alone_since(&self) -> Option<u64> {
         let (count, since) = *BUSY.lock().unwrap_or_else(PoisonError::into_inner);
         (count == 1).then_some(since)
@@ -120,8 +120,8 @@ impl ProcessFamily {
         Vec::new()
     }
 
-    /// Finds the job's processes without a scan, once its commands have ended: the rest is in its cgroup, or
-    /// descends from an orphan.
+    /// Finds the job's processes without a scan; returns `None` if a scan is needed. Once the job's commands have
+    /// ended, its processes are in its cgroup, or descend from an orphan.
     fn find_quickly(&self) -> Option<Vec<ProcessSnapshot>> {
         let members = self.cgroup.as_ref().map(ChildCgroup::members).unwrap_or_default();
         let mut found: Vec<_> = members.into_iter().filter_map(ProcessSnapshot::of).collect();
@@ -129,7 +129,7 @@ impl ProcessFamily {
         if !found.is_empty() {
             return Some(found);
         }
-        // A process that has left the list may have started one that is not in it.
+        // A process that has exited since may have started one that is not in the list of members.
         let is_empty = self.cgroup.as_ref().is_none_or(ChildCgroup::is_empty);
         (is_empty && self.orphans().is_some_and(|orphans| orphans.is_empty())).then(Vec::new)
     }
@@ -210,7 +210,7 @@ impl ProcessFamily {
             found.extend(cgroup.members());
             is_sure &= cgroup.is_empty();
         }
-        // If another job began meanwhile, the launcher may have started one of them for it.
+        // If another job began meanwhile, these processes may be its own.
         if alone_since() == alone_before {
             found.extend(lost);
         }
@@ -220,7 +220,7 @@ impl ProcessFamily {
         (all, is_sure)
     }
 
-    /// Returns whether a process is in a group of the job, whose id was not reused.
+    /// Returns whether a process is in a process group of the job, and not in a later group with the same id.
     fn has_group(&self, process: &ProcessSnapshot) -> bool {
         // Members start after their leader. An existing leader is the recorded one, or the id was reused.
         let recorded = (process.group, 0)..=(process.group, process.start);
@@ -233,7 +233,6 @@ impl ProcessFamily {
         marks.split(|byte| *byte == b':').any(|mark| self.marks.contains(mark))
     }
 
-    /// Kills all processes of the job.
     fn kill(&self) {
         let last = Instant::now() + KILL_LIMIT;
         let mut end = Instant::now() + KILL_TIMEOUT;
@@ -380,13 +379,11 @@ impl JobGroups {
         self.family.remaining_processes()
     }
 
-    /// Kills the remaining processes of the job.
     pub fn kill(&self) {
         self.family.kill();
     }
 }
 
-/// Sends a signal to processes.
 pub fn signal_all(processes: &[ProcessSnapshot], signal: Signal) {
     for process in processes {
         // The process has exited, or belongs to another user.
@@ -403,7 +400,7 @@ pub struct RecordedProcesses {
 }
 
 impl RecordedProcesses {
-    /// Adds the record in the directory of a job, which must be from this boot.
+    /// Adds the record in the directory of a job. The record must be from this boot.
     pub fn add(&mut self, scratch: &Path) {
         // A job may have created anything at this path.
         let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();

@@ -72,7 +72,7 @@ impl StepJob {
         }
     }
 
-    /// Returns the title of the job's own steps: if they are a command, its program.
+    /// Returns the title of the job's own steps: the program if they are a command, else `job`.
     fn title(&self) -> String {
         let program = match &self.steps.definition.action {
             StepAction::Exec(exec) => exec.command.first(),

@@ -1,7 +1,7 @@
 //! The launcher process: it creates the processes of commands, reports their exits, and reaps orphans.
 //!
-//! This process has many threads, descriptors and much memory, and would take longer for each copy of itself the
-//! more jobs it runs. The launcher is the first process of containers in another mode, `oci_hooks_init::launch`.
+//! A `fork` of the server would take longer the more jobs run, as each adds threads, descriptors and memory. The
+//! launcher is the init program of containers (`oci_hooks_init`), executed under another name.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -31,8 +31,8 @@ use rustix::process::{Pid, Signal, kill_process};
 /// The launcher of this process.
 static SHARED: Mutex<Option<Arc<Launcher>>> = Mutex::new(None);
 
-/// Time limit of a report about orphans, and time after which the launcher is continued once more: a job of the same user
-/// may stop it again and again.
+/// Time limit of a report about orphans, and interval at which the launcher gets `SIGCONT` meanwhile: a job of the
+/// same user may stop it repeatedly.
 const REPORT_LIMIT: Duration = Duration::from_millis(200);
 const RESUME_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -45,7 +45,7 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Returns the launcher of this process, which is started if there is none.
+    /// Returns the launcher of this process; starts one if none is running.
     pub fn shared() -> io::Result<Arc<Self>> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(launcher) = shared.as_ref().filter(|launcher| launcher.is_alive()) {
@@ -79,7 +79,7 @@ impl Launcher {
         self.is_alive().then(|| self.process.id())
     }
 
-    /// Returns the orphans of all jobs: children of the launcher that are no running commands. `None` if the launcher
+    /// Returns the orphans of all jobs: children of the launcher, except running commands. `None` if the launcher
     /// cannot list them.
     pub(super) fn orphans(&self) -> Option<Vec<u32>> {
         let end = Instant::now() + REPORT_LIMIT;
@@ -160,7 +160,7 @@ impl Launcher {
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        // Its end of the socket is closed, so it ends.
+        // The launcher ends when its socket is closed.
         let _ = shutdown(&self.socket, Shutdown::Both);
         let _ = self.process.wait();
     }
@@ -239,12 +239,12 @@ impl LaunchedChild {
 impl Drop for LaunchedChild {
     fn drop(&mut self) {
         self.launcher.resume();
-        // Also after an exit: a job of the same user can write reports. Fails only if the launcher has ended.
+        // Sent after an exit too: a job of the same user can forge the report. Fails only if the launcher has ended.
         let _ = self.launcher.send(LaunchMessage::Abandon { token: self.token }, &[]);
     }
 }
 
-/// Returns a path as the launcher takes it.
+/// Returns a path as bytes, for a [`LaunchRequest`].
 pub(super) fn bytes_of(path: PathBuf) -> Vec<u8> {
     path.into_os_string().into_vec()
 }

@@ -4,7 +4,7 @@
 //! [`OutputSink`](super::log::OutputSink) unbuffered. Running a job blocks its thread.
 //!
 //! A step ends when its command exits: background processes continue, and their output is read, until the
-//! job ends; then their output is read until it pauses, and they are killed.
+//! job ends. Then they have 5 s to close their output, and are stopped.
 
 mod cancel;
 mod command;

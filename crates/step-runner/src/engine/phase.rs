@@ -23,7 +23,7 @@ const MAX_IDLE: usize = 8;
 /// Threads without work.
 static IDLE: Mutex<Vec<WorkThread>> = Mutex::new(Vec::new());
 
-/// A thread that runs work, one after another. On drop, it ends once its work has returned.
+/// A thread that runs tasks one after another. On drop, it ends once its task has returned.
 #[derive(Debug)]
 pub struct WorkThread {
     tasks: mpsc::Sender<WorkTask>,
@@ -31,7 +31,7 @@ pub struct WorkThread {
 
 type WorkTask = Box<dyn FnOnce() + Send>;
 
-/// Work in a [`WorkThread`]. If it is dropped first, its result is dropped once it returns.
+/// Work in a [`WorkThread`]. If this value is dropped, so is the result, once the work returns.
 #[derive(Debug)]
 pub struct RunningWork<T> {
     result: mpsc::Receiver<thread::Result<T>>,
@@ -61,7 +61,7 @@ impl WorkThread {
         idle.map_or_else(WorkThread::start, Ok)
     }
 
-    /// Keeps a thread whose work is done for other jobs.
+    /// Keeps the thread for other jobs. Its work must be done.
     pub(super) fn give_back(self) {
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < MAX_IDLE {
@@ -83,7 +83,7 @@ impl WorkThread {
         Ok(WorkThread { tasks })
     }
 
-    /// Runs work after that of earlier calls.
+    /// Runs work once that of earlier calls has returned.
     pub(super) fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Interrupt) -> T + Send + 'static,
@@ -140,7 +140,7 @@ impl<T> RunningWork<T> {
     }
 }
 
-/// Makes an eventfd readable on drop.
+/// An eventfd that becomes readable on drop.
 struct DoneSignal(Arc<OwnedFd>);
 
 impl Drop for DoneSignal {

@@ -76,8 +76,8 @@ impl OutputPipes {
         }
     }
 
-    /// Forwards output until all pipes are closed, one of these descriptors is readable, or the deadline is over. Returns
-    /// whether all pipes are closed.
+    /// Forwards output until all pipes are closed, one of these descriptors is readable, or the deadline is over.
+    /// Returns whether all pipes are closed.
     pub fn pump_rest(
         &mut self,
         events: &[BorrowedFd<'_>],
@@ -162,7 +162,7 @@ impl OutputPipes {
     }
 }
 
-/// Returns whether a time has come.
+/// Returns whether a deadline is set and over.
 pub fn is_over(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| deadline <= Instant::now())
 }

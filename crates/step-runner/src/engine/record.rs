@@ -36,7 +36,6 @@ pub fn exec_result(
     proto::step_result::ExecResult { command, work_dir, exit_code }
 }
 
-/// Converts the call of a step.
 pub fn step(step: &StepCall) -> proto::Step {
     proto::Step {
         name: step.name.clone(),
@@ -87,7 +86,6 @@ pub(super) fn reference(reference: &StepReference) -> proto::step::Reference {
     }
 }
 
-/// Converts a step file to its message.
 pub fn step_file(file: &StepFile) -> proto::SpecDefinition {
     proto::SpecDefinition {
         spec: Some(proto::Spec { spec: Some(spec(&file.spec)) }),

@@ -37,7 +37,7 @@ const REMOTE_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// Shorter values are not masked: they occur everywhere.
 const MIN_SECRET_BYTES: usize = 4;
 
-/// Runs the steps of one job.
+/// The engine that runs the steps of one job.
 pub struct StepEngine<'a> {
     pub job: &'a StepJob,
     pub resolver: &'a Resolver,
@@ -440,7 +440,7 @@ impl<'a> StepEngine<'a> {
     }
 }
 
-/// Returns whether a step writes to the log itself, and is announced there.
+/// Returns whether a line in the log announces the step.
 fn has_log(action: &StepAction) -> bool {
     match action {
         StepAction::Exec(_) => true,
@@ -456,7 +456,7 @@ fn quote_if_needed(value: &str) -> String {
     let is_special = |c: char| match c {
         '=' | '"' => true,
         '\\' | '\'' => false,
-        // Escaped characters are not printable: they could change how the line looks.
+        // Characters that Rust escapes are not printable: they could change how the line looks.
         _ => c.is_whitespace() || c.escape_debug().len() > 1,
     };
     match value.is_empty() || value.contains(is_special) {

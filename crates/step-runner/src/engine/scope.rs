@@ -16,8 +16,8 @@ use super::super::wire::proto::step_result::Status;
 use super::super::{ExprValue, trace};
 use super::error::StepFileError;
 
-/// The environment in layers of increasing precedence: the job's environment, variables exported by
-/// steps, variables declared in step files.
+/// The environment of a step. Variables declared in step files override those exported by steps, which
+/// override the job's environment.
 #[derive(Clone, Debug, Default)]
 pub struct EnvLayers {
     /// Variables declared in step files; nested steps override their callers.
@@ -103,7 +103,7 @@ pub fn secret(
     value
 }
 
-/// Creates the step files of a job, with unique names.
+/// The output and export files of a job's steps, with unique names.
 #[derive(Debug)]
 pub struct StepFiles {
     dir: PathBuf,

@@ -1,7 +1,7 @@
 //! Makes `:authority` valid for clients that send the path of the socket in it.
 //!
 //! Clients based on gRPC's C library (Python, Ruby, C++ and others) name a Unix socket by its path,
-//! `tmp%2Fx.sock`: grpcio 1.85 does, 1.51 sent `localhost`. That is not a valid host, so h2 rejects the
+//! `tmp%2Fx.sock`: grpcio 1.85 does, 1.51 sent `localhost`. A path is not a valid host, so h2 rejects the
 //! request with `PROTOCOL_ERROR`: <https://github.com/hyperium/h2/pull/487>. This program does not use the
 //! header.
 //!
@@ -96,7 +96,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TidiedStream<S> {
     }
 }
 
-/// Replaces bytes in the `:authority` of each request of a client.
+/// A filter that replaces bytes in the `:authority` of each request of a client.
 #[derive(Debug)]
 struct AuthorityFilter {
     frames: FrameReader,

@@ -24,7 +24,7 @@ pub struct FrameHead {
     pub length: u32,
 }
 
-/// Finds the frames in the bytes of a client, which may be split anywhere. Bytes of other protocols have
+/// A parser of the frames in the bytes of a client, which may be split anywhere. Bytes of other protocols have
 /// none.
 ///
 /// Buffers at most the header of a frame; payloads are neither copied nor parsed.

@@ -180,7 +180,7 @@ impl JobEntry {
         }
     }
 
-    /// Sets the final status, unless the job was given up.
+    /// Sets the final status, unless the job was abandoned.
     fn end_with(&self, ended: JobSnapshot) {
         self.state.send_if_modified(|state| {
             let is_running = state.end.is_none();
@@ -195,7 +195,7 @@ impl JobEntry {
         self.state.borrow().clone()
     }
 
-    /// Returns when the job ended; `None` while it runs.
+    /// Returns the time at which the job ended; `None` while it runs.
     pub(super) fn end_time(&self) -> Option<Instant> {
         self.files().ended
     }
@@ -205,7 +205,6 @@ impl JobEntry {
         self.log.follow(offset)
     }
 
-    /// Waits until the job has ended.
     pub(super) async fn wait_until_finished(&self) {
         // Cannot fail: the entry owns the sender.
         let _ = self.state.subscribe().wait_for(JobSnapshot::is_finished).await;
@@ -221,7 +220,7 @@ impl JobEntry {
         true
     }
 
-    /// Cancels the job, and waits until it has ended; gives up if it does not end when killed.
+    /// Cancels the job, and waits until it has ended; abandons it if it does not end when killed.
     pub(super) async fn stop(&self) {
         if let Some(cancel) = &self.cancel
             && !self.snapshot().is_finished()
@@ -321,7 +320,7 @@ pub fn mask_message(message: &str, secrets: &Redactor) -> String {
     text + code
 }
 
-/// Follows the results of a job's steps in the order in which they end; the result of the job is the last.
+/// A reader of the results of a job's steps, in the order in which they end; the result of the job is the last.
 #[derive(Debug)]
 pub struct StepFollower {
     entry: Arc<JobEntry>,

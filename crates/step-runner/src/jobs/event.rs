@@ -19,12 +19,12 @@ use super::variables::VariableError;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobSnapshot {
     pub id: String,
-    /// Running, or the final status.
+    /// Unspecified, then running, then the final status.
     #[serde(with = "StatusName")]
     pub status: Status,
     /// Error message, which ends with the exit code if a command failed.
     pub message: String,
-    /// Exit code of the command that failed.
+    /// Exit code of the command that failed; 1 if the job failed otherwise, else 0.
     pub exit_code: i32,
     pub start: Option<SystemTime>,
     pub end: Option<SystemTime>,

@@ -76,7 +76,7 @@ impl KeptJob {
         Ok(Some(KeptJob { dir, state, log, results }))
     }
 
-    /// Ends a job that ran when its server ended.
+    /// Records the failure of a job that ran when its server ended.
     pub fn lose(&mut self, reason: &str) {
         let JobSnapshot { status, message, exit_code, end, .. } = &mut self.state;
         *status = Status::Failure;
@@ -87,8 +87,8 @@ impl KeptJob {
     }
 }
 
-/// Checks the texts that one response contains for all jobs, and that the status of a job that has ended is final:
-/// clients wait until it is.
+/// Checks the lengths of the texts that one response contains for all jobs, and that the status of an ended job is
+/// final, for which clients wait.
 fn check_state(state: &JobSnapshot) -> io::Result<()> {
     let JobSnapshot { id, status, message, .. } = state;
     let is_final = !matches!(status, Status::Unspecified | Status::Running);

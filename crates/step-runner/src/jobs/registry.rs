@@ -31,7 +31,7 @@ pub struct JobRegistry {
 #[derive(Debug)]
 struct RegistryState {
     settings: ServerSettings,
-    /// Before the state directory, which is cleaned up after the jobs.
+    /// Dropped before `state`, which then cleans up the files of jobs.
     table: Mutex<JobTable>,
     state: StateDir,
     descriptors: DescriptorBudget,
@@ -66,7 +66,7 @@ enum Slot {
 }
 
 impl JobRegistry {
-    /// Returns a server with the jobs of an earlier one. `watcher` is called for each event.
+    /// Returns a registry with the jobs of an earlier server. `watcher` is called for each event.
     pub fn new(
         settings: ServerSettings,
         mut state: StateDir,
@@ -195,7 +195,7 @@ impl JobRegistry {
     /// `always()` or `cancelled()` in their condition still run. The job stays until it is closed. Blocks
     /// until a job that is being started has started.
     ///
-    /// Unlike [`close`](Self::close), reports an unknown job: nothing will be stopped then.
+    /// Unlike in [`close`](Self::close), an unknown job is an error: nothing is stopped then.
     pub fn cancel(&self, id: &str) -> Result<(), NoSuchJob> {
         let mut table = self.table();
         while let Some(Slot::Starting) = table.jobs.get(id) {
@@ -243,7 +243,7 @@ impl JobRegistry {
         self.shared.is_stopped.send_replace(true);
     }
 
-    /// Waits until all jobs were stopped, at the end of the server.
+    /// Waits until [`stop`](Self::stop) has stopped all jobs.
     pub async fn wait_until_stopped(&self) {
         // Cannot fail: `self` owns the sender.
         let _ = self.shared.is_stopped.subscribe().wait_for(|is_stopped| *is_stopped).await;
@@ -260,7 +260,7 @@ impl JobRegistry {
             };
         }
         let entry = entry.clone();
-        // An error means that the runtime is shutting down, which removes all files.
+        // An error means that the runtime is shutting down; a recorded job then stays for the next server.
         let _ = tokio::task::spawn_blocking(move || entry.remove()).await;
         true
     }

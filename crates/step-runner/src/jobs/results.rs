@@ -11,7 +11,8 @@ use tokio::sync::watch;
 
 use super::super::wire::proto::StepResult;
 
-/// Limits of the results of an earlier server: a job of the same user may have changed the file.
+/// Limits of the number of results of an earlier server, and of the size of each: a job of the same user may have
+/// changed the file.
 const MAX_KEPT: usize = 100_000;
 const MAX_KEPT_BYTES: usize = 64 << 20;
 
@@ -54,7 +55,6 @@ impl ResultStore {
         Ok(ResultStore { file, ends: Mutex::new(ends), count })
     }
 
-    /// Appends a result to the file.
     pub(super) fn push(&self, result: &StepResult) -> io::Result<()> {
         let bytes = result.encode_length_delimited_to_vec();
         let mut ends = self.ends();
@@ -78,7 +78,6 @@ impl ResultStore {
         Ok(Some(StepResult::decode_length_delimited(&*bytes)?))
     }
 
-    /// Returns the number of results.
     pub(super) fn count(&self) -> usize {
         self.ends().len()
     }

@@ -18,7 +18,7 @@ pub enum CaseMatching {
 /// Aho-Corasick automaton, advanced byte by byte.
 ///
 /// Nodes are numbered in the order of the sorted texts, so that the first child of a node, mostly its only one, has the
-/// next number. Thousands of secrets are thus compiled in a fraction of a second, which delays their job.
+/// next number. Thousands of secrets thus delay the start of their job by only a fraction of a second.
 pub struct Automaton {
     case: CaseMatching,
     /// The last byte of each prefix, and its length.
@@ -184,7 +184,7 @@ impl Automaton {
     }
 }
 
-/// Nodes of a text that are not nodes of texts before it.
+/// Nodes that a text adds to the trie.
 #[derive(Clone, Copy)]
 struct NewNodes {
     /// The parent of the next node.

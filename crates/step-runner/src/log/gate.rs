@@ -1,14 +1,14 @@
-//! Prefilter for secrets, and normalization of text: without line breaks and escape sequences.
+//! Prefilter for secrets, and normalization of text: lower case, without line breaks and escape sequences.
 
 use memchr::memchr3_iter;
 
-/// Prefilter: finds the position at which one of many texts may begin, several times faster than an
+/// A prefilter that finds the position at which one of many texts may begin, several times faster than an
 /// automaton.
 ///
 /// Most of a log has nothing to mask. A position is checked by a case-insensitive hash of its next four
-/// bytes, at the same cost for one phrase or a thousand; packed searchers end at 64 patterns. The bytes
-/// behind a line break or an escape sequence are read only there. There are false positives, but no false
-/// negatives.
+/// bytes, at the same cost for one phrase or a thousand; packed searchers take at most 64 patterns. A text
+/// that a line break or an escape sequence interrupts is searched for only around these. There are false
+/// positives, but no false negatives.
 pub struct TextPrefilter {
     /// Bit mask of the hashed bytes: fewer than four if the shortest text is shorter.
     mask: u32,

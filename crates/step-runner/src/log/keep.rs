@@ -22,7 +22,7 @@ use super::{LogStream, OutputSink, OutputSource};
 /// Size of the pieces that are masked and written, so that memory use does not depend on the input.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// Writes the output of a job to a file: masked, and in a [`LogFormat`].
+/// The file with the output of a job: masked, and in a [`LogFormat`].
 ///
 /// Writing never fails: if the size limit is reached, the file cannot be written or there are too many
 /// secrets to mask, a last line reports it, and further output is dropped.
@@ -98,7 +98,7 @@ impl StepLog {
         self
     }
 
-    /// Returns a masker of another text with the same secrets.
+    /// Returns a masker for another text, with the same secrets.
     pub(crate) fn masker(&self) -> Masker {
         self.maskers.masker()
     }
@@ -243,7 +243,7 @@ pub struct LogProgress {
     closed: bool,
 }
 
-/// Reads a log, even after its file was removed. Clones share the file.
+/// A reader of a log, even after its file was removed. Clones share the file.
 #[derive(Clone, Debug)]
 pub struct LogReader {
     file: Arc<File>,
@@ -277,7 +277,7 @@ impl LogReader {
         self.progress.borrow().length
     }
 
-    /// Returns bytes that are in memory; `None` if they have to be read from the disk.
+    /// Returns bytes from the page cache; `None` if they have to be read from the disk.
     fn read_cached(&self, offset: u64, length: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; length];
         let mut buffer = [IoSliceMut::new(&mut bytes)];
@@ -293,7 +293,7 @@ impl LogReader {
     }
 }
 
-/// Follows a log from an offset.
+/// A reader that follows a log from an offset.
 #[derive(Debug)]
 pub struct Follower {
     log: LogReader,
@@ -345,7 +345,7 @@ pub enum LogFormat {
     Plain,
 }
 
-/// Formats the output of all streams.
+/// A formatter of the output of all streams.
 enum Formatter {
     Stamped(Box<[Stamper; STREAMS.len()]>),
     Plain {
@@ -384,7 +384,7 @@ impl Formatter {
         }
     }
 
-    /// Ends an unfinished line, in the format in which streams share lines.
+    /// Ends an unfinished line of a plain log, in which streams share lines.
     fn end_line(&mut self, out: &mut Vec<u8>) {
         if let Formatter::Plain { is_at_begin } = self
             && !*is_at_begin

@@ -14,7 +14,7 @@ use super::{LogStream, OutputSource};
 /// The replacement of masked text.
 pub const MASK: &[u8] = b"[MASKED]";
 
-/// Masks one stream; the output does not depend on how the input is split into writes.
+/// A masker of one stream; the output does not depend on how the input is split into writes.
 ///
 /// Non-overlapping occurrences of each phrase are masked, from left to right. Overlapping occurrences of
 /// several phrases share one mask. Also masked are the values of some URL parameters, up to the next `?`,
@@ -38,7 +38,7 @@ pub struct Masker {
     base: u64,
     held: Vec<u8>,
     /// Ranges masked for a phrase, sorted and disjoint. If a range begins before `base`, its mask is
-    /// written.
+    /// already written.
     phrases: Vec<Range<u64>>,
     /// Ranges masked for a URL parameter or a prefix, sorted and disjoint.
     values: Vec<Range<u64>>,
@@ -376,8 +376,8 @@ pub struct Maskers {
     since: [Option<Instant>; STREAMS.len()],
 }
 
-/// Time for which output is held back for a loose phrase: the end of a line, or a secret in another case.
-/// After that, an incomplete secret is not masked.
+/// Time for which output is held back that may become a loose phrase. After that, an incomplete secret is not
+/// masked.
 const HOLD_TIMEOUT: Duration = Duration::from_millis(250);
 
 impl Maskers {

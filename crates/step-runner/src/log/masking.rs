@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 
-/// Prefixes of GitLab tokens after which they are always masked.
+/// Prefixes of GitLab tokens that are always masked.
 pub const BUILT_IN_PREFIXES: [&str; 1] = ["glpat-"];
 
 /// Prefixes of other GitLab tokens, which are masked too unless a job restricts masking: like GitLab's

@@ -36,7 +36,7 @@ pub struct Patterns {
     pub gate: TextPrefilter,
 }
 
-/// Limit of the total size of texts to mask: the automata need 15 times as much memory.
+/// Size limit of all phrases, of all loose phrases and of all prefixes: an automaton needs 15 times as much memory.
 const MAX_BYTES: usize = 4 << 20;
 
 /// There are too many secrets to mask.

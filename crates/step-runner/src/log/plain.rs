@@ -6,7 +6,7 @@ use super::masking::Masking;
 use super::patterns::TooMuchToMask;
 use super::{LogStream, OutputSink, OutputSource};
 
-/// Forwards the output of a job, masked but otherwise unchanged, for a terminal.
+/// A sink for a terminal: it forwards the output of a job, masked but otherwise unchanged.
 ///
 /// If a stream cannot be written, further output to it is dropped. If there are too many secrets to mask,
 /// a line on standard error reports it, and all further output is dropped.

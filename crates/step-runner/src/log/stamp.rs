@@ -37,7 +37,7 @@ impl From<Timestamp> for LogTime {
     }
 }
 
-/// Formats one stream as lines with a header.
+/// A formatter of one stream as lines with a header.
 ///
 /// A line that ends with a newline is an entry. A partial line is held back until it is longer than 8 KiB
 /// or contains a carriage return, as progress bars do; then it is an entry too, and the next one has a
@@ -128,7 +128,7 @@ impl Stamper {
     }
 }
 
-/// Splits a log written by [`Stamper`] into streams: removes headers and joins lines.
+/// A parser that splits a log written by [`Stamper`] into streams: it removes headers and joins lines.
 ///
 /// Lines without header go to standard output unchanged: not every step runner writes headers. The
 /// newline of an entry is held back until the next entry of its stream, which may continue the line.

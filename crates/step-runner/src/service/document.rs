@@ -1,4 +1,4 @@
-//! The service of the design document: `oci_hooks.steps.v1.StepRunner`.
+//! The service of GitLab's design document: `oci_hooks.steps.v1.StepRunner`.
 
 use tonic::{Code, Request, Response, Status};
 

@@ -87,7 +87,7 @@ pub async fn run(
         let jobs = jobs.clone();
         tokio::task::spawn_blocking(move || jobs.run(request, variables))
     };
-    // The start blocks on a mount that does not respond.
+    // The start may block on a mount that does not respond.
     let mut started = None;
     wait_for_either(async { started = Some(starting.await) }, jobs.wait_until_stopped()).await;
     let started = started.unwrap_or(Ok(Err(RunError::ShuttingDown)));
@@ -97,7 +97,6 @@ pub async fn run(
     }
 }
 
-/// Returns the gRPC code of an error.
 pub fn code(error: &RunError) -> Code {
     match error {
         RunError::Id
@@ -115,7 +114,6 @@ pub fn code(error: &RunError) -> Code {
     }
 }
 
-/// Streams the log of a job.
 pub fn follow_logs(
     jobs: &JobRegistry,
     request: &proto::FollowLogsRequest,

@@ -2,7 +2,7 @@
 //! `UPDATE_GOLDEN=1 cargo test -p oci-hooks-system-tests --test all proto`.
 //!
 //! [`proto`] is GitLab's own package: [`proto::step_runner_server`] is the service that its runner calls.
-//! [`document`] is the service of the design document. Two messages are not generated, since the numbers of
+//! [`document`] is the service of GitLab's design document. Two messages are not generated, since the numbers of
 //! their newer fields are in no public source; these fields are identified by their type.
 
 #[rustfmt::skip]

@@ -27,7 +27,7 @@ const MAX_DURATION_BYTES: usize = 22;
 /// Seconds in 10 000 years, the maximum of a duration.
 const MAX_SECONDS: i64 = 315_576_000_000;
 
-/// Requests to run steps.
+/// A request to run steps.
 ///
 /// Since its release 18.9, GitLab's runner sends a time limit in a field whose number is in no public
 /// source. The field is identified by its type: it is the only unknown field that parses as a duration. No
@@ -178,7 +178,7 @@ fn duration(mut bytes: &[u8]) -> Option<Duration> {
     (is_valid && (seconds, nanos) != (0, 0)).then_some(Duration { seconds, nanos })
 }
 
-/// Requests to cancel a job.
+/// A request to cancel a job.
 ///
 /// The source of the current message is not public; the runner's tests show a single string field, `id`. It
 /// is read from the field with its former number, or else from the only field.

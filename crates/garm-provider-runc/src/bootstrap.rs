@@ -35,7 +35,7 @@ pub struct Bootstrap {
     pub ca_bundle: String,
     /// `amd64`, `arm64` and so on.
     pub arch: String,
-    /// `linux`, or an unsupported operating system.
+    /// `linux`, `unknown` or empty for Linux; others are unsupported.
     pub os_type: String,
     pub flavor: String,
     /// Image: an alias or a reference.

@@ -175,7 +175,7 @@ fn env(top: &JsonObject<'_>) -> Result<BTreeMap<String, String>, ExtraSpecsError
 fn scripts(top: &JsonObject<'_>) -> Result<BTreeMap<String, Vec<u8>>, ExtraSpecsError> {
     let place = top.object("pre_install_scripts")?;
     let scripts = top.map_of_texts("pre_install_scripts")?.into_iter().map(|(name, text)| {
-        // Names of scripts become file names.
+        // Reports to GARM and the instance's log contain the name.
         if !is_word(&name, b"._-") {
             return Err(place
                 .kind_error(&name, "named by letters, digits, \".\", \"_\" and \"-\"")
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
     use crate::schema;
 
-    /// A value for each key.
+    /// Returns a value for each key.
     fn all_keys() -> Value {
         json!({
             "env": {"A": "x y", "_b2": ""},

@@ -35,10 +35,10 @@ pub struct FoundInstance {
     pub error: Option<ContainerError>,
 }
 
-/// Selects containers by the controller and the name of their instance.
+/// A filter of containers, by the controller and the name of their instance.
 pub type IsWanted<'a> = &'a dyn Fn(&str, &str) -> bool;
 
-/// Returns all instances of a controller, oldest first; those without a container first.
+/// Returns all instances of a controller, oldest first, after the instances without a record.
 pub fn find_all(
     records: &ControllerRecords,
     sites: &dyn InstanceSites,

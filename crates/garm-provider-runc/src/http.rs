@@ -288,7 +288,7 @@ impl HttpRetry {
     }
 }
 
-/// Returns the host's CA certificates and these.
+/// Returns the host's CA certificates and those in `pem`.
 fn root_certificates(pem: &str) -> Result<RootCerts, HttpError> {
     if pem.trim().is_empty() {
         return Ok(RootCerts::PlatformVerifier);

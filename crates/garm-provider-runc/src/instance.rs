@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
-/// Length limit of an instance name, in bytes. File names consist of it and a suffix.
+/// Length limit of an instance name. File names consist of the name and a suffix.
 const MAX_NAME_BYTES: usize = 128;
 
 /// An existing instance, running or not.
@@ -35,7 +35,7 @@ pub struct GarmInstance {
 pub enum InstanceStatus {
     Running,
     Stopped,
-    /// The creation or the runner's start failed.
+    /// The creation or the runner failed, the supervisor was killed, or a record is unreadable.
     Error,
     Unknown,
 }

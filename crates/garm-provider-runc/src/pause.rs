@@ -1,8 +1,7 @@
 //! Pausing and resuming the processes of an instance.
 //!
 //! A runtime freezes the cgroup. Rootless instances may have no cgroup: then each process is sent SIGSTOP.
-//! A process that is not stopped yet could send SIGCONT to the others, so processes are listed and stopped until
-//! none is running.
+//! A process that is not stopped yet may fork, so processes are listed and stopped until there are no new ones.
 
 use std::collections::HashSet;
 use std::{fs, io};

@@ -57,7 +57,7 @@ pub struct BootPlan {
     /// Scripts to run first, as root, ordered by name.
     pub pre_install: BTreeMap<String, Vec<u8>>,
     pub env: BTreeMap<String, String>,
-    /// Timeout for starting the runner.
+    /// Timeout until the runner listens for jobs.
     pub timeout: std::time::Duration,
 }
 
@@ -260,7 +260,7 @@ impl PlanInputs<'_> {
         Ok((mounts, caches))
     }
 
-    /// Returns a mount of the settings. If the kernel supports idmapped mounts, files that instances create in a
+    /// Returns a mount of the settings. If this process can create idmapped mounts, files that instances create in a
     /// writable mount belong to the owner of its source.
     fn mount(&self, name: &str, settings: &MountSettings) -> Result<MountRequest, PlanError> {
         let mount = MountRequest {

@@ -21,7 +21,7 @@ use super::site::{InstanceSite, InstanceSites, RemovalOptions, RootSite};
 use super::supervisor::SupervisorProgram;
 use super::{Bootstrap, pause, remove};
 
-/// Creates and removes the instances of one GARM controller, which sees only its own.
+/// The provider for one GARM controller, which sees only its own instances.
 #[derive(Clone, Copy)]
 pub struct GarmProvider<'a> {
     /// Controller id of the GARM.
@@ -64,7 +64,7 @@ impl GarmProvider<'_> {
     }
 
     /// Resumes a stopped instance. An instance whose runner has exited cannot be started again, because its credentials
-    /// were for one runner. Such an instance is removed, so that GARM no longer lists it and creates a new instance.
+    /// were for one runner. Such an instance is removed, so that it is no longer listed and GARM creates a new one.
     pub fn start(&self, id: &str) -> Result<(), ProviderError> {
         let (files, _) = self.lookup().find(id)?;
         let lock = files.lock(LONG)?;
@@ -143,7 +143,7 @@ impl InstanceSites for GarmProvider<'_> {
     }
 }
 
-/// Finds the instances of one GARM controller on all sites.
+/// A lookup of the instances of one GARM controller on all sites.
 #[derive(Clone)]
 pub struct InstanceLookup<'a> {
     pub records: ControllerRecords,

@@ -38,7 +38,7 @@ pub struct PrunedInstances {
 /// Options of [`prune`].
 #[derive(Clone, Copy, Debug)]
 pub struct PruneOptions {
-    /// Minimum time since an instance ended.
+    /// Minimum time since an instance ended, or a cached runner was last used.
     pub ended_for: Duration,
     /// Treatment of records of a newer version of this program.
     pub newer: NewerRecords,

@@ -89,9 +89,9 @@ pub struct InstanceInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunnerOutcome {
-    /// The runner exited with this code.
+    /// The runner exited successfully; the code is always 0.
     Ended { code: i32, at: Timestamp },
-    /// The runner could not be started.
+    /// The runner could not be started, or failed.
     Failed { fault: String, at: Timestamp },
 }
 

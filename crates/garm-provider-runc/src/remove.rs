@@ -1,4 +1,4 @@
-//! Removal of instances, complete or partial.
+//! Removal of complete or partial instances.
 
 use std::io;
 use std::time::Duration;
@@ -22,8 +22,8 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout for a supervisor to reap the processes of its killed container.
 const REAP_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Returns the records of all containers of an instance: of the one that the instance's record names, and of those that
-/// name the instance.
+/// Returns a record for each container of an instance: the instance's record, and records rebuilt from other containers
+/// that name the instance.
 pub fn parts(
     engine: &Engine,
     records: &ControllerRecords,
@@ -86,8 +86,8 @@ pub fn end_supervisor(
     Ok(())
 }
 
-/// Kills an instance and removes all parts of it. Each step can be repeated after an earlier process was killed during
-/// it. The caller holds the lock.
+/// Kills a container of an instance and the supervisor, and removes the container, its network, and the instance's
+/// files. Can be repeated after a removal was killed at any step. The caller holds the lock.
 pub fn remove(
     engine: &Engine,
     network: &NetworkOptions,
@@ -95,7 +95,7 @@ pub fn remove(
     record: &InstanceRecord,
     newer: NewerRecords,
 ) -> Result<(), ProviderError> {
-    // Before its container is killed, which ends it too.
+    // Read before the container is killed, which ends the supervisor too.
     let supervisor = running_supervisor(files)?;
     let directory = engine.directory(&record.container);
     let container = match directory.read() {

@@ -12,12 +12,12 @@ use super::found::{FoundInstance, controllers, find, find_all};
 use super::record::{ControllerRecords, InstanceFiles, RunnerOutcome};
 use super::site::{InstanceSites, RemovalOptions};
 
-/// Selects the instances that match all given criteria.
+/// Criteria for instances, which must all match.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InstanceSelection<'a> {
     /// Names; empty for all instances.
     pub names: &'a [String],
-    /// If set, only instances without a supervisor.
+    /// If set, only instances that have ended, or that have no running supervisor.
     pub orphans: bool,
     pub controller: Option<&'a str>,
     pub pool: Option<&'a str>,
@@ -26,7 +26,7 @@ pub struct InstanceSelection<'a> {
 /// Options of [`rm`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RmOptions {
-    /// Remove running instances too, perhaps with a job.
+    /// Also remove running instances, and instances of other versions of this program.
     pub force: bool,
     /// Only report the instances that would be removed.
     pub dry_run: bool,

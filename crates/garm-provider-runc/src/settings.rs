@@ -108,7 +108,7 @@ pub struct LogSettings {
     pub directory: PathBuf,
     /// Size limit of one log; the oldest output is removed.
     pub size: ByteSize,
-    /// Retention after the instance is removed.
+    /// Retention of a log after its last write.
     pub keep_age: Age,
 }
 
@@ -356,10 +356,10 @@ fn deserialize_absolute<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Pa
     Ok(path)
 }
 
-/// Least memory of an instance. Runners need more, but the smallest images start in it.
+/// Minimum memory of an instance. Runners need more, but the smallest images start in it.
 pub const MIN_MEMORY_BYTES: u64 = 32 << 20;
 
-/// Least number of processes and threads of an instance, which a runner needs to start.
+/// Minimum number of processes and threads of an instance, which a runner needs to start.
 pub const MIN_PIDS: u32 = 32;
 
 fn some_memory<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ByteSize>, D::Error> {

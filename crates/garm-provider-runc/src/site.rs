@@ -28,7 +28,7 @@ pub struct InstanceSite {
     processes: ProcessView,
 }
 
-/// All sites.
+/// The sites of all instances.
 pub trait InstanceSites: Sync {
     /// Returns the site of an instance.
     fn site(&self, controller: &str, name: &str) -> Result<InstanceSite, ProviderError>;

@@ -240,7 +240,7 @@ impl InstanceSupervisor<'_> {
     fn run(&mut self) -> Result<(), SupervisorError> {
         let result = boot::boot(&self.spec, &mut self.guest, &self.http);
         let at = Timestamp::now();
-        // The cgroup has the events until the container is removed.
+        // Read before the container is removed, with the counters of its cgroup.
         for hit in self.guest.engine.limits_hit(&self.guest.record) {
             self.guest.note(&format!("the instance {hit}"));
         }
@@ -320,7 +320,7 @@ impl<'a> SupervisedContainer<'a> {
 /// Length limit of a line passed to the watcher.
 const MAX_LINE_BYTES: usize = 4 << 10;
 
-/// Logs the output of a program, and passes its lines to the watcher.
+/// The log of a program's output, whose lines are also passed to the watcher.
 struct WatchedLog<'a> {
     log: &'a mut LogWriter,
     watcher: &'a mut dyn OutputWatcher,

@@ -43,7 +43,7 @@ pub fn check(spec: &BootSpec, http: &HttpClient) -> Result<Option<String>, Shell
         Ok(text) => serde_json::from_slice::<AgentMetadata>(&text).unwrap_or_default(),
         // GARM before 0.2 has no agents.
         Err(HttpError::Status { status: 404, .. }) => return Ok(None),
-        // If GARM is away, the boot waits for it and reports it.
+        // If GARM is unreachable, the boot retries, and reports the failure.
         Err(error) => return Ok(Some(format!("agent mode is unknown: {}", chain(&error)))),
     };
     match (metadata.agent_mode, metadata.agent_shell_enabled) {

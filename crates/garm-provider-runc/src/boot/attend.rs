@@ -1,4 +1,4 @@
-//! Last step of a boot: runs the runner, reports to GARM that the runner listens for jobs, and reports its failure.
+//! Last step of a boot: runs the runner, reports to GARM that the runner listens for jobs, and returns its failure.
 
 use std::sync::mpsc;
 use std::thread;
@@ -23,7 +23,7 @@ pub fn run_runner<G: Guest>(
     let forge = spec.runner.as_ref().map(|runner| runner.forge);
     let (send, receive) = mpsc::channel();
     let mut output = RunnerOutput::new(forge, garm.deadline(), send);
-    // On a separate thread, because reading the runner's output must not wait for a slow GARM.
+    // Reported on a separate thread, so that reading the runner's output does not wait for a slow GARM.
     let (result, refusal) = thread::scope(|scope| {
         let telling = scope.spawn(move || garm.idle(ready.agent_id, &receive));
         let result = guest.run_watched(&ready.command, &mut output);
@@ -31,7 +31,7 @@ pub fn run_runner<G: Guest>(
         (result, telling.join().expect("telling GARM does not panic"))
     });
     if let Some(error) = refusal {
-        // GARM may already know about the job. If GARM has given up the instance, it deletes the instance.
+        // Not a failure: GARM may already know of the job from the forge, or has given up the instance and deletes it.
         guest.note(&format!("GARM was not told that the runner is idle: {}", chain(&error)));
     }
     let last = output.last_lines(&SecretMask::new(spec));

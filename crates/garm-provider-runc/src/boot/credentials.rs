@@ -58,7 +58,7 @@ pub fn read_registered_id(
         .map_err(|source| BootError::RunnerFile { file: path.display().to_string(), source })
 }
 
-/// Finds the id in such a file; the key is case-insensitive, the value a number or a string.
+/// Finds the id in a runner's file; the key is case-insensitive, the value a number or a string.
 fn agent_id(content: &[u8], key: &'static str) -> Result<i64, RunnerFileError> {
     let content = content.strip_prefix("\u{feff}".as_bytes()).unwrap_or(content);
     let object: Map<String, Value> =

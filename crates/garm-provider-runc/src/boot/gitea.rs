@@ -30,7 +30,7 @@ pub fn register<G: Guest>(
     let token = String::from_utf8_lossy(&token).trim().to_owned();
     // The token must not be an argument, which all users can see. Since 1.0, runners read it from an environment
     // variable; older ones prompt for it and read standard input. Newer runners need `--no-interactive`, or they would
-    // prompt for labels. With `--help`, nothing runs; it fails only after an unknown option: `--token-file` before 1.0.
+    // prompt for labels. `register --help` registers nothing, and fails before 1.0, because `--token-file` is unknown.
     let probe = [&*program, "register", "--token-file", "/dev/null", "--help"].map(str::to_owned);
     let takes_variable = boot
         .run(&mut boot.command(GuestUser { cwd: Path::new("/"), ..user }, probe.to_vec()))?

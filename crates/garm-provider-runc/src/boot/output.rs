@@ -28,7 +28,7 @@ impl fmt::Display for LastLines {
     }
 }
 
-/// Watches the output of a runner.
+/// A watcher of a runner's output.
 pub struct RunnerOutput {
     forge: Option<Forge>,
     deadline: Option<Instant>,
@@ -119,8 +119,8 @@ fn listening_message(forge: Forge) -> &'static str {
     }
 }
 
-/// Returns the failure of GitHub's listener in a line, or the earlier one. A listener that exits for an update or a
-/// retry has not failed, which clears an earlier failure.
+/// Returns the failure of GitHub's listener that a line reports, or else the earlier one. A successful exit, or one for
+/// an update or a retry, clears the earlier failure.
 fn complaint(line: &str, before: Option<String>) -> Option<String> {
     const ENDS: [&str; 2] = ["Runner listener exit", "Exiting with unknown error code"];
     const FINE: [&str; 3] = ["with 0 return code", "because of updating", "with retryable error"];

@@ -35,7 +35,7 @@ pub fn boot(spec: &BootSpec, guest: &mut impl Guest, http: &HttpClient) -> Resul
     boot_patiently(spec, guest, http, HttpRetry::default())
 }
 
-/// Boots a runner as [`boot`] does, with a given number of attempts for requests.
+/// Boots a runner as [`boot`] does, with the given retries of requests.
 pub fn boot_patiently(
     spec: &BootSpec,
     guest: &mut impl Guest,
@@ -48,7 +48,7 @@ pub fn boot_patiently(
     let ready = steps(&garm, spec, &mut boot);
     let result = ready.and_then(|ready| run_runner(&garm, spec, boot.guest, &ready));
     match &result {
-        // `attend` has reported the result.
+        // `run_runner` has already reported `NeverIdle`.
         Ok(()) | Err(BootError::NeverIdle { .. }) => {}
         Err(error) => {
             // After `idle`, GARM accepts no more reports of an instance; it gets the status by listing instances.

@@ -38,7 +38,7 @@ pub struct BootSpec {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunnerSpec {
     pub forge: Forge,
-    /// Directory of the runner in the instance.
+    /// Directory of GitHub's runner in the instance.
     pub dir: PathBuf,
     /// Path of the program, for a forge whose runner is a single file.
     pub program: PathBuf,

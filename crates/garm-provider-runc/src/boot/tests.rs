@@ -161,7 +161,7 @@ fn packages_and_scripts_run_first_with_proxies_and_certificates() {
         if command.args[0].starts_with("/run/garm/pre-install") {
             let script = files.get(Path::new(&command.args[0])).unwrap();
             assert!(matches!(script, GuestFile::File(_, 0o700, GuestOwner::ROOT)), "{script:?}");
-            // A package installs a CA bundle.
+            // The script installs a CA bundle.
             let bundle = GuestFile::File(b"made anew".to_vec(), 0o644, GuestOwner::ROOT);
             files.insert("/etc/ssl/certs/ca-certificates.crt".into(), bundle);
         }

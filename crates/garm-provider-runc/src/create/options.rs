@@ -97,7 +97,7 @@ impl InstanceCreation<'_> {
     }
 }
 
-/// Returns the annotations, against which hooks are matched.
+/// Returns the annotations, which hooks match, and from which records are rebuilt.
 fn annotations(record: &InstanceRecord, image: &Image) -> BTreeMap<String, String> {
     let own = [
         ("controller", &record.controller),

@@ -32,7 +32,7 @@ pub enum DownloadEvent {
     Done { bytes: u64, time: Duration },
 }
 
-/// Called with each event of a download.
+/// A callback for each event of a download.
 pub type DownloadListener<'a> = &'a (dyn Fn(DownloadEvent) + Sync);
 
 /// Archive as a stream.

@@ -70,7 +70,7 @@ pub struct RunnerLayer {
     pub dir: PathBuf,
     pub program: PathBuf,
     pub forge: Forge,
-    /// Key in the cache, by which [`RunnerCache::prune`] gets the runners in use.
+    /// Key in the cache, for `in_use` of [`RunnerCache::prune`].
     pub key: String,
 }
 
@@ -136,7 +136,7 @@ impl RunnerCache {
     }
 
     /// Returns the layer with a runner whose files belong to `owner`, and downloads the runner if it is not cached.
-    /// Among concurrent calls for a runner, one downloads and the others wait; a call that takes too long is overtaken.
+    /// Among concurrent calls for a runner, one downloads and the others wait; after a timeout, they download too.
     pub fn prepare(
         &self,
         tool: &RunnerArchive,

@@ -275,7 +275,7 @@ fn private_ca_of_garm_is_trusted() {
         // The host must not trust the test's CA.
         host.shell("mount --bind /dev/null /etc/ssl/certs/ca-certificates.crt");
         let bundle = std::fs::read_to_string(host.certificates.authorities()).unwrap();
-        // The registry's certificate is from the same CA, so the image must already be in the store.
+        // The registry's certificate is from the same CA, so the pull of the image fails first.
         let document = world.garm.bootstrap("one", "true", json!({"ca-cert-bundle": ""}));
         let said = world.provider().create_fails(&document);
         assert!(said.contains("certificate") || said.contains("trust"), "{said}");

@@ -76,7 +76,7 @@ fn instance_with_a_killed_supervisor_is_listed_and_deleted() {
             world.host().processes().into_iter().filter(|p| p.line.starts_with(&program)).collect();
         assert_eq!(supervisors.len(), 1, "one for each instance: {supervisors:?}");
         world.host().shell(&format!("kill -9 {}", supervisors[0].pid));
-        // The killed supervisor counts as running until the kernel has released its lock.
+        // A killed process counts as running until it has exited.
         program::wait_until("the instance does not look as if it ran", || {
             let listed = world.provider().list();
             assert_eq!(listed.len(), 1);

@@ -1,5 +1,4 @@
-//! Calls next to other instances, as seen by `strace`: they open no files of other instances, whose number would prolong
-//! them.
+//! Calls open no files of other instances, as seen by `strace`, so that they do not become slower with each instance.
 
 use std::fs;
 use std::process::Command;

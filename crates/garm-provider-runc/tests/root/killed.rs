@@ -84,7 +84,7 @@ fn killed_download_leaves_nothing_and_the_next_completes() {
     });
 }
 
-/// A power failure of the host ends all processes and clears `/run`.
+/// The supervisor and the job are killed, but files and mounts remain.
 #[test]
 fn delete_works_after_a_reboot_of_the_host() {
     with_both_runtimes("", |world| {

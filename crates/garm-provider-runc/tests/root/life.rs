@@ -119,8 +119,7 @@ fn running_instance_is_stopped_started_and_deleted() {
         provider.stop_instance("one").success();
         assert_eq!(provider.get("one").status, AnswerStatus::Stopped);
         provider.stop_instance("one").success();
-        // The runner's credentials were in memory that is gone, and GARM does not send them again, so the instance
-        // cannot be started.
+        // A stopped instance is only paused, so it can be resumed.
         let ended = provider.start_instance("one");
         assert!(ended.status.code().is_some_and(|code| code < 2), "{}", ended.log());
         provider.delete("one");

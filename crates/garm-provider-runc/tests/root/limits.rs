@@ -144,7 +144,7 @@ fn metadata_address_and_host_are_unreachable() {
         };
         program::wait_until("it listens", || there("127.0.0.1").contains("reached"));
         assert!(there("169.254.169.254").contains("reached"));
-        // `nc` uses up its seconds where packets are dropped, so only an answer may take many.
+        // If packets are dropped, `nc` waits for its whole timeout, so only an expected answer has a long one.
         let job = |seconds: u32| {
             format!(
                 "gateway=$(ip route | sed -n 's/default via \\([^ ]*\\).*/\\1/p'); \
@@ -205,7 +205,7 @@ fn cache_outlives_instances_and_is_private_to_its_pool() {
         assert_eq!(first.only_record("write"), "0", "the runner may write: {}", first.text);
         assert!(!first.text.contains("\nfrom before"));
         world.provider().delete("one");
-        // Other users of the host could run the job's set-user-ID program.
+        // With this mode, other users of the host could run the job's set-user-ID program.
         let caches = world.installation.store().join("garm/caches");
         fs::set_permissions(&caches, Permissions::from_mode(0o755)).unwrap();
         let second = world.run("two", "echo \"@ cache $(cat /cache/kept)\"", json!({}));

@@ -1,4 +1,4 @@
-//! The fake of GARM rejects what GARM rejects; otherwise, other tests would pass with a provider that GARM rejects.
+//! The fake GARM rejects the same requests as GARM; otherwise, tests would pass with a provider that GARM rejects.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

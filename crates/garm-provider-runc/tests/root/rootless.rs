@@ -110,7 +110,7 @@ fn killed_instance_is_listed_and_removed() {
                 if victim == "pause process" { AnswerStatus::Stopped } else { AnswerStatus::Error };
             provider.wait_for("one", expected);
             if victim == "pause process" {
-                // The pause process is not visible any more before the kernel has killed the others.
+                // The pause process disappears before the kernel has killed the others.
                 program::wait_until("the job has ended", || {
                     !world.host().processes().iter().any(|it| it.line.contains("sleep 1000"))
                 });

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::setup::{ENDLESS, GarmWorld, with_both_runtimes, with_each_runtime};
 
-/// Searches the instance for secrets: all files readable by the runner's user and, run as root before the runner, the
+/// Searches the instance for secrets: as a job, all files readable by the runner's user; as a pre-install script, the
 /// whole file system.
 const SEARCH: &str = "grep -rsl canary[-]token / --exclude-dir=proc --exclude-dir=sys 2>/dev/null | \
     sed 's/^/@ found /'; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | \

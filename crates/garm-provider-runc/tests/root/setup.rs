@@ -81,7 +81,7 @@ pub(crate) struct RootlessUser<'w> {
     pub(crate) ids: UserIds,
 }
 
-/// Prints the runtime and user of a failed test.
+/// The runtime and user of a test, printed if it fails.
 struct FailedVariant(TestRuntime, UserIds);
 
 impl Drop for FailedVariant {

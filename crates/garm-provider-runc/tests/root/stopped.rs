@@ -42,7 +42,7 @@ fn stopped_call_of_a_user_delays_other_instances_with_a_message() {
     }
 }
 
-/// Stops all commands of GARM and of the admin.
+/// Stops commands of GARM and of the admin.
 fn sweep(world: &GarmWorld<'_>, helpers: &'static [&'static str], usual: usize) {
     let installation = &world.installation;
     let create = || drop(world.create("one", ENDLESS, json!({})));

@@ -22,7 +22,7 @@ use oci_hooks_image::Digest;
 
 use crate::settings::GarmFileSettings;
 
-/// Kind of the owners, which are instances.
+/// Kind of container owner: each owner is an instance.
 const KIND: &str = "instances";
 
 /// Marker file in the run directory, created by the first instance after a boot.
@@ -165,7 +165,7 @@ impl RootlessInstances {
 
     fn is_gone(&self, controller: &str, name: &str) -> bool {
         let records = ControllerRecords::of(self.run(), controller);
-        // An unreadable record belongs to an instance, and a container that names it.
+        // An instance with an unreadable record still exists, and so does one with a container.
         let has_record =
             records.files(name).is_some_and(|files| !matches!(files.record(), Ok(None)));
         let run = self.pause_processes().run_of(&InstanceKey::new(controller, name).id);

@@ -27,7 +27,7 @@ use crate::{settings, supervise};
 /// Length limit of an error message, which GARM stores in its database.
 const MAX_MESSAGE_CHARS: usize = 4000;
 
-/// Number of attempts to connect to a registry, in one second. GARM repeats a failed creation after some seconds.
+/// Number of attempts to connect to a registry. GARM itself repeats a failed creation after some seconds.
 const CONNECT_ATTEMPTS: u32 = 2;
 
 /// Error of a call.
@@ -212,7 +212,7 @@ fn list(listed: &InstanceList) -> Result<(), CallFailure> {
     answer::<Vec<GarmInstance>>(&listed.instances)
 }
 
-/// Checks that an instance of a pool can be planned, and can run on this host.
+/// Checks that an instance of a pool can be planned with the settings of this host.
 fn validate(
     garm: &garm_provider_runc::GarmFileSettings,
     pool: &Bootstrap,

@@ -77,7 +77,7 @@ pub fn run(args: &PruneArgs, context: &mut CliContext) -> Result<CliExit, AdminE
     ImagePruning { args, settings: &settings, engine: &engine }.run(pruned, context)
 }
 
-/// Prunes images after the instances, and reports both.
+/// Inputs for pruning images after the instances.
 struct ImagePruning<'a> {
     args: &'a PruneArgs,
     settings: &'a GarmFileSettings,

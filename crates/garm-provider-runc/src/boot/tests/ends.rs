@@ -50,7 +50,7 @@ fn runner_that_does_not_listen_in_time_is_stopped() {
     let mut guest = FakeGuest::new(|_, _| panic!("it does not end by itself"));
     guest.says = vec!["Runner connect error: Retrying until reconnected."];
     let mut spec = spec(&server, image_runner());
-    // Longer than the boot; the runner hangs for no time.
+    // Longer than the boot: the fake runner times out at once.
     spec.timeout = Duration::from_secs(1000);
     guest.hangs = true;
     let error = boot_and_run(&server, &spec, &mut guest).map(drop).unwrap_err();

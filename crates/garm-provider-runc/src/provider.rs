@@ -199,7 +199,7 @@ impl InstanceLookup<'_> {
         let _span = info_span!("delete", instance = id).entered();
         // No instance can have an invalid name.
         let Some(files) = self.records.files(id) else { return Ok(()) };
-        let removal = RemovalOptions { patience: LONG, ..RemovalOptions::OF_GARM };
+        let removal = RemovalOptions { lock_timeout: LONG, ..RemovalOptions::OF_GARM };
         self.sites.delete(&self.records, &files, id, removal).map(drop)
     }
 

@@ -19,7 +19,7 @@ use super::settings::GarmFileSettings;
 use super::site::{InstanceSite, InstanceSites, RemovalOptions, RootSite};
 
 /// Maximum time between finding a cached runner and recording the instance that uses it.
-const BETWEEN: Duration = Duration::from_secs(60);
+const RUNNER_GRACE_PERIOD: Duration = Duration::from_secs(60);
 
 /// Result of [`prune`].
 #[derive(Debug, Default)]
@@ -69,8 +69,10 @@ pub fn prune(
     unreadable.extend(engine.unreadable_records()?.iter().map(|error| chain(error)));
     let broken = Network::unreadable_networks(network)?;
     unreadable.extend(broken.iter().map(|(_, error)| chain(error)));
-    if swept.knows_all {
-        for id in networks.iter().filter(|id| id.starts_with(NETWORK) && !swept.named.contains(*id))
+    if swept.all_readable {
+        for id in networks
+            .iter()
+            .filter(|id| id.starts_with(NETWORK) && !swept.recorded_networks.contains(*id))
         {
             Network::remove_id(network, id)?;
         }
@@ -88,12 +90,12 @@ pub fn prune_shared(
     swept: SweepResult,
     options: PruneOptions,
 ) -> Result<PrunedInstances, ProviderError> {
-    let SweepResult { instances, unreadable, runners_in_use, knows_all, .. } = swept;
+    let SweepResult { instances, unreadable, runners_in_use, all_readable, .. } = swept;
     let mut pruned = PrunedInstances { instances, unreadable, ..PrunedInstances::default() };
     pruned.logs = logs::prune(&settings.log.directory, settings.log.keep_age.0)?;
     // With an unreadable record, any runner may be in use.
-    if knows_all {
-        let older = options.ended_for.max(BETWEEN);
+    if all_readable {
+        let older = options.ended_for.max(RUNNER_GRACE_PERIOD);
         pruned.runners = RunnerCache::of(engine).prune(&runners_in_use, older)?;
     }
     Ok(pruned)
@@ -108,7 +110,7 @@ pub fn sweep(
     let mut sweep = InstanceSweep {
         sites,
         options,
-        swept: SweepResult { knows_all: true, ..SweepResult::default() },
+        swept: SweepResult { all_readable: true, ..SweepResult::default() },
     };
     for records in controllers(run, sites)? {
         let mut names = records.names()?;
@@ -125,7 +127,7 @@ pub fn sweep(
             }
         }
         for name in &names {
-            sweep.bare(&records, name)?;
+            sweep.sweep_unrecorded(&records, name)?;
         }
     }
     Ok(sweep.swept)
@@ -138,9 +140,9 @@ pub struct SweepResult {
     unreadable: Vec<String>,
     runners_in_use: BTreeSet<String>,
     /// Network ids in all records.
-    named: BTreeSet<String>,
+    recorded_networks: BTreeSet<String>,
     /// If set, all remaining records are readable.
-    knows_all: bool,
+    all_readable: bool,
 }
 
 struct InstanceSweep<'a> {
@@ -174,13 +176,15 @@ impl InstanceSweep<'_> {
             ));
         }
         if runs || error.is_of_other_version() && !is_asked {
-            self.swept.named.extend(container.map(|container| container.network.clone()));
-            self.swept.knows_all = false;
+            self.swept
+                .recorded_networks
+                .extend(container.map(|container| container.network.clone()));
+            self.swept.all_readable = false;
             return Ok(());
         }
         let removal = RemovalOptions {
             // A new instance may have been created under this name.
-            is_meant: &|| Ok(files.record().is_err()),
+            is_still_wanted: &|| Ok(files.record().is_err()),
             newer: self.options.newer,
             ..RemovalOptions::default()
         };
@@ -188,11 +192,15 @@ impl InstanceSweep<'_> {
     }
 
     /// Removes the files of an instance without a record and without a container, such as the lock of a killed call.
-    fn bare(&self, records: &ControllerRecords, name: &str) -> Result<(), ProviderError> {
+    fn sweep_unrecorded(
+        &self,
+        records: &ControllerRecords,
+        name: &str,
+    ) -> Result<(), ProviderError> {
         let Some(files) = records.files(name) else { return Ok(()) };
         let removal = RemovalOptions {
             // An instance may be being created under this name.
-            is_meant: &|| Ok(files.record()?.is_none()),
+            is_still_wanted: &|| Ok(files.record()?.is_none()),
             ..RemovalOptions::default()
         };
         match self.sites.delete(records, &files, name, removal) {
@@ -230,19 +238,19 @@ impl InstanceSweep<'_> {
         files: &InstanceFiles,
         record: InstanceRecord,
     ) -> Result<(), ProviderError> {
-        self.swept.named.insert(record.network.clone());
+        self.swept.recorded_networks.insert(record.network.clone());
         let site = self.sites.site(records.controller(), &record.name)?;
         let ended_for = self.options.ended_for;
         let is_over = |record: &InstanceRecord| is_over(&site, files, record, ended_for);
         if !is_over(&record)? {
             // A record rebuilt from a container does not name the layer of the runner.
-            self.swept.knows_all &= matches!(files.record(), Ok(Some(_)));
+            self.swept.all_readable &= matches!(files.record(), Ok(Some(_)));
             self.swept.runners_in_use.extend(record.layer);
             return Ok(());
         }
         let removal = RemovalOptions {
             // The creation may have finished meanwhile, or a new instance may have been created under this name.
-            is_meant: &|| files.record()?.as_ref().map_or(Ok(true), is_over),
+            is_still_wanted: &|| files.record()?.as_ref().map_or(Ok(true), is_over),
             ..RemovalOptions::default()
         };
         if !self.delete(records, files, &record.name, removal)? {

@@ -177,7 +177,7 @@ impl RemovalCandidate {
         }
         let removal = RemovalOptions {
             // A new instance may have been created under this name.
-            is_meant: &|| {
+            is_still_wanted: &|| {
                 let found = find(&self.records, sites, &self.name)?;
                 let state = found.map(|found| state(sites, &self.records, &found)).transpose()?;
                 Ok(options.force || state.is_none_or(|state| !state.is_attended && !state.runs))

@@ -42,7 +42,7 @@ pub trait InstanceSites: Sync {
     /// Returns the number of instances that can be removed concurrently, each on a thread.
     fn max_parallel_removals(&self) -> usize;
 
-    /// Removes an instance or its leftovers, unless [`RemovalOptions::is_meant`] returns false; returns that value.
+    /// Removes an instance or its leftovers, unless [`RemovalOptions::is_still_wanted`] returns false; returns that value.
     fn delete(
         &self,
         records: &ControllerRecords,
@@ -56,25 +56,29 @@ pub trait InstanceSites: Sync {
 #[derive(Clone, Copy)]
 pub struct RemovalOptions<'a> {
     /// Called when the instance is locked; returns whether the instance is still to be removed.
-    pub is_meant: &'a dyn Fn() -> Result<bool, ProviderError>,
+    pub is_still_wanted: &'a dyn Fn() -> Result<bool, ProviderError>,
     /// Treatment of a record of a newer version of this program.
     pub newer: NewerRecords,
     /// Timeout for another call that has the instance locked.
-    pub patience: Duration,
+    pub lock_timeout: Duration,
 }
 
 impl RemovalOptions<'_> {
     /// Options of GARM's own calls. GARM repeats a removal until it succeeds, so records of newer versions are removed too.
     pub(super) const OF_GARM: Self = RemovalOptions {
-        is_meant: &|| Ok(true),
+        is_still_wanted: &|| Ok(true),
         newer: NewerRecords::Remove,
-        patience: PASSING_BY,
+        lock_timeout: PASSING_BY,
     };
 }
 
 impl Default for RemovalOptions<'_> {
     fn default() -> Self {
-        RemovalOptions { is_meant: &|| Ok(true), newer: NewerRecords::Keep, patience: PASSING_BY }
+        RemovalOptions {
+            is_still_wanted: &|| Ok(true),
+            newer: NewerRecords::Keep,
+            lock_timeout: PASSING_BY,
+        }
     }
 }
 
@@ -162,8 +166,8 @@ impl InstanceSites for RootSite<'_> {
         removal: RemovalOptions<'_>,
     ) -> Result<bool, ProviderError> {
         let RootSite { engine, network } = *self;
-        let lock = files.lock(removal.patience)?;
-        if !(removal.is_meant)()? {
+        let lock = files.lock(removal.lock_timeout)?;
+        if !(removal.is_still_wanted)()? {
             return Ok(false);
         }
         let parts = remove::parts(engine, records, files, name, removal.newer)?;

@@ -47,7 +47,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 const REAP_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Size limit of a task, larger than any real one, which may contain scripts and variables.
-const MAX_BOOT_SPEC_BYTES: u64 = 64 << 20;
+const MAX_TASK_BYTES: u64 = 64 << 20;
 
 /// Errors of starting and running a supervisor.
 #[derive(Debug, thiserror::Error)]
@@ -210,7 +210,7 @@ fn prepare<'a>(
     spawn::detach().with_path("leave the session for", &engine.run)?;
     // Failing to enter the cgroup matters only if a service manager kills all processes in GARM's.
     cgroup::enter(CGROUP);
-    let input = io::stdin().take(MAX_BOOT_SPEC_BYTES);
+    let input = io::stdin().take(MAX_TASK_BYTES);
     let task: SupervisorTask = serde_json::from_reader(input).map_err(SupervisorError::NoTask)?;
     let record = files.record()?.ok_or_else(unknown)?;
     let container = engine.directory(&record.container).read()?;

@@ -15,7 +15,7 @@ use super::log::{LogStream, MASK, Masker, Masking, OutputSink, OutputSource, Too
 use super::wire::proto::{self, StepResult};
 
 /// Endings of variable names in the server's environment whose values are masked in results.
-const SECRET_NAMES: [&str; 7] =
+const SECRET_NAME_ENDS: [&str; 7] =
     ["TOKEN", "PASSWORD", "PASSWD", "SECRET", "_JWT", "_KEY", "CREDENTIALS"];
 
 /// Shorter values of such variables are not secrets, but numbers and switches.
@@ -53,7 +53,7 @@ impl Redactor {
         masker: Result<Masker, TooMuchToMask>,
         inherited: BTreeMap<String, String>,
     ) -> Self {
-        let is_secret = |name: &str| SECRET_NAMES.iter().any(|end| name.ends_with(end));
+        let is_secret = |name: &str| SECRET_NAME_ENDS.iter().any(|end| name.ends_with(end));
         let mut added = Masking::default();
         for (name, value) in &inherited {
             if is_secret(&name.to_ascii_uppercase()) && value.len() >= MIN_VARIABLE_BYTES {

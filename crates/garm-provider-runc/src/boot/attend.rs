@@ -42,7 +42,7 @@ pub fn run_runner<G: Guest>(
         }
         Err(error) => return Err(error.into()),
     };
-    match (forge, output.complaint()) {
+    match (forge, output.listener_failure()) {
         (None, _) if code != 0 => Err(BootError::InstallScript { code, last }),
         // If the script has reported the runner as idle, GARM rejects the report of this failure.
         (None, _) => {

@@ -35,7 +35,7 @@ pub struct RunnerOutput {
     /// Receives one message when the runner listens; closed when the runner has exited.
     listening: Option<Sender<()>>,
     listens: bool,
-    complaint: Option<String>,
+    listener_failure: Option<String>,
     last: VecDeque<String>,
 }
 
@@ -48,7 +48,7 @@ impl RunnerOutput {
             deadline: deadline.filter(|_| forge.is_some()),
             listening: Some(listening),
             listens: false,
-            complaint: None,
+            listener_failure: None,
             last: VecDeque::new(),
         }
     }
@@ -64,8 +64,8 @@ impl RunnerOutput {
     }
 
     /// Returns the reason why GitHub's listener failed; the scripts around it always exit with 0.
-    pub fn complaint(&self) -> Option<&str> {
-        self.complaint.as_deref()
+    pub fn listener_failure(&self) -> Option<&str> {
+        self.listener_failure.as_deref()
     }
 
     /// Returns the last lines that fit into a report.
@@ -90,7 +90,7 @@ impl OutputWatcher for RunnerOutput {
             return;
         }
         if self.forge == Some(Forge::Github) {
-            self.complaint = complaint(line, self.complaint.take());
+            self.listener_failure = listener_failure(line, self.listener_failure.take());
         }
         if !self.listens && self.forge.is_some_and(|forge| line.contains(listening_message(forge)))
         {
@@ -121,7 +121,7 @@ fn listening_message(forge: Forge) -> &'static str {
 
 /// Returns the failure of GitHub's listener that a line reports, or else the earlier one. A successful exit, or one for
 /// an update or a retry, clears the earlier failure.
-fn complaint(line: &str, before: Option<String>) -> Option<String> {
+fn listener_failure(line: &str, before: Option<String>) -> Option<String> {
     const ENDS: [&str; 2] = ["Runner listener exit", "Exiting with unknown error code"];
     const FINE: [&str; 3] = ["with 0 return code", "because of updating", "with retryable error"];
     if !ENDS.iter().any(|end| line.starts_with(end)) {
@@ -212,7 +212,7 @@ mod tests {
             let mut output = RunnerOutput::new(Some(Forge::Github), None, send);
             lines.iter().for_each(|line| output.line(line));
             output.line("Exiting runner...");
-            assert_eq!(output.complaint(), expected);
+            assert_eq!(output.listener_failure(), expected);
         }
     }
 

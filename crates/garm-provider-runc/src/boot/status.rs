@@ -13,7 +13,7 @@ use super::spec::BootSpec;
 use crate::http::{HttpClient, HttpError, HttpRetry};
 
 /// Timeout for reporting a failure, even after the deadline.
-const LAST_WORDS: Duration = Duration::from_secs(30);
+const FAILURE_REPORT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Length limit of a message.
 const MAX_MESSAGE_CHARS: usize = 1000;
@@ -126,7 +126,7 @@ impl<'a> GarmApi<'a> {
     pub fn report_failed(&self, error: &BootError) -> Result<(), HttpError> {
         let reason = chain(error).replace(&self.spec.token, "***");
         let start = Instant::now();
-        let is_time = || start.elapsed() < LAST_WORDS;
+        let is_time = || start.elapsed() < FAILURE_REPORT_TIMEOUT;
         self.retry.run_while(is_time, || self.post("status", &status("failed", &reason)))
     }
 

@@ -31,7 +31,7 @@ use crate::http::{HttpClient, HttpRetry, shorten_url};
 
 /// Record of a runner, beside its layer. Its modification time is the time of the runner's last use.
 const RECORD: &str = "runner.json";
-const LONGEST_RECORD: u64 = 64 << 10;
+const MAX_RECORD_BYTES: u64 = 64 << 10;
 
 const TREE: &str = "tree";
 const LOCKS: &str = "locks";
@@ -297,7 +297,7 @@ impl RunnerCache {
     /// a power failure.
     fn read(&self, key: &str) -> Result<Option<(RunnerRecord, SystemTime)>, RunnerError> {
         let path = self.dir.join(key).join(RECORD);
-        let text = match read_if_there(&path, LONGEST_RECORD) {
+        let text = match read_if_there(&path, MAX_RECORD_BYTES) {
             Err(error) if error.is_of_the_file() => None,
             text => text?,
         };

@@ -101,7 +101,7 @@ impl BuiltinError {
 
     /// Returns whether this is the error of a whole job, which continues after its scripts: a later
     /// cancellation does not change its result.
-    pub fn is_of_job(&self) -> bool {
+    pub fn is_job_failure(&self) -> bool {
         matches!(self, BuiltinError::Job(_))
     }
 

@@ -37,9 +37,9 @@ pub struct CommandLimits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CancelEffect {
     #[default]
-    Ends,
+    Stops,
     /// The command continues, until the job is killed.
-    Spares,
+    None,
 }
 
 /// State of a job: running, or the reason to stop.

@@ -88,7 +88,7 @@ pub enum DocumentProblem {
 }
 
 /// Keys from other formats, and their replacements in step files.
-const WORDS: [(&str, &str); 22] = [
+const FOREIGN_KEYS: [(&str, &str); 22] = [
     ("uses", "for a step in a directory, repository or image write `step: ./dir`"),
     ("with", "write `inputs`"),
     ("steps", "write `run`, a list of steps"),
@@ -118,7 +118,7 @@ const WORDS: [(&str, &str); 22] = [
 
 /// Returns the replacement for a key of another format.
 pub fn foreign_hint(name: &str) -> Option<String> {
-    let word = WORDS.iter().find(|(word, _)| *word == name);
+    let word = FOREIGN_KEYS.iter().find(|(word, _)| *word == name);
     word.map(|(_, hint)| (*hint).to_owned())
 }
 

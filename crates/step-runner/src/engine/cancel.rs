@@ -15,7 +15,7 @@ pub struct CancelHandle {
 /// The reason for which a job is cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CancelReason {
-    Asked,
+    Requested,
     /// The job exceeded its maximum run time.
     Timeout,
 }

@@ -21,10 +21,10 @@ use super::super::log::{LogStream, OutputSink};
 use super::super::resolve::Interrupt;
 use super::cancel::{CancelHandle, CancelReason};
 use super::error::ExecError;
-use super::family::{JobGroups, MARK, signal_all, wait_until};
+use super::job_processes::{JobProcesses, MARK, signal_all, wait_until};
 use super::launcher::{LaunchError, LaunchedChild, bytes_of};
-use super::phase::{PATIENCE, PhaseError, WorkThread};
 use super::pump::{OutputPipes, PumpEvent, is_over};
+use super::work::{INTERRUPT_TIMEOUT, WorkError, WorkThread};
 
 /// Time for a killed process to end. One that takes longer hangs in the kernel.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ const LAST_OUTPUT: Duration = Duration::from_secs(5);
 /// The processes of a job.
 pub struct Processes<'a> {
     pipes: OutputPipes,
-    groups: JobGroups,
+    groups: JobProcesses,
     cancel: &'a CancelHandle,
     grace: Duration,
     /// End of the maximum run time of the job.
@@ -56,7 +56,7 @@ pub struct Processes<'a> {
 
 impl<'a> Processes<'a> {
     pub(super) fn new(
-        groups: JobGroups,
+        groups: JobProcesses,
         cancel: &'a CancelHandle,
         grace: Duration,
         deadline: Option<Instant>,
@@ -104,10 +104,10 @@ impl<'a> Processes<'a> {
         let child = self.groups.launch(&request, streams.each_ref().map(OwnedFd::as_fd));
         // The process has its own copies; a pipe ends when its last copy is closed.
         drop(streams);
-        let mut child = child.map_err(follow("cannot start the process"))?;
+        let mut child = child.map_err(process_error("cannot start the process"))?;
         let ended = self.follow(&mut child, output);
         output.flush();
-        let ended = ended.map_err(follow("cannot follow the process"))?;
+        let ended = ended.map_err(process_error("cannot follow the process"))?;
         if let Some(pid) = child.pid() {
             self.groups.leave(pid);
         }
@@ -163,9 +163,9 @@ impl<'a> Processes<'a> {
     fn sink(&mut self, file: Option<&File>, stream: LogStream) -> Result<OwnedFd, ExecError> {
         match file {
             Some(file) => {
-                file.try_clone().map(OwnedFd::from).map_err(follow("cannot share a file"))
+                file.try_clone().map(OwnedFd::from).map_err(process_error("cannot share a file"))
             }
-            None => self.pipes.add(stream).map_err(follow("cannot make a pipe")),
+            None => self.pipes.add(stream).map_err(process_error("cannot make a pipe")),
         }
     }
 
@@ -182,41 +182,42 @@ impl<'a> Processes<'a> {
     }
 
     /// Runs work that may block in the kernel, and forwards output meanwhile. On cancellation or timeout,
-    /// the work is interrupted; a thread that then does not return within [`PATIENCE`] is abandoned.
+    /// the work is interrupted; a thread that then does not return within [`INTERRUPT_TIMEOUT`] is abandoned.
     pub fn run_blocking<T: Send + 'static>(
         &mut self,
         limit: Duration,
         output: &mut dyn OutputSink,
         work: impl FnOnce(&Interrupt) -> T + Send + 'static,
-    ) -> Result<T, PhaseError> {
+    ) -> Result<T, WorkError> {
         let thread = WorkThread::take()?;
-        let phase = thread.run(work)?;
+        let running = thread.run(work)?;
         let cancel = self.cancel;
         let WorkEnds { stop, deadline, .. } = self.work_ends();
         let too_late = Instant::now() + limit;
         let deadline = deadline.map_or(too_late, |ends| ends.min(too_late));
-        let events: Vec<BorrowedFd<'_>> = [Some(phase.done_fd()), Some(cancel.kill_event()), stop]
-            .into_iter()
-            .flatten()
-            .collect();
+        let events: Vec<BorrowedFd<'_>> =
+            [Some(running.done_fd()), Some(cancel.kill_event()), stop]
+                .into_iter()
+                .flatten()
+                .collect();
         let why = match self.pipes.pump(&events, Some(deadline), output)? {
             PumpEvent::Readable(0) => {
-                thread.give_back();
-                return Ok(phase.take());
+                thread.return_to_pool();
+                return Ok(running.take());
             }
-            PumpEvent::Timeout if deadline == too_late => PhaseError::TooLong(limit),
+            PumpEvent::Timeout if deadline == too_late => WorkError::TooLong(limit),
             PumpEvent::Timeout => {
                 if is_over(self.deadline) && cancel.reason().is_none() {
                     cancel.stop(CancelReason::Timeout);
                 }
-                PhaseError::Interrupted
+                WorkError::Interrupted
             }
-            PumpEvent::Readable(_) => PhaseError::Interrupted,
+            PumpEvent::Readable(_) => WorkError::Interrupted,
         };
-        phase.interrupt();
-        let patience = Some(Instant::now() + PATIENCE);
-        match self.pipes.pump(&[phase.done_fd()], patience, output)? {
-            PumpEvent::Readable(_) => Ok(phase.take()),
+        running.interrupt();
+        let patience = Some(Instant::now() + INTERRUPT_TIMEOUT);
+        match self.pipes.pump(&[running.done_fd()], patience, output)? {
+            PumpEvent::Readable(_) => Ok(running.take()),
             PumpEvent::Timeout => {
                 debug!("a thread is left that does not return from the kernel");
                 Err(why)
@@ -336,8 +337,8 @@ impl<'a> Processes<'a> {
     }
 }
 
-pub(super) fn follow(action: &'static str) -> impl FnOnce(io::Error) -> ExecError {
-    move |error| ExecError::Follow { action, error }
+pub(super) fn process_error(action: &'static str) -> impl FnOnce(io::Error) -> ExecError {
+    move |error| ExecError::Process { action, error }
 }
 
 /// Returns the error of a process that executed no program.
@@ -356,7 +357,7 @@ fn not_executed(
         LaunchAction::Find => ExecError::NotFound(name.to_owned()),
         LaunchAction::Execute(index) => ExecError::Execute { path: path(index), error },
         LaunchAction::Fork => ExecError::Execute { path: name.into(), error },
-        LaunchAction::Setup => ExecError::Follow { action: "cannot prepare the process", error },
+        LaunchAction::Setup => ExecError::Process { action: "cannot prepare the process", error },
     }
 }
 
@@ -377,7 +378,7 @@ struct WorkEnds<'a> {
 
 impl<'a> Processes<'a> {
     fn work_ends(&self) -> WorkEnds<'a> {
-        let is_spared = self.limits.cancellation == CancelEffect::Spares;
+        let is_spared = self.limits.cancellation == CancelEffect::None;
         match self.cleanup_ends {
             Some(end) if !is_spared => {
                 WorkEnds { stop: None, deadline: Some(end), in_cleanup: true }
@@ -411,7 +412,7 @@ impl<'a> Processes<'a> {
             _ if self.cancel.is_killed() => JobState::Killed,
             _ if is_over(self.deadline) => JobState::TimedOut,
             Some(CancelReason::Timeout) => JobState::TimedOut,
-            Some(CancelReason::Asked) => JobState::Cancelled,
+            Some(CancelReason::Requested) => JobState::Cancelled,
             None => JobState::Running,
         }
     }

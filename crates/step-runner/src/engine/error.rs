@@ -12,7 +12,7 @@ use super::super::expression::ExpressionError;
 use super::super::files::FileError;
 use super::super::function_oci::FunctionError;
 use super::super::resolve::{ResolveError, reason};
-use super::phase::PhaseError;
+use super::work::WorkError;
 
 /// An error of a step.
 #[derive(Debug, thiserror::Error)]
@@ -93,8 +93,8 @@ pub enum LoadError {
     #[error("steps nested too deeply (limit {0}): does a step call itself?")]
     TooDeep(usize),
     /// Loading did not end in time, or the job is cancelled.
-    #[error("loading {reference}: {phase}")]
-    Phase { reference: String, phase: PhaseError },
+    #[error("loading {reference}: {error}")]
+    Interrupted { reference: String, error: WorkError },
     /// The process is out of file descriptors.
     #[error("cannot start loading: {}", reason(.0))]
     Start(io::Error),
@@ -116,7 +116,7 @@ pub enum ExecError {
     Execute { path: PathBuf, error: io::Error },
     /// The program does not exist; the hint says what was probably intended.
     #[error("{error}: {hint}")]
-    Mistaken { error: Box<ExecError>, hint: String },
+    WithHint { error: Box<ExecError>, hint: String },
     /// The working directory cannot be entered.
     #[error("chdir {}: {}", path.display(), reason(error))]
     WorkDir { path: PathBuf, error: io::Error },
@@ -142,7 +142,7 @@ pub enum ExecError {
     Script(PathError),
     /// The process could not be monitored.
     #[error("{action}: {}", reason(error))]
-    Follow { action: &'static str, error: io::Error },
+    Process { action: &'static str, error: io::Error },
 }
 
 /// An error in the output file or the export file.
@@ -174,11 +174,11 @@ impl StepError {
 
     /// Returns whether the cancellation of the job did not cause this error: `builtin://concrete` continues
     /// after the failure of a script, and may be cancelled then.
-    pub(super) fn is_of_its_own(&self) -> bool {
+    pub(super) fn has_other_cause(&self) -> bool {
         match self {
-            StepError::Step { error, .. } => error.is_of_its_own(),
+            StepError::Step { error, .. } => error.has_other_cause(),
             StepError::Builtin(error) => {
-                error.is_of_job() && error.failure() != CommandFailure::Cancelled
+                error.is_job_failure() && error.failure() != CommandFailure::Cancelled
             }
             _ => false,
         }
@@ -193,7 +193,7 @@ impl ExecError {
             ExecError::Signal(signal) => 128 + signal,
             ExecError::NotFound(_) => 127,
             ExecError::Execute { .. } => 126,
-            ExecError::Mistaken { error, .. } => error.exit_code(),
+            ExecError::WithHint { error, .. } => error.exit_code(),
             _ => 1,
         }
     }
@@ -224,7 +224,7 @@ impl ExecError {
             None
         };
         match hint {
-            Some(hint) => ExecError::Mistaken { error: Box::new(self), hint },
+            Some(hint) => ExecError::WithHint { error: Box::new(self), hint },
             None => self,
         }
     }
@@ -281,7 +281,7 @@ mod tests {
             || ExecError::Execute { path: program.clone(), error: io::ErrorKind::NotFound.into() };
         let (name, step_dir) = (program.to_str().unwrap(), dir.path().to_str().unwrap());
         let is_hinted =
-            || matches!(error().with_hint(name, dir.path(), step_dir), ExecError::Mistaken { .. });
+            || matches!(error().with_hint(name, dir.path(), step_dir), ExecError::WithHint { .. });
         assert!(is_hinted());
         std::fs::write(&program, "#!/no/such/interpreter\n").unwrap();
         assert!(!is_hinted());

@@ -21,10 +21,10 @@ use super::super::resolve::Interrupt;
 use super::super::wire::proto;
 use super::command::Processes;
 use super::error::{ExecError, StepError};
-use super::phase::PhaseError;
 use super::record;
 use super::run::{PreparedCall, StepEngine};
 use super::scope::StepScope;
+use super::work::WorkError;
 
 /// Name of a function's nested steps in results.
 const NESTED: &str = "run";
@@ -85,7 +85,7 @@ struct FunctionHost<'a, 'b> {
 impl FunctionHost<'_, '_> {
     /// Returns the error with which a command with these limits has to stop, if it has to.
     fn stop_error(&self, limits: &CommandLimits) -> Option<CommandError> {
-        let is_spared = limits.cancellation == CancelEffect::Spares;
+        let is_spared = limits.cancellation == CancelEffect::None;
         match self.runner.processes.state() {
             JobState::Killed => return Some(CommandError::cancelled()),
             JobState::TimedOut => return Some(CommandError::deadline()),
@@ -221,8 +221,8 @@ impl StepEngine<'_> {
         };
         match self.processes.function(call, self.output) {
             Ok(result) => result.map_err(failed),
-            Err(PhaseError::Start(error)) => Err(failed(FunctionError::Start(error))),
-            Err(PhaseError::Interrupted | PhaseError::TooLong(_)) => {
+            Err(WorkError::Start(error)) => Err(failed(FunctionError::Start(error))),
+            Err(WorkError::Interrupted | WorkError::TooLong(_)) => {
                 Err(failed(FunctionError::Cancelled))
             }
         }
@@ -235,7 +235,7 @@ impl Processes<'_> {
         &mut self,
         call: function_oci::FunctionCall,
         output: &mut dyn OutputSink,
-    ) -> Result<Result<BTreeMap<String, ExprValue>, FunctionError>, PhaseError> {
+    ) -> Result<Result<BTreeMap<String, ExprValue>, FunctionError>, WorkError> {
         let log = [self.log_of_function(LogStream::Out)?, self.log_of_function(LogStream::Err)?];
         let work = move |interrupt: &Interrupt| {
             let write = |stream: LogStream, line: &str| {

@@ -12,9 +12,9 @@ use super::super::resolve::Resolver;
 use super::super::wire::proto;
 use super::super::wire::proto::step_result::Status;
 use super::cancel::{CancelHandle, CancelReason};
-use super::command::{Processes, follow};
+use super::command::{Processes, process_error};
 use super::error::{LoadError, StepError};
-use super::family::JobGroups;
+use super::job_processes::JobProcesses;
 use super::run::{PreparedCall, StepEngine};
 use super::scope::StepScope;
 
@@ -91,11 +91,11 @@ impl StepJob {
         ended: &mut dyn FnMut(&mut proto::StepResult),
     ) -> JobOutcome {
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
-        let processes = JobGroups::new(&self.scratch)
-            .map_err(follow("cannot record process groups"))
+        let processes = JobProcesses::new(&self.scratch)
+            .map_err(process_error("cannot record process groups"))
             .and_then(|groups| {
                 Processes::new(groups, cancel, self.grace, deadline)
-                    .map_err(follow("cannot poll output"))
+                    .map_err(process_error("cannot poll output"))
             });
         let processes = match processes {
             Ok(processes) => processes,
@@ -118,8 +118,8 @@ impl StepJob {
                 let outcome = JobOutcome { result, ..JobOutcome::from_error(&error) };
                 match cancel.reason() {
                     None => outcome,
-                    Some(CancelReason::Asked) if error.is_of_its_own() => outcome,
-                    Some(CancelReason::Asked) => {
+                    Some(CancelReason::Requested) if error.has_other_cause() => outcome,
+                    Some(CancelReason::Requested) => {
                         JobOutcome { status: Status::Cancelled, ..outcome }
                     }
                     Some(CancelReason::Timeout) => {

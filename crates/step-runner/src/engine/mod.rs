@@ -9,19 +9,19 @@
 mod cancel;
 mod command;
 mod error;
-mod family;
 mod function;
 mod job;
+mod job_processes;
 mod launcher;
-mod phase;
 mod pump;
 mod record;
 mod run;
 mod scope;
+mod work;
 
 pub use cancel::{CancelHandle, CancelReason};
 pub use error::{ExecError, LoadError, StepError, StepFileError};
-pub use family::{MARK, RecordedProcesses};
 pub use job::{JobOutcome, StepJob};
+pub use job_processes::{MARK, RecordedProcesses};
 pub use launcher::Launcher;
-pub use phase::{PhaseError, run_within};
+pub use work::{WorkError, run_within};

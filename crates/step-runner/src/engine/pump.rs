@@ -70,7 +70,7 @@ impl OutputPipes {
         output: &mut dyn OutputSink,
     ) -> io::Result<PumpEvent> {
         loop {
-            if let Some(event) = self.turn(events, deadline, output)? {
+            if let Some(event) = self.poll_once(events, deadline, output)? {
                 return Ok(event);
             }
         }
@@ -85,14 +85,14 @@ impl OutputPipes {
         output: &mut dyn OutputSink,
     ) -> io::Result<bool> {
         while !self.open.is_empty() {
-            if self.turn(events, Some(deadline), output)?.is_some() {
+            if self.poll_once(events, Some(deadline), output)?.is_some() {
                 break;
             }
         }
         Ok(self.open.is_empty())
     }
 
-    fn turn(
+    fn poll_once(
         &mut self,
         events: &[BorrowedFd<'_>],
         deadline: Option<Instant>,

@@ -36,6 +36,7 @@ pub fn exec_result(
     proto::step_result::ExecResult { command, work_dir, exit_code }
 }
 
+/// Converts a step call.
 pub fn step(step: &StepCall) -> proto::Step {
     proto::Step {
         name: step.name.clone(),
@@ -86,6 +87,7 @@ pub(super) fn reference(reference: &StepReference) -> proto::step::Reference {
     }
 }
 
+/// Converts a step file.
 pub fn step_file(file: &StepFile) -> proto::SpecDefinition {
     proto::SpecDefinition {
         spec: Some(proto::Spec { spec: Some(spec(&file.spec)) }),

@@ -23,7 +23,7 @@ use super::command::Processes;
 use super::error::{ExecError, LoadError, StepError};
 use super::job::StepJob;
 use super::record;
-use super::scope::{StepFiles, StepScope, expand_env, secret};
+use super::scope::{StepFiles, StepScope, expand_env, mark_if_sensitive};
 
 /// Limit of the nesting depth of steps.
 const MAX_DEPTH: usize = 64;
@@ -191,7 +191,7 @@ impl<'a> StepEngine<'a> {
                 &ReferenceContext { dir, tree, vars: &vars, env: &env, interrupt },
             )
         });
-        Ok(loaded.map_err(|phase| LoadError::Phase { reference: shown, phase })??)
+        Ok(loaded.map_err(|error| LoadError::Interrupted { reference: shown, error })??)
     }
 
     pub(super) fn environment(&self, scope: &StepScope) -> Arc<BTreeMap<String, String>> {
@@ -201,7 +201,7 @@ impl<'a> StepEngine<'a> {
     /// Runs a step with its inputs. The scope has the step's environment.
     pub(super) fn invoke(&mut self, mut scope: StepScope, call: PreparedCall<'_>) -> StepOutcome {
         let PreparedCall { step, inputs, file, title } = call;
-        if has_log(&file.definition.action) {
+        if is_announced(&file.definition.action) {
             self.print(LogStream::Out, &format!("Running step name={}\n", quote_if_needed(&title)));
         }
         let mut result = proto::StepResult {
@@ -236,7 +236,7 @@ impl<'a> StepEngine<'a> {
                 continue;
             };
             if input.sensitive {
-                value = secret(value.value, true, || format!("inputs.{name}"));
+                value = mark_if_sensitive(value.value, true, || format!("inputs.{name}"));
                 if !masks_itself {
                     self.mask(&value.value);
                 }
@@ -382,7 +382,7 @@ impl<'a> StepEngine<'a> {
             }
             scope.context.failed = failed.is_some();
             scope.context.cancelled = is_cancelled;
-            let ended = match self.decide(step, &scope.context) {
+            let ended = match self.is_due(step, &scope.context) {
                 Ok(true) => {
                     self.in_cleanup = is_cleanup || is_cancelled;
                     let before = self.export_count;
@@ -425,7 +425,7 @@ impl<'a> StepEngine<'a> {
     }
 
     /// Returns whether the condition of a step is true.
-    fn decide(&mut self, step: &StepCall, context: &ExprContext) -> Result<bool, StepError> {
+    fn is_due(&mut self, step: &StepCall, context: &ExprContext) -> Result<bool, StepError> {
         let Some(text) = &step.condition else {
             return Ok(!context.failed && !context.cancelled);
         };
@@ -441,7 +441,7 @@ impl<'a> StepEngine<'a> {
 }
 
 /// Returns whether a line in the log announces the step.
-fn has_log(action: &StepAction) -> bool {
+fn is_announced(action: &StepAction) -> bool {
     match action {
         StepAction::Exec(_) => true,
         StepAction::Run(_) => false,

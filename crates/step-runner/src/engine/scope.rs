@@ -19,12 +19,12 @@ use super::error::StepFileError;
 /// The environment of a step. Variables declared in step files override those exported by steps, which
 /// override the job's environment.
 #[derive(Clone, Debug, Default)]
-pub struct EnvLayers {
+pub struct DeclaredEnv {
     /// Variables declared in step files; nested steps override their callers.
     pub declared: BTreeMap<String, String>,
 }
 
-impl EnvLayers {
+impl DeclaredEnv {
     /// Returns the merged environment.
     pub fn environment(
         &self,
@@ -48,7 +48,7 @@ impl EnvLayers {
 
 /// The scope of a running step.
 pub struct StepScope {
-    pub layers: EnvLayers,
+    pub layers: DeclaredEnv,
     pub context: ExprContext,
     /// Directory of the step file.
     pub dir: PathBuf,
@@ -68,7 +68,7 @@ impl StepScope {
             ..ExprContext::default()
         };
         StepScope {
-            layers: EnvLayers::default(),
+            layers: DeclaredEnv::default(),
             context,
             dir: dir.to_path_buf(),
             tree: None,
@@ -91,7 +91,7 @@ pub fn expand_env<E>(
 }
 
 /// Returns a value, marked with the name of a secret if it is sensitive.
-pub fn secret(
+pub fn mark_if_sensitive(
     value: ExprValue,
     is_sensitive: bool,
     name: impl FnOnce() -> String,

@@ -33,18 +33,18 @@ const NAME_INDEX: u64 = 1;
 
 /// A connection of a client with a valid `:authority`.
 #[derive(Debug)]
-pub struct TidiedStream<S> {
+pub struct AuthorityStream<S> {
     stream: S,
     authorities: AuthorityFilter,
 }
 
-impl<S> TidiedStream<S> {
+impl<S> AuthorityStream<S> {
     pub(crate) fn new(stream: S) -> Self {
-        TidiedStream { stream, authorities: AuthorityFilter::new() }
+        AuthorityStream { stream, authorities: AuthorityFilter::new() }
     }
 }
 
-impl Connected for TidiedStream<UnixStream> {
+impl Connected for AuthorityStream<UnixStream> {
     type ConnectInfo = <UnixStream as Connected>::ConnectInfo;
 
     fn connect_info(&self) -> Self::ConnectInfo {
@@ -52,7 +52,7 @@ impl Connected for TidiedStream<UnixStream> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for TidiedStream<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for AuthorityStream<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -66,7 +66,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TidiedStream<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for TidiedStream<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for AuthorityStream<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -3,5 +3,5 @@
 mod authority;
 mod frames;
 
-pub use authority::TidiedStream;
+pub use authority::AuthorityStream;
 pub use frames::{FrameKind, FrameReader};

@@ -38,7 +38,7 @@ pub struct JobEntry {
     /// Time for a cancelled job to end before it is killed.
     cancel_timeout: Duration,
     /// Set once the thread of the job has released all resources.
-    is_over: watch::Sender<bool>,
+    is_released: watch::Sender<bool>,
     files: Mutex<JobFiles>,
 }
 
@@ -96,7 +96,7 @@ impl JobEntry {
             results,
             cancel: Some(work.cancel.clone()),
             cancel_timeout: work.job.grace + work.job.cleanup,
-            is_over: watch::Sender::new(false),
+            is_released: watch::Sender::new(false),
             files: Mutex::new(JobFiles { dir: Some(dir), ended: None, is_removed: false }),
         }
     }
@@ -114,7 +114,7 @@ impl JobEntry {
             results,
             cancel: None,
             cancel_timeout: Duration::ZERO,
-            is_over: watch::Sender::new(true),
+            is_released: watch::Sender::new(true),
             files: Mutex::new(JobFiles { dir: Some(dir), ended, is_removed: false }),
         }
     }
@@ -166,7 +166,7 @@ impl JobEntry {
         let dir = files.clear();
         drop(files);
         drop(dir);
-        self.is_over.send_replace(true);
+        self.is_released.send_replace(true);
     }
 
     /// Records the end of the job for a later server, unless the job is not kept or is removed.
@@ -216,7 +216,7 @@ impl JobEntry {
         let Some(cancel) = running.filter(|_| !self.snapshot().is_finished()) else {
             return false;
         };
-        cancel.stop(CancelReason::Asked);
+        cancel.stop(CancelReason::Requested);
         true
     }
 
@@ -225,16 +225,16 @@ impl JobEntry {
         if let Some(cancel) = &self.cancel
             && !self.snapshot().is_finished()
         {
-            cancel.stop(CancelReason::Asked);
+            cancel.stop(CancelReason::Requested);
             if tokio::time::timeout(self.cancel_timeout, self.wait_until_finished()).await.is_err()
             {
-                cancel.cancel(CancelReason::Asked);
+                cancel.cancel(CancelReason::Requested);
             }
         }
         // The status is final a moment before the thread of the job releases its files.
-        let mut is_over = self.is_over.subscribe();
-        let is_over = is_over.wait_for(|is_over| *is_over);
-        if tokio::time::timeout(KILL_TIMEOUT, is_over).await.is_err() {
+        let mut is_released = self.is_released.subscribe();
+        let is_released = is_released.wait_for(|is_released| *is_released);
+        if tokio::time::timeout(KILL_TIMEOUT, is_released).await.is_err() {
             self.abandon_job();
         }
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::automaton::NodeId;
-use super::gate::{EscapeParser, TextPart};
 use super::masking::{Masking, loose_forms, secret_forms};
 use super::patterns::{Patterns, TextSet, TooMuchToMask, url_keys};
+use super::prefilter::{EscapeParser, TextPart};
 use super::{LogStream, OutputSource};
 
 /// The replacement of masked text.
@@ -104,8 +104,8 @@ impl Masker {
         self.last_end = vec![self.base; self.patterns.phrases.count()];
         self.loose.adopt(&self.patterns.loose, self.base);
         for (at, byte) in (self.base..).zip(std::mem::take(&mut self.held)) {
-            self.see_phrase(byte, at);
-            self.see_loose(byte, at);
+            self.match_phrase(byte, at);
+            self.match_loose(byte, at);
             self.held.push(byte);
         }
     }
@@ -116,7 +116,7 @@ impl Masker {
         let mut at = 0;
         while at < chunk.len() {
             if self.is_idle() {
-                at += self.patterns.gate.find(&chunk[at..]);
+                at += self.patterns.prefilter.find(&chunk[at..]);
             }
             self.read_byte(chunk[at], start + at as u64);
             at += 1;
@@ -178,11 +178,11 @@ impl Masker {
         let prefixes = &self.patterns.prefixes;
         self.prefix = prefixes.next(self.prefix, byte);
         self.in_token |= prefixes.is_match(self.prefix);
-        self.see_phrase(byte, at);
-        self.see_loose(byte, at);
+        self.match_phrase(byte, at);
+        self.match_loose(byte, at);
     }
 
-    fn see_phrase(&mut self, byte: u8, at: u64) {
+    fn match_phrase(&mut self, byte: u8, at: u64) {
         let phrases = &self.patterns.phrases;
         self.phrase = phrases.next(self.phrase, byte);
         if !phrases.is_match(self.phrase) {
@@ -198,7 +198,7 @@ impl Masker {
         }
     }
 
-    fn see_loose(&mut self, byte: u8, at: u64) {
+    fn match_loose(&mut self, byte: u8, at: u64) {
         let found = |range| add_hidden_range(&mut self.phrases, range);
         self.loose.read_byte(&self.patterns.loose, byte, at, found);
     }

@@ -5,13 +5,13 @@
 //! streams; [`PlainOutput`] only masks, for a terminal.
 
 mod automaton;
-mod gate;
 mod keep;
 mod masker;
 mod masking;
 mod output;
 mod patterns;
 mod plain;
+mod prefilter;
 mod stamp;
 
 pub use keep::{Follower, LogError, LogFormat, LogReader, StepLog};

@@ -5,8 +5,8 @@ use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
 
 use super::automaton::{Automaton, CaseMatching};
-use super::gate::{TextPrefilter, normalize};
 use super::masking::{BUILT_IN_PREFIXES, MIN_LOOSE_BYTES, Masking, OTHER_PREFIXES};
+use super::prefilter::{TextPrefilter, normalize};
 
 /// URL parameters whose values are masked, case-insensitively.
 const URL_KEYS: [&str; 6] = [
@@ -33,7 +33,7 @@ pub struct Patterns {
     /// Searched for in the normalized text of the stream.
     pub loose: TextSet,
     pub prefixes: Arc<Automaton>,
-    pub gate: TextPrefilter,
+    pub prefilter: TextPrefilter,
 }
 
 /// Size limit of all phrases, of all loose phrases and of all prefixes: an automaton needs 15 times as much memory.
@@ -82,8 +82,8 @@ impl Patterns {
         let (phrases, loose) = (TextSet::new(phrases)?, TextSet::new(loose)?);
         let markers = URL_MARKERS.0.iter().chain(prefix_texts.iter()).map(String::as_bytes);
         let all = phrases.texts.iter().chain(&loose.texts).map(Vec::as_slice).chain(markers);
-        let gate = TextPrefilter::new(all, !loose.texts.is_empty());
-        Ok(Patterns { prefix_texts, phrases, loose, prefixes, gate })
+        let prefilter = TextPrefilter::new(all, !loose.texts.is_empty());
+        Ok(Patterns { prefix_texts, phrases, loose, prefixes, prefilter })
     }
 
     /// Returns whether all of these phrases are known already.

@@ -94,14 +94,14 @@ fn files(dir: &Path, image: &Image, interrupt: &Interrupt) -> Result<PathBuf, Oc
     if tree.exists() {
         return Ok(tree);
     }
-    let half = trees.join(format!("{digest}.half"));
+    let partial = trees.join(format!("{digest}.partial"));
     // Left by a crash.
-    remove_tree(&half)?;
-    DirBuilder::new().mode(0o755).create(&half).with_path("make", &half)?;
+    remove_tree(&partial)?;
+    DirBuilder::new().mode(0o755).create(&partial).with_path("make", &partial)?;
     for layer in &image.layers {
         interrupt.check().map_err(|_| OciError::Interrupted)?;
-        tree::copy(layer, &half, CopyPurpose::Layer.into())?;
+        tree::copy(layer, &partial, CopyPurpose::Layer.into())?;
     }
-    fs::rename(&half, &tree).with_path("rename", &half)?;
+    fs::rename(&partial, &tree).with_path("rename", &partial)?;
     Ok(tree)
 }

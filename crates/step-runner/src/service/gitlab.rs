@@ -97,6 +97,7 @@ pub async fn run(
     }
 }
 
+/// Returns the gRPC code of an error.
 pub fn code(error: &RunError) -> Code {
     match error {
         RunError::Id
@@ -114,6 +115,7 @@ pub fn code(error: &RunError) -> Code {
     }
 }
 
+/// Streams the log of a job.
 pub fn follow_logs(
     jobs: &JobRegistry,
     request: &proto::FollowLogsRequest,

@@ -19,7 +19,7 @@ use tonic_health::pb::health_server::{Health as HealthService, HealthServer};
 use tonic_health::server::{HealthReporter, health_reporter};
 use tower::layer::layer_fn;
 
-use super::super::http2::TidiedStream;
+use super::super::http2::AuthorityStream;
 use super::super::jobs::{JobRegistry, VariableMode, wait_for_either};
 use super::super::socket::SocketListener;
 use super::super::wire::document::step_runner_server::StepRunnerServer as DocumentServer;
@@ -211,7 +211,7 @@ struct IncomingConnections {
 }
 
 impl Stream for IncomingConnections {
-    type Item = Result<TidiedStream<UnixStream>, io::Error>;
+    type Item = Result<AuthorityStream<UnixStream>, io::Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
@@ -222,7 +222,7 @@ impl Stream for IncomingConnections {
             match std::task::ready!(self.listener.poll_accept(context)) {
                 Ok((stream, _)) => match stream.peer_cred() {
                     Ok(peer) if is_trusted(peer.uid()) => {
-                        return Poll::Ready(Some(Ok(TidiedStream::new(stream))));
+                        return Poll::Ready(Some(Ok(AuthorityStream::new(stream))));
                     }
                     Ok(peer) => (self.notify)(&ServerNotice::Rejected { uid: peer.uid() }),
                     Err(error) => (self.notify)(&ServerNotice::Accept(error)),

@@ -183,9 +183,11 @@ impl RootlessInstances {
             let settings = self.settings.with_store(store);
             let engine = settings.host().into_existing_engine().map_err(|error| chain(&error))?;
             let here = RootSite { engine: &engine, network: &settings.network() };
-            // The caller has called `is_meant`.
-            let removal =
-                RemovalOptions { is_meant: RemovalOptions::default().is_meant, ..removal };
+            // The caller has called `is_still_wanted`.
+            let removal = RemovalOptions {
+                is_still_wanted: RemovalOptions::default().is_still_wanted,
+                ..removal
+            };
             here.delete(records, files, name, removal).map(drop).map_err(|error| chain(&error))
         };
         self.owners.run_in_owner(self.pause_processes(), key.owner(), delete)
@@ -234,7 +236,7 @@ impl InstanceSites for RootlessInstances {
         let (controller, pause_processes) = (records.controller(), self.pause_processes());
         let key = InstanceKey::new(controller, name);
         let lock_owner = || {
-            let lock = pause_processes.lock(&key.id, removal.patience);
+            let lock = pause_processes.lock(&key.id, removal.lock_timeout);
             lock.map_err(|error| wrap_error(name, error))
         };
         let end_if_gone = |lock: FileLock| -> Result<(), RootlessError> {
@@ -243,7 +245,7 @@ impl InstanceSites for RootlessInstances {
         let is_bare =
             || pause_processes.find(&key.id).is_none() && matches!(files.record(), Ok(None));
         if is_bare() {
-            let lock = files.lock(removal.patience)?;
+            let lock = files.lock(removal.lock_timeout)?;
             // An instance may have been created meanwhile.
             if is_bare() {
                 files.remove()?;
@@ -254,7 +256,7 @@ impl InstanceSites for RootlessInstances {
             }
         }
         let lock = lock_owner()?;
-        if !(removal.is_meant)()? {
+        if !(removal.is_still_wanted)()? {
             return Ok(false);
         }
         self.delete_inside(&key, (records, files, name), removal)

@@ -76,7 +76,7 @@ pub fn run_from_environment() -> ExitCode {
         Ok(call) => call,
         Err(error) => return end(Err(error.into())),
     };
-    write_error(&call, variable).unwrap_or_else(|error| end(Err(error)))
+    run_call(&call, variable).unwrap_or_else(|error| end(Err(error)))
 }
 
 /// Reports an error to GARM.
@@ -100,7 +100,7 @@ fn say(error: &(dyn Error + 'static)) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-fn write_error(
+fn run_call(
     call: &GarmCall,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<ExitCode, CallFailure> {

@@ -12,7 +12,7 @@ use step_runner::document::{
 use step_runner::log::Masking;
 
 use crate::error::StepRunnerError;
-use crate::play::{self, JobSpec, LOG_LEVEL, ReportArgs};
+use crate::local_job::{self, JobSpec, LOG_LEVEL, ReportArgs};
 use crate::{RunnerExit, environment, resolver};
 
 /// Run the steps in the variable STEPS of a CI job
@@ -61,7 +61,7 @@ pub fn run(args: &CiArgs) -> Result<RunnerExit, StepRunnerError> {
     };
     let work_dir = fs::canonicalize(&work_dir).with_path("resolve", &work_dir)?;
     let all = environment::variables();
-    let level = play::log_level(&BTreeMap::new(), &all)?;
+    let level = local_job::log_level(&BTreeMap::new(), &all)?;
     let (mut vars, mut env) = (BTreeMap::new(), BTreeMap::new());
     for (name, value) in all {
         if VARS.iter().any(|prefix| name.starts_with(prefix)) {
@@ -79,7 +79,7 @@ pub fn run(args: &CiArgs) -> Result<RunnerExit, StepRunnerError> {
     let failed = "failed to run steps: ";
     let job =
         JobSpec { steps, dir: work_dir.clone(), work_dir, env, vars, inherited, masking, failed };
-    play::run_job(job, &resolver::open()?, &args.report)
+    local_job::run_job(job, &resolver::open()?, &args.report)
 }
 
 /// Returns the masking of GitLab's credentials: tokens, passwords and JWTs among the job variables.

@@ -45,7 +45,7 @@ pub struct Companion {
 #[derive(Clone)]
 pub struct CompanionControl {
     /// Pipe for one byte: the number of the signal that stops the command.
-    orders: Arc<Mutex<PipeWriter>>,
+    stop_pipe: Arc<Mutex<PipeWriter>>,
     /// Process group that the command leads while it runs, or 0.
     group: Arc<AtomicI32>,
 }
@@ -54,9 +54,9 @@ impl CompanionControl {
     /// Stops the command, or prevents its start.
     pub fn stop(&self, signal: i32) {
         let byte = [u8::try_from(signal).unwrap_or_default()];
-        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stop_pipe = self.stop_pipe.lock().unwrap_or_else(PoisonError::into_inner);
         // The reading end is closed if the command has exited.
-        let _ = orders.write_all(&byte);
+        let _ = stop_pipe.write_all(&byte);
     }
 
     /// Kills the process group that the command leads, if any, at once.
@@ -86,9 +86,9 @@ impl Companion {
         let (reader, writer) = io::pipe().map_err(StepRunnerError::Command)?;
         let group = Arc::new(AtomicI32::new(0));
         let control =
-            CompanionControl { orders: Arc::new(Mutex::new(writer)), group: group.clone() };
+            CompanionControl { stop_pipe: Arc::new(Mutex::new(writer)), group: group.clone() };
         let mut run =
-            CompanionRun { name: name.into(), command, orders: reader, group, mode, grace };
+            CompanionRun { name: name.into(), command, stop_pipe: reader, group, mode, grace };
         // A command that cannot be executed is an error before the first job.
         let child = (mode == CompanionMode::Beside).then(|| run.spawn()).transpose()?;
         let thread = thread::spawn(move || {
@@ -116,7 +116,7 @@ impl Companion {
 struct CompanionRun {
     name: PathBuf,
     command: Command,
-    orders: PipeReader,
+    stop_pipe: PipeReader,
     group: Arc<AtomicI32>,
     mode: CompanionMode,
     /// Time between the stop signal and SIGKILL.
@@ -133,7 +133,7 @@ impl CompanionRun {
     }
 
     fn wait_for_input(mut self, input: BorrowedFd<'_>) -> Result<RunnerExit, StepRunnerError> {
-        if !input_comes(input, &self.orders).map_err(StepRunnerError::Command)? {
+        if !input_comes(input, &self.stop_pipe).map_err(StepRunnerError::Command)? {
             return Ok(RunnerExit::Done);
         }
         let child = self.spawn()?;
@@ -149,7 +149,7 @@ impl CompanionRun {
         }
         if self.is_ordered_to_stop(&process).map_err(StepRunnerError::Command)? {
             let mut signal = [0];
-            self.orders.read_exact(&mut signal).map_err(StepRunnerError::Command)?;
+            self.stop_pipe.read_exact(&mut signal).map_err(StepRunnerError::Command)?;
             let signal = Signal::from_named_raw(signal[0].into()).unwrap_or(Signal::TERM);
             self.signal(&process, signal);
             if !identity::wait(&process, self.grace).map_err(StepRunnerError::Command)? {
@@ -169,7 +169,7 @@ impl CompanionRun {
     /// Waits until the process exits or is to be stopped. Returns whether it is to be stopped.
     fn is_ordered_to_stop(&self, process: &OwnedFd) -> io::Result<bool> {
         let mut polled =
-            [PollFd::new(process, PollFlags::IN), PollFd::new(&self.orders, PollFlags::IN)];
+            [PollFd::new(process, PollFlags::IN), PollFd::new(&self.stop_pipe, PollFlags::IN)];
         retry_on_intr(|| poll(&mut polled, None))?;
         Ok(polled[0].revents().is_empty())
     }
@@ -189,8 +189,8 @@ impl CompanionRun {
 }
 
 /// Waits for the first byte of the input without reading it. Returns `false` if the input ends, or a stop is ordered.
-fn input_comes(input: BorrowedFd<'_>, orders: &PipeReader) -> io::Result<bool> {
-    let mut polled = [PollFd::new(&input, PollFlags::IN), PollFd::new(orders, PollFlags::IN)];
+fn input_comes(input: BorrowedFd<'_>, stop_pipe: &PipeReader) -> io::Result<bool> {
+    let mut polled = [PollFd::new(&input, PollFlags::IN), PollFd::new(stop_pipe, PollFlags::IN)];
     retry_on_intr(|| poll(&mut polled, None))?;
     if !polled[1].revents().is_empty() {
         return Ok(false);

@@ -22,10 +22,10 @@ use crate::error::StepRunnerError;
 use crate::{RunnerExit, serve};
 
 /// Time limit for the server's answer.
-const ANSWER: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Free space below which logs of jobs may not fit.
-const SMALL_BYTES: u64 = 256 << 20;
+const MIN_FREE_BYTES: u64 = 256 << 20;
 
 /// Paths of the shells of GitLab's runner.
 const BASH: [&str; 3] = ["/usr/local/bin/bash", "/usr/bin/bash", "/bin/bash"];
@@ -141,7 +141,7 @@ fn directory() -> HostCheck {
     let free = statvfs(&dir).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize)).ok();
     let found = |free: u64| format!("{}, {} MB free", dir.display(), free / 1_000_000);
     match free {
-        Some(free) if free < SMALL_BYTES => {
+        Some(free) if free < MIN_FREE_BYTES => {
             let hint =
                 "logs of jobs are kept there while they run: set TMPDIR to a larger file system";
             HostCheck::warn("files", found(free), hint)
@@ -167,8 +167,8 @@ fn server(path: &Path) -> Result<HostCheck, StepRunnerError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let jobs = runtime.map_err(StepRunnerError::Threads)?.block_on(async {
         let client = StepClient::new(ServerAddress::Socket(path.to_owned()))
-            .with_retry(RetryDelays::default().with_give_up(ANSWER));
-        tokio::time::timeout(2 * ANSWER, client.status("")).await
+            .with_retry(RetryDelays::default().with_give_up(ANSWER_TIMEOUT));
+        tokio::time::timeout(2 * ANSWER_TIMEOUT, client.status("")).await
     });
     Ok(match jobs {
         Ok(Ok(jobs)) => HostCheck::ok(name, format!("{found}, answers, {} jobs", jobs.len())),

@@ -12,7 +12,7 @@ use step_runner::resolve::{Interrupt, MAX_BYTES, ReferenceContext};
 use step_runner::trace::definition_from_text;
 
 use crate::error::StepRunnerError;
-use crate::play::{self, JobSpec, LOG_LEVEL, ReportArgs};
+use crate::local_job::{self, JobSpec, LOG_LEVEL, ReportArgs};
 use crate::step_args::{SOURCE, StepArgs};
 use crate::{RunnerExit, environment, resolver};
 
@@ -49,7 +49,7 @@ pub fn run(args: &RunArgs) -> Result<RunnerExit, StepRunnerError> {
     let work_dir = args.step.work_dir()?;
     let vars = args.step.vars()?;
     let mut env = environment::variables();
-    let level = play::log_level(&vars, &env)?;
+    let level = local_job::log_level(&vars, &env)?;
     env.retain(|name, _| !PREFIXES.iter().any(|prefix| name.starts_with(prefix)));
     env.insert(LOG_LEVEL.to_owned(), level);
     let resolver = resolver::open()?;
@@ -70,7 +70,7 @@ pub fn run(args: &RunArgs) -> Result<RunnerExit, StepRunnerError> {
     };
     let (inherited, masking) = (env.clone(), Masking::default());
     let job = JobSpec { steps, work_dir, dir, env, vars, inherited, masking, failed: "" };
-    play::run_job(job, &resolver, &args.report)
+    local_job::run_job(job, &resolver, &args.report)
 }
 
 /// Returns a job with one step.

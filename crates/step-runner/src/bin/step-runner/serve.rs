@@ -111,7 +111,7 @@ pub struct ServeArgs {
 
 impl ServeArgs {
     /// Returns the arguments adapted to gitlab-runner's `steps serve`.
-    pub fn of_gitlab(self) -> Self {
+    pub fn for_gitlab_runner(self) -> Self {
         ServeArgs { mode: CompanionMode::AfterInput, ..self }
     }
 

@@ -155,7 +155,7 @@ impl CommandLine {
                 let StepRunnerCommand::Serve(args) = own_command("serve", socket, &command) else {
                     unreachable!("it is the command that was named")
                 };
-                serve::run(args.of_gitlab())
+                serve::run(args.for_gitlab_runner())
             }
         }
     }

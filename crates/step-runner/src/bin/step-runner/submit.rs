@@ -138,13 +138,13 @@ fn call_document(call: &StepCall) -> Value {
     let reference = match &call.reference {
         StepReference::Git { url, rev, path, filename } => {
             let git = json!({"url": url, "rev": rev, "dir": path.join("/")});
-            json!({"git": with("file", filename.as_ref(), git)})
+            json!({"git": with_member("file", filename.as_ref(), git)})
         }
         StepReference::Oci { registry, repository, tag, path, filename } => {
             let dir = path.join("/");
             let oci =
                 json!({"registry": registry, "repository": repository, "tag": tag, "dir": dir});
-            json!({"oci": with("file", filename.as_ref(), oci)})
+            json!({"oci": with_member("file", filename.as_ref(), oci)})
         }
         other => other.to_string().into(),
     };
@@ -159,11 +159,11 @@ fn call_document(call: &StepCall) -> Value {
         "inputs": call.inputs.iter().map(json).collect::<Map<_, _>>(),
         "continue_on_error": call.continue_on_error,
     });
-    with("if", call.condition.as_ref(), document)
+    with_member("if", call.condition.as_ref(), document)
 }
 
 /// Adds a member to an object, if there is a value.
-fn with(name: &str, value: Option<&String>, mut object: Value) -> Value {
+fn with_member(name: &str, value: Option<&String>, mut object: Value) -> Value {
     if let Some(value) = value {
         object[name] = value.as_str().into();
     }

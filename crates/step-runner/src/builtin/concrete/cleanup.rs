@@ -24,7 +24,7 @@ impl JobContext<'_> {
             match cleanup.git_strategy.as_str() {
                 "clone" | "empty" => {
                     if let Err(error) = remove_tree(&self.work_dir) {
-                        self.caution(&format!("Cleanup failed: {error}: {}", error.source));
+                        self.print_uncolored(&format!("Cleanup failed: {error}: {}", error.source));
                     }
                 }
                 "fetch" => self.clean_work_tree(has_submodules),

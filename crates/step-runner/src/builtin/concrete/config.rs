@@ -261,12 +261,12 @@ pub fn secrets(config: &ConcreteConfig) -> Vec<String> {
     let restored = config.cache_extract.iter().flat_map(|cache| &cache.sources);
     let restored = restored.flat_map(|source| [&source.descriptor, &source.alternate_descriptor]);
     let stored = config.cache_archive.iter().map(|cache| &cache.descriptor);
-    restored.chain(stored).for_each(|descriptor| of_store(descriptor, &mut secrets));
+    restored.chain(stored).for_each(|descriptor| add_store_secrets(descriptor, &mut secrets));
     secrets.retain(|secret| !secret.is_empty());
     secrets
 }
 
-fn of_store(store: &CacheDescriptor, secrets: &mut Vec<String>) {
+fn add_store_secrets(store: &CacheDescriptor, secrets: &mut Vec<String>) {
     for url in [&store.url, &store.head_url] {
         secrets.extend(user_info(url));
         // The query of a signed URL permits reading or writing the object.

@@ -110,7 +110,9 @@ impl<'a> JobContext<'a> {
     pub(super) fn load_variables(&mut self) {
         match self.gitlab_env.variables() {
             Ok(variables) => self.added = variables,
-            Err(error) => self.caution(&format!("Cannot read the file GITLAB_ENV: {error}")),
+            Err(error) => {
+                self.print_uncolored(&format!("Cannot read the file GITLAB_ENV: {error}"));
+            }
         }
     }
 
@@ -137,7 +139,7 @@ impl<'a> JobContext<'a> {
     }
 
     /// Prints a message without a colour.
-    pub(super) fn caution(&mut self, text: &str) {
+    pub(super) fn print_uncolored(&mut self, text: &str) {
         self.host.print(LogStream::Err, &format!(" {text}\x1b[0m\n"));
     }
 

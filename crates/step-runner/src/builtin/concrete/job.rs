@@ -35,11 +35,11 @@ pub fn run(inputs: &FunctionInputs, host: &mut dyn BuiltinHost) -> Result<(), Bu
     job.limits.deadline = deadline;
     let ended = job.run(steps);
     // Cleanup always runs, and expired limits do not apply to it.
-    job.limits = CommandLimits { deadline: None, cancellation: CancelEffect::Spares };
+    job.limits = CommandLimits { deadline: None, cancellation: CancelEffect::None };
     job.clean_up();
     let removed = job.gitlab_env.remove().map_err(BuiltinError::from);
     if let Err(error) = removed.and_then(|()| job.tear_down_git()) {
-        job.caution(&format!("Cleanup failed: {error}"));
+        job.print_uncolored(&format!("Cleanup failed: {error}"));
     }
     ended
 }
@@ -71,7 +71,7 @@ impl JobContext<'_> {
         }
         let job_limits = self.limits;
         let scripts = self.scripts(steps, job_limits);
-        self.limits = CommandLimits { cancellation: CancelEffect::Spares, ..job_limits };
+        self.limits = CommandLimits { cancellation: CancelEffect::None, ..job_limits };
         let stored = self.store();
         scripts.and(stored).map_err(|error| BuiltinError::Job(Box::new(error)))
     }
@@ -93,7 +93,9 @@ impl JobContext<'_> {
                 for artifact in &config.artifact_extract {
                     if let Err(error) = job.download(artifact) {
                         let name = &artifact.artifact_name;
-                        job.caution(&format!("Failed to download artifact {name:?}: {error}"));
+                        job.print_uncolored(&format!(
+                            "Failed to download artifact {name:?}: {error}"
+                        ));
                     }
                 }
             });
@@ -113,7 +115,7 @@ impl JobContext<'_> {
         let (before, after_scripts) = config.steps.split_at(first_after);
 
         let script_deadline = deadline_after(config.script_timeout);
-        self.limit(job_limits, script_deadline, CancelEffect::Ends);
+        self.limit(job_limits, script_deadline, CancelEffect::Stops);
         let ended = match steps.is_empty() {
             true => self.run_scripts(before),
             false => {
@@ -131,7 +133,7 @@ impl JobContext<'_> {
         self.set_status(status_of(&ended));
         if !after_scripts.is_empty() {
             let deadline = deadline_after(config.after_script_timeout);
-            self.limit(job_limits, deadline, CancelEffect::Spares);
+            self.limit(job_limits, deadline, CancelEffect::None);
             let scripts = self.section(AFTER_SCRIPT, |job| job.run_after_scripts(after_scripts));
             self.warn_of_limit(job_limits, deadline, AFTER_SCRIPT);
             ended = ended.and(scripts);
@@ -162,7 +164,7 @@ impl JobContext<'_> {
             if self.config.after_script_ignore_errors {
                 let text =
                     format!("after_script failed, but job will continue unaffected: {error}");
-                self.caution(&text);
+                self.print_uncolored(&text);
             } else {
                 first = first.and(Err(error));
             }
@@ -183,7 +185,10 @@ impl JobContext<'_> {
             self.section(caches, |job| {
                 for cache in &config.cache_archive {
                     if let Err(error) = job.archive(cache) {
-                        job.caution(&format!("Failed to archive cache {:?}: {error}", cache.key));
+                        job.print_uncolored(&format!(
+                            "Failed to archive cache {:?}: {error}",
+                            cache.key
+                        ));
                         first = std::mem::replace(&mut first, Ok(())).and(Err(error));
                     }
                 }
@@ -195,7 +200,9 @@ impl JobContext<'_> {
                 for artifact in &config.artifacts_archive {
                     if let Err(error) = job.upload(artifact) {
                         let name = &artifact.artifact_name;
-                        job.caution(&format!("Failed to upload artifact {name:?}: {error}"));
+                        job.print_uncolored(&format!(
+                            "Failed to upload artifact {name:?}: {error}"
+                        ));
                         first = std::mem::replace(&mut first, Ok(())).and(Err(error));
                     }
                 }
@@ -220,7 +227,7 @@ impl JobContext<'_> {
     ) -> Result<(), BuiltinError> {
         match self.host.state() {
             JobState::Cancelled => {
-                self.caution("Script canceled externally (UI, API)");
+                self.print_uncolored("Script canceled externally (UI, API)");
                 return Err(BuiltinError::Cancelled);
             }
             JobState::Killed => return Err(BuiltinError::Cancelled),
@@ -240,7 +247,7 @@ impl JobContext<'_> {
         // The time limit of the whole job is reported elsewhere.
         let is_own = is_over(own) && !is_over(job.deadline);
         if is_own {
-            self.caution(&format!(
+            self.print_uncolored(&format!(
                 "{stage} did not end within its time limit and was stopped. To change the limit, see \
                  {LIMITS_PAGE}"
             ));
@@ -286,7 +293,7 @@ const SHELLS: [&str; 7] = [
 ];
 
 /// Scripts before and after fetching sources, which run with the environment of git.
-const AROUND_GIT: [&str; 2] = ["pre_clone_script", "post_clone_script"];
+const CLONE_SCRIPTS: [&str; 2] = ["pre_clone_script", "post_clone_script"];
 
 impl JobContext<'_> {
     /// Runs a script, unless it has no lines or is for another job status.
@@ -318,7 +325,7 @@ impl JobContext<'_> {
             false => vec![shell, path],
         };
         let mut env = BTreeMap::new();
-        if AROUND_GIT.contains(&name.as_str()) {
+        if CLONE_SCRIPTS.contains(&name.as_str()) {
             env = self.tool_env(&env);
         }
         self.command(&argv, &env).with_part(format!("step {name}"))

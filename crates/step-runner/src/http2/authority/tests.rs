@@ -52,7 +52,7 @@ fn tidy_bytes(bytes: &[u8], sizes: &[usize]) -> Vec<u8> {
 /// Requests as h2's server reads them: the authority, and all other fields in order.
 type SeenRequests = Vec<(Option<String>, Vec<(String, Vec<u8>)>)>;
 
-/// Sends the bytes of a client through [`TidiedStream`] to a server of h2, until it has read `count` requests.
+/// Sends the bytes of a client through [`AuthorityStream`] to a server of h2, until it has read `count` requests.
 fn serve_bytes(bytes: Vec<u8>, buffer: usize, count: usize) -> Result<SeenRequests, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
@@ -66,7 +66,8 @@ fn serve_bytes(bytes: Vec<u8>, buffer: usize, count: usize) -> Result<SeenReques
         let mut builder = server::Builder::new();
         builder.max_header_list_size(1 << 20);
         let all = async {
-            let mut connection = builder.handshake::<_, Bytes>(TidiedStream::new(server)).await?;
+            let mut connection =
+                builder.handshake::<_, Bytes>(AuthorityStream::new(server)).await?;
             let mut seen = Vec::new();
             let mut answers = Vec::new();
             while seen.len() < count

@@ -24,7 +24,8 @@ const NOT_BY_ID: [&str; 2] = ["not our ref", "unadvertised object"];
 
 /// Returns the directory with the files of a revision, below `dir`, the locked cache directory of its repository.
 pub fn tree(git: GitRunner<'_>, dir: &Path, rev: &str) -> Result<PathBuf, GitError> {
-    let fetch = ScratchFetch { git, dir, bare: dir.join("scratch.git"), half: dir.join("half") };
+    let fetch =
+        ScratchFetch { git, dir, bare: dir.join("scratch.git"), partial: dir.join("partial") };
     // Left by a killed process.
     fetch.clear()?;
     let tree = fetch.tree(rev);
@@ -38,7 +39,7 @@ struct ScratchFetch<'a> {
     dir: &'a Path,
     bare: PathBuf,
     /// Directory for the files of a commit, until all are checked out.
-    half: PathBuf,
+    partial: PathBuf,
 }
 
 struct ResolvedRevision {
@@ -50,7 +51,7 @@ struct ResolvedRevision {
 impl ScratchFetch<'_> {
     fn clear(&self) -> Result<(), GitError> {
         remove_tree(&self.bare)?;
-        Ok(remove_tree(&self.half)?)
+        Ok(remove_tree(&self.partial)?)
     }
 
     /// Creates the scratch repository, with the hash algorithm of a commit id.
@@ -175,14 +176,14 @@ impl ScratchFetch<'_> {
         // A few objects can describe any number of files: the limit of git's output rejects them before the checkout.
         let listed = self.try_run(&["ls-tree", "-r", "--name-only", commit])?;
         listed.map_err(|message| self.git.command_error(message))?;
-        DirBuilder::new().mode(0o700).create(&self.half).with_path("make", &self.half)?;
+        DirBuilder::new().mode(0o700).create(&self.partial).with_path("make", &self.partial)?;
         let mut work_tree = OsStr::new("--work-tree=").to_owned();
-        work_tree.push(&self.half);
+        work_tree.push(&self.partial);
         let arguments = ["read-tree", "--reset", "-u", commit].map(OsStr::new);
         let git_dir = self.git_dir();
         let arguments = [&[&*git_dir, &work_tree], &arguments[..]].concat();
-        self.git.run(&self.half, &arguments)?;
-        Ok(fs::rename(&self.half, tree).with_path("rename", &self.half)?)
+        self.git.run(&self.partial, &arguments)?;
+        Ok(fs::rename(&self.partial, tree).with_path("rename", &self.partial)?)
     }
 
     /// Runs git in the scratch repository.

@@ -51,7 +51,7 @@ fn cancelled_job_is_not_waited_for() {
     let cancel = CancelHandle::new().unwrap();
     let played = play.run_until(&cancel, |text| {
         if text.ends_with("again\n") && cancel.reason().is_none() {
-            cancel.cancel(CancelReason::Asked);
+            cancel.cancel(CancelReason::Requested);
         }
     });
     assert!(played.text.ends_with("told\n"), "{}", played.text);

@@ -96,11 +96,11 @@ run:
 - {name: c, if: cancelled(), step: ./nested}
 - {name: d, if: always(), script: echo cleaned}
 ";
-    for reason in [CancelReason::Asked, CancelReason::Timeout] {
+    for reason in [CancelReason::Requested, CancelReason::Timeout] {
         let cancel = CancelHandle::new().unwrap();
         cancel.stop(reason);
         // A second stop changes nothing.
-        cancel.stop(CancelReason::Asked);
+        cancel.stop(CancelReason::Requested);
         let played = JobPlay::new(dir.path(), steps).run_until(&cancel, |_| {});
         let text = "Running step name=in\nnested\nRunning step name=d\ncleaned\n";
         assert_eq!(played.text, text);
@@ -122,7 +122,7 @@ run:
     let cancel = CancelHandle::new().unwrap();
     let played = JobPlay::new(dir.path(), steps).run_until(&cancel, |text| {
         if text.ends_with("ready\n") && cancel.reason().is_none() {
-            cancel.cancel(CancelReason::Asked);
+            cancel.cancel(CancelReason::Requested);
         }
     });
     assert_eq!(played.outcome.status, Status::Cancelled);
@@ -141,7 +141,7 @@ run:
     let cancel = CancelHandle::new().unwrap();
     let played = JobPlay::new(dir.path(), steps).run_until(&cancel, |text| {
         if text.ends_with("ready\n") || text.ends_with("cleaning\n") {
-            cancel.cancel(CancelReason::Asked);
+            cancel.cancel(CancelReason::Requested);
         }
     });
     assert_eq!(played.outcome.status, Status::Cancelled);

@@ -198,7 +198,7 @@ fn cancelled_script_does_not_print_its_current_line() {
         let cancel = CancelHandle::new().unwrap();
         let played = ScriptJob::of(shell, &lines).play.run_until(&cancel, |text| {
             if text.contains("canary") {
-                cancel.cancel(CancelReason::Asked);
+                cancel.cancel(CancelReason::Requested);
             }
         });
         assert_eq!(played.outcome.status, Status::Cancelled, "{}", played.text);

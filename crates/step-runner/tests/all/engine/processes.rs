@@ -91,7 +91,7 @@ fn cancelled_job_gets_sigterm_and_reports_the_cancellation() {
     let cancel = CancelHandle::new().unwrap();
     let played = play.run_until(&cancel, |text| {
         if text.ends_with("ready\n") {
-            cancel.cancel(CancelReason::Asked);
+            cancel.cancel(CancelReason::Requested);
         }
     });
     assert_eq!(played.outcome.status, Status::Cancelled);
@@ -108,7 +108,7 @@ fn command_ignoring_sigterm_is_killed_with_its_children() {
     let cancel = CancelHandle::new().unwrap();
     let played = play.run_until(&cancel, |text| {
         if text.ends_with("ready\n") {
-            cancel.cancel(CancelReason::Asked);
+            cancel.cancel(CancelReason::Requested);
         }
     });
     assert_eq!(played.outcome.message, "step \"a\": exec: signal: killed");

@@ -61,7 +61,7 @@ fn a_job_has_one_thread_while_a_command_runs() {
                 let tasks = fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap();
                 let names = tasks
                     .filter_map(|task| fs::read_to_string(task.unwrap().path().join("comm")).ok());
-                names.filter(|name| ["job", "phase"].contains(&name.trim())).count()
+                names.filter(|name| ["job", "work"].contains(&name.trim())).count()
             };
             // A thread whose work is done has its old name for a moment.
             wait_until("a job has one thread", || threads() == number + 1);

@@ -272,7 +272,7 @@ fn is_blocked(server: &ServerFixture) -> bool {
     };
     let threads = fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap().flatten();
     let is_stuck = threads.map(|thread| thread.path()).any(|thread| {
-        let is_such = ["phase", "work-dir"].contains(&read(thread.join("comm")).trim());
+        let is_such = ["work", "work-dir"].contains(&read(thread.join("comm")).trim());
         is_such && sleeps(&thread)
     });
     is_stuck

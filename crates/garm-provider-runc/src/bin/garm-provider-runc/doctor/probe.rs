@@ -59,26 +59,28 @@ const MAX_REQUEST_BYTES: u64 = 64 << 10;
 
 /// Runs the probe and prints its report.
 pub fn probe(settings: &GarmFileSettings, context: &mut CliContext) -> Result<CliExit, AdminError> {
-    let told = Arc::new(AtomicUsize::new(0));
+    let received_signal = Arc::new(AtomicUsize::new(0));
     for (signal, number) in [(SIGHUP, 1), (SIGINT, 2), (SIGQUIT, 3), (SIGTERM, 15)] {
-        flag::register_usize(signal, Arc::clone(&told), number).map_err(AdminError::Signals)?;
+        flag::register_usize(signal, Arc::clone(&received_signal), number)
+            .map_err(AdminError::Signals)?;
     }
     let name = format!("probe-{}", std::process::id());
     make_private(&settings.store.root)?;
     let directory = settings.store.root.join(&name);
     DirBuilder::new().mode(0o700).create(&directory).with_path("make", &directory)?;
-    let played =
-        SimulatedGarm::new(settings, name, directory.clone(), &told).and_then(|mut garm| {
+    let played = SimulatedGarm::new(settings, name, directory.clone(), &received_signal).and_then(
+        |mut garm| {
             let tried = garm.run_probe(context);
             // The instances are removed even after an error.
             let removed = garm.remove(context);
             let probe = tried?;
             removed.map(|()| probe)
-        });
+        },
+    );
     let removed = remove_tree(&directory);
     let probe = played?;
     removed?;
-    match told.load(Ordering::Relaxed) {
+    match received_signal.load(Ordering::Relaxed) {
         0 => Ok(probe.report(context)?),
         signal => Ok(CliExit::Code(u8::try_from(128 + signal).unwrap_or(1))),
     }
@@ -94,7 +96,7 @@ struct SimulatedGarm<'a> {
     /// Socket that receives the reports of supervisors.
     listener: TcpListener,
     /// Signal that this process received; 0 if none.
-    told: &'a AtomicUsize,
+    received_signal: &'a AtomicUsize,
     /// Names of instances whose creation was requested.
     instances: Vec<String>,
 }
@@ -104,7 +106,7 @@ impl<'a> SimulatedGarm<'a> {
         settings: &'a GarmFileSettings,
         name: String,
         directory: PathBuf,
-        told: &'a AtomicUsize,
+        received_signal: &'a AtomicUsize,
     ) -> Result<Self, AdminError> {
         let listen = || {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -119,7 +121,7 @@ impl<'a> SimulatedGarm<'a> {
             directory,
             reference,
             listener,
-            told,
+            received_signal,
             instances: Vec::new(),
         })
     }
@@ -158,7 +160,7 @@ impl<'a> SimulatedGarm<'a> {
         probe.try_on_host()?;
         let task = probe.attempt();
         for flavor in if flavors.is_empty() { vec![String::new()] } else { flavors } {
-            if self.is_told() {
+            if self.is_interrupted() {
                 break;
             }
             let log =
@@ -177,8 +179,8 @@ impl<'a> SimulatedGarm<'a> {
         self.directory.join("settings.toml")
     }
 
-    fn is_told(&self) -> bool {
-        self.told.load(Ordering::Relaxed) != 0
+    fn is_interrupted(&self) -> bool {
+        self.received_signal.load(Ordering::Relaxed) != 0
     }
 
     /// Imports the image of the probe into the store.
@@ -221,7 +223,8 @@ impl<'a> SimulatedGarm<'a> {
         }
         let begin = Instant::now();
         loop {
-            let is_over = self.is_told() || begin.elapsed() > PATIENCE || self.take_reports(&name);
+            let is_over =
+                self.is_interrupted() || begin.elapsed() > PATIENCE || self.take_reports(&name);
             let path = newest_log(&self.settings.log.directory, &name)?;
             let text =
                 path.map(|path| fs::read_to_string(&path).with_path("read", &path)).transpose()?;

@@ -121,8 +121,8 @@ fn second_cancellation_ends_everything() {
     let played = site.run_config(&config).run_until(&cancel, |text| {
         if !is_heard && text.contains("\nwaiting\n") {
             is_heard = true;
-            cancel.cancel(CancelReason::Asked);
-            cancel.cancel(CancelReason::Asked);
+            cancel.cancel(CancelReason::Requested);
+            cancel.cancel(CancelReason::Requested);
         }
     });
     assert!(!played.text.contains("cache-archiver runs"), "{}", played.text);

@@ -116,7 +116,7 @@ impl JobSite {
         self.run_config(config).run_until(cancel, |text| {
             if !is_heard && text.contains(at) {
                 is_heard = true;
-                cancel.cancel(step_runner::engine::CancelReason::Asked);
+                cancel.cancel(step_runner::engine::CancelReason::Requested);
             }
         })
     }

@@ -60,17 +60,17 @@ impl TextPrefilter {
         let slots = slots.clamp(SLOTS_PER_TEXT, MAX_SLOTS);
         let shift = u32::BITS - slots.ilog2();
         let table = vec![0; slots].into_boxed_slice();
-        let mut gate = TextPrefilter { mask, step, breaks, table, shift };
+        let mut prefilter = TextPrefilter { mask, step, breaks, table, shift };
         for text in texts {
             for from in 0..step {
                 let mut head = [0; WIDTH];
                 let bytes = text.iter().skip(from).take(WIDTH);
                 head.iter_mut().zip(bytes).for_each(|(head, byte)| *head = *byte);
-                let hash = gate.hash(u32::from_le_bytes(head).into());
-                gate.table[gate.slot(hash)] |= gate.second_mask(hash);
+                let hash = prefilter.hash(u32::from_le_bytes(head).into());
+                prefilter.table[prefilter.slot(hash)] |= prefilter.second_mask(hash);
             }
         }
-        gate
+        prefilter
     }
 
     /// Returns the number of bytes to skip: no text begins in them, not even a text that continues after
@@ -293,11 +293,11 @@ impl EscapeParser {
         if self.state == EscapeState::Ground && byte >= b' ' {
             TextPart::Text(fold_case(byte))
         } else {
-            self.turn(byte)
+            self.advance(byte)
         }
     }
 
-    fn turn(&mut self, byte: u8) -> TextPart {
+    fn advance(&mut self, byte: u8) -> TextPart {
         if self.length >= MAX_ESCAPE_BYTES {
             *self = EscapeParser::default();
         }

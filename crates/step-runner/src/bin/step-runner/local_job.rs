@@ -109,7 +109,7 @@ pub struct JobSpec {
 }
 
 /// Time limit of cleanup steps (`if: ${{ always() }}`) after a cancellation.
-const CLEANUP: Duration = Duration::from_secs(30);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Environment variable with the log level of steps.
 pub const LOG_LEVEL: &str = "CI_STEPS_LOG_LEVEL";
@@ -143,7 +143,7 @@ pub fn run_job(
         inputs: BTreeMap::new(),
         scratch: scratch.0.clone(),
         grace: report.grace,
-        cleanup: CLEANUP,
+        cleanup: CLEANUP_TIMEOUT,
         timeout: report.timeout,
     };
     job.check()?;
@@ -176,8 +176,8 @@ fn listen(cancel: &CancelHandle) -> Result<signal_hook::iterator::Handle, StepRu
     thread::spawn(move || {
         for signal in &mut signals {
             match signal {
-                SIGINT => cancel.cancel(CancelReason::Asked),
-                _ => cancel.stop(CancelReason::Asked),
+                SIGINT => cancel.cancel(CancelReason::Requested),
+                _ => cancel.stop(CancelReason::Requested),
             }
         }
     });

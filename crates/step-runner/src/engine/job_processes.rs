@@ -39,10 +39,10 @@ const KILL_LIMIT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Maximum number of scans that find no process of the job, but in which other processes exit.
-const LOOKS: usize = 50;
+const MAX_SCANS: usize = 50;
 
 /// Maximum number of scans for new processes, while found ones are stopped.
-const ROUNDS: usize = 50;
+const MAX_STOP_SCANS: usize = 50;
 
 /// Clock ticks per second in `/proc`, on all architectures.
 const TICKS: u64 = 100;
@@ -52,7 +52,7 @@ static BUSY: Mutex<(usize, u64)> = Mutex::new((0, 0));
 
 /// The properties by which processes of a job, or of all jobs of a crashed server, are recognized.
 #[derive(Debug, Default)]
-struct ProcessFamily {
+struct ProcessMatcher {
     /// Start of the first job, in clock ticks since boot; processes that started before belong to no job.
     since: u64,
     marks: HashSet<Vec<u8>>,
@@ -80,7 +80,7 @@ impl RunningJob {
     }
 
     /// Returns the time since which at least one job has run, if no other job runs now.
-    fn alone_since(&self) -> Option<u64> {
+    fn running_alone_since(&self) -> Option<u64> {
         let (count, since) = *BUSY.lock().unwrap_or_else(PoisonError::into_inner);
         (count == 1).then_some(since)
     }
@@ -99,7 +99,7 @@ fn current_ticks() -> u64 {
     u64::try_from(time.tv_sec).unwrap_or_default() * TICKS + part
 }
 
-impl ProcessFamily {
+impl ProcessMatcher {
     /// Returns the job's processes that have not exited.
     pub fn remaining_processes(&self) -> Vec<ProcessSnapshot> {
         self.find(None)
@@ -108,7 +108,7 @@ impl ProcessFamily {
     /// Finds the job's processes. Processes with the job's mark get the signal at once.
     fn find(&self, signal: Option<Signal>) -> Vec<ProcessSnapshot> {
         let mut settled = HashSet::new();
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_SCANS {
             if let Some(found) = self.find_quickly() {
                 return found;
             }
@@ -150,8 +150,8 @@ impl ProcessFamily {
         settled: &mut HashSet<(u32, u64)>,
     ) -> (Vec<ProcessSnapshot>, bool) {
         let launcher = self.busy.as_ref().and_then(|job| job.launcher.pid());
-        let alone_since = || self.busy.as_ref().and_then(RunningJob::alone_since);
-        let alone_before = alone_since();
+        let running_alone_since = || self.busy.as_ref().and_then(RunningJob::running_alone_since);
+        let running_alone_before = running_alone_since();
         let orphans = self.orphans();
         let root = launcher.filter(|_| ProcessSnapshot::has_lists_of_children());
         let descends = orphans.is_some() || root.is_some();
@@ -182,8 +182,8 @@ impl ProcessFamily {
                 continue;
             }
             if is_new {
-                let is_lost = || {
-                    alone_before.is_some_and(|since| process.start >= since)
+                let is_unmarked_orphan = || {
+                    running_alone_before.is_some_and(|since| process.start >= since)
                         && launcher == Some(process.parent)
                 };
                 match process.environment().as_deref().and_then(marks) {
@@ -194,7 +194,7 @@ impl ProcessFamily {
                     }
                     // A process of a command that runs beside the server, or of another job.
                     Some(_) => {}
-                    None if is_lost() => lost.push(pid),
+                    None if is_unmarked_orphan() => lost.push(pid),
                     None => {
                         is_sure &= process.is_running();
                         is_sure &= !settled.insert((pid, process.start));
@@ -211,7 +211,7 @@ impl ProcessFamily {
             is_sure &= cgroup.is_empty();
         }
         // If another job began meanwhile, these processes may be its own.
-        if alone_since() == alone_before {
+        if running_alone_since() == running_alone_before {
             found.extend(lost);
         }
         found.extend(all.iter().filter(|it| self.has_group(it)).map(|it| it.pid));
@@ -267,7 +267,7 @@ impl ProcessFamily {
     /// forking.
     fn stop(&self, seen: &mut HashSet<u32>) -> Vec<ProcessSnapshot> {
         let mut stopped: Vec<ProcessSnapshot> = Vec::new();
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_STOP_SCANS {
             let mut new = self.find(Some(Signal::STOP));
             new.retain(|process| !stopped.contains(process));
             if new.is_empty() {
@@ -307,13 +307,13 @@ const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The processes of a job.
 #[derive(Debug)]
-pub struct JobGroups {
+pub struct JobProcesses {
     record: File,
     mark: String,
-    family: ProcessFamily,
+    family: ProcessMatcher,
 }
 
-impl JobGroups {
+impl JobProcesses {
     pub(super) fn new(scratch: &Path) -> io::Result<Self> {
         let launcher = Launcher::shared()?;
         let mut options = OpenOptions::new();
@@ -326,14 +326,14 @@ impl JobGroups {
         if let Some(path) = cgroup.as_ref().and_then(|cgroup| cgroup.path().to_str()) {
             writeln!(record, "cgroup {path}")?;
         }
-        let family = ProcessFamily {
+        let family = ProcessMatcher {
             since,
             marks: HashSet::from([mark.clone().into_bytes()]),
             groups: BTreeSet::new(),
             cgroup,
             busy: Some(RunningJob::new(launcher)),
         };
-        Ok(JobGroups { record, mark, family })
+        Ok(JobProcesses { record, mark, family })
     }
 
     /// Returns the variable that marks processes of the job; `outside` is its value in the environment of
@@ -379,11 +379,13 @@ impl JobGroups {
         self.family.remaining_processes()
     }
 
+    /// Kills the remaining processes of the job.
     pub fn kill(&self) {
         self.family.kill();
     }
 }
 
+/// Sends a signal to processes.
 pub fn signal_all(processes: &[ProcessSnapshot], signal: Signal) {
     for process in processes {
         // The process has exited, or belongs to another user.
@@ -394,7 +396,7 @@ pub fn signal_all(processes: &[ProcessSnapshot], signal: Signal) {
 /// The processes of jobs whose server crashed, from the records in the directories of the jobs.
 #[derive(Debug, Default)]
 pub struct RecordedProcesses {
-    family: Option<ProcessFamily>,
+    family: Option<ProcessMatcher>,
     cgroups: BTreeSet<PathBuf>,
     read_bytes: u64,
 }
@@ -416,7 +418,7 @@ impl RecordedProcesses {
         let (mut cgroup, mut mark) = (None, None);
         let family = self
             .family
-            .get_or_insert(ProcessFamily { since: u64::MAX, ..ProcessFamily::default() });
+            .get_or_insert(ProcessMatcher { since: u64::MAX, ..ProcessMatcher::default() });
         for line in record.lines() {
             match line.split_once(' ') {
                 Some(("cgroup", path)) => cgroup = cgroup.or(Some(path)),
@@ -467,7 +469,7 @@ mod tests {
         assert_eq!(marks(environment), Some(&b"a:b"[..]));
         assert_eq!(marks(b"C=STEP_RUNNER_JOB=c"), None);
         let family =
-            ProcessFamily { marks: HashSet::from([b"b".to_vec()]), ..ProcessFamily::default() };
+            ProcessMatcher { marks: HashSet::from([b"b".to_vec()]), ..ProcessMatcher::default() };
         assert!(family.is_marked(b"a:b") && family.is_marked(b"b"));
         assert!(!family.is_marked(b"a:bb") && !family.is_marked(b""));
     }

@@ -15,7 +15,7 @@ use tracing::Span;
 use super::super::resolve::Interrupt;
 
 /// Time to wait for interrupted work, so that it can clean up.
-pub const PATIENCE: Duration = Duration::from_millis(500);
+pub const INTERRUPT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Maximum number of idle threads that are kept.
 const MAX_IDLE: usize = 8;
@@ -42,7 +42,7 @@ pub struct RunningWork<T> {
 
 /// Reasons for which work has no result.
 #[derive(Debug, thiserror::Error)]
-pub enum PhaseError {
+pub enum WorkError {
     /// The job was cancelled, or its maximum run time is over.
     #[error("interrupted")]
     Interrupted,
@@ -62,7 +62,7 @@ impl WorkThread {
     }
 
     /// Keeps the thread for other jobs. Its work must be done.
-    pub(super) fn give_back(self) {
+    pub(super) fn return_to_pool(self) {
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < MAX_IDLE {
             idle.push(self);
@@ -74,7 +74,7 @@ impl WorkThread {
         let run = move || {
             for task in received {
                 // The names are for debuggers.
-                let _ = set_name(c"phase");
+                let _ = set_name(c"work");
                 task();
                 let _ = set_name(c"idle");
             }
@@ -112,7 +112,7 @@ pub fn run_within<T: Send + 'static>(
 ) -> io::Result<T> {
     let thread = WorkThread::take()?;
     let done = thread.run(|_| work())?.take_within(limit).ok_or(io::ErrorKind::TimedOut)?;
-    thread.give_back();
+    thread.return_to_pool();
     Ok(done)
 }
 
@@ -161,7 +161,7 @@ mod tests {
     use super::super::super::log::{LogStream, OutputSink, OutputSource};
     use super::super::cancel::{CancelHandle, CancelReason};
     use super::super::command::Processes;
-    use super::super::family::JobGroups;
+    use super::super::job_processes::JobProcesses;
     use super::*;
 
     struct NullOutput;
@@ -207,14 +207,14 @@ mod tests {
     fn hanging_work_is_abandoned_and_its_late_result_dropped() {
         let dir = tempfile::tempdir().unwrap();
         let cancel = CancelHandle::new().unwrap();
-        let groups = JobGroups::new(dir.path()).unwrap();
+        let groups = JobProcesses::new(dir.path()).unwrap();
         let mut processes = Processes::new(groups, &cancel, Duration::from_secs(1), None).unwrap();
         let (results, dropped) = mpsc::channel();
-        cancel.cancel(CancelReason::Asked);
+        cancel.cancel(CancelReason::Requested);
         let hour = Duration::from_secs(3600);
         let error =
             processes.run_blocking(hour, &mut NullOutput, hanging_work(dir.path(), results));
-        assert!(matches!(error, Err(PhaseError::Interrupted)));
+        assert!(matches!(error, Err(WorkError::Interrupted)));
         assert!(dropped.try_recv().is_err());
         release(dir.path());
         dropped.recv().unwrap();
@@ -225,16 +225,16 @@ mod tests {
         for (limit, deadline) in [(0, None), (3600, Some(Instant::now()))] {
             let dir = tempfile::tempdir().unwrap();
             let cancel = CancelHandle::new().unwrap();
-            let groups = JobGroups::new(dir.path()).unwrap();
+            let groups = JobProcesses::new(dir.path()).unwrap();
             let mut processes = Processes::new(groups, &cancel, Duration::ZERO, deadline).unwrap();
             let (results, dropped) = mpsc::channel();
             let limit = Duration::from_secs(limit);
             let error =
                 processes.run_blocking(limit, &mut NullOutput, hanging_work(dir.path(), results));
             match error.map(drop).unwrap_err() {
-                PhaseError::TooLong(time) => assert_eq!((time, deadline), (limit, None)),
-                PhaseError::Interrupted => assert_eq!(cancel.reason(), Some(CancelReason::Timeout)),
-                PhaseError::Start(error) => panic!("{error}"),
+                WorkError::TooLong(time) => assert_eq!((time, deadline), (limit, None)),
+                WorkError::Interrupted => assert_eq!(cancel.reason(), Some(CancelReason::Timeout)),
+                WorkError::Start(error) => panic!("{error}"),
             }
             release(dir.path());
             dropped.recv().unwrap();
@@ -255,12 +255,12 @@ mod tests {
     fn interrupted_work_returns_its_result() {
         let dir = tempfile::tempdir().unwrap();
         let cancel = CancelHandle::new().unwrap();
-        let groups = JobGroups::new(dir.path()).unwrap();
+        let groups = JobProcesses::new(dir.path()).unwrap();
         let mut processes = Processes::new(groups, &cancel, Duration::ZERO, None).unwrap();
         let hour = Duration::from_secs(3600);
         let other = cancel.clone();
         let asks = move |interrupt: &Interrupt| {
-            other.cancel(CancelReason::Asked);
+            other.cancel(CancelReason::Requested);
             interrupt.pause(hour).is_err()
         };
         assert!(processes.run_blocking(hour, &mut NullOutput, asks).unwrap());

@@ -108,8 +108,8 @@ impl IsolationProbe {
         })
     }
 
-    /// Adds a trial of the limits of root of this host. `allowed` is the setting by which containers have them, if it
-    /// is set.
+    /// Adds a trial of the kernel's per-user limits, which containers must not share with root of this host. `allowed`
+    /// is the setting that makes them share, if it is set.
     pub fn add_limits(&mut self, allowed: Option<&'static str>) {
         let name = "limits: inotify, signals, queues, namespaces".to_owned();
         let mut trial = ProbeTrial::new(name, ProbeAttempt::Limits, ReachCriterion::Access);

@@ -36,7 +36,7 @@ impl PullTotals {
     }
 }
 
-/// Converts the events of concurrent pulls to lines, at most one every few seconds.
+/// Lines for the events of concurrent pulls: starts and retries at once, progress at most every few seconds.
 #[derive(Debug, Default)]
 pub struct ProgressLines {
     pulls: Mutex<Option<PullTotals>>,
@@ -95,7 +95,7 @@ impl ProgressLines {
     }
 }
 
-/// Shows the progress of a pull on standard error.
+/// Progress of a pull, shown on standard error.
 pub struct PullBar {
     /// None if standard error is not a terminal.
     bar: Option<ProgressBar>,

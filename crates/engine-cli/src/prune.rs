@@ -50,7 +50,7 @@ impl PruneOptions {
     }
 }
 
-/// Empties the trash, and returns the errors of what could not be removed.
+/// Empties the trash, and returns the errors of files that could not be removed.
 pub fn empty_all_trash(engine: &Engine) -> Result<Vec<String>, PathError> {
     let left = engine.empty_trash()?.left;
     Ok(left.iter().map(|error| chain(error)).collect())

@@ -55,7 +55,7 @@ pub struct StoreSection {
     pub keep_age: Option<Age>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_size: Option<ByteSize>,
-    /// Not a setting: place of this process.
+    /// Not a setting: directories and privilege of this process.
     #[serde(skip)]
     pub place: StoreView,
 }
@@ -103,14 +103,14 @@ pub struct StoreView {
 }
 
 impl Default for StoreView {
-    /// Returns the place of root on the host.
+    /// Returns the view of root on the host.
     fn default() -> Self {
         StoreView { privilege: Privilege::Root, has_cgroup: true, run: None, disk: None }
     }
 }
 
 impl StoreView {
-    /// Returns the place of this process.
+    /// Returns the view of this process.
     pub fn of_process() -> Self {
         // If the privilege cannot be read, the least is assumed.
         let privilege = Privilege::of_process().unwrap_or(Privilege::Single);

@@ -1,5 +1,5 @@
-//! Times of a job's network, next to `ip` making the same network from one batch file. Needs root, `ip` and
-//! nft; everything happens in a separate network namespace.
+//! Times of creating and removing a network, compared with `ip`. Needs root, `ip` and nft; everything happens in
+//! a separate network namespace.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints and may panic")]
 
@@ -72,7 +72,7 @@ fn measure_ours(options: &NetworkOptions) {
     println!("remove, with three containers and a published port {remove:.2} ms");
 }
 
-/// Creates the same links with `ip`: one batch on the host, one in the bridge namespace, one in the container.
+/// Creates the same links with batches of `ip`: on the host, in the bridge namespace and in the container.
 fn batch() {
     let (mut up, mut down) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {

@@ -13,7 +13,7 @@ struct Advisory {
     patched: &'static [&'static str],
 }
 
-/// Advisories that matter for untrusted containers, newest first.
+/// Advisories that matter for untrusted containers, by program, newest first.
 const ADVISORIES: [Advisory; 13] = [
     Advisory { program: "runc", cve: "CVE-2026-41579", patched: &[">=1.3.6, <1.4.0", ">=1.4.3"] },
     Advisory { program: "runc", cve: "CVE-2025-31133", patched: &RUNC_2025 },

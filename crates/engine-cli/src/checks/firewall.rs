@@ -27,7 +27,7 @@ pub fn checks(options: &NetworkOptions) -> Vec<HostCheck> {
     [Some(check(&v4)), check6(&v6)].into_iter().flatten().collect()
 }
 
-/// Tries it in the run directory of jobs; if that does not exist yet, in a temporary one.
+/// Tests the firewall with the run directory of jobs, or a temporary one if that does not exist yet.
 fn try_in_run_directory(options: &NetworkOptions) -> Result<[PacketPassage; 2], String> {
     if options.run.exists() {
         return try_passage(options).map_err(|error| chain(&error));

@@ -12,8 +12,8 @@ use crate::sections::HooksSection;
 
 const NAME: &str = "hooks";
 
-/// Checks the hook files: with one that cannot be used no container starts, with one that another user can change
-/// no container that it matches.
+/// Checks the hook files. An unusable file stops all containers from starting; one that another user can change
+/// stops the containers that it matches.
 pub fn check(section: &HooksSection) -> HostCheck {
     let options = match section.options() {
         Ok(Some(options)) => options,

@@ -319,7 +319,7 @@ impl PauseProcesses {
         self.run.join(owner).join("run")
     }
 
-    /// Returns the place of a process in an owner's namespaces.
+    /// Returns the directories and privilege of a process in an owner's namespaces.
     pub(super) fn place(&self, owner: &str, inside: InsideProcess) -> StoreView {
         StoreView {
             privilege: inside.privilege,

@@ -83,8 +83,8 @@ pub fn process_capabilities(set: CapabilitySet, uid: u32) -> LinuxCapabilities {
     capabilities
 }
 
-/// Lets a non-root user kill processes that `sudo` started in a step, which no other process of the container
-/// could end with the step. Only for our init, which does not pass the capability to steps.
+/// Grants `CAP_KILL` to a non-root init, so that it can kill processes that `sudo` started in a step. Only for
+/// our init, which does not pass the capability to steps.
 pub fn allow_kill(capabilities: &mut LinuxCapabilities) {
     // An executed program of a non-root user keeps ambient capabilities only, which must be inheritable and permitted.
     let kill = Capabilities::from([Capability::Kill]);

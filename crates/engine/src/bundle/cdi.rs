@@ -1,6 +1,6 @@
 //! Devices of the Container Device Interface (CDI).
 //!
-//! Device nodes and mounts of specifications become those of the engine, which works in user namespaces and for
+//! The engine adds device nodes and mounts of specifications itself, which works in user namespaces and for
 //! ordinary users too. [`oci_hooks::cdi`] applies all other edits to the text of the configuration.
 
 use std::mem;
@@ -36,7 +36,7 @@ pub enum CdiError {
     Interface(String),
     #[error("CDI device: cannot mount {path} with {what}")]
     Mount { path: String, what: String },
-    /// The working directory is the runner's, and jobs can write to it.
+    /// The path would start at the runner's working directory, to which jobs can write.
     #[error("CDI device: {path:?} of the host is not absolute")]
     Relative { path: String },
     #[error("CDI device: invalid device number of {path}")]
@@ -94,7 +94,7 @@ fn request(mount: &DeviceMount) -> Result<MountRequest, CdiError> {
             "rbind" => recursive = true,
             "private" | "rprivate" => propagation = MountPropagation::Private,
             "slave" | "rslave" => propagation = MountPropagation::Slave,
-            // Owners are mapped in every user namespace, and a container can execute its own copy of a file.
+            // The engine sets `nosuid` and `nodev` and maps owners; despite `noexec`, a container can execute a copy.
             "bind" | "nosuid" | "nodev" | "noexec" | "idmap" | "ridmap" => {}
             _ => rest.push(option.clone()),
         }

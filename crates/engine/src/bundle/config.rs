@@ -120,8 +120,8 @@ fn check_restricted(options: &BundleOptions, user: &ContainerUser) -> Result<(),
     }
 }
 
-/// Returns whether a container can run in a user namespace that another user owns. Only the owner has capabilities there
-/// that this process lacks: runtimes open files of the container's processes in `/proc`, and set limits of processes.
+/// Returns whether a container can run in a user namespace that another user owns. Only the owner has all capabilities
+/// there; runtimes need some to open files of the container's processes in `/proc`, and to set limits of processes.
 pub fn can_have_other_owner(options: &BundleOptions) -> bool {
     let available = capabilities::grantable_capabilities();
     available.contains(CapabilitySet::SYS_PTRACE)

@@ -15,7 +15,7 @@ pub enum BundleError {
     /// Neither the image nor the request names a command.
     #[error("no command: the image has none; give one")]
     NoCommand,
-    /// The user cannot be found.
+    /// A user or group cannot be resolved.
     #[error(transparent)]
     User(#[from] UserError),
     #[error("the restricted profile does not let containers {what}")]

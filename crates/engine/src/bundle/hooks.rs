@@ -12,7 +12,7 @@ use super::options::{HookOptions, MountRequest};
 pub use oci_hooks::hooks::pipeline::PipelineFailure as HooksError;
 
 impl HookOptions {
-    /// Returns what adds the hooks, without `precreate` hooks.
+    /// Returns the pipeline that adds the hooks, without `precreate` hooks.
     pub fn pipeline(&self) -> Pipeline {
         let mut pipeline = Pipeline::for_consumer(&self.consumer);
         if let Some(dirs) = &self.dirs {

@@ -5,7 +5,7 @@
 //! runtime must `create` or `run` the container in [`Bundle::mounts`], the only namespace that has the mount
 //! sources of the configuration. [`process()`] describes another process to run in the container later.
 //!
-//! Containers may do what Docker's may do by default: [`BundleOptions`] starts from there.
+//! The defaults of [`BundleOptions`] are Docker's, but stricter.
 
 mod capabilities;
 mod cdi;

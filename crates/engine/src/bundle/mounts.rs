@@ -23,7 +23,7 @@ const MOUNTS: &str = "mounts";
 /// Docker's default size of `/dev/shm`.
 pub const DEFAULT_SHM_BYTES: u64 = 64 << 20;
 
-/// Unmounts what a version before 0.2 mounted in a bundle; does nothing if that is done already.
+/// Unmounts the files that a version before 0.2 mounted in a bundle, if any.
 ///
 /// Until then such a bundle must not be removed: host files are mounted in it.
 pub fn unmount(dir: &Path) -> Result<(), PathError> {
@@ -70,8 +70,7 @@ enum PlacedSource<'a> {
     Node(&'a DeviceNode),
 }
 
-/// Prepares the mounts of a container: opens their sources, and assembles mounts in other mounts, whose files
-/// may change meanwhile.
+/// Prepares the mounts of a container: opens their sources, and plans their places on the stage.
 pub fn prepare(container: MountContext<'_>) -> Result<PreparedMounts, BundleError> {
     let MountContext { image, options, inside, .. } = container;
     let mut wanted = options.mounts.clone();

@@ -17,7 +17,7 @@ use super::resources::{ProcessRlimit, ResourceLimits};
 
 /// Options of a container beyond its image and root file system.
 ///
-/// The defaults are Docker's, but with `no_new_privileges`.
+/// The defaults are Docker's, but with `no_new_privileges`, without `CAP_MKNOD`, and with a limit of processes.
 #[derive(Clone, Debug, Default)]
 pub struct BundleOptions {
     /// Replaces the image's entrypoint and clears its command; an empty entrypoint clears both.
@@ -44,7 +44,7 @@ pub struct BundleOptions {
     /// Directory for the volumes that the image declares, one directory each; without it they are plain
     /// directories of the root file system.
     pub volume_root: Option<PathBuf>,
-    /// Path that exists as long as the container, by which a shared volume knows its containers.
+    /// Path that exists as long as the container; volumes list their containers by it.
     pub record: Option<PathBuf>,
     /// Directory above the root file system in which the runtime sees only the root file system and the mount
     /// sources; by default the parent of the root file system. With a user namespace, every user of the host

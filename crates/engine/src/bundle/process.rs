@@ -63,7 +63,7 @@ struct Capabilities {
 }
 
 impl ExecProcess {
-    /// Removes the ambient CAP_KILL, which only the first process has beyond its user's permissions.
+    /// Removes the ambient `CAP_KILL`, which is for the first process only.
     fn keep_kill_from_users(&mut self) {
         let Some(value) = &mut self.capabilities else { return };
         let is_given = value["ambient"].as_array().is_some_and(|ambient| ambient == &[KILL]);

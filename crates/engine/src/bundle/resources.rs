@@ -168,7 +168,7 @@ const RLIMITS: [(&str, PosixRlimitType, Resource); 15] = [
     ("stack", PosixRlimitType::RlimitStack, Resource::Stack),
 ];
 
-/// What sets the highest limit of containers.
+/// Origin of the highest limit that containers can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HighestLimit {
     /// The kernel.
@@ -192,8 +192,8 @@ impl ProcessRlimit {
         Some(ProcessRlimit { kind, soft: limit(own.current), hard: limit(own.maximum) })
     }
 
-    /// Returns the highest limit of this name that containers of this process can have, and whose it is; `None` is no
-    /// limit.
+    /// Returns the highest limit of this name that containers of this process can have, and its origin; `None` for no
+    /// limit or an unknown name.
     pub fn highest(name: &str, privilege: Privilege) -> Option<(u64, HighestLimit)> {
         let &(.., resource) = RLIMITS.iter().find(|(known, ..)| *known == name)?;
         let may_raise = may_exceed_limits(privilege, capabilities::grantable_capabilities());
@@ -201,7 +201,7 @@ impl ProcessRlimit {
         Some((highest(resource, may_raise)?, limit))
     }
 
-    /// Returns the entry of `process.rlimits`, capped at this process's maximum.
+    /// Returns the entry of `process.rlimits`, capped at this process's maximum unless `may_raise` is set.
     pub(super) fn to_spec(&self, may_raise: bool) -> PosixRlimit {
         let resource = RLIMITS.iter().find(|(_, kind, _)| *kind == self.kind);
         let most = resource.and_then(|(.., resource)| highest(*resource, may_raise));

@@ -25,8 +25,7 @@ const ENOSYS: u32 = 38;
 /// Bits of a mode that hold the file type.
 const FILE_KIND: u32 = 0o170_000;
 const CHARACTER_DEVICE: u32 = 0o020_000;
-/// Bit that both types of devices have, and no other file that `mknod` creates: FIFOs, files, sockets.
-/// Symlinks have the bit too, and the kernel rejects them as it does directories.
+/// Bit of both types of devices, which FIFOs, files and sockets lack. Symlinks have it, but `mknod` creates none.
 const DEVICE: u32 = 0o020_000;
 /// `keyctl` commands of runtimes: join a new session keyring, read its permissions and set them. The kernel
 /// separates the keyrings of user namespaces.
@@ -61,8 +60,8 @@ pub fn seccomp(
     }
 }
 
-/// Returns the filter of a container in which a program builds images: that of nested containers, although
-/// the builder has the capability to mount.
+/// Returns the filter of a container that builds images: the one for nesting, although the builder has
+/// `CAP_SYS_ADMIN`.
 pub fn builder_profile(privilege: Privilege) -> Value {
     let mut profile = default(FilterConditions { capabilities: DEFAULT, nesting: true });
     if privilege == Privilege::Single {

@@ -52,12 +52,12 @@ pub struct FileSource {
     maker: Option<FileUser>,
 }
 
-/// What becomes of a mount whose file system cannot map owners.
+/// Handling of a mount whose file system cannot map owners.
 #[derive(Clone, Copy, Debug)]
 enum WithoutMapping {
     /// It is mounted without the mapping.
     Mounted,
-    /// The container could read or make files of users who are not its own.
+    /// It is an error: the container could read or create files of other users.
     Rejected {
         /// Set if a read-only mount would be allowed.
         can_be_read: bool,
@@ -131,8 +131,8 @@ impl PreparedSource {
         }))
     }
 
-    /// Returns the source of a program of the engine, read-only for containers. A store that is mounted
-    /// `noexec`, as some homes are, has no executable files.
+    /// Returns the source of a program of the engine, read-only for containers. A program on a `noexec` file
+    /// system, as some homes are, is copied.
     pub(super) fn of_program(file: HostFile, target: &Path) -> Result<Self, BundleError> {
         let stat = fstatvfs(&file).map_err(|error| file.error("inspect", error))?;
         if stat.f_flag.contains(StatVfsMountFlags::NOEXEC) {

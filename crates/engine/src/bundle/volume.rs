@@ -42,7 +42,7 @@ const USERS: &str = ".users";
 /// Directory that ext4 creates at the root of each file system.
 const FOUND: &str = "lost+found";
 
-/// Opens a volume, creating it if missing, and returns how its owners on disk are mapped. An empty volume that no
+/// Opens a volume, creating it if missing, and returns the mapping of its owners on disk. An empty volume that no
 /// container has gets the image's files at `fill`, if that is given.
 ///
 /// On disk, a shared volume has stored ids, which all containers see as theirs; others have the ids that their

@@ -78,7 +78,7 @@ impl<'a> ContainerSpec<'a> {
     }
 }
 
-/// Arguments with which the engine's init starts steps, and listens on its only descriptor.
+/// Arguments with which the engine's init listens on descriptor 3, and starts steps.
 pub const STEPS_ARGS: [&str; 2] = [ContainerInit::STEPS, "3"];
 
 /// Destination of a container's output.

@@ -29,7 +29,7 @@ const MKFS: &str = "mkfs.ext4";
 /// mkfs writes less than a MiB.
 const MKFS_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Does not write tables that are zeros in the sparse file anyway, and packs metadata without backup copies.
+/// Options that skip tables, which are zeros in the sparse file anyway, and pack metadata without backup copies.
 const MKFS_OPTIONS: [&str; 4] = [
     "-q",
     "-F",

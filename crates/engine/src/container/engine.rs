@@ -125,7 +125,7 @@ impl Engine {
             return Ok(path);
         }
         make_private(&dir)?;
-        // One process writes the program: another that has opened it is about to mount it.
+        // Written by one process: replacing it again would unlink the file that another one mounts.
         let _lock = FileLock::acquire_exclusive(&dir.join("init.lock"), BRIEF)?;
         if is_there() {
             return Ok(path);
@@ -198,8 +198,8 @@ impl Engine {
         self.run.join("containers.lock")
     }
 
-    /// Removes the directories of containers whose creator was killed before it wrote the record, and the
-    /// runtime's state of removed containers. Returns their number.
+    /// Removes containers whose record is missing or corrupt, and the runtime's state of removed containers.
+    /// Returns their number.
     pub fn remove_unrecorded(&self) -> Result<usize, ContainerError> {
         let _nobody_makes_one = FileLock::acquire_exclusive(&self.orphans_lock(), BRIEF)?;
         let orphans = record::orphans(&self.run)?;
@@ -233,7 +233,8 @@ impl Engine {
         Ok((removed, running))
     }
 
-    /// Removes a container whose record or directory is missing or unreadable, as far as its id suffices.
+    /// Removes all resources that are found by the id of a container whose record or directory is missing or
+    /// unreadable.
     pub fn remove_bare(&self, id: &str) -> Result<(), ContainerError> {
         let directory = self.directory(id);
         if is_id(id) {

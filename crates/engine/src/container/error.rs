@@ -114,7 +114,7 @@ fn list_hooks(hooks: &[MatchedHook]) -> String {
 impl ContainerError {
     /// Names the hook files of a container that did not start, if the runtime's message is about a hook, or missing.
     pub(super) fn with_hooks(self, hooks: &[MatchedHook]) -> Self {
-        // Of runc, and of crun; the last if the hook ended before it had read the state.
+        // One of runc, two of crun: the last if the hook ended before it had read the state.
         let words = [" hook #", "executing hook", "writing to pipe"];
         let message = match &self {
             ContainerError::Runtime(RuntimeError::Failed { message, .. })

@@ -74,8 +74,8 @@ impl Engine {
         Ok(spawn::memory_file("process", &text).with_path("make a file in memory for", &bundle)?)
     }
 
-    /// Returns the owner of pipes that the user of a container with a user namespace can open by name:
-    /// runtimes cannot change owners that have no id in the namespace.
+    /// Returns the owner for pipes that the user of a container with a user namespace can open by name: the
+    /// runtime cannot change an owner that has no id in the namespace.
     fn stream_owner(
         &self,
         record: &ContainerRecord,

@@ -26,7 +26,7 @@ pub struct LogLine {
 /// A longer line is split into pieces, each at most twice as long.
 const LONGEST_LINE: usize = 16 << 10;
 
-/// Writes lines to a file, and to a new one when the file has half of the limit. It has a shared lock on the file.
+/// Writer of a log, which starts a new file at half of the limit. It has a shared lock on the file.
 #[derive(Debug)]
 pub struct LogWriter {
     path: PathBuf,
@@ -182,7 +182,7 @@ pub fn tail(path: &Path, count: usize, bytes: u64) -> Result<LogTail, PathError>
     Ok(LogTail { lines, is_cut: is_cut || surplus > 0 })
 }
 
-/// Reads a log that is still written to, from the oldest kept line on.
+/// Reader of a log that is still written to, from the oldest kept line on.
 #[derive(Debug)]
 pub struct LogReader {
     path: PathBuf,

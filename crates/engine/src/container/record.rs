@@ -69,7 +69,7 @@ pub struct ContainerRecord {
     /// 64 hexadecimal digits.
     pub id: String,
     pub name: String,
-    /// Owner, who alone may use the container.
+    /// The only owner who may use the container.
     pub owner: String,
     pub role: ContainerRole,
     pub image: String,

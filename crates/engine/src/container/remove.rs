@@ -25,8 +25,8 @@ use crate::{bundle, rootfs};
 /// Timeout for killed processes to end.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time for which processes that look like makers are also killed if they have other ids: our own have such ids once they
-/// create a user namespace. Other users of the host could start such processes for ever, so later ones are ignored.
+/// Time for which processes with a runtime's command line are killed even if they have other ids, as runtimes do once
+/// they create a user namespace. Other users could start such processes for ever, so later ones are ignored.
 const OTHER_USERS: Duration = Duration::from_secs(3);
 
 /// Number of containers removed at once: each needs descriptors, which may be few.
@@ -67,8 +67,8 @@ impl Engine {
         if is_dead { Ok(()) } else { Err(unkillable()) }
     }
 
-    /// Deletes a runtime's state of a container: asks the runtime first, then the kernel. The runtime may have been
-    /// killed while it created the container, or not work any more, and must not keep the container from removal.
+    /// Deletes a runtime's state of a container: calls the runtime, then removes its files. The runtime may have been
+    /// killed while it created the container, or not work any more, and must not prevent the removal.
     pub(super) fn delete_state(
         &self,
         runtime: &OciRuntime,
@@ -150,7 +150,7 @@ impl Engine {
             self.kill_processes(record)?;
             if record.process.is_none() {
                 Self::kill_makers(&record.runtime, &record.id)?;
-                // What they started meanwhile.
+                // Processes that they started meanwhile.
                 self.kill_processes(record)?;
             }
             Ok(())
@@ -164,7 +164,7 @@ impl Engine {
     pub fn remove(&self, record: &ContainerRecord) -> Result<(), ContainerError> {
         let _span = info_span!("remove", container = record.id).entered();
         if record.process.is_none() {
-            // A job could otherwise create processes that look like makers faster than these are killed.
+            // A job could otherwise create processes that look like the runtime faster than these are killed.
             self.kill_processes(record)?;
             Self::kill_makers(&record.runtime, &record.id)?;
         }

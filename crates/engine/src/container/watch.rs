@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, pidfd_open, wait
 
 use super::logs::{LogWriter, StdStream};
 
-/// Time to wait for output after the process ended, if another process holds the streams open.
+/// Maximum pause in the output after the process ended, if another process holds the streams open.
 const DRAIN: Duration = Duration::from_secs(1);
 
 /// Receiver of a process's output, which also sets the process's deadline.

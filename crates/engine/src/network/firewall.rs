@@ -32,8 +32,8 @@ const VERSION: u32 = 4;
 /// Chain that every version of the table has.
 const ANY_VERSION: &str = "input";
 
-/// Chain without rules, which exists once all networks have been entered. A process may be killed between
-/// loading the rules and that.
+/// Chain without rules, which exists once all networks have been added. A process may be killed between loading
+/// the rules and that.
 const COMPLETE: &str = "complete";
 
 /// Set of networks that need the table.
@@ -90,7 +90,7 @@ impl TableMember<'_> {
     }
 }
 
-/// Enters a network. If the table is missing, as after a boot, an upgrade or a restart of the host's
+/// Adds a network to the table. If the table is missing, as after a boot, an upgrade or a restart of the host's
 /// firewall, creates it with the elements of all networks. The caller holds the lock.
 pub fn enter(network: &TableMember<'_>, others: &[TableMember<'_>]) -> Result<(), NetworkError> {
     let nftables = Nftables::open().map_err(to_network_error("query tables"))?;

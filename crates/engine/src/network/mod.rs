@@ -5,10 +5,10 @@
 //! host's tables however many services it has, and removing it means removing the mounts that pin its
 //! namespaces: the kernel does the rest.
 //!
-//! Containers of one job reach each other by IPv4 and IPv6. They reach containers of other jobs only by
-//! published ports. They do not reach the host's loopback, the addresses where clouds serve credentials of
-//! machines, or other containers and virtual machines of the host. They reach the world by IPv4, and by IPv6
-//! if the host already forwards it.
+//! Containers of one job reach each other by IPv4 and IPv6. They do not reach containers of other jobs, even by
+//! published ports, nor the host's loopback, the addresses where clouds serve credentials of machines, or other
+//! containers and virtual machines of the host. They reach the world by IPv4, and by IPv6 if the host already
+//! forwards it.
 //!
 //! Our table in the host's packet filter exists as long as any network does.
 

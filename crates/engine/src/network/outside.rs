@@ -23,7 +23,8 @@ pub const DEVICE: &str = "uplink0";
 /// Uplink of a network, chosen when the network was created.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UplinkRecord {
-    /// First network of the namespace, which has the files of the program. Other networks use the same program.
+    /// First network of the namespace, whose directory has the files of the program. Other networks use the same
+    /// program.
     pub network: String,
     pub kind: UplinkKind,
     /// If set, connections hang after the client half-closes.
@@ -107,7 +108,7 @@ pub fn device() -> InterfaceName {
     DEVICE.parse().expect("it is a name of few letters")
 }
 
-/// Returns the addresses of the calling thread's network namespace, without loopback and link-local addresses.
+/// Returns the addresses of the calling thread's network namespace, without loopback and IPv6 link-local addresses.
 pub fn addresses() -> Result<Vec<IpAddr>, NetworkError> {
     let read = |path: &str| match fs::read_to_string(path) {
         // The kernel has no IPv6.

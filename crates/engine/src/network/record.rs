@@ -232,8 +232,8 @@ pub(super) fn records(options: &NetworkOptions) -> Result<NetworkRecords, Networ
     };
     for entry in entries.flatten() {
         let (path, bridge) = (entry.path().join(RECORD), entry.path().join(BRIDGE));
-        // Looked up before the record, which is written before the bridge is created, and after it: removal removes
-        // the bridge first.
+        // Checked before and after the record is read, to skip networks that are being created (the record first) or
+        // removed (the bridge first).
         let had_bridge = bridge.exists();
         let error = match read(&path) {
             Ok(Some(record)) => {

@@ -26,7 +26,7 @@ pub struct NetworkRequest {
 pub enum NamespaceOwner {
     /// The user who creates the namespace, and has all capabilities in it, even those that the process lacks.
     Maker,
-    /// The first of the network's private ids: limits of the kernel for each user then apply to this network alone.
+    /// The first of the network's private ids: the kernel's limits for each user then apply to this network only.
     FirstId,
 }
 

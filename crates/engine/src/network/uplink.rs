@@ -123,7 +123,7 @@ pub enum UplinkStart {
 /// Ends the program of a network; does nothing if there is none.
 pub fn end(options: &NetworkOptions, id: &str) -> Result<(), NetworkError> {
     let path = directory(options, id).join(PROCESS);
-    // An unreadable record is of a process that ends with the pin.
+    // If the record is unreadable, the process ends once the pin is removed.
     if let Ok(Some(process)) = read(options, id) {
         process.kill(KILL).with_path("end the process of", &path)?;
     }
@@ -141,7 +141,7 @@ pub fn end_soon(options: &NetworkOptions, id: &str) -> Result<(), NetworkError> 
             let path = directory(options, id).join(PROCESS);
             Ok(process.kill_soon().with_path("end the process of", &path)?)
         }
-        // An unreadable record is of a process that ends with the pin.
+        // If the record is unreadable, the process ends once the pin is removed.
         Ok(None) | Err(_) => Ok(()),
     }
 }
@@ -244,7 +244,7 @@ fn serve(address: IpAddr) -> io::Result<SocketAddr> {
     Ok(listens_on)
 }
 
-/// Returns how many clients got an answer before one did not. Fails if a client cannot connect.
+/// Returns the number of clients that got an answer before one did not. Fails if a client cannot connect.
 fn ask(server: SocketAddr) -> io::Result<usize> {
     for attempt in 0..ATTEMPTS {
         let mut client = TcpStream::connect_timeout(&server, TIMEOUT)?;

@@ -43,8 +43,8 @@ const POLL: Duration = Duration::from_millis(20);
 pub struct OciRuntime {
     pub kind: RuntimeKind,
     pub program: PathBuf,
-    /// Directory of the states of all containers. Each container has its own `--root` in it: runtimes name their
-    /// files in different ways, and only the runtime itself can tell which belong to a container.
+    /// Directory of the states of all containers. Runtimes other than runc and crun get a `--root` in it for each
+    /// container: they name their files in different ways, and only they know which belong to a container.
     pub root: PathBuf,
     /// If set, systemd creates the cgroups.
     pub systemd_cgroup: bool,
@@ -89,8 +89,8 @@ impl OciRuntime {
 
     /// Returns the runtime's `--root` for a container.
     ///
-    /// runc and crun share one and have a directory for each container in it. A call that outlives its killed caller
-    /// creates the root again, so that one of its own would be left behind.
+    /// runc and crun share one root, with a directory for each container. A call that outlives its killed caller would
+    /// create a separate root again, and leave it behind.
     pub fn root_of(&self, id: &str) -> PathBuf {
         match self.kind {
             RuntimeKind::Runc | RuntimeKind::Crun => self.root.clone(),
@@ -115,7 +115,7 @@ impl OciRuntime {
         self.kind.capabilities()
     }
 
-    /// Checks that the runtime can run hostile jobs with these rights and cgroups of the engine.
+    /// Checks that the runtime can run hostile jobs with this privilege and these cgroups of the engine.
     pub fn check(
         &self,
         privilege: Privilege,
@@ -313,7 +313,7 @@ impl OciRuntime {
         RuntimeError::Execute(RunError::Follow { path: self.program.clone(), source })
     }
 
-    /// Returns the error of a failed `create` or `run`, from its log.
+    /// Returns the error of a failed `run` or `exec`, from its log.
     pub fn logged_error(&self, action: RuntimeAction, id: &str, log: &Path) -> RuntimeError {
         let text = fs::read(log).unwrap_or_default();
         RuntimeError::from_output(&self.program, action, id, &text)

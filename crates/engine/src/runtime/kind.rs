@@ -20,7 +20,7 @@ pub enum RuntimeKind {
     Youki,
     /// gVisor.
     Runsc,
-    /// A program that names none of them.
+    /// A program whose file name and version line name none of the others.
     Other,
 }
 

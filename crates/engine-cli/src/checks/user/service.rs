@@ -133,7 +133,7 @@ pub fn confinement(process: CheckedProcess<'_>, run: &Path, needs_ids: bool) -> 
     checks
 }
 
-/// Returns what the unit of this process needs to see all of `/proc`, if it is known to hide parts of it.
+/// Returns a hint if the unit of this process hides parts of `/proc`.
 pub fn missing_in_unit() -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let hint = hidden_proc_hint(&mounts)?;

@@ -27,8 +27,8 @@ use super::error::StepError;
 use super::socket::StepSocket;
 use super::streams::{StepInput, StepStream, pipes};
 
-/// Timeout for the first process to say hello, for which it waits until a cancelled step is dead, and to
-/// start a program on a busy machine.
+/// Timeout for the first process to send its hello, which it delays until a cancelled step is dead, and then to
+/// start the program on a busy machine.
 const ANSWER: Duration = Duration::from_secs(DEAD_WITHIN_SECONDS + 15);
 
 /// Time between `SIGTERM` and killing the step: the runner kills this process a second later.
@@ -258,7 +258,7 @@ impl StepDriver<'_> {
         })
     }
 
-    /// Returns when there is something to do without an event.
+    /// Returns the time of the next action that needs no event.
     fn deadline(&self) -> Option<Instant> {
         let phase = match &self.phase {
             StepPhase::Hello | StepPhase::Start => Some(self.answer_by),

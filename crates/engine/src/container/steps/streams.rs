@@ -1,4 +1,4 @@
-//! Output of a step, on its way from our pipes to our standard streams.
+//! Input and output of a step, on their way between our descriptors and the step's pipes.
 
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
@@ -17,7 +17,7 @@ const PIPE_BYTES: usize = 1 << 20;
 /// Number of bytes copied at a time, if pages cannot be moved.
 const COPY_BYTES: usize = 64 << 10;
 
-/// Creates the step's descriptors (stdin at its end, both ends of each output) and our read ends.
+/// Creates the step's descriptors (an empty stdin, both ends of each output) and our read ends.
 pub fn pipes() -> Result<([OwnedFd; STREAMS], [OwnedFd; 2]), Errno> {
     let (input, _) = pipe_with(PipeFlags::CLOEXEC)?;
     let (output, output_writer) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -44,7 +44,6 @@ impl<'a> StepInput<'a> {
         Ok((end, StepInput { from, to, pending: Vec::new() }))
     }
 
-    /// Returns the descriptor to poll.
     pub(super) fn poll(&self) -> PollFd<'_> {
         match self.pending.is_empty() {
             true => PollFd::from_borrowed_fd(self.from, PollFlags::IN),

@@ -81,7 +81,6 @@ impl TestBundle {
         self.host("bundle")
     }
 
-    /// Mounts the root file system.
     pub(crate) fn mount(&self) -> rootfs::Rootfs {
         let layers = [self.dir.path().join("layer")];
         let (path, ids) = (&self.options.user_namespace, self.options.private_ids);
@@ -119,7 +118,6 @@ impl TestBundle {
         self.run_written(runtime, &written)
     }
 
-    /// Runs the container of a written bundle.
     #[track_caller]
     pub(crate) fn run_written(&self, runtime: TestRuntime, written: &Bundle) -> FinishedCommand {
         let id = program::unique_name();
@@ -143,7 +141,6 @@ impl Drop for TestBundle {
     }
 }
 
-/// Reads the configuration of a bundle.
 pub(crate) fn config(bundle: &Bundle) -> Value {
     serde_json::from_slice(&bundle.config).unwrap()
 }

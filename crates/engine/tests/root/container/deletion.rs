@@ -26,7 +26,7 @@ fn concurrent_deletions_of_one_container_both_succeed() {
     });
 }
 
-/// The hook was killed before it recorded the process, the container has ended, and its PID was reused.
+/// The creator was killed before it recorded the process, the container has ended, and its PID was reused.
 #[test]
 fn process_with_a_reused_id_is_not_killed() {
     with_each_engine(|engine, image| {

@@ -81,7 +81,6 @@ impl NetworkHost {
         NetworkOptions::new(self.dir.path().join("run"))
     }
 
-    /// Creates a network.
     pub(crate) fn network(&self, id: &str) -> Network {
         Network::create(&self.options(), &NetworkRequest::new(id)).unwrap()
     }

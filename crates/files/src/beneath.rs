@@ -35,7 +35,7 @@ impl ConfinedRoot {
         ConfinedRoot { root, path: path.to_owned() }
     }
 
-    /// Opens a path that contains no symbolic link.
+    /// Opens a path that contains no symbolic link and crosses no mount.
     pub fn open(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, PathError> {
         let relative = path.strip_prefix("/").unwrap_or(path);
         open_strictly(self.root.as_fd(), relative, flags, mode)

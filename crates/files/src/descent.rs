@@ -166,7 +166,7 @@ pub struct NameBounds {
 /// Maximum number of entries that are read at a time: another process may create entries without end.
 const AT_A_TIME: usize = 1 << 16;
 
-/// Lists directories during a descent, within bounds.
+/// A lister of directories in a descent, with limits of memory.
 pub struct DirectoryLister {
     bounds: NameBounds,
     /// Size of all pending names in bytes.

@@ -19,7 +19,7 @@ pub fn is_full(error: &(dyn Error + 'static)) -> bool {
     is_caused_by(error, &[io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded])
 }
 
-/// Returns whether a timeout, as of a lock, caused an error.
+/// Returns whether a timeout, such as that of a lock, caused an error.
 pub fn has_timed_out(error: &(dyn Error + 'static)) -> bool {
     is_caused_by(error, &[io::ErrorKind::TimedOut])
 }

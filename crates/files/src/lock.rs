@@ -28,8 +28,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A held lock, released when this value is dropped, and by the kernel when the process dies.
 ///
-/// The lock file is not removed, unless all processes lock it with [`acquire_removable`](Self::acquire_removable): a third
-/// process could lock a new file of the same name while a second one still waits for the old file.
+/// The lock file is not removed, unless all processes lock it with [`acquire_removable`](Self::acquire_removable): a
+/// third process could lock a new file of the same name while a second one still waits for the old file.
 #[derive(Debug)]
 pub struct FileLock {
     file: File,

@@ -163,7 +163,7 @@ pub struct CpusError(f64);
 impl Cpus {
     /// Returns this number of CPUs if it is from 0.01 to 65536.
     pub fn new(count: f64) -> Result<Self, CpusError> {
-        // The kernel cannot distribute less.
+        // The kernel's minimum quota is 1 ms per period of 100 ms.
         if !(0.01..=65_536.0).contains(&count) {
             return Err(CpusError(count));
         }

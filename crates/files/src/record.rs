@@ -1,4 +1,4 @@
-//! Records on disk, which later calls of this program read, of this version or of another version.
+//! Records on disk, which later calls of this or of another version of the program read.
 //!
 //! Each record contains the version of its format. Unknown fields are ignored and fields that may be missing are
 //! optional, so that an older and a newer program finish each other's jobs. If the meaning of a field changes, the

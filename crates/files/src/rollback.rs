@@ -34,8 +34,8 @@ impl<'a> Rollback<'a> {
 
     /// Adds a step that undoes the last change.
     ///
-    /// A step cannot report its own failure: the caller gets the first error, and later calls find what
-    /// could not be undone by its record.
+    /// A step cannot report its own failure: the caller gets the first error, and later calls find
+    /// leftovers by their records.
     pub fn push(&mut self, step: impl FnOnce() + 'a) {
         self.steps.push(Box::new(step));
     }

@@ -32,7 +32,7 @@ pub fn raise_file_limit() -> io::Result<()> {
     Ok(setrlimit(Resource::Nofile, raised)?)
 }
 
-/// Starts a child with the limit of open files from before [`raise_file_limit`].
+/// Gives a child the limit of open files from before [`raise_file_limit`].
 pub fn restore_file_limit(command: &mut Command) {
     let Some(inherited) = INHERITED_FILE_LIMIT.get().copied() else { return };
     #[expect(unsafe_code, reason = "there is no other way to set this for a child")]
@@ -42,7 +42,7 @@ pub fn restore_file_limit(command: &mut Command) {
     }
 }
 
-/// Starts a child that cannot write files larger than this.
+/// Limits the size of files that a child can write.
 pub fn limit_file_size(command: &mut Command, bytes: u64) {
     let most = getrlimit(Resource::Fsize).maximum.map_or(bytes, |most| most.min(bytes));
     let limit = Rlimit { current: Some(most), maximum: Some(most) };

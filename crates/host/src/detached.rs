@@ -154,8 +154,8 @@ impl DetachedMount {
             .with_path("mount on", &above.name.join(relative))
     }
 
-    /// Creates a mount point at a path beneath this mount, with missing parent directories, with the access
-    /// of the calling thread, and changes their owner. Existing files and directories stay as they are.
+    /// Creates a mount point at a path beneath this mount, and its missing parent directories, with the calling
+    /// thread's permissions, and changes their owner. Existing files and directories stay as they are.
     pub fn make_mount_point(
         &self,
         relative: &Path,

@@ -1,4 +1,4 @@
-//! Giving a directory back to its user after containers have worked in it.
+//! Restoring the ownership of a directory after containers have worked in it.
 //!
 //! Containers leave files of private ids, set-user-ID programs and device nodes. The user may change the
 //! directory meanwhile, but gains nothing by it: only files of the user or of private ids are changed, by the
@@ -24,7 +24,7 @@ use super::lend::{self, AclChange};
 pub use super::walk::WalkProblems;
 use super::walk::{ClosedAction, NextStep, PATH_ONLY, TreeVisitor, WalkTrace, walk};
 
-/// The user to give a directory back to, and the ids to take it from.
+/// The owner to restore, and the ids of containers, whose files the owner gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GiveBack {
     /// User and group id of the new owner.
@@ -49,7 +49,7 @@ pub struct GiveBackReport {
     pub problems: WalkProblems,
 }
 
-/// Gives a directory and its content back to the user; the name is for messages.
+/// Restores the user's ownership of a directory and its content; the name is for messages.
 ///
 /// - Files of a private user id get the user's ids; files of the user with a private group id get the
 ///   user's group.
@@ -654,7 +654,7 @@ mod tests {
                         renameat_with(&top, "device", &top, "device-root", RenameFlags::EXCHANGE);
                 }
             });
-            // Using paths, as an earlier version did, the attacker wins at once.
+            // Prove first that the attacker wins at once against changes by path.
             let deadline = Instant::now() + Duration::from_secs(60);
             while outside() == before && Instant::now() < deadline {
                 again();

@@ -67,8 +67,8 @@ impl ProcessIdentity {
         (is_in && process.is_running() && first.is_running()).then_some(process)
     }
 
-    /// Returns the processes whose command lines contain all of these arguments, in any order, except longer
-    /// command lines than our programs and runtimes have.
+    /// Returns the processes whose command lines contain all of these arguments, in any order. Command lines of
+    /// 64 KiB or more are skipped: our programs and runtimes have shorter ones.
     pub fn with_words(words: &[&OsStr]) -> io::Result<Vec<Self>> {
         let mut found = Vec::new();
         for entry in fs::read_dir("/proc")? {
@@ -138,8 +138,8 @@ impl ProcessIdentity {
         if wait(&fd, timeout)? { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
     }
 
-    /// Returns whether a process of this user runs: others can start any program with any arguments, also one that
-    /// is set-user-ID.
+    /// Returns whether the process runs and has only this user's ids: other users can start any program with any
+    /// arguments, including set-user-ID programs.
     pub fn is_of_this_user(&self) -> bool {
         let status = read_lossy(format!("/proc/{}/status", self.pid)).unwrap_or_default();
         let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
@@ -326,7 +326,7 @@ mod tests {
             assert!(!ProcessIdentity::of(1).is_some_and(|first| first.is_of_this_user()));
             return;
         }
-        // The effective id alone is what a set-user-ID program has.
+        // `--ruid` changes only the real id, as in a set-user-ID program that another user started.
         for ids in [&["--reuid=65534"][..], &["--ruid=65534"]] {
             let mut child = Command::new("setpriv");
             let child = child.args(ids).args(["sh", "-c", "echo; read line"]);

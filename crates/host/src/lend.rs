@@ -199,8 +199,8 @@ impl AclLender<'_> {
     }
 }
 
-/// Removes entries of private ids from the ACLs of an open directory, and those of its owner that were added with
-/// them.
+/// Removes entries of private ids from the ACLs of an open directory, and the entries that lending added for its
+/// owner.
 pub(super) fn take_from_directory(
     directory: BorrowedFd<'_>,
     owner: u32,
@@ -225,7 +225,7 @@ pub(super) fn take_from_directory(
     Ok(unlent)
 }
 
-/// Removes such entries from the ACL of a file, given by its link in `/proc/self/fd`.
+/// Removes the same entries from the ACL of a file, given by its link in `/proc/self/fd`.
 pub(super) fn take_from_file(
     link: &str,
     owner: u32,

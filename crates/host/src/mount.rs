@@ -80,7 +80,7 @@ const MAX_VALUE: usize = 255;
 const MAX_OPTIONS: usize = 4095;
 
 impl OverlayMount<'_> {
-    /// Mounts the overlay, without `ro` or other flags that containers could not change.
+    /// Mounts the overlay with `nodev`, but without `ro`, which containers could not clear.
     ///
     /// Since Linux 6.5 layers are added one by one, up to 500 of them; before that, all paths must fit into
     /// one page of options, which is enough for about 220 short names.
@@ -240,7 +240,7 @@ pub fn unmount_below(dir: &Path) -> Result<(), PathError> {
     Ok(())
 }
 
-/// Returns a path of `mountinfo`, in which octal numbers stand for white space and backslashes.
+/// Unescapes a path of `mountinfo`, in which octal numbers stand for white space and backslashes.
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -1,7 +1,7 @@
 //! The privilege of this process: root of the host, or a rootless user who is root in a job's pause process.
 //!
 //! A program determines its privilege once, when it starts or enters namespaces, and passes it on as a value. All
-//! consequences of the privilege are methods here; no other code compares user ids with 0.
+//! consequences of the privilege are methods here.
 
 pub mod cgroup;
 mod clone;
@@ -116,7 +116,7 @@ impl Privilege {
         self.ids().is_none_or(|ids| gid < ids.gids)
     }
 
-    /// Returns the last group id that the kernel accepts in a range of groups from 0 on; `None` if only group 0
+    /// Returns the last group id that the kernel accepts in `net.ipv4.ping_group_range`; `None` if only group 0
     /// exists.
     pub fn last_gid(self) -> Option<u32> {
         match self {

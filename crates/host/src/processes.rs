@@ -118,7 +118,7 @@ fn read_environment(path: &Path) -> Option<Vec<u8>> {
     read_at_most(path, ENVIRONMENT_BYTES).ok()
 }
 
-/// Returns the first bytes of a file, as of one whose size another process chooses: `/proc/PID/cmdline` and
+/// Returns at most this many bytes of a file whose size another process chooses: `/proc/PID/cmdline` and
 /// `/proc/PID/environ` show as much memory as a process declares (`PR_SET_MM_MAP`), even terabytes of zeros.
 pub fn read_at_most(path: impl AsRef<Path>, bytes: u64) -> io::Result<Vec<u8>> {
     let mut read = Vec::new();
@@ -182,7 +182,7 @@ fn parse(pid: u32, stat: &str) -> Option<ProcessSnapshot> {
     Some(ProcessSnapshot { pid, parent, group, start, is_zombie })
 }
 
-/// Returns whether a process is in a PID namespace below that of `/proc`, like those of containers. Every user may ask.
+/// Returns whether a process of any user is in a PID namespace below that of `/proc`, such as a container's.
 pub fn is_in_nested_namespace(pid: u32) -> bool {
     let status = read_lossy(format!("/proc/{pid}/status")).unwrap_or_default();
     status_field(&status, "NSpid").is_some_and(|ids| ids.split_whitespace().count() > 1)

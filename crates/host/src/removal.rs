@@ -1,4 +1,4 @@
-//! Removing untrusted directory trees: of any depth, with any names, sealed or not.
+//! Removing untrusted directory trees: of any depth, with any names, modes and attributes.
 //!
 //! Only a few descriptors are open at a time, the code does not recurse, and paths are never longer than a file name.
 //! If a file cannot be removed, all others are, and the first error is returned.
@@ -52,8 +52,8 @@ pub fn remove_tree(path: &Path) -> Result<(), PathError> {
     remove_tree_until(path, Instant::now() + LONGEST)
 }
 
-/// Removes what is in the place of a lock file, unless it is a file; fails if another call does so for longer than
-/// `within`. Only damage leaves something else there.
+/// Removes anything but a regular file from the path of a lock file, as damage may leave; fails if another call needs
+/// longer than `within` for it.
 pub fn repair_lock_file(path: &Path, within: Duration) -> Result<(), PathError> {
     let is_damaged = || fs::symlink_metadata(path).is_ok_and(|found| !found.is_file());
     if is_damaged() {

@@ -52,7 +52,7 @@ impl Trash {
         Trash { dir: root.join("trash"), set_aside: Arc::clone(&self.set_aside) }
     }
 
-    /// Removes a directory with its content, or sets aside what is left of it. Afterwards the path does not exist;
+    /// Removes a directory with its content, or sets the rest of it aside. Afterwards the path does not exist;
     /// not an error if it never did.
     ///
     /// The directory has to be on the same file system as the trash.

@@ -137,7 +137,7 @@ impl CopyLevel {
     }
 }
 
-/// Descends into both trees at once.
+/// A copy in progress, which descends into both trees at once.
 struct TreeCopier<'a> {
     source: TreeDescent<'a, CopyLevel>,
     target: TreeDescent<'a, ()>,
@@ -231,7 +231,7 @@ enum EntryCopy {
     IsDirectory,
 }
 
-/// Copies all files except directories.
+/// A copier of all files except directories and sockets.
 struct FileCopier<'a> {
     links: HardLinks<'a>,
     options: CopyOptions,

@@ -124,7 +124,7 @@ pub fn use_files_and_dns() {
     }
 }
 
-/// Does nothing: this program is linked dynamically.
+/// Does nothing: this program is not statically linked with glibc.
 #[cfg(not(all(target_env = "gnu", target_feature = "crt-static")))]
 pub fn use_files_and_dns() {}
 

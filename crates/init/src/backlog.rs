@@ -63,7 +63,7 @@ struct BacklogFile {
 #[derive(Clone, Copy)]
 pub struct Cursor {
     pub offset: u64,
-    /// Known position in a file: start of the segment, position of a piece, and the piece's offset.
+    /// Known position in a file: the file's `start`, the position of a piece, and the piece's offset.
     found: Option<(u64, u64, u64)>,
 }
 

@@ -1,7 +1,7 @@
 //! The hosts of a kept step: clients of its keeper.
 //!
-//! They run as the user, as the step itself may do: their input is limited, and no client blocks
-//! another.
+//! A client may be any process of the user, even one of the step: its input is limited, and it cannot
+//! block other clients.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd as _;

@@ -150,7 +150,7 @@ impl Keeper<'_> {
         matches!(self.phase, KeeperPhase::Over { .. })
     }
 
-    /// Returns whether no host needs anything that is not in the directory.
+    /// Returns whether the step is over, and all hosts have its recorded end and output, or were away too long.
     fn is_done(&self) -> bool {
         let is_late = self.alone_since.is_some_and(|since| since.elapsed() >= self.rules.away);
         let is_known = self.is_end_written && self.backlog.is_empty() && self.clients.know_end();
@@ -194,7 +194,7 @@ impl Keeper<'_> {
                 limits.is_disk_full = is_full(b"/") || is_full(directory);
             }
             let end = StepEvent::Ended { offset: self.backlog.end(), limits, end };
-            // Drops the connection to the supervisor too, which sends further output to the log.
+            // Also closes the connection to the supervisor, which sends further output to the log then.
             self.phase = KeeperPhase::Over { end };
             self.pipes = [const { None }; 2];
         }
@@ -273,7 +273,7 @@ impl Keeper<'_> {
         {
             match has_room {
                 true => drain.prolong(),
-                // Output that cannot be read is not late.
+                // The time limits do not apply while there is no room.
                 false => *drain = Drain::start(),
             }
         }

@@ -199,7 +199,7 @@ impl LaunchReport {
 
 /// The orphans of all processes that a launcher has started: its children, except running commands.
 ///
-/// The launcher alone knows them: nothing else reaps its children, and only it knows a process that it has just started.
+/// Only the launcher knows them: no other process reaps its children, or knows a process that it has just started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrphanReport(pub Vec<u32>);
 

@@ -121,7 +121,7 @@ fn start(
     let report = match fork {
         Ok(ForkResult::Parent(pid)) => LaunchReport::Started { pid },
         Ok(ForkResult::Child) => {
-            // If the launcher ends now, the pipes of other processes must be closed.
+            // Close the copies of other processes' pipes: their readers must see EOF if the launcher ends.
             running.clear();
             if let Some(cgroup) = cgroup.filter(|_| !has_entered) {
                 // Without the permission, the process stays in its cgroup.
@@ -138,7 +138,7 @@ fn start(
             LaunchReport::Failed { action: LaunchAction::Fork, errno }
         }
     };
-    // The program may have no interest in the process any more.
+    // The client may have closed the pipe.
     let _ = reports.write_all(&report.encode());
     if let LaunchReport::Started { pid } = report {
         running.insert(pid, LaunchedProcess { token, reports });

@@ -16,7 +16,8 @@ pub mod trials;
 
 /// Static program. Without arguments it waits for a terminating signal; with `steps FD` it starts
 /// steps for clients of that listening socket; with `PROGRAM ARGS…` it runs the program. In all
-/// modes it reaps orphans. Called `launcher`, it creates processes for another program (see [`launch`]). Its source is `src/program.rs`.
+/// modes it reaps orphans. Called `launcher`, it creates processes for another program (see
+/// [`launch`]). Its source is `src/program.rs`.
 pub const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
 
 #[cfg(test)]

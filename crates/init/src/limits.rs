@@ -30,7 +30,7 @@ impl LimitEvents {
         }
     }
 
-    /// Returns the events after earlier ones.
+    /// Returns the events since an earlier count.
     pub(crate) fn since(self, earlier: LimitEvents) -> Self {
         LimitEvents {
             memory_kills: self.memory_kills.saturating_sub(earlier.memory_kills),

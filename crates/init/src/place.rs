@@ -1,8 +1,8 @@
 //! The directory of the first process: its socket, and a directory for each step with an id.
 //!
 //! `DIR/agent/socket` accepts requests for steps, `DIR/agent/steps/ID/socket` belongs to the keeper
-//! of a step, and `DIR/agent/steps/ID/end` records its end. Only the user can access them; other
-//! processes of the user, such as the steps, could do the same without them.
+//! of a step, and `DIR/agent/steps/ID/end` records its end. Only the user can access them; they
+//! permit nothing that other processes of the user, such as the steps, could not do anyway.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write as _};
@@ -23,7 +23,7 @@ pub struct AgentDirectory {
 }
 
 impl AgentDirectory {
-    /// Returns the place in a directory that may belong to another user.
+    /// Returns the `agent` directory in a directory that may belong to another user.
     pub(crate) fn new(directory: PathBuf) -> Self {
         AgentDirectory { own: directory.join("agent") }
     }

@@ -1,5 +1,5 @@
-//! The program when called `probe`: tries to reach what must be out of reach, and is the target of
-//! other probes.
+//! The program when called `probe`: tries to reach targets that must be out of its reach, and is the
+//! target of other probes.
 //!
 //! `probe FILE` carries out a task of `trials`. Its exit code is never 0, so that neither a build
 //! nor the boot of an instance continues after it.
@@ -130,7 +130,7 @@ fn outcome(attempt: &ProbeAttempt) -> ProbeOutcome {
 }
 
 /// Returns the owner of this user namespace, whose limits the kernel applies; an error if that is
-/// the container's own root, whose limits no process of the host has.
+/// the container's own root, whose limits no process of the host shares.
 fn limits() -> io::Result<String> {
     let map = fs::read_to_string("/proc/self/uid_map")?;
     let is_of_host = map.split_whitespace().eq(["0", "0", "4294967295"]);

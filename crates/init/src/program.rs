@@ -17,11 +17,11 @@
 //!
 //! If it is called `launcher`, it creates processes for a large program (`launch`, `launcher`).
 //!
-//! If it is called `probe`, it tries to reach what must be out of reach (`probe`, `trials`).
+//! If it is called `probe`, it tries to reach targets that must be out of its reach (`probe`, `trials`).
 //!
 //! `build.rs` compiles it for the target of the package, with the standard library only and linked
-//! statically. It has the version of the package; requests may come from another version, which the
-//! first frame settles.
+//! statically. Requests may come from another version of the package: the first frame negotiates the
+//! version of the protocol.
 
 mod attached;
 mod backlog;

@@ -15,7 +15,7 @@ const LOG_PATIENCE: Duration = Duration::from_secs(1);
 /// Byte that means the end of input to a terminal.
 const END_OF_INPUT: u8 = 4;
 
-/// Forwards bytes from one descriptor to another, until the first one's end.
+/// A relay of bytes from one descriptor to another, until EOF.
 pub struct Relay {
     from: File,
     to: File,
@@ -95,7 +95,7 @@ impl Relay {
         !self.pending.is_empty() && self.kind != RelayKind::Terminal
     }
 
-    /// Reads or writes without blocking; returns whether it did.
+    /// Reads or writes without blocking; returns whether it did, but always false for a terminal.
     pub fn relay_bytes(&mut self, entry: PollFd) -> bool {
         if entry.is(POLLIN | POLLOUT | POLLERR | POLLHUP) {
             if self.pending.is_empty() {

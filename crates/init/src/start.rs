@@ -53,7 +53,7 @@ fn failure(kind: FailureKind, error: &io::Error, path: &[u8]) -> StepFailure {
     StepFailure { kind, errno, path: path.to_vec(), found: Vec::new() }
 }
 
-/// Applies everything but the program of a step to this process.
+/// Applies the settings of a step to this process.
 fn prepare(step: &ContainerStep, streams: &StepStreams, report: BorrowedFd<'_>) -> Result<(), StepFailure> {
     let what = |what: &'static str| {
         move |error: io::Error| failure(FailureKind::Setup, &error, what.as_bytes())
@@ -85,7 +85,7 @@ fn prepare(step: &ContainerStep, streams: &StepStreams, report: BorrowedFd<'_>) 
         os::set_group(user.gid).map_err(what("group"))?;
         os::set_user(user.uid).map_err(what("user"))?;
     }
-    // The first process may have `CAP_KILL` to kill what `sudo` started; steps must not.
+    // The first process may have `CAP_KILL` to kill processes that `sudo` started; steps must not.
     if !os::is_root() {
         os::drop_kill().map_err(what("capabilities"))?;
     }

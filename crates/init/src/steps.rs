@@ -180,7 +180,7 @@ impl StepServer {
             let is_lost = entries[0].is(POLLHUP | POLLRDHUP | POLLERR);
             let lost = is_lost.then(|| *open.lost.get_or_insert_with(Instant::now));
             let is_late = lost.is_some_and(|lost| lost.elapsed() > SUPERVISOR_PATIENCE);
-            // The step may have stopped its supervisor, which a signal reports.
+            // The step may have stopped its supervisor, which `SIGCHLD` reports.
             let _ = os::kill(running.pid, if is_late { SIGKILL } else { SIGCONT });
         }
     }

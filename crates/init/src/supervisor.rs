@@ -61,7 +61,7 @@ pub fn run(tree: &ProcessTree, connection: HostConnection) -> Option<(Box<Attach
     };
     match supervisor.request(keeps) {
         Ok(FirstRequest::Kept(attach)) => {
-            // The keeper is present, whether its host is or not.
+            // The keeper's host may disconnect: the first process must not take that for a cancellation.
             supervisor.send_last(b"");
             return supervisor.socket.map(|socket| (attach, socket));
         }

@@ -19,7 +19,7 @@ const SIGNAL_PASSES: usize = 8;
 /// Larger than any line of `/proc/PID/stat`, whose name has up to 16 bytes.
 const STAT_BYTES: usize = 1024;
 
-/// `/proc`, opened before a step can mount over it.
+/// The processes in `/proc`, which is opened before a step can mount over it.
 pub struct ProcessTree {
     proc: Option<File>,
     /// Set if all other visible processes belong to this container.

@@ -41,8 +41,7 @@ pub enum ProbeAttempt {
     Write(PathBuf),
     /// Process with a word in its command line.
     Process(String),
-    /// Limits of another user: those that the kernel counts against the owner of the user
-    /// namespace.
+    /// Limits of another user: the kernel applies the limits of the user namespace's owner.
     Limits,
 }
 

@@ -106,7 +106,7 @@ fn start(path: &Path) -> rustix::io::Result<OwnedFd> {
     openat(CWD, name, PATH_ONLY, Mode::empty())
 }
 
-/// Puts the components of a path in front of those that are still to be resolved.
+/// Inserts the components of a path before the unresolved ones.
 fn push(rest: &mut VecDeque<OsString>, path: &Path) {
     for part in path.components().rev() {
         match part {

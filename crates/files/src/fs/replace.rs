@@ -2,7 +2,7 @@
 //!
 //! The new file has no name while it is written (`O_TMPFILE`), so that a killed process leaves nothing behind. To
 //! replace another file it needs a name between two system calls: a process that is killed between them leaves an
-//! unlocked file, which the next replacement in that directory removes.
+//! unlocked file, which the next replacement in that directory removes. Without `O_TMPFILE` such files stay.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;

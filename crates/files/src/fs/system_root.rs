@@ -26,7 +26,7 @@ pub struct DirEntry {
     pub name: OsString,
     /// Not set for symbolic links, even to a directory.
     pub is_dir: bool,
-    /// Set for regular files alone.
+    /// Set only for regular files.
     pub is_file: bool,
 }
 
@@ -46,7 +46,7 @@ impl SystemRoot {
         self.mounted.is_none()
     }
 
-    /// Returns the path in this system of a path of the mounted system.
+    /// Converts a path of the mounted system to one of this system.
     pub fn join(&self, path: &Path) -> PathBuf {
         match &self.mounted {
             None => path.to_owned(),

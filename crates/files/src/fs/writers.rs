@@ -20,7 +20,7 @@ pub struct FileWriter {
     pub by: PermittedBy,
 }
 
-/// Users that a permission is for.
+/// A user or group with a permission, or everyone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AccessSubject {
     User(u32),

@@ -182,7 +182,7 @@ impl OutputPipe {
         Ok(OutputPipe { pipe: Some(pipe), bytes: Vec::new(), exceeded: false, limit })
     }
 
-    /// Reads once, keeps what the limit allows, and closes the pipe at its end.
+    /// Reads once, keeps the bytes within the limit, and closes the pipe at EOF.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<()> {
         let Some(pipe) = &self.pipe else { return Ok(()) };
         match rustix::io::read(pipe, &mut *buffer) {

@@ -84,7 +84,7 @@ impl Drop for ChildCgroup {
 ///
 /// # Errors
 ///
-/// `InvalidInput` if the path is outside of all cgroup mounts, or its name has another form.
+/// `InvalidInput` if the path is outside of all cgroup mounts, or its name is not the prefix and hexadecimal digits.
 pub fn remove_recorded(dir: &Path, prefix: &str) -> io::Result<()> {
     let is_named = dir
         .file_name()

@@ -34,7 +34,7 @@ pub fn kill(dir: &Path) -> bool {
     walk(top.as_fd(), kill, |_, _| {}).is_ok() && is_empty
 }
 
-/// Kills all processes, and removes what is empty. Returns whether nothing is left.
+/// Kills all processes, and removes empty cgroups. Returns whether no cgroup is left.
 pub fn remove(dir: &Path) -> bool {
     let remove = |parent: BorrowedFd<'_>, name: &CStr| {
         // Fails as long as a killed process is there.

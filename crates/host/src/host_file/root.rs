@@ -83,7 +83,7 @@ impl HostRoot {
         HostFile::from_fd(opened.with_path("open", &name)?, &name)
     }
 
-    /// Opens a path, or creates a directory there, with its missing parents, which belong to a user and group.
+    /// Opens a path. If it is missing, creates a directory there, and missing parents, for this user and group.
     pub fn open_or_make_dir(
         &self,
         relative: &Path,

@@ -89,7 +89,7 @@ impl DelegatedCgroup {
         &self.dir
     }
 
-    /// Returns the available controllers of those that limits need, sorted by name.
+    /// Returns the available controllers that limits of containers need, sorted by name.
     pub fn controllers(&self) -> Vec<&'static str> {
         let list = std::fs::read_to_string(self.dir.join("cgroup.controllers")).unwrap_or_default();
         let has = |name: &&str| list.split_whitespace().any(|found| found == *name);

@@ -132,7 +132,7 @@ impl PauseProcess {
         while matches!(waitpid(between, WaitOptions::empty()), Err(Errno::INTR)) {}
         let child = said.parse().ok().and_then(Pid::from_raw);
         let Some(child) = child else {
-            // A killed pause process exists until all processes of its PID namespace are dead; no PID is assigned there.
+            // A killed pause process exists until its PID namespace has no process left; no PID is assigned there.
             let is = |error: Errno| said.ends_with(&format!("\n{}", error.raw_os_error()));
             let is_ending = is(Errno::SRCH) || is(Errno::NOMEM) && !self.process.is_working();
             return Err(match is_ending {

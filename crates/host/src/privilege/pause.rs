@@ -1,15 +1,14 @@
-//! The pause process of a job, similar to Podman's pause process: the init process of the job's PID namespace, which also has
-//! the job's user, mount, network and IPC namespaces. All processes of the job are below it: when it ends for any
-//! reason, the kernel ends the job.
+//! The pause process of a job, as in Podman: the init process of the job's PID namespace, which also has the job's
+//! user, mount, network and IPC namespaces. All processes of the job are below it: when it ends for any reason, the
+//! kernel ends the job.
 //!
 //! The pause process only reaps orphans. Only the user who created it and root of the host can enter its namespaces.
 //!
-//! A pause process locks a file in a directory of its own, and that directory is its working directory, so that it can
-//! be found if its record is unreadable or forged: the kernel knows which process has the lock. Locks of fcntl(2) belong
-//! to a process: they are not inherited, cannot be taken for another process, and are released when the process ends.
-//! If the file was removed or replaced, the process is found by its working directory. The directory is in the user's
-//! run directory, which is mounted in no container, and processes of a job are first in no PID namespace just below the
-//! user's.
+//! A pause process locks a file in its own working directory, so that it can be found if its record is unreadable or
+//! forged: the kernel knows which process has the lock. Locks of fcntl(2) belong to a process: they are not inherited,
+//! cannot be taken for another process, and are released when the process ends. If the file was removed or replaced,
+//! the process is found by its working directory. The directory is in the user's run directory, which is mounted in no
+//! container, and no process of a job is the init process of a PID namespace directly below the user's.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -75,8 +74,8 @@ const LOCK: &str = "pause.lock";
 const GO: &[u8] = b"1";
 
 impl PauseProcess {
-    /// Creates a pause process with these ids, in this cgroup if given, which is [found](Self::of_directory) by its
-    /// directory, if given. The calling process must have no other thread.
+    /// Creates a pause process with these ids, and optionally in a cgroup and with a directory, by which
+    /// [`of_directory`](Self::of_directory) finds it. The calling process must have no other thread.
     pub fn make(
         map: &IdMaps,
         cgroup: Option<&JobCgroup>,
@@ -114,8 +113,8 @@ impl PauseProcess {
         Ok(new)
     }
 
-    /// Kills the pause process, and with it all processes, mounts and networks of the job, and removes its cgroup. Not an
-    /// error if the pause process has already ended.
+    /// Kills the pause process, and with it all processes, mounts and networks of the job, and removes its cgroup. Not
+    /// an error if the pause process has already ended.
     pub fn end(&self) -> io::Result<()> {
         debug!(pid = self.process.pid, "end the pause process of a job");
         self.process.kill(TIMEOUT)?;
@@ -263,7 +262,7 @@ impl PauseProcess {
         let mut options = OpenOptions::new();
         let lock = options.read(true).custom_flags(flags).open(path.join(LOCK)).ok();
         let locking = lock.and_then(|lock| owner(&lock)).and_then(PauseProcess::of_process);
-        // Only these: a question about the working directory of a job's process may wait for a file system of the job.
+        // Other processes are not inspected: their working directory may be on a file system of the job that hangs.
         let first = || {
             let is_first =
                 |pid: &u32| is_first_of_namespace(&PathBuf::from(format!("/proc/{pid}")));

@@ -223,7 +223,7 @@ mod tests {
             ["ProtectKernelLogs=", "ProtectKernelTunables="]
         );
         assert_eq!(of(&[proc, ("/proc/sys/kernel/hostname", "x")]), ["ProtectHostname="]);
-        // As lxcfs does: not of systemd, and there is another `/proc`.
+        // Mounts of lxcfs are not systemd's, and a second, complete `/proc` suffices.
         assert!(of(&[proc, ("/proc/cpuinfo", "fuse")]).is_empty());
         assert!(of(&[proc, ("/proc/kmsg", "tmpfs"), ("/dev/.lxc/proc", "proc")]).is_empty());
     }

@@ -146,7 +146,7 @@ fn owners_in_the_range_are_shifted() {
 
 /// Number of tries of an attacker who swaps files.
 const TRIES: usize = 10_000;
-/// Time limit for the attack on the old implementation, which succeeds within milliseconds.
+/// Time limit for the attack on operations by path, which succeeds within milliseconds.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Calls `swap` on another thread, again and again, until `work` has returned.

@@ -41,7 +41,7 @@ const OUTPUT_BYTES: u64 = 16 << 10;
 /// Time limit for an answer on the API socket.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Options that sandbox the program. They are dropped if it may not mount, or if the kernel lacks seccomp filters.
+/// Options that sandbox the program. They are dropped if it fails, as when mounts or seccomp filters are unavailable.
 const CONFINED: &[&str] = &["--enable-sandbox", "--enable-seccomp"];
 
 pub(super) fn start(

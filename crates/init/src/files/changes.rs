@@ -114,7 +114,7 @@ impl<'s> ChangeFinder<'s> {
         Ok(true)
     }
 
-    /// Advances to the next earlier entry that counts.
+    /// Advances to the next earlier entry that is in the scope and not settled.
     fn advance_before(
         &mut self,
         before: &mut dyn FnMut() -> io::Result<Option<FileEntry>>,

@@ -159,7 +159,7 @@ impl<'s> FileWalk<'s> {
         }
         match (place, stat.state()) {
             (ScopePosition::Above, _) if is_directory => None,
-            // A job has replaced a directory of ours.
+            // A job has replaced an included directory, or one above it.
             (ScopePosition::Above | ScopePosition::Root, _) if !is_directory => {
                 Some(self.problem(FileAction::List, name.as_bytes(), ENOTDIR))
             }

@@ -126,7 +126,7 @@ pub struct FileCounts {
 pub struct FileProblem {
     pub action: FileAction,
     pub path: Vec<u8>,
-    /// The kernel's error number, or 0: too deep, or not a file that can be exchanged.
+    /// The kernel's error number, or 0: the path is too long or deep, or the file cannot be exchanged.
     pub errno: i32,
 }
 

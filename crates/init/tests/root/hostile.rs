@@ -80,7 +80,7 @@ fn invalid_data_after_the_step_ends_it() {
         let _pipes = connection.start(script("sleep 1000 & sleep 1000"));
         connection.socket.write_all(&nonsense).unwrap();
         assert_eq!(connection.answer(), None);
-        // Although the test has the write ends of its pipes.
+        // The supervisor ends although the test still has the write ends of the step's pipes.
         first.wait_until_idle();
     }
 }

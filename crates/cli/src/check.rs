@@ -1,4 +1,4 @@
-//! Findings of `doctor`, and how they are reported.
+//! Findings of `doctor`, and their report.
 
 use oci_hooks_files::quantity::format_count;
 use serde::Serialize;
@@ -152,7 +152,7 @@ fn show(
     context.write_hanging_line(context.paint.paint(style::FAINT, summary), 0)
 }
 
-/// Returns the consequence of the failures: `bad` if a check failed without its own consequence, else all of their own.
+/// Returns the consequence of the failures: `bad` if one of them has none of its own, else `good` and all of their own.
 fn consequences(
     failed: impl Iterator<Item = Option<&'static str>>,
     CheckSummary { good, bad }: CheckSummary,

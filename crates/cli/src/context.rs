@@ -32,7 +32,7 @@ pub fn log_level() -> impl TypedValueParser<Value = LevelFilter> {
     PossibleValuesParser::new(levels).try_map(|level| level.parse::<LevelFilter>())
 }
 
-/// Standard output cannot be written to.
+/// Error of writing to standard output.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write to standard output")]
 pub struct OutputError(#[from] io::Error);
@@ -44,7 +44,7 @@ impl OutputError {
     }
 }
 
-/// The environment of a command.
+/// Output streams and common options of a command.
 pub struct CliContext {
     /// Styles text on standard output.
     pub paint: Paint,
@@ -59,7 +59,7 @@ pub struct CliContext {
 }
 
 impl CliContext {
-    /// Returns the environment of a command with these output options.
+    /// Returns a context with these output options.
     pub fn new(color: ColorMode, is_json: bool) -> Self {
         let enabled = |auto| match color {
             ColorMode::Always => true,

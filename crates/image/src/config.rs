@@ -89,7 +89,7 @@ pub struct Healthcheck {
     pub retries: Option<u32>,
 }
 
-/// Maximum number of layers: overlayfs stacks 500, and a runner may be one more.
+/// Maximum number of layers: overlayfs stacks 500, and GARM's provider may add one with the runner.
 pub const MAX_LAYERS: usize = 499;
 
 /// Errors of reading an image configuration.
@@ -143,13 +143,13 @@ fn as_keys<S: Serializer>(set: &BTreeSet<String>, serializer: S) -> Result<S::Ok
     serializer.collect_map(set.iter().map(|key| (key, BTreeMap::<(), ()>::new())))
 }
 
-/// Reads a count, of which zero or less means the default.
+/// Reads a count; zero or less means the default.
 fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     let number: Option<i64> = Option::deserialize(deserializer)?;
     Ok(number.and_then(|number| u32::try_from(number).ok()).filter(|number| *number > 0))
 }
 
-/// Durations as Go writes them: nanoseconds, of which zero means the default.
+/// Durations as Go writes them: nanoseconds; zero or less means the default.
 mod nanoseconds {
     use super::{Deserialize as _, Deserializer, Duration, Serializer};
 

@@ -10,8 +10,8 @@ use sha2::{Digest as _, Sha256, Sha512};
 
 /// Digest of content: `sha256:` or `sha512:` and lower-case hexadecimal digits.
 ///
-/// Every value is well-formed, so it is safe as a file name, and can be checked: the specification
-/// allows algorithms that this crate cannot compute.
+/// Every value is well-formed, so it is safe as a file name, and has an algorithm that this crate
+/// can compute.
 ///
 /// ```
 /// use oci_hooks_image::Digest;

@@ -27,8 +27,8 @@ pub struct AgentOptions<'a> {
     pub idle_timeout: Duration,
 }
 
-/// Returns the configuration of an agent, which follows no redirects, because redirects decide
-/// where credentials go, and returns every status as a response.
+/// Returns the configuration of an agent that returns every status as a response. It follows no
+/// redirects: the client decides where credentials go.
 pub fn config(options: AgentOptions<'_>) -> Config {
     Agent::config_builder()
         .http_status_as_error(false)
@@ -50,8 +50,8 @@ pub fn tls(roots: RootCerts, is_insecure: bool) -> TlsConfig {
 }
 
 /// Returns the CA certificates that this host trusts: its own, or those of `SSL_CERT_FILE` and
-/// `SSL_CERT_DIR`. On a host without any, such as an image with one program, returns the PEM
-/// certificates of `fallback`, or else Mozilla's, which are compiled in.
+/// `SSL_CERT_DIR`. On a host without any, such as a minimal container, returns the PEM certificates
+/// of `fallback`, or else Mozilla's, which are compiled in.
 pub(crate) fn host_roots(fallback: impl FnOnce() -> Option<Vec<u8>>) -> RootCerts {
     if has_host_roots() {
         return RootCerts::PlatformVerifier;
@@ -63,8 +63,8 @@ pub(crate) fn host_roots(fallback: impl FnOnce() -> Option<Vec<u8>>) -> RootCert
     }
 }
 
-/// Returns whether this host has CA certificates. If those that are configured cannot be read, every connection fails:
-/// they are not replaced.
+/// Returns whether this host has CA certificates. Unreadable ones count: they are not replaced, so
+/// that connections fail.
 pub fn has_host_roots() -> bool {
     let host = rustls_native_certs::load_native_certs();
     !host.certs.is_empty() || !host.errors.is_empty()
@@ -184,8 +184,8 @@ pub const MAX_REDIRECTS: usize = 10;
 /// Reason for not following more redirects.
 pub const TOO_MANY_REDIRECTS: &str = "too many redirects";
 
-/// Resolves the `Location` of a redirect. Returns as error why it is not followed: it is no HTTP
-/// URL, or it is unencrypted although the server is not, unless `is_insecure` accepts it.
+/// Resolves the `Location` of a redirect. Fails with the reason if it is not an HTTP URL, or leads
+/// from HTTPS to plain HTTP and `is_insecure` does not allow that.
 pub fn redirect(
     uri: &Uri,
     origin: &HttpOrigin,
@@ -202,7 +202,7 @@ pub fn redirect(
     Ok((target, next))
 }
 
-/// Returns the proxy at a URL, or `None` if it cannot be one.
+/// Returns the proxy at a URL, or `None` if the URL is not valid for a proxy.
 pub fn proxy_at(address: &str) -> Option<Proxy> {
     // Rebuilt without a path, and without a user name that has no password.
     let parsed = Proxy::new(address).ok()?;

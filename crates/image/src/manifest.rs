@@ -87,7 +87,7 @@ pub enum ManifestError {
     /// The media type is not that of an image.
     #[error("unsupported media type {media_type:?}: not an image that can be run")]
     NotAnImage { media_type: String },
-    /// A digest cannot be checked.
+    /// A digest has an unsupported algorithm.
     #[error("the manifest has an unsupported digest")]
     Digest(#[from] DigestError),
     /// The index refers to another index for the platform.

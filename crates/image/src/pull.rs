@@ -103,8 +103,8 @@ fn fall_back_to_stored(
     Ok(image)
 }
 
-/// Returns whether the registry is asked about a stored image: whether it has a newer one, or whether these credentials
-/// may have it.
+/// Returns whether a pull asks the registry about a stored image, and uses the image if the registry
+/// does not answer.
 fn is_asked_about(policy: PullPolicy, image: &Image) -> bool {
     match policy {
         PullPolicy::Newer => true,

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::digest::{Digest, DigestError};
 
-/// Registry of references that name none.
+/// Default registry.
 const DOCKER_HUB: &str = "docker.io";
 
 /// Longest repository path in Docker's reference grammar.

@@ -18,7 +18,7 @@ pub struct SocketWatch(OwnedFd);
 /// Reasons for the end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitResult {
-    /// A file was created where the socket is expected.
+    /// A file was created in the watched directory.
     Created,
     TimedOut,
     Stopped,

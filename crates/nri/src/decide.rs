@@ -164,8 +164,8 @@ impl Decider {
         Err(RejectionError::Required { hook: hook.to_owned(), found })
     }
 
-    /// Returns the hook files that match an existing container without their hooks: it was created before the
-    /// plugin registered or the files existed.
+    /// Returns the hook files that match an existing container but whose hooks it lacks: it was created before
+    /// the plugin registered or the files existed.
     pub fn missing(
         &self,
         loaded: &LoadedHooks,

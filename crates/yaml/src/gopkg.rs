@@ -13,7 +13,7 @@
 //! | `2024-01-01` | a time, which steps cannot have: here a string | a string |
 //! | `yes`, `no`, `on`, `off`, `y`, `n` | strings, and booleans where a boolean is expected | strings |
 //!
-//! Tested by `tests/data/steps/yaml.jsonl`.
+//! Tested by `tests/data/yaml.jsonl` of `step-runner`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -115,10 +115,10 @@ fn binary(word: &str) -> Option<String> {
 /// Dialect of YAML.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum YamlDialect {
-    /// YAML 1.2 with its core schema, and merge keys `<<`. Any other scalar is a key, and is read as text.
+    /// YAML 1.2 with its core schema, and merge keys `<<`. Other scalars as keys are read as text.
     Core,
     /// The dialect of Go's `gopkg.in/yaml.v3`: the core schema with parts of YAML 1.1, namely numbers such
-    /// as `010`, `0b11` and `1_000`, `!!binary`, and merge keys `<<`. Other keys are strings.
+    /// as `010`, `0b11` and `1_000`, `!!binary`, and merge keys `<<`. Other keys must be strings.
     Go,
 }
 

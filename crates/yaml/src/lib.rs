@@ -2,7 +2,7 @@
 //! does not write YAML, and does not convert trees to Rust types.
 //!
 //! The parser is safe for untrusted text: size and nesting are bounded. It is strict: duplicate keys, unknown tags and
-//! keys that are not strings are errors with their position.
+//! keys that are lists or mappings are errors with their position.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

@@ -293,7 +293,7 @@ pub enum YamlProblem {
     /// A scalar that is not of the type of its tag.
     #[error("the value is not of the type of its tag {0}")]
     Tagged(String),
-    /// A merge key `<<` whose value has no fields.
+    /// A merge key `<<` whose value is neither a mapping nor a list of mappings.
     #[error("`<<` merges a mapping, or a list of mappings")]
     Merge,
     /// A mapping key that is not a string.

@@ -12,7 +12,7 @@ use super::{LoginMethod, Secret};
 /// Default timeout of a helper; some query a cloud.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Output of a helper for an unknown registry, in all of its versions.
+/// Part of a helper's output for an unknown registry, in all versions.
 const NOT_FOUND: &str = "credentials not found";
 
 /// Search path, environment and timeout of credential helpers.

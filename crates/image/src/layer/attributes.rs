@@ -20,7 +20,7 @@ use super::error::UnpackError;
 /// an octal mode.
 const OWNER: &str = "user.oci-hooks.owner";
 
-/// Prefix of our own attributes, which layers cannot set.
+/// Prefix of our own attributes, which layers cannot set if all files have the same owner.
 const OWN: &[u8] = b"user.oci-hooks.";
 
 /// Default attributes of new files, which need not be set.

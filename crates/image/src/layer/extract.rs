@@ -18,7 +18,7 @@ use super::attributes::{FileAttributes, path_of, set_time};
 use super::error::{LayerLimit, LayerLimits, UnpackError};
 use super::place::OpenPath;
 
-/// Prefix of whiteouts, which hide the rest of the name in lower layers.
+/// Prefix of whiteouts. The rest of the name is that of the hidden file in lower layers.
 const WHITEOUT: &[u8] = b".wh.";
 /// Prefix of names that are private to storage drivers, and the name of the file that makes its
 /// directory opaque.

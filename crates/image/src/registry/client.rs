@@ -34,7 +34,7 @@ pub struct RegistryRepository<'a> {
     sources: Vec<(RepositorySource, AtomicBool)>,
     settings: Arc<ClientSettings>,
     budget: Arc<Budget>,
-    /// Set if a fallback is at hand, so that retries are worth less.
+    /// Set if the caller has a fallback, so that fewer retries are made.
     hurries: AtomicBool,
     /// Maximum number of attempts if no connection is accepted.
     connect_attempts: u32,
@@ -74,7 +74,8 @@ impl RegistryClient {
         Ok(RegistryClient { settings, endpoints: Mutex::default(), connect_attempts: u32::MAX })
     }
 
-    /// Limits the attempts for a registry that accepts no connection. For callers that are themselves called again.
+    /// Limits the attempts for a registry that accepts no connection, for callers that are themselves
+    /// retried.
     #[must_use]
     pub fn with_connect_attempts(self, connect_attempts: u32) -> Self {
         RegistryClient { connect_attempts, ..self }
@@ -218,9 +219,8 @@ impl<'a> RegistryRepository<'a> {
         Ok(fetched)
     }
 
-    /// Returns the digest of a tag or digest, after checking that it may be read.
-    ///
-    /// The result is `None` if the registry omits the digest.
+    /// Checks that the document of a tag or digest may be read, and returns its digest, or `None` if
+    /// the registry omits it.
     pub fn digest_of(&self, target: &str) -> Result<Option<Digest>, RegistryError> {
         let accept = ManifestDocument::accepted_types();
         let path = format!("manifests/{target}");

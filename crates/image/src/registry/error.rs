@@ -90,7 +90,7 @@ pub enum RegistryError {
     Tls { server: String, source: io::Error },
     #[error("invalid HTTP response from {server}")]
     Protocol { server: String, source: io::Error },
-    /// The redirect leads to where credentials or requests must not go.
+    /// The target is invalid or less secure, or there were too many redirects.
     #[error("{server} redirects to {target:?}: {reason}")]
     Redirect {
         server: String,
@@ -132,7 +132,7 @@ pub enum RegistryError {
     /// A document exceeds the limit of its type.
     #[error("{what} in {server} is too large (limit {limit} bytes)")]
     TooLarge { server: String, what: String, limit: u64 },
-    /// A layer is only on servers that are not enabled in the configuration.
+    /// The registry lacks the layer, and its URLs are invalid or may not be used.
     #[error(
         "the layer {digest} is not in {registry}, only at {}: set foreign_layers = true to fetch it \
          from there", urls.join(", ")
@@ -172,8 +172,8 @@ impl RegistryError {
         matches!(self, RegistryError::Unreachable { .. } | RegistryError::Timeout { .. })
     }
 
-    /// Returns whether the server could not be reached, and did not only break a connection: it will probably not
-    /// answer a moment later either.
+    /// Returns whether the server timed out or could not be reached, except for a broken connection: it
+    /// will probably not answer a moment later either.
     pub(crate) fn is_silent(&self) -> bool {
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
         let broken = [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof];
@@ -184,7 +184,8 @@ impl RegistryError {
         }
     }
 
-    /// Adds the errors of the mirrors if the registry could not be reached: it may be meant to be unreachable.
+    /// Adds the errors of the mirrors if the registry could not be reached, as on a host that may use
+    /// only the mirrors.
     pub(super) fn after_mirrors<'a>(self, errors: impl Iterator<Item = &'a RegistryError>) -> Self {
         let mirrors = errors.map(|error| chain(error)).collect::<Vec<_>>().join("; ");
         if mirrors.is_empty() || !self.is_unreachable() {

@@ -2,8 +2,8 @@
 //!
 //! It follows redirects itself, because the rules of HTTP clients are not strict enough for
 //! credentials: these go only to the registry's origin and to the token server that it names, if
-//! the connection is as secure as the registry's. A blob is a stream that is checked while it is
-//! read, and that is resumed when the connection breaks.
+//! the connection is as secure as the registry's. A blob is a stream whose size is checked, and that
+//! is resumed when the connection breaks.
 //!
 //! [distribution specification]: https://github.com/opencontainers/distribution-spec/blob/main/spec.md
 

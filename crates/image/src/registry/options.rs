@@ -18,7 +18,7 @@ pub struct ClientOptions {
     pub no_proxy: Vec<String>,
     /// PEM file with CA certificates, for hosts without any.
     pub fallback_ca_file: Option<PathBuf>,
-    /// If set, layers that only other servers have are fetched from there.
+    /// If set, layers that the registry lacks are fetched from the URLs in their descriptors.
     pub foreign_layers: bool,
     /// Number of layers downloaded and unpacked in parallel.
     pub layers_at_once: usize,
@@ -53,7 +53,7 @@ pub struct RetryOptions {
     pub attempts: u32,
     /// Delay before the second attempt; it doubles for each later one.
     pub delay: Duration,
-    /// Longest delay, even if the server asks for more.
+    /// Longest delay. If the server asks for more, the request is not retried.
     pub max_delay: Duration,
 }
 

@@ -41,8 +41,8 @@ pub struct PruneResult {
     pub layers: usize,
     /// Size of these layers, and of leftovers of killed processes.
     pub freed_bytes: u64,
-    /// Unreadable records of leases, reservations and images: while there are any, no layer is
-    /// removed.
+    /// Unreadable records of leases, reservations and images: while there are any, no usable layer
+    /// is removed.
     pub unreadable: Vec<String>,
 }
 

@@ -21,7 +21,7 @@ use crate::pace::{Meter, Pace};
 /// Prefix of the directories in which layers are unpacked.
 pub const PREFIX: &str = ".tmp-";
 
-/// File without content in such a directory. Its length is the number of bytes read so far.
+/// Sparse file in such a directory. Its length is the number of bytes read so far.
 const RECEIVED: &str = "received";
 
 /// Interval at which waiting processes check the lock.
@@ -72,7 +72,7 @@ impl ImageStore {
     /// Returns a stored layer, or locks a missing one to unpack it.
     ///
     /// If another process unpacks the same layer, this waits as long as that one keeps up the pace.
-    /// Then it is overtaken: both unpack the layer, and the first to finish wins. Of several
+    /// A slower one is overtaken: both unpack the layer, and the first to finish wins. Of several
     /// waiting processes, one overtakes and the others wait for it.
     pub(crate) fn lock_layer(&self, wanted: &LayerRequest<'_>) -> Result<LockedLayer, StoreError> {
         let mut overtaken = 0;

@@ -126,8 +126,8 @@ fn may_name_a_configuration(flag: &ParsedOption<'_>) -> bool {
     argument.len() > 2 && argument.iter().any(|letter| b"bf".contains(letter))
 }
 
-/// Returns the path without symbolic links, including `/proc/self/cwd`, which is a different directory
-/// once the runtime has changed to the bundle.
+/// Resolves symbolic links in the directory of a path, including `/proc/self/cwd`, which is a different
+/// directory once the runtime has changed to the bundle.
 fn resolve(config: &Path) -> Result<PathBuf, ArgumentError> {
     let no_file = || ArgumentError::NotAFile { path: config.to_owned() };
     let name = config.file_name().ok_or_else(no_file)?;

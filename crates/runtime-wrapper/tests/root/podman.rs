@@ -172,7 +172,7 @@ fn podman_and_inject_accept_the_same_precreate_output_but_for_doubtful_text() {
     let empty = HooksDir::new();
     let bare = config(&TestPodman::new(&runc, &[empty.path()]), CONTAINERS[0]);
     let mut accepted = 0;
-    // What podman's decoder accepts and changes, runtimes may read differently.
+    // Texts that podman's decoder accepts and changes: runtimes may read them differently.
     let doubtful = [
         (r#"s/"hostname":"same"/"hostname":"a\xff"/"#, "not UTF-8"),
         (r#"s/}$/,"annotations":{"added":"1"}}/"#, "duplicate field `annotations`"),

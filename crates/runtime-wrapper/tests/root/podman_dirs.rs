@@ -1,4 +1,4 @@
-//! The directories that podman reads by its configuration are those that `oci-hooks` reports.
+//! `oci-hooks` reports the directories that podman reads according to its configuration.
 //!
 //! Podman and `oci-hooks` see the test's own `/etc/containers` and `/usr/share/containers`.
 //! `OCI_HOOKS_TEST_PODMAN` is the path of another podman than the one in `PATH`.

@@ -170,7 +170,7 @@ fn wrapper_replaces_its_process_with_the_runtime() {
 #[test]
 fn runtime_inherits_the_signal_settings_of_its_parent() {
     let setup = WrapperSetup::new();
-    // Which signals are ignored and blocked; Rust's own start ignores SIGPIPE.
+    // Ignored and blocked signals: Rust ignores SIGPIPE at program start.
     setup.fake("grep -E '^Sig(Blk|Ign)' /proc/self/status >signals");
     let mask = || fs::read_to_string(setup.path("signals")).unwrap();
     for ignored in ["", "trap '' HUP USR1; "] {
@@ -282,7 +282,7 @@ fn unusable_configuration_fails_the_create() {
         let ran = setup.run("create c");
         let said = text(&ran.stderr);
         if config.contains("hooks") {
-            // `sh` is not what the hook is for.
+            // The hook does not match the command `sh`.
             assert_eq!(ran.status.code(), Some(7), "{said}");
             continue;
         }

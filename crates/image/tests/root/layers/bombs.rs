@@ -70,7 +70,7 @@ fn compression_ratio_is_limited() {
     fixture.assert_no_layer();
 }
 
-/// Set in the process of this test program that unpacks many entries and measures its memory.
+/// Variable set in the process of this program that unpacks many entries and measures its memory.
 const MEASURED: &str = "TEST_LAYERS_MEASURED";
 
 /// Enough entries to show if each of them took memory.

@@ -15,7 +15,7 @@ use oci_hooks_testsupport::program::wait_until;
 
 use crate::layers::archive::{Fixture, TestArchive, descriptor, gzip, names, names_of_layers};
 
-/// Store of the process of this test program that is killed while it unpacks.
+/// Variable with the store of the process that is killed while it unpacks.
 const KILLED: &str = "TEST_LAYERS_KILLED_IN";
 
 fn archive(name: &str) -> Vec<u8> {

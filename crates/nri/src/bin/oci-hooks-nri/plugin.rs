@@ -25,7 +25,7 @@ pub struct HookPlugin {
     following: Option<FollowedHooks>,
     metrics: Metrics,
     metrics_file: MetricsFile,
-    /// Number of containers without matching hooks, while the runtime sends its list in several parts.
+    /// Number of containers that lack hooks that match them, while the runtime sends its list in several parts.
     without_hooks: usize,
     /// Error of the runtime's configuration for this plugin.
     failure: Option<PluginError>,

@@ -101,7 +101,7 @@ fn wait(
     Ok(ServeEvents { stop: is_ready(0), readable: is_ready(1) })
 }
 
-/// Readable after a signal to end the plugin.
+/// A descriptor that is readable after a signal to end the plugin.
 pub struct StopDescriptor(UnixStream);
 
 impl StopDescriptor {

@@ -70,7 +70,7 @@ impl PluginSettings {
         }
     }
 
-    /// Adds the runtime's configuration, which options override.
+    /// Adds the runtime's configuration. Options override it; flags and required hooks of both apply.
     pub fn with_config(&self, text: &str) -> Result<Self, ConfigError> {
         let file: RuntimeConfig = toml::from_str(text)
             .map_err(|error| ConfigError::Parse(TomlError::of(text, &error)))?;

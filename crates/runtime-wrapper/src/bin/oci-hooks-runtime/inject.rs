@@ -52,7 +52,7 @@ pub struct InjectionTarget<'a> {
     pub restored_by: Option<&'a Path>,
 }
 
-/// Injects matching hooks into a configuration, which is not rewritten if no hook matches.
+/// Injects matching hooks into a configuration, which is rewritten only if it changes.
 pub fn inject(
     container: &InjectionTarget<'_>,
     settings: &WrapperSettings,

@@ -14,10 +14,10 @@ use super::wait::{self, WaitError};
 
 /// Grace period of containers, in seconds. The agent ends at once; services have nothing to save.
 pub const GRACE_SECONDS: u32 = 1;
-/// Time until pods are deleted by their kubelet. Kubelets report the deletion late, some only every ten
-/// seconds; the containers have ended by then.
+/// Time limit for kubelets to delete pods. Some report the deletion only every ten seconds, long after the containers
+/// have ended.
 const GONE_WITHIN: Duration = Duration::from_millis(2500);
-/// Time until pods are deleted after a forced deletion, without their kubelet.
+/// Time limit for a forced deletion of pods, without their kubelet.
 const FORCED_WITHIN: Duration = Duration::from_secs(10);
 /// Maximum number of log lines shown for a service, and the time limit for reading them.
 const LOG_LINES: u32 = 2000;
@@ -93,7 +93,7 @@ pub async fn remove_all(
 }
 
 /// Returns the grace period of a pod, in seconds. A pod that is already terminating and shares no volume gets
-/// 0: its kubelet ends it even if the API server has forgotten it.
+/// 0: its kubelet ends it even after the API server has removed it.
 fn grace(pod: &Pod) -> u32 {
     let is_going = pod.metadata.deletion_timestamp.is_some();
     if is_going && !has_shared_volumes(pod) { 0 } else { GRACE_SECONDS }

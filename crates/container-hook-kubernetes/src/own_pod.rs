@@ -79,7 +79,7 @@ impl OwnPod {
     }
 }
 
-/// Returns the claim on which a directory of a container is.
+/// Returns the claim that contains a directory of a container.
 fn claim(
     pod: &str,
     container: &Container,

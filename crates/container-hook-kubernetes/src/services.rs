@@ -1,8 +1,8 @@
 //! Services of a job that runs: their ends and failed health checks are reported once, at the end of the next step
 //! or of the job.
 //!
-//! What was reported is in a file of the runner. The job's state is not suitable: the runner ignores the hook's answer
-//! to a step that fails, and a job can write to the work directory.
+//! A file of the runner in `/tmp` records the reported problems. The job's state is not suitable: the runner ignores
+//! the hook's answer to a step that fails. Nor is the work directory: a job can write to it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -32,9 +32,9 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 pub struct ServiceProblem {
     pub container: String,
     pub text: String,
-    /// If set, the last lines of the container are its reason.
+    /// If set, the last log lines of the container are logged too.
     has_ended: bool,
-    /// Differs between problems of a pod.
+    /// Unique among the problems of a pod.
     key: String,
 }
 
@@ -75,7 +75,7 @@ pub fn new_problems(pod: &Pod) -> Vec<ServiceProblem> {
     problems
 }
 
-/// Forgets what was reported of a pod.
+/// Removes the record of a pod's reported problems.
 pub fn forget(pod: &Pod) {
     // Usually there is no file.
     let _ = file(pod).map(fs::remove_file);
@@ -136,7 +136,7 @@ fn problem(
     ServiceProblem { container, text, has_ended: true, key }
 }
 
-/// Returns the problem of a service that was healthy when the job began.
+/// Returns the problem of a running service whose health check fails; it was healthy when the job began.
 fn failed_health(pod: &Pod, status: &ContainerStatus) -> Option<ServiceProblem> {
     let container = status.name.clone();
     let runs = status.state.as_ref().is_some_and(|state| state.running.is_some());

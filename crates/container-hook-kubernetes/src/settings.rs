@@ -13,7 +13,7 @@ pub const LOST_TIMEOUT: Duration = Duration::from_secs(300);
 pub struct KubernetesSettings {
     /// Namespace of the pods; by default that of the runner's pod or of the kubeconfig.
     pub namespace: Option<String>,
-    /// Timeout of `prepare_job` for the containers of a job.
+    /// Timeout for the containers of a pod to be ready.
     pub prepare_timeout: Duration,
     /// Time without contact to a container after which its step ends.
     pub lost_timeout: Duration,
@@ -29,7 +29,7 @@ pub struct KubernetesSettings {
     pub max_bytes: u64,
     /// If set, pods comply with the "restricted" pod security standard.
     pub restricted: bool,
-    /// If set, ports of services may be ports of the node.
+    /// If set, containers may have ports of the node.
     pub host_ports: bool,
     /// If set, `--label node-selector.KEY=VALUE` selects nodes.
     pub node_selectors: bool,

@@ -15,7 +15,7 @@ use super::link::{AgentLink, LinkError};
 /// First and longest pause before a lost stream is reopened.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Maximum number of streams that answer with invalid frames.
+/// Number of streams with invalid frames after which the other end is not taken for our agent.
 pub const MALFORMED_LIMIT: u32 = 3;
 
 /// Future of a stream that is being opened.
@@ -28,7 +28,7 @@ pub trait LinkOpener {
     /// container has ended.
     fn open(&self) -> LinkFuture<'_>;
 
-    /// Returns what the cluster reports about the container, for messages.
+    /// Returns the cluster's report about the container, for messages.
     fn describe(&self) -> Pin<Box<dyn Future<Output = String> + '_>> {
         Box::pin(async { "nothing more is known".to_owned() })
     }
@@ -74,7 +74,7 @@ impl<'a> AgentSession<'a> {
         self.opener
     }
 
-    /// Returns the open stream, or a new one, whose agent has said hello.
+    /// Returns the open stream, or opens one and receives the agent's `Hello`.
     pub(crate) async fn link(&mut self) -> Result<&mut AgentLink, SessionError> {
         let mut malformed = 0;
         while self.link.is_none() {

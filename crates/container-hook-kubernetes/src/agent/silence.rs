@@ -1,4 +1,4 @@
-//! Reports a container of which nothing is heard while it runs a step.
+//! Reports a container that is silent while it runs a step.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use super::steps::{AgentError, AgentStep};
 const QUIET: Duration = Duration::from_secs(11);
 /// Timeout for the cluster's answer about the container, so that a silence is reported within 20 seconds.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Interval of looking for the end of a silence. Frames that arrived while this process was stopped are received in it.
+/// Poll interval for the end of a silence, and pause before one is reported: frames that arrived while this process
+/// was stopped are received first.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Time of the last sign of life of a container.
@@ -23,13 +24,13 @@ impl LastHeard {
         LastHeard(Cell::new(Instant::now()))
     }
 
-    /// Records a sign of life, or that none is waited for.
+    /// Records a sign of life, or that none is expected now.
     pub(super) fn note(&self) {
         self.0.set(Instant::now());
     }
 }
 
-/// Logs each silence of a step's container, and returns after one of the step's `lost_timeout`.
+/// Logs each silence of a step's container; returns an error when one has lasted for the step's `lost_timeout`.
 pub async fn watch(opener: &dyn LinkOpener, step: &AgentStep<'_>, heard: &LastHeard) -> AgentError {
     loop {
         let last = heard.0.get();

@@ -1,7 +1,7 @@
 //! Runs a step in a container: the step is started once and outlives lost streams to its agent. Forwards its
 //! output and our signals, and returns its exit status.
 //!
-//! The agent keeps the step's output until it was written here. A lost stream is reopened, and the output
+//! The agent keeps the step's output until it is written here. A lost stream is reopened, and the output
 //! requested from the first missing byte on.
 
 use std::io;
@@ -34,8 +34,8 @@ const TERM_LIMIT: Duration = Duration::from_millis(2200);
 const ALIVE: Duration = Duration::from_secs(HEARTBEAT_SECONDS);
 /// Number of written bytes after which they are acknowledged to the agent, which can then discard them.
 const RECEIVED_BYTES: u64 = 1 << 20;
-/// Minimum number of periods (of 0.1 s) in which a step waited for its CPU limit, for a line in its log. It is also
-/// at least half of its periods.
+/// Minimum number of CPU periods (of 0.1 s) in which a step was throttled for a line in its log; they must also be
+/// at least half of all its periods.
 const MIN_THROTTLED: u64 = 50;
 /// Timeout for acknowledging the step's end; the agent also notices by itself.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -68,7 +68,7 @@ impl AgentError {
         matches!(self, AgentError::Step(_) | AgentError::Missing { .. })
     }
 
-    /// Returns the exit code of the step: what a shell reports for a program that it cannot run.
+    /// Returns the step's exit code: that of a shell for a [`StepError`], otherwise 1.
     pub fn code(&self) -> u8 {
         match self {
             AgentError::Step(error) => error.code(),
@@ -150,7 +150,7 @@ fn report_limits(step: &AgentStep<'_>, limits: LimitEvents) {
         warn(LimitHit::Disk);
     }
     if throttled_periods >= MIN_THROTTLED.max(cpu_periods / 2) {
-        // No reason for a failure by itself.
+        // Not a warning: a throttled step need not fail.
         let percent = throttled_periods.saturating_mul(100) / cpu_periods.max(1);
         step.log.line(&format!("{} {}", step.title, LimitHit::Cpus { percent }));
     }
@@ -393,7 +393,7 @@ impl StepRun<'_> {
         }
     }
 
-    /// Returns how the step ended, once all of its output has been written, or at once after a late signal.
+    /// Returns the step's end once all of its output has been written, or at once after a late signal.
     fn check_end(&mut self) -> Result<Option<StepEnd>, AgentError> {
         let written =
             self.writer.written_bytes().map_err(|error| StepError::Streams(error.into()))?;

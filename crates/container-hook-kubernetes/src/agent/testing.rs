@@ -1,4 +1,4 @@
-//! An agent without a container: the program as a process, and its `call`s, whose streams are pipes.
+//! An agent that runs without a container, with pipes to its `call` processes as streams.
 
 use std::error::Error;
 use std::fs;
@@ -39,8 +39,8 @@ impl TestAgent {
     pub fn start_with(options: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("agent");
-        // Another process writes the program: a descriptor of ours that a child of another test inherited for
-        // a moment would make the program "busy".
+        // Another process writes the program: a child of another test could inherit our descriptor, and starting
+        // the program would fail with `ETXTBSY`.
         let mut sh = Command::new("sh")
             .args(["-c", "cat > \"$1\" && chmod 755 \"$1\"", "sh"])
             .arg(&program)

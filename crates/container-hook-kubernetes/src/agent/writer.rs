@@ -1,6 +1,6 @@
 //! Writes the output of a step to our own standard streams.
 //!
-//! A separate thread writes, since the reader may block for a long time, while the agent needs heartbeats.
+//! A separate thread writes, since a write may block for a long time, while the agent needs heartbeats.
 //! The queue is short: output is not requested while it is full.
 
 use std::io;
@@ -29,7 +29,7 @@ struct WriteProgress {
 }
 
 impl OutputWriter {
-    /// Starts at offset 0.
+    /// Starts the writing thread, at offset 0.
     pub(super) fn new(streams: [BorrowedFd<'_>; 2]) -> io::Result<Self> {
         let [output, errors] = streams;
         let streams = [output.try_clone_to_owned()?, errors.try_clone_to_owned()?];

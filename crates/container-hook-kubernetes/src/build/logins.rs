@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::error::BuildError;
 
-/// More than the logins of all registries in use take.
+/// Maximum size of the file with logins.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Maximum number of a Dockerfile's images that are pulled with a login.

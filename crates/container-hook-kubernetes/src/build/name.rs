@@ -19,7 +19,7 @@ pub struct ImageContent<'a> {
     pub namespace: &'a str,
     /// Architecture in Kubernetes' terms, such as `amd64`.
     pub architecture: &'a str,
-    /// What the jobs that share the image have in common.
+    /// Properties that all jobs sharing the image have, such as their repository.
     pub sharers: &'a [String],
 }
 

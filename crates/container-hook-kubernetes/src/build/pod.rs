@@ -150,7 +150,7 @@ impl BuildPod<'_> {
     }
 }
 
-/// For programs that need no privileges.
+/// Returns the security context of programs that need no privileges.
 fn confined_context() -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
@@ -163,8 +163,8 @@ fn confined_context() -> SecurityContext {
     }
 }
 
-/// For buildah: it creates a user namespace with several users by `newuidmap`, whose file has a capability,
-/// and the default seccomp and AppArmor profiles deny mounts in user namespaces.
+/// Returns the security context of buildah: it creates a user namespace with several users by `newuidmap`, whose
+/// file has a capability, and the default seccomp and AppArmor profiles deny mounts in user namespaces.
 fn open() -> SecurityContext {
     let type_ = "Unconfined".to_owned();
     SecurityContext {

@@ -221,7 +221,7 @@ async fn send(
     to: &str,
 ) -> Result<(), HookError> {
     let from = HostTree::open(&scratch.path(name))?;
-    // After a lost stream, the record tells which files have arrived.
+    // After a lost stream, the record lists the files that have arrived.
     let record = ExchangeRecord::new(scratch.path(&format!("record-{}", new_id())));
     let all = FileScope { include: vec![Vec::new()], ..FileScope::default() };
     files::upload_tree(session, &from, Path::new(to), &all, &record).await?;
@@ -301,7 +301,7 @@ impl ScratchDir {
 impl Drop for ScratchDir {
     fn drop(&mut self) {
         if let Err(error) = remove_tree(&self.0) {
-            // The leftover goes with the runner's pod after its job.
+            // The leftover is removed with the runner's pod after its job.
             debug!(error = chain(&error), "cannot remove what was built from");
         }
     }

@@ -147,7 +147,7 @@ pub struct RetryPolicy {
 }
 
 impl Default for RetryPolicy {
-    /// Outlasts the restart of an API server.
+    /// Returns a policy that outlasts the restart of an API server.
     fn default() -> Self {
         RetryPolicy {
             first: Duration::from_millis(100),

@@ -1,7 +1,7 @@
 //! Client of the API server.
 //!
 //! [`ClusterClient`] knows the server's address and our credentials, retries temporary failures, and describes
-//! rejected calls. `kube` has the connection: kubeconfig files, token rotation, TLS, upgrades. All of it is
+//! rejected calls. `kube` implements the connection: kubeconfig files, token rotation, TLS, upgrades. All of it is
 //! asynchronous, and runs inside [`ClusterClient::run`].
 
 mod call;

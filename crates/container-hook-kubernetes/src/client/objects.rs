@@ -45,7 +45,7 @@ struct ObjectList<T> {
 }
 
 impl ClusterClient {
-    /// Creates a pod, after a pod of the same name that is being deleted is gone.
+    /// Creates a pod; waits while a pod of the same name is being deleted.
     ///
     /// If the answer to the creation is lost, the retry returns the pod that exists.
     ///

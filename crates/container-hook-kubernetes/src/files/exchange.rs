@@ -34,7 +34,7 @@ pub enum ExchangeStop {
 impl From<LinkError> for ExchangeStop {
     fn from(error: LinkError) -> Self {
         match error {
-            // A broken stream looks different: its data is in order as far as it goes.
+            // Not a lost stream, whose data is valid up to its end.
             LinkError::Frame(error) => ExchangeStop::Failed(error.into()),
             error => ExchangeStop::Lost(error),
         }
@@ -74,7 +74,7 @@ pub struct ExchangeAttempts {
 }
 
 impl ExchangeAttempts {
-    /// Closes the stream after a stop; returns `Ok` if the exchange is to be retried. `got_further` says that
+    /// Closes the stream after a stop; returns `Ok` if the exchange is to be retried. `got_further` is true if
     /// the attempt made progress.
     pub async fn handle_stop(
         &mut self,

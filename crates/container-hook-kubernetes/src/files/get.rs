@@ -24,7 +24,7 @@ use crate::agent::{AgentLink, AgentSession, FrameReceiver, FrameSender};
 /// here.
 ///
 /// Fails if a file cannot be written here; files that cannot be read there are listed in the summary. In both
-/// cases the other files are downloaded.
+/// cases the other files are downloaded, unless the disk is full.
 pub async fn get(
     session: &mut AgentSession<'_>,
     from: &Path,

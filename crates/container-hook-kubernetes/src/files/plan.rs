@@ -19,7 +19,7 @@ use crate::settings::DownloadScope;
 
 /// Work directory of the runner, in containers.
 const WORK: &str = "/__w";
-/// Directories of the runner, whose files are valid for one step.
+/// Directories of the runner in the work directory: file commands, home, event.
 const COMMANDS: &str = "_temp/_runner_file_commands";
 const HOME: &str = "_temp/_github_home";
 const WORKFLOW: &str = "_temp/_github_workflow";

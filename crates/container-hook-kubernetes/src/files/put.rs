@@ -30,7 +30,8 @@ const MARK_CHANGES: u64 = 1000;
 /// Uploads the changes of the runner since the last exchange. Files that only the container has are kept,
 /// unless the runner has removed them.
 ///
-/// Fails if a file cannot be read here or written there; the other files are sent all the same.
+/// Fails if a file cannot be read here or written there; the other files are still sent, unless the container's
+/// disk is full.
 pub async fn upload_tree(
     session: &mut AgentSession<'_>,
     from: &HostTree,

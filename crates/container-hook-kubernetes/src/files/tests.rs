@@ -37,7 +37,7 @@ impl ExchangeDirs {
         ExchangeDirs::of(tempfile::tempdir().unwrap())
     }
 
-    /// Returns ends in memory, so that durations do not depend on a disk.
+    /// Returns directories in memory, so that durations do not depend on a disk.
     fn in_memory() -> Self {
         ExchangeDirs::of(tempfile::tempdir_in("/dev/shm").unwrap())
     }

@@ -19,7 +19,7 @@ pub const INIT: &str = "fs-init";
 /// Volumes with the agent's program and with its state.
 pub const VOLUMES: [&str; 2] = ["oci-hooks", "oci-hooks-run"];
 
-/// Name of the program in images besides the runner's own, which the runtime finds in the image's `PATH`.
+/// Name of the program in images other than the runner's own: the runtime finds it in the image's `PATH`.
 const INSTALLED: &str = "container-hook";
 
 /// Directory of the program.
@@ -66,7 +66,7 @@ pub fn installed_program(image: &str, own: &OwnPod) -> String {
 /// JavaScript actions, and creates directories.
 pub fn init(settings: &KubernetesSettings, own: &OwnPod, volumes: &PodVolumes<'_>) -> Container {
     let mut args = ["fill", "--agent", PROGRAM].map(str::to_owned).to_vec();
-    // Only steps of jobs run the runner's externals.
+    // Only job containers run the runner's externals.
     if let Some(externals) = volumes.externals() {
         args.extend(["--copy".to_owned(), literal(externals), EXTERNALS.to_owned()]);
     }

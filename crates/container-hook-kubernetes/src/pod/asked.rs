@@ -144,7 +144,7 @@ impl<'a> RequestedContainer<'a> {
         })
     }
 
-    /// Returns the program that the request sets instead of the image's; empty if it asks for none.
+    /// Returns the entry point that the request sets instead of the image's; empty if it only clears the image's.
     pub fn entry_point(&self) -> Option<&str> {
         self.args.entry_point.as_deref().or(self.options.entrypoint.as_deref())
     }
@@ -216,7 +216,7 @@ fn devices(options: &mut CreateOptions) -> Vec<PolicyDenial> {
     denied.collect()
 }
 
-/// Removes `--gpus` from the options, so that only the policy's permission is checked.
+/// Removes `--gpus` from the options; denies it if the policy does not allow it, or if it names devices.
 fn gpus(policy: &Policy, options: &mut CreateOptions) -> Result<(), PolicyDenial> {
     let advice = match options.gpus.take() {
         Some(_) if policy.gpus.is_none() => format!(

@@ -288,7 +288,7 @@ impl<'a> Draft<'a> {
         env
     }
 
-    /// Finds containers that listen on the same port.
+    /// Adds warnings and notes about containers that listen on the same port.
     fn compare_ports(&mut self, asked: &[RequestedContainer<'_>]) {
         let mut listeners = PortListeners::default();
         // A step has its own pod, and the purpose of its image is unknown.

@@ -28,7 +28,7 @@ enum OptionEffect {
 
 use OptionEffect::{Container as OfContainer, Nothing, Pod};
 
-/// A container to change, and what was asked for it.
+/// A container to change, with its options and the settings.
 struct ContainerChange<'a> {
     options: &'a CreateOptions,
     settings: &'a KubernetesSettings,
@@ -170,7 +170,7 @@ pub fn unsupported_option(option: String, advice: &str) -> HookError {
     PolicyError(vec![PolicyDenial { option, advice: advice.to_owned() }]).into()
 }
 
-/// Half of a container's resources.
+/// Limits or requests of a container's resources.
 enum ResourceHalf {
     Limits,
     Requests,
@@ -221,7 +221,7 @@ fn cpus(change: ContainerChange<'_>) -> Result<(), HookError> {
     Ok(())
 }
 
-/// Kubernetes derives CPU shares from the requested CPUs, 1024 for each.
+/// Requests CPUs for `--cpu-shares`: Kubernetes derives 1024 shares from each requested CPU.
 fn cpu_shares(change: ContainerChange<'_>) -> Result<(), HookError> {
     let shares = change.options.resources.cpu_shares.unwrap_or_default();
     let mut nanos = shares.saturating_mul(1_000_000_000) / 1024;
@@ -232,7 +232,7 @@ fn cpu_shares(change: ContainerChange<'_>) -> Result<(), HookError> {
     Ok(())
 }
 
-/// `all` means one GPU: the node's other GPUs are for other pods.
+/// Sets the number of GPUs; `all` means one, since the node's other GPUs are for other pods.
 fn gpus(change: ContainerChange<'_>) -> Result<(), HookError> {
     let count = match change.options.gpus {
         Some(GpuOption::Count(count)) => count,
@@ -242,7 +242,7 @@ fn gpus(change: ContainerChange<'_>) -> Result<(), HookError> {
     Ok(())
 }
 
-/// Parses a numeric user or group id. Names would need the image's files.
+/// Parses a numeric user or group id, or `root`. Other names would need the image's files.
 pub fn id(option: &str, text: &str) -> Result<i64, HookError> {
     match text {
         "root" => Ok(0),

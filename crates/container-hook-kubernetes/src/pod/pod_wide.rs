@@ -19,7 +19,7 @@ use super::{hosts, names};
 /// Address of services, for containers of the same pod.
 const LOOPBACK: &str = "127.0.0.1";
 
-/// Options of a pod, each value with the title of the container that sets it.
+/// Options of a pod. Sysctls and node labels have the title of the container that sets them.
 #[derive(Default)]
 pub struct PodWide {
     hostname: Option<String>,
@@ -97,7 +97,7 @@ impl PodWide {
         Ok(())
     }
 
-    /// Host names of services are among their names, so they are not set here.
+    /// Sets the pod's host name, except for services, whose host name is among their names.
     pub fn hostname(asked: &RequestedContainer<'_>, pod: &mut PodWide) -> Result<(), HookError> {
         let Some(name) =
             asked.options.hostname.as_deref().filter(|_| asked.role != PlanRole::Service)

@@ -14,7 +14,7 @@ use super::options::cpu_quantity;
 use crate::settings::ResourceRequests;
 
 /// Adds a request for each limit of CPUs or memory without one: that of the settings, at most the limit.
-/// Limits of the template keep their meaning in Kubernetes.
+/// Limits of the template get none: Kubernetes requests them whole.
 pub fn add(requests: &ResourceRequests, merged: &MergedPod, spec: &mut PodSpec) {
     let inits = spec.init_containers.iter_mut().flatten().enumerate();
     let inits = inits.map(|(at, container)| (format!("/spec/initContainers/{at}"), container));

@@ -35,8 +35,7 @@ pub const WORK: &str = "/__w";
 /// Default path of the runner's externals.
 const RUNNER_EXTERNALS: &str = "/home/runner/externals";
 
-/// Parts of the work directory and their paths in containers. On a single host the runner mounts them itself,
-/// but not in every request.
+/// Parts of the work directory and their paths in containers: not every request mounts them.
 const OF_JOB: [(&str, &str); 2] =
     [("_temp/_github_home", "/github/home"), ("_temp/_github_workflow", "/github/workflow")];
 const OF_STEP: [(&str, &str); 2] =
@@ -148,7 +147,7 @@ impl<'a> PodVolumes<'a> {
             if role == PlanRole::Job && target.trim_end_matches('/') == EXTERNALS {
                 self.externals = Some(resolve_parents(Path::new(source)));
             }
-            // The others are parts of the usual volumes, or the socket of an engine.
+            // Skips parts of the usual volumes; `part` excludes an engine's socket.
             let is_usual = |usual: &str| Path::new(target).starts_with(usual);
             if is_usual(WORK) || is_usual(EXTERNALS) {
                 continue;

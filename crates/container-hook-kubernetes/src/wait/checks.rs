@@ -22,7 +22,7 @@ enum CheckResult {
     Unknown,
 }
 
-/// Returns when the container is unhealthy. The container runs when this is called.
+/// Runs the check of a running container until the container is unhealthy; returns the fault.
 pub async fn until_unhealthy(cluster: &ClusterClient, pod: &str, check: &HealthCheck) -> PodFault {
     count(check, async || run(cluster, pod, check).await).await
 }
@@ -49,7 +49,7 @@ async fn count(check: &HealthCheck, run: impl AsyncFn() -> CheckResult) -> PodFa
 
 async fn run(cluster: &ClusterClient, pod: &str, check: &HealthCheck) -> CheckResult {
     let command: Vec<_> = check.command.iter().map(String::as_str).collect();
-    // The timeout of the check does not include the way to the node, which has its own.
+    // The check's timeout does not include the connection to the node, which has its own.
     let exec = cluster.exec_without_stdin(pod, &check.container, &command).await;
     let Ok(exec) = exec else { return CheckResult::Unknown };
     let (_stdin, stdout, stderr, end) = exec.into_parts();

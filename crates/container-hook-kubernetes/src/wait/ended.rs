@@ -42,8 +42,8 @@ pub fn check(pod: Option<&Pod>, name: &str, container: &str) -> Result<(), Conta
     }
 }
 
-/// Returns whether a container has ended without a cause in a pod that runs according to its phase, so that the pod may
-/// get a reason.
+/// Returns whether a container has ended without a cause while the phase of its pod is still `Running`: the pod may
+/// get a reason later.
 pub fn may_be_explained(pod: &Pod, name: &str, container: &str) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let status = statuses(pod).find(|status| status.name == container);
@@ -52,7 +52,7 @@ pub fn may_be_explained(pod: &Pod, name: &str, container: &str) -> bool {
     phase == Some("Running") && has_no_cause && check(Some(pod), name, container).is_err()
 }
 
-/// Describes what the cluster reports about a container that does not answer.
+/// Returns the cluster's report about a container that does not answer, for messages.
 pub fn describe(pod: Option<&Pod>, name: &str, container: &str) -> String {
     if let Err(end) = check(pod, name, container) {
         return end.to_string();

@@ -23,7 +23,7 @@ pub struct PodExpectation {
     /// Containers that have to run; their end is a failure. Other containers have to have started. Containers
     /// with a readiness probe have to be ready.
     pub running: Vec<String>,
-    /// Containers of services: their failure is one of the pod.
+    /// Containers of services, which fail the pod if they end with another code than 0.
     pub services: Vec<String>,
     /// Health checks that are also run by this process, which counts their failures.
     pub checks: Vec<HealthCheck>,
@@ -60,7 +60,7 @@ pub struct PodObservation {
     pub progress: Vec<String>,
     /// Problems to log, without duplicates.
     pub lines: Vec<String>,
-    /// Optional containers that ended, each with a description of its end.
+    /// Containers whose end is no failure, each with a description of its end.
     pub ended: Vec<(String, String)>,
     /// Conditions that are not met yet.
     pub waits: Vec<String>,
@@ -334,7 +334,7 @@ fn unscheduled_reason(pod: &Pod) -> Option<String> {
     message.or_else(reason).or_else(|| Some("the scheduler gives no reason".to_owned()))
 }
 
-/// Returns the time in which a running container has to become ready: all failures with their periods.
+/// Returns the time in which a running container has to become ready: all attempts of its probe, and one more.
 fn readiness_limit(probe: &Probe) -> Duration {
     let seconds = |value: Option<i32>, or: u64| {
         value.and_then(|value| u64::try_from(value).ok()).filter(|value| *value > 0).unwrap_or(or)
@@ -345,7 +345,7 @@ fn readiness_limit(probe: &Probe) -> Duration {
     Duration::from_secs(seconds(probe.initial_delay_seconds, 0) + attempt * (attempts + 1))
 }
 
-/// Limits of the kubelet's back-offs, by number and by time, before giving up.
+/// Maximum number of the kubelet's back-offs, and maximum time since the first failed pull.
 const MAX_BACK_OFFS: u32 = 3;
 
 const MAX_WAIT: Duration = Duration::from_secs(60);

@@ -159,7 +159,7 @@ fn background_output_is_logged_without_delaying_the_end() {
     wait_until("it is in the log", || agent.log() == "later word\n");
 }
 
-/// Cuts the streams after `first`, and then once every `then`.
+/// Cuts the streams of a step after `first`, and then once every `then`; checks its output of `lines` lines.
 fn cut_streams_at(first: Duration, then: Option<Duration>, lines: usize) {
     let agent = TestAgent::start();
     let count = agent.directory().join("count");

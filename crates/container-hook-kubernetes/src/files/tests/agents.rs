@@ -20,7 +20,7 @@ pub fn run(test: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
 }
 
-/// Opens streams to agents.
+/// An agent whose streams are `call` processes.
 pub struct AgentProcess {
     _dir: tempfile::TempDir,
     program: PathBuf,

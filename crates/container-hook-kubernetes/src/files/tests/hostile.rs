@@ -22,7 +22,7 @@ use crate::files::FilesError;
 use crate::files::get::get;
 use crate::files::host::HostTree;
 
-/// Answers every request with the same bytes, then ends.
+/// An agent that sends the same bytes on every stream, then ends it.
 struct Liar(Vec<u8>);
 
 impl LinkOpener for Liar {

@@ -156,7 +156,7 @@ fn differences(world: &PodFixture, call: &GoldenCall) -> Vec<Difference> {
         theirs.insert("secret".to_owned(), call.secret.clone().unwrap_or_default());
         theirs.insert("ports".to_owned(), call.ports.clone().unwrap_or_default());
     } else {
-        // The hook's objects alone are no difference.
+        // Objects that only our hook creates are no difference.
         ours.remove("pod");
         ours.remove("secret");
     }

@@ -212,7 +212,7 @@ fn limits_of_workflows_and_of_the_policy_have_small_requests() {
     let requests = |name: &str| part(&made, name, "/resources/requests");
     assert_eq!(requests("job"), json!({"cpu": "50m", "memory": "536870912"}));
     assert_eq!(requests("a"), json!({"cpu": "20m", "memory": "33554432"}), "at most the limit");
-    // The template's limit is requested, as Kubernetes does.
+    // The template's limit gets no request: Kubernetes requests it whole.
     assert_eq!(requests("b"), json!({"memory": "67108864"}));
     assert_eq!(requests("fs-init"), json!({"memory": "67108864"}));
     let whole = world.kubernetes(|settings| settings.requests.nano_cpus = u64::MAX);

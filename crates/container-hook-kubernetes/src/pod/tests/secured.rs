@@ -70,7 +70,7 @@ fn violations_of_the_profile_are_rejected_with_a_reason() {
     );
 }
 
-/// A pod that complies, and a violation of each control of the profile.
+/// Checks a pod that complies, and a violation of each control of the profile.
 #[test]
 fn each_rule_of_the_profile_is_checked() {
     let pod = json!({

@@ -32,8 +32,8 @@ const RULES: &str = r#"[
 const JOBS: &str = r#"{"apiGroups": ["batch"], "resources": ["jobs"],
     "verbs": ["get", "list", "create", "delete"]}"#;
 
-/// Returns the fake runner image, with this machine's node and its libraries, and with failing hooks to
-/// replace.
+/// Returns the fake runner image, with this machine's Node.js and its libraries, and with failing hooks to be
+/// replaced.
 fn base() -> TestImage {
     let node = fs::canonicalize(program::find("node")).unwrap();
     let mut files = images::libraries(&node);

@@ -1,7 +1,7 @@
 'use strict';
 
-// Plays GitHub's runner in its own pod: calls the hook that the chart's variable names by the runner's node,
-// and prints what came of it as one document of JSON.
+// Plays GitHub's runner in its own pod: runs the hook of `ACTIONS_RUNNER_CONTAINER_HOOKS` with the runner's
+// Node.js, and prints the results as one JSON document.
 
 const { spawnSync } = require('node:child_process');
 const fs = require('node:fs');

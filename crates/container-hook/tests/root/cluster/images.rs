@@ -123,7 +123,7 @@ fn slow_image_pull_is_waited_for() {
     let args = json!({"container": runner.job_container(image), "services": []});
     let call = runner.start("prepare_job", args);
     gate.wait_until_reached();
-    // Exceeds the time after which the pod watch reports a failure.
+    // The hook polls the pod several times meanwhile.
     std::thread::park_timeout(Duration::from_secs(3));
     gate.open();
     let ended = call.wait().success();

@@ -124,7 +124,7 @@ fn ending_service(name: &str, port: u16, script: &str) -> serde_json::Value {
     )
 }
 
-/// Waits until the cluster has seen that a service of a job has ended.
+/// Waits until the API server reports that a service of a job has ended.
 fn wait_for_end(pods: &NamespaceHook<'_>, pod: &str, service: &str) {
     pods.namespace.wait_for_pod(pod, |pod| {
         let statuses = pod["status"]["containerStatuses"].as_array();

@@ -1,4 +1,4 @@
-//! Steps whose host, keeper or agent is gone.
+//! Steps whose client, keeper or agent is gone.
 
 use super::*;
 

@@ -36,6 +36,7 @@ const REFUSED: &[(&str, &[&str])] = &[
         "Docker's engine refuses it too",
         &[
             "--cpus -1",
+            "--cpus 0.001",
             "--security-opt mask=/proc/x",
             "-w relative",
             "-v relative/path:/x",

@@ -76,6 +76,9 @@ fn decimal(text: &str) -> Option<(u64, u64)> {
     Some((whole, billionths))
 }
 
+/// Minimum number of CPUs, in billionths: the kernel's minimum quota is 1 ms per period of 100 ms.
+const MIN_NANO_CPUS: u64 = FRACTION / 100;
+
 /// Reads a number of CPUs, `1.5` or `3/2`, in billionths of a CPU.
 pub fn nano_cpus(text: &str) -> Result<u64, String> {
     let invalid = || "must be a number of CPUs such as 1.5".to_owned();
@@ -84,6 +87,10 @@ pub fn nano_cpus(text: &str) -> Result<u64, String> {
     let divisor: u64 = divisor.parse().map_err(|_| invalid())?;
     let nano = whole.checked_mul(FRACTION).and_then(|nano| nano.checked_add(fraction));
     let nano = nano.and_then(|nano| nano.checked_div(divisor)).ok_or_else(invalid)?;
+    // As in Docker. The quota would be zero, which runtimes take for no limit.
+    if (1..MIN_NANO_CPUS).contains(&nano) {
+        return Err("must be 0.01 or more".to_owned());
+    }
     i64::try_from(nano).map(i64::cast_unsigned).map_err(|_| invalid())
 }
 
@@ -229,7 +236,8 @@ mod tests {
     fn cpus_are_counted_in_billionths() {
         assert_eq!(nano_cpus("1.5"), Ok(1_500_000_000));
         assert_eq!(nano_cpus("3/2"), Ok(1_500_000_000));
-        for text in ["", "x", "-1", "1/0", "1/", "99999999999999999999", "/2"] {
+        assert_eq!((nano_cpus("0.01"), nano_cpus("0")), (Ok(10_000_000), Ok(0)));
+        for text in ["", "x", "-1", "1/0", "1/", "99999999999999999999", "/2", "0.009", "1/1000"] {
             assert!(nano_cpus(text).is_err(), "{text}");
         }
     }

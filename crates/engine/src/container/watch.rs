@@ -11,8 +11,10 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, pidfd_open, wait
 
 use super::logs::{LogWriter, StdStream};
 
-/// Maximum pause in the output after the process ended, if another process holds the streams open.
-const DRAIN: Duration = Duration::from_secs(1);
+/// Limits of the time to read output after the process ended, if another process holds the streams open: of each pause,
+/// and of all output.
+const DRAIN_PAUSE: Duration = Duration::from_secs(1);
+const DRAIN: Duration = Duration::from_secs(5);
 
 /// Receiver of a process's output, which also sets the process's deadline.
 pub trait OutputAttendant {
@@ -53,16 +55,22 @@ impl ProcessWatch {
         // A zombie can be opened too: its descriptor is then readable at once.
         let pid = self.process.and_then(|process| Pid::from_raw(i32::try_from(process.pid).ok()?));
         let mut pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let mut drain_end = None;
         if pidfd.is_none() {
             self.collect(&mut on_end);
+            drain_end = Some(Instant::now() + DRAIN);
         }
         while pidfd.is_some() || self.streams.iter().any(Option::is_some) {
-            let left = if pidfd.is_some() {
-                let deadline = attendant.deadline();
-                deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
-            } else {
-                Some(DRAIN)
+            let now = Instant::now();
+            let until = match drain_end {
+                Some(drain_end) => Some(drain_end.min(now + DRAIN_PAUSE)),
+                None => attendant.deadline(),
             };
+            // Also if there always is output.
+            if until.is_some_and(|until| until <= now) {
+                break;
+            }
+            let left = until.map(|until| until.saturating_duration_since(now));
             let timeout = left.and_then(|left| Timespec::try_from(left).ok());
             let mut polled: Vec<_> = self
                 .streams
@@ -83,6 +91,7 @@ impl ProcessWatch {
             if has_ended {
                 pidfd = None;
                 self.collect(&mut on_end);
+                drain_end = Some(Instant::now() + DRAIN);
             }
         }
         Ok(pidfd.is_none())
@@ -120,4 +129,47 @@ fn code(status: WaitStatus) -> i32 {
         .exit_status()
         .or_else(|| status.terminating_signal().map(|signal| 128 + signal))
         .unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    struct Attendant {
+        deadline: Option<Instant>,
+    }
+
+    impl OutputAttendant for Attendant {
+        fn take(&mut self, _: StdStream, _: &[u8]) {}
+
+        fn deadline(&self) -> Option<Instant> {
+            self.deadline
+        }
+    }
+
+    fn watch(script: &str) -> (Child, ProcessWatch) {
+        let mut command = Command::new("sh");
+        let mut child = command.args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let process = ProcessIdentity::of(child.id());
+        let stdout = child.stdout.take().map(OwnedFd::from);
+        (child, ProcessWatch { process, streams: [stdout, None] })
+    }
+
+    #[test]
+    fn deadline_ends_a_process_that_always_writes() {
+        let (mut child, watch) = watch("exec yes");
+        let deadline = Some(Instant::now() + Duration::from_millis(100));
+        assert_eq!(watch.read_until_end(&mut Attendant { deadline }, |_| {}), Ok(false));
+        child.kill().unwrap();
+    }
+
+    #[test]
+    fn output_of_background_processes_is_read_for_a_limited_time() {
+        let (_child, watch) = watch("(while echo x; do sleep 0.1; done) & exit 7");
+        let mut code = None;
+        let ended = watch.read_until_end(&mut Attendant { deadline: None }, |end| code = Some(end));
+        assert_eq!((ended, code), (Ok(true), Some(7)));
+    }
 }

@@ -144,12 +144,15 @@ pub fn resolve(base: &Uri, location: &str) -> Option<Uri> {
     let location = location.split('#').next().unwrap_or("");
     let scheme = base.scheme_str()?;
     let authority = base.authority()?;
-    let absolute = if location.contains("://") && !location.starts_with(['/', '?', '.']) {
+    let is_scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let absolute = if location.split_once("://").is_some_and(|(start, _)| is_scheme(start)) {
         location.to_owned()
     } else if location.starts_with("//") {
         format!("{scheme}:{location}")
     } else if location.starts_with('/') {
         format!("{scheme}://{authority}{location}")
+    } else if location.starts_with('?') {
+        format!("{scheme}://{authority}{}{location}", base.path())
     } else {
         let directory = base.path().rsplit_once('/').map_or("", |(directory, _)| directory);
         format!("{scheme}://{authority}{directory}/{location}")
@@ -292,6 +295,8 @@ mod tests {
             ("2", "https://a.example:5000/v2/x/blobs/2"),
             ("/y?u=http://c.example/", "https://a.example:5000/y?u=http://c.example/"),
             ("/y#f", "https://a.example:5000/y"),
+            ("?x=1", "https://a.example:5000/v2/x/blobs/1?x=1"),
+            ("y?u=http://c.example/", "https://a.example:5000/v2/x/blobs/y?u=http://c.example/"),
         ] {
             assert_eq!(resolve(&base, location).unwrap().to_string(), expected);
         }

@@ -96,15 +96,23 @@ impl ClientSettings {
         Ok(ClientSettings { proxy: proxy.transpose()?, roots, host_roots, options })
     }
 
-    /// Returns the options of a server.
-    fn registry(&self, server: &str) -> Option<&RegistryOptions> {
-        self.options.registries.get(configured_name(server))
+    /// Returns the options of a server, and the name by which it is configured.
+    fn registry(&self, origin: &HttpOrigin) -> Option<(&str, &RegistryOptions)> {
+        let server = origin.server();
+        let server = configured_name(&server);
+        let with_port = format!("{}:{}", origin.host, origin.port);
+        let is_it =
+            |name: &str| name.eq_ignore_ascii_case(server) || name.eq_ignore_ascii_case(&with_port);
+        let mut registries = self.options.registries.iter();
+        registries.find(|(name, _)| is_it(name)).map(|(name, registry)| (name.as_str(), registry))
     }
 
     /// Returns whether a server may use any certificate or plain HTTP.
     pub(super) fn is_insecure(&self, origin: &HttpOrigin) -> bool {
-        origin.is_loopback() && !self.roots.contains_key(&origin.server())
-            || self.registry(&origin.server()).is_some_and(|registry| registry.insecure)
+        let registry = self.registry(origin);
+        let has_roots = registry.is_some_and(|(name, _)| self.roots.contains_key(name));
+        origin.is_loopback() && !has_roots
+            || registry.is_some_and(|(_, registry)| registry.insecure)
     }
 
     /// Returns the proxy for connections to a server.
@@ -113,7 +121,7 @@ impl ClientSettings {
     }
 
     fn tls(&self, origin: &HttpOrigin) -> TlsConfig {
-        let own = self.roots.get(configured_name(&origin.server()));
+        let own = self.registry(origin).and_then(|(name, _)| self.roots.get(name));
         let roots = own.unwrap_or_else(|| {
             let file = self.options.fallback_ca_file.as_deref();
             let pem = || read_bounded(file?, MAX_CERTIFICATES_BYTES).ok();

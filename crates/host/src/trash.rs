@@ -64,17 +64,24 @@ impl Trash {
         let Err(source) = remove_tree(path) else { return Ok(()) };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let aside = self.dir.join(format!("{:016x}-{name}", random_u64()));
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.dir)
-            .with_path("make", &self.dir)?;
         debug!(path = %path.display(), to = %aside.display(), %source, "set aside");
-        match fs::rename(path, &aside) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            // The error of the removal is more helpful than that of the move.
-            Err(_) => return Err(source),
+        loop {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&self.dir)
+                .with_path("make", &self.dir)?;
+            match fs::rename(path, &aside) {
+                Ok(()) => break,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    if fs::symlink_metadata(path).is_err() {
+                        return Ok(());
+                    }
+                    // Another process has removed the empty trash meanwhile.
+                }
+                // The error of the removal is more helpful than that of the move.
+                Err(_) => return Err(source),
+            }
         }
         self.lock_set_aside().push(SetAside { path: aside, source });
         Ok(())

@@ -142,26 +142,36 @@ fn hook_writable_by_others_rejects_its_containers_unless_allowed() {
 fn existing_containers_without_their_hooks_are_reported() {
     let place = PluginDir::new();
     place.hook("a.json", r#"{"commands": ["/sh$"]}"#, r#"["poststop"]"#);
+    // Of the pod, which the runtime sends in an earlier part of its list.
+    place.hook("b.json", r#"{"annotations": {"^key$": "value"}}"#, r#"["poststop"]"#);
     let (_plugin, socket) = place.start(&[]);
     let mut runtime = SimulatedRuntime::new(socket);
     assert_eq!(runtime.register(), "42-hooks");
     runtime.configure("").unwrap();
     let named = |name: &str, program| Container { name: name.to_owned(), ..container(program) };
-    let part = |containers, more| {
-        SynchronizeRequest { pods: Vec::new(), containers, more }.encode_to_vec()
+    let part =
+        |pods, containers, more| SynchronizeRequest { pods, containers, more }.encode_to_vec();
+    let pod = PodSandbox {
+        id: "pod".to_owned(),
+        annotations: BTreeMap::from([("key".to_owned(), "value".to_owned())]),
+        ..PodSandbox::default()
     };
+    let of_pod = Container { pod_sandbox_id: pod.id.clone(), ..named("four", "/bin/true") };
     let hooks = runtime.create(None, container("/bin/sh")).unwrap();
     let with_hooks = Container { hooks: Some(hooks), ..named("guarded", "/bin/sh") };
-    runtime.call("Synchronize", part(vec![named("one", "/bin/sh"), with_hooks], true)).unwrap();
-    let last = vec![named("two", "/bin/sh"), named("three", "/bin/true")];
-    runtime.call("Synchronize", part(last, false)).unwrap();
+    let first = vec![named("one", "/bin/sh"), with_hooks];
+    runtime.call("Synchronize", part(vec![pod], first, true)).unwrap();
+    let last = vec![named("two", "/bin/sh"), named("three", "/bin/true"), of_pod];
+    runtime.call("Synchronize", part(Vec::new(), last, false)).unwrap();
     let log = place.log();
     let lines: Vec<_> = log.lines().filter(|line| line.contains("exists without hooks")).collect();
-    assert_eq!(lines.len(), 2, "{log}");
-    assert!(lines[0].contains("\"one\"") && lines[1].contains("\"two\""), "{log}");
+    assert_eq!(lines.len(), 3, "{log}");
+    for (line, name) in lines.iter().zip(["one", "two", "four"]) {
+        assert!(line.contains(&format!("{name}\"")), "{log}");
+    }
     wait_until("the metrics", || {
         let text = fs::read_to_string(place.path("metrics.prom")).unwrap_or_default();
-        text.contains("oci_hooks_nri_containers_without_hooks 2\n")
+        text.contains("oci_hooks_nri_containers_without_hooks 3\n")
     });
 }
 

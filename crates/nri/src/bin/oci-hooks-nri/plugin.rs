@@ -25,7 +25,8 @@ pub struct HookPlugin {
     following: Option<FollowedHooks>,
     metrics: Metrics,
     metrics_file: MetricsFile,
-    /// Number of containers that lack hooks that match them, while the runtime sends its list in several parts.
+    /// Pods, and number of containers that lack hooks that match them, while the runtime sends its list in several parts.
+    pods: Vec<PodSandbox>,
     without_hooks: usize,
     /// Error of the runtime's configuration for this plugin.
     failure: Option<PluginError>,
@@ -48,6 +49,7 @@ impl HookPlugin {
             following: None,
             metrics: Metrics::default(),
             metrics_file: MetricsFile::default(),
+            pods: Vec::new(),
             without_hooks: 0,
             failure: None,
         }
@@ -176,9 +178,10 @@ impl PluginService for HookPlugin {
     fn synchronize(&mut self, request: &SynchronizeRequest) {
         let Some(monitor) = self.monitor() else { return };
         let loaded = monitor.snapshot();
+        self.pods.extend_from_slice(&request.pods);
         for container in &request.containers {
             let is_its = |pod: &&PodSandbox| pod.id == container.pod_sandbox_id;
-            let pod = request.pods.iter().find(is_its);
+            let pod = self.pods.iter().find(is_its);
             let files = self.decider.missing(&loaded, pod, container);
             if !files.is_empty() {
                 let name = container_name(pod, container);
@@ -189,6 +192,7 @@ impl PluginService for HookPlugin {
         let containers = request.containers.len();
         info!(containers, more = request.more, "synchronized with the runtime");
         if !request.more {
+            self.pods.clear();
             self.metrics.set_without_hooks(std::mem::take(&mut self.without_hooks));
             self.metrics_file.set_stale();
         }

@@ -8,8 +8,8 @@ use oci_hooks_files::error::chain;
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::backend::{JOB, KubernetesBackend, name};
-use super::services;
+use super::backend::{KubernetesBackend, name};
+use super::services::{self, is_service};
 use super::wait::{self, WaitError};
 
 /// Grace period of containers, in seconds. The agent ends at once; services have nothing to save.
@@ -130,7 +130,7 @@ async fn wait_until_gone(backend: &KubernetesBackend<'_>) -> Result<(), HookErro
 /// stop the cleanup.
 async fn show_services(backend: &KubernetesBackend<'_>, pod: &Pod) {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    for service in containers.filter(|container| container.name != JOB) {
+    for service in containers.filter(|container| is_service(pod, &container.name)) {
         let log = backend.cluster.log(name(pod), &service.name, Some(LOG_LINES));
         match timeout(LOG_WITHIN, log).await {
             Ok(Ok(text)) => {

@@ -4,7 +4,6 @@
 use std::thread;
 use std::time::Duration;
 
-use container_hook_job::options::CreateOptions;
 use container_hook_job::request::{ContainerArgs, ImageSource};
 use oci_hooks_files::error::chain;
 use oci_hooks_image::{
@@ -36,16 +35,6 @@ impl AskedFacts {
             Ok(Some(receiver)) => self.0.push((image.clone(), receiver)),
             Ok(None) => {}
             Err(error) => debug!(image, error = chain(&error), "the registry cannot be asked"),
-        }
-    }
-
-    /// Requests the configuration of a service's image, unless the service's options set its health check.
-    pub fn ask_of_service(&mut self, backend: &KubernetesBackend<'_>, args: &ContainerArgs) {
-        let options = CreateOptions::parse(args.create_options.as_deref().unwrap_or_default());
-        let says = options
-            .is_ok_and(|options| options.health.disabled || options.health.command.is_some());
-        if !says {
-            self.ask(backend, args);
         }
     }
 

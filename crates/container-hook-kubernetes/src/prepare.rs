@@ -57,8 +57,10 @@ async fn prepare(
     job: &PrepareJob,
 ) -> Result<Option<PrepareJobResponse>, HookError> {
     let mut asked = AskedFacts::default();
-    for service in &job.services {
-        asked.ask_of_service(backend, service);
+    // The job container needs only the user of its image.
+    let job_container = job.container.iter().filter(|_| backend.settings.restricted);
+    for args in job.services.iter().chain(job_container) {
+        asked.ask(backend, args);
     }
     // Leftovers of an earlier job whose cleanup did not run.
     let (own, ()) = try_join!(

@@ -100,11 +100,15 @@ fn retain_new(problems: &mut Vec<ServiceProblem>, path: &Path) -> Result<(), Rea
     Ok(file.append(lines.as_bytes())?)
 }
 
-fn problems(pod: &Pod) -> Vec<ServiceProblem> {
+/// Returns whether a container of a pod is a service of the job, not of the template.
+pub fn is_service(pod: &Pod, name: &str) -> bool {
     let names = pod.metadata.annotations.as_ref();
     let names = names.and_then(|all| all.get(&services_annotation()).map(String::as_str));
-    let is_service = |name: &str| names.unwrap_or_default().split(' ').any(|one| one == name);
-    let services = ended::statuses(pod).filter(|status| is_service(&status.name));
+    names.unwrap_or_default().split(' ').any(|one| one == name)
+}
+
+fn problems(pod: &Pod) -> Vec<ServiceProblem> {
+    let services = ended::statuses(pod).filter(|status| is_service(pod, &status.name));
     services
         .flat_map(|status| [end(status), restart(status), failed_health(pod, status)])
         .flatten()

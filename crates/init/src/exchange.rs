@@ -235,8 +235,13 @@ fn read_file(wire: &mut FileExchange<'_>, path: &Path, max_bytes: u64) -> Result
     wire.answer(&FilesAnswer::Change(begin))?;
     let (mut buffer, mut left) = (vec![0; DATA_BYTES], max_bytes);
     loop {
-        let wanted = DATA_BYTES.min(usize::try_from(left).unwrap_or(DATA_BYTES));
-        match file.read(&mut buffer[..wanted]) {
+        // One byte more than is allowed: the file may have grown.
+        let wanted = DATA_BYTES.min(usize::try_from(left).map_or(DATA_BYTES, |left| left + 1));
+        let read = match file.read(&mut buffer[..wanted]) {
+            Ok(count) if count as u64 > left => Err(io::Error::from_raw_os_error(EFBIG)),
+            read => read,
+        };
+        match read {
             Ok(0) => break,
             Ok(count) => {
                 TreeChange::encode_data(&buffer[..count], FrameOrigin::Agent, &mut wire.out);

@@ -82,6 +82,13 @@ impl FileProblems {
         }
     }
 
+    /// Adds other problems.
+    pub(crate) fn append(&mut self, mut others: Self) {
+        self.count += others.count;
+        others.named.truncate(NAMED.saturating_sub(self.named.len()));
+        self.named.append(&mut others.named);
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }

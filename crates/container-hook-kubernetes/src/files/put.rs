@@ -231,9 +231,7 @@ impl<'p> UploadAttempt<'p> {
             }
         };
         let trouble = answers(from, self.to, &mut marked).await?;
-        if !trouble.is_empty() {
-            self.state.borrow_mut().trouble = trouble;
-        }
+        self.state.borrow_mut().trouble.append(trouble);
         self.over.notify_one();
         Ok(())
     }

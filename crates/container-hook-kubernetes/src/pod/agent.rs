@@ -73,7 +73,7 @@ pub fn init(settings: &KubernetesSettings, own: &OwnPod, volumes: &PodVolumes<'_
     for part in volumes.directories() {
         args.extend(["--directory".to_owned(), literal(&format!("{WORK}/{part}"))]);
     }
-    let mut mounts = volumes.usual_mounts("");
+    let mut mounts = volumes.usual_mounts();
     mounts.retain(|mount| [EXTERNALS, WORK].contains(&mount.mount_path.as_str()));
     let image = runner_image(settings, own);
     mounts.push(VolumeMount {

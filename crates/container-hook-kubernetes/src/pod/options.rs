@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use container_hook_job::HookError;
 use container_hook_job::options::{
-    CreateOptions, GpuOption, HostNamespace, NetworkMode, PullOption,
+    CreateOptions, GpuOption, HostNamespace, Ipc, NetworkMode, PullOption,
 };
 use container_hook_job::policy::{PolicyDenial, PolicyError};
 use k8s_openapi::api::core::v1::{
@@ -48,7 +48,7 @@ const NODES: &str = "which CPUs and memory a container is on is the node's to de
 const OOM: &str = "in a cluster it follows from the resources that are asked for";
 const OWN_NAMESPACE: &str = "pods have no other one than their own";
 
-const TABLE: [OptionRow; 35] = [
+const TABLE: [OptionRow; 36] = [
     row("memory", |o| o.resources.memory_bytes.is_some(), OfContainer(memory)),
     row(
         "memory-reservation",
@@ -74,6 +74,7 @@ const TABLE: [OptionRow; 35] = [
     row("dns", |_| true, Pod(PodWide::dns)),
     row("sysctl", |o| !o.sysctls.is_empty(), Pod(PodWide::sysctls)),
     row("pid=host, --ipc=host, --network=host", |_| true, Pod(PodWide::namespaces)),
+    row("ipc=none", |o| o.ipc == Ipc::None, Nothing("pods have no option for it")),
     row("platform", |_| true, Pod(PodWide::platform)),
     row("label, --annotation", |_| true, Pod(PodWide::annotations)),
     row("cpuset-cpus", |o| o.resources.cpuset_cpus.is_some(), Nothing(NODES)),

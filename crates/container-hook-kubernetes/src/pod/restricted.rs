@@ -12,8 +12,8 @@ use super::agent::RUNNER_ID;
 /// Only capability that may be added.
 const NET_BIND_SERVICE: &str = "NET_BIND_SERVICE";
 
-/// Sysctls that the profile of Kubernetes 1.29 allows, without `net.ipv4.tcp_syncookies`.
-const SYSCTLS: [&str; 9] = [
+/// Sysctls that the profile of Kubernetes 1.29 allows.
+const SYSCTLS: [&str; 10] = [
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
     "net.ipv4.ip_local_reserved_ports",
@@ -23,6 +23,7 @@ const SYSCTLS: [&str; 9] = [
     "net.ipv4.tcp_keepalive_intvl",
     "net.ipv4.tcp_keepalive_probes",
     "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_syncookies",
 ];
 
 /// Sets unset fields so that the pod complies. `facts` has the image configurations of the first containers,

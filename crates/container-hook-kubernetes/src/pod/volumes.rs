@@ -120,17 +120,17 @@ impl<'a> PodVolumes<'a> {
             replace(&mut mounts, mount);
         }
         // Mounts of the request replace the usual ones at the same path.
-        let mut all = self.usual_mounts("");
+        let mut all = self.usual_mounts();
         all.retain(|mount| mounts.iter().all(|other| other.mount_path != mount.mount_path));
         all.extend(mounts);
         Ok(all)
     }
 
     /// Returns the mounts of the usual volumes.
-    pub fn usual_mounts(&self, beneath: &str) -> Vec<VolumeMount> {
+    pub fn usual_mounts(&self) -> Vec<VolumeMount> {
         let mounts = MOUNTS.iter().map(|(name, path)| VolumeMount {
             name: (*name).to_owned(),
-            mount_path: format!("{beneath}{path}"),
+            mount_path: (*path).to_owned(),
             sub_path: (*name == "work").then(|| self.volume_sub_path("")).flatten(),
             ..VolumeMount::default()
         });

@@ -78,8 +78,9 @@ impl<'s> WritableTree<'s> {
     /// Applies a change; returns it once it is complete.
     pub fn apply(&mut self, change: TreeChange) -> Result<Option<AppliedChange>, FileProblem> {
         let path = change.path().map(<[u8]>::to_vec);
-        if path.is_some() {
-            self.file = None;
+        // The sender has not ended the file before.
+        if path.is_some() && self.file.take().is_some() {
+            self.drop_part();
         }
         let action = match &change {
             TreeChange::Remove(_) => FileAction::Remove,

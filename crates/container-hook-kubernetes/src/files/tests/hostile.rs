@@ -195,6 +195,30 @@ fn endless_files_and_problems_are_stopped() {
 }
 
 #[test]
+fn files_that_the_agent_does_not_end_are_removed() {
+    run(async {
+        let ends = create_ends();
+        let state = FileEntryState {
+            kind: FileEntryKind::File,
+            mode: 0o644,
+            size_bytes: 3,
+            time: FileTime::default(),
+        };
+        let begin = |path: &str| {
+            let (path, content) = (path.as_bytes().to_vec(), b"x".to_vec());
+            FilesAnswer::Change(TreeChange::File { path, state, content, is_whole: false })
+        };
+        let directory = TreeChange::Directory { path: b"work/repo/d".to_vec(), mode: 0o755 };
+        let answers =
+            [FilesAnswer::Change(directory), begin("work/repo/d/x"), begin("work/repo/y")];
+        assert!(get_from(&ends, frames(&answers)).await.is_err());
+        for path in ["work/repo/d/.oci-hooks.part", "work/repo/.oci-hooks.part"] {
+            assert!(!ends.host(path).exists(), "{path}");
+        }
+    });
+}
+
+#[test]
 fn arbitrary_bytes_never_write_outside_the_scope() {
     run(async {
         let ends = create_ends();

@@ -80,7 +80,10 @@ fn check_id_count(
     own: [&Vec<SubordinateRange>; 2],
     entries: &[Vec<SubidEntry>; 2],
 ) -> HostCheck {
-    let counts = own.map(|ranges| ranges.iter().map(|range| range.count).sum::<u32>());
+    let count = |ranges: &Vec<SubordinateRange>| {
+        ranges.iter().fold(0, |sum: u32, range| sum.saturating_add(range.count))
+    };
+    let counts = own.map(count);
     let kinds = [USERS, GROUPS];
     let hint = || command(name, counts, entries);
     let missing: Vec<_> = kinds.iter().zip(counts).filter(|(_, count)| *count == 0).collect();
@@ -131,7 +134,7 @@ fn check_shared_ids<'a>(
                 "{} {first} to {} also belong to {}: containers of one user can access files and \
                  processes of the other's",
                 kind.ids,
-                first + (count - 1),
+                first.saturating_add(count.saturating_sub(1)),
                 other.owner
             ),
             format!("change one of the two lines in {}", kind.file),
@@ -339,6 +342,11 @@ mod tests {
         let expected = "user ids 100009 to 100013 also belong to b: containers of one user can access files and \
                         processes of the other's";
         assert_eq!(found(range(100_000, 10), "b:100009:5\n").unwrap(), expected);
+        // Ranges of mistaken lines end beyond the last id.
+        assert!(found(range(100_000, 10), "b:100009:4294967295\n").is_some());
+        let own = vec![range(1, u32::MAX), range(9, u32::MAX)];
+        let files = [Vec::new(), Vec::new()];
+        assert_eq!(fields(&check_id_count("a", [&own, &own], &files))[0], "ok");
         assert!(
             found(range(1000, 65_536), "").unwrap().starts_with("user ids from 1000 on may be")
         );

@@ -116,7 +116,7 @@ fn has_shared_volumes(pod: &Pod) -> bool {
 async fn wait_until_gone(backend: &KubernetesBackend<'_>) -> Result<(), HookError> {
     let selector = backend.selector();
     match wait::wait_for_deletion(backend.cluster, &selector, GONE_WITHIN).await {
-        Err(WaitError::Left { pods, .. }) => {
+        Err(WaitError::PodsRemain { pods, .. }) => {
             for pod in &pods {
                 backend.cluster.delete_pod(pod, Some(0)).await?;
             }

@@ -13,7 +13,7 @@ use super::backend::{JOB, KubernetesBackend, name};
 use super::build::{self, BuiltImage};
 use super::cleanup::GRACE_SECONDS;
 use super::early::EarlyOpener;
-use super::facts::{AskedFacts, LONG_PATIENCE};
+use super::facts::{PendingImageConfigs, REQUIRED_CONFIG_TIMEOUT};
 use super::files::FilesError;
 use super::interrupts::{CancelFlagged, run_unless_interrupted};
 use super::pod::{self, MadePod, StepProgram, WorkVolume};
@@ -64,7 +64,7 @@ async fn make(
     step: &ContainerArgs,
     job_pod: Option<&str>,
 ) -> Result<MadePod, HookError> {
-    let mut asked = AskedFacts::default();
+    let mut asked = PendingImageConfigs::default();
     // The agent starts the image's program, so the image's entry point has to be known.
     if step.entry_point.is_none() {
         asked.ask(backend, step);
@@ -75,7 +75,7 @@ async fn make(
             None => Ok(None),
         }
     })?;
-    let facts = asked.collect_within(LONG_PATIENCE).await;
+    let facts = asked.collect_within(REQUIRED_CONFIG_TIMEOUT).await;
     let made = pod::step(&backend.context, backend.settings, own, step, &facts, job.as_ref())?;
     for note in &made.notes {
         backend.context.log.line(note);

@@ -14,7 +14,7 @@ use super::client::ClusterOpener;
 /// First and longest pause between attempts.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// Opens streams to a container that may not run yet. Failures are ignored until [`Self::is_running()`] is
+/// Opens streams to a container that may not run yet. Failures are ignored until [`Self::mark_running()`] is
 /// called.
 pub struct EarlyOpener<'a> {
     opener: ClusterOpener<'a>,
@@ -27,7 +27,7 @@ impl<'a> EarlyOpener<'a> {
     }
 
     /// Records that the container runs: later failures are reported.
-    pub fn is_running(&self) {
+    pub fn mark_running(&self) {
         self.is_running.set(true);
     }
 }

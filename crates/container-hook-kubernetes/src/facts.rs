@@ -18,15 +18,15 @@ use super::backend::KubernetesBackend;
 use super::pod::ImageFacts;
 
 /// Timeout for configurations that pods can do without.
-pub const PATIENCE: Duration = Duration::from_secs(3);
+pub const CONFIG_TIMEOUT: Duration = Duration::from_secs(3);
 /// Timeout for configurations that a step cannot run without.
-pub const LONG_PATIENCE: Duration = Duration::from_secs(60);
+pub const REQUIRED_CONFIG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Pending requests for image configurations, by image.
 #[derive(Default)]
-pub struct AskedFacts(Vec<(String, oneshot::Receiver<ImageConfig>)>);
+pub struct PendingImageConfigs(Vec<(String, oneshot::Receiver<ImageConfig>)>);
 
-impl AskedFacts {
+impl PendingImageConfigs {
     /// Requests the configuration of a container's image, on a thread that nothing joins: it ends with the
     /// process.
     pub fn ask(&mut self, backend: &KubernetesBackend<'_>, args: &ContainerArgs) {

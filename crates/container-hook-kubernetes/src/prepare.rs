@@ -22,7 +22,7 @@ use super::backend::{JOB, KubernetesBackend, KubernetesParts, name};
 use super::cleanup::{self, DeletionWait};
 use super::early::EarlyOpener;
 use super::error::KubernetesError;
-use super::facts::{AskedFacts, PATIENCE};
+use super::facts::{CONFIG_TIMEOUT, PendingImageConfigs};
 use super::files;
 use super::interrupts::run_unless_interrupted;
 use super::pod::{self, MadePod, WorkVolume};
@@ -56,7 +56,7 @@ async fn prepare(
     backend: &KubernetesBackend<'_>,
     job: &PrepareJob,
 ) -> Result<Option<PrepareJobResponse>, HookError> {
-    let mut asked = AskedFacts::default();
+    let mut asked = PendingImageConfigs::default();
     // The job container needs only the user of its image.
     let job_container = job.container.iter().filter(|_| backend.settings.restricted);
     for args in job.services.iter().chain(job_container) {
@@ -70,7 +70,7 @@ async fn prepare(
     if job.container.is_none() && job.services.is_empty() {
         return Ok(None);
     }
-    let facts = asked.collect_within(PATIENCE).await;
+    let facts = asked.collect_within(CONFIG_TIMEOUT).await;
     let made = pod::job(&backend.context, backend.settings, own, job, &facts)?;
     for note in &made.notes {
         backend.context.log.line(note);
@@ -79,7 +79,7 @@ async fn prepare(
     let created = create(backend, &made).await?;
     let opener = EarlyOpener::new(backend.opener(name(&created), JOB));
     let mut session = AgentSession::new(&opener);
-    let brought = async {
+    let upload = async {
         if job.container.is_none() {
             return Ok(false);
         }
@@ -98,12 +98,12 @@ async fn prepare(
         shows_progress: true,
     };
     let mut ready = pin!(wait_until_ready(backend, name(&created), &expect, &opener));
-    let mut brought = pin!(brought);
+    let mut upload = pin!(upload);
     let mut seen = None;
     let is_alpine = loop {
         select! {
             ready = &mut ready, if seen.is_none() => seen = Some(ready?),
-            is_alpine = &mut brought => break is_alpine?,
+            is_alpine = &mut upload => break is_alpine?,
         }
     };
     let (pod, logged) = match seen {
@@ -117,7 +117,7 @@ async fn prepare(
         // A service may have ended while files were copied.
         false => {
             let (pod_name, log) = (name(&created), backend.context.log);
-            let pod = wait::services_run(backend.cluster, pod_name, &service_names, log)
+            let pod = wait::check_services(backend.cluster, pod_name, &service_names, log)
                 .await?
                 .unwrap_or(pod);
             let mut problems = services::new_problems(&pod);
@@ -159,7 +159,7 @@ pub async fn wait_until_ready(
     let KubernetesParts { cluster, settings, context, .. } = &backend.parts;
     let limit = settings.prepare_timeout;
     let ready = wait::wait_for_ready_pod(cluster, pod, expect, context.log, limit).await?;
-    opener.is_running();
+    opener.mark_running();
     Ok(ready)
 }
 

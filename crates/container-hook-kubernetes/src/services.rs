@@ -22,7 +22,7 @@ use super::pod::services_annotation;
 use super::wait::{self, ended};
 
 /// Time limit of asking the cluster at the end of a step.
-const ANSWER: Duration = Duration::from_secs(5);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Directory of the files, which no pod of a job can write to.
 const PARENT: &str = "/tmp";
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -49,7 +49,7 @@ pub async fn report_after_step(backend: &KubernetesBackend<'_>, state: Option<&J
             Err(error) => debug!(error = chain(&error), "no state of the services"),
         }
     };
-    if timeout(ANSWER, reporting).await.is_err() {
+    if timeout(REPORT_TIMEOUT, reporting).await.is_err() {
         debug!("no state of the services in time");
     }
 }

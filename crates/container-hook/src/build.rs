@@ -22,7 +22,7 @@ use oci_hooks_engine::container::{Engine, HostSystem};
 use oci_hooks_files::error::chain;
 use oci_hooks_files::find::{DEFAULT_PATH, FindError, find};
 use oci_hooks_files::fs::{PathContext as _, PathError, make_private, random_u64};
-use oci_hooks_files::lock::{BRIEF, FileLock};
+use oci_hooks_files::lock::{FileLock, LOCK_TIMEOUT};
 use oci_hooks_host::trash::Trash;
 use oci_hooks_host::usage::disk_bytes;
 use oci_hooks_image::{
@@ -182,7 +182,7 @@ pub fn begin(
         log.warning(&chain(&error));
     }
     // Taken before the directory is created, which another call could otherwise remove as a leftover.
-    let lock = FileLock::acquire_shared(&engine.disk.join(LOCK), BRIEF)?;
+    let lock = FileLock::acquire_shared(&engine.disk.join(LOCK), LOCK_TIMEOUT)?;
     let scratch = BuildScratch::make(&engine.disk.join(BUILDAH), engine.trash())?;
     let context = scratch.input_path(BuildScratch::CONTEXT);
     let target = SnapshotTarget { dir: &context, owner: OWNER };
@@ -355,7 +355,7 @@ mod tests {
         let (one, two) = (all.join("build-1"), all.join("build-2"));
         fs::create_dir_all(one.join("store/root/overlay")).unwrap();
         fs::write(one.join("store/file"), vec![1; 1 << 20]).unwrap();
-        let build = FileLock::acquire_shared(&disk.join(LOCK), BRIEF).unwrap();
+        let build = FileLock::acquire_shared(&disk.join(LOCK), LOCK_TIMEOUT).unwrap();
         assert_eq!(remove(), 0);
         drop(build);
         // The container of a killed build still runs.

@@ -6,7 +6,7 @@ use oci_hooks_engine::bundle;
 use oci_hooks_engine::container::{ContainerError, ContainerRecord, Engine};
 use oci_hooks_engine::network::{Network, NetworkOptions, remove_trial};
 use oci_hooks_files::error::{chain, has_timed_out};
-use oci_hooks_files::lock::PASSING_BY;
+use oci_hooks_files::lock::BULK_LOCK_TIMEOUT;
 use oci_hooks_files::record::NewerRecords;
 use oci_hooks_host::cgroup;
 
@@ -238,7 +238,7 @@ fn remove_job(
     job: &JobRecord,
 ) -> Result<bool, HookError> {
     let jobs = JobRecords::new(&engine.run);
-    let _lock = jobs.lock_within(&job.owner, PASSING_BY)?;
+    let _lock = jobs.lock_within(&job.owner, BULK_LOCK_TIMEOUT)?;
     // The runner may have cleaned up meanwhile, or begun its next job.
     let is_same = |found: &JobRecord| found.network == job.network && found.worker == job.worker;
     if !jobs.read(&job.owner)?.as_ref().is_some_and(is_same) {
@@ -272,7 +272,7 @@ fn remove_unreadable(
     if engine.containers_of(owner)?.iter().any(runs) {
         return Ok(false);
     }
-    let _lock = jobs.lock_within(owner, PASSING_BY)?;
+    let _lock = jobs.lock_within(owner, BULK_LOCK_TIMEOUT)?;
     if jobs.read(owner).is_ok() {
         // The next job of the runner has begun.
         return Ok(false);

@@ -8,7 +8,7 @@ use std::{fs, io};
 
 use oci_hooks_engine::container::{ContainerError, read_json_if_there, write_record};
 use oci_hooks_files::fs::{PathContext as _, make_private};
-use oci_hooks_files::lock::{FileLock, LONG};
+use oci_hooks_files::lock::{FileLock, LONG_LOCK_TIMEOUT};
 use oci_hooks_host::identity::ProcessIdentity;
 use oci_hooks_host::removal::remove_tree;
 use serde::{Deserialize, Serialize};
@@ -112,7 +112,7 @@ impl JobRecords {
 
     /// Waits for other calls of the same runner: a killed call may have children that are still dying.
     pub(super) fn lock(&self, owner: &str) -> Result<JobLock, HookError> {
-        self.lock_within(owner, LONG)
+        self.lock_within(owner, LONG_LOCK_TIMEOUT)
     }
 
     /// Waits at most `time` for other calls of the same runner.

@@ -94,7 +94,7 @@ impl JobNetwork {
         let user_namespace =
             user_namespace.then(|| match plans.iter().all(LaunchPlan::can_have_other_owner) {
                 true => NamespaceOwner::FirstId,
-                false => NamespaceOwner::Maker,
+                false => NamespaceOwner::Creator,
             });
         let request = NetworkRequest { id: id.clone(), user_namespace };
         let network = Network::create(backend.network, &request)?;

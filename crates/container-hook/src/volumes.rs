@@ -12,7 +12,7 @@ use oci_hooks_engine::container::{
 };
 use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::make_private;
-use oci_hooks_files::lock::PASSING_BY;
+use oci_hooks_files::lock::BULK_LOCK_TIMEOUT;
 use oci_hooks_host::trash::Trash;
 use oci_hooks_host::usage::disk_bytes;
 use serde::{Deserialize, Serialize};
@@ -145,7 +145,7 @@ impl RunnerVolumes<'_> {
 
     /// Waits for calls of the runner that create or remove containers, and blocks further ones.
     fn lock(&self, owner: &str) -> Result<JobLock, HookError> {
-        JobRecords::new(self.run).lock_within(owner, PASSING_BY)
+        JobRecords::new(self.run).lock_within(owner, BULK_LOCK_TIMEOUT)
     }
 
     fn list_volumes(

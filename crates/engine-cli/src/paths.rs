@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use oci_hooks_files::fs::{PathContext as _, PathError, random_u64};
-use oci_hooks_files::lock::{BRIEF, FileLock};
+use oci_hooks_files::lock::{FileLock, LOCK_TIMEOUT};
 use oci_hooks_host::users;
 
 use super::sections::StoreSection;
@@ -151,7 +151,7 @@ fn temporary_directory(usual: &Path, uid: u32, state: Option<&Path>) -> PathBuf 
     let replace = |link: &PathBuf| -> Result<PathBuf, PathError> {
         let state = link.parent().unwrap_or(link);
         fs::create_dir_all(state).with_path("create the directory", state)?;
-        let _lock = FileLock::acquire_exclusive(&link.with_extension("lock"), BRIEF)?;
+        let _lock = FileLock::acquire_exclusive(&link.with_extension("lock"), LOCK_TIMEOUT)?;
         if let Some(dir) = linked(link) {
             return Ok(dir);
         }

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::error::{chain, has_timed_out};
-use oci_hooks_files::lock::{LONG, PASSING_BY};
+use oci_hooks_files::lock::{BULK_LOCK_TIMEOUT, LONG_LOCK_TIMEOUT};
 use oci_hooks_files::record::NewerRecords;
 use oci_hooks_files::spawn::memory_file;
 use oci_hooks_host::identity::ProcessIdentity;
@@ -123,7 +123,7 @@ impl ContainerOwners {
         pause_processes.make_directories(&self.store)?;
         let mut anew = entry == NamespaceEntry::New;
         loop {
-            let lock = pause_processes.lock(owner.id, LONG)?;
+            let lock = pause_processes.lock(owner.id, LONG_LOCK_TIMEOUT)?;
             let mut found = pause_processes.find(owner.id);
             if anew && let Some(found) = found.take() {
                 found.end()?;
@@ -143,7 +143,8 @@ impl ContainerOwners {
                 anew = true;
                 continue;
             }
-            let lock = lock.map_or_else(|| pause_processes.lock(owner.id, LONG), Ok)?;
+            let lock =
+                lock.map_or_else(|| pause_processes.lock(owner.id, LONG_LOCK_TIMEOUT), Ok)?;
             pause_processes.end_if(owner.id, lock, is_over(pause_processes))?;
             return Ok(EnterOutcome::Ended(ended));
         }
@@ -214,7 +215,7 @@ impl ContainerOwners {
         pause_processes.make_directories(&self.store)?;
         let (mut all, mut unreadable) = (Vec::new(), Vec::new());
         for owner in pause_processes.owners()? {
-            let lock = match pause_processes.lock(&owner, PASSING_BY) {
+            let lock = match pause_processes.lock(&owner, BULK_LOCK_TIMEOUT) {
                 // Another call for the owner is running, or stopped.
                 Err(error) if has_timed_out(&error) => {
                     unreadable.push(chain(&error));
@@ -254,7 +255,7 @@ impl ContainerOwners {
         for PauseRecord { owner, .. } in
             pause_processes.records()?.into_iter().filter(is_predecessor)
         {
-            let lock = match pause_processes.lock(&owner, PASSING_BY) {
+            let lock = match pause_processes.lock(&owner, BULK_LOCK_TIMEOUT) {
                 // Another call is stopped, or removes the same owner: the rest is left to `prune`.
                 Err(error) if has_timed_out(&error) => continue,
                 lock => lock?,
@@ -300,7 +301,7 @@ impl ContainerOwners {
             return Ok(Some(self.work_here(&work)?));
         };
         pause_processes.make_directories(&self.store)?;
-        let lock = pause_processes.lock(owner, PASSING_BY)?;
+        let lock = pause_processes.lock(owner, BULK_LOCK_TIMEOUT)?;
         let done = self.run_in_copy(pause_processes, owner, enter_for_files, &work)?;
         let has_pause_process =
             pause_processes.find(owner).is_some_and(|found| found.pause_process.is_some());

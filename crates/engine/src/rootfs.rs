@@ -219,7 +219,7 @@ fn map_layers(
     dir: &Path,
 ) -> Result<Vec<PathBuf>, PathError> {
     let namespace = netns::open(users.path)?;
-    sys_mount::memory(dir, 0o700, None)?;
+    sys_mount::mount_tmpfs(dir, 0o700, None)?;
     let mut lowers = Vec::with_capacity(layers.len());
     for (at, layer) in layers.iter().enumerate() {
         let target = dir.join(at.to_string());

@@ -10,7 +10,7 @@ use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::process::geteuid;
 
 use super::fs::{PathContext as _, PathError, writers};
-use super::lock::{BRIEF, lock_open};
+use super::lock::{LOCK_TIMEOUT, lock_open};
 
 /// A file opened for appending lines, owned and writable by this user only.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl AppendFile {
 
     /// Appends lines, or none of them on an error.
     pub fn append(&self, lines: &[u8]) -> Result<(), PathError> {
-        self.append_within(lines, BRIEF)
+        self.append_within(lines, LOCK_TIMEOUT)
     }
 
     fn append_within(&self, lines: &[u8], patience: Duration) -> Result<(), PathError> {

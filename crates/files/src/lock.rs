@@ -15,11 +15,11 @@ use crate::fs::{AccessSubject, PathContext as _, PathError};
 use crate::retry::retry_for;
 
 /// Timeout for locks of other jobs or instances, as taken by `prune`.
-pub const PASSING_BY: Duration = Duration::from_secs(5);
+pub const BULK_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout for a lock that is held briefly.
-pub const BRIEF: Duration = Duration::from_secs(30);
+pub const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for a lock that is held during a download or copy.
-pub const LONG: Duration = Duration::from_secs(600);
+pub const LONG_LOCK_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Time after which a waiting process logs the holder of the lock.
 const REPORT_AFTER: Duration = Duration::from_secs(2);
@@ -250,10 +250,10 @@ mod tests {
     fn lock_on_a_removed_file_is_not_held() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
-        let first = FileLock::acquire_removable(&path, BRIEF).unwrap();
+        let first = FileLock::acquire_removable(&path, LOCK_TIMEOUT).unwrap();
         let waiting = thread::spawn({
             let path = path.clone();
-            move || FileLock::acquire_removable(&path, BRIEF).map(|lock| lock.remove(&path))
+            move || FileLock::acquire_removable(&path, LOCK_TIMEOUT).map(|lock| lock.remove(&path))
         });
         first.remove(&path).unwrap();
         waiting.join().unwrap().unwrap().unwrap();
@@ -299,11 +299,11 @@ mod tests {
     fn one_process_holds_the_lock_until_it_is_dropped() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
-        let held = FileLock::acquire_exclusive(&path, BRIEF).unwrap();
+        let held = FileLock::acquire_exclusive(&path, LOCK_TIMEOUT).unwrap();
         assert!(FileLock::try_exclusive(&path).unwrap().is_none());
         drop(held);
-        let _shared = FileLock::acquire_shared(&path, BRIEF).unwrap();
-        let _too = FileLock::acquire_shared(&path, BRIEF).unwrap();
+        let _shared = FileLock::acquire_shared(&path, LOCK_TIMEOUT).unwrap();
+        let _too = FileLock::acquire_shared(&path, LOCK_TIMEOUT).unwrap();
         assert!(FileLock::try_exclusive(&path).unwrap().is_none());
     }
 
@@ -311,7 +311,7 @@ mod tests {
     fn lock_timeout_names_the_holder() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
-        let held = FileLock::acquire_exclusive(&path, BRIEF).unwrap();
+        let held = FileLock::acquire_exclusive(&path, LOCK_TIMEOUT).unwrap();
         let text = |error: PathError| error.source.to_string();
         for wait in [FileLock::acquire_exclusive, FileLock::acquire_shared] {
             let said = text(wait(&path, Duration::from_millis(20)).unwrap_err());
@@ -320,6 +320,6 @@ mod tests {
             assert!(said.contains(" s; "), "{said}");
         }
         drop(held);
-        drop(FileLock::acquire_exclusive(&path, BRIEF).unwrap());
+        drop(FileLock::acquire_exclusive(&path, LOCK_TIMEOUT).unwrap());
     }
 }

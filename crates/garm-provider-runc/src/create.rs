@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use oci_hooks_engine::container::{ContainerRole, ContainerSpec, OutputMode, PreparedContainer};
 use oci_hooks_engine::rootfs::{LayerStack, RootfsBacking};
 use oci_hooks_files::fs::{PathContext as _, PathError, make_private};
-use oci_hooks_files::lock::LONG;
+use oci_hooks_files::lock::LONG_LOCK_TIMEOUT;
 use oci_hooks_files::record::NewerRecords;
 use oci_hooks_host::identity::ProcessIdentity;
 use oci_hooks_host::netns;
@@ -43,7 +43,7 @@ pub(super) fn create(
     let name = &bootstrap.name;
     let files = provider.records().files(name);
     let files = files.ok_or_else(|| ProviderError::Unknown { name: name.clone() })?;
-    let lock = files.lock(LONG)?;
+    let lock = files.lock(LONG_LOCK_TIMEOUT)?;
     let site = InstanceSite::of(provider.engine);
     let newer = NewerRecords::Remove;
     let parts = remove::parts(provider.engine, &provider.records(), &files, name, newer)?;

@@ -5,7 +5,7 @@ use std::thread;
 use oci_hooks_engine::container::{ContainerError, Engine};
 use oci_hooks_engine::network::NetworkOptions;
 use oci_hooks_files::error::chain;
-use oci_hooks_files::lock::LONG;
+use oci_hooks_files::lock::LONG_LOCK_TIMEOUT;
 use oci_hooks_files::record::NewerRecords;
 use oci_hooks_host::thread::{ConcurrentWork, spawn_or_call};
 use oci_hooks_image::{Credentials, PullProgress, RegistryClient};
@@ -67,7 +67,7 @@ impl GarmProvider<'_> {
     /// were for one runner. Such an instance is removed, so that it is no longer listed and GARM creates a new one.
     pub fn start(&self, id: &str) -> Result<(), ProviderError> {
         let (files, _) = self.lookup().find(id)?;
-        let lock = files.lock(LONG)?;
+        let lock = files.lock(LONG_LOCK_TIMEOUT)?;
         let (_, record) = self.lookup().find(id)?;
         if files.is_paused() {
             let container = self.engine.directory(&record.container).read()?;
@@ -95,7 +95,7 @@ impl GarmProvider<'_> {
     /// Pauses all processes of an instance.
     pub fn stop(&self, id: &str) -> Result<(), ProviderError> {
         let (files, _) = self.lookup().find(id)?;
-        let _lock = files.lock(LONG)?;
+        let _lock = files.lock(LONG_LOCK_TIMEOUT)?;
         let (_, record) = self.lookup().find(id)?;
         if files.is_paused() || !InstanceSite::of(self.engine).is_running(&record) {
             return Ok(());
@@ -199,7 +199,7 @@ impl InstanceLookup<'_> {
         let _span = info_span!("delete", instance = id).entered();
         // No instance can have an invalid name.
         let Some(files) = self.records.files(id) else { return Ok(()) };
-        let removal = RemovalOptions { lock_timeout: LONG, ..RemovalOptions::OF_GARM };
+        let removal = RemovalOptions { lock_timeout: LONG_LOCK_TIMEOUT, ..RemovalOptions::OF_GARM };
         self.sites.delete(&self.records, &files, id, removal).map(drop)
     }
 

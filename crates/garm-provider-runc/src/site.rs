@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use oci_hooks_engine::container::{Engine, RecordDirectory};
 use oci_hooks_engine::network::NetworkOptions;
-use oci_hooks_files::lock::PASSING_BY;
+use oci_hooks_files::lock::BULK_LOCK_TIMEOUT;
 use oci_hooks_files::record::NewerRecords;
 use oci_hooks_host::identity::ProcessView;
 
@@ -68,7 +68,7 @@ impl RemovalOptions<'_> {
     pub(super) const OF_GARM: Self = RemovalOptions {
         is_still_wanted: &|| Ok(true),
         newer: NewerRecords::Remove,
-        lock_timeout: PASSING_BY,
+        lock_timeout: BULK_LOCK_TIMEOUT,
     };
 }
 
@@ -77,7 +77,7 @@ impl Default for RemovalOptions<'_> {
         RemovalOptions {
             is_still_wanted: &|| Ok(true),
             newer: NewerRecords::Keep,
-            lock_timeout: PASSING_BY,
+            lock_timeout: BULK_LOCK_TIMEOUT,
         }
     }
 }

@@ -17,7 +17,7 @@ mod tree;
 
 pub use available::AvailableCgroups;
 pub use below::{ChildCgroup, own_cgroup, process_cgroup, remove_mounted, remove_recorded};
-pub use group::{ContainerGroup, remove_group, remove_of};
+pub use group::{ContainerGroup, remove_container_cgroup, remove_group};
 pub use hierarchy::{PARENT, keep_parents};
 pub use processes::{LimitEvents, events, limit_all, share_of_processes};
 pub use slice::GroupLimits;
@@ -65,7 +65,7 @@ pub fn enter(path: &str) -> bool {
 }
 
 /// Returns whether a process is in the cgroup of a container with this id, or in one below it.
-pub fn is_of(pid: u32, id: &str) -> bool {
+pub fn contains_process(pid: u32, id: &str) -> bool {
     let text = super::processes::read_lossy(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     // Compare only the id, which is unique: the rest of the path depends on the cgroup namespace.
     text.lines().any(|line| line.split('/').skip(1).any(|part| part.contains(id)))

@@ -90,7 +90,7 @@ impl DetachedMount {
     }
 
     /// Creates a tmpfs with options such as `size=64m`, `mode=700` or `noexec`.
-    pub fn memory(options: &[String]) -> Result<Self, PathError> {
+    pub fn new_tmpfs(options: &[String]) -> Result<Self, PathError> {
         let name = PathBuf::from("tmpfs");
         debug!(?options, "make a tmpfs");
         let made = (|| {

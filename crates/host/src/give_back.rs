@@ -560,7 +560,7 @@ mod tests {
         let Some(dir) = directory() else { return };
         let inside = dir.path().join("mounted");
         fs::create_dir(&inside).unwrap();
-        mount::memory(&inside, 0o700, Some(1 << 20)).unwrap();
+        mount::mount_tmpfs(&inside, 0o700, Some(1 << 20)).unwrap();
         make(&inside.join("private"), 0o4755, (PRIVATE, PRIVATE));
         let report = run(dir.path());
         let (owner, mode) = (owner(&inside.join("private")), mode(&inside.join("private")));

@@ -201,7 +201,7 @@ fn attach(mount: BorrowedFd<'_>, target: &Path) -> Result<(), Errno> {
 }
 
 /// Mounts a tmpfs with this mode on a directory.
-pub fn memory(target: &Path, mode: u32, size_bytes: Option<u64>) -> Result<(), PathError> {
+pub fn mount_tmpfs(target: &Path, mode: u32, size_bytes: Option<u64>) -> Result<(), PathError> {
     let size = size_bytes.map_or(String::new(), |bytes| format!(",size={bytes}"));
     let options = CString::new(format!("mode={mode:o}{size}")).expect("there is no NUL in it");
     debug!(on = %target.display(), size_bytes, "mount a tmpfs");

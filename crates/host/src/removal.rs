@@ -121,7 +121,7 @@ fn remove_at(
 }
 
 enum PassResult {
-    Yes,
+    Emptied,
     /// Another process changed the directory meanwhile: another pass is needed.
     Changed,
 }
@@ -131,7 +131,7 @@ pub(super) fn remove_content(directory: BorrowedFd<'_>) -> io::Result<()> {
     let end = Instant::now() + LONGEST;
     for _ in 0..MAX_PASSES {
         let emptied = sweep(directory, Path::new(""), end).map_err(|error| error.source)?;
-        if let PassResult::Yes = emptied {
+        if let PassResult::Emptied = emptied {
             return Ok(());
         }
     }
@@ -260,7 +260,7 @@ impl RemovalPass<'_> {
         let left = match self.descent.leave() {
             Ok(Some(left)) => left,
             Ok(None) if self.is_changed => return Some(PassResult::Changed),
-            Ok(None) => return Some(PassResult::Yes),
+            Ok(None) => return Some(PassResult::Emptied),
             Err(Errno::STALE) => return Some(PassResult::Changed),
             Err(error) => {
                 self.trail.record_failure(c"", error);

@@ -214,7 +214,7 @@ mod tests {
         fs::create_dir_all(tree.join("a/b")).unwrap();
         fs::write(tree.join("file"), "").unwrap();
         run_in_new_namespace(|| {
-            mount::memory(&tree.join("a/b"), 0o700, None)?;
+            mount::mount_tmpfs(&tree.join("a/b"), 0o700, None)?;
             trash.with_root(dir.path()).remove(&tree)?;
             assert!(!tree.exists());
             let [aside] = trash.take_set_aside().try_into().unwrap();

@@ -189,7 +189,7 @@ impl TreeCopier<'_> {
         let mut result = Ok(());
         let rest = list(from, position, buffer, |name, _| {
             match files.entry(from, to, name, path) {
-                Ok(EntryCopy::Yes) => {}
+                Ok(EntryCopy::Copied) => {}
                 Ok(EntryCopy::IsDirectory) => waiting.push(name),
                 Err(error) => {
                     path.extend_from_slice(name.to_bytes());
@@ -227,7 +227,7 @@ impl TreeCopier<'_> {
 }
 
 enum EntryCopy {
-    Yes,
+    Copied,
     IsDirectory,
 }
 
@@ -259,15 +259,15 @@ impl FileCopier<'_> {
         let kind = FileType::from_raw_mode(stat.st_mode);
         match kind {
             FileType::Directory => return Ok(EntryCopy::IsDirectory),
-            FileType::Socket => return Ok(EntryCopy::Yes),
+            FileType::Socket => return Ok(EntryCopy::Copied),
             _ => remove_all(to, name.to_bytes())?,
         }
         let is_whiteout = kind == FileType::CharacterDevice && stat.st_rdev == 0;
         if self.options.purpose == CopyPurpose::Layer && is_whiteout {
-            return Ok(EntryCopy::Yes);
+            return Ok(EntryCopy::Copied);
         }
         if stat.st_nlink > 1 && self.links.link(&stat, to, name)? {
-            return Ok(EntryCopy::Yes);
+            return Ok(EntryCopy::Copied);
         }
         let made = match kind {
             FileType::RegularFile => self.file(&source, &stat, to, name)?,
@@ -276,7 +276,7 @@ impl FileCopier<'_> {
         if stat.st_nlink > 1 {
             self.links.remember(&stat, &fstat(&made)?, &[path, name.to_bytes()].concat());
         }
-        Ok(EntryCopy::Yes)
+        Ok(EntryCopy::Copied)
     }
 
     fn file(

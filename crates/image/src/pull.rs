@@ -35,11 +35,12 @@ pub fn pull(
     let _span = info_span!("pull", image = %reference).entered();
     let stored = store.hold(reference, request.platform)?;
     if let Some(image) = &stored
-        && is_asked_about(request.policy, image)
+        && may_fall_back_to_stored(request.policy, image)
         && let Some(since) = store.silence(reference.registry())
-        && is_theirs(request, image.access.as_deref())?
+        && was_pulled_with_login(request, image.access.as_deref())?
     {
-        let error = PullError::Silent { registry: reference.registry().to_owned(), since };
+        let error =
+            PullError::RecentlyUnreachable { registry: reference.registry().to_owned(), since };
         request.progress.event(ProgressEvent::Outdated { reference, error: &error });
         return Ok(image.clone());
     }
@@ -49,7 +50,7 @@ pub fn pull(
             Ok(image)
         }
         (PullPolicy::Never, Some(image)) => {
-            if is_theirs(request, image.access.as_deref())? {
+            if was_pulled_with_login(request, image.access.as_deref())? {
                 Ok(image)
             } else {
                 Err(PullError::Private { reference: Box::new(reference.clone()) })
@@ -60,11 +61,11 @@ pub fn pull(
         }
         (PullPolicy::Missing, Some(image)) => {
             let repository = open()?;
-            repository.set_hurry(true);
+            repository.set_has_fallback(true);
             match can_read(&repository, &image.digest) {
                 Ok(true) => Ok(image),
                 Ok(false) => {
-                    repository.set_hurry(false);
+                    repository.set_has_fallback(false);
                     fetch::fetch(store, client, &repository, request, None)
                 }
                 Err(error) => fall_back_to_stored(store, request, image, error.into()),
@@ -73,7 +74,7 @@ pub fn pull(
         (PullPolicy::Newer, Some(image)) => {
             let repository = open()?;
             // Until the image is known to have changed.
-            repository.set_hurry(true);
+            repository.set_has_fallback(true);
             let fetched = fetch::fetch(store, client, &repository, request, Some(image.clone()));
             fetched.or_else(|error| fall_back_to_stored(store, request, image, error))
         }
@@ -92,12 +93,12 @@ fn fall_back_to_stored(
     image: Image,
     error: PullError,
 ) -> Result<Image, PullError> {
-    if !error.is_transient() || !is_theirs(request, image.access.as_deref())? {
+    if !error.is_transient() || !was_pulled_with_login(request, image.access.as_deref())? {
         return Err(error);
     }
     let reference = request.reference;
-    if error.is_silent() {
-        store.note_silence(reference.registry());
+    if error.is_unresponsive() {
+        store.note_unreachable(reference.registry());
     }
     request.progress.event(ProgressEvent::Outdated { reference, error: &error });
     Ok(image)
@@ -105,7 +106,7 @@ fn fall_back_to_stored(
 
 /// Returns whether a pull asks the registry about a stored image, and uses the image if the registry
 /// does not answer.
-fn is_asked_about(policy: PullPolicy, image: &Image) -> bool {
+fn may_fall_back_to_stored(policy: PullPolicy, image: &Image) -> bool {
     match policy {
         PullPolicy::Newer => true,
         PullPolicy::Missing => image.access.is_some(),
@@ -114,7 +115,10 @@ fn is_asked_about(policy: PullPolicy, image: &Image) -> bool {
 }
 
 /// Returns whether an image is public, or was pulled with these credentials.
-fn is_theirs(request: &PullRequest<'_>, access: Option<&str>) -> Result<bool, HelperError> {
+fn was_pulled_with_login(
+    request: &PullRequest<'_>,
+    access: Option<&str>,
+) -> Result<bool, HelperError> {
     let Some(print) = access else { return Ok(true) };
     let reference = request.reference;
     let login = request.credentials.find(reference.registry(), reference.repository())?;
@@ -143,7 +147,7 @@ pub fn configuration(
     reference: &ImageReference,
     platform: &Platform,
 ) -> Result<ImageConfiguration, PullError> {
-    repository.set_hurry(true);
+    repository.set_has_fallback(true);
     let mut found = repository.document(reference.target())?;
     if let ManifestDocument::Index(index) = &found.document {
         found = repository.document_of(index.choose(platform)?)?;

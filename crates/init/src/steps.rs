@@ -140,7 +140,7 @@ impl StepServer {
             let supervisors = self.running.iter().map(|running| running.pid);
             let supervisors: Vec<_> = supervisors.chain(self.additions.program).collect();
             self.kill_except(&supervisors);
-            fail(&open.socket, FailureKind::Watcher, 0);
+            fail(&open.socket, FailureKind::Supervisor, 0);
         }
     }
 

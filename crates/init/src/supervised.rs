@@ -108,7 +108,7 @@ impl SupervisedStep {
 
     /// Returns the last answer, once the step has ended.
     fn receive(&mut self) -> Option<StepAnswer> {
-        let watcher = || StepAnswer::Failed(failure(FailureKind::Watcher, 0, "step"));
+        let watcher = || StepAnswer::Failed(failure(FailureKind::Supervisor, 0, "step"));
         let mut bytes = [0; 4096];
         loop {
             match os::receive(self.socket.as_fd(), &mut bytes, &mut Vec::new()) {

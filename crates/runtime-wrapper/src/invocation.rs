@@ -35,7 +35,7 @@ pub struct Invocation {
     /// Number of arguments up to and including the command.
     before: usize,
     /// Another argument that could be the command.
-    rival: Option<OsString>,
+    other_candidate: Option<OsString>,
 }
 
 /// Errors of a command line that runtimes parse differently, so that a runtime could open another
@@ -48,10 +48,10 @@ pub enum ArgumentError {
     )]
     Ambiguous { argument: String },
     #[error(
-        "ambiguous command: {command:?} or {rival:?}, depending on whether the unknown option before \
+        "ambiguous command: {command:?} or {other_candidate:?}, depending on whether the unknown option before \
          it takes a value; write it as --option=VALUE"
     )]
-    Command { command: String, rival: String },
+    Command { command: String, other_candidate: String },
     #[error("--config {path:?} does not name a file")]
     NotAFile { path: PathBuf },
     #[error(transparent)]
@@ -88,11 +88,11 @@ const COMMANDS: [&str; 23] = [
 impl Invocation {
     /// Parses the arguments after the program's name.
     pub fn parse(args: &[OsString]) -> Self {
-        let (command, rival) = command(args);
+        let (command, other_candidate) = command(args);
         let before = command.map_or(args.len(), |at| at + 1);
         let mut invocation = Invocation {
             command: command.map(|at| args[at].clone()),
-            rival: rival.map(|at| args[at].clone()),
+            other_candidate: other_candidate.map(|at| args[at].clone()),
             before,
             args: args.to_vec(),
             ..Invocation::default()
@@ -126,7 +126,7 @@ impl Invocation {
     pub fn makes_container(&self) -> bool {
         let makes =
             |name: &OsString| ["create", "run", "restore"].iter().any(|known| name == known);
-        (self.command.iter().any(makes) || self.rival.iter().any(makes))
+        (self.command.iter().any(makes) || self.other_candidate.iter().any(makes))
             && !asks_for_help(&self.args[self.before..])
     }
 
@@ -144,9 +144,10 @@ impl Invocation {
         if !self.makes_container() {
             return Ok(None);
         }
-        if let (Some(command), Some(rival)) = (&self.command, &self.rival) {
-            let [command, rival] = [command, rival].map(|it| it.to_string_lossy().into_owned());
-            return Err(ArgumentError::Command { command, rival });
+        if let (Some(command), Some(other_candidate)) = (&self.command, &self.other_candidate) {
+            let [command, other_candidate] =
+                [command, other_candidate].map(|it| it.to_string_lossy().into_owned());
+            return Err(ArgumentError::Command { command, other_candidate });
         }
         let (before, after) = self.args.split_at(self.before);
         ContainerArguments::read(after, |_| {})?.call(before, after, working_directory).map(Some)

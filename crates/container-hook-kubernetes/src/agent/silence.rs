@@ -9,12 +9,12 @@ use super::session::LinkOpener;
 use super::steps::{AgentError, AgentStep};
 
 /// Silence after which a container is suspect. An agent sends a heartbeat every 5 seconds.
-const QUIET: Duration = Duration::from_secs(11);
+const SILENCE_THRESHOLD: Duration = Duration::from_secs(11);
 /// Timeout for the cluster's answer about the container, so that a silence is reported within 20 seconds.
-const ANSWER: Duration = Duration::from_secs(5);
+const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Poll interval for the end of a silence, and pause before one is reported: frames that arrived while this process
 /// was stopped are received first.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time of the last sign of life of a container.
 pub struct LastHeard(Cell<Instant>);
@@ -34,8 +34,8 @@ impl LastHeard {
 pub async fn watch(opener: &dyn LinkOpener, step: &AgentStep<'_>, heard: &LastHeard) -> AgentError {
     loop {
         let last = heard.0.get();
-        sleep_until(last + QUIET).await;
-        sleep(LOOK).await;
+        sleep_until(last + SILENCE_THRESHOLD).await;
+        sleep(POLL_INTERVAL).await;
         if heard.0.get() != last {
             continue;
         }
@@ -47,13 +47,13 @@ pub async fn watch(opener: &dyn LinkOpener, step: &AgentStep<'_>, heard: &LastHe
                 let (container, state) = (title.to_owned(), describe(opener).await);
                 return AgentError::Silent { container, seconds: seconds(), state };
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
         step.log.line(&format!("{title} answers again, after {} s", seconds()));
     }
 }
 
 async fn describe(opener: &dyn LinkOpener) -> String {
-    let answer = timeout(ANSWER, opener.describe()).await;
+    let answer = timeout(DESCRIBE_TIMEOUT, opener.describe()).await;
     answer.unwrap_or_else(|_| "the API server does not answer either".to_owned())
 }

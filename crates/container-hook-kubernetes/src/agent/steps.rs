@@ -114,7 +114,7 @@ pub async fn run(
     let mut run = StepRun {
         id,
         begin: Some(begin),
-        is_asked: false,
+        start_requested: false,
         position: 0,
         received: 0,
         end: None,
@@ -123,7 +123,7 @@ pub async fn run(
         signals: ForwardedSignals::new(signals).map_err(StepError::Streams)?,
         kill_at: None,
         is_killed: false,
-        is_told: false,
+        drops_output: false,
         give_up_at: None,
         lost_since: None,
         lost_timeout: step.lost_timeout,
@@ -162,7 +162,7 @@ struct StepRun<'s> {
     /// Request that starts the step, until the step has started.
     begin: Option<Vec<u8>>,
     /// If set, the start was requested, and the step may run.
-    is_asked: bool,
+    start_requested: bool,
     /// Number of bytes of output received.
     position: u64,
     /// Number of bytes of output acknowledged.
@@ -177,7 +177,7 @@ struct StepRun<'s> {
     is_killed: bool,
     give_up_at: Option<Instant>,
     /// If set, a signal came after the end: the remaining output is dropped.
-    is_told: bool,
+    drops_output: bool,
     /// Start of a series of lost streams without any data getting through.
     lost_since: Option<Instant>,
     /// Maximum time of such a series.
@@ -264,7 +264,7 @@ impl StepRun<'_> {
         let mut alive_at = Instant::now() + ALIVE;
         loop {
             if let Some(end) = self.check_end()? {
-                self.part(link).await;
+                self.acknowledge_all(link).await;
                 return Ok(end);
             }
             let receives = self.end.is_none() && self.writer.has_room();
@@ -303,7 +303,7 @@ impl StepRun<'_> {
     async fn attach(&mut self, link: &mut AgentLink) -> Result<(), LeaveReason> {
         match &self.begin {
             Some(begin) => {
-                self.is_asked = true;
+                self.start_requested = true;
                 link.send(begin).await?;
             }
             None => {
@@ -325,10 +325,10 @@ impl StepRun<'_> {
     fn take_signals(&mut self) -> Result<Vec<Vec<u8>>, AgentError> {
         let mut frames = Vec::new();
         for signal in self.signals.take() {
-            if !self.is_asked {
+            if !self.start_requested {
                 return Err(StepError::Interrupted(signal).into());
             }
-            self.is_told |= self.end.is_some();
+            self.drops_output |= self.end.is_some();
             debug!(signal, "pass a signal on to the step");
             frames.push(encode_request(&JournalRequest::Signal(signal)));
             if signal == Signal::TERM.as_raw() {
@@ -398,14 +398,14 @@ impl StepRun<'_> {
         let written =
             self.writer.written_bytes().map_err(|error| StepError::Streams(error.into()))?;
         let Some(end) = &self.end else { return Ok(None) };
-        if written < self.position && !self.is_told {
+        if written < self.position && !self.drops_output {
             return Ok(None);
         }
         match end {
             StepAnswer::Exited(code) => Ok(Some(StepEnd::Exited(*code))),
             StepAnswer::Signalled(signal) => Ok(Some(StepEnd::Signalled(*signal))),
             StepAnswer::Failed(failure) => Err(StepError::Failed(failure.clone()).into()),
-            StepAnswer::Hello(_) | StepAnswer::Started => Err(StepError::Turn("hello").into()),
+            StepAnswer::Hello(_) | StepAnswer::Started => Err(StepError::OutOfTurn("hello").into()),
         }
     }
 
@@ -421,7 +421,7 @@ impl StepRun<'_> {
     }
 
     /// Acknowledges the whole output, so that the agent can discard it.
-    async fn part(&self, link: &mut AgentLink) {
+    async fn acknowledge_all(&self, link: &mut AgentLink) {
         let received = encode_request(&JournalRequest::Received(self.position));
         if let Ok(Err(error)) = timeout(FAREWELL, link.send(&received)).await {
             debug!(error = chain(&error), "the agent is not told that the step's end is known");

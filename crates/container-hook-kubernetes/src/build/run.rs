@@ -133,7 +133,7 @@ fn find(
     match found {
         // The repository may be missing; registries differ in the code they answer with. If a login is
         // missing, the push reports it.
-        Err(error) if error.is_refusal() => Ok(None),
+        Err(error) if error.is_access_denied() => Ok(None),
         found => Ok(found?),
     }
 }

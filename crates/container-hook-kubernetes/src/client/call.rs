@@ -35,7 +35,8 @@ impl ClusterClient {
                 Ok(answer) => return Ok(answer),
                 Err(fault) => fault,
             };
-            let is_denied = matches!(&fault, CallFault::Refused(refusal) if refusal.is_denied());
+            let is_denied =
+                matches!(&fault, CallFault::Rejected(rejection) if rejection.is_denied());
             if fault.is_temporary() {
                 back_since = Some(Instant::now());
             }
@@ -91,7 +92,7 @@ impl ClusterClient {
             return Ok(body.into());
         }
         let after = head.headers.get(RETRY_AFTER).and_then(|after| after.to_str().ok());
-        let refusal = ApiRejection::new(operation, head.status.as_u16(), after, &body);
-        Err(CallFault::Refused(Box::new(refusal)))
+        let rejection = ApiRejection::new(operation, head.status.as_u16(), after, &body);
+        Err(CallFault::Rejected(Box::new(rejection)))
     }
 }

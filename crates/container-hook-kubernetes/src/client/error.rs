@@ -37,9 +37,9 @@ pub enum ClusterError {
 impl ClusterError {
     /// Returns the API server's answer, if it rejected the call.
     #[must_use]
-    pub fn refusal(&self) -> Option<&ApiRejection> {
+    pub fn rejection(&self) -> Option<&ApiRejection> {
         match self {
-            ClusterError::Call { fault: CallFault::Refused(refusal), .. } => Some(refusal),
+            ClusterError::Call { fault: CallFault::Rejected(rejection), .. } => Some(rejection),
             _ => None,
         }
     }
@@ -47,13 +47,13 @@ impl ClusterError {
     /// Returns whether a quota rejected the new object.
     #[must_use]
     pub fn is_quota(&self) -> bool {
-        self.refusal().is_some_and(ApiRejection::is_quota)
+        self.rejection().is_some_and(ApiRejection::is_quota)
     }
 
     /// Returns whether the caller is unknown or lacks a permission. A restarted server denies all calls until
     /// it has read its Roles.
     pub(super) fn is_denied(&self) -> bool {
-        self.refusal().is_some_and(ApiRejection::is_denied)
+        self.rejection().is_some_and(ApiRejection::is_denied)
     }
 
     /// Returns whether a retry may succeed.
@@ -144,7 +144,7 @@ impl Display for ApiOperation {
 #[derive(Debug, thiserror::Error)]
 pub enum CallFault {
     #[error(transparent)]
-    Refused(Box<ApiRejection>),
+    Rejected(Box<ApiRejection>),
     #[error("the API server cannot be reached: {problem}")]
     Unreachable {
         problem: String,
@@ -166,7 +166,7 @@ pub enum CallFault {
 impl CallFault {
     pub(super) fn is_temporary(&self) -> bool {
         match self {
-            CallFault::Refused(refusal) => refusal.is_temporary(),
+            CallFault::Rejected(rejection) => rejection.is_temporary(),
             CallFault::Unreachable { permanent, .. } => !permanent,
             CallFault::TimedOut(_) => true,
             _ => false,
@@ -175,7 +175,7 @@ impl CallFault {
 
     pub(super) fn retry_after(&self) -> Option<Duration> {
         match self {
-            CallFault::Refused(refusal) => refusal.retry_after,
+            CallFault::Rejected(rejection) => rejection.retry_after,
             _ => None,
         }
     }
@@ -346,8 +346,8 @@ mod tests {
     }
 
     fn rejection_message(operation: ApiOperation, code: u16, body: &str) -> String {
-        let refusal = ApiRejection::new(&operation, code, None, body.as_bytes());
-        chain(&ClusterError::Call { operation, fault: CallFault::Refused(Box::new(refusal)) })
+        let rejection = ApiRejection::new(&operation, code, None, body.as_bytes());
+        chain(&ClusterError::Call { operation, fault: CallFault::Rejected(Box::new(rejection)) })
     }
 
     #[test]
@@ -379,11 +379,11 @@ mod tests {
     fn quotas_and_admission_are_not_reported_as_missing_roles() {
         let body =
             r#"{"reason":"Forbidden","message":"pods \"a\" is forbidden: exceeded quota: q"}"#;
-        let refusal = ApiRejection::new(&create(), 403, None, body.as_bytes());
-        assert!(refusal.is_quota() && refusal.rule.is_none() && !refusal.is_temporary());
+        let rejection = ApiRejection::new(&create(), 403, None, body.as_bytes());
+        assert!(rejection.is_quota() && rejection.rule.is_none() && !rejection.is_temporary());
         let body = r#"{"message":"pods \"a\" is forbidden: violates PodSecurity \"restricted\""}"#;
-        let refusal = ApiRejection::new(&create(), 403, None, body.as_bytes());
-        assert!(!refusal.is_quota() && refusal.rule.is_none());
+        let rejection = ApiRejection::new(&create(), 403, None, body.as_bytes());
+        assert!(!rejection.is_quota() && rejection.rule.is_none());
     }
 
     #[test]
@@ -427,8 +427,8 @@ mod tests {
             (503, true),
             (504, true),
         ] {
-            let refusal = ApiRejection { code, ..ApiRejection::default() };
-            assert_eq!(refusal.is_temporary(), expected, "{code}");
+            let rejection = ApiRejection { code, ..ApiRejection::default() };
+            assert_eq!(rejection.is_temporary(), expected, "{code}");
         }
     }
 

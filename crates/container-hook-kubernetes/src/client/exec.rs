@@ -176,7 +176,7 @@ fn rejected_call(operation: &ApiOperation, error: &kube::Error) -> CallFault {
     match error {
         kube::Error::Api(status) => {
             let body = serde_json::to_vec(status).unwrap_or_default();
-            CallFault::Refused(Box::new(ApiRejection::new(operation, status.code, None, &body)))
+            CallFault::Rejected(Box::new(ApiRejection::new(operation, status.code, None, &body)))
         }
         // A proxy in between does not support websockets.
         kube::Error::UpgradeConnection(error) => {

@@ -171,7 +171,7 @@ impl ClusterClient {
                 Ok(made) => return Ok(made),
                 Err(error) => error,
             };
-            if error.refusal().is_none_or(|refusal| refusal.code != 409) {
+            if error.rejection().is_none_or(|rejection| rejection.code != 409) {
                 return Err(error);
             }
             let failed = |fault| ClusterError::Call { operation: operation.clone(), fault };
@@ -195,7 +195,9 @@ impl ClusterClient {
             check_request(&operation, self.requests::<T>().get(name, &GetParams::default()))?;
         match self.ask(&operation, &request).await {
             Ok(object) => Ok(Some(object)),
-            Err(error) if error.refusal().is_some_and(|refusal| refusal.code == 404) => Ok(None),
+            Err(error) if error.rejection().is_some_and(|rejection| rejection.code == 404) => {
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }
@@ -218,7 +220,9 @@ impl ClusterClient {
         let request = check_request(&operation, self.requests::<T>().delete(name, &params))?;
         match self.call(&operation, &request).await {
             Ok(_) => Ok(()),
-            Err(error) if error.refusal().is_some_and(|refusal| refusal.code == 404) => Ok(()),
+            Err(error) if error.rejection().is_some_and(|rejection| rejection.code == 404) => {
+                Ok(())
+            }
             Err(error) => Err(error),
         }
     }

@@ -39,7 +39,7 @@ pub async fn get(
         let link = session.link().await?;
         guard.restart_paths();
         let mut update = record.update()?;
-        let mut trouble = FileProblems::default();
+        let mut problems = FileProblems::default();
         let before = summary.written + summary.removed;
         summary.unread = FileProblems::default();
         let result = {
@@ -51,15 +51,15 @@ pub async fn get(
                 guard: &mut guard,
                 update: &mut update,
                 summary: &mut summary,
-                trouble: &mut trouble,
+                problems: &mut problems,
             };
             run(link, from, scope, record, taken).await
         };
         // The record covers all files written, also after a failure.
         update.finish()?;
         match result {
-            Ok(()) if trouble.is_empty() => return Ok(summary),
-            Ok(()) => return Err(FilesError::Failed(trouble)),
+            Ok(()) if problems.is_empty() => return Ok(summary),
+            Ok(()) => return Err(FilesError::Failed(problems)),
             Err(stopped) => {
                 let got_further = summary.written + summary.removed > before;
                 attempts.handle_stop(stopped, session, got_further).await?;
@@ -190,7 +190,7 @@ struct DownloadSink<'t> {
     guard: &'t mut DownloadGuard,
     update: &'t mut RecordUpdate,
     summary: &'t mut ExchangeSummary,
-    trouble: &'t mut FileProblems,
+    problems: &'t mut FileProblems,
 }
 
 impl DownloadSink<'_> {
@@ -229,7 +229,7 @@ impl DownloadSink<'_> {
             Ok(None) => Ok(()),
             Err(problem) if is_full(&problem) => Err(self.to_path_error(&problem).into()),
             Err(problem) => {
-                self.trouble.add(&self.into.name(), &problem);
+                self.problems.add(&self.into.name(), &problem);
                 Ok(())
             }
         }

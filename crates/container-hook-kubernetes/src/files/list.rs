@@ -112,9 +112,9 @@ pub async fn read(
                 return match problem {
                     Some(problem) if problem.errno == ENOENT => Ok(None),
                     Some(problem) => {
-                        let mut trouble = FileProblems::default();
-                        trouble.add("", &problem);
-                        Err(FilesError::Failed(trouble))
+                        let mut problems = FileProblems::default();
+                        problems.add("", &problem);
+                        Err(FilesError::Failed(problems))
                     }
                     None if is_whole => Ok(Some(content)),
                     None => Err(FrameError::Short.into()),

@@ -72,9 +72,9 @@ pub async fn apply_changes(
                 Ok(send_keepalives(&mut sending, &over).await?)
             },
             async {
-                let trouble = answers(&mut receiving, to, &mut |_| Ok(())).await?;
+                let problems = answers(&mut receiving, to, &mut |_| Ok(())).await?;
                 over.notify_one();
-                if trouble.is_empty() { Ok(()) } else { Err(FilesError::Failed(trouble).into()) }
+                if problems.is_empty() { Ok(()) } else { Err(FilesError::Failed(problems).into()) }
             },
         );
         match result.await {
@@ -90,7 +90,7 @@ pub async fn answers(
     root: &Path,
     marked: &mut dyn FnMut(u32) -> Result<(), FrameError>,
 ) -> Result<FileProblems, ExchangeStop> {
-    let (root, mut trouble) = (root.display().to_string(), FileProblems::default());
+    let (root, mut problems) = (root.display().to_string(), FileProblems::default());
     loop {
         let (kind, payload) = from.receive().await?;
         match answer(kind, &payload)? {
@@ -100,8 +100,8 @@ pub async fn answers(
                 let path = format_path(&root, &problem.path);
                 return Err(FilesError::ContainerFull { path }.into());
             }
-            Some(FilesAnswer::Problem(problem)) => trouble.add(&root, &problem),
-            Some(FilesAnswer::Done(_)) => return Ok(trouble),
+            Some(FilesAnswer::Problem(problem)) => problems.add(&root, &problem),
+            Some(FilesAnswer::Done(_)) => return Ok(problems),
             Some(FilesAnswer::Entries(_) | FilesAnswer::Change(_)) => {
                 return Err(FrameError::UnknownKind(kind).into());
             }
@@ -130,7 +130,7 @@ struct UploadState {
     reached: Option<Checkpoint>,
     next_mark: u32,
     summary: ExchangeSummary,
-    trouble: FileProblems,
+    problems: FileProblems,
     /// First error of writing the record.
     failed: Option<PathError>,
 }
@@ -148,7 +148,7 @@ impl<'p> UploadAttempt<'p> {
             reached: None,
             next_mark: 0,
             summary: ExchangeSummary::default(),
-            trouble: FileProblems::default(),
+            problems: FileProblems::default(),
             failed: None,
         };
         Ok(UploadAttempt {
@@ -165,8 +165,8 @@ impl<'p> UploadAttempt<'p> {
         let (mut sending, mut receiving) = link.split();
         run_both(self.send(&mut sending), self.receive(&mut receiving)).await?;
         let state = &mut *self.state.borrow_mut();
-        if !state.trouble.is_empty() {
-            return Err(FilesError::Failed(std::mem::take(&mut state.trouble)).into());
+        if !state.problems.is_empty() {
+            return Err(FilesError::Failed(std::mem::take(&mut state.problems)).into());
         }
         Ok(())
     }
@@ -230,8 +230,8 @@ impl<'p> UploadAttempt<'p> {
                 _ => Err(FrameError::Invalid("mark")),
             }
         };
-        let trouble = answers(from, self.to, &mut marked).await?;
-        self.state.borrow_mut().trouble.append(trouble);
+        let problems = answers(from, self.to, &mut marked).await?;
+        self.state.borrow_mut().problems.append(problems);
         self.over.notify_one();
         Ok(())
     }
@@ -263,7 +263,7 @@ impl UploadState {
             ChangeEvent::Sent(entry) => AppliedChange::Entry(entry),
             ChangeEvent::Removed(path) => AppliedChange::Removed(path),
             ChangeEvent::Problem(problem) => {
-                self.trouble.add(&from.name(), &problem);
+                self.problems.add(&from.name(), &problem);
                 return;
             }
         };

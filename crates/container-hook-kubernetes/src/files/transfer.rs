@@ -82,9 +82,9 @@ impl Transfer<'_> {
         };
         let told = async {
             let unmarked = &mut |_| Err(FrameError::Invalid("mark"));
-            let trouble = answers(&mut told_by, self.to, unmarked).await?;
+            let problems = answers(&mut told_by, self.to, unmarked).await?;
             put.notify_one();
-            if trouble.is_empty() { Ok(()) } else { Err(FilesError::Failed(trouble).into()) }
+            if problems.is_empty() { Ok(()) } else { Err(FilesError::Failed(problems).into()) }
         };
         let (_, (summary, ())) = run_both(source, run_both(passed, told)).await?;
         Ok(summary)

@@ -172,16 +172,16 @@ pub fn unsupported_option(option: String, advice: &str) -> HookError {
 }
 
 /// Limits or requests of a container's resources.
-enum ResourceHalf {
+enum ResourceList {
     Limits,
     Requests,
 }
 
-fn resource(container: &mut Container, half: &ResourceHalf, name: &str, quantity: String) {
+fn resource(container: &mut Container, half: &ResourceList, name: &str, quantity: String) {
     let resources = container.resources.get_or_insert_default();
     let list = match half {
-        ResourceHalf::Limits => &mut resources.limits,
-        ResourceHalf::Requests => &mut resources.requests,
+        ResourceList::Limits => &mut resources.limits,
+        ResourceList::Requests => &mut resources.requests,
     };
     list.get_or_insert_with(BTreeMap::new).insert(name.to_owned(), Quantity(quantity));
 }
@@ -192,13 +192,13 @@ fn security_context(container: &mut Container) -> &mut SecurityContext {
 
 fn memory(change: ContainerChange<'_>) -> Result<(), HookError> {
     let bytes = change.options.resources.memory_bytes.unwrap_or_default();
-    resource(change.to, &ResourceHalf::Limits, "memory", bytes.to_string());
+    resource(change.to, &ResourceList::Limits, "memory", bytes.to_string());
     Ok(())
 }
 
 fn memory_reservation(change: ContainerChange<'_>) -> Result<(), HookError> {
     let bytes = change.options.resources.memory_reservation_bytes.unwrap_or_default();
-    resource(change.to, &ResourceHalf::Requests, "memory", bytes.to_string());
+    resource(change.to, &ResourceList::Requests, "memory", bytes.to_string());
     Ok(())
 }
 
@@ -218,7 +218,7 @@ pub fn cpu_quantity(nanos: u64) -> String {
 
 fn cpus(change: ContainerChange<'_>) -> Result<(), HookError> {
     let nanos = limit_nanos(change.options).unwrap_or_default();
-    resource(change.to, &ResourceHalf::Limits, "cpu", cpu_quantity(nanos));
+    resource(change.to, &ResourceList::Limits, "cpu", cpu_quantity(nanos));
     Ok(())
 }
 
@@ -229,7 +229,7 @@ fn cpu_shares(change: ContainerChange<'_>) -> Result<(), HookError> {
     if let Some(limit) = limit_nanos(change.options) {
         nanos = nanos.min(limit);
     }
-    resource(change.to, &ResourceHalf::Requests, "cpu", cpu_quantity(nanos));
+    resource(change.to, &ResourceList::Requests, "cpu", cpu_quantity(nanos));
     Ok(())
 }
 
@@ -239,7 +239,7 @@ fn gpus(change: ContainerChange<'_>) -> Result<(), HookError> {
         Some(GpuOption::Count(count)) => count,
         _ => 1,
     };
-    resource(change.to, &ResourceHalf::Limits, &change.settings.gpu_resource, count.to_string());
+    resource(change.to, &ResourceList::Limits, &change.settings.gpu_resource, count.to_string());
     Ok(())
 }
 

@@ -27,7 +27,7 @@ pub struct PodWide {
     /// Addresses with host names, without duplicates.
     hosts: Vec<(String, String)>,
     /// Addresses with host names that `hostAliases` rejects.
-    odd_hosts: Vec<(String, String)>,
+    non_dns_hosts: Vec<(String, String)>,
     dns: PodDNSConfig,
     sysctls: BTreeMap<String, (String, String)>,
     node_selector: BTreeMap<String, (String, String)>,
@@ -71,7 +71,7 @@ impl PodWide {
     pub fn host(&mut self, address: &str, name: &str) {
         let (list, name) = match names::host(name) {
             Some(name) => (&mut self.hosts, name),
-            None => (&mut self.odd_hosts, name.to_owned()),
+            None => (&mut self.non_dns_hosts, name.to_owned()),
         };
         let host = (address.to_owned(), name);
         if !list.contains(&host) {
@@ -81,7 +81,7 @@ impl PodWide {
 
     /// Takes the host names that no field of a pod can hold, with their addresses.
     pub fn take_odd_hosts(&mut self) -> Vec<(String, String)> {
-        std::mem::take(&mut self.odd_hosts)
+        std::mem::take(&mut self.non_dns_hosts)
     }
 
     pub(super) fn groups(
@@ -221,7 +221,7 @@ impl PodWide {
         for (key, value) in std::mem::take(&mut self.annotations) {
             annotations.entry(key).or_insert(value);
         }
-        let odd = self.odd_hosts.iter().filter(|(address, _)| address == LOOPBACK);
+        let odd = self.non_dns_hosts.iter().filter(|(address, _)| address == LOOPBACK);
         let odd: Vec<_> = odd.map(|(_, name)| name.as_str()).collect();
         if !odd.is_empty() {
             annotations.insert(hosts::annotation(), odd.join(" "));

@@ -8,7 +8,7 @@ pub enum ContainerEnd {
     #[error("pod {pod} was deleted")]
     Deleted { pod: String },
     #[error("pod {pod} is being deleted")]
-    Going { pod: String },
+    BeingDeleted { pod: String },
     /// The pod has failed, for example by eviction.
     #[error("pod {pod} failed: {reason}")]
     Pod { pod: String, reason: String },
@@ -37,7 +37,9 @@ pub fn check(pod: Option<&Pod>, name: &str, container: &str) -> Result<(), Conta
         Some(phase @ ("Failed" | "Succeeded")) => {
             Err(ContainerEnd::Pod { pod: name, reason: format!("its phase is {phase}") })
         }
-        _ if pod.metadata.deletion_timestamp.is_some() => Err(ContainerEnd::Going { pod: name }),
+        _ if pod.metadata.deletion_timestamp.is_some() => {
+            Err(ContainerEnd::BeingDeleted { pod: name })
+        }
         _ => Ok(()),
     }
 }

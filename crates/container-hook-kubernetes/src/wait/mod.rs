@@ -10,4 +10,6 @@ mod until;
 
 pub use ended::ContainerEnd;
 pub use observe::{PodExpectation, PodFault};
-pub use until::{WaitError, create, services_run, show_log, wait_for_deletion, wait_for_ready_pod};
+pub use until::{
+    WaitError, check_services, create, show_log, wait_for_deletion, wait_for_ready_pod,
+};

@@ -124,7 +124,7 @@ impl PodObserver {
         seen: &mut PodObservation,
     ) -> Result<(), (PodFault, Option<String>)> {
         check_pod(pod, name).map_err(|end| (end.into(), None))?;
-        let going = || ContainerEnd::Going { pod: name.to_owned() };
+        let going = || ContainerEnd::BeingDeleted { pod: name.to_owned() };
         if pod.metadata.deletion_timestamp.is_some() {
             return Err((going().into(), None));
         }

@@ -31,7 +31,7 @@ pub enum WaitError {
     #[error("pod {pod} is not ready after {} s: {waits}", after.as_secs())]
     TimedOut { pod: String, after: Duration, waits: String },
     #[error("{} still there after {} s", format_remaining(pods), after.as_secs())]
-    Left { pods: Vec<String>, after: Duration },
+    PodsRemain { pods: Vec<String>, after: Duration },
 }
 
 fn format_remaining(pods: &[String]) -> String {
@@ -64,7 +64,7 @@ pub async fn create(
     limit: Duration,
 ) -> Result<Pod, WaitError> {
     let began = Instant::now();
-    let mut told = String::new();
+    let mut logged = String::new();
     loop {
         let error = match cluster.create_pod(pod).await {
             Ok(pod) => return Ok(pod),
@@ -73,10 +73,11 @@ pub async fn create(
         if !error.is_quota() || began.elapsed() >= limit {
             return Err(error.into());
         }
-        let problem = error.refusal().map(|refusal| refusal.message.clone()).unwrap_or_default();
-        if told != problem {
+        let problem =
+            error.rejection().map(|rejection| rejection.message.clone()).unwrap_or_default();
+        if logged != problem {
             log.line(&format!("waits for room in the quota: {}", ended::to_one_line(&problem)));
-            told = problem;
+            logged = problem;
         }
         sleep(QUOTA_INTERVAL.min(limit.saturating_sub(began.elapsed()))).await;
     }
@@ -97,14 +98,14 @@ pub async fn wait_for_ready_pod(
 ) -> Result<(Pod, BTreeSet<String>), WaitError> {
     let began = Instant::now();
     let mut observer = PodObserver::default();
-    let (mut told, mut ended) = (BTreeSet::new(), BTreeSet::new());
+    let (mut logged, mut ended) = (BTreeSet::new(), BTreeSet::new());
     let mut intervals = Intervals::new();
     let (mut checked, mut checks) = (BTreeSet::new(), FuturesUnordered::new());
     loop {
         let pod = cluster.pod(pod_name).await?;
         let seen = observer.observe_pod(pod.as_ref(), pod_name, expect, began.elapsed());
         for line in seen.progress {
-            if told.insert(line.clone()) {
+            if logged.insert(line.clone()) {
                 match expect.shows_progress {
                     true => log.line(&line),
                     false => log.debug(&line),
@@ -112,7 +113,7 @@ pub async fn wait_for_ready_pod(
             }
         }
         for line in seen.lines {
-            if told.insert(line.clone()) {
+            if logged.insert(line.clone()) {
                 log.line(&line);
             }
         }
@@ -161,7 +162,7 @@ pub async fn wait_for_ready_pod(
 /// # Errors
 ///
 /// Fails if a service has ended with another code than 0 and is not restarted, and shows the service's last lines.
-pub async fn services_run(
+pub async fn check_services(
     cluster: &ClusterClient,
     pod_name: &str,
     services: &[String],
@@ -201,7 +202,7 @@ pub async fn wait_for_deletion(
         }
         if began.elapsed() >= limit {
             let pods = pods.into_iter().filter_map(|pod| pod.metadata.name).collect();
-            return Err(WaitError::Left { pods, after: began.elapsed() });
+            return Err(WaitError::PodsRemain { pods, after: began.elapsed() });
         }
         intervals.pause().await;
     }

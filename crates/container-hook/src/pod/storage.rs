@@ -32,7 +32,7 @@ pub fn make(pod: &TemplatePod, directory: &Path) -> Result<(), HookError> {
                 make_private(directory)?;
                 fs::create_dir(&path).with_path("create the directory", &path)?;
                 if *is_memory {
-                    mount::memory(&path, 0o777, *size_bytes)?;
+                    mount::mount_tmpfs(&path, 0o777, *size_bytes)?;
                 }
                 let set_group_id = if group.is_some() { 0o2000 } else { 0 };
                 set(&path, 0o777 | set_group_id, group)?;

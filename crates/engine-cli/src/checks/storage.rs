@@ -210,7 +210,7 @@ fn remove_trial(trial: &Path, own: &File) {
     let containers = fs::read_dir(below.join("run/containers")).into_iter().flatten().flatten();
     for id in containers.filter_map(|entry| entry.file_name().into_string().ok()) {
         if id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            cgroup::remove_of(&id);
+            cgroup::remove_container_cgroup(&id);
         }
     }
     for mounted in ["container/merged", "target"] {

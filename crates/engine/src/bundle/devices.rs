@@ -266,7 +266,7 @@ pub fn filter_accessible(
 }
 
 /// Paths and numbers of the character devices that runtimes create in every container.
-const OF_RUNTIMES: [(&str, u32, u32); 6] = [
+const RUNTIME_DEVICES: [(&str, u32, u32); 6] = [
     ("/dev/null", 1, 3),
     ("/dev/zero", 1, 5),
     ("/dev/full", 1, 7),
@@ -276,7 +276,8 @@ const OF_RUNTIMES: [(&str, u32, u32); 6] = [
 ];
 
 /// Nodes that runtimes create, and mount points of other file systems.
-const OWN: [&str; 8] = ["ptmx", "pts", "shm", "mqueue", "console", "fd", "init", "core"];
+const RESERVED_DEV_NAMES: [&str; 8] =
+    ["ptmx", "pts", "shm", "mqueue", "console", "fd", "init", "core"];
 
 /// Maximum depth of directories of devices.
 const MAX_DEPTH: usize = 8;
@@ -315,7 +316,7 @@ impl DeviceSet {
         let root = HostRoot::of(directory.host.clone())?;
         let is_dev = directory.host.has_name(Path::new("/dev"));
         for name in root.names()? {
-            let is_own = is_dev && OWN.iter().any(|own| name == *own);
+            let is_own = is_dev && RESERVED_DEV_NAMES.iter().any(|own| name == *own);
             let host = match root.open(Path::new(&name)) {
                 // Symlinks are left to the container; a device may be gone by now.
                 Err(_) => continue,
@@ -337,7 +338,7 @@ impl DeviceNode {
     /// Returns whether runtimes create the same device in every container.
     pub(super) fn is_of_runtimes(&self) -> bool {
         self.kind == LinuxDeviceType::C
-            && OF_RUNTIMES.iter().any(|(path, major, minor)| {
+            && RUNTIME_DEVICES.iter().any(|(path, major, minor)| {
                 self.path == Path::new(path) && (self.major, self.minor) == (*major, *minor)
             })
     }

@@ -64,7 +64,7 @@ struct Capabilities {
 
 impl ExecProcess {
     /// Removes the ambient `CAP_KILL`, which is for the first process only.
-    fn keep_kill_from_users(&mut self) {
+    fn drop_ambient_kill(&mut self) {
         let Some(value) = &mut self.capabilities else { return };
         let is_given = value["ambient"].as_array().is_some_and(|ambient| ambient == &[KILL]);
         for set in ["permitted", "effective", "inheritable", "ambient"].iter().filter(|_| is_given)
@@ -108,7 +108,7 @@ pub fn process(config: &Value, options: &ExecOptions) -> Result<Value, BundleErr
         environment.set("HOME", &user.home);
         process.set_user(user);
     }
-    process.keep_kill_from_users();
+    process.drop_ambient_kill();
     environment.extend(options.env.iter().map(String::as_str));
     environment.prepend_path(&options.prepend_path);
     if options.tty {

@@ -19,7 +19,7 @@ const AF_VSOCK: u32 = 40;
 /// Permitted personalities: Linux, 32-bit, with an old version number, or both.
 const PERSONALITIES: u32 = 0x8 | 0x2_0000;
 /// Personality with which the call only returns the current one.
-const TELL: u32 = u32::MAX;
+const QUERY_PERSONALITY: u32 = u32::MAX;
 const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
 /// Bits of a mode that hold the file type.
@@ -96,7 +96,7 @@ fn default(allowed: FilterConditions) -> LinuxSeccomp {
     let socket = condition(0, LinuxSeccompOperator::ScmpCmpNe, AF_VSOCK);
     rules.push(allow(["socket"], Some(vec![socket])));
     let is_one = condition(0, LinuxSeccompOperator::ScmpCmpMaskedEq, !PERSONALITIES);
-    let asks = condition(0, LinuxSeccompOperator::ScmpCmpEq, TELL);
+    let asks = condition(0, LinuxSeccompOperator::ScmpCmpEq, QUERY_PERSONALITY);
     rules.extend([is_one, asks].map(|is_it| allow(["personality"], Some(vec![is_it]))));
     if nesting {
         let is_one = |command| condition(0, LinuxSeccompOperator::ScmpCmpEq, command);

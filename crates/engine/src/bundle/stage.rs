@@ -110,12 +110,12 @@ impl MountStage {
         let mut trees = DetachedMounts::new(ids);
         let made = self.items.iter().map(|item| match &item.source {
             PreparedSource::File(source) => trees.mount_file(source).map(Some),
-            PreparedSource::Memory { words, .. } => Ok(Some(DetachedMount::memory(words)?)),
+            PreparedSource::Memory { words, .. } => Ok(Some(DetachedMount::new_tmpfs(words)?)),
             PreparedSource::Node { .. } | PreparedSource::Program(_) => Ok(None),
         });
         let made: Vec<_> = made.collect::<Result<_, _>>()?;
         let namespace = MountNamespace::new::<BundleError>(|| {
-            mount::memory(&self.root, 0o711, None)?;
+            mount::mount_tmpfs(&self.root, 0o711, None)?;
             for dir in [&self.rootfs, &self.rootfs.with_file_name(MOUNTS)] {
                 self.make_dirs(dir)?;
             }

@@ -14,7 +14,7 @@ use oci_hooks_files::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, SymlinkPolicy, make_private,
     read_if_there,
 };
-use oci_hooks_files::lock::{FileLock, LONG};
+use oci_hooks_files::lock::{FileLock, LONG_LOCK_TIMEOUT};
 use oci_hooks_files::rollback::Rollback;
 use oci_hooks_host::detached::{DetachedMount, MountAttributes, MountDepth, cannot_map_owners};
 use oci_hooks_host::host_file::HostFile;
@@ -62,7 +62,7 @@ pub fn open(
         is_shared && privilege.has_idmapped_mounts() && (has_users || can_map_owners(parent)?);
     let owners =
         if is_stored { Some(PrivateIds::STORED) } else { has_users.then_some(*private_ids) };
-    let _lock = FileLock::acquire_exclusive(&auxiliary_path(path, LOCK), LONG)?;
+    let _lock = FileLock::acquire_exclusive(&auxiliary_path(path, LOCK), LONG_LOCK_TIMEOUT)?;
     let mut users = VolumeUsers::read(path)?;
     if users.paths.is_empty()
         && let Some(target) = fill
@@ -261,7 +261,9 @@ mod tests {
         for name in ["whole/file", ".half.new/file", ".going-on.new/file", ".whole.users"] {
             fs::create_dir_all(dir.path().join(name)).unwrap();
         }
-        let lock = FileLock::acquire_exclusive(&dir.path().join(".going-on.lock"), LONG).unwrap();
+        let lock =
+            FileLock::acquire_exclusive(&dir.path().join(".going-on.lock"), LONG_LOCK_TIMEOUT)
+                .unwrap();
         let is_there = |name: &str| dir.path().join(name).exists();
         remove_unfinished(dir.path()).unwrap();
         assert!(is_there(".going-on.new") && !is_there(".half.new"));

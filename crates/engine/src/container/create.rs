@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use oci_hooks_files::fs::{PathContext as _, PathError, make_private, random_u64};
-use oci_hooks_files::lock::{BRIEF, FileLock};
+use oci_hooks_files::lock::{FileLock, LOCK_TIMEOUT};
 use oci_hooks_files::spawn;
 use oci_hooks_host::cgroup::{self, AvailableCgroups, ContainerGroup};
 use oci_hooks_host::host_file::HostFile;
@@ -185,7 +185,7 @@ impl Engine {
         };
         let directory = self.directory(&record.id);
         {
-            let _no_orphan = FileLock::acquire_shared(&self.orphans_lock(), BRIEF)?;
+            let _no_orphan = FileLock::acquire_shared(&self.orphans_lock(), LOCK_TIMEOUT)?;
             directory.create(&record)?;
         }
         let parts = CreationInputs { image, layers: &layers, disk_bytes, options: &options };
@@ -334,7 +334,7 @@ impl PreparedContainer<'_> {
         self.is_kept = true;
         let (removed, next) = std::thread::scope(|scope| {
             let next = spawn_or_call(scope, || next(status));
-            (self.engine.take_apart(&self.record), next.join())
+            (self.engine.tear_down(&self.record), next.join())
         });
         removed?;
         Ok((RunResult { status, limits_hit }, next))

@@ -12,7 +12,7 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use oci_hooks_files::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, SymlinkPolicy, make_private,
 };
-use oci_hooks_files::lock::{BRIEF, FileLock};
+use oci_hooks_files::lock::{FileLock, LOCK_TIMEOUT};
 use oci_hooks_host::cgroup::{self, AvailableCgroups};
 use oci_hooks_host::privilege::Privilege;
 use oci_hooks_host::trash::{EmptiedTrash, Trash};
@@ -126,7 +126,7 @@ impl Engine {
         }
         make_private(&dir)?;
         // Written by one process: replacing it again would unlink the file that another one mounts.
-        let _lock = FileLock::acquire_exclusive(&dir.join("init.lock"), BRIEF)?;
+        let _lock = FileLock::acquire_exclusive(&dir.join("init.lock"), LOCK_TIMEOUT)?;
         if is_there() {
             return Ok(path);
         }
@@ -201,7 +201,7 @@ impl Engine {
     /// Removes containers whose record is missing or corrupt, and the runtime's state of removed containers.
     /// Returns their number.
     pub fn remove_unrecorded(&self) -> Result<usize, ContainerError> {
-        let _nobody_makes_one = FileLock::acquire_exclusive(&self.orphans_lock(), BRIEF)?;
+        let _nobody_makes_one = FileLock::acquire_exclusive(&self.orphans_lock(), LOCK_TIMEOUT)?;
         let orphans = record::orphans(&self.run)?;
         for id in &orphans {
             self.remove_bare(id)?;
@@ -241,7 +241,7 @@ impl Engine {
             self.kill_unrecorded(id)?;
             self.delete_state(&self.runtime, id)?;
             // Other resources of the container ended with its last process.
-            cgroup::remove_of(id);
+            cgroup::remove_container_cgroup(id);
             steps::remove(&self.run, id)?;
             bundle::unmount(&directory.bundle())?;
             rootfs::unmount(&self.disk_of(id))?;

@@ -132,7 +132,7 @@ impl ContainerError {
     pub fn is_unreadable_record(&self) -> bool {
         match self {
             ContainerError::Record(_) => true,
-            ContainerError::Read(error) => error.is_of_the_file(),
+            ContainerError::Read(error) => error.is_file_defect(),
             _ => false,
         }
     }

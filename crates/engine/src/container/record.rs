@@ -196,7 +196,7 @@ impl RecordDirectory {
     pub(super) fn process(&self, id: &str) -> Option<ProcessIdentity> {
         let process = ProcessIdentity::of(self.pid()?)?;
         // If it still runs, it was the same process all along.
-        let is_of = cgroup::is_of(process.pid, id) || is_rooted_in(process.pid, id);
+        let is_of = cgroup::contains_process(process.pid, id) || is_rooted_in(process.pid, id);
         (is_of && process.is_running()).then_some(process)
     }
 

@@ -84,7 +84,7 @@ impl Engine {
             }
             if runtime.capabilities().is_sandbox {
                 // Its processes are in no namespace by which they could be found.
-                Self::kill_makers(runtime, id)?;
+                Self::kill_runtime_calls(runtime, id)?;
             }
             // runc mounts itself on a file there for an instant, in which it may be killed.
             mount::unmount_below(&state)?;
@@ -95,7 +95,7 @@ impl Engine {
     /// Kills processes that create a container for a killed caller: a child of the runtime, or of a script
     /// around it, does not die with the caller, and would continue after everything else was removed. Also kills
     /// the processes of a sandbox, which is started by the same program.
-    pub(super) fn kill_makers(runtime: &OciRuntime, id: &str) -> Result<(), ContainerError> {
+    pub(super) fn kill_runtime_calls(runtime: &OciRuntime, id: &str) -> Result<(), ContainerError> {
         let unkillable = || ContainerError::Unkillable { id: id.to_owned(), timeout: TIMEOUT };
         let root = runtime.root_of(id);
         let mut of_sandbox = OsString::from("--root=");
@@ -141,7 +141,7 @@ impl Engine {
             if kill_rooted_in(id)? { Ok(()) } else { Err(unkillable()) }
         };
         kill()?;
-        Self::kill_makers(&self.runtime, id)?;
+        Self::kill_runtime_calls(&self.runtime, id)?;
         kill()
     }
 
@@ -149,7 +149,7 @@ impl Engine {
         let kill = |record: &ContainerRecord| {
             self.kill_processes(record)?;
             if record.process.is_none() {
-                Self::kill_makers(&record.runtime, &record.id)?;
+                Self::kill_runtime_calls(&record.runtime, &record.id)?;
                 // Processes that they started meanwhile.
                 self.kill_processes(record)?;
             }
@@ -166,13 +166,13 @@ impl Engine {
         if record.process.is_none() {
             // A job could otherwise create processes that look like the runtime faster than these are killed.
             self.kill_processes(record)?;
-            Self::kill_makers(&record.runtime, &record.id)?;
+            Self::kill_runtime_calls(&record.runtime, &record.id)?;
         }
-        self.take_apart(record)
+        self.tear_down(record)
     }
 
     /// Removes a container as [`Engine::remove`] does, if no process is creating it any more.
-    pub(super) fn take_apart(&self, record: &ContainerRecord) -> Result<(), ContainerError> {
+    pub(super) fn tear_down(&self, record: &ContainerRecord) -> Result<(), ContainerError> {
         self.kill_processes(record)?;
         steps::remove(&self.run, &record.id)?;
         let directory = self.directory(&record.id);
@@ -255,7 +255,7 @@ mod tests {
             thread::yield_now();
         }
         let (sender, ended) = channel();
-        thread::spawn(move || sender.send(Engine::kill_makers(&runtime, "id")));
+        thread::spawn(move || sender.send(Engine::kill_runtime_calls(&runtime, "id")));
         ended.recv_timeout(DEADLINE).unwrap().unwrap();
         drop(other.stdin.take());
         other.wait().unwrap();

@@ -87,7 +87,7 @@ pub enum NetworkError {
         "port {port}/{protocol} cannot be published: with `uplink = \"none\"` in [network] the host has no \
          connection to jobs of an ordinary user"
     )]
-    NoWayIn { port: u16, protocol: PortProtocol },
+    NoUplink { port: u16, protocol: PortProtocol },
     /// The uplink cannot listen on the address.
     #[error(
         "cannot publish a port on {host_ip}: IPv6 requires pasta, and a default IPv6 route on the host"
@@ -123,7 +123,7 @@ impl NetworkError {
     pub(super) fn is_unreadable(&self) -> bool {
         match self {
             NetworkError::Record(_) => true,
-            NetworkError::Read(error) => error.is_of_the_file(),
+            NetworkError::Read(error) => error.is_file_defect(),
             _ => false,
         }
     }

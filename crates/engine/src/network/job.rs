@@ -73,7 +73,7 @@ impl Network {
         if let Some(owner) = request.user_namespace {
             let (pin, ids) = (self.user_pin(), self.private_ids());
             let namespace = match owner {
-                NamespaceOwner::Maker => NamespaceMapping::shifted(ids).namespace(),
+                NamespaceOwner::Creator => NamespaceMapping::shifted(ids).namespace(),
                 NamespaceOwner::FirstId => ids.namespace(),
             };
             netns::pin(namespace.with_path("make a user namespace for", &pin)?.as_fd(), &pin)?;
@@ -193,7 +193,7 @@ impl Network {
             all => thread::scope(|scope| {
                 let threads = all.iter().map(|one| spawn_or_call(scope, || self.connect(one)));
                 let threads: Vec<_> = threads.collect();
-                let led_out = self.lead_out(&claimed);
+                let led_out = self.start_uplink(&claimed);
                 (threads.into_iter().map(ConcurrentWork::join).collect::<Vec<_>>(), led_out)
             }),
         };
@@ -207,7 +207,7 @@ impl Network {
 
     /// Starts the uplink program if the network needs one, also for the ports of claimed containers. An error
     /// comes with the index of the container whose port it is about.
-    fn lead_out(&self, claimed: &[EndpointRecord]) -> Result<(), (usize, NetworkError)> {
+    fn start_uplink(&self, claimed: &[EndpointRecord]) -> Result<(), (usize, NetworkError)> {
         let Some(UplinkRecord { network, .. }) = &self.record.uplink else { return Ok(()) };
         let at_first = |error| (0, error);
         let _lock = lock(&self.options).map_err(at_first)?;
@@ -215,7 +215,7 @@ impl Network {
         let has_ports = claimed.iter().any(|endpoint| !endpoint.outside.is_empty());
         let is_first = uplink::is_missing(&self.options, network).map_err(at_first)?;
         let when = if has_ports && !is_first { UplinkStart::Changed } else { UplinkStart::Missing };
-        uplink::lead_out(&self.options, &record, when).map_err(|error| {
+        uplink::start_uplink(&self.options, &record, when).map_err(|error| {
             let taken = claimed.iter().enumerate().find_map(|(at, endpoint)| {
                 let taken = endpoint.outside.iter().find(|port| outside::run(|| is_taken(port)))?;
                 Some((at, in_use_error(taken)))
@@ -289,7 +289,7 @@ impl Network {
         record::write(&self.options, &record)?;
         match endpoint.outside.is_empty() {
             true => Ok(()),
-            false => uplink::lead_out(&self.options, &record, UplinkStart::Changed),
+            false => uplink::start_uplink(&self.options, &record, UplinkStart::Changed),
         }
     }
 
@@ -391,7 +391,7 @@ fn remove_pins(directory: &Path) -> Result<(), NetworkError> {
 fn no_way_in_error(port: &PortMapping) -> NetworkError {
     let PortMapping { host_ports, container_port, protocol, .. } = port;
     let port = host_ports.as_ref().map_or(*container_port, |ports| *ports.start());
-    NetworkError::NoWayIn { port, protocol: *protocol }
+    NetworkError::NoUplink { port, protocol: *protocol }
 }
 
 fn read(options: &NetworkOptions, id: &str) -> Result<NetworkRecord, NetworkError> {

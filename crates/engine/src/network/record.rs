@@ -9,7 +9,7 @@ use oci_hooks_files::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, SymlinkPolicy, make_private,
     random_u64, read_if_there,
 };
-use oci_hooks_files::lock::{BRIEF, FileLock};
+use oci_hooks_files::lock::{FileLock, LOCK_TIMEOUT};
 use oci_hooks_files::record::{RecordError, decode, encode};
 use oci_hooks_host::removal::repair_lock_file;
 use oci_hooks_host::uplink;
@@ -121,8 +121,8 @@ pub(super) fn lock(options: &NetworkOptions) -> Result<FileLock, NetworkError> {
     let dir = options.run.join("network");
     make_private(&dir)?;
     let path = options.run.join("network.lock");
-    repair_lock_file(&path, BRIEF)?;
-    Ok(FileLock::acquire_exclusive(&path, BRIEF)?)
+    repair_lock_file(&path, LOCK_TIMEOUT)?;
+    Ok(FileLock::acquire_exclusive(&path, LOCK_TIMEOUT)?)
 }
 
 /// Writes the record of a network, with addresses that no other network has. The caller holds the lock.

@@ -25,7 +25,7 @@ pub struct NetworkRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamespaceOwner {
     /// The user who creates the namespace, and has all capabilities in it, even those that the process lacks.
-    Maker,
+    Creator,
     /// The first of the network's private ids: the kernel's limits for each user then apply to this network only.
     FirstId,
 }

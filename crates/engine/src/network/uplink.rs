@@ -79,7 +79,7 @@ pub fn is_missing(options: &NetworkOptions, id: &str) -> Result<bool, NetworkErr
 
 /// Starts the uplink program of a network whose containers are all recorded, unless it needs none or one runs
 /// with the same ports. The caller holds the lock.
-pub fn lead_out(
+pub fn start_uplink(
     options: &NetworkOptions,
     record: &NetworkRecord,
     when: UplinkStart,

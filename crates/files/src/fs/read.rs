@@ -37,7 +37,7 @@ pub enum ReadError {
 impl ReadError {
     /// Returns whether the file itself is the cause, so that it cannot be read by another user or at another
     /// time either.
-    pub fn is_of_the_file(&self) -> bool {
+    pub fn is_file_defect(&self) -> bool {
         let broken =
             [Errno::ISDIR, Errno::NOTDIR, Errno::LOOP, Errno::IO, Errno::BADMSG, Errno::UCLEAN];
         match self {

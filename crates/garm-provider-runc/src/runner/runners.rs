@@ -298,7 +298,7 @@ impl RunnerCache {
     fn read(&self, key: &str) -> Result<Option<(RunnerRecord, SystemTime)>, RunnerError> {
         let path = self.dir.join(key).join(RECORD);
         let text = match read_if_there(&path, MAX_RECORD_BYTES) {
-            Err(error) if error.is_of_the_file() => None,
+            Err(error) if error.is_file_defect() => None,
             text => text?,
         };
         let Some(text) = text else { return Ok(None) };

@@ -193,7 +193,7 @@ fn missing(controller: &Path) -> PathError {
 
 /// Kills all processes in a container's own cgroup, in whichever group it is, and removes it. systemd removes
 /// its scopes with their last process.
-pub fn remove_of(id: &str) {
+pub fn remove_container_cgroup(id: &str) {
     remove(&format!("{PARENT}/{id}"));
     for group in group_names(Path::new(MOUNT)) {
         remove(&format!("{PARENT}/{group}/{id}"));

@@ -217,7 +217,7 @@ pub fn enter_new(map: &IdMaps) -> Result<ForkSide, PrivilegeError> {
             exit_at_once(1);
         }
         let told = |(action, source)| PrivilegeError::Inside { uid, action, source };
-        make_at_home(&theirs).map_err(told)?;
+        set_up_child(&theirs).map_err(told)?;
         owners::ask(theirs);
         return Ok(ForkSide::Inside(InsideProcess {
             privilege: map.privilege(),
@@ -239,7 +239,7 @@ pub fn enter_new(map: &IdMaps) -> Result<ForkSide, PrivilegeError> {
     Ok(ForkSide::Outside(attendant))
 }
 
-fn make_at_home(socket: &OwnedFd) -> Result<(), SetupFailure> {
+fn set_up_child(socket: &OwnedFd) -> Result<(), SetupFailure> {
     use_root().map_err(|error| ("become root".to_owned(), error))?;
     end_with_other(socket).map_err(|error| ("be killed with the caller".to_owned(), error))?;
     world::private_mounts(Path::new("/"))

@@ -10,7 +10,7 @@ use std::thread::Builder;
 /// A closure to run in the host's network.
 type OutsideWork = Box<dyn FnOnce() + Send>;
 
-static RESIDENT: OnceLock<Sender<OutsideWork>> = OnceLock::new();
+static OUTSIDE_THREAD: OnceLock<Sender<OutsideWork>> = OnceLock::new();
 
 /// Starts a thread that stays in the current network namespace, before the calling thread enters another.
 pub(super) fn keep_namespace() -> io::Result<()> {
@@ -34,14 +34,14 @@ pub(super) fn keep_namespace() -> io::Result<()> {
         }
     })?;
     // A process enters a pause process only once.
-    let _ = RESIDENT.set(sender);
+    let _ = OUTSIDE_THREAD.set(sender);
     Ok(())
 }
 
 /// Calls `work` in the host's network, and returns its result: on a new thread, or on the calling thread if this
 /// process never left the host's network.
 pub fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    let Some(resident) = RESIDENT.get() else { return work() };
+    let Some(resident) = OUTSIDE_THREAD.get() else { return work() };
     let (tell, told) = sync_channel(1);
     let span = tracing::Span::current();
     let job: Box<dyn FnOnce() + Send + '_> = Box::new(move || {

@@ -21,7 +21,7 @@ struct OwnerQuery {
     overflow: (u32, u32),
 }
 
-static ASKED: OnceLock<OwnerQuery> = OnceLock::new();
+static OWNER_QUERY: OnceLock<OwnerQuery> = OnceLock::new();
 
 /// Size of an answer: a byte that is 1 on success, and the ids of user and group.
 const ANSWER_BYTES: usize = 9;
@@ -34,13 +34,13 @@ pub fn ask(socket: OwnedFd) {
     };
     let overflow = (overflow("overflowuid"), overflow("overflowgid"));
     // A process enters a user namespace only once.
-    let _ = ASKED.set(OwnerQuery { socket: Mutex::new(socket), overflow });
+    let _ = OWNER_QUERY.set(OwnerQuery { socket: Mutex::new(socket), overflow });
     set_owner_correction(correct_owner);
 }
 
 /// Replaces the overflow uid and gid in the status of a file by the owner and group outside.
 fn correct_owner(file: BorrowedFd<'_>, stat: &mut Stat) -> io::Result<()> {
-    if let Some(asked) = ASKED.get()
+    if let Some(asked) = OWNER_QUERY.get()
         && (stat.st_uid == asked.overflow.0 || stat.st_gid == asked.overflow.1)
     {
         let (uid, gid) = asked.ask(file)?;

@@ -97,7 +97,7 @@ fn only_unremovable_files_remain_and_are_named() {
     run_in_new_namespace(|| {
         for mounted in &kept {
             fs::create_dir(mounted).unwrap();
-            mount::memory(mounted, 0o700, None)?;
+            mount::mount_tmpfs(mounted, 0o700, None)?;
         }
         let error = remove_tree(&tree).unwrap_err();
         assert!(kept.contains(&error.path), "{error}");

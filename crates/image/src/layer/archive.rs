@@ -22,11 +22,11 @@ const MAX_EXTENSION_BYTES: u64 = 1 << 20;
 /// Input of an archive.
 pub trait ArchiveInput: BufRead {
     /// Skips bytes. The end of the input may be reported now or by the next read.
-    fn pass(&mut self, bytes: u64) -> io::Result<()>;
+    fn skip(&mut self, bytes: u64) -> io::Result<()>;
 }
 
 impl ArchiveInput for BufReader<File> {
-    fn pass(&mut self, bytes: u64) -> io::Result<()> {
+    fn skip(&mut self, bytes: u64) -> io::Result<()> {
         self.seek_relative(i64::try_from(bytes).map_err(|_| ErrorKind::UnexpectedEof)?)
     }
 }
@@ -95,7 +95,7 @@ impl<R: ArchiveInput> TarArchive<R> {
         let mut extensions = HeaderExtensions::default();
         let mut has_extensions = false;
         loop {
-            self.pass(self.left + self.padding)?;
+            self.skip(self.left + self.padding)?;
             (self.left, self.padding) = (0, 0);
             let Some(header) = self.header()? else {
                 return match has_extensions {
@@ -310,7 +310,7 @@ impl<R: ArchiveInput> TarArchive<R> {
         }
         self.left = size;
         let data = self.content(MAX_EXTENSION_BYTES)?;
-        self.pass(size.wrapping_neg() % BLOCK_BYTES)?;
+        self.skip(size.wrapping_neg() % BLOCK_BYTES)?;
         Ok(data)
     }
 
@@ -334,8 +334,8 @@ impl<R: ArchiveInput> TarArchive<R> {
         Ok(true)
     }
 
-    fn pass(&mut self, bytes: u64) -> Result<(), UnpackError> {
-        self.reader.pass(bytes).map_err(UnpackError::Read)?;
+    fn skip(&mut self, bytes: u64) -> Result<(), UnpackError> {
+        self.reader.skip(bytes).map_err(UnpackError::Read)?;
         self.offset = self.offset.saturating_add(bytes);
         Ok(())
     }

@@ -170,7 +170,7 @@ impl<'a> Extractor<'a> {
             }
             let root = self.place.root();
             root.mtime = Some(entry.mtime);
-            root.gives_group = entry.mode & 0o2000 != 0;
+            root.has_setgid = entry.mode & 0o2000 != 0;
             return self
                 .attributes
                 .reset(&root.fd, entry)
@@ -244,7 +244,7 @@ impl<'a> Extractor<'a> {
     }
 
     fn directory(&mut self, entry: &TarEntry, name: &[u8]) -> Result<(), UnpackError> {
-        let inherits = self.place.current_level().gives_group;
+        let inherits = self.place.current_level().has_setgid;
         let (mut level, is_new) =
             self.place.make_directory(name).with_entry("create the directory", entry)?;
         // The attributes override those of lower layers' directories too, so all of them must be
@@ -256,7 +256,7 @@ impl<'a> Extractor<'a> {
         };
         result.with_entry("set the attributes of", entry)?;
         level.mtime = Some(entry.mtime);
-        level.gives_group = entry.mode & 0o2000 != 0;
+        level.has_setgid = entry.mode & 0o2000 != 0;
         self.unpacked.size_bytes += BLOCK_BYTES;
         self.place.push(name, level);
         Ok(())
@@ -301,7 +301,7 @@ impl<'a> Extractor<'a> {
                 ftruncate(&file, entry.size).with_entry("write", entry)?;
             }
         }
-        let inherits = self.place.current_level().gives_group;
+        let inherits = self.place.current_level().has_setgid;
         self.attributes.set(&file, entry, inherits).with_entry("set the attributes of", entry)?;
         set_time(&file, entry.mtime).with_entry("set the time of", entry)
     }
@@ -336,7 +336,7 @@ impl<'a> Extractor<'a> {
         let here = self.place.current_level();
         let has_mode = entry.kind != TarEntryKind::Symlink;
         self.attributes
-            .set_at(here.fd.as_fd(), name, entry, here.gives_group, has_mode)
+            .set_at(here.fd.as_fd(), name, entry, here.has_setgid, has_mode)
             .with_entry("set the attributes of", entry)
     }
 

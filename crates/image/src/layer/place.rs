@@ -31,7 +31,7 @@ pub struct DirectoryLevel {
     /// Modification time to set when the directory is left.
     pub mtime: Option<(i64, u32)>,
     /// If set, files in the directory get its group.
-    pub gives_group: bool,
+    pub has_setgid: bool,
 }
 
 /// The chain of open directories from the root of the layer.
@@ -55,7 +55,7 @@ impl OpenPath {
         let fd = ConfinedRoot::new(path)?.into_fd();
         let owner = (Uid::from_raw(uid), Gid::from_raw(gid));
         fchown(&fd, Some(owner.0), Some(owner.1)).with_path("change the owner of", path)?;
-        let root = DirectoryLevel { fd, end: 0, mtime: None, gives_group: false };
+        let root = DirectoryLevel { fd, end: 0, mtime: None, has_setgid: false };
         Ok(OpenPath { root, path: Vec::new(), levels: Vec::new(), owner, opaque })
     }
 
@@ -120,7 +120,7 @@ impl OpenPath {
     /// directory becomes opaque, so that lower layers stay hidden.
     pub fn make_directory(&mut self, name: &[u8]) -> Result<(DirectoryLevel, bool), Errno> {
         let here = self.current_level();
-        let gives_group = here.gives_group;
+        let has_setgid = here.has_setgid;
         let parent = here.fd.as_fd();
         let mut is_opaque = false;
         let mut is_new = match mkdirat(parent, name, DEFAULT_MODE) {
@@ -141,7 +141,7 @@ impl OpenPath {
         if is_opaque {
             self.set_opaque(&fd)?;
         }
-        Ok((DirectoryLevel { fd, end: 0, mtime: None, gives_group }, is_new))
+        Ok((DirectoryLevel { fd, end: 0, mtime: None, has_setgid }, is_new))
     }
 
     /// Opens the next directory of the chain, whose whole path is `path` and whose last component
@@ -156,14 +156,14 @@ impl OpenPath {
                 // Owner and mode must not depend on the umask and the parent directory.
                 fchown(&level.fd, Some(self.owner.0), Some(self.owner.1))?;
                 fchmod(&level.fd, DEFAULT_MODE)?;
-                return Ok(DirectoryLevel { gives_group: false, ..level });
+                return Ok(DirectoryLevel { has_setgid: false, ..level });
             }
             result => result?,
         };
         let stat = fstat(&fd)?;
         let nanoseconds = u32::try_from(stat.st_mtime_nsec).unwrap_or(0);
-        let gives_group = Mode::from_raw_mode(stat.st_mode).contains(Mode::SGID);
-        Ok(DirectoryLevel { fd, end: 0, mtime: Some((stat.st_mtime, nanoseconds)), gives_group })
+        let has_setgid = Mode::from_raw_mode(stat.st_mode).contains(Mode::SGID);
+        Ok(DirectoryLevel { fd, end: 0, mtime: Some((stat.st_mtime, nanoseconds)), has_setgid })
     }
 
     /// Makes the current directory opaque: it hides the content of lower layers.

@@ -51,7 +51,7 @@ pub fn unpack(
 }
 
 /// Checks that a blob contains the archive with a digest, without extracting it.
-pub fn prove(
+pub fn verify_blob(
     blob: LayerBlob<'_, impl Read + Send>,
     diff_id: &Digest,
     limits: &LayerLimits,
@@ -244,7 +244,7 @@ impl Read for Chunks {
 }
 
 impl ArchiveInput for Chunks {
-    fn pass(&mut self, mut bytes: u64) -> io::Result<()> {
+    fn skip(&mut self, mut bytes: u64) -> io::Result<()> {
         while bytes > 0 {
             let available = self.fill_buf()?.len();
             if available == 0 {

@@ -16,7 +16,9 @@ use crate::manifest::{Descriptor, Manifest, ManifestDocument, ManifestError};
 use crate::pace::Pace;
 use crate::progress::ProgressEvent;
 use crate::registry::{RegistryClient, RegistryRepository};
-use crate::store::{Image, ImageStore, LayerRequest, LockedLayer, NewImage, ServedBlob, Standing};
+use crate::store::{
+    Image, ImageStore, LayerAccess, LayerRequest, LockedLayer, NewImage, ServedBlob,
+};
 
 /// Size limit of a configuration, which is held in memory.
 pub const MAX_CONFIGURATION_BYTES: u64 = 4 << 20;
@@ -41,7 +43,7 @@ pub fn fetch(
         ResolvedImage::Stored(image) => return Ok(*image),
         ResolvedImage::Manifest(digest, manifest) => (digest, manifest),
     };
-    repository.set_hurry(false);
+    repository.set_has_fallback(false);
     let bytes = repository.blob(&manifest.config, MAX_CONFIGURATION_BYTES)?;
     let configuration = ImageConfiguration::parse(&bytes)?;
     check(request, &manifest, &configuration)?;
@@ -69,7 +71,7 @@ pub fn fetch(
         pace: client.pace(),
         stop: AtomicBool::new(false),
     };
-    side_by_side(&work, client, request, &layers.stop, |work| layers.unpack(work))?;
+    run_in_parallel(&work, client, request, &layers.stop, |work| layers.unpack(work))?;
 
     let image = store.commit_image(&NewImage {
         reference: request.reference,
@@ -156,7 +158,7 @@ struct LayerFetcher<'a> {
 
 /// Calls a function for each layer, several in parallel. The first failure sets `stop`, which stops
 /// all.
-pub fn side_by_side<W: Sync>(
+pub fn run_in_parallel<W: Sync>(
     work: &[W],
     client: &RegistryClient,
     request: &PullRequest<'_>,
@@ -201,7 +203,7 @@ impl LayerFetcher<'_> {
         let source = format!("{}/{}", self.repository.registry(), self.repository.name());
         let wanted = LayerRequest { diff_id, blob: Some(digest), source: &source, pace: self.pace };
         let locked = self.store.lock_layer(&wanted)?;
-        if matches!(locked, LockedLayer::Present(_)) && self.is_given(work)? {
+        if matches!(locked, LockedLayer::Present(_)) && self.may_use_stored(work)? {
             progress.event(ProgressEvent::LayerCached { digest, bytes: blob.size });
             return Ok(());
         }
@@ -211,7 +213,7 @@ impl LayerFetcher<'_> {
         let input = LayerBlob { reader: input, digest: Some(digest), size: blob.size };
         match locked {
             LockedLayer::Present(_) => {
-                self.store.prove(input, diff_id)?;
+                self.store.verify_blob(input, diff_id)?;
                 if reader.is_of_repository() {
                     self.store.note_served(diff_id, &self.served_blob(digest))?;
                 }
@@ -228,16 +230,16 @@ impl LayerFetcher<'_> {
 
     /// Returns whether a stored layer may be used for the image: the registry must serve a blob
     /// with its content to these credentials.
-    fn is_given(&self, work: &LayerTask<'_>) -> Result<bool, PullError> {
+    fn may_use_stored(&self, work: &LayerTask<'_>) -> Result<bool, PullError> {
         let LayerTask { blob, diff_id } = *work;
-        match self.store.standing(diff_id, &self.served_blob(&blob.digest))? {
-            Standing::Given => Ok(true),
-            Standing::Askable if self.repository.has_blob(blob)? => {
+        match self.store.layer_access(diff_id, &self.served_blob(&blob.digest))? {
+            LayerAccess::Granted => Ok(true),
+            LayerAccess::MustAsk if self.repository.has_blob(blob)? => {
                 // The registry may have required a login only now.
                 self.store.note_served(diff_id, &self.served_blob(&blob.digest))?;
                 Ok(true)
             }
-            Standing::Askable | Standing::Unknown => Ok(false),
+            LayerAccess::MustAsk | LayerAccess::Unproven => Ok(false),
         }
     }
 

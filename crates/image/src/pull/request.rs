@@ -65,7 +65,7 @@ pub enum PullError {
     NotStored { reference: Box<ImageReference> },
     /// The registry could not be reached a moment ago.
     #[error("{registry} could not be reached {} s ago, and is not asked again yet", since.as_secs())]
-    Silent { registry: String, since: Duration },
+    RecentlyUnreachable { registry: String, since: Duration },
     /// In the store, but pulled with other credentials.
     #[error(
         "{} is in the store, but was pulled with other credentials, and the pull policy is never: use \
@@ -88,8 +88,8 @@ pub enum PullError {
 
 impl PullError {
     /// Returns whether the registry, which has no mirrors, did not answer.
-    pub(super) fn is_silent(&self) -> bool {
-        matches!(self, PullError::Registry(error) if error.is_silent())
+    pub(super) fn is_unresponsive(&self) -> bool {
+        matches!(self, PullError::Registry(error) if error.is_unresponsive())
     }
 
     /// Returns whether a later pull may succeed.

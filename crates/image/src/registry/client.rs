@@ -35,7 +35,7 @@ pub struct RegistryRepository<'a> {
     settings: Arc<ClientSettings>,
     budget: Arc<Budget>,
     /// Set if the caller has a fallback, so that fewer retries are made.
-    hurries: AtomicBool,
+    has_fallback: AtomicBool,
     /// Maximum number of attempts if no connection is accepted.
     connect_attempts: u32,
     progress: &'a dyn PullProgress,
@@ -131,7 +131,7 @@ impl RegistryClient {
             sources: sources.collect::<Result<_, HelperError>>()?,
             settings: Arc::clone(&self.settings),
             budget,
-            hurries: AtomicBool::new(false),
+            has_fallback: AtomicBool::new(false),
             connect_attempts: self.connect_attempts,
             progress,
         })
@@ -190,8 +190,8 @@ impl<'a> RegistryRepository<'a> {
 
     /// Sets whether the caller has a fallback. If so, the registry is asked once if it does not
     /// answer, and twice if it fails otherwise.
-    pub(crate) fn set_hurry(&self, hurries: bool) {
-        self.hurries.store(hurries, Ordering::Relaxed);
+    pub(crate) fn set_has_fallback(&self, has_fallback: bool) {
+        self.has_fallback.store(has_fallback, Ordering::Relaxed);
     }
 
     /// Fetches the document of a tag or digest.
@@ -378,10 +378,10 @@ impl<'a> RegistryRepository<'a> {
     pub(super) fn wait(&self, error: RegistryError, failures: u32) -> Result<(), RegistryError> {
         self.budget.check()?;
         let mut retry = self.settings.options.retry;
-        if self.hurries.load(Ordering::Relaxed) {
-            retry.attempts = retry.attempts.min(if error.is_silent() { 1 } else { 2 });
+        if self.has_fallback.load(Ordering::Relaxed) {
+            retry.attempts = retry.attempts.min(if error.is_unresponsive() { 1 } else { 2 });
         }
-        if error.is_refused() {
+        if error.is_connection_refused() {
             retry.attempts = retry.attempts.min(self.connect_attempts);
         }
         let asked = error.retry_after();

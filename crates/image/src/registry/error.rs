@@ -156,10 +156,10 @@ pub enum RegistryError {
 
 impl RegistryError {
     /// Returns whether the server accepted no connection, so that it did nothing yet.
-    pub fn is_refused(&self) -> bool {
+    pub fn is_connection_refused(&self) -> bool {
         use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
         match self {
-            RegistryError::AfterMirrors { source, .. } => source.is_refused(),
+            RegistryError::AfterMirrors { source, .. } => source.is_connection_refused(),
             RegistryError::Unreachable { source, .. } => {
                 [ConnectionRefused, HostUnreachable, NetworkUnreachable].contains(&source.kind())
             }
@@ -174,7 +174,7 @@ impl RegistryError {
 
     /// Returns whether the server timed out or could not be reached, except for a broken connection: it
     /// will probably not answer a moment later either.
-    pub(crate) fn is_silent(&self) -> bool {
+    pub(crate) fn is_unresponsive(&self) -> bool {
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
         let broken = [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof];
         match self {
@@ -218,7 +218,7 @@ impl RegistryError {
     }
 
     /// Returns whether the registry denied access, which may look like a missing repository.
-    pub fn is_refusal(&self) -> bool {
+    pub fn is_access_denied(&self) -> bool {
         matches!(
             self,
             RegistryError::Unauthorized { .. }

@@ -54,7 +54,7 @@ impl StoreError {
     pub(super) fn is_unreadable(&self) -> bool {
         match self {
             StoreError::Record { .. } | StoreError::Newer(_) => true,
-            StoreError::Read(error) => error.is_of_the_file(),
+            StoreError::Read(error) => error.is_file_defect(),
             _ => false,
         }
     }

@@ -13,7 +13,7 @@ use super::error::StoreError;
 use super::open::{ImageStore, names, read_record, read_whole, write_record};
 use super::served::{self, ServedBlob};
 use super::unpack_lock::{self, LayerRequest, LockedLayer, UnpackLock};
-use crate::layer::{LayerBlob, UnpackSummary, UnpackTarget, prove, unpack};
+use crate::layer::{LayerBlob, UnpackSummary, UnpackTarget, unpack, verify_blob};
 use crate::{Descriptor, Digest, Pace};
 
 /// Limit of a layer's size: a record with more is corrupt, and sums of sizes cannot overflow.
@@ -116,18 +116,18 @@ impl ImageStore {
     ) -> Result<Layer, StoreError> {
         let pace = Pace::default();
         match self.lock_layer(&LayerRequest { diff_id, blob: blob.digest, source: "", pace })? {
-            LockedLayer::Present(layer) => self.prove(blob, diff_id).map(|()| layer),
+            LockedLayer::Present(layer) => self.verify_blob(blob, diff_id).map(|()| layer),
             LockedLayer::Missing(lock) => self.finish(self.fill(lock, blob, diff_id)?, None),
         }
     }
 
     /// Checks that a blob contains a stored layer.
-    pub(crate) fn prove(
+    pub(crate) fn verify_blob(
         &self,
         blob: LayerBlob<'_, impl Read + Send>,
         diff_id: &Digest,
     ) -> Result<(), StoreError> {
-        prove(blob, diff_id, &self.options.limits)
+        verify_blob(blob, diff_id, &self.options.limits)
             .map_err(|source| StoreError::Unpack { diff_id: diff_id.clone(), source })
     }
 
@@ -175,7 +175,7 @@ impl ImageStore {
                 }
                 break layer;
             }
-            gone.extend(self.take_away(&dir)?);
+            gone.extend(self.rename_for_removal(&dir)?);
             match lock.finish(&dir)? {
                 None => break made,
                 Some(again) => lock = again,
@@ -230,7 +230,7 @@ impl ImageStore {
     }
 
     /// Renames a layer, so that it is never seen half removed, and returns the directory to remove.
-    pub(super) fn take_away(&self, dir: &Path) -> Result<Option<PathBuf>, PathError> {
+    pub(super) fn rename_for_removal(&self, dir: &Path) -> Result<Option<PathBuf>, PathError> {
         let gone = self.layers_dir().join(format!(".gone-{:016x}", random_u64()));
         match fs::rename(dir, &gone) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

@@ -27,13 +27,13 @@ struct LeaseRecord {
 
 /// Layers in use.
 #[derive(Debug, Default)]
-pub struct KeptLayers {
+pub struct LayersInUse {
     pub layers: BTreeSet<Digest>,
     /// Errors of unreadable records, which may be about any layer.
     pub unreadable: Vec<StoreError>,
 }
 
-impl KeptLayers {
+impl LayersInUse {
     /// Returns whether a layer is or may be in use.
     pub fn has(&self, layer: &Digest) -> bool {
         !self.unreadable.is_empty() || self.layers.contains(layer)
@@ -130,8 +130,8 @@ impl ImageStore {
     /// Returns the leased and reserved layers, and removes reservations of dead processes.
     ///
     /// Callers hold the exclusive lock: a new reservation has no lock for a moment.
-    pub(super) fn kept_layers(&self) -> Result<KeptLayers, StoreError> {
-        let mut kept = KeptLayers::default();
+    pub(super) fn kept_layers(&self) -> Result<LayersInUse, StoreError> {
+        let mut kept = LayersInUse::default();
         let leases = self.leases_dir();
         for name in names(&leases)? {
             let path = leases.join(&name);

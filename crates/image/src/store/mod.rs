@@ -45,7 +45,7 @@ mod prune;
 mod served;
 mod unpack_lock;
 
-pub use served::{ServedBlob, Standing};
+pub use served::{LayerAccess, ServedBlob};
 pub use unpack_lock::{LayerRequest, LockedLayer};
 
 pub use error::StoreError;

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use oci_hooks_files::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, SymlinkPolicy, read_if_there,
 };
-use oci_hooks_files::lock::{BRIEF, FileLock};
+use oci_hooks_files::lock::{FileLock, LOCK_TIMEOUT};
 use oci_hooks_files::record::{decode, encode};
 use oci_hooks_host::privilege::Privilege;
 use oci_hooks_host::removal::remove_tree;
@@ -110,7 +110,7 @@ impl ImageStore {
     }
 
     /// Notes that a registry could not be reached.
-    pub(crate) fn note_silence(&self, registry: &str) {
+    pub(crate) fn note_unreachable(&self, registry: &str) {
         let path = self.silence_path(registry);
         let made = fs::create_dir_all(self.silences_dir()).and_then(|()| fs::write(path, ""));
         if let Err(error) = made {
@@ -128,12 +128,12 @@ impl ImageStore {
 
     /// Takes the shared lock, under which images and leases are added and nothing is removed.
     pub(super) fn share(&self) -> Result<FileLock, PathError> {
-        FileLock::acquire_shared(&self.options.root.join("lock"), BRIEF)
+        FileLock::acquire_shared(&self.options.root.join("lock"), LOCK_TIMEOUT)
     }
 
     /// Takes the exclusive lock, under which no images or leases are added.
     pub(super) fn exclude(&self) -> Result<FileLock, PathError> {
-        FileLock::acquire_exclusive(&self.options.root.join("lock"), BRIEF)
+        FileLock::acquire_exclusive(&self.options.root.join("lock"), LOCK_TIMEOUT)
     }
 }
 

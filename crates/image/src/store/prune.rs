@@ -10,7 +10,7 @@ use oci_hooks_files::record::NewerRecords;
 
 use super::error::StoreError;
 use super::images::{ImageSummary, NamedImage};
-use super::leases::KeptLayers;
+use super::leases::LayersInUse;
 use super::open::{ImageStore, names, read_record, remove_file};
 use crate::Digest;
 
@@ -168,7 +168,7 @@ impl ImageStore {
                 continue;
             }
             freed_bytes += layer.map_or(0, |layer| layer.size_bytes);
-            gone.extend(self.take_away(&dir)?);
+            gone.extend(self.rename_for_removal(&dir)?);
         }
         drop(excluded);
         for dir in &gone {
@@ -178,7 +178,7 @@ impl ImageStore {
     }
 
     /// Returns the layers of images, leases and reservations.
-    fn needed_layers(&self, images: &[NamedImage]) -> Result<KeptLayers, StoreError> {
+    fn needed_layers(&self, images: &[NamedImage]) -> Result<LayersInUse, StoreError> {
         let mut needed = self.kept_layers()?;
         needed.unreadable.extend(self.newer_images()?);
         needed.layers.extend(images.iter().flat_map(|image| image.diff_ids.iter().cloned()));

@@ -51,43 +51,43 @@ pub struct ServedBlob<'a> {
 
 /// Evidence that a layer may be used with a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum LayerAccess {
     /// The blob contains the layer, and is served to this login in this repository.
-    Given,
+    Granted,
     /// The blob contains the layer, and the registry can be asked about this login.
-    Askable,
+    MustAsk,
     /// No evidence: the blob has to be fetched.
-    Unknown,
+    Unproven,
 }
 
 impl ServedRecord {
-    fn is_given(&self, served: &ServedBlob<'_>) -> bool {
+    fn grants_access(&self, served: &ServedBlob<'_>) -> bool {
         let may_have = |print: &String| served.login.is_some_and(|it| it.has_fingerprint(print));
         self.repository == served.repository && self.access.as_ref().is_none_or(may_have)
     }
 }
 
 impl ImageStore {
-    /// Returns the standing of a stored layer.
-    pub(crate) fn standing(
+    /// Returns the access of a stored layer.
+    pub(crate) fn layer_access(
         &self,
         diff_id: &Digest,
         served: &ServedBlob<'_>,
-    ) -> Result<Standing, StoreError> {
+    ) -> Result<LayerAccess, StoreError> {
         let dir = self.layer_dir(diff_id).join(DIR);
-        let mut standing = Standing::Unknown;
+        let mut access = LayerAccess::Unproven;
         for name in records(&dir)? {
             // An unreadable record proves nothing.
             let Ok(Some(record)) = read_record::<ServedRecord>(&dir.join(name)) else { continue };
             if record.blob != *served.blob || record.registry != served.registry {
                 continue;
             }
-            if record.is_given(served) {
-                return Ok(Standing::Given);
+            if record.grants_access(served) {
+                return Ok(LayerAccess::Granted);
             }
-            standing = Standing::Askable;
+            access = LayerAccess::MustAsk;
         }
-        Ok(standing)
+        Ok(access)
     }
 
     /// Records that a blob with a stored layer was served to a login.

@@ -44,7 +44,7 @@ impl StoreFixture {
     fn pull(&mut self) {
         let diff_id = Digest::of(b"layer");
         if !self.store.has_layer(&diff_id).unwrap() {
-            if let Some(gone) = self.store.take_away(&self.layer).unwrap() {
+            if let Some(gone) = self.store.rename_for_removal(&self.layer).unwrap() {
                 self.store.trash().remove(&gone).unwrap();
             }
             fs::create_dir_all(self.layer.join("tree")).unwrap();
@@ -225,7 +225,7 @@ fn file_in_place_of_a_directory_is_removed() {
 fn silence_of_a_registry_ends() {
     let bench = StoreFixture::new();
     let other = "other.example.com";
-    bench.store.note_silence("example.com");
+    bench.store.note_unreachable("example.com");
     assert!(bench.store.silence("example.com").is_some() && bench.store.silence(other).is_none());
     let dir = bench.store.options().root.join("unreachable");
     let file = fs::read_dir(&dir).unwrap().next().unwrap().unwrap().path();

@@ -37,7 +37,7 @@ pub enum FailureKind {
     /// A cancelled step is still alive, and could not be killed.
     Busy,
     /// The supervisor of the step was killed, and the rest of the step with it.
-    Watcher,
+    Supervisor,
     /// The keeper of the step was killed, or the container was restarted.
     Keeper,
     /// The requested output was kept once, but is no longer.
@@ -58,7 +58,7 @@ pub const KINDS: [FailureKind; 12] = [
     FailureKind::Process,
     FailureKind::Request,
     FailureKind::Busy,
-    FailureKind::Watcher,
+    FailureKind::Supervisor,
     FailureKind::Keeper,
     FailureKind::Forgotten,
     FailureKind::Abandoned,

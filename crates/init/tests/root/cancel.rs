@@ -226,7 +226,7 @@ fn step_that_kills_its_supervisor_is_killed() {
         let mut answers = std::iter::from_fn(|| connection.answer());
         let last = answers.find(|answer| *answer != StepAnswer::Started);
         let Some(StepAnswer::Failed(failure)) = last else { panic!("no failure: {last:?}") };
-        assert_eq!(failure.kind, FailureKind::Watcher);
+        assert_eq!(failure.kind, FailureKind::Supervisor);
         assert_eq!(connection.answer(), None);
         assert_eq!(first.steps().len(), 1, "that of the other step");
         assert_eq!(children(first.pid()).len(), 1);

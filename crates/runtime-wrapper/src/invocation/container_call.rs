@@ -65,7 +65,7 @@ impl ContainerArguments {
 
     fn option(&mut self, flag: &ParsedOption<'_>) -> Result<(), ArgumentError> {
         // crun stops reading options at the first operand, and ignores what follows in `restore`.
-        self.differ |= flag.spelling != OptionSpelling::Plain || self.has_operand;
+        self.differ |= flag.spelling != OptionSpelling::Unambiguous || self.has_operand;
         let place = match (flag.name, flag.value) {
             (b"bundle" | b"b", Some(_)) => &mut self.bundle,
             (b"config" | b"f", Some(_)) => &mut self.config,

@@ -109,10 +109,10 @@ pub struct ParsedOption<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionSpelling {
     /// All runtimes parse the option the same way.
-    Plain,
+    Unambiguous,
     /// The option is known, but runtimes parse `-bundle X`, `-b=X` and `-bX` differently: runc uses Go's flag
     /// syntax, crun `getopt_long`, and youki clap.
-    Odd,
+    Ambiguous,
     /// The option is unknown, so that the next argument may be its value.
     Unknown,
 }
@@ -120,7 +120,7 @@ pub enum OptionSpelling {
 impl ParsedOption<'_> {
     /// Returns the option in a form that all runtimes parse the same way.
     pub fn to_canonical(&self) -> Vec<OsString> {
-        if self.spelling != OptionSpelling::Odd || self.name.len() == 1 {
+        if self.spelling != OptionSpelling::Ambiguous || self.name.len() == 1 {
             return self.raw.to_vec();
         }
         let dashed = [b"--", self.name].concat();
@@ -166,7 +166,8 @@ fn option<'a>(
         None => (text, None),
     };
     let is_usual = is_long == (name.len() > 1);
-    let spelling = |is_plain| if is_plain { OptionSpelling::Plain } else { OptionSpelling::Odd };
+    let spelling =
+        |is_plain| if is_plain { OptionSpelling::Unambiguous } else { OptionSpelling::Ambiguous };
     let raw = &args[..1];
     if has(known.values, name) {
         if attached.is_some() {
@@ -190,7 +191,7 @@ fn option<'a>(
         return ParsedOption {
             name: &text[..1],
             value: Some(&text[1..]),
-            spelling: OptionSpelling::Odd,
+            spelling: OptionSpelling::Ambiguous,
             raw,
         };
     }

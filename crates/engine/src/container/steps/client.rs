@@ -155,7 +155,7 @@ struct DrainState {
     failure: Option<StepFailure>,
     drain: Drain,
     /// If set, this process was told to end meanwhile.
-    is_told: bool,
+    is_interrupted: bool,
 }
 
 impl DrainState {
@@ -223,7 +223,7 @@ impl StepDriver<'_> {
     /// Returns the result of the step, once nothing is left to do.
     fn step_result(&self) -> Option<Result<StepEnd, StepError>> {
         let StepPhase::Draining(draining) = &self.phase else { return None };
-        let is_over = draining.is_told
+        let is_over = draining.is_interrupted
             || self.streams.iter().all(StepStream::is_closed)
             || (draining.drain.is_over() && self.streams.iter().all(StepStream::is_settled));
         is_over.then(|| draining.result())
@@ -279,7 +279,7 @@ impl StepDriver<'_> {
             StepPhase::Hello => return Err(StepError::Interrupted(signal)),
             // The step has ended, and the rest of its output can be dropped.
             StepPhase::Draining(draining) => {
-                draining.is_told = true;
+                draining.is_interrupted = true;
                 return Ok(());
             }
             StepPhase::Start | StepPhase::Running => {}
@@ -355,7 +355,7 @@ impl StepDriver<'_> {
         for stream in &mut self.streams {
             stream.end();
         }
-        let draining = DrainState { end, failure, drain: Drain::start(), is_told: false };
+        let draining = DrainState { end, failure, drain: Drain::start(), is_interrupted: false };
         self.phase = StepPhase::Draining(draining);
     }
 
@@ -379,7 +379,7 @@ impl StepDriver<'_> {
             (StepPhase::Running, StepAnswer::Signalled(signal)) => {
                 self.end(Some(StepEnd::Signalled(signal)), None);
             }
-            (_, answer) => return Err(StepError::Turn(name(&answer))),
+            (_, answer) => return Err(StepError::OutOfTurn(name(&answer))),
         }
         Ok(())
     }
@@ -723,13 +723,13 @@ mod tests {
                 |mut first, _signals| while first.socket.write_all(bytes).is_ok() {},
             );
             let error = end.unwrap_err();
-            assert!(matches!(error, StepError::Answer(_) | StepError::Turn(_)), "{error}");
+            assert!(matches!(error, StepError::Answer(_) | StepError::OutOfTurn(_)), "{error}");
             assert!(!error.is_unavailable());
         }
         let (end, _) = run_script(DEADLINE, |mut first, _signals| {
             let _streams = first.start();
             while first.socket.write_all(&StepAnswer::Started.encode()).is_ok() {}
         });
-        assert!(matches!(end, Err(StepError::Turn("started"))));
+        assert!(matches!(end, Err(StepError::OutOfTurn("started"))));
     }
 }

@@ -31,7 +31,7 @@ pub enum StepError {
     Answer(#[source] FrameError),
     /// An answer came out of turn.
     #[error("the container's first process sent an invalid answer: {0} out of turn")]
-    Turn(&'static str),
+    OutOfTurn(&'static str),
     /// The first process was stopped, or replaced by another program.
     #[error("the container's first process did not answer within {} s", .0.as_secs())]
     Silent(Duration),
@@ -129,7 +129,7 @@ impl std::fmt::Display for FailureText<'_> {
             FailureKind::Busy => f.write_str(
                 "a cancelled step of the job container still has processes, which could not be killed",
             ),
-            FailureKind::Watcher => f.write_str(
+            FailureKind::Supervisor => f.write_str(
                 "the process that supervises the step was killed, and with it the rest of the step",
             ),
             FailureKind::Keeper => f.write_str(

@@ -1,6 +1,6 @@
-//! `oci-hooks inject` with many hook files, compared with only reading and parsing the same files,
-//! which is the minimum for any program, and with podman's Go code if a program that runs it is
-//! named. Prints CPU time, its ratio, and peak memory.
+//! Compares `oci-hooks inject` with many hook files to a program that only reads and parses these
+//! files, the minimum for any program, and to podman's Go code if `OCI_HOOKS_BENCH_PEER` is set.
+//! Prints CPU time, its ratio, and peak memory.
 //!
 //! `cargo bench --bench inject`; `contrib/bench-inject` builds the Go program first.
 
@@ -15,7 +15,7 @@ use oci_hooks_testsupport::measure::{median, run};
 
 const RUNS: usize = 21;
 
-/// Variable that names the program that runs podman's Go code.
+/// Environment variable with the path of the program that runs podman's Go code.
 const PEER: &str = "OCI_HOOKS_BENCH_PEER";
 
 fn main() {

@@ -1,5 +1,5 @@
-//! Matching in process: 1000 loaded hooks against one configuration, the first time, when patterns
-//! are compiled, and later; then single patterns that literals do not decide.
+//! Measures matching in process: 1000 loaded hooks against one configuration, first with the
+//! compilation of patterns and then without it; and single patterns.
 //!
 //! `cargo bench --bench matching`
 

@@ -1,5 +1,4 @@
-//! Follows hook directories as a daemon does: prints changes, while other threads match against the
-//! hooks in force. Ctrl-C ends it.
+//! Follows hook directories as a daemon does, and prints changes. Ctrl-C ends it.
 //!
 //! ```text
 //! cargo run --example monitor -- hooks.d-examples
@@ -19,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let dirs: Vec<PathBuf> = env::args_os().skip(1).map(PathBuf::from).collect();
     let mut monitor = start(dirs)?;
 
-    // Each thread gets a handle of its own. A snapshot never changes.
+    // Other threads can match against snapshots from clones of this handle. A snapshot never changes.
     let current = monitor.current_hooks();
     let (loaded, target) = (current.snapshot(), MatchTarget::default());
     let selection = loaded.hooks.select(&target, &PODMAN)?;
@@ -29,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     print_changes(&mut monitor, &mut out)
 }
 
-/// Loads the hooks of these directories and watches them; those of podman if none is named.
+/// Loads the hooks of these directories and watches them. Without directories, those of podman are read.
 pub(crate) fn start(dirs: Vec<PathBuf>) -> Result<Monitor, Box<dyn Error>> {
     let mut load = LoadOptions::for_consumer(&PODMAN);
     if !dirs.is_empty() {

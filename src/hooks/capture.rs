@@ -219,7 +219,7 @@ pub struct CapturedRun {
     pub stdout: Vec<u8>,
     /// Standard error of the hook, up to the limit.
     pub stderr: Vec<u8>,
-    /// Whether the hook was killed at its timeout.
+    /// If set, the hook was killed at its timeout.
     pub timed_out: bool,
     /// Set if the hook could not be run.
     pub failure: Option<RunError>,

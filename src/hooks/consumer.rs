@@ -153,7 +153,8 @@ pub enum MountOrigin {
 }
 
 impl MountOrigin {
-    /// Returns whether the mount counts as the user's. In doubt, a hook that protects from mounts runs.
+    /// Returns whether the mount counts as the user's. `ProbablyUser` does, so that a hook that
+    /// protects from mounts runs; `Unclear` does not.
     pub fn counts(self) -> bool {
         matches!(self, MountOrigin::User | MountOrigin::ProbablyUser)
     }

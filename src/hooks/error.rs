@@ -168,7 +168,7 @@ fn position(location: Option<&TextLocation>) -> String {
     location.map_or_else(String::new, |at| format!(":{}:{}", at.line, at.column))
 }
 
-/// A hook with a condition on the command of a container that has no `process.args`.
+/// Error of matching the `commands` of a hook against a container without `process.args`.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot match hook {}", path.display())]
 #[non_exhaustive]

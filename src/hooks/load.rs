@@ -272,7 +272,7 @@ impl HookLoader<'_> {
         }
     }
 
-    /// Keeps the hooks of a directory active that can no longer be listed.
+    /// Keeps the hooks of a directory active if the directory can no longer be listed.
     fn keep_dir(&mut self, dir: &Path, error: &HookError) {
         if !keeps_hook(error) {
             return;

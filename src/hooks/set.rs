@@ -17,7 +17,7 @@ use super::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HookFile {
-    /// The file's name without its directory; a later directory hides files of the same name.
+    /// File name. A file of the same name in a later directory hides this file.
     pub name: OsString,
     pub path: PathBuf,
     pub definition: HookDefinition,

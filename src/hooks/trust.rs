@@ -56,8 +56,8 @@ impl TrustOptions {
         TrustOptions { uids, ..TrustOptions::default() }
     }
 
-    /// Like [`Self::of_process`], but also trusts read-only mounts in a Kubernetes pod: pods mount
-    /// config maps and secrets with directories of mode 0777.
+    /// Returns the options of [`Self::of_process`], which in a Kubernetes pod also trust read-only
+    /// mounts: pods mount config maps and secrets with directories of mode 0777.
     pub fn of_process_or_pod() -> Self {
         let read_only_mounts = Path::new(SERVICE_ACCOUNT).is_dir();
         TrustOptions { read_only_mounts, ..TrustOptions::of_process() }
@@ -71,8 +71,8 @@ impl TrustOptions {
 /// Checks a hook's file, its program with the interpreter of a script, and every directory and
 /// symbolic link on the way to them.
 ///
-/// Untrusted users cannot swap any of them between this check and its use: they would have to write
-/// to a checked directory.
+/// Untrusted users cannot swap any of them between this check and their use: that requires write
+/// access to a checked directory.
 pub fn check(file: &HookFile, options: &TrustOptions) -> Result<(), TrustError> {
     let mut checker = TrustChecker::new(options.clone());
     let path = std::path::absolute(&file.path).with_path("look up", &file.path)?;

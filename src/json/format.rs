@@ -2,7 +2,7 @@
 
 use super::{JsonDocument, JsonKind, JsonValue, string};
 
-/// Deeper levels are not indented further: a short text with deep nesting would become a huge one.
+/// Maximum depth of indentation: without a limit, a short but deeply nested text would become huge.
 const MAX_INDENTED_DEPTH: usize = 32;
 
 /// An array or object that is being written.

@@ -61,7 +61,7 @@ pub enum ContainerConfig {
 /// The consumer whose rules apply to the hooks of a container, and its directories, with their sources.
 pub struct ContainerRules {
     pub consumer: Consumer,
-    /// What decided the consumer, as printed by `explain`.
+    /// Source of the consumer, as printed by `explain`.
     pub by: String,
     /// Hook directories; if `None`, the consumer's own configuration decides.
     pub dirs: Option<ConfiguredDirs>,

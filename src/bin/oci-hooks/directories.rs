@@ -32,7 +32,7 @@ pub struct UnreadDirReport {
     path: String,
     /// Names of its hook files.
     pub files: Vec<String>,
-    /// How to make the consumer read the directory.
+    /// Instructions that make the consumer read the directory.
     hint: String,
 }
 

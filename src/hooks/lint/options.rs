@@ -32,7 +32,7 @@ pub struct UnreadDirectory {
     pub path: PathBuf,
     /// Number of hook files in it.
     pub hook_files: usize,
-    /// How to make the consumer read the directory.
+    /// Instructions that make the consumer read the directory.
     pub hint: String,
 }
 

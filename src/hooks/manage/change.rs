@@ -44,7 +44,7 @@ impl HookName {
         &self.0
     }
 
-    /// Returns the name of the hook whose file was renamed to this name while it is disabled.
+    /// Returns the name of the disabled hook with this file name; `None` for other file names.
     pub fn of_disabled_file(file_name: &OsStr) -> Option<Self> {
         let name = file_name.as_bytes().strip_suffix(KEPT_SUFFIX.as_bytes())?;
         HookName::new(OsStr::from_bytes(name)).ok().filter(|_| name.ends_with(b".json"))

@@ -263,7 +263,7 @@ impl<'n> FilesOfName<'n> {
     ) -> Result<Self, ManageError> {
         let path = dir.join(name.as_os_str());
         let kept_path = dir.join(name.disabled_file_name());
-        // Files count even if they cannot be loaded: a mask must outlast their repair.
+        // Files that cannot be loaded count, too: the mask must hide them after a repair.
         let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
         let lower_dirs = dirs.iter().rev().filter(|lower| lower.as_path() != dir);
         let lower = lower_dirs.map(|lower| lower.join(name.as_os_str())).find(is_there);

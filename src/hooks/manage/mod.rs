@@ -1,7 +1,7 @@
 //! Changing the files of a hook directory: install, remove, disable, enable.
 //!
-//! Changes go to the last directory that a consumer reads, where a file hides those of the same
-//! name in earlier directories. A hook that came with a package is disabled by a *mask*: a file of
+//! Changes go to the last directory that a consumer reads, where a file hides files of the
+//! same name in earlier directories. A hook that came with a package is disabled by a *mask*: a file of
 //! the same name in the last directory, with a hook that never applies. A hook in the last
 //! directory itself is renamed to `NAME.json.disabled`, which no consumer reads.
 //!
@@ -10,8 +10,8 @@
 //! when a package moves that program. `/` always exists and is never run.
 //!
 //! A [`HookEditor`] plans the [`ChangeStep`]s first and then applies them, under a lock on the
-//! directory. Each step takes effect at once, and their order ensures that a process killed at any
-//! moment leaves either the old or the new hooks active. Repeating the call finishes the work.
+//! directory. Each step is atomic, and their order ensures that a process killed at any moment
+//! leaves either the old or the new hooks active. Repeating the call finishes the work.
 
 mod change;
 mod directory;

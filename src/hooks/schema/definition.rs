@@ -164,7 +164,7 @@ pub struct DraftConditions {
 impl HookDraft {
     /// Returns the text of the file, on several lines.
     pub fn to_text(&self) -> String {
-        /// Has the keys in the order of the manual page.
+        /// A hook file with its keys in the order of the manual page.
         #[derive(Serialize)]
         struct DraftFile<'a> {
             version: &'static str,

@@ -1,5 +1,5 @@
-//! Reading a hook file: the text, the fields of either schema, and the checks of their values, in
-//! podman's order: the first to fail is reported.
+//! Reads the text of a hook file and the fields of either schema, and checks their values in
+//! podman's order. The first error is reported.
 
 use super::decode::{DecodedText, FieldDecoder, TextList, TextMap};
 use super::{FoundPrograms, HookDefinition, ParseOptions, PathCheck, SchemaVersion, usual};

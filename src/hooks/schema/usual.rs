@@ -23,7 +23,7 @@ pub fn decode(
     options: ParseOptions<'_>,
     found: &FoundPrograms,
 ) -> Option<HookDefinition> {
-    // The whole text at once: checking each string separately takes longer.
+    // Checks the whole text at once, which is faster than checking each string.
     let text = str::from_utf8(text).ok()?;
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let file: UsualFile<'_> = object(&mut deserializer).ok()?;

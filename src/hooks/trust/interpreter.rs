@@ -43,7 +43,7 @@ pub fn head(program: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = match openat(CWD, program, flags, Mode::empty()) {
         Ok(file) => File::from(file),
         // The interpreter of a script that may be run but not read cannot read it either; the other
-        // errors are those of devices and sockets, which are not run.
+        // errors come from devices and sockets, which are not run.
         Err(Errno::ACCESS | Errno::NXIO | Errno::NODEV) => return Ok(None),
         Err(error) => return Err(error.into()),
     };

@@ -123,7 +123,7 @@ impl InspectedContainer {
 
     /// Returns the part of a `config.json` that hooks are matched against.
     fn config(&self, engine: ContainerEngine) -> Vec<u8> {
-        // Podman's `Path` is the init program already.
+        // Podman's `Path` already names the init program, if there is one.
         let (options, init): (_, &[&str]) = match engine {
             ContainerEngine::Podman => (PODMAN_OPTIONS, &[]),
             // Without a PID namespace of its own, the container has no init program.

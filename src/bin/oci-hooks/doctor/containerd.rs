@@ -13,7 +13,7 @@ use super::wrapper;
 const NAME: &str = "containerd";
 const FILE: &str = "/etc/containerd/config.toml";
 
-/// Prints the effective configuration: the built-in defaults, the file and its imports.
+/// Arguments to print the effective configuration: the built-in defaults, the file and its imports.
 const DUMP: [&str; 2] = ["config", "dump"];
 
 /// Names of the CRI plugin in versions 1, 2 and 3 of the configuration format. containerd ignores the names of other

@@ -8,7 +8,7 @@ use oci_hooks::hooks::directories::{ConfiguredDirs, DirectoriesError, read_confi
 use super::config_file::ConfigFile;
 use super::host::DoctorHost;
 
-/// Prints the effective configuration: the built-in defaults, the files and the variables.
+/// Command that prints the effective configuration: the built-in defaults, the files and the variables.
 const COMMAND: &str = "crio config";
 
 /// The output of `crio config`. Some versions comment out settings that have their default value, and some

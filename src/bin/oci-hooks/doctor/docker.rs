@@ -76,7 +76,7 @@ impl DockerInfo {
 /// The runtimes of the daemon, or those in daemon.json.
 #[derive(Debug, Default)]
 struct DockerRuntimes {
-    /// Whether daemon.json exists.
+    /// If set, daemon.json exists.
     has_file: bool,
     /// Name and source of the default runtime.
     default: Option<(String, String)>,

@@ -18,7 +18,7 @@ const DIRS: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// Size limit of a configuration file.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
-/// Ends of permission errors, as Rust and Go print them. Root would not get these errors.
+/// Endings of permission errors, as Rust and Go print them. Root would not get these errors.
 const PERMISSION_DENIED: [&str; 2] = ["Permission denied (os error 13)", "permission denied"];
 
 /// Time limit for a program to print its version or configuration.
@@ -67,7 +67,7 @@ impl DoctorHost {
         config.map(PathBuf::from).or_else(home)
     }
 
-    /// Returns whether a file exists; `None` if that cannot be found out, as without permission.
+    /// Returns whether a file exists; `None` if that is unknown, for example without permission.
     pub fn exists(&self, path: &Path) -> Option<bool> {
         self.root.exists(path).ok()
     }

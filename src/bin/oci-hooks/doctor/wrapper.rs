@@ -78,7 +78,7 @@ pub fn config(host: &DoctorHost) -> WrapperConfig {
     WrapperConfig { consumer, dirs, dirs_source }
 }
 
-/// Checks that the wrapper exists that an engine calls, by a setting.
+/// Checks that the wrapper that an engine calls can be run. `by` is the setting that names it.
 pub fn check(name: &'static str, runtime: &str, by: &str, host: &DoctorHost) -> HostCheck {
     let line = calling_line(runtime, host);
     let called = line.as_deref().and_then(wrapper_in);
@@ -98,7 +98,7 @@ pub fn check(name: &'static str, runtime: &str, by: &str, host: &DoctorHost) -> 
     HostCheck::ok(name, found)
 }
 
-/// Returns why a program cannot be run, and a hint; `None` also if that cannot be found out.
+/// Returns the reason why a program cannot be run, and a hint; `None` if it can be run, or if that is unknown.
 fn find_problem(program: &str, host: &DoctorHost) -> Option<(&'static str, String)> {
     if !program.starts_with('/') {
         let hint = format!("install {NAME}, or write its path");

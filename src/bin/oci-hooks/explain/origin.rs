@@ -15,7 +15,7 @@ pub struct ConfigHook {
     pub path: String,
     pub args: Vec<String>,
     pub origin: HookOrigin,
-    /// Whether the program exists. Null if that is unknown: the hook runs inside the container, its path is below
+    /// True if the program exists. Null if that is unknown: the hook runs inside the container, its path is below
     /// `/proc`, or the path cannot be looked up.
     pub exists: Option<bool>,
 }

@@ -267,7 +267,7 @@ impl ExplainReport {
         self.directories.iter().flat_map(|dir| &dir.files)
     }
 
-    /// Returns whether `oci-hooks-runtime` or `oci-hooks-nri` adds the hooks, which read hook files as this program.
+    /// Returns whether `oci-hooks-runtime` or `oci-hooks-nri` adds the hooks. Both read hook files like this program.
     pub fn is_of_wrapper(&self) -> bool {
         let engine = self.container.as_ref().map(|container| container.engine);
         matches!(engine, Some(ContainerEngine::Docker | ContainerEngine::Containerd))

@@ -62,13 +62,17 @@ impl Pipeline {
         // podman runs poststop hooks itself, but not for a configuration that is passed to a
         // runtime: there the runtime has to run them.
         load.extension_stages.retain(|stage| stage != "poststop");
+        let target = TargetOverrides {
+            annotation_rule: consumer.annotation_rule,
+            ..TargetOverrides::default()
+        };
         Pipeline {
             consumer: consumer.clone(),
             load,
             skip_bad_files: false,
             missing_program: MissingProgram::Drop,
             required_hooks: Vec::new(),
-            target: TargetOverrides::default(),
+            target,
             strict: None,
             inject: InjectOptions::default(),
             precreate: None,
@@ -119,6 +123,10 @@ impl Pipeline {
         report: &mut PipelineReport,
     ) -> Result<Vec<u8>, PipelineFailure> {
         let config = ConfigDocument::parse(text)?;
+        if let Some(reason) = self.consumer.exemption(&config.annotations()?) {
+            debug!(reason, "no hooks");
+            return Ok(text.to_vec());
+        }
         let hooks = self.usable_hooks(loaded, report)?;
         let target = config.target_with(self.consumer.bind_mounts, &self.target)?;
         let mut selection = hooks.select(&target, &self.consumer)?;
@@ -421,7 +429,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::hooks::consumer::PODMAN;
+    use crate::hooks::consumer::{CRIO, PODMAN};
     use crate::hooks::{OciStage, PathCheck};
 
     const CONFIG: &[u8] = br#"{"process":{"args":["/bin/sh"]},"vendor":1.0}"#;
@@ -484,6 +492,24 @@ mod tests {
         let injected = PipelineFixture::new().pipeline().run(CONFIG).unwrap();
         assert_eq!(injected.config, CONFIG);
         assert!(injected.report.hooks.is_empty() && !injected.report.precreate_skipped);
+    }
+
+    #[test]
+    fn rules_of_the_consumer_apply() {
+        let dir = PipelineFixture::new();
+        let when =
+            r#""when":{"annotations":{"^io.kubernetes.pod.name$":"a"}},"stages":["poststop"]"#;
+        dir.hook("pod.json", "", when);
+        dir.hook("always.json", "", &always_hook(r#"["poststop"]"#));
+        let matched = |annotations: &str| {
+            let config = format!(r#"{{"annotations":{{{annotations}}}}}"#);
+            let mut pipeline = Pipeline::for_consumer(&CRIO);
+            pipeline.load = dir.pipeline().load;
+            pipeline.run(config.as_bytes()).unwrap().report.hooks.len()
+        };
+        // CRI-O itself adds the annotation.
+        assert_eq!(matched(r#""io.kubernetes.pod.name":"a""#), 1);
+        assert_eq!(matched(r#""io.kubernetes.cri-o.ContainerType":"sandbox""#), 0);
     }
 
     #[test]

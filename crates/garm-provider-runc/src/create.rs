@@ -22,14 +22,14 @@ use oci_hooks_host::thread::spawn_or_call;
 use oci_hooks_host::userns::PrivateIds;
 use oci_hooks_image::{Image, ProgressEvent, PullProgress, PullRequest, pull};
 
-use super::boot::{BootSpec, GuestOwner, OsRelease, RunnerSpec};
+use super::boot::{BootSpec, GuestIds, OsRelease, RunnerSpec};
 use super::error::ProviderError;
 use super::guest_root::GuestRoot;
 use super::http::{HttpClient, HttpOptions, ProxyUrls};
 use super::instance::GarmInstance;
 use super::plan::{InstancePlan, plan};
 use super::provider::{self, GarmProvider};
-use super::record::{InstanceFiles, InstanceInfo, InstanceRecord, NETWORK, OWNER};
+use super::record::{InstanceFiles, InstanceRecord, NETWORK, OWNER, RunningDetails};
 use super::runner::{self, LocatedRunner, RunnerCache, RunnerLayer, RunnerUser};
 use super::site::InstanceSite;
 use super::supervisor::SupervisorTask;
@@ -90,7 +90,7 @@ const LOGS_EVERY: Duration = Duration::from_secs(3600);
 fn sweep(provider: &GarmProvider<'_>) -> Result<(), ProviderError> {
     let log = &provider.settings.log;
     make_private(&log.directory)?;
-    // The marker is not in the directory of controllers.
+    // Outside of the directory of controllers, where it would be taken for one.
     let marker = provider.engine.store.options().run.join("garm.swept");
     let swept = fs::metadata(&marker).and_then(|marker| marker.modified()).ok();
     if swept.is_none() {
@@ -187,7 +187,7 @@ impl<'a> InstanceCreation<'a> {
         &self,
         files: &InstanceFiles,
         record: &mut InstanceRecord,
-    ) -> Result<(InstanceInfo, SupervisorTask), ProviderError> {
+    ) -> Result<(RunningDetails, SupervisorTask), ProviderError> {
         let (image, warning, runner, connected) = thread::scope(|scope| {
             let network = &record.network;
             let connected = spawn_or_call(scope, || self.connect(network));
@@ -207,8 +207,8 @@ impl<'a> InstanceCreation<'a> {
         // Without a runner of its own, the instance runs GARM's script as root.
         let user = runner
             .as_ref()
-            .map(|InstanceRunner { user, .. }| GuestOwner { uid: user.uid, gid: user.gid });
-        let user = user.unwrap_or(GuestOwner::ROOT);
+            .map(|InstanceRunner { user, .. }| GuestIds { uid: user.uid, gid: user.gid });
+        let user = user.unwrap_or(GuestIds::ROOT);
         self.make_caches(user)?;
         let layers = runner.iter().filter_map(|runner| runner.layer.as_ref());
         let layers: Vec<_> = layers.map(|layer| layer.path.clone()).collect();
@@ -247,7 +247,7 @@ impl<'a> InstanceCreation<'a> {
             ));
         }
         prepared.start()?;
-        let info = InstanceInfo {
+        let info = RunningDetails {
             os_name: os.id,
             os_version: os.version,
             addresses: connected.endpoint.addresses,
@@ -341,7 +341,7 @@ impl<'a> InstanceCreation<'a> {
     }
 
     /// Creates the directories of caches, writable by `owner`.
-    fn make_caches(&self, owner: GuestOwner) -> Result<(), PathError> {
+    fn make_caches(&self, owner: GuestIds) -> Result<(), PathError> {
         let has_users = self.provider.settings.has_user_namespaces();
         for path in &self.plan.caches {
             let parent = path.parent().unwrap_or(path);
@@ -420,8 +420,8 @@ fn add_user(
     name: &str,
 ) -> Result<(), ProviderError> {
     let (passwd, group) = runner::passwd_with(&image.layers, user, name)?;
-    root.write(Path::new("/etc/passwd"), &passwd, 0o644, GuestOwner::ROOT)?;
-    Ok(root.write(Path::new("/etc/group"), &group, 0o644, GuestOwner::ROOT)?)
+    root.write(Path::new("/etc/passwd"), &passwd, 0o644, GuestIds::ROOT)?;
+    Ok(root.write(Path::new("/etc/group"), &group, 0o644, GuestIds::ROOT)?)
 }
 
 /// Returns notes for the log about a container that is about to start.

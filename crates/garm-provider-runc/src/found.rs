@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::error::ProviderError;
 use super::record::{
-    ControllerRecords, InstanceFiles, InstanceInfo, InstanceRecord, NETWORK, OWNER,
+    ControllerRecords, InstanceFiles, InstanceRecord, NETWORK, OWNER, RunningDetails,
     recorded_controllers,
 };
 use super::site::InstanceSites;
@@ -153,7 +153,7 @@ fn of_container(run: &Path, id: &str, is_wanted: IsWanted<'_>) -> Option<Instanc
             container: id.to_owned(),
             created: Timestamp::UNIX_EPOCH,
             image: text("image"),
-            info: Some(InstanceInfo::default()),
+            info: Some(RunningDetails::default()),
             ..InstanceRecord::of_pool(text("pool"), text("flavor"), text("arch"))
         });
     };
@@ -164,7 +164,7 @@ fn of_container(run: &Path, id: &str, is_wanted: IsWanted<'_>) -> Option<Instanc
         container: container.id,
         created: container.created,
         image: annotation("image").unwrap_or(container.image),
-        info: container.process.map(|_| InstanceInfo::default()),
+        info: container.process.map(|_| RunningDetails::default()),
         ..InstanceRecord::of_pool(text("pool"), text("flavor"), text("arch"))
     })
 }

@@ -20,7 +20,7 @@ use rustix::process::{Gid, Uid};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::boot::GuestOwner;
+use super::boot::GuestIds;
 
 /// Mode of created parent directories.
 const DIRECTORY: Mode = Mode::from_raw_mode(0o755);
@@ -72,13 +72,13 @@ impl GuestRoot {
         path: &Path,
         content: &[u8],
         mode: u32,
-        owner: GuestOwner,
+        owner: GuestIds,
     ) -> Result<(), PathError> {
         self.run_as_root("write", path, || self.write_here(path, content, mode, owner))
     }
 
     /// Creates a symlink, replacing an existing file or symlink.
-    pub fn link(&self, path: &Path, target: &Path, owner: GuestOwner) -> Result<(), PathError> {
+    pub fn link(&self, path: &Path, target: &Path, owner: GuestIds) -> Result<(), PathError> {
         self.run_as_root("make the link", path, || self.link_here(path, target, owner))
     }
 
@@ -97,7 +97,7 @@ impl GuestRoot {
         path: &Path,
         content: &[u8],
         mode: u32,
-        owner: GuestOwner,
+        owner: GuestIds,
     ) -> Result<(), PathError> {
         self.parent(path, Some(owner))?;
         // The path may be a FIFO or a device, on which `open` would block.
@@ -113,7 +113,7 @@ impl GuestRoot {
         file.write_all(content).with_path("write", &shown)
     }
 
-    fn link_here(&self, path: &Path, target: &Path, owner: GuestOwner) -> Result<(), PathError> {
+    fn link_here(&self, path: &Path, target: &Path, owner: GuestIds) -> Result<(), PathError> {
         let parent = self.parent(path, Some(owner))?;
         let (name, shown) = (name(path), self.outer_path(path));
         match unlinkat(&parent, name, AtFlags::empty()) {
@@ -164,7 +164,7 @@ impl GuestRoot {
     }
 
     /// Opens the parent directory of a path; with an owner, creates missing directories for that owner.
-    fn parent(&self, path: &Path, owner: Option<GuestOwner>) -> Result<OwnedFd, PathError> {
+    fn parent(&self, path: &Path, owner: Option<GuestIds>) -> Result<OwnedFd, PathError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let parent = path.strip_prefix("/").unwrap_or(path).parent();
         // The root directory always exists, so the recursion ends here.
@@ -197,7 +197,7 @@ fn name(path: &Path) -> &std::ffi::OsStr {
         .map_or(".".as_ref(), Component::as_os_str)
 }
 
-fn ids(owner: GuestOwner) -> (Uid, Gid) {
+fn ids(owner: GuestIds) -> (Uid, Gid) {
     (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid))
 }
 
@@ -215,12 +215,12 @@ mod tests {
 
     use super::*;
 
-    fn root() -> (tempfile::TempDir, GuestRoot, GuestOwner) {
+    fn root() -> (tempfile::TempDir, GuestRoot, GuestIds) {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("root")).unwrap();
         fs::write(dir.path().join("outside"), "mine").unwrap();
         let root = GuestRoot::open(&dir.path().join("root"), None).unwrap();
-        (dir, root, GuestOwner { uid: getuid().as_raw(), gid: getgid().as_raw() })
+        (dir, root, GuestIds { uid: getuid().as_raw(), gid: getgid().as_raw() })
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub use instance::{GarmInstance, InstanceStatus};
 pub use object::KindError;
 pub use plan::{BootPlan, InstancePlan, LimitOrigin, PlanError, plan};
 pub use provider::{GarmProvider, InstanceList, InstanceLookup, instance};
-pub use prune::{PruneOptions, PrunedInstances, SweepResult, prune, prune_shared, sweep};
+pub use prune::{PruneOptions, PruneReport, SweepResult, prune, prune_shared, sweep};
 pub use rm::{InstanceSelection, RmOptions, RmReport, SelectedInstance, rm};
 pub use settings::{
     BootSettings, CacheSettings, Cpus, CpusError, ExtraSpecLimits, Flavor, GarmFileSettings,

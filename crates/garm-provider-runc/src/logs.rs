@@ -93,7 +93,7 @@ mod tests {
             let file = fs::File::create(dir.path().join(name)).unwrap();
             file.set_modified(written).unwrap();
         }
-        // The instance is running.
+        // Open, as by the supervisor of a running instance.
         let open = LogWriter::open(&dir.path().join("b.000000000004.log"), 1000).unwrap();
         let last = |name| newest_log(dir.path(), name).unwrap();
         assert_eq!(last("a"), Some(dir.path().join("a.000000000002.log")));

@@ -170,7 +170,7 @@ pub fn plan(settings: &GarmFileSettings, bootstrap: &Bootstrap) -> Result<Instan
         hostname: Some(hostname(&bootstrap.name).to_owned()),
         ..bundle::BundleOptions::default()
     };
-    // A privileged instance with its own user namespace gets only these devices of the host.
+    // A privileged instance with its own user namespace gets the devices for nesting, but no others of the host.
     if nests || privileged && settings.has_user_namespaces() {
         allow_nesting(&mut options)?;
     }
@@ -367,8 +367,8 @@ impl PlanInputs<'_> {
         Ok((resources, disk))
     }
 
-    /// Returns the value of the extra specs, or the flavor's if they have none. The maximum is the limit, or the
-    /// flavor's value if there is no limit.
+    /// Returns the value of the extra specs, or else the flavor's. Fails if the extra specs exceed the limit or, without
+    /// one, the flavor.
     fn resolve_limit<T: PartialOrd>(
         &self,
         key: &'static str,

@@ -23,7 +23,7 @@ const RUNNER_GRACE_PERIOD: Duration = Duration::from_secs(60);
 
 /// Result of [`prune`].
 #[derive(Debug, Default)]
-pub struct PrunedInstances {
+pub struct PruneReport {
     pub instances: Vec<String>,
     /// Number of leftovers of containers from an earlier boot.
     pub orphans: usize,
@@ -53,7 +53,7 @@ pub fn prune(
     network: &NetworkOptions,
     settings: &GarmFileSettings,
     options: PruneOptions,
-) -> Result<PrunedInstances, ProviderError> {
+) -> Result<PruneReport, ProviderError> {
     // List networks before records: a record is written before its network is created.
     let networks = Network::ids(network)?;
     let swept = sweep(&engine.store.options().run, &RootSite { engine, network }, options)?;
@@ -89,9 +89,9 @@ pub fn prune_shared(
     settings: &GarmFileSettings,
     swept: SweepResult,
     options: PruneOptions,
-) -> Result<PrunedInstances, ProviderError> {
+) -> Result<PruneReport, ProviderError> {
     let SweepResult { instances, unreadable, runners_in_use, all_readable, .. } = swept;
-    let mut pruned = PrunedInstances { instances, unreadable, ..PrunedInstances::default() };
+    let mut pruned = PruneReport { instances, unreadable, ..PruneReport::default() };
     pruned.logs = logs::prune(&settings.log.directory, settings.log.keep_age.0)?;
     // With an unreadable record, any runner may be in use.
     if all_readable {

@@ -51,7 +51,7 @@ pub struct InstanceRecord {
     pub layer: Option<String>,
     /// None until the creation has finished.
     #[serde(rename = "made")]
-    pub info: Option<InstanceInfo>,
+    pub info: Option<RunningDetails>,
 }
 
 impl InstanceRecord {
@@ -77,7 +77,7 @@ impl InstanceRecord {
 
 /// Properties of a running instance.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct InstanceInfo {
+pub struct RunningDetails {
     /// `ID` in the image's `os-release`.
     pub os_name: String,
     /// `VERSION_ID` in the image's `os-release`.

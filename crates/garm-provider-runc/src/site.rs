@@ -21,7 +21,7 @@ use super::supervisor::supervisors;
 /// Number of instances removed concurrently by `RemoveAllInstances`; each needs file descriptors, which may be limited.
 const AT_ONCE: usize = 4;
 
-/// Site of one instance.
+/// The run directory of an instance's container, and the PID namespace in which its processes are seen.
 #[derive(Clone, Debug)]
 pub struct InstanceSite {
     run: PathBuf,
@@ -82,7 +82,7 @@ impl Default for RemovalOptions<'_> {
     }
 }
 
-/// The site of root: all instances on one engine, in the PID namespace of this process.
+/// The site of all instances of root: one engine, and the PID namespace of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct RootSite<'a> {
     pub engine: &'a Engine,

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::boot::{
-    self, BootSpec, Guest, GuestCommand, GuestError, GuestOwner, OutputWatcher, ShellError,
+    self, BootSpec, Guest, GuestCommand, GuestError, GuestIds, OutputWatcher, ShellError,
 };
 use super::guest_root::GuestRoot;
 use super::http::{HttpClient, HttpError, HttpOptions};
@@ -300,7 +300,7 @@ impl<'a> SupervisedContainer<'a> {
     }
 
     /// Returns a user with groups and home directory from the instance's passwd and group files.
-    fn user(&self, owner: GuestOwner) -> bundle::ContainerUser {
+    fn user(&self, owner: GuestIds) -> bundle::ContainerUser {
         let text = |path: &str| {
             let read = self.root.read(Path::new(path), MAX_USERS_BYTES).ok().flatten();
             read.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
@@ -386,12 +386,12 @@ impl Guest for SupervisedContainer<'_> {
         path: &Path,
         content: &[u8],
         mode: u32,
-        owner: GuestOwner,
+        owner: GuestIds,
     ) -> Result<(), GuestError> {
         Ok(self.root.write(path, content, mode, owner)?)
     }
 
-    fn link(&self, path: &Path, target: &Path, owner: GuestOwner) -> Result<(), GuestError> {
+    fn link(&self, path: &Path, target: &Path, owner: GuestIds) -> Result<(), GuestError> {
         Ok(self.root.link(path, target, owner)?)
     }
 

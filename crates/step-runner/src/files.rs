@@ -16,32 +16,36 @@ pub const MAX_BYTES: usize = 10 << 20;
 pub fn read_outputs(
     content: &[u8],
     declared: &BTreeMap<String, OutputSpec>,
-) -> Result<BTreeMap<String, ExprValue>, FileError> {
+) -> Result<BTreeMap<String, ExprValue>, OutputFileError> {
     let file = "output file";
-    let error = |key: &str, error| FileError::Key { file, key: key.to_owned(), error };
+    let error = |key: &str, error| OutputFileError::Key { file, key: key.to_owned(), error };
     let mut outputs = read(content, file, |name| declared.get(name).map(|output| output.kind))?;
     for (name, value) in &outputs {
-        let declared = declared.get(name).ok_or_else(|| error(name, KeyError::Unexpected))?.kind;
+        let declared =
+            declared.get(name).ok_or_else(|| error(name, OutputValueError::Unexpected))?.kind;
         // A value cannot be null: lines with null were rejected.
         if let Some(received) = value.kind().filter(|kind| *kind != declared) {
-            return Err(error(name, KeyError::Type { declared, received }));
+            return Err(error(name, OutputValueError::Type { declared, received }));
         }
     }
     for (name, output) in declared {
         if !outputs.contains_key(name) {
             let default = output.default.clone();
-            outputs.insert(name.clone(), default.ok_or_else(|| error(name, KeyError::Missing))?);
+            outputs.insert(
+                name.clone(),
+                default.ok_or_else(|| error(name, OutputValueError::Missing))?,
+            );
         }
     }
     Ok(outputs)
 }
 
 /// Parses an export file: environment variables for later steps.
-pub fn read_exports(content: &[u8]) -> Result<BTreeMap<String, String>, FileError> {
+pub fn read_exports(content: &[u8]) -> Result<BTreeMap<String, String>, OutputFileError> {
     let file = "env file";
     let text = |(key, value): (String, ExprValue)| match (&value, value.kind()) {
         (ExprValue::Array(_) | ExprValue::Object(_), Some(kind)) => {
-            Err(FileError::Key { file, key, error: KeyError::NoText(kind) })
+            Err(OutputFileError::Key { file, key, error: OutputValueError::NoText(kind) })
         }
         // Without an exponent, unlike in JSON.
         (ExprValue::Number(number), _) => Ok((key, number.to_string())),
@@ -54,9 +58,9 @@ fn read(
     content: &[u8],
     file: &'static str,
     kind: impl Fn(&str) -> Option<DeclaredType>,
-) -> Result<BTreeMap<String, ExprValue>, FileError> {
+) -> Result<BTreeMap<String, ExprValue>, OutputFileError> {
     if content.len() > MAX_BYTES {
-        return Err(FileError::TooLarge { file, limit: MAX_BYTES });
+        return Err(OutputFileError::TooLarge { file, limit: MAX_BYTES });
     }
     let lines = content.split(|&byte| byte == b'\n').enumerate();
     lines
@@ -64,7 +68,7 @@ fn read(
         .map(|(index, line)| {
             read_line(line).map_err(|error| {
                 let hint = hint(line, &kind);
-                FileError::Line { file, line: index + 1, error, hint }
+                OutputFileError::Line { file, line: index + 1, error, hint }
             })
         })
         .collect()
@@ -247,7 +251,7 @@ fn quote_byte(byte: u8) -> String {
 
 /// An error in an output file or export file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FileError {
+pub enum OutputFileError {
     #[error("read {file}: failed to unmarshal JSON at line {line}: {error}{}", LineHint(hint))]
     Line {
         file: &'static str,
@@ -258,7 +262,7 @@ pub enum FileError {
     },
     /// A name or its value is invalid.
     #[error("read {file}: key {key:?}: {error}")]
-    Key { file: &'static str, key: String, error: KeyError },
+    Key { file: &'static str, key: String, error: OutputValueError },
     /// The file is too large.
     #[error("read {file}: larger than {limit} bytes")]
     TooLarge {
@@ -306,7 +310,7 @@ pub enum LineError {
 
 /// Kinds of errors in a name or its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum KeyError {
+pub enum OutputValueError {
     /// An output that the step does not declare.
     #[error("unexpected output, remove from step outputs or define in step specification")]
     Unexpected,
@@ -367,7 +371,7 @@ mod tests {
                 None => Ok(ExprValue::from(case["expected"][key].clone())),
             };
             // Our message may end with the correct form of the line.
-            let without_hint = |error: FileError| {
+            let without_hint = |error: OutputFileError| {
                 let text = error.to_string();
                 text.split(": write {").next().unwrap().to_owned()
             };
@@ -461,7 +465,7 @@ mod tests {
         assert_eq!(content.len(), MAX_BYTES + 1);
         assert_eq!(
             read_exports(content),
-            Err(FileError::TooLarge { file: "env file", limit: MAX_BYTES })
+            Err(OutputFileError::TooLarge { file: "env file", limit: MAX_BYTES })
         );
         let content = format!("{{\"name\":\"A\",\"value\":\"{}\"}}", &long[1..]);
         assert_eq!(read_exports(content.as_bytes()).unwrap()["A"].len(), long.len() - 1);

@@ -56,7 +56,7 @@ impl ConsumerSystem<'_> {
 
 impl fmt::Debug for ConsumerSystem<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut system = f.debug_struct("System");
+        let mut system = f.debug_struct("ConsumerSystem");
         system.field("root", &self.root).field("user_id", &self.user_id).finish_non_exhaustive()
     }
 }

@@ -79,3 +79,14 @@ fn a_tree_is_corrected_and_linted_directory_by_directory() {
     let ran = lint_in(temp.path(), &["--content-only", "top"], "");
     assert!(ran.stdout.contains("--> top/x\n\n1 hook file: 1 note\n"), "{}", ran.stdout);
 }
+
+#[test]
+fn files_that_cannot_be_read_do_not_block_a_diff() {
+    let temp = tempfile::tempdir().unwrap();
+    let fifo = temp.path().join("fifo.json");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    symlink("/dev/zero", temp.path().join("zero.json")).unwrap();
+    fs::write(temp.path().join("a.json"), BROKEN).unwrap();
+    let ran = lint_in(temp.path(), &["--content-only", "--diff", "."], "");
+    assert_eq!((ran.code, ran.stdout.matches("+++ ").count()), (Some(1), 1), "{}", ran.stdout);
+}

@@ -34,7 +34,7 @@ struct AgentMetadata {
 
 /// Checks that the instance needs no agent. Returns a note for its log.
 pub fn check(spec: &BootSpec, http: &HttpClient) -> Result<Option<String>, ShellError> {
-    // GARM's script installs the agent itself.
+    // Without a runner, GARM's script runs, which installs the agent.
     if spec.runner.is_none() {
         return Ok(None);
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::guest::{Guest, GuestError, GuestOwner};
+use super::guest::{Guest, GuestError, GuestIds};
 
 /// Size limit of a CA bundle, larger than any distribution's.
 const MAX_BUNDLE_BYTES: u64 = 16 << 20;
@@ -28,21 +28,21 @@ pub fn install(guest: &impl Guest, pem: &str) -> Result<Vec<(String, String)>, G
         return Ok(Vec::new());
     }
     let own = format!("{pem}\n");
-    guest.write(Path::new(OWN), own.as_bytes(), 0o644, GuestOwner::ROOT)?;
+    guest.write(Path::new(OWN), own.as_bytes(), 0o644, GuestIds::ROOT)?;
     let mut trusted = None;
     for (bundle, anchors) in BUNDLES {
         let path = Path::new(bundle);
         let Some(mut content) = guest.read(path, MAX_BUNDLE_BYTES)? else { continue };
         trusted = trusted.or(Some(bundle));
         let anchor = Path::new(anchors).join("garm-ca.crt");
-        guest.write(&anchor, own.as_bytes(), 0o644, GuestOwner::ROOT)?;
+        guest.write(&anchor, own.as_bytes(), 0o644, GuestIds::ROOT)?;
         // A bundle may be a symlink to another one, which already has the certificates.
         if !content.windows(pem.len()).any(|part| part == pem.as_bytes()) {
             if !content.is_empty() && !content.ends_with(b"\n") {
                 content.push(b'\n');
             }
             content.extend_from_slice(own.as_bytes());
-            guest.write(path, &content, 0o644, GuestOwner::ROOT)?;
+            guest.write(path, &content, 0o644, GuestIds::ROOT)?;
         }
     }
     // OpenSSL trusts only SSL_CERT_FILE; Node.js adds NODE_EXTRA_CA_CERTS to its own list.

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::error::{BootError, RunnerFileError};
-use super::guest::{Guest, GuestError, GuestOwner, TMPFS};
+use super::guest::{Guest, GuestError, GuestIds, TMPFS};
 use super::spec::RunnerSpec;
 use super::status::GarmApi;
 
@@ -23,7 +23,7 @@ pub fn install(
     guest: &mut impl Guest,
     runner: &RunnerSpec,
 ) -> Result<Option<i64>, BootError> {
-    let owner = GuestOwner { uid: runner.uid, gid: runner.gid };
+    let owner = GuestIds { uid: runner.uid, gid: runner.gid };
     let mut id = None;
     for name in FILES {
         let content = garm.get(&format!("credentials/{name}"), MAX_FILE_BYTES)?;

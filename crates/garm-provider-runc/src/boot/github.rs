@@ -5,7 +5,7 @@ use std::thread;
 
 use super::credentials;
 use super::error::BootError;
-use super::guest::{Guest, GuestCommand, GuestOwner, TMPFS};
+use super::guest::{Guest, GuestCommand, GuestIds, TMPFS};
 use super::prepare::{BootContext, GuestUser};
 use super::spec::RunnerSpec;
 use super::status::GarmApi;
@@ -134,7 +134,7 @@ pub fn run<G: Guest>(
 
 /// Permits the runner to run as root, which it otherwise rejects.
 fn allow_root(command: &mut GuestCommand) {
-    if command.owner.uid == GuestOwner::ROOT.uid {
+    if command.owner.uid == GuestIds::ROOT.uid {
         command.env.push(("RUNNER_ALLOW_RUNASROOT".to_owned(), "1".to_owned()));
     }
 }

@@ -17,21 +17,21 @@ pub struct GuestCommand {
     /// Environment variables, which override those of the container.
     pub env: Vec<(String, String)>,
     pub cwd: PathBuf,
-    pub owner: GuestOwner,
+    pub owner: GuestIds,
     pub stdin: Vec<u8>,
     pub timeout: Duration,
 }
 
 /// Ids of a user and group in an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GuestOwner {
+pub struct GuestIds {
     pub uid: u32,
     pub gid: u32,
 }
 
-impl GuestOwner {
+impl GuestIds {
     /// Root of the instance.
-    pub const ROOT: GuestOwner = GuestOwner { uid: 0, gid: 0 };
+    pub const ROOT: GuestIds = GuestIds { uid: 0, gid: 0 };
 }
 
 /// Watches the output of a program.
@@ -80,11 +80,11 @@ pub trait Guest {
         path: &Path,
         content: &[u8],
         mode: u32,
-        owner: GuestOwner,
+        owner: GuestIds,
     ) -> Result<(), GuestError>;
 
     /// Creates a symlink, replacing an existing file or symlink.
-    fn link(&self, path: &Path, target: &Path, owner: GuestOwner) -> Result<(), GuestError>;
+    fn link(&self, path: &Path, target: &Path, owner: GuestIds) -> Result<(), GuestError>;
 
     /// Reads a file of at most `limit_bytes`; none if the file does not exist.
     fn read(&self, path: &Path, limit_bytes: u64) -> Result<Option<Vec<u8>>, GuestError>;

@@ -24,7 +24,7 @@ mod tests;
 
 pub use agent::{ShellError, check as check_agent};
 pub use error::{BootError, RunnerFileError};
-pub use guest::{Guest, GuestCommand, GuestError, GuestOwner, OutputWatcher, TMPFS};
+pub use guest::{Guest, GuestCommand, GuestError, GuestIds, OutputWatcher, TMPFS};
 pub use output::LastLines;
 pub use release::OsRelease;
 pub use sequence::boot;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::error::BootError;
-use super::guest::{Guest, GuestCommand, GuestOwner, TMPFS};
+use super::guest::{Guest, GuestCommand, GuestIds, TMPFS};
 use super::status::{BootDeadline, GarmApi};
 
 const FOREVER: Duration = Duration::MAX;
@@ -40,7 +40,7 @@ pub struct BootContext<'a, G> {
 /// User and working directory of a program.
 #[derive(Clone, Copy)]
 pub struct GuestUser<'a> {
-    pub owner: GuestOwner,
+    pub owner: GuestIds,
     pub name: Option<&'a str>,
     pub home: &'a Path,
     pub cwd: &'a Path,
@@ -49,7 +49,7 @@ pub struct GuestUser<'a> {
 impl GuestUser<'_> {
     pub(super) fn root() -> GuestUser<'static> {
         let (home, cwd) = (Path::new("/root"), Path::new("/"));
-        GuestUser { owner: GuestOwner::ROOT, name: Some("root"), home, cwd }
+        GuestUser { owner: GuestIds::ROOT, name: Some("root"), home, cwd }
     }
 }
 
@@ -99,7 +99,7 @@ pub fn scripts<G: Guest>(
         garm.progress(boot.guest, &format!("running the pre-install script {name:?}"))?;
         // The script's name may be invalid as a file name.
         let path = Path::new(TMPFS).join(format!("pre-install-{index}"));
-        boot.guest.write(&path, content, 0o700, GuestOwner::ROOT)?;
+        boot.guest.write(&path, content, 0o700, GuestIds::ROOT)?;
         let mut args = vec![path.display().to_string()];
         if !content.starts_with(b"#!") && !content.starts_with(b"\x7fELF") {
             // Without `#!`, the kernel does not execute the file, but shells do.

@@ -6,7 +6,7 @@ use oci_hooks_files::error::chain;
 
 use super::attend::run_runner;
 use super::error::BootError;
-use super::guest::{Guest, GuestCommand, GuestOwner};
+use super::guest::{Guest, GuestCommand, GuestIds};
 use super::prepare::{BootContext, GuestUser};
 use super::release::OsRelease;
 use super::spec::{BootSpec, Forge, RunnerSpec};
@@ -92,7 +92,7 @@ fn prepare_runner<G: Guest>(
     boot: &mut BootContext<'_, G>,
     runner: &RunnerSpec,
 ) -> Result<ReadyRunner, BootError> {
-    let owner = GuestOwner { uid: runner.uid, gid: runner.gid };
+    let owner = GuestIds { uid: runner.uid, gid: runner.gid };
     let name = credentials::user_name(boot.guest, runner.uid)?;
     let dir = match runner.forge {
         Forge::Github => runner.dir.clone(),

@@ -100,7 +100,7 @@ fn dependencies_are_installed_if_the_runner_does_not_start() {
         let mut is_installed = false;
         let mut guest = FakeGuest::new(move |command, files| match &*command.args[0] {
             "/opt/runner/bin/installdependencies.sh" => {
-                assert_eq!(command.owner, GuestOwner::ROOT);
+                assert_eq!(command.owner, GuestIds::ROOT);
                 assert_eq!(variable(command, "USER"), Some("root"));
                 is_installed = helps;
                 i32::from(!helps)
@@ -160,9 +160,9 @@ fn packages_and_scripts_run_first_with_proxies_and_certificates() {
     let mut guest = FakeGuest::new(|command, files| {
         if command.args[0].starts_with("/run/garm/pre-install") {
             let script = files.get(Path::new(&command.args[0])).unwrap();
-            assert!(matches!(script, GuestFile::File(_, 0o700, GuestOwner::ROOT)), "{script:?}");
+            assert!(matches!(script, GuestFile::File(_, 0o700, GuestIds::ROOT)), "{script:?}");
             // The script installs a CA bundle.
-            let bundle = GuestFile::File(b"made anew".to_vec(), 0o644, GuestOwner::ROOT);
+            let bundle = GuestFile::File(b"made anew".to_vec(), 0o644, GuestIds::ROOT);
             files.insert("/etc/ssl/certs/ca-certificates.crt".into(), bundle);
         }
         0
@@ -182,7 +182,7 @@ fn packages_and_scripts_run_first_with_proxies_and_certificates() {
     assert_eq!(lines[1..3], ["/run/garm/pre-install-0", "sh /run/garm/pre-install-1"]);
     assert!(!guest.files.borrow().keys().any(|path| path.starts_with("/run/garm/pre-install-0")));
     for command in &guest.commands[..3] {
-        assert_eq!(command.owner, GuestOwner::ROOT);
+        assert_eq!(command.owner, GuestIds::ROOT);
         assert_eq!(variable(command, "HOME"), Some("/root"));
         assert_eq!(variable(command, "SSL_CERT_FILE"), Some("/etc/ssl/garm-ca.pem"));
     }
@@ -289,7 +289,7 @@ fn garm_script_is_run_from_memory() {
     assert_eq!(ready.command.stdin, script.as_bytes());
     assert_eq!(ready.command.args[..2], ["bash", "-c"]);
     assert!(!ready.command.args.concat().contains(TOKEN));
-    assert_eq!(ready.command.owner, GuestOwner::ROOT);
+    assert_eq!(ready.command.owner, GuestIds::ROOT);
     assert_eq!(ready.agent_id, None);
     assert!(guest.commands.is_empty());
     assert!(guest.notes.iter().all(|note| !note.contains("failed")), "{:?}", guest.notes);

@@ -15,7 +15,7 @@ use oci_hooks_host::userns::PrivateIds;
 use oci_hooks_image::Image;
 
 use super::InstanceCreation;
-use crate::boot::{GuestOwner, TMPFS};
+use crate::boot::{GuestIds, TMPFS};
 use crate::error::ProviderError;
 use crate::found::ANNOTATION;
 use crate::record::InstanceRecord;
@@ -57,7 +57,7 @@ impl InstanceCreation<'_> {
         record: &InstanceRecord,
         image: &Image,
         connected: &ConnectedNetwork,
-        user: GuestOwner,
+        user: GuestIds,
     ) -> Result<BundleOptions, ProviderError> {
         let ConnectedNetwork { endpoint, user_namespace, private_ids, .. } = connected;
         let mut options = self.plan.options.clone();

@@ -4,9 +4,9 @@ use oci_hooks_testsupport::garm::answer::AnswerStatus;
 use oci_hooks_testsupport::leftovers::LeftoverSnapshot;
 use serde_json::{Value, json};
 
-use crate::setup::{ENDLESS, GarmWorld, with_each_runtime};
+use crate::setup::{ENDLESS, GarmFixture, with_each_runtime};
 
-fn list(world: &GarmWorld<'_>) -> Vec<Value> {
+fn list(world: &GarmFixture<'_>) -> Vec<Value> {
     let said = world.installation.admin(&["instances", "--format", "json"]).success();
     serde_json::from_str(&said).unwrap()
 }
@@ -59,7 +59,7 @@ fn prune_removes_abandoned_instances_and_keeps_running_ones() {
 }
 
 /// Runs `rm --format json`, and returns the report and the exit code.
-fn rm(world: &GarmWorld<'_>, words: &[&str]) -> (Value, Option<i32>) {
+fn rm(world: &GarmFixture<'_>, words: &[&str]) -> (Value, Option<i32>) {
     let words = [&["rm", "--format", "json"], words].concat();
     let finished = world.installation.admin(&words);
     let report = serde_json::from_str(&finished.stdout);

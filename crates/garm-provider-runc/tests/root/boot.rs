@@ -12,7 +12,7 @@ use oci_hooks_testsupport::program;
 use oci_hooks_testsupport::runtime::TestRuntime;
 use serde_json::json;
 
-use crate::setup::{GarmWorld, with_both_runtimes, with_each_runtime, with_runtime};
+use crate::setup::{GarmFixture, with_both_runtimes, with_each_runtime, with_runtime};
 
 fn script(text: &str) -> String {
     use base64::Engine as _;
@@ -271,7 +271,7 @@ fn private_ca_of_garm_is_trusted() {
     for runtime in TestRuntime::ALL {
         let host = TestHost::new();
         let installation = ProviderInstallation::new(&host, runtime, "");
-        let world = GarmWorld { garm: GarmServer::start_tls(&host), installation };
+        let world = GarmFixture { garm: GarmServer::start_tls(&host), installation };
         // The host must not trust the test's CA.
         host.shell("mount --bind /dev/null /etc/ssl/certs/ca-certificates.crt");
         let bundle = std::fs::read_to_string(host.certificates.authorities()).unwrap();

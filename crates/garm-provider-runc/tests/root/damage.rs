@@ -15,14 +15,14 @@ use oci_hooks_testsupport::runtime::TestRuntime;
 use oci_hooks_testsupport::world::UserIds;
 use serde_json::json;
 
-use crate::setup::{ENDLESS, GarmWorld, with_each_runtime, with_runtime, with_user};
+use crate::setup::{ENDLESS, GarmFixture, with_each_runtime, with_runtime, with_user};
 
 /// Another controller, whose instance must be unaffected.
 const OTHER: &str = "11111111-1111-1111-1111-111111111111";
 
 /// Damages a file; `None` removes it. A namespace that is mounted on the file is unmounted, since the test is in another
 /// mount namespace.
-fn damage(world: &GarmWorld<'_>, kind: Option<RecordDamage>, path: &Path) {
+fn damage(world: &GarmFixture<'_>, kind: Option<RecordDamage>, path: &Path) {
     match kind {
         Some(kind) => kind.inflict(path),
         None => fs::remove_file(path).unwrap(),
@@ -42,7 +42,7 @@ const KINDS: [Option<RecordDamage>; 6] = [
 ];
 
 /// Returns the files below the run directory.
-fn files(world: &GarmWorld<'_>) -> BTreeSet<PathBuf> {
+fn files(world: &GarmFixture<'_>) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut directories = vec![world.installation.run_directory()];
     while let Some(directory) = directories.pop() {
@@ -60,7 +60,7 @@ fn files(world: &GarmWorld<'_>) -> BTreeSet<PathBuf> {
 
 /// Returns the files that are not among `others`, by their paths with `ID` instead of ids, which are the same for each
 /// instance of a name.
-fn own_files(world: &GarmWorld<'_>, others: &BTreeSet<PathBuf>) -> BTreeMap<String, PathBuf> {
+fn own_files(world: &GarmFixture<'_>, others: &BTreeSet<PathBuf>) -> BTreeMap<String, PathBuf> {
     let run = world.installation.run_directory();
     let is_id = |word: &&str| word.len() >= 16 && word.bytes().all(|it| it.is_ascii_hexdigit());
     let key = |path: &Path| {
@@ -72,7 +72,7 @@ fn own_files(world: &GarmWorld<'_>, others: &BTreeSet<PathBuf>) -> BTreeMap<Stri
 }
 
 /// An operation that removes the instance `one`.
-type Removal = (&'static str, fn(&GarmWorld<'_>));
+type Removal = (&'static str, fn(&GarmFixture<'_>));
 
 const REMOVALS: [Removal; 4] = [
     ("DeleteInstance", |world| world.provider().delete("one")),
@@ -92,7 +92,7 @@ const REMOVALS: [Removal; 4] = [
 
 /// Damages each file of an instance in each way, and removes the instance by one operation after another. `is_wanted`
 /// selects cases by their number.
-fn check_damage(world: &GarmWorld<'_>, is_wanted: impl Fn(usize) -> bool) {
+fn check_damage(world: &GarmFixture<'_>, is_wanted: impl Fn(usize) -> bool) {
     world.warm_up();
     let other = world.provider().of_controller(OTHER);
     other.create(&world.garm.bootstrap("other", ENDLESS, json!({})));
@@ -165,7 +165,7 @@ fn prune_keeps_an_ended_instance_whose_container_is_newer_and_continues() {
 
 /// Kills a supervisor and removes its record, while processes of the job and of another user have a supervisor's
 /// arguments.
-fn check_imitation(world: &GarmWorld<'_>) {
+fn check_imitation(world: &GarmFixture<'_>) {
     world.warm_up();
     let words = format!("-- {CONTROLLER} one ");
     let pid_of = |start: &str| {

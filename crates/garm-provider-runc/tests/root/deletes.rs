@@ -55,7 +55,7 @@ fn instance_is_deleted_at_any_moment_of_its_boot() {
         let before = LeftoverSnapshot::take(&world.installation);
         for round in 0..30 {
             world.create("one", ENDLESS, json!({}));
-            // There is no event in the middle of a runtime command.
+            // A delay, because nothing signals that a runtime command is half done.
             std::thread::park_timeout(Duration::from_millis(10) * round);
             world.provider().start("DeleteInstance", "one", Vec::new()).wait().success();
         }

@@ -11,11 +11,11 @@ use oci_hooks_testsupport::leftovers::LeftoverSnapshot;
 use oci_hooks_testsupport::runtime::TestRuntime;
 use serde_json::{Value, json};
 
-use crate::setup::{ENDLESS, GarmWorld, with_each_runtime, with_runtime};
+use crate::setup::{ENDLESS, GarmFixture, with_each_runtime, with_runtime};
 
 /// Expects the creation of an instance to fail, and checks that nothing is left of it.
 #[track_caller]
-fn creation_fails(world: &GarmWorld<'_>, fields: Value, words: &[&str]) {
+fn creation_fails(world: &GarmFixture<'_>, fields: Value, words: &[&str]) {
     let before = LeftoverSnapshot::take(&world.installation);
     let document = world.garm.bootstrap("failing", "true", fields);
     let said = world.provider().create_fails(&document);
@@ -151,7 +151,7 @@ fn rejected_token_ends_the_boot_at_once() {
             let said = failure(&ended, 1);
             assert!(said.contains("401"), "{said}");
         }
-        // One of them asks for agent mode.
+        // One of the requests asks for agent mode.
         assert!(world.garm.count("/api/v1/") <= 3, "it is no use to ask again");
         world.provider().delete("one");
     });

@@ -8,13 +8,13 @@ use oci_hooks_testsupport::leftovers::containers;
 use oci_hooks_testsupport::program;
 use serde_json::json;
 
-use crate::setup::{ENDLESS, GarmWorld, with_each_runtime};
+use crate::setup::{ENDLESS, GarmFixture, with_each_runtime};
 
 /// Number of other instances.
 const OTHERS: usize = 3;
 
 /// Runs a call under strace, and returns its system calls with paths, without those of programs that it executes.
-fn trace(world: &GarmWorld<'_>, command: &str, stdin: &str) -> Vec<String> {
+fn trace(world: &GarmFixture<'_>, command: &str, stdin: &str) -> Vec<String> {
     let trace = world.host().path().join(format!("trace-{command}"));
     let mut strace = Command::new(program::find("strace"));
     strace.args(["-f", "-b", "execve", "-e", "trace=%file", "-s", "4096", "-o"]).arg(&trace);

@@ -17,7 +17,7 @@ use oci_hooks_testsupport::world::{self, UserIds};
 use oci_hooks_testsupport::{program, static_program};
 use serde_json::json;
 
-use crate::setup::GarmWorld;
+use crate::setup::GarmFixture;
 
 /// Reference of the image in GARM's pool.
 const IMAGE: &str = "localhost:5000/garm-runner:1";
@@ -100,7 +100,7 @@ fn files_below(directory: &Path) -> Vec<PathBuf> {
 }
 
 /// Builds the image, pushes it to a registry, and runs a job with a container in an instance.
-fn check(world: &GarmWorld<'_>, buildah: &BuildahStorage) {
+fn check(world: &GarmFixture<'_>, buildah: &BuildahStorage) {
     let storage = program::temporary_directory();
     let _registry = HostRegistry::serve(world.host(), RegistryName::Local, None, storage.path());
     world.host().run(&mut buildah.push(IMAGE)).success();
@@ -128,11 +128,11 @@ fn jobs_of_the_garm_image_run_containers() {
     buildah.build("garm-runner", &static_program::program("container-hook"));
     let world = world::UserWorld::new();
     let installation = ProviderInstallation::new(world.host(), TestRuntime::Runc, NESTING);
-    check(&GarmWorld { garm: GarmServer::start(world.host()), installation }, &buildah);
+    check(&GarmFixture { garm: GarmServer::start(world.host()), installation }, &buildah);
     let world = world::UserWorld::new();
     let user = world.user(UserIds::Ranges);
     let installation = ProviderInstallation::of_user(&world, &user, TestRuntime::Crun, NESTING);
-    check(&GarmWorld { garm: GarmServer::start(world.host()), installation }, &buildah);
+    check(&GarmFixture { garm: GarmServer::start(world.host()), installation }, &buildah);
 }
 
 #[test]

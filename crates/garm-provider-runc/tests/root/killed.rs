@@ -10,7 +10,7 @@ use oci_hooks_testsupport::leftovers::{LeftoverSnapshot, assert_no_cgroups, cont
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::setup::{ENDLESS, GarmWorld, with_both_runtimes, with_each_runtime};
+use crate::setup::{ENDLESS, GarmFixture, with_both_runtimes, with_each_runtime};
 
 /// Default number of kills of each call on each runtime.
 const KILLS: u32 = 6;
@@ -19,15 +19,15 @@ const KILLS: u32 = 6;
 fn next_call_completes_a_killed_one() {
     with_each_runtime("", |world| {
         let took = CallDurations::measure(world);
-        let delete = |world: &mut &GarmWorld<'_>| {
+        let delete = |world: &mut &GarmFixture<'_>| {
             world.provider().delete("one");
             assert_eq!(world.provider().names(), <[String; 0]>::default());
         };
-        let remove_all = |world: &mut &GarmWorld<'_>| {
+        let remove_all = |world: &mut &GarmFixture<'_>| {
             world.provider().remove_all();
             assert_eq!(world.provider().names(), <[String; 0]>::default());
         };
-        let take_over = |world: &mut &GarmWorld<'_>| {
+        let take_over = |world: &mut &GarmFixture<'_>| {
             let document = world.garm.bootstrap("one", "echo second life; sleep 1000", json!({}));
             let ended = world.provider().start_create(&document).wait();
             // The first creation may have finished before the kill.
@@ -38,7 +38,7 @@ fn next_call_completes_a_killed_one() {
             assert_eq!(world.provider().names(), ["one"]);
             delete(world);
         };
-        let commands: [(&str, Duration, StartCall<'_>, FinishCall<'_>); 4] = [
+        let commands: [(&str, Duration, StartCall<'_>, AfterKill<'_>); 4] = [
             ("creation", took.create, &create, &delete),
             ("creation before another", took.create, &create, &take_over),
             (
@@ -102,15 +102,15 @@ fn delete_works_after_a_reboot_of_the_host() {
     });
 }
 
-type StartCall<'a> = &'a dyn Fn(&mut &GarmWorld<'_>, u32) -> RunningCall;
-type FinishCall<'a> = &'a dyn Fn(&mut &GarmWorld<'_>);
+type StartCall<'a> = &'a dyn Fn(&mut &GarmFixture<'_>, u32) -> RunningCall;
+type AfterKill<'a> = &'a dyn Fn(&mut &GarmFixture<'_>);
 
-fn create(world: &mut &GarmWorld<'_>, _: u32) -> RunningCall {
+fn create(world: &mut &GarmFixture<'_>, _: u32) -> RunningCall {
     world.provider().start_create(&world.garm.bootstrap("one", ENDLESS, json!({})))
 }
 
 /// Starts to remove an instance that has a job, or is booting.
-fn remove(world: &mut &GarmWorld<'_>, number: u32, command: &str) -> RunningCall {
+fn remove(world: &mut &GarmFixture<'_>, number: u32, command: &str) -> RunningCall {
     world.create("one", ENDLESS, json!({}));
     if number.is_multiple_of(2) {
         world.installation.wait_for_log("one", "working");
@@ -120,7 +120,7 @@ fn remove(world: &mut &GarmWorld<'_>, number: u32, command: &str) -> RunningCall
 }
 
 #[track_caller]
-fn delete(world: &GarmWorld<'_>, before: &LeftoverSnapshot, context: &str) {
+fn delete(world: &GarmFixture<'_>, before: &LeftoverSnapshot, context: &str) {
     let mut cgroups = containers(&world.installation);
     cgroups.extend(world.installation.cgroups());
     cgroups.retain(|name| name != "supervisors");
@@ -138,7 +138,7 @@ struct CallDurations {
 
 impl CallDurations {
     /// Measures the calls, after a first instance has created the shared files.
-    fn measure(world: &GarmWorld<'_>) -> Self {
+    fn measure(world: &GarmFixture<'_>) -> Self {
         world.warm_up();
         let document = world.garm.bootstrap("one", ENDLESS, json!({}));
         let create = world.provider().start_create(&document).wait().success().took;

@@ -11,7 +11,7 @@ use oci_hooks_testsupport::program;
 use oci_hooks_testsupport::runtime::TestRuntime;
 use serde_json::json;
 
-use crate::setup::{ENDLESS, GarmWorld, with_both_runtimes, with_each_runtime};
+use crate::setup::{ENDLESS, GarmFixture, with_both_runtimes, with_each_runtime};
 
 #[test]
 fn instance_boots_runs_its_job_and_is_deleted_completely() {
@@ -179,7 +179,7 @@ fn hooks_see_the_properties_of_an_instance() {
     let further = format!("[hooks]\ndirs = [{directory:?}]\n");
     let installation = ProviderInstallation::new(&host, TestRuntime::Runc, &further);
     let garm = GarmServer::start(&host);
-    let world = GarmWorld { installation, garm };
+    let world = GarmFixture { installation, garm };
     world.bring_up("one", ENDLESS, json!({"pool_id": "my set/1-uuid", "flavor": "small"}));
     let text = std::fs::read_to_string(&seen).unwrap();
     assert_eq!(text.lines().next(), Some("this"), "{text}");

@@ -10,7 +10,7 @@ use oci_hooks_testsupport::program;
 use oci_hooks_testsupport::runtime::TestRuntime;
 use serde_json::{Value, json};
 
-use crate::setup::{GarmWorld, with_both_runtimes, with_each_runtime, with_runtime};
+use crate::setup::{GarmFixture, with_both_runtimes, with_each_runtime, with_runtime};
 
 const FLAVORS: &str = "[flavors.small]\ncpus = 0.5\nmemory = \"64MiB\"\npids = 50\n\
     [flavors.big]\ncpus = 2\nmemory = \"1GiB\"\npids = 500\n\
@@ -22,7 +22,7 @@ const SHOW_LIMITS: &str = "cd /sys/fs/cgroup; for f in memory.max memory/memory.
     [ ! -e $f ] || echo \"@ limit ${f##*/} $(cat $f)\"; done";
 
 #[track_caller]
-fn rejection_error(world: &GarmWorld<'_>, fields: Value) -> String {
+fn rejection_error(world: &GarmFixture<'_>, fields: Value) -> String {
     world.provider().create_fails(&world.garm.bootstrap("refused", "true", fields))
 }
 

@@ -11,13 +11,13 @@ use oci_hooks_testsupport::world::UserIds;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::setup::{GarmWorld, with_each_runtime, with_runtime, with_user};
+use crate::setup::{GarmFixture, with_each_runtime, with_runtime, with_user};
 
 const FLAVORS: &str = "[flavors.default]\n[flavors.nesting]\nnesting = true\n";
 
 /// Runs a probe, and returns its report.
 #[track_caller]
-fn run(world: &GarmWorld<'_>, code: i32) -> Value {
+fn run(world: &GarmFixture<'_>, code: i32) -> Value {
     let ran = world.installation.admin(&["doctor", "--probe", "--format", "json"]);
     let said = format!("{}{}", ran.stdout, ran.stderr);
     assert_eq!(ran.status.code(), Some(code), "{said}");
@@ -34,7 +34,7 @@ fn trials<'a>(report: &'a Value, start: &str) -> Vec<&'a Value> {
 }
 
 #[track_caller]
-fn check_out_of_reach(world: &GarmWorld<'_>) {
+fn check_out_of_reach(world: &GarmFixture<'_>) {
     // The first instance of a host creates the shared files.
     run(world, 0);
     let before = LeftoverSnapshot::take(&world.installation);

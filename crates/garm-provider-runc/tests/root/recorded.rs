@@ -6,14 +6,14 @@ use oci_hooks_testsupport::garm::provider::{RecordedCall, failure, recorded_call
 use oci_hooks_testsupport::garm::server::ARCHIVE;
 use serde_json::{Value, json};
 
-use crate::setup::{GarmWorld, with_each_runtime};
+use crate::setup::{GarmFixture, with_each_runtime};
 
 const SETTINGS: &str = "[images.\"debian:12\"]\nreference = \"docker.io/garm/runner:1\"\n\
     [images.x]\nreference = \"docker.io/garm/base:1\"\n\
     [images.\"docker.io/library/debian:12\"]\nreference = \"docker.io/garm/runner:1\"\n";
 
 /// Replays a recorded call; URLs are replaced by those of the test's server.
-fn replay(world: &GarmWorld<'_>, call: &RecordedCall) -> EndedCall {
+fn replay(world: &GarmFixture<'_>, call: &RecordedCall) -> EndedCall {
     let settings = world.installation.settings().display().to_string();
     let env = call.env.iter().map(|(name, value)| match name.as_str() {
         "GARM_PROVIDER_CONFIG_FILE" => (name.clone(), settings.clone()),
@@ -29,7 +29,7 @@ fn replay(world: &GarmWorld<'_>, call: &RecordedCall) -> EndedCall {
 }
 
 /// Returns the document with the URLs and checksums of the test's server.
-fn localize_document(world: &GarmWorld<'_>, document: &Value) -> Value {
+fn localize_document(world: &GarmFixture<'_>, document: &Value) -> Value {
     let text = document.to_string();
     let base = world.garm.url("");
     let text = text.replace("http://127.0.0.1:9997", &base).replace("http://127.0.0.1:9990", &base);

@@ -3,7 +3,7 @@
 use oci_hooks_testsupport::leftovers::{InstalledProgram as _, LeftoverSnapshot};
 use serde_json::json;
 
-use crate::setup::{GarmWorld, with_each_runtime};
+use crate::setup::{GarmFixture, with_each_runtime};
 
 /// Limit of open files of the provider.
 const DESCRIPTORS: u32 = 64;
@@ -14,7 +14,7 @@ const DEEP_JOB: &str = "cd /tmp; some=$(yes d | head -n 250 | tr '\\n' /); mkdir
     echo x >deep/bottom; \
     for i in $(seq 10); do mkdir -p new/$some; mv deep new/${some}d; mv new deep; done";
 
-fn end_with_deep_directories(world: &GarmWorld<'_>, name: &str) {
+fn end_with_deep_directories(world: &GarmFixture<'_>, name: &str) {
     let record = world.run(name, DEEP_JOB, json!({}));
     assert!(!record.text.contains("can't"), "{}", record.text);
 }

@@ -15,13 +15,13 @@ use oci_hooks_testsupport::world::{self, OUTSIDE, UserIds};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::setup::{ENDLESS, GarmWorld, RootlessUser, with_each_user};
+use crate::setup::{ENDLESS, GarmFixture, RootlessUser, with_each_user};
 
 /// `comm` of the pause process of an instance.
 const PAUSE_PROCESS: &str = "pause-process";
 
 /// Returns the host's processes with this `comm`.
-fn find_processes(world: &GarmWorld<'_>, name: &str) -> Vec<u32> {
+fn find_processes(world: &GarmFixture<'_>, name: &str) -> Vec<u32> {
     let processes = world.host().processes();
     world.host().enter(|| {
         let has_name = |pid: &u32| {
@@ -32,7 +32,7 @@ fn find_processes(world: &GarmWorld<'_>, name: &str) -> Vec<u32> {
     })
 }
 
-fn kill(world: &GarmWorld<'_>, pids: &[u32]) {
+fn kill(world: &GarmFixture<'_>, pids: &[u32]) {
     let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
     world.host().shell(&format!("kill -{} {}", Signal::KILL.as_raw(), pids.join(" ")));
 }
@@ -250,8 +250,8 @@ fn users_do_not_see_each_others_instances() {
     let first = ProviderInstallation::of_user(&world, &users[0], TestRuntime::Crun, "");
     let second = first.for_other_user(&users[1], "");
     let garm = GarmServer::start(world.host());
-    let first = GarmWorld { installation: first, garm };
-    let second = GarmWorld { installation: second, garm: GarmServer::start(world.host()) };
+    let first = GarmFixture { installation: first, garm };
+    let second = GarmFixture { installation: second, garm: GarmServer::start(world.host()) };
     for world in [&first, &second] {
         world.bring_up("one", ENDLESS, json!({}));
     }

@@ -9,7 +9,7 @@ use oci_hooks_testsupport::leftovers::InstalledProgram as _;
 use oci_hooks_testsupport::program;
 use serde_json::json;
 
-use crate::setup::{ENDLESS, GarmWorld, with_both_runtimes, with_each_runtime};
+use crate::setup::{ENDLESS, GarmFixture, with_both_runtimes, with_each_runtime};
 
 /// Searches the instance for secrets: as a job, all files readable by the runner's user; as a pre-install script, the
 /// whole file system.
@@ -88,7 +88,7 @@ fn secrets_are_in_no_arguments_logs_or_readable_files() {
 }
 
 /// Checks that no file of the provider contains the instance's token, and no world-readable file any secret.
-fn check_files(world: &GarmWorld<'_>) {
+fn check_files(world: &GarmFixture<'_>) {
     let mut all = Vec::new();
     for directory in [
         world.installation.run_directory(),

@@ -16,35 +16,35 @@ use serde_json::Value;
 pub(crate) const ENDLESS: &str = "echo working; exec sleep 1000";
 
 /// A host with the provider and a fake GARM.
-pub(crate) struct GarmWorld<'h> {
+pub(crate) struct GarmFixture<'h> {
     pub(crate) installation: ProviderInstallation<'h>,
     pub(crate) garm: GarmServer,
 }
 
 /// Runs a test on a fresh host for each runtime; in the gate for one of them.
-pub(crate) fn with_each_runtime(further: &str, test: impl Fn(&GarmWorld<'_>)) {
+pub(crate) fn with_each_runtime(further: &str, test: impl Fn(&GarmFixture<'_>)) {
     for &runtime in TestRuntime::selected(0) {
         with_runtime(runtime, further, &test);
     }
 }
 
 /// Runs a test of a runtime's own behaviour on a fresh host for each runtime.
-pub(crate) fn with_both_runtimes(further: &str, test: impl Fn(&GarmWorld<'_>)) {
+pub(crate) fn with_both_runtimes(further: &str, test: impl Fn(&GarmFixture<'_>)) {
     for runtime in TestRuntime::ALL {
         with_runtime(runtime, further, &test);
     }
 }
 
 /// Runs a test on a fresh host for one runtime.
-pub(crate) fn with_runtime(runtime: TestRuntime, further: &str, test: impl Fn(&GarmWorld<'_>)) {
+pub(crate) fn with_runtime(runtime: TestRuntime, further: &str, test: impl Fn(&GarmFixture<'_>)) {
     let host = TestHost::new();
     let installation = ProviderInstallation::new(&host, runtime, further);
-    test(&GarmWorld { garm: GarmServer::start(&host), installation });
+    test(&GarmFixture { garm: GarmServer::start(&host), installation });
 }
 
 /// Runs a test on a fresh host for each runtime, with GARM run by a user with subordinate ids, and by a user without;
 /// in the gate, for each user with one runtime.
-pub(crate) fn with_each_user(further: &str, test: impl Fn(&GarmWorld<'_>, &RootlessUser<'_>)) {
+pub(crate) fn with_each_user(further: &str, test: impl Fn(&GarmFixture<'_>, &RootlessUser<'_>)) {
     for (index, ids) in [UserIds::Ranges, UserIds::None].into_iter().enumerate() {
         for &runtime in TestRuntime::selected(index) {
             with_user(runtime, ids, further, &test);
@@ -52,7 +52,7 @@ pub(crate) fn with_each_user(further: &str, test: impl Fn(&GarmWorld<'_>, &Rootl
     }
 }
 
-/// All combinations of runtimes and users.
+/// Each runtime, with and without ranges of subordinate ids.
 pub(crate) const RUNTIMES_AND_IDS: [(TestRuntime, UserIds); 4] = [
     (TestRuntime::Runc, UserIds::Ranges),
     (TestRuntime::Runc, UserIds::None),
@@ -65,14 +65,14 @@ pub(crate) fn with_user(
     runtime: TestRuntime,
     ids: UserIds,
     further: &str,
-    test: impl Fn(&GarmWorld<'_>, &RootlessUser<'_>),
+    test: impl Fn(&GarmFixture<'_>, &RootlessUser<'_>),
 ) {
     let world = world::UserWorld::new();
     let user = world.user(ids);
     let installation = ProviderInstallation::of_user(&world, &user, runtime, further);
     let _which = FailedVariant(runtime, ids);
     let ordinary = RootlessUser { world: &world, ids };
-    test(&GarmWorld { garm: GarmServer::start(world.host()), installation }, &ordinary);
+    test(&GarmFixture { garm: GarmServer::start(world.host()), installation }, &ordinary);
 }
 
 /// The user who runs GARM.
@@ -93,7 +93,7 @@ impl Drop for FailedVariant {
     }
 }
 
-impl GarmWorld<'_> {
+impl GarmFixture<'_> {
     pub(crate) fn host(&self) -> &TestHost {
         self.installation.host()
     }

@@ -12,7 +12,7 @@ use oci_hooks_testsupport::leftovers::{
 };
 use serde_json::json;
 
-use crate::setup::{GarmWorld, with_each_runtime};
+use crate::setup::{GarmFixture, with_each_runtime};
 
 const INSTANCES: usize = 100;
 
@@ -51,7 +51,7 @@ fn two_hundred_instances_ten_at_a_time_leave_nothing() {
 }
 
 /// Runs one instance, and deletes it during or after its job.
-fn run_instance(world: &GarmWorld<'_>, number: usize) {
+fn run_instance(world: &GarmFixture<'_>, number: usize) {
     let name = format!("soak-{number}");
     match number % 3 {
         0 => world.create(&name, "sleep 1000", json!({})),
@@ -64,7 +64,7 @@ fn run_instance(world: &GarmWorld<'_>, number: usize) {
 }
 
 /// Returns the disk usage, without logs and locks.
-fn disk(world: &GarmWorld<'_>) -> u64 {
+fn disk(world: &GarmFixture<'_>) -> u64 {
     let (run, store) = (world.installation.run_directory(), world.installation.store());
     let du = world.host().shell(&format!(
         "du --summarize --bytes --total --one-file-system --exclude='*.lock' {} {} | tail -n 1",
@@ -75,7 +75,7 @@ fn disk(world: &GarmWorld<'_>) -> u64 {
 }
 
 /// Returns the number of network namespaces of the host's processes, and of pinned ones.
-fn namespaces(world: &GarmWorld<'_>) -> usize {
+fn namespaces(world: &GarmFixture<'_>) -> usize {
     let pids: Vec<_> = world.host().processes().iter().map(|process| process.pid).collect();
     let of_processes: BTreeSet<_> = world.host().enter(|| {
         let links = pids.iter().map(|pid| fs::read_link(format!("/proc/{pid}/ns/net")));

@@ -17,7 +17,7 @@ use oci_hooks_testsupport::world::UserIds;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::setup::{ENDLESS, GarmWorld, RUNTIMES_AND_IDS, with_runtime, with_user};
+use crate::setup::{ENDLESS, GarmFixture, RUNTIMES_AND_IDS, with_runtime, with_user};
 
 /// Default number of stopped commands.
 const USUAL: usize = 2;
@@ -43,7 +43,7 @@ fn stopped_call_of_a_user_delays_other_instances_with_a_message() {
 }
 
 /// Stops commands of GARM and of the admin.
-fn sweep(world: &GarmWorld<'_>, helpers: &'static [&'static str], usual: usize) {
+fn sweep(world: &GarmFixture<'_>, helpers: &'static [&'static str], usual: usize) {
     let installation = &world.installation;
     let create = || drop(world.create("one", ENDLESS, json!({})));
     let start = |command: &str| world.provider().start(command, "one", Vec::new());
@@ -92,7 +92,7 @@ fn sweep(world: &GarmWorld<'_>, helpers: &'static [&'static str], usual: usize) 
 
 /// Two GARM controllers: calls of the first are stopped, and the other continues.
 struct TwoControllers<'a> {
-    world: &'a GarmWorld<'a>,
+    world: &'a GarmFixture<'a>,
     other: ProviderCaller<'a>,
 }
 
@@ -135,7 +135,7 @@ fn removal_of_many_instances_names_the_blocking_process() {
 }
 
 /// Locks an instance in another process; the shell script `lock` finds the lock file in the run directory.
-fn check_locked_instance_is_kept(world: &GarmWorld<'_>, lock: &str) {
+fn check_locked_instance_is_kept(world: &GarmFixture<'_>, lock: &str) {
     let create = |name| {
         world.create(name, "true", json!({}));
         world.provider().wait_for(name, AnswerStatus::Stopped);

@@ -10,7 +10,7 @@ use oci_hooks_testsupport::garm::record::RunnerLog;
 use oci_hooks_testsupport::program;
 use serde_json::{Value, json};
 
-use crate::setup::{ENDLESS, GarmWorld, with_both_runtimes, with_each_runtime, with_each_user};
+use crate::setup::{ENDLESS, GarmFixture, with_both_runtimes, with_each_runtime, with_each_user};
 
 /// Ids unused on the host.
 const PRIVATE: std::ops::Range<u32> = 0x7100_0000..0x8000_0000;
@@ -120,7 +120,7 @@ fn nesting_is_denied_with_the_hosts_users() {
 }
 
 /// Compiles the attack program, and returns its path and the settings that mount it.
-fn attack(world: &GarmWorld<'_>) -> (PathBuf, String) {
+fn attack(world: &GarmFixture<'_>) -> (PathBuf, String) {
     let path = world.host().path().join("attack");
     program::compile_attack(&path);
     let mount = format!(

@@ -128,8 +128,8 @@ impl<T, E: Into<BuiltinError>> WithinPart<T> for Result<T, E> {
     }
 }
 
-/// Treats a command as successful if it was killed by a signal that scripts send to themselves, like
-/// GitLab's runner.
+/// As GitLab's runner, treats a command as successful if it was killed by a signal that scripts send to
+/// themselves.
 pub fn ignore_benign(ended: Result<(), CommandError>) -> Result<(), CommandError> {
     match ended {
         // HUP, USR1, USR2, PIPE.

@@ -362,7 +362,7 @@ fn not_executed(
 }
 
 /// Limits that [`Processes::leave`] restores.
-pub struct OuterLimits {
+pub struct SavedLimits {
     limits: CommandLimits,
     cleanup_ends: Option<Instant>,
 }
@@ -392,14 +392,14 @@ impl<'a> Processes<'a> {
     }
 
     /// Sets limits for commands until [`Processes::leave`].
-    pub fn enter(&mut self, limits: CommandLimits) -> OuterLimits {
-        let outer = OuterLimits { limits: self.limits, cleanup_ends: self.cleanup_ends };
+    pub fn enter(&mut self, limits: CommandLimits) -> SavedLimits {
+        let outer = SavedLimits { limits: self.limits, cleanup_ends: self.cleanup_ends };
         self.limits = limits;
         outer
     }
 
     /// Restores the limits from before [`Processes::enter`].
-    pub fn leave(&mut self, outer: OuterLimits) {
+    pub fn leave(&mut self, outer: SavedLimits) {
         self.limits = outer.limits;
         if self.cancel.reason().is_none() {
             self.cleanup_ends = outer.cleanup_ends;

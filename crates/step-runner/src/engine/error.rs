@@ -9,7 +9,7 @@ use oci_hooks_files::fs::PathError;
 use super::super::builtin::{BuiltinError, CommandError, CommandFailure};
 use super::super::document::ReferenceError;
 use super::super::expression::ExpressionError;
-use super::super::files::FileError;
+use super::super::files::OutputFileError;
 use super::super::function_oci::FunctionError;
 use super::super::resolve::{ResolveError, reason};
 use super::work::WorkError;
@@ -152,7 +152,7 @@ pub enum StepFileError {
     #[error("{action} {}: {}", path.display(), reason(error))]
     Io { action: &'static str, path: PathBuf, error: io::Error },
     #[error(transparent)]
-    Content(#[from] FileError),
+    Content(#[from] OutputFileError),
     /// The content is not a step result in JSON.
     #[error("reading output_file as a step result: {0}")]
     StepResult(serde_json::Error),

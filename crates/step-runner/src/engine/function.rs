@@ -74,7 +74,7 @@ impl StepEngine<'_> {
     }
 }
 
-/// The step of a function.
+/// The parts of the engine and of its step that a built-in function uses.
 struct FunctionHost<'a, 'b> {
     runner: &'a mut StepEngine<'b>,
     scope: &'a StepScope,
@@ -83,7 +83,7 @@ struct FunctionHost<'a, 'b> {
 }
 
 impl FunctionHost<'_, '_> {
-    /// Returns the error with which a command with these limits has to stop, if it has to.
+    /// Returns the error if a command with these limits has to stop now.
     fn stop_error(&self, limits: &CommandLimits) -> Option<CommandError> {
         let is_spared = limits.cancellation == CancelEffect::None;
         match self.runner.processes.state() {

@@ -192,7 +192,7 @@ impl ProcessMatcher {
                         signal.map(|signal| process.signal(signal));
                         found.insert(pid);
                     }
-                    // A process of a command that runs beside the server, or of another job.
+                    // The marks are of another job, or of a step-runner beside this one.
                     Some(_) => {}
                     None if is_unmarked_orphan() => lost.push(pid),
                     None => {
@@ -250,8 +250,8 @@ impl ProcessMatcher {
                 end = last.min(Instant::now() + KILL_TIMEOUT);
             }
             debug!(count = killed.len(), "kill what a job left");
-            // Processes of other users cannot be signalled. A process that had exited by then may have
-            // started another.
+            // Wait only for processes that got the signal: not for those of other users. The next scan finds
+            // processes that they have started.
             killed.retain(|process| process.signal(Signal::KILL).is_ok_and(|sent| sent));
             thread::sleep(POLL_INTERVAL);
             while Instant::now() < end && killed.iter().any(ProcessSnapshot::is_running) {

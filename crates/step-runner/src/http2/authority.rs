@@ -108,7 +108,7 @@ impl AuthorityFilter {
         AuthorityFilter { frames: FrameReader::new(), block: HeaderBlock::default() }
     }
 
-    /// Changes bytes of the client in place; they may be split anywhere.
+    /// Replaces `:authority` in bytes of the client, in place. A call may begin and end within a frame or field.
     fn rewrite_bytes(&mut self, bytes: &mut [u8]) {
         let block = &mut self.block;
         self.frames.read(bytes, |head, offset, piece| block.read(head, offset, piece));
@@ -169,9 +169,9 @@ enum FieldPosition {
     /// In a number of several bytes, with its value so far and the number of bits read.
     Number(HpackNumber, u64, u32),
     /// At the length of a string.
-    Length(HpackText),
+    Length(HpackStringKind),
     /// In a string, with the number of remaining bytes.
-    Text(HpackText, u64),
+    Text(HpackStringKind, u64),
     /// After a number that is too large, which h2 rejects.
     Lost,
 }
@@ -182,11 +182,11 @@ enum HpackNumber {
     Alone,
     /// The index of a name, which is followed by a value.
     Name,
-    Length(HpackText, StringCode),
+    Length(HpackStringKind, StringCode),
 }
 
 #[derive(Clone, Copy, Debug)]
-enum HpackText {
+enum HpackStringKind {
     /// A name; the number of bytes that match `:authority`, if all so far do.
     Name(Option<usize>),
     /// The value of another header.
@@ -271,43 +271,49 @@ impl HpackNumber {
     fn end(self, value: u64) -> FieldPosition {
         match self {
             HpackNumber::Alone => FieldPosition::Field,
-            HpackNumber::Name if value == 0 => FieldPosition::Length(HpackText::Name(Some(0))),
-            HpackNumber::Name if value == NAME_INDEX => FieldPosition::Length(HpackText::Authority),
-            HpackNumber::Name => FieldPosition::Length(HpackText::Value),
-            HpackNumber::Length(text, StringCode::Plain) => text.read(value, &mut []),
-            HpackNumber::Length(HpackText::Name(_), StringCode::Huffman) => {
-                HpackText::Name(None).read(value, &mut [])
+            HpackNumber::Name if value == 0 => {
+                FieldPosition::Length(HpackStringKind::Name(Some(0)))
             }
-            HpackNumber::Length(_, StringCode::Huffman) => HpackText::Value.read(value, &mut []),
+            HpackNumber::Name if value == NAME_INDEX => {
+                FieldPosition::Length(HpackStringKind::Authority)
+            }
+            HpackNumber::Name => FieldPosition::Length(HpackStringKind::Value),
+            HpackNumber::Length(text, StringCode::Plain) => text.read(value, &mut []),
+            HpackNumber::Length(HpackStringKind::Name(_), StringCode::Huffman) => {
+                HpackStringKind::Name(None).read(value, &mut [])
+            }
+            HpackNumber::Length(_, StringCode::Huffman) => {
+                HpackStringKind::Value.read(value, &mut [])
+            }
         }
     }
 }
 
-impl HpackText {
+impl HpackStringKind {
     /// Reads a piece of a string, after which `left` bytes remain. Returns the next state.
     fn read(self, left: u64, piece: &mut [u8]) -> FieldPosition {
         let text = match self {
-            HpackText::Name(Some(count))
+            HpackStringKind::Name(Some(count))
                 if NAME.get(count..).is_some_and(|rest| rest.starts_with(piece)) =>
             {
-                HpackText::Name(Some(count + piece.len()))
+                HpackStringKind::Name(Some(count + piece.len()))
             }
-            HpackText::Name(_) => HpackText::Name(None),
-            HpackText::Value => HpackText::Value,
-            HpackText::Authority => {
+            HpackStringKind::Name(_) => HpackStringKind::Name(None),
+            HpackStringKind::Value => HpackStringKind::Value,
+            HpackStringKind::Authority => {
                 for byte in piece.iter_mut().filter(|byte| !is_of_host(**byte)) {
                     *byte = b'-';
                 }
-                HpackText::Authority
+                HpackStringKind::Authority
             }
         };
         match text {
             _ if left > 0 => FieldPosition::Text(text, left),
-            HpackText::Name(Some(count)) if count == NAME.len() => {
-                FieldPosition::Length(HpackText::Authority)
+            HpackStringKind::Name(Some(count)) if count == NAME.len() => {
+                FieldPosition::Length(HpackStringKind::Authority)
             }
-            HpackText::Name(_) => FieldPosition::Length(HpackText::Value),
-            HpackText::Value | HpackText::Authority => FieldPosition::Field,
+            HpackStringKind::Name(_) => FieldPosition::Length(HpackStringKind::Value),
+            HpackStringKind::Value | HpackStringKind::Authority => FieldPosition::Field,
         }
     }
 }

@@ -39,18 +39,18 @@ pub struct JobEntry {
     cancel_timeout: Duration,
     /// Set once the thread of the job has released all resources.
     is_released: watch::Sender<bool>,
-    files: Mutex<JobFiles>,
+    files: Mutex<JobStorage>,
 }
 
 #[derive(Debug)]
-struct JobFiles {
+struct JobStorage {
     /// The files, until the job has ended and is removed.
     dir: Option<JobDir>,
     ended: Option<Instant>,
     is_removed: bool,
 }
 
-impl JobFiles {
+impl JobStorage {
     /// Returns the files to remove, if the job has ended and is removed. Readers of the log keep it open.
     fn clear(&mut self) -> Option<JobDir> {
         if self.is_removed && self.ended.is_some() { self.dir.take() } else { None }
@@ -97,7 +97,7 @@ impl JobEntry {
             cancel: Some(work.cancel.clone()),
             cancel_timeout: work.job.grace + work.job.cleanup,
             is_released: watch::Sender::new(false),
-            files: Mutex::new(JobFiles { dir: Some(dir), ended: None, is_removed: false }),
+            files: Mutex::new(JobStorage { dir: Some(dir), ended: None, is_removed: false }),
         }
     }
 
@@ -115,7 +115,7 @@ impl JobEntry {
             cancel: None,
             cancel_timeout: Duration::ZERO,
             is_released: watch::Sender::new(true),
-            files: Mutex::new(JobFiles { dir: Some(dir), ended, is_removed: false }),
+            files: Mutex::new(JobStorage { dir: Some(dir), ended, is_removed: false }),
         }
     }
 
@@ -263,7 +263,7 @@ impl JobEntry {
         drop(dir);
     }
 
-    fn files(&self) -> std::sync::MutexGuard<'_, JobFiles> {
+    fn files(&self) -> std::sync::MutexGuard<'_, JobStorage> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -43,23 +43,23 @@ struct RegistryState {
 
 #[derive(Debug, Default)]
 struct JobTable {
-    jobs: BTreeMap<String, Slot>,
+    jobs: BTreeMap<String, JobSlot>,
     is_shutting_down: bool,
 }
 
 impl JobTable {
     /// Returns the number of jobs that run or are being started.
     fn running(&self) -> usize {
-        let is_running = |slot: &&Slot| match slot {
-            Slot::Starting => true,
-            Slot::Known(entry) => !entry.snapshot().is_finished(),
+        let is_running = |slot: &&JobSlot| match slot {
+            JobSlot::Starting => true,
+            JobSlot::Known(entry) => !entry.snapshot().is_finished(),
         };
         self.jobs.values().filter(is_running).count()
     }
 }
 
 #[derive(Debug)]
-enum Slot {
+enum JobSlot {
     /// The job is being started.
     Starting,
     Known(Arc<JobEntry>),
@@ -76,7 +76,7 @@ impl JobRegistry {
         for job in state.take_kept() {
             let entry = Arc::new(JobEntry::of_earlier(job));
             let id = entry.snapshot().id;
-            if let Some(Slot::Known(other)) = table.jobs.insert(id, Slot::Known(entry)) {
+            if let Some(JobSlot::Known(other)) = table.jobs.insert(id, JobSlot::Known(entry)) {
                 // Only one record of an id is genuine.
                 other.remove();
             }
@@ -140,8 +140,8 @@ impl JobRegistry {
         let mut table = self.table();
         loop {
             match table.jobs.get(id) {
-                Some(Slot::Known(_)) => return Ok(None),
-                Some(Slot::Starting) => {
+                Some(JobSlot::Known(_)) => return Ok(None),
+                Some(JobSlot::Starting) => {
                     let started = &self.shared.started;
                     table = started.wait(table).unwrap_or_else(PoisonError::into_inner);
                 }
@@ -155,7 +155,7 @@ impl JobRegistry {
             return Err(RunError::TooManyJobs(table.jobs.len()));
         }
         self.shared.descriptors.check(table.running(), table.jobs.len())?;
-        table.jobs.insert(id.to_owned(), Slot::Starting);
+        table.jobs.insert(id.to_owned(), JobSlot::Starting);
         Ok(Some(Reservation { jobs: self, id: id.to_owned() }))
     }
 
@@ -198,7 +198,7 @@ impl JobRegistry {
     /// Unlike in [`close`](Self::close), an unknown job is an error: nothing is stopped then.
     pub fn cancel(&self, id: &str) -> Result<(), NoSuchJob> {
         let mut table = self.table();
-        while let Some(Slot::Starting) = table.jobs.get(id) {
+        while let Some(JobSlot::Starting) = table.jobs.get(id) {
             let started = &self.shared.started;
             table = started.wait(table).unwrap_or_else(PoisonError::into_inner);
         }
@@ -255,7 +255,7 @@ impl JobRegistry {
             let mut table = self.table();
             // Another client may have closed the job meanwhile, and started one with the same id.
             match table.jobs.get(id) {
-                Some(Slot::Known(known)) if Arc::ptr_eq(known, entry) => table.jobs.remove(id),
+                Some(JobSlot::Known(known)) if Arc::ptr_eq(known, entry) => table.jobs.remove(id),
                 _ => return false,
             };
         }
@@ -267,7 +267,7 @@ impl JobRegistry {
 
     fn find(&self, id: &str) -> Result<Arc<JobEntry>, NoSuchJob> {
         match self.table().jobs.get(id) {
-            Some(Slot::Known(entry)) => Ok(entry.clone()),
+            Some(JobSlot::Known(entry)) => Ok(entry.clone()),
             _ => Err(NoSuchJob { id: id.to_owned() }),
         }
     }
@@ -275,8 +275,8 @@ impl JobRegistry {
     fn entries(&self) -> Vec<(String, Arc<JobEntry>)> {
         let table = self.table();
         let known = table.jobs.iter().filter_map(|(id, slot)| match slot {
-            Slot::Known(entry) => Some((id.clone(), entry.clone())),
-            Slot::Starting => None,
+            JobSlot::Known(entry) => Some((id.clone(), entry.clone())),
+            JobSlot::Starting => None,
         });
         known.collect()
     }
@@ -294,14 +294,14 @@ struct Reservation<'a> {
 
 impl Reservation<'_> {
     fn fill(self, entry: Arc<JobEntry>) {
-        self.jobs.table().jobs.insert(self.id.clone(), Slot::Known(entry));
+        self.jobs.table().jobs.insert(self.id.clone(), JobSlot::Known(entry));
     }
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         let mut table = self.jobs.table();
-        if let Some(Slot::Starting) = table.jobs.get(&self.id) {
+        if let Some(JobSlot::Starting) = table.jobs.get(&self.id) {
             table.jobs.remove(&self.id);
         }
         self.jobs.shared.started.notify_all();

@@ -399,7 +399,7 @@ mod tests {
             assert!(!path.exists());
             fs::remove_dir_all(&dir).unwrap();
         }
-        // Whatever an earlier job has left there, nothing is written through links.
+        // Nothing is written through links of an earlier job.
         let outside = root.path().join("outside");
         fs::create_dir(&outside).unwrap();
         for make in [

@@ -33,7 +33,7 @@ pub struct StepLog {
     length: u64,
     progress: watch::Sender<LogProgress>,
     maskers: Maskers,
-    format: Formatter,
+    format: LogFormatter,
     /// Set if the file ends within a line.
     is_cut_off: bool,
     end: LogEnd,
@@ -82,7 +82,7 @@ impl StepLog {
             length: 0,
             progress: watch::Sender::default(),
             maskers,
-            format: Formatter::new(LogFormat::default()),
+            format: LogFormatter::new(LogFormat::default()),
             is_cut_off: false,
             end: LogEnd::Open,
             error: None,
@@ -94,7 +94,7 @@ impl StepLog {
     /// Sets the format of a log to which nothing was written yet.
     #[must_use]
     pub fn in_format(mut self, format: LogFormat) -> Self {
-        self.format = Formatter::new(format);
+        self.format = LogFormatter::new(format);
         self
     }
 
@@ -340,13 +340,13 @@ pub enum LogFormat {
     /// Lines with a header: time, stream, continuation flag. GitLab Runner supports it since 19.0.
     #[default]
     Stamped,
-    /// Unchanged bytes of both streams; the line ends when a command ends. Runners before 19.0 show every
+    /// Unchanged bytes of both streams; an unfinished line is ended with its command. Runners before 19.0 show every
     /// byte of a log.
     Plain,
 }
 
 /// A formatter of the output of all streams.
-enum Formatter {
+enum LogFormatter {
     Stamped(Box<[Stamper; STREAMS.len()]>),
     Plain {
         /// Set if the next byte begins a line.
@@ -354,21 +354,21 @@ enum Formatter {
     },
 }
 
-impl Formatter {
+impl LogFormatter {
     pub(super) fn new(format: LogFormat) -> Self {
         match format {
-            LogFormat::Stamped => Formatter::Stamped(Box::new(
+            LogFormat::Stamped => LogFormatter::Stamped(Box::new(
                 STREAMS.map(|(source, stream)| Stamper::of(source, stream)),
             )),
-            LogFormat::Plain => Formatter::Plain { is_at_begin: true },
+            LogFormat::Plain => LogFormatter::Plain { is_at_begin: true },
         }
     }
 
     /// Reads bytes of a stream, given by its [`index`], and appends complete entries to `out`.
     pub fn write(&mut self, index: usize, bytes: &[u8], out: &mut Vec<u8>) {
         match self {
-            Formatter::Stamped(stampers) => stampers[index].write(bytes, LogTime::now(), out),
-            Formatter::Plain { is_at_begin } => {
+            LogFormatter::Stamped(stampers) => stampers[index].write(bytes, LogTime::now(), out),
+            LogFormatter::Plain { is_at_begin } => {
                 out.extend_from_slice(bytes);
                 if let Some(last) = bytes.last() {
                     *is_at_begin = *last == b'\n';
@@ -379,14 +379,14 @@ impl Formatter {
 
     /// Ends the line of a stream.
     pub fn finish(&mut self, index: usize, out: &mut Vec<u8>) {
-        if let Formatter::Stamped(stampers) = self {
+        if let LogFormatter::Stamped(stampers) = self {
             stampers[index].finish(out);
         }
     }
 
     /// Ends an unfinished line of a plain log, in which streams share lines.
     fn end_line(&mut self, out: &mut Vec<u8>) {
-        if let Formatter::Plain { is_at_begin } = self
+        if let LogFormatter::Plain { is_at_begin } = self
             && !*is_at_begin
         {
             out.push(b'\n');
@@ -398,8 +398,8 @@ impl Formatter {
     fn format_last_line(&self, text: &str, is_cut_off: bool) -> Vec<u8> {
         let mut line = Vec::new();
         let mut format = match self {
-            Formatter::Stamped(_) => Formatter::new(LogFormat::Stamped),
-            Formatter::Plain { .. } => Formatter::Plain { is_at_begin: !is_cut_off },
+            LogFormatter::Stamped(_) => LogFormatter::new(LogFormat::Stamped),
+            LogFormatter::Plain { .. } => LogFormatter::Plain { is_at_begin: !is_cut_off },
         };
         format.end_line(&mut line);
         format.write(index(OutputSource::Runner, LogStream::Err), text.as_bytes(), &mut line);

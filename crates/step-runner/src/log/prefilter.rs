@@ -169,7 +169,7 @@ impl TextPrefilter {
         None
     }
 
-    /// Returns a nonzero number if a text may begin with the first four of these bytes.
+    /// Returns a nonzero number if one of the texts may begin with the first four bytes of `bytes`.
     #[inline]
     fn look_up(&self, bytes: u64) -> u8 {
         let hash = self.hash(bytes);

@@ -30,7 +30,7 @@ impl LogTime {
 impl From<Timestamp> for LogTime {
     fn from(time: Timestamp) -> Self {
         let mut text = [0; TIME_BYTES];
-        // Years before 0 have a sign and two more digits.
+        // Years before 0 have more digits, so times before 1970 are shown as 1970.
         let time = time.max(Timestamp::UNIX_EPOCH);
         write!(&mut text[..], "{time:.6}").expect("the years to 9999 have four digits");
         LogTime(text)

@@ -1,7 +1,6 @@
 //! `lint --fix` and `lint --diff`.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::lint::{self, FixedText, LintOptions};
@@ -79,7 +78,7 @@ pub fn diff(
 ) -> Result<CommandExit, HooksCommandError> {
     let mut texts = Vec::new();
     for path in files(inputs, options)? {
-        if let Ok(text) = fs::read(&path) {
+        if let Ok(text) = read_bounded(&path, MAX_FILE_BYTES) {
             texts.push((path, text));
         }
     }

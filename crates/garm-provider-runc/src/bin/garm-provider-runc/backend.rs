@@ -125,7 +125,7 @@ impl RootlessInstances {
         Ok(entered)
     }
 
-    /// Enters a user namespace in which the store's files have their owners, in the host's network namespace.
+    /// Enters a user namespace that maps the owners of the store's files; the network stays the host's.
     pub fn enter_store(&self) -> Result<EnterOutcome, RootlessError> {
         self.owners.enter_store()
     }

@@ -88,7 +88,7 @@ impl ImagePruning<'_> {
     /// Removes images by the policy, and reports all removals.
     fn run(
         &self,
-        pruned: garm::PrunedInstances,
+        pruned: garm::PruneReport,
         context: &mut CliContext,
     ) -> Result<CliExit, AdminError> {
         let ImagePruning { args, settings, engine } = *self;

@@ -58,7 +58,7 @@ pub struct RmArgs {
 
 /// Output of `rm --format json`.
 #[derive(Serialize)]
-struct RmReport<'a> {
+struct RmJson<'a> {
     dry_run: bool,
     removed: Vec<RmEntry<'a>>,
     /// Selected instances that could not be removed.
@@ -99,7 +99,7 @@ pub fn run(args: &RmArgs, context: &mut CliContext) -> Result<CliExit, AdminErro
         false => CliExit::Findings,
     };
     if context.is_json() {
-        context.json(&RmReport {
+        context.json(&RmJson {
             dry_run: args.dry_run,
             removed: report.removed.iter().map(RmEntry::from).collect(),
             left: report.left.iter().map(RmEntry::from).collect(),

@@ -97,8 +97,8 @@ impl PlayedGarm {
 /// A file or symlink of an instance.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GuestFile {
-    File(Vec<u8>, u32, GuestOwner),
-    Link(PathBuf, GuestOwner),
+    File(Vec<u8>, u32, GuestIds),
+    Link(PathBuf, GuestIds),
 }
 
 pub(super) type GuestFiles = BTreeMap<PathBuf, GuestFile>;
@@ -140,7 +140,7 @@ impl FakeGuest {
     }
 
     pub(super) fn put_file(&self, path: &str, content: &str) {
-        let file = GuestFile::File(content.into(), 0o644, GuestOwner::ROOT);
+        let file = GuestFile::File(content.into(), 0o644, GuestIds::ROOT);
         self.files.borrow_mut().insert(path.into(), file);
     }
 
@@ -210,12 +210,12 @@ impl Guest for AttendedGuest<'_> {
         path: &Path,
         content: &[u8],
         mode: u32,
-        owner: GuestOwner,
+        owner: GuestIds,
     ) -> Result<(), GuestError> {
         self.guest.write(path, content, mode, owner)
     }
 
-    fn link(&self, path: &Path, target: &Path, owner: GuestOwner) -> Result<(), GuestError> {
+    fn link(&self, path: &Path, target: &Path, owner: GuestIds) -> Result<(), GuestError> {
         self.guest.link(path, target, owner)
     }
 
@@ -253,7 +253,7 @@ impl Guest for FakeGuest {
         path: &Path,
         content: &[u8],
         mode: u32,
-        owner: GuestOwner,
+        owner: GuestIds,
     ) -> Result<(), GuestError> {
         self.written.borrow_mut().push(content.to_vec());
         let file = GuestFile::File(content.to_vec(), mode, owner);
@@ -261,7 +261,7 @@ impl Guest for FakeGuest {
         Ok(())
     }
 
-    fn link(&self, path: &Path, target: &Path, owner: GuestOwner) -> Result<(), GuestError> {
+    fn link(&self, path: &Path, target: &Path, owner: GuestIds) -> Result<(), GuestError> {
         self.files.borrow_mut().insert(path.to_owned(), GuestFile::Link(target.to_owned(), owner));
         Ok(())
     }
@@ -283,7 +283,7 @@ impl Guest for FakeGuest {
     }
 }
 
-pub const RUNNER: GuestOwner = GuestOwner { uid: 1001, gid: 1002 };
+pub const RUNNER: GuestIds = GuestIds { uid: 1001, gid: 1002 };
 
 pub(super) fn runner() -> RunnerSpec {
     RunnerSpec {

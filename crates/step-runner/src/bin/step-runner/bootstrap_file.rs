@@ -149,7 +149,7 @@ fn copy_directory(from: &Path, to: &Path) -> Result<(), PathError> {
             }
         }
     }
-    // Children first, because a directory may not be writable by its owner.
+    // Children first: the mode of a parent may deny its owner access to them.
     for (dir, mode) in modes.into_iter().rev() {
         fs::set_permissions(&dir, Permissions::from_mode(mode))
             .with_path("change the mode of", &dir)?;

@@ -67,7 +67,7 @@ impl GitFetcher<'_> {
         }
     }
 
-    /// Takes the lock of a repository, after fetches of other jobs.
+    /// Locks a repository; waits while other jobs fetch it.
     fn lock(
         &self,
         repository: &GitRepository,

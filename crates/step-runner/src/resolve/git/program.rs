@@ -30,7 +30,7 @@ const SETTINGS: [&str; 10] = [
     "core.autocrlf=false",
     "fetch.recurseSubmodules=false",
     "fetch.output=compact",
-    // Objects come in a pack, whose size is limited.
+    // Store fetched objects as a pack: only the size of packs is limited.
     "fetch.unpackLimit=1",
     "transfer.unpackLimit=1",
     "gc.auto=0",

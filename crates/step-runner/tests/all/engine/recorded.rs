@@ -191,7 +191,7 @@ fn remove_variable_parts(trace: &mut Value, played: &FinishedJob) {
         let script = command.as_array().unwrap().last().unwrap().clone();
         let script = script.as_str().unwrap();
         let script = match script.find(played.scratch.to_str().unwrap()) {
-            // A script may contain the name of a step file.
+            // The name of a step file differs in each run.
             Some(_) => "a step file's name is in it",
             None if script.contains("$STEPFILE") => "a step file's name is in it",
             None => script,

@@ -36,7 +36,7 @@ fn non_matching_hooks_allocate_nothing() {
     assert_eq!(blocks, 0);
 }
 
-/// With a capture for each inner repetition, each took gigabytes.
+/// A capture for each inner repetition would take gigabytes.
 #[test]
 fn nested_repetitions_take_no_memory_for_captures() {
     for source in [format!("(?:{}){{1000}}", "(?:a+)?".repeat(20)), "(?:[ab]?){1000}".repeat(20)] {

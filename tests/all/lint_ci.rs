@@ -1,5 +1,5 @@
-//! `oci-hooks lint` as called in CI: the GitHub Action and the GitLab template. `tests/lint_tools` has the
-//! tests that need more than a shell and common tools.
+//! `oci-hooks lint` as called in CI: the GitHub Action and the GitLab template. `tests/tools` has the tests
+//! that need more than a shell and common tools.
 
 mod action;
 mod env;

@@ -1,4 +1,4 @@
-//! `oci-hooks lint` as called by CI and editors, with their tools: curl, wget, git and pre-commit.
+//! `oci-hooks lint` as called by CI and by pre-commit, with curl, wget and git.
 //!
 //! Only the loopback network is used: releases come from a server of the test.
 

@@ -141,9 +141,8 @@ impl ApiProxy {
         *self.faults.delay.lock().expect("no holder panics") = delay;
     }
 
-    /// Answers the next `count` matching requests in the server's place. A request matches if its line
-    /// without the query, such as `POST /api/v1/…`, starts with the method in `end` and ends with the path in
-    /// `end`.
+    /// Answers the next `count` matching requests in the server's place. `end` is the end of a path without the
+    /// query, optionally after a method: `POST /pods`.
     pub fn refuse(&self, count: usize, end: &str, refusal: ErrorResponse) {
         let mut refusals = self.faults.refusals.lock().expect("no holder panics");
         refusals.extend(std::iter::repeat_n((end.to_owned(), refusal), count));

@@ -1,5 +1,4 @@
-//! An image in a store, added without a registry, for tests that run containers with the library: include it
-//! with `#[path = "../support/busybox.rs"] mod busybox;`.
+//! An image in a store, added without a registry, for tests that run containers with the library.
 
 use std::fs;
 

@@ -202,7 +202,7 @@ impl RunningCall {
     /// Waits for the hook's exit and then, for a limited time like the runner, for its pipes to be closed.
     #[track_caller]
     pub fn wait(mut self) -> EndedCall {
-        // A call that was stopped for a long time gets time again.
+        // The call may have been stopped for a long time before.
         let deadline = (self.started + DEADLINE * 2).max(Instant::now() + DEADLINE);
         while self.status.is_none() {
             if !self.next(deadline) {

@@ -17,7 +17,8 @@ pub struct TestEnv {
     temp: tempfile::TempDir,
 }
 
-/// Output and exit code of a run, with the temporary directory replaced by `{ROOT}`.
+/// Output and exit code of a run, with the paths of the program and of the directory replaced by `{PROGRAM}`
+/// and `{ROOT}`.
 #[derive(Debug)]
 pub struct ProgramRun {
     pub stdout: String,
@@ -34,10 +35,11 @@ impl TestEnv {
         env
     }
 
-    /// Runs a copy of the program: the directory of the build may belong to another user.
+    /// Replaces the program by a copy: the directory of the build may belong to another user.
     pub fn copy_program(&mut self) {
         let copy = self.path(self.program.file_name().unwrap().to_str().unwrap());
-        // In this process, other threads' children could hold the open copy, which could then not be executed.
+        // Copied by a child process: a file that is open for writing, even in a forked child of another thread,
+        // cannot be executed.
         let status = Command::new("cp").args([&self.program, &copy]).status().unwrap();
         assert!(status.success());
         self.program = copy;
@@ -74,8 +76,7 @@ impl TestEnv {
         self.run_command_apart(self.command(args))
     }
 
-    /// Runs a command as root in a network namespace of its own: ordinary users cannot change the machine's
-    /// network.
+    /// Runs a command. Root runs it in a new network namespace; ordinary users cannot change the machine's network.
     pub fn run_command_apart(&self, command: Command) -> ProgramRun {
         let run = || {
             if rustix::process::geteuid().is_root() {

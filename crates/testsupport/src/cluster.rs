@@ -14,8 +14,8 @@ use ureq::{Agent, http};
 
 use super::program::{self, DEADLINE};
 
-/// Profiles of pod security, and policies of these names before Kubernetes 1.25: a service account needs permission to use
-/// one to create pods.
+/// Profiles of pod security. Kubernetes before 1.25 has policies of these names, which a service account needs
+/// permission to use.
 const POLICIES: [&str; 2] = ["privileged", "restricted"];
 
 /// Permissions that the Helm chart of actions-runner-controller gives to runners.

@@ -53,7 +53,7 @@ pub fn push_all(cluster: &TestCluster, program: &Path) {
     push_foreign(cluster, "test/foreign:1");
 }
 
-/// Returns the runner image: its program, its tools, and the hook with its libraries.
+/// Returns the runner image: the hook with its libraries, and fakes of node.
 fn runner(base: &TestImage, program: &Path) -> TestImage {
     let mut image = base.with(json!({
         "User": "1001", "Cmd": ["sleep", "1000000"], "WorkingDir": "/home/runner",

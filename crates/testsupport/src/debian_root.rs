@@ -1,8 +1,8 @@
 //! A freshly installed and booted Debian 12, for installing packages and for following the documentation.
 //!
-//! It runs systemd in memory, has no network but loopback, and stops when the value is dropped or the test
-//! ends. Its user `runner` has a home and subordinate ids; `apt-get install` finds the dependencies of our
-//! packages.
+//! It runs in memory with systemd as init, has no network but loopback, and stops when the value is dropped or
+//! the test ends. Its user `runner` has a home and subordinate ids; `apt-get install` finds the dependencies of
+//! our packages.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

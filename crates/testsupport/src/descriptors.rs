@@ -25,7 +25,7 @@ pub fn with_few_descriptors(test: &str, body: impl FnOnce() + Send) {
     let mut command = Command::new(std::env::current_exe().expect("/proc is mounted"));
     command.args([test, "--exact", "--nocapture"]).env(MARK, "1");
     let output = command.output().expect("a test can be run");
-    // Output with the duration of the test.
+    // The output contains the duration of the test.
     let _ = io::stdout().write_all(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let printed = String::from_utf8_lossy(&output.stdout);

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use super::{images, program};
 
-/// Runs node with the glibc libraries beside it, as the musl build needs no glibc in the image either. A
-/// program and not a shell script, because a shell drops environment variables with a dash in the name.
+/// Runs node with the glibc libraries beside it: like the musl build, it needs no glibc in the image. A shell
+/// script would drop environment variables with a dash in the name.
 const ALPINE_NODE: &str = r#"
 use std::os::unix::process::CommandExt as _;
 fn main() {

@@ -196,8 +196,8 @@ impl Drop for WebServer {
     }
 }
 
-/// Returns a socket that is bound to an IPv4 address and refuses connections until [`listen`] is called. Others of these
-/// may have the same port.
+/// Returns a socket that is bound to an IPv4 address and refuses connections until [`listen`] is called.
+/// Several such sockets can have the same port.
 pub fn bound_socket(address: SocketAddr) -> TcpListener {
     let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)

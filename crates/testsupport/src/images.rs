@@ -33,7 +33,7 @@ echo "$answer" | tr -d '\r'
 [ "$answer" ]
 "#;
 
-/// Replaces `pg_isready` and the like: checks that the port is listened on.
+/// Replaces `pg_isready` and the like: checks that a process listens on the port.
 const IS_READY: &str = r#"#!/bin/sh
 grep -qi ": 0*:$(printf %04X "$PORT") 0*:0000 0A" /proc/net/tcp /proc/net/tcp6
 "#;
@@ -95,7 +95,7 @@ impl LayerArchive {
         self.file(path, 0o755, content);
     }
 
-    /// Adds a program of this machine under the same path, with a capability of its file (`=ep`), by its number.
+    /// Adds a program of this machine under the same path, with the file capability of this number (`=ep`).
     pub fn capable_program(&mut self, program: &Path, capability: u32) {
         let (revision_and_effective, none) = (0x0200_0001_u32, 0_u32);
         let fields = [revision_and_effective, 1 << capability, none, none, none];

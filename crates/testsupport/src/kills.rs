@@ -52,7 +52,7 @@ pub struct KillVictim<'a, T> {
     pub finish: &'a dyn Fn(&mut T),
 }
 
-/// Random moments.
+/// A generator of random moments.
 pub struct RandomMoments {
     pub random: Rng,
     seed: u64,
@@ -167,10 +167,10 @@ pub fn cgroups(installation: &impl InstalledProgram) -> BTreeSet<String> {
     names
 }
 
-/// A snapshot of a host, including files and network namespaces in unintended places.
+/// A snapshot of a host, with files outside of the installation's directories, and network namespaces.
 struct HostSnapshot {
     snapshot: LeftoverSnapshot,
-    /// Files outside of the installation's directories, with owners and modes.
+    /// Paths with owners, modes and types.
     files: BTreeSet<String>,
     /// Network namespaces in use or mounted.
     networks: BTreeSet<String>,

@@ -11,7 +11,7 @@ use super::host::TestHost;
 /// Time limit for cleanup that the kernel does asynchronously. It removes the network namespaces of all tests
 /// one after another.
 const SETTLED: Duration = Duration::from_secs(180);
-/// Time between two looks at a host.
+/// Poll interval.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A program that is installed on a host.
@@ -39,7 +39,7 @@ impl LeftoverSnapshot {
     pub fn take(installation: &impl InstalledProgram) -> Self {
         let host = installation.host();
         // Processes first: otherwise the snapshot could have the mounts of a process that ends meanwhile, but
-        // not the process, which `settled` waits for.
+        // not the process, which `take_settled` waits for.
         let processes = processes(host);
         let mounts = host.mounts();
         let links = host.shell("ip -o link");
@@ -114,7 +114,7 @@ fn processes(host: &TestHost) -> BTreeSet<String> {
     let deadline = Instant::now() + SETTLED;
     let is_runtime = |line: &String| {
         let program = line.split(' ').next().unwrap_or_default();
-        // The name of a supervisor's program ends with that of a runtime.
+        // `ends_with` compares whole names: `garm-provider-runc` is no runtime.
         ["runc", "crun"].iter().any(|name| Path::new(program).ends_with(name))
     };
     loop {

@@ -1,4 +1,4 @@
-//! Checks of the man pages of every program of this package.
+//! Checks of the man pages of programs.
 
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 

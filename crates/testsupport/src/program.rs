@@ -43,7 +43,7 @@ impl FinishedCommand {
     }
 }
 
-/// Compiles the program that uses up limits of the kernel for each user, for any root file system.
+/// Compiles `attack.c` statically, for any root file system.
 #[track_caller]
 pub fn compile_attack(path: &Path) {
     let source = repository("crates/testsupport/src/attack.c");

@@ -99,7 +99,7 @@ impl TestRegistry {
         let log = BufReader::new(daemon.stderr.take().expect("it is piped"));
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
-            // The log is read on, so that the registry never blocks on a full pipe.
+            // Keeps reading the log, so that the registry never blocks on a full pipe.
             for line in log.lines().map_while(Result::ok) {
                 let _ = sender.send(line);
             }

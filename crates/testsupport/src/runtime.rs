@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::bundle::BusyboxBundle;
 use super::program::{self, FinishedCommand};
 
-/// A runtime that tests of containers run with.
+/// A runtime that runs the containers of tests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TestRuntime {
     Runc,
@@ -18,8 +18,8 @@ pub enum TestRuntime {
 impl TestRuntime {
     pub const ALL: [Self; 2] = [Self::Runc, Self::Crun];
 
-    /// Returns the runtimes of a test: all, but a single one in the gate, determined by the test's name. The
-    /// users that a test runs as have indexes, and alternate between the runtimes.
+    /// Returns the runtimes of a test: all, or in nextest's `gate` profile one that depends on the test's name
+    /// and on the index of the user that the test runs as.
     pub fn selected(user: usize) -> &'static [Self] {
         let is_gate = env::var("NEXTEST_PROFILE").is_ok_and(|profile| profile == "gate");
         match env::var("NEXTEST_TEST_NAME") {

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use super::program;
 
-/// Environment variable with the directory, if the programs are built already: where each test is a process,
-/// each would call cargo.
+/// Environment variable with the directory of programs that are built already. Without it, each test process
+/// would call cargo.
 const BUILT: &str = "OCI_HOOKS_STATIC_PROGRAMS";
 
 /// Returns the directory of the static programs; the first call builds them.

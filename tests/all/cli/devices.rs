@@ -36,7 +36,7 @@ fn run(env: &HookEnv, args: &[&str]) -> CommandOutput {
 fn inject_adds_a_device_before_the_hooks_of_hook_files() {
     let env = with_devices();
     env.hook("usr/a.json", r#""always": true"#, r#""createRuntime""#);
-    // The mount of the device is none of the user's.
+    // A device's mount is not a bind mount of the user.
     env.hook("usr/b.json", r#""hasBindMounts": true"#, r#""poststop""#);
     let ran = run(&env, &["inject", "--device", "vendor.com/lamp=red"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));

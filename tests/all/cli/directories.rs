@@ -1,5 +1,5 @@
-//! Hook directories named in a consumer's configuration. `tests/engines` compares podman's own reading of the
-//! same configuration.
+//! Hook directories named in a consumer's configuration. `podman_dirs` of the crate `runtime-wrapper` compares
+//! podman's own reading of the same configuration.
 
 use std::fs;
 

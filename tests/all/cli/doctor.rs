@@ -68,7 +68,7 @@ impl FakeSystem {
         Self::check_in(self.doctor(&["--format", "json"]), name)
     }
 
-    /// Does the same on this machine, where the programs of the fake system come first and are run.
+    /// Like [`Self::check`], on this machine, with the fake system's programs first in `PATH`.
     #[track_caller]
     fn check_here(&self, name: &str) -> (String, String, String) {
         let path = format!("{}:/usr/bin:/bin", self.path("usr/bin").display());
@@ -342,7 +342,7 @@ fn wrapper_of(plugin: &str) -> String {
 fn containerd_is_queried_for_its_configuration() {
     const OLD: &str = "io.containerd.grpc.v1.cri";
     const NEW: &str = "io.containerd.cri.v1.runtime";
-    // A file, the version of containerd, and what is right according to its `config dump`.
+    // A file, the version of containerd, the expected status, and the first lines of the hint.
     for (file, version, status, lines) in [
         (
             wrapper_of(OLD),

@@ -42,7 +42,7 @@ fn inject_example_adds_matching_hooks_with_reasons() {
     let env = HookEnv::with_hooks();
     let dirs = vec![env.path("usr"), env.path("etc")];
     let (mut out, mut log) = (Vec::new(), Vec::new());
-    // Podman would reject all hooks because of this invalid file.
+    // Without the file whose program does not exist.
     fs::remove_file(env.path("usr/40-gone.json")).unwrap();
     inject::inject(&env.path("config.json"), dirs, &mut out, &mut log).unwrap();
     let log = String::from_utf8(log).unwrap();

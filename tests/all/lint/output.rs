@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::lint::env::{data, golden, lint, lint_in};
 
-/// Files that produce all kinds of output: help, related locations, fixes, findings without a location.
+/// Files that produce all kinds of output: hints, related locations, fixes, findings without a location.
 const FILES: [&str; 5] = [
     "cases/comments.json",
     "cases/empty.json",

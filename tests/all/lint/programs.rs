@@ -162,7 +162,7 @@ fn env_searches_the_path_of_the_hook() {
     program.write("bin/language", "#!/bin/sh\n", 0o755);
     assert_eq!(program.only_finding(&own), None);
     assert_eq!(program.only_finding(PATH), missing(Severity::Error));
-    // The last PATH counts, and without any `env` searches /bin and /usr/bin.
+    // Without a PATH, `env` searches /bin and /usr/bin.
     assert_eq!(program.only_finding("\"A=b\""), missing(Severity::Error));
     // Without an environment the PATH of the engine counts.
     assert_eq!(program.only_finding(""), missing(Severity::Warning));

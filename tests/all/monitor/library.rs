@@ -178,7 +178,7 @@ fn permissions_and_programs_are_followed() {
     }
     tree.put_file("bin/program", "#!/bin/sh\nreboot");
     assert_eq!(followed.next(), "altered bin/program");
-    // Links that lead elsewhere, and directories in whose place a link is.
+    // A link with a new target, and a directory that is replaced by a link.
     tree.write("bin/evil", "");
     tree.relink("evil", "bin/link");
     assert_eq!(followed.next(), "altered bin/link");

@@ -147,7 +147,7 @@ fn files(hooks: &[HookSource]) -> Vec<HookFile> {
     hooks.iter().enumerate().map(file).collect()
 }
 
-/// Injects the matching hooks, or no hooks if one cannot be matched.
+/// Returns the configuration with the matching hooks, or nothing if a hook cannot be matched.
 fn inject(
     set: &HookSet,
     target: &MatchTarget,

@@ -7,7 +7,7 @@ use std::fs;
 
 use crate::robustness::limited::LimitedDir;
 
-/// Returns a hook file with additional text in its conditions.
+/// Returns a hook file with these conditions.
 fn hook(when: &str) -> String {
     format!(
         r#"{{"version":"1.0.0","hook":{{"path":"/bin/true"}},"when":{{{when}}},"stages":["poststop"]}}"#
@@ -54,7 +54,7 @@ fn largest_allowed_hook_file_is_read() {
 #[test]
 fn hook_files_full_of_small_values_take_bounded_memory() {
     let place = LimitedDir::new();
-    // A quarter of the maximum size of a hook file, with a quarter of the memory limit.
+    // A quarter of the maximum size of a hook file.
     let size = 4 << 20;
     for text in [
         hook(&format!(r#""always":true,"x":[{}0]"#, "0,".repeat(size / 2))),

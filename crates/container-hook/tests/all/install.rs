@@ -42,7 +42,7 @@ fn errors(ran: &ProgramRun) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// Returns the output as root gets it, without the number of user ids of rootless containers.
+/// Converts a user's output to that of root, which has no number of user ids.
 fn as_of_root(text: &str) -> String {
     let is_of_users = |line: &&str| line.starts_with("Containers run without root, ");
     let number = |line: &str| line.trim_start().starts_with("\"user_ids\": ");

@@ -9,7 +9,7 @@ mod pods;
 mod requests;
 mod template;
 
-/// Path of the program, for [`env`].
+/// Path of the program.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_container-hook");
 
 /// Directory of the golden files.

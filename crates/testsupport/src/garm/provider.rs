@@ -19,7 +19,7 @@ pub const CONTROLLER: &str = "31556484-bc26-4971-aaa6-bf77c99fe7f1";
 /// Pool id of most tests.
 pub const POOL: &str = "ce865c26-efa0-4c29-8797-1e5c3a0db6d9";
 
-/// Calls of one GARM.
+/// A GARM that calls the provider.
 #[derive(Clone)]
 pub struct ProviderCaller<'a> {
     pub installation: &'a ProviderInstallation<'a>,
@@ -51,12 +51,12 @@ impl<'a> ProviderCaller<'a> {
         }
     }
 
-    /// Returns the same provider for another pool.
+    /// Returns the same GARM with another pool.
     pub fn of_pool(&self, pool: &str) -> Self {
         Self { pool: pool.to_owned(), ..self.clone() }
     }
 
-    /// Returns the same provider for another controller.
+    /// Returns the same GARM with another controller id.
     pub fn of_controller(&self, controller: &str) -> Self {
         Self { controller: controller.to_owned(), ..self.clone() }
     }

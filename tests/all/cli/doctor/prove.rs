@@ -24,7 +24,7 @@ impl ProvingSystem {
         ProvingSystem { system, calls }
     }
 
-    /// Returns a call of doctor with a podman that does this to run a container.
+    /// Returns a `doctor` command with a podman whose `run` executes this shell command.
     fn doctor(&self, run: &str) -> Command {
         let calls = &self.calls;
         let script = format!(

@@ -2,7 +2,7 @@
 //! has Rust and a clone of this repository, for the other pages their packages.
 //!
 //! A `console` block is run, unless a comment on the line before says otherwise (`<!-- test: … -->`, see
-//! [`page::Directive`]): lines that start with `$ ` as the user `runner`, lines that start with `# ` as root,
+//! [`page::BlockDirective`]): lines that start with `$ ` as the user `runner`, lines that start with `# ` as root,
 //! each block from the home of `runner` or the clone. The lines below a command are its expected output,
 //! where `…` stands for any text, and alone on a line for any lines; without such lines the output is not
 //! compared. One page is one session. Before it, `setup/PAGE.sh` runs as root and creates what the page

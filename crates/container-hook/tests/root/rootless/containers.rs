@@ -68,7 +68,7 @@ fn run(engine: &Engine, spec: ContainerSpec<'_>) -> Option<i32> {
     engine.prepare(spec).unwrap().run(|_| ()).unwrap().status.code()
 }
 
-/// Prints properties of a container that differ for ordinary users, or once did.
+/// Prints properties of a container that depend on the user's permissions.
 const LOOK: &str = "exec >/work/found 2>&1
     touch /read-only/x && echo 'what is read-only was written to'
     [ -e /all/from-work ] || echo 'a directory does not show its files'

@@ -16,7 +16,7 @@ use crate::rootless::setup::{UserKind, with};
 /// Process name (`comm`) of the pause process.
 const PAUSE_PROCESS: &str = "pause-process";
 
-/// Returns the damaged text of a record, or nothing to remove the record.
+/// A function that returns the damaged text of a record, or nothing to remove the record.
 type RecordEdit = fn(&UserInstallation<'_>, &str) -> Option<String>;
 
 /// Damage as left by killed programs, or as written by a hostile program.

@@ -56,7 +56,7 @@ pub(crate) fn with(
     test(&UserInstallation::new(&world, user.as_ref(), runtime, further));
 }
 
-/// Prints the user and runtime of a failing test.
+/// The user and runtime of a test, printed if it fails.
 struct FailureContext(UserKind, TestRuntime);
 
 impl Drop for FailureContext {

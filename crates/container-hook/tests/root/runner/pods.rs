@@ -1,4 +1,4 @@
-//! Pod templates (ADR 0134): init containers, sidecars, and what they share with a job.
+//! Pod templates (ADR 0134 of GitHub's container hooks): init containers, sidecars, and what they share with a job.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

@@ -65,7 +65,7 @@ pub(crate) const MARKED: &str = "[ \"$MARK\" ] || MARK=step exec sh -e \"$0\"";
 pub(crate) const LIST: &str = "set +e; for p in /proc/[0-9]*; do \
     tr '\\0' '\\n' <$p/environ | grep -qx MARK=step && echo ${p#/proc/}; done 2>/dev/null; true";
 
-/// Background processes of a step, which once kept it from ending. They outlast any call's deadline.
+/// Commands that leave a process in the background, which must not delay the step's end. It outlasts any deadline.
 const LEFT: [&str; 5] = [
     "sleep 100000 &",
     "trap '' HUP; sleep 100000 &",

@@ -1,4 +1,4 @@
-//! Pod templates (ADR 0134): their effects inside the containers.
+//! Pod templates (ADR 0134 of GitHub's container hooks): their effects inside the containers.
 
 use std::fs;
 use std::os::unix::net::UnixListener;

@@ -1,4 +1,4 @@
-//! Package mirrors are those that the machine uses.
+//! Scripts use the machine's package mirrors.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

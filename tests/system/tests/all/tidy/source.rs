@@ -108,7 +108,7 @@ pub(crate) fn read(dirs: &[&str]) -> Vec<SourceFile> {
             paths.extend(entries.filter(|path| !path.ends_with("target")));
         } else if path.extension().is_some_and(|e| e == "rs") {
             let text = fs::read_to_string(&path).unwrap();
-            // Generated code is not checked; tests/proto compares it with its source.
+            // Generated code is not checked here, but compared with its source by `proto`.
             if text.starts_with("// This file is @generated") {
                 continue;
             }

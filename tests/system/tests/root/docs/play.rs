@@ -175,7 +175,7 @@ fn difference(command: &PageCommand, ended: &CommandResult, status: i32) -> Opti
         let is = ended.status.map_or("does not end".to_owned(), |status| status.to_string());
         return Some(format!("`{text}` exits with {is} in place of {status}:\n{output}"));
     }
-    // A page without printed output promises none.
+    // Without printed output, the command's output is not compared.
     if printed.iter().all(|line| line.trim().is_empty()) || is_as_printed(printed, output) {
         return None;
     }

@@ -12,11 +12,11 @@ use oci_hooks_testsupport::program;
 
 /// Working directory of readers without a clone.
 pub(crate) const HOME: &str = "/home/runner";
-/// Directory of the shells' input and output, which is no effect of the page.
+/// Directory of the shells' input and output, which no page creates.
 const FILES: &str = "/run/reader";
 /// Deadline of a command: exceeds the time for compiling all tests on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(2400);
-/// Time for a shell to end, which a command may not let it do.
+/// Time limit for a shell to exit, which a running command may prevent.
 const END: Duration = Duration::from_secs(20);
 
 pub(crate) struct ReaderSession<'a> {

@@ -20,7 +20,7 @@ fn run_by(words: &[&str], container: &RuntimeContainer<'_>) -> FinishedCommand {
     program::run(&mut command)
 }
 
-/// In addition to the standard output, which runtimes discard.
+/// The hook writes to the runtime's standard output, because runtimes discard its own.
 #[test]
 fn hook_greets_in_the_output_of_the_runtime() {
     for runtime in TestRuntime::ALL {

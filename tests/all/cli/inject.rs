@@ -105,9 +105,11 @@ fn repeated_injection_is_noted() {
 #[test]
 fn once_changes_nothing_the_second_time() {
     let env = HookEnv::with_hooks();
-    env.run(&["inject", "--in-place", "--once"]);
+    let inject = || assert_eq!(env.run(&["inject", "--in-place", "--once"]).code, Some(0));
+    inject();
     let first = env.read("config.json");
-    env.run(&["inject", "--in-place", "--once"]);
+    assert!(first.contains("\"hooks\""), "{first}");
+    inject();
     assert_eq!(env.read("config.json"), first);
 }
 

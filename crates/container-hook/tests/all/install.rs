@@ -130,7 +130,7 @@ fn install_does_not_follow_links_of_other_users() {
 }
 
 #[test]
-fn sudo_runner_gets_instructions() {
+fn sudo_option_is_rejected() {
     let env = with_runtime();
     let ran = env.run_apart(&["install", "--sudo", "hook"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");

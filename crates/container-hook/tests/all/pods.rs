@@ -186,7 +186,7 @@ fn doctor_reports_the_consequence_of_each_missing_permission() {
 }
 
 #[test]
-fn unreachable_cluster_is_reported_within_seconds() {
+fn invalid_or_missing_kubeconfig_is_reported() {
     let env = TestEnv::new(PROGRAM);
     env.write("settings.toml", "[backend]\nkind = \"kubernetes\"\n");
     env.write("kubeconfig", "{");
@@ -215,7 +215,7 @@ fn pod_template_is_printed_without_a_cluster() {
 }
 
 #[test]
-fn job_can_be_tried_on_this_machine_without_github() {
+fn try_and_probe_are_rejected_for_a_cluster() {
     let env = TestEnv::new(PROGRAM);
     env.write("settings.toml", "[backend]\nkind = \"kubernetes\"\n");
     for words in [&["try"][..], &["doctor", "--probe"]] {

@@ -62,7 +62,7 @@ fn packages_have_a_man_page_for_each_command() {
 }
 
 #[test]
-fn man_pages_link_only_to_pages_of_their_package() {
+fn documentation_links_only_to_pages_of_its_package() {
     let dir = program::temporary_directory();
     let (mut links, mut nowhere) = (0, Vec::new());
     for deb in debs() {

@@ -19,7 +19,6 @@ use super::super::socket::{SocketError, private_directory};
 use super::descriptors::DescriptorBudget;
 use super::event::JobSnapshot;
 use super::kept::{self, KeptError, KeptJob};
-use super::variables;
 
 /// Maximum number of characters of a job id in a directory name.
 const NAME_CHARS: usize = 40;
@@ -153,9 +152,8 @@ impl Drop for StateDir {
         let entries = fs::read_dir(&jobs).into_iter().flatten().flatten();
         for job in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
             let dir = JobDir { root: job.path(), is_recorded: true };
-            let removed = dir.remove_secrets(&self.trash);
             // Without a record, no later server knows the job.
-            if removed.is_err() || !dir.record().exists() {
+            if !dir.record().exists() || dir.remove_secrets(&self.trash).is_err() {
                 // The next server removes leftover files.
                 let _ = self.trash.remove(&dir.root);
             }
@@ -211,7 +209,6 @@ impl JobDir {
 
     /// Removes files that only a running job needs. They may contain secrets.
     pub fn remove_secrets(&self, trash: &Trash) -> Result<(), PathError> {
-        variables::remove_files(&self.variables());
         trash.remove(&self.scratch()).and(trash.remove(&self.variables()))
     }
 }
@@ -219,7 +216,6 @@ impl JobDir {
 impl Drop for JobDir {
     fn drop(&mut self) {
         if !self.is_recorded {
-            variables::remove_files(&self.variables());
             // The next server removes leftover files.
             let _ = remove_tree(&self.root);
         }
@@ -251,7 +247,6 @@ fn find_earlier_jobs(root: &Path, trash: &Trash) -> Result<EarlierJobs, StateErr
     for entry in fs::read_dir(&path).with_path("list", &path)? {
         let path = entry.with_path("list", &path)?.path();
         let dir = JobDir { root: path.clone(), is_recorded: true };
-        variables::remove_files(&dir.variables());
         let opened = match earlier.kept.len() < max_jobs {
             true => KeptJob::open(&jobs, dir, trash, max_results),
             false => {

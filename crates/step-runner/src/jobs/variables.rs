@@ -1,18 +1,12 @@
 //! Variables of a CI job: validation, expansion, file variables.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, symlink};
-use std::path::{Path, PathBuf};
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 
-use oci_hooks_files::error::chain;
-use oci_hooks_files::fs::{
-    Durability, FileAt, PathContext as _, PathError, ReplaceError, ReplaceOptions,
-};
-use rustix::fs::{Mode, OFlags};
-use tracing::debug;
+use oci_hooks_files::fs::{PathContext as _, PathError};
 
 use super::super::go_expand::expand_like_go;
 use super::super::wire::proto::Variable;
@@ -102,88 +96,29 @@ fn is_identifier(name: &str) -> bool {
     name.starts_with(is_start) && name.chars().all(|c| is_start(c) || c.is_ascii_digit())
 }
 
-/// The variable with the directory in which GitLab's ordinary jobs have the files of variables. Services see it too,
-/// unlike the directory of a job.
-const PROJECT_FILES: &str = "RUNNER_TEMP_PROJECT_DIR";
-
 /// Writes the values of file variables to files, and returns all values; the value of a file variable is
 /// its path. The last variable of a name wins.
-///
-/// The files are in the directory of [`PROJECT_FILES`] if this user owns it or can make it; `dir`, which only this job
-/// uses, then has links to them, for [`remove_files`]. Otherwise, they are in `dir`.
 pub fn write_files(
     variables: &[Variable],
     dir: &Path,
 ) -> Result<BTreeMap<String, String>, PathError> {
     let mut values = BTreeMap::new();
-    for Variable { key, value, .. } in variables.iter().filter(|variable| !variable.file) {
-        values.insert(key.clone(), value.clone());
-    }
-    let project = values.get(PROJECT_FILES).map(PathBuf::from).filter(|path| path.is_absolute());
-    let last: BTreeMap<_, _> = variables.iter().map(|variable| (&variable.key, variable)).collect();
-    for Variable { key, value, .. } in last.into_values().filter(|variable| variable.file) {
-        let path = write_file(key, value, dir, project.as_deref())?;
-        values.insert(key.clone(), path.to_string_lossy().into_owned());
+    for Variable { key, value, file, .. } in variables {
+        let value = if *file {
+            let path = dir.join(key);
+            let mut options = OpenOptions::new();
+            let opened = options.write(true).create(true).truncate(true).mode(0o600).open(&path);
+            opened
+                .with_path("make", &path)?
+                .write_all(value.as_bytes())
+                .with_path("write", &path)?;
+            path.to_string_lossy().into_owned()
+        } else {
+            value.clone()
+        };
+        values.insert(key.clone(), value);
     }
     Ok(values)
-}
-
-/// Writes the file of a variable, and returns its path.
-fn write_file(
-    key: &str,
-    value: &str,
-    dir: &Path,
-    project: Option<&Path>,
-) -> Result<PathBuf, PathError> {
-    let private = dir.join(key);
-    if let Some(project) = project {
-        let path = project.join(key);
-        symlink(&path, &private).with_path("make", &private)?;
-        match write_beside_project(key, value, project) {
-            Ok(()) => return Ok(path),
-            Err(error) => debug!(error = %chain(&error), "file variable is in the job's directory"),
-        }
-        fs::remove_file(&private).with_path("remove", &private)?;
-    }
-    let mut options = OpenOptions::new();
-    let opened = options.write(true).create_new(true).mode(0o600).open(&private);
-    let mut file = opened.with_path("make", &private)?;
-    file.write_all(value.as_bytes()).with_path("write", &private)?;
-    Ok(private)
-}
-
-/// Replaces a file in the directory for temporary files of a project.
-fn write_beside_project(key: &str, value: &str, project: &Path) -> Result<(), ReplaceError> {
-    // If it exists, or cannot be made, it is checked next.
-    let _ = DirBuilder::new().mode(0o700).create(project);
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(project, flags, Mode::empty()).with_path("open", project)?;
-    let stat = rustix::fs::fstat(&directory).with_path("inspect", project)?;
-    if stat.st_uid != rustix::process::geteuid().as_raw() {
-        let error = io::Error::other("it belongs to another user");
-        return Err(PathError::new("use", project, error).into());
-    }
-    let options = ReplaceOptions {
-        mode: Some(0o600),
-        durability: Durability::Unsynced,
-        ..ReplaceOptions::default()
-    };
-    let file = FileAt::in_directory(directory, OsStr::new(key), &project.join(key))?;
-    file.replace(value.as_bytes(), &options)
-}
-
-/// Removes the files of variables outside of `dir`, to which it has links.
-pub fn remove_files(dir: &Path) {
-    // A job may have replaced the directory by a link.
-    if !fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_dir()) {
-        return;
-    }
-    for link in fs::read_dir(dir).into_iter().flatten().flatten() {
-        if let Ok(file) = fs::read_link(link.path()) {
-            // A step may have removed it.
-            let _ = fs::remove_file(file);
-        }
-    }
 }
 
 /// Returns the values to mask: masked variables and file variables.
@@ -288,8 +223,6 @@ impl<'a> Expansion<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
 
     fn variable(key: &str, value: &str) -> Variable {
@@ -365,6 +298,7 @@ mod tests {
 
     #[test]
     fn file_variables_are_paths_of_private_files() {
+        use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let variables =
             [file("F", "$A"), variable("A", "in $F"), file("G", "1"), variable("G", "2")];
@@ -373,50 +307,8 @@ mod tests {
         let path = dir.path().join("F");
         assert_eq!(all["A"], format!("in {}", path.display()));
         assert_eq!(all["G"], "2");
-        assert_eq!(fs::read_to_string(&path).unwrap(), "$A");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "$A");
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    }
-
-    #[test]
-    fn file_variables_are_beside_the_project_and_removed() {
-        let root = tempfile::tempdir().unwrap();
-        let (project, dir) = (root.path().join("p.tmp"), root.path().join("job"));
-        let write = || {
-            fs::create_dir(&dir).unwrap();
-            let named = variable(PROJECT_FILES, project.to_str().unwrap());
-            let values = write_files(&[named, file("F", "1"), file("F", "2")], &dir).unwrap();
-            PathBuf::from(&values["F"])
-        };
-        for earlier in [None, Some("left by an earlier job")] {
-            if let Some(earlier) = earlier {
-                fs::write(project.join("F"), earlier).unwrap();
-            }
-            let path = write();
-            assert_eq!(path, project.join("F"));
-            assert_eq!(fs::read_to_string(&path).unwrap(), "2");
-            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-            remove_files(&dir);
-            assert!(!path.exists());
-            fs::remove_dir_all(&dir).unwrap();
-        }
-        // Nothing is written through links of an earlier job.
-        let outside = root.path().join("outside");
-        fs::create_dir(&outside).unwrap();
-        for make in [
-            |project: &Path, outside: &Path| symlink(outside, project),
-            |project: &Path, outside: &Path| {
-                fs::create_dir(project).and_then(|()| symlink(outside.join("F"), project.join("F")))
-            },
-            |project: &Path, _: &Path| fs::create_dir_all(project.join("F")),
-            |project: &Path, _: &Path| fs::write(project, ""),
-        ] {
-            let _ = fs::remove_dir_all(&project).or_else(|_| fs::remove_file(&project));
-            make(&project, &outside).unwrap();
-            assert_eq!(write(), dir.join("F"));
-            assert_eq!(fs::read_to_string(dir.join("F")).unwrap(), "2");
-            assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
-            fs::remove_dir_all(&dir).unwrap();
-        }
     }
 
     #[test]

@@ -142,7 +142,7 @@ fn hook_writable_by_others_rejects_its_containers_unless_allowed() {
 fn existing_containers_without_their_hooks_are_reported() {
     let place = PluginDir::new();
     place.hook("a.json", r#"{"commands": ["/sh$"]}"#, r#"["poststop"]"#);
-    // Of the pod, which the runtime sends in an earlier part of its list.
+    // Of a pod that the runtime sends in another part of its list.
     place.hook("b.json", r#"{"annotations": {"^key$": "value"}}"#, r#"["poststop"]"#);
     let (_plugin, socket) = place.start(&[]);
     let mut runtime = SimulatedRuntime::new(socket);
@@ -156,22 +156,26 @@ fn existing_containers_without_their_hooks_are_reported() {
         annotations: BTreeMap::from([("key".to_owned(), "value".to_owned())]),
         ..PodSandbox::default()
     };
-    let of_pod = Container { pod_sandbox_id: pod.id.clone(), ..named("four", "/bin/true") };
+    let of_pod = |name| Container { pod_sandbox_id: "pod".to_owned(), ..named(name, "/bin/true") };
     let hooks = runtime.create(None, container("/bin/sh")).unwrap();
     let with_hooks = Container { hooks: Some(hooks), ..named("guarded", "/bin/sh") };
-    let first = vec![named("one", "/bin/sh"), with_hooks];
-    runtime.call("Synchronize", part(vec![pod], first, true)).unwrap();
-    let last = vec![named("two", "/bin/sh"), named("three", "/bin/true"), of_pod];
-    runtime.call("Synchronize", part(Vec::new(), last, false)).unwrap();
+    let parts = [
+        (Vec::new(), vec![named("one", "/bin/sh"), with_hooks, of_pod("early")]),
+        (vec![pod], vec![named("two", "/bin/sh")]),
+        (Vec::new(), vec![named("three", "/bin/true"), of_pod("late")]),
+    ];
+    for (number, (pods, containers)) in parts.into_iter().enumerate() {
+        runtime.call("Synchronize", part(pods, containers, number < 2)).unwrap();
+    }
     let log = place.log();
     let lines: Vec<_> = log.lines().filter(|line| line.contains("exists without hooks")).collect();
-    assert_eq!(lines.len(), 3, "{log}");
-    for (line, name) in lines.iter().zip(["one", "two", "four"]) {
+    assert_eq!(lines.len(), 4, "{log}");
+    for (line, name) in lines.iter().zip(["one", "early", "two", "late"]) {
         assert!(line.contains(&format!("{name}\"")), "{log}");
     }
     wait_until("the metrics", || {
         let text = fs::read_to_string(place.path("metrics.prom")).unwrap_or_default();
-        text.contains("oci_hooks_nri_containers_without_hooks 3\n")
+        text.contains("oci_hooks_nri_containers_without_hooks 4\n")
     });
 }
 

@@ -25,9 +25,8 @@ pub struct HookPlugin {
     following: Option<FollowedHooks>,
     metrics: Metrics,
     metrics_file: MetricsFile,
-    /// Pods, and number of containers that lack hooks that match them, while the runtime sends its list in several parts.
-    pods: Vec<PodSandbox>,
-    without_hooks: usize,
+    /// Pods and containers that exist, while the runtime sends them in several parts.
+    existing: SynchronizeRequest,
     /// Error of the runtime's configuration for this plugin.
     failure: Option<PluginError>,
 }
@@ -49,8 +48,7 @@ impl HookPlugin {
             following: None,
             metrics: Metrics::default(),
             metrics_file: MetricsFile::default(),
-            pods: Vec::new(),
-            without_hooks: 0,
+            existing: SynchronizeRequest::default(),
             failure: None,
         }
     }
@@ -163,6 +161,8 @@ impl HookPlugin {
 
 impl PluginService for HookPlugin {
     fn configure(&mut self, request: &ConfigureRequest) -> Result<(), String> {
+        // A runtime that was disconnected sends its list again.
+        self.existing = SynchronizeRequest::default();
         let settings = self.flags.with_config(&request.config).map_err(PluginError::from);
         if let Err(problem) = settings.and_then(|settings| self.start(settings)) {
             let message = chain(&problem);
@@ -176,26 +176,29 @@ impl PluginService for HookPlugin {
     }
 
     fn synchronize(&mut self, request: &SynchronizeRequest) {
+        self.existing.pods.extend_from_slice(&request.pods);
+        self.existing.containers.extend_from_slice(&request.containers);
+        let containers = request.containers.len();
+        info!(containers, more = request.more, "synchronized with the runtime");
+        if request.more {
+            return;
+        }
+        // A pod may be in a later part than its containers.
+        let SynchronizeRequest { pods, containers, .. } = std::mem::take(&mut self.existing);
         let Some(monitor) = self.monitor() else { return };
         let loaded = monitor.snapshot();
-        self.pods.extend_from_slice(&request.pods);
-        for container in &request.containers {
-            let is_its = |pod: &&PodSandbox| pod.id == container.pod_sandbox_id;
-            let pod = self.pods.iter().find(is_its);
+        let mut without_hooks = 0;
+        for container in &containers {
+            let pod = pods.iter().find(|pod| pod.id == container.pod_sandbox_id);
             let files = self.decider.missing(&loaded, pod, container);
             if !files.is_empty() {
                 let name = container_name(pod, container);
                 warn!(container = ?name, id = ?container.id, ?files, "this container exists without hooks that match it");
-                self.without_hooks += 1;
+                without_hooks += 1;
             }
         }
-        let containers = request.containers.len();
-        info!(containers, more = request.more, "synchronized with the runtime");
-        if !request.more {
-            self.pods.clear();
-            self.metrics.set_without_hooks(std::mem::take(&mut self.without_hooks));
-            self.metrics_file.set_stale();
-        }
+        self.metrics.set_without_hooks(without_hooks);
+        self.metrics_file.set_stale();
     }
 
     fn create_container(

@@ -41,6 +41,9 @@ pub struct EmptiedTrash {
     pub left: Vec<PathError>,
 }
 
+/// Maximum number of attempts to set a directory aside while other processes remove the empty trash.
+const ROUNDS: usize = 100;
+
 impl Trash {
     /// Returns the trash below a root. Its directory is created on first use.
     pub fn of(root: &Path) -> Self {
@@ -65,14 +68,17 @@ impl Trash {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let aside = self.dir.join(format!("{:016x}-{name}", random_u64()));
         debug!(path = %path.display(), to = %aside.display(), %source, "set aside");
-        loop {
+        for _ in 0..ROUNDS {
             DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)
                 .create(&self.dir)
                 .with_path("make", &self.dir)?;
             match fs::rename(path, &aside) {
-                Ok(()) => break,
+                Ok(()) => {
+                    self.lock_set_aside().push(SetAside { path: aside, source });
+                    return Ok(());
+                }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     if fs::symlink_metadata(path).is_err() {
                         return Ok(());
@@ -83,8 +89,7 @@ impl Trash {
                 Err(_) => return Err(source),
             }
         }
-        self.lock_set_aside().push(SetAside { path: aside, source });
-        Ok(())
+        Err(source)
     }
 
     /// Returns the directories that were set aside since the last call.

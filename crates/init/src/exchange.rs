@@ -236,7 +236,7 @@ fn read_file(wire: &mut FileExchange<'_>, path: &Path, max_bytes: u64) -> Result
     let (mut buffer, mut left) = (vec![0; DATA_BYTES], max_bytes);
     loop {
         // One byte more than is allowed: the file may have grown.
-        let wanted = DATA_BYTES.min(usize::try_from(left).map_or(DATA_BYTES, |left| left + 1));
+        let wanted = DATA_BYTES.min(usize::try_from(left).map_or(DATA_BYTES, |left| left.saturating_add(1)));
         let read = match file.read(&mut buffer[..wanted]) {
             Ok(count) if count as u64 > left => Err(io::Error::from_raw_os_error(EFBIG)),
             read => read,

@@ -2,7 +2,7 @@
 //!
 //! The new file has no name while it is written (`O_TMPFILE`), so that a killed process leaves nothing behind. To
 //! replace another file it needs a name between two system calls: a process that is killed between them leaves an
-//! unlocked file, which the next replacement in that directory removes. Without `O_TMPFILE` it has a name all the time.
+//! unlocked file, which the next replacement in that directory removes. Without `O_TMPFILE`, such files stay.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -284,19 +284,12 @@ impl<'a> TemporaryFile<'a> {
     }
 
     fn create_named(directory: &'a OwnedFd) -> rustix::io::Result<Self> {
-        sweep(directory);
-        loop {
-            let name = temporary_name();
-            let flags =
-                OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let file = openat(directory, &name, flags, Mode::RUSR | Mode::WUSR)?;
-            // Without locks, as on some network file systems, files of killed replacements stay.
-            let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
-            // Until it is locked, another process may remove it as left behind.
-            if locked != Err(Errno::WOULDBLOCK) && fstat(&file)?.st_nlink > 0 {
-                return Ok(TemporaryFile { directory, file, name: Some(name) });
-            }
-        }
+        // Does not end in `.json`, so that no program loads it from a hook directory.
+        let name = format!(".oci-hooks-{:016x}.tmp", random_u64());
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(directory, &name, flags, Mode::RUSR | Mode::WUSR)?;
+        Ok(TemporaryFile { directory, file, name: Some(name) })
     }
 
     fn write(&self, mut content: &[u8]) -> rustix::io::Result<()> {
@@ -325,7 +318,7 @@ impl<'a> TemporaryFile<'a> {
             None => match self.link(name) {
                 Err(Errno::EXIST) if may_replace => {
                     sweep(self.directory);
-                    let name = temporary_name();
+                    let name = format!("{LINK_PREFIX}{:016x}{LINK_SUFFIX}", random_u64());
                     self.link(OsStr::new(&name))?;
                     self.name.insert(name)
                 }
@@ -348,14 +341,9 @@ impl<'a> TemporaryFile<'a> {
     }
 }
 
-/// Prefix and suffix of the temporary names of new files, which are locked until they replace others. Not `.json`, so that
-/// no program loads them from a hook directory.
+/// Prefix and suffix of the temporary names of new files, which are locked until they replace others.
 const LINK_PREFIX: &str = ".oci-hooks-";
 const LINK_SUFFIX: &str = ".new";
-
-fn temporary_name() -> String {
-    format!("{LINK_PREFIX}{:016x}{LINK_SUFFIX}", random_u64())
-}
 
 fn descriptor_path(file: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
@@ -598,14 +586,9 @@ mod tests {
         fs::write(&path, "old").unwrap();
         let file = FileAt::open(&path, SymlinkPolicy::Refuse).unwrap();
 
-        // For file systems without `O_TMPFILE`. The file of a killed replacement is removed.
-        drop(TemporaryFile::create_named(&file.directory).map(|mut new| new.name.take()).unwrap());
-        assert_eq!(names(directory.path()).len(), 2);
+        // For file systems without `O_TMPFILE`.
         let new = TemporaryFile::create_named(&file.directory).unwrap();
         assert_eq!(names(directory.path()).len(), 2);
-        let other = TemporaryFile::create_named(&file.directory).unwrap();
-        assert_eq!(names(directory.path()).len(), 3);
-        drop(other);
         assert!(!names(directory.path())[0].to_str().unwrap().ends_with(".json"));
         drop(new);
         assert_eq!(names(directory.path()), ["file"]);

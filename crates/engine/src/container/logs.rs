@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use oci_hooks_files::fs::{PathContext as _, PathError};
+use tracing::debug;
 
 /// Stream to which a line was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +102,10 @@ impl LogWriter {
 
 fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-    file.lock_shared()?;
+    // Some network file systems have no locks. Without one, the log counts as that of an ended process.
+    if let Err(error) = file.lock_shared() {
+        debug!(path = %path.display(), %error, "log not locked");
+    }
     Ok(file)
 }
 

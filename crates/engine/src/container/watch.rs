@@ -66,10 +66,6 @@ impl ProcessWatch {
                 Some(drain_end) => Some(drain_end.min(now + DRAIN_PAUSE)),
                 None => attendant.deadline(),
             };
-            // Also if there always is output.
-            if until.is_some_and(|until| until <= now) {
-                break;
-            }
             let left = until.map(|until| until.saturating_duration_since(now));
             let timeout = left.and_then(|left| Timespec::try_from(left).ok());
             let mut polled: Vec<_> = self
@@ -88,6 +84,10 @@ impl ProcessWatch {
                 pidfd.is_some() && polled.last().is_some_and(|last| !last.revents().is_empty());
             drop(polled);
             self.read(attendant);
+            // Also if there is always output.
+            if !has_ended && until.is_some_and(|until| until <= now) {
+                break;
+            }
             if has_ended {
                 pidfd = None;
                 self.collect(&mut on_end);
@@ -129,47 +129,4 @@ fn code(status: WaitStatus) -> i32 {
         .exit_status()
         .or_else(|| status.terminating_signal().map(|signal| 128 + signal))
         .unwrap_or(1)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::process::{Child, Command, Stdio};
-
-    use super::*;
-
-    struct Attendant {
-        deadline: Option<Instant>,
-    }
-
-    impl OutputAttendant for Attendant {
-        fn take(&mut self, _: StdStream, _: &[u8]) {}
-
-        fn deadline(&self) -> Option<Instant> {
-            self.deadline
-        }
-    }
-
-    fn watch(script: &str) -> (Child, ProcessWatch) {
-        let mut command = Command::new("sh");
-        let mut child = command.args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
-        let process = ProcessIdentity::of(child.id());
-        let stdout = child.stdout.take().map(OwnedFd::from);
-        (child, ProcessWatch { process, streams: [stdout, None] })
-    }
-
-    #[test]
-    fn deadline_ends_a_process_that_always_writes() {
-        let (mut child, watch) = watch("exec yes");
-        let deadline = Some(Instant::now() + Duration::from_millis(100));
-        assert_eq!(watch.read_until_end(&mut Attendant { deadline }, |_| {}), Ok(false));
-        child.kill().unwrap();
-    }
-
-    #[test]
-    fn output_of_background_processes_is_read_for_a_limited_time() {
-        let (_child, watch) = watch("(while echo x; do sleep 0.1; done) & exit 7");
-        let mut code = None;
-        let ended = watch.read_until_end(&mut Attendant { deadline: None }, |end| code = Some(end));
-        assert_eq!((ended, code), (Ok(true), Some(7)));
-    }
 }

@@ -127,7 +127,8 @@ pub fn foreign_hint(name: &str) -> Option<String> {
 pub enum ForeignFormat {
     #[error(
         "this is a .gitlab-ci.yml, not a step file: it configures jobs; in a job write `run:` with steps such as \
-         `{{name: build, step: ./build}}`, and in ./build/step.yml what the step does"
+         `{{name: build, step: ./build}}`, and in ./build/step.yml what the step does. To run the steps of a job here, set \
+         the variable STEPS to its `run:` list: STEPS='[{{name: build, step: ./build}}]' step-runner ci"
     )]
     GitLabCi,
     #[error(

@@ -225,9 +225,9 @@ fn is_program(path: &Path) -> bool {
 }
 
 fn certificates() -> HostCheck {
-    let named = env::var_os("SSL_CERT_FILE").map(PathBuf::from);
-    if let Some(path) = named.as_ref().filter(|path| !path.is_file()) {
-        let text = format!("SSL_CERT_FILE names {}, which is not a file", path.display());
+    let named = env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
+    if let Some(path) = named.as_ref().filter(|path| fs::read(path).is_err()) {
+        let text = format!("SSL_CERT_FILE names {}, which cannot be read", path.display());
         let hint = "correct or unset the variable: steps are not fetched from registries, and programs such as curl fail";
         return HostCheck::warn("certificates", text, hint);
     }

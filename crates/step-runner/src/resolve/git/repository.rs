@@ -65,6 +65,7 @@ impl GitRepository {
             let url = format!("ssh://{username}{at}{rest}");
             return Ok(GitRepository { url, origin: None, credential: None });
         }
+        let path = &rest[host.len()..];
         let default_port = if scheme == "https" { ":443" } else { ":80" };
         let host = host.to_ascii_lowercase();
         let origin = format!("{scheme}://{}", host.strip_suffix(default_port).unwrap_or(&host));
@@ -78,7 +79,7 @@ impl GitRepository {
             };
             Some(GitCredential { origin: origin.clone(), username, password })
         };
-        Ok(GitRepository { url: format!("{scheme}://{rest}"), origin: Some(origin), credential })
+        Ok(GitRepository { url: format!("{origin}{path}"), origin: Some(origin), credential })
     }
 
     /// Returns whether the repository is at the origin that credentials belong to.
@@ -185,7 +186,7 @@ mod tests {
         for (text, url, login) in [
             ("https://host/g/p", "https://host/g/p", None),
             ("https://a:b%40c@host:8443/g/p", "https://host:8443/g/p", Some(("a", "b@c"))),
-            ("HTTP://token@host/p@x", "http://host/p@x", Some(("token", ""))),
+            ("HTTP://token@HOST:80/p@x", "http://host/p@x", Some(("token", ""))),
             ("https://a:b@c@host/p", "https://host/p", Some(("a", "b@c"))),
             ("ssh://git:secret@host:22/p", "ssh://git@host:22/p", None),
             ("git@host:g/p", "git@host:g/p", None),

@@ -88,7 +88,7 @@ pub fn nano_cpus(text: &str) -> Result<u64, String> {
     let nano = whole.checked_mul(FRACTION).and_then(|nano| nano.checked_add(fraction));
     let nano = nano.and_then(|nano| nano.checked_div(divisor)).ok_or_else(invalid)?;
     // As in Docker. The quota would be zero, which runtimes take for no limit.
-    if (1..MIN_NANO_CPUS).contains(&nano) {
+    if nano < MIN_NANO_CPUS && number.contains(|digit| ('1'..='9').contains(&digit)) {
         return Err("must be 0.01 or more".to_owned());
     }
     i64::try_from(nano).map(i64::cast_unsigned).map_err(|_| invalid())
@@ -237,7 +237,18 @@ mod tests {
         assert_eq!(nano_cpus("1.5"), Ok(1_500_000_000));
         assert_eq!(nano_cpus("3/2"), Ok(1_500_000_000));
         assert_eq!((nano_cpus("0.01"), nano_cpus("0")), (Ok(10_000_000), Ok(0)));
-        for text in ["", "x", "-1", "1/0", "1/", "99999999999999999999", "/2", "0.009", "1/1000"] {
+        for text in [
+            "",
+            "x",
+            "-1",
+            "1/0",
+            "1/",
+            "99999999999999999999",
+            "/2",
+            "0.009",
+            "1/1000",
+            "0.0000000001",
+        ] {
             assert!(nano_cpus(text).is_err(), "{text}");
         }
     }

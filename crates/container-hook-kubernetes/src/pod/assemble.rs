@@ -333,9 +333,8 @@ impl<'a> Draft<'a> {
         let job = usize::from(has_agent);
         let services = self.containers.iter().skip(job).map(|service| service.name.as_str());
         let services = services.collect::<Vec<_>>().join(" ");
-        if !services.is_empty() {
-            annotations.insert(services_annotation(), services);
-        }
+        // Also if there are none: the workflow must not name others.
+        annotations.insert(services_annotation(), services);
         let metadata = ObjectMeta {
             annotations: Some(annotations),
             labels: Some(labels(own)),

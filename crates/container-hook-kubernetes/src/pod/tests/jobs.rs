@@ -33,7 +33,7 @@ fn services_keep_all_names_and_container_names_are_valid() {
     assert_eq!(pod_value(&made, annotation), "my-db job-1");
     let alone = json!({"services": [{"contextName": "db", "image": "postgres:16"}]});
     assert_eq!(pod_value(&PodFixture::new().make_pod(&alone), annotation), "db");
-    assert_eq!(pod_value(&PodFixture::new().make_pod(&job_with("")), annotation), Value::Null);
+    assert_eq!(pod_value(&PodFixture::new().make_pod(&job_with("")), annotation), "");
     let aliases =
         json!([{"ip": "127.0.0.1", "hostnames": ["pg", "db", "postgres", "job", "redis"]}]);
     assert_eq!(pod_value(&made, "/spec/hostAliases"), aliases);

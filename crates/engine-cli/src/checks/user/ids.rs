@@ -111,7 +111,10 @@ fn check_id_count(
 /// Returns the command that adds the missing ranges, with ids above all assigned ones.
 fn command(name: &str, counts: [u32; 2], entries: &[Vec<SubidEntry>; 2]) -> String {
     // The same range for user and group ids is easier to administer.
-    let last = entries.iter().flatten().map(|entry| end(entry.range)).max();
+    let valid = entries.iter().flatten().map(|entry| entry.range);
+    // The ranges of mistaken lines end beyond the last id.
+    let valid = valid.filter(|range| range.first.checked_add(range.count).is_some());
+    let last = valid.map(end).max();
     let first = last.unwrap_or(FIRST).max(FIRST);
     let range = format!("{first}-{}", u64::from(first) + u64::from(ENOUGH) - 1);
     let kinds = [USERS, GROUPS].into_iter().zip(counts).filter(|(_, count)| *count < ENOUGH);

@@ -40,7 +40,7 @@ pub enum ProviderError {
     Signal { name: String, action: &'static str, source: std::io::Error },
     /// An operation failed in the namespaces of a rootless instance.
     #[error("instance {name}")]
-    Elsewhere { name: String, source: Box<dyn std::error::Error + Send + Sync> },
+    InNamespaces { name: String, source: Box<dyn std::error::Error + Send + Sync> },
     /// The runner's user is outside the id mapping of the instance.
     #[error(
         "the runner would run as {uid}:{gid}, and an instance has users 0 to {} and groups 0 to {}: set \

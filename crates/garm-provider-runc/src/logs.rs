@@ -32,7 +32,8 @@ pub fn prune(directory: &Path, keep: Duration) -> Result<usize, PathError> {
     for (path, written) in files(directory)? {
         let is_ours = path.extension().is_some_and(|end| end == "log" || end == "1");
         let is_old = now.duration_since(written).is_ok_and(|age| age > keep);
-        if is_ours && is_old && !is_open(&path.with_extension("log")) {
+        // While the log starts a new file, the older one has the lock.
+        if is_ours && is_old && !is_open(&path) && !is_open(&path.with_extension("log")) {
             let is_newest = path.extension().is_some_and(|end| end == "log");
             let marker = is_newest.then(|| cut_marker_path(&path));
             for path in [path].into_iter().chain(marker) {

@@ -238,6 +238,21 @@ fn pre_install_scripts_run_as_root_in_order_of_name() {
 }
 
 #[test]
+fn output_of_a_scripts_background_process_does_not_keep_the_runner_waiting() {
+    with_each_runtime("", |world| {
+        let scripts = json!({"01": script("#!/bin/sh\n(while echo tick; do sleep 0.1; done) &\n")});
+        let fields = json!({"extra_specs": {"pre_install_scripts": scripts}});
+        let record = world.run("one", "echo the runner runs", fields);
+        assert!(
+            record.text.contains("tick") && record.text.contains("the runner runs"),
+            "{}",
+            record.text
+        );
+        world.provider().delete("one");
+    });
+}
+
+#[test]
 fn garm_script_is_run_if_admin_or_pool_request_it() {
     with_each_runtime("", |world| {
         for (name, settings, extra_specs) in [

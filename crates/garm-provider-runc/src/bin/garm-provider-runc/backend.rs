@@ -267,7 +267,7 @@ impl InstanceSites for RootlessInstances {
 }
 
 fn wrap_error(name: &str, error: impl std::error::Error + Send + Sync + 'static) -> ProviderError {
-    ProviderError::Elsewhere { name: name.to_owned(), source: Box::new(error) }
+    ProviderError::InNamespaces { name: name.to_owned(), source: Box::new(error) }
 }
 
 /// Enters a user namespace in which the store's files have their owners, in the host's network namespace.

@@ -123,11 +123,11 @@ impl Pipeline {
         report: &mut PipelineReport,
     ) -> Result<Vec<u8>, PipelineFailure> {
         let config = ConfigDocument::parse(text)?;
+        let hooks = self.usable_hooks(loaded, report)?;
         if let Some(reason) = self.consumer.exemption(&config.annotations()?) {
             debug!(reason, "no hooks");
             return Ok(text.to_vec());
         }
-        let hooks = self.usable_hooks(loaded, report)?;
         let target = config.target_with(self.consumer.bind_mounts, &self.target)?;
         let mut selection = hooks.select(&target, &self.consumer)?;
         report.hooks = matched_hooks(&selection);

@@ -201,7 +201,7 @@ pub fn explain_error(
                 decided_by: configured.source.to_string(),
                 hint: advice(),
             },
-            error if system.is_rootless() && error.hint().is_some_and(is_about_rights) => {
+            error if system.is_rootless() && error.hint().is_some_and(is_permission_hint) => {
                 let hint = format!("run as root; or {}", advice());
                 HooksCommandError::Hinted { error: Box::new(error.into()), hint }
             }
@@ -211,7 +211,7 @@ pub fn explain_error(
 }
 
 /// Returns whether a hint is about missing permissions. A directory of the user's own avoids that problem.
-fn is_about_rights(hint: String) -> bool {
+fn is_permission_hint(hint: String) -> bool {
     hint.starts_with("run as root")
 }
 

@@ -133,7 +133,7 @@ struct SessionEvents {
     stop: bool,
     rescan: bool,
     command_ended: bool,
-    nobody_reads: bool,
+    stdout_closed: bool,
 }
 
 impl MonitorSession<'_> {
@@ -143,7 +143,7 @@ impl MonitorSession<'_> {
         self.notify.send(&format!("READY=1\n{}", self.files.status()));
         loop {
             let ready = self.wait()?;
-            if ready.stop || ready.nobody_reads {
+            if ready.stop || ready.stdout_closed {
                 return Ok(());
             }
             if ready.command_ended
@@ -191,7 +191,7 @@ impl MonitorSession<'_> {
         Ok(SessionEvents {
             stop: is_ready(1),
             rescan: is_ready(2),
-            nobody_reads: is_ready(3),
+            stdout_closed: is_ready(3),
             command_ended: is_ready(4),
         })
     }

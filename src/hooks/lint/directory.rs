@@ -104,13 +104,13 @@ impl<'o> Linter<'o> {
         for name in names {
             let path = dir.join(&name);
             if is_hook_file_name(&name) {
-                let (file, use_) = self.file(&path);
+                let (file, usability) = self.file(&path);
                 let at = self.files.len();
                 self.files.push(file);
                 if !self.by_name.contains_key(&name) {
                     self.names.push(name.clone());
                 }
-                self.by_name.entry(name).or_default().push((at, use_));
+                self.by_name.entry(name).or_default().push((at, usability));
             } else if let Some(finding) = check_ignored_name(&path, &name)
                 .or_else(|| check_subdirectory(&path, &name, &self.options.dirs))
             {
@@ -143,15 +143,15 @@ impl<'o> Linter<'o> {
             Ok(text) => {
                 let checked = text::check(path, &text, self.options, &mut self.programs);
                 findings.extend(checked.findings);
-                Ok((text, checked.use_))
+                Ok((text, checked.usability))
             }
             Err(error) => Err(unreadable(path, &error)),
         };
-        let (text, use_) = match checked {
-            Ok((text, use_)) => (Some(text), use_),
-            Err((finding, use_)) => {
+        let (text, usability) = match checked {
+            Ok((text, usability)) => (Some(text), usability),
+            Err((finding, usability)) => {
                 findings.push(finding);
-                (None, use_)
+                (None, usability)
             }
         };
         let is_hidden = path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"."));
@@ -172,7 +172,7 @@ impl<'o> Linter<'o> {
             findings.push(finding);
         }
         let text = text.filter(|_| !findings.is_empty());
-        (LintedFile { path: path.to_owned(), text, findings }, use_)
+        (LintedFile { path: path.to_owned(), text, findings }, usability)
     }
 
     /// Checks files that mask files of the same name.
@@ -181,33 +181,35 @@ impl<'o> Linter<'o> {
             let Some(entries) = self.by_name.get(name).filter(|entries| entries.len() > 1) else {
                 continue;
             };
-            for (position, &(at, use_)) in entries.iter().enumerate() {
+            for (position, &(at, usability)) in entries.iter().enumerate() {
                 let path = self.files[at].path.clone();
-                let is_hook =
-                    |use_| matches!(use_, FileUsability::Hook | FileUsability::NeverApplies);
-                let before = entries[..position].iter().rev().find(|(_, use_)| is_hook(*use_));
+                let is_hook = |usability| {
+                    matches!(usability, FileUsability::Hook | FileUsability::NeverApplies)
+                };
+                let before =
+                    entries[..position].iter().rev().find(|(_, usability)| is_hook(*usability));
                 let before = before.map(|&(at, _)| self.files[at].path.clone());
                 let after = entries.get(position + 1).map(|&(at, _)| self.files[at].path.clone());
                 let findings = &mut self.files[at].findings;
-                if let (FileUsability::Refused, Some(after)) = (use_, &after) {
+                if let (FileUsability::Rejected, Some(after)) = (usability, &after) {
                     let message = "the file is masked, but its errors still count".to_owned();
                     let mut finding = HookFinding::new(&rules::MASKED_BUT_BROKEN, &path, message);
                     finding.add_related(after, None, "this file masks it");
                     findings.push(finding);
                 }
                 let Some(before) = before else { continue };
-                let (rule, message) = match use_ {
+                let (rule, message) = match usability {
                     FileUsability::Hook => continue,
                     FileUsability::NeverApplies => {
                         // The hook is disabled on purpose: a missing timeout, for example, does not matter.
                         findings.retain(|finding| finding.severity == Severity::Error);
                         (&rules::MASKING_HOOK, "this turns off the hook of its name")
                     }
-                    FileUsability::LeftOut => (
+                    FileUsability::Skipped => (
                         &rules::BROKEN_MASK,
                         "the file is left out, and the one it was to replace stays in force",
                     ),
-                    FileUsability::Refused => (
+                    FileUsability::Rejected => (
                         &rules::BROKEN_MASK,
                         "the file is rejected; where that is not fatal, the one it was to replace stays in force",
                     ),
@@ -254,18 +256,18 @@ fn unreadable(path: &Path, error: &ReadError) -> (HookFinding, FileUsability) {
             if let Ok(target) = fs::read_link(path) {
                 finding.hint(format!("it leads to {}", target.display()));
             }
-            (finding, FileUsability::LeftOut)
+            (finding, FileUsability::Skipped)
         }
         ReadError::Path(error) => {
             let message = format!("the file cannot be read: {}", error.source);
-            (HookFinding::new(&rules::UNREADABLE_FILE, path, message), FileUsability::Refused)
+            (HookFinding::new(&rules::UNREADABLE_FILE, path, message), FileUsability::Rejected)
         }
         error => {
             let mut finding = HookFinding::new(&rules::UNREADABLE_FILE, path, error.to_string());
             if matches!(error, ReadError::NotAFile { .. }) {
                 finding.hint("remove it");
             }
-            (finding, FileUsability::Refused)
+            (finding, FileUsability::Rejected)
         }
     }
 }

@@ -26,7 +26,7 @@ pub fn lint_text(path: &Path, text: &[u8], options: &LintOptions) -> Vec<HookFin
 #[derive(Debug)]
 pub struct TextCheck {
     pub findings: Vec<HookFinding>,
-    pub use_: FileUsability,
+    pub usability: FileUsability,
 }
 
 /// Treatment of a hook file by its consumers.
@@ -37,8 +37,8 @@ pub enum FileUsability {
     /// A hook that never applies.
     NeverApplies,
     /// Consumers silently ignore the file.
-    LeftOut,
-    Refused,
+    Skipped,
+    Rejected,
 }
 
 /// Lints a text. Texts that share `programs` check each program once.
@@ -49,14 +49,14 @@ pub fn check(
     programs: &mut ProgramChecker,
 ) -> TextCheck {
     let mut sink = FindingSink::new(path, text, options);
-    let use_ = match JsonDocument::parse(text) {
+    let usability = match JsonDocument::parse(text) {
         Ok(document) => lint_document(&document, options, programs, &mut sink),
         Err(error) => {
             let repaired = RepairedText::new(text);
             match JsonDocument::parse(&repaired.text) {
                 Ok(document) => {
                     repaired.report(error, &mut sink);
-                    content(&document, options, programs, &mut sink);
+                    check_document(&document, options, programs, &mut sink);
                 }
                 Err(second) if second.offset > error.offset => {
                     repaired.report(error, &mut sink);
@@ -64,14 +64,14 @@ pub fn check(
                 }
                 Err(_) => repaired.report(error, &mut sink),
             }
-            FileUsability::Refused
+            FileUsability::Rejected
         }
     };
     let mut findings = sink.finish();
-    if use_ != FileUsability::Refused {
+    if usability != FileUsability::Rejected {
         drop_harmful_fixes(text, options, &mut findings);
     }
-    TextCheck { findings, use_ }
+    TextCheck { findings, usability }
 }
 
 /// Lints a text that is valid JSON.
@@ -81,20 +81,20 @@ fn lint_document(
     programs: &mut ProgramChecker,
     sink: &mut FindingSink<'_>,
 ) -> FileUsability {
-    let use_ = content(document, options, programs, sink);
+    let usability = check_document(document, options, programs, sink);
     if let Err(fault) = load(document, &options.consumer) {
         // The checks should find every error of the loader; report an error that they miss.
         if !sink.has_rejection() {
             let finding = to_finding(fault, sink);
             sink.push(finding);
         }
-        return FileUsability::Refused;
+        return FileUsability::Rejected;
     }
-    use_
+    usability
 }
 
 /// Runs all checks on a document.
-fn content(
+fn check_document(
     document: &JsonDocument<'_>,
     options: &LintOptions,
     programs: &mut ProgramChecker,
@@ -103,8 +103,8 @@ fn content(
     let fields = FileFields::read(document);
     schema::check(&fields, sink);
     keys::check(document, &fields, sink);
-    if document.root().kind() != JsonKind::Object || is_about_something_else(&fields) {
-        return FileUsability::Refused;
+    if document.root().kind() != JsonKind::Object || has_no_hook_field(&fields) {
+        return FileUsability::Rejected;
     }
     let applies = patterns::check_conditions(&fields, sink);
     patterns::check_patterns(&fields, sink);
@@ -116,7 +116,7 @@ fn content(
         FileChecks::Trust(_) => programs.check(&fields, sink),
     };
     match (exists, applies && runs) {
-        (false, _) => FileUsability::LeftOut,
+        (false, _) => FileUsability::Skipped,
         (true, true) => FileUsability::Hook,
         (true, false) => FileUsability::NeverApplies,
     }
@@ -124,7 +124,7 @@ fn content(
 
 /// Returns whether a file has no field of a hook file, so that only its keys and its schema are
 /// checked.
-fn is_about_something_else(fields: &FileFields<'_>) -> bool {
+fn has_no_hook_field(fields: &FileFields<'_>) -> bool {
     fields.hook.is_none() && fields.when.is_none() && fields.stages.is_none()
 }
 

@@ -14,10 +14,10 @@ use super::ManageError;
 pub struct HookName(OsString);
 
 /// Suffix of a disabled hook's file name.
-const KEPT_SUFFIX: &str = ".disabled";
+const DISABLED_SUFFIX: &str = ".disabled";
 
 /// Maximum length of a hook file's name: Linux's `NAME_MAX` less the suffix.
-const MAX_BYTES: usize = 255 - KEPT_SUFFIX.len();
+const MAX_BYTES: usize = 255 - DISABLED_SUFFIX.len();
 
 impl HookName {
     /// Checks a name, and adds `.json` if it is missing.
@@ -46,14 +46,14 @@ impl HookName {
 
     /// Returns the name of the disabled hook with this file name; `None` for other file names.
     pub fn of_disabled_file(file_name: &OsStr) -> Option<Self> {
-        let name = file_name.as_bytes().strip_suffix(KEPT_SUFFIX.as_bytes())?;
+        let name = file_name.as_bytes().strip_suffix(DISABLED_SUFFIX.as_bytes())?;
         HookName::new(OsStr::from_bytes(name)).ok().filter(|_| name.ends_with(b".json"))
     }
 
     /// Returns the file name while the hook is disabled.
     pub(super) fn disabled_file_name(&self) -> OsString {
         let mut kept = self.0.clone();
-        kept.push(KEPT_SUFFIX);
+        kept.push(DISABLED_SUFFIX);
         kept
     }
 }

@@ -19,7 +19,7 @@ use super::{ChangeStep, HookChange, ManageError};
 use crate::hooks::load::MAX_FILE_BYTES;
 
 /// Maximum wait for the lock of another editor, and the interval between attempts.
-const LOCK_WITHIN: Duration = Duration::from_secs(60);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// An entry of the directory: no file, or the content of a regular file.
@@ -62,7 +62,7 @@ pub struct LockedDirectory<'a> {
 impl<'a> LockedDirectory<'a> {
     /// Opens a directory and waits for its lock.
     pub(super) fn lock(path: &'a Path) -> Result<Self, ManageError> {
-        Self::lock_within(path, LOCK_WITHIN)
+        Self::lock_within(path, LOCK_TIMEOUT)
     }
 
     fn lock_within(path: &'a Path, time: Duration) -> Result<Self, ManageError> {

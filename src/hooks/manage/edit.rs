@@ -162,7 +162,9 @@ impl HookEditor {
                         // An interrupted call got this far.
                         EntryContent::File(kept) if kept == own => {}
                         EntryContent::File(_) => {
-                            return Err(ManageError::Kept { path: found.kept_path.clone() });
+                            return Err(ManageError::DisabledNameTaken {
+                                path: found.kept_path.clone(),
+                            });
                         }
                     }
                     let rest = match found.lower {
@@ -204,7 +206,7 @@ impl HookEditor {
                     Ok(HookChange::step(ChangeStep::Remove { path: found.kept_path.clone() }))
                 }
                 EntryContent::File(_) if !is_masked => {
-                    Err(ManageError::Kept { path: found.kept_path.clone() })
+                    Err(ManageError::DisabledNameTaken { path: found.kept_path.clone() })
                 }
                 _ => {
                     check(&found.kept_path, kept, &self.options)?;

@@ -34,7 +34,7 @@ pub enum ManageError {
     },
     /// The file name needed for the disabled hook belongs to another hook.
     #[error("{} belongs to another hook", path.display())]
-    Kept { path: PathBuf },
+    DisabledNameTaken { path: PathBuf },
     /// The hook is in an earlier directory, which is not changed.
     #[error("{} is not in {}", path.display(), dir.display())]
     Elsewhere { path: PathBuf, dir: PathBuf },
@@ -65,7 +65,7 @@ impl ManageError {
             ManageError::NoSuchHook { .. } => "no-such-hook",
             ManageError::Exists { .. } => "exists",
             ManageError::Disabled { .. } => "disabled",
-            ManageError::Kept { .. } => "kept",
+            ManageError::DisabledNameTaken { .. } => "kept",
             ManageError::Elsewhere { .. } => "elsewhere",
             ManageError::OnlyMask { .. } => "only-mask",
             ManageError::NeverApplies { .. } => "never-applies",
@@ -98,7 +98,7 @@ impl ManageError {
             ManageError::Disabled { .. } => {
                 "enable it first, or replace it with `oci-hooks install --force`"
             }
-            ManageError::Kept { .. } => "enable it, or move the file away",
+            ManageError::DisabledNameTaken { .. } => "enable it, or move the file away",
             ManageError::Elsewhere { .. } => {
                 "mask it with `oci-hooks disable`, or remove the package that installed it"
             }
@@ -133,7 +133,7 @@ impl ManageError {
             ) => Some(path),
             ManageError::Exists { path }
             | ManageError::Disabled { path }
-            | ManageError::Kept { path }
+            | ManageError::DisabledNameTaken { path }
             | ManageError::Elsewhere { path, .. }
             | ManageError::OnlyMask { path }
             | ManageError::NeverApplies { path } => Some(path),

@@ -206,7 +206,7 @@ impl Monitor {
         let loaded = self.load_once(&old, &reported);
         let LoadResult { mut loaded, files, others } =
             loaded.inspect_err(|_| self.trigger.watches.note_loss())?;
-        forget_what_went_away(&mut loaded);
+        drop_vanished_entries(&mut loaded);
         let mut changes = diff(&old, &loaded);
         // A path is not reported twice, for example as broken and altered after its type changed.
         let told = changes.iter().filter(|change| change.kind != ChangeKind::Changed);
@@ -313,7 +313,7 @@ fn programs(loaded: &LoadedHooks) -> BTreeMap<&Path, bool> {
 
 /// Drops files that vanished between being listed and being read: another event reports their
 /// removal. Dangling symlinks stay, as problems.
-fn forget_what_went_away(loaded: &mut LoadedHooks) {
+fn drop_vanished_entries(loaded: &mut LoadedHooks) {
     let is_gone = |path: &Path| {
         fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     };

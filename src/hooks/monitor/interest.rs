@@ -50,7 +50,7 @@ pub struct EventFilter {
 
 impl EventFilter {
     /// Records an event, and returns whether it can change the active hooks.
-    pub fn take_note(&mut self, event: &Event) -> bool {
+    pub fn record(&mut self, event: &Event) -> bool {
         if event.need_rescan() {
             self.is_stale = true;
             self.changes.all = true;
@@ -62,9 +62,8 @@ impl EventFilter {
             matches!(event.kind, EventKind::Access(_) | EventKind::Modify(ModifyKind::Data(_)));
         let maps = [&self.current, &self.next];
         let is_relevant = |path: &&PathBuf| {
-            maps.iter().any(|map| {
-                map.contains_key(path.as_path()) || is_of_interest(map, path, is_content)
-            })
+            maps.iter()
+                .any(|map| map.contains_key(path.as_path()) || is_relevant(map, path, is_content))
         };
         let relevant: Vec<_> = event.paths.iter().filter(is_relevant).collect();
         let is_gone =
@@ -142,7 +141,7 @@ impl EventFilter {
     }
 }
 
-fn is_of_interest(map: &HashMap<PathBuf, RelevantNames>, path: &Path, is_content: bool) -> bool {
+fn is_relevant(map: &HashMap<PathBuf, RelevantNames>, path: &Path, is_content: bool) -> bool {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return false };
     map.get(dir).is_some_and(|interest| interest.includes(name, is_content))
 }
@@ -172,7 +171,7 @@ mod tests {
     }
 
     fn is_relevant(interests: &mut EventFilter, kind: EventKind, path: &str) -> bool {
-        interests.take_note(&Event::new(kind).add_path(path.into()))
+        interests.record(&Event::new(kind).add_path(path.into()))
     }
 
     #[test]
@@ -208,10 +207,10 @@ mod tests {
         }
         let renamed = EventKind::Modify(ModifyKind::Name(RenameMode::Both));
         let event = Event::new(renamed).add_path("/hooks.d/.new".into());
-        assert!(interests.take_note(&event.add_path("/hooks.d/a.json".into())));
+        assert!(interests.record(&event.add_path("/hooks.d/a.json".into())));
         let changes = interests.take_changes();
         assert_eq!((changes.all, changes.names), (false, ["a.json".into()].into()));
-        interests.take_note(&Event::new(EventKind::Other).set_flag(Flag::Rescan));
+        interests.record(&Event::new(EventKind::Other).set_flag(Flag::Rescan));
         assert!(interests.may_change_all());
     }
 
@@ -235,7 +234,7 @@ mod tests {
             assert!(is_relevant(&mut interests, REMOVED, path));
             assert_eq!(interests.begin(), is_stale, "{path}");
         }
-        assert!(interests.take_note(&Event::new(EventKind::Other).set_flag(Flag::Rescan)));
+        assert!(interests.record(&Event::new(EventKind::Other).set_flag(Flag::Rescan)));
         assert!(interests.begin());
     }
 

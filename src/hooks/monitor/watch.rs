@@ -95,7 +95,7 @@ impl SharedState {
             return;
         }
         let matters = match event {
-            Ok(event) => self.interests().take_note(&event),
+            Ok(event) => self.interests().record(&event),
             // Events may have been lost.
             Err(_) => {
                 self.interests().note_loss();
@@ -238,17 +238,19 @@ pub struct WatchSurvey<'w> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WatchPriority {
     /// The monitor fails if no inotify watch is left.
-    Must,
+    Required,
     /// Changes are noticed late without a watch.
-    May,
+    Optional,
 }
 
 impl WatchSurvey<'_> {
     /// Watches a directory, the files in it for which `is_file` holds, and the targets of symlinks
     /// with such names.
     pub fn dir(&mut self, dir: &Path, is_file: fn(&OsStr) -> bool) -> Result<(), MonitorError> {
-        let Some(real) = self.follow(dir, WatchPriority::Must)? else { return Ok(()) };
-        if !self.watch(&real, WatchPriority::Must, |interest| interest.is_file = Some(is_file))? {
+        let Some(real) = self.follow(dir, WatchPriority::Required)? else { return Ok(()) };
+        if !self
+            .watch(&real, WatchPriority::Required, |interest| interest.is_file = Some(is_file))?
+        {
             return Ok(());
         }
         // Loading reports directories that cannot be listed.
@@ -258,7 +260,7 @@ impl WatchSurvey<'_> {
                 continue;
             }
             self.links.insert(entry.file_name());
-            let Some(file) = self.follow(&entry.path(), WatchPriority::May)? else { continue };
+            let Some(file) = self.follow(&entry.path(), WatchPriority::Optional)? else { continue };
             self.content(&file)?;
         }
         Ok(())
@@ -266,7 +268,7 @@ impl WatchSurvey<'_> {
 
     /// Watches the existence and content of a program.
     pub fn program(&mut self, path: &Path) -> Result<(), MonitorError> {
-        let Some(program) = self.follow(path, WatchPriority::May)? else { return Ok(()) };
+        let Some(program) = self.follow(path, WatchPriority::Optional)? else { return Ok(()) };
         self.content(&program)?;
         if let Some(attributes) = PathAttributes::of_program(&program) {
             self.attributes.insert(program, attributes);
@@ -280,7 +282,7 @@ impl WatchSurvey<'_> {
         let note = |interest: &mut RelevantNames| {
             interest.files.insert(name.to_owned());
         };
-        self.watch(parent, WatchPriority::May, note).map(|_| ())
+        self.watch(parent, WatchPriority::Optional, note).map(|_| ())
     }
 
     /// Replaces the old set with the new one, and returns the number of directories without a watch.
@@ -360,7 +362,7 @@ impl WatchSurvey<'_> {
             note(self.watches.shared.interests().next(watched));
             return Ok(true);
         }
-        if need == WatchPriority::May && self.watched.len() >= self.watches.max_watches {
+        if need == WatchPriority::Optional && self.watched.len() >= self.watches.max_watches {
             self.unwatched += 1;
             return Ok(false);
         }
@@ -395,7 +397,7 @@ impl WatchSurvey<'_> {
         match Errno::from_io_error(&source) {
             // The directory vanished, which the watch on its parent reported.
             Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG) => Ok(false),
-            Some(Errno::NOSPC) if need == WatchPriority::Must => {
+            Some(Errno::NOSPC) if need == WatchPriority::Required => {
                 Err(MonitorError::WatchLimit { path, source })
             }
             Some(Errno::ACCESS | Errno::NOSPC | Errno::TIMEDOUT) => {

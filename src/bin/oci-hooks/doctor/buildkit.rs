@@ -43,7 +43,7 @@ pub fn checks(host: &DoctorHost) -> Option<HostCheck> {
         "worker.oci" => format!("[worker.oci]\n  binary = {:?}", wrapper::path(host)),
         section => format!("[{section}]\n  options = {{ BinaryName = {:?} }}", wrapper::path(host)),
     };
-    let hint = wrapper::advise(&format!("in {}, write\n{line}", seen.display()), host);
+    let hint = wrapper::with_install_hint(&format!("in {}, write\n{line}", seen.display()), host);
     Some(match binary {
         Some(binary) if wrapper::is_wrapper(&binary.value, host) => {
             wrapper::check(NAME, &binary.value, &binary.at.to_string(), host)

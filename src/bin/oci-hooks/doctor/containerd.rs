@@ -60,7 +60,7 @@ fn check(config: &ContainerdConfig, host: &DoctorHost) -> HostCheck {
             "ctr run --runc-binary {0}, nerdctl --runtime {0}",
             wrapper::path(host).display()
         );
-        let hint = wrapper::advise(&hint, host);
+        let hint = wrapper::with_install_hint(&hint, host);
         return HostCheck::warn(NAME, config.add_source(found), hint);
     }
     check_runtime(config, host).or_else(|| check_nri(config, host)).unwrap_or_else(|| {
@@ -224,11 +224,11 @@ impl ContainerdConfig {
         {
             return (!disable.value, disable.at.to_string());
         }
-        let is_file_of_2 = self.find(|file| file.number(&["version"])) >= Some(3);
+        let is_config_of_version_2 = self.find(|file| file.number(&["version"])) >= Some(3);
         match self.version {
             Some(version) if version < HAS_NRI => (false, "its version, before 1.7".to_owned()),
             Some(version) => (version >= ENABLES_NRI, "the built-in default".to_owned()),
-            None => (is_file_of_2, "the built-in default".to_owned()),
+            None => (is_config_of_version_2, "the built-in default".to_owned()),
         }
     }
 }
@@ -317,7 +317,7 @@ fn advice(config: &ContainerdConfig, host: &DoctorHost) -> String {
         file.display(),
         wrapper::path(host)
     );
-    let runtime = wrapper::advise(&runtime, host);
+    let runtime = wrapper::with_install_hint(&runtime, host);
     if config.version.is_some_and(|version| version < HAS_NRI) {
         return runtime;
     }

@@ -136,7 +136,7 @@ fn find_wrapper(
             false => format!("create {seen} with\n{{{lines}}}"),
         };
         let found = format!("has no hooks.d, and {seen} names no runtime that adds hooks");
-        return HostCheck::fail(NAME, found, wrapper::advise(&hint, host));
+        return HostCheck::fail(NAME, found, wrapper::with_install_hint(&hint, host));
     };
     let found = match &runtimes.default {
         Some((default, at)) if default == name => return wrapper::check(NAME, path, at, host),
@@ -209,7 +209,7 @@ fn builds(is_new: bool, host: &DoctorHost) -> HostCheck {
          docker buildx create --use --driver remote unix:///run/buildkit/buildkitd.sock",
         wrapper::path(host)
     );
-    let hint = wrapper::advise(hint, host);
+    let hint = wrapper::with_install_hint(hint, host);
     if is_new {
         let found = "the BuildKit in dockerd calls runc, and none of Docker's runtimes";
         return HostCheck::fail(NAME, found, hint);

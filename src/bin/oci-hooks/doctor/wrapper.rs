@@ -113,7 +113,7 @@ fn find_problem(program: &str, host: &DoctorHost) -> Option<(&'static str, Strin
 }
 
 /// Returns a hint that names the wrapper, after the hint to install it.
-pub fn advise(hint: &str, host: &DoctorHost) -> String {
+pub fn with_install_hint(hint: &str, host: &DoctorHost) -> String {
     match host.program(NAME) {
         Some(_) => hint.to_owned(),
         None => format!("install {NAME}, then {hint}"),

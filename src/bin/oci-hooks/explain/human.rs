@@ -201,7 +201,7 @@ fn write_summary(
     if let Some(fatal) = &report.fatal {
         let path = fatal.path.as_deref().unwrap_or(Path::new("")).to_string_lossy();
         let path = printable(&path);
-        let line = match is_own_limit(fatal.class) && !report.is_of_wrapper() {
+        let line = match is_own_limit(fatal.class) && !report.is_injected_by_us() {
             true => format!(
                 "{} {path} is too large for oci-hooks, though not for {}",
                 context.paint.paint(style::BAD, "Unknown:"),

@@ -268,7 +268,7 @@ impl ExplainReport {
     }
 
     /// Returns whether `oci-hooks-runtime` or `oci-hooks-nri` adds the hooks. Both read hook files like this program.
-    pub fn is_of_wrapper(&self) -> bool {
+    pub fn is_injected_by_us(&self) -> bool {
         let engine = self.container.as_ref().map(|container| container.engine);
         matches!(engine, Some(ContainerEngine::Docker | ContainerEngine::Containerd))
     }

@@ -40,14 +40,14 @@ pub fn write(
         _ => Severity::Note,
     };
     // Each hint is printed once.
-    let mut helped = HashSet::new();
+    let mut printed_hints = HashSet::new();
     for file in &report.files {
         let mut findings: Vec<_> =
             file.findings.iter().filter(|finding| finding.severity >= least).collect();
         findings.sort_by_key(|finding| Reverse(finding.severity));
         for finding in findings {
             let hint = finding.hint.as_deref();
-            let hint = hint.filter(|hint| helped.insert((finding.rule.code, *hint)));
+            let hint = hint.filter(|hint| printed_hints.insert((finding.rule.code, *hint)));
             // After a separate `Origin`, the renderer takes the snippet for one of another file, and prints `:::`.
             let shown = renderer.render(&[group(finding, hint, file)]);
             let lines = shown.lines().filter(|line| style::strip(line).trim() != ":::");

@@ -89,7 +89,7 @@ impl RegistryClient {
         progress: &'a dyn PullProgress,
     ) -> Result<RegistryRepository<'a>, OpenError> {
         let registry = reference.registry();
-        let options = self.settings.options.registries.get(registry);
+        let options = self.settings.registry_named(registry);
         let mut sources = Vec::new();
         for mirror in options.into_iter().flat_map(|options| &options.mirrors) {
             let (host, path) = mirror.split_once('/').unwrap_or((mirror, ""));
@@ -151,7 +151,7 @@ impl RegistryClient {
     /// Returns whether a registry, `HOST` or `HOST:PORT`, is on this machine's loopback interface
     /// and has no options. Any program that publishes the port can answer in its place.
     pub fn is_unnamed_on_loopback(&self, registry: &str) -> bool {
-        !self.options().registries.contains_key(registry)
+        self.settings.registry_named(registry).is_none()
             && HttpOrigin::of_registry(registry, true).is_some_and(|origin| origin.is_loopback())
     }
 

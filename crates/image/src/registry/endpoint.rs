@@ -103,8 +103,16 @@ impl ClientSettings {
         let with_port = format!("{}:{}", origin.host, origin.port);
         let is_it =
             |name: &str| name.eq_ignore_ascii_case(server) || name.eq_ignore_ascii_case(&with_port);
-        let mut registries = self.options.registries.iter();
-        registries.find(|(name, _)| is_it(name)).map(|(name, registry)| (name.as_str(), registry))
+        let registries = &self.options.registries;
+        let exact = registries.get_key_value(server);
+        let found = exact.or_else(|| registries.iter().find(|(name, _)| is_it(name)));
+        found.map(|(name, registry)| (name.as_str(), registry))
+    }
+
+    /// Returns the options of a registry, by its name in an image reference.
+    pub(super) fn registry_named(&self, name: &str) -> Option<&RegistryOptions> {
+        let origin = HttpOrigin::of_registry(name, true)?;
+        self.registry(&origin).map(|(_, registry)| registry)
     }
 
     /// Returns whether a server may use any certificate or plain HTTP.
@@ -427,4 +435,32 @@ pub fn message(answer: RegistryResponse, budget: &Arc<Budget>) -> String {
     };
     let line = text.trim().lines().next().unwrap_or("");
     line.chars().filter(|c| !c.is_control()).take(MAX_MESSAGE_CHARS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_a_registry_are_found_by_port_and_in_any_case() {
+        let names =
+            [("H.example:443", true), ("both", true), ("both:443", false), ("port:5000", true)];
+        let registries = names.map(|(name, insecure)| {
+            (name.to_owned(), RegistryOptions { insecure, ..RegistryOptions::default() })
+        });
+        let options = ClientOptions { registries: registries.into(), ..ClientOptions::default() };
+        let settings = ClientSettings::new(options).unwrap();
+        for (name, expected) in [
+            ("h.example", true),
+            ("H.EXAMPLE:443", true),
+            ("h.example:80", false),
+            ("both", true),
+            ("port:5000", true),
+            ("port", false),
+        ] {
+            let origin = HttpOrigin::of_registry(name, true).unwrap();
+            assert_eq!(settings.is_insecure(&origin), expected, "{name}");
+            assert_eq!(settings.registry_named(name).is_some(), expected, "{name}");
+        }
+    }
 }

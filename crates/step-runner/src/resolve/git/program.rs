@@ -114,7 +114,8 @@ impl<'a> GitRunner<'a> {
         // Credentials in the URL take precedence over those for its origin.
         let of_job = || git.credential.as_ref().filter(|c| repository.is_at(&c.origin));
         let credential = repository.credential.as_ref().or_else(of_job);
-        if let Some(GitCredential { origin, username, password }) = credential {
+        if let (Some(origin), Some(credential)) = (&repository.origin, credential) {
+            let GitCredential { username, password, .. } = credential;
             // No other helper is called, neither to get nor to store credentials.
             settings.push("credential.helper=".to_owned());
             settings.push(format!("credential.{origin}.helper={HELPER}"));

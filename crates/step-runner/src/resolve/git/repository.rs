@@ -15,8 +15,8 @@ const MAX_READABLE: usize = 80;
 pub struct GitRepository {
     /// The URL; an HTTP URL without user name and password.
     pub url: String,
-    /// Scheme, host and port of an HTTP URL.
-    origin: Option<String>,
+    /// Scheme, host and port of an HTTP URL: in lower case, without a default port.
+    pub origin: Option<String>,
     /// User name and password of an HTTP URL.
     pub credential: Option<GitCredential>,
 }

@@ -4,6 +4,7 @@
 use std::thread;
 use std::time::Duration;
 
+use container_hook_job::options::CreateOptions;
 use container_hook_job::request::{ContainerArgs, ImageSource};
 use oci_hooks_files::error::chain;
 use oci_hooks_image::{
@@ -35,6 +36,21 @@ impl PendingImageConfigs {
             Ok(Some(receiver)) => self.0.push((image.clone(), receiver)),
             Ok(None) => {}
             Err(error) => debug!(image, error = chain(&error), "the registry cannot be asked"),
+        }
+    }
+
+    /// Requests the configuration of a service's image, unless the service's options say all that pods need of it.
+    pub fn ask_of_service(&mut self, backend: &KubernetesBackend<'_>, args: &ContainerArgs) {
+        let options = CreateOptions::parse(args.create_options.as_deref().unwrap_or_default());
+        let is_known = options.is_ok_and(|options| {
+            let has_health_check = options.health.disabled || options.health.command.is_some();
+            // If the entry point is cleared, the image's arguments are the program.
+            let entry_point = args.entry_point.as_deref().or(options.entrypoint.as_deref());
+            has_health_check && entry_point != Some("")
+        });
+        // The restricted profile needs the image's user.
+        if !is_known || backend.settings.restricted {
+            self.ask(backend, args);
         }
     }
 

@@ -57,10 +57,12 @@ async fn prepare(
     job: &PrepareJob,
 ) -> Result<Option<PrepareJobResponse>, HookError> {
     let mut asked = PendingImageConfigs::default();
-    // The job container needs only the user of its image.
-    let job_container = job.container.iter().filter(|_| backend.settings.restricted);
-    for args in job.services.iter().chain(job_container) {
-        asked.ask(backend, args);
+    for service in &job.services {
+        asked.ask_of_service(backend, service);
+    }
+    // The restricted profile needs the image's user.
+    for job_container in job.container.iter().filter(|_| backend.settings.restricted) {
+        asked.ask(backend, job_container);
     }
     // Leftovers of an earlier job whose cleanup did not run.
     let (own, ()) = try_join!(

@@ -154,20 +154,23 @@ fn nothing_is_written_outside_the_scope() {
     });
 }
 
+/// Returns the beginning of a file that does not end yet.
+fn begin_file(path: &str) -> TreeChange {
+    let state = FileEntryState {
+        kind: FileEntryKind::File,
+        mode: 0o644,
+        size_bytes: 3,
+        time: FileTime::default(),
+    };
+    TreeChange::File { path: path.into(), state, content: b"x".to_vec(), is_whole: false }
+}
+
 #[test]
 fn endless_files_and_problems_are_stopped() {
     run(async {
         let ends = create_ends();
-        let state = FileEntryState {
-            kind: FileEntryKind::File,
-            mode: 0o644,
-            size_bytes: 3,
-            time: FileTime::default(),
-        };
-        let (path, content) = (b"work/repo/x".to_vec(), Vec::new());
-        let begin = TreeChange::File { path, state, content, is_whole: false };
         let mut endless = Vec::new();
-        begin.encode(FrameOrigin::Agent, &mut endless);
+        begin_file("work/repo/x").encode(FrameOrigin::Agent, &mut endless);
         for _ in 0..20_000 {
             TreeChange::encode_data(&vec![0; DATA_BYTES], FrameOrigin::Agent, &mut endless);
             if endless.len() as u64 > 2000 * DATA_BYTES as u64 {
@@ -198,19 +201,9 @@ fn endless_files_and_problems_are_stopped() {
 fn files_that_the_agent_does_not_end_are_removed() {
     run(async {
         let ends = create_ends();
-        let state = FileEntryState {
-            kind: FileEntryKind::File,
-            mode: 0o644,
-            size_bytes: 3,
-            time: FileTime::default(),
-        };
-        let begin = |path: &str| {
-            let (path, content) = (path.as_bytes().to_vec(), b"x".to_vec());
-            FilesAnswer::Change(TreeChange::File { path, state, content, is_whole: false })
-        };
         let directory = TreeChange::Directory { path: b"work/repo/d".to_vec(), mode: 0o755 };
-        let answers =
-            [FilesAnswer::Change(directory), begin("work/repo/d/x"), begin("work/repo/y")];
+        let answers = [directory, begin_file("work/repo/d/x"), begin_file("work/repo/y")];
+        let answers = answers.map(FilesAnswer::Change);
         assert!(get_from(&ends, frames(&answers)).await.is_err());
         for path in ["work/repo/d/.oci-hooks.part", "work/repo/.oci-hooks.part"] {
             assert!(!ends.host(path).exists(), "{path}");

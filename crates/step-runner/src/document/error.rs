@@ -8,7 +8,7 @@ use super::types::DEFINITION_KEYS;
 
 /// An error in a step file.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{location}: {}{problem}", Prefix(path))]
+#[error("{location}: {}{problem}", PathPrefix(path))]
 pub struct DocumentError {
     pub location: SourceLocation,
     /// Path of the value in its document, such as `run[0].step`; empty for the document itself.
@@ -19,7 +19,7 @@ pub struct DocumentError {
 impl DocumentError {
     /// Returns the message without the file name, for output that names the file already.
     pub fn message_without_file(&self) -> String {
-        let problem = format!("{}{}", Prefix(&self.path), self.problem);
+        let problem = format!("{}{}", PathPrefix(&self.path), self.problem);
         match self.location.position {
             Some(at) => format!("line {}, column {}: {problem}", at.line, at.column),
             None => problem,
@@ -27,9 +27,10 @@ impl DocumentError {
     }
 }
 
-struct Prefix<'a>(&'a str);
+/// Displays a path and a colon, or nothing for an empty path.
+struct PathPrefix<'a>(&'a str);
 
-impl std::fmt::Display for Prefix<'_> {
+impl std::fmt::Display for PathPrefix<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.0.is_empty() { Ok(()) } else { write!(f, "{}: ", self.0) }
     }

@@ -87,7 +87,7 @@ impl StepReference {
         if text.contains("${{") {
             return Ok(StepReference::Dynamic(text.to_owned()));
         }
-        // Leading blanks are ignored for the kind of reference, but kept.
+        // A path or `builtin://` is also recognized after blanks; the blanks stay part of a path.
         let trimmed = text.trim_start();
         if trimmed.starts_with(['.', '/']) {
             let (mut path, filename) = path_and_file(text);

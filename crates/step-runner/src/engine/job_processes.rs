@@ -129,7 +129,8 @@ impl ProcessMatcher {
         if !found.is_empty() {
             return Some(found);
         }
-        // A process that has exited since may have started one that is not in the list of members.
+        // No member of the list is left. Before it exited, one may have started a process that is
+        // not in the list.
         let is_empty = self.cgroup.as_ref().is_none_or(ChildCgroup::is_empty);
         (is_empty && self.orphans().is_some_and(|orphans| orphans.is_empty())).then(Vec::new)
     }

@@ -239,7 +239,8 @@ impl LaunchedChild {
 impl Drop for LaunchedChild {
     fn drop(&mut self) {
         self.launcher.resume();
-        // Sent after an exit too: a job of the same user can forge the report. Fails only if the launcher has ended.
+        // Sent even if the exit was reported: a job of the same user can forge that report while
+        // the process runs. Fails only if the launcher has ended.
         let _ = self.launcher.send(LaunchMessage::Abandon { token: self.token }, &[]);
     }
 }

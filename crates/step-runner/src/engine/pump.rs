@@ -14,8 +14,9 @@ use super::super::log::{LogStream, OutputSink, OutputSource};
 /// Maximum read from one pipe before others have their turn: the default capacity of a pipe.
 const READ_BYTES: usize = 64 << 10;
 
-/// Maximum read from each pipe after a command has exited: includes all output written before, but not all
-/// that a background process continues to write.
+/// Maximum read from each pipe after a command has exited, as a background process may write
+/// forever. All output of the command is read: by default (`pipe-max-size`), only root can make a
+/// pipe larger than this.
 const MAX_DRAIN_BYTES: usize = 1 << 20;
 
 /// The pipes of a job's commands.

@@ -107,7 +107,7 @@ impl ExprFunction {
         !matches!(self, ExprFunction::Str | ExprFunction::Num | ExprFunction::Bool)
     }
 
-    /// Returns the number of arguments.
+    /// Returns the number of arguments: one for a conversion, none for a status function.
     pub(super) fn argument_count(self) -> usize {
         usize::from(!self.is_about_status())
     }

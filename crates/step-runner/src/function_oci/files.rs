@@ -26,7 +26,7 @@ const GIT: &str = ".git";
 #[derive(Debug, Default)]
 pub struct LayerTree {
     pub entries: BTreeMap<PathBuf, LayerEntry>,
-    /// Paths in the job's directory that were left out.
+    /// Paths of `.git` in the job's directory, which are not copied; named in the log.
     pub left_out: Vec<PathBuf>,
 }
 

@@ -113,17 +113,17 @@ impl FunctionTask<'_> {
 
     /// Returns a reader that fails when the job is cancelled.
     pub(super) fn guard<'a, R: Read + 'a>(&'a self, reader: R) -> impl Read + 'a {
-        GuardedReader { reader, task: self }
+        CancellableReader { reader, task: self }
     }
 }
 
 /// A reader that fails when the job is cancelled.
-struct GuardedReader<'a, R> {
+struct CancellableReader<'a, R> {
     reader: R,
     task: &'a FunctionTask<'a>,
 }
 
-impl<R: Read> Read for GuardedReader<'_, R> {
+impl<R: Read> Read for CancellableReader<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.task.is_cancelled() {
             return Err(io::Error::other("cancelled"));

@@ -169,7 +169,8 @@ impl JobEntry {
         self.is_released.send_replace(true);
     }
 
-    /// Records the end of the job for a later server, unless the job is not kept or is removed.
+    /// Writes the final state to the job's record, from which the next server knows the job. Jobs
+    /// without a record, such as removed ones, get none.
     fn record(&self, ended: &JobSnapshot) {
         let record = {
             let files = self.files();

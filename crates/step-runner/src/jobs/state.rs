@@ -339,7 +339,7 @@ impl CreatedDirs {
 impl Drop for CreatedDirs {
     fn drop(&mut self) {
         for path in self.paths.iter().rev() {
-            // Another job may use it already.
+            // Fails if it is not empty: another job may use it.
             let _ = fs::remove_dir(path);
         }
     }

@@ -275,7 +275,8 @@ fn is_of_token(byte: u8) -> bool {
 /// input.
 const MAX_GAP_BYTES: usize = 512;
 
-/// Search state for loose phrases in the normalized input.
+/// State of the search for loose phrases: secrets that are found in any case, and with line breaks
+/// or escape sequences in between.
 struct LooseSearch {
     state: NodeId,
     escape: EscapeParser,

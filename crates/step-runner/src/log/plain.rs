@@ -164,9 +164,9 @@ mod tests {
 
     #[test]
     fn closed_stream_does_not_close_the_other() {
-        struct ClosedWriter;
+        struct BrokenPipeWriter;
 
-        impl Write for ClosedWriter {
+        impl Write for BrokenPipeWriter {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {
                 Err(io::ErrorKind::BrokenPipe.into())
             }
@@ -179,7 +179,7 @@ mod tests {
         let err = SharedBuffer::default();
         let masking = Masking::default();
         let mut plain =
-            PlainOutput::new(Box::new(ClosedWriter), Box::new(err.clone()), &masking).unwrap();
+            PlainOutput::new(Box::new(BrokenPipeWriter), Box::new(err.clone()), &masking).unwrap();
         plain.write(OutputSource::Step, LogStream::Out, b"a");
         plain.write(OutputSource::Step, LogStream::Err, b"b");
         assert_eq!(err.text(), "b");

@@ -186,7 +186,8 @@ impl ServerHealth {
         self.set(ServingStatus::NotServing).await;
     }
 
-    /// Ends the streams of watching clients, for which the server would wait.
+    /// Ends the streams of clients that watch the health status: the server waits for open streams
+    /// before it stops.
     async fn end(mut self) {
         for name in NAMES {
             self.reporter.clear_service_status(name).await;

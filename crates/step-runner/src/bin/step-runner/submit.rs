@@ -275,7 +275,8 @@ struct LineSeparator {
 #[derive(Default)]
 struct LineState {
     is_open: bool,
-    /// Ended early because the other stream wrote.
+    /// Set if a newline was added because the other stream wrote; the line's own newline is then
+    /// dropped.
     was_ended: bool,
 }
 

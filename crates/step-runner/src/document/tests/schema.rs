@@ -7,7 +7,7 @@ use super::vectors::cases;
 use crate::document::reader::StepFileReader;
 use crate::document::{reader, schema};
 
-/// The schema's parts for the two documents.
+/// Validators of the two documents of a step file: the spec and the definition.
 struct Schema {
     spec: Validator,
     definition: Validator,

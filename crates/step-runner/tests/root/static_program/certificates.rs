@@ -14,7 +14,8 @@ fn certificates_are_the_hosts_or_those_beside_the_program() {
     let server = root.serve("127.0.0.9:443", certificates.tls());
     root.write("etc/hosts", "127.0.0.9 ghcr.io\n");
     root.write_step("ghcr.io");
-    // Returns whether the registry got a request, which it does only with a trusted certificate, and the error.
+    // Returns whether the registry got a request, and the error of the run. The registry gets none
+    // if its certificate is not trusted.
     let run = |variables: &[(&str, &str)]| {
         let before = server.requests().len();
         let error = root.run(&[&[("HOME", "/tmp")], variables].concat(), "/step.yml").failure();

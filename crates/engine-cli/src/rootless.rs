@@ -97,7 +97,8 @@ impl ContainerOwners {
         self.pause_processes.as_ref()
     }
 
-    /// Enters a user namespace in which the store's files have their owners, in the host's network namespace.
+    /// Enters a user namespace that maps the owners of the store's files; the network stays the
+    /// host's.
     pub fn enter_store(&self) -> Result<EnterOutcome, RootlessError> {
         let Some(pause_processes) = &self.pause_processes else { return Ok(self.stay_inside()) };
         match pause_processes::enter_store(&self.store)? {
@@ -112,7 +113,9 @@ impl ContainerOwners {
         }
     }
 
-    /// Enters the namespaces of an owner. In the parent, stops the pause process afterwards if `is_over` returns true.
+    /// Enters the namespaces of an owner in a copy of this process. When the copy has exited, this
+    /// process stops the owner's pause process if `is_over` returns true. Root enters no
+    /// namespaces, and makes no copy.
     pub fn enter(
         &self,
         owner: ContainerOwner<'_>,
@@ -272,8 +275,8 @@ impl ContainerOwners {
         Ok(())
     }
 
-    /// Calls `work` for each owner with volumes, in a user namespace in which the volumes' files have their owners, and
-    /// returns the results.
+    /// Calls `work` for each owner with volumes, in a user namespace that maps the owners of the
+    /// volumes' files, and returns the results.
     pub fn run_in_volumes<T: Serialize + DeserializeOwned>(
         &self,
         work: impl Fn(&StoreSection) -> Result<T, String>,

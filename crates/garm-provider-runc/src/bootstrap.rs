@@ -8,7 +8,7 @@ use oci_hooks_image::Secret;
 use serde_json::Value;
 
 use super::http::ProxyUrls;
-use super::object::{JsonObject, KindError};
+use super::object::{JsonObject, JsonValueError};
 
 /// The document on standard input of `CreateInstance`.
 ///
@@ -69,7 +69,7 @@ pub enum BootstrapError {
     Syntax(#[source] serde_json::Error),
     /// A value has the wrong type.
     #[error("standard input is not a bootstrap document of GARM")]
-    Kind(#[from] KindError),
+    Kind(#[from] JsonValueError),
     /// The CA certificates are not base64.
     #[error("invalid bootstrap document: \"/ca-cert-bundle\" is not base64")]
     CaBundle(#[source] base64::DecodeError),
@@ -130,7 +130,7 @@ impl fmt::Debug for Bootstrap {
 }
 
 impl RunnerArchive {
-    fn read(tool: &JsonObject<'_>) -> Result<Self, KindError> {
+    fn read(tool: &JsonObject<'_>) -> Result<Self, JsonValueError> {
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
         Ok(RunnerArchive {
             os: tool.text("os")?,

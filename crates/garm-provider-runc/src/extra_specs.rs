@@ -9,7 +9,7 @@ use oci_hooks_files::quantity::{ByteSize, QuantityError};
 use oci_hooks_files::spelling::closest_name;
 use serde_json::Value;
 
-use super::object::{JsonObject, KindError};
+use super::object::{JsonObject, JsonValueError};
 use super::settings::{Cpus, CpusError};
 
 /// Validated extra specs of a pool.
@@ -83,7 +83,7 @@ pub enum ExtraSpecsError {
     Unknown { key: String, suggestion: Option<&'static str> },
     /// A value has the wrong type.
     #[error(transparent)]
-    Kind(#[from] KindError),
+    Kind(#[from] JsonValueError),
     #[error("{pointer:?} cannot be used")]
     Size { pointer: String, source: QuantityError },
     #[error("{pointer:?} cannot be used")]
@@ -163,7 +163,7 @@ fn env(top: &JsonObject<'_>) -> Result<BTreeMap<String, String>, ExtraSpecsError
         }
         // The runner reads some of its variables from a file with one per line.
         if value.contains(['\0', '\n', '\r']) {
-            return Err(place.kind_error(name, "one line").into());
+            return Err(place.value_error(name, "one line").into());
         }
     }
     if env.iter().map(|(name, value)| name.len() + value.len() + 2).sum::<usize>() > MAX_ENV_BYTES {
@@ -178,7 +178,7 @@ fn scripts(top: &JsonObject<'_>) -> Result<BTreeMap<String, Vec<u8>>, ExtraSpecs
         // Reports to GARM and the instance's log contain the name.
         if !is_word(&name, b"._-") {
             return Err(place
-                .kind_error(&name, "named by letters, digits, \".\", \"_\" and \"-\"")
+                .value_error(&name, "named by letters, digits, \".\", \"_\" and \"-\"")
                 .into());
         }
         let script = STANDARD.decode(text);
@@ -196,7 +196,7 @@ fn packages(top: &JsonObject<'_>) -> Result<Vec<String>, ExtraSpecsError> {
     if packages.iter().all(|package| is_word(package, b"._-+:~=@/")) {
         Ok(packages)
     } else {
-        Err(top.kind_error("extra_packages", "an array of names of packages").into())
+        Err(top.value_error("extra_packages", "an array of names of packages").into())
     }
 }
 
@@ -206,14 +206,14 @@ fn user(top: &JsonObject<'_>) -> Result<Option<String>, ExtraSpecsError> {
         return Ok(None);
     }
     if !is_word(&user, b"._-@") && !is_word(&user.replacen('_', "u", 1), b"._-@") {
-        return Err(top.kind_error("user", "a name or a number of a user").into());
+        return Err(top.value_error("user", "a name or a number of a user").into());
     }
     Ok(Some(user))
 }
 
 fn cpus(top: &JsonObject<'_>) -> Result<Option<Cpus>, ExtraSpecsError> {
     let Some(count) = top.get("cpus") else { return Ok(None) };
-    let count = count.as_f64().ok_or_else(|| top.kind_error("cpus", "a number"))?;
+    let count = count.as_f64().ok_or_else(|| top.value_error("cpus", "a number"))?;
     let cpus = Cpus::new(count);
     cpus.map(Some).map_err(|source| ExtraSpecsError::Cpus { pointer: top.pointer("cpus"), source })
 }
@@ -223,7 +223,7 @@ fn pids(top: &JsonObject<'_>) -> Result<Option<u32>, ExtraSpecsError> {
     let count = count.as_u64().and_then(|count| u32::try_from(count).ok());
     match count {
         Some(count @ 1..) => Ok(Some(count)),
-        _ => Err(top.kind_error("pids", "a number greater than 0").into()),
+        _ => Err(top.value_error("pids", "a number greater than 0").into()),
     }
 }
 
@@ -239,7 +239,7 @@ fn size(top: &JsonObject<'_>, key: &str) -> Result<Option<u64>, ExtraSpecsError>
     match bytes {
         1.. => Ok(Some(bytes)),
         0 => Err(top
-            .kind_error(key, "a size greater than 0, as \"4GiB\" or a number of bytes")
+            .value_error(key, "a size greater than 0, as \"4GiB\" or a number of bytes")
             .into()),
     }
 }

@@ -38,7 +38,8 @@ pub struct FoundInstance {
 /// A filter of containers, by the controller and the name of their instance.
 pub type IsWanted<'a> = &'a dyn Fn(&str, &str) -> bool;
 
-/// Returns all instances of a controller, oldest first, after the instances without a record.
+/// Returns all instances of a controller: first those with neither a readable record nor a
+/// container, then the others, oldest first.
 pub fn find_all(
     records: &ControllerRecords,
     sites: &dyn InstanceSites,

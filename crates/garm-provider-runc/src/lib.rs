@@ -43,15 +43,15 @@ pub use extra_specs::{ExtraSpecs, ExtraSpecsError};
 pub use found::{FoundInstance, IsWanted, controllers, find_all, of_containers};
 pub use http::{HttpBody, HttpClient, HttpError, HttpOptions, HttpRetry, ProxyUrls};
 pub use instance::{GarmInstance, InstanceStatus};
-pub use object::KindError;
+pub use object::JsonValueError;
 pub use plan::{BootPlan, InstancePlan, LimitOrigin, PlanError, plan};
 pub use provider::{GarmProvider, InstanceList, InstanceLookup, instance};
 pub use prune::{PruneOptions, PruneReport, SweepResult, prune, prune_shared, sweep};
 pub use rm::{InstanceSelection, RmOptions, RmReport, SelectedInstance, rm};
 pub use settings::{
     BootSettings, CacheSettings, Cpus, CpusError, ExtraSpecLimits, Flavor, GarmFileSettings,
-    ImageNameError, ImageSettings, InstanceUsers, LogSettings, MountSettings, NetworkSettings,
-    PoolIds, ProxySettings, find_image,
+    ImageNameError, ImageSettings, InstanceUserNamespace, LogSettings, MountSettings,
+    NetworkSettings, PoolIds, ProxySettings, find_image,
 };
 pub use site::{InstanceSite, InstanceSites, RemovalOptions, RootSite};
 pub use supervisor::{SupervisorError, SupervisorProgram, supervise};

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-/// A value of the wrong type.
+/// An error for a JSON value of another type or form than expected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{pointer:?} is not {expected}")]
-pub struct KindError {
+pub struct JsonValueError {
     /// JSON pointer to the value.
     pub pointer: String,
     pub expected: &'static str,
@@ -24,10 +24,10 @@ pub struct JsonObject<'a> {
 }
 
 impl<'a> JsonObject<'a> {
-    pub(super) fn of(value: &'a Value, pointer: String) -> Result<Self, KindError> {
+    pub(super) fn of(value: &'a Value, pointer: String) -> Result<Self, JsonValueError> {
         match value {
             Value::Object(members) => Ok(JsonObject { members: Some(members), pointer }),
-            _ => Err(KindError { pointer, expected: "an object" }),
+            _ => Err(JsonValueError { pointer, expected: "an object" }),
         }
     }
 
@@ -46,40 +46,40 @@ impl<'a> JsonObject<'a> {
         format!("{}/{}", self.pointer, key.replace('~', "~0").replace('/', "~1"))
     }
 
-    pub(super) fn kind_error(&self, key: &str, expected: &'static str) -> KindError {
-        KindError { pointer: self.pointer(key), expected }
+    pub(super) fn value_error(&self, key: &str, expected: &'static str) -> JsonValueError {
+        JsonValueError { pointer: self.pointer(key), expected }
     }
 
-    pub(super) fn text(&self, key: &str) -> Result<String, KindError> {
+    pub(super) fn text(&self, key: &str) -> Result<String, JsonValueError> {
         match self.get(key) {
             None => Ok(String::new()),
             Some(Value::String(text)) => Ok(text.clone()),
-            Some(_) => Err(self.kind_error(key, "a string")),
+            Some(_) => Err(self.value_error(key, "a string")),
         }
     }
 
-    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, KindError> {
+    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, JsonValueError> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(*flag)),
-            Some(_) => Err(self.kind_error(key, "true or false")),
+            Some(_) => Err(self.value_error(key, "true or false")),
         }
     }
 
-    pub(super) fn array(&self, key: &str) -> Result<&'a [Value], KindError> {
+    pub(super) fn array(&self, key: &str) -> Result<&'a [Value], JsonValueError> {
         match self.get(key) {
             None => Ok(&[]),
             Some(Value::Array(values)) => Ok(values),
-            Some(_) => Err(self.kind_error(key, "an array")),
+            Some(_) => Err(self.value_error(key, "an array")),
         }
     }
 
-    pub(super) fn texts(&self, key: &str) -> Result<Vec<String>, KindError> {
+    pub(super) fn texts(&self, key: &str) -> Result<Vec<String>, JsonValueError> {
         let texts = self.array(key)?.iter().map(|value| value.as_str().map(str::to_owned));
-        texts.collect::<Option<_>>().ok_or_else(|| self.kind_error(key, "an array of strings"))
+        texts.collect::<Option<_>>().ok_or_else(|| self.value_error(key, "an array of strings"))
     }
 
-    pub(super) fn object(&self, key: &str) -> Result<JsonObject<'a>, KindError> {
+    pub(super) fn object(&self, key: &str) -> Result<JsonObject<'a>, JsonValueError> {
         let pointer = self.pointer(key);
         match self.get(key) {
             None => Ok(JsonObject { members: None, pointer }),
@@ -88,13 +88,16 @@ impl<'a> JsonObject<'a> {
     }
 
     /// Returns the members of an object of strings; omits null members.
-    pub(super) fn map_of_texts(&self, key: &str) -> Result<BTreeMap<String, String>, KindError> {
+    pub(super) fn map_of_texts(
+        &self,
+        key: &str,
+    ) -> Result<BTreeMap<String, String>, JsonValueError> {
         let object = self.object(key)?;
         let some = object.keys().filter(|name| object.get(name).is_some());
         some.map(|name| Ok((name.to_owned(), object.text(name)?))).collect()
     }
 
-    pub(super) fn objects(&self, key: &str) -> Result<Vec<JsonObject<'a>>, KindError> {
+    pub(super) fn objects(&self, key: &str) -> Result<Vec<JsonObject<'a>>, JsonValueError> {
         let values = self.array(key)?.iter().enumerate();
         values.map(|(at, v)| JsonObject::of(v, format!("{}/{at}", self.pointer(key)))).collect()
     }

@@ -17,8 +17,8 @@ use oci_hooks_image::{Digest, ImageReference, Platform, PullPolicy};
 use super::bootstrap::Bootstrap;
 use super::extra_specs::{ExtraSpecs, ExtraSpecsError};
 use super::settings::{
-    Cpus, Flavor, GarmFileSettings, ImageNameError, InstanceUsers, MountSettings, NetworkSettings,
-    find_image,
+    Cpus, Flavor, GarmFileSettings, ImageNameError, InstanceUserNamespace, MountSettings,
+    NetworkSettings, find_image,
 };
 
 /// Plan of an instance.
@@ -293,8 +293,10 @@ impl PlanInputs<'_> {
     fn can_nest(&self) -> Result<bool, PlanError> {
         let nests = self.resolve_privilege("nesting", self.specs.nesting, self.flavor.nesting)?;
         match self.settings.users {
-            InstanceUsers::Host if nests => Err(self.host_root("nesting", HOST_BY_SETTING)),
-            InstanceUsers::HostOnly if nests => Err(self.host_root("nesting", HOST_BY_KERNEL)),
+            InstanceUserNamespace::Host if nests => Err(self.host_root("nesting", HOST_BY_SETTING)),
+            InstanceUserNamespace::HostOnly if nests => {
+                Err(self.host_root("nesting", HOST_BY_KERNEL))
+            }
             _ => Ok(nests),
         }
     }
@@ -305,7 +307,7 @@ impl PlanInputs<'_> {
         let asked = self.specs.privileged;
         let privileged = self.resolve_privilege("privileged", asked, self.flavor.privileged)?;
         match self.settings.users {
-            InstanceUsers::HostOnly if privileged => {
+            InstanceUserNamespace::HostOnly if privileged => {
                 Err(self.host_root("privileged", HOST_BY_KERNEL))
             }
             _ => Ok(privileged),

@@ -47,7 +47,7 @@ pub struct InstanceRecord {
     /// Architecture as sent by GARM.
     pub arch: String,
     pub log: PathBuf,
-    /// Key of the runner's layer, if it is not in the image.
+    /// Key of the layer that adds the runner, if the image does not contain the runner.
     pub layer: Option<String>,
     /// None until the creation has finished.
     #[serde(rename = "made")]

@@ -115,8 +115,9 @@ pub fn remove(
         // when all others are reaped, and another parent may be slow.
         if let Some(process) = container.process {
             match process.kill(REAP_TIMEOUT) {
-                // A busy supervisor does not reap the processes; it is killed next. Or the instance is paused, and the
-                // file that says so is missing.
+                // Either the supervisor is too busy to reap the processes: it is killed next. Or
+                // the instance is paused, but the file that marks it as paused is missing: it is
+                // resumed here.
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     let _ = pause::resume(container);
                 }

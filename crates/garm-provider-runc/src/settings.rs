@@ -26,7 +26,7 @@ pub struct GarmFileSettings {
     /// Privilege of this process.
     pub privilege: Privilege,
     /// User namespace of instances.
-    pub users: InstanceUsers,
+    pub users: InstanceUserNamespace,
     /// Directory of images, root file systems and caches.
     pub root: PathBuf,
     /// Default pull policy of images.
@@ -61,7 +61,7 @@ impl Default for GarmFileSettings {
     fn default() -> Self {
         GarmFileSettings {
             privilege: Privilege::Root,
-            users: InstanceUsers::default(),
+            users: InstanceUserNamespace::default(),
             root: "/var/lib/oci-hooks".into(),
             pull: PullPolicy::default(),
             host_access: false,
@@ -84,13 +84,13 @@ impl Default for GarmFileSettings {
 impl GarmFileSettings {
     /// Returns whether each instance gets its own user namespace. Rootless instances are already in one.
     pub fn has_user_namespaces(&self) -> bool {
-        self.users == InstanceUsers::Own && self.privilege.has_idmapped_mounts()
+        self.users == InstanceUserNamespace::Own && self.privilege.has_idmapped_mounts()
     }
 }
 
 /// User namespace of instances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum InstanceUsers {
+pub enum InstanceUserNamespace {
     /// Each instance has its own: root of an instance is an unused id on the host.
     #[default]
     Own,

@@ -59,7 +59,7 @@ pub struct RemovalOptions<'a> {
     pub is_still_wanted: &'a dyn Fn() -> Result<bool, ProviderError>,
     /// Treatment of a record of a newer version of this program.
     pub newer: NewerRecords,
-    /// Timeout for another call that has the instance locked.
+    /// Maximum wait for the lock of the instance, which another call may hold.
     pub lock_timeout: Duration,
 }
 

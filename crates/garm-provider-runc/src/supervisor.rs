@@ -240,7 +240,7 @@ impl InstanceSupervisor<'_> {
     fn run(&mut self) -> Result<(), SupervisorError> {
         let result = boot::boot(&self.spec, &mut self.guest, &self.http);
         let at = Timestamp::now();
-        // Read before the container is removed, with the counters of its cgroup.
+        // Read now: the removal of the container also removes its cgroup, which has the counters.
         for hit in self.guest.engine.limits_hit(&self.guest.record) {
             self.guest.note(&format!("the instance {hit}"));
         }

@@ -343,8 +343,8 @@ impl PauseProcesses {
     }
 }
 
-/// Enters a new user namespace as user 0, in which the store's files have their owners, in the host's network
-/// namespace, for the duration of a command.
+/// Enters a new user namespace as user 0, for the duration of a command. It maps the owners of the
+/// store's files; the network stays the host's.
 pub fn enter_store(store: &StoreSection) -> Result<ForkSide, PauseError> {
     paths::make_private(&store.run)?;
     make_private(&store.root)?;

@@ -43,7 +43,8 @@ pub fn check(spec: &BootSpec, http: &HttpClient) -> Result<Option<String>, Shell
         Ok(text) => serde_json::from_slice::<AgentMetadata>(&text).unwrap_or_default(),
         // GARM before 0.2 has no agents.
         Err(HttpError::Status { status: 404, .. }) => return Ok(None),
-        // If GARM is unreachable, the boot retries, and reports the failure.
+        // Not an error: if GARM stays unreachable, the boot that follows retries its own requests,
+        // and fails.
         Err(error) => return Ok(Some(format!("agent mode is unknown: {}", chain(&error)))),
     };
     match (metadata.agent_mode, metadata.agent_shell_enabled) {

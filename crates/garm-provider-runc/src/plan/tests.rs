@@ -302,15 +302,15 @@ fn flavors_that_need_private_users_are_rejected_without_them() {
     let needs = |key: &str| {
         format!("flavor \"big\" has `{key}`, which needs a user namespace for each instance: ")
     };
-    let message = refused(InstanceUsers::HostOnly, json!({"nesting": false})).unwrap_err();
+    let message = refused(InstanceUserNamespace::HostOnly, json!({"nesting": false})).unwrap_err();
     assert!(message.starts_with(&needs("privileged")) && message.contains("doctor"), "{message}");
-    for users in [InstanceUsers::Host, InstanceUsers::HostOnly] {
+    for users in [InstanceUserNamespace::Host, InstanceUserNamespace::HostOnly] {
         let message = refused(users, json!({"privileged": false})).unwrap_err();
         assert!(message.starts_with(&needs("nesting")), "{message}");
         refused(users, json!({"nesting": false, "privileged": false})).unwrap();
     }
     // The settings choose the host's user namespace explicitly.
-    assert!(refused(InstanceUsers::Host, json!({"nesting": false})).unwrap().privileged);
+    assert!(refused(InstanceUserNamespace::Host, json!({"nesting": false})).unwrap().privileged);
 }
 
 #[test]

@@ -49,7 +49,8 @@ pub struct RunnerOptions {
     pub retry: HttpRetry,
     pub timeout: Duration,
     pub pace: Pace,
-    /// Timeout for another call that downloads the same runner, after which this call downloads the runner too.
+    /// Maximum wait for another call that downloads the same runner; after that, this call
+    /// downloads it too.
     pub overtake_after: Duration,
 }
 

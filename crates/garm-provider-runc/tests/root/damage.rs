@@ -1,4 +1,5 @@
-//! Instances with damaged files: each is found by what runs, and removed, and other instances are unaffected.
+//! Instances with damaged files: each is still found, by its record or its container, and can be
+//! removed, and other instances are unaffected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -109,8 +109,9 @@ impl RootlessInstances {
         self.owners.pause_process(&InstanceKey::new(controller, name).id).is_some()
     }
 
-    /// Enters the namespaces of an instance, which are created if necessary. In the parent, stops their pause process
-    /// afterwards if the instance is gone.
+    /// Enters the namespaces of an instance in a copy of this process; creates them if necessary.
+    /// When the copy has exited, this process stops the instance's pause process if the instance is
+    /// gone.
     pub fn enter(&self, controller: &str, name: &str) -> Result<EnterOutcome, RootlessError> {
         let is_gone = |_: &PauseProcesses| self.is_gone(controller, name);
         // A call holds the lock while it works in the namespaces, so no other call stops the pause process.
@@ -270,7 +271,7 @@ fn wrap_error(name: &str, error: impl std::error::Error + Send + Sync + 'static)
     ProviderError::InNamespaces { name: name.to_owned(), source: Box::new(error) }
 }
 
-/// Enters a user namespace in which the store's files have their owners, in the host's network namespace.
+/// Enters a user namespace that maps the owners of the store's files; the network stays the host's.
 pub fn enter_store(settings: &GarmFileSettings) -> Result<EnterOutcome, RootlessError> {
     ContainerOwners::new(&settings.store, KIND, wait_for_copy).enter_store()
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use garm_provider_runc::{
-    BootSettings, CacheSettings, ExtraSpecLimits, Flavor, ImageSettings, InstanceUsers,
+    BootSettings, CacheSettings, ExtraSpecLimits, Flavor, ImageSettings, InstanceUserNamespace,
     LogSettings, MountSettings, NetworkSettings, ProxySettings,
 };
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -152,15 +152,15 @@ impl GarmFileSettings {
     }
 
     /// Returns the user namespace of instances.
-    pub fn users(&self) -> InstanceUsers {
+    pub fn users(&self) -> InstanceUserNamespace {
         let namespace = self.security.user_namespace;
         // Rootless instances are always in user namespaces.
         if !self.store.place.privilege.has_idmapped_mounts() || namespace.is_private() {
-            InstanceUsers::Own
+            InstanceUserNamespace::Own
         } else if namespace == UserNamespace::Host {
-            InstanceUsers::Host
+            InstanceUserNamespace::Host
         } else {
-            InstanceUsers::HostOnly
+            InstanceUserNamespace::HostOnly
         }
     }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use garm_provider_runc::logs::newest_log;
-use garm_provider_runc::{COMMAND_VARIABLE, InstanceUsers};
+use garm_provider_runc::{COMMAND_VARIABLE, InstanceUserNamespace};
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::probe::{IsolationProbe, TargetOwner};
@@ -137,7 +137,7 @@ impl<'a> SimulatedGarm<'a> {
         self.import(context)?;
         let mut probe = IsolationProbe::new(&self.directory)?;
         if self.settings.store.place.privilege.has_idmapped_mounts() {
-            let has_host_users = self.settings.users() != InstanceUsers::Own;
+            let has_host_users = self.settings.users() != InstanceUserNamespace::Own;
             probe.add_limits(has_host_users.then_some(HOST_USERS));
         }
         let store = &self.settings.store;
@@ -302,7 +302,7 @@ struct InstanceLog {
     reason: String,
 }
 
-/// Runs `work` in a user namespace in which the store's files have their owners.
+/// Runs `work` in a user namespace that maps the owners of the store's files.
 fn run_in_store(
     settings: &GarmFileSettings,
     context: &CliContext,

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
-use garm_provider_runc::{Flavor, InstanceUsers};
+use garm_provider_runc::{Flavor, InstanceUserNamespace};
 use oci_hooks_engine_cli::checks::{HostCheck, owners};
 
 use crate::settings::GarmFileSettings;
@@ -13,7 +13,7 @@ const NAME: &str = "user namespace";
 pub fn checks(settings: &GarmFileSettings) -> Vec<HostCheck> {
     let users = settings.users();
     let mut checks = vec![namespace(users)];
-    if users != InstanceUsers::Host {
+    if users != InstanceUserNamespace::Host {
         checks.push(owners::user_namespaces(
             "without them, root of an instance is root of this machine",
         ));
@@ -27,15 +27,15 @@ pub fn checks(settings: &GarmFileSettings) -> Vec<HostCheck> {
     checks
 }
 
-fn namespace(users: InstanceUsers) -> HostCheck {
+fn namespace(users: InstanceUserNamespace) -> HostCheck {
     match users {
-        InstanceUsers::Own => HostCheck::ok(NAME, "each instance has its own"),
-        InstanceUsers::Host => HostCheck::warn(
+        InstanceUserNamespace::Own => HostCheck::ok(NAME, "each instance has its own"),
+        InstanceUserNamespace::Host => HostCheck::warn(
             NAME,
             "root of an instance is root of this machine: user-namespace = \"host\" under [security]",
             "remove that from the settings if no flavor needs it",
         ),
-        InstanceUsers::HostOnly => HostCheck::warn(
+        InstanceUserNamespace::HostOnly => HostCheck::warn(
             NAME,
             "root of an instance is root of this machine, confined only by capabilities and seccomp",
             "instances have their own users with Linux 5.19 or newer, and user.max_user_namespaces above 0",
@@ -44,7 +44,7 @@ fn namespace(users: InstanceUsers) -> HostCheck {
 }
 
 /// Reports flavors whose instances are rejected, and flavors that give root on this machine.
-fn flavors(settings: &GarmFileSettings, users: InstanceUsers) -> Vec<HostCheck> {
+fn flavors(settings: &GarmFileSettings, users: InstanceUserNamespace) -> Vec<HostCheck> {
     let with = |has: fn(&Flavor) -> bool| {
         let names = settings.flavors.iter().filter(|(_, flavor)| has(flavor));
         let names: Vec<_> = names.map(|(name, _)| name.as_str()).collect();
@@ -58,13 +58,13 @@ fn flavors(settings: &GarmFileSettings, users: InstanceUsers) -> Vec<HostCheck> 
         HostCheck::fail(name, found, "remove it from these flavors, or see `user namespace` above")
     };
     let mut checks = Vec::new();
-    if users != InstanceUsers::Own {
+    if users != InstanceUserNamespace::Own {
         checks.extend(nesting.map(|flavors| refused("nesting", flavors)));
     }
     checks.extend(privileged.and_then(|flavors| match users {
-        InstanceUsers::Own => None,
-        InstanceUsers::HostOnly => Some(refused("privileged", flavors)),
-        InstanceUsers::Host => Some(HostCheck::warn(
+        InstanceUserNamespace::Own => None,
+        InstanceUserNamespace::HostOnly => Some(refused("privileged", flavors)),
+        InstanceUserNamespace::Host => Some(HostCheck::warn(
             "privileged",
             format!(
                 "everyone who can change a workflow of flavors {flavors} is root of this machine"
@@ -96,7 +96,7 @@ pub fn mounts(settings: &GarmFileSettings) -> Vec<HostCheck> {
 mod tests {
     use super::*;
 
-    fn check_text(text: &str, users: InstanceUsers) -> String {
+    fn check_text(text: &str, users: InstanceUserNamespace) -> String {
         let settings: GarmFileSettings = toml::from_str(text).unwrap();
         serde_json::to_string(&flavors(&settings, users)).unwrap()
     }
@@ -104,14 +104,14 @@ mod tests {
     #[test]
     fn flavors_that_need_private_users_are_named_if_unavailable() {
         let text = "[flavors.a]\nnesting = true\n[flavors.b]\nprivileged = true\n[flavors.c]\n";
-        assert_eq!(check_text(text, InstanceUsers::Own), "[]");
-        let refused = check_text(text, InstanceUsers::HostOnly);
+        assert_eq!(check_text(text, InstanceUserNamespace::Own), "[]");
+        let refused = check_text(text, InstanceUserNamespace::HostOnly);
         assert_eq!(refused.matches("rejected").count(), 2, "{refused}");
         assert!(
             refused.contains("flavors a are") && refused.contains("flavors b are"),
             "{refused}"
         );
-        let by_choice = check_text(text, InstanceUsers::Host);
+        let by_choice = check_text(text, InstanceUserNamespace::Host);
         assert_eq!(by_choice.matches("rejected").count(), 1, "{by_choice}");
         assert!(by_choice.contains("workflow of flavors b is root of this machine"), "{by_choice}");
     }

@@ -44,15 +44,15 @@ pub(super) fn create(
     let files = provider.records().files(name);
     let files = files.ok_or_else(|| ProviderError::Unknown { name: name.clone() })?;
     let lock = files.lock(LONG_LOCK_TIMEOUT)?;
-    let site = InstanceSite::of(provider.engine);
+    let site = InstanceSite::of(provider.site.engine);
     let newer = NewerRecords::Remove;
-    let parts = remove::parts(provider.engine, &provider.records(), &files, name, newer)?;
+    let parts = remove::parts(provider.site.engine, &provider.records(), &files, name, newer)?;
     for part in &parts {
         if is_alive(provider, &files, part)? {
             return Err(ProviderError::Duplicate { name: name.clone() });
         }
     }
-    remove::remove_parts(provider.engine, provider.network, &files, &parts, newer)?;
+    remove::remove_parts(provider.site, &files, &parts, newer)?;
     files.remove()?;
     sweep(provider)?;
     let mut record = record(provider, bootstrap);
@@ -61,7 +61,7 @@ pub(super) fn create(
         Ok(()) => provider::instance(&site, &files, record),
         Err(error) => {
             // If removal fails, a later call finds the rest by its record.
-            let removed = remove::remove(provider.engine, provider.network, &files, &record, newer);
+            let removed = remove::remove(provider.site, &files, &record, newer);
             if removed.is_ok() {
                 let _ = files.forget(lock);
             }
@@ -76,7 +76,7 @@ fn is_alive(
     files: &InstanceFiles,
     record: &InstanceRecord,
 ) -> Result<bool, ProviderError> {
-    let site = InstanceSite::of(provider.engine);
+    let site = InstanceSite::of(provider.site.engine);
     Ok(record.info.is_some()
         && matches!(files.outcome(), Ok(None))
         && site.is_attended(files, record)?
@@ -91,10 +91,10 @@ fn sweep(provider: &GarmProvider<'_>) -> Result<(), ProviderError> {
     let log = &provider.settings.log;
     make_private(&log.directory)?;
     // Outside of the directory of controllers, where it would be taken for one.
-    let marker = provider.engine.store.options().run.join("garm.swept");
+    let marker = provider.site.engine.store.options().run.join("garm.swept");
     let swept = fs::metadata(&marker).and_then(|marker| marker.modified()).ok();
     if swept.is_none() {
-        provider.engine.remove_orphans()?;
+        provider.site.engine.remove_orphans()?;
     }
     if swept.is_none_or(|at| at.elapsed().is_ok_and(|age| age > LOGS_EVERY)) {
         fs::write(&marker, "").with_path("write", &marker)?;
@@ -212,7 +212,7 @@ impl<'a> InstanceCreation<'a> {
         self.make_caches(user)?;
         let layers = runner.iter().filter_map(|runner| runner.layer.as_ref());
         let layers: Vec<_> = layers.map(|layer| layer.path.clone()).collect();
-        let prepared = self.provider.engine.prepare(ContainerSpec {
+        let prepared = self.provider.site.engine.prepare(ContainerSpec {
             id: record.container.clone(),
             name: record.name.clone(),
             owner: format!("{OWNER}{}", record.controller),
@@ -239,7 +239,7 @@ impl<'a> InstanceCreation<'a> {
         let mut notes = notes(&prepared);
         notes.extend(connected.warning);
         notes.extend(self.unenforced_limits_note());
-        if runner.is_some() && !self.provider.engine.privilege.has_owners() {
+        if runner.is_some() && !self.provider.site.engine.privilege.has_owners() {
             notes.push(format!(
                 "the runner runs as root of the instance instead of {}: the user who runs GARM has no ids \
                  in /etc/subuid and /etc/subgid",
@@ -259,7 +259,7 @@ impl<'a> InstanceCreation<'a> {
 
     /// Returns a note about limits that are not enforced because no cgroup controller is delegated for them.
     fn unenforced_limits_note(&self) -> Option<String> {
-        let cgroups = self.provider.engine.cgroups();
+        let cgroups = self.provider.site.engine.cgroups();
         let names = self.plan.options.resources.clone().take_unenforced(&cgroups);
         (!names.is_empty()).then(|| {
             format!(
@@ -281,7 +281,7 @@ impl<'a> InstanceCreation<'a> {
             policy: self.plan.pull,
             progress: &progress,
         };
-        let pulled = pull(&self.provider.engine.store, self.provider.registries, &request);
+        let pulled = pull(&self.provider.site.engine.store, self.provider.registries, &request);
         let image = pulled.map_err(Box::new)?;
         Ok((image, progress.warning.into_inner().unwrap_or_else(PoisonError::into_inner)))
     }
@@ -312,7 +312,7 @@ impl<'a> InstanceCreation<'a> {
         }
         let tool = runner::choose(&self.bootstrap.tools, &self.bootstrap.arch)?;
         let http = HttpClient::new(&HttpOptions { ca_pem: self.ca_pem(), proxy: self.proxy() })?;
-        let runners = RunnerCache::of(self.provider.engine);
+        let runners = RunnerCache::of(self.provider.site.engine);
         let layer = runners.prepare(tool, (user.uid, user.gid), &http, &|_| {})?;
         let located = LocatedRunner {
             dir: layer.dir.clone(),
@@ -324,7 +324,7 @@ impl<'a> InstanceCreation<'a> {
 
     /// Returns the user of the runner.
     fn user(&self, image: &Image) -> Result<RunnerUser, ProviderError> {
-        let privilege = self.provider.engine.privilege;
+        let privilege = self.provider.site.engine.privilege;
         // Without subordinate ids, root is the only user of an instance.
         let word = if privilege.has_owners() { &self.plan.boot.user } else { "root" };
         let user = runner::user(&image.layers, word)?;

@@ -2,7 +2,7 @@
 //!
 //! GARM runs a program for each operation, with environment variables and, to create an instance, a document on
 //! standard input: [`GarmCall`] reads both. [`plan`] combines the document, the extra specs of the pool and the
-//! [`GarmFileSettings`] of the host into an [`InstancePlan`], and rejects options that the settings do not permit. A
+//! [`ProviderSettings`] of the host into an [`InstancePlan`], and rejects options that the settings do not permit. A
 //! [`GarmProvider`] creates and removes instances, and an [`InstanceLookup`] finds existing ones. Each instance has a
 //! supervisor, a process that outlives the call: it [boots](boot) the runner and exits after the runner.
 
@@ -49,9 +49,9 @@ pub use provider::{GarmProvider, InstanceList, InstanceLookup, instance};
 pub use prune::{PruneOptions, PruneReport, SweepResult, prune, prune_shared, sweep};
 pub use rm::{InstanceSelection, RmOptions, RmReport, SelectedInstance, rm};
 pub use settings::{
-    BootSettings, CacheSettings, Cpus, CpusError, ExtraSpecLimits, Flavor, GarmFileSettings,
-    ImageNameError, ImageSettings, InstanceUserNamespace, LogSettings, MountSettings,
-    NetworkSettings, PoolIds, ProxySettings, find_image,
+    BootSettings, CacheSettings, Cpus, CpusError, ExtraSpecLimits, Flavor, ImageNameError,
+    ImageSettings, InstanceUserNamespace, LogSettings, MountSettings, NetworkSettings, PoolIds,
+    ProviderSettings, ProxySettings, find_image,
 };
 pub use site::{InstanceSite, InstanceSites, RemovalOptions, RootSite};
 pub use supervisor::{SupervisorError, SupervisorProgram, supervise};

@@ -17,8 +17,8 @@ use oci_hooks_image::{Digest, ImageReference, Platform, PullPolicy};
 use super::bootstrap::Bootstrap;
 use super::extra_specs::{ExtraSpecs, ExtraSpecsError};
 use super::settings::{
-    Cpus, Flavor, GarmFileSettings, ImageNameError, InstanceUserNamespace, MountSettings,
-    NetworkSettings, find_image,
+    Cpus, Flavor, ImageNameError, InstanceUserNamespace, MountSettings, NetworkSettings,
+    ProviderSettings, find_image,
 };
 
 /// Plan of an instance.
@@ -141,7 +141,7 @@ impl LimitOrigin {
 }
 
 /// Returns the plan of an instance.
-pub fn plan(settings: &GarmFileSettings, bootstrap: &Bootstrap) -> Result<InstancePlan, PlanError> {
+pub fn plan(settings: &ProviderSettings, bootstrap: &Bootstrap) -> Result<InstancePlan, PlanError> {
     let platform = platform(bootstrap)?;
     let planning = PlanInputs {
         settings,
@@ -207,7 +207,7 @@ const HOST_BY_KERNEL: &str = "this kernel gives it none, and root of the instanc
      `garm-provider-runc doctor` says what is missing";
 
 struct PlanInputs<'a> {
-    settings: &'a GarmFileSettings,
+    settings: &'a ProviderSettings,
     pool_id: &'a str,
     flavor_name: &'a str,
     flavor: Flavor,
@@ -335,7 +335,7 @@ impl PlanInputs<'_> {
 
     /// Returns the limits of the cgroup and of the disk.
     fn resources(&self) -> Result<(ResourceLimits, Option<u64>), PlanError> {
-        let PlanInputs { flavor, specs, settings: GarmFileSettings { limits, .. }, .. } = self;
+        let PlanInputs { flavor, specs, settings: ProviderSettings { limits, .. }, .. } = self;
         let bytes = |size: Option<ByteSize>| size.map(|size| size.0);
         let size = |bytes: &u64| ByteSize(*bytes).to_string();
         let cpus = self.resolve_limit("cpus", [specs.cpus, limits.cpus, flavor.cpus], |cpus| {
@@ -410,7 +410,7 @@ fn platform(bootstrap: &Bootstrap) -> Result<Platform, PlanError> {
     }
 }
 
-fn flavor(settings: &GarmFileSettings, name: &str) -> Result<Flavor, PlanError> {
+fn flavor(settings: &ProviderSettings, name: &str) -> Result<Flavor, PlanError> {
     if settings.flavors.is_empty() {
         return Ok(Flavor::default());
     }

@@ -2,8 +2,7 @@
 
 use std::thread;
 
-use oci_hooks_engine::container::{ContainerError, Engine};
-use oci_hooks_engine::network::NetworkOptions;
+use oci_hooks_engine::container::ContainerError;
 use oci_hooks_files::error::chain;
 use oci_hooks_files::lock::LONG_LOCK_TIMEOUT;
 use oci_hooks_files::record::NewerRecords;
@@ -13,10 +12,10 @@ use tracing::info_span;
 
 use super::create;
 use super::error::ProviderError;
-use super::found::{FoundInstance, IsWanted, find, find_all};
+use super::found::{FoundInstance, find, find_all};
 use super::instance::{GarmInstance, InstanceStatus};
 use super::record::{ControllerRecords, InstanceFiles, InstanceRecord, RunnerOutcome};
-use super::settings::GarmFileSettings;
+use super::settings::ProviderSettings;
 use super::site::{InstanceSite, InstanceSites, RemovalOptions, RootSite};
 use super::supervisor::SupervisorProgram;
 use super::{Bootstrap, pause, remove};
@@ -26,12 +25,10 @@ use super::{Bootstrap, pause, remove};
 pub struct GarmProvider<'a> {
     /// Controller id of the GARM.
     pub controller: &'a str,
-    pub engine: &'a Engine,
-    /// Address ranges and directories of networks.
-    pub network: &'a NetworkOptions,
+    pub site: RootSite<'a>,
     pub registries: &'a RegistryClient,
     pub credentials: &'a Credentials,
-    pub settings: &'a GarmFileSettings,
+    pub settings: &'a ProviderSettings,
     pub supervisor: &'a SupervisorProgram,
     /// Receives the progress of pulls.
     pub progress: &'a dyn PullProgress,
@@ -56,11 +53,7 @@ impl GarmProvider<'_> {
 
     /// Returns a lookup of this controller's instances.
     pub fn lookup(&self) -> InstanceLookup<'_> {
-        InstanceLookup { records: self.records(), sites: self }
-    }
-
-    fn root_site(&self) -> RootSite<'_> {
-        RootSite { engine: self.engine, network: self.network }
+        InstanceLookup { records: self.records(), sites: &self.site }
     }
 
     /// Resumes a stopped instance. An instance whose runner has exited cannot be started again, because its credentials
@@ -70,11 +63,11 @@ impl GarmProvider<'_> {
         let lock = files.lock(LONG_LOCK_TIMEOUT)?;
         let (_, record) = self.lookup().find(id)?;
         if files.is_paused() {
-            let container = self.engine.directory(&record.container).read()?;
+            let container = self.site.engine.directory(&record.container).read()?;
             pause::resume(&container)?;
             return Ok(files.set_paused(false)?);
         }
-        let site = InstanceSite::of(self.engine);
+        let site = InstanceSite::of(self.site.engine);
         let instance = instance(&site, &files, record.clone())?;
         let has_ended = files.has_ended();
         if instance.status == InstanceStatus::Running && !has_ended {
@@ -83,8 +76,8 @@ impl GarmProvider<'_> {
         // If only the supervisor was killed, the job is still running.
         if has_ended || !site.is_attended(&files, &record)? && !site.is_running(&record) {
             let newer = NewerRecords::Remove;
-            let parts = remove::parts(self.engine, &self.records(), &files, id, newer)?;
-            remove::remove_parts(self.engine, self.network, &files, &parts, newer)?;
+            let parts = remove::parts(self.site.engine, &self.records(), &files, id, newer)?;
+            remove::remove_parts(self.site, &files, &parts, newer)?;
             files.remove()?;
             files.forget(lock)?;
         }
@@ -97,12 +90,12 @@ impl GarmProvider<'_> {
         let (files, _) = self.lookup().find(id)?;
         let _lock = files.lock(LONG_LOCK_TIMEOUT)?;
         let (_, record) = self.lookup().find(id)?;
-        if files.is_paused() || !InstanceSite::of(self.engine).is_running(&record) {
+        if files.is_paused() || !InstanceSite::of(self.site.engine).is_running(&record) {
             return Ok(());
         }
         // Recorded first, so that a later removal resumes the instance: a paused process cannot be killed.
         files.set_paused(true)?;
-        let container = self.engine.directory(&record.container).read()?;
+        let container = self.site.engine.directory(&record.container).read()?;
         if let Err(error) = pause::pause(&container) {
             files.set_paused(false)?;
             return Err(error);
@@ -111,35 +104,7 @@ impl GarmProvider<'_> {
     }
 
     pub(super) fn records(&self) -> ControllerRecords {
-        ControllerRecords::of(&self.engine.store.options().run, self.controller)
-    }
-}
-
-impl InstanceSites for GarmProvider<'_> {
-    fn site(&self, controller: &str, name: &str) -> Result<InstanceSite, ProviderError> {
-        self.root_site().site(controller, name)
-    }
-
-    fn containers(&self, is_wanted: IsWanted<'_>) -> Result<Vec<InstanceRecord>, ProviderError> {
-        self.root_site().containers(is_wanted)
-    }
-
-    fn unrecorded_instances(&self, controller: &str) -> Result<Vec<String>, ProviderError> {
-        self.root_site().unrecorded_instances(controller)
-    }
-
-    fn max_parallel_removals(&self) -> usize {
-        self.root_site().max_parallel_removals()
-    }
-
-    fn delete(
-        &self,
-        records: &ControllerRecords,
-        files: &InstanceFiles,
-        name: &str,
-        removal: RemovalOptions<'_>,
-    ) -> Result<bool, ProviderError> {
-        self.root_site().delete(records, files, name, removal)
+        ControllerRecords::of(&self.site.engine.store.options().run, self.controller)
     }
 }
 

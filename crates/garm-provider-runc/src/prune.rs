@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use oci_hooks_engine::container::{ContainerError, Engine};
-use oci_hooks_engine::network::{Network, NetworkOptions, remove_trial};
+use oci_hooks_engine::network::{Network, remove_trial};
 use oci_hooks_files::error::{chain, has_timed_out};
 use oci_hooks_files::record::NewerRecords;
 
@@ -15,7 +15,7 @@ use super::found::{FoundInstance, controllers, find_all};
 use super::logs;
 use super::record::{ControllerRecords, InstanceFiles, InstanceRecord, NETWORK, RunnerOutcome};
 use super::runner::{PrunedRunners, RunnerCache};
-use super::settings::GarmFileSettings;
+use super::settings::ProviderSettings;
 use super::site::{InstanceSite, InstanceSites, RemovalOptions, RootSite};
 
 /// Maximum time between finding a cached runner and recording the instance that uses it.
@@ -49,14 +49,14 @@ pub struct PruneOptions {
 ///
 /// GARM deletes its instances itself: the ones found here were abandoned by GARM, or their deletion was killed.
 pub fn prune(
-    engine: &Engine,
-    network: &NetworkOptions,
-    settings: &GarmFileSettings,
+    site: RootSite<'_>,
+    settings: &ProviderSettings,
     options: PruneOptions,
 ) -> Result<PruneReport, ProviderError> {
+    let RootSite { engine, network } = site;
     // List networks before records: a record is written before its network is created.
     let networks = Network::ids(network)?;
-    let swept = sweep(&engine.store.options().run, &RootSite { engine, network }, options)?;
+    let swept = sweep(&engine.store.options().run, &site, options)?;
     remove_trial(network)?;
     let mut orphans = 0;
     let mut unreadable = Vec::new();
@@ -86,7 +86,7 @@ pub fn prune(
 /// Removes leftovers shared by all instances: old logs, and unused runners.
 pub fn prune_shared(
     engine: &Engine,
-    settings: &GarmFileSettings,
+    settings: &ProviderSettings,
     swept: SweepResult,
     options: PruneOptions,
 ) -> Result<PruneReport, ProviderError> {

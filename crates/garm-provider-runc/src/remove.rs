@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use oci_hooks_engine::container::{ContainerError, Engine};
-use oci_hooks_engine::network::{Network, NetworkOptions};
+use oci_hooks_engine::network::Network;
 use oci_hooks_files::fs::{PathContext as _, ReadError};
 use oci_hooks_files::record::NewerRecords;
 use oci_hooks_host::cgroup;
@@ -14,6 +14,7 @@ use super::error::ProviderError;
 use super::found::of_instance;
 use super::pause;
 use super::record::{ControllerRecords, InstanceFiles, InstanceRecord};
+use super::site::RootSite;
 use super::supervisor::{CGROUP, supervisors};
 
 /// Timeout for a killed supervisor to exit.
@@ -47,13 +48,12 @@ pub fn parts(
 
 /// Kills an instance and removes all of its parts. The caller holds the lock.
 pub fn remove_parts(
-    engine: &Engine,
-    network: &NetworkOptions,
+    site: RootSite<'_>,
     files: &InstanceFiles,
     parts: &[InstanceRecord],
     newer: NewerRecords,
 ) -> Result<(), ProviderError> {
-    parts.iter().try_for_each(|part| remove(engine, network, files, part, newer))
+    parts.iter().try_for_each(|part| remove(site, files, part, newer))
 }
 
 /// Returns the recorded supervisor of an instance, if it runs.
@@ -89,8 +89,7 @@ pub fn end_supervisor(
 /// Kills a container of an instance and the supervisor, and removes the container, its network, and the instance's
 /// files. Can be repeated after a removal was killed at any step. The caller holds the lock.
 pub fn remove(
-    engine: &Engine,
-    network: &NetworkOptions,
+    RootSite { engine, network }: RootSite<'_>,
     files: &InstanceFiles,
     record: &InstanceRecord,
     newer: NewerRecords,

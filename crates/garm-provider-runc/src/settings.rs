@@ -20,9 +20,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::http::ProxyUrls;
 
-/// Settings for instances.
+/// Settings of the provider: those of the settings file that concern instances, and facts of the host.
 #[derive(Clone, Debug)]
-pub struct GarmFileSettings {
+pub struct ProviderSettings {
     /// Privilege of this process.
     pub privilege: Privilege,
     /// User namespace of instances.
@@ -57,9 +57,9 @@ pub struct GarmFileSettings {
     pub caches: BTreeMap<String, CacheSettings>,
 }
 
-impl Default for GarmFileSettings {
+impl Default for ProviderSettings {
     fn default() -> Self {
-        GarmFileSettings {
+        ProviderSettings {
             privilege: Privilege::Root,
             users: InstanceUserNamespace::default(),
             root: "/var/lib/oci-hooks".into(),
@@ -81,7 +81,7 @@ impl Default for GarmFileSettings {
     }
 }
 
-impl GarmFileSettings {
+impl ProviderSettings {
     /// Returns whether each instance gets its own user namespace. Rootless instances are already in one.
     pub fn has_user_namespaces(&self) -> bool {
         self.users == InstanceUserNamespace::Own && self.privilege.has_idmapped_mounts()

@@ -165,13 +165,12 @@ impl InstanceSites for RootSite<'_> {
         name: &str,
         removal: RemovalOptions<'_>,
     ) -> Result<bool, ProviderError> {
-        let RootSite { engine, network } = *self;
         let lock = files.lock(removal.lock_timeout)?;
         if !(removal.is_still_wanted)()? {
             return Ok(false);
         }
-        let parts = remove::parts(engine, records, files, name, removal.newer)?;
-        remove::remove_parts(engine, network, files, &parts, removal.newer)?;
+        let parts = remove::parts(self.engine, records, files, name, removal.newer)?;
+        remove::remove_parts(*self, files, &parts, removal.newer)?;
         if parts.is_empty() {
             // A supervisor without a record would write to the files of the next instance.
             let supervisor = remove::running_supervisor(files)?;

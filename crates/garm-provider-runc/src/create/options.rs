@@ -36,8 +36,10 @@ pub struct ConnectedNetwork {
 impl InstanceCreation<'_> {
     /// Creates the network of the instance, which also reserves its private ids, and attaches the instance.
     pub fn connect(&self, id: &str) -> Result<ConnectedNetwork, NetworkError> {
-        let options =
-            NetworkOptions { host_access: self.plan.host_access, ..self.provider.network.clone() };
+        let options = NetworkOptions {
+            host_access: self.plan.host_access,
+            ..self.provider.site.network.clone()
+        };
         let has_users = self.provider.settings.has_user_namespaces();
         let user_namespace = has_users.then_some(NamespaceOwner::FirstId);
         let network =
@@ -68,7 +70,7 @@ impl InstanceCreation<'_> {
                 *guest = Some((user.uid, user.gid));
             }
         }
-        let program = self.provider.engine.init_program()?;
+        let program = self.provider.site.engine.init_program()?;
         options.init = Some(ContainerInit { program, args: Vec::new(), idle_only: true });
         // All other processes of the instance set their user explicitly.
         options.user = Some("0:0".to_owned());

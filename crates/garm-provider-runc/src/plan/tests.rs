@@ -27,7 +27,7 @@ fn pools(names: &[&str]) -> PoolIds {
     PoolIds(names.iter().map(|name| (*name).to_owned()).collect())
 }
 
-fn settings() -> GarmFileSettings {
+fn settings() -> ProviderSettings {
     let small = Flavor {
         cpus: Cpus::new(2.0).ok(),
         memory: Some(ByteSize(4 << 30)),
@@ -47,7 +47,7 @@ fn settings() -> GarmFileSettings {
         pools: pools(names),
         always,
     };
-    GarmFileSettings {
+    ProviderSettings {
         root: "/var/lib/x".into(),
         flavors: [("small".to_owned(), small), ("big".to_owned(), big)].into(),
         mounts: [
@@ -75,11 +75,11 @@ fn settings() -> GarmFileSettings {
         ]
         .into(),
         dns: vec!["9.9.9.9".parse().unwrap()],
-        ..GarmFileSettings::default()
+        ..ProviderSettings::default()
     }
 }
 
-fn message(settings: &GarmFileSettings, bootstrap: &Bootstrap) -> String {
+fn message(settings: &ProviderSettings, bootstrap: &Bootstrap) -> String {
     chain(&plan(settings, bootstrap).unwrap_err())
 }
 
@@ -122,7 +122,7 @@ fn instance_has_the_resources_of_its_flavor() {
 #[test]
 fn any_flavor_is_accepted_if_none_is_configured() {
     let plan =
-        plan(&GarmFileSettings::default(), &bootstrap(json!({"flavor": "{\"cpu\":2}"}))).unwrap();
+        plan(&ProviderSettings::default(), &bootstrap(json!({"flavor": "{\"cpu\":2}"}))).unwrap();
     assert_eq!(plan.options.resources, ResourceLimits::default());
     assert_eq!(plan.disk_bytes, None);
 }
@@ -221,7 +221,7 @@ fn extra_specs_can_lower_but_not_exceed_the_flavor() {
 
 #[test]
 fn only_root_limits_disks() {
-    let settings = GarmFileSettings { privilege: Privilege::Single, ..settings() };
+    let settings = ProviderSettings { privilege: Privilege::Single, ..settings() };
     assert_eq!(
         message(&settings, &specs(json!({}))),
         "flavor \"small\" limits the disk of the instance to 20GiB, which needs a loop device, available \
@@ -235,7 +235,7 @@ fn only_root_limits_disks() {
     let flavor = Flavor { disk: None, ..settings.flavors["small"].clone() };
     let flavors = [("small".to_owned(), flavor)].into();
     assert_eq!(
-        plan(&GarmFileSettings { flavors, ..settings }, &specs(json!({}))).unwrap().disk_bytes,
+        plan(&ProviderSettings { flavors, ..settings }, &specs(json!({}))).unwrap().disk_bytes,
         None
     );
 }
@@ -248,7 +248,7 @@ fn limits_of_the_settings_bound_extra_specs() {
         pids: NonZeroU32::new(50_000),
         disk: None,
     };
-    let settings = GarmFileSettings { limits, ..settings() };
+    let settings = ProviderSettings { limits, ..settings() };
     let plan = plan(&settings, &specs(json!({"cpus": 8, "pids": 50_000}))).unwrap();
     assert_eq!(plan.options.resources.nano_cpus, Some(8_000_000_000));
     assert_eq!(plan.options.resources.pids_limit, Some(50_000));
@@ -295,7 +295,7 @@ fn extra_specs_can_only_drop_privileges_of_the_flavor() {
 #[test]
 fn flavors_that_need_private_users_are_rejected_without_them() {
     let refused = |users, specs: Value| {
-        let settings = GarmFileSettings { users, ..settings() };
+        let settings = ProviderSettings { users, ..settings() };
         let bootstrap = bootstrap(json!({"flavor": "big", "extra_specs": specs}));
         plan(&settings, &bootstrap).map_err(|error| chain(&error)).map(|plan| plan.options.security)
     };
@@ -329,7 +329,7 @@ fn mounts_match_the_pool() {
 
 #[test]
 fn writable_mount_belongs_to_a_non_root_owner() {
-    let writable = |settings: &GarmFileSettings| {
+    let writable = |settings: &ProviderSettings| {
         let document = json!({"pool_id": "p2", "extra_specs": {"mounts": ["data"]}});
         let plan = plan(settings, &bootstrap(document)).map_err(|error| chain(&error))?;
         Ok::<_, String>(plan.options.mounts.into_iter().find(|mount| !mount.read_only).unwrap())
@@ -357,7 +357,7 @@ fn writable_mount_belongs_to_a_non_root_owner() {
     assert!(missing.starts_with("mount \"data\": cannot open /nonexistent: "), "{missing}");
     // Files that rootless instances create belong to their user anyway.
     let ordinary =
-        GarmFileSettings { privilege: Privilege::Single, flavors: BTreeMap::new(), ..settings() };
+        ProviderSettings { privilege: Privilege::Single, flavors: BTreeMap::new(), ..settings() };
     assert!(writable(&ordinary).unwrap().id_mapping.is_none());
 }
 
@@ -397,7 +397,7 @@ fn networks_match_the_pool() {
         "extra specs: \"/network\": unknown network \"secret\" for this pool; \
          expected one of inner, plain"
     );
-    let none = GarmFileSettings { networks: BTreeMap::new(), ..settings() };
+    let none = ProviderSettings { networks: BTreeMap::new(), ..settings() };
     assert_eq!(
         message(&none, &specs(json!({"network": "x"}))),
         "extra specs: \"/network\": unknown network \"x\" for this pool"

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use garm_provider_runc::{
     Bootstrap, CallError, CallExit, GarmCall, GarmCommand, GarmInstance, GarmProvider,
     INTERFACE_VERSIONS, InstanceList, InstanceLookup, MAX_DOCUMENT_BYTES, PlanError, ProviderError,
-    plan, schema,
+    ProviderSettings, RootSite, plan, schema,
 };
 use oci_hooks_cli::context::OutputError;
 use oci_hooks_engine_cli::host::HostError;
@@ -116,7 +116,7 @@ fn run_call(
     }
     let settings = settings::read(call.config_file.as_deref())?.settings;
     if let GarmCommand::ValidatePoolInfo(pool) = &call.command {
-        return Ok(end(validate(&settings.garm()?, pool)));
+        return Ok(end(validate(&settings.provider_settings()?, pool)));
     }
     match InstanceBackend::of(settings) {
         InstanceBackend::Root(settings) => Ok(end(carry_out_with(call, &settings, variable))),
@@ -160,7 +160,7 @@ fn carry_out_with(
     settings: &GarmFileSettings,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<(), CallFailure> {
-    let garm = settings.garm()?;
+    let garm = settings.provider_settings()?;
     let host = settings.host();
     let engine = match call.command {
         GarmCommand::CreateInstance(_) => host.engine()?,
@@ -170,8 +170,7 @@ fn carry_out_with(
     let registries = registries.with_connect_attempts(CONNECT_ATTEMPTS);
     let provider = GarmProvider {
         controller: &call.controller_id,
-        engine: &engine,
-        network: &settings.network(),
+        site: RootSite { engine: &engine, network: &settings.network() },
         registries: &registries,
         credentials: &host.credentials()?,
         settings: &garm,
@@ -213,10 +212,7 @@ fn list(listed: &InstanceList) -> Result<(), CallFailure> {
 }
 
 /// Checks that an instance of a pool can be planned with the settings of this host.
-fn validate(
-    garm: &garm_provider_runc::GarmFileSettings,
-    pool: &Bootstrap,
-) -> Result<(), CallFailure> {
+fn validate(garm: &ProviderSettings, pool: &Bootstrap) -> Result<(), CallFailure> {
     // Missing values are replaced by valid ones.
     let or = |value: &str, valid: &str| match value {
         "" => valid.to_owned(),

@@ -84,7 +84,7 @@ fn settings_file(loaded: &LoadedSettings<GarmFileSettings>) -> HostCheck {
 
 fn certificates(settings: &GarmFileSettings) -> Option<HostCheck> {
     let path = settings.boot.ca.as_ref()?;
-    Some(match settings.garm() {
+    Some(match settings.provider_settings() {
         Ok(garm) if garm.ca_pem.contains("-----BEGIN CERTIFICATE-----") => {
             HostCheck::ok("certificates", path.display().to_string())
         }

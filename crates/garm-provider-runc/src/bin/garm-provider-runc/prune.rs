@@ -58,7 +58,8 @@ pub fn run(args: &PruneArgs, context: &mut CliContext) -> Result<CliExit, AdminE
     let (settings, engine, pruned) = match InstanceBackend::of(settings) {
         InstanceBackend::Root(settings) => {
             let engine = settings.host().into_existing_engine()?;
-            let pruned = garm::prune(&engine, &settings.network(), &settings.garm()?, pruning)?;
+            let site = garm::RootSite { engine: &engine, network: &settings.network() };
+            let pruned = garm::prune(site, &settings.provider_settings()?, pruning)?;
             (*settings, engine, pruned)
         }
         InstanceBackend::User(instances) => {
@@ -70,7 +71,8 @@ pub fn run(args: &PruneArgs, context: &mut CliContext) -> Result<CliExit, AdminE
             };
             instances.remove_forgotten()?;
             let engine = settings.host().into_existing_engine()?;
-            let pruned = garm::prune_shared(&engine, &settings.garm()?, swept, pruning)?;
+            let pruned =
+                garm::prune_shared(&engine, &settings.provider_settings()?, swept, pruning)?;
             (settings, engine, pruned)
         }
     };

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use garm_provider_runc::{
     BootSettings, CacheSettings, ExtraSpecLimits, Flavor, ImageSettings, InstanceUserNamespace,
-    LogSettings, MountSettings, NetworkSettings, ProxySettings,
+    LogSettings, MountSettings, NetworkSettings, ProviderSettings, ProxySettings,
 };
 use ipnet::{Ipv4Net, Ipv6Net};
 use oci_hooks_engine::network::{InterfaceName, NetworkOptions, Subnet};
@@ -165,7 +165,7 @@ impl GarmFileSettings {
     }
 
     /// Returns the settings for instances.
-    pub fn garm(&self) -> Result<garm_provider_runc::GarmFileSettings, HostError> {
+    pub fn provider_settings(&self) -> Result<ProviderSettings, HostError> {
         let privilege = self.store.place.privilege;
         if self.security.user_namespace == UserNamespace::Private
             && !privilege.has_idmapped_mounts()
@@ -181,7 +181,7 @@ impl GarmFileSettings {
             }
             None => String::new(),
         };
-        Ok(garm_provider_runc::GarmFileSettings {
+        Ok(ProviderSettings {
             privilege,
             users: self.users(),
             root: self.store.root.clone(),

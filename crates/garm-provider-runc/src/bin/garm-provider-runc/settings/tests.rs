@@ -123,11 +123,8 @@ fn printed_settings_can_be_parsed() {
 
 #[test]
 fn defaults_match_the_library() {
-    let settings = GarmFileSettings::default().garm().unwrap();
-    assert_eq!(
-        format!("{settings:?}"),
-        format!("{:?}", garm_provider_runc::GarmFileSettings::default())
-    );
+    let settings = GarmFileSettings::default().provider_settings().unwrap();
+    assert_eq!(format!("{settings:?}"), format!("{:?}", ProviderSettings::default()));
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Pausing and resuming the processes of an instance.
 //!
 //! A runtime freezes the cgroup. Rootless instances may have no cgroup: then each process is sent SIGSTOP.
-//! A process that is not stopped yet may fork, so processes are listed and stopped until there are no new ones.
+//! A process that is not stopped yet may fork, or resume another, so processes are listed and stopped until all are.
 
 use std::collections::HashSet;
-use std::{fs, io};
+use std::time::Duration;
+use std::{fs, io, thread};
 
 use oci_hooks_engine::container::ContainerRecord;
 use oci_hooks_host::identity::ProcessIdentity;
@@ -13,8 +14,9 @@ use rustix::process::Signal;
 
 use super::error::ProviderError;
 
-/// Maximum number of rounds; each signals the processes forked since the last one.
-const ROUNDS: usize = 100;
+/// Maximum number of rounds of signals. Their pauses grow by a millisecond, to 5 s in all: a process in a system call
+/// stops only at its end.
+const ROUNDS: u32 = 100;
 
 /// Stops all processes of a container.
 pub fn pause(container: &ContainerRecord) -> Result<(), ProviderError> {
@@ -45,25 +47,30 @@ fn signal(
     })
 }
 
-/// Sends a signal once to each process of a container, given its first process.
+/// Sends a signal to each process of a container, given its first process; `SIGSTOP` until it is stopped.
 fn signal_all(first: ProcessIdentity, signal: Signal) -> io::Result<()> {
     let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
     let Some(own) = namespace(first.pid).filter(|_| first.is_running()) else { return Ok(()) };
     let mut signalled = HashSet::new();
-    for _ in 0..ROUNDS {
+    for round in 0..ROUNDS {
+        thread::sleep(Duration::from_millis(round.into()));
         let all = ProcessSnapshot::list_all();
         let members = all.iter().filter(|it| namespace(it.pid).as_ref() == Some(&own));
         // Nested containers have their own PID namespaces, so descendants are added.
         let members = add_descendants(&all, &members.map(|it| it.pid).collect());
-        let mut is_new = false;
+        let mut is_done = true;
         for process in all.iter().filter(|process| members.contains(&process.pid)) {
-            if signalled.insert((process.pid, process.start)) {
-                is_new |= process.signal(signal)?;
+            let is_new = signalled.insert((process.pid, process.start));
+            let runs = signal == Signal::STOP && !process.is_stopped && !process.is_zombie;
+            if is_new || runs {
+                is_done &= !process.signal(signal)?;
             }
         }
-        if !is_new {
+        if is_done {
             return Ok(());
         }
     }
-    Err(io::Error::other("its processes fork faster than they can be signalled"))
+    Err(io::Error::other(
+        "some of its processes cannot be stopped, or fork faster than they are signalled",
+    ))
 }

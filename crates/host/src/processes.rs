@@ -24,6 +24,8 @@ pub struct ProcessSnapshot {
     pub start: u64,
     /// Set if the process has ended but was not reaped.
     pub is_zombie: bool,
+    /// Set if a signal or a tracer has stopped the process.
+    pub is_stopped: bool,
 }
 
 impl ProcessSnapshot {
@@ -172,14 +174,16 @@ pub fn kill_tree(child: u32) {
 fn parse(pid: u32, stat: &str) -> Option<ProcessSnapshot> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ');
-    let has_ended = matches!(fields.next()?, "Z" | "X");
+    let state = fields.next()?;
+    let has_ended = matches!(state, "Z" | "X");
     let parent = fields.next()?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;
     let threads: u32 = fields.nth(14)?.parse().ok()?;
     let start = fields.nth(1)?.parse().ok()?;
     // The first thread may have ended while others run.
     let is_zombie = has_ended && threads <= 1;
-    Some(ProcessSnapshot { pid, parent, group, start, is_zombie })
+    let is_stopped = matches!(state, "T" | "t");
+    Some(ProcessSnapshot { pid, parent, group, start, is_zombie, is_stopped })
 }
 
 /// Returns whether a process of any user is in a PID namespace below that of `/proc`, such as a container's.
@@ -245,8 +249,14 @@ mod tests {
     fn process_is_parsed_whatever_its_name() {
         let text = "12 (a) Z (b) S 1 34 35 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 5678 0 0\n";
         let found = parse(12, text).unwrap();
-        let expected =
-            ProcessSnapshot { pid: 12, parent: 1, group: 34, start: 5678, is_zombie: false };
+        let expected = ProcessSnapshot {
+            pid: 12,
+            parent: 1,
+            group: 34,
+            start: 5678,
+            is_zombie: false,
+            is_stopped: false,
+        };
         assert_eq!(found, expected);
         let zombie = text.replace(") S", ") Z");
         assert!(parse(12, &zombie).unwrap().is_zombie);
@@ -265,8 +275,14 @@ mod tests {
 
     #[test]
     fn descendants_are_found_in_any_order() {
-        let process =
-            |pid, parent| ProcessSnapshot { pid, parent, group: 0, start: 0, is_zombie: false };
+        let process = |pid, parent| ProcessSnapshot {
+            pid,
+            parent,
+            group: 0,
+            start: 0,
+            is_zombie: false,
+            is_stopped: false,
+        };
         let all = [process(5, 4), process(4, 3), process(9, 1), process(3, 2), process(2, 1)];
         assert_eq!(add_descendants(&all, &HashSet::from([3])), HashSet::from([3, 4, 5]));
     }

@@ -283,29 +283,28 @@ fn garm_script_is_run_if_admin_or_pool_request_it() {
 
 #[test]
 fn private_ca_of_garm_is_trusted() {
+    const STORED: &str =
+        "[images.stored]\nreference = \"docker.io/garm/runner:1\"\npull = \"missing\"\n";
     for runtime in TestRuntime::ALL {
         let host = TestHost::new();
-        let installation = ProviderInstallation::new(&host, runtime, "");
+        let installation = ProviderInstallation::new(&host, runtime, STORED);
         let world = GarmFixture { garm: GarmServer::start_tls(&host), installation };
+        // Pulled now: the registry's certificate is from the same CA as GARM's.
+        world.warm_up();
         // The host must not trust the test's CA.
         host.shell("mount --bind /dev/null /etc/ssl/certs/ca-certificates.crt");
         let bundle = std::fs::read_to_string(host.certificates.authorities()).unwrap();
-        // The registry's certificate is from the same CA, so the pull of the image fails first.
-        let document = world.garm.bootstrap("one", "true", json!({"ca-cert-bundle": ""}));
-        let said = world.provider().create_fails(&document);
-        assert!(said.contains("certificate") || said.contains("trust"), "{said}");
+        world.create_for_failure("one", "true", json!({"ca-cert-bundle": "", "image": "stored"}));
+        let answer = world.provider().wait_for("one", AnswerStatus::Error);
+        assert!(answer.fault().contains("certificate"), "{}", answer.fault());
         world.provider().delete("one");
-        host.shell("umount /etc/ssl/certs/ca-certificates.crt");
         let bundle = script(&bundle);
         let job =
             "cat \"$SSL_CERT_FILE\" \"$NODE_EXTRA_CA_CERTS\" 2>/dev/null | grep -c BEGIN; true";
-        let record = world.run(
-            "two",
-            job,
-            json!({"ca-cert-bundle": bundle, "image": "docker.io/garm/base:1"}),
-        );
+        let record = world.run("two", job, json!({"ca-cert-bundle": bundle, "image": "stored"}));
         assert_eq!(record.only_record("end"), "0");
         world.provider().delete("two");
+        host.shell("umount /etc/ssl/certs/ca-certificates.crt");
     }
 }
 

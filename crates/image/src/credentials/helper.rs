@@ -31,10 +31,12 @@ pub enum HelperError {
     #[error("the credential helper docker-credential-{name} is not installed")]
     Missing { name: String },
     /// The helper could not be run.
-    #[error("cannot ask the credential helper docker-credential-{name}")]
+    #[error("cannot run the credential helper docker-credential-{name}")]
     Run { name: String, source: RunError },
     /// The helper failed, timed out or wrote too much.
-    #[error("the credential helper docker-credential-{name} {ended} for {registry}: {message}")]
+    #[error(
+        "the credential helper docker-credential-{name} {ended} when asked for the login of {registry}: {message}"
+    )]
     Failed {
         name: String,
         /// Registry whose login was requested.
@@ -43,7 +45,7 @@ pub enum HelperError {
         message: String,
     },
     /// The helper's output is malformed.
-    #[error("the answer of the credential helper docker-credential-{name} is malformed")]
+    #[error("the credential helper docker-credential-{name} printed malformed output")]
     Answer { name: String },
 }
 
@@ -94,14 +96,14 @@ impl CredentialHelpers {
             {
                 return Ok(None);
             }
-            ProgramEnd::Exited(code) => return Err(failed(format!("exited with {code}"))),
+            ProgramEnd::Exited(code) => return Err(failed(format!("exited with code {code}"))),
             ProgramEnd::Signaled(signal) => {
                 return Err(failed(format!("was killed by signal {signal}")));
             }
             ProgramEnd::TimedOut => {
                 return Err(failed(format!("took longer than {:?}", self.timeout)));
             }
-            ProgramEnd::OutputTooLarge => return Err(failed("wrote too much".to_owned())),
+            ProgramEnd::OutputTooLarge => return Err(failed("wrote too much output".to_owned())),
         }
         let answer: HelperOutput = serde_json::from_slice(&finished.stdout)
             .map_err(|_| HelperError::Answer { name: name.to_owned() })?;
@@ -179,7 +181,10 @@ mod tests {
         let config = r#"{"credsStore": "test"}"#;
         let (_directory, broken) = credentials(config, "echo locked; exit 3");
         let error = broken.find("ghcr.io", "a").unwrap_err().to_string();
-        assert!(error.contains("exited with 3 for ghcr.io: locked"), "{error}");
+        assert!(
+            error.contains("exited with code 3 when asked for the login of ghcr.io: locked"),
+            "{error}"
+        );
         let (_directory, garbage) = credentials(config, "echo nonsense");
         assert!(matches!(garbage.find("a.example", "a"), Err(HelperError::Answer { .. })));
         let (_directory, mut hanging) = credentials(config, "read x; exec sleep 60");

@@ -30,9 +30,9 @@ pub enum ImportError {
     #[error("cannot read {} as an archive", path.display())]
     Archive { path: PathBuf, source: UnpackError },
     /// The archive has too many files.
-    #[error("{} has more files than any image", path.display())]
+    #[error("{} is not an image: it has too many files", path.display())]
     Entries { path: PathBuf },
-    #[error("file {name:?} of the image not found")]
+    #[error("{name:?} is missing from the image: its archive or OCI layout is incomplete")]
     NoFile {
         /// Name in the layout or archive.
         name: String,
@@ -68,7 +68,7 @@ pub enum ImportError {
         available: BTreeSet<String>,
     },
     /// Manifest and configuration differ in the number of layers.
-    #[error("the image has {files} layers, but its configuration {diff_ids}")]
+    #[error("the image has {files} layers, but its configuration lists {diff_ids}")]
     LayerCount { files: usize, diff_ids: usize },
     /// Indexes are nested too deeply.
     #[error("the image's index leads to too many other indexes")]

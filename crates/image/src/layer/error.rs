@@ -55,8 +55,8 @@ pub enum UnpackError {
     Limit { limit: LayerLimit },
     /// A file belongs to an id that the user namespace does not have.
     #[error(
-        "the layer's {path:?} belongs to {what} {id}, but only 0 to {} are mapped: {}", count - 1,
-        range(*id, file)
+        "{path:?} of the layer belongs to {what} {id}, but only {what}s 0 to {} are mapped: {}",
+        count - 1, range(*id, file)
     )]
     Owner {
         path: PathBuf,
@@ -85,13 +85,13 @@ const MOST: u32 = 1 << 30;
 fn range(id: u32, file: &str) -> String {
     if id >= MOST {
         return format!(
-            "no range in /etc/{file} has so many; give the file another owner in the image"
+            "/etc/{file} cannot have a range that large: give the file another owner in the image"
         );
     }
     // Id 0 is the user itself, so a range of this size is enough. Usual sizes are multiples of 65536.
     let enough = id.next_multiple_of(1 << 16);
     format!(
-        "ask for a range of at least {enough} ids in /etc/{file}, as in `USER:100000:{enough}`, and end the \
+        "add a range of at least {enough} ids to /etc/{file}, for example `USER:100000:{enough}`, and end the \
          user's jobs"
     )
 }
@@ -154,11 +154,11 @@ mod tests {
         };
         assert_eq!(
             error(70_000),
-            "the layer's \"opt/app\" belongs to group 70000, but only 0 to 65536 are mapped: ask for a \
-             range of at least 131072 ids in /etc/subgid, as in `USER:100000:131072`, and end the user's \
-             jobs"
+            "\"opt/app\" of the layer belongs to group 70000, but only groups 0 to 65536 are mapped: add a \
+             range of at least 131072 ids to /etc/subgid, for example `USER:100000:131072`, and end the \
+             user's jobs"
         );
         assert!(error(65_537).contains("at least 131072"), "{}", error(65_537));
-        assert!(error(u32::MAX - 1).contains("no range"), "{}", error(u32::MAX - 1));
+        assert!(error(u32::MAX - 1).contains("a range that large"), "{}", error(u32::MAX - 1));
     }
 }

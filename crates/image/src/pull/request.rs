@@ -73,10 +73,16 @@ pub enum PullError {
     )]
     Private { reference: Box<ImageReference> },
     /// The image is for another platform.
-    #[error("{} is for {found}, not for {wanted}", reference.familiar_name())]
+    #[error(
+        "image {} is for {found}, not for {wanted}: use one that is built for {wanted}",
+        reference.familiar_name()
+    )]
     Platform { reference: Box<ImageReference>, found: Box<Platform>, wanted: Box<Platform> },
     /// Manifest and configuration contradict each other.
-    #[error("{} has {layers} layers, but its configuration has {diff_ids}", reference.familiar_name())]
+    #[error(
+        "image {}: the manifest lists {layers} layers, the configuration {diff_ids}: push the image again",
+        reference.familiar_name()
+    )]
     Layers {
         reference: Box<ImageReference>,
         /// Number of layers in the manifest.

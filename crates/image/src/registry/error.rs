@@ -134,8 +134,8 @@ pub enum RegistryError {
     TooLarge { server: String, what: String, limit: u64 },
     /// The registry lacks the layer, and its URLs are invalid or may not be used.
     #[error(
-        "the layer {digest} is not in {registry}, only at {}: set foreign_layers = true to fetch it \
-         from there", urls.join(", ")
+        "layer {digest} is not in {registry}, only at {}, from which it is not fetched: push the image \
+         to {registry} with all layers", urls.join(", ")
     )]
     ForeignLayer { registry: String, digest: Digest, urls: Vec<String> },
     #[error(transparent)]

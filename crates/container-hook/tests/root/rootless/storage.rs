@@ -192,8 +192,8 @@ fn unmapped_owner_is_named_with_the_required_range() {
                     let last = ids.uids - 1;
                     let error = chain(&error);
                     let expected = format!(
-                        "the layer's \"home/app\" belongs to {what} 70000, but only 0 to {last} are mapped: \
-                         ask for a range of at least 131072 ids in /etc/{file}"
+                        "\"home/app\" of the layer belongs to {what} 70000, but only {what}s 0 to {last} are \
+                         mapped: add a range of at least 131072 ids to /etc/{file}"
                     );
                     assert!(error.contains(&expected), "{error}");
                 }

@@ -294,7 +294,7 @@ fn layers_without_a_diff_id_are_refused() {
     let layer = content.manifest["layers"][0].clone();
     content.manifest["layers"].as_array_mut().unwrap().push(layer);
     let error = pull_error(&content, |_, response| response);
-    assert!(error.contains("has 2 layers, but its configuration has 1"), "{error}");
+    assert!(error.contains("lists 2 layers, the configuration 1"), "{error}");
 }
 
 #[test]

@@ -216,7 +216,7 @@ fn foreign_layers_never_get_credentials() {
     });
     let mut puller = Puller::with_login(&server.address(), "user", "secret");
     let error = chain(&puller.pull(&server.address()).unwrap_err());
-    assert!(error.contains("set foreign_layers = true"), "{error}");
+    assert!(error.contains("from which it is not fetched: push the image"), "{error}");
     assert!(elsewhere.requests().is_empty());
 
     puller.options.foreign_layers = true;

@@ -37,7 +37,7 @@ pub enum CdiError {
     #[error("CDI device: cannot mount {path} with {what}")]
     Mount { path: String, what: String },
     /// The path would start at the runner's working directory, to which jobs can write.
-    #[error("CDI device: {path:?} of the host is not absolute")]
+    #[error("CDI device: invalid host path {path:?}: expected an absolute path")]
     Relative { path: String },
     #[error("CDI device: invalid device number of {path}")]
     Number { path: String },
@@ -231,7 +231,7 @@ devices:
             ("link", "eth7 cannot be moved into a container"),
             ("disk", "cannot mount /disk with type ext4"),
             ("context", "cannot mount /etc with options rshared"),
-            ("work", "\"lib\" of the host is not absolute"),
+            ("work", "invalid host path \"lib\""),
         ] {
             let error = select(&[name]).unwrap_err();
             assert!(error.contains(reason), "{error}");

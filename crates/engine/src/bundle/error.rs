@@ -47,7 +47,11 @@ pub enum BundleError {
     #[error("cannot mount {source_name} on {}: it would hide the container's devices", path.display())]
     MountOnDevices { path: PathBuf, source_name: String },
     /// The mount target goes through a symlink in another mount, which may change before the runtime follows it.
-    #[error("cannot mount on {}: it goes through a symlink in {}", path.display(), above.display())]
+    #[error(
+        "cannot mount on {}: the path goes through a symlink in the mount {}: name a path without symlinks",
+        path.display(),
+        above.display()
+    )]
     MountThroughLink {
         path: PathBuf,
         /// Target of the other mount.

@@ -32,7 +32,7 @@ pub enum UserError {
     #[error("invalid user or group ID {number}: expected 0 to 2147483647")]
     OutOfRange { number: String },
     /// The user namespace of this process does not have the id.
-    #[error("containers of this user have no {what} {id}: {}", missing(*what, *id, *ids))]
+    #[error("{what} {id} is not available in rootless containers: {}", missing(*what, *id, *ids))]
     NoSuchId {
         what: IdKind,
         id: u32,
@@ -41,8 +41,8 @@ pub enum UserError {
     },
     /// Supplementary groups need subordinate ids.
     #[error(
-        "containers of this user have no supplementary groups: it has no ranges in /etc/subuid and \
-         /etc/subgid; {ADD_RANGES}, or leave out --group-add"
+        "supplementary groups are not available in rootless containers: this user has no ranges in /etc/subuid \
+         and /etc/subgid; {ADD_RANGES}, or leave out --group-add"
     )]
     NoGroups,
     /// A file of the image cannot be read.
@@ -74,8 +74,8 @@ const ADD_RANGES: &str =
 fn missing(what: IdKind, id: u32, ids: MappedIds) -> String {
     if ids == MappedIds::SINGLE {
         return format!(
-            "it has no ranges in /etc/subuid and /etc/subgid, so that {what} 0 is the only one: \
-             {ADD_RANGES}, or run as root with `options: --user 0`"
+            "this user has no ranges in /etc/subuid and /etc/subgid, so only {what} 0 is mapped: \
+             {ADD_RANGES}, or run as the container's root with `options: --user 0`"
         );
     }
     let (count, file) = match what {
@@ -83,7 +83,7 @@ fn missing(what: IdKind, id: u32, ids: MappedIds) -> String {
         IdKind::Group => (ids.gids, "subgid"),
     };
     format!(
-        "it has {what}s 0 to {}: ask for a range of at least {id} ids in /etc/{file}, or choose another {what}",
+        "only {what}s 0 to {} are mapped: add a range of at least {id} ids to /etc/{file}, or choose another {what}",
         count.saturating_sub(1)
     )
 }
@@ -296,7 +296,9 @@ mod tests {
         assert!(matches!(within("", &asked), Err(UserError::NoGroups)));
         for (words, what) in [("app", "user 1000"), ("0:100", "group 100")] {
             let error = within(words, &[]).unwrap_err().to_string();
-            let expected = format!("containers of this user have no {what}: it has no ranges in");
+            let expected = format!(
+                "{what} is not available in rootless containers: this user has no ranges in"
+            );
             assert!(error.starts_with(&expected) && error.contains("--user 0"), "{error}");
         }
     }
@@ -309,11 +311,11 @@ mod tests {
         let error = within(mapped(1000, 1000)).unwrap_err().to_string();
         assert_eq!(
             error,
-            "containers of this user have no user 1000: it has users 0 to 999: ask for a range of at \
-             least 1000 ids in /etc/subuid, or choose another user"
+            "user 1000 is not available in rootless containers: only users 0 to 999 are mapped: add a range of at \
+             least 1000 ids to /etc/subuid, or choose another user"
         );
         let error = within(mapped(1001, 999)).unwrap_err().to_string();
-        assert!(error.contains("no group 999: it has groups 0 to 998"), "{error}");
+        assert!(error.contains("containers: only groups 0 to 998 are mapped"), "{error}");
     }
 
     #[track_caller]

@@ -14,7 +14,7 @@ pub enum PrivilegeError {
     #[error(transparent)]
     Process(#[from] RunError),
     /// The kernel does not permit user namespaces.
-    #[error("user {uid} cannot create a user namespace: run `container-hook doctor` for the cause")]
+    #[error("user {uid} cannot create a user namespace: run this program's `doctor` for the cause")]
     Namespace { uid: u32, source: io::Error },
     /// The user has subordinate ids, but newuidmap or newgidmap is missing.
     #[error(
@@ -24,7 +24,7 @@ pub enum PrivilegeError {
     NoProgram { uid: u32, name: &'static str },
     #[error("{name} did not map the ids of user {uid}: {said}")]
     Refused { uid: u32, name: &'static str, said: String },
-    #[error("cannot write {}", path.display())]
+    #[error("cannot map the ids of the user namespace: cannot write {}", path.display())]
     Map { path: PathBuf, source: io::Error },
     #[error("in the user namespace of user {uid}: cannot {action}")]
     Inside { uid: u32, action: String, source: io::Error },

@@ -30,7 +30,7 @@ pub enum StepError {
     #[error("the container's first process sent an invalid answer")]
     Answer(#[source] FrameError),
     /// An answer came out of turn.
-    #[error("the container's first process sent an invalid answer: {0} out of turn")]
+    #[error("the container's first process sent an unexpected answer: {0}")]
     OutOfTurn(&'static str),
     /// The first process was stopped, or replaced by another program.
     #[error("the container's first process did not answer within {} s", .0.as_secs())]
@@ -39,7 +39,7 @@ pub enum StepError {
     #[error("the container ended before its step did")]
     Lost,
     /// This process was told to end before the step was started.
-    #[error("ended by signal {0} before the step was started")]
+    #[error("cancelled by signal {0} before the step was started")]
     Interrupted(i32),
     #[error("cannot forward the step's output")]
     Streams(#[source] io::Error),

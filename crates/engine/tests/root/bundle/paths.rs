@@ -203,7 +203,11 @@ fn links_in_another_mount_do_not_lead_to_the_devices() {
     symlink("/dev", parts.host("source/link")).unwrap();
     parts.options.mounts = vec![outer, bind_mount(&parts, "/work/link")];
     let error = parts.write().unwrap_err().to_string();
-    assert_eq!(error, "cannot mount on /work/link: it goes through a symlink in /work");
+    assert_eq!(
+        error,
+        "cannot mount on /work/link: the path goes through a symlink in the mount /work: name a path \
+         without symlinks"
+    );
 }
 
 #[test]

@@ -21,15 +21,13 @@ pub enum TemplateProblem {
     NotUtf8,
     #[error(transparent)]
     Yaml(#[from] oci_hooks_yaml::YamlProblem),
-    #[error(
-        "holds no document; a template has `metadata` or `spec`, one that changes nothing is `{{}}`"
-    )]
+    #[error("empty template: expected `metadata` or `spec`, or `{{}}` to change nothing")]
     Empty,
     /// The file has more than one document.
-    #[error("a second document begins here; a template is one")]
+    #[error("a second document begins here: expected one template in the file")]
     Documents,
     /// The document is an object that contains a template.
-    #[error("this is no template; the template is {place}")]
+    #[error("not a template: the template is {place}")]
     Wrapped { place: String },
     #[error("{path} has no field `{name}`; {help}")]
     UnknownField {
@@ -53,17 +51,17 @@ pub enum TemplateProblem {
     #[error("{path} needs `{field}`")]
     Missing { path: String, field: &'static str },
     /// Two volumes or containers have the same name.
-    #[error("{path}: there is {what} `{name}` {}; give it another name", EarlierPosition(*first))]
+    #[error("{path}: {what} name `{name}` is already used {}: use another name", EarlierPosition(*first))]
     DuplicateName {
         path: String,
-        /// Kind of the named object: `a volume`.
+        /// Kind of the named object: `volume`.
         what: &'static str,
         name: String,
         /// Position of the earlier name in the template; none if it is the hook's.
         first: Option<TextPosition>,
     },
     /// Two volumes are mounted at the same path.
-    #[error("{path}: something is mounted at {mount_path} {}; mount it at another path", EarlierPosition(*first))]
+    #[error("{path}: mount path {mount_path} is already used {}: use another path", EarlierPosition(*first))]
     DuplicateMount {
         path: String,
         /// Path in the container.
@@ -79,8 +77,8 @@ struct EarlierPosition(Option<TextPosition>);
 impl fmt::Display for EarlierPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(position) => write!(f, "already, in line {}", position.line),
-            None => f.write_str("already, by the hook itself"),
+            Some(position) => write!(f, "in line {}", position.line),
+            None => f.write_str("by the hook"),
         }
     }
 }

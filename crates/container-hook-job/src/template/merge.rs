@@ -80,7 +80,7 @@ impl<'a> Merge<'a> {
                     _ => self.spec_mut().set(field),
                 }
             }
-            self.append_named("a volume", spec, "volumes")?;
+            self.append_named("volume", spec, "volumes")?;
             self.containers(spec, targets)?;
         }
         read(&self.document, "")
@@ -186,7 +186,7 @@ impl<'a> Merge<'a> {
         }
         self.note_unused(&entries, known);
 
-        let mut names = UniqueNames::new("a container");
+        let mut names = UniqueNames::new("container");
         *self.spec_mut().entry("containers", ValueOrigin::Default, PodValue::Null).items_mut() =
             containers;
         names.add_names(self.spec_mut(), "containers");

@@ -114,7 +114,7 @@ fn check(document: &PodNode) -> Result<(), PositionedProblem> {
     let Some(spec) = document.get("spec") else { return Ok(()) };
     read::<PodSpec>(spec, "spec")?;
     check_containers(spec)?;
-    UniqueNames::new("a volume").extend(spec, "volumes")
+    UniqueNames::new("volume").extend(spec, "volumes")
 }
 
 /// Rejects a top-level key that looks like a misspelling, because its content would have no effect. Other
@@ -162,7 +162,7 @@ fn is_anchor_key(name: &str) -> bool {
 
 /// Checks rules for containers that their type does not express.
 fn check_containers(spec: &PodNode) -> Result<(), PositionedProblem> {
-    let mut names = UniqueNames::new("a container");
+    let mut names = UniqueNames::new("container");
     for list in ["containers", "initContainers"] {
         for (index, container) in spec.list(list).iter().enumerate() {
             let path = format!("spec.{list}[{index}]");

@@ -163,7 +163,11 @@ fn lint_reports_fields_without_effect() {
     env.write("taken.yaml", "spec: {volumes: [{name: work, emptyDir: {}}]}");
     let ran = env.run(&["template", "lint", "taken.yaml"]);
     assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.contains("a volume `work` already, by the hook itself"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("volume name `work` is already used by the hook"),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[test]
@@ -257,11 +261,11 @@ fn objects_that_contain_a_template_are_no_templates() {
     for (text, place) in [
         (
             "kind: ConfigMap\ndata:\n  job.yaml: |\n    spec: {}\n",
-            "2:1: this is no template; the template is the text of a key of this ConfigMap: `job.yaml`",
+            "2:1: not a template: the template is the text of a key of this ConfigMap: `job.yaml`",
         ),
         (
             "kind: PodTemplate\ntemplate:\n  spec: {}\n",
-            "2:1: this is no template; the template is the content of `template`",
+            "2:1: not a template: the template is the content of `template`",
         ),
     ] {
         env.write("t.yaml", text);

@@ -44,14 +44,14 @@ const DIFFERENT: [(&str, OurResult); 21] = [
             pod["spec"]["initContainers"].as_array_mut().unwrap().insert(0, own.clone());
         }),
     ),
-    ("spec-volumes-dup", Fails("3:5: spec.volumes[0]: there is a volume `work` already")),
+    ("spec-volumes-dup", Fails("3:5: spec.volumes[0]: volume name `work` is already used")),
     ("spec-unknown-field", Fails("2:3: spec has no field `fooBar`")),
     ("spec-containers-null", Pod(keep_pod)),
     ("job-env-map", Fails("5:7: spec.containers[0].env must be a list, not a mapping")),
     ("job-mounts-null", Pod(keep_pod)),
     (
         "job-mounts-dup",
-        Fails("5:7: spec.containers[0].volumeMounts: something is mounted at /__w already"),
+        Fails("5:7: spec.containers[0].volumeMounts: mount path /__w is already used"),
     ),
     ("job-no-name", Fails("3:5: spec.containers[0] needs `name`")),
     ("job-number-name", Fails("3:11: spec.containers[0].name must be a string, not a number")),
@@ -79,7 +79,7 @@ const DIFFERENT: [(&str, OurResult); 21] = [
     ("side-no-image", Fails("3:5: spec.containers[0] needs `image`")),
     (
         "side-same-as-service",
-        Fails("3:5: spec.containers[0]: there is a container `redis` already"),
+        Fails("3:5: spec.containers[0]: container name `redis` is already used"),
     ),
 ];
 

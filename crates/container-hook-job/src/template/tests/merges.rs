@@ -217,10 +217,13 @@ fn errors_have_a_position_and_a_fix() {
     let mut wrong = Vec::new();
     let deep = format!("spec: {}1{}", "[".repeat(100), "]".repeat(100));
     for (template, expected) in [
-        ("", "t.yaml: holds no document; a template has `metadata` or `spec`"),
+        ("", "t.yaml: empty template: expected `metadata` or `spec`"),
         ("~", "t.yaml:1:1: a template must be a mapping with `metadata` or `spec`, not null"),
         ("a: 1\nb", "t.yaml:3:1: invalid YAML: missing `:` on the line before this"),
-        ("spec: {}\n---\n", "t.yaml:2:1: a second document begins here; a template is one"),
+        (
+            "spec: {}\n---\n",
+            "t.yaml:2:1: a second document begins here: expected one template in the file",
+        ),
         (
             "spec: {}\nspec: {}\n",
             "t.yaml:2:1: duplicate key `spec`, first in line 1: remove one of them",
@@ -253,15 +256,15 @@ fn errors_have_a_position_and_a_fix() {
         ),
         (
             "spec: {initContainers: [{name: fs-init, image: i}]}",
-            "there is a container `fs-init` already, by the hook itself",
+            "container name `fs-init` is already used by the hook",
         ),
         (
             "spec:\n  volumes:\n  - {name: a, emptyDir: {}}\n  - {name: a, emptyDir: {}}\n",
-            "t.yaml:4:5: spec.volumes[1]: there is a volume `a` already, in line 3; give it another name",
+            "t.yaml:4:5: spec.volumes[1]: volume name `a` is already used in line 3: use another name",
         ),
         (
             "spec: {containers: [{name: $x, volumeMounts: [{name: a, mountPath: /a}, {name: b, mountPath: /a/}]}]}",
-            "something is mounted at /a/ already, in line 1; mount it at another path",
+            "mount path /a/ is already used in line 1: use another path",
         ),
         ("spec: !!str x", "t.yaml:1:7: spec must be a mapping, not a string"),
         ("spec: !mine {}", "t.yaml:1:7: unknown tag !mine: remove it"),

@@ -134,7 +134,12 @@ async fn wait_for_first_output(exec: ExecStream) -> Result<AgentLink, OpenFailur
             return Ok(AgentLink::new(stdin, Cursor::new(first).chain(stdout)));
         }
         Ok(_) => {}
-        Err(_) => return Err(OpenFailure::Passing("the agent says nothing".to_owned())),
+        Err(_) => {
+            return Err(OpenFailure::Passing(format!(
+                "the agent sent no output within {} s",
+                HELLO.as_secs()
+            )));
+        }
     }
     let mut said = Vec::new();
     // A read error still leaves the part that was read.

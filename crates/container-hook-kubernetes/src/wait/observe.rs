@@ -49,7 +49,7 @@ pub enum PodFault {
         "{container} is unhealthy: its health check failed {failures} times in succession, at last because {problem}"
     )]
     Unhealthy { container: String, failures: u32, problem: String },
-    #[error("{container} is not ready after {} s", after.as_secs())]
+    #[error("{container} is not ready after {} s: its readiness probe has not succeeded", after.as_secs())]
     Unready { container: String, after: Duration },
 }
 
@@ -665,7 +665,10 @@ mod tests {
         else {
             panic!()
         };
-        assert_eq!(fault.to_string(), "container redis is not ready after 23 s");
+        assert_eq!(
+            fault.to_string(),
+            "container redis is not ready after 23 s: its readiness probe has not succeeded"
+        );
         assert_eq!(log.as_deref(), Some("redis"));
         let fault = fault_with_probe(&ended_status(1));
         assert_eq!(fault, "container redis of pod p ended with code 1");

@@ -32,7 +32,7 @@ pub fn run_runner<G: Guest>(
     });
     if let Some(error) = refusal {
         // Not a failure: GARM may already know of the job from the forge, or has given up the instance and deletes it.
-        guest.note(&format!("GARM was not told that the runner is idle: {}", chain(&error)));
+        guest.note(&format!("cannot report to GARM that the runner is idle: {}", chain(&error)));
     }
     let last = output.last_lines(&SecretMask::new(spec));
     let code = match result {

@@ -53,7 +53,7 @@ pub fn boot_patiently(
         Err(error) => {
             // After `idle`, GARM accepts no more reports of an instance; it gets the status by listing instances.
             if let Err(refusal) = garm.report_failed(error) {
-                boot.guest.note(&format!("GARM was not told: {}", chain(&refusal)));
+                boot.guest.note(&format!("cannot report the failure to GARM: {}", chain(&refusal)));
             }
         }
     }
@@ -114,9 +114,10 @@ fn prepare_runner<G: Guest>(
     let release = OsRelease::of(read);
     match garm.system_info(&release, agent_id) {
         // System information is only displayed, and not supported by all versions of GARM.
-        Err(BootError::Http(error)) => boot
-            .guest
-            .note(&format!("GARM does not take the system information: {}", chain(&error))),
+        Err(BootError::Http(error)) => boot.guest.note(&format!(
+            "cannot send GARM the system information, which it only displays: {}",
+            chain(&error)
+        )),
         result => result?,
     }
     Ok(ReadyRunner { command, agent_id })

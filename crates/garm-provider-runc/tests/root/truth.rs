@@ -98,7 +98,7 @@ fn failure_of_a_listening_runner_is_an_error_but_an_update_is_not() {
             assert_eq!((listed.status, listed.fault()), (AnswerStatus::Error, answer.fault()));
             let log = world.installation.log(name).text;
             // GARM rejects reports of an idle instance.
-            assert!(log.contains("GARM was not told: "), "{log}");
+            assert!(log.contains("cannot report the failure to GARM: "), "{log}");
             assert_eq!(world.garm.instance(name).status, RunnerStatus::Idle);
         }
         for code in [2, 3, 4] {

@@ -87,7 +87,10 @@ fn abnormal_exit_is_reported_even_after_idle() {
                 assert_eq!(last, "POST /c/status failed");
                 assert!(failure_message(&server).starts_with(expected));
                 let note = guest.notes.last().unwrap();
-                assert!(note.starts_with("GARM was not told: ") && note.contains("401"), "{note}");
+                assert!(
+                    note.starts_with("cannot report the failure to GARM: ") && note.contains("401"),
+                    "{note}"
+                );
             }
             None => {
                 result.unwrap();
@@ -110,7 +113,7 @@ fn garm_may_learn_of_the_job_before_the_runner() {
     let mut guest = FakeGuest::new(|_, _| 0);
     boot_and_run(&server, &spec(&server, image_runner()), &mut guest).unwrap();
     let note = guest.notes.last().unwrap();
-    assert!(note.starts_with("GARM was not told that the runner is idle: "), "{note}");
+    assert!(note.starts_with("cannot report to GARM that the runner is idle: "), "{note}");
 }
 
 #[test]

@@ -43,8 +43,8 @@ pub struct Invocation {
 #[derive(Debug, thiserror::Error)]
 pub enum ArgumentError {
     #[error(
-        "ambiguous option {argument:?}: runtimes differ in what it means; write --bundle=DIR or \
-         --config=FILE, and every other option by itself"
+        "ambiguous option {argument:?}: runtimes may parse it as --bundle or --config: write --bundle=DIR or \
+         --config=FILE in full, and do not combine short options"
     )]
     Ambiguous { argument: String },
     #[error(

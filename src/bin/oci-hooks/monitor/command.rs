@@ -135,7 +135,7 @@ impl ExecRunner {
                 self.report_problem(context, &format!("command was killed after {seconds} s"));
             }
             ProgramEnd::OutputTooLarge => {
-                self.report_problem(context, "command was killed as it wrote too much");
+                self.report_problem(context, "command was killed because it wrote too much output");
             }
         }
     }

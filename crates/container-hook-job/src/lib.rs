@@ -14,6 +14,7 @@ mod context;
 mod denial;
 pub mod dockerfile;
 mod error;
+pub mod kubernetes;
 pub mod options;
 pub mod plan;
 pub mod policy;

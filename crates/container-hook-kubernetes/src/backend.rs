@@ -4,9 +4,11 @@ use std::io;
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 
+use container_hook_job::BuildCacheScope;
 use container_hook_job::HookContext;
 use container_hook_job::HookError;
 use container_hook_job::JobState;
+use container_hook_job::kubernetes::KubernetesSettings;
 use k8s_openapi::api::core::v1::Pod;
 use oci_hooks_engine::container::StepSignals;
 use oci_hooks_image::{Credentials, RegistryClient};
@@ -18,7 +20,6 @@ use super::error::KubernetesError;
 use super::files::{ExchangeLimits, WorkFiles};
 use super::own_pod::{OwnPod, PodIdentity};
 use super::pod::{RUNNER_LABEL, runner_label};
-use super::settings::KubernetesSettings;
 
 /// Name of the container in which steps run.
 pub const JOB: &str = "job";
@@ -36,6 +37,8 @@ pub type SignalSource<'a> = dyn Fn() -> io::Result<Box<dyn StepSignals>> + 'a;
 pub struct KubernetesParts<'a> {
     pub context: HookContext<'a>,
     pub settings: &'a KubernetesSettings,
+    /// Jobs that share built images.
+    pub build_cache: BuildCacheScope,
     pub cluster: &'a ClusterClient,
     pub identity: &'a PodIdentity,
     /// Registries that supply the entry points and health checks of images.
@@ -78,7 +81,7 @@ impl<'a> KubernetesBackend<'a> {
     /// Returns the files of the runner, for containers that get copies of them.
     pub(super) fn files(&self) -> Result<WorkFiles<'_>, HookError> {
         let limits =
-            ExchangeLimits { entries: self.settings.max_files, bytes: self.settings.max_bytes };
+            ExchangeLimits { entries: self.settings.max_files, bytes: self.settings.max_bytes.0 };
         let HookContext { runner, log, .. } = self.context;
         let files =
             WorkFiles::new(runner.work(), &runner.workspace, self.settings.back, limits, log);
@@ -87,14 +90,14 @@ impl<'a> KubernetesBackend<'a> {
 
     /// Returns the opener of streams to the agent of a container.
     pub(super) fn opener<'s>(&'s self, pod: &'s str, container: &'s str) -> ClusterOpener<'s> {
-        let lost_timeout = self.settings.lost_timeout;
+        let lost_timeout = self.settings.lost_timeout.0;
         ClusterOpener { cluster: self.cluster, pod, container, lost_timeout }
     }
 
     /// Returns a step of this runner; `title` names its container in messages.
     pub(super) fn step<'s>(&'s self, id: &'s str, title: &'s str) -> AgentStep<'s> {
         let (streams, log) = (self.streams, self.context.log);
-        AgentStep { id, title, streams, log, lost_timeout: self.settings.lost_timeout }
+        AgentStep { id, title, streams, log, lost_timeout: self.settings.lost_timeout.0 }
     }
 
     /// Returns the label selector of all objects of this runner.

@@ -26,7 +26,6 @@ mod pod;
 mod prepare;
 mod script_step;
 mod services;
-mod settings;
 #[cfg(test)]
 mod testing;
 mod wait;
@@ -41,7 +40,4 @@ pub use error::KubernetesError;
 pub use fill::PodFiles;
 pub use own_pod::PodIdentity;
 pub use pod::PodError;
-pub use settings::{
-    BuildSettings, DownloadScope, KubernetesSettings, ResourceRequests, WorkTransport,
-};
 pub use wait::{ContainerEnd, PodFault, WaitError};

@@ -147,7 +147,7 @@ pub async fn create(backend: &KubernetesBackend<'_>, made: &MadePod) -> Result<P
         backend.cluster.create_secret(secret).await?;
     }
     let KubernetesParts { cluster, settings, context, .. } = &backend.parts;
-    Ok(wait::create(cluster, &made.pod, context.log, settings.prepare_timeout).await?)
+    Ok(wait::create(cluster, &made.pod, context.log, settings.prepare_timeout()).await?)
 }
 
 /// Waits until a pod matches `expect`, then marks the container of `opener` as running. Returns the pod, and the
@@ -159,7 +159,7 @@ pub async fn wait_until_ready(
     opener: &EarlyOpener<'_>,
 ) -> Result<(Pod, BTreeSet<String>), HookError> {
     let KubernetesParts { cluster, settings, context, .. } = &backend.parts;
-    let limit = settings.prepare_timeout;
+    let limit = settings.prepare_timeout();
     let ready = wait::wait_for_ready_pod(cluster, pod, expect, context.log, limit).await?;
     opener.mark_running();
     Ok(ready)

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use container_hook_job::audit::AuditLog;
+use container_hook_job::kubernetes::KubernetesSettings;
 use container_hook_job::testing::runner;
-use container_hook_job::{HookContext, HookLog, HookSettings};
+use container_hook_job::{BuildCacheScope, HookContext, HookLog, HookSettings};
 use oci_hooks_image::{ClientOptions, Credentials, ProgressEvent, PullProgress, RegistryClient};
 
 use super::backend::{KubernetesBackend, KubernetesParts};
 use super::client::ClusterClient;
 use super::own_pod::PodIdentity;
-use super::settings::KubernetesSettings;
 
 /// A log that keeps its lines.
 #[derive(Default)]
@@ -64,6 +64,7 @@ pub fn with_backend<T>(
     let backend = KubernetesBackend::new(KubernetesParts {
         context: HookContext { settings: &settings, runner: &runner, audit: &audit, log: &log },
         settings: &kubernetes,
+        build_cache: BuildCacheScope::default(),
         cluster,
         identity: &identity,
         registries: &registries,

@@ -4,13 +4,13 @@ use std::path::Path;
 
 use container_hook_job::HookContext;
 use container_hook_job::HookError;
+use container_hook_job::kubernetes::KubernetesSettings;
 use container_hook_job::request::HookCommand;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::client::{ClusterClient, ClusterError};
 use crate::own_pod::{OwnPod, PodIdentity};
 use crate::pod::{self, ImageFacts, MadePod};
-use crate::settings::KubernetesSettings;
 
 /// The manifest of a pod that is not created.
 #[derive(Clone, Debug)]

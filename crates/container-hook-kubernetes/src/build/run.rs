@@ -39,8 +39,6 @@ const OWN_CONTEXT: &str = "context";
 const OWN_HOME: &str = "home";
 const OWN_LOGINS: &str = "logins";
 
-const DRIVER: &str = "overlay";
-
 /// An image built now or before.
 pub struct BuiltImage {
     /// Name of the image, with its digest.
@@ -110,7 +108,7 @@ fn copy<'a>(
         dockerfile: dockerfile.file_name().unwrap_or_default(),
         namespace: backend.cluster.namespace(),
         architecture: architecture(),
-        sharers: &backend.settings.build.cache.sharers(backend.context.runner),
+        sharers: &backend.build_cache.sharers(backend.context.runner),
     };
     let image = reference(push, content)?;
     let file = backend.settings.build.auth_file.as_deref();
@@ -155,11 +153,11 @@ async fn build(
         builds: settings.build.buildkit.is_none(),
         architecture: architecture(),
         runtime_class: runtime_class(&backend.context),
-        deadline: settings.deadline.and_then(|limit| i64::try_from(limit.as_secs()).ok()),
+        deadline: settings.deadline.and_then(|limit| i64::try_from(limit.0.as_secs()).ok()),
     };
     backend.cluster.create_pod(&made.pod()).await?;
     let commands = prepare(backend, inputs)?;
-    let (limit, log) = (settings.prepare_timeout, backend.context.log);
+    let (limit, log) = (settings.prepare_timeout(), backend.context.log);
     let running = made.places().iter().map(|place| container_name(*place).to_owned());
     let expect =
         PodExpectation { running: running.collect(), shows_progress: true, ..Default::default() };
@@ -207,8 +205,8 @@ fn prepare(
             program::buildctl(address, name, image, is_insecure)
         }
         None => {
-            let driver = settings.storage_driver.as_deref().unwrap_or(DRIVER);
-            program::buildah(name, image, &written, driver)
+            let driver = settings.storage_driver.unwrap_or_default();
+            program::buildah(name, image, &written, driver.name())
         }
     })
 }

@@ -4,6 +4,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use container_hook_job::HookLog;
+use container_hook_job::kubernetes::DownloadScope;
 use oci_hooks_files::fs::{PathError, make_private};
 use oci_hooks_host::removal::remove_tree;
 use oci_hooks_init::frames::files::{FileScope, TreeChange};
@@ -15,7 +16,6 @@ use super::put::{apply_changes, upload_tree};
 use super::record::ExchangeRecord;
 use super::transfer::{ContainerDir, transfer};
 use crate::agent::AgentSession;
-use crate::settings::DownloadScope;
 
 /// Work directory of the runner, in containers.
 const WORK: &str = "/__w";

@@ -1,11 +1,11 @@
 //! Installs our program in the containers that run steps, as their first process.
 
+use container_hook_job::kubernetes::{KubernetesSettings, LOST_TIMEOUT};
 use k8s_openapi::api::core::v1::{Container, SecurityContext, VolumeMount};
 
 use super::volumes::{EXTERNALS, PodVolumes, WORK};
 use crate::agent::{PROGRAM, STATE};
 use crate::own_pod::OwnPod;
-use crate::settings::{KubernetesSettings, LOST_TIMEOUT};
 
 /// Default image of runners, if neither the settings nor the runner's pod name one.
 const RUNNER_IMAGE: &str = "ghcr.io/actions/actions-runner:latest";
@@ -41,7 +41,7 @@ pub fn mounts() -> [VolumeMount; 2] {
 pub fn command(settings: &KubernetesSettings, program: &[String]) -> (Vec<String>, Vec<String>) {
     let mut args = vec!["serve".to_owned()];
     if settings.lost_timeout != LOST_TIMEOUT {
-        args.push(format!("--away={}", settings.lost_timeout.as_secs()));
+        args.push(format!("--away={}", settings.lost_timeout.0.as_secs()));
     }
     args.push(STATE.to_owned());
     args.extend(program.iter().map(|word| literal(word)));

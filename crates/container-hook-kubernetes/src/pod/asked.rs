@@ -8,6 +8,7 @@ use std::path::{Component, Path};
 
 use container_hook_job::HookContext;
 use container_hook_job::HookError;
+use container_hook_job::kubernetes::KubernetesSettings;
 use container_hook_job::options::{CreateOptions, GpuOption, NetworkMode};
 use container_hook_job::plan::{ContainerRequest, PlanRole};
 use container_hook_job::policy::{Policy, PolicyDenial, PolicyError};
@@ -18,7 +19,6 @@ use oci_hooks_image::{ImageConfig, ImageReference};
 
 use super::error::PodError;
 use super::ports::PodPort;
-use crate::settings::KubernetesSettings;
 
 use super::made::ImageFacts;
 

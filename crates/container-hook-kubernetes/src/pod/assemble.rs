@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use container_hook_job::HookContext;
 use container_hook_job::HookError;
+use container_hook_job::kubernetes::KubernetesSettings;
 use container_hook_job::plan::{ContainerRequest, JobRequest, PlanRole};
 use container_hook_job::request::{ContainerArgs, PrepareJob};
 use container_hook_job::runner::PREFIX;
@@ -28,7 +29,6 @@ use super::secrets::{PullLogins, SecretValues};
 use super::volumes::{PodVolumes, claim};
 use super::{program, requests, restricted};
 use crate::own_pod::OwnPod;
-use crate::settings::KubernetesSettings;
 
 /// Annotation of a job's pod with the names of its services' containers; a template can add other containers.
 pub fn services_annotation() -> String {
@@ -121,7 +121,7 @@ pub fn pod(
         place(spec, own, claim);
     }
     draft.notes.extend(ceilings::lower_limits(&context.settings.policy, spec)?);
-    requests::add(&settings.requests, &merged, spec);
+    requests::add(settings, &merged, spec);
     // The template may replace a probe.
     draft.checks.retain(|check| check.is_probe_of(spec));
     if settings.restricted {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use container_hook_job::kubernetes::KubernetesSettings;
 use container_hook_job::runner::PREFIX;
 use container_hook_job::template::{MergedPod, SourceLocation};
 use k8s_openapi::api::core::v1::{
@@ -13,7 +14,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use super::agent::{self, RUNNER_ID};
 use super::names;
 use crate::own_pod::{OwnPod, WorkClaim};
-use crate::settings::KubernetesSettings;
 
 /// Label with the name of the runner's pod; the controller of actions-runner-controller selects by it.
 pub const RUNNER_LABEL: &str = "runner-pod";
@@ -152,7 +152,7 @@ impl PodFinish<'_> {
         spec.automount_service_account_token.get_or_insert(false);
         // Service links would add variables for every service of the namespace.
         spec.enable_service_links.get_or_insert(false);
-        let deadline = self.settings.deadline.map(|deadline| deadline.as_secs().max(1));
+        let deadline = self.settings.deadline.map(|deadline| deadline.0.as_secs().max(1));
         let deadline = deadline.and_then(|seconds| i64::try_from(seconds).ok());
         let said = spec.active_deadline_seconds;
         spec.active_deadline_seconds = said.into_iter().chain(deadline).min();

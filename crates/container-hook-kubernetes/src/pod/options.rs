@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use container_hook_job::HookError;
+use container_hook_job::kubernetes::KubernetesSettings;
 use container_hook_job::options::{
     CreateOptions, GpuOption, HostNamespace, Ipc, NetworkMode, PullOption,
 };
@@ -17,7 +18,6 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::asked::RequestedContainer;
 use super::pod_wide::PodWide;
-use crate::settings::KubernetesSettings;
 
 enum OptionEffect {
     Container(fn(ContainerChange<'_>) -> Result<(), HookError>),

@@ -5,11 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use container_hook_job::kubernetes::KubernetesSettings;
 use container_hook_job::options::ExposedPort;
 use k8s_openapi::api::core::v1::ContainerPort;
 use oci_hooks_engine::network::{PortError, PortMapping};
-
-use crate::settings::KubernetesSettings;
 
 /// A port of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,13 +1,13 @@
 //! Programs of containers: the image's, the request's, or our agent, which runs either.
 
 use container_hook_job::HookError;
+use container_hook_job::kubernetes::KubernetesSettings;
 use container_hook_job::plan::PlanRole;
 
 use super::agent::{self, literal};
 use super::asked::RequestedContainer;
 use super::error::PodError;
 use super::made::StepProgram;
-use crate::settings::KubernetesSettings;
 
 /// The command that runners send for an idle job container; the agent is idle without it.
 const IDLE: [&str; 3] = ["tail", "-f", "/dev/null"];

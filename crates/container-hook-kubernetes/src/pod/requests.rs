@@ -5,17 +5,17 @@
 
 use std::collections::BTreeMap;
 
+use container_hook_job::kubernetes::KubernetesSettings;
 use container_hook_job::quantity::Quantity;
 use container_hook_job::template::MergedPod;
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 use super::options::cpu_quantity;
-use crate::settings::ResourceRequests;
 
 /// Adds a request for each limit of CPUs or memory without one: that of the settings, at most the limit.
 /// Limits of the template get none: Kubernetes requests them whole.
-pub fn add(requests: &ResourceRequests, merged: &MergedPod, spec: &mut PodSpec) {
+pub fn add(settings: &KubernetesSettings, merged: &MergedPod, spec: &mut PodSpec) {
     let inits = spec.init_containers.iter_mut().flatten().enumerate();
     let inits = inits.map(|(at, container)| (format!("/spec/initContainers/{at}"), container));
     let containers = spec.containers.iter_mut().enumerate();
@@ -27,11 +27,11 @@ pub fn add(requests: &ResourceRequests, merged: &MergedPod, spec: &mut PodSpec) 
             origin.is_some_and(|origin| origin.position().is_some())
         };
         if !is_of_template("cpu") {
-            request(container, "cpu", Quantity::nanos, requests.nano_cpus, cpu_quantity);
+            request(container, "cpu", Quantity::nanos, settings.cpu_request.nanos(), cpu_quantity);
         }
         if !is_of_template("memory") {
             let text = |bytes: u64| bytes.to_string();
-            request(container, "memory", Quantity::units, requests.memory_bytes, text);
+            request(container, "memory", Quantity::units, settings.memory_request.0, text);
         }
     }
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use container_hook_job::HookError;
 use container_hook_job::audit::AuditLog;
+use container_hook_job::kubernetes::{KubernetesSettings, WorkTransport};
 use container_hook_job::request::{HookCommand, HookRequest};
 use container_hook_job::runner::CallingRunner;
 use container_hook_job::testing::runner;
@@ -21,7 +22,6 @@ use serde_json::{Value, json};
 use super::made::{ImageFacts, MadePod};
 use super::{job, step};
 use crate::own_pod::{OwnPod, WorkClaim};
-use crate::settings::{KubernetesSettings, WorkTransport};
 use crate::testing::KeptLog;
 
 /// Inputs of a pod besides the request.

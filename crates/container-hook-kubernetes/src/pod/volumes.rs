@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path};
 
 use container_hook_job::HookError;
+use container_hook_job::kubernetes::{KubernetesSettings, WorkTransport};
 use container_hook_job::options::{CreateOptions, Ipc};
 use container_hook_job::plan::PlanRole;
 use container_hook_job::policy::Policy;
@@ -25,7 +26,6 @@ use super::asked::{RequestedContainer, find_bind_entry};
 use super::error::PodError;
 use super::made::WorkVolume;
 use crate::own_pod::{OwnPod, WorkClaim};
-use crate::settings::{KubernetesSettings, WorkTransport};
 
 /// Volumes mounted in every container, with their paths.
 const MOUNTS: [(&str, &str); 3] = [("externals", EXTERNALS), ("work", WORK), ("github", "/github")];

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use oci_hooks_files::quantity::{Age, Cpus};
 use serde_json::{Value, json};
 
 use super::{PodFixture, container, has_note, job_with, services, spec};
@@ -215,7 +216,7 @@ fn limits_of_workflows_and_of_the_policy_have_small_requests() {
     // The template's limit gets no request: Kubernetes requests it whole.
     assert_eq!(requests("b"), json!({"memory": "67108864"}));
     assert_eq!(requests("fs-init"), json!({"memory": "67108864"}));
-    let whole = world.kubernetes(|settings| settings.requests.nano_cpus = u64::MAX);
+    let whole = world.kubernetes(|settings| settings.cpu_request = Cpus::new(64.0).unwrap());
     let made = whole.make_pod(&args);
     assert_eq!(part(&made, "job", "/resources/requests/cpu"), "2");
 }
@@ -335,7 +336,7 @@ fn template_cannot_remove_fields_of_the_hook() {
         - name: $job\n    command: [run, $(A)]\n  - name: $cache\n    args: [--x]\n";
     let mut world = PodFixture::new()
         .template(text)
-        .kubernetes(|settings| settings.deadline = Some(Duration::from_secs(3600)));
+        .kubernetes(|settings| settings.deadline = Some(Age(Duration::from_secs(3600))));
     world.own.pull_secrets = vec!["of-runner".to_owned(), "mine".to_owned()];
     let mut args = services(&[("redis", "redis", "--network-alias cache")]);
     args["container"]["registry"] = json!({"username": "u", "password": "p4ss"});

@@ -5,20 +5,19 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
+use container_hook_job::kubernetes::KubernetesSettings;
 use container_hook_job::request::HookRequest;
-use container_hook_kubernetes::{
-    BuildSettings, ClusterClient, DownloadScope, KubernetesBackend, KubernetesParts,
-    KubernetesSettings, PodIdentity, ResourceRequests, WorkTransport,
-};
+use container_hook_kubernetes::{ClusterClient, KubernetesBackend, KubernetesParts, PodIdentity};
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine::container::StepSignals;
 use oci_hooks_engine_cli::programs::program_path;
 use oci_hooks_engine_cli::settings_file::LoadedSettings;
+use oci_hooks_files::quantity::Age;
 
 use crate::environment::{WorkerInfo, pod};
 use crate::hook::{HookCall, HookCallError};
 use crate::log::StepLog;
-use crate::settings::{self, HookFileSettings};
+use crate::settings::HookFileSettings;
 use crate::signals::PendingSignals;
 
 /// Minimum of the setting `lost-timeout`: agents send heartbeats every 5 seconds.
@@ -44,6 +43,7 @@ pub fn run(
     let backend = KubernetesBackend::new(KubernetesParts {
         context: call.context(log),
         settings: &kubernetes,
+        build_cache: settings.build.cache,
         cluster: &cluster,
         identity: &identity,
         registries: &registries,
@@ -69,44 +69,12 @@ pub fn library_settings(
     settings: &HookFileSettings,
     log: &dyn container_hook_job::HookLog,
 ) -> KubernetesSettings {
-    let of_file = &settings.kubernetes;
-    let default = KubernetesSettings::default();
-    let timeout = of_file.prepare_timeout.map(|age| age.0);
-    let build = &of_file.build;
+    let of_file = settings.kubernetes.clone();
     KubernetesSettings {
-        namespace: of_file.namespace.clone().or_else(|| pod::variable(pod::NAMESPACE)),
-        prepare_timeout: timeout
-            .or_else(|| pod::prepare_timeout(log))
-            .unwrap_or(default.prepare_timeout),
-        lost_timeout: of_file.lost_timeout.0.max(MIN_LOST_TIMEOUT),
-        deadline: of_file.deadline.map(|age| age.0),
-        work: match of_file.work {
-            settings::WorkSetting::Auto => WorkTransport::Auto,
-            settings::WorkSetting::Claim => WorkTransport::Claim,
-            settings::WorkSetting::Copy => WorkTransport::Copy,
-        },
-        back: match of_file.back {
-            settings::BackSetting::Workspace => DownloadScope::Workspace,
-            settings::BackSetting::Nothing => DownloadScope::Nothing,
-        },
-        max_files: of_file.max_files,
-        max_bytes: of_file.max_bytes.0,
-        restricted: of_file.restricted,
-        host_ports: of_file.host_ports,
-        node_selectors: of_file.node_selectors,
-        gpu_resource: of_file.gpu_resource.clone(),
-        requests: ResourceRequests {
-            nano_cpus: of_file.cpu_request.nanos(),
-            memory_bytes: of_file.memory_request.0,
-        },
-        runner_image: of_file.runner_image.clone().or_else(|| pod::variable(pod::IMAGE)),
-        build: BuildSettings {
-            push: build.push.clone(),
-            buildkit: build.buildkit.clone(),
-            image: build.image.clone(),
-            auth_file: build.auth_file.clone(),
-            storage_driver: build.storage_driver.map(|driver| driver.name().to_owned()),
-            cache: settings.build.cache,
-        },
+        namespace: of_file.namespace.or_else(|| pod::variable(pod::NAMESPACE)),
+        prepare_timeout: of_file.prepare_timeout.or_else(|| pod::prepare_timeout(log).map(Age)),
+        lost_timeout: Age(of_file.lost_timeout.0.max(MIN_LOST_TIMEOUT)),
+        runner_image: of_file.runner_image.or_else(|| pod::variable(pod::IMAGE)),
+        ..of_file
     }
 }

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use container_hook::{BuildSettings, LimitSettings, NewPrivileges};
+use container_hook_job::kubernetes::KubernetesSettings;
 use container_hook_job::policy::{Policy, Preset};
 use container_hook_job::template::TemplateSettings;
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -24,7 +25,7 @@ use oci_hooks_files::text;
 use oci_hooks_host::uplink::UplinkChoice;
 use serde::{Deserialize, Serialize};
 
-pub use backend::{BackSetting, BackendKind, BackendSection, KubernetesSection, WorkSetting};
+pub use backend::{BackendKind, BackendSection};
 
 /// Path of the system settings; the user's own file supplies unset keys.
 pub const FILE: &str = "/etc/oci-hooks/container-hook.toml";
@@ -36,7 +37,7 @@ pub const FILE_VARIABLE: &str = "OCI_HOOKS_CONTAINER_HOOK_CONFIG";
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct HookFileSettings {
     pub backend: BackendSection,
-    pub kubernetes: KubernetesSection,
+    pub kubernetes: KubernetesSettings,
     pub runtime: RuntimeSection,
     pub store: StoreSection,
     pub network: NetworkSection,

@@ -3,6 +3,7 @@
 use std::env;
 use std::path::PathBuf;
 
+use container_hook_job::kubernetes::WorkTransport;
 use container_hook_job::template::PodTemplate;
 use container_hook_kubernetes::admin::{self, PERMISSIONS, Permission, PermissionNeed, RunnerPod};
 use container_hook_kubernetes::{
@@ -19,7 +20,7 @@ use oci_hooks_files::error::chain;
 use super::connection::connect;
 use crate::environment::{self, pod};
 use crate::error::HookCommandError;
-use crate::settings::{HookFileSettings, WorkSetting};
+use crate::settings::HookFileSettings;
 use crate::template::WORK;
 
 const PODS: CheckSummary = CheckSummary { good: "jobs will run as pods", bad: "jobs will not run" };
@@ -150,10 +151,10 @@ fn image(settings: &HookFileSettings, found: &RunnerPod) -> HostCheck {
 fn work_directory(settings: &HookFileSettings, found: &RunnerPod) -> HostCheck {
     const NAME: &str = "work directory";
     match (settings.kubernetes.work, &found.claim) {
-        (WorkSetting::Copy, _) => HostCheck::ok(NAME, "files are copied, as the settings say"),
+        (WorkTransport::Copy, _) => HostCheck::ok(NAME, "files are copied, as the settings say"),
         (_, Some(claim)) => HostCheck::ok(NAME, format!("claim {claim}")),
-        (WorkSetting::Auto, None) => HostCheck::ok(NAME, "on no claim: files are copied"),
-        (WorkSetting::Claim, None) => HostCheck::fail(
+        (WorkTransport::Auto, None) => HostCheck::ok(NAME, "on no claim: files are copied"),
+        (WorkTransport::Claim, None) => HostCheck::fail(
             NAME,
             format!("{} is on no claim", work().display()),
             "mount a claim there, or set `work = \"copy\"` under [kubernetes]",

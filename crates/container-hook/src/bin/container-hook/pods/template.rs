@@ -4,11 +4,12 @@
 use std::path::PathBuf;
 
 use container_hook_job::audit::AuditLog;
+use container_hook_job::kubernetes::KubernetesSettings;
 use container_hook_job::request::HookRequest;
 use container_hook_job::template::{BasePod, PodTemplate};
 use container_hook_job::{HookContext, HookError, HookLog};
+use container_hook_kubernetes::PodIdentity;
 use container_hook_kubernetes::admin::{self, PodPreview};
-use container_hook_kubernetes::{KubernetesSettings, PodIdentity};
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::programs::program_path;

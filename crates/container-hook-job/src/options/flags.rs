@@ -1,5 +1,6 @@
 //! All flags of `docker create` (Docker 28.2).
 
+use super::value::key_value;
 use super::{CreateOptions, device, mount, network, process, resources, security};
 
 /// A flag of `docker create`.
@@ -34,12 +35,32 @@ const REALTIME: &str = "real-time shares of cgroups are gone from the kernel";
 const VERIFY: &str = "images are checked by digest; Docker Content Trust signatures are obsolete";
 const WINDOWS: &str = "only Windows containers have it";
 
+/// The action of a flag that sets a field to its value, which the function reads.
+macro_rules! set {
+    ($($field:ident).+, $read:expr) => {
+        Value(|options, value| {
+            options.$($field).+ = $read(value)?;
+            Ok(())
+        })
+    };
+}
+
+/// The action of a flag that adds its value to a field; for a key that is already there, the last value counts.
+macro_rules! add {
+    ($($field:ident).+, $read:expr) => {
+        Value(|options, value| {
+            options.$($field).+.extend([$read(value)?]);
+            Ok(())
+        })
+    };
+}
+
 /// All flags, in the order of Docker's documentation.
 pub const FLAGS: &[Flag] = &[
-    flag("add-host", Value(network::add_host)),
-    flag("annotation", Value(process::annotation)),
+    flag("add-host", add!(network.hosts, network::added_host)),
+    flag("annotation", add!(annotations, key_value)),
     short('a', "attach", IdleValue(stream, DETACHED)),
-    flag("blkio-weight", Value(resources::blkio_weight)),
+    flag("blkio-weight", set!(resources.blkio_weight, resources::blkio_weight)),
     flag("blkio-weight-device", RefusedValue(RATES)),
     flag("cap-add", Value(security::cap_add)),
     flag("cap-drop", Value(security::cap_drop)),
@@ -48,14 +69,14 @@ pub const FLAGS: &[Flag] = &[
     flag("cidfile", RefusedValue("a file would be written on the runner's machine")),
     flag("cpu-count", RefusedValue(WINDOWS)),
     flag("cpu-percent", RefusedValue(WINDOWS)),
-    flag("cpu-period", Value(resources::cpu_period)),
-    flag("cpu-quota", Value(resources::cpu_quota)),
+    flag("cpu-period", set!(resources.cpu_period, resources::cpu_period)),
+    flag("cpu-quota", set!(resources.cpu_quota, resources::cpu_quota)),
     flag("cpu-rt-period", RefusedValue(REALTIME)),
     flag("cpu-rt-runtime", RefusedValue(REALTIME)),
-    short('c', "cpu-shares", Value(resources::cpu_shares)),
-    flag("cpus", Value(resources::cpus)),
-    flag("cpuset-cpus", Value(resources::cpuset_cpus)),
-    flag("cpuset-mems", Value(resources::cpuset_mems)),
+    short('c', "cpu-shares", set!(resources.cpu_shares, resources::cpu_shares)),
+    flag("cpus", set!(resources.nano_cpus, resources::cpus)),
+    flag("cpuset-cpus", set!(resources.cpuset_cpus, resources::cpuset)),
+    flag("cpuset-mems", set!(resources.cpuset_mems, resources::cpuset)),
     flag("device", Value(device::device)),
     flag("device-cgroup-rule", Value(device::rule)),
     flag("device-read-bps", RefusedValue(RATES)),
@@ -63,25 +84,25 @@ pub const FLAGS: &[Flag] = &[
     flag("device-write-bps", RefusedValue(RATES)),
     flag("device-write-iops", RefusedValue(RATES)),
     flag("disable-content-trust", IdleSwitch(VERIFY)),
-    flag("dns", Value(network::dns)),
-    flag("dns-opt", Value(network::dns_option)),
-    flag("dns-option", Value(network::dns_option)),
-    flag("dns-search", Value(network::dns_search)),
-    flag("domainname", Value(process::domainname)),
-    flag("entrypoint", Value(process::entrypoint)),
+    flag("dns", add!(network.dns, network::address)),
+    flag("dns-opt", add!(network.dns_options, network::resolver_word)),
+    flag("dns-option", add!(network.dns_options, network::resolver_word)),
+    flag("dns-search", add!(network.dns_search, network::search_domain)),
+    flag("domainname", set!(domainname, process::kernel_name)),
+    flag("entrypoint", set!(entrypoint, process::entrypoint)),
     short('e', "env", Value(process::env)),
     flag("env-file", RefusedValue(FILE)),
     flag("expose", Value(network::expose)),
     flag("gpus", Value(device::gpus)),
-    flag("group-add", Value(process::group)),
-    flag("health-cmd", Value(process::command)),
-    flag("health-interval", Value(process::interval)),
-    flag("health-retries", Value(process::retries)),
-    flag("health-start-interval", Value(process::start_interval)),
-    flag("health-start-period", Value(process::start_period)),
-    flag("health-timeout", Value(process::timeout)),
+    flag("group-add", add!(groups, process::group)),
+    flag("health-cmd", set!(health.command, process::non_empty)),
+    flag("health-interval", set!(health.interval, process::time)),
+    flag("health-retries", set!(health.retries, process::retries)),
+    flag("health-start-interval", set!(health.start_interval, process::time)),
+    flag("health-start-period", set!(health.start_period, process::time)),
+    flag("health-timeout", set!(health.timeout, process::time)),
     flag("help", RefusedSwitch("it shows a help text instead of making a container")),
-    short('h', "hostname", Value(process::hostname)),
+    short('h', "hostname", set!(hostname, process::kernel_name)),
     flag("init", Switch(|options, on| options.init = Some(on))),
     short('i', "interactive", IdleSwitch(DETACHED)),
     flag("io-maxbandwidth", RefusedValue(WINDOWS)),
@@ -91,55 +112,55 @@ pub const FLAGS: &[Flag] = &[
     flag("ipc", Value(security::ipc)),
     flag("isolation", RefusedValue(WINDOWS)),
     flag("kernel-memory", IdleValue(|_| Ok(()), "the kernel has no such limit any more")),
-    short('l', "label", Value(process::label)),
+    short('l', "label", add!(labels, key_value)),
     flag("label-file", RefusedValue(FILE)),
     flag("link", RefusedValue("the containers of a job reach each other by name without it")),
     flag("link-local-ip", RefusedValue(ADDRESS)),
     flag("log-driver", IdleValue(log_driver, LOG)),
     flag("log-opt", IdleValue(log_option, LOG)),
     flag("mac-address", RefusedValue(ADDRESS)),
-    short('m', "memory", Value(resources::memory)),
-    flag("memory-reservation", Value(resources::memory_reservation)),
-    flag("memory-swap", Value(resources::memory_swap)),
-    flag("memory-swappiness", Value(resources::memory_swappiness)),
+    short('m', "memory", set!(resources.memory_bytes, resources::memory)),
+    flag("memory-reservation", set!(resources.memory_reservation_bytes, resources::size)),
+    flag("memory-swap", set!(resources.memory_swap, resources::memory_swap)),
+    flag("memory-swappiness", set!(resources.memory_swappiness, resources::memory_swappiness)),
     flag("mount", Value(mount::mount)),
-    flag("name", Value(process::name)),
+    flag("name", set!(name, process::name)),
     flag("net", Value(network::network)),
-    flag("net-alias", Value(network::alias)),
+    flag("net-alias", add!(network.aliases, network::host_name)),
     flag("network", Value(network::network)),
-    flag("network-alias", Value(network::alias)),
+    flag("network-alias", add!(network.aliases, network::host_name)),
     flag("no-healthcheck", Switch(|options, on| options.health.disabled = on)),
     flag("oom-kill-disable", Switch(|options, on| options.resources.oom_kill_disable = on)),
-    flag("oom-score-adj", Value(resources::oom_score_adj)),
+    flag("oom-score-adj", set!(resources.oom_score_adj, resources::oom_score_adj)),
     flag("pid", Value(security::pid)),
-    flag("pids-limit", Value(resources::pids)),
-    flag("platform", Value(process::platform)),
+    flag("pids-limit", set!(resources.pids, resources::pids)),
+    flag("platform", set!(platform, process::platform)),
     flag("privileged", Switch(|options, on| options.security.privileged = on)),
     short('p', "publish", Value(network::publish)),
     short('P', "publish-all", Switch(|options, on| options.network.publish_all = on)),
-    flag("pull", Value(process::pull)),
+    flag("pull", set!(pull, process::pull)),
     short('q', "quiet", IdleSwitch("how pulling is reported is chosen by the admin")),
     flag("read-only", Switch(|options, on| options.read_only = on)),
     flag("restart", IdleValue(restart, "containers of a job are never restarted")),
     flag("rm", IdleSwitch("each container is removed at the end of its job or step")),
     flag("runtime", RefusedValue("the runtime is chosen by the admin")),
     flag("security-opt", Value(security::security_opt)),
-    flag("shm-size", Value(process::shm_size)),
-    flag("stop-signal", Value(process::stop_signal)),
-    flag("stop-timeout", Value(process::stop_timeout)),
+    flag("shm-size", set!(shm_size_bytes, resources::size)),
+    flag("stop-signal", set!(stop_signal, process::stop_signal)),
+    flag("stop-timeout", set!(stop_timeout, process::stop_timeout)),
     flag("storage-opt", RefusedValue("there are no storage drivers to set up")),
-    flag("sysctl", Value(process::sysctl)),
+    flag("sysctl", add!(sysctls, process::sysctl)),
     flag("tmpfs", Value(mount::tmpfs)),
     short('t', "tty", IdleSwitch(DETACHED)),
     flag("ulimit", Value(resources::ulimit)),
     flag("use-api-socket", RefusedSwitch("there is no daemon with a socket")),
-    short('u', "user", Value(process::user)),
+    short('u', "user", set!(user, process::non_empty)),
     flag("userns", Value(security::user)),
     flag("uts", Value(security::uts)),
-    short('v', "volume", Value(mount::volume)),
+    short('v', "volume", add!(volumes, mount::volume)),
     flag("volume-driver", IdleValue(volume_driver, "there is no other kind of volume")),
     flag("volumes-from", RefusedValue("name the volumes themselves with --volume")),
-    short('w', "workdir", Value(process::workdir)),
+    short('w', "workdir", set!(workdir, process::workdir)),
 ];
 
 const fn flag(name: &'static str, action: FlagAction) -> Flag {

@@ -4,9 +4,8 @@ use super::CreateOptions;
 use super::value::{boolean, csv, size_bytes};
 use crate::volumes::{RequestVolume, Tmpfs, VolumePropagation, VolumeSource};
 
-pub(super) fn volume(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    options.volumes.push(RequestVolume::parse(value).map_err(|error| error.to_string())?);
-    Ok(())
+pub(super) fn volume(value: &str) -> Result<RequestVolume, String> {
+    RequestVolume::parse(value).map_err(|error| error.to_string())
 }
 
 pub(super) fn tmpfs(options: &mut CreateOptions, value: &str) -> Result<(), String> {

@@ -1,5 +1,7 @@
 //! Options about the network, host names and ports.
 
+use std::net::IpAddr;
+
 use super::CreateOptions;
 use super::create_options::{AddedHost, ExposedPort, HostAddress, NetworkMode};
 
@@ -11,7 +13,7 @@ pub(super) fn network(options: &mut CreateOptions, value: &str) -> Result<(), St
     for field in super::value::csv(value)? {
         match field.split_once('=') {
             Some(("name", name)) => options.network.mode = mode(name)?,
-            Some(("alias", name)) => alias(options, name)?,
+            Some(("alias", name)) => options.network.aliases.push(host_name(name)?),
             _ => return Err(format!("{field:?} is not supported: expected name or alias")),
         }
     }
@@ -30,11 +32,6 @@ fn mode(name: &str) -> Result<NetworkMode, String> {
     }
 }
 
-pub(super) fn alias(options: &mut CreateOptions, name: &str) -> Result<(), String> {
-    options.network.aliases.push(host_name(name)?);
-    Ok(())
-}
-
 /// Checks a name that will be written to `/etc/hosts`.
 pub fn host_name(name: &str) -> Result<String, String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -45,7 +42,7 @@ pub fn host_name(name: &str) -> Result<String, String> {
     Ok(name.to_owned())
 }
 
-pub(super) fn add_host(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+pub(super) fn added_host(value: &str) -> Result<AddedHost, String> {
     // `=` first: an IPv6 address is full of colons.
     let Some((name, address)) = value.split_once('=').or_else(|| value.split_once(':')) else {
         return Err("must be NAME:ADDRESS".to_owned());
@@ -57,33 +54,22 @@ pub(super) fn add_host(options: &mut CreateOptions, value: &str) -> Result<(), S
             bare.parse().map_err(|_| "the part after the name is not an address".to_owned())?,
         ),
     };
-    options.network.hosts.push(AddedHost { name: host_name(name)?, address });
-    Ok(())
+    Ok(AddedHost { name: host_name(name)?, address })
 }
 
-pub(super) fn dns(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    let address = value.trim().parse().map_err(|_| "must be an address".to_owned())?;
-    options.network.dns.push(address);
-    Ok(())
+pub(super) fn address(value: &str) -> Result<IpAddr, String> {
+    value.trim().parse().map_err(|_| "must be an address".to_owned())
 }
 
-pub(super) fn dns_option(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    options.network.dns_options.push(resolver_word(value)?);
-    Ok(())
-}
-
-pub(super) fn dns_search(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    let domain = value.trim();
-    options.network.dns_search.push(if domain == "." {
-        domain.to_owned()
-    } else {
-        host_name(domain.trim_end_matches('.'))?
-    });
-    Ok(())
+pub(super) fn search_domain(value: &str) -> Result<String, String> {
+    match value.trim() {
+        "." => Ok(".".to_owned()),
+        domain => host_name(domain.trim_end_matches('.')),
+    }
 }
 
 /// Checks a word that will be written to `/etc/resolv.conf`.
-fn resolver_word(word: &str) -> Result<String, String> {
+pub(super) fn resolver_word(word: &str) -> Result<String, String> {
     if word.is_empty() || !word.chars().all(|c| c.is_ascii_graphic()) {
         return Err("must be one word".to_owned());
     }

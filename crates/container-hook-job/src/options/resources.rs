@@ -4,46 +4,32 @@ use super::CreateOptions;
 use super::create_options::{Swap, Ulimit};
 use super::value::{integer, nano_cpus, natural, size_bytes};
 
-pub(super) fn cpus(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    options.resources.nano_cpus = to_nonzero(nano_cpus(value)?);
-    Ok(())
+pub(super) fn cpus(value: &str) -> Result<Option<u64>, String> {
+    nano_cpus(value).map(to_nonzero)
 }
 
-pub(super) fn cpu_shares(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    options.resources.cpu_shares = to_nonzero(natural(value)?);
-    Ok(())
+pub(super) fn cpu_shares(value: &str) -> Result<Option<u64>, String> {
+    natural(value).map(to_nonzero)
 }
 
-pub(super) fn cpu_period(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    options.resources.cpu_period = match natural(value)? {
-        0 => None,
-        period @ 1_000..=1_000_000 => Some(period),
-        _ => return Err("must be between 1000 and 1000000 (microseconds)".to_owned()),
-    };
-    Ok(())
+pub(super) fn cpu_period(value: &str) -> Result<Option<u64>, String> {
+    match natural(value)? {
+        0 => Ok(None),
+        period @ 1_000..=1_000_000 => Ok(Some(period)),
+        _ => Err("must be between 1000 and 1000000 (microseconds)".to_owned()),
+    }
 }
 
-pub(super) fn cpu_quota(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    options.resources.cpu_quota = match integer(value)? {
-        0 => None,
-        quota @ (-1 | 1_000..) => Some(quota),
-        _ => return Err("must be at least 1000 (microseconds), or -1".to_owned()),
-    };
-    Ok(())
-}
-
-pub(super) fn cpuset_cpus(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    options.resources.cpuset_cpus = set(value)?;
-    Ok(())
-}
-
-pub(super) fn cpuset_mems(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    options.resources.cpuset_mems = set(value)?;
-    Ok(())
+pub(super) fn cpu_quota(value: &str) -> Result<Option<i64>, String> {
+    match integer(value)? {
+        0 => Ok(None),
+        quota @ (-1 | 1_000..) => Ok(Some(quota)),
+        _ => Err("must be at least 1000 (microseconds), or -1".to_owned()),
+    }
 }
 
 /// Checks a set of numbers such as `0-2,4`.
-fn set(text: &str) -> Result<Option<String>, String> {
+pub(super) fn cpuset(text: &str) -> Result<Option<String>, String> {
     let number = |text: &str| text.parse::<u16>().ok();
     let range = |part: &str| match part.split_once('-') {
         Some((first, last)) => number(first).zip(number(last)).is_some_and(|(a, b)| a <= b),
@@ -55,58 +41,51 @@ fn set(text: &str) -> Result<Option<String>, String> {
     Ok((!text.is_empty()).then(|| text.to_owned()))
 }
 
-pub(super) fn memory(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+pub(super) fn memory(value: &str) -> Result<Option<u64>, String> {
     /// Docker's minimum.
     const MINIMUM: u64 = 6 << 20;
-    options.resources.memory_bytes = match size_bytes(value)? {
-        0 => None,
-        bytes if bytes >= MINIMUM => Some(bytes),
-        _ => return Err("must be at least 6m".to_owned()),
-    };
-    Ok(())
+    match size(value)? {
+        Some(..MINIMUM) => Err("must be at least 6m".to_owned()),
+        bytes => Ok(bytes),
+    }
 }
 
-pub(super) fn memory_reservation(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    options.resources.memory_reservation_bytes = to_nonzero(size_bytes(value)?);
-    Ok(())
+/// Reads a size; 0 keeps the default.
+pub(super) fn size(value: &str) -> Result<Option<u64>, String> {
+    size_bytes(value).map(to_nonzero)
 }
 
-pub(super) fn memory_swap(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    options.resources.memory_swap = match value {
-        "-1" => Some(Swap::Unlimited),
-        _ => to_nonzero(size_bytes(value)?).map(Swap::Bytes),
-    };
-    Ok(())
+pub(super) fn memory_swap(value: &str) -> Result<Option<Swap>, String> {
+    match value {
+        "-1" => Ok(Some(Swap::Unlimited)),
+        _ => Ok(size(value)?.map(Swap::Bytes)),
+    }
 }
 
-pub(super) fn memory_swappiness(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    options.resources.memory_swappiness = match integer(value)? {
-        -1 => None,
-        percent @ 0..=100 => Some(percent.cast_unsigned()),
-        _ => return Err("must be between 0 and 100".to_owned()),
-    };
-    Ok(())
+pub(super) fn memory_swappiness(value: &str) -> Result<Option<u64>, String> {
+    match integer(value)? {
+        -1 => Ok(None),
+        percent @ 0..=100 => Ok(Some(percent.cast_unsigned())),
+        _ => Err("must be between 0 and 100".to_owned()),
+    }
 }
 
-pub(super) fn pids(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+pub(super) fn pids(value: &str) -> Result<Option<u64>, String> {
     // Docker treats negative numbers as no limit.
-    options.resources.pids = Some(u64::try_from(integer(value)?).unwrap_or(0));
-    Ok(())
+    Ok(Some(u64::try_from(integer(value)?).unwrap_or(0)))
 }
 
-pub(super) fn oom_score_adj(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+pub(super) fn oom_score_adj(value: &str) -> Result<Option<i32>, String> {
     let adj = i32::try_from(integer(value)?).ok().filter(|adj| (-1000..=1000).contains(adj));
-    options.resources.oom_score_adj = Some(adj.ok_or("must be between -1000 and 1000")?);
-    Ok(())
+    Ok(Some(adj.ok_or("must be between -1000 and 1000")?))
 }
 
-pub(super) fn blkio_weight(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    options.resources.blkio_weight = match natural(value)? {
-        0 => None,
-        weight @ 10..=1000 => Some(weight),
-        _ => return Err("must be between 10 and 1000".to_owned()),
-    };
-    Ok(())
+pub(super) fn blkio_weight(value: &str) -> Result<Option<u16>, String> {
+    match natural(value)? {
+        0 => Ok(None),
+        weight @ 10..=1000 => Ok(Some(weight)),
+        _ => Err("must be between 10 and 1000".to_owned()),
+    }
 }
 
 /// The resources of `setrlimit(2)`.

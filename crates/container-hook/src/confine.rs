@@ -5,9 +5,7 @@ use std::path::PathBuf;
 
 use container_hook_job::HookError;
 use container_hook_job::options::{CreateOptions, HostNamespace, Ipc, Swap};
-use oci_hooks_engine::bundle::{
-    self, DeviceAccess, DeviceRule, HostDevice, NamespaceSource, ProcessRlimit, Seccomp,
-};
+use oci_hooks_engine::bundle::{self, HostDevice, NamespaceSource, ProcessRlimit, Seccomp};
 use oci_hooks_engine::container::allow_nesting;
 use oci_hooks_host::cgroup;
 use oci_hooks_host::host_file::HostFile;
@@ -87,7 +85,7 @@ pub fn confine(
     backend: &EngineBackend<'_>,
     all: &CreateOptions,
     options: &mut bundle::BundleOptions,
-) -> Result<(), HookError> {
+) {
     let asked = &all.security;
     let own = &mut options.security;
     own.privileged = asked.privileged;
@@ -125,15 +123,7 @@ pub fn confine(
         }
         Ipc::None => options.shm_size_bytes = Some(0),
     }
-    for rule in &all.device_rules {
-        options.device_rules.push(DeviceRule {
-            kind: rule.kind,
-            major: rule.major,
-            minor: rule.minor,
-            access: access(&rule.access)?,
-        });
-    }
-    Ok(())
+    options.device_rules.extend(all.device_rules.iter().cloned());
 }
 
 /// Opens the devices that a container is given, if the policy allows them.
@@ -147,16 +137,9 @@ pub fn devices(
     let gpus = all.gpu_devices.iter().map(|device| (device, HostFile::open_trusted(&device.host)));
     let opened = asked.chain(gpus).map(|(device, host)| {
         let container = PathBuf::from(&device.container);
-        Ok(HostDevice { host: host?, container, access: access(&device.access)? })
+        Ok(HostDevice { host: host?, container, access: device.access.clone() })
     });
     opened.collect()
-}
-
-fn access(text: &str) -> Result<DeviceAccess, HookError> {
-    Ok(text
-        .parse::<DeviceAccess>()
-        .map_err(bundle::BundleError::from)
-        .map_err(oci_hooks_engine::container::ContainerError::from)?)
 }
 
 /// Returns the settings table that denies nested containers; none if they are allowed.

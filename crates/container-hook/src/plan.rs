@@ -409,7 +409,7 @@ fn base_options(
         .map_err(bundle::BundleError::from)
         .map_err(container::ContainerError::from)?;
     limit(backend, asked, &mut options);
-    confine(backend, asked, &mut options)?;
+    confine(backend, asked, &mut options);
     if asked.network.mode == NetworkMode::Host {
         options.namespaces.network = NamespaceSource::Host;
     }

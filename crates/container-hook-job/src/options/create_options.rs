@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use oci_hooks_engine::bundle::{DeviceAccess, DeviceRule};
+
 use crate::volumes::{RequestVolume, Tmpfs};
 
 /// The `options:` of a container.
@@ -60,7 +62,7 @@ pub struct CreateOptions {
     pub ipc: Ipc,
     pub security: SecurityOptions,
     pub devices: Vec<DeviceOption>,
-    /// `--device-cgroup-rule`.
+    /// `--device-cgroup-rule`: access to devices, without device nodes.
     pub device_rules: Vec<DeviceRule>,
     /// Qualified names of CDI devices, from `--device`; the policy adds those of `--gpus`.
     pub cdi_devices: Vec<String>,
@@ -123,8 +125,7 @@ pub struct DeviceOption {
     pub host: PathBuf,
     /// Absolute path in the container.
     pub container: String,
-    /// Allowed access: some of `r`, `w` and `m`.
-    pub access: String,
+    pub access: DeviceAccess,
 }
 
 /// The GPUs of `--gpus`.
@@ -134,19 +135,6 @@ pub enum GpuOption {
     Count(u32),
     /// Indexes, or names such as `GPU-4f28`.
     Devices(Vec<String>),
-}
-
-/// A device rule of the cgroup: grants access to devices, without creating device nodes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceRule {
-    /// `a`, `b` or `c`.
-    pub kind: char,
-    /// Major number; none for all.
-    pub major: Option<u32>,
-    /// Minor number; none for all.
-    pub minor: Option<u32>,
-    /// Allowed access: some of `r`, `w` and `m`.
-    pub access: String,
 }
 
 /// The network, host names and ports of a container.

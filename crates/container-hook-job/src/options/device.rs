@@ -4,21 +4,13 @@ use std::fmt;
 use std::path::PathBuf;
 
 use oci_hooks::cdi::is_device_name;
+use oci_hooks_engine::bundle::{DeviceAccess, DeviceRule};
 
 use super::CreateOptions;
-use super::create_options::{DeviceOption, DeviceRule, GpuOption};
+use super::create_options::{DeviceOption, GpuOption};
 use super::value::natural;
 
 const EXPECTED: &str = "must be HOST[:CONTAINER][:rwm] with absolute paths, or a CDI device such as vendor.com/class=name";
-
-impl fmt::Display for DeviceRule {
-    /// Formats the rule in the notation of `--device-cgroup-rule`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = |number: Option<u32>| number.map_or("*".to_owned(), |n| n.to_string());
-        let DeviceRule { kind, major, minor, access } = self;
-        write!(f, "{kind} {}:{} {access}", number(*major), number(*minor))
-    }
-}
 
 impl DeviceOption {
     /// Reads `--device`: `HOST[:CONTAINER][:ACCESS]`.
@@ -29,17 +21,19 @@ impl DeviceOption {
         }
         let parts: Vec<&str> = text.split(':').collect();
         let (host, container, access) = match parts[..] {
-            [host] => (host, host, "rwm"),
-            [host, access] if is_access(access) => (host, host, access),
-            [host, container] => (host, container, "rwm"),
-            [host, container, access] if is_access(access) => (host, container, access),
+            [host] => (host, host, DeviceAccess::all()),
+            [host, last] => match last.parse() {
+                Ok(access) => (host, host, access),
+                Err(_) => (host, last, DeviceAccess::all()),
+            },
+            [host, container, access] => (host, container, access.parse().map_err(|_| invalid())?),
             _ => return Err(invalid()),
         };
         if !container.starts_with('/') {
             return Err(invalid());
         }
         let (host, container) = (PathBuf::from(host), container.to_owned());
-        Ok(DeviceOption { host, container, access: access.to_owned() })
+        Ok(DeviceOption { host, container, access })
     }
 }
 
@@ -91,48 +85,14 @@ impl fmt::Display for GpuOption {
     }
 }
 
-impl DeviceRule {
-    /// Reads `--device-cgroup-rule`.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let invalid = || "must be `KIND MAJOR:MINOR ACCESS`, such as `c 189:* rwm`".to_owned();
-        let parts: Vec<&str> = text.split(' ').collect();
-        let [kind @ ("a" | "b" | "c"), numbers, access] = parts[..] else { return Err(invalid()) };
-        let (major, minor) = numbers.split_once(':').ok_or_else(invalid)?;
-        let number = |text| if text == "*" { Ok(None) } else { natural(text).map(Some) };
-        if !is_access(access) {
-            return Err(invalid());
-        }
-        Ok(DeviceRule {
-            kind: char::from(kind.as_bytes()[0]),
-            major: number(major)?,
-            minor: number(minor)?,
-            access: access.to_owned(),
-        })
-    }
-
-    /// Returns whether this rule grants at least the access of the other rule.
-    pub(crate) fn covers(&self, other: &DeviceRule) -> bool {
-        let is_any = |own: Option<u32>, other| own.is_none() || own == other;
-        (self.kind == 'a' || self.kind == other.kind)
-            && is_any(self.major, other.major)
-            && is_any(self.minor, other.minor)
-            && other.access.chars().all(|access| self.access.contains(access))
-    }
-}
-
 pub(super) fn rule(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    options.device_rules.push(DeviceRule::parse(value)?);
+    let rule = value.parse::<DeviceRule>();
+    let expected = "must be `KIND MAJOR:MINOR ACCESS`, such as `c 189:* rwm`";
+    options.device_rules.push(rule.map_err(|_| expected)?);
     Ok(())
 }
 
 pub(super) fn gpus(options: &mut CreateOptions, value: &str) -> Result<(), String> {
     options.gpus = Some(GpuOption::parse(value)?);
     Ok(())
-}
-
-fn is_access(text: &str) -> bool {
-    let count = |wanted| text.bytes().filter(|byte| *byte == wanted).count();
-    !text.is_empty()
-        && text.bytes().all(|byte| b"rwm".contains(&byte))
-        && b"rwm".iter().all(|wanted| count(*wanted) <= 1)
 }

@@ -19,9 +19,9 @@ mod tests;
 mod value;
 
 pub use create_options::{
-    AddedHost, CreateOptions, DeviceOption, DeviceRule, EnvOption, ExposedPort, GpuOption,
-    HealthOptions, HostAddress, HostNamespace, Ipc, NetworkMode, NetworkOptions, PullOption,
-    ResourceOptions, SecurityOptions, Swap, Ulimit, WithoutEffect,
+    AddedHost, CreateOptions, DeviceOption, EnvOption, ExposedPort, GpuOption, HealthOptions,
+    HostAddress, HostNamespace, Ipc, NetworkMode, NetworkOptions, PullOption, ResourceOptions,
+    SecurityOptions, Swap, Ulimit, WithoutEffect,
 };
 pub use parse::OptionError;
 pub(super) use resources::ULIMITS;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use oci_hooks::cdi::is_device_name;
+use oci_hooks_engine::bundle::DeviceRule;
 use oci_hooks_files::fs::PathError;
 use oci_hooks_host::apparmor;
 use oci_hooks_host::host_file::HostFile;
@@ -10,8 +11,8 @@ use oci_hooks_host::host_file::HostFile;
 use super::paths::{expand, is_within, open_beneath, resolve};
 use super::{Gpus, Policy, PolicyDenial, PolicyError};
 use crate::options::{
-    CreateOptions, DeviceOption, DeviceRule, EnvOption, GpuOption, HostNamespace, NetworkMode,
-    WithoutEffect, capability,
+    CreateOptions, DeviceOption, EnvOption, GpuOption, HostNamespace, NetworkMode, WithoutEffect,
+    capability,
 };
 use crate::volumes::{RequestVolume, VolumePropagation, VolumeSource};
 
@@ -221,8 +222,8 @@ impl Policy {
                 denials.push(option_denial(&format!("--cap-add {bare}"), &advice));
             }
         }
-        let allowed = self.device_rules.iter().filter_map(|rule| DeviceRule::parse(rule).ok());
-        let allowed: Vec<_> = allowed.collect();
+        let allowed = self.device_rules.iter().filter_map(|rule| rule.parse().ok());
+        let allowed: Vec<DeviceRule> = allowed.collect();
         for rule in &options.device_rules {
             if !allowed.iter().any(|allowed| allowed.covers(rule)) {
                 let rule = rule.to_string();

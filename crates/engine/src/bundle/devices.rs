@@ -1,5 +1,6 @@
 //! Devices: the defaults, and the requested ones.
 
+use std::fmt;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -111,6 +112,12 @@ impl DeviceAccess {
     }
 }
 
+impl fmt::Display for DeviceAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 impl FromStr for HostDevice {
     type Err = DeviceError;
 
@@ -144,7 +151,25 @@ impl FromStr for DeviceRule {
     }
 }
 
+impl fmt::Display for DeviceRule {
+    /// Writes the rule as it is read.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |number: Option<u32>| number.map_or("*".to_owned(), |n| n.to_string());
+        let DeviceRule { kind, major, minor, access } = self;
+        write!(f, "{kind} {}:{} {access}", number(*major), number(*minor))
+    }
+}
+
 impl DeviceRule {
+    /// Returns whether this rule grants at least the access of the other rule.
+    pub fn covers(&self, other: &DeviceRule) -> bool {
+        let is_any = |own: Option<u32>, other| own.is_none() || own == other;
+        (self.kind == 'a' || self.kind == other.kind)
+            && is_any(self.major, other.major)
+            && is_any(self.minor, other.minor)
+            && other.access.0.chars().all(|access| self.access.0.contains(access))
+    }
+
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_ascii_whitespace();
         let (kind, numbers, access) = (words.next()?, words.next()?, words.next()?);

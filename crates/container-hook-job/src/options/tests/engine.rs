@@ -68,7 +68,7 @@ fn host_config(options: &CreateOptions) -> Value {
         json!({
             "PathOnHost": device.host,
             "PathInContainer": device.container,
-            "CgroupPermissions": device.access,
+            "CgroupPermissions": device.access.to_string(),
         })
     });
     let limit = |limit: u64| limit.cast_signed();
@@ -128,7 +128,7 @@ fn host_config(options: &CreateOptions) -> Value {
         ("CapDrop", json!(security.cap_drop)),
         ("SecurityOpt", security_opts.into_iter().flatten().collect()),
         ("Devices", devices.collect()),
-        ("DeviceCgroupRules", options.device_rules.iter().map(DeviceRule::to_string).collect()),
+        ("DeviceCgroupRules", options.device_rules.iter().map(ToString::to_string).collect()),
         ("DeviceRequests", gpus.chain(cdi).collect()),
         ("ExtraHosts", hosts.collect()),
         ("Dns", json!(network.dns)),

@@ -1,7 +1,5 @@
 //! The result of a merge.
 
-use std::fmt;
-
 use k8s_openapi::api::core::v1::Pod;
 use oci_hooks_yaml::SourceLocation;
 
@@ -33,96 +31,59 @@ impl MergedPod {
     pub fn to_commented_yaml(&self) -> String {
         // A line break in the file name would end the comment.
         let file = self.file.replace(char::is_control, "?");
-        emit(&self.document, &|origin| Some(OriginComment { file: &file, origin }.to_string()))
-    }
-}
-
-struct OriginComment<'a> {
-    file: &'a str,
-    origin: ValueOrigin,
-}
-
-impl fmt::Display for OriginComment<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.origin {
-            ValueOrigin::Default => f.write_str("default"),
-            ValueOrigin::Request => f.write_str("request"),
-            ValueOrigin::Given => f.write_str("base"),
-            ValueOrigin::Template(position) => write!(f, "{}:{}", self.file, position.line),
-        }
+        emit(&self.document, &|origin| {
+            Some(match origin {
+                ValueOrigin::Default => "default".to_owned(),
+                ValueOrigin::Request => "request".to_owned(),
+                ValueOrigin::Given => "base".to_owned(),
+                ValueOrigin::Template(position) => format!("{file}:{}", position.line),
+            })
+        })
     }
 }
 
 /// A note about a part of a template whose effect its author may not expect.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {remark}")]
 pub struct MergeNote {
     pub place: SourceLocation,
     pub remark: MergeRemark,
 }
 
 /// The text of a note.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MergeRemark {
     /// A label by which the hook finds its containers was not changed.
+    #[error("the label {label} is the hook's own and stays as it is")]
     Reserved { label: String },
     /// The value of a label or annotation was replaced.
+    #[error("the {what} {name} was already set; this value replaces it")]
     Replaced {
         /// `label` or `annotation`.
         what: &'static str,
         name: String,
     },
     /// A top-level key has no effect.
+    #[error(
+        "{key} has no effect; only metadata and spec are used, and keys that begin with x- are for anchors"
+    )]
     Top { key: String },
     /// A field of `metadata` has no effect.
+    #[error("metadata.{field} has no effect; only labels and annotations are used")]
     Metadata { field: String },
     /// The image of a container has no effect, because the workflow sets it.
+    #[error("the image of {container} has no effect: it is the workflow's")]
     Image { container: String },
     /// The job has no such container.
+    #[error("{name} has no effect: this job has no such container")]
     NoContainer {
         /// Name with its dollar sign.
         name: String,
     },
     /// Another entry is used for the same container.
+    #[error("{name} has no effect: another entry is for the same container")]
     Again {
         /// Name with its dollar sign.
         name: String,
     },
-}
-
-impl fmt::Display for MergeNote {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.remark)
-    }
-}
-
-impl fmt::Display for MergeRemark {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            MergeRemark::Reserved { label } => {
-                write!(f, "the label {label} is the hook's own and stays as it is")
-            }
-            MergeRemark::Replaced { what, name } => {
-                write!(f, "the {what} {name} was already set; this value replaces it")
-            }
-            MergeRemark::Top { key } => {
-                write!(
-                    f,
-                    "{key} has no effect; only metadata and spec are used, and keys that begin \
-                     with x- are for anchors"
-                )
-            }
-            MergeRemark::Metadata { field } => {
-                write!(f, "metadata.{field} has no effect; only labels and annotations are used")
-            }
-            MergeRemark::Image { container } => {
-                write!(f, "the image of {container} has no effect: it is the workflow's")
-            }
-            MergeRemark::NoContainer { name } => {
-                write!(f, "{name} has no effect: this job has no such container")
-            }
-            MergeRemark::Again { name } => {
-                write!(f, "{name} has no effect: another entry is for the same container")
-            }
-        }
-    }
 }

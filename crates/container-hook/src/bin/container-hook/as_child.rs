@@ -3,7 +3,6 @@
 //! The runner runs hooks that end in `.js` with its own node (`contrib/images/arc-runner/index.js`), and
 //! kills only that process: this process has to end with it.
 
-use std::io;
 use std::path::Path;
 
 use clap::Args;
@@ -11,7 +10,8 @@ use container_hook::JobRootFs;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::spawn;
 
-use crate::hook::{self, HookCallError};
+use crate::error::HookCommandError;
+use crate::hook;
 use crate::log::StepLog;
 
 /// Carry out a request, and end with the process that started this one; called by contrib/images/arc-runner/index.js
@@ -23,22 +23,13 @@ pub struct AsChildArgs {
     parent: u32,
 }
 
-/// Errors of a relayed request.
-#[derive(Debug, thiserror::Error)]
-pub enum AsChildError {
-    #[error("process {parent} is not the one that started this one, or has ended")]
-    Parent { parent: u32, source: io::Error },
-    #[error(transparent)]
-    Call(#[from] HookCallError),
-}
-
 /// Carries out the request on standard input, until the parent process ends.
 pub fn run(
     args: &AsChildArgs,
     config: Option<&Path>,
     log: &StepLog,
-) -> Result<CliExit, AsChildError> {
+) -> Result<CliExit, HookCommandError> {
     let AsChildArgs { parent } = *args;
-    spawn::die_with_parent(parent).map_err(|source| AsChildError::Parent { parent, source })?;
-    Ok(hook::run(config, JobRootFs::Image, log)?)
+    spawn::die_with_parent(parent).map_err(|source| HookCommandError::Parent { parent, source })?;
+    hook::run(config, JobRootFs::Image, log)
 }

@@ -9,7 +9,7 @@ use container_hook_job::policy::Policy;
 use container_hook_job::runner::RunnerDefaults;
 use oci_hooks_engine_cli::host::container_env_of_docker;
 
-use crate::hook::HookCallError;
+use crate::error::HookCommandError;
 use crate::log::StepLog;
 
 /// Network driver of all containers.
@@ -37,7 +37,7 @@ pub const OF_DOCKER: [&str; 9] = [
 ];
 
 /// Returns the defaults for containers whose `options:` do not override them.
-pub fn defaults(policy: &Policy) -> Result<RunnerDefaults, HookCallError> {
+pub fn defaults(policy: &Policy) -> Result<RunnerDefaults, HookCommandError> {
     let platform = variable(PLATFORM).map(|text| text.parse()).transpose()?;
     let network = network(policy).unwrap_or_default();
     Ok(RunnerDefaults { network, platform, env: container_env_of_docker()? })

@@ -1,4 +1,4 @@
-//! Errors of commands, with hints.
+//! Errors of requests and commands, with hints.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,15 +16,15 @@ use oci_hooks_engine_cli::settings_file::SettingsError;
 use oci_hooks_files::error::is_full;
 use oci_hooks_files::fs::{PathError, ReadError, ReplaceError};
 use oci_hooks_host::privilege::PrivilegeError;
-use oci_hooks_image::{ImportError, PullError, StoreError};
+use oci_hooks_image::{ImportError, PlatformError, PullError, StoreError};
 
-use crate::environment::TEMPLATE_VARIABLE;
+use crate::environment::{EnvironmentError, TEMPLATE_VARIABLE};
 use crate::job_backend::KubernetesUnsupported;
 use crate::log::FULL;
 use crate::stdin::StdinError;
 use crate::try_job::TryJobError;
 
-/// Errors of commands.
+/// Errors of requests and commands.
 #[derive(Debug, thiserror::Error)]
 pub enum HookCommandError {
     #[error(transparent)]
@@ -83,6 +83,14 @@ pub enum HookCommandError {
     Stdin(#[from] StdinError),
     #[error(transparent)]
     Request(#[from] RequestError),
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    #[error("DOCKER_DEFAULT_PLATFORM")]
+    Platform(#[from] PlatformError),
+    #[error("cannot execute {program}")]
+    Execute { program: String, source: io::Error },
+    #[error("process {parent} is not the one that started this one, or has ended")]
+    Parent { parent: u32, source: io::Error },
     #[error("{command} has no pod: expected prepare_job or run_container_step")]
     NoPod { command: &'static str },
     #[error("--explain cannot be combined with --format json")]

@@ -1,6 +1,5 @@
 //! `container-hook` without a command: carries out a request of the runner.
 
-use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 
@@ -10,56 +9,29 @@ use container_hook_job::request::{HookCommand, HookRequest};
 use container_hook_job::runner::CallingRunner;
 use container_hook_job::{HookBackend, HookContext, HookError, HookLog as _, RequestOutcome};
 use oci_hooks_cli::exit::CliExit;
-use oci_hooks_engine_cli::host::HostError;
-use oci_hooks_engine_cli::rootless::{self, EnterOutcome, RootlessError};
+use oci_hooks_engine_cli::rootless::{self, EnterOutcome};
 use oci_hooks_engine_cli::sections::RuntimeSection;
-use oci_hooks_engine_cli::settings_file::{FileSettings as _, LoadedSettings, SettingsError};
+use oci_hooks_engine_cli::settings_file::{FileSettings as _, LoadedSettings};
 use oci_hooks_files::error::chain;
-use oci_hooks_files::fs::PathError;
-use oci_hooks_image::PlatformError;
 
-use crate::environment::{self, EnvironmentError, WorkerInfo};
-use crate::job_backend::{JobBackend, KubernetesUnsupported};
+use crate::environment::{self, WorkerInfo};
+use crate::error::HookCommandError;
+use crate::job_backend::JobBackend;
 use crate::jobs;
 use crate::log::StepLog;
 use crate::settings::HookFileSettings;
 use crate::signals;
-use crate::stdin::{self, StdinError};
+use crate::stdin;
 use crate::step;
 use crate::{docker, engine};
-
-/// Errors of a request.
-#[derive(Debug, thiserror::Error)]
-pub enum HookCallError {
-    #[error(transparent)]
-    Stdin(#[from] StdinError),
-    #[error(transparent)]
-    Settings(#[from] SettingsError),
-    #[error(transparent)]
-    Environment(#[from] EnvironmentError),
-    #[error("DOCKER_DEFAULT_PLATFORM")]
-    Platform(#[from] PlatformError),
-    #[error(transparent)]
-    Rootless(#[from] RootlessError),
-    #[error(transparent)]
-    Engine(#[from] HostError),
-    #[error(transparent)]
-    Hook(#[from] Box<HookError>),
-    #[error(transparent)]
-    Path(#[from] PathError),
-    #[error(transparent)]
-    KubernetesUnsupported(#[from] KubernetesUnsupported),
-    #[error("cannot execute {program}")]
-    Execute { program: String, source: io::Error },
-}
 
 /// Carries out the request on standard input.
 pub fn run(
     config: Option<&Path>,
     job_system: JobRootFs,
     log: &StepLog,
-) -> Result<CliExit, HookCallError> {
-    let request = HookRequest::parse(&stdin::read()?).map_err(|error| Box::new(error.into()))?;
+) -> Result<CliExit, HookCommandError> {
+    let request = HookRequest::parse(&stdin::read()?)?;
     if let Some(exit) = step::run(&request, log)? {
         return Ok(exit);
     }
@@ -68,7 +40,7 @@ pub fn run(
     match JobBackend::of(&loaded.settings)? {
         JobBackend::Root | JobBackend::User => {
             let entered =
-                jobs::enter(&loaded.settings, &request, &seen).map_err(HookCallError::from);
+                jobs::enter(&loaded.settings, &request, &seen).map_err(HookCommandError::from);
             match entered.inspect_err(|error| explain(error, log))? {
                 EnterOutcome::Inside(store) => {
                     loaded.settings.store = *store;
@@ -84,7 +56,7 @@ pub fn run(
 }
 
 /// Logs what the surrounding container lacks, if an operation was denied to a rootless user.
-fn explain(error: &HookCallError, log: &StepLog) {
+fn explain(error: &HookCommandError, log: &StepLog) {
     if let Some(missing) = rootless::missing_requirement(error) {
         log.warning(&missing);
     }
@@ -96,7 +68,7 @@ fn run_on_this_machine(
     request: &HookRequest,
     seen: &WorkerInfo,
     log: &StepLog,
-) -> Result<CliExit, HookCallError> {
+) -> Result<CliExit, HookCommandError> {
     let mut call = HookCall::new(loaded, request, seen)?;
     let settings = &with_runtime_of_repository(&loaded.settings, &call.runner);
     let engine = match makes_containers(request) {
@@ -156,7 +128,7 @@ impl HookCall {
         loaded: &LoadedSettings<HookFileSettings>,
         request: &HookRequest,
         seen: &WorkerInfo,
-    ) -> Result<Self, HookCallError> {
+    ) -> Result<Self, HookCommandError> {
         let settings = &loaded.settings;
         let runner = environment::runner(settings, seen)?;
         let mut hook_settings = engine::hook_settings(settings, loaded.file_of("policy"));
@@ -167,7 +139,7 @@ impl HookCall {
             false => None,
         };
         let audit = settings.audit.file.as_deref().filter(|_| makes_containers);
-        let audit = AuditLog::open(audit).map_err(|error| Box::new(error.into()))?;
+        let audit = AuditLog::open(audit).map_err(|error| Box::new(HookError::from(error)))?;
         Ok(HookCall { settings: hook_settings, runner, audit })
     }
 
@@ -181,7 +153,7 @@ impl HookCall {
         backend: &dyn HookBackend,
         request: &HookRequest,
         log: &StepLog,
-    ) -> Result<CliExit, HookCallError> {
+    ) -> Result<CliExit, HookCommandError> {
         let outcome = self.context(log).run(backend, request, &signals::pass_on);
         match outcome.map_err(Box::new)? {
             RequestOutcome::Done => Ok(CliExit::Done),
@@ -193,7 +165,7 @@ impl HookCall {
             RequestOutcome::Become(mut program) => {
                 let source = program.exec();
                 let program = program.get_program().to_string_lossy().into_owned();
-                Err(HookCallError::Execute { program, source })
+                Err(HookCommandError::Execute { program, source })
             }
         }
     }

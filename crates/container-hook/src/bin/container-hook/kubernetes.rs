@@ -15,7 +15,8 @@ use oci_hooks_engine_cli::settings_file::LoadedSettings;
 use oci_hooks_files::quantity::Age;
 
 use crate::environment::{WorkerInfo, pod};
-use crate::hook::{HookCall, HookCallError};
+use crate::error::HookCommandError;
+use crate::hook::HookCall;
 use crate::log::StepLog;
 use crate::settings::HookFileSettings;
 use crate::signals::PendingSignals;
@@ -29,14 +30,12 @@ pub fn run(
     request: &HookRequest,
     seen: &WorkerInfo,
     log: &StepLog,
-) -> Result<CliExit, HookCallError> {
+) -> Result<CliExit, HookCommandError> {
     let settings = &loaded.settings;
     let call = HookCall::new(loaded, request, seen)?;
     let identity = identity()?;
     let kubernetes = library_settings(settings, log);
-    let hook = |error| HookCallError::Hook(Box::new(error));
-    let namespace = kubernetes.namespace.as_deref();
-    let cluster = ClusterClient::connect(namespace).map_err(|error| hook(error.into()))?;
+    let cluster = ClusterClient::connect(kubernetes.namespace.as_deref()).map_err(Box::new)?;
     let (stdout, stderr) = (io::stdout(), io::stderr());
     let registries = settings.host().registries(|name| std::env::var(name).ok())?;
     let credentials = settings.host().credentials()?;
@@ -55,7 +54,7 @@ pub fn run(
 }
 
 /// Returns the identity of the runner's pod without contacting the cluster.
-pub fn identity() -> Result<PodIdentity, HookCallError> {
+pub fn identity() -> Result<PodIdentity, HookCommandError> {
     Ok(PodIdentity {
         name: pod::name()?,
         claim: pod::variable(pod::CLAIM),

@@ -2,7 +2,6 @@
 //! error: `::name::` at the beginning of a line, `##[name]` anywhere in it. Untrusted output must not become
 //! a command.
 
-use std::error::Error;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
@@ -14,13 +13,14 @@ use oci_hooks_files::fs::random_u64;
 use oci_hooks_image::{ProgressEvent, PullProgress};
 
 use crate::environment;
+use crate::error::HookCommandError;
 
 /// Hint for a full disk.
 pub const FULL: &str = "the file system is full: free some space; `container-hook prune --all` removes all images that \
      no job uses";
 
 /// Runs a command that writes to a step's log, and logs its error.
-pub fn report<E: Error + 'static>(run: impl FnOnce(&StepLog) -> Result<CliExit, E>) -> ExitCode {
+pub fn report(run: impl FnOnce(&StepLog) -> Result<CliExit, HookCommandError>) -> ExitCode {
     match environment::wants_debug() {
         true => trace::to_lines(Some(LevelFilter::DEBUG), |line| write(&command("debug", line))),
         false if trace::is_asked_for(None) => trace::to_lines(None, |line| write(&plain(line))),

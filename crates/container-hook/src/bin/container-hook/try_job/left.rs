@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use container_hook::JobRecord;
 use oci_hooks_cli::terminal::escape_control;
-use oci_hooks_engine::container::{ContainerError, read_json_if_there};
-use oci_hooks_engine_cli::host::HostError;
+use oci_hooks_engine::container::read_json_if_there;
 use oci_hooks_engine_cli::rootless::RootlessError;
 use oci_hooks_files::error::chain;
 use oci_hooks_files::retry::retry_for;
 use oci_hooks_host::identity::ProcessIdentity;
 use oci_hooks_host::processes::read_at_most;
 
+use crate::error::HookCommandError;
 use crate::jobs;
 use crate::settings::HookFileSettings;
 
@@ -35,15 +35,6 @@ pub struct JobTraces {
     /// Parts of the names of the job's objects.
     names: Vec<String>,
     pause_process: Option<ProcessIdentity>,
-}
-
-/// Errors of listing the containers of a job.
-#[derive(Debug, thiserror::Error)]
-enum ListError {
-    #[error(transparent)]
-    Host(#[from] HostError),
-    #[error(transparent)]
-    Container(#[from] ContainerError),
 }
 
 impl JobTraces {
@@ -128,7 +119,7 @@ impl JobTraces {
 }
 
 /// Returns the ids of a runner's containers and networks, and the names of its links.
-fn names(settings: &HookFileSettings, owner: &str) -> Result<Vec<String>, ListError> {
+fn names(settings: &HookFileSettings, owner: &str) -> Result<Vec<String>, HookCommandError> {
     // Listing does not create a store.
     if !settings.host().run().exists() {
         return Ok(Vec::new());

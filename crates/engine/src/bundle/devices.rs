@@ -40,9 +40,6 @@ pub struct DeviceRule {
 /// Errors of adding a device.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// The device does not follow Docker's syntax.
-    #[error("invalid device {text:?}: expected /dev/NAME[:/dev/NAME][:rwm]")]
-    Syntax { text: String },
     /// The access is not a combination of `r`, `w` and `m`.
     #[error("invalid device access {text:?}: expected some of r, w and m")]
     Access { text: String },
@@ -115,30 +112,6 @@ impl DeviceAccess {
 impl fmt::Display for DeviceAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
-    }
-}
-
-impl FromStr for HostDevice {
-    type Err = DeviceError;
-
-    /// Reads `HOST[:CONTAINER][:ACCESS]`, and opens the device. The text must come from the administrator.
-    fn from_str(text: &str) -> Result<Self, DeviceError> {
-        let wrong = || DeviceError::Syntax { text: text.to_owned() };
-        let parts: Vec<&str> = text.split(':').collect();
-        let (host, container, access) = match parts[..] {
-            [host] => (host, host, DeviceAccess::all()),
-            [host, last] => match last.parse() {
-                Ok(access) => (host, host, access),
-                Err(_) => (host, last, DeviceAccess::all()),
-            },
-            [host, container, access] => (host, container, access.parse().map_err(|_| wrong())?),
-            _ => return Err(wrong()),
-        };
-        if !host.starts_with('/') || !container.starts_with('/') {
-            return Err(wrong());
-        }
-        let host = HostFile::open_trusted(Path::new(host))?;
-        Ok(HostDevice { host, container: container.into(), access })
     }
 }
 
@@ -416,33 +389,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_are_parsed_like_in_docker() {
-        let device: HostDevice = "/dev/null".parse().unwrap();
-        assert_eq!(device.container, Path::new("/dev/null"));
-        assert_eq!(device.access, DeviceAccess::all());
-        let device: HostDevice = "/dev/null:r".parse().unwrap();
-        assert_eq!((device.container.to_str(), &*device.access.0), (Some("/dev/null"), "r"));
-        let device: HostDevice = "/dev/null:/dev/xvdc:rw".parse().unwrap();
-        assert_eq!((device.container.to_str(), &*device.access.0), (Some("/dev/xvdc"), "rw"));
-        for wrong in ["", "null", "/dev/a:/dev/b:x", "/dev/a:/dev/b:rr", "/dev/a:b", "/a:/b:r:w"] {
-            assert!(wrong.parse::<HostDevice>().is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
     fn device_rules_are_parsed_like_in_docker() {
         let rule: DeviceRule = "c 42:* rmw".parse().unwrap();
         let expected = json!({"allow": true, "type": "c", "major": 42, "access": "rmw"});
         assert_eq!(to_value(rule.to_spec()).unwrap(), expected);
-        for wrong in ["", "c 42 r", "d 1:1 r", "c 1:1 x", "c 1:1 r r", "c -1:1 r"] {
+        for wrong in ["", "c 42 r", "d 1:1 r", "c 1:1 x", "c 1:1 rr", "c 1:1 r r", "c -1:1 r"] {
             assert!(wrong.parse::<DeviceRule>().is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn device_nodes_have_the_hosts_numbers() {
-        let wanted = ["/dev/zero:/dev/nil:r".parse().unwrap()];
-        let devices = devices(&wanted, &[], false).unwrap();
+        let zero = HostDevice {
+            host: HostFile::open_trusted(Path::new("/dev/zero")).unwrap(),
+            container: "/dev/nil".into(),
+            access: "r".parse().unwrap(),
+        };
+        let devices = devices(&[zero], &[], false).unwrap();
         let node = &devices.nodes[0];
         assert_eq!(node.path, Path::new("/dev/nil"));
         assert_eq!((node.major, node.minor), (1, 5));

@@ -4,13 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use oci_hooks_engine::bundle::{
-    ContainerInit, HostDevice, MountPropagation, MountRequest, MountSource,
+    ContainerInit, DeviceAccess, HostDevice, MountPropagation, MountRequest, MountSource,
 };
 use oci_hooks_engine::container::{
     ContainerError, ContainerRole, ContainerSpec, Engine, MonitorProgram,
 };
 use oci_hooks_engine::runtime::OciRuntime;
 use oci_hooks_files::error::chain;
+use oci_hooks_host::host_file::HostFile;
 use oci_hooks_host::privilege::Privilege;
 use oci_hooks_image::{Image, ImageStore, StoreOptions};
 use oci_hooks_testsupport::{busybox, program, runtime};
@@ -88,7 +89,11 @@ fn mounts_devices_and_sysctls_match_the_users_permissions() {
             let mut spec = spec(image, &work, LOOK);
             spec.options.mounts.push(bind_mount(&work, "/read-only", true));
             spec.options.mounts.push(bind_mount(&work, "/all", false));
-            spec.options.devices = vec!["/dev/zero:/dev/nil:r".parse().unwrap()];
+            spec.options.devices = vec![HostDevice {
+                host: HostFile::open_trusted("/dev/zero".as_ref()).unwrap(),
+                container: "/dev/nil".into(),
+                access: "r".parse().unwrap(),
+            }];
             let (program, args) = (engine.init_program().unwrap(), Vec::new());
             spec.options.init = Some(ContainerInit { program, args, idle_only: false });
             run(engine, spec).unwrap();
@@ -134,8 +139,11 @@ fn inaccessible_device_is_named_before_the_container_starts() {
         };
         with_each_engine(privilege, dir, |engine, image| {
             let mut spec = spec(image, &work, "echo ran >/work/ran");
-            let host: HostDevice = device.to_str().unwrap().parse().unwrap();
-            spec.options.devices = vec![HostDevice { container: "/dev/theirs".into(), ..host }];
+            spec.options.devices = vec![HostDevice {
+                host: HostFile::open_trusted(&device).unwrap(),
+                container: "/dev/theirs".into(),
+                access: DeviceAccess::all(),
+            }];
             let error = engine.prepare(spec).map(drop).unwrap_err();
             let error = chain(&error);
             let expected = format!(

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::fs;
 
-use oci_hooks_engine::bundle::{self, ExecOptions, NamespaceSource, ProcessRlimit};
+use oci_hooks_engine::bundle::{self, ExecOptions, HostDevice, NamespaceSource, ProcessRlimit};
+use oci_hooks_host::host_file::HostFile;
 use oci_hooks_testsupport::program;
 use oci_hooks_testsupport::runtime::TestRuntime;
 
@@ -260,7 +261,11 @@ fn device_is_present_with_the_requested_access() {
     for runtime in TestRuntime::ALL {
         for (access, expected) in [("w", "opened"), ("r", "Operation not permitted")] {
             let mut parts = TestBundle::new("(: > /dev/log0) 2>&1 && echo opened; true");
-            parts.options.devices = vec![format!("/dev/kmsg:/dev/log0:{access}").parse().unwrap()];
+            parts.options.devices = vec![HostDevice {
+                host: HostFile::open_trusted("/dev/kmsg".as_ref()).unwrap(),
+                container: "/dev/log0".into(),
+                access: access.parse().unwrap(),
+            }];
             let out = parts.run(runtime).success();
             assert!(out.contains(expected), "{runtime}, {access}: {out}");
         }

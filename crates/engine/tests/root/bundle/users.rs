@@ -4,7 +4,8 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 
 use oci_hooks_engine::bundle::{
-    BundleError, IdMapping, MountPropagation, MountRequest, MountSource, TmpfsMount, volume_users,
+    BundleError, HostDevice, IdMapping, MountPropagation, MountRequest, MountSource, TmpfsMount,
+    volume_users,
 };
 use oci_hooks_host::host_file::HostFile;
 use oci_hooks_host::userns::PrivateIds;
@@ -81,7 +82,11 @@ fn host_devices_can_be_granted() {
     for runtime in TestRuntime::ALL {
         let mut parts =
             parts("stat -c %u:%a /dev/given; /bin/busybox head -c 3 /dev/given | wc -c");
-        parts.options.devices = vec!["/dev/zero:/dev/given:rw".parse().unwrap()];
+        parts.options.devices = vec![HostDevice {
+            host: HostFile::open_trusted("/dev/zero".as_ref()).unwrap(),
+            container: "/dev/given".into(),
+            access: "rw".parse().unwrap(),
+        }];
         assert_eq!(parts.run(runtime).success(), "0:666\n3\n", "{runtime}");
     }
 }

@@ -75,23 +75,13 @@ impl Contexts<'_> {
             }
         }
         let (pod, pod_place) = self.pod;
-        match (&own.seccomp_profile, &pod.seccomp_profile) {
-            (Some(profile), _) => {
-                security.seccomp = seccomp(profile, &place.at("seccompProfile"), settings)?;
-            }
-            (None, Some(profile)) => {
-                security.seccomp = seccomp(profile, &pod_place.at("seccompProfile"), settings)?;
-            }
-            (None, None) => {}
+        let profiles = (own.seccomp_profile.as_ref(), pod.seccomp_profile.as_ref());
+        if let Some((profile, place)) = self.pick("seccompProfile", profiles) {
+            security.seccomp = seccomp(profile, &place, settings)?;
         }
-        match (&own.app_armor_profile, &pod.app_armor_profile) {
-            (Some(profile), _) => {
-                security.apparmor_profile = apparmor(profile, &place.at("appArmorProfile"))?;
-            }
-            (None, Some(profile)) => {
-                security.apparmor_profile = apparmor(profile, &pod_place.at("appArmorProfile"))?;
-            }
-            (None, None) => {}
+        let profiles = (own.app_armor_profile.as_ref(), pod.app_armor_profile.as_ref());
+        if let Some((profile, place)) = self.pick("appArmorProfile", profiles) {
+            security.apparmor_profile = apparmor(profile, &place)?;
         }
         for (at, sysctl) in pod.sysctls.iter().flatten().enumerate() {
             if !bundle::owns_sysctl(&options.namespaces, &sysctl.name) {
@@ -107,19 +97,11 @@ impl Contexts<'_> {
 
     /// Returns the user of the container, and sets its supplementary groups.
     fn user(self, options: &mut bundle::BundleOptions) -> Result<RunAsUser, TemplateFault> {
-        let ((own, place), (pod, pod_place)) = (self.container, self.pod);
-        let user = pick_id(
-            own.run_as_user,
-            &place.at("runAsUser"),
-            pod.run_as_user,
-            &pod_place.at("runAsUser"),
-        )?;
-        let group = pick_id(
-            own.run_as_group,
-            &place.at("runAsGroup"),
-            pod.run_as_group,
-            &pod_place.at("runAsGroup"),
-        )?;
+        let ((own, _), (pod, pod_place)) = (self.container, self.pod);
+        let pick_id =
+            |field, ids| self.pick(field, ids).map(|(id, place)| number(id, &place)).transpose();
+        let user = pick_id("runAsUser", (own.run_as_user, pod.run_as_user))?;
+        let group = pick_id("runAsGroup", (own.run_as_group, pod.run_as_group))?;
         match pod.supplemental_groups_policy.as_deref() {
             None | Some("Merge") => {}
             Some(_) => {
@@ -138,6 +120,12 @@ impl Contexts<'_> {
         }
         Ok(RunAsUser { user, group })
     }
+
+    /// Returns a field of the container, else of the pod, with its path.
+    fn pick<T>(self, field: &str, (own, pod): (Option<T>, Option<T>)) -> Option<(T, FieldPath)> {
+        let own = own.map(|value| (value, self.container.1.at(field)));
+        own.or_else(|| pod.map(|value| (value, self.pod.1.at(field))))
+    }
 }
 
 impl RunAsUser {
@@ -154,20 +142,6 @@ impl RunAsUser {
         let group = self.group.as_deref().unwrap_or(old_group);
         options.user =
             Some(if group.is_empty() { user.to_owned() } else { format!("{user}:{group}") });
-    }
-}
-
-/// Returns the id of the container, else that of the pod.
-fn pick_id(
-    own: Option<i64>,
-    place: &FieldPath,
-    pod: Option<i64>,
-    pod_place: &FieldPath,
-) -> Result<Option<String>, TemplateFault> {
-    match (own, pod) {
-        (Some(id), _) => number(id, place).map(Some),
-        (None, Some(id)) => number(id, pod_place).map(Some),
-        (None, None) => Ok(None),
     }
 }
 
@@ -232,12 +206,7 @@ fn seccomp(
             })?;
             Ok(Seccomp::Profile(value))
         }
-        other => {
-            let problem = format!(
-                "{other:?} is not a profile type: expected `RuntimeDefault`, `Unconfined` or `Localhost`"
-            );
-            Err(place.at("type").fault(problem))
-        }
+        other => Err(unknown_profile_type(other, place)),
     }
 }
 
@@ -248,13 +217,14 @@ fn apparmor(profile: &AppArmorProfile, place: &FieldPath) -> Result<Option<Strin
         ("Unconfined", _) => Ok(Some("unconfined".to_owned())),
         ("Localhost", Some(name)) => Ok(Some(name.clone())),
         ("Localhost", None) => Err(place.at("localhostProfile").fault("is missing")),
-        (other, _) => {
-            let problem = format!(
-                "{other:?} is not a profile type: expected `RuntimeDefault`, `Unconfined` or `Localhost`"
-            );
-            Err(place.at("type").fault(problem))
-        }
+        (other, _) => Err(unknown_profile_type(other, place)),
     }
+}
+
+fn unknown_profile_type(name: &str, place: &FieldPath) -> TemplateFault {
+    place.at("type").fault(format!(
+        "{name:?} is not a profile type: expected `RuntimeDefault`, `Unconfined` or `Localhost`"
+    ))
 }
 
 #[cfg(test)]

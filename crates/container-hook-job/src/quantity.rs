@@ -1,4 +1,6 @@
-//! Quantities of Kubernetes: `500m`, `1.5Gi`, `2e3`.
+//! [Quantities] of Kubernetes: `500m`, `1.5Gi`, `2e3`.
+//!
+//! [Quantities]: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 
 /// A quantity, in billionths, the smallest unit of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,6 +70,12 @@ impl Quantity {
     }
 }
 
+/// Returns whether a text is a quantity; it may be negative.
+pub fn is_quantity(text: &str) -> bool {
+    let unsigned = text.strip_prefix('-').filter(|digits| !digits.starts_with('+'));
+    Quantity::parse(unsigned.unwrap_or(text)).is_some()
+}
+
 fn ceiling(number: i128, by: i128) -> i128 {
     number / by + i128::from(number % by != 0)
 }
@@ -94,13 +102,19 @@ mod tests {
             ("2e3", 2000 * ONE),
             ("2E-3", ONE / 500),
             ("1E", 1_000_000_000_000_000_000 * ONE),
+            ("3Ei", (3_i128 << 60) * ONE),
             ("0", 0),
         ] {
             assert_eq!(Quantity::parse(text), Some(Quantity(nanos)), "{text}");
         }
-        for text in ["", "x", "1.2.3", "-1", "1 Gi", "1gi", "1KB", ".", "1e", "1e99", "Gi", "0x1"] {
+        for text in [
+            "", "x", "-", "1.2.3", "-+1", "1 Gi", "1gi", "1ki", "1KB", "1GB", "1K", ".", "1e",
+            "1ei", "1e99", "1m5", "1,5", "Gi", "0x1",
+        ] {
             assert_eq!(Quantity::parse(text), None, "{text}");
+            assert!(!is_quantity(text), "{text}");
         }
+        assert!(Quantity::parse("-1").is_none() && is_quantity("-1") && is_quantity("+1"));
     }
 
     #[test]

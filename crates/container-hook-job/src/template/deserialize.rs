@@ -14,6 +14,7 @@ use serde_json::Number;
 
 use super::error::{PositionedProblem, TemplateProblem};
 use super::node::{PodEntry, PodNode, PodValue};
+use crate::quantity::is_quantity;
 
 /// Deserializes the value at `path` of the document.
 pub fn read<'de, T: Deserialize<'de>>(
@@ -311,49 +312,5 @@ impl<'de> MapAccess<'de> for FieldsAccess<'de> {
             self.value.take().ok_or_else(|| DeserializeError::custom("a value without a key"))?;
         let value = seed.deserialize(NodeDeserializer { node: &field.node });
         value.map_err(|error| error.with_segment(field.name.clone()))
-    }
-}
-
-/// Returns whether a text is a [quantity]: a decimal number, then a suffix or an exponent.
-///
-/// [quantity]: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
-fn is_quantity(text: &str) -> bool {
-    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
-    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
-    let (number, suffix) = unsigned.split_at(end);
-    let is_number = number.matches('.').count() <= 1 && number.contains(|c: char| c != '.');
-    is_number && is_suffix(suffix)
-}
-
-fn is_suffix(suffix: &str) -> bool {
-    if let Some(exponent) = suffix.strip_prefix(['e', 'E']) {
-        let digits = exponent.strip_prefix(['-', '+']).unwrap_or(exponent);
-        // `E` without digits is the suffix of 10^18, and `Ei` that of 2^60.
-        return suffix == "E"
-            || exponent == "i" && suffix == "Ei"
-            || !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    }
-    let known = ["", "n", "u", "m", "k", "M", "G", "T", "P", "Ki", "Mi", "Gi", "Ti", "Pi"];
-    known.contains(&suffix)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_quantity;
-
-    #[test]
-    fn quantities_are_distinguished_from_other_texts() {
-        for text in [
-            "0", "1", "0.5", ".5", "5.", "+1", "-1", "500m", "2Gi", "1e3", "1E-3", "3E", "3Ei",
-            "1k",
-        ] {
-            assert!(is_quantity(text), "{text}");
-        }
-        for text in [
-            "", "-", ".", "1.2.3", "1GB", "1 Gi", "1K", "1ki", "1e", "1ei", "Gi", "1m5", "0x1",
-            "1,5",
-        ] {
-            assert!(!is_quantity(text), "{text}");
-        }
     }
 }

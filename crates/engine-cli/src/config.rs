@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use clap::Args;
 use oci_hooks_cli::context::{CliContext, OutputError};
 
+use super::checks::registries;
 use super::settings_file::{
     FileSettings, LoadedSettings, SettingOrigin, SettingsError, lines, load,
 };
@@ -30,8 +31,8 @@ where
     if context.is_json() {
         return Ok(context.json(&loaded.settings)?);
     }
-    for missing in loaded.settings.missing() {
-        context.note(&missing);
+    for check in registries::missing(loaded.settings.registries()) {
+        context.note(&format!("{}: {}", check.finding(), check.hint()));
     }
     context.line(match loaded.files_named() {
         Some(files) => format!("# {files} and defaults"),

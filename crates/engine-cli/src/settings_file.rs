@@ -13,6 +13,8 @@ use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
+use super::sections::RegistrySection;
+
 /// Size limit of a settings file.
 const MAX_BYTES: u64 = 1 << 20;
 
@@ -44,10 +46,8 @@ pub trait FileSettings: Default + DeserializeOwned + Serialize {
         None
     }
 
-    /// Returns notes about files and hosts in the settings that do not exist.
-    fn missing(&self) -> Vec<String> {
-        Vec::new()
-    }
+    /// Returns the registries in the settings, by host.
+    fn registries(&self) -> &BTreeMap<String, RegistrySection>;
 
     /// Returns the settings as TOML.
     fn to_toml(&self) -> String {
@@ -253,7 +253,7 @@ mod tests {
     use oci_hooks_files::error::chain;
     use serde::Deserialize;
 
-    use super::super::sections::{RegistrySection, StoreSection};
+    use super::super::sections::StoreSection;
     use super::*;
 
     #[derive(Debug, Default, Deserialize)]

@@ -19,46 +19,18 @@ const MAX_BYTES: u64 = 16 << 20;
 /// Timeout for connecting to a mirror.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A CA file or mirror in the settings that does not exist.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MissingResource {
-    is_mirror: bool,
-    found: String,
-    hint: String,
-}
-
-impl MissingResource {
-    /// Returns the finding and its hint as a line.
-    pub fn line(&self) -> String {
-        format!("{}: {}", self.found, self.hint)
-    }
-}
-
 /// Checks the CA files and mirrors in the settings, and connects to each mirror.
 pub fn checks(registries: &BTreeMap<String, RegistrySection>) -> Vec<HostCheck> {
-    let missing =
-        missing(registries).into_iter().map(|MissingResource { is_mirror, found, hint }| {
-            match is_mirror {
-                true => HostCheck::warn("registry mirror", found, hint),
-                false => HostCheck::fail_with(
-                    "images of that registry cannot be pulled",
-                    "registry CA",
-                    found,
-                    hint,
-                ),
-            }
-        });
-    let deaf = registries.iter().flat_map(|(registry, options)| {
-        options
-            .mirrors
-            .iter()
-            .filter_map(|mirror| check_mirror_connection(registry, mirror, options.insecure))
-    });
-    missing.chain(deaf).collect()
+    let mut checks = missing(registries);
+    for (registry, RegistrySection { mirrors, insecure, .. }) in registries {
+        let deaf = |mirror: &String| check_mirror_connection(registry, mirror, *insecure);
+        checks.extend(mirrors.iter().filter_map(deaf));
+    }
+    checks
 }
 
-/// Returns the CA files and mirrors in the settings that do not exist.
-pub fn missing(registries: &BTreeMap<String, RegistrySection>) -> Vec<MissingResource> {
+/// Reports the CA files and mirrors in the settings that do not exist.
+pub fn missing(registries: &BTreeMap<String, RegistrySection>) -> Vec<HostCheck> {
     let all = registries.iter().flat_map(|(registry, options)| {
         let ca = options.ca.iter().filter_map(|path| find_missing_ca(registry, path));
         let mirrors =
@@ -68,22 +40,23 @@ pub fn missing(registries: &BTreeMap<String, RegistrySection>) -> Vec<MissingRes
     all.collect()
 }
 
-fn find_missing_ca(registry: &str, path: &Path) -> Option<MissingResource> {
+fn find_missing_ca(registry: &str, path: &Path) -> Option<HostCheck> {
     let problem = match read_bounded(path, MAX_BYTES).map(|bytes| certificates(&bytes)) {
         Err(error) => chain(&error),
         Ok(Ok(found)) if !found.is_empty() => return None,
         Ok(_) => format!("{} has no certificate in PEM", path.display()),
     };
     let found = format!("ca of [registry.{registry:?}]: {problem}");
-    let hint = "name an existing PEM file, or remove `ca`".to_owned();
-    Some(MissingResource { is_mirror: false, found, hint })
+    let consequence = "images of that registry cannot be pulled";
+    let hint = "name an existing PEM file, or remove `ca`";
+    Some(HostCheck::fail_with(consequence, "registry CA", found, hint))
 }
 
-fn find_unresolved_mirror(registry: &str, mirror: &str) -> Option<MissingResource> {
+fn find_unresolved_mirror(registry: &str, mirror: &str) -> Option<HostCheck> {
     let error = address(mirror, "443").to_socket_addrs().err()?;
     let found = format!("mirror {mirror:?} of [registry.{registry:?}] has no address: {error}");
-    let hint = "correct its name in `mirrors`, or remove it".to_owned();
-    Some(MissingResource { is_mirror: true, found, hint })
+    let hint = "correct its name in `mirrors`, or remove it";
+    Some(HostCheck::warn("registry mirror", found, hint))
 }
 
 /// Checks that a mirror accepts a connection. Mirrors whose name does not resolve are reported by [`find_unresolved_mirror`].
@@ -132,7 +105,7 @@ mod tests {
     fn missing_certificates_are_named() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ca.pem");
-        let line = |path: &Path| missing(&registry(&[], Some(path)))[0].line();
+        let line = |path: &Path| missing(&registry(&[], Some(path)))[0].finding().to_owned();
         let found = line(&path);
         assert!(found.starts_with("ca of [registry.\"docker.io\"]: "), "{found}");
         assert!(found.contains("ca.pem: No such file"), "{found}");
@@ -145,7 +118,7 @@ mod tests {
     #[test]
     fn missing_mirrors_are_named() {
         let found = missing(&registry(&["no-such-mirror.invalid/x"], None));
-        assert!(found[0].line().contains("\"no-such-mirror.invalid/x\" of"), "{found:?}");
+        assert!(found[0].finding().contains("\"no-such-mirror.invalid/x\" of"), "{found:?}");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mirror = listener.local_addr().unwrap().to_string();
         assert!(checks(&registry(&[&mirror, &format!("{mirror}/proxy")], None)).is_empty());

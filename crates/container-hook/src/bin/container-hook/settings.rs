@@ -13,7 +13,6 @@ use container_hook_job::policy::{Policy, Preset};
 use container_hook_job::template::TemplateSettings;
 use ipnet::{Ipv4Net, Ipv6Net};
 use oci_hooks_engine::network::{InterfaceName, Subnet};
-use oci_hooks_engine_cli::checks::registries::{self, MissingResource};
 use oci_hooks_engine_cli::host::HostSections;
 use oci_hooks_engine_cli::paths::DefaultPaths;
 use oci_hooks_engine_cli::sections::{
@@ -150,8 +149,8 @@ impl FileSettings for HookFileSettings {
         (is_of_preset && is_docker).then(|| "preset \"docker\"".to_owned())
     }
 
-    fn missing(&self) -> Vec<String> {
-        registries::missing(&self.registry).iter().map(MissingResource::line).collect()
+    fn registries(&self) -> &BTreeMap<String, RegistrySection> {
+        &self.registry
     }
 }
 

@@ -11,7 +11,6 @@ use garm_provider_runc::{
 };
 use ipnet::{Ipv4Net, Ipv6Net};
 use oci_hooks_engine::network::{InterfaceName, NetworkOptions, Subnet};
-use oci_hooks_engine_cli::checks::registries::{self, MissingResource};
 use oci_hooks_engine_cli::host::{HostError, HostSections};
 use oci_hooks_engine_cli::paths::DefaultPaths;
 use oci_hooks_engine_cli::sections::{
@@ -118,8 +117,8 @@ impl FileSettings for GarmFileSettings {
         read(named.or(variable.as_deref().map(Path::new)))
     }
 
-    fn missing(&self) -> Vec<String> {
-        registries::missing(&self.registry).iter().map(MissingResource::line).collect()
+    fn registries(&self) -> &BTreeMap<String, RegistrySection> {
+        &self.registry
     }
 }
 

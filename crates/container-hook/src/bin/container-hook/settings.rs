@@ -17,6 +17,7 @@ use oci_hooks_engine_cli::host::HostSections;
 use oci_hooks_engine_cli::paths::DefaultPaths;
 use oci_hooks_engine_cli::sections::{
     HooksSection, RegistrySection, RuntimeSection, StoreSection, StoreView, UserNamespace,
+    registry_hosts,
 };
 use oci_hooks_engine_cli::settings_file::{FileSettings, LoadedSettings, SettingsError};
 use oci_hooks_files::quantity::ByteSize;
@@ -49,7 +50,7 @@ pub struct HookFileSettings {
     pub build: BuildSettings,
     pub template: TemplateSettings,
     pub policy: Policy,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "registry_hosts")]
     pub registry: BTreeMap<String, RegistrySection>,
 }
 

@@ -65,6 +65,17 @@ pub fn make_private(path: &Path) -> Result<(), PathError> {
         .with_path("create the directory", path)
 }
 
+/// Replaces a file, or creates it, with this mode and without waiting for the disk: for files that a reboot removes, or
+/// that may get lost with it. A symbolic link in its place is an error.
+pub fn replace_unsynced(path: &Path, content: &[u8], mode: u32) -> Result<(), ReplaceError> {
+    let options = ReplaceOptions {
+        mode: Some(mode),
+        durability: Durability::Unsynced,
+        ..ReplaceOptions::default()
+    };
+    FileAt::open(path, SymlinkPolicy::Refuse)?.replace(content, &options)
+}
+
 /// Opens a file for writing, creates it with this mode if it is missing, and truncates it. Fails for a FIFO
 /// that has no reader, instead of waiting for one.
 pub fn create_without_waiting(path: &Path, mode: u32) -> io::Result<File> {

@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use oci_hooks_files::fs::{
-    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, SymlinkPolicy, make_private,
-    read_if_there,
+    PathContext as _, PathError, make_private, read_if_there, replace_unsynced,
 };
 use oci_hooks_files::lock::{FileLock, LONG_LOCK_TIMEOUT};
 use oci_hooks_files::rollback::Rollback;
@@ -225,13 +224,7 @@ impl VolumeUsers {
     fn write(&self, volume: &Path) -> Result<(), BundleError> {
         let path = auxiliary_path(volume, USERS);
         let text = serde_json::to_vec(&self.paths).unwrap_or_default();
-        let options = ReplaceOptions {
-            mode: Some(0o600),
-            durability: Durability::Unsynced,
-            ..ReplaceOptions::default()
-        };
-        let written = FileAt::open(&path, SymlinkPolicy::Refuse)
-            .and_then(|file| file.replace(&text, &options));
+        let written = replace_unsynced(&path, &text, 0o600);
         Ok(written.map_err(|error| PathError::new("write", &path, io::Error::other(error)))?)
     }
 }

@@ -9,9 +9,7 @@ use std::path::{Path, PathBuf};
 use super::disk;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
-use oci_hooks_files::fs::{
-    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, SymlinkPolicy, make_private,
-};
+use oci_hooks_files::fs::{PathContext as _, PathError, make_private, replace_unsynced};
 use oci_hooks_files::lock::{FileLock, LOCK_TIMEOUT};
 use oci_hooks_host::cgroup::{self, AvailableCgroups};
 use oci_hooks_host::privilege::Privilege;
@@ -130,12 +128,7 @@ impl Engine {
         if is_there() {
             return Ok(path);
         }
-        let options = ReplaceOptions {
-            mode: Some(0o555),
-            durability: Durability::Unsynced,
-            ..ReplaceOptions::default()
-        };
-        FileAt::open(&path, SymlinkPolicy::Refuse)?.replace(oci_hooks_init::PROGRAM, &options)?;
+        replace_unsynced(&path, oci_hooks_init::PROGRAM, 0o555)?;
         Ok(path)
     }
 

@@ -7,8 +7,7 @@ use std::{fs, io};
 
 use jiff::Timestamp;
 use oci_hooks_files::fs::{
-    Durability, FileAt, PathContext as _, ReplaceOptions, SymlinkPolicy, make_private,
-    read_bounded, read_if_there,
+    PathContext as _, make_private, read_bounded, read_if_there, replace_unsynced,
 };
 use oci_hooks_files::record::{decode, encode};
 use oci_hooks_host::cgroup;
@@ -264,23 +263,13 @@ pub fn ids(run: &Path) -> Result<Vec<String>, ContainerError> {
 
 /// Writes a record with its version, atomically.
 pub fn write_record(path: &Path, value: &impl Serialize) -> Result<(), ContainerError> {
-    write(path, &encode(value))
+    Ok(replace_unsynced(path, &encode(value), 0o600)?)
 }
 
 /// Writes a value as JSON without a version, atomically.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), ContainerError> {
-    write(path, &serde_json::to_vec(value).expect("these are values that JSON has"))
-}
-
-fn write(path: &Path, text: &[u8]) -> Result<(), ContainerError> {
-    let options = ReplaceOptions {
-        mode: Some(0o600),
-        // The run directory is cleared on reboot.
-        durability: Durability::Unsynced,
-        ..ReplaceOptions::default()
-    };
-    let file = FileAt::open(path, SymlinkPolicy::Refuse)?;
-    Ok(file.replace(text, &options)?)
+    let text = serde_json::to_vec(value).expect("these are values that JSON has");
+    Ok(replace_unsynced(path, &text, 0o600)?)
 }
 
 /// Reads a value that [`write_json`] or [`write_record`] wrote.

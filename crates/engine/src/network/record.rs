@@ -6,8 +6,7 @@ use std::{fs, io};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use oci_hooks_files::fs::{
-    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, SymlinkPolicy, make_private,
-    random_u64, read_if_there,
+    PathContext as _, PathError, make_private, random_u64, read_if_there, replace_unsynced,
 };
 use oci_hooks_files::lock::{FileLock, LOCK_TIMEOUT};
 use oci_hooks_files::record::{RecordError, decode, encode};
@@ -278,15 +277,8 @@ fn checked(record: NetworkRecord) -> serde_json::Result<NetworkRecord> {
 }
 
 pub(super) fn write(options: &NetworkOptions, record: &NetworkRecord) -> Result<(), NetworkError> {
-    let text = encode(record);
-    let replace = ReplaceOptions {
-        mode: Some(0o600),
-        // The run directory is cleared on reboot.
-        durability: Durability::Unsynced,
-        ..ReplaceOptions::default()
-    };
     let path = directory(options, &record.id).join(RECORD);
-    Ok(FileAt::open(&path, SymlinkPolicy::Refuse)?.replace(&text, &replace)?)
+    Ok(replace_unsynced(&path, &encode(record), 0o600)?)
 }
 
 #[cfg(test)]

@@ -13,9 +13,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use oci_hooks_files::fs::{
-    Durability, FileAt, PathContext as _, ReplaceOptions, SymlinkPolicy, read_if_there,
-};
+use oci_hooks_files::fs::{PathContext as _, read_if_there, replace_unsynced};
 use oci_hooks_files::record::{RecordError, decode, encode};
 use oci_hooks_host::identity::ProcessIdentity;
 use oci_hooks_host::netns;
@@ -157,14 +155,8 @@ pub(crate) fn read(
 }
 
 fn write(options: &NetworkOptions, id: &str, process: ProcessIdentity) -> Result<(), NetworkError> {
-    let replace = ReplaceOptions {
-        mode: Some(0o600),
-        // The run directory is cleared on reboot.
-        durability: Durability::Unsynced,
-        ..ReplaceOptions::default()
-    };
     let path = directory(options, id).join(PROCESS);
-    Ok(FileAt::open(&path, SymlinkPolicy::Refuse)?.replace(&encode(&process), &replace)?)
+    Ok(replace_unsynced(&path, &encode(&process), 0o600)?)
 }
 
 /// Number of clients: a program that loses connections after a half-close loses one of this many.

@@ -10,8 +10,7 @@ use std::time::{Duration, SystemTime};
 use oci_hooks_engine::container::Engine;
 use oci_hooks_files::error::has_timed_out;
 use oci_hooks_files::fs::{
-    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, SymlinkPolicy, make_private,
-    random_u64, read_if_there,
+    PathContext as _, PathError, make_private, random_u64, read_if_there, replace_unsynced,
 };
 use oci_hooks_files::lock::FileLock;
 use oci_hooks_files::record::{decode, encode};
@@ -210,10 +209,7 @@ impl RunnerCache {
         let size_bytes = unpacking.run(download())?;
         let (name, url) = (name_of(tool), shorten_url(&tool.download_url));
         let record = RunnerRecord { name, url, forge, owner, size_bytes };
-        let text = encode(&record);
-        let options =
-            ReplaceOptions { durability: Durability::Unsynced, ..ReplaceOptions::default() };
-        FileAt::open(&new.join(RECORD), SymlinkPolicy::Refuse)?.replace(&text, &options)?;
+        replace_unsynced(&new.join(RECORD), &encode(&record), 0o644)?;
         // Sync before the rename, so that a layer is complete even after a power failure.
         syncfs(File::open(new).with_path("open", new)?).with_path("sync", new)?;
         Ok(())

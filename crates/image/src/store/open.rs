@@ -5,9 +5,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use oci_hooks_files::fs::{
-    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, SymlinkPolicy, read_if_there,
-};
+use oci_hooks_files::fs::{PathContext as _, PathError, read_if_there, replace_unsynced};
 use oci_hooks_files::lock::{FileLock, LOCK_TIMEOUT};
 use oci_hooks_files::record::{decode, encode};
 use oci_hooks_host::privilege::Privilege;
@@ -144,13 +142,7 @@ pub fn write_record(path: &Path, record: &impl Serialize) -> Result<(), StoreErr
     if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
         remove_tree(path)?;
     }
-    let text = encode(record);
-    let options = ReplaceOptions {
-        mode: Some(0o600),
-        durability: Durability::Unsynced,
-        ..ReplaceOptions::default()
-    };
-    Ok(FileAt::open(path, SymlinkPolicy::Refuse)?.replace(&text, &options)?)
+    Ok(replace_unsynced(path, &encode(record), 0o600)?)
 }
 
 /// Reads a record, if it exists.

@@ -9,9 +9,7 @@ use std::time::SystemTime;
 
 use oci_hooks_files::beneath::ConfinedRoot;
 use oci_hooks_files::error::chain;
-use oci_hooks_files::fs::{
-    Durability, FileAt, PathContext as _, PathError, ReplaceError, ReplaceOptions, SymlinkPolicy,
-};
+use oci_hooks_files::fs::{PathContext as _, PathError, replace_unsynced};
 use oci_hooks_files::record::{self, RecordError};
 use oci_hooks_host::trash::Trash;
 use rustix::fs::{Mode, OFlags};
@@ -117,15 +115,7 @@ fn open_file(jobs: &ConfinedRoot, path: &Path) -> Result<File, PathError> {
 /// Writes the state of a job to its record. Returns whether that succeeded: if not, the job continues, but a later
 /// server does not know its state.
 pub fn write_record(path: &Path, state: &JobSnapshot) -> bool {
-    let write = || -> Result<(), ReplaceError> {
-        let options = ReplaceOptions {
-            mode: Some(0o600),
-            durability: Durability::Unsynced,
-            ..ReplaceOptions::default()
-        };
-        FileAt::open(path, SymlinkPolicy::Refuse)?.replace(&record::encode(state), &options)
-    };
-    let written = write();
+    let written = replace_unsynced(path, &record::encode(state), 0o600);
     if let Err(error) = &written {
         debug!(path = %path.display(), error = %chain(error), "job not recorded");
     }

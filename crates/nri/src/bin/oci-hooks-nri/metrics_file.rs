@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use oci_hooks_files::error::chain;
-use oci_hooks_files::fs::{Durability, FileAt, ReplaceError, ReplaceOptions, SymlinkPolicy};
+use oci_hooks_files::fs::replace_unsynced;
 use oci_hooks_nri::Metrics;
 use tracing::warn;
 
@@ -42,15 +42,7 @@ impl MetricsFile {
     /// Replaces the file. Repeated errors are logged once.
     pub fn write(&mut self, metrics: &Metrics) {
         let Some(path) = &self.path else { return };
-        let options = ReplaceOptions {
-            mode: Some(0o644),
-            durability: Durability::Unsynced,
-            ..ReplaceOptions::default()
-        };
-        let replace = |text: String| -> Result<(), ReplaceError> {
-            FileAt::open(path, SymlinkPolicy::Refuse)?.replace(text.as_bytes(), &options)
-        };
-        let result = replace(metrics.text());
+        let result = replace_unsynced(path, metrics.text().as_bytes(), 0o644);
         if let Err(error) = &result
             && !self.has_failed
         {

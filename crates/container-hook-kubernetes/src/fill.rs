@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use oci_hooks_files::fs::{PathContext as _, PathError};
+use oci_hooks_files::fs::{PathContext as _, PathError, remove_if_there};
 use oci_hooks_init::PROGRAM;
 use walkdir::WalkDir;
 
@@ -125,15 +125,6 @@ fn copy_files(files: &[(PathBuf, PathBuf)]) -> Result<(), PathError> {
         let others = others.into_iter().map(|thread| thread.join().expect("it does not panic"));
         others.fold(own, Result::and)
     })
-}
-
-fn remove_if_there(path: &Path) -> Result<(), PathError> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(PathError::new("replace", path, error))
-        }
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

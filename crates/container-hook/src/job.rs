@@ -7,7 +7,7 @@ use std::time::Duration;
 use std::{fs, io};
 
 use oci_hooks_engine::container::{ContainerError, read_json_if_there, write_record};
-use oci_hooks_files::fs::{PathContext as _, make_private};
+use oci_hooks_files::fs::{entries_in, make_private, names_in};
 use oci_hooks_files::lock::{FileLock, LONG_LOCK_TIMEOUT};
 use oci_hooks_host::identity::ProcessIdentity;
 use oci_hooks_host::removal::remove_tree;
@@ -125,11 +125,7 @@ impl JobRecords {
 
     /// Removes the lock files that killed calls left without a job.
     pub(super) fn remove_unused_locks(&self) -> Result<(), HookError> {
-        let entries = match fs::read_dir(&self.dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            entries => entries.with_path("list", &self.dir)?,
-        };
-        for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+        for name in names_in(&self.dir)? {
             let Some(owner) = name.strip_suffix(LOCK_SUFFIX) else { continue };
             // A call that holds the lock removes it itself.
             let _ = self.lock_within(owner, Duration::ZERO);
@@ -176,12 +172,8 @@ impl JobRecords {
     /// Returns the jobs of all runners, and the unreadable records.
     pub(super) fn all_jobs(&self) -> Result<AllJobs, HookError> {
         let mut all = AllJobs::default();
-        let entries = match fs::read_dir(&self.dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(all),
-            entries => entries.with_path("list", &self.dir)?,
-        };
         let is_dir = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
-        for entry in entries.flatten().filter(is_dir) {
+        for entry in entries_in(&self.dir)?.into_iter().filter(is_dir) {
             match read_json_if_there(&entry.path().join(RECORD)) {
                 Ok(job) => all.known.extend(job),
                 Err(error) if error.is_unreadable_record() => {

@@ -1,6 +1,6 @@
 //! Files: errors with paths, bounded reading, atomic replacement, and checks of write permissions.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -74,6 +74,31 @@ pub fn replace_unsynced(path: &Path, content: &[u8], mode: u32) -> Result<(), Re
         ..ReplaceOptions::default()
     };
     FileAt::open(path, SymlinkPolicy::Refuse)?.replace(content, &options)
+}
+
+/// Returns the entries of a directory, in no order; none if it does not exist.
+pub fn entries_in(directory: &Path) -> Result<Vec<fs::DirEntry>, PathError> {
+    match fs::read_dir(directory).and_then(|entries| entries.collect::<io::Result<Vec<_>>>()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        entries => entries.with_path("list", directory),
+    }
+}
+
+/// Returns the names in a directory, sorted, without those that are not UTF-8; none if it does not exist.
+pub fn names_in(directory: &Path) -> Result<Vec<String>, PathError> {
+    let entries = entries_in(directory)?.into_iter();
+    let mut names: Vec<_> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Removes a file, if it exists.
+pub fn remove_if_there(path: &Path) -> Result<(), PathError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.with_path("remove", path),
+    }
 }
 
 /// Opens a file for writing, creates it with this mode if it is missing, and truncates it. Fails for a FIFO

@@ -1,11 +1,11 @@
 //! Logs of instances, kept after the instances are removed.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
-use std::{fs, io};
 
 use oci_hooks_engine::container::cut_marker_path;
-use oci_hooks_files::fs::{PathContext as _, PathError};
+use oci_hooks_files::fs::{PathError, entries_in, remove_if_there};
 
 /// Returns the file name of an instance's log. It contains the container id, so a later instance of the same name has
 /// another log.
@@ -37,11 +37,8 @@ pub fn prune(directory: &Path, keep: Duration) -> Result<usize, PathError> {
             let is_newest = path.extension().is_some_and(|end| end == "log");
             let marker = is_newest.then(|| cut_marker_path(&path));
             for path in [path].into_iter().chain(marker) {
-                match fs::remove_file(&path) {
-                    // The log was not cut, or another process prunes at the same time.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    result => result.with_path("remove", &path)?,
-                }
+                // It is missing if the log was not cut, or another process prunes at the same time.
+                remove_if_there(&path)?;
             }
             removed += 1;
         }
@@ -59,11 +56,7 @@ fn is_open(path: &Path) -> bool {
 
 /// Returns the files of a directory with their modification times.
 fn files(directory: &Path) -> Result<Vec<(PathBuf, SystemTime)>, PathError> {
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.with_path("list", directory)?,
-    };
-    let files = entries.flatten().filter_map(|entry| {
+    let files = entries_in(directory)?.into_iter().filter_map(|entry| {
         let data = entry.metadata().ok().filter(fs::Metadata::is_file)?;
         Some((entry.path(), data.modified().ok()?))
     });

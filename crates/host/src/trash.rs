@@ -9,7 +9,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use oci_hooks_files::fs::{PathContext as _, PathError, random_u64};
+use oci_hooks_files::fs::{PathContext as _, PathError, entries_in, random_u64};
 use tracing::debug;
 
 use super::removal::remove_tree;
@@ -99,12 +99,7 @@ impl Trash {
 
     /// Returns the paths of all entries in the trash, including those of other processes.
     pub fn contents(&self) -> Result<Vec<PathBuf>, PathError> {
-        match fs::read_dir(&self.dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            entries => {
-                Ok(entries.with_path("list", &self.dir)?.flatten().map(|e| e.path()).collect())
-            }
-        }
+        Ok(entries_in(&self.dir)?.iter().map(fs::DirEntry::path).collect())
     }
 
     /// Returns the approximate disk usage of the trash.

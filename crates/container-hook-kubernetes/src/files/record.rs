@@ -7,7 +7,7 @@ use std::io::{self, BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use oci_hooks_files::fs::{PathContext as _, PathError};
+use oci_hooks_files::fs::{PathContext as _, PathError, remove_if_there};
 use oci_hooks_init::files::AppliedChange;
 use oci_hooks_init::frames::files::{FileEntry, order};
 
@@ -29,12 +29,7 @@ impl ExchangeRecord {
 
     /// Removes the record, for a new container.
     pub(crate) fn forget(&self) -> Result<(), PathError> {
-        match fs::remove_file(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(PathError::new("remove", &self.path, error))
-            }
-            _ => Ok(()),
-        }
+        remove_if_there(&self.path)
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use container_hook_job::HookError;
 use oci_hooks_engine::container::Engine;
-use oci_hooks_files::fs::{PathContext as _, PathError, make_private};
+use oci_hooks_files::fs::{PathContext as _, PathError, entries_in, make_private, names_in};
 use oci_hooks_host::mount;
 
 use super::parts::TemplatePod;
@@ -99,8 +99,8 @@ pub fn remove(engine: &Engine, network: &str, pod: Option<&str>) -> Result<(), P
             Ok(())
         }
         None => {
-            for pod in entries(&all)? {
-                remove_pod(engine, &pod)?;
+            for pod in entries_in(&all)? {
+                remove_pod(engine, &pod.path())?;
             }
             accept_missing(&all, fs::remove_dir(&all))
         }
@@ -109,25 +109,14 @@ pub fn remove(engine: &Engine, network: &str, pod: Option<&str>) -> Result<(), P
 
 /// Returns the networks whose pods have volumes.
 pub fn list(engine: &Engine) -> Result<Vec<String>, PathError> {
-    let all = entries(&engine.disk.join("pods"))?;
-    let names = all.iter().filter_map(|path| path.file_name()?.to_str().map(str::to_owned));
-    Ok(names.collect())
+    names_in(&engine.disk.join("pods"))
 }
 
 fn remove_pod(engine: &Engine, pod: &Path) -> Result<(), PathError> {
-    for volume in entries(pod)? {
-        mount::unmount(&volume)?;
+    for volume in entries_in(pod)? {
+        mount::unmount(&volume.path())?;
     }
     engine.trash().remove(pod)
-}
-
-fn entries(dir: &Path) -> Result<Vec<PathBuf>, PathError> {
-    match fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        entries => {
-            Ok(entries.with_path("list", dir)?.flatten().map(|entry| entry.path()).collect())
-        }
-    }
 }
 
 fn accept_missing(path: &Path, result: io::Result<()>) -> Result<(), PathError> {

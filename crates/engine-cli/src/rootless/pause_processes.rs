@@ -16,7 +16,7 @@ use std::time::Duration;
 use std::{fs, io};
 
 use oci_hooks_engine::container::{ContainerError, read_json_if_there, write_record};
-use oci_hooks_files::fs::{PathContext as _, PathError, make_private};
+use oci_hooks_files::fs::{PathError, entries_in, make_private};
 use oci_hooks_files::lock::FileLock;
 use oci_hooks_host::identity::ProcessIdentity;
 use oci_hooks_host::privilege::cgroup::DelegatedCgroup;
@@ -195,11 +195,8 @@ impl PauseProcesses {
     pub fn owners(&self) -> Result<Vec<String>, PauseError> {
         let mut owners = Vec::new();
         for dir in [&self.run, &self.disk] {
-            let entries = match fs::read_dir(dir) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                entries => entries.with_path("list", dir)?,
-            };
-            let dirs = entries.flatten().filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir()));
+            let entries = entries_in(dir)?.into_iter();
+            let dirs = entries.filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir()));
             owners.extend(dirs.filter_map(|entry| entry.file_name().into_string().ok()));
         }
         owners.sort();

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use oci_hooks_files::fs::{
-    PathContext as _, PathError, make_private, read_if_there, replace_unsynced,
+    PathContext as _, PathError, entries_in, make_private, read_if_there, replace_unsynced,
 };
 use oci_hooks_files::lock::{FileLock, LONG_LOCK_TIMEOUT};
 use oci_hooks_files::rollback::Rollback;
@@ -146,12 +146,8 @@ fn create_filled(
 
 /// Removes, in a directory of volumes, the volumes that killed processes were filling.
 pub fn remove_unfinished(volumes: &Path) -> Result<(), PathError> {
-    let entries = match fs::read_dir(volumes) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        entries => entries.with_path("list", volumes)?,
-    };
-    for entry in entries {
-        let name = entry.with_path("list", volumes)?.file_name();
+    for entry in entries_in(volumes)? {
+        let name = entry.file_name();
         let volume = name.to_str().and_then(|name| name.strip_prefix('.')?.strip_suffix(NEW));
         let Some(volume) = volume.map(|volume| volumes.join(volume)) else { continue };
         // A live process holds the lock while it fills the volume.
@@ -164,13 +160,8 @@ pub fn remove_unfinished(volumes: &Path) -> Result<(), PathError> {
 
 /// Returns the names of the volumes in a directory, sorted.
 pub fn volumes_in(directory: &Path) -> Result<Vec<String>, PathError> {
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.with_path("list", directory)?,
-    };
     let mut names = Vec::new();
-    for entry in entries {
-        let entry = entry.with_path("list", directory)?;
+    for entry in entries_in(directory)? {
         let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
         let name = entry.file_name().into_string().ok();
         let is_volume = |name: &String| is_directory && !name.starts_with('.') && name != FOUND;

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
-use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use super::disk;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
-use oci_hooks_files::fs::{PathContext as _, PathError, make_private, replace_unsynced};
+use oci_hooks_files::fs::{PathContext as _, PathError, make_private, names_in, replace_unsynced};
 use oci_hooks_files::lock::{FileLock, LOCK_TIMEOUT};
 use oci_hooks_host::cgroup::{self, AvailableCgroups};
 use oci_hooks_host::privilege::Privilege;
@@ -279,14 +278,9 @@ impl Engine {
     pub fn remove_orphans(&self) -> Result<usize, ContainerError> {
         let mut removed = self.remove_unrecorded()?;
         let disks = self.disks();
-        let entries = match fs::read_dir(&disks) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(removed),
-            entries => entries.with_path("list", &disks)?,
-        };
-        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         // A container has a directory, the file of its file system, or both.
         let id = |name: String| name.strip_suffix(disk::SUFFIX).map(str::to_owned).unwrap_or(name);
-        let ids: BTreeSet<_> = names.map(id).collect();
+        let ids: BTreeSet<_> = names_in(&disks)?.into_iter().map(id).collect();
         for id in ids.iter().filter(|id| !self.directory(id).path().exists()) {
             let dir = disks.join(id);
             rootfs::unmount(&dir)?;

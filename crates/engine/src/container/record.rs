@@ -1,14 +1,12 @@
 //! Records of containers, by which any later process finds and removes them.
 
+use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use std::{fs, io};
 
 use jiff::Timestamp;
-use oci_hooks_files::fs::{
-    PathContext as _, make_private, read_bounded, read_if_there, replace_unsynced,
-};
+use oci_hooks_files::fs::{make_private, names_in, read_bounded, read_if_there, replace_unsynced};
 use oci_hooks_files::record::{decode, encode};
 use oci_hooks_host::cgroup;
 use oci_hooks_host::identity::ProcessIdentity;
@@ -252,13 +250,7 @@ pub fn find_unreadable(run: &Path) -> Result<Vec<ContainerError>, ContainerError
 
 /// Returns the ids of all containers with a directory, whatever is in it.
 pub fn ids(run: &Path) -> Result<Vec<String>, ContainerError> {
-    let all = containers_dir(run);
-    let entries = match fs::read_dir(&all) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.with_path("list", &all)?,
-    };
-    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    Ok(names.collect())
+    Ok(names_in(&containers_dir(run))?)
 }
 
 /// Writes a record with its version, atomically.

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use oci_hooks_files::fs::{PathContext as _, PathError, make_private};
+use oci_hooks_files::fs::{PathContext as _, PathError, entries_in, make_private, remove_if_there};
 use oci_hooks_host::mount::{run_in_new_namespace, unmount};
 use oci_hooks_host::removal::remove_tree;
 
@@ -89,14 +89,8 @@ fn volumes_dir(disk: &Path) -> PathBuf {
 
 /// Returns the owners who have named volumes on a disk, sorted.
 pub fn owners_of_volumes(disk: &Path) -> Result<Vec<String>, PathError> {
-    let all = volumes_dir(disk);
-    let entries = match fs::read_dir(&all) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.with_path("list", &all)?,
-    };
     let mut owners = Vec::new();
-    for entry in entries {
-        let entry = entry.with_path("list", &all)?;
+    for entry in entries_in(&volumes_dir(disk))? {
         let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
         owners.extend(entry.file_name().into_string().ok().filter(|_| is_directory));
     }
@@ -163,10 +157,7 @@ fn make(dir: &Path, file: &Path, limit_bytes: u64) -> Result<(), ContainerError>
         return Err(ContainerError::VolumesUnlimited { path: dir.to_owned(), limit_bytes });
     }
     let new = dir.with_extension(UNFINISHED);
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        removed => removed.with_path("remove", &new)?,
-    }
+    remove_if_there(&new)?;
     disk::write(&new, limit_bytes, DiskLifetime::Kept)?;
     Ok(fs::rename(&new, file).with_path("rename", &new)?)
 }

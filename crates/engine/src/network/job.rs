@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::{fs, io};
 
-use oci_hooks_files::fs::PathContext as _;
+use oci_hooks_files::fs::{PathContext as _, entries_in};
 use oci_hooks_files::rollback::Rollback;
 use oci_hooks_host::netns;
 use oci_hooks_host::privilege::outside;
@@ -370,11 +370,7 @@ fn requests_port(request: &EndpointRequest, port: u16) -> bool {
 fn remove_pins(directory: &Path) -> Result<(), NetworkError> {
     const TRIES: usize = 10;
     for attempt in 1.. {
-        let entries = match fs::read_dir(directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
-            entries => entries.with_path("list", directory)?,
-        };
-        for path in entries.flatten().map(|entry| entry.path()) {
+        for path in entries_in(directory)?.iter().map(fs::DirEntry::path) {
             if path.extension().is_some_and(|end| end == "netns" || end == "userns") {
                 netns::unpin(&path)?;
             }

@@ -1,12 +1,12 @@
 //! Records of networks, by which later processes find them and avoid their addresses.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use oci_hooks_files::fs::{
-    PathContext as _, PathError, make_private, random_u64, read_if_there, replace_unsynced,
+    PathError, entries_in, make_private, random_u64, read_if_there, replace_unsynced,
 };
 use oci_hooks_files::lock::{FileLock, LOCK_TIMEOUT};
 use oci_hooks_files::record::{RecordError, decode, encode};
@@ -223,13 +223,8 @@ pub struct NetworkRecords {
 }
 
 pub(super) fn records(options: &NetworkOptions) -> Result<NetworkRecords, NetworkError> {
-    let dir = options.run.join("network");
     let mut records = NetworkRecords::default();
-    let entries = match fs::read_dir(&dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(records),
-        entries => entries.with_path("list", &dir)?,
-    };
-    for entry in entries.flatten() {
+    for entry in entries_in(&options.run.join("network"))? {
         let (path, bridge) = (entry.path().join(RECORD), entry.path().join(BRIDGE));
         // Checked before and after the record is read, to skip networks that are being created (the record first) or
         // removed (the bridge first).

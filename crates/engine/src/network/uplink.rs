@@ -4,7 +4,7 @@
 //! [`try_uplink`] tests whether an uplink works, and whether clients get an answer after they half-close,
 //! with the host itself as the server.
 
-use std::fs::{self, DirBuilder};
+use std::fs::DirBuilder;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use oci_hooks_files::fs::{PathContext as _, read_if_there, replace_unsynced};
+use oci_hooks_files::fs::{PathContext as _, read_if_there, remove_if_there, replace_unsynced};
 use oci_hooks_files::record::{RecordError, decode, encode};
 use oci_hooks_host::identity::ProcessIdentity;
 use oci_hooks_host::netns;
@@ -125,10 +125,7 @@ pub fn end(options: &NetworkOptions, id: &str) -> Result<(), NetworkError> {
     if let Ok(Some(process)) = read(options, id) {
         process.kill(KILL).with_path("end the process of", &path)?;
     }
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => Ok(result.with_path("remove", &path)?),
-    }
+    Ok(remove_if_there(&path)?)
 }
 
 /// Kills the program of a network that is about to be removed, without waiting for its end: the kernel needs

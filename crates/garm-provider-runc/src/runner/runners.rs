@@ -10,7 +10,8 @@ use std::time::{Duration, SystemTime};
 use oci_hooks_engine::container::Engine;
 use oci_hooks_files::error::has_timed_out;
 use oci_hooks_files::fs::{
-    PathContext as _, PathError, make_private, random_u64, read_if_there, replace_unsynced,
+    PathContext as _, PathError, make_private, names_in, random_u64, read_if_there,
+    replace_unsynced,
 };
 use oci_hooks_files::lock::FileLock;
 use oci_hooks_files::record::{decode, encode};
@@ -341,15 +342,4 @@ fn key(tool: &RunnerArchive, expected: Option<&Digest>, (uid, gid): (u32, u32)) 
 
 fn is_key(name: &str) -> bool {
     name.starts_with("sha256-") || name.starts_with("url-")
-}
-
-fn names_in(dir: &Path) -> Result<Vec<String>, PathError> {
-    let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.with_path("list", dir)?,
-    };
-    let mut names: Vec<_> =
-        entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort();
-    Ok(names)
 }

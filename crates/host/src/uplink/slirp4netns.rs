@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use oci_hooks_files::fs::PathContext as _;
+use oci_hooks_files::fs::{PathContext as _, remove_if_there};
 use oci_hooks_files::spawn::pass_descriptor_as;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{
@@ -23,9 +23,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::start::{
-    ForwardTransport, PortForward, TIMEOUT, UplinkRequest, remove_left, to_one_line,
-};
+use super::start::{ForwardTransport, PortForward, TIMEOUT, UplinkRequest, to_one_line};
 use super::{MTU, PREFIX, UplinkError, UplinkKind};
 use crate::identity::ProcessIdentity;
 
@@ -63,7 +61,7 @@ fn start_once(
         let program = program.to_owned();
         move |source: io::Error| UplinkError::Follow { action, program, source }
     };
-    remove_left(&request.directory.join(SOCKET))?;
+    remove_if_there(&request.directory.join(SOCKET))?;
     let (output, copy) = create_bounded_output().map_err(because("read what is said by"))?;
     let (ready, tell) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| because("wait for")(e.into()))?;
     let mut command = Command::new(program);
@@ -102,7 +100,7 @@ fn start_once(
         end(&mut child);
     }
     // No further requests are sent.
-    remove_left(&request.directory.join(SOCKET))?;
+    remove_if_there(&request.directory.join(SOCKET))?;
     started
 }
 

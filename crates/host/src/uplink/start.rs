@@ -1,12 +1,12 @@
 //! Starting an uplink program, and waiting until the network is ready.
 
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::Duration;
-use std::{fs, io};
 
-use oci_hooks_files::fs::PathContext as _;
+use oci_hooks_files::fs::{PathContext as _, remove_if_there};
 use oci_hooks_files::process::{ChildProgram, ProgramEnd};
 
 use super::{MTU, PREFIX, Uplink, UplinkError, UplinkKind, slirp4netns};
@@ -84,14 +84,6 @@ impl Uplink {
     }
 }
 
-/// Removes the file of an earlier program, if it exists.
-pub fn remove_left(path: &Path) -> Result<(), UplinkError> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => Ok(result.with_path("remove", path)?),
-    }
-}
-
 /// Returns the output of a program on one line, without messages about the system log.
 pub fn to_one_line(output: &[u8]) -> String {
     let text = String::from_utf8_lossy(output);
@@ -121,7 +113,7 @@ fn start_pasta(
     request: &UplinkRequest<'_>,
 ) -> Result<ProcessIdentity, UplinkError> {
     let pid = request.directory.join(PASTA_PID);
-    remove_left(&pid)?;
+    remove_if_there(&pid)?;
     let arguments = arguments(request, &pid);
     let mut run = ChildProgram::new(program, Path::new("/"));
     run.argv = std::iter::once(OsStr::new("pasta"))

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use oci_hooks_files::fs::PathContext as _;
+use oci_hooks_files::fs::{PathContext as _, remove_if_there};
 use serde::{Deserialize, Serialize};
 
 use super::error::StoreError;
 use super::layers::Layer;
 use super::leases::LayerReservation;
-use super::open::{ImageStore, names, read_record, remove_file, write_record};
+use super::open::{ImageStore, names, read_record, write_record};
 use crate::layer::LayerBlob;
 use crate::{Digest, ImageConfig, ImageConfiguration, ImageReference, Platform, RootFs};
 
@@ -213,7 +213,7 @@ impl ImageStore {
         let excluded = self.exclude()?;
         for named in self.named_images()? {
             if named.summary.reference == *reference {
-                remove_file(&named.path)?;
+                remove_if_there(&named.path)?;
                 removed.push(named.summary);
             }
         }

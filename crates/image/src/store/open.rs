@@ -169,11 +169,3 @@ pub fn names(dir: &Path) -> Result<Vec<String>, PathError> {
     }
     Ok(names)
 }
-
-/// Removes a file, if it exists.
-pub fn remove_file(path: &Path) -> Result<(), PathError> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        result => result.with_path("remove", path),
-    }
-}

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use oci_hooks_files::error::chain;
-use oci_hooks_files::fs::PathError;
+use oci_hooks_files::fs::{PathError, remove_if_there};
 use oci_hooks_files::lock::FileLock;
 use oci_hooks_files::record::NewerRecords;
 
 use super::error::StoreError;
 use super::images::{ImageSummary, NamedImage};
 use super::leases::LayersInUse;
-use super::open::{ImageStore, names, read_record, remove_file};
+use super::open::{ImageStore, names, read_record};
 use crate::Digest;
 
 /// Policy for removing images. Unneeded layers are removed in any case.
@@ -76,7 +76,7 @@ impl ImageStore {
         let PruneSelection { due, unreadable, .. } = self.select(policy)?;
         let mut pruned = PruneResult { unreadable, ..PruneResult::default() };
         for image in due {
-            remove_file(&image.path)?;
+            remove_if_there(&image.path)?;
             pruned.images.push(image.summary);
         }
         (pruned.layers, pruned.freed_bytes) = self.remove_layers(excluded, policy.newer)?;

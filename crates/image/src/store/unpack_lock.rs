@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use oci_hooks_files::fs::{PathContext as _, PathError};
+use oci_hooks_files::fs::{PathContext as _, PathError, remove_if_there};
 use oci_hooks_host::removal::remove_tree;
 use oci_hooks_host::trash::Trash;
 use rustix::fs::OFlags;
 
 use super::error::StoreError;
 use super::layers::Layer;
-use super::open::{ImageStore, names, remove_file};
+use super::open::{ImageStore, names};
 use crate::Digest;
 use crate::pace::{Meter, Pace};
 
@@ -147,7 +147,7 @@ impl UnpackLock {
 
     /// Renames the directory to the layer. Returns the lock if the name is taken.
     pub fn finish(mut self, layer: &Path) -> Result<Option<Self>, PathError> {
-        remove_file(&self.path.join(RECEIVED))?;
+        remove_if_there(&self.path.join(RECEIVED))?;
         match fs::rename(&self.path, layer) {
             Ok(()) => {
                 self.path.clear();

@@ -1,13 +1,12 @@
 //! Sockets for starting steps: `<run>/steps/<id>`, which only the engine's user can connect to or replace.
 //! The socket has no path in the container, whose first process inherits the listening descriptor.
 
-use std::ffi::OsString;
+use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use std::{fs, io};
 
-use oci_hooks_files::fs::{PathContext as _, PathError};
+use oci_hooks_files::fs::{PathContext as _, PathError, names_in};
 use oci_hooks_host::caller::{is_root, own_ids};
 use oci_hooks_host::removal::remove_tree;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fchmod, fstat, mkdirat, openat, statat};
@@ -84,13 +83,7 @@ pub fn remove(run: &Path, id: &str) -> Result<(), PathError> {
 
 /// Returns the ids of containers that have a socket.
 pub fn names(run: &Path) -> Result<Vec<String>, PathError> {
-    let path = directory(run);
-    let entries = match fs::read_dir(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.with_path("list", &path)?,
-    };
-    let names = entries.flatten().map(|entry| entry.file_name());
-    Ok(names.filter_map(|name: OsString| name.into_string().ok()).collect())
+    names_in(&directory(run))
 }
 
 /// The socket of a container, as seen by a client that runs steps.
@@ -141,6 +134,7 @@ fn address(dir: BorrowedFd<'_>, id: &str) -> Result<SocketAddrUnix, Errno> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
     use std::os::unix::net::UnixListener;
 

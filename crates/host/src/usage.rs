@@ -1,79 +1,52 @@
 //! Disk usage of untrusted directory trees.
 
-use std::ops::ControlFlow;
+use std::ffi::CStr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use oci_hooks_files::beneath::open_strictly;
-use oci_hooks_files::descent::{
-    DIRECTORY, DirentBuffer, NameStack, TreeDescent, file_status, list,
-};
+use oci_hooks_files::descent::DIRECTORY;
 use oci_hooks_files::fs::{PathContext as _, PathError};
-use rustix::fd::AsFd as _;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, openat, statat};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, Statx, openat, statat};
+
+use super::walk::{ClosedAction, NextStep, TreeVisitor, WalkTrace, walk};
 
 /// Unit of `st_blocks`, regardless of the block size of the file system.
 const BLOCK_BYTES: u64 = 512;
 
-/// Size limit of the pending names of a directory.
-const MAX_WAITING_BYTES: usize = 16 << 10;
-
-struct UsageLevel {
-    waiting: NameStack,
-    /// Position to continue listing at; `None` at the end.
-    position: Option<u64>,
+#[derive(Default)]
+struct BlockCounter {
+    blocks: u64,
 }
 
-impl Default for UsageLevel {
-    fn default() -> Self {
-        UsageLevel { waiting: NameStack::default(), position: Some(0) }
+impl TreeVisitor for BlockCounter {
+    fn directory(&mut self, _: &OwnedFd, found: &Statx, _: &CStr, _: &mut WalkTrace<'_>) {
+        self.blocks += found.stx_blocks;
+    }
+
+    fn entry(&mut self, here: BorrowedFd<'_>, name: &CStr, _: &mut WalkTrace<'_>) -> NextStep {
+        match statat(here, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) if FileType::from_raw_mode(found.st_mode).is_dir() => NextStep::Enter,
+            Ok(found) => {
+                self.blocks += u64::try_from(found.st_blocks).unwrap_or_default();
+                NextStep::Nothing
+            }
+            Err(_) => NextStep::Nothing,
+        }
+    }
+
+    fn visit_closed(&mut self, _: BorrowedFd<'_>, _: &CStr) -> ClosedAction {
+        ClosedAction::Leave
     }
 }
 
 /// Returns the approximate disk usage of a directory with its content, in bytes. A file counts once for each hard
-/// link; mounts, removed files and unreadable directories are not counted.
+/// link, or more often if directories are moved meanwhile; mounts, removed files and unreadable directories are not
+/// counted.
 pub fn disk_bytes(path: &Path) -> Result<u64, PathError> {
-    let top = openat(CWD, path, DIRECTORY, Mode::empty()).with_path("open", path)?;
-    let mut bytes = BLOCK_BYTES * file_status(top.as_fd()).with_path("inspect", path)?.stx_blocks;
-    let mut descent =
-        TreeDescent::new(top.as_fd(), UsageLevel::default()).with_path("inspect", path)?;
-    let mut buffer = DirentBuffer::default();
-    loop {
-        let (here, level) = descent.current_directory();
-        if let Some(name) = level.waiting.pop() {
-            let opened = open_strictly(here, name.as_c_str(), DIRECTORY, Mode::empty());
-            let found =
-                opened.and_then(|directory| Ok((file_status(directory.as_fd())?, directory)));
-            if let Ok((found, directory)) = found {
-                bytes += BLOCK_BYTES * found.stx_blocks;
-                descent.enter(directory, &found, UsageLevel::default());
-            }
-        } else if let Some(position) = level.position {
-            let waiting = &mut level.waiting;
-            let rest = list(here, position, &mut buffer, |name, _| {
-                if let Ok(found) = statat(here, name, AtFlags::SYMLINK_NOFOLLOW) {
-                    if FileType::from_raw_mode(found.st_mode).is_dir() {
-                        waiting.push(name);
-                    } else {
-                        bytes += BLOCK_BYTES * u64::try_from(found.st_blocks).unwrap_or_default();
-                    }
-                }
-                if waiting.bytes() < MAX_WAITING_BYTES {
-                    ControlFlow::Continue(())
-                } else {
-                    ControlFlow::Break(())
-                }
-            });
-            level.position = rest.unwrap_or_default();
-        } else {
-            match descent.leave() {
-                Ok(Some(_)) => {}
-                // If a directory was moved meanwhile, the number is too small.
-                Ok(None) | Err(Errno::STALE) => return Ok(bytes),
-                Err(error) => return Err(PathError::new("inspect", path, error)),
-            }
-        }
-    }
+    let directory = openat(CWD, path, DIRECTORY, Mode::empty()).with_path("open", path)?;
+    let mut counter = BlockCounter::default();
+    walk(directory.as_fd(), path, &mut counter)?;
+    Ok(BLOCK_BYTES * counter.blocks)
 }
 
 #[cfg(test)]
@@ -81,7 +54,6 @@ mod tests {
     use std::fs;
 
     use oci_hooks_testsupport::descriptors::with_few_descriptors;
-    use rustix::fd::OwnedFd;
     use rustix::fs::mkdirat;
 
     use super::super::removal::remove_tree;

@@ -12,7 +12,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::error::ImportError;
 use crate::UnpackError;
-use crate::layer::{DecoderError, TarArchive, TarEntry, TarEntryKind, decoder};
+use crate::layer::{TarArchive, TarEntry, TarEntryKind, decoder};
 
 /// Limit of files in an archive; images have fewer layers and documents.
 const MAX_ENTRIES: usize = 100_000;
@@ -140,12 +140,7 @@ fn inflate_archive(
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let inflated = openat(CWD, scratch, flags, Mode::RUSR | Mode::WUSR);
     let mut inflated = File::from(inflated.with_path("make a file in", scratch)?);
-    let reader = decoder(&mut file).map_err(|error| {
-        archive(match error {
-            DecoderError::Read(error) => UnpackError::Read(error),
-            DecoderError::Unsupported(name) => UnpackError::Compression { name },
-        })
-    })?;
+    let reader = decoder(&mut file).map_err(archive)?;
     let copied = io::copy(&mut reader.take(max_bytes + 1), &mut inflated);
     if copied.map_err(|error| archive(UnpackError::Inflate(error)))? > max_bytes {
         return Err(ImportError::TooLarge { name: path.display().to_string() });

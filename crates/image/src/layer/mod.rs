@@ -42,7 +42,7 @@ mod unpack;
 
 pub use archive::{TarArchive, TarEntry, TarEntryKind};
 pub use extract::UnpackSummary;
-pub use unpack::{DecoderError, LayerBlob, decoder, unpack, verify_blob};
+pub use unpack::{LayerBlob, decoder, unpack, verify_blob};
 
 pub use error::{LayerLimit, LayerLimits, UnpackError};
 pub use unpack::{UnpackTarget, unpack_archive};

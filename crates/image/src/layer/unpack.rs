@@ -85,12 +85,8 @@ pub fn unpack_archive(
 ) -> Result<u64, UnpackError> {
     let UnpackTarget { tree, privilege } = target;
     make_directory(tree)?;
-    let inflate = |full: &_, empty: &_| match pump(reader, limits.bytes, full, empty) {
-        Ok(PumpEnd::Whole | PumpEnd::Stopped) => Ok(()),
-        Ok(PumpEnd::TooLarge) => Err(UnpackError::Limit { limit: LayerLimit::Bytes(limits.bytes) }),
-        Err(DecoderError::Read(error)) => Err(UnpackError::Inflate(error)),
-        Err(DecoderError::Unsupported(name)) => Err(UnpackError::Compression { name }),
-    };
+    let limit = LayerLimit::Bytes(limits.bytes);
+    let inflate = |full: &_, empty: &_| pump(reader, limits.bytes, limit, full, empty).map(|_| ());
     let (unpacked, _) = unpack_in_two_threads(inflate, None, |archive| {
         Extractor::new(tree, limits, ExtractRules::Plain { owner }, privilege)?.run(archive)
     })?;
@@ -146,47 +142,43 @@ fn inflate(
         return Err(UnpackError::Limit { limit: LayerLimit::Bytes(limits.bytes) });
     }
     let max_by_ratio = blob.size.saturating_mul(limits.ratio).max(RATIO_FREE_BYTES);
+    let (max_bytes, limit) = match limits.bytes < max_by_ratio {
+        true => (limits.bytes, LayerLimit::Bytes(limits.bytes)),
+        false => (max_by_ratio, LayerLimit::Ratio(limits.ratio)),
+    };
     let mut input = CheckedBlob::new(blob);
-    match pump(&mut input, limits.bytes.min(max_by_ratio), full, empty) {
-        Ok(PumpEnd::Whole) => input.finish(),
-        Ok(PumpEnd::Stopped) => Ok(()),
-        Ok(PumpEnd::TooLarge) if limits.bytes < max_by_ratio => {
-            Err(UnpackError::Limit { limit: LayerLimit::Bytes(limits.bytes) })
-        }
-        Ok(PumpEnd::TooLarge) => Err(UnpackError::Limit { limit: LayerLimit::Ratio(limits.ratio) }),
-        Err(DecoderError::Read(error)) => Err(input.failure(error)),
-        Err(DecoderError::Unsupported(name)) => Err(UnpackError::Compression { name }),
+    match pump(&mut input, max_bytes, limit, full, empty) {
+        Ok(true) => input.finish(),
+        Ok(false) => Ok(()),
+        // An error of the reader is the cause of the decoder's.
+        Err(error) => Err(input.failure.unwrap_or(error)),
     }
 }
 
-enum PumpEnd {
-    Whole,
-    TooLarge,
-    Stopped,
-}
-
+/// Decompresses the input, until its end or until the receiver is gone. Returns whether the end was reached.
 fn pump(
     input: impl Read,
     max_bytes: u64,
+    limit: LayerLimit,
     full: &SyncSender<Vec<u8>>,
     empty: &Receiver<Vec<u8>>,
-) -> Result<PumpEnd, DecoderError> {
+) -> Result<bool, UnpackError> {
     let mut decoder = decoder(input)?;
     let mut inflated_bytes = 0_u64;
     loop {
         let mut chunk = empty.try_recv().unwrap_or_default();
         chunk.resize(CHUNK_BYTES, 0);
-        let count = fill(&mut decoder, &mut chunk).map_err(DecoderError::Read)?;
+        let count = fill(&mut decoder, &mut chunk).map_err(UnpackError::Inflate)?;
         if count == 0 {
-            return Ok(PumpEnd::Whole);
+            return Ok(true);
         }
         chunk.truncate(count);
         inflated_bytes += count as u64;
         if inflated_bytes > max_bytes {
-            return Ok(PumpEnd::TooLarge);
+            return Err(UnpackError::Limit { limit });
         }
         if full.send(chunk).is_err() {
-            return Ok(PumpEnd::Stopped);
+            return Ok(false);
         }
     }
 }
@@ -286,11 +278,6 @@ impl<'a, R: Read> CheckedBlob<'a, R> {
         CheckedBlob { blob, hasher, bytes: 0, failure: None }
     }
 
-    /// Returns the error of the reader, or else that of the decoder.
-    pub fn failure(&mut self, error: io::Error) -> UnpackError {
-        self.failure.take().unwrap_or(UnpackError::Inflate(error))
-    }
-
     /// Checks the size, and the digest if there is one.
     pub fn finish(self) -> Result<(), UnpackError> {
         let expected = self.blob.size;
@@ -333,32 +320,25 @@ impl<R: Read> Read for CheckedBlob<'_, R> {
     }
 }
 
-/// Errors of decompression.
-pub enum DecoderError {
-    Read(io::Error),
-    /// Name of the program that creates such data.
-    Unsupported(&'static str),
-}
-
 /// Returns the decoder for the data, by its first bytes: the compression stated by manifests and
 /// file names is often wrong, and other engines go by the content too.
-pub fn decoder<'a>(mut reader: impl Read + 'a) -> Result<Box<dyn Read + 'a>, DecoderError> {
+pub fn decoder<'a>(mut reader: impl Read + 'a) -> Result<Box<dyn Read + 'a>, UnpackError> {
     let mut magic = Vec::with_capacity(6);
-    reader.by_ref().take(6).read_to_end(&mut magic).map_err(DecoderError::Read)?;
+    reader.by_ref().take(6).read_to_end(&mut magic).map_err(UnpackError::Read)?;
     let is = |start: &[u8]| magic.starts_with(start);
     let (is_gzip, is_zstd) = (is(b"\x1f\x8b"), is(b"\x28\xb5\x2f\xfd"));
     if is(b"BZh") {
-        return Err(DecoderError::Unsupported("bzip2"));
+        return Err(UnpackError::Compression { name: "bzip2" });
     } else if is(b"\xfd7zXZ") {
-        return Err(DecoderError::Unsupported("xz"));
+        return Err(UnpackError::Compression { name: "xz" });
     }
     let input = io::Cursor::new(magic).chain(reader);
     Ok(if is_gzip {
         Box::new(MultiGzDecoder::new(BufReader::with_capacity(READ_BYTES, input)))
     } else if is_zstd {
         let input = BufReader::with_capacity(READ_BYTES, input);
-        let mut decoder = zstd::Decoder::with_buffer(input).map_err(DecoderError::Read)?;
-        decoder.window_log_max(MAX_WINDOW_LOG).map_err(DecoderError::Read)?;
+        let mut decoder = zstd::Decoder::with_buffer(input).map_err(UnpackError::Inflate)?;
+        decoder.window_log_max(MAX_WINDOW_LOG).map_err(UnpackError::Inflate)?;
         Box::new(decoder)
     } else {
         Box::new(input)

@@ -48,7 +48,7 @@ pub use progress::{ProgressEvent, PullProgress, SilentProgress};
 pub use pull::{PullError, PullPolicy, PullRequest, configuration, pull};
 pub use reference::{ImageReference, ReferenceError};
 pub use registry::{
-    BlobReader, ClientOptions, FetchedDocument, OpenError, PushDestination, PushError, PushOutcome,
+    BlobReader, ClientOptions, FetchedDocument, PushDestination, PushError, PushOutcome,
     RegistryClient, RegistryError, RegistryOptions, RegistryRepository, RetryOptions,
 };
 pub use store::{

@@ -4,7 +4,6 @@ use tracing::info_span;
 
 use self::fetch::MAX_CONFIGURATION_BYTES;
 use super::config::ImageConfiguration;
-use super::credentials::HelperError;
 use super::digest::Digest;
 use super::manifest::{ManifestDocument, ManifestError};
 use super::platform::Platform;
@@ -118,7 +117,7 @@ fn may_fall_back_to_stored(policy: PullPolicy, image: &Image) -> bool {
 fn was_pulled_with_login(
     request: &PullRequest<'_>,
     access: Option<&str>,
-) -> Result<bool, HelperError> {
+) -> Result<bool, RegistryError> {
     let Some(print) = access else { return Ok(true) };
     let reference = request.reference;
     let login = request.credentials.find(reference.registry(), reference.repository())?;

@@ -2,7 +2,7 @@
 
 use container_hook_job::dockerfile::{ConfigureError, ContextError};
 use oci_hooks_files::fs::{PathError, ReadError};
-use oci_hooks_image::{CredentialFileError, HelperError, OpenError, ReferenceError, RegistryError};
+use oci_hooks_image::{CredentialFileError, HelperError, ReferenceError, RegistryError};
 
 use crate::client::ClusterError;
 
@@ -44,9 +44,6 @@ pub enum BuildError {
     Logins { file: String, source: CredentialFileError },
     #[error(transparent)]
     Helper(#[from] HelperError),
-    /// The registry of earlier builds cannot be contacted.
-    #[error(transparent)]
-    Open(#[from] OpenError),
     #[error(transparent)]
     Registry(#[from] RegistryError),
     #[error(transparent)]

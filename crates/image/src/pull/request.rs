@@ -6,13 +6,13 @@ use oci_hooks_files::fs::PathError;
 use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigurationError;
-use crate::credentials::{Credentials, HelperError};
+use crate::credentials::Credentials;
 use crate::layer::UnpackError;
 use crate::manifest::ManifestError;
 use crate::platform::Platform;
 use crate::progress::PullProgress;
 use crate::reference::ImageReference;
-use crate::registry::{OpenError, RegistryError};
+use crate::registry::RegistryError;
 use crate::store::StoreError;
 
 /// Policy for asking the registry.
@@ -47,8 +47,6 @@ pub enum PullError {
     /// The registry failed or does not serve the image.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    #[error(transparent)]
-    Helper(#[from] HelperError),
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The image cannot be written to a directory.
@@ -109,14 +107,5 @@ impl PullError {
             _ => None,
         };
         error.is_some_and(RegistryError::is_transient)
-    }
-}
-
-impl From<OpenError> for PullError {
-    fn from(error: OpenError) -> Self {
-        match error {
-            OpenError::Registry(error) => PullError::Registry(error),
-            OpenError::Helper(error) => PullError::Helper(error),
-        }
     }
 }

@@ -56,17 +56,6 @@ pub struct FetchedDocument {
     pub bytes: Vec<u8>,
 }
 
-/// Errors of opening a repository.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The registry or a mirror has an invalid name.
-    #[error(transparent)]
-    Registry(#[from] RegistryError),
-    /// The login could not be determined.
-    #[error(transparent)]
-    Helper(#[from] HelperError),
-}
-
 impl RegistryClient {
     /// Returns a client. Files with certificates are read now.
     pub fn new(options: ClientOptions) -> Result<Self, RegistryError> {
@@ -87,7 +76,7 @@ impl RegistryClient {
         reference: &ImageReference,
         credentials: &Credentials,
         progress: &'a dyn PullProgress,
-    ) -> Result<RegistryRepository<'a>, OpenError> {
+    ) -> Result<RegistryRepository<'a>, RegistryError> {
         let registry = reference.registry();
         let options = self.settings.registry_named(registry);
         let mut sources = Vec::new();
@@ -109,7 +98,7 @@ impl RegistryClient {
         access: RepositoryAccess,
         credentials: &Credentials,
         progress: &'a dyn PullProgress,
-    ) -> Result<RegistryRepository<'a>, OpenError> {
+    ) -> Result<RegistryRepository<'a>, RegistryError> {
         let registry = reference.registry();
         let endpoint = self.endpoint(registry).ok_or_else(|| RegistryError::NotFound {
             registry: registry.to_owned(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::PathError;
 
-use crate::{Digest, ManifestError};
+use crate::{Digest, HelperError, ManifestError};
 
 /// Errors of requests to a registry.
 #[derive(Debug, thiserror::Error)]
@@ -138,6 +138,9 @@ pub enum RegistryError {
          to {registry} with all layers", urls.join(", ")
     )]
     ForeignLayer { registry: String, digest: Digest, urls: Vec<String> },
+    /// The login could not be determined.
+    #[error(transparent)]
+    Helper(#[from] HelperError),
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     /// A file with certificates cannot be read.

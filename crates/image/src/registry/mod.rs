@@ -20,7 +20,7 @@ mod source;
 mod token;
 
 pub use blob::BlobReader;
-pub use client::{FetchedDocument, OpenError, RegistryClient, RegistryRepository};
+pub use client::{FetchedDocument, RegistryClient, RegistryRepository};
 pub use error::RegistryError;
 pub use options::{ClientOptions, RegistryOptions, RetryOptions};
 pub use push::{PushDestination, PushError, PushOutcome};

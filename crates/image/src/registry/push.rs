@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use serde::Deserialize;
 use ureq::http::Uri;
 
-use super::client::{OpenError, RegistryClient, RegistryRepository};
+use super::client::{RegistryClient, RegistryRepository};
 use super::endpoint::{RegistryRequest, RegistryResponse, UploadContent, UploadMethod};
 use super::error::RegistryError;
 use super::source::RepositoryAccess;
@@ -62,7 +62,7 @@ impl RegistryClient {
         reference: &ImageReference,
         credentials: &Credentials,
         progress: &'a dyn PullProgress,
-    ) -> Result<PushDestination<'a>, OpenError> {
+    ) -> Result<PushDestination<'a>, RegistryError> {
         let repository =
             self.open(reference, Vec::new(), RepositoryAccess::Push, credentials, progress)?;
         Ok(PushDestination { repository })

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use oci_hooks_files::fs::PathError;
-use oci_hooks_image::{Digest, ImageReference, ImportError, OpenError, PushError, RegistryError};
+use oci_hooks_image::{Digest, ImageReference, ImportError, PushError, RegistryError};
 
 use super::super::resolve::OciError;
 
@@ -73,8 +73,6 @@ pub enum FunctionError {
     /// The credentials of the job cannot be read.
     #[error(transparent)]
     Logins(#[from] OciError),
-    #[error(transparent)]
-    Open(#[from] OpenError),
     #[error(transparent)]
     Registry(#[from] RegistryError),
     #[error(transparent)]

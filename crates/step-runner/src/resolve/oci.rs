@@ -59,7 +59,7 @@ pub fn credentials(
         credentials = credentials.with_file(CredentialFile::parse(text)?);
     }
     let found = credentials.find(reference.registry(), reference.repository());
-    if found.map_err(PullError::Helper)?.is_some() {
+    if found.map_err(|error| PullError::Registry(error.into()))?.is_some() {
         return Ok(credentials);
     }
     let names = ["CI_REGISTRY", "CI_REGISTRY_USER", "CI_REGISTRY_PASSWORD"];

@@ -4,17 +4,14 @@
 //! directory services such as LDAP through `getent`, the host's own program. Loading the host's modules would
 //! load its C library, of any version, into a process that runs as root.
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::ptr;
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::unistd::{Uid, User};
 use oci_hooks_files::process::{ChildProgram, ProgramEnd};
-
-/// Maximum size of a user's entry.
-const MAX_ENTRY_BYTES: usize = 1 << 20;
 
 /// A user of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,48 +27,24 @@ pub struct HostUser {
 /// # Errors
 ///
 /// Fails if the database cannot be queried.
-#[expect(unsafe_code, reason = "users of directories such as LDAP are known to the C library only")]
 pub fn user_by_id(uid: u32) -> io::Result<Option<HostUser>> {
-    let find = |entry: *mut libc::passwd, buffer: &mut [libc::c_char], found| {
-        // SAFETY: the structure, the buffer of the length that is given, and the result live through
-        // the call, which writes to nothing else.
-        unsafe { libc::getpwuid_r(uid, entry, buffer.as_mut_ptr(), buffer.len(), found) }
+    let found = match User::from_uid(Uid::from_raw(uid)) {
+        // Some NSS modules report these for an unknown user.
+        Err(Errno::ENOENT | Errno::ESRCH) => None,
+        found => found?,
     };
-    let found = look_up_user(find, |entry| {
-        // SAFETY: name and home directory of a found entry are NUL-terminated strings in the buffer.
-        let [name, home] = unsafe { [CStr::from_ptr(entry.pw_name), CStr::from_ptr(entry.pw_dir)] };
-        let home = PathBuf::from(OsStr::from_bytes(home.to_bytes()));
-        HostUser { name: name.to_string_lossy().into_owned(), uid, gid: entry.pw_gid, home }
-    })?;
+    let found = found.map(|User { name, gid, dir, .. }| HostUser {
+        name,
+        uid,
+        gid: gid.as_raw(),
+        home: dir,
+    });
     Ok(found.or_else(|| getent_passwd(&uid.to_string()).filter(|user| user.uid == uid)))
 }
 
 /// Returns the name of a user; `None` if the database has no such user or cannot be queried.
 pub fn name(uid: u32) -> Option<String> {
     Some(user_by_id(uid).ok()??.name)
-}
-
-/// Queries the database for a user, and returns the result of `read` for the entry.
-#[expect(unsafe_code, reason = "the C library fills a structure that rustix does not have")]
-fn look_up_user<T>(
-    find: impl Fn(*mut libc::passwd, &mut [libc::c_char], *mut *mut libc::passwd) -> libc::c_int,
-    read: impl FnOnce(&libc::passwd) -> T,
-) -> io::Result<Option<T>> {
-    let mut buffer: Vec<libc::c_char> = vec![0; 1024];
-    loop {
-        // SAFETY: all zeros is a value of the structure: null pointers and numbers.
-        let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
-        let mut found = ptr::null_mut();
-        match find(&raw mut entry, &mut buffer, &raw mut found) {
-            0 if found.is_null() => return Ok(None),
-            // The buffer, which contains the entry's strings, is still alive.
-            0 => return Ok(Some(read(&entry))),
-            libc::ERANGE if buffer.len() < MAX_ENTRY_BYTES => buffer.resize(buffer.len() * 2, 0),
-            // Some NSS modules report these for an unknown user.
-            libc::ENOENT | libc::ESRCH => return Ok(None),
-            error => return Err(io::Error::from_raw_os_error(error)),
-        }
-    }
 }
 
 /// Path of `getent`: `PATH` is not searched.

@@ -1,14 +1,14 @@
 //! The work of a pod's init container: it copies the agent and the runner's externals, and creates the job's
 //! directories. It needs no program but this one, no privileges, and write access only to the volumes.
 
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use oci_hooks_files::fs::{PathContext as _, PathError, remove_if_there};
+use oci_hooks_files::fs::{PathContext as _, PathError, create_if_missing, remove_if_there};
 use oci_hooks_init::PROGRAM;
 use walkdir::WalkDir;
 
@@ -70,10 +70,9 @@ fn install(path: &Path) -> Result<(), PathError> {
 fn make_open(directory: &Path) -> Result<(), PathError> {
     let mut missing: Vec<_> = directory.ancestors().take_while(|path| !path.exists()).collect();
     while let Some(path) = missing.pop() {
-        match DirBuilder::new().mode(0o777).create(path) {
-            // Jobs that share a claim may start at the same time.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-            made => made.with_path("create the directory", path)?,
+        // Jobs that share a claim may start at the same time.
+        if !create_if_missing(path, 0o777)? {
+            continue;
         }
         // The umask was applied to the mode at creation.
         let open = Permissions::from_mode(0o777);
@@ -93,10 +92,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), PathError> {
         let path = entry.path();
         let target = to.join(path.strip_prefix(from).expect("it is beneath"));
         if entry.file_type().is_dir() {
-            match DirBuilder::new().mode(0o755).create(&target) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                made => made.with_path("create the directory", &target)?,
-            }
+            create_if_missing(&target, 0o755)?;
         } else if entry.file_type().is_symlink() {
             let leads_to = fs::read_link(path).with_path("read", path)?;
             remove_if_there(&target)?;

@@ -3,11 +3,11 @@
 //! Root uses system directories. A rootless user has their own, by the XDG base directory specification.
 
 use std::ffi::OsString;
+use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
-use oci_hooks_files::fs::{PathContext as _, PathError, random_u64};
+use oci_hooks_files::fs::{PathContext as _, PathError, create_if_missing, random_u64};
 use oci_hooks_files::lock::{FileLock, LOCK_TIMEOUT};
 use oci_hooks_host::users;
 
@@ -192,12 +192,7 @@ pub fn make_private(path: &Path) -> Result<(), PrivateDirError> {
     if let Some(above) = path.parent() {
         fs::create_dir_all(above).with_path("create the directory", above)?;
     }
-    match fs::DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(PathError::new("create the directory", path, error).into());
-        }
-        _ => {}
-    }
+    create_if_missing(path, 0o700)?;
     let found = fs::symlink_metadata(path).with_path("look up", path)?;
     let uid = rustix::process::geteuid().as_raw();
     let (owner, mode) = (found.uid(), found.mode() & 0o7777);

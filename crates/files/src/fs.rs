@@ -65,6 +65,14 @@ pub fn make_private(path: &Path) -> Result<(), PathError> {
         .with_path("create the directory", path)
 }
 
+/// Creates a directory with this mode, less the umask, unless its path exists. Returns whether it was missing.
+pub fn create_if_missing(path: &Path, mode: u32) -> Result<bool, PathError> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        created => created.with_path("create the directory", path).map(|()| true),
+    }
+}
+
 /// Replaces a file, or creates it, with this mode and without waiting for the disk: for files that a reboot removes, or
 /// that may get lost with it. A symbolic link in its place is an error.
 pub fn replace_unsynced(path: &Path, content: &[u8], mode: u32) -> Result<(), ReplaceError> {

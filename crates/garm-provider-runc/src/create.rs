@@ -2,8 +2,8 @@
 
 mod options;
 
-use std::fs::{self, DirBuilder, Permissions};
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use oci_hooks_engine::container::{ContainerRole, ContainerSpec, OutputMode, PreparedContainer};
 use oci_hooks_engine::rootfs::{LayerStack, RootfsBacking};
-use oci_hooks_files::fs::{PathContext as _, PathError, make_private};
+use oci_hooks_files::fs::{PathContext as _, PathError, create_if_missing, make_private};
 use oci_hooks_files::lock::LONG_LOCK_TIMEOUT;
 use oci_hooks_files::record::NewerRecords;
 use oci_hooks_host::identity::ProcessIdentity;
@@ -349,13 +349,7 @@ impl<'a> InstanceCreation<'a> {
             // Jobs can leave set-user-ID programs in a cache, which no other user of the host may reach.
             let private = Permissions::from_mode(0o700);
             fs::set_permissions(parent, private).with_path("change the mode of", parent)?;
-            if !path.exists() {
-                match DirBuilder::new().mode(0o755).create(path) {
-                    // Another instance creates the directory at the same time.
-                    Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                    made => made.with_path("create the directory", path)?,
-                }
-            }
+            create_if_missing(path, 0o755)?;
             let first = if has_users { PrivateIds::STORED.first } else { 0 };
             let [uid, gid] = [owner.uid, owner.gid].map(|id| Some(first + id));
             chown(path, uid, gid).with_path("change the owner of", path)?;

@@ -3,13 +3,12 @@
 //!
 //! Such a directory is moved to the trash directory below the same root, and removed from there later.
 
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use oci_hooks_files::fs::{PathContext as _, PathError, entries_in, random_u64};
+use oci_hooks_files::fs::{PathError, entries_in, make_private, random_u64};
 use tracing::debug;
 
 use super::removal::remove_tree;
@@ -69,11 +68,7 @@ impl Trash {
         let aside = self.dir.join(format!("{:016x}-{name}", random_u64()));
         debug!(path = %path.display(), to = %aside.display(), %source, "set aside");
         for _ in 0..ROUNDS {
-            DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(&self.dir)
-                .with_path("make", &self.dir)?;
+            make_private(&self.dir)?;
             match fs::rename(path, &aside) {
                 Ok(()) => {
                     self.lock_set_aside().push(SetAside { path: aside, source });

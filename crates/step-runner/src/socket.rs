@@ -1,15 +1,15 @@
 //! The Unix socket of the server: only its owner can connect, only one server can listen.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{
-    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
-};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use oci_hooks_files::fs::{AccessSubject, PathContext as _, PathError};
+use oci_hooks_files::fs::{
+    AccessSubject, PathContext as _, PathError, create_if_missing, make_private,
+};
 use oci_hooks_files::lock::FileLock;
 use rustix::fs::{Mode, OFlags, fchmod};
 use rustix::net::{
@@ -80,7 +80,7 @@ impl SocketListener {
             return Err(named(|path| SocketError::NoName { path }));
         };
         if !dir.as_os_str().is_empty() {
-            DirBuilder::new().recursive(true).mode(0o700).create(dir).with_path("make", dir)?;
+            make_private(dir)?;
         }
         let mut lock = std::ffi::OsString::from(".");
         lock.push(name);
@@ -180,14 +180,9 @@ pub fn dial(path: &Path) -> io::Result<UnixStream> {
 /// Creates a private directory, or makes an existing one private.
 pub fn private_directory(path: &Path) -> Result<(), SocketError> {
     if let Some(parent) = path.parent() {
-        DirBuilder::new().recursive(true).mode(0o700).create(parent).with_path("make", parent)?;
+        make_private(parent)?;
     }
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(PathError::new("make", path, error).into());
-        }
-        _ => {}
-    }
+    create_if_missing(path, 0o700)?;
     // Another user could have put a symlink there.
     let flags = (OFlags::NOFOLLOW | OFlags::DIRECTORY).bits().cast_signed();
     let dir: File =

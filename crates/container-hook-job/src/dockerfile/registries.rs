@@ -5,12 +5,13 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, chown};
+use std::fs;
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
-use oci_hooks_files::fs::{PathContext as _, PathError, ReadError, read_bounded};
+use oci_hooks_files::fs::{
+    PathContext as _, PathError, ReadError, create_if_missing, read_bounded,
+};
 use oci_hooks_image::{ImageReference, RegistryClient};
 
 /// Configuration file in the home directory, and its drop-in directory, which is empty.
@@ -98,10 +99,7 @@ fn make_dirs(home: &Path, names: &[&str], owner: (u32, u32)) -> Result<PathBuf, 
     let mut path = home.to_owned();
     for name in names {
         path.push(name);
-        match DirBuilder::new().mode(0o700).create(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => made.with_path("create the directory", &path)?,
-        }
+        create_if_missing(&path, 0o700)?;
         change_owner(&path, owner)?;
     }
     Ok(path)

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 
 use container_hook_job::HookError;
 use oci_hooks_engine::container::Engine;
-use oci_hooks_files::fs::{PathContext as _, PathError, entries_in, make_private, names_in};
+use oci_hooks_files::fs::{
+    PathContext as _, PathError, create_if_missing, entries_in, make_private, names_in,
+};
 use oci_hooks_host::mount;
 
 use super::parts::TemplatePod;
@@ -63,12 +65,8 @@ fn write(top: &Path, file: &VolumeFile, group: VolumeGroup) -> Result<(), PathEr
     let mut above = top.to_owned();
     for part in file.path.parent().into_iter().flat_map(Path::components) {
         above.push(part);
-        match fs::create_dir(&above) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => {
-                made.with_path("create the directory", &above)?;
-                set(&above, 0o755, group)?;
-            }
+        if create_if_missing(&above, 0o777)? {
+            set(&above, 0o755, group)?;
         }
     }
     // A later source of a projected volume overwrites the file of an earlier one.

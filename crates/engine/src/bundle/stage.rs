@@ -4,12 +4,12 @@
 //! stage, which no user can change. Nested mounts, such as `/__w/_temp` in `/__w`, are assembled on the stage
 //! too: the outer mount may be full of symlinks by then, which the runtime would follow.
 
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
-use oci_hooks_files::fs::{PathContext as _, PathError};
+use oci_hooks_files::fs::{PathContext as _, PathError, create_if_missing};
 use oci_hooks_host::detached::{DetachedMount, MountDepth};
 use oci_hooks_host::host_file::HostFile;
 use oci_hooks_host::mount::{self, MountNamespace};
@@ -157,9 +157,8 @@ impl MountStage {
         let mut so_far = self.root.clone();
         for name in below {
             so_far.push(name);
-            match DirBuilder::new().mode(0o711).create(&so_far) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-                made => made.with_path("create the directory", &so_far)?,
+            if !create_if_missing(&so_far, 0o711)? {
+                continue;
             }
             let mode = Permissions::from_mode(0o711);
             fs::set_permissions(&so_far, mode).with_path("change the mode of", &so_far)?;

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use oci_hooks_files::fs::{
-    PathContext as _, PathError, entries_in, make_private, read_if_there, replace_unsynced,
+    PathContext as _, PathError, create_if_missing, entries_in, make_private, read_if_there,
+    replace_unsynced,
 };
 use oci_hooks_files::lock::{FileLock, LONG_LOCK_TIMEOUT};
 use oci_hooks_files::rollback::Rollback;
@@ -71,10 +72,7 @@ pub fn open(
         // Replaces an empty directory, if it exists.
         fs::rename(&filled, path).with_path("rename", &filled)?;
     }
-    match DirBuilder::new().mode(0o755).create(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        made => made.with_path("create the directory", path)?,
-    }
+    create_if_missing(path, 0o755)?;
     if let Some(PrivateIds { first, .. }) = owners
         // No process in a user namespace or an idmapped mount can give a file to the host's root.
         && fs::symlink_metadata(path).with_path("inspect", path)?.uid() == 0

@@ -1,14 +1,14 @@
 //! Writing a bundle.
 
-use std::fs::{DirBuilder, OpenOptions};
-use std::io::{self, Write as _};
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::mem;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, chown};
+use std::os::unix::fs::{OpenOptionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::LoadProblem;
 use oci_hooks::hooks::pipeline::{MatchedHook, PipelineReport};
-use oci_hooks_files::fs::PathContext;
+use oci_hooks_files::fs::{PathContext, create_if_missing};
 use oci_hooks_host::mount::MountNamespace;
 use oci_hooks_image::ImageConfig;
 
@@ -59,10 +59,7 @@ pub fn write(
     options: &BundleOptions,
     dir: &Path,
 ) -> Result<Bundle, BundleError> {
-    match DirBuilder::new().mode(0o700).create(dir) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        made => made.with_path("create", dir)?,
-    }
+    create_if_missing(dir, 0o700)?;
     let inside = RootfsDir::open(rootfs)?;
     for path in MOUNT_POINTS {
         if !inside.is_free_or_directory(path)? {

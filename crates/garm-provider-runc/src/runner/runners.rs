@@ -10,8 +10,7 @@ use std::time::{Duration, SystemTime};
 use oci_hooks_engine::container::Engine;
 use oci_hooks_files::error::has_timed_out;
 use oci_hooks_files::fs::{
-    PathContext as _, PathError, make_private, names_in, random_u64, read_if_there,
-    replace_unsynced,
+    PathContext as _, make_private, names_in, random_u64, read_if_there, replace_unsynced,
 };
 use oci_hooks_files::lock::FileLock;
 use oci_hooks_files::record::{decode, encode};

@@ -1,12 +1,12 @@
 //! Leases: layers in use, which no process removes.
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use oci_hooks_files::fs::{PathContext as _, PathError, random_u64};
+use oci_hooks_files::fs::{PathContext as _, PathError, make_private, random_u64};
 use oci_hooks_files::record::encode;
 use oci_hooks_host::removal::remove_tree;
 use rustix::fs::OFlags;
@@ -78,7 +78,7 @@ impl ImageStore {
         let dir = self.leases_dir().join(check(holder)?);
         let _shared = self.share()?;
         self.all_layers(&image.reference, &image.diff_ids)?;
-        DirBuilder::new().recursive(true).mode(0o700).create(&dir).with_path("make", &dir)?;
+        make_private(&dir)?;
         let record = LeaseRecord { layers: image.diff_ids.clone() };
         write_record(&dir.join(format!("{}.json", image.id.hex())), &record)?;
         self.touch(image)

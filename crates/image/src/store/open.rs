@@ -1,11 +1,12 @@
 //! Opening the store.
 
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use oci_hooks_files::fs::{PathContext as _, PathError, read_if_there, replace_unsynced};
+use oci_hooks_files::fs::{
+    PathContext as _, PathError, make_private, read_if_there, replace_unsynced,
+};
 use oci_hooks_files::lock::{FileLock, LOCK_TIMEOUT};
 use oci_hooks_files::record::{decode, encode};
 use oci_hooks_host::privilege::Privilege;
@@ -67,7 +68,7 @@ impl ImageStore {
         let trash = Trash::of(&options.root);
         let store = ImageStore { options, boot, trash };
         for path in [&store.images_dir(), &store.layers_dir(), &store.leases_dir()] {
-            DirBuilder::new().recursive(true).mode(0o700).create(path).with_path("make", path)?;
+            make_private(path)?;
         }
         Ok(store)
     }

@@ -8,12 +8,11 @@
 //! A registry's answer counts only if it has sent the blob before, in any repository: a malicious
 //! registry could confirm every blob to obtain layers that it does not have.
 
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
-use oci_hooks_files::fs::PathContext as _;
+use oci_hooks_files::fs::make_private;
 use oci_hooks_host::removal::remove_tree;
 use serde::{Deserialize, Serialize};
 
@@ -112,7 +111,7 @@ pub fn note(layer: &Path, served: &ServedBlob<'_>) -> Result<(), StoreError> {
     if fs::symlink_metadata(&dir).is_ok_and(|found| !found.is_dir()) {
         remove_tree(&dir)?;
     }
-    DirBuilder::new().recursive(true).mode(0o700).create(&dir).with_path("make", &dir)?;
+    make_private(&dir)?;
     make_room(&dir)?;
     // Processes that record the same public blob write the same file.
     let access = record.access.as_deref().unwrap_or("");

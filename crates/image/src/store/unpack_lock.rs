@@ -1,13 +1,13 @@
 //! Locks on layers: one process unpacks a layer, and others wait for it.
 
-use std::fs::{self, DirBuilder, File, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use oci_hooks_files::fs::{PathContext as _, PathError, remove_if_there};
+use oci_hooks_files::fs::{PathContext as _, PathError, create_if_missing, remove_if_there};
 use oci_hooks_host::removal::remove_tree;
 use oci_hooks_host::trash::Trash;
 use rustix::fs::OFlags;
@@ -82,10 +82,7 @@ impl ImageStore {
             if let Some(layer) = self.layer(wanted.diff_id)? {
                 return Ok(LockedLayer::Present(layer));
             }
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                result => result.with_path("make", &path)?,
-            }
+            create_if_missing(&path, 0o700)?;
             let Some(lock) = UnpackLock::take(&path)? else {
                 if holder.is_stuck(&path) {
                     overtaken += 1;

@@ -5,7 +5,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use oci_hooks_files::fs::PathContext as _;
+use oci_hooks_files::fs::{PathContext as _, make_private};
 use oci_hooks_files::lock::FileLock;
 use oci_hooks_host::removal::remove_tree;
 use oci_hooks_host::tree::{self, CopyPurpose};
@@ -84,7 +84,7 @@ fn lock(path: &Path, interrupt: &Interrupt) -> Result<FileLock, OciError> {
 /// Merges the layers of an image into a directory, once for each image.
 fn files(dir: &Path, image: &Image, interrupt: &Interrupt) -> Result<PathBuf, OciError> {
     let trees = dir.join("trees");
-    DirBuilder::new().recursive(true).mode(0o700).create(&trees).with_path("make", &trees)?;
+    make_private(&trees)?;
     let digest = image.id.hex();
     let tree = trees.join(digest);
     if tree.exists() {

@@ -1,11 +1,11 @@
 //! Fetches a revision of a repository into a directory.
 
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use oci_hooks_files::fs::PathContext as _;
+use oci_hooks_files::fs::{PathContext as _, make_private};
 use oci_hooks_files::lock::FileLock;
 
 use super::checkout;
@@ -90,7 +90,7 @@ impl GitFetcher<'_> {
 
 /// Creates a private directory, or checks that an existing one is private.
 fn private_dir(dir: &Path) -> Result<(), GitError> {
-    DirBuilder::new().recursive(true).mode(0o700).create(dir).with_path("make", dir)?;
+    make_private(dir)?;
     let found = fs::symlink_metadata(dir).with_path("inspect", dir)?;
     let is_ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
     if is_ours && found.mode() & 0o022 == 0 {

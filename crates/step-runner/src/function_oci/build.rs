@@ -13,6 +13,7 @@ use oci_hooks_image::{
 };
 use rustix::fd::BorrowedFd;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
+use semver::Version;
 use serde_json::{Value as Json, json};
 
 use super::super::ExprValue;
@@ -21,7 +22,7 @@ use super::super::log::LogStream;
 use super::super::resolve::{ARCHIVE, MAX_BYTES};
 use super::error::FunctionError;
 use super::files::{JobDirectory, LayerEntry, LayerTree};
-use super::inputs::{BuildInputs, FunctionVersion};
+use super::inputs::BuildInputs;
 use super::run::{FunctionOutputs, FunctionTask};
 
 /// Media type of layers of functions, which are tar archives compressed with zstd.
@@ -90,7 +91,7 @@ struct ImageWriter<'a> {
     writer: LayoutWriter,
     task: &'a FunctionTask<'a>,
     job: &'a JobDirectory,
-    version: &'a FunctionVersion,
+    version: &'a Version,
 }
 
 impl ImageWriter<'_> {

@@ -1,11 +1,10 @@
 //! The validated inputs of the functions.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::{Component, Path, PathBuf};
-use std::str::FromStr;
 
 use oci_hooks_image::{ImageReference, Platform};
+use semver::Version;
 
 use super::super::ExprValue;
 use super::super::resolve::ARCHIVE;
@@ -17,7 +16,7 @@ const PLATFORMS: [&str; 2] = ["linux/amd64", "linux/arm64"];
 /// Inputs of `builtin://function/oci/build`.
 #[derive(Debug)]
 pub struct BuildInputs {
-    pub version: FunctionVersion,
+    pub version: Version,
     pub common: Vec<CopiedFile>,
     /// Platforms, at least one, in the order of their names, each with its additional files.
     pub platforms: Vec<(Platform, Vec<CopiedFile>)>,
@@ -48,7 +47,7 @@ impl BuildInputs {
                 let problem = format!("expected a string, got the number {number}: quote it");
                 return Err(input("version", problem));
             }
-            version => text("version", version)?.parse()?,
+            version => parse_version(text("version", version)?)?,
         };
         let mut common = Vec::new();
         for (key, value) in object("common", inputs.get("common"))? {
@@ -197,97 +196,40 @@ fn unknown(path: &str, key: &str, known: &str) -> FunctionError {
 /// Length limit of a tag in the distribution specification.
 const MAX_TAG_BYTES: usize = 128;
 
-/// A version of a function: `1.2.3`, or `1.2.3-rc1` before its release.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FunctionVersion {
-    major: u64,
-    minor: u64,
-    patch: u64,
-    prerelease: Option<String>,
-}
-
-impl FunctionVersion {
-    /// Returns the tags of an image with this version, the version itself first.
-    ///
-    /// `1.2`, `1` and `latest` name the newest release in their range: a release that is older than one of
-    /// the `existing` tags does not get them, and a prerelease gets none.
-    pub fn tags(&self, existing: &BTreeSet<String>) -> Vec<String> {
-        let mut tags = vec![self.to_string()];
-        if self.prerelease.is_some() {
-            return tags;
-        }
-        let released: Vec<FunctionVersion> = existing
-            .iter()
-            .filter_map(|tag| tag.parse().ok())
-            .filter(|version: &FunctionVersion| version.prerelease.is_none())
-            .collect();
-        let is_newest = |is_alike: &dyn Fn(&FunctionVersion) -> bool| {
-            released.iter().all(|other| !is_alike(other) || other.number() <= self.number())
-        };
-        if is_newest(&|other| (other.major, other.minor) == (self.major, self.minor)) {
-            tags.push(format!("{}.{}", self.major, self.minor));
-        }
-        if is_newest(&|other| other.major == self.major) {
-            tags.push(self.major.to_string());
-        }
-        if is_newest(&|_| true) {
-            tags.push("latest".to_owned());
-        }
-        tags
-    }
-
-    /// Returns whether the version is a prerelease.
-    pub fn is_prerelease(&self) -> bool {
-        self.prerelease.is_some()
-    }
-
-    fn number(&self) -> (u64, u64, u64) {
-        (self.major, self.minor, self.patch)
+/// Parses a version of a function: `1.2.3`, or `1.2.3-rc1` before its release.
+pub fn parse_version(text: &str) -> Result<Version, FunctionError> {
+    let hint = match text {
+        text if text.starts_with(['v', 'V']) => ": leave out the \"v\"",
+        text if text.contains('+') => ": tags have no \"+\"",
+        _ => "",
+    };
+    match Version::parse(text) {
+        Ok(version) if version.build.is_empty() && text.len() <= MAX_TAG_BYTES => Ok(version),
+        _ => Err(FunctionError::Version { text: text.to_owned(), hint }),
     }
 }
 
-impl fmt::Display for FunctionVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)?;
-        match &self.prerelease {
-            Some(prerelease) => write!(f, "-{prerelease}"),
-            None => Ok(()),
-        }
+/// Returns the tags of an image with a version, the version itself first.
+///
+/// `1.2`, `1` and `latest` name the newest release in their range: a release that is older than one of
+/// the `existing` tags does not get them, and a prerelease gets none.
+pub fn tags_of(version: &Version, existing: &BTreeSet<String>) -> Vec<String> {
+    let mut tags = vec![version.to_string()];
+    if !version.pre.is_empty() {
+        return tags;
     }
-}
-
-impl FromStr for FunctionVersion {
-    type Err = FunctionError;
-
-    fn from_str(text: &str) -> Result<Self, FunctionError> {
-        let hint = match text {
-            text if text.starts_with(['v', 'V']) => ": leave out the \"v\"",
-            text if text.contains('+') => ": tags have no \"+\"",
-            _ => "",
-        };
-        let invalid = || FunctionError::Version { text: text.to_owned(), hint };
-        let (numbers, prerelease) = match text.split_once('-') {
-            Some((numbers, prerelease)) => (numbers, Some(prerelease)),
-            None => (text, None),
-        };
-        let parts: Option<Vec<u64>> = numbers.split('.').map(number).collect();
-        let Some(&[major, minor, patch]) = parts.as_deref() else { return Err(invalid()) };
-        let is_word = |word: &str| {
-            !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
-        };
-        let is_valid = prerelease.is_none_or(|prerelease| prerelease.split('.').all(is_word));
-        if !is_valid || text.len() > MAX_TAG_BYTES {
-            return Err(invalid());
-        }
-        Ok(FunctionVersion { major, minor, patch, prerelease: prerelease.map(str::to_owned) })
+    let mut newer: Vec<_> = existing.iter().filter_map(|tag| parse_version(tag).ok()).collect();
+    newer.retain(|other| other.pre.is_empty() && other > version);
+    if newer.iter().all(|other| (other.major, other.minor) != (version.major, version.minor)) {
+        tags.push(format!("{}.{}", version.major, version.minor));
     }
-}
-
-/// Parses a number of a version in its only valid form, without leading zeros.
-fn number(text: &str) -> Option<u64> {
-    let is_digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let is_padded = text.len() > 1 && text.starts_with('0');
-    if is_digits && !is_padded { text.parse().ok() } else { None }
+    if newer.iter().all(|other| other.major != version.major) {
+        tags.push(version.major.to_string());
+    }
+    if newer.is_empty() {
+        tags.push("latest".to_owned());
+    }
+    tags
 }
 
 #[cfg(test)]
@@ -393,7 +335,7 @@ mod tests {
     #[test]
     fn versions_are_parsed_and_printed_unchanged() {
         for text in ["0.0.0", "1.2.3", "10.20.30", "1.2.0-rc1", "1.2.0-rc.1-x"] {
-            assert_eq!(text.parse::<FunctionVersion>().unwrap().to_string(), text);
+            assert_eq!(parse_version(text).unwrap().to_string(), text);
         }
         for (text, hint) in [
             ("", ""),
@@ -411,10 +353,10 @@ mod tests {
             (" 1.2.3", ""),
             ("1.2.99999999999999999999", ""),
         ] {
-            let error = text.parse::<FunctionVersion>().unwrap_err().to_string();
+            let error = parse_version(text).unwrap_err().to_string();
             assert!(error.contains("MAJOR.MINOR.PATCH") && error.contains(hint), "{error}");
         }
-        assert!(format!("1.2.3-{}", "a".repeat(128)).parse::<FunctionVersion>().is_err());
+        assert!(parse_version(&format!("1.2.3-{}", "a".repeat(128))).is_err());
     }
 
     #[test]
@@ -430,7 +372,7 @@ mod tests {
             ("1.2.0-rc1", &[], "1.2.0-rc1"),
         ] {
             let existing = existing.iter().map(|&tag| tag.to_owned()).collect();
-            let tags = version.parse::<FunctionVersion>().unwrap().tags(&existing);
+            let tags = tags_of(&parse_version(version).unwrap(), &existing);
             assert_eq!(tags.join(" "), expected, "{version} {existing:?}");
         }
     }

@@ -12,5 +12,4 @@ mod publish;
 mod run;
 
 pub use error::FunctionError;
-pub use inputs::FunctionVersion;
 pub use run::{FunctionCall, FunctionLog, OciFunction};

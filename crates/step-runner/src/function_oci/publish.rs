@@ -11,6 +11,7 @@ use oci_hooks_image::{
     ManifestDocument, ManifestError, ProgressEvent, PullProgress, PushDestination, PushError,
     PushOutcome,
 };
+use semver::Version;
 use serde::Deserialize;
 
 use super::super::ExprValue;
@@ -19,7 +20,7 @@ use super::super::resolve::credentials;
 use super::build::{REF_NAME, VERSION, digest_output};
 use super::error::FunctionError;
 use super::files::JobDirectory;
-use super::inputs::{FunctionVersion, PublishInputs};
+use super::inputs::{PublishInputs, parse_version, tags_of};
 use super::run::{FunctionOutputs, FunctionTask};
 
 /// Maximum number of platforms of an image.
@@ -33,7 +34,7 @@ struct AnnotatedDocument {
 
 /// The image in an archive.
 struct FunctionImage {
-    version: FunctionVersion,
+    version: Version,
     /// Configurations and layers, each once.
     blobs: Vec<Descriptor>,
     /// Manifests listed in the top document.
@@ -62,10 +63,11 @@ pub fn publish(task: &FunctionTask<'_>) -> Result<FunctionOutputs, FunctionError
     let name = format!("{registry}/{repository}");
     task.log_progress(&format!("Publishing {} as {name}:{}", path.display(), image.version));
     check_new(&destination, &image, &inputs)?;
-    let tags = match image.version.is_prerelease() {
-        true => image.version.tags(&BTreeSet::new()),
-        false => image.version.tags(&destination.tags()?),
+    let existing = match image.version.pre.is_empty() {
+        true => destination.tags()?,
+        false => BTreeSet::new(),
     };
+    let tags = tags_of(&image.version, &existing);
     push(task, &archive, &image, &destination, path)?;
     let Descriptor { media_type, digest, .. } = &image.top;
     for tag in &tags {
@@ -159,7 +161,7 @@ impl FunctionImage {
         let version = version(descriptor, &bytes);
         let version = version.ok_or_else(|| FunctionError::NoVersion { path: path.to_owned() })?;
         let mut image = FunctionImage {
-            version: version.parse()?,
+            version: parse_version(&version)?,
             blobs: Vec::new(),
             manifests: Vec::new(),
             top: descriptor.clone(),

@@ -1,13 +1,13 @@
 //! The state of one job, from its start until its removal.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
+use futures_util::future::select;
 use tokio::sync::watch;
 
 use super::super::engine::{CancelHandle, CancelReason, JobOutcome, StepJob};
@@ -364,14 +364,7 @@ impl StepFollower {
 
 /// Waits until either future completes.
 pub async fn wait_for_either(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
-    let (mut one, mut other) = (pin!(one), pin!(other));
-    poll_fn(|context| {
-        if one.as_mut().poll(context).is_ready() {
-            return Poll::Ready(());
-        }
-        other.as_mut().poll(context)
-    })
-    .await;
+    select(pin!(one), pin!(other)).await;
 }
 
 #[cfg(test)]

@@ -35,14 +35,10 @@ impl StepRunner for DocumentService {
         };
         let steps = self.jobs.follow_steps(&id, offset);
         let steps = steps.map_err(|error| Status::not_found(error.to_string()))?;
-        let responses = unfold(steps, |mut steps| async {
-            let result = steps.next().await;
-            let response = result
-                .map(|result| {
-                    result.map(|result| document::FollowStepsResponse { result: Some(result) })
-                })
-                .map_err(|error| Status::internal(error.to_string()));
-            (steps, response)
+        let responses = unfold(steps, |mut steps| async move {
+            let result = steps.next().await.map_err(|error| Status::internal(error.to_string()));
+            let response = |result| document::FollowStepsResponse { result: Some(result) };
+            result.map(|result| result.map(|result| (response(result), steps)))
         });
         Ok(Response::new(responses))
     }

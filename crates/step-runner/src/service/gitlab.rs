@@ -131,12 +131,10 @@ pub fn follow_logs(
     };
     let follower = jobs.follow_log(id, offset);
     let follower = follower.map_err(|error| Status::new(unknown_job, error.to_string()))?;
-    let responses = unfold(follower, |mut follower| async {
+    let responses = unfold(follower, |mut follower| async move {
         let data = follower.next().await;
-        let response = data
-            .map(|data| data.map(|data| proto::FollowLogsResponse { data }))
-            .map_err(|error| Status::internal(oci_hooks_files::error::chain(&error)));
-        (follower, response)
+        let data = data.map_err(|error| Status::internal(oci_hooks_files::error::chain(&error)));
+        data.map(|data| data.map(|data| (proto::FollowLogsResponse { data }, follower)))
     });
     Ok(Response::new(responses))
 }

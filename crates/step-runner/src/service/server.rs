@@ -4,15 +4,12 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::panic;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::stream::{Stream, unfold};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
-use tokio::time::Sleep;
-use tokio_stream::Stream;
 use tonic::server::NamedService;
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::{Health as HealthService, HealthServer};
@@ -109,8 +106,7 @@ impl GrpcServer {
         let listen =
             |source| ServeError::Listen { path: listener.path().display().to_string(), source };
         let socket = listener.socket().and_then(UnixListener::from_std).map_err(listen)?;
-        let incoming =
-            IncomingConnections { listener: socket, notify: self.notify.clone(), pause: None };
+        let incoming = accept_connections(socket, self.notify.clone());
         let gitlab = GitLabService { jobs: self.jobs.clone(), variables: self.variables };
         let document = DocumentService { jobs: self.jobs.clone() };
         let (health, health_service) = ServerHealth::serving().await;
@@ -204,37 +200,30 @@ impl ServerHealth {
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-struct IncomingConnections {
+/// Accepts connections of trusted users, and reports others.
+fn accept_connections(
     listener: UnixListener,
     notify: NoticeCallback,
-    /// Pause after an error such as EMFILE: an immediate retry would be a busy loop.
-    pause: Option<Pin<Box<Sleep>>>,
-}
-
-impl Stream for IncomingConnections {
-    type Item = Result<AuthorityStream<UnixStream>, io::Error>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+) -> impl Stream<Item = io::Result<AuthorityStream<UnixStream>>> {
+    unfold((listener, notify), |(listener, notify)| async move {
         loop {
-            if let Some(pause) = &mut self.pause {
-                std::task::ready!(pause.as_mut().poll(context));
-                self.pause = None;
-            }
-            match std::task::ready!(self.listener.poll_accept(context)) {
+            match listener.accept().await {
                 Ok((stream, _)) => match stream.peer_cred() {
                     Ok(peer) if is_trusted(peer.uid()) => {
-                        return Poll::Ready(Some(Ok(AuthorityStream::new(stream))));
+                        let accepted = Ok::<_, io::Error>(AuthorityStream::new(stream));
+                        return Some((accepted, (listener, notify)));
                     }
-                    Ok(peer) => (self.notify)(&ServerNotice::Rejected { uid: peer.uid() }),
-                    Err(error) => (self.notify)(&ServerNotice::Accept(error)),
+                    Ok(peer) => notify(&ServerNotice::Rejected { uid: peer.uid() }),
+                    Err(error) => notify(&ServerNotice::Accept(error)),
                 },
                 Err(error) => {
-                    (self.notify)(&ServerNotice::Accept(error));
-                    self.pause = Some(Box::pin(tokio::time::sleep(ACCEPT_PAUSE)));
+                    notify(&ServerNotice::Accept(error));
+                    // After an error such as EMFILE, an immediate retry would be a busy loop.
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
-    }
+    })
 }
 
 /// Returns whether a user may connect. The socket's mode excludes others, but might have been changed.

@@ -3,9 +3,9 @@
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
-use tokio_stream::Stream;
+use futures_util::stream::{Stream, StreamExt as _, try_unfold};
 use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::codegen::http::{Request, Response};
@@ -14,46 +14,16 @@ use tonic::{Code, Status};
 /// A stream of responses. It is dropped when the client disconnects, which stops their producer.
 pub type MessageStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-type UnfoldStep<S, T> = Pin<Box<dyn Future<Output = (S, Result<Option<T>, Status>)> + Send>>;
-
-struct Unfold<S, T, F> {
-    next: F,
-    step: Option<UnfoldStep<S, T>>,
-}
-
 /// Returns a stream of the results of a function, until it returns `None` or an error.
 pub fn unfold<S, T, F, W>(state: S, next: F) -> MessageStream<T>
 where
     S: Send + 'static,
     T: Send + 'static,
-    F: Fn(S) -> W + Send + Unpin + 'static,
-    W: Future<Output = (S, Result<Option<T>, Status>)> + Send + 'static,
+    F: Fn(S) -> W + Send + 'static,
+    W: Future<Output = Result<Option<(T, S)>, Status>> + Send + 'static,
 {
-    let step: UnfoldStep<S, T> = Box::pin(next(state));
-    Box::pin(Unfold { next, step: Some(step) })
-}
-
-impl<S, T, F, W> Stream for Unfold<S, T, F>
-where
-    F: Fn(S) -> W + Unpin,
-    W: Future<Output = (S, Result<Option<T>, Status>)> + Send + 'static,
-{
-    type Item = Result<T, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Some(step) = &mut self.step else { return Poll::Ready(None) };
-        let polled = catch_unwind(AssertUnwindSafe(|| step.as_mut().poll(context)));
-        let Ok(polled) = polled else {
-            self.step = None;
-            return Poll::Ready(Some(Err(Status::internal(PANICKED))));
-        };
-        let (state, item) = ready!(polled);
-        self.step = match &item {
-            Ok(Some(_)) => Some(Box::pin((self.next)(state))),
-            _ => None,
-        };
-        Poll::Ready(item.transpose())
-    }
+    let results = AssertUnwindSafe(try_unfold(state, next)).catch_unwind();
+    Box::pin(results.map(|result| result.unwrap_or_else(|_| Err(Status::internal(PANICKED)))))
 }
 
 /// Message for the client. The panic message, on standard error, may be confidential.
@@ -113,7 +83,6 @@ fn answer() -> Response<Body> {
 mod tests {
     use std::convert::Infallible;
 
-    use tokio_stream::StreamExt as _;
     use tower::{ServiceExt as _, service_fn};
 
     use super::*;
@@ -131,10 +100,10 @@ mod tests {
 
     #[test]
     fn stream_ends_with_none_or_an_error() {
-        let three = |count: u32| async move { (count + 1, Ok((count < 3).then_some(count))) };
+        let three = |count: u32| async move { Ok((count < 3).then_some((count, count + 1))) };
         assert_eq!(collect(unfold(0, three)), [Ok(0), Ok(1), Ok(2)]);
         let fails = |count: u32| async move {
-            (count + 1, if count < 1 { Ok(Some(count)) } else { Err(Status::internal("")) })
+            if count < 1 { Ok(Some((count, count + 1))) } else { Err(Status::internal("")) }
         };
         assert_eq!(collect(unfold(0, fails)), [Ok(0), Err(Code::Internal)]);
     }
@@ -143,7 +112,7 @@ mod tests {
     fn panic_ends_only_its_stream() {
         let panics = |count: u32| async move {
             assert!(count < 2, "for this test");
-            (count + 1, Ok(Some(count)))
+            Ok(Some((count, count + 1)))
         };
         assert_eq!(collect(unfold(0, panics)), [Ok(0), Ok(1), Err(Code::Internal)]);
     }

@@ -52,7 +52,7 @@ pub(crate) async fn run(
     };
 
     // The server stores both streams in one log, and marks each line with its stream.
-    let mut demux = Demux::new();
+    let mut demux = Demux::default();
     let mut written = Ok(());
     let mut write = |stream: LogStream, bytes: &[u8]| {
         let result = match stream {

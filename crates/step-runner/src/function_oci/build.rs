@@ -36,8 +36,8 @@ pub const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
 /// Builds an image. Returns the outputs of the function.
 pub fn build(task: &FunctionTask<'_>) -> Result<FunctionOutputs, FunctionError> {
-    let BuildInputs { version, common, platforms } = BuildInputs::parse(task.inputs())?;
-    let job = JobDirectory::open(task.work_dir())?;
+    let BuildInputs { version, common, platforms } = BuildInputs::parse(&task.call.inputs)?;
+    let job = JobDirectory::open(&task.call.work_dir)?;
     let is_cancelled = || task.is_cancelled();
     let common = job.collect(&common, &is_cancelled)?;
     let mut trees = Vec::new();

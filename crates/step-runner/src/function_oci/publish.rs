@@ -47,18 +47,17 @@ struct FunctionImage {
 
 /// Publishes an image. Returns the outputs of the function.
 pub fn publish(task: &FunctionTask<'_>) -> Result<FunctionOutputs, FunctionError> {
-    let inputs = PublishInputs::parse(task.inputs())?;
-    let job = JobDirectory::open(task.work_dir())?;
+    let inputs = PublishInputs::parse(&task.call.inputs)?;
+    let job = JobDirectory::open(&task.call.work_dir)?;
     let path = inputs.archive.as_path();
     let invalid = |source| FunctionError::Archive { path: path.to_owned(), source };
     let archive = LayoutArchive::open(job.open_file(path)?.file, path).map_err(invalid)?;
     let image = FunctionImage::read(&archive, path)?;
 
-    let remote = task.remote().ok_or(FunctionError::NoRegistries)?;
+    let remote = task.call.remote.as_deref().ok_or(FunctionError::NoRegistries)?;
     let caller = task.caller();
     let credentials = credentials(&remote.credentials, &caller, &inputs.repository)?;
-    let log = RetryLog { task };
-    let destination = remote.registries.destination(&inputs.repository, &credentials, &log)?;
+    let destination = remote.registries.destination(&inputs.repository, &credentials, task)?;
     let (registry, repository) = (inputs.repository.registry(), inputs.repository.repository());
     let name = format!("{registry}/{repository}");
     task.log_progress(&format!("Publishing {} as {name}:{}", path.display(), image.version));
@@ -223,16 +222,12 @@ fn version(descriptor: &Descriptor, document: &[u8]) -> Option<String> {
     candidates.into_iter().flatten().next().cloned()
 }
 
-struct RetryLog<'a> {
-    task: &'a FunctionTask<'a>,
-}
-
-impl PullProgress for RetryLog<'_> {
+impl PullProgress for FunctionTask<'_> {
     fn event(&self, event: ProgressEvent<'_>) {
         if let ProgressEvent::Retry { error, delay } = event {
             let seconds = delay.as_secs_f64();
             let line = format!("Retrying in {seconds:.1} s: {}", chain(error));
-            self.task.print(LogStream::Err, &line);
+            self.print(LogStream::Err, &line);
         }
     }
 }

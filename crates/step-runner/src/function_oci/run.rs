@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::super::ExprValue;
@@ -44,7 +44,7 @@ pub struct FunctionCall {
 
 /// A running call.
 pub struct FunctionTask<'a> {
-    call: &'a FunctionCall,
+    pub call: &'a FunctionCall,
     interrupt: &'a Interrupt,
     log: FunctionLog<'a>,
 }
@@ -79,18 +79,6 @@ impl fmt::Debug for FunctionCall {
 }
 
 impl FunctionTask<'_> {
-    pub(super) fn inputs(&self) -> &BTreeMap<String, ExprValue> {
-        &self.call.inputs
-    }
-
-    pub(super) fn work_dir(&self) -> &Path {
-        &self.call.work_dir
-    }
-
-    pub(super) fn remote(&self) -> Option<&RemoteAccess> {
-        self.call.remote.as_deref()
-    }
-
     /// Returns the context in which credentials are found.
     pub(super) fn caller(&self) -> ReferenceContext<'_> {
         let FunctionCall { work_dir, vars, env, .. } = self.call;

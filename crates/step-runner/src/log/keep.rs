@@ -105,7 +105,8 @@ impl StepLog {
 
     /// Returns a reader of the log, during and after writing.
     pub fn reader(&self) -> LogReader {
-        LogReader::new(self.file.clone(), self.path.clone(), self.progress.subscribe())
+        let (file, path) = (self.file.clone(), self.path.clone());
+        LogReader { file, path, progress: self.progress.subscribe() }
     }
 
     /// Writes the held-back output and ends followers; dropping the log does the same.
@@ -252,14 +253,6 @@ pub struct LogReader {
 }
 
 impl LogReader {
-    pub(super) fn new(
-        file: Arc<File>,
-        path: Arc<Path>,
-        progress: watch::Receiver<LogProgress>,
-    ) -> Self {
-        LogReader { file, path, progress }
-    }
-
     /// Returns a reader of a log that is complete.
     pub(crate) fn of_ended(file: File, path: &Path) -> Result<Self, PathError> {
         let length = file.metadata().with_path("inspect", path)?.len();

@@ -155,11 +155,6 @@ enum DemuxState {
 }
 
 impl Demux {
-    /// Returns a demultiplexer at the start of a log.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Parses bytes, split anywhere, and passes their messages to `take`, in order.
     pub fn write(&mut self, mut bytes: &[u8], mut take: impl FnMut(LogStream, &[u8])) {
         while !bytes.is_empty() {
@@ -284,7 +279,7 @@ mod tests {
     }
 
     fn demux<C: AsRef<[u8]>>(chunks: impl IntoIterator<Item = C>) -> [Vec<u8>; 2] {
-        let mut demux = Demux::new();
+        let mut demux = Demux::default();
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let mut take = |stream, bytes: &[u8]| match stream {
             LogStream::Out => out.extend_from_slice(bytes),

@@ -5,7 +5,7 @@ use tonic::{Code, Request, Response, Status};
 use super::super::jobs::{JobRegistry, VariableMode};
 use super::super::wire::document::{self, step_runner_server::StepRunner};
 use super::super::wire::proto;
-use super::gitlab::{close, code, follow_logs, run, status, timestamp};
+use super::gitlab::{close, code, follow_logs, run, status};
 use super::stream::{MessageStream, unfold};
 
 /// The gRPC service, with its jobs.
@@ -69,8 +69,8 @@ impl StepRunner for DocumentService {
             finished: job.is_finished(),
             id: job.id,
             exit_code: job.exit_code,
-            start_time: job.start.map(timestamp),
-            end_time: job.end.map(timestamp),
+            start_time: job.start.map(Into::into),
+            end_time: job.end.map(Into::into),
         });
         Ok(Response::new(document::StatusResponse { jobs: jobs.collect() }))
     }

@@ -1,7 +1,5 @@
 //! GitLab's own service: `proto.StepRunner`.
 
-use std::time::SystemTime;
-
 use tokio::task::JoinError;
 use tonic::{Code, Request, Response, Status};
 
@@ -69,8 +67,8 @@ impl StepRunner for GitLabService {
             id: job.id,
             message: job.message,
             status: job.status.into(),
-            start_time: job.start.map(timestamp),
-            end_time: job.end.map(timestamp),
+            start_time: job.start.map(Into::into),
+            end_time: job.end.map(Into::into),
         });
         Ok(Response::new(proto::StatusResponse { jobs: jobs.collect() }))
     }
@@ -189,10 +187,6 @@ pub fn status(jobs: &JobRegistry, id: &str, unknown_job: Code) -> Result<Vec<Job
         Ok(job) => Ok(vec![job]),
         Err(error) => Err(Status::new(unknown_job, error.to_string())),
     }
-}
-
-pub(super) fn timestamp(time: SystemTime) -> prost_types::Timestamp {
-    time.into()
 }
 
 #[cfg(test)]

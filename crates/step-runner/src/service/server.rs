@@ -70,13 +70,6 @@ pub struct ShutdownTiming {
     pub linger: Duration,
 }
 
-impl ShutdownTiming {
-    /// Returns these timeouts.
-    pub fn new(drain: Duration, linger: Duration) -> Self {
-        ShutdownTiming { drain, linger }
-    }
-}
-
 /// The gRPC server with both services.
 #[derive(Clone)]
 pub struct GrpcServer {

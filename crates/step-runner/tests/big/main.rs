@@ -55,7 +55,7 @@ async fn follow(server: &BenchServer<'_>, content: LogBlock) {
     client().run(request).await.unwrap();
 
     let mut expected = LogExpectation::new(content.masked);
-    let mut demux = Demux::new();
+    let mut demux = Demux::default();
     let mut offset = 0;
     let mut stop = Some(1);
     while let Some(part) = stop {

@@ -199,7 +199,7 @@ pub fn run(args: ServeArgs) -> Result<RunnerExit, StepRunnerError> {
         // An error means that all senders are gone, which is a stop as well.
         let _ = stopped.wait_for(|stopped| *stopped).await;
     };
-    let timing = ShutdownTiming::new(args.drain, LINGER_TIMEOUT);
+    let timing = ShutdownTiming { drain: args.drain, linger: LINGER_TIMEOUT };
     let served = runtime.block_on(server.serve(&listener, stopped, timing));
     // Drops the jobs and removes their secrets.
     runtime.shutdown_timeout(RUNTIME_SHUTDOWN_TIMEOUT);

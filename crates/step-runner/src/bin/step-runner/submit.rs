@@ -187,7 +187,7 @@ async fn follow(
     request: RunRequest,
     format: OutcomeFormat,
 ) -> Result<Option<ExecuteOutcome>, StepRunnerError> {
-    let mut demux = Demux::new();
+    let mut demux = Demux::default();
     let mut printed = Ok(());
     let is_terminal = io::stdout().is_terminal() && io::stderr().is_terminal();
     let mut joined = (is_terminal || format == OutcomeFormat::Json).then(LineSeparator::default);

@@ -286,7 +286,7 @@ pub(crate) fn strip_stamps(log: &[u8]) -> (String, String) {
         LogStream::Out => out.extend_from_slice(bytes),
         LogStream::Err => err.extend_from_slice(bytes),
     };
-    let mut demux = Demux::new();
+    let mut demux = Demux::default();
     demux.write(log, &mut take);
     demux.finish(&mut take);
     (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())

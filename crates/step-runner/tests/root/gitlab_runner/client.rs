@@ -53,7 +53,7 @@ pub(crate) async fn run(client: &StepClient, request: RunRequest) -> (Status, i3
 /// Returns a log without timestamps and stream markers.
 pub(crate) fn text(log: &[u8]) -> String {
     let mut text = Vec::new();
-    let mut demux = Demux::new();
+    let mut demux = Demux::default();
     demux.write(log, |_, bytes| text.extend_from_slice(bytes));
     demux.finish(|_, bytes| text.extend_from_slice(bytes));
     String::from_utf8(text).unwrap()

@@ -111,7 +111,7 @@ async fn status(client: &StepClient) -> Status {
 
 fn strip_stamps(log: &[u8]) -> String {
     let mut text = Vec::new();
-    let mut demux = Demux::new();
+    let mut demux = Demux::default();
     demux.write(log, |_, bytes| text.extend_from_slice(bytes));
     demux.finish(|_, bytes| text.extend_from_slice(bytes));
     String::from_utf8(text).unwrap()

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use oci_hooks::json::{self, JsonDocument, JsonKind, SyntaxError, SyntaxErrorKind};
 
-use super::document::OutputSpec;
+use super::document::ValueSpec;
 use super::{DeclaredType, ExprValue};
 
 /// Size limit of a file in bytes. Callers need to read at most one byte more.
@@ -15,7 +15,7 @@ pub const MAX_BYTES: usize = 10 << 20;
 /// Parses an output file, checks the outputs against the declared ones, and adds defaults.
 pub fn read_outputs(
     content: &[u8],
-    declared: &BTreeMap<String, OutputSpec>,
+    declared: &BTreeMap<String, ValueSpec>,
 ) -> Result<BTreeMap<String, ExprValue>, OutputFileError> {
     let file = "output file";
     let error = |key: &str, error| OutputFileError::Key { file, key: key.to_owned(), error };
@@ -336,12 +336,10 @@ mod tests {
 
     use super::*;
 
-    fn parse_declared(outputs: &serde_json::Value) -> BTreeMap<String, OutputSpec> {
-        let output = |spec: &serde_json::Value| OutputSpec {
-            kind: DeclaredType::from_name(spec["type"].as_str().unwrap()).unwrap(),
+    fn parse_declared(outputs: &serde_json::Value) -> BTreeMap<String, ValueSpec> {
+        let output = |spec: &serde_json::Value| ValueSpec {
             default: spec.get("default").cloned().map(ExprValue::from),
-            sensitive: false,
-            description: None,
+            ..ValueSpec::new(DeclaredType::from_name(spec["type"].as_str().unwrap()).unwrap())
         };
         outputs
             .as_object()

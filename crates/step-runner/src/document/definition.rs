@@ -9,8 +9,8 @@ use super::error::{DocumentProblem, foreign_format, foreign_hint};
 use super::reader::StepFileReader;
 use super::reference::segments;
 use super::types::{
-    DEFINITION_KEYS, ExecCommand, InputSpec, OutputSpec, OutputSpecs, RunAction, StepAction,
-    StepCall, StepDefinition, StepReference, StepSpec,
+    DEFINITION_KEYS, ExecCommand, OutputSpecs, RunAction, StepAction, StepCall, StepDefinition,
+    StepReference, StepSpec, ValueSpec,
 };
 
 /// Keys of a step call.
@@ -308,7 +308,7 @@ impl StepFileReader {
             return StepSpec::default();
         }
         let inputs =
-            self.key(node, "inputs", |reader, inputs| reader.read_named(inputs, Self::input));
+            self.key(node, "inputs", |reader, inputs| reader.read_named(inputs, Self::declaration));
         let outputs = self.key(node, "outputs", Self::outputs);
         StepSpec { inputs: inputs.unwrap_or_default(), outputs: outputs.unwrap_or_default() }
     }
@@ -316,13 +316,7 @@ impl StepFileReader {
     fn outputs(&mut self, node: &YamlNode) -> OutputSpecs {
         match &node.value {
             YamlValue::Text(text) if text == "delegate" => OutputSpecs::Delegate,
-            YamlValue::Map(_) => {
-                let output = |reader: &mut Self, node: &YamlNode| {
-                    let InputSpec { kind, default, sensitive, description } = reader.input(node);
-                    OutputSpec { kind, default, sensitive, description }
-                };
-                OutputSpecs::Declared(self.read_named(node, output))
-            }
+            YamlValue::Map(_) => OutputSpecs::Declared(self.read_named(node, Self::declaration)),
             _ => {
                 self.report_wrong_type(node, "a mapping, or `delegate`");
                 OutputSpecs::default()
@@ -330,27 +324,23 @@ impl StepFileReader {
         }
     }
 
-    fn input(&mut self, node: &YamlNode) -> InputSpec {
-        let mut input = InputSpec {
-            kind: DeclaredType::String,
-            default: None,
-            sensitive: false,
-            description: None,
-        };
+    /// Reads an input or output.
+    fn declaration(&mut self, node: &YamlNode) -> ValueSpec {
+        let mut declared = ValueSpec::new(DeclaredType::String);
         if node.is_null() {
             self.missing(node, "`type`");
-            return input;
+            return declared;
         }
         if !self.mapping(node, &KEYS) {
-            return input;
+            return declared;
         }
         let kind = self.key(node, "type", Self::kind);
         if kind.is_none() {
             self.missing(node, "`type`");
         }
         if let Some(kind) = kind.flatten() {
-            input.kind = kind;
-            input.default = self.key(node, "default", |reader, node| {
+            declared.kind = kind;
+            declared.default = self.key(node, "default", |reader, node| {
                 let default = reader.value(node);
                 if default.kind() != Some(kind) {
                     let found = node.value.kind();
@@ -359,9 +349,9 @@ impl StepFileReader {
                 default
             });
         }
-        input.sensitive = self.key(node, "sensitive", Self::flag).unwrap_or_default();
-        input.description = self.key(node, "description", Self::text);
-        input
+        declared.sensitive = self.key(node, "sensitive", Self::flag).unwrap_or_default();
+        declared.description = self.key(node, "description", Self::text);
+        declared
     }
 
     fn kind(&mut self, node: &YamlNode) -> Option<DeclaredType> {

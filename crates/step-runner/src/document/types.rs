@@ -15,25 +15,32 @@ pub struct StepFile {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepSpec {
     /// Declared inputs of the step by name.
-    pub inputs: BTreeMap<String, InputSpec>,
+    pub inputs: BTreeMap<String, ValueSpec>,
     pub outputs: OutputSpecs,
 }
 
-/// A declared input of a step.
+/// A declared input or output of a step.
 #[derive(Clone, Debug, PartialEq)]
-pub struct InputSpec {
+pub struct ValueSpec {
     pub kind: DeclaredType,
-    /// Default value; an input without one is required.
+    /// Default value; without one, an input is required, and an output must be set by the step.
     pub default: Option<ExprValue>,
     /// If set, values are masked in logs.
     pub sensitive: bool,
     pub description: Option<String>,
 }
 
+impl ValueSpec {
+    /// Returns the declaration of a value without a default, which is not sensitive.
+    pub fn new(kind: DeclaredType) -> Self {
+        ValueSpec { kind, default: None, sensitive: false, description: None }
+    }
+}
+
 /// Declared outputs of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OutputSpecs {
-    Declared(BTreeMap<String, OutputSpec>),
+    Declared(BTreeMap<String, ValueSpec>),
     Delegate,
 }
 
@@ -41,17 +48,6 @@ impl Default for OutputSpecs {
     fn default() -> Self {
         OutputSpecs::Declared(BTreeMap::new())
     }
-}
-
-/// A declared output of a step.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OutputSpec {
-    pub kind: DeclaredType,
-    /// Default value; an output without one must be set by the step.
-    pub default: Option<ExprValue>,
-    /// If set, values are masked in logs.
-    pub sensitive: bool,
-    pub description: Option<String>,
 }
 
 /// Keys of the second document, the definition.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::super::document::{
-    Builtin, InputSpec, OutputSpec, OutputSpecs, StepAction, StepCall, StepDefinition, StepFile,
-    StepReference, StepSpec,
+    Builtin, OutputSpecs, StepAction, StepCall, StepDefinition, StepFile, StepReference, StepSpec,
+    ValueSpec,
 };
 use super::super::wire::proto;
 use super::super::{DeclaredType, ExprValue};
@@ -97,12 +97,12 @@ pub fn step_file(file: &StepFile) -> proto::SpecDefinition {
 
 fn spec(spec: &StepSpec) -> proto::spec::Content {
     use proto::OutputMethod as Method;
-    let input = |input: &InputSpec| proto::spec::content::Input {
+    let input = |input: &ValueSpec| proto::spec::content::Input {
         r#type: kind(input.kind).into(),
         default: input.default.clone().map(prost_types::Value::from),
         sensitive: input.sensitive,
     };
-    let output = |output: &OutputSpec| proto::spec::content::Output {
+    let output = |output: &ValueSpec| proto::spec::content::Output {
         r#type: kind(output.kind).into(),
         default: output.default.clone().map(prost_types::Value::from),
         sensitive: output.sensitive,

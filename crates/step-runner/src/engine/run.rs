@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::super::ExprValue;
 use super::super::builtin::StepCommand;
 use super::super::document::{
-    Builtin, ExecCommand, InputSpec, OutputSpecs, RunAction, StepAction, StepCall, StepFile,
-    StepReference,
+    Builtin, ExecCommand, OutputSpecs, RunAction, StepAction, StepCall, StepFile, StepReference,
+    ValueSpec,
 };
 use super::super::expression::{
     ExpandedValue, ExprContext, StepEndStatus as StepStatus, StepState, condition, expand_text,
@@ -468,7 +468,7 @@ fn quote_if_needed(value: &str) -> String {
 /// Expands the expressions in the inputs of a step call.
 fn expand_inputs(
     step: &StepCall,
-    known: &BTreeMap<String, InputSpec>,
+    known: &BTreeMap<String, ValueSpec>,
     accepts_secrets: bool,
     context: &ExprContext,
 ) -> Result<BTreeMap<String, ExpandedValue>, LoadError> {
@@ -490,10 +490,10 @@ fn expand_inputs(
 }
 
 fn check_required(
-    known: &BTreeMap<String, InputSpec>,
+    known: &BTreeMap<String, ValueSpec>,
     given: &BTreeMap<String, ExpandedValue>,
 ) -> Result<(), LoadError> {
-    let is_missing = |(name, input): &(&String, &InputSpec)| {
+    let is_missing = |(name, input): &(&String, &ValueSpec)| {
         input.default.is_none() && !given.contains_key(*name)
     };
     match known.iter().find(is_missing) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
-use super::super::document::{OutputSpec, OutputSpecs, StepAction, StepDefinition};
+use super::super::document::{OutputSpecs, StepAction, StepDefinition, ValueSpec};
 use super::super::expression::{ExpandedValue, ExprContext, ExpressionError, expand_text};
 use super::super::files::{MAX_BYTES, read_exports, read_outputs};
 use super::super::wire::proto::step_result::Status;
@@ -166,7 +166,7 @@ impl StepOutputFiles {
     ) -> Result<BTreeMap<String, ExprValue>, StepFileError> {
         let OutputSpecs::Declared(declared) = declared else { return Ok(BTreeMap::new()) };
         let optional =
-            |output: &OutputSpec| OutputSpec { default: Some(ExprValue::Null), ..output.clone() };
+            |output: &ValueSpec| ValueSpec { default: Some(ExprValue::Null), ..output.clone() };
         let optional = declared.iter().map(|(name, output)| (name.clone(), optional(output)));
         let mut outputs = read_outputs(&self.read(&self.output)?, &optional.collect())?;
         outputs.retain(|_, value| *value != ExprValue::Null);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::super::document::{
-    Builtin, InputSpec, OutputSpec, OutputSpecs, StepAction, StepDefinition, StepFile, StepSpec,
+    Builtin, OutputSpecs, StepAction, StepDefinition, StepFile, StepSpec, ValueSpec,
 };
 use super::super::{DeclaredType, ExprValue};
 use super::context::{LoadedStep, ReferenceContext};
@@ -14,34 +14,64 @@ use super::error::ResolveError;
 /// Candidate shells; the first that exists is used.
 const SHELLS: [&str; 4] = ["/usr/local/bin/bash", "/usr/bin/bash", "/bin/bash", "/bin/sh"];
 
+/// File name of the archive that `builtin://function/oci/build` writes.
+pub const ARCHIVE: &str = "function-image.tar";
+
 /// Returns the built-in step with this name.
 pub fn load(path: &[String], caller: &ReferenceContext<'_>) -> Result<LoadedStep, ResolveError> {
+    let required = ValueSpec::new;
     let file = match path.join("/").as_str() {
         "script" => {
             let shell = SHELLS.into_iter().find(|shell| Path::new(shell).exists()).unwrap_or("sh");
-            function(Builtin::Script { shell }, [("script", input(DeclaredType::String))])
+            step(Builtin::Script { shell }, [("script", required(DeclaredType::String))], [])
         }
         "script_legacy" => {
-            let flag = || InputSpec {
-                default: Some(ExprValue::Bool(false)),
-                ..input(DeclaredType::Boolean)
-            };
+            let flag = || optional(DeclaredType::Boolean, ExprValue::Bool(false));
             let inputs = [
-                ("script", input(DeclaredType::Array)),
+                ("script", required(DeclaredType::Array)),
                 ("debug_trace", flag()),
                 ("check_for_errors", flag()),
                 ("posix_escape", flag()),
                 ("trace_sections", flag()),
             ];
-            function(Builtin::ScriptLegacy, inputs)
+            step(Builtin::ScriptLegacy, inputs, [])
         }
         "concrete" => {
             // The config contains the tokens of the job.
-            let config = InputSpec { sensitive: true, ..input(DeclaredType::String) };
-            function(Builtin::Concrete, [("config", config)])
+            let config = ValueSpec { sensitive: true, ..required(DeclaredType::String) };
+            step(Builtin::Concrete, [("config", config)], [])
         }
-        "function/oci/build" => step(Builtin::FunctionOciBuild, oci_build()),
-        "function/oci/publish" => step(Builtin::FunctionOciPublish, oci_publish()),
+        "function/oci/build" => {
+            let files = || optional(DeclaredType::Struct, ExprValue::Object(BTreeMap::new()));
+            let inputs = [
+                ("version", required(DeclaredType::String)),
+                ("common", files()),
+                ("platforms", files()),
+            ];
+            let outputs = [
+                ("archive", DeclaredType::String),
+                ("version", DeclaredType::String),
+                ("digest", DeclaredType::Struct),
+            ];
+            step(Builtin::FunctionOciBuild, inputs, outputs)
+        }
+        "function/oci/publish" => {
+            let archive = ExprValue::String(ARCHIVE.to_owned());
+            let inputs = [
+                ("archive", optional(DeclaredType::String, archive)),
+                ("to_repository", required(DeclaredType::String)),
+                ("overwrite", optional(DeclaredType::Boolean, ExprValue::Bool(false))),
+            ];
+            let outputs = [
+                ("registry", DeclaredType::String),
+                ("repository", DeclaredType::String),
+                ("tag", DeclaredType::String),
+                ("tags", DeclaredType::Array),
+                ("ref", DeclaredType::String),
+                ("digest", DeclaredType::Struct),
+            ];
+            step(Builtin::FunctionOciPublish, inputs, outputs)
+        }
         name => return Err(ResolveError::Builtin(name.to_owned())),
     };
     // Published images can be read by every user of the registry.
@@ -50,68 +80,18 @@ pub fn load(path: &[String], caller: &ReferenceContext<'_>) -> Result<LoadedStep
     Ok(LoadedStep { file, dir, tree, accepts_secrets: !is_public })
 }
 
-fn input(kind: DeclaredType) -> InputSpec {
-    InputSpec { kind, default: None, sensitive: false, description: None }
+fn optional(kind: DeclaredType, default: ExprValue) -> ValueSpec {
+    ValueSpec { default: Some(default), ..ValueSpec::new(kind) }
 }
 
-fn function<const N: usize>(function: Builtin, inputs: [(&str, InputSpec); N]) -> StepFile {
+fn step<const I: usize, const O: usize>(
+    function: Builtin,
+    inputs: [(&str, ValueSpec); I],
+    outputs: [(&str, DeclaredType); O],
+) -> StepFile {
     let inputs = inputs.map(|(name, input)| (name.to_owned(), input));
-    step(function, StepSpec { inputs: BTreeMap::from(inputs), outputs: OutputSpecs::default() })
-}
-
-fn step(function: Builtin, spec: StepSpec) -> StepFile {
+    let outputs = outputs.map(|(name, kind)| (name.to_owned(), ValueSpec::new(kind)));
+    let outputs = OutputSpecs::Declared(outputs.into());
     let definition = StepDefinition { env: BTreeMap::new(), action: StepAction::Builtin(function) };
-    StepFile { spec, definition }
-}
-
-/// File name of the archive that `builtin://function/oci/build` writes.
-pub const ARCHIVE: &str = "function-image.tar";
-
-/// Returns the inputs and outputs of `builtin://function/oci/build`.
-fn oci_build() -> StepSpec {
-    let empty = || Some(ExprValue::Object(BTreeMap::new()));
-    spec(
-        [
-            ("version", DeclaredType::String, None),
-            ("common", DeclaredType::Struct, empty()),
-            ("platforms", DeclaredType::Struct, empty()),
-        ],
-        &[
-            ("archive", DeclaredType::String),
-            ("version", DeclaredType::String),
-            ("digest", DeclaredType::Struct),
-        ],
-    )
-}
-
-/// Returns the inputs and outputs of `builtin://function/oci/publish`.
-fn oci_publish() -> StepSpec {
-    spec(
-        [
-            ("archive", DeclaredType::String, Some(ExprValue::String(ARCHIVE.to_owned()))),
-            ("to_repository", DeclaredType::String, None),
-            ("overwrite", DeclaredType::Boolean, Some(ExprValue::Bool(false))),
-        ],
-        &[
-            ("registry", DeclaredType::String),
-            ("repository", DeclaredType::String),
-            ("tag", DeclaredType::String),
-            ("tags", DeclaredType::Array),
-            ("ref", DeclaredType::String),
-            ("digest", DeclaredType::Struct),
-        ],
-    )
-}
-
-fn spec<const N: usize>(
-    inputs: [(&str, DeclaredType, Option<ExprValue>); N],
-    outputs: &[(&str, DeclaredType)],
-) -> StepSpec {
-    let inputs = inputs.map(|(name, kind, default)| {
-        (name.to_owned(), InputSpec { kind, default, sensitive: false, description: None })
-    });
-    let outputs = outputs.iter().map(|&(name, kind)| {
-        (name.to_owned(), OutputSpec { kind, default: None, sensitive: false, description: None })
-    });
-    StepSpec { inputs: inputs.into(), outputs: OutputSpecs::Declared(outputs.collect()) }
+    StepFile { spec: StepSpec { inputs: inputs.into(), outputs }, definition }
 }

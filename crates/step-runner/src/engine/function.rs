@@ -175,7 +175,7 @@ impl BuiltinHost for FunctionHost<'_, '_> {
         let file = StepFile { spec: StepSpec::default(), definition };
         let dir = &runner.job.work_dir;
         let mut scope = StepScope::new(dir, dir, runner.vars.clone());
-        scope.layers.declared.clone_from(env);
+        scope.declared_env.clone_from(env);
         scope.tree.clone_from(&self.scope.tree);
         scope.depth = self.scope.depth + 1;
         let step = proto::Step { name: NESTED.to_owned(), ..proto::Step::default() };

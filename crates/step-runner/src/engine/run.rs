@@ -23,7 +23,7 @@ use super::command::Processes;
 use super::error::{ExecError, LoadError, StepError};
 use super::job::StepJob;
 use super::record;
-use super::scope::{StepFiles, StepScope, expand_env, mark_if_sensitive};
+use super::scope::{StepFiles, StepScope, expand_env};
 
 /// Limit of the nesting depth of steps.
 const MAX_DEPTH: usize = 64;
@@ -149,7 +149,8 @@ impl<'a> StepEngine<'a> {
 
         let mut scope = StepScope::new(&loaded.dir, &self.job.work_dir, self.vars.clone());
         scope.tree = loaded.tree;
-        scope.layers = caller.layers.with(&env);
+        scope.declared_env.clone_from(&caller.declared_env);
+        scope.declared_env.extend(env.clone());
         scope.depth = caller.depth + 1;
         scope.context.env = match env.is_empty() {
             true => context.env.clone(),
@@ -194,8 +195,14 @@ impl<'a> StepEngine<'a> {
         Ok(loaded.map_err(|error| LoadError::Interrupted { reference: shown, error })??)
     }
 
+    /// Returns the environment of a step. Variables declared in step files override those exported by steps,
+    /// which override the job's environment.
     pub(super) fn environment(&self, scope: &StepScope) -> Arc<BTreeMap<String, String>> {
-        Arc::new(scope.layers.environment(&self.job.env, &self.exports))
+        let mut env = self.job.env.clone();
+        for layer in [&self.exports, &scope.declared_env] {
+            env.extend(layer.clone());
+        }
+        Arc::new(env)
     }
 
     /// Runs a step with its inputs. The scope has the step's environment.
@@ -236,7 +243,7 @@ impl<'a> StepEngine<'a> {
                 continue;
             };
             if input.sensitive {
-                value = mark_if_sensitive(value.value, true, || format!("inputs.{name}"));
+                value.secrets = BTreeSet::from([format!("inputs.{name}")]);
                 if !masks_itself {
                     self.mask(&value.value);
                 }
@@ -273,7 +280,7 @@ impl<'a> StepEngine<'a> {
             error,
         })?;
         if !own.is_empty() {
-            scope.layers = scope.layers.with(&own);
+            scope.declared_env.extend(own.clone());
             Arc::make_mut(&mut scope.context.env).extend(own);
         }
         result.env.clone_from(&scope.context.env);

@@ -10,45 +10,16 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 
 use super::super::document::{OutputSpecs, StepAction, StepDefinition, ValueSpec};
-use super::super::expression::{ExpandedValue, ExprContext, ExpressionError, expand_text};
+use super::super::expression::{ExprContext, ExpressionError, expand_text};
 use super::super::files::{MAX_BYTES, read_exports, read_outputs};
 use super::super::wire::proto::step_result::Status;
 use super::super::{ExprValue, trace};
 use super::error::StepFileError;
 
-/// The environment of a step. Variables declared in step files override those exported by steps, which
-/// override the job's environment.
-#[derive(Clone, Debug, Default)]
-pub struct DeclaredEnv {
-    /// Variables declared in step files; nested steps override their callers.
-    pub declared: BTreeMap<String, String>,
-}
-
-impl DeclaredEnv {
-    /// Returns the merged environment.
-    pub fn environment(
-        &self,
-        job: &BTreeMap<String, String>,
-        exports: &BTreeMap<String, String>,
-    ) -> BTreeMap<String, String> {
-        let mut all = job.clone();
-        for layer in [exports, &self.declared] {
-            all.extend(layer.iter().map(|(name, value)| (name.clone(), value.clone())));
-        }
-        all
-    }
-
-    /// Returns the layers with more declared variables.
-    pub fn with(&self, more: &BTreeMap<String, String>) -> Self {
-        let mut layers = self.clone();
-        layers.declared.extend(more.iter().map(|(name, value)| (name.clone(), value.clone())));
-        layers
-    }
-}
-
 /// The scope of a running step.
 pub struct StepScope {
-    pub layers: DeclaredEnv,
+    /// Variables declared in step files; nested steps override their callers.
+    pub declared_env: BTreeMap<String, String>,
     pub context: ExprContext,
     /// Directory of the step file.
     pub dir: PathBuf,
@@ -68,7 +39,7 @@ impl StepScope {
             ..ExprContext::default()
         };
         StepScope {
-            layers: DeclaredEnv::default(),
+            declared_env: BTreeMap::new(),
             context,
             dir: dir.to_path_buf(),
             tree: None,
@@ -88,19 +59,6 @@ pub fn expand_env<E>(
         Err(reason) => Err(error(name.clone(), reason)),
     };
     env.iter().map(expand).collect()
-}
-
-/// Returns a value, marked with the name of a secret if it is sensitive.
-pub fn mark_if_sensitive(
-    value: ExprValue,
-    is_sensitive: bool,
-    name: impl FnOnce() -> String,
-) -> ExpandedValue {
-    let mut value = ExpandedValue::from(value);
-    if is_sensitive {
-        value.secrets.insert(name());
-    }
-    value
 }
 
 /// The output and export files of a job's steps, with unique names.

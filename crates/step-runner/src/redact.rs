@@ -35,12 +35,6 @@ struct Secrets {
     added: Masking,
 }
 
-impl std::fmt::Debug for Redactor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Redactor").finish_non_exhaustive()
-    }
-}
-
 impl Redactor {
     /// Returns a redactor for the secrets of a job. `inherited` is the environment in which this program
     /// was started.

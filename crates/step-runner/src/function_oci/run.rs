@@ -1,7 +1,6 @@
 //! A call of a function, with its context from the job.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -68,13 +67,6 @@ impl FunctionCall {
             OciFunction::Build => build(&task),
             OciFunction::Publish => publish(&task),
         }
-    }
-}
-
-impl fmt::Debug for FunctionCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Variables and environment contain secrets.
-        f.debug_struct("Call").field("function", &self.function).finish_non_exhaustive()
     }
 }
 

@@ -160,7 +160,7 @@ impl JobEntry {
         self.end_with(ended);
         // The log itself reports write errors.
         drop(log);
-        watcher.notify(&JobEvent::Ended(&self.snapshot()));
+        watcher(&JobEvent::Ended(&self.snapshot()));
         let mut files = self.files();
         files.ended = Some(Instant::now());
         let dir = files.clear();

@@ -91,20 +91,7 @@ impl fmt::Display for JobEvent<'_> {
 }
 
 /// Callback for events.
-#[derive(Clone)]
-pub struct EventWatcher(pub Arc<dyn Fn(&JobEvent<'_>) + Send + Sync>);
-
-impl EventWatcher {
-    pub(super) fn notify(&self, event: &JobEvent<'_>) {
-        (self.0)(event);
-    }
-}
-
-impl fmt::Debug for EventWatcher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Watcher")
-    }
-}
+pub type EventWatcher = Arc<dyn Fn(&JobEvent<'_>) + Send + Sync>;
 
 /// Maximum length of the steps quoted in errors: gRPC limits the size of error messages.
 const MAX_STEPS_BYTES: usize = 1024;

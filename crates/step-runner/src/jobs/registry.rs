@@ -23,12 +23,11 @@ use super::variables::VariableMode;
 const PRUNE_INTERVAL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(60));
 
 /// The jobs of a server. Clones share them.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct JobRegistry {
     shared: Arc<RegistryState>,
 }
 
-#[derive(Debug)]
 struct RegistryState {
     settings: ServerSettings,
     /// Dropped before `state`, which then cleans up the files of jobs.
@@ -87,7 +86,7 @@ impl JobRegistry {
             table: Mutex::new(table),
             state,
             started: Condvar::default(),
-            watcher: EventWatcher(Arc::new(watcher)),
+            watcher: Arc::new(watcher),
             is_stopped: watch::Sender::new(false),
         };
         JobRegistry { shared: Arc::new(shared) }
@@ -102,7 +101,7 @@ impl JobRegistry {
             Ok(_) => JobEvent::Started { id: &id },
             Err(error) => JobEvent::NotStarted { id: &id, error },
         };
-        self.shared.watcher.notify(&event);
+        (self.shared.watcher)(&event);
         place.fill(started?);
         Ok(())
     }
@@ -187,7 +186,7 @@ impl JobRegistry {
         let Ok(entry) = self.find(id) else { return };
         entry.stop().await;
         if self.remove(id, &entry).await {
-            self.shared.watcher.notify(&JobEvent::Closed { id });
+            (self.shared.watcher)(&JobEvent::Closed { id });
         }
     }
 
@@ -204,7 +203,7 @@ impl JobRegistry {
         }
         drop(table);
         if self.find(id)?.cancel() {
-            self.shared.watcher.notify(&JobEvent::Cancelled { id });
+            (self.shared.watcher)(&JobEvent::Cancelled { id });
         }
         Ok(())
     }
@@ -216,7 +215,7 @@ impl JobRegistry {
             for (id, entry) in self.entries() {
                 let is_stale = entry.end_time().is_some_and(|ended| ended.elapsed() >= stale_after);
                 if is_stale && self.remove(&id, &entry).await {
-                    self.shared.watcher.notify(&JobEvent::Pruned { id: &id });
+                    (self.shared.watcher)(&JobEvent::Pruned { id: &id });
                 }
             }
             tokio::time::sleep((stale_after / 4).clamp(PRUNE_INTERVAL.0, PRUNE_INTERVAL.1)).await;

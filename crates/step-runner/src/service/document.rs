@@ -9,7 +9,7 @@ use super::gitlab::{close, code, follow_logs, run, status};
 use super::stream::{MessageStream, unfold};
 
 /// The gRPC service, with its jobs.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct DocumentService {
     pub jobs: JobRegistry,
 }

@@ -9,7 +9,7 @@ use super::super::wire::proto::step_runner_server::StepRunner;
 use super::stream::{MessageStream, PANICKED, unfold};
 
 /// The gRPC service, with its jobs.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct GitLabService {
     pub jobs: JobRegistry,
     pub variables: VariableMode,

@@ -143,12 +143,6 @@ impl GrpcServer {
     }
 }
 
-impl fmt::Debug for GrpcServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("jobs", &self.jobs).finish_non_exhaustive()
-    }
-}
-
 /// Names for health checks: the whole server, and its services.
 const NAMES: [&str; 3] = [
     "",

@@ -4,6 +4,12 @@ use std::collections::BTreeMap;
 
 use super::super::{DeclaredType, ExprValue};
 
+/// Default names of step files, the older name first.
+pub const STEP_FILE_NAMES: [&str; 2] = ["step.yml", "func.yml"];
+
+/// Size limit of a step file in bytes.
+pub const MAX_BYTES: u64 = 4 << 20;
+
 /// A step file: its declared inputs and outputs, and its definition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepFile {

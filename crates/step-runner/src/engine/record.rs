@@ -4,15 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::super::document::{
-    Builtin, OutputSpecs, StepAction, StepCall, StepDefinition, StepFile, StepReference, StepSpec,
-    ValueSpec,
+    Builtin, OutputSpecs, STEP_FILE_NAMES, StepAction, StepCall, StepDefinition, StepFile,
+    StepReference, StepSpec, ValueSpec,
 };
 use super::super::wire::proto;
 use super::super::{DeclaredType, ExprValue};
 use super::error::ExecError;
-
-/// Default file name of a step.
-const STEP_FILE: &str = "step.yml";
 
 /// The argument of the shell that runs a `script`.
 const SCRIPT: &str = "${{inputs.script}}";
@@ -48,7 +45,8 @@ pub fn step(step: &StepCall) -> proto::Step {
 
 pub(super) fn reference(reference: &StepReference) -> proto::step::Reference {
     use proto::StepReferenceProtocol as Protocol;
-    let file = |name: &Option<String>| name.clone().unwrap_or_else(|| STEP_FILE.to_owned());
+    let default = || STEP_FILE_NAMES[0].to_owned();
+    let file = |name: &Option<String>| name.clone().unwrap_or_else(default);
     let of = |protocol: Protocol| proto::step::Reference {
         protocol: protocol.into(),
         ..proto::step::Reference::default()
@@ -76,11 +74,9 @@ pub(super) fn reference(reference: &StepReference) -> proto::step::Reference {
                 ..of(Protocol::Oci)
             }
         }
-        StepReference::Builtin { path } => proto::step::Reference {
-            path: path.clone(),
-            filename: STEP_FILE.to_owned(),
-            ..of(Protocol::Dist)
-        },
+        StepReference::Builtin { path } => {
+            proto::step::Reference { path: path.clone(), filename: default(), ..of(Protocol::Dist) }
+        }
         StepReference::Dynamic(text) => {
             proto::step::Reference { url: text.clone(), ..of(Protocol::Dynamic) }
         }

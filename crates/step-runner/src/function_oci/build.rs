@@ -17,9 +17,9 @@ use semver::Version;
 use serde_json::{Value as Json, json};
 
 use super::super::ExprValue;
-use super::super::document::{LintSeverity, lint};
+use super::super::document::{LintSeverity, MAX_BYTES, STEP_FILE_NAMES, lint};
 use super::super::log::LogStream;
-use super::super::resolve::{ARCHIVE, MAX_BYTES};
+use super::super::resolve::ARCHIVE;
 use super::error::FunctionError;
 use super::files::{JobDirectory, LayerEntry, LayerTree};
 use super::inputs::BuildInputs;
@@ -221,11 +221,9 @@ impl LayerTree {
     }
 }
 
-const NAMES: [&str; 2] = ["func.yml", "step.yml"];
-
 /// Returns whether a path is that of a step file.
 fn is_step_file(path: &Path) -> bool {
-    NAMES.iter().any(|name| path.file_name() == Some(name.as_ref()))
+    STEP_FILE_NAMES.iter().any(|name| path.file_name() == Some(name.as_ref()))
 }
 
 /// Reports errors in a step file. Fails on errors in a step file at the top of the image; deeper files may be

@@ -14,7 +14,7 @@ pub enum ResolveError {
     /// The file could not be read.
     #[error("loading file \"{}\": reading file: {}", path.display(), reason(error))]
     Read { path: PathBuf, error: io::Error },
-    /// The file is larger than [`MAX_BYTES`](super::MAX_BYTES).
+    /// The file is larger than [`MAX_BYTES`](super::super::document::MAX_BYTES).
     #[error("loading file \"{}\": file too large (limit {limit} bytes)", path.display())]
     TooLarge {
         path: PathBuf,

@@ -5,15 +5,9 @@ use std::{fs, io};
 
 use oci_hooks_files::fs::{ReadError, read_bounded};
 
-use super::super::document::StepFile;
+use super::super::document::{MAX_BYTES, STEP_FILE_NAMES, StepFile};
 use super::context::LoadedStep;
 use super::error::ResolveError;
-
-/// Default names of step files, the older name first.
-const NAMES: [&str; 2] = ["step.yml", "func.yml"];
-
-/// Size limit of a step file in bytes.
-pub const MAX_BYTES: u64 = 4 << 20;
 
 /// Returns the directory of a reference.
 pub fn directory(base: &Path, segments: &[String]) -> PathBuf {
@@ -83,7 +77,7 @@ fn find(
 ) -> Result<LoadedStep, ResolveError> {
     let names: &[&str] = match &filename {
         Some(name) => &[name],
-        None => &NAMES,
+        None => &STEP_FILE_NAMES,
     };
     let mut first_error = None;
     for name in names {

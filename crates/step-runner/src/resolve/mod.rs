@@ -15,6 +15,5 @@ pub(super) use error::reason;
 pub use error::{OciError, ResolveError};
 pub use git::{GitCredential, GitError, GitFetcher};
 pub use interrupt::Interrupt;
-pub use local::MAX_BYTES;
 pub(super) use oci::credentials;
 pub use resolver::Resolver;

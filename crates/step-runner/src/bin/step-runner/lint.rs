@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use anstyle::{AnsiColor, Style};
 use clap::{Args, ValueEnum};
 use oci_hooks_files::fs::{PathContext as _, PathError, ReadError, read_bounded};
-use step_runner::document::{LintFinding, LintSeverity, lint};
-use step_runner::resolve::MAX_BYTES;
+use step_runner::document::{LintFinding, LintSeverity, MAX_BYTES, STEP_FILE_NAMES, lint};
 use walkdir::{DirEntry, WalkDir};
 
 use crate::RunnerExit;
@@ -40,9 +39,6 @@ enum FindingFormat {
     Json,
 }
 
-/// File names of step files.
-const NAMES: [&str; 2] = ["step.yml", "func.yml"];
-
 pub fn run(args: &LintArgs) -> Result<RunnerExit, StepRunnerError> {
     let mut files = Vec::new();
     let mut is_bad = false;
@@ -50,7 +46,7 @@ pub fn run(args: &LintArgs) -> Result<RunnerExit, StepRunnerError> {
         let before = files.len();
         find(path, &mut files)?;
         if files.len() == before {
-            let names = NAMES.join(" or ");
+            let names = STEP_FILE_NAMES.join(" or ");
             report::error(&format!("no step files in {}: expected {names}", path.display()));
             is_bad = true;
         }
@@ -82,7 +78,7 @@ fn find(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), StepRunnerError> {
             PathError { action: "read", path: at, source }
         })?;
         let is_named = entry.depth() == 0 && !path.is_dir();
-        let is_step_file = NAMES.iter().any(|name| entry.file_name() == *name);
+        let is_step_file = STEP_FILE_NAMES.iter().any(|name| entry.file_name() == *name);
         if is_named || entry.depth() > 0 && is_step_file && !entry.file_type().is_dir() {
             files.push(entry.into_path());
         }

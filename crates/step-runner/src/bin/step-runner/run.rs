@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
 use oci_hooks_files::fs::{PathContext as _, read_bounded};
-use step_runner::document::{RunAction, StepAction, StepCall, StepDefinition, StepFile, StepSpec};
+use step_runner::document::{
+    MAX_BYTES, RunAction, StepAction, StepCall, StepDefinition, StepFile, StepSpec,
+};
 use step_runner::log::Masking;
-use step_runner::resolve::{Interrupt, MAX_BYTES, ReferenceContext};
+use step_runner::resolve::{Interrupt, ReferenceContext};
 use step_runner::trace::definition_from_text;
 
 use crate::error::StepRunnerError;

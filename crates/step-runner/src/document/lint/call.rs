@@ -1,6 +1,6 @@
 //! Checks of calls: the callee exists, and gets the inputs that it declares.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 
 use oci_hooks_files::fs::read_bounded;
 use oci_hooks_yaml::{YamlNode, YamlValue, hint};
@@ -8,14 +8,8 @@ use oci_hooks_yaml::{YamlNode, YamlValue, hint};
 use super::super::super::expression::is_dynamic;
 use super::super::super::value::DeclaredType;
 use super::super::reader::{documents, read};
-use super::super::types::{Builtin, StepReference, StepSpec};
+use super::super::types::{Builtin, MAX_BYTES, STEP_FILE_NAMES, StepReference, StepSpec};
 use super::{Lint, LintSeverity};
-
-/// File names of step files, for references without a file name.
-const STEP_FILES: [&str; 2] = ["step.yml", "func.yml"];
-
-/// Size limit of a callee's file, the same as when it runs.
-const MAX_BYTES: u64 = 4 << 20;
 
 impl Lint<'_> {
     /// Checks the callee and the inputs of a step.
@@ -48,10 +42,12 @@ impl Lint<'_> {
         path: &[String],
         filename: Option<String>,
     ) -> Option<StepSpec> {
-        let dir = clean(&self.dir?.join(path.iter().collect::<PathBuf>()));
+        let dir = self.dir?.join(path.iter().collect::<PathBuf>());
+        // Without `.` between its names.
+        let dir: PathBuf = dir.components().collect();
         let candidates = match &filename {
             Some(name) => vec![name.as_str()],
-            None => STEP_FILES.to_vec(),
+            None => STEP_FILE_NAMES.to_vec(),
         };
         let found = candidates.iter().map(|name| dir.join(name)).find(|file| file.is_file());
         let Some(file) = found else {
@@ -122,18 +118,4 @@ impl Lint<'_> {
         let end = rest.find([',', '}', ']', '#']).unwrap_or(rest.len());
         rest[..end].trim_end()
     }
-}
-
-/// Returns a path without `.` between its names.
-fn clean(path: &Path) -> PathBuf {
-    let mut names = path.components().peekable();
-    let start = match names.next_if(|name| matches!(name, Component::CurDir)) {
-        // `./x` stays unchanged.
-        Some(_) if names.peek().is_some() => PathBuf::from("."),
-        Some(_) => return PathBuf::from("."),
-        None => PathBuf::new(),
-    };
-    names
-        .filter(|name| !matches!(name, Component::CurDir))
-        .fold(start, |path, name| path.join(name))
 }

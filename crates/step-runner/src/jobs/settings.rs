@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::ValueEnum;
+
 use super::super::log::LogFormat;
 use super::super::resolve::Resolver;
 
@@ -58,11 +60,11 @@ impl ServerSettings {
 }
 
 /// Treatment of the maximum run time that a client sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ClientTimeout {
-    /// The job is stopped after the client's or the server's limit, whichever is shorter.
+    /// Stop the job at the earlier of both limits
     Enforce,
-    /// Only the server's limit counts.
+    /// Apply only --max-runtime
     Ignore,
 }
 
@@ -108,14 +110,8 @@ const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
 
 /// Returns the log format of the first source that sets it. The error is the unknown format.
 pub fn log_format(sources: &[&BTreeMap<String, String>]) -> Result<Option<LogFormat>, String> {
-    match first_value(sources, LOG_FORMAT) {
-        None => Ok(None),
-        Some(format) => match format.as_str() {
-            "stamped" => Ok(Some(LogFormat::Stamped)),
-            "plain" => Ok(Some(LogFormat::Plain)),
-            _ => Err(format),
-        },
-    }
+    let parse = |format: String| LogFormat::from_str(&format, false).map_err(|_| format);
+    first_value(sources, LOG_FORMAT).map(parse).transpose()
 }
 
 /// Returns the log level of the first source that sets it, by default `info`. The error is the unknown level.

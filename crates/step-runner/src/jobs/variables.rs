@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use clap::ValueEnum;
 use oci_hooks_files::fs::{PathContext as _, PathError};
 
 use super::super::go_expand::expand_like_go;
@@ -24,12 +25,16 @@ const MAX_TOTAL_BYTES: usize = 64 << 20;
 const MAX_DEPTH: usize = 64;
 
 /// Treatment of the variables of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum VariableMode {
-    /// Available as `vars` in expressions, not expanded: GitLab's runner has expanded them already.
+    /// As vars in expressions, not expanded
+    ///
+    /// GitLab's runner has expanded them already.
     #[default]
     Object,
-    /// Available as `vars` in expressions and in the environment, expanded, as in the design document.
+    /// As vars in expressions and in the environment, expanded
+    ///
+    /// As in the design document.
     Environment,
 }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use clap::ValueEnum;
 use oci_hooks_files::fs::{PathContext as _, PathError};
 use rustix::fs::OFlags;
 use rustix::io::{ReadWriteFlags, preadv2};
@@ -328,13 +329,16 @@ impl Follower {
 }
 
 /// Format of the log of a job.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// Lines with a header: time, stream, continuation flag. GitLab Runner supports it since 19.0.
+    /// Lines with time and stream, for GitLab Runner 19.0 and newer
+    ///
+    /// The header of a line also has a continuation flag.
     #[default]
     Stamped,
-    /// Unchanged bytes of both streams; an unfinished line is ended with its command. Runners before 19.0 show every
-    /// byte of a log.
+    /// Unchanged output, for older runners
+    ///
+    /// They show every byte of a log. An unfinished line is ended with its command.
     Plain,
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use clap::{Args, Parser as _, ValueEnum};
+use clap::{Args, Parser as _};
 use oci_hooks_cli::trace::LevelFilter;
 use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::PathContext as _;
@@ -17,8 +17,10 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use step_runner::engine::Launcher;
-use step_runner::jobs::{self, JobEvent, JobRegistry, ServerSettings, StateDir};
-use step_runner::log;
+use step_runner::jobs::{
+    ClientTimeout, JobEvent, JobRegistry, ServerSettings, StateDir, VariableMode,
+};
+use step_runner::log::LogFormat;
 use step_runner::service::{GrpcServer, ShutdownTiming};
 use step_runner::socket::{SocketListener, private_directory};
 use tokio::sync::watch;
@@ -64,8 +66,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// Visibility of GitLab Runner's variables in steps
-    #[arg(long, value_enum, value_name = "WHERE", default_value_t = VariableScope::Object)]
-    variables: VariableScope,
+    #[arg(long, value_enum, value_name = "WHERE", default_value_t = VariableMode::Object)]
+    variables: VariableMode,
     /// Time between SIGTERM and SIGKILL when a command is stopped
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = crate::quantity::time)]
     grace: Duration,
@@ -76,8 +78,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = crate::quantity::time)]
     max_runtime: Duration,
     /// Handling of the maximum run time that a client sends
-    #[arg(long, value_enum, value_name = "WHAT", default_value_t = TimeoutPolicy::Enforce)]
-    client_timeout: TimeoutPolicy,
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = ClientTimeout::Enforce)]
+    client_timeout: ClientTimeout,
     /// Time to keep finished jobs that were never closed
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = crate::quantity::time)]
     stale_after: Duration,
@@ -121,30 +123,6 @@ impl ServeArgs {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum VariableScope {
-    /// As vars in expressions, not expanded
-    Object,
-    /// As vars in expressions and in the environment, expanded
-    Environment,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum LogFormat {
-    /// Lines with time and stream, for GitLab Runner 19.0 and newer
-    Stamped,
-    /// Unchanged output, for older runners
-    Plain,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum TimeoutPolicy {
-    /// Stop the job at the earlier of both limits
-    Enforce,
-    /// Apply only --max-runtime
-    Ignore,
-}
-
 pub fn run(args: ServeArgs) -> Result<RunnerExit, StepRunnerError> {
     first::become_init();
     // Before this process has threads, and before its limit of open files is raised: steps keep the original one.
@@ -180,11 +158,7 @@ pub fn run(args: ServeArgs) -> Result<RunnerExit, StepRunnerError> {
         .enable_all()
         .build()
         .map_err(StepRunnerError::Threads)?;
-    let variables = match args.variables {
-        VariableScope::Object => jobs::VariableMode::Object,
-        VariableScope::Environment => jobs::VariableMode::Environment,
-    };
-    let server = GrpcServer::new(jobs, variables, move |notice| {
+    let server = GrpcServer::new(jobs, args.variables, move |notice| {
         level.print(MessageLevel::Warn, &notice.to_string());
     });
 
@@ -257,16 +231,10 @@ fn settings(args: &ServeArgs, socket: &Path) -> Result<ServerSettings, StepRunne
     settings.grace = args.grace;
     settings.cleanup = args.cleanup;
     settings.max_runtime = args.max_runtime;
-    settings.client_timeout = match args.client_timeout {
-        TimeoutPolicy::Enforce => jobs::ClientTimeout::Enforce,
-        TimeoutPolicy::Ignore => jobs::ClientTimeout::Ignore,
-    };
+    settings.client_timeout = args.client_timeout;
     settings.stale_after = args.stale_after;
     settings.max_jobs = args.max_jobs;
-    settings.log_format = args.log_format.map(|format| match format {
-        LogFormat::Stamped => log::LogFormat::Stamped,
-        LogFormat::Plain => log::LogFormat::Plain,
-    });
+    settings.log_format = args.log_format;
     settings.max_log_bytes = args.max_log;
     settings.show_secrets = args.show_secrets;
     Ok(settings)

@@ -10,12 +10,12 @@ use std::os::unix::fs::{
 };
 use std::path::{Path, PathBuf};
 
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::fs::{PathContext as _, PathError, random_u64};
 use rustix::fs::OFlags;
 use step_runner::gitlab_helper::{SUFFIX, original_program};
 use walkdir::WalkDir;
 
-use crate::RunnerExit;
 use crate::error::StepRunnerError;
 
 /// CA certificates of GitLab's helper images.
@@ -26,7 +26,7 @@ const GIT: &str = "/git";
 
 /// Copies this program to a file, and its dependencies to the same directory: CA certificates, git, and
 /// GitLab's own program, if they exist.
-pub fn run(file: &Path) -> Result<RunnerExit, StepRunnerError> {
+pub fn run(file: &Path) -> Result<CliExit, StepRunnerError> {
     let exe = env::current_exe().with_path("find", Path::new("/proc/self/exe"))?;
     let sources = BootstrapSources {
         // The running executable, even if its path was replaced.
@@ -36,7 +36,7 @@ pub fn run(file: &Path) -> Result<RunnerExit, StepRunnerError> {
         git: Path::new(GIT),
     };
     copy_all(&sources, file)?;
-    Ok(RunnerExit::Done)
+    Ok(CliExit::Done)
 }
 
 struct BootstrapSources<'a> {

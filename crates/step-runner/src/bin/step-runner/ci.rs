@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::{env, fs};
 
 use clap::Args;
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::fs::PathContext as _;
 use step_runner::document::{
     RunAction, StepAction, StepDefinition, StepFile, StepSpec, parse_steps,
@@ -13,7 +14,7 @@ use step_runner::log::Masking;
 
 use crate::error::StepRunnerError;
 use crate::local_job::{self, JobSpec, LOG_LEVEL, ReportArgs};
-use crate::{RunnerExit, environment, resolver};
+use crate::{environment, resolver};
 
 /// Run the steps in the variable STEPS of a CI job
 #[derive(Args, Debug)]
@@ -52,7 +53,7 @@ const ENV: [&str; 17] = [
     "no_proxy",
 ];
 
-pub fn run(args: &CiArgs) -> Result<RunnerExit, StepRunnerError> {
+pub fn run(args: &CiArgs) -> Result<CliExit, StepRunnerError> {
     let text = env::var("STEPS").map_err(|_| StepRunnerError::NoSteps)?;
     let steps = parse_steps(&text).map_err(|error| StepRunnerError::Steps(Box::new(error)))?;
     let work_dir = match env::var_os("CI_PROJECT_DIR").filter(|dir| !dir.is_empty()) {

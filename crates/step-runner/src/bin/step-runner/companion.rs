@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::spawn::restore_file_limit;
 use oci_hooks_host::identity;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -19,7 +20,6 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, p
 use step_runner::engine::MARK;
 use tokio::sync::watch;
 
-use crate::RunnerExit;
 use crate::environment::SOCKET;
 use crate::error::StepRunnerError;
 use crate::steps_command::ARGUMENTS;
@@ -38,7 +38,7 @@ pub enum CompanionMode {
 /// A command that runs, or waits for input. Its exit stops the server.
 pub struct Companion {
     control: CompanionControl,
-    thread: JoinHandle<Result<RunnerExit, StepRunnerError>>,
+    thread: JoinHandle<Result<CliExit, StepRunnerError>>,
 }
 
 /// A handle that stops the command.
@@ -107,7 +107,7 @@ impl Companion {
     }
 
     /// Stops the command if it still runs, and returns its exit code.
-    pub fn end(self) -> Result<RunnerExit, StepRunnerError> {
+    pub fn end(self) -> Result<CliExit, StepRunnerError> {
         self.control.stop(Signal::TERM.as_raw());
         self.thread.join().expect("waiting does not panic")
     }
@@ -132,16 +132,16 @@ impl CompanionRun {
         self.command.spawn().map_err(|source| StepRunnerError::Execute { name, source })
     }
 
-    fn wait_for_input(mut self, input: BorrowedFd<'_>) -> Result<RunnerExit, StepRunnerError> {
+    fn wait_for_input(mut self, input: BorrowedFd<'_>) -> Result<CliExit, StepRunnerError> {
         if !input_comes(input, &self.stop_pipe).map_err(StepRunnerError::Command)? {
-            return Ok(RunnerExit::Done);
+            return Ok(CliExit::Done);
         }
         let child = self.spawn()?;
         self.wait_for_command(child)
     }
 
     /// Waits until the command exits or is to be stopped, and returns its exit code.
-    fn wait_for_command(mut self, mut child: Child) -> Result<RunnerExit, StepRunnerError> {
+    fn wait_for_command(mut self, mut child: Child) -> Result<CliExit, StepRunnerError> {
         let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         let process = process.map_err(|error| StepRunnerError::Command(error.into()))?;
         if self.mode == CompanionMode::AfterInput {
@@ -160,10 +160,7 @@ impl CompanionRun {
         retry_on_intr(|| poll(&mut [PollFd::new(&process, PollFlags::IN)], None))
             .map_err(|error| StepRunnerError::Command(error.into()))?;
         self.group.store(0, Ordering::Relaxed);
-        let status = child.wait().map_err(StepRunnerError::Command)?;
-        // As in shells: 128 + signal for a killed process.
-        let code = status.code().or(status.signal().map(|signal| 128 + signal));
-        Ok(RunnerExit::Code(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+        Ok(child.wait().map_err(StepRunnerError::Command)?.into())
     }
 
     /// Waits until the process exits or is to be stopped. Returns whether it is to be stopped.

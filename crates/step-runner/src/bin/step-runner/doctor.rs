@@ -9,7 +9,7 @@ use std::{env, fs};
 use clap::{Args, ValueEnum};
 use oci_hooks_cli::check::{CheckSummary, HostCheck, report};
 use oci_hooks_cli::context::{CliContext, ColorMode};
-use oci_hooks_cli::exit;
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::AccessSubject;
 use rustix::fs::statvfs;
@@ -19,7 +19,7 @@ use step_runner::socket;
 
 use crate::environment::{self, is_writable};
 use crate::error::StepRunnerError;
-use crate::{RunnerExit, serve};
+use crate::serve;
 
 /// Time limit for the server's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -65,7 +65,7 @@ enum DoctorFormat {
     Json,
 }
 
-pub fn run(args: &DoctorArgs) -> Result<RunnerExit, StepRunnerError> {
+pub fn run(args: &DoctorArgs) -> Result<CliExit, StepRunnerError> {
     let path = args.socket.clone().unwrap_or_else(environment::server_socket);
     let checks = [
         program(),
@@ -80,12 +80,9 @@ pub fn run(args: &DoctorArgs) -> Result<RunnerExit, StepRunnerError> {
         HostCheck::ok("time-outs", serve::time_outs()),
     ];
     let mut context = CliContext::new(ColorMode::Auto, args.format == DoctorFormat::Json);
-    let exit = report(&checks, OUTCOME, &mut context);
-    let exit = exit.and_then(|exit| context.flush().map(|()| exit));
-    Ok(match exit? {
-        exit::CliExit::Done => RunnerExit::Done,
-        _ => RunnerExit::Failed,
-    })
+    let exit = report(&checks, OUTCOME, &mut context)?;
+    context.flush()?;
+    Ok(exit)
 }
 
 fn program() -> HostCheck {

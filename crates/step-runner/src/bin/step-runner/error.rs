@@ -53,8 +53,6 @@ pub enum StepRunnerError {
     Launcher(#[source] io::Error),
     #[error(transparent)]
     Read(ReadError),
-    #[error("cannot write to standard output")]
-    Print(#[source] io::Error),
     #[error("initializing step-runner: invalid empty socket dir")]
     EmptyDir,
     #[error("initializing step-runner: invalid socket dir {}", .0.display())]
@@ -106,10 +104,6 @@ pub enum StepRunnerError {
 
 impl CliError for StepRunnerError {
     fn is_broken_pipe(&self) -> bool {
-        match self {
-            StepRunnerError::Print(error) => error.kind() == io::ErrorKind::BrokenPipe,
-            StepRunnerError::Output(error) => error.is_broken_pipe(),
-            _ => false,
-        }
+        matches!(self, StepRunnerError::Output(error) if error.is_broken_pipe())
     }
 }

@@ -3,15 +3,15 @@
 use std::env;
 use std::env::consts::{ARCH, OS};
 use std::ffi::OsString;
-use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use oci_hooks_cli::exit::CliExit;
 use step_runner::gitlab_helper::{candidates, original_program};
 
-use crate::RunnerExit;
 use crate::error::StepRunnerError;
+use crate::report;
 use crate::steps_command::ARGUMENTS;
 
 /// Returns GitLab's program beside ours, or the path at which it is missing.
@@ -44,7 +44,7 @@ const OWN: &str = env!("CARGO_PKG_VERSION");
 ///
 /// gitlab-runner warns in each job if the version on an instance differs from its own, because artifacts and
 /// caches there depend on it.
-pub fn print_version(words: &[OsString]) -> Result<RunnerExit, StepRunnerError> {
+pub fn print_version(words: &[OsString]) -> Result<CliExit, StepRunnerError> {
     let original = words.first().and_then(|name| program(Path::new(name)).ok());
     let theirs = original.and_then(|program| {
         let mut command = Command::new(program);
@@ -55,9 +55,7 @@ pub fn print_version(words: &[OsString]) -> Result<RunnerExit, StepRunnerError> 
         (output.status.success() && text.starts_with("Version:")).then_some(text)
     });
     let text = theirs.unwrap_or_else(|| version_lines(OWN));
-    writeln!(io::stdout(), "{}\nStep runner:  oci-hooks {OWN}", text.trim_end())
-        .map_err(StepRunnerError::Print)?;
-    Ok(RunnerExit::Done)
+    report::print(format!("{}\nStep runner:  oci-hooks {OWN}\n", text.trim_end()))
 }
 
 /// Returns the lines that gitlab-runner parses: the version, and the platform in Go's notation.

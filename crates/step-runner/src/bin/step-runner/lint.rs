@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anstyle::{AnsiColor, Style};
 use clap::{Args, ValueEnum};
+use oci_hooks_cli::context::OutputError;
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::fs::{PathContext as _, PathError, ReadError, read_bounded};
 use step_runner::document::{LintFinding, LintSeverity, MAX_BYTES, STEP_FILE_NAMES, lint};
 use walkdir::{DirEntry, WalkDir};
 
-use crate::RunnerExit;
 use crate::error::StepRunnerError;
 use crate::report;
 
@@ -39,7 +40,7 @@ enum FindingFormat {
     Json,
 }
 
-pub fn run(args: &LintArgs) -> Result<RunnerExit, StepRunnerError> {
+pub fn run(args: &LintArgs) -> Result<CliExit, StepRunnerError> {
     let mut files = Vec::new();
     let mut is_bad = false;
     for path in &args.paths {
@@ -56,10 +57,10 @@ pub fn run(args: &LintArgs) -> Result<RunnerExit, StepRunnerError> {
         let findings = lint(&name, &text, dir);
         is_bad |= findings.iter().any(|finding| finding.severity != LintSeverity::Note);
         for finding in &findings {
-            print(finding, args.format).map_err(StepRunnerError::Print)?;
+            print(finding, args.format).map_err(OutputError::from)?;
         }
     }
-    Ok(if is_bad { RunnerExit::Failed } else { RunnerExit::Done })
+    Ok(if is_bad { CliExit::Findings } else { CliExit::Done })
 }
 
 /// Collects the step files of a path: the file itself, or the step files in a directory tree without hidden

@@ -9,6 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use oci_hooks_cli::context::OutputError;
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::fs::{PathContext as _, create_without_waiting, random_u64};
 use oci_hooks_host::removal::remove_tree;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -23,7 +25,6 @@ use step_runner::trace;
 use step_runner::wire::proto::StepResult;
 use step_runner::wire::proto::step_result::Status;
 
-use crate::RunnerExit;
 use crate::error::StepRunnerError;
 use crate::tree;
 
@@ -127,7 +128,7 @@ pub fn run_job(
     spec: JobSpec,
     resolver: &Resolver,
     report: &ReportArgs,
-) -> Result<RunnerExit, StepRunnerError> {
+) -> Result<CliExit, StepRunnerError> {
     let scratch = JobScratch::new()?;
     let is_json = report.format == SummaryFormat::Json;
     let out: Box<dyn io::Write + Send> =
@@ -152,18 +153,16 @@ pub fn run_job(
     let mut shared = RedactedOutput { output: &mut output, redactor: &redactor };
     let mut outcome = job.run(resolver, &mut shared, &cancel, &mut |_| {});
     signals.close();
-    output.close().map_err(StepRunnerError::Print)?;
+    output.close().map_err(OutputError::from)?;
     outcome.message = jobs::mask_message(&outcome.message, &redactor);
     if !report.show_secrets {
         redactor.redact(&mut outcome.result);
     }
     report_outcome(&outcome, report, spec.failed)?;
     Ok(match outcome.status {
-        Status::Success => RunnerExit::Done,
-        _ if report.pass_exit_code => {
-            RunnerExit::Code(u8::try_from(outcome.exit_code).unwrap_or(1))
-        }
-        _ => RunnerExit::Failed,
+        Status::Success => CliExit::Done,
+        _ if report.pass_exit_code => CliExit::Code(u8::try_from(outcome.exit_code).unwrap_or(1)),
+        _ => CliExit::Findings,
     })
 }
 
@@ -204,14 +203,14 @@ fn report_outcome(
     }
     if report.format == SummaryFormat::Json {
         let json = ResultsFormat::Json.encode(&outcome.result);
-        writeln!(io::stdout(), "{json}").map_err(StepRunnerError::Print)?;
+        crate::report::print(format!("{json}\n"))?;
     } else {
         let mut stderr = anstream::stderr();
         let shown = match io::stderr().is_terminal() {
             true => write!(stderr, "{}", tree::StepTree(&outcome.result)),
             false => write!(stderr, "{}", tree::OutputList(&outcome.result)),
         };
-        shown.map_err(StepRunnerError::Print)?;
+        shown.map_err(OutputError::from)?;
     }
     if outcome.status != Status::Success {
         crate::report::error(&format!("{failed}{}", outcome.message));

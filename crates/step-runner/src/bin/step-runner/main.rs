@@ -24,11 +24,10 @@ mod steps_command;
 mod submit;
 mod tree;
 
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::CommandFactory as _;
-use oci_hooks_cli::exit::exit_code;
+use oci_hooks_cli::exit::{CliExit, exit_code};
 use oci_hooks_cli::{completions, help, trace};
 use oci_hooks_files::spawn::keep_descriptors;
 use oci_hooks_host::users;
@@ -36,27 +35,6 @@ use oci_hooks_host::users;
 use cli::{StepRunnerCli, StepRunnerCommand};
 use error::StepRunnerError;
 use steps_command::CommandLine;
-
-/// Exit status of a command without an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RunnerExit {
-    /// Success, without lint findings.
-    Done,
-    /// A step failed, or a step file has errors or warnings.
-    Failed,
-    /// The exit code of a step's command, or of the command of `serve`.
-    Code(u8),
-}
-
-impl From<RunnerExit> for ExitCode {
-    fn from(exit: RunnerExit) -> Self {
-        match exit {
-            RunnerExit::Done => ExitCode::SUCCESS,
-            RunnerExit::Failed => ExitCode::FAILURE,
-            RunnerExit::Code(code) => ExitCode::from(code),
-        }
-    }
-}
 
 fn main() -> ExitCode {
     let words = steps_command::arguments();
@@ -74,17 +52,13 @@ fn main() -> ExitCode {
         _ => None,
     };
     if let Some(StepRunnerCommand::Completions(args)) = &command {
-        let script = args.script(&StepRunnerCli::command());
-        return end(io::stdout()
-            .write_all(&script)
-            .map_err(StepRunnerError::Print)
-            .map(|()| RunnerExit::Done));
+        return end(report::print(args.script(&StepRunnerCli::command())));
     }
     if let Some(StepRunnerCommand::Man(args)) = &command {
         return end(args
             .run(&man::PAGES, StepRunnerCli::command())
             .map_err(StepRunnerError::from)
-            .map(|()| RunnerExit::Done));
+            .map(|()| CliExit::Done));
     }
     users::use_files_and_dns();
     // Commands of steps must not inherit the descriptors that this program was started with.
@@ -114,7 +88,7 @@ fn main() -> ExitCode {
 }
 
 /// Returns the exit code of a command, and reports its error.
-fn end(result: Result<RunnerExit, StepRunnerError>) -> ExitCode {
+fn end(result: Result<CliExit, StepRunnerError>) -> ExitCode {
     exit_code(result, |error| {
         report::error(&oci_hooks_files::error::chain(error));
         ExitCode::FAILURE

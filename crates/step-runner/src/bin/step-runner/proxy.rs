@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use oci_hooks_cli::exit::CliExit;
 use step_runner::proxy::{CloseReason, connect, forward};
 
-use crate::RunnerExit;
 use crate::error::StepRunnerError;
 use crate::{environment, report};
 
@@ -30,7 +30,7 @@ pub struct ProxyArgs {
     wait: Duration,
 }
 
-pub fn run(args: &ProxyArgs) -> Result<RunnerExit, StepRunnerError> {
+pub fn run(args: &ProxyArgs) -> Result<CliExit, StepRunnerError> {
     let path = match &args.socket {
         Some(path) => path.clone(),
         None => environment::server_socket(),
@@ -43,7 +43,7 @@ pub fn run(args: &ProxyArgs) -> Result<RunnerExit, StepRunnerError> {
     match forward(&server, File::from(stdin), File::from(stdout))
         .map_err(StepRunnerError::Threads)?
     {
-        CloseReason::Client => Ok(RunnerExit::Done),
+        CloseReason::Client => Ok(CliExit::Done),
         CloseReason::Server => Err(StepRunnerError::ServerGone),
         CloseReason::Broken(error) => Err(StepRunnerError::Broken(error)),
     }

@@ -3,6 +3,10 @@
 use std::io::{self, Write as _};
 
 use clap::ValueEnum;
+use oci_hooks_cli::context::OutputError;
+use oci_hooks_cli::exit::CliExit;
+
+use crate::error::StepRunnerError;
 
 /// Log level of messages on standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -30,6 +34,12 @@ impl MessageLevel {
             line(&format!("step-runner: {name}: {text}"));
         }
     }
+}
+
+/// Prints a text on standard output.
+pub fn print(text: impl AsRef<[u8]>) -> Result<CliExit, StepRunnerError> {
+    io::stdout().write_all(text.as_ref()).map_err(OutputError::from)?;
+    Ok(CliExit::Done)
 }
 
 /// Prints the error of a command.

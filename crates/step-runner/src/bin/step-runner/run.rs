@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::fs::{PathContext as _, read_bounded};
 use step_runner::document::{
     MAX_BYTES, RunAction, StepAction, StepCall, StepDefinition, StepFile, StepSpec,
@@ -16,7 +17,7 @@ use step_runner::trace::definition_from_text;
 use crate::error::StepRunnerError;
 use crate::local_job::{self, JobSpec, LOG_LEVEL, ReportArgs};
 use crate::step_args::{SOURCE, StepArgs};
-use crate::{RunnerExit, environment, resolver};
+use crate::{environment, resolver};
 
 /// Run a step locally
 #[derive(Args, Debug)]
@@ -47,7 +48,7 @@ pub struct RunArgs {
 /// Prefixes of environment variables that steps do not inherit: job variables are in `vars`.
 const PREFIXES: [&str; 4] = ["CI_", "GITLAB_", "FF_", "DOCKER_ENV_"];
 
-pub fn run(args: &RunArgs) -> Result<RunnerExit, StepRunnerError> {
+pub fn run(args: &RunArgs) -> Result<CliExit, StepRunnerError> {
     let work_dir = args.step.work_dir()?;
     let vars = args.step.vars()?;
     let mut env = environment::variables();

@@ -1,12 +1,11 @@
 //! `step-runner schema`.
 
-use std::io::{self, Write as _};
-
 use clap::Args;
+use oci_hooks_cli::exit::CliExit;
 use step_runner::document;
 
-use crate::RunnerExit;
 use crate::error::StepRunnerError;
+use crate::report;
 
 /// Print the JSON Schema of step files, for editors
 #[derive(Args, Debug)]
@@ -18,7 +17,6 @@ First line of a step file:
   # yaml-language-server: $schema=step.schema.json")]
 pub struct SchemaArgs {}
 
-pub fn run(_: &SchemaArgs) -> Result<RunnerExit, StepRunnerError> {
-    io::stdout().write_all(document::schema().as_bytes()).map_err(StepRunnerError::Print)?;
-    Ok(RunnerExit::Done)
+pub fn run(_: &SchemaArgs) -> Result<CliExit, StepRunnerError> {
+    report::print(document::schema())
 }

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, Parser as _};
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_cli::trace::LevelFilter;
 use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::PathContext as _;
@@ -30,7 +31,7 @@ use crate::companion::{Companion, CompanionControl, CompanionMode};
 use crate::environment::{self, SOCKET, SOCKET_NAME, SocketChoice};
 use crate::error::StepRunnerError;
 use crate::report::{self, MessageLevel};
-use crate::{RunnerExit, first, resolver};
+use crate::{first, resolver};
 
 /// Time limit for clients to read the rest of the logs after the end of the jobs.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -123,7 +124,7 @@ impl ServeArgs {
     }
 }
 
-pub fn run(args: ServeArgs) -> Result<RunnerExit, StepRunnerError> {
+pub fn run(args: ServeArgs) -> Result<CliExit, StepRunnerError> {
     first::become_init();
     // Before this process has threads, and before its limit of open files is raised: steps keep the original one.
     let _launcher = Launcher::shared().map_err(StepRunnerError::Launcher)?;
@@ -178,7 +179,7 @@ pub fn run(args: ServeArgs) -> Result<RunnerExit, StepRunnerError> {
     // Drops the jobs and removes their secrets.
     runtime.shutdown_timeout(RUNTIME_SHUTDOWN_TIMEOUT);
     drop(listener);
-    let ended = companion.map_or(Ok(RunnerExit::Done), Companion::end);
+    let ended = companion.map_or(Ok(CliExit::Done), Companion::end);
     served?;
     ended
 }

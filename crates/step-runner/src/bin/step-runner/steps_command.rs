@@ -5,18 +5,18 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Write as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_cli::help;
 use step_runner::gitlab_helper::NAMES;
 
 use crate::cli::{StepRunnerCli, StepRunnerCommand};
 use crate::error::StepRunnerError;
-use crate::{RunnerExit, bootstrap_file, gitlab_program, proxy, serve};
+use crate::{bootstrap_file, gitlab_program, proxy, report, serve};
 
 /// Environment variable in which gitlab-runner repeats the arguments, as Base64 of a JSON array, because
 /// entry points of images such as `sh -c` drop them.
@@ -123,24 +123,17 @@ impl CommandLine {
     }
 
     /// Runs the command of GitLab's command line.
-    pub fn run(self, words: &[OsString]) -> Result<RunnerExit, StepRunnerError> {
-        let mut out = io::stdout();
+    pub fn run(self, words: &[OsString]) -> Result<CliExit, StepRunnerError> {
         match self {
             CommandLine::Own(_) => unreachable!("the command line of ours is read elsewhere"),
             CommandLine::Wrong(text) => Err(StepRunnerError::Usage(text)),
-            CommandLine::Help => out
-                .write_all(USAGE.as_bytes())
-                .map_err(StepRunnerError::Print)
-                .map(|()| RunnerExit::Done),
+            CommandLine::Help => report::print(USAGE),
             CommandLine::Version => gitlab_program::print_version(words),
             CommandLine::Delegate => {
                 let has_command = words.len() > 1;
                 match gitlab_program::execute(words) {
                     // Without a command GitLab's program prints its usage.
-                    StepRunnerError::NoOriginal { .. } if !has_command => out
-                        .write_all(USAGE.as_bytes())
-                        .map_err(StepRunnerError::Print)
-                        .map(|()| RunnerExit::Done),
+                    StepRunnerError::NoOriginal { .. } if !has_command => report::print(USAGE),
                     error => Err(error),
                 }
             }

@@ -8,6 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, ValueEnum};
+use oci_hooks_cli::context::OutputError;
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::fs::random_u64;
 use serde_json::{Map, Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -23,7 +25,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::error::StepRunnerError;
 use crate::step_args::{SOURCE, StepArgs};
-use crate::{RunnerExit, environment, report, resolver};
+use crate::{environment, report, resolver};
 
 /// Exit code after Ctrl-C, as in shells.
 const INTERRUPTED: u8 = 130;
@@ -67,7 +69,7 @@ enum OutcomeFormat {
     Json,
 }
 
-pub fn run(args: &SubmitArgs) -> Result<RunnerExit, StepRunnerError> {
+pub fn run(args: &SubmitArgs) -> Result<CliExit, StepRunnerError> {
     let request = request(args)?;
     let id = request.id.clone();
     let signals = signals()?;
@@ -92,13 +94,13 @@ pub fn run(args: &SubmitArgs) -> Result<RunnerExit, StepRunnerError> {
         Some(outcome) => {
             show(&id, &outcome, args.format)?;
             Ok(match outcome.status {
-                Status::Success => RunnerExit::Done,
-                _ if interrupts > 0 => RunnerExit::Code(INTERRUPTED),
-                _ => RunnerExit::Code(u8::try_from(outcome.exit_code).unwrap_or(1)),
+                Status::Success => CliExit::Done,
+                _ if interrupts > 0 => CliExit::Code(INTERRUPTED),
+                _ => CliExit::Code(u8::try_from(outcome.exit_code).unwrap_or(1)),
             })
         }
         // The job was closed, so its status is unknown.
-        None if interrupts > 1 => Ok(RunnerExit::Code(INTERRUPTED)),
+        None if interrupts > 1 => Ok(CliExit::Code(INTERRUPTED)),
         None => Err(StepRunnerError::Submit(ClientError::Lost { id })),
     }
 }
@@ -207,7 +209,7 @@ async fn follow(
     };
     let outcome = client.execute(request, |bytes| demux.write(bytes, &mut print)).await;
     demux.finish(&mut print);
-    printed.map_err(StepRunnerError::Print)?;
+    printed.map_err(OutputError::from)?;
     match outcome {
         Ok(outcome) => Ok(Some(outcome)),
         Err(ClientError::Lost { .. }) => Ok(None),
@@ -220,7 +222,7 @@ fn show(id: &str, outcome: &ExecuteOutcome, format: OutcomeFormat) -> Result<(),
         let status = outcome.status.as_str_name();
         let ExecuteOutcome { message, exit_code, .. } = outcome;
         let json = json!({"id": id, "status": status, "message": message, "exit_code": exit_code});
-        writeln!(io::stdout(), "{json:#}").map_err(StepRunnerError::Print)?;
+        report::print(format!("{json:#}\n"))?;
     }
     if outcome.status != Status::Success {
         report::error(&outcome.message);

@@ -1,6 +1,8 @@
 //! The client: calls of the gRPC services, logs and results that resume after lost connections, and
 //! execution of whole jobs.
 
+use std::time::Duration;
+
 use hyper_util::rt::TokioIo;
 use tonic::codec::Streaming;
 use tonic::codegen::http::Uri;
@@ -15,7 +17,7 @@ use super::super::wire::proto::{
     self, FollowLogsRequest, FollowLogsResponse, RunRequest, StepResult, step_result,
 };
 use super::address::{ServerAddress, StderrTail};
-use super::error::{ClientError, RetryAttempts, RetryDelays, retry};
+use super::error::{ClientError, RetryAttempts, retry};
 
 /// Size limit of a response: the result of a job contains those of all its steps.
 const MAX_RESPONSE_BYTES: usize = 256 << 20;
@@ -23,11 +25,14 @@ const MAX_RESPONSE_BYTES: usize = 256 << 20;
 /// HTTP/2 window of a stream: the maximum of log bytes in flight.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 
+/// Default time without a response after which to give up.
+const GIVE_UP: Duration = Duration::from_secs(120);
+
 /// A gRPC client. Clones share one connection, which is opened on first use and reopened after a loss.
 #[derive(Clone, Debug)]
 pub struct StepClient {
     channel: Channel,
-    retry: RetryDelays,
+    give_up: Duration,
     stderr: StderrTail,
 }
 
@@ -45,39 +50,39 @@ impl StepClient {
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(4 * STREAM_WINDOW_BYTES)
             .connect_with_connector_lazy(connect);
-        StepClient { channel, retry: RetryDelays::default(), stderr }
+        StepClient { channel, give_up: GIVE_UP, stderr }
     }
 
-    /// Sets how long to retry while the server is unreachable.
+    /// Sets how long to retry while the server is unreachable. The default is two minutes.
     #[must_use]
-    pub fn with_retry(self, retry: RetryDelays) -> Self {
-        StepClient { retry, ..self }
+    pub fn with_give_up(self, give_up: Duration) -> Self {
+        StepClient { give_up, ..self }
     }
 
     /// Starts a job, unless a job with this id exists.
     pub async fn run(&self, request: RunRequest) -> Result<(), ClientError> {
         // Retrying is safe: the id makes the call idempotent.
-        retry(self.retry, || async { self.response(self.gitlab().run(request.clone()).await) })
+        retry(self.give_up, || async { self.response(self.gitlab().run(request.clone()).await) })
             .await?;
         Ok(())
     }
 
     /// Follows the log of a job from an offset in bytes, and resumes after lost connections.
     pub fn follow_log(&self, id: &str, offset: u64) -> ClientLog {
-        ClientLog::new(self.clone(), id, offset)
+        ClientLog { client: self.clone(), id: id.to_owned(), offset, stream: None }
     }
 
     /// Follows the results of a job's steps, without the first `skip`, and resumes after lost
     /// connections. GitLab's step-runner does not implement it.
     pub fn follow_steps(&self, id: &str, skip: u32) -> ClientSteps {
-        ClientSteps::new(self.clone(), id, skip)
+        ClientSteps { client: self.clone(), id: id.to_owned(), next: skip, stream: None }
     }
 
     /// Returns the status of a job, or of all jobs if the id is empty.
     pub async fn status(&self, id: &str) -> Result<Vec<proto::Status>, ClientError> {
         let request = || proto::StatusRequest { id: id.to_owned() };
         let ask = || async { self.response(self.gitlab().status(request()).await) };
-        Ok(retry(self.retry, ask).await?.jobs)
+        Ok(retry(self.give_up, ask).await?.jobs)
     }
 
     /// Returns the status of a job, or of all jobs if the id is empty, in the form of the design
@@ -85,7 +90,7 @@ impl StepClient {
     pub async fn document_status(&self, id: &str) -> Result<Vec<document::Status>, ClientError> {
         let request = || document::StatusRequest { id: id.to_owned() };
         let ask = || async { self.response(self.document().status(request()).await) };
-        Ok(retry(self.retry, ask).await?.jobs)
+        Ok(retry(self.give_up, ask).await?.jobs)
     }
 
     /// Stops a job if it runs, without waiting for its end: steps with `always()` or `cancelled()` in their
@@ -94,7 +99,7 @@ impl StepClient {
     pub async fn cancel(&self, id: &str) -> Result<(), ClientError> {
         let request = || proto::CancelRequest { id: id.to_owned() };
         let ask = || async { self.response(self.gitlab().cancel(request()).await) };
-        retry(self.retry, ask).await?;
+        retry(self.give_up, ask).await?;
         Ok(())
     }
 
@@ -102,7 +107,7 @@ impl StepClient {
     pub async fn close(&self, id: &str) -> Result<(), ClientError> {
         let request = || proto::CloseRequest { id: id.to_owned() };
         let ask = || async { self.response(self.gitlab().close(request()).await) };
-        retry(self.retry, ask).await?;
+        retry(self.give_up, ask).await?;
         Ok(())
     }
 
@@ -120,10 +125,6 @@ impl StepClient {
 
     fn error(&self, status: Status) -> ClientError {
         ClientError::new(status, self.stderr.text())
-    }
-
-    fn retry(&self) -> RetryDelays {
-        self.retry
     }
 }
 
@@ -186,13 +187,9 @@ pub struct ClientLog {
 }
 
 impl ClientLog {
-    pub(super) fn new(client: StepClient, id: &str, offset: u64) -> Self {
-        ClientLog { client, id: id.to_owned(), offset, stream: None }
-    }
-
     /// Waits for the next bytes; `None` when the job has ended.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
-        let mut attempts = RetryAttempts::new(self.client.retry());
+        let mut attempts = RetryAttempts::new(self.client.give_up);
         loop {
             match self.try_next().await {
                 Ok(Some(response)) => {
@@ -238,13 +235,9 @@ pub struct ClientSteps {
 }
 
 impl ClientSteps {
-    pub(super) fn new(client: StepClient, id: &str, skip: u32) -> Self {
-        ClientSteps { client, id: id.to_owned(), next: skip, stream: None }
-    }
-
     /// Waits for the result of the next step to end. The result of the job comes last, followed by `None`.
     pub async fn next(&mut self) -> Result<Option<StepResult>, ClientError> {
-        let mut attempts = RetryAttempts::new(self.client.retry());
+        let mut attempts = RetryAttempts::new(self.client.give_up);
         loop {
             match self.try_next().await {
                 Ok(Some(response)) => {

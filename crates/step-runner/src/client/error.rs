@@ -85,67 +85,44 @@ fn suffix(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(", {text}") }
 }
 
-/// Delays and time limit of retries while the server is unreachable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RetryDelays {
-    /// Delay before the second attempt; it doubles with each attempt.
-    pub first: Duration,
-    /// Maximum delay between two attempts.
-    pub longest: Duration,
-    /// Time without a response after which to give up.
-    pub give_up: Duration,
-}
+/// Delay before the second attempt to reach the server; it doubles with each attempt.
+const FIRST_DELAY: Duration = Duration::from_millis(50);
 
-impl Default for RetryDelays {
-    /// 50 ms, doubling up to 2 s, for two minutes.
-    fn default() -> Self {
-        RetryDelays {
-            first: Duration::from_millis(50),
-            longest: Duration::from_secs(2),
-            give_up: Duration::from_secs(120),
-        }
-    }
-}
-
-impl RetryDelays {
-    /// Sets the time without a response after which to give up.
-    #[must_use]
-    pub fn with_give_up(self, give_up: Duration) -> Self {
-        RetryDelays { give_up, ..self }
-    }
-}
+/// Maximum delay between two attempts.
+const MAX_DELAY: Duration = Duration::from_secs(2);
 
 /// Attempts since the last response of the server.
 #[derive(Debug)]
 pub struct RetryAttempts {
-    retry: RetryDelays,
+    /// Time without a response after which to give up.
+    give_up: Duration,
     since: Instant,
     pause: Duration,
 }
 
 impl RetryAttempts {
-    pub(super) fn new(retry: RetryDelays) -> Self {
-        RetryAttempts { retry, since: Instant::now(), pause: retry.first }
+    pub(super) fn new(give_up: Duration) -> Self {
+        RetryAttempts { give_up, since: Instant::now(), pause: FIRST_DELAY }
     }
 
     /// Waits before the next attempt; returns the error if the server responded or it is time to give up.
     pub(super) async fn wait(&mut self, error: ClientError) -> Result<(), ClientError> {
-        let is_over = self.since.elapsed() + self.pause > self.retry.give_up;
+        let is_over = self.since.elapsed() + self.pause > self.give_up;
         if is_over || !matches!(error, ClientError::Unreachable { .. }) {
             return Err(error);
         }
         tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(self.retry.longest);
+        self.pause = (self.pause * 2).min(MAX_DELAY);
         Ok(())
     }
 }
 
 /// Calls `act` until the server responds, or it is time to give up.
-pub async fn retry<T, W>(retry: RetryDelays, act: impl Fn() -> W) -> Result<T, ClientError>
+pub async fn retry<T, W>(give_up: Duration, act: impl Fn() -> W) -> Result<T, ClientError>
 where
     W: Future<Output = Result<T, ClientError>>,
 {
-    let mut attempts = RetryAttempts::new(retry);
+    let mut attempts = RetryAttempts::new(give_up);
     loop {
         match act().await {
             Ok(done) => return Ok(done),

@@ -29,4 +29,4 @@ mod error;
 
 pub use address::ServerAddress;
 pub use connection::{ClientLog, ClientSteps, ExecuteOutcome, StepClient};
-pub use error::{ClientError, ConnectionError, RetryDelays};
+pub use error::{ClientError, ConnectionError};

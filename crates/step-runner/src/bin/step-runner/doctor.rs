@@ -13,7 +13,7 @@ use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::AccessSubject;
 use rustix::fs::statvfs;
-use step_runner::client::{RetryDelays, ServerAddress, StepClient};
+use step_runner::client::{ServerAddress, StepClient};
 use step_runner::gitlab_helper::{candidates, original_program};
 use step_runner::socket;
 
@@ -163,8 +163,8 @@ fn server(path: &Path) -> Result<HostCheck, StepRunnerError> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let jobs = runtime.map_err(StepRunnerError::Threads)?.block_on(async {
-        let client = StepClient::new(ServerAddress::Socket(path.to_owned()))
-            .with_retry(RetryDelays::default().with_give_up(ANSWER_TIMEOUT));
+        let client =
+            StepClient::new(ServerAddress::Socket(path.to_owned())).with_give_up(ANSWER_TIMEOUT);
         tokio::time::timeout(2 * ANSWER_TIMEOUT, client.status("")).await
     });
     Ok(match jobs {

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use step_runner::ExprValue;
-use step_runner::client::{ClientError, ExecuteOutcome, RetryDelays, ServerAddress, StepClient};
+use step_runner::client::{ClientError, ExecuteOutcome, ServerAddress, StepClient};
 use step_runner::document::{StepCall, StepReference, is_name};
 use step_runner::log::{Demux, LogStream};
 use step_runner::resolve::{Interrupt, ReferenceContext};
@@ -77,8 +77,7 @@ pub fn run(args: &SubmitArgs) -> Result<CliExit, StepRunnerError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let (outcome, interrupts) = runtime.map_err(StepRunnerError::Threads)?.block_on(async {
         // `StepClient` requires a tokio runtime.
-        let client = StepClient::new(ServerAddress::Socket(socket.clone()))
-            .with_retry(RetryDelays::default().with_give_up(args.wait));
+        let client = StepClient::new(ServerAddress::Socket(socket.clone())).with_give_up(args.wait);
         let interrupts = Arc::new(AtomicUsize::new(0));
         tokio::spawn(interrupt(client.clone(), request.id.clone(), signals, interrupts.clone()));
         let outcome = follow(&client, request, args.format).await;

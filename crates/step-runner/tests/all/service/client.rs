@@ -8,18 +8,13 @@ use std::time::Duration;
 
 use oci_hooks_testsupport::program::DEADLINE;
 use rustix::process::Signal;
-use step_runner::client::{ClientError, ExecuteOutcome, RetryDelays, ServerAddress, StepClient};
+use step_runner::client::{ClientError, ExecuteOutcome, ServerAddress, StepClient};
 use step_runner::wire::proto::step_result::Status;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{UnixListener, UnixStream};
 use tonic::Code;
 
 use crate::service::setup::{PROGRAM, ServerFixture, block_on, log, strip_stamps};
-
-/// Returns delays of a client that waits for a server until the deadline of tests.
-fn patient() -> RetryDelays {
-    RetryDelays::default().with_give_up(DEADLINE)
-}
 
 fn proxy(socket: &Path) -> ServerAddress {
     let words = [PROGRAM.as_ref(), "proxy".as_ref(), "--socket".as_ref(), socket.as_os_str()];
@@ -117,7 +112,7 @@ fn lost_job_is_distinguished_from_an_unreachable_server() {
         let mut outcomes = Vec::new();
         for server in [&mut forgetful, &mut server] {
             let client = StepClient::new(ServerAddress::Socket(server.socket()));
-            let client = client.with_retry(patient());
+            let client = client.with_give_up(DEADLINE);
             let seen = Arc::new(Mutex::new(Vec::new()));
             let execution = tokio::spawn({
                 let seen = seen.clone();
@@ -146,12 +141,12 @@ fn lost_job_is_distinguished_from_an_unreachable_server() {
 
         server.signal(Signal::TERM);
         assert!(server.wait_for_exit().success());
-        let retry = RetryDelays::default().with_give_up(Duration::from_millis(200));
+        let give_up = Duration::from_millis(200);
         for (address, said) in [
             (ServerAddress::Socket(server.socket()), "cannot reach the server"),
             (proxy(&server.socket()), "cannot reach the server, error: dialing: dial unix "),
         ] {
-            let client = StepClient::new(address).with_retry(retry);
+            let client = StepClient::new(address).with_give_up(give_up);
             loop {
                 let error = client.status("").await.unwrap_err();
                 assert!(matches!(error, ClientError::Unreachable { .. }), "{error:?}");
@@ -172,7 +167,7 @@ fn client_waits_for_a_later_server() {
         server.signal(Signal::TERM);
         assert!(server.wait_for_exit().success());
         let client = StepClient::new(ServerAddress::Socket(server.socket()));
-        let client = client.with_retry(patient());
+        let client = client.with_give_up(DEADLINE);
         let request = server.script("1", "echo up");
         let execution = tokio::spawn(async move { client.execute(request, |_| {}).await });
         // Lets at least one attempt fail.

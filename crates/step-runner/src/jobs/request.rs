@@ -70,7 +70,7 @@ pub fn prepare(
     env.insert(LOG_LEVEL.to_owned(), level.to_owned());
     env.extend(request_env);
 
-    let limit = TimeLimit::of(settings, timeout);
+    let limit = TimeLimit::of(settings.max_runtime, settings.client_timeout, timeout);
     let job = StepJob {
         steps,
         dir: work_dir.clone(),

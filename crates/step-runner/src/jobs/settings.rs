@@ -39,26 +39,6 @@ pub struct ServerSettings {
     pub show_secrets: bool,
 }
 
-impl ServerSettings {
-    /// Returns settings with the defaults of `step-runner serve`.
-    pub fn new(work_dir: PathBuf, env: BTreeMap<String, String>, resolver: Resolver) -> Self {
-        ServerSettings {
-            work_dir,
-            env,
-            resolver,
-            grace: Duration::from_secs(5),
-            cleanup: Duration::from_secs(30),
-            max_runtime: Duration::from_secs(24 * 3600),
-            client_timeout: ClientTimeout::Enforce,
-            stale_after: Duration::from_secs(3600),
-            max_jobs: 1000,
-            log_format: None,
-            max_log_bytes: 4 << 30,
-            show_secrets: false,
-        }
-    }
-}
-
 /// Treatment of the maximum run time that a client sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ClientTimeout {
@@ -77,18 +57,20 @@ pub struct TimeLimit {
 
 impl TimeLimit {
     /// Returns the limit of a job whose client sent `sent`. A zero duration means no limit of the client.
-    pub fn of(settings: &ServerSettings, sent: Option<prost_types::Duration>) -> Self {
-        let sent =
-            sent.filter(|_| settings.client_timeout == ClientTimeout::Enforce).and_then(|sent| {
-                // A negative duration is ignored.
-                let seconds = u64::try_from(sent.seconds).ok()?;
-                let nanos =
-                    u32::try_from(sent.nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?;
-                Some(Duration::new(seconds, nanos))
-            });
-        match sent.filter(|sent| !sent.is_zero() && *sent < settings.max_runtime) {
+    pub fn of(
+        max_runtime: Duration,
+        client_timeout: ClientTimeout,
+        sent: Option<prost_types::Duration>,
+    ) -> Self {
+        let sent = sent.filter(|_| client_timeout == ClientTimeout::Enforce).and_then(|sent| {
+            // A negative duration is ignored.
+            let seconds = u64::try_from(sent.seconds).ok()?;
+            let nanos = u32::try_from(sent.nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?;
+            Some(Duration::new(seconds, nanos))
+        });
+        match sent.filter(|sent| !sent.is_zero() && *sent < max_runtime) {
             Some(duration) => TimeLimit { duration, is_of_client: true },
-            None => TimeLimit { duration: settings.max_runtime, is_of_client: false },
+            None => TimeLimit { duration: max_runtime, is_of_client: false },
         }
     }
 }
@@ -132,18 +114,18 @@ mod tests {
 
     #[test]
     fn shorter_limit_applies_unless_the_clients_is_ignored() {
-        let mut settings = ServerSettings::new("/".into(), BTreeMap::new(), Resolver::default());
-        settings.max_runtime = Duration::from_secs(60);
-        let limit = |settings: &ServerSettings, seconds, nanos| {
-            TimeLimit::of(settings, Some(prost_types::Duration { seconds, nanos })).to_string()
+        let max = Duration::from_secs(60);
+        let limit = |client_timeout, seconds, nanos| {
+            let sent = Some(prost_types::Duration { seconds, nanos });
+            TimeLimit::of(max, client_timeout, sent).to_string()
         };
-        assert_eq!(limit(&settings, 59, 500_000_000), "59.5s, set by the client");
+        let enforce = ClientTimeout::Enforce;
+        assert_eq!(limit(enforce, 59, 500_000_000), "59.5s, set by the client");
         for (seconds, nanos) in [(60, 0), (3600, 0), (0, 0), (-1, 0), (i64::MIN, i32::MIN)] {
-            assert_eq!(limit(&settings, seconds, nanos), "60s");
+            assert_eq!(limit(enforce, seconds, nanos), "60s");
         }
-        assert_eq!(TimeLimit::of(&settings, None).to_string(), "60s");
-        settings.client_timeout = ClientTimeout::Ignore;
-        assert_eq!(limit(&settings, 1, 0), "60s");
+        assert_eq!(TimeLimit::of(max, enforce, None).to_string(), "60s");
+        assert_eq!(limit(ClientTimeout::Ignore, 1, 0), "60s");
     }
 
     #[test]

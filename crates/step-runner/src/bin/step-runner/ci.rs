@@ -10,10 +10,11 @@ use oci_hooks_files::fs::PathContext as _;
 use step_runner::document::{
     RunAction, StepAction, StepDefinition, StepFile, StepSpec, parse_steps,
 };
+use step_runner::jobs::{LOG_LEVEL, log_level};
 use step_runner::log::Masking;
 
 use crate::error::StepRunnerError;
-use crate::local_job::{self, JobSpec, LOG_LEVEL, ReportArgs};
+use crate::local_job::{self, JobSpec, ReportArgs};
 use crate::{environment, resolver};
 
 /// Run the steps in the variable STEPS of a CI job
@@ -62,7 +63,7 @@ pub fn run(args: &CiArgs) -> Result<CliExit, StepRunnerError> {
     };
     let work_dir = fs::canonicalize(&work_dir).with_path("resolve", &work_dir)?;
     let all = environment::variables();
-    let level = local_job::log_level(&BTreeMap::new(), &all)?;
+    let level = log_level(&[&all]).map_err(StepRunnerError::LogLevel)?;
     let (mut vars, mut env) = (BTreeMap::new(), BTreeMap::new());
     for (name, value) in all {
         if VARS.iter().any(|prefix| name.starts_with(prefix)) {
@@ -71,15 +72,13 @@ pub fn run(args: &CiArgs) -> Result<CliExit, StepRunnerError> {
             env.insert(name, value);
         }
     }
-    env.insert(LOG_LEVEL.to_owned(), level);
+    env.insert(LOG_LEVEL.to_owned(), level.to_owned());
     let run = RunAction { steps, outputs: BTreeMap::new(), delegate: None };
     let definition = StepDefinition { env: BTreeMap::new(), action: StepAction::Run(run) };
     let steps = StepFile { spec: StepSpec::default(), definition };
     let masking = masking(&vars);
-    let inherited = env.clone();
     let failed = "failed to run steps: ";
-    let job =
-        JobSpec { steps, dir: work_dir.clone(), work_dir, env, vars, inherited, masking, failed };
+    let job = JobSpec { steps, dir: work_dir.clone(), work_dir, env, vars, masking, failed };
     local_job::run_job(job, &resolver::open()?, &args.report)
 }
 

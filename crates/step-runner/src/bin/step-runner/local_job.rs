@@ -100,10 +100,9 @@ pub struct JobSpec {
     pub work_dir: PathBuf,
     /// Base of relative references.
     pub dir: PathBuf,
+    /// Environment of the steps, which is omitted from results.
     pub env: BTreeMap<String, String>,
     pub vars: BTreeMap<String, String>,
-    /// Variables of `env` that are omitted from results.
-    pub inherited: BTreeMap<String, String>,
     pub masking: Masking,
     /// Prefix of the error message of a failed job.
     pub failed: &'static str,
@@ -111,17 +110,6 @@ pub struct JobSpec {
 
 /// Time limit of cleanup steps (`if: ${{ always() }}`) after a cancellation.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Environment variable with the log level of steps.
-pub const LOG_LEVEL: &str = "CI_STEPS_LOG_LEVEL";
-
-/// Returns the log level of steps: debug, info, warn or error.
-pub fn log_level(
-    vars: &BTreeMap<String, String>,
-    env: &BTreeMap<String, String>,
-) -> Result<String, StepRunnerError> {
-    jobs::log_level(&[vars, env]).map(str::to_owned).map_err(StepRunnerError::LogLevel)
-}
 
 /// Runs a job, and prints its output unbuffered.
 pub fn run_job(
@@ -134,7 +122,7 @@ pub fn run_job(
     let out: Box<dyn io::Write + Send> =
         if is_json { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
     let mut output = PlainOutput::new(out, Box::new(io::stderr()), &spec.masking)?;
-    let redactor = Redactor::new(&spec.masking, spec.inherited);
+    let redactor = Redactor::new(&spec.masking, spec.env.clone());
     let job = StepJob {
         steps: spec.steps,
         work_dir: spec.work_dir,

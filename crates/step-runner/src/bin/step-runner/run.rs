@@ -10,12 +10,13 @@ use oci_hooks_files::fs::{PathContext as _, read_bounded};
 use step_runner::document::{
     MAX_BYTES, RunAction, StepAction, StepCall, StepDefinition, StepFile, StepSpec,
 };
+use step_runner::jobs::{LOG_LEVEL, log_level};
 use step_runner::log::Masking;
 use step_runner::resolve::{Interrupt, ReferenceContext};
 use step_runner::trace::definition_from_text;
 
 use crate::error::StepRunnerError;
-use crate::local_job::{self, JobSpec, LOG_LEVEL, ReportArgs};
+use crate::local_job::{self, JobSpec, ReportArgs};
 use crate::step_args::{SOURCE, StepArgs};
 use crate::{environment, resolver};
 
@@ -52,9 +53,9 @@ pub fn run(args: &RunArgs) -> Result<CliExit, StepRunnerError> {
     let work_dir = args.step.work_dir()?;
     let vars = args.step.vars()?;
     let mut env = environment::variables();
-    let level = local_job::log_level(&vars, &env)?;
+    let level = log_level(&[&vars, &env]).map_err(StepRunnerError::LogLevel)?;
     env.retain(|name, _| !PREFIXES.iter().any(|prefix| name.starts_with(prefix)));
-    env.insert(LOG_LEVEL.to_owned(), level);
+    env.insert(LOG_LEVEL.to_owned(), level.to_owned());
     let resolver = resolver::open()?;
     let (steps, dir) = match &args.text_proto_step_file {
         Some(path) => text_definition(path)?,
@@ -71,8 +72,8 @@ pub fn run(args: &RunArgs) -> Result<CliExit, StepRunnerError> {
             (wrap_step(args.step.call(&resolver, &caller)?), work_dir.clone())
         }
     };
-    let (inherited, masking) = (env.clone(), Masking::default());
-    let job = JobSpec { steps, work_dir, dir, env, vars, inherited, masking, failed: "" };
+    let masking = Masking::default();
+    let job = JobSpec { steps, work_dir, dir, env, vars, masking, failed: "" };
     local_job::run_job(job, &resolver, &args.report)
 }
 

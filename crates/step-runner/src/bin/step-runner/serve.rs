@@ -228,17 +228,20 @@ fn settings(args: &ServeArgs, socket: &Path) -> Result<ServerSettings, StepRunne
         // GitLab's steps use it to reach their own server.
         variables.insert(SOCKET.to_owned(), socket.to_owned());
     }
-    let mut settings = ServerSettings::new(work_dir, variables, resolver::open()?);
-    settings.grace = args.grace;
-    settings.cleanup = args.cleanup;
-    settings.max_runtime = args.max_runtime;
-    settings.client_timeout = args.client_timeout;
-    settings.stale_after = args.stale_after;
-    settings.max_jobs = args.max_jobs;
-    settings.log_format = args.log_format;
-    settings.max_log_bytes = args.max_log;
-    settings.show_secrets = args.show_secrets;
-    Ok(settings)
+    Ok(ServerSettings {
+        work_dir,
+        env: variables,
+        resolver: resolver::open()?,
+        grace: args.grace,
+        cleanup: args.cleanup,
+        max_runtime: args.max_runtime,
+        client_timeout: args.client_timeout,
+        stale_after: args.stale_after,
+        max_jobs: args.max_jobs,
+        log_format: args.log_format,
+        max_log_bytes: args.max_log,
+        show_secrets: args.show_secrets,
+    })
 }
 
 /// Returns the default time limits of `serve` in readable form.

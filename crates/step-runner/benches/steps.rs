@@ -200,7 +200,6 @@ fn run_steps(steps: &StepFile, dir: &Path, run: usize, output: &mut dyn OutputSi
         dir: dir.to_owned(),
         env: std::env::vars().collect(),
         vars: BTreeMap::new(),
-        inputs: BTreeMap::new(),
         scratch,
         grace: Duration::from_secs(5),
         cleanup: Duration::from_secs(5),

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::super::ExprValue;
 use super::super::document::{StepAction, StepFile};
 use super::super::expression::is_dynamic;
 use super::super::log::OutputSink;
@@ -13,9 +12,9 @@ use super::super::wire::proto;
 use super::super::wire::proto::step_result::Status;
 use super::cancel::{CancelHandle, CancelReason};
 use super::command::{Processes, process_error};
-use super::error::{LoadError, StepError};
+use super::error::StepError;
 use super::job_processes::JobProcesses;
-use super::run::{PreparedCall, StepEngine};
+use super::run::{PreparedCall, StepEngine, check_required};
 use super::scope::StepScope;
 
 /// A job to run.
@@ -30,8 +29,6 @@ pub struct StepJob {
     pub env: BTreeMap<String, String>,
     /// Variables of the CI job, `vars` in expressions.
     pub vars: BTreeMap<String, String>,
-    /// Values of the inputs of the job's own steps.
-    pub inputs: BTreeMap<String, ExprValue>,
     /// Existing private directory for the files of the job.
     pub scratch: PathBuf,
     /// Time between `SIGTERM` and `SIGKILL`.
@@ -58,18 +55,9 @@ pub struct JobOutcome {
 }
 
 impl StepJob {
-    /// Checks that the job has all required inputs and no unknown ones.
+    /// Checks that the job's own steps require no inputs: a job is given none.
     pub fn check(&self) -> Result<(), StepError> {
-        let known = &self.steps.spec.inputs;
-        if let Some(name) = self.inputs.keys().find(|name| !known.contains_key(*name)) {
-            return Err(StepError::Spec(LoadError::UnknownInput(name.clone())));
-        }
-        let is_missing =
-            |name: &String| known[name].default.is_none() && !self.inputs.contains_key(name);
-        match known.keys().find(|name| is_missing(name)) {
-            Some(name) => Err(StepError::Spec(LoadError::MissingInput(name.clone()))),
-            None => Ok(()),
-        }
+        check_required(&self.steps.spec.inputs, &BTreeMap::new()).map_err(StepError::Spec)
     }
 
     /// Returns the title of the job's own steps: the program if they are a command, else `job`.
@@ -102,14 +90,13 @@ impl StepJob {
             Err(error) => return JobOutcome::from_error(&error.into()),
         };
         let mut runner = StepEngine::new(self, resolver, output, ended, processes);
-        let scope = StepScope::new(&self.dir, &self.work_dir, runner.vars.clone());
-        let inputs = self.inputs.iter().map(|(name, value)| (name.clone(), value.clone().into()));
-        let inputs = inputs.collect();
-        let title = self.title();
-        let call = PreparedCall { step: proto::Step::default(), inputs, file: &self.steps, title };
-        let (result, error) = runner.root(scope, call);
+        let mut scope = StepScope::new(&self.dir, &self.work_dir, runner.vars.clone());
+        scope.context.env = runner.environment(&scope);
+        let (step, inputs, title) = (proto::Step::default(), BTreeMap::new(), self.title());
+        let root = runner.invoke(scope, PreparedCall { step, inputs, file: &self.steps, title });
         runner.end();
-        match error {
+        let result = root.result.unwrap_or_default();
+        match root.error {
             None => {
                 let (message, error) = (String::new(), String::new());
                 JobOutcome { status: Status::Success, message, error, exit_code: 0, result }

@@ -95,17 +95,6 @@ impl<'a> StepEngine<'a> {
         }
     }
 
-    /// Runs the job's own steps.
-    pub(super) fn root(
-        &mut self,
-        mut scope: StepScope,
-        call: PreparedCall<'_>,
-    ) -> (proto::StepResult, Option<StepError>) {
-        scope.context.env = self.environment(&scope);
-        let ended = self.invoke(scope, call);
-        (ended.result.unwrap_or_default(), ended.error)
-    }
-
     pub(super) fn end(&mut self) {
         self.processes.end(self.output);
     }
@@ -496,7 +485,7 @@ fn expand_inputs(
     Ok(inputs)
 }
 
-fn check_required(
+pub(super) fn check_required(
     known: &BTreeMap<String, ValueSpec>,
     given: &BTreeMap<String, ExpandedValue>,
 ) -> Result<(), LoadError> {

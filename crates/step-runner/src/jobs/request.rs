@@ -77,7 +77,6 @@ pub fn prepare(
         work_dir,
         env,
         vars,
-        inputs: BTreeMap::new(),
         scratch: dir.scratch(),
         grace: settings.grace,
         cleanup: settings.cleanup,

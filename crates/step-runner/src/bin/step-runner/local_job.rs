@@ -129,7 +129,6 @@ pub fn run_job(
         dir: spec.dir,
         env: spec.env,
         vars: spec.vars,
-        inputs: BTreeMap::new(),
         scratch: scratch.0.clone(),
         grace: report.grace,
         cleanup: CLEANUP_TIMEOUT,

@@ -59,7 +59,6 @@ impl JobPlay {
             dir: self.work_dir.clone(),
             env: self.env.clone(),
             vars: self.vars.clone(),
-            inputs: BTreeMap::new(),
             scratch,
             grace: self.grace,
             cleanup: DEADLINE,

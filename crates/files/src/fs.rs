@@ -109,6 +109,13 @@ pub fn remove_if_there(path: &Path) -> Result<(), PathError> {
     }
 }
 
+/// Creates a file for reading and writing, with mode 0600. Fails if something exists at the path.
+pub fn create_private(path: &Path) -> Result<File, PathError> {
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).create_new(true).mode(0o600);
+    options.open(path).with_path("make", path)
+}
+
 /// Opens a file for writing, creates it with this mode if it is missing, and truncates it. Fails for a FIFO
 /// that has no reader, instead of waiting for one.
 pub fn create_without_waiting(path: &Path, mode: u32) -> io::Result<File> {

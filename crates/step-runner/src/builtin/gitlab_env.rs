@@ -1,11 +1,9 @@
 //! The file named by `GITLAB_ENV`: lines `NAME=VALUE` that scripts write for later stages.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use oci_hooks_files::fs::{PathContext as _, PathError, ReadError, read_bounded};
+use oci_hooks_files::fs::{PathError, ReadError, create_private, read_bounded};
 use oci_hooks_host::removal::remove_tree;
 
 /// Name of the file, in the directory for temporary files of a project.
@@ -32,14 +30,7 @@ impl GitlabEnv {
     /// Creates an empty file, and removes any file or directory of an earlier job at its path.
     pub fn create(&self) -> Result<(), PathError> {
         self.remove()?;
-        let mut options = OpenOptions::new();
-        options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&self.path)
-            .with_path("make", &self.path)?;
-        Ok(())
+        create_private(&self.path).map(drop)
     }
 
     /// Removes the file.

@@ -1,11 +1,10 @@
 //! Scripts: their shell, text and file.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use oci_hooks_files::fs::{PathContext as _, PathError, random_u64};
+use oci_hooks_files::fs::{PathContext as _, PathError, create_private, random_u64};
 use oci_hooks_init::launch::is_executable;
 
 use super::error::BuiltinError;
@@ -24,13 +23,7 @@ impl ScriptFile {
     /// Fails if the file cannot be written.
     pub fn new(directory: &Path, script: &str) -> Result<Self, PathError> {
         let path = directory.join(format!("script-{:016x}.sh", random_u64()));
-        let mut options = OpenOptions::new();
-        let mut file = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)
-            .with_path("make", &path)?;
+        let mut file = create_private(&path)?;
         let script_file = ScriptFile { path };
         file.write_all(script.as_bytes()).with_path("write", &script_file.path)?;
         Ok(script_file)

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oci_hooks_files::fs::PathContext as _;
-
 use super::super::document::StepFile;
 use super::super::engine::{CancelHandle, StepJob};
 use super::super::log::{Masking, StepLog};
@@ -87,8 +85,7 @@ pub fn prepare(
     let path = dir.log();
     let log = StepLog::create(&path, &masking, settings.max_log_bytes).map_err(RunError::Log)?;
     let log = log.in_format(format.unwrap_or_default());
-    let path = dir.results();
-    let results = ResultStore::create(&path).with_path("make", &path).map_err(RunError::Files)?;
+    let results = ResultStore::create(&dir.results()).map_err(RunError::Files)?;
     let cancel = CancelHandle::new().map_err(RunError::Start)?;
     let work = JobWork {
         job,

@@ -1,11 +1,12 @@
 //! The results of a job's steps, in a file.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use oci_hooks_files::fs::{PathError, create_private};
 use prost::{Message as _, decode_length_delimiter, length_delimiter_len};
 use tokio::sync::watch;
 
@@ -28,9 +29,8 @@ pub struct ResultStore {
 }
 
 impl ResultStore {
-    pub(super) fn create(path: &Path) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create_new(true).mode(0o600).open(path)?;
+    pub(super) fn create(path: &Path) -> Result<Self, PathError> {
+        let file = create_private(path)?;
         Ok(ResultStore { file, ends: Mutex::default(), count: watch::Sender::new(0) })
     }
 

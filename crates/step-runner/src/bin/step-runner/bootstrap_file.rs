@@ -11,7 +11,7 @@ use std::os::unix::fs::{
 use std::path::{Path, PathBuf};
 
 use oci_hooks_cli::exit::CliExit;
-use oci_hooks_files::fs::{PathContext as _, PathError, random_u64};
+use oci_hooks_files::fs::{PathContext as _, PathError, create_private, random_u64};
 use rustix::fs::OFlags;
 use step_runner::gitlab_helper::{SUFFIX, original_program};
 use walkdir::WalkDir;
@@ -69,13 +69,7 @@ fn copy_all(sources: &BootstrapSources, file: &Path) -> Result<(), PathError> {
 fn copy_file(from: &Path, to: &Path, mode: u32) -> Result<(), PathError> {
     let source = open(from)?;
     replace(to, |scratch| {
-        let mut options = OpenOptions::new();
-        let mut target = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(scratch)
-            .with_path("make", scratch)?;
+        let mut target = create_private(scratch)?;
         io::copy(&mut &source, &mut target).with_path("write", scratch)?;
         target
             .set_permissions(Permissions::from_mode(mode))

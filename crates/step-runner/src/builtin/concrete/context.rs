@@ -1,13 +1,12 @@
 //! The context of all parts of a job: its environment, its log, its commands.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Read as _, Seek as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use oci_hooks_files::fs::{PathContext as _, PathError, random_u64};
+use oci_hooks_files::fs::{PathContext as _, PathError, create_private, random_u64};
 
 use super::super::super::log::LogStream;
 use super::super::error::{CommandError, ignore_benign};
@@ -182,9 +181,7 @@ impl<'a> JobContext<'a> {
     /// Creates a file without a name, which other processes cannot open.
     fn create_unnamed_file(&self) -> Result<File, PathError> {
         let path = self.host.scratch().join(format!("output-{:016x}", random_u64()));
-        let mut options = OpenOptions::new();
-        let options = options.read(true).write(true).create_new(true).mode(0o600);
-        let file = options.open(&path).with_path("make", &path)?;
+        let file = create_private(&path)?;
         std::fs::remove_file(&path).with_path("remove", &path)?;
         Ok(file)
     }

@@ -1,12 +1,10 @@
 //! Writes configuration files of git directly: as arguments of `git config`, URLs with tokens would be
 //! visible.
 
-use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use oci_hooks_files::fs::{PathContext as _, PathError};
+use oci_hooks_files::fs::{PathContext as _, PathError, create_private};
 use oci_hooks_host::removal::remove_tree;
 
 use super::super::error::{BuiltinError, WithinPart as _};
@@ -49,10 +47,7 @@ impl GitConfig {
     /// Writes the file with mode 0600, and replaces any existing file or directory.
     pub fn write(&self, path: &Path) -> Result<(), PathError> {
         remove_tree(path)?;
-        let mut options = OpenOptions::new();
-        let mut file =
-            options.write(true).create_new(true).mode(0o600).open(path).with_path("make", path)?;
-        file.write_all(self.0.as_bytes()).with_path("write", path)
+        create_private(path)?.write_all(self.0.as_bytes()).with_path("write", path)
     }
 }
 

@@ -52,6 +52,9 @@ pub enum SocketError {
         path.display(), AccessSubject::User(*owner).display_name()
     )]
     Owner { path: PathBuf, owner: u32 },
+    /// A private directory is missing and cannot be created.
+    #[error(transparent)]
+    Create(PathError),
     /// A file cannot be used.
     #[error(transparent)]
     Path(#[from] PathError),
@@ -180,9 +183,9 @@ pub fn dial(path: &Path) -> io::Result<UnixStream> {
 /// Creates a private directory, or makes an existing one private.
 pub fn private_directory(path: &Path) -> Result<(), SocketError> {
     if let Some(parent) = path.parent() {
-        make_private(parent)?;
+        make_private(parent).map_err(SocketError::Create)?;
     }
-    create_if_missing(path, 0o700)?;
+    create_if_missing(path, 0o700).map_err(SocketError::Create)?;
     // Another user could have put a symlink there.
     let flags = (OFlags::NOFOLLOW | OFlags::DIRECTORY).bits().cast_signed();
     let dir: File =
@@ -286,5 +289,8 @@ mod tests {
         let link = dir.path().join("link");
         symlink(&path, &link).unwrap();
         assert!(matches!(private_directory(&link), Err(SocketError::Path(_))));
+        // The next directory for temporary files is tried.
+        let impossible = Path::new("/proc/step-runner");
+        assert!(matches!(private_directory(impossible), Err(SocketError::Create(_))));
     }
 }

@@ -73,9 +73,7 @@ pub fn private_dir() -> Result<PathBuf, StepRunnerError> {
             match private_directory(&path) {
                 Ok(()) if is_writable(&path) => return Ok(path),
                 Ok(()) => "read-only".to_owned(),
-                Err(SocketError::Path(error)) if error.action == "make" => {
-                    report::reason(&error.source)
-                }
+                Err(SocketError::Create(error)) => report::reason(&error.source),
                 // The path is occupied by another file, or belongs to another user.
                 Err(error) => return Err(error.into()),
             }

@@ -29,6 +29,11 @@ pub struct ProcessSnapshot {
 }
 
 impl ProcessSnapshot {
+    /// Returns what stays the same in each snapshot of the process.
+    pub fn identity(&self) -> ProcessIdentity {
+        ProcessIdentity { pid: self.pid, start: self.start }
+    }
+
     /// Returns the process with this PID, if it exists.
     pub fn of(pid: u32) -> Option<Self> {
         let mut file = File::open(format!("/proc/{pid}/stat")).ok()?;
@@ -155,7 +160,9 @@ pub fn kill_tree(child: u32) {
     loop {
         let all = ProcessSnapshot::list_all();
         let tree = add_descendants(&all, &HashSet::from([child]));
-        let found = all.into_iter().filter(|it| tree.contains(&it.pid) && !stopped.contains(it));
+        let is_known =
+            |it: &ProcessSnapshot| stopped.iter().any(|one| one.identity() == it.identity());
+        let found = all.into_iter().filter(|it| tree.contains(&it.pid) && !is_known(it));
         let found: Vec<_> = found.filter(|it| !it.is_zombie).collect();
         if found.is_empty() {
             break;

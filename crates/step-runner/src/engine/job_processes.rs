@@ -270,7 +270,7 @@ impl ProcessMatcher {
         let mut stopped: Vec<ProcessSnapshot> = Vec::new();
         for _ in 0..MAX_STOP_SCANS {
             let mut new = self.find(Some(Signal::STOP));
-            new.retain(|process| !stopped.contains(process));
+            new.retain(|it| stopped.iter().all(|one| one.identity() != it.identity()));
             if new.is_empty() {
                 break;
             }

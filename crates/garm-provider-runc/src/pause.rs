@@ -14,8 +14,7 @@ use rustix::process::Signal;
 
 use super::error::ProviderError;
 
-/// Maximum number of rounds of signals. Their pauses grow by a millisecond, to 5 s in all: a process in a system call
-/// stops only at its end.
+/// Maximum number of rounds of signals. Their pauses grow by a millisecond, to 5 s in all.
 const ROUNDS: u32 = 100;
 
 /// Stops all processes of a container.
@@ -47,30 +46,33 @@ fn signal(
     })
 }
 
-/// Sends a signal to each process of a container, given its first process; `SIGSTOP` until it is stopped.
+/// Sends a signal to each process of a container, given its first process; `SIGSTOP` until it is stopped, or will stop
+/// before it does anything else: the wait of a process for another that is stopped, as after `vfork`, does not end.
 fn signal_all(first: ProcessIdentity, signal: Signal) -> io::Result<()> {
     let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
     let Some(own) = namespace(first.pid).filter(|_| first.is_running()) else { return Ok(()) };
     let mut signalled = HashSet::new();
+    let mut was_quiet = false;
     for round in 0..ROUNDS {
         thread::sleep(Duration::from_millis(round.into()));
         let all = ProcessSnapshot::list_all();
         let members = all.iter().filter(|it| namespace(it.pid).as_ref() == Some(&own));
         // Nested containers have their own PID namespaces, so descendants are added.
         let members = add_descendants(&all, &members.map(|it| it.pid).collect());
-        let mut is_done = true;
+        let (mut is_done, mut is_quiet) = (true, true);
         for process in all.iter().filter(|process| members.contains(&process.pid)) {
             let is_new = signalled.insert((process.pid, process.start));
             let runs = signal == Signal::STOP && !process.is_stopped && !process.is_zombie;
-            if is_new || runs {
-                is_done &= !process.signal(signal)?;
+            if (is_new || runs) && process.signal(signal)? {
+                is_done = false;
+                is_quiet &= process.is_blocked && !is_new;
             }
         }
-        if is_done {
+        // In two rounds, as a process that ran in the first one may have resumed another.
+        if is_done || is_quiet && was_quiet {
             return Ok(());
         }
+        was_quiet = is_quiet;
     }
-    Err(io::Error::other(
-        "some of its processes cannot be stopped, or fork faster than they are signalled",
-    ))
+    Err(io::Error::other("its processes fork or resume others faster than they are signalled"))
 }

@@ -97,6 +97,8 @@ impl GarmProvider<'_> {
         files.set_paused(true)?;
         let container = self.site.engine.directory(&record.container).read()?;
         if let Err(error) = pause::pause(&container) {
+            // Those that are stopped already: an instance that is not paused is not resumed later.
+            let _ = pause::resume(&container);
             files.set_paused(false)?;
             return Err(error);
         }

@@ -26,6 +26,9 @@ pub struct ProcessSnapshot {
     pub is_zombie: bool,
     /// Set if a signal or a tracer has stopped the process.
     pub is_stopped: bool,
+    /// Set if the process waits in the kernel, and is not stopped before the end of that wait; or if its first thread
+    /// has ended, so that its state is unknown.
+    pub is_blocked: bool,
 }
 
 impl ProcessSnapshot {
@@ -190,7 +193,8 @@ fn parse(pid: u32, stat: &str) -> Option<ProcessSnapshot> {
     // The first thread may have ended while others run.
     let is_zombie = has_ended && threads <= 1;
     let is_stopped = matches!(state, "T" | "t");
-    Some(ProcessSnapshot { pid, parent, group, start, is_zombie, is_stopped })
+    let is_blocked = state == "D" || has_ended && !is_zombie;
+    Some(ProcessSnapshot { pid, parent, group, start, is_zombie, is_stopped, is_blocked })
 }
 
 /// Returns whether a process of any user is in a PID namespace below that of `/proc`, such as a container's.
@@ -263,18 +267,27 @@ mod tests {
             start: 5678,
             is_zombie: false,
             is_stopped: false,
+            is_blocked: false,
         };
         assert_eq!(found, expected);
+        for (state, stopped, blocked) in
+            [("T", true, false), ("t", true, false), ("D", false, true)]
+        {
+            let found = parse(12, &text.replace(") S", &format!(") {state}"))).unwrap();
+            assert_eq!((found.is_stopped, found.is_blocked), (stopped, blocked), "{state}");
+        }
         let zombie = text.replace(") S", ") Z");
         assert!(parse(12, &zombie).unwrap().is_zombie);
         let threads = zombie.replace("20 0 1 0 5678", "20 0 2 0 5678");
-        assert!(!parse(12, &threads).unwrap().is_zombie, "others of its threads go on");
+        let found = parse(12, &threads).unwrap();
+        assert!(!found.is_zombie && found.is_blocked, "others of its threads go on");
     }
 
     #[test]
     fn this_process_is_among_the_running_ones() {
         let own = ProcessSnapshot::of(std::process::id()).unwrap();
-        assert!(own.is_running() && ProcessSnapshot::list_all().contains(&own));
+        let all = ProcessSnapshot::list_all();
+        assert!(own.is_running() && all.iter().any(|it| it.identity() == own.identity()));
         assert!(own.environment().is_some());
         assert!(!ProcessSnapshot { start: own.start + 1, ..own }.is_running());
         assert!(!ProcessSnapshot { start: own.start + 1, ..own }.signal(Signal::KILL).unwrap());
@@ -289,6 +302,7 @@ mod tests {
             start: 0,
             is_zombie: false,
             is_stopped: false,
+            is_blocked: false,
         };
         let all = [process(5, 4), process(4, 3), process(9, 1), process(3, 2), process(2, 1)];
         assert_eq!(add_descendants(&all, &HashSet::from([3])), HashSet::from([3, 4, 5]));

@@ -201,12 +201,17 @@ pub fn parse_version(text: &str) -> Result<Version, FunctionError> {
     let hint = match text {
         text if text.starts_with(['v', 'V']) => ": leave out the \"v\"",
         text if text.contains('+') => ": tags have no \"+\"",
+        text if text.split(['.', '-']).any(is_padded) => ": numbers have no leading zeros",
         _ => "",
     };
     match Version::parse(text) {
         Ok(version) if version.build.is_empty() && text.len() <= MAX_TAG_BYTES => Ok(version),
         _ => Err(FunctionError::Version { text: text.to_owned(), hint }),
     }
+}
+
+fn is_padded(part: &str) -> bool {
+    part.len() > 1 && part.starts_with('0') && part.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Returns the tags of an image with a version, the version itself first.
@@ -344,7 +349,8 @@ mod tests {
             ("1.2.3.4", ""),
             ("v1.2.3", "leave out the \"v\""),
             ("1.2.3+5", "no \"+\""),
-            ("1.2.03", ""),
+            ("1.2.03", "leading zeros"),
+            ("1.2.3-rc.01", "leading zeros"),
             ("1.2.-3", ""),
             ("1.2.3-", ""),
             ("1.2.3-a..b", ""),

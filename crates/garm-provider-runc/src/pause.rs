@@ -46,8 +46,8 @@ fn signal(
     })
 }
 
-/// Sends a signal to each process of a container, given its first process; `SIGSTOP` until it is stopped, or will stop
-/// before it does anything else: the wait of a process for another that is stopped, as after `vfork`, does not end.
+/// Sends a signal to each process of a container, given its first process. `SIGSTOP` is repeated until the process is
+/// stopped, or waits in the kernel and stops after that: after `vfork`, a parent waits for a child that may be stopped.
 fn signal_all(first: ProcessIdentity, signal: Signal) -> io::Result<()> {
     let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
     let Some(own) = namespace(first.pid).filter(|_| first.is_running()) else { return Ok(()) };

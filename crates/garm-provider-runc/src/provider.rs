@@ -97,7 +97,7 @@ impl GarmProvider<'_> {
         files.set_paused(true)?;
         let container = self.site.engine.directory(&record.container).read()?;
         if let Err(error) = pause::pause(&container) {
-            // Those that are stopped already: an instance that is not paused is not resumed later.
+            // Some processes are stopped already, and no later call resumes an instance that is not recorded as paused.
             let _ = pause::resume(&container);
             files.set_paused(false)?;
             return Err(error);

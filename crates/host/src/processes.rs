@@ -32,7 +32,7 @@ pub struct ProcessSnapshot {
 }
 
 impl ProcessSnapshot {
-    /// Returns what stays the same in each snapshot of the process.
+    /// Returns the PID and the start time, which are the same in each snapshot of the process.
     pub fn identity(&self) -> ProcessIdentity {
         ProcessIdentity { pid: self.pid, start: self.start }
     }

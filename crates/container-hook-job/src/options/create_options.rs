@@ -153,8 +153,6 @@ pub struct NetworkOptions {
     pub dns_search: Vec<String>,
     /// `--publish`, as written.
     pub publish: Vec<String>,
-    /// `--publish-all`: publish every exposed port on a free port of the host.
-    pub publish_all: bool,
     /// `--expose`: ports in addition to the image's.
     pub expose: Vec<ExposedPort>,
 }

@@ -33,6 +33,8 @@ const LOG: &str = "the output of each container goes to a log of limited size";
 const RATES: &str = "there are no limits for single disks; --blkio-weight is for all of them";
 const REALTIME: &str = "real-time shares of cgroups are gone from the kernel";
 const VERIFY: &str = "images are checked by digest; Docker Content Trust signatures are obsolete";
+const UNPUBLISHED: &str =
+    "the containers of a job reach each other's ports without it; --publish names ports";
 const WINDOWS: &str = "only Windows containers have it";
 
 /// The action of a flag that sets a field to its value, which the function reads.
@@ -137,7 +139,7 @@ pub const FLAGS: &[Flag] = &[
     flag("platform", set!(platform, process::platform)),
     flag("privileged", Switch(|options, on| options.security.privileged = on)),
     short('p', "publish", Value(network::publish)),
-    short('P', "publish-all", Switch(|options, on| options.network.publish_all = on)),
+    short('P', "publish-all", IdleSwitch(UNPUBLISHED)),
     flag("pull", set!(pull, process::pull)),
     short('q', "quiet", IdleSwitch("how pulling is reported is chosen by the admin")),
     flag("read-only", Switch(|options, on| options.read_only = on)),

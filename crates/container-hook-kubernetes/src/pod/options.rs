@@ -48,7 +48,7 @@ const NODES: &str = "which CPUs and memory a container is on is the node's to de
 const OOM: &str = "in a cluster it follows from the resources that are asked for";
 const OWN_NAMESPACE: &str = "pods have no other one than their own";
 
-const TABLE: [OptionRow; 36] = [
+const TABLE: [OptionRow; 35] = [
     row("memory", |o| o.resources.memory_bytes.is_some(), OfContainer(memory)),
     row(
         "memory-reservation",
@@ -105,11 +105,6 @@ const TABLE: [OptionRow; 36] = [
         "stop-timeout",
         |o| o.stop_timeout.is_some(),
         Nothing("a pod is removed with all its containers at once"),
-    ),
-    row(
-        "publish-all",
-        |o| o.network.publish_all,
-        Nothing("the containers of a pod reach each other's ports without it"),
     ),
     row(
         "network=none",

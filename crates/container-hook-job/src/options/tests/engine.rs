@@ -134,7 +134,6 @@ fn host_config(options: &CreateOptions) -> Value {
         ("Dns", json!(network.dns)),
         ("DnsOptions", json!(network.dns_options)),
         ("DnsSearch", json!(network.dns_search)),
-        ("PublishAllPorts", json!(network.publish_all)),
         ("Binds", binds.collect()),
         ("Mounts", mounts.collect()),
         ("Tmpfs", tmpfs.collect()),
@@ -205,6 +204,7 @@ pub fn normalize_body(mut body: Value, options: &CreateOptions) -> Value {
             "tty" => (&["Tty"], &[]),
             "log-driver" | "log-opt" => (&[], &["LogConfig"]),
             "disable-content-trust" | "kernel-memory" | "quiet" => (&[], &[]),
+            "publish-all" => (&[], &["PublishAllPorts"]),
             "restart" => (&[], &["RestartPolicy"]),
             other => panic!("--{other} has no effect here; what does Docker send for it?"),
         };

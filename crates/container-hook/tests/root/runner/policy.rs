@@ -77,13 +77,14 @@ fn host_ipc_becomes_private_memory_with_one_message() {
         let size = "df -P -k /dev/shm | tail -n 1 | tr -s ' ' | cut -d ' ' -f 2";
         let of_host: u64 = installation.host().shell(size).trim().parse().unwrap();
         let mut runner = runner(installation, "runner-1");
-        let options = "--ipc=host --restart always --security-opt label=disable";
+        let options = "--ipc=host --restart always -P --security-opt label=disable";
         let job = with_options(runner.job_container("node:22"), options);
         let service = with_options(container("redis:7"), options);
         let args = json!({"container": job, "services": [service]});
         let said = runner.call("prepare_job", args).success().log();
         for note in [
             "job container, service redis: --ipc=host has no effect: ",
+            "job container, service redis: --publish-all has no effect: ",
             "job container, service redis: --restart has no effect: ",
         ] {
             assert_eq!(said.matches(note).count(), 1, "{note} is not in {said}");

@@ -117,7 +117,11 @@ impl Invocation {
             (b"log" | b"l", Some(value)) => self.log = log_file(value),
             (b"log-format", Some(b"json")) => self.log_format = LogFormat::Json,
             (b"log-format", Some(_)) => self.log_format = LogFormat::Text,
-            (b"debug", None) => self.debug = true,
+            // As runc reads it; crun accepts no value.
+            (b"debug", value) => {
+                self.debug =
+                    matches!(value, None | Some(b"1" | b"t" | b"T" | b"true" | b"True" | b"TRUE"));
+            }
             _ => {}
         }
     }

@@ -122,6 +122,19 @@ fn option_value_is_not_taken_for_the_command() {
 }
 
 #[test]
+fn debug_is_on_unless_its_value_is_false() {
+    for (line, expected) in [
+        ("--debug create id", true),
+        ("--debug=true create id", true),
+        ("--debug=1 create id", true),
+        ("--debug=false create id", false),
+        ("create id", false),
+    ] {
+        assert_eq!(parse(line).debug, expected, "{line}");
+    }
+}
+
+#[test]
 fn wrapper_logs_to_the_log_of_the_runtime() {
     for (line, log) in [
         ("--log=/l create id", Some("/l")),

@@ -169,10 +169,11 @@ fn user_directory(shared: &Path, uid: u32) -> PathBuf {
     shared.join(format!("{NAME}-{uid}"))
 }
 
-/// Returns the usual run directory of the current user in `/tmp`, if `run` replaces it.
+/// Returns the usual run directory of the current user in `/tmp`, if `run` is a replacement of it.
 pub fn replaced_by(run: &Path) -> Option<PathBuf> {
     let usual = user_directory(Path::new(SHARED), rustix::process::geteuid().as_raw());
-    (run.parent() == usual.parent() && run != usual).then_some(usual)
+    let prefix = format!("{}-", usual.display());
+    run.display().to_string().starts_with(&prefix).then_some(usual)
 }
 
 /// Returns whether a directory belongs to a user and is inaccessible to all others.

@@ -181,7 +181,7 @@ fn container_users_without_an_id_are_rejected_with_a_fix() {
                 Err(ContainerError::Bundle(error)) if privilege == Privilege::Single => {
                     let error = error.to_string();
                     assert!(
-                        error.contains("have no user 1000") && error.contains("--user 0"),
+                        error.contains("user 1000 is not available") && error.contains("--user 0"),
                         "{error}"
                     );
                 }

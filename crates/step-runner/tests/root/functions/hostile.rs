@@ -69,7 +69,11 @@ fn content_with_a_wrong_digest_is_not_published() {
         ("a layer", |all| find(all, is_layer).1[20] ^= 1, "digest mismatch"),
         ("a short layer", |all| find(all, is_layer).1.truncate(20), "digest or size mismatch"),
         ("a long layer", |all| find(all, is_layer).1.push(0), "digest or size mismatch"),
-        ("no layer", |all| all.retain(|(_, content)| !is_layer(content)), "not found"),
+        (
+            "no layer",
+            |all| all.retain(|(_, content)| !is_layer(content)),
+            "is missing from the image",
+        ),
         (
             "a manifest",
             |all| {

@@ -63,6 +63,8 @@ fn steps_cannot_see_or_signal_the_pause_process_and_uplink() {
         let look = "cat /proc/[0-9]*/comm /proc/[0-9]*/cmdline | tr '\\0' '\\n'; \
                     kill -9 -1; sleep 0; for pid in $(seq 2 40); do kill -9 $pid 2>/dev/null || :; done";
         let ended = runner.run(look);
+        // The step sees its own processes.
+        assert!(ended.log().lines().any(|line| line == "sh"), "{}", ended.log());
         for name in ["pause-process", "pasta", "slirp4netns", "container-hook", "docker-registry"] {
             assert!(!ended.log().contains(name), "{}", ended.log());
         }

@@ -238,9 +238,9 @@ fn allowed_directory_replaced_by_a_link_is_not_followed() {
         let canary = HostCanary::new(host);
         let mut runner = runner(installation, "runner-1");
         let swap = || {
+            let (place, link) = ("/run/allowed/dir", "/run/allowed/link");
             for _ in 0..1000 {
-                let (place, link) = ("/run/allowed/dir", "/run/allowed/link");
-                let _ = renameat_with(CWD, place, CWD, link, RenameFlags::EXCHANGE);
+                renameat_with(CWD, place, CWD, link, RenameFlags::EXCHANGE).unwrap();
             }
         };
         repeat_during(

@@ -60,9 +60,9 @@ pub enum HookError {
     Backend(Box<dyn Error + Send + Sync>),
     #[error(transparent)]
     Path(#[from] PathError),
-    /// A directory of the runner was replaced by a symbolic link.
+    /// A symbolic link in the place of a directory of the runner leads out of its work directory.
     #[error(
-        "{} is outside {}: it was replaced by a symbolic link; remove the link, the runner creates it anew",
+        "{} is outside {}: a symbolic link leads there: remove it, and the runner creates the directory",
         path.display(), work.display()
     )]
     Escapes {

@@ -15,6 +15,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use oci_hooks_engine::bundle::DeviceRule;
 use serde::{Deserialize, Serialize};
 
 use super::options::HostNamespace;
@@ -44,7 +45,7 @@ pub struct Policy {
     pub devices: Vec<PathBuf>,
     /// Rules that `--device-cgroup-rule` may add, in its notation, and rules that they cover: `c 189:* rwm`
     /// covers `c 189:3 r`. Default: none.
-    pub device_rules: Vec<String>,
+    pub device_rules: Vec<DeviceRule>,
     /// Capabilities that `--cap-add` may add; `ALL` allows every capability. Default: Docker's default
     /// capabilities without `MKNOD`, plus `IPC_LOCK` and `SYS_PTRACE`.
     pub capabilities: Vec<String>,

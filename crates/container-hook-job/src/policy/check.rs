@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use oci_hooks::cdi::is_device_name;
-use oci_hooks_engine::bundle::DeviceRule;
 use oci_hooks_files::fs::PathError;
 use oci_hooks_host::apparmor;
 use oci_hooks_host::host_file::HostFile;
@@ -222,10 +221,8 @@ impl Policy {
                 denials.push(option_denial(&format!("--cap-add {bare}"), &advice));
             }
         }
-        let allowed = self.device_rules.iter().filter_map(|rule| rule.parse().ok());
-        let allowed: Vec<DeviceRule> = allowed.collect();
         for rule in &options.device_rules {
-            if !allowed.iter().any(|allowed| allowed.covers(rule)) {
+            if !self.device_rules.iter().any(|allowed| allowed.covers(rule)) {
                 let rule = rule.to_string();
                 let entry = self.allow(&format!("device-rules = [{rule:?}]"));
                 denials.push(option_denial(&format!("--device-cgroup-rule {rule:?}"), &entry));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use oci_hooks_engine::bundle::DeviceRule;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -51,7 +52,7 @@ pub struct WrittenPolicy {
     bind_mounts: Option<Vec<PathBuf>>,
     shared_mounts: Option<bool>,
     devices: Option<Vec<PathBuf>>,
-    device_rules: Option<Vec<String>>,
+    device_rules: Option<Vec<DeviceRule>>,
     capabilities: Option<Vec<String>>,
     security_opts: Option<Vec<String>>,
     nesting: Option<bool>,
@@ -147,7 +148,7 @@ impl Policy {
             bind_mounts: vec![PathBuf::from("/")],
             shared_mounts: true,
             devices: vec![PathBuf::from("/dev"), PathBuf::from("*")],
-            device_rules: texts(&["a *:* rwm"]),
+            device_rules: vec!["a *:* rwm".parse().expect("it is a rule")],
             capabilities: texts(&["ALL"]),
             security_opts: texts(&[
                 "apparmor=*",

@@ -202,6 +202,8 @@ fn device_rules_cover_narrower_rules() {
         let found = check(&policy, &format!("--device-cgroup-rule '{asked}'"));
         assert_eq!(found.is_ok(), is_allowed, "{allowed} and {asked}: {found:?}");
     }
+    let error = toml::from_str::<Policy>("device-rules = [\"c 0xbd:* r\"]").unwrap_err();
+    assert!(error.message().starts_with("invalid device rule"), "{error}");
 }
 
 #[test]

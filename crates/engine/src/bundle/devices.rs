@@ -11,6 +11,8 @@ use oci_hooks_host::caller::FileUser;
 use oci_hooks_host::host_file::{HostFile, HostRoot};
 use oci_spec::runtime::{LinuxDevice, LinuxDeviceCgroup, LinuxDeviceType};
 use rustix::fs::{self, AtFlags, CWD, FileType, major, minor};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A device of the host, or all devices below a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,6 +132,23 @@ impl fmt::Display for DeviceRule {
         let number = |number: Option<u32>| number.map_or("*".to_owned(), |n| n.to_string());
         let DeviceRule { kind, major, minor, access } = self;
         write!(f, "{kind} {}:{} {access}", number(*major), number(*minor))
+    }
+}
+
+impl Serialize for DeviceRule {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for DeviceRule {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        // Without the text: errors of settings do not quote the file.
+        Self::parse(&String::deserialize(from)?).ok_or_else(|| {
+            D::Error::custom(
+                "invalid device rule: expected KIND MAJOR:MINOR ACCESS, as in `c 189:* rwm`",
+            )
+        })
     }
 }
 

@@ -377,14 +377,18 @@ impl<'c> TestNamespace<'c> {
         self.cluster.call("DELETE", &path, None);
     }
 
-    /// Waits until a pod meets a condition, and returns it.
+    /// Waits until a pod meets a condition, and returns it. A name that ends with `-` is the beginning of one.
     #[track_caller]
     pub fn wait_for_pod(&self, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let mut pod = Value::Null;
         let deadline = std::time::Instant::now() + DEADLINE;
+        let is_meant = |pod: &Value| {
+            let found = pod["metadata"]["name"].as_str().unwrap();
+            found == name || name.ends_with('-') && found.starts_with(name)
+        };
         while pod.is_null() || !is_so(&pod) {
             assert!(std::time::Instant::now() < deadline, "{name} is never so:\n{pod:#}");
-            pod = self.get("pods", name).unwrap_or_default();
+            pod = self.list("pods", "").into_iter().find(is_meant).unwrap_or_default();
             std::thread::park_timeout(Duration::from_millis(20));
         }
         pod

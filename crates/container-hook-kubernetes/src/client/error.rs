@@ -157,10 +157,6 @@ pub enum CallFault {
     Malformed { problem: String },
     #[error("the request cannot be made: {problem}")]
     Request { problem: String },
-    #[error("an object of the same name exists, and is not being deleted")]
-    Exists,
-    #[error("an object of the same name is still being deleted after {} s", .0.as_secs())]
-    Going(Duration),
 }
 
 impl CallFault {

@@ -12,15 +12,12 @@ use kube::core::request;
 use oci_hooks_files::fs::random_u64;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::time::{Duration, Instant, sleep};
 
 use super::ClusterClient;
 use super::error::{ApiOperation, CallFault, ClusterError, Verb};
 
 /// Annotation that identifies an object after the answer to its creation was lost.
 const CALL: &str = "oci-hooks/call";
-/// Poll interval while an object of the same name is being deleted.
-const GONE_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of bytes read of a log.
 const MAX_LOG_BYTES: i64 = 16 << 20;
 
@@ -165,27 +162,14 @@ impl ClusterClient {
         let body = serde_json::to_vec(&object).expect("an object is JSON");
         let request =
             check_request(&operation, self.requests::<T>().create(&PostParams::default(), body))?;
-        let began = Instant::now();
-        loop {
-            let error = match self.ask(&operation, &request).await {
-                Ok(made) => return Ok(made),
-                Err(error) => error,
-            };
-            if error.rejection().is_none_or(|rejection| rejection.code != 409) {
-                return Err(error);
-            }
-            let failed = |fault| ClusterError::Call { operation: operation.clone(), fault };
-            match self.get::<T>(&name).await? {
-                Some(own) if is_of_call(&own, &call) => return Ok(own),
-                Some(other) if other.metadata().deletion_timestamp.is_none() => {
-                    return Err(failed(CallFault::Exists));
-                }
-                // The other object is deleted, or is being deleted.
-                _ if began.elapsed() > self.policy.limit => {
-                    return Err(failed(CallFault::Going(began.elapsed())));
-                }
-                _ => sleep(GONE_INTERVAL).await,
-            }
+        let error = match self.ask(&operation, &request).await {
+            Err(error) if error.rejection().is_some_and(|rejection| rejection.code == 409) => error,
+            created => return created,
+        };
+        // An earlier attempt of this call may have created the object: its response was lost.
+        match self.get::<T>(&name).await? {
+            Some(own) if is_of_call(&own, &call) => Ok(own),
+            _ => Err(error),
         }
     }
 

@@ -7,7 +7,7 @@ use oci_hooks_files::error::chain;
 use serde_json::{Value, json};
 
 use super::testing::{ScriptedReply, answer, cluster};
-use super::{CallFault, ClusterClient, ClusterError, Verb};
+use super::{ClusterClient, ClusterError, Verb};
 use crate::client::RetryPolicy;
 
 fn pod() -> Pod {
@@ -15,11 +15,8 @@ fn pod() -> Pod {
 }
 
 /// An existing pod, created by another call.
-fn foreign_pod(going: bool) -> ScriptedReply {
-    let mut pod = json!({"metadata": {"name": "a", "annotations": {"oci-hooks/call": "other"}}});
-    if going {
-        pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-    }
+fn foreign_pod() -> ScriptedReply {
+    let pod = json!({"metadata": {"name": "a", "annotations": {"oci-hooks/call": "other"}}});
     answer(200, &pod.to_string())
 }
 
@@ -158,36 +155,12 @@ fn object_of_an_unanswered_create_call_is_recognized() {
 
 #[test]
 fn existing_object_of_the_same_name_is_an_error() {
-    let (cluster, calls) = cluster(vec![exists(), foreign_pod(false)]);
-    let error = chain(&create(&cluster).unwrap_err());
-    let expected =
-        "cannot create pod a: an object of the same name exists, and is not being deleted";
-    assert_eq!(error, expected);
-    assert_eq!(verbs(&calls), ["POST", "GET"]);
-}
-
-#[test]
-fn creation_waits_for_an_object_that_is_being_deleted() {
-    let (cluster, calls) = cluster(vec![
-        exists(),
-        foreign_pod(true),
-        exists(),
-        answer(404, "{}"),
-        ScriptedReply::Echo(201),
-    ]);
-    let made = create(&cluster).unwrap();
-    assert!(made.metadata.annotations.unwrap().contains_key("oci-hooks/call"));
-    assert_eq!(verbs(&calls), ["POST", "GET", "POST", "GET", "POST"]);
-    // But not forever.
-    let (cluster, _) =
-        super::testing::cluster_with_replies(|line, _| match line.starts_with("POST") {
-            true => exists(),
-            false => foreign_pod(true),
-        });
-    let limit = Duration::from_secs(2);
-    let cluster = cluster.with_retries(RetryPolicy { limit, ..RetryPolicy::brief() });
-    let error = create(&cluster).unwrap_err();
-    assert!(matches!(error, ClusterError::Call { fault: CallFault::Going(_), .. }), "{error:?}");
+    for found in [foreign_pod(), answer(404, "{}")] {
+        let (cluster, calls) = cluster(vec![exists(), found]);
+        let error = chain(&create(&cluster).unwrap_err());
+        assert!(error.contains("pods \"a\" already exists"), "{error}");
+        assert_eq!(verbs(&calls), ["POST", "GET"]);
+    }
 }
 
 #[test]

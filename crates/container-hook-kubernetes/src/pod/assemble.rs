@@ -192,7 +192,7 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// Returns the name of a secret of this pod.
+    /// Returns the name of an object of this pod, or of the pod itself.
     fn object_name(&self, kind: &str, at: usize) -> String {
         let number = if at == 0 { String::new() } else { format!("-{at}") };
         names::object(&self.inputs.own.name, &format!("{kind}-{}{number}", self.id))
@@ -310,9 +310,12 @@ impl<'a> Draft<'a> {
     /// Returns the pod into which the template is merged.
     fn base(&self, is_step: bool, has_agent: bool) -> Pod {
         let PodInputs { context, settings, own, .. } = self.inputs;
-        let kind = if is_step { format!("step-{}", self.id) } else { "workflow".to_owned() };
-        let name = names::object(&own.name, &kind);
-        let role = if is_step { PlanRole::Step } else { PlanRole::Job };
+        let (kind, role) = match is_step {
+            true => ("step", PlanRole::Step),
+            false => ("workflow", PlanRole::Job),
+        };
+        // A kubelet finds pods by their name, and the pod of the runner's last job may still be ending.
+        let name = self.object_name(kind, 0);
         let init = has_agent.then(|| vec![agent::init(settings, own, &self.volumes)]);
         let spec = PodSpec {
             runtime_class_name: runtime_class(context),

@@ -43,7 +43,8 @@ fn services_keep_all_names_and_container_names_are_valid() {
     let hosts = String::from_utf8(secret.data.as_ref().unwrap()["hosts"].0.clone()).unwrap();
     let lines: Vec<_> = hosts.lines().collect();
     assert!(lines.contains(&"127.0.0.1\tmy_db") && lines.contains(&"127.0.0.1\tredis"), "{hosts}");
-    assert!(lines.contains(&"127.0.1.1\trunner-1-workflow"), "{hosts}");
+    let own = format!("127.0.1.1\t{}", made.pod.metadata.name.as_ref().unwrap());
+    assert!(lines.contains(&own.as_str()), "{hosts}");
     assert_eq!(pod_value(&made, "/metadata/annotations/com.github.actions.service-names"), "my_db");
     for name in ["job", "my-db", "job-1"] {
         let mounts = container(&made, name).volume_mounts.iter().flatten();

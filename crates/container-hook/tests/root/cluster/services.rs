@@ -66,7 +66,8 @@ fn a_service_that_fails_before_the_steps_fails_the_job_with_its_last_lines() {
     let args =
         json!({"container": runner.job_container("alpine:3.20"), "services": [broken, gate]});
     let said = runner.call("prepare_job", args).failure();
-    for words in ["container broken of pod ends-workflow ended with code 3", "the service says no"]
+    for words in
+        ["container broken of pod ends-workflow-", " ended with code 3", "the service says no"]
     {
         assert!(said.contains(words), "{words:?} is not in {said}");
     }
@@ -149,7 +150,7 @@ fn end_of_a_service_is_reported_once_in_the_next_step() {
         let connect = format!("until echo | nc -w 1 {service} {port}; do sleep 0.1; done");
         // The kubelet may report the end before this step ends.
         let said = runner.run(&connect).success().log();
-        wait_for_end(&pods, "watched-workflow", service);
+        wait_for_end(&pods, "watched-workflow-", service);
         said
     };
     let said = end(&mut runner, "hungry", 7001) + &runner.run("exit 1").code(1).log();
@@ -181,7 +182,7 @@ fn service_that_becomes_unhealthy_is_reported_once() {
     runner.prepare(runner.job_container("alpine:3.20"), &[service]);
     let connect = "until echo | nc -w 1 fragile 7004; do sleep 0.1; done";
     let begun = runner.run(connect).success().log();
-    pods.namespace.wait_for_pod("sick-workflow", |pod| {
+    pods.namespace.wait_for_pod("sick-workflow-", |pod| {
         let statuses = pod["status"]["containerStatuses"].as_array();
         statuses.into_iter().flatten().any(|status| status["ready"] == false)
     });

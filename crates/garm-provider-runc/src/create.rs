@@ -313,7 +313,7 @@ impl<'a> InstanceCreation<'a> {
         let tool = runner::choose(&self.bootstrap.tools, &self.bootstrap.arch)?;
         let http = HttpClient::new(&HttpOptions { ca_pem: self.ca_pem(), proxy: self.proxy() })?;
         let runners = RunnerCache::of(self.provider.site.engine);
-        let layer = runners.prepare(tool, (user.uid, user.gid), &http, &|_| {})?;
+        let layer = runners.prepare(tool, (user.uid, user.gid), &http)?;
         let located = LocatedRunner {
             dir: layer.dir.clone(),
             program: layer.program.clone(),

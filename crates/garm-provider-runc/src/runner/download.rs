@@ -1,11 +1,9 @@
 //! Download of a runner archive, as a stream that resumes after a broken connection.
 
-use std::fmt;
 use std::io::{self, Read};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use oci_hooks_files::error::chain;
 use oci_hooks_image::{Digest, HashAlgorithm, Hasher, Meter, PaceError};
 
 use super::error::RunnerError;
@@ -16,25 +14,6 @@ use crate::http::{HttpBody, HttpClient, shorten_url};
 /// Number of bytes received without an error after which earlier errors no longer count.
 const FORGIVEN_BYTES: u64 = 4 << 20;
 
-/// Event of a download.
-#[derive(Clone, Debug)]
-pub enum DownloadEvent {
-    /// A server has begun to send the archive.
-    Started {
-        /// URL without credentials and query.
-        url: String,
-        /// Size, if the server sends it.
-        bytes: Option<u64>,
-    },
-    /// An attempt failed, and is repeated.
-    Retry { error: String, bytes: u64 },
-    /// The archive is complete, and its digest is correct.
-    Done { bytes: u64, time: Duration },
-}
-
-/// A callback for each event of a download.
-pub type DownloadListener<'a> = &'a (dyn Fn(DownloadEvent) + Sync);
-
 /// Archive as a stream.
 ///
 /// `read` returns errors without details, which [`finish`](Self::finish) returns.
@@ -42,7 +21,6 @@ pub struct RunnerDownload<'a> {
     tool: &'a RunnerArchive,
     http: &'a HttpClient,
     options: &'a RunnerOptions,
-    listener: DownloadListener<'a>,
     expected: Option<&'a Digest>,
     began: Instant,
     connection: Option<DownloadConnection>,
@@ -72,13 +50,11 @@ impl<'a> RunnerDownload<'a> {
         expected: Option<&'a Digest>,
         http: &'a HttpClient,
         options: &'a RunnerOptions,
-        listener: DownloadListener<'a>,
     ) -> Self {
         RunnerDownload {
             tool,
             http,
             options,
-            listener,
             expected,
             began: Instant::now(),
             connection: None,
@@ -111,8 +87,6 @@ impl<'a> RunnerDownload<'a> {
             let [expected, actual] = [expected, &actual].map(|digest| digest.hex().to_owned());
             return Err(RunnerError::Digest { url, expected, actual });
         }
-        let (bytes, time) = (self.received, self.began.elapsed());
-        (self.listener)(DownloadEvent::Done { bytes, time });
         Ok(())
     }
 
@@ -136,7 +110,6 @@ impl<'a> RunnerDownload<'a> {
             if self.failures >= self.options.retry.attempts {
                 return Err(error);
             }
-            (self.listener)(DownloadEvent::Retry { error: chain(&error), bytes: self.received });
             thread::sleep(self.options.retry.pause);
         }
     }
@@ -182,10 +155,6 @@ impl<'a> RunnerDownload<'a> {
             return Err(self.download_error(io::Error::new(io::ErrorKind::InvalidData, other)));
         }
         self.total = body.total;
-        if self.received == 0 {
-            let bytes = body.total;
-            (self.listener)(DownloadEvent::Started { url: self.url(), bytes });
-        }
         // A server without support for ranges sends the first bytes again.
         let again = self.received.saturating_sub(body.start);
         let passed = io::copy(&mut body.reader.by_ref().take(again), &mut io::sink());
@@ -240,23 +209,5 @@ fn is_transient(error: &RunnerError) -> bool {
         RunnerError::Pace { .. } => true,
         RunnerError::Broken { source, .. } => source.kind() != io::ErrorKind::InvalidData,
         _ => false,
-    }
-}
-
-impl fmt::Display for DownloadEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DownloadEvent::Started { url, bytes: Some(bytes) } => {
-                write!(f, "downloading the runner from {url}: {bytes} bytes")
-            }
-            DownloadEvent::Started { url, bytes: None } => {
-                write!(f, "downloading the runner from {url}")
-            }
-            DownloadEvent::Retry { error, .. } => write!(f, "trying again: {error}"),
-            DownloadEvent::Done { bytes, time } => {
-                let seconds = time.as_secs_f32();
-                write!(f, "downloaded the runner: {bytes} bytes in {seconds:.1} s")
-            }
-        }
     }
 }

@@ -1,7 +1,6 @@
 //! Errors of providing a runner.
 
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use oci_hooks_engine::bundle::UserError;
@@ -58,8 +57,6 @@ pub enum RunnerError {
     Read(#[from] ReadError),
     #[error(transparent)]
     Write(#[from] ReplaceError),
-    #[error("invalid record of a cached runner: {}", path.display())]
-    Record { path: PathBuf, source: serde_json::Error },
 }
 
 fn missing_tool_message(arch: &str, known: &str) -> String {

@@ -15,8 +15,7 @@ mod unpack;
 mod user;
 
 pub use choose::{choose, forge_of_instance};
-pub use download::DownloadEvent;
 pub use error::RunnerError;
 pub use locate::{LocatedRunner, locate, locate_in};
-pub use runners::{CachedRunner, PrunedRunners, RunnerCache, RunnerLayer, RunnerOptions};
+pub use runners::{PrunedRunners, RunnerCache, RunnerLayer, RunnerOptions};
 pub use user::{RunnerUser, passwd_with, user};

@@ -21,7 +21,7 @@ use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, syncfs, utimensa
 use serde::{Deserialize, Serialize};
 
 use super::choose::{forge_of, name_of};
-use super::download::{DownloadEvent, RunnerDownload};
+use super::download::RunnerDownload;
 use super::error::RunnerError;
 use super::unpack::{HOME, RunnerUnpacking, names};
 use crate::boot::Forge;
@@ -74,22 +74,6 @@ pub struct RunnerLayer {
     pub key: String,
 }
 
-/// A downloaded runner in the cache.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CachedRunner {
-    pub key: String,
-    /// File name of the archive.
-    pub name: String,
-    /// URL of the archive, without credentials and query.
-    pub url: String,
-    pub forge: Forge,
-    /// User and group id of the files.
-    pub owner: (u32, u32),
-    pub size_bytes: u64,
-    /// Time of the last use.
-    pub used: SystemTime,
-}
-
 /// Result of pruning the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrunedRunners {
@@ -98,12 +82,12 @@ pub struct PrunedRunners {
     pub freed_bytes: u64,
 }
 
+/// Content of a runner's record. Name and URL are for admins.
 #[derive(Debug, Serialize, Deserialize)]
 struct RunnerRecord {
     name: String,
     url: String,
     forge: Forge,
-    owner: (u32, u32),
     size_bytes: u64,
 }
 
@@ -142,7 +126,6 @@ impl RunnerCache {
         tool: &RunnerArchive,
         owner: (u32, u32),
         http: &HttpClient,
-        listener: &(dyn Fn(DownloadEvent) + Sync),
     ) -> Result<RunnerLayer, RunnerError> {
         let expected = digest_of(tool)?;
         let key = key(tool, expected.as_ref(), owner);
@@ -169,7 +152,7 @@ impl RunnerCache {
             // The directory may be left over from a killed process.
             self.trash.remove(&new)?;
             let made = self.make(&new, tool, owner, || {
-                RunnerDownload::new(tool, expected.as_ref(), http, &self.options, listener)
+                RunnerDownload::new(tool, expected.as_ref(), http, &self.options)
             });
             if let Err(error) = made.and_then(|()| self.keep(&new, &key)) {
                 // If the removal fails, the next call repeats it.
@@ -208,25 +191,11 @@ impl RunnerCache {
         let unpacking = RunnerUnpacking { forge, owner, limits: &self.options.limits, tree };
         let size_bytes = unpacking.run(download())?;
         let (name, url) = (name_of(tool), shorten_url(&tool.download_url));
-        let record = RunnerRecord { name, url, forge, owner, size_bytes };
+        let record = RunnerRecord { name, url, forge, size_bytes };
         replace_unsynced(&new.join(RECORD), &encode(&record), 0o644)?;
         // Sync before the rename, so that a layer is complete even after a power failure.
         syncfs(File::open(new).with_path("open", new)?).with_path("sync", new)?;
         Ok(())
-    }
-
-    /// Returns the cached runners.
-    pub fn list(&self) -> Result<Vec<CachedRunner>, RunnerError> {
-        let mut kept = Vec::new();
-        for key in names_in(&self.dir)? {
-            if is_key(&key)
-                && let Some((record, used)) = self.read_known(&key)?
-            {
-                let RunnerRecord { name, url, forge, owner, size_bytes } = record;
-                kept.push(CachedRunner { key, name, url, forge, owner, size_bytes, used });
-            }
-        }
-        Ok(kept)
     }
 
     /// Removes runners unused for `older_than`, except those with keys in `in_use`, and leftovers of killed processes.
@@ -306,14 +275,6 @@ impl RunnerCache {
         };
         let used = fs::metadata(&path).and_then(|file| file.modified());
         Ok(Some((record, used.with_path("inspect", &path)?)))
-    }
-
-    /// Reads a record as `read` does; also returns none for the record of a newer version of this program.
-    fn read_known(&self, key: &str) -> Result<Option<(RunnerRecord, SystemTime)>, RunnerError> {
-        match self.read(key) {
-            Err(RunnerError::Newer(_)) => Ok(None),
-            read => read,
-        }
     }
 
     fn lock(&self, key: &str) -> PathBuf {

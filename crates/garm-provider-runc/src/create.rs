@@ -119,8 +119,7 @@ fn record(provider: &GarmProvider<'_>, bootstrap: &Bootstrap) -> InstanceRecord 
         image: bootstrap.image.clone(),
         flavor: bootstrap.flavor.clone(),
         arch: bootstrap.arch.clone(),
-        layer: None,
-        info: None,
+        ..InstanceRecord::default()
     }
 }
 

@@ -6,7 +6,6 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use jiff::Timestamp;
 use oci_hooks_engine::container::{ContainerError, RecordDirectory, container_ids};
 use oci_hooks_files::fs::read_bounded;
 use serde_json::Value;
@@ -145,6 +144,13 @@ fn of_container(run: &Path, id: &str, is_wanted: IsWanted<'_>) -> Option<Instanc
         Some(text.to_owned())
     };
     let text = |key: &str| annotation(key).unwrap_or_default();
+    let record = InstanceRecord {
+        pool: text("pool"),
+        image: text("image"),
+        flavor: text("flavor"),
+        arch: text("arch"),
+        ..InstanceRecord::default()
+    };
     let Some(container) = container else {
         let (controller, name) = (annotation("controller")?, annotation("instance")?);
         return is_wanted(&controller, &name).then(|| InstanceRecord {
@@ -152,10 +158,8 @@ fn of_container(run: &Path, id: &str, is_wanted: IsWanted<'_>) -> Option<Instanc
             controller,
             network: format!("{NETWORK}{}", id.get(..16).unwrap_or(id)),
             container: id.to_owned(),
-            created: Timestamp::UNIX_EPOCH,
-            image: text("image"),
             info: Some(RunningDetails::default()),
-            ..InstanceRecord::of_pool(text("pool"), text("flavor"), text("arch"))
+            ..record
         });
     };
     Some(InstanceRecord {
@@ -166,6 +170,6 @@ fn of_container(run: &Path, id: &str, is_wanted: IsWanted<'_>) -> Option<Instanc
         created: container.created,
         image: annotation("image").unwrap_or(container.image),
         info: container.process.map(|_| RunningDetails::default()),
-        ..InstanceRecord::of_pool(text("pool"), text("flavor"), text("arch"))
+        ..record
     })
 }

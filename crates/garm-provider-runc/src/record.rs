@@ -29,7 +29,7 @@ pub(super) const OWNER: &str = "garm:";
 pub(super) const NETWORK: &str = "garm-";
 
 /// Record of an instance, written before any part of it is created and removed last.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct InstanceRecord {
     /// Name, which is also the provider id.
     pub name: String,
@@ -52,27 +52,6 @@ pub struct InstanceRecord {
     /// None until the creation has finished.
     #[serde(rename = "made")]
     pub info: Option<RunningDetails>,
-}
-
-impl InstanceRecord {
-    /// Returns a record with only these properties.
-    pub(super) fn of_pool(pool: String, flavor: String, arch: String) -> Self {
-        InstanceRecord {
-            name: String::new(),
-            controller: String::new(),
-            pool,
-            container: String::new(),
-            network: String::new(),
-            created: Timestamp::UNIX_EPOCH,
-            maker: None,
-            image: String::new(),
-            flavor,
-            arch,
-            log: PathBuf::new(),
-            layer: None,
-            info: None,
-        }
-    }
 }
 
 /// Properties of a running instance.
@@ -305,17 +284,7 @@ mod tests {
         InstanceRecord {
             name: name.to_owned(),
             controller: controller.to_owned(),
-            pool: "my set/1".to_owned(),
-            container: "c".to_owned(),
-            network: "n".to_owned(),
-            created: Timestamp::UNIX_EPOCH,
-            maker: None,
-            image: "i".to_owned(),
-            flavor: "f".to_owned(),
-            arch: "amd64".to_owned(),
-            log: "/log".into(),
-            layer: None,
-            info: None,
+            ..InstanceRecord::default()
         }
     }
 

@@ -34,13 +34,11 @@ fn write_record(env: &TestEnv, name: &str, controller: &str, pool: &str) -> Inst
         container: "0123456789ab".repeat(5),
         network: "none".to_owned(),
         created: "2026-11-21T12:00:00Z".parse().unwrap(),
-        maker: None,
         image: "debian:12".to_owned(),
         flavor: "small".to_owned(),
         arch: "amd64".to_owned(),
         log: env.path("log").join(format!("{name}.0123456789ab.log")),
-        layer: None,
-        info: None,
+        ..InstanceRecord::default()
     };
     let records = ControllerRecords::of(&env.path("run"), controller);
     let files = records.files(name).unwrap();

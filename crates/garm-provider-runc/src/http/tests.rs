@@ -1,10 +1,11 @@
 //! Requests to misbehaving servers.
 
 use oci_hooks_files::error::chain;
+use oci_hooks_testsupport::http::WebResponse;
 use serde_json::json;
 use ureq::tls::{PemItem, parse_pem};
 
-use super::fake::{FakeReply, FakeServer};
+use super::fake::{FakeServer, cut_reply, no_reply, reply};
 use super::*;
 
 fn client() -> HttpClient {
@@ -20,7 +21,7 @@ fn status(error: &HttpError) -> u16 {
 
 #[test]
 fn requests_contain_user_agent_and_token() {
-    let server = FakeServer::serve(|_| FakeReply::ok(b"raw \0 bytes"));
+    let server = FakeServer::serve(|_| WebResponse::ok(b"raw \0 bytes"));
     let url = server.url("/a/b?c=d");
     assert_eq!(client().get(&url, Some("T0KEN"), 100).unwrap(), b"raw \0 bytes");
     client().post_json(&url, Some("T0KEN"), &json!({"a": null})).unwrap();
@@ -32,15 +33,15 @@ fn requests_contain_user_agent_and_token() {
         assert_eq!(request.header("accept"), Some("application/json"));
     }
     assert_eq!(seen[1].header("content-type"), Some("application/json"));
-    assert_eq!(seen[1].body, br#"{"a":null}"#);
+    assert_eq!(seen[1].body, r#"{"a":null}"#);
 }
 
 #[test]
 fn rejections_are_reported_without_secrets() {
     let server = FakeServer::serve(|request| match request.path.split('?').next().unwrap() {
-        "/json" => FakeReply::status(401, br#"{"error":"Authentication failed","details":""}"#),
-        "/html" => FakeReply::status(404, b"<html>no</html>"),
-        _ => FakeReply::status(400, b"invalid\x07 request\nsecond line"),
+        "/json" => reply(401, br#"{"error":"Authentication failed","details":""}"#),
+        "/html" => reply(404, b"<html>no</html>"),
+        _ => reply(400, b"invalid\x07 request\nsecond line"),
     });
     for (path, expected) in [
         ("/json?sig=S3CRET", "/json: 401: Authentication failed"),
@@ -69,9 +70,9 @@ fn temporary_errors_are_retried() {
         let server = FakeServer::serve(move |_| {
             count += 1;
             match (count, trouble) {
-                (3.., _) => FakeReply::ok(b"at last"),
-                (_, 0) => FakeReply::without_response(),
-                (_, status) => FakeReply::status(status, b""),
+                (3.., _) => WebResponse::ok(b"at last"),
+                (_, 0) => no_reply(),
+                (_, status) => WebResponse::status(status),
             }
         });
         let get = || client().get(&server.url("/"), None, 100);
@@ -79,7 +80,7 @@ fn temporary_errors_are_retried() {
         assert_eq!(retry(5).run(get).unwrap(), b"at last");
         assert_eq!(server.seen_requests().len(), 3);
     }
-    let server = FakeServer::serve(|_| FakeReply::status(401, b""));
+    let server = FakeServer::serve(|_| WebResponse::status(401));
     let error = retry(5).run(|| client().get(&server.url("/"), None, 1)).unwrap_err();
     assert_eq!((status(&error), server.seen_requests().len()), (401, 1));
     // Another process could get the port of a closed server.
@@ -95,8 +96,8 @@ fn temporary_errors_are_retried() {
 #[test]
 fn response_is_limited_and_must_be_complete() {
     let server = FakeServer::serve(|request| match request.path.as_str() {
-        "/short" => FakeReply::ok(b"1234").announce(10),
-        _ => FakeReply::ok(b"12345"),
+        "/short" => cut_reply(b"1234567890", 4),
+        _ => WebResponse::ok(b"12345"),
     });
     assert_eq!(client().get(&server.url("/"), None, 5).unwrap(), b"12345");
     let error = client().get(&server.url("/"), None, 4).unwrap_err();
@@ -107,14 +108,14 @@ fn response_is_limited_and_must_be_complete() {
 
 #[test]
 fn token_is_sent_only_to_its_origin() {
-    let other = FakeServer::serve(|_| FakeReply::ok(b"there"));
+    let other = FakeServer::serve(|_| WebResponse::ok(b"there"));
     let (same, away) = ("/new".to_owned(), other.url("/away?x"));
     let server = FakeServer::serve(move |request| match request.path.as_str() {
-        "/same" => FakeReply::redirect(302, &same),
-        "/away" => FakeReply::redirect(307, &away),
-        "/loop" => FakeReply::redirect(301, "/loop"),
-        "/file" => FakeReply::redirect(302, "file:///etc/passwd"),
-        _ => FakeReply::ok(b"here"),
+        "/same" => reply(302, "").with("location", &same),
+        "/away" => reply(307, "").with("location", &away),
+        "/loop" => reply(301, "").with("location", "/loop"),
+        "/file" => reply(302, "").with("location", "file:///etc/passwd"),
+        _ => WebResponse::ok(b"here"),
     });
     let get = |path: &str| client().get(&server.url(path), Some("T0KEN"), 100);
     assert_eq!(get("/same").unwrap(), b"here");
@@ -132,11 +133,9 @@ fn token_is_sent_only_to_its_origin() {
 #[test]
 fn download_resumes_if_the_server_supports_ranges() {
     let server = FakeServer::serve(|request| match (&*request.path, request.header("range")) {
-        ("/knows", Some("bytes=3-")) => {
-            FakeReply::status(206, b"456").with("content-range", "bytes 3-5/6")
-        }
-        ("/lies", Some(_)) => FakeReply::status(206, b"x").with("content-range", "bytes 1-1/6"),
-        _ => FakeReply::ok(b"123456"),
+        ("/knows", Some("bytes=3-")) => reply(206, b"456").with("content-range", "bytes 3-5/6"),
+        ("/lies", Some(_)) => reply(206, b"x").with("content-range", "bytes 1-1/6"),
+        _ => WebResponse::ok(b"123456"),
     });
     for (path, start, begins, expected) in
         [("/knows", 0, 0, "123456"), ("/knows", 3, 3, "456"), ("/ignores", 3, 0, "123456")]
@@ -151,7 +150,7 @@ fn download_resumes_if_the_server_supports_ranges() {
 
 #[test]
 fn proxies_are_used_except_for_excluded_hosts() {
-    let proxy = FakeServer::serve(|_| FakeReply::status(403, b""));
+    let proxy = FakeServer::serve(|_| WebResponse::status(403));
     let get = |no_proxy: &str, url: &str| {
         let (http_proxy, no_proxy) = (proxy.url(""), no_proxy.to_owned());
         let proxy = ProxyUrls { http_proxy, no_proxy, https_proxy: String::new() };
@@ -164,7 +163,7 @@ fn proxies_are_used_except_for_excluded_hosts() {
     assert!(!get("a, .invalid", url).contains("403"));
     assert_eq!(proxy.seen_requests()[0].method, "CONNECT");
     // Loopback is always reached without a proxy.
-    let server = FakeServer::serve(|_| FakeReply::status(404, b"direct"));
+    let server = FakeServer::serve(|_| reply(404, b"direct"));
     assert!(get("", &server.url("/")).ends_with("404: direct"));
 }
 
@@ -181,7 +180,7 @@ fn silent_server_is_not_waited_for() {
     let (over, is_over) = std::sync::mpsc::channel::<()>();
     let server = FakeServer::serve(move |_| {
         let _ = is_over.recv();
-        FakeReply::without_response()
+        no_reply()
     });
     let options = HttpOptions::default();
     let client =

@@ -12,11 +12,12 @@ use std::time::Duration;
 use oci_hooks_files::error::chain;
 use oci_hooks_host::trash::Trash;
 use oci_hooks_image::{Digest, LayerLimits, Secret};
+use oci_hooks_testsupport::http::WebResponse;
 
 use super::*;
 use crate::boot::Forge;
 use crate::bootstrap::RunnerArchive;
-use crate::http::fake::{FakeReply, FakeServer};
+use crate::http::fake::{FakeServer, cut_reply, no_reply, reply};
 use crate::http::{HttpClient, HttpOptions, HttpRetry};
 
 mod kept;
@@ -89,7 +90,7 @@ fn runner() -> Vec<u8> {
 /// Serves an archive for every request.
 fn server_of(archive: &[u8]) -> FakeServer {
     let archive = archive.to_vec();
-    FakeServer::serve(move |_| FakeReply::ok(&archive))
+    FakeServer::serve(move |_| WebResponse::ok(archive.clone()))
 }
 
 struct RunnerBench {
@@ -180,8 +181,8 @@ fn runner_is_downloaded_once_and_becomes_a_layer() {
 #[test]
 fn archive_with_a_wrong_checksum_is_discarded() {
     let server = FakeServer::serve(|request| match request.path.starts_with("/page") {
-        true => FakeReply::ok(b"<html>Log in first</html>"),
-        false => FakeReply::ok(&runner()),
+        true => WebResponse::ok(b"<html>Log in first</html>"),
+        false => WebResponse::ok(runner()),
     });
     let bench = RunnerBench::new();
     for name in ["page-act_runner", "page.tar.gz", GITHUB, GITEA] {
@@ -198,11 +199,11 @@ fn archive_with_a_wrong_checksum_is_discarded() {
 #[test]
 fn archive_without_a_runner_is_rejected() {
     let server = FakeServer::serve(|request| match &*request.path {
-        "/empty" => FakeReply::ok(b""),
-        "/other" => FakeReply::ok(&archive(&[("config.sh", 0o755, b'0', "")])),
-        "/link" => FakeReply::ok(&archive(&[("run.sh", 0o777, b'2', "/bin/sh")])),
-        "/act_runner" => FakeReply::ok(&archive(&[("LICENSE", 0o644, b'0', "")])),
-        _ => FakeReply::ok(b"<html>Log in first</html>"),
+        "/empty" => WebResponse::ok(b""),
+        "/other" => WebResponse::ok(archive(&[("config.sh", 0o755, b'0', "")])),
+        "/link" => WebResponse::ok(archive(&[("run.sh", 0o777, b'2', "/bin/sh")])),
+        "/act_runner" => WebResponse::ok(archive(&[("LICENSE", 0o644, b'0', "")])),
+        _ => WebResponse::ok(b"<html>Log in first</html>"),
     });
     let bench = RunnerBench::new();
     for (name, expected) in [
@@ -231,15 +232,15 @@ fn interrupted_download_resumes() {
             move |request| {
                 count += 1;
                 match (count, request.header("range")) {
-                    (1, None) => FakeReply::ok(&archive[..half]).announce(archive.len()),
-                    (2, Some(_)) => FakeReply::without_response(),
+                    (1, None) => cut_reply(archive.clone(), half),
+                    (2, Some(_)) => no_reply(),
                     (3, Some(range)) if knows_ranges => {
                         assert_eq!(range, format!("bytes={half}-"));
                         let all = archive.len();
                         let range = format!("bytes {half}-{}/{all}", all - 1);
-                        FakeReply::status(206, &archive[half..]).with("content-range", &range)
+                        reply(206, &archive[half..]).with("content-range", &range)
                     }
-                    (3, Some(_)) => FakeReply::ok(&archive),
+                    (3, Some(_)) => WebResponse::ok(archive.clone()),
                     other => panic!("{other:?}"),
                 }
             }
@@ -260,7 +261,7 @@ fn interruption_within_resumed_data_is_retried_once() {
         move |_| {
             count += 1;
             let sent = [half, half / 2, archive.len()][count - 1];
-            FakeReply::ok(&archive[..sent]).announce(archive.len())
+            cut_reply(archive.clone(), sent)
         }
     });
     RunnerBench::new().prepare(&tool(&server, GITHUB, &archive)).unwrap();
@@ -296,8 +297,8 @@ fn file_changed_during_the_download_is_an_error() {
     let server = FakeServer::serve({
         let archive = archive.clone();
         move |request| match request.header("range") {
-            None => FakeReply::ok(&archive[..1000]).announce(archive.len()),
-            Some(_) => FakeReply::ok(&[0; 5000]),
+            None => cut_reply(archive.clone(), 1000),
+            Some(_) => WebResponse::ok([0_u8; 5000]),
         }
     });
     let message = RunnerBench::new().fail(&tool(&server, GITHUB, &archive));
@@ -313,14 +314,14 @@ fn recovering_server_is_retried_and_rejecting_one_is_not() {
         let mut count = 0;
         move |_| {
             count += 1;
-            if count < 3 { FakeReply::status(500, b"") } else { FakeReply::ok(&archive) }
+            if count < 3 { WebResponse::status(500) } else { WebResponse::ok(archive.clone()) }
         }
     });
     RunnerBench::new().prepare(&tool(&server, GITHUB, &archive)).unwrap();
     assert_eq!(server.seen_requests().len(), 3);
 
     for (status, tries) in [(401, 1), (404, 1), (502, 3)] {
-        let server = FakeServer::serve(move |_| FakeReply::status(status, b"no"));
+        let server = FakeServer::serve(move |_| reply(status, b"no"));
         let message = RunnerBench::new().fail(&tool(&server, GITHUB, &archive));
         assert!(message.contains(&format!("/{GITHUB}: {status}: no")), "{message}");
         assert_eq!(server.seen_requests().len(), tries, "{status}");
@@ -329,7 +330,7 @@ fn recovering_server_is_retried_and_rejecting_one_is_not() {
 
 #[test]
 fn repeated_interruptions_are_an_error() {
-    let server = FakeServer::serve(|_| FakeReply::ok(&[0x1f, 0x8b]).announce(100));
+    let server = FakeServer::serve(|_| cut_reply(runner(), 2));
     let tool = RunnerArchive { sha256: None, ..tool(&server, GITHUB, b"") };
     let message = RunnerBench::new().fail(&tool);
     assert!(message.contains("the connection broke after 2 bytes"), "{message}");
@@ -363,7 +364,7 @@ fn token_is_sent_only_to_its_server() {
     let archive = runner();
     let other = server_of(&archive);
     let location = other.url("/real");
-    let server = FakeServer::serve(move |_| FakeReply::redirect(302, &location));
+    let server = FakeServer::serve(move |_| reply(302, "").with("location", &location));
     let tool =
         RunnerArchive { token: Some(Secret::new(SECRET)), ..tool(&server, GITHUB, &archive) };
     RunnerBench::new().prepare(&tool).unwrap();
@@ -436,7 +437,7 @@ fn stopped_download_does_not_block_another() {
         move |_| {
             begun.send(()).unwrap();
             wait.recv().unwrap();
-            FakeReply::ok(&archive)
+            WebResponse::ok(archive.clone())
         }
     });
     let server = server_of(&archive);

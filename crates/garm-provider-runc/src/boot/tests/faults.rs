@@ -11,7 +11,7 @@ use oci_hooks_testsupport::http::{bound_socket, listen};
 use super::played::*;
 use crate::boot::sequence::boot_patiently;
 use crate::boot::*;
-use crate::http::fake::{FakeReply, FakeServer};
+use crate::http::fake::{FakeServer, no_reply};
 use crate::http::{HttpClient, HttpError, HttpOptions, HttpRetry};
 
 #[test]
@@ -47,7 +47,7 @@ fn late_server_is_waited_for() {
         server
     });
     let http = HttpClient::new(&HttpOptions::default()).unwrap();
-    let stand_in = FakeServer::serve(|_| FakeReply::without_response());
+    let stand_in = FakeServer::serve(|_| no_reply());
     let mut spec = spec(&stand_in, Some(runner()));
     spec.callback_url = format!("http://{address}/c");
     spec.metadata_url = format!("http://{address}/m");
@@ -67,7 +67,7 @@ fn lost_answer_to_idle_is_harmless() {
         let reply = garm.answer(request);
         if garm.status == "idle" && !was_lost {
             was_lost = true;
-            return FakeReply::without_response();
+            return no_reply();
         }
         reply
     });

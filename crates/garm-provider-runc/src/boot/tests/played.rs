@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use oci_hooks_testsupport::http::{WebRequest, WebResponse};
 use serde_json::Value;
 
 use crate::boot::sequence::{ReadyRunner, boot_patiently};
 use crate::boot::*;
-use crate::http::fake::{FakeReply, FakeServer, SeenRequest};
+use crate::http::fake::{FakeServer, no_reply, reply};
 use crate::http::{HttpClient, HttpOptions, HttpRetry, ProxyUrls};
 
 pub const TOKEN: &str = "eyJINSTANCE.T0KEN";
@@ -41,53 +42,53 @@ impl PlayedGarm {
         FakeServer::serve(move |request| self.answer(request))
     }
 
-    pub(super) fn answer(&mut self, request: &SeenRequest) -> FakeReply {
+    pub(super) fn answer(&mut self, request: &WebRequest) -> WebResponse {
         match self.faults.pop_front() {
-            Some(0) => return FakeReply::without_response(),
-            Some(status) => return FakeReply::status(status, b"oops"),
+            Some(0) => return no_reply(),
+            Some(status) => return reply(status, b"oops"),
             None => {}
         }
         if let Some(status) = self.refused.get(&*request.path) {
-            return FakeReply::status(*status, br#"{"error":"Refused","details":"no"}"#);
+            return reply(*status, br#"{"error":"Refused","details":"no"}"#);
         }
         let is_known = request.header("authorization") == Some(&format!("Bearer {TOKEN}"));
         // Like the real GARM: the token is invalid once the runner is idle or has failed.
         if !is_known || matches!(self.status.as_str(), "idle" | "failed") {
-            return FakeReply::status(401, br#"{"error":"Authentication failed"}"#);
+            return reply(401, br#"{"error":"Authentication failed"}"#);
         }
         assert_eq!(request.header("accept"), Some("application/json"));
         match (&*request.method, &*request.path) {
             ("POST", "/c/status") => {
-                let document: Value = serde_json::from_slice(&request.body).unwrap();
+                let document: Value = serde_json::from_str(&request.body).unwrap();
                 let next = document["status"].as_str().unwrap();
                 assert!(document["message"].is_string());
                 match (self.status.as_str(), next) {
                     ("" | "installing", "installing" | "failed") | ("installing", "idle") => {}
-                    _ => return FakeReply::status(400, b"invalid runner status transition"),
+                    _ => return reply(400, b"invalid runner status transition"),
                 }
                 if next == "idle" {
                     let id = document.get("agent_id");
                     assert!(id.is_some_and(|id| id.is_i64() || id.is_null()), "{document}");
                 }
                 next.clone_into(&mut self.status);
-                FakeReply::ok(b"")
+                WebResponse::ok(b"")
             }
-            ("POST", "/c/system-info/") => FakeReply::ok(b""),
+            ("POST", "/c/system-info/") => WebResponse::ok(b""),
             ("GET", "/m/credentials/runner") if self.jit => {
-                FakeReply::ok("\u{feff}{\"AgentId\":\"123\",\"AgentName\":\"x\"}".as_bytes())
+                WebResponse::ok("\u{feff}{\"AgentId\":\"123\",\"AgentName\":\"x\"}".as_bytes())
             }
-            ("GET", "/m/credentials/credentials") if self.jit => FakeReply::ok(b"{\"c\":1}"),
+            ("GET", "/m/credentials/credentials") if self.jit => WebResponse::ok(b"{\"c\":1}"),
             ("GET", "/m/credentials/credentials_rsaparams") if self.jit => {
-                FakeReply::ok(b"\x00\xffr")
+                WebResponse::ok(b"\x00\xffr")
             }
             ("GET", "/m/runner-registration-token/") if !self.jit && !self.was_token_given => {
                 self.was_token_given = true;
-                FakeReply::ok(REGISTRATION.as_bytes())
+                WebResponse::ok(REGISTRATION.as_bytes())
             }
-            ("GET", "/m/runner-registration-token/") => FakeReply::status(401, b""),
+            ("GET", "/m/runner-registration-token/") => WebResponse::status(401),
             ("GET", "/m/install-script/") => match self.template {
-                Some(script) => FakeReply::ok(script.as_bytes()),
-                None => FakeReply::status(409, br#"{"error":"Conflict","details":"no template"}"#),
+                Some(script) => WebResponse::ok(script.as_bytes()),
+                None => reply(409, br#"{"error":"Conflict","details":"no template"}"#),
             },
             other => panic!("GARM has no {other:?}"),
         }
@@ -344,8 +345,8 @@ pub fn boot_and_run(
 
 /// Returns the requests as `METHOD path status`, with the status of posted reports.
 pub fn requests(server: &FakeServer) -> Vec<String> {
-    let line = |request: &SeenRequest| {
-        let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+    let line = |request: &WebRequest| {
+        let body: Value = serde_json::from_str(&request.body).unwrap_or_default();
         let status = body["status"].as_str().unwrap_or("");
         format!("{} {} {status}", request.method, request.path).trim_end().to_owned()
     };
@@ -355,7 +356,7 @@ pub fn requests(server: &FakeServer) -> Vec<String> {
 pub(super) fn posted_bodies(server: &FakeServer, path: &str) -> Vec<Value> {
     let seen = server.seen_requests();
     let to_it = seen.iter().filter(|request| request.method == "POST" && request.path == path);
-    to_it.map(|request| serde_json::from_slice(&request.body).unwrap()).collect()
+    to_it.map(|request| serde_json::from_str(&request.body).unwrap()).collect()
 }
 
 /// Returns the message of the last report, which must be `failed`.

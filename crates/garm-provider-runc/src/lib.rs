@@ -44,7 +44,7 @@ pub use found::{FoundInstance, IsWanted, controllers, find_all, of_containers};
 pub use http::{HttpBody, HttpClient, HttpError, HttpOptions, HttpRetry, ProxyUrls};
 pub use instance::{GarmInstance, InstanceStatus};
 pub use object::JsonValueError;
-pub use plan::{BootPlan, InstancePlan, LimitOrigin, PlanError, plan};
+pub use plan::{BootPlan, InstancePlan, PlanError, plan};
 pub use provider::{GarmProvider, InstanceList, InstanceLookup, instance};
 pub use prune::{PruneOptions, PruneReport, SweepResult, prune, prune_shared, sweep};
 pub use rm::{InstanceSelection, RmOptions, RmReport, SelectedInstance, rm};

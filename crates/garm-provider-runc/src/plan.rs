@@ -75,13 +75,13 @@ pub enum PlanError {
     #[error("extra specs")]
     ExtraSpecs(#[from] ExtraSpecsError),
     /// The extra specs exceed a limit.
-    #[error("extra specs: \"/{key}\" is {asked}, over the limit of {highest} in {}", bound.name(flavor))]
+    #[error("extra specs: \"/{key}\" is {asked}, over the limit of {highest} in {origin}")]
     OverLimit {
         key: &'static str,
         asked: String,
         highest: String,
-        bound: LimitOrigin,
-        flavor: String,
+        /// Section or flavor of the settings that has the limit.
+        origin: String,
     },
     /// The extra specs request privileges that the flavor does not have.
     #[error("extra specs: \"/{key}\": flavor {flavor:?} does not have it in the settings")]
@@ -121,23 +121,6 @@ pub enum PlanError {
         /// Names available to this pool.
         known: Vec<String>,
     },
-}
-
-/// Origin of a limit for extra specs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LimitOrigin {
-    Limits,
-    /// The flavor, if `[limits]` has no limit.
-    Flavor,
-}
-
-impl LimitOrigin {
-    fn name(self, flavor: &str) -> String {
-        match self {
-            LimitOrigin::Limits => "[limits] of the settings".to_owned(),
-            LimitOrigin::Flavor => format!("flavor {flavor:?}"),
-        }
-    }
 }
 
 /// Returns the plan of an instance.
@@ -378,17 +361,16 @@ impl PlanInputs<'_> {
         show: impl Fn(&T) -> String,
     ) -> Result<Option<T>, PlanError> {
         let Some(asked) = asked else { return Ok(flavor) };
-        let (highest, bound) = match limit {
-            Some(limit) => (Some(limit), LimitOrigin::Limits),
-            None => (flavor, LimitOrigin::Flavor),
+        let (highest, origin) = match limit {
+            Some(limit) => (Some(limit), "[limits] of the settings".to_owned()),
+            None => (flavor, format!("flavor {:?}", self.flavor_name)),
         };
         match highest {
             Some(highest) if asked > highest => Err(PlanError::OverLimit {
                 key,
                 asked: show(&asked),
                 highest: show(&highest),
-                bound,
-                flavor: self.flavor_name.to_owned(),
+                origin,
             }),
             _ => Ok(Some(asked)),
         }

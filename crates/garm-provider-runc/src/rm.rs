@@ -6,6 +6,7 @@ use std::path::Path;
 use oci_hooks_engine::container::ContainerError;
 use oci_hooks_files::error::chain;
 use oci_hooks_files::record::NewerRecords;
+use serde::Serialize;
 
 use super::error::ProviderError;
 use super::found::{FoundInstance, controllers, find, find_all};
@@ -33,7 +34,7 @@ pub struct RmOptions {
 }
 
 /// A selected instance.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Serialize)]
 pub struct SelectedInstance {
     pub name: String,
     pub controller: String,
@@ -44,7 +45,7 @@ pub struct SelectedInstance {
 }
 
 /// Result of [`rm`].
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct RmReport {
     /// Instances that were removed, or would be with `dry_run`.
     pub removed: Vec<SelectedInstance>,

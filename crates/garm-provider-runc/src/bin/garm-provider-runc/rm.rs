@@ -2,7 +2,7 @@
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use garm_provider_runc::{InstanceSelection, RmOptions, SelectedInstance};
+use garm_provider_runc::{InstanceSelection, RmOptions, RmReport, SelectedInstance};
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::settings_file;
@@ -60,26 +60,8 @@ pub struct RmArgs {
 #[derive(Serialize)]
 struct RmJson<'a> {
     dry_run: bool,
-    removed: Vec<RmEntry<'a>>,
-    /// Selected instances that could not be removed.
-    left: Vec<RmEntry<'a>>,
-    /// Names without an instance.
-    unknown: &'a [String],
-}
-
-#[derive(Serialize)]
-struct RmEntry<'a> {
-    name: &'a str,
-    controller: &'a str,
-    pool: &'a str,
-    reason: &'a str,
-}
-
-impl<'a> From<&'a SelectedInstance> for RmEntry<'a> {
-    fn from(selected: &'a SelectedInstance) -> Self {
-        let SelectedInstance { name, controller, pool, reason, .. } = selected;
-        RmEntry { name, controller, pool, reason }
-    }
+    #[serde(flatten)]
+    report: &'a RmReport,
 }
 
 pub fn run(args: &RmArgs, context: &mut CliContext) -> Result<CliExit, AdminError> {
@@ -99,12 +81,7 @@ pub fn run(args: &RmArgs, context: &mut CliContext) -> Result<CliExit, AdminErro
         false => CliExit::Findings,
     };
     if context.is_json() {
-        context.json(&RmJson {
-            dry_run: args.dry_run,
-            removed: report.removed.iter().map(RmEntry::from).collect(),
-            left: report.left.iter().map(RmEntry::from).collect(),
-            unknown: &report.unknown,
-        })?;
+        context.json(&RmJson { dry_run: args.dry_run, report: &report })?;
         return Ok(exit);
     }
     let done = if args.dry_run { "would remove" } else { "removed" };

@@ -5,12 +5,12 @@ mod options;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use oci_hooks_engine::container::{ContainerRole, ContainerSpec, OutputMode, PreparedContainer};
+use oci_hooks_engine::container::{ContainerRole, ContainerSpec, PreparedContainer};
 use oci_hooks_engine::rootfs::{LayerStack, RootfsBacking};
 use oci_hooks_files::fs::{PathContext as _, PathError, create_if_missing, make_private};
 use oci_hooks_files::lock::LONG_LOCK_TIMEOUT;
@@ -22,6 +22,7 @@ use oci_hooks_host::thread::spawn_or_call;
 use oci_hooks_host::userns::PrivateIds;
 use oci_hooks_image::{Image, ProgressEvent, PullProgress, PullRequest, pull};
 
+use self::options::ConnectedNetwork;
 use super::boot::{BootSpec, GuestIds, OsRelease, RunnerSpec};
 use super::error::ProviderError;
 use super::guest_root::GuestRoot;
@@ -40,29 +41,22 @@ pub(super) fn create(
     bootstrap: &Bootstrap,
 ) -> Result<GarmInstance, ProviderError> {
     let plan = plan(provider.settings, bootstrap)?;
-    let name = &bootstrap.name;
-    let files = provider.records().files(name);
-    let files = files.ok_or_else(|| ProviderError::Unknown { name: name.clone() })?;
+    let unknown = || ProviderError::Unknown { name: bootstrap.name.clone() };
+    let files = provider.records().files(&bootstrap.name).ok_or_else(unknown)?;
     let lock = files.lock(LONG_LOCK_TIMEOUT)?;
-    let site = InstanceSite::of(provider.site.engine);
-    let newer = NewerRecords::Remove;
-    let parts = remove::parts(provider.site.engine, &provider.records(), &files, name, newer)?;
-    for part in &parts {
-        if is_alive(provider, &files, part)? {
-            return Err(ProviderError::Duplicate { name: name.clone() });
-        }
-    }
-    remove::remove_parts(provider.site, &files, &parts, newer)?;
-    files.remove()?;
+    remove_leftovers(provider, &files, &bootstrap.name)?;
     sweep(provider)?;
-    let mut record = record(provider, bootstrap);
+    let record = new_record(provider, bootstrap);
     files.write_record(&record)?;
-    match make(provider, bootstrap, &plan, &files, &mut record) {
-        Ok(()) => provider::instance(&site, &files, record),
+    let outdated = OutdatedWarning::default();
+    let mut creation = InstanceCreation { provider, bootstrap, plan, files, record, outdated };
+    let created = creation.run();
+    let InstanceCreation { files, record, .. } = creation;
+    match created {
+        Ok(()) => provider::instance(&InstanceSite::of(provider.site.engine), &files, record),
         Err(error) => {
             // If removal fails, a later call finds the rest by its record.
-            let removed = remove::remove(provider.site, &files, &record, newer);
-            if removed.is_ok() {
+            if remove::remove(provider.site, &files, &record, NewerRecords::Remove).is_ok() {
                 let _ = files.forget(lock);
             }
             Err(error)
@@ -70,17 +64,26 @@ pub(super) fn create(
     }
 }
 
-/// Returns whether an instance must not be replaced, because its runner is running or starting.
-fn is_alive(
+/// Removes what is left of an earlier instance of the same name. Fails if its runner is running or starting.
+fn remove_leftovers(
     provider: &GarmProvider<'_>,
     files: &InstanceFiles,
-    record: &InstanceRecord,
-) -> Result<bool, ProviderError> {
-    let site = InstanceSite::of(provider.site.engine);
-    Ok(record.info.is_some()
-        && matches!(files.outcome(), Ok(None))
-        && site.is_attended(files, record)?
-        && site.is_running(record))
+    name: &str,
+) -> Result<(), ProviderError> {
+    let (engine, newer) = (provider.site.engine, NewerRecords::Remove);
+    let site = InstanceSite::of(engine);
+    let parts = remove::parts(engine, &provider.records(), files, name, newer)?;
+    for part in &parts {
+        let is_alive = part.info.is_some()
+            && matches!(files.outcome(), Ok(None))
+            && site.is_attended(files, part)?
+            && site.is_running(part);
+        if is_alive {
+            return Err(ProviderError::Duplicate { name: name.to_owned() });
+        }
+    }
+    remove::remove_parts(provider.site, files, &parts, newer)?;
+    Ok(files.remove()?)
 }
 
 /// Interval between searches for old logs, of which there may be thousands.
@@ -104,7 +107,7 @@ fn sweep(provider: &GarmProvider<'_>) -> Result<(), ProviderError> {
 }
 
 /// Returns the record of an instance before any part of it is created.
-fn record(provider: &GarmProvider<'_>, bootstrap: &Bootstrap) -> InstanceRecord {
+fn new_record(provider: &GarmProvider<'_>, bootstrap: &Bootstrap) -> InstanceRecord {
     let container = provider.records().new_container_id(&bootstrap.name);
     let log = &provider.settings.log.directory;
     InstanceRecord {
@@ -123,52 +126,26 @@ fn record(provider: &GarmProvider<'_>, bootstrap: &Bootstrap) -> InstanceRecord 
     }
 }
 
-fn make(
-    provider: &GarmProvider<'_>,
-    bootstrap: &Bootstrap,
-    plan: &InstancePlan,
-    files: &InstanceFiles,
-    record: &mut InstanceRecord,
-) -> Result<(), ProviderError> {
-    thread::scope(|scope| {
-        // The supervisor starts while the container is created. A supervisor without a task is killed with this
-        // process.
-        let supervisor = provider.supervisor.start(scope, provider.controller, &record.name)?;
-        let creation = InstanceCreation { provider, bootstrap, plan };
-        let task = creation.start(files, record).and_then(|(info, task)| {
-            record.info = Some(info);
-            files.write_record(record)?;
-            Ok(task)
-        });
-        match task {
-            Ok(task) => Ok(supervisor.hand_over(&task)?),
-            Err(error) => {
-                supervisor.cancel();
-                Err(error)
-            }
-        }
-    })
-}
-
 /// An instance that is being created.
 struct InstanceCreation<'a> {
     provider: &'a GarmProvider<'a>,
     bootstrap: &'a Bootstrap,
-    plan: &'a InstancePlan,
+    plan: InstancePlan,
+    files: InstanceFiles,
+    record: InstanceRecord,
+    outdated: OutdatedWarning,
 }
 
-/// Progress of a pull that stores the warning for the instance's log.
-struct WarningProgress<'a> {
-    progress: &'a dyn PullProgress,
-    warning: Mutex<Option<String>>,
-}
+/// Progress of a pull that keeps the warning about an image that may be outdated.
+#[derive(Default)]
+struct OutdatedWarning(OnceLock<String>);
 
-impl PullProgress for WarningProgress<'_> {
+impl PullProgress for OutdatedWarning {
     fn event(&self, event: ProgressEvent<'_>) {
-        if let Some(text) = event.outdated_warning() {
-            *self.warning.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        if let Some(warning) = event.outdated_warning() {
+            // The image is pulled once.
+            let _ = self.0.set(warning);
         }
-        self.progress.event(event);
     }
 }
 
@@ -180,109 +157,100 @@ struct InstanceRunner {
     layer: Option<RunnerLayer>,
 }
 
-impl<'a> InstanceCreation<'a> {
-    /// Creates and starts the container; returns the instance's info, and the task of its supervisor.
-    fn start(
-        &self,
-        files: &InstanceFiles,
-        record: &mut InstanceRecord,
-    ) -> Result<(RunningDetails, SupervisorTask), ProviderError> {
-        let (image, warning, runner, connected) = thread::scope(|scope| {
-            let network = &record.network;
-            let connected = spawn_or_call(scope, || self.connect(network));
-            // Child processes must belong to a thread that lives until they have exited.
-            let runner = outside::run(|| {
-                let image = self.image()?;
-                Ok::<_, ProviderError>((self.runner(&image.0)?, image))
-            });
-            let connected = connected.join();
-            let (runner, (image, warning)) = runner?;
-            Ok::<_, ProviderError>((image, warning, runner, connected?))
-        })?;
-        if let Some(layer) = runner.as_ref().and_then(|runner| runner.layer.as_ref()) {
-            record.layer = Some(layer.key.clone());
-            files.write_record(record)?;
-        }
-        // Without a runner of its own, the instance runs GARM's script as root.
-        let user = runner
-            .as_ref()
-            .map(|InstanceRunner { user, .. }| GuestIds { uid: user.uid, gid: user.gid });
-        let user = user.unwrap_or(GuestIds::ROOT);
-        self.make_caches(user)?;
-        let layers = runner.iter().filter_map(|runner| runner.layer.as_ref());
-        let layers: Vec<_> = layers.map(|layer| layer.path.clone()).collect();
-        let prepared = self.provider.site.engine.prepare(ContainerSpec {
-            id: record.container.clone(),
-            name: record.name.clone(),
-            owner: format!("{OWNER}{}", record.controller),
-            role: ContainerRole::Instance,
-            image: &image,
-            layers: layers.clone(),
-            disk_bytes: self.plan.disk_bytes,
-            options: self.options(record, &image, &connected, user)?,
-            network: Some(record.network.clone()),
-            group: None,
-            output: OutputMode::Discard,
-            runtime: None,
-            stop: None,
-            takes_steps: false,
-        })?;
-        if let Some(runner) = runner.as_ref().filter(|runner| !runner.user.exists) {
-            let users = connected.user_namespace.as_deref().map(netns::open).transpose()?;
-            let root = GuestRoot::open(&prepared.rootfs.path, users)?;
-            add_user(&root, &image, &runner.user, &self.plan.boot.user)?;
-        }
-        let layers = [&image.layers[..], &layers].concat();
-        let os =
-            OsRelease::of(|path, limit| LayerStack::new(&layers).read(path, limit).ok().flatten());
-        let mut notes = notes(&prepared);
-        notes.extend(connected.warning);
-        notes.extend(self.unenforced_limits_note());
-        if runner.is_some() && !self.provider.site.engine.privilege.has_owners() {
-            notes.push(format!(
-                "the runner runs as root of the instance instead of {}: the user who runs GARM has no ids \
-                 in /etc/subuid and /etc/subgid",
-                self.plan.boot.user
-            ));
-        }
-        prepared.start()?;
-        let info = RunningDetails {
-            os_name: os.id,
-            os_version: os.version,
-            addresses: connected.endpoint.addresses,
-        };
-        let log_bytes = self.provider.settings.log.size.0;
-        let spec = self.boot_spec(runner, warning);
-        Ok((info, SupervisorTask { spec, log: record.log.clone(), log_bytes, notes }))
-    }
-
-    /// Returns a note about limits that are not enforced because no cgroup controller is delegated for them.
-    fn unenforced_limits_note(&self) -> Option<String> {
-        let cgroups = self.provider.site.engine.cgroups();
-        let names = self.plan.options.resources.clone().take_unenforced(&cgroups);
-        (!names.is_empty()).then(|| {
-            format!(
-                "limits not enforced: {}: the cgroup of GARM's service is not delegated with the \
-                 controllers for them: add Delegate=yes to the service",
-                names.join(", ")
-            )
+impl InstanceCreation<'_> {
+    /// Creates and starts the container, and hands it over to its supervisor.
+    fn run(&mut self) -> Result<(), ProviderError> {
+        let GarmProvider { supervisor, controller, .. } = *self.provider;
+        thread::scope(|scope| {
+            // The supervisor starts while the container is created. A supervisor without a task is killed with this
+            // process.
+            let supervisor = supervisor.start(scope, controller, &self.record.name)?;
+            match self.start_container() {
+                Ok(task) => Ok(supervisor.hand_over(&task)?),
+                Err(error) => {
+                    supervisor.cancel();
+                    Err(error)
+                }
+            }
         })
     }
 
-    /// Pulls the image; returns it with a warning if it may be outdated.
-    fn image(&self) -> Result<(Image, Option<String>), ProviderError> {
-        let progress =
-            WarningProgress { progress: self.provider.progress, warning: Mutex::default() };
+    /// Creates and starts the container, and returns the task of its supervisor.
+    fn start_container(&mut self) -> Result<SupervisorTask, ProviderError> {
+        let (network, image, runner) = self.network_and_image()?;
+        let layer = runner.as_ref().and_then(|runner| runner.layer.as_ref());
+        if let Some(layer) = layer {
+            self.record.layer = Some(layer.key.clone());
+            self.files.write_record(&self.record)?;
+        }
+        // Without a runner of its own, the instance runs GARM's script as root.
+        let user = runner.as_ref().map_or(GuestIds::ROOT, |InstanceRunner { user, .. }| GuestIds {
+            uid: user.uid,
+            gid: user.gid,
+        });
+        self.make_caches(user)?;
+        let layers: Vec<_> = layer.map(|layer| layer.path.clone()).into_iter().collect();
+        let owner = format!("{OWNER}{}", self.record.controller);
+        let prepared = self.provider.site.engine.prepare(ContainerSpec {
+            id: self.record.container.clone(),
+            name: self.record.name.clone(),
+            layers: layers.clone(),
+            disk_bytes: self.plan.disk_bytes,
+            options: self.options(&image, &network, user)?,
+            network: Some(self.record.network.clone()),
+            ..ContainerSpec::new(ContainerRole::Instance, owner, &image)
+        })?;
+        if let Some(runner) = runner.as_ref().filter(|runner| !runner.user.exists) {
+            self.add_user(&prepared, &network, &image, &runner.user)?;
+        }
+        let notes = self.notes(&prepared, &network, runner.is_some());
+        let layers = [&image.layers[..], &layers].concat();
+        let os =
+            OsRelease::of(|path, limit| LayerStack::new(&layers).read(path, limit).ok().flatten());
+        prepared.start()?;
+        self.record.info = Some(RunningDetails {
+            os_name: os.id,
+            os_version: os.version,
+            addresses: network.endpoint.addresses,
+        });
+        self.files.write_record(&self.record)?;
+        Ok(SupervisorTask {
+            spec: self.boot_spec(runner),
+            log: self.record.log.clone(),
+            log_bytes: self.provider.settings.log.size.0,
+            notes,
+        })
+    }
+
+    /// Creates the network, and meanwhile pulls the image and provides its runner.
+    fn network_and_image(
+        &self,
+    ) -> Result<(ConnectedNetwork, Image, Option<InstanceRunner>), ProviderError> {
+        thread::scope(|scope| {
+            let network = spawn_or_call(scope, || self.connect());
+            // Child processes must belong to a thread that lives until they have exited.
+            let image = outside::run(|| {
+                let image = self.image()?;
+                let runner = self.runner(&image)?;
+                Ok::<_, ProviderError>((image, runner))
+            });
+            let network = network.join();
+            let (image, runner) = image?;
+            Ok((network?, image, runner))
+        })
+    }
+
+    /// Pulls the image.
+    fn image(&self) -> Result<Image, ProviderError> {
+        let GarmProvider { site, registries, credentials, .. } = *self.provider;
         let request = PullRequest {
             reference: &self.plan.image,
             platform: &self.plan.platform,
-            credentials: self.provider.credentials,
+            credentials,
             policy: self.plan.pull,
-            progress: &progress,
+            progress: &self.outdated,
         };
-        let pulled = pull(&self.provider.site.engine.store, self.provider.registries, &request);
-        let image = pulled.map_err(Box::new)?;
-        Ok((image, progress.warning.into_inner().unwrap_or_else(PoisonError::into_inner)))
+        Ok(pull(&site.engine.store, registries, &request).map_err(Box::new)?)
     }
 
     /// Returns the runner, from the image or from a separate layer; none if GARM's script starts the runner.
@@ -306,19 +274,17 @@ impl<'a> InstanceCreation<'a> {
                 runner::locate(&image.layers, forge)?
             }
         };
-        if let Some(located) = located {
-            return Ok(Some(InstanceRunner { located, user, layer: None }));
-        }
-        let tool = runner::choose(&self.bootstrap.tools, &self.bootstrap.arch)?;
-        let http = HttpClient::new(&HttpOptions { ca_pem: self.ca_pem(), proxy: self.proxy() })?;
-        let runners = RunnerCache::of(self.provider.site.engine);
-        let layer = runners.prepare(tool, (user.uid, user.gid), &http)?;
-        let located = LocatedRunner {
-            dir: layer.dir.clone(),
-            program: layer.program.clone(),
-            forge: layer.forge,
+        let (located, layer) = match located {
+            Some(located) => (located, None),
+            None => {
+                let tool = runner::choose(&self.bootstrap.tools, &self.bootstrap.arch)?;
+                let http = HttpClient::new(&self.http())?;
+                let runners = RunnerCache::of(self.provider.site.engine);
+                let layer = runners.prepare(tool, (user.uid, user.gid), &http)?;
+                (layer.runner.clone(), Some(layer))
+            }
         };
-        Ok(Some(InstanceRunner { located, user, layer: Some(layer) }))
+        Ok(Some(InstanceRunner { located, user, layer }))
     }
 
     /// Returns the user of the runner.
@@ -356,15 +322,66 @@ impl<'a> InstanceCreation<'a> {
         Ok(())
     }
 
-    fn boot_spec(&self, runner: Option<InstanceRunner>, warning: Option<String>) -> BootSpec {
-        let bootstrap = self.bootstrap;
-        let boot = &self.plan.boot;
+    /// Adds the runner's user to `/etc/passwd` and `/etc/group` of the container.
+    fn add_user(
+        &self,
+        prepared: &PreparedContainer<'_>,
+        network: &ConnectedNetwork,
+        image: &Image,
+        user: &RunnerUser,
+    ) -> Result<(), ProviderError> {
+        let user_namespace = network.user_namespace.as_deref().map(netns::open).transpose()?;
+        let root = GuestRoot::open(&prepared.rootfs.path, user_namespace)?;
+        let (passwd, group) = runner::passwd_with(&image.layers, user, &self.plan.boot.user)?;
+        root.write(Path::new("/etc/passwd"), &passwd, 0o644, GuestIds::ROOT)?;
+        Ok(root.write(Path::new("/etc/group"), &group, 0o644, GuestIds::ROOT)?)
+    }
+
+    /// Returns notes for the log about a container that is about to start.
+    fn notes(
+        &self,
+        prepared: &PreparedContainer<'_>,
+        network: &ConnectedNetwork,
+        has_runner: bool,
+    ) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let RootfsBacking::Copy { reason } = &prepared.rootfs.backing {
+            notes.push(format!(
+                "overlayfs unavailable ({reason}): copying the image, which is slower and uses more disk"
+            ));
+        }
+        let bundle = &prepared.bundle;
+        notes.extend(bundle.warnings.iter().map(ToString::to_string));
+        notes.extend(bundle.problems.iter().map(ToString::to_string));
+        notes.extend(bundle.hook_stderr.iter().cloned());
+        notes.extend(network.warning.clone());
+        let engine = self.provider.site.engine;
+        let cgroups = engine.cgroups();
+        let unenforced = self.plan.options.resources.clone().take_unenforced(&cgroups);
+        if !unenforced.is_empty() {
+            notes.push(format!(
+                "limits not enforced: {}: the cgroup of GARM's service is not delegated with the \
+                 controllers for them: add Delegate=yes to the service",
+                unenforced.join(", ")
+            ));
+        }
+        if has_runner && !engine.privilege.has_owners() {
+            notes.push(format!(
+                "the runner runs as root of the instance instead of {}: the user who runs GARM has no ids \
+                 in /etc/subuid and /etc/subgid",
+                self.plan.boot.user
+            ));
+        }
+        notes
+    }
+
+    fn boot_spec(&self, runner: Option<InstanceRunner>) -> BootSpec {
+        let (bootstrap, boot) = (self.bootstrap, &self.plan.boot);
         BootSpec {
             callback_url: bootstrap.callback_url.clone(),
             metadata_url: bootstrap.metadata_url.clone(),
             token: bootstrap.instance_token.reveal().to_owned(),
-            ca_pem: self.ca_pem(),
-            proxy: self.proxy(),
+            http: self.http(),
             env: boot.env.clone(),
             packages: boot.packages.clone(),
             pre_install: boot.pre_install.clone(),
@@ -384,50 +401,18 @@ impl<'a> InstanceCreation<'a> {
                 install_dependencies: boot.install_dependencies,
             }),
             timeout: boot.timeout,
-            warning,
+            warning: self.outdated.0.get().cloned(),
         }
     }
 
-    /// Returns the CA certificates of GARM and of the settings.
-    fn ca_pem(&self) -> String {
-        let own = &self.provider.settings.ca_pem;
-        [self.bootstrap.ca_bundle.as_str(), own.as_str()].join("\n").trim().to_owned()
+    /// Returns the CA certificates of GARM and of the settings, and the proxies of GARM, or else of the settings.
+    fn http(&self) -> HttpOptions {
+        let (sent, settings) = (self.bootstrap, self.provider.settings);
+        let ca_pem = [sent.ca_bundle.as_str(), settings.ca_pem.as_str()].join("\n");
+        let proxy = match sent.proxy == ProxyUrls::default() {
+            true => (&settings.proxy).into(),
+            false => sent.proxy.clone(),
+        };
+        HttpOptions { ca_pem: ca_pem.trim().to_owned(), proxy }
     }
-
-    /// Returns GARM's proxies, or those of the settings if GARM sends none.
-    fn proxy(&self) -> ProxyUrls {
-        let sent = &self.bootstrap.proxy;
-        if *sent == ProxyUrls::default() {
-            (&self.provider.settings.proxy).into()
-        } else {
-            sent.clone()
-        }
-    }
-}
-
-/// Adds the runner's user to `/etc/passwd` and `/etc/group` of the container.
-fn add_user(
-    root: &GuestRoot,
-    image: &Image,
-    user: &RunnerUser,
-    name: &str,
-) -> Result<(), ProviderError> {
-    let (passwd, group) = runner::passwd_with(&image.layers, user, name)?;
-    root.write(Path::new("/etc/passwd"), &passwd, 0o644, GuestIds::ROOT)?;
-    Ok(root.write(Path::new("/etc/group"), &group, 0o644, GuestIds::ROOT)?)
-}
-
-/// Returns notes for the log about a container that is about to start.
-fn notes(prepared: &PreparedContainer<'_>) -> Vec<String> {
-    let mut notes = Vec::new();
-    if let RootfsBacking::Copy { reason } = &prepared.rootfs.backing {
-        notes.push(format!(
-            "overlayfs unavailable ({reason}): copying the image, which is slower and uses more disk"
-        ));
-    }
-    let bundle = &prepared.bundle;
-    notes.extend(bundle.warnings.iter().map(ToString::to_string));
-    notes.extend(bundle.problems.iter().map(ToString::to_string));
-    notes.extend(bundle.hook_stderr.iter().cloned());
-    notes
 }

@@ -45,7 +45,7 @@ pub struct ProxyUrls {
 }
 
 /// Certificates and proxies of a client.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct HttpOptions {
     /// CA certificates to trust in addition to the host's, PEM; empty if none.
     pub ca_pem: String,

@@ -7,7 +7,7 @@ use oci_hooks_files::error::chain;
 use oci_hooks_files::lock::LONG_LOCK_TIMEOUT;
 use oci_hooks_files::record::NewerRecords;
 use oci_hooks_host::thread::{ConcurrentWork, spawn_or_call};
-use oci_hooks_image::{Credentials, PullProgress, RegistryClient};
+use oci_hooks_image::{Credentials, RegistryClient};
 use tracing::info_span;
 
 use super::create;
@@ -30,8 +30,6 @@ pub struct GarmProvider<'a> {
     pub credentials: &'a Credentials,
     pub settings: &'a ProviderSettings,
     pub supervisor: &'a SupervisorProgram,
-    /// Receives the progress of pulls.
-    pub progress: &'a dyn PullProgress,
 }
 
 /// The instances of a pool.

@@ -28,7 +28,7 @@ use super::boot::{
     self, BootSpec, Guest, GuestCommand, GuestError, GuestIds, OutputWatcher, ShellError,
 };
 use super::guest_root::GuestRoot;
-use super::http::{HttpClient, HttpError, HttpOptions};
+use super::http::{HttpClient, HttpError};
 use super::record::{ControllerRecords, InstanceFiles, RunnerOutcome};
 
 /// Cgroup of all supervisors, outside of GARM's, whose processes may all be killed.
@@ -214,8 +214,7 @@ fn prepare<'a>(
     let task: SupervisorTask = serde_json::from_reader(input).map_err(SupervisorError::NoTask)?;
     let record = files.record()?.ok_or_else(unknown)?;
     let container = engine.directory(&record.container).read()?;
-    let BootSpec { ca_pem, proxy, .. } = &task.spec;
-    let http = HttpClient::new(&HttpOptions { ca_pem: ca_pem.clone(), proxy: proxy.clone() })?;
+    let http = HttpClient::new(&task.spec.http)?;
     let agent_note = boot::check_agent(&task.spec, &http)?;
     let log = LogWriter::open(&task.log, task.log_bytes)?;
     let mut guest = SupervisedContainer::new(engine, container, log)?;

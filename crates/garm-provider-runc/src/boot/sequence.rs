@@ -44,7 +44,7 @@ pub fn boot_patiently(
 ) -> Result<(), BootError> {
     let deadline = BootDeadline::new(spec.timeout);
     let garm = GarmApi::new(spec, http, retry, deadline);
-    let mut boot = BootContext { guest, deadline, env: proxies(&spec.proxy) };
+    let mut boot = BootContext { guest, deadline, env: proxies(&spec.http.proxy) };
     let ready = steps(&garm, spec, &mut boot);
     let result = ready.and_then(|ready| run_runner(&garm, spec, boot.guest, &ready));
     match &result {
@@ -70,13 +70,13 @@ fn steps<G: Guest>(
         garm.progress(boot.guest, warning)?;
     }
     let proxies = boot.env.clone();
-    let certificates = certificates::install(boot.guest, &spec.ca_pem)?;
+    let certificates = certificates::install(boot.guest, &spec.http.ca_pem)?;
     boot.env.extend(certificates);
     prepare::packages(garm, boot, &spec.packages)?;
     prepare::scripts(garm, boot, &spec.pre_install)?;
     if !spec.packages.is_empty() || !spec.pre_install.is_empty() {
         // A package or script may have installed or rebuilt the distribution's CA bundle.
-        let certificates = certificates::install(boot.guest, &spec.ca_pem)?;
+        let certificates = certificates::install(boot.guest, &spec.http.ca_pem)?;
         boot.env = [proxies, certificates].concat();
     }
     let ready = match &spec.runner {

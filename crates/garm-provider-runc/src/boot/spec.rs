@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::http::ProxyUrls;
+use crate::http::HttpOptions;
 
 /// Inputs for booting a runner.
 #[derive(Clone, Serialize, Deserialize)]
@@ -18,10 +18,8 @@ pub struct BootSpec {
     pub metadata_url: String,
     /// Bearer token for both URLs, never written to disk.
     pub token: String,
-    /// CA certificates to trust in addition to the host's and the image's, PEM.
-    pub ca_pem: String,
-    /// Proxies for the supervisor and the runner.
-    pub proxy: ProxyUrls,
+    /// CA certificates and proxies for the supervisor and the runner.
+    pub http: HttpOptions,
     pub env: BTreeMap<String, String>,
     pub packages: Vec<String>,
     /// Scripts to run first, as root, ordered by name.

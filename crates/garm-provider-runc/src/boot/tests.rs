@@ -173,9 +173,9 @@ fn packages_and_scripts_run_first_with_proxies_and_certificates() {
         ("20-b/../x".to_owned(), b"echo no first line".to_vec()),
         ("10-a".to_owned(), b"#!/usr/bin/python3\n".to_vec()),
     ]);
-    spec.ca_pem = CA.into();
-    spec.proxy.http_proxy = "http://p:3128".into();
-    spec.proxy.no_proxy = "h".into();
+    spec.http.ca_pem = CA.into();
+    spec.http.proxy.http_proxy = "http://p:3128".into();
+    spec.http.proxy.no_proxy = "h".into();
     let ready = boot_and_run(&server, &spec, &mut guest).unwrap();
     let lines = guest.lines();
     assert!(lines[0].starts_with("sh -c") && lines[0].ends_with(" sh jq g++"), "{}", lines[0]);

@@ -35,15 +35,15 @@ pub struct ConnectedNetwork {
 
 impl InstanceCreation<'_> {
     /// Creates the network of the instance, which also reserves its private ids, and attaches the instance.
-    pub fn connect(&self, id: &str) -> Result<ConnectedNetwork, NetworkError> {
+    pub fn connect(&self) -> Result<ConnectedNetwork, NetworkError> {
         let options = NetworkOptions {
             host_access: self.plan.host_access,
             ..self.provider.site.network.clone()
         };
         let has_users = self.provider.settings.has_user_namespaces();
         let user_namespace = has_users.then_some(NamespaceOwner::FirstId);
-        let network =
-            Network::create(&options, &NetworkRequest { id: id.to_owned(), user_namespace })?;
+        let id = self.record.network.clone();
+        let network = Network::create(&options, &NetworkRequest { id, user_namespace })?;
         let request = EndpointRequest { name: "instance".to_owned(), ports: Vec::new() };
         Ok(ConnectedNetwork {
             endpoint: network.attach(&request)?,
@@ -56,12 +56,11 @@ impl InstanceCreation<'_> {
     /// Returns the options of the instance's container.
     pub fn options(
         &self,
-        record: &InstanceRecord,
         image: &Image,
-        connected: &ConnectedNetwork,
+        network: &ConnectedNetwork,
         user: GuestIds,
     ) -> Result<BundleOptions, ProviderError> {
-        let ConnectedNetwork { endpoint, user_namespace, private_ids, .. } = connected;
+        let ConnectedNetwork { endpoint, user_namespace, private_ids, .. } = network;
         let mut options = self.plan.options.clone();
         options.user_namespace.clone_from(user_namespace);
         options.private_ids = *private_ids;
@@ -93,7 +92,7 @@ impl InstanceCreation<'_> {
         let names: Vec<_> = options.hostname.iter().cloned().collect();
         let entry = |address: &_| HostEntry { address: *address, names: names.clone() };
         options.hosts = Some(endpoint.addresses.iter().map(entry).collect());
-        options.annotations.extend(annotations(record, image));
+        options.annotations.extend(annotations(&self.record, image));
         options.hooks = self.provider.settings.hooks.clone();
         Ok(options)
     }

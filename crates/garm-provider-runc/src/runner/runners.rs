@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::choose::{forge_of, name_of};
 use super::download::RunnerDownload;
 use super::error::RunnerError;
+use super::locate::LocatedRunner;
 use super::unpack::{HOME, RunnerUnpacking, names};
 use crate::boot::Forge;
 use crate::bootstrap::RunnerArchive;
@@ -66,10 +67,8 @@ pub struct RunnerCache {
 pub struct RunnerLayer {
     /// Directory of the layer on the host.
     pub path: PathBuf,
-    /// Directory of the runner in an instance.
-    pub dir: PathBuf,
-    pub program: PathBuf,
-    pub forge: Forge,
+    /// Runner in an instance.
+    pub runner: LocatedRunner,
     /// Key in the cache, for `in_use` of [`RunnerCache::prune`].
     pub key: String,
 }
@@ -252,9 +251,7 @@ impl RunnerCache {
         let dir = Path::new("/").join(HOME).join(name);
         Ok(Some(RunnerLayer {
             path: self.dir.join(key).join(TREE),
-            program: dir.join(program),
-            dir,
-            forge: record.forge,
+            runner: LocatedRunner { program: dir.join(program), dir, forge: record.forge },
             key: key.to_owned(),
         }))
     }

@@ -147,11 +147,11 @@ fn runner_is_downloaded_once_and_becomes_a_layer() {
     assert_eq!(server.seen_requests().len(), 1);
     assert_eq!(server.seen_requests()[0].header("authorization"), Some("Bearer T0KEN"));
 
-    assert_eq!(layer.dir, Path::new("/home/runner/actions-runner"));
-    assert_eq!(layer.program, Path::new("/home/runner/actions-runner/run.sh"));
-    assert_eq!(layer.forge, Forge::Github);
+    assert_eq!(layer.runner.dir, Path::new("/home/runner/actions-runner"));
+    assert_eq!(layer.runner.program, Path::new("/home/runner/actions-runner/run.sh"));
+    assert_eq!(layer.runner.forge, Forge::Github);
     let found = locate(std::slice::from_ref(&layer.path), None).unwrap().unwrap();
-    assert_eq!((found.dir, found.program, found.forge), (layer.dir, layer.program, layer.forge));
+    assert_eq!(found, layer.runner);
 
     let look = |path: &str| {
         let meta = fs::symlink_metadata(layer.path.join(path)).unwrap();
@@ -415,8 +415,8 @@ fn gitea_runner_is_a_program_or_an_archive() {
         let server = server_of(&content);
         let bench = RunnerBench::new();
         let layer = bench.prepare(&tool(&server, name, &content)).unwrap();
-        assert_eq!(layer.forge, Forge::Gitea);
-        assert_eq!(layer.program, Path::new("/home/runner/act_runner/act_runner"));
+        assert_eq!(layer.runner.forge, Forge::Gitea);
+        assert_eq!(layer.runner.program, Path::new("/home/runner/act_runner/act_runner"));
         let path = layer.path.join("home/runner/act_runner/act_runner");
         assert_eq!(fs::read(&path).unwrap(), program);
         let meta = fs::metadata(&path).unwrap();
@@ -451,7 +451,7 @@ fn stopped_download_does_not_block_another() {
         assert_eq!(pruned.count, 0, "the first has the lock");
         go.send(()).unwrap();
         assert_eq!(first.join().unwrap(), second);
-        assert!(second.program.starts_with("/home/runner") && second.path.is_dir());
+        assert!(second.runner.program.starts_with("/home/runner") && second.path.is_dir());
         second
     });
     assert_eq!(bench.list_leftovers(), ["locks", layer.key.as_str()]);

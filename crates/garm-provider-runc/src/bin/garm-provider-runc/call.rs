@@ -17,7 +17,6 @@ use oci_hooks_engine_cli::host::HostError;
 use oci_hooks_engine_cli::rootless::{EnterOutcome, RootlessError};
 use oci_hooks_engine_cli::settings_file::SettingsError;
 use oci_hooks_files::error::chain;
-use oci_hooks_image::SilentProgress;
 use serde::Serialize;
 
 use crate::backend::{InstanceBackend, RootlessInstances};
@@ -175,7 +174,6 @@ fn carry_out_with(
         credentials: &host.credentials()?,
         settings: &garm,
         supervisor: &supervise::program(&engine).map_err(HostError::from)?,
-        progress: &SilentProgress,
     };
     let carried_out = ask(&call.command, &provider);
     for aside in engine.store.trash().take_set_aside() {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::boot::sequence::{ReadyRunner, boot_patiently};
 use crate::boot::*;
 use crate::http::fake::{FakeServer, no_reply, reply};
-use crate::http::{HttpClient, HttpOptions, HttpRetry, ProxyUrls};
+use crate::http::{HttpClient, HttpOptions, HttpRetry};
 
 pub const TOKEN: &str = "eyJINSTANCE.T0KEN";
 pub const REGISTRATION: &str = "REG1STRATION";
@@ -309,8 +309,7 @@ pub(super) fn spec(server: &FakeServer, runner: Option<RunnerSpec>) -> BootSpec 
         callback_url: server.url("/c"),
         metadata_url: server.url("/m"),
         token: TOKEN.into(),
-        ca_pem: String::new(),
-        proxy: ProxyUrls::default(),
+        http: HttpOptions::default(),
         env: BTreeMap::new(),
         packages: Vec::new(),
         pre_install: BTreeMap::new(),

@@ -163,7 +163,7 @@ fn network(scratch: &Scratch, record: &[u8]) {
 
 fn instance(scratch: &Scratch, record: &[u8]) {
     let run = scratch.path("run");
-    for name in ["claim.json", "outcome.json", "supervisor.json"] {
+    for name in ["instance.json", "outcome.json", "supervisor.json"] {
         scratch.write(Path::new("run/garm/controller/instances/name").join(name), record);
     }
     let records = ControllerRecords::of(&run, "controller");

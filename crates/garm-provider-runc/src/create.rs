@@ -118,7 +118,7 @@ fn new_record(provider: &GarmProvider<'_>, bootstrap: &Bootstrap) -> InstanceRec
         log: log.join(logs::file_name(&bootstrap.name, &container)),
         container,
         created: Timestamp::now(),
-        maker: ProcessIdentity::of(std::process::id()),
+        creator: ProcessIdentity::of(std::process::id()),
         image: bootstrap.image.clone(),
         flavor: bootstrap.flavor.clone(),
         arch: bootstrap.arch.clone(),

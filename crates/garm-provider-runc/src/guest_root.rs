@@ -74,93 +74,79 @@ impl GuestRoot {
         mode: u32,
         owner: GuestIds,
     ) -> Result<(), PathError> {
-        self.run_as_root("write", path, || self.write_here(path, content, mode, owner))
+        self.run_as_root("write", path, || {
+            self.parent(path, Some(owner))?;
+            // The path may be a FIFO or a device, on which `open` would block.
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
+            let file = self.root.open_as_root(path, flags, Mode::from_raw_mode(0o600))?;
+            let shown = self.outer_path(path);
+            check_regular(&file).with_path("write", &shown)?;
+            let mut file = File::from(file);
+            file.set_len(0).with_path("empty", &shown)?;
+            let (uid, gid) = ids(owner);
+            fchown(&file, Some(uid), Some(gid)).with_path("change the owner of", &shown)?;
+            fchmod(&file, Mode::from_raw_mode(mode)).with_path("change the mode of", &shown)?;
+            file.write_all(content).with_path("write", &shown)
+        })
     }
 
     /// Creates a symlink, replacing an existing file or symlink.
     pub fn link(&self, path: &Path, target: &Path, owner: GuestIds) -> Result<(), PathError> {
-        self.run_as_root("make the link", path, || self.link_here(path, target, owner))
+        self.run_as_root("make the link", path, || {
+            let parent = self.parent(path, Some(owner))?;
+            let (name, shown) = (name(path), self.outer_path(path));
+            match unlinkat(&parent, name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                result => result.with_path("replace", &shown)?,
+            }
+            symlinkat(target, &parent, name).with_path("make the link", &shown)?;
+            let flags = OFlags::PATH | OFlags::NOFOLLOW;
+            let made = open_strictly(parent.as_fd(), name, flags, Mode::empty())
+                .with_path("open", &shown)?;
+            // A job may have replaced the symlink by a file meanwhile, whose owner must not change.
+            let found = fstat(&made).with_path("inspect", &shown)?;
+            if FileType::from_raw_mode(found.st_mode) != FileType::Symlink {
+                return Err(PathError::new("change the owner of", &shown, Errno::STALE));
+            }
+            let (uid, gid) = ids(owner);
+            chownat(&made, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
+                .with_path("change the owner of", &shown)
+        })
     }
 
     /// Reads a file of at most `limit_bytes`; none if the file does not exist.
     pub fn read(&self, path: &Path, limit_bytes: u64) -> Result<Option<Vec<u8>>, PathError> {
-        self.run_as_root("read", path, || self.read_here(path, limit_bytes))
+        self.run_as_root("read", path, || {
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+            let file = match self.root.open_as_root(path, flags, Mode::empty()) {
+                Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(None),
+                file => file?,
+            };
+            let shown = self.outer_path(path);
+            check_regular(&file).with_path("read", &shown)?;
+            let mut content = Vec::new();
+            File::from(file)
+                .take(limit_bytes + 1)
+                .read_to_end(&mut content)
+                .with_path("read", &shown)?;
+            if content.len() as u64 > limit_bytes {
+                let why = format!("it has more than {limit_bytes} bytes");
+                return Err(PathError::new("read", &shown, io::Error::other(why)));
+            }
+            Ok(Some(content))
+        })
     }
 
     /// Removes a file or directory tree, if it exists.
     pub fn remove(&self, path: &Path) -> Result<(), PathError> {
-        self.run_as_root("remove", path, || self.remove_here(path))
-    }
-
-    fn write_here(
-        &self,
-        path: &Path,
-        content: &[u8],
-        mode: u32,
-        owner: GuestIds,
-    ) -> Result<(), PathError> {
-        self.parent(path, Some(owner))?;
-        // The path may be a FIFO or a device, on which `open` would block.
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = self.root.open_as_root(path, flags, Mode::from_raw_mode(0o600))?;
-        let shown = self.outer_path(path);
-        check_regular(&file).with_path("write", &shown)?;
-        let mut file = File::from(file);
-        file.set_len(0).with_path("empty", &shown)?;
-        let (uid, gid) = ids(owner);
-        fchown(&file, Some(uid), Some(gid)).with_path("change the owner of", &shown)?;
-        fchmod(&file, Mode::from_raw_mode(mode)).with_path("change the mode of", &shown)?;
-        file.write_all(content).with_path("write", &shown)
-    }
-
-    fn link_here(&self, path: &Path, target: &Path, owner: GuestIds) -> Result<(), PathError> {
-        let parent = self.parent(path, Some(owner))?;
-        let (name, shown) = (name(path), self.outer_path(path));
-        match unlinkat(&parent, name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            result => result.with_path("replace", &shown)?,
-        }
-        symlinkat(target, &parent, name).with_path("make the link", &shown)?;
-        let flags = OFlags::PATH | OFlags::NOFOLLOW;
-        let made =
-            open_strictly(parent.as_fd(), name, flags, Mode::empty()).with_path("open", &shown)?;
-        // A job may have replaced the symlink by a file meanwhile, whose owner must not change.
-        let found = fstat(&made).with_path("inspect", &shown)?;
-        if FileType::from_raw_mode(found.st_mode) != FileType::Symlink {
-            return Err(PathError::new("change the owner of", &shown, Errno::STALE));
-        }
-        let (uid, gid) = ids(owner);
-        chownat(&made, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
-            .with_path("change the owner of", &shown)
-    }
-
-    fn read_here(&self, path: &Path, limit_bytes: u64) -> Result<Option<Vec<u8>>, PathError> {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = match self.root.open_as_root(path, flags, Mode::empty()) {
-            Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file?,
-        };
-        let shown = self.outer_path(path);
-        check_regular(&file).with_path("read", &shown)?;
-        let mut content = Vec::new();
-        File::from(file)
-            .take(limit_bytes + 1)
-            .read_to_end(&mut content)
-            .with_path("read", &shown)?;
-        if content.len() as u64 > limit_bytes {
-            let why = format!("it has more than {limit_bytes} bytes");
-            return Err(PathError::new("read", &shown, io::Error::other(why)));
-        }
-        Ok(Some(content))
-    }
-
-    fn remove_here(&self, path: &Path) -> Result<(), PathError> {
-        let parent = match self.parent(path, None) {
-            Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(()),
-            parent => parent?,
-        };
-        remove_all(parent.as_fd(), name(path).as_bytes())
-            .with_path("remove", &self.outer_path(path))
+        self.run_as_root("remove", path, || {
+            let parent = match self.parent(path, None) {
+                Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(()),
+                parent => parent?,
+            };
+            remove_all(parent.as_fd(), name(path).as_bytes())
+                .with_path("remove", &self.outer_path(path))
+        })
     }
 
     /// Opens the parent directory of a path; with an owner, creates missing directories for that owner.

@@ -3,7 +3,7 @@
 //! GARM runs a program for each operation, with environment variables and, to create an instance, a document on
 //! standard input: [`GarmCall`] reads both. [`plan`] combines the document, the extra specs of the pool and the
 //! [`ProviderSettings`] of the host into an [`InstancePlan`], and rejects options that the settings do not permit. A
-//! [`GarmProvider`] creates and removes instances, and an [`InstanceLookup`] finds existing ones. Each instance has a
+//! [`GarmProvider`] creates and removes instances, and [`ControllerInstances`] finds existing ones. Each instance has a
 //! supervisor, a process that outlives the call: it [boots](boot) the runner and exits after the runner.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
@@ -45,7 +45,7 @@ pub use http::{HttpBody, HttpClient, HttpError, HttpOptions, HttpRetry, ProxyUrl
 pub use instance::{GarmInstance, InstanceStatus};
 pub use object::JsonValueError;
 pub use plan::{BootPlan, InstancePlan, PlanError, plan};
-pub use provider::{GarmProvider, InstanceList, InstanceLookup, instance};
+pub use provider::{ControllerInstances, GarmProvider, InstanceList, instance};
 pub use prune::{PruneOptions, PruneReport, SweepResult, prune, prune_shared, sweep};
 pub use rm::{InstanceSelection, RmOptions, RmReport, SelectedInstance, rm};
 pub use settings::{

@@ -49,17 +49,17 @@ impl GarmProvider<'_> {
         create::create(self, bootstrap)
     }
 
-    /// Returns a lookup of this controller's instances.
-    pub fn lookup(&self) -> InstanceLookup<'_> {
-        InstanceLookup { records: self.records(), sites: &self.site }
+    /// Returns this controller's instances.
+    pub fn instances(&self) -> ControllerInstances<'_> {
+        ControllerInstances { records: self.records(), sites: &self.site }
     }
 
     /// Resumes a stopped instance. An instance whose runner has exited cannot be started again, because its credentials
     /// were for one runner. Such an instance is removed, so that it is no longer listed and GARM creates a new one.
     pub fn start(&self, id: &str) -> Result<(), ProviderError> {
-        let (files, _) = self.lookup().find(id)?;
+        let (files, _) = self.instances().find(id)?;
         let lock = files.lock(LONG_LOCK_TIMEOUT)?;
-        let (_, record) = self.lookup().find(id)?;
+        let (_, record) = self.instances().find(id)?;
         if files.is_paused() {
             let container = self.site.engine.directory(&record.container).read()?;
             pause::resume(&container)?;
@@ -85,9 +85,9 @@ impl GarmProvider<'_> {
 
     /// Pauses all processes of an instance.
     pub fn stop(&self, id: &str) -> Result<(), ProviderError> {
-        let (files, _) = self.lookup().find(id)?;
+        let (files, _) = self.instances().find(id)?;
         let _lock = files.lock(LONG_LOCK_TIMEOUT)?;
-        let (_, record) = self.lookup().find(id)?;
+        let (_, record) = self.instances().find(id)?;
         if files.is_paused() || !InstanceSite::of(self.site.engine).is_running(&record) {
             return Ok(());
         }
@@ -108,14 +108,14 @@ impl GarmProvider<'_> {
     }
 }
 
-/// A lookup of the instances of one GARM controller on all sites.
+/// The instances of one GARM controller, on all sites.
 #[derive(Clone)]
-pub struct InstanceLookup<'a> {
+pub struct ControllerInstances<'a> {
     pub records: ControllerRecords,
     pub sites: &'a dyn InstanceSites,
 }
 
-impl InstanceLookup<'_> {
+impl ControllerInstances<'_> {
     /// Returns an instance by its name.
     pub fn get(&self, id: &str) -> Result<GarmInstance, ProviderError> {
         let (files, record) = self.find(id)?;
@@ -199,9 +199,9 @@ pub fn instance(
     files: &InstanceFiles,
     record: InstanceRecord,
 ) -> Result<GarmInstance, ProviderError> {
-    let record = match record.maker {
+    let record = match record.creator {
         // The creation may have finished, and its process exited, after the record was read.
-        Some(_) if record.info.is_none() && !site.is_being_made(&record) => {
+        Some(_) if record.info.is_none() && !site.is_being_created(&record) => {
             files.record()?.unwrap_or(record)
         }
         _ => record,
@@ -237,7 +237,7 @@ fn status(
         return Ok((InstanceStatus::Error, Some(fault)));
     }
     if record.info.is_none() {
-        return Ok(match site.is_being_made(record) {
+        return Ok(match site.is_being_created(record) {
             // GARM would try to start a stopped instance.
             true => (InstanceStatus::Running, None),
             false => (InstanceStatus::Error, Some("its creation was interrupted".to_owned())),

@@ -272,10 +272,10 @@ fn is_over(
     ended_for: Duration,
 ) -> Result<bool, ProviderError> {
     if record.info.is_none() {
-        return Ok(!site.is_being_made(record));
+        return Ok(!site.is_being_created(record));
     }
     let is_attended = site.is_attended(files, record)?;
-    if is_attended && (site.is_running(record) || site.is_being_made(record)) {
+    if is_attended && (site.is_running(record) || site.is_being_created(record)) {
         return Ok(false);
     }
     // Without a supervisor, the creation has not finished.

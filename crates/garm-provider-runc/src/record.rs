@@ -40,7 +40,7 @@ pub struct InstanceRecord {
     pub network: String,
     pub created: Timestamp,
     /// Process that creates the instance.
-    pub maker: Option<ProcessIdentity>,
+    pub creator: Option<ProcessIdentity>,
     /// Image as sent by GARM.
     pub image: String,
     pub flavor: String,
@@ -50,7 +50,6 @@ pub struct InstanceRecord {
     /// Key of the layer that adds the runner, if the image does not contain the runner.
     pub layer: Option<String>,
     /// None until the creation has finished.
-    #[serde(rename = "made")]
     pub info: Option<RunningDetails>,
 }
 
@@ -183,13 +182,13 @@ impl InstanceFiles {
 
     /// Reads the record, if there is one.
     pub fn record(&self) -> Result<Option<InstanceRecord>, ContainerError> {
-        read_json_if_there(&self.path.join("claim.json"))
+        read_json_if_there(&self.path.join("instance.json"))
     }
 
     /// Writes the record, atomically replacing an earlier one.
     pub fn write_record(&self, record: &InstanceRecord) -> Result<(), ContainerError> {
         make_private(&self.path)?;
-        write_record(&self.path.join("claim.json"), record)
+        write_record(&self.path.join("instance.json"), record)
     }
 
     /// Returns the result of the runner, if it has exited.
@@ -234,7 +233,7 @@ impl InstanceFiles {
     /// Removes all files, the record last, so that the instance is found as long as it has files.
     pub fn remove(&self) -> Result<(), PathError> {
         for name in names(&self.path)? {
-            if name != "claim.json" {
+            if name != "instance.json" {
                 remove_tree(&self.path.join(&name))?;
             }
         }

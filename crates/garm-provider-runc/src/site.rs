@@ -101,8 +101,8 @@ impl InstanceSite {
     }
 
     /// Returns whether the process that creates an instance is running.
-    pub(super) fn is_being_made(&self, record: &InstanceRecord) -> bool {
-        record.maker.is_some_and(|maker| self.processes.is_running(maker))
+    pub(super) fn is_being_created(&self, record: &InstanceRecord) -> bool {
+        record.creator.is_some_and(|creator| self.processes.is_running(creator))
     }
 
     /// Returns whether the supervisor of an instance is running, or the process that creates the instance.
@@ -118,7 +118,7 @@ impl InstanceSite {
         Ok(match supervisor {
             Some(supervisor) => self.processes.is_running(supervisor),
             None => {
-                self.is_being_made(record)
+                self.is_being_created(record)
                     || self.has_supervisor(&record.controller, &record.name)?
             }
         })

@@ -5,7 +5,6 @@
 //! contains the token.
 
 mod agent;
-mod attend;
 mod certificates;
 mod credentials;
 mod error;
@@ -16,6 +15,7 @@ mod mask;
 mod output;
 mod prepare;
 mod release;
+mod run;
 mod sequence;
 mod spec;
 mod status;

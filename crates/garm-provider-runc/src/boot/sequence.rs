@@ -4,11 +4,11 @@ use std::path::Path;
 
 use oci_hooks_files::error::chain;
 
-use super::attend::run_runner;
 use super::error::BootError;
 use super::guest::{Guest, GuestCommand, GuestIds};
 use super::prepare::{BootContext, GuestUser};
 use super::release::OsRelease;
+use super::run::run_runner;
 use super::spec::{BootSpec, Forge, RunnerSpec};
 use super::status::{BootDeadline, GarmApi};
 use super::{certificates, credentials, gitea, github, prepare};

@@ -325,23 +325,23 @@ fn an_ended_instance_is_removed_before_its_supervisor_exits() {
 fn an_instance_of_another_version_is_removed_only_by_force() {
     let env = environment();
     write_record(&env, "garm-a", "c", "p");
-    let claim = env.path("run/garm/c/instances/garm-a/claim.json");
+    let record_path = env.path("run/garm/c/instances/garm-a/instance.json");
     for record in ["{\"name\": \"garm-a\", \"format\": 99}", "{\"version\": 9}"] {
-        fs::create_dir_all(claim.parent().unwrap()).unwrap();
-        fs::write(&claim, record).unwrap();
+        fs::create_dir_all(record_path.parent().unwrap()).unwrap();
+        fs::write(&record_path, record).unwrap();
         for words in [&["rm", "garm-a"][..], &["rm", "--orphans"]] {
             let ran = env.run(words);
             assert_eq!(ran.code, Some(1), "{}", ran.stdout);
             assert!(ran.stderr.contains("use --force to remove it"), "{}", ran.stderr);
         }
-        assert!(claim.exists());
+        assert!(record_path.exists());
         let ran = env.run(&["rm", "garm-a", "--force"]);
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-        assert!(!claim.exists());
+        assert!(!record_path.exists());
     }
-    fs::create_dir_all(claim.parent().unwrap()).unwrap();
-    fs::write(&claim, "{").unwrap();
+    fs::create_dir_all(record_path.parent().unwrap()).unwrap();
+    fs::write(&record_path, "{").unwrap();
     let ran = env.run(&["rm", "garm-a"]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    assert!(!claim.exists());
+    assert!(!record_path.exists());
 }

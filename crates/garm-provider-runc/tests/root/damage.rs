@@ -103,7 +103,8 @@ fn check_damage(world: &GarmFixture<'_>, is_wanted: impl Fn(usize) -> bool) {
     world.bring_up("one", ENDLESS, json!({}));
     let keys: Vec<_> = own_files(world, &others).into_keys().collect();
     world.provider().delete("one");
-    for name in ["claim.json", "supervisor.json", "/record.json", "/config.json", "bridge.netns"] {
+    for name in ["instance.json", "supervisor.json", "/record.json", "/config.json", "bridge.netns"]
+    {
         assert!(keys.iter().any(|key| key.ends_with(name)), "{name}: {keys:#?}");
     }
     let cases = keys.iter().flat_map(|key| KINDS.map(|kind| (key, kind)));
@@ -273,9 +274,9 @@ fn a_rootless_instance_whose_record_is_damaged_is_listed_and_removed() {
             let context = format!("{kind:?}, {removal}");
             world.bring_up("one", ENDLESS, json!({}));
             for controller in fs::read_dir(&garm).unwrap().flatten() {
-                let claim = controller.path().join("instances/one/claim.json");
-                if claim.exists() {
-                    damage(world, *kind, &claim);
+                let record = controller.path().join("instances/one/instance.json");
+                if record.exists() {
+                    damage(world, *kind, &record);
                 }
             }
             assert_eq!(world.provider().get("one").status, AnswerStatus::Running, "{context}");

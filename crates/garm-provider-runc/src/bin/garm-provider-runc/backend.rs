@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use garm_provider_runc::record::{ControllerRecords, InstanceFiles, InstanceRecord};
 use garm_provider_runc::{
-    InstanceLookup, InstanceSite, InstanceSites, IsWanted, ProviderError, RemovalOptions, RootSite,
-    of_containers,
+    ControllerInstances, InstanceSite, InstanceSites, IsWanted, ProviderError, RemovalOptions,
+    RootSite, of_containers,
 };
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::host::HostError;
@@ -99,9 +99,9 @@ impl RootlessInstances {
         &self.settings.store.run
     }
 
-    /// Returns a lookup of a controller's instances.
-    pub fn lookup(&self, controller: &str) -> InstanceLookup<'_> {
-        InstanceLookup { records: ControllerRecords::of(self.run(), controller), sites: self }
+    /// Returns the instances of a controller.
+    pub fn of_controller(&self, controller: &str) -> ControllerInstances<'_> {
+        ControllerInstances { records: ControllerRecords::of(self.run(), controller), sites: self }
     }
 
     /// Returns whether the pause process of an instance is running.
@@ -183,13 +183,13 @@ impl RootlessInstances {
         let delete = |store: &StoreSection| {
             let settings = self.settings.with_store(store);
             let engine = settings.host().into_existing_engine().map_err(|error| chain(&error))?;
-            let here = RootSite { engine: &engine, network: &settings.network() };
+            let site = RootSite { engine: &engine, network: &settings.network() };
             // The caller has called `is_still_wanted`.
             let removal = RemovalOptions {
                 is_still_wanted: RemovalOptions::default().is_still_wanted,
                 ..removal
             };
-            here.delete(records, files, name, removal).map(drop).map_err(|error| chain(&error))
+            site.delete(records, files, name, removal).map(drop).map_err(|error| chain(&error))
         };
         self.owners.run_in_owner(self.pause_processes(), key.owner(), delete)
     }

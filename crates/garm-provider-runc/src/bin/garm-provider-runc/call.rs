@@ -8,8 +8,8 @@ use std::io::{self, IsTerminal as _, Read, Write as _};
 use std::process::ExitCode;
 
 use garm_provider_runc::{
-    Bootstrap, CallError, CallExit, GarmCall, GarmCommand, GarmInstance, GarmProvider,
-    INTERFACE_VERSIONS, InstanceList, InstanceLookup, MAX_DOCUMENT_BYTES, PlanError, ProviderError,
+    Bootstrap, CallError, CallExit, ControllerInstances, GarmCall, GarmCommand, GarmInstance,
+    GarmProvider, INTERFACE_VERSIONS, InstanceList, MAX_DOCUMENT_BYTES, PlanError, ProviderError,
     ProviderSettings, RootSite, plan, schema,
 };
 use oci_hooks_cli::context::OutputError;
@@ -129,11 +129,11 @@ fn carry_out_as_user(
     instances: &RootlessInstances,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<ExitCode, CallFailure> {
-    let (controller, lookup) = (&call.controller_id, instances.lookup(&call.controller_id));
+    let (controller, own) = (&call.controller_id, instances.of_controller(&call.controller_id));
     let name = match &call.command {
         GarmCommand::CreateInstance(bootstrap) => &bootstrap.name,
         GarmCommand::StopInstance { id } => {
-            lookup.get(id)?;
+            own.get(id)?;
             if !instances.has_pause_process(controller, id) {
                 // All processes of the instance have exited.
                 return Ok(CallExit::Done.code().into());
@@ -141,10 +141,10 @@ fn carry_out_as_user(
             id
         }
         GarmCommand::StartInstance { id } => {
-            lookup.get(id)?;
+            own.get(id)?;
             id
         }
-        command => return Ok(end(run_lookup(command, &lookup))),
+        command => return Ok(end(use_instances(command, &own))),
     };
     Ok(match instances.enter(controller, name)? {
         EnterOutcome::Inside(store) => {
@@ -187,17 +187,20 @@ fn ask(command: &GarmCommand, provider: &GarmProvider<'_>) -> Result<(), CallFai
         GarmCommand::CreateInstance(bootstrap) => answer(&provider.create(bootstrap)?),
         GarmCommand::StartInstance { id } => Ok(provider.start(id)?),
         GarmCommand::StopInstance { id } => Ok(provider.stop(id)?),
-        command => run_lookup(command, &provider.lookup()),
+        command => use_instances(command, &provider.instances()),
     }
 }
 
-/// Runs an operation that only needs a lookup.
-fn run_lookup(command: &GarmCommand, lookup: &InstanceLookup<'_>) -> Result<(), CallFailure> {
+/// Runs an operation on existing instances.
+fn use_instances(
+    command: &GarmCommand,
+    instances: &ControllerInstances<'_>,
+) -> Result<(), CallFailure> {
     match command {
-        GarmCommand::GetInstance { id } => answer(&lookup.get(id)?),
-        GarmCommand::ListInstances { pool_id } => list(&lookup.list(pool_id)?),
-        GarmCommand::DeleteInstance { id } => Ok(lookup.delete(id)?),
-        GarmCommand::RemoveAllInstances => Ok(lookup.remove_all()?),
+        GarmCommand::GetInstance { id } => answer(&instances.get(id)?),
+        GarmCommand::ListInstances { pool_id } => list(&instances.list(pool_id)?),
+        GarmCommand::DeleteInstance { id } => Ok(instances.delete(id)?),
+        GarmCommand::RemoveAllInstances => Ok(instances.remove_all()?),
         _ => unreachable!("these need no provider, or more"),
     }
 }

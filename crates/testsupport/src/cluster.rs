@@ -154,6 +154,11 @@ impl TestCluster {
         &self.address
     }
 
+    /// Returns the URL of the registry.
+    pub fn registry(&self) -> String {
+        format!("http://{}:5000", self.address)
+    }
+
     /// Returns the address of this machine in the pod network.
     pub fn own_address(&self) -> String {
         let (network, _) = self.address.rsplit_once('.').expect("it is an address");

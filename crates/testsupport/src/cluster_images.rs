@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use ureq::Agent;
 
 use super::cluster::TestCluster;
 use super::images::{self, SharedLayers, TestImage, TestLayer};
@@ -48,9 +47,9 @@ pub fn push_all(cluster: &TestCluster, program: &Path) {
         ("library/alpine:3.20", alpine),
     ];
     for (name, image) in &images {
-        push(cluster, name, image);
+        image.push(&cluster.registry(), name);
     }
-    push_foreign(cluster, "test/foreign:1");
+    push_foreign(&cluster.registry(), "test/foreign:1");
 }
 
 /// Returns the runner image: the hook with its libraries, and fakes of node.
@@ -80,17 +79,8 @@ fn runner(base: &TestImage, program: &Path) -> TestImage {
     image
 }
 
-/// Pushes an image under a name of repository and tag.
-pub fn push(cluster: &TestCluster, name: &str, image: &TestImage) {
-    let config = image.config_document();
-    for blob in image.layers.iter().map(|layer| &layer.blob).chain([&config]) {
-        push_blob(cluster, name, blob);
-    }
-    push_manifest(cluster, name, images::MANIFEST, &image.manifest());
-}
-
 /// Pushes an image for another architecture.
-fn push_foreign(cluster: &TestCluster, name: &str) {
+fn push_foreign(registry: &str, name: &str) {
     let mut config: Value =
         serde_json::from_slice(&SharedLayers::new().scratch().config_document())
             .expect("it is JSON");
@@ -105,43 +95,13 @@ fn push_foreign(cluster: &TestCluster, name: &str) {
         "layers": [describe("application/vnd.oci.image.layer.v1.tar+gzip", &layer.blob)],
     });
     let manifest = manifest.to_string().into_bytes();
-    push_blob(cluster, name, &config);
-    push_blob(cluster, name, &layer.blob);
+    images::push_blob(registry, name, &config);
+    images::push_blob(registry, name, &layer.blob);
     let repository = name.split(':').next().expect("a name has one");
-    push_manifest(cluster, &format!("{repository}:s390x"), images::MANIFEST, &manifest);
+    images::push_manifest(registry, &format!("{repository}:s390x"), images::MANIFEST, &manifest);
     let index = "application/vnd.oci.image.index.v1+json";
     let mut entry = describe(images::MANIFEST, &manifest);
     entry["platform"] = json!({"os": "linux", "architecture": "s390x"});
     let list = json!({"schemaVersion": 2, "mediaType": index, "manifests": [entry]});
-    push_manifest(cluster, name, index, list.to_string().as_bytes());
-}
-
-fn push_blob(cluster: &TestCluster, name: &str, blob: &[u8]) {
-    let repository = name.split(':').next().expect("a name has one");
-    let registry = format!("http://{}:5000", cluster.address());
-    let digest = images::digest(blob);
-    let agent = agent();
-    let head = agent.head(format!("{registry}/v2/{repository}/blobs/{digest}")).call();
-    if head.is_ok_and(|answer| answer.status() == 200) {
-        return;
-    }
-    let begun = agent
-        .post(format!("{registry}/v2/{repository}/blobs/uploads/"))
-        .send_empty()
-        .expect("the registry answers");
-    let place = begun.headers().get("location").and_then(|place| place.to_str().ok());
-    let place = place.unwrap_or_else(|| panic!("no upload: {}", begun.status()));
-    let put = agent.put(format!("{place}&digest={digest}")).send(blob);
-    assert_eq!(put.expect("the registry answers").status(), 201, "{name}");
-}
-
-fn push_manifest(cluster: &TestCluster, name: &str, kind: &str, manifest: &[u8]) {
-    let (repository, tag) = name.split_once(':').expect("the name has a tag");
-    let place = format!("http://{}:5000/v2/{repository}/manifests/{tag}", cluster.address());
-    let put = agent().put(place).header("Content-Type", kind).send(manifest);
-    assert_eq!(put.expect("the registry answers").status(), 201, "{name}");
-}
-
-fn agent() -> Agent {
-    Agent::config_builder().http_status_as_error(false).proxy(None).build().into()
+    images::push_manifest(registry, name, index, list.to_string().as_bytes());
 }

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -118,54 +118,8 @@ fn storage() -> PathBuf {
 pub fn push_all<'a>(storage: &Path, images: impl Iterator<Item = (&'a str, &'a TestImage)>) {
     let host = TestHost::new();
     let _registry = HostRegistry::serve(&host, RegistryName::Local, None, storage);
+    let registry = format!("http://{}", RegistryName::Local.address());
     for (name, image) in images {
-        push(&host, name, image);
+        host.enter(|| image.push(&registry, name));
     }
-}
-
-fn push(host: &TestHost, name: &str, image: &TestImage) {
-    let (repository, tag) = name.split_once(':').expect("the name has a tag");
-    let config = image.config_document();
-    for blob in image.layers.iter().map(|layer| &layer.blob).chain([&config]) {
-        let digest = images::digest(blob);
-        let (code, _) = call(host, "HEAD", &format!("/v2/{repository}/blobs/{digest}"), "", &[]);
-        if code == 200 {
-            continue;
-        }
-        let (code, location) =
-            call(host, "POST", &format!("/v2/{repository}/blobs/uploads/"), "", &[]);
-        assert_eq!(code, 202, "{name}");
-        let location = location.expect("an upload has a place");
-        let path = location.strip_prefix("http://localhost:5000").unwrap_or(&location);
-        let media_type = "application/octet-stream";
-        let (code, _) = call(host, "PUT", &format!("{path}&digest={digest}"), media_type, blob);
-        assert_eq!(code, 201, "{name}");
-    }
-    let path = format!("/v2/{repository}/manifests/{tag}");
-    assert_eq!(call(host, "PUT", &path, images::MANIFEST, &image.manifest()).0, 201, "{name}");
-}
-
-/// Calls the local registry, and returns the status and the `Location` header.
-fn call(
-    host: &TestHost,
-    method: &str,
-    path: &str,
-    media_type: &str,
-    body: &[u8],
-) -> (u16, Option<String>) {
-    let mut stream = host
-        .enter(|| TcpStream::connect(RegistryName::Local.address()))
-        .expect("the registry listens");
-    let length = body.len();
-    let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: localhost:5000\r\nConnection: close\r\n\
-         Content-Type: {media_type}\r\nContent-Length: {length}\r\n\r\n"
-    );
-    stream.write_all(head.as_bytes()).expect("the registry reads");
-    stream.write_all(body).expect("the registry reads");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("the registry answers in text");
-    let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
-    let location = answer.lines().find_map(|line| line.strip_prefix("Location: "));
-    (code.unwrap_or_else(|| panic!("{answer}")), location.map(str::to_owned))
 }

@@ -10,6 +10,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use ureq::Agent;
 
 use super::program;
 
@@ -242,6 +243,15 @@ impl TestImage {
         write("index.json", index.to_string().as_bytes());
         write("oci-layout", br#"{"imageLayoutVersion": "1.0.0"}"#);
     }
+
+    /// Pushes the image to the registry of this URL, under a name of repository and tag.
+    pub fn push(&self, registry: &str, name: &str) {
+        let config = self.config_document();
+        for blob in self.layers.iter().map(|layer| &layer.blob).chain([&config]) {
+            push_blob(registry, name, blob);
+        }
+        push_manifest(registry, name, MANIFEST, &self.manifest());
+    }
 }
 
 pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -250,6 +260,38 @@ pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub fn digest(blob: &[u8]) -> String {
     let hash = Sha256::digest(blob);
     hash.iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}"))
+}
+
+/// Pushes a blob of an image.
+pub fn push_blob(registry: &str, name: &str, blob: &[u8]) {
+    let repository = name.split(':').next().expect("a name has one");
+    let digest = digest(blob);
+    let agent = agent();
+    let head = agent.head(format!("{registry}/v2/{repository}/blobs/{digest}")).call();
+    if head.is_ok_and(|answer| answer.status() == 200) {
+        return;
+    }
+    let begun = agent
+        .post(format!("{registry}/v2/{repository}/blobs/uploads/"))
+        .send_empty()
+        .expect("the registry answers");
+    let place = begun.headers().get("location").and_then(|place| place.to_str().ok());
+    let place = place.unwrap_or_else(|| panic!("no upload: {}", begun.status()));
+    let put = agent.put(format!("{place}&digest={digest}")).send(blob);
+    assert_eq!(put.expect("the registry answers").status(), 201, "{name}");
+}
+
+/// Pushes a manifest under a name of repository and tag.
+pub fn push_manifest(registry: &str, name: &str, kind: &str, manifest: &[u8]) {
+    let (repository, tag) = name.split_once(':').expect("the name has a tag");
+    let place = format!("{registry}/v2/{repository}/manifests/{tag}");
+    let put = agent().put(place).header("Content-Type", kind).send(manifest);
+    assert_eq!(put.expect("the registry answers").status(), 201, "{name}");
+}
+
+/// Returns a client that starts no thread, so that it can run in the namespaces of a host.
+fn agent() -> Agent {
+    Agent::config_builder().http_status_as_error(false).proxy(None).build().into()
 }
 
 /// Layers that images share.

@@ -5,7 +5,7 @@ use std::fs;
 use oci_hooks_testsupport::cluster::TestCluster;
 use oci_hooks_testsupport::github_runner::built_step;
 use oci_hooks_testsupport::images::{self, SharedLayers};
-use oci_hooks_testsupport::{cluster_images, program};
+use oci_hooks_testsupport::program;
 
 use crate::cluster::setup::{NamespaceHook, cluster};
 
@@ -29,7 +29,7 @@ fn push_builder(cluster: &TestCluster) {
         let accept = r#"{"default": [{"type": "insecureAcceptAnything"}]}"#;
         tree.file("etc/containers/policy.json", 0o644, accept);
     });
-    cluster_images::push(cluster, "test/buildah:1", &image);
+    image.push(&cluster.registry(), "test/buildah:1");
 }
 
 #[test]

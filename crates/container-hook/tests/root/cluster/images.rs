@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use oci_hooks_testsupport::cluster::TestCluster;
-use oci_hooks_testsupport::cluster_images;
 use oci_hooks_testsupport::github_runner::{container, merge};
 use oci_hooks_testsupport::http::{Gate, WebResponse, WebServer};
 use oci_hooks_testsupport::images::SharedLayers;
@@ -35,7 +34,7 @@ impl OutsideRegistry {
         let login = login.map(authorization);
         let rejected = Arc::new(Mutex::new(Vec::new()));
         let all_rejected = Arc::clone(&rejected);
-        let registry = format!("http://{}:5000", cluster.address());
+        let registry = cluster.registry();
         let listener = TcpListener::bind((cluster.own_address(), 5000)).unwrap();
         let server = WebServer::start_at(listener, None, move |request| {
             let given = request.header("authorization");
@@ -115,7 +114,7 @@ fn slow_image_pull_is_waited_for() {
     let pods = NamespaceHook::new(&cluster);
     // With a layer that the node does not have yet.
     let image = SharedLayers::new().alpine().with_layer(|tree| tree.file("slow", 0o644, "slow\n"));
-    cluster_images::push(&cluster, "test/slow:1", &image);
+    image.push(&cluster.registry(), "test/slow:1");
     let gate = Gate::default();
     let _registry = OutsideRegistry::start(&cluster, None, Some(gate.clone()));
     let mut runner = pods.runner("slow");
@@ -140,7 +139,7 @@ fn private_images_of_job_service_and_step_are_pulled_with_their_logins() {
     for name in ["job", "service", "step"] {
         // With a layer that the node does not have yet.
         let image = alpine.with_layer(|tree| tree.file("private", 0o644, format!("for {name}\n")));
-        cluster_images::push(&cluster, &format!("private/{name}:1"), &image);
+        image.push(&cluster.registry(), &format!("private/{name}:1"));
     }
     let registry = OutsideRegistry::start(&cluster, Some("octo:p4ss:w\"rd"), None);
     let private = |container: Value, password: &str| {

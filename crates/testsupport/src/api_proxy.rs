@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -181,18 +181,7 @@ impl ProxyState {
 }
 
 fn server_config(certificates: &TestCertificates) -> ServerConfig {
-    let chain = CertificateDer::pem_file_iter(certificates.certificate())
-        .expect("the certificate can be read")
-        .collect::<Result<_, _>>()
-        .expect("it is PEM");
-    let key = PrivateKeyDer::from_pem_file(certificates.key()).expect("the key is PEM");
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("the provider has both versions")
-        .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .expect("the key belongs to the certificate");
+    let mut config = ServerConfig::clone(&certificates.tls());
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config
 }

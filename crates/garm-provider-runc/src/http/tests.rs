@@ -1,9 +1,9 @@
 //! Requests to misbehaving servers.
 
 use oci_hooks_files::error::chain;
-use oci_hooks_testsupport::http::WebResponse;
+use oci_hooks_testsupport::certificates::TestCertificates;
+use oci_hooks_testsupport::http::{WebResponse, WebServer};
 use serde_json::json;
-use ureq::tls::{PemItem, parse_pem};
 
 use super::fake::{FakeServer, cut_reply, no_reply, reply};
 use super::*;
@@ -191,56 +191,22 @@ fn silent_server_is_not_waited_for() {
     drop(over);
 }
 
-/// Serves one TLS connection with the certificate for `localhost`.
-fn serve_tls() -> (u16, thread::JoinHandle<()>) {
-    let items = parse_pem(include_bytes!("../../../testsupport/data/tls/server.pem"));
-    let (mut chain, mut key) = (Vec::new(), None);
-    for item in items.map(Result::unwrap) {
-        match item {
-            PemItem::Certificate(found) => chain.push(found.der().to_vec().into()),
-            PemItem::PrivateKey(found) => key = Some(found.der().to_vec()),
-            _ => {}
-        }
-    }
-    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(key.unwrap());
-    let config = rustls::ServerConfig::builder_with_provider(
-        rustls::crypto::ring::default_provider().into(),
-    );
-    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
-    let config = config.with_single_cert(chain, key.into()).unwrap();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let serve = move || {
-        use std::io::Write as _;
-        let (stream, _) = listener.accept().unwrap();
-        let connection = rustls::ServerConnection::new(config.into()).unwrap();
-        let mut stream = rustls::StreamOwned::new(connection, stream);
-        // A client that does not trust the certificate disconnects.
-        if stream.read(&mut [0; 4096]).is_ok() {
-            stream.write_all(b"HTTP/1.1 200 x\r\ncontent-length: 2\r\n\r\nok").unwrap();
-            stream.conn.send_close_notify();
-            let _ = stream.flush();
-        }
-    };
-    (port, thread::spawn(serve))
-}
-
 #[test]
 fn named_certificates_are_trusted() {
-    let authority = include_str!("../../../testsupport/data/tls/ca.pem");
-    for (ca_pem, is_trusted) in [("", false), (authority, true)] {
-        let (port, server) = serve_tls();
+    let certificates = TestCertificates::shared();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = WebServer::start_at(listener, Some(certificates.tls()), |_| WebResponse::ok("ok"));
+    let url = format!("https://localhost:{}/", server.port());
+    let authority = std::fs::read_to_string(certificates.authorities()).unwrap();
+    for (ca_pem, is_trusted) in [("", false), (authority.as_str(), true)] {
         let options = HttpOptions { ca_pem: ca_pem.into(), ..HttpOptions::default() };
-        let result =
-            HttpClient::new(&options).unwrap().get(&format!("https://localhost:{port}/"), None, 10);
-        match result {
+        match HttpClient::new(&options).unwrap().get(&url, None, 10) {
             Ok(content) => assert!(is_trusted && content == b"ok"),
             Err(error) => {
                 assert!(!is_trusted && matches!(error, HttpError::Tls { .. }), "{error:?}");
                 assert!(!error.is_transient());
             }
         }
-        server.join().unwrap();
     }
 }
 

@@ -2,7 +2,6 @@
 //!
 //! Tests pass the program and the directory of their golden files.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use nix::sched::{CloneFlags, unshare};
+
+use super::golden;
 
 /// A directory of settings and state, removed with the value.
 pub struct TestEnv {
@@ -120,18 +121,8 @@ pub fn remove_origins(text: &str) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// Compares text with a golden file of a directory, or writes it there with `UPDATE_GOLDEN=1`.
+/// Compares text with a golden file of a directory.
 #[track_caller]
 pub fn golden(data: &str, name: &str, found: &str) {
-    let path = Path::new(data).join(name);
-    if std::env::var_os("UPDATE_GOLDEN").as_deref() == Some(OsStr::new("1")) {
-        fs::create_dir_all(data).unwrap();
-        return fs::write(path, found).unwrap();
-    }
-    let expected = fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        found == expected,
-        "{} differs; UPDATE_GOLDEN=1 rewrites it\n--- expected\n{expected}\n--- found\n{found}",
-        path.display()
-    );
+    golden::compare(&Path::new(data).join(name), found);
 }

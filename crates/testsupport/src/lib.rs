@@ -43,6 +43,7 @@ pub mod garm;
 pub mod git;
 #[cfg(feature = "containers")]
 pub mod github_runner;
+pub mod golden;
 #[cfg(feature = "containers")]
 pub mod hook_matrix;
 #[cfg(feature = "containers")]

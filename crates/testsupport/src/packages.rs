@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use super::program;
@@ -20,17 +19,7 @@ pub const NAMES: [&str; 6] = [
 /// Returns the output directory of `contrib/dist`. The first call runs it.
 pub fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    DIRECTORY.get_or_init(|| {
-        // `program::run` has a deadline, which a build on a busy machine may exceed.
-        let output = Command::new(program::repository("tests/support/packages.sh"))
-            .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
-            .output()
-            .expect("the script can be run");
-        assert!(output.status.success(), "the packages cannot be made");
-        let path = String::from_utf8(output.stdout).expect("the path is text");
-        PathBuf::from(path.trim_end())
-    })
+    DIRECTORY.get_or_init(|| program::path_made_by("tests/support/packages.sh"))
 }
 
 /// Returns the paths of the .debs, in the order of [`NAMES`].

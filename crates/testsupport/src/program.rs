@@ -192,6 +192,17 @@ fn profile() -> PathBuf {
     test.ancestors().nth(2).expect("tests are in `deps`").to_owned()
 }
 
+/// Runs a script of this repository that makes something, and returns the path that it prints. It has no deadline,
+/// which a build on a busy machine could exceed.
+pub fn path_made_by(script: &str) -> PathBuf {
+    let mut command = Command::new(repository(script));
+    command.stdin(Stdio::null()).stderr(Stdio::inherit());
+    let output = command.output().expect("the script can be run");
+    assert!(output.status.success(), "{script} failed");
+    let path = String::from_utf8(output.stdout).expect("the path is text");
+    PathBuf::from(path.trim_end())
+}
+
 /// Returns the path of a file or directory of this repository.
 pub fn repository(path: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);

@@ -1,7 +1,6 @@
 //! The statically linked programs of a release.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use super::program;
@@ -17,15 +16,7 @@ pub fn directory() -> &'static Path {
         if let Some(built) = std::env::var_os(BUILT) {
             return PathBuf::from(built);
         }
-        // `program::run` has a deadline, which a build on a busy machine may exceed.
-        let output = Command::new(program::repository("tests/support/static.sh"))
-            .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
-            .output()
-            .expect("the script can be run");
-        assert!(output.status.success(), "the static programs do not build");
-        let path = String::from_utf8(output.stdout).expect("the path is text");
-        PathBuf::from(path.trim_end())
+        program::path_made_by("tests/support/static.sh")
     })
 }
 

@@ -1,6 +1,5 @@
 //! A directory with hook files and a configuration, and the program to run in it.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
@@ -158,17 +157,9 @@ impl HookEnv {
     }
 }
 
-/// Compares text with `tests/data/cli/NAME`, or writes the file with `UPDATE_GOLDEN=1`.
+/// Compares text with `tests/data/cli/NAME`.
 #[track_caller]
 pub(crate) fn golden(name: &str, found: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/cli").join(name);
-    if std::env::var_os("UPDATE_GOLDEN").as_deref() == Some(OsStr::new("1")) {
-        return fs::write(path, found).unwrap();
-    }
-    let expected = fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        found == expected,
-        "{} differs; UPDATE_GOLDEN=1 rewrites it\n--- expected\n{expected}\n--- found\n{found}",
-        path.display()
-    );
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/cli");
+    oci_hooks_testsupport::golden::compare(&data.join(name), found);
 }

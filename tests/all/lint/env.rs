@@ -1,9 +1,10 @@
 //! The program and its golden files.
 
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+pub(crate) use oci_hooks_testsupport::golden::compare as golden;
 
 /// Output and exit code of a run.
 pub(crate) struct LintRun {
@@ -38,23 +39,4 @@ pub(crate) fn lint_in(dir: &Path, args: &[&str], input: &str) -> LintRun {
 /// Returns the path of a fixture.
 pub(crate) fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/lint").join(name)
-}
-
-/// Returns whether to write golden files instead of comparing them.
-pub(crate) fn updates_golden() -> bool {
-    std::env::var_os("UPDATE_GOLDEN").is_some_and(|value| value == "1")
-}
-
-/// Compares text with a file, or writes the file with `UPDATE_GOLDEN=1`.
-#[track_caller]
-pub(crate) fn golden(path: &Path, found: &str) {
-    if updates_golden() {
-        return fs::write(path, found).unwrap();
-    }
-    let expected = fs::read_to_string(path).unwrap_or_default();
-    assert!(
-        found == expected,
-        "{} differs; UPDATE_GOLDEN=1 rewrites it\n--- expected\n{expected}\n--- found\n{found}",
-        path.display()
-    );
 }

@@ -20,23 +20,6 @@ use crate::setup::{ENDLESS, GarmFixture, RootlessUser, with_each_user};
 /// `comm` of the pause process of an instance.
 const PAUSE_PROCESS: &str = "pause-process";
 
-/// Returns the host's processes with this `comm`.
-fn find_processes(world: &GarmFixture<'_>, name: &str) -> Vec<u32> {
-    let processes = world.host().processes();
-    world.host().enter(|| {
-        let has_name = |pid: &u32| {
-            let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
-            comm.is_ok_and(|comm| comm.trim_end() == name)
-        };
-        processes.iter().map(|process| process.pid).filter(has_name).collect()
-    })
-}
-
-fn kill(world: &GarmFixture<'_>, pids: &[u32]) {
-    let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
-    world.host().shell(&format!("kill -{} {}", Signal::KILL.as_raw(), pids.join(" ")));
-}
-
 fn entries(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
@@ -52,7 +35,7 @@ fn instance_runs_and_leaves_nothing() {
         assert_eq!((answer.os_name.as_str(), answer.fault().as_str()), ("alpine", ""));
         let address = &answer.addresses[0].address;
         assert!(address.starts_with("10.214.") || address.starts_with("10.215."), "{address}");
-        assert_eq!(find_processes(world, PAUSE_PROCESS).len(), 1);
+        assert_eq!(world.host().find_processes(PAUSE_PROCESS).len(), 1);
         assert_eq!(provider.names(), ["one"]);
         let log = world.installation.wait_for_log("one", "user ");
         let expected = if ids == UserIds::Ranges { "user 1001" } else { "user 0" };
@@ -68,7 +51,7 @@ fn instance_runs_and_leaves_nothing() {
         let ended = provider.start_instance("one");
         assert!(ended.stderr().contains("its runner was for one job"), "{}", ended.log());
         assert_eq!(provider.names(), <[String; 0]>::default(), "what had ended was removed");
-        assert_eq!(find_processes(world, PAUSE_PROCESS), <[u32; 0]>::default());
+        assert_eq!(world.host().find_processes(PAUSE_PROCESS), <[u32; 0]>::default());
         before.check(&world.installation, "an instance that was started again");
 
         world.bring_up("two", ENDLESS, json!({}));
@@ -102,10 +85,10 @@ fn killed_instance_is_listed_and_removed() {
             let supervisors = processes.iter().filter(|it| it.line.contains(" supervise "));
             let pids = match victim {
                 "supervisor" => supervisors.map(|process| process.pid).collect(),
-                _ => find_processes(world, PAUSE_PROCESS),
+                _ => world.host().find_processes(PAUSE_PROCESS),
             };
             assert_eq!(pids.len(), 1, "{victim}");
-            kill(world, &pids);
+            world.host().signal(&pids, "KILL");
             let expected =
                 if victim == "pause process" { AnswerStatus::Stopped } else { AnswerStatus::Error };
             provider.wait_for("one", expected);
@@ -143,7 +126,7 @@ fn creation_killed_at_any_moment_is_removed() {
             }
             assert_eq!(provider.names(), <[String; 0]>::default());
         }
-        assert_eq!(find_processes(world, PAUSE_PROCESS), <[u32; 0]>::default());
+        assert_eq!(world.host().find_processes(PAUSE_PROCESS), <[u32; 0]>::default());
         before.check(&world.installation, "killed creations");
     });
 }
@@ -185,7 +168,7 @@ fn all_instances_are_removed_even_after_a_reboot() {
 
         // A reboot clears the run directory.
         world.bring_up("one", ENDLESS, json!({}));
-        kill(world, &find_processes(world, PAUSE_PROCESS));
+        world.host().signal(&world.host().find_processes(PAUSE_PROCESS), "KILL");
         program::wait_until("all ended", || {
             !world.host().processes().iter().any(|it| it.line.contains("sleep 1000"))
         });
@@ -199,7 +182,7 @@ fn all_instances_are_removed_even_after_a_reboot() {
         let removed = world.installation.admin(&["rm", "--force", "two"]).success();
         assert!(removed.contains("removed instance two"), "{removed}");
         assert_eq!(entries(&instances), <[String; 0]>::default());
-        assert_eq!(find_processes(world, PAUSE_PROCESS), <[u32; 0]>::default());
+        assert_eq!(world.host().find_processes(PAUSE_PROCESS), <[u32; 0]>::default());
     });
 }
 
@@ -237,7 +220,7 @@ fn root_only_settings_are_rejected_by_name() {
             said.contains("flavor \"small\" limits the disk of the instance to 1GiB"),
             "{said}"
         );
-        assert_eq!(find_processes(world, PAUSE_PROCESS), <[u32; 0]>::default());
+        assert_eq!(world.host().find_processes(PAUSE_PROCESS), <[u32; 0]>::default());
         let instances = world.installation.run_directory().join("instances");
         assert_eq!(entries(&instances), <[String; 0]>::default());
     });

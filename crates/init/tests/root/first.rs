@@ -1,14 +1,14 @@
 //! A first process and its descendants.
 
 use std::fs::{self, File};
-use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use oci_hooks_files::spawn::pass_descriptor;
 use oci_hooks_init::PROGRAM;
+use oci_hooks_testsupport::init::install_in;
 pub(crate) use oci_hooks_testsupport::program::{DEADLINE, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -46,7 +46,7 @@ impl FirstProcess {
         let dir = tempfile::tempdir().unwrap();
         let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
         fs::set_permissions(dir.path(), open).unwrap();
-        let program = install(start.root.unwrap_or(dir.path()));
+        let program = install_in(start.root.unwrap_or(dir.path()), PROGRAM);
         let listener = UnixListener::bind(dir.path().join("socket")).unwrap();
         let log = File::create(dir.path().join("log")).unwrap();
         let mut words: Vec<_> = start.by.iter().map(ToString::to_string).collect();
@@ -149,21 +149,6 @@ impl Drop for FirstProcess {
 /// Command that runs a program as the first process of a PID namespace.
 pub(crate) const NAMESPACE: [&str; 5] =
     ["unshare", "--pid", "--mount-proc", "--fork", "--kill-child"];
-
-/// Writes the program by another process: otherwise it could be "busy", if a child of another test
-/// has just inherited our descriptor.
-pub(crate) fn install(dir: &Path) -> PathBuf {
-    let path = dir.join("init");
-    let mut sh = Command::new("sh")
-        .args(["-c", "cat > \"$1\" && chmod 755 \"$1\"", "sh"])
-        .arg(&path)
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
-    sh.stdin.take().unwrap().write_all(PROGRAM).unwrap();
-    assert!(sh.wait().unwrap().success());
-    path
-}
 
 /// Returns the children of a process that are not zombies.
 pub(crate) fn children(pid: i32) -> Vec<i32> {

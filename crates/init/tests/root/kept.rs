@@ -7,12 +7,14 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
+use oci_hooks_init::PROGRAM;
 use oci_hooks_init::frames::journal::{AttachRequest, JournalRequest, StepEvent, StepId};
 use oci_hooks_init::frames::{ContainerStep, FrameBuffer, MAX_REQUEST_BYTES, StepAnswer, VERSIONS};
+use oci_hooks_testsupport::init::install_in;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::connection::{script, step};
-use crate::first::{NAMESPACE, children, descendants, install, status, wait_until};
+use crate::first::{NAMESPACE, children, descendants, status, wait_until};
 
 const AS_USER: [&str; 4] = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups"];
 
@@ -35,7 +37,7 @@ impl AgentPod {
         };
         open(directory.path());
         let program = directory.path().join("agent");
-        fs::rename(install(directory.path()), &program).unwrap();
+        fs::rename(install_in(directory.path(), PROGRAM), &program).unwrap();
         fs::create_dir(directory.path().join("run")).unwrap();
         open(&directory.path().join("run"));
         AgentPod { directory, program }

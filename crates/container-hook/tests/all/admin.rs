@@ -1,14 +1,12 @@
 //! Administrator's commands.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
-use std::thread;
 use std::time::Duration;
 
 use oci_hooks_testsupport::cli::{TestEnv, golden, remove_origins};
 use oci_hooks_testsupport::completion::complete_words;
+use oci_hooks_testsupport::http::{WebResponse, WebServer};
 use serde_json::{Value, json};
 
 use crate::{DATA, PROGRAM};
@@ -101,32 +99,18 @@ fn initial_settings_file_is_the_documented_one() {
     assert_eq!(without_store(&env.run(&["config"]).stdout), without_store(&defaults));
 }
 
-/// Starts a registry that sends fifty bytes a second forever, and returns its address.
-fn start_trickling_registry() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let registry = listener.local_addr().unwrap();
-    // The thread ends with the test program.
-    thread::spawn(move || {
-        for mut connection in listener.incoming().map_while(Result::ok) {
-            thread::spawn(move || {
-                let mut request = [0; 4096];
-                // Clients that try TLS get an immediate close.
-                if connection.read(&mut request).is_err() || request[0] == 0x16 {
-                    return;
-                }
-                let _ = connection.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
-                while connection.write_all(b" ").is_ok() {
-                    thread::park_timeout(Duration::from_millis(20));
-                }
-            });
-        }
-    });
-    registry
+/// Starts a registry that sends a kilobyte a second.
+fn start_trickling_registry() -> WebServer {
+    WebServer::start(|_| {
+        let pace = Some(Duration::from_secs(1));
+        WebResponse { pace, ..WebResponse::ok(vec![b' '; 1 << 20]) }
+    })
 }
 
 #[test]
 fn pull_ends_at_the_time_limit_of_the_settings() {
-    let registry = start_trickling_registry();
+    let server = start_trickling_registry();
+    let registry = server.address();
     let env = TestEnv::new(PROGRAM);
     let store = format!("root = {:?}\nrun = {:?}\n", env.path("root"), env.path("run"));
     env.write("settings.toml", &format!("[store]\n{store}max-pull-time = \"1s\"\n"));
@@ -139,7 +123,8 @@ fn pull_ends_at_the_time_limit_of_the_settings() {
 
 #[test]
 fn pull_slower_than_the_settings_allow_is_aborted() {
-    let registry = start_trickling_registry();
+    let server = start_trickling_registry();
+    let registry = server.address();
     let env = TestEnv::new(PROGRAM);
     let store = format!("root = {:?}\nrun = {:?}\n", env.path("root"), env.path("run"));
     env.write("settings.toml", &format!("[store]\n{store}min-pull-speed = \"3KiB\"\n"));

@@ -1,28 +1,18 @@
 //! Commands for a cluster, with a fake API server.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::thread;
-
 use oci_hooks_testsupport::cli::{ProgramRun, TestEnv};
+use oci_hooks_testsupport::http::{WebRequest, WebResponse, WebServer};
 use serde_json::{Value, json};
 
 use crate::PROGRAM;
 
-/// Returns an environment whose API server answers each request line with the function's response.
-fn env(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> TestEnv {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let server = format!("http://{}", listener.local_addr().unwrap());
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let stream = stream.unwrap();
-            let Some((line, body)) = read(&stream) else { continue };
-            // The body of an access review names the permission.
-            let (code, text) = answer(&format!("{line} {body}"));
-            let length = text.len();
-            let head = format!("HTTP/1.1 {code} Code\r\nConnection: close\r\n");
-            write!(&stream, "{head}Content-Length: {length}\r\n\r\n{text}").unwrap();
-        }
+/// Returns an environment, and its API server, which answers method, path and body of each request with the function's
+/// response.
+fn env(answer: impl Fn(&str) -> (u16, String) + Send + Sync + 'static) -> (TestEnv, WebServer) {
+    let server = WebServer::start(move |WebRequest { method, path, body, .. }| {
+        // The body of an access review names the permission.
+        let (status, text) = answer(&format!("{method} {path} {body}"));
+        WebResponse { status, ..WebResponse::ok(text) }
     });
     let env = TestEnv::new(PROGRAM);
     env.write("settings.toml", "[backend]\nkind = \"kubernetes\"\n");
@@ -30,31 +20,12 @@ fn env(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> TestEnv {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://{}", server.address())}}],
         "users": [{"name": "u", "user": {}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "ns"}}]
     });
     env.write("kubeconfig", &kubeconfig.to_string());
-    env
-}
-
-fn read(stream: &TcpStream) -> Option<(String, String)> {
-    let mut reader = BufReader::new(stream);
-    let mut first = String::new();
-    reader.read_line(&mut first).ok()?;
-    let mut length = 0;
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).ok()?;
-        match line.trim_end().to_ascii_lowercase().split_once(": ") {
-            Some(("content-length", value)) => length = value.parse().ok()?,
-            Some(_) => {}
-            None => break,
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    Some((first.trim_end().to_owned(), String::from_utf8(body).unwrap()))
+    (env, server)
 }
 
 fn run(env: &TestEnv, args: &[&str]) -> ProgramRun {
@@ -89,7 +60,7 @@ fn pods(line: &str) -> (u16, String) {
 
 #[test]
 fn pods_of_jobs_are_listed() {
-    let env = env(pods);
+    let (env, _server) = env(pods);
     let ran = run(&env, &["ps"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
     let lines: Vec<Vec<&str>> =
@@ -114,7 +85,7 @@ fn pods_of_jobs_are_listed() {
 
 #[test]
 fn logs_show_one_container() {
-    let env = env(pods);
+    let (env, _server) = env(pods);
     let ran = run(&env, &["logs", "runner-1-workflow", "redis", "--timestamps"]);
     let expected = "2026-01-01T00:00:00.500Z one\n2026-01-01T00:00:01.000Z two\n";
     assert_eq!((ran.stdout.as_str(), ran.code), (expected, Some(0)));
@@ -128,7 +99,7 @@ fn logs_show_one_container() {
 
 #[test]
 fn prune_keeps_needed_pods_and_ignores_images() {
-    let env = env(pods);
+    let (env, _server) = env(pods);
     let ran = run(&env, &["prune", "--format", "json"]);
     let found: Value = serde_json::from_str(&ran.stdout).unwrap();
     let expected = json!({"pods": [], "secrets": [], "kept": ["pod runner-1-workflow"]});
@@ -143,7 +114,7 @@ fn prune_keeps_needed_pods_and_ignores_images() {
 
 #[test]
 fn doctor_reports_the_consequence_of_each_missing_permission() {
-    let env = env(|line| match line {
+    let (env, _server) = env(|line| match line {
         line if line.starts_with("GET /version ") => {
             (200, r#"{"gitVersion": "v1.31.2"}"#.to_owned())
         }

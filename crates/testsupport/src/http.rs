@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -84,6 +84,7 @@ impl Gate {
 pub struct WebServer {
     address: SocketAddr,
     listener: Arc<TcpListener>,
+    connections: Arc<AtomicUsize>,
     requests: Arc<Mutex<Vec<WebRequest>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -136,17 +137,19 @@ impl WebServer {
     ) -> Self {
         let listener = Arc::new(listener);
         let address = listener.local_addr().expect("it is bound");
+        let connections = Arc::<AtomicUsize>::default();
         let requests = Arc::<Mutex<Vec<_>>>::default();
         let stop = Arc::<AtomicBool>::default();
         let answer = Arc::new(answer);
         let thread = std::thread::spawn({
             let (requests, stop) = (Arc::clone(&requests), Arc::clone(&stop));
-            let listener = Arc::clone(&listener);
+            let (listener, connections) = (Arc::clone(&listener), Arc::clone(&connections));
             move || {
                 for connection in listener.incoming() {
                     if stop.load(Ordering::SeqCst) {
                         break;
                     }
+                    connections.fetch_add(1, Ordering::SeqCst);
                     let Ok(connection) = connection else { continue };
                     let (requests, answer) = (Arc::clone(&requests), Arc::clone(&answer));
                     let tls = tls.clone();
@@ -162,7 +165,7 @@ impl WebServer {
                 }
             }
         });
-        WebServer { address, listener, requests, stop, thread: Some(thread) }
+        WebServer { address, listener, connections, requests, stop, thread: Some(thread) }
     }
 
     /// Stops a server of [`WebServer::start`]. Its port refuses connections until the returned socket is closed: no
@@ -179,6 +182,11 @@ impl WebServer {
     /// Returns the port.
     pub fn port(&self) -> u16 {
         self.address.port()
+    }
+
+    /// Returns the number of connections so far, with and without a request.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
     }
 
     /// Returns the requests so far.

@@ -36,8 +36,6 @@ pub mod dockerd;
 #[cfg(feature = "containers")]
 pub mod externals;
 #[cfg(feature = "containers")]
-pub mod file_server;
-#[cfg(feature = "containers")]
 pub mod garm;
 #[cfg(feature = "containers")]
 pub mod git;

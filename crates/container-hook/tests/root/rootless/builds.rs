@@ -1,12 +1,13 @@
 //! Dockerfile actions of rootless jobs, built below the job's pause process with access only to host
 //! programs.
 
+use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
-use oci_hooks_testsupport::file_server::FileServer;
 use oci_hooks_testsupport::github_runner::{InstalledHook as _, built_step};
+use oci_hooks_testsupport::http::{WebResponse, WebServer};
 use oci_hooks_testsupport::leftovers::{InstalledProgram as _, LeftoverSnapshot};
 use oci_hooks_testsupport::program;
 use oci_hooks_testsupport::world::OWN;
@@ -62,8 +63,9 @@ fn dockerfile_reaches_no_host_server_or_file() {
         let name = SocketAddr::from_abstract_name(program::unique_name()).unwrap();
         let abstract_name = String::from_utf8_lossy(name.as_abstract_name().unwrap()).into_owned();
         let _abstract = host.enter(|| UnixListener::bind_addr(&name)).unwrap();
-        let server = FileServer::start(host);
-        let port = server.port;
+        let listener = host.enter(|| TcpListener::bind("0.0.0.0:0")).unwrap();
+        let server = WebServer::start_at(listener, None, |_| WebResponse::ok("secret"));
+        let port = server.port();
         let mut runner = installation.runner("runner-1");
         let action = runner.work().join("_actions/octo/docker-action/v1");
         // Addresses of the host in pasta and slirp4netns, and the cloud metadata address.
@@ -89,7 +91,7 @@ fn dockerfile_reaches_no_host_server_or_file() {
         let ended = runner.container_step(built_step(&action.join("Dockerfile"))).0.success();
         assert!(ended.stdout().ends_with("nothing reached\n"), "{}", ended.log());
         assert!(!ended.log().contains("secret"), "{}", ended.log());
-        assert_eq!(server.end(), 0, "requests came");
+        assert_eq!(server.connections(), 0, "requests came");
     });
 }
 

@@ -1,13 +1,14 @@
 //! Escape attempts of hostile images and jobs of root; `rootless::escapes` has the attempts for all users.
 
 use std::fs;
+use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::Duration;
 
-use oci_hooks_testsupport::file_server::FileServer;
 use oci_hooks_testsupport::github_runner::{built_step, merge, volume};
+use oci_hooks_testsupport::http::{WebResponse, WebServer};
 use oci_hooks_testsupport::installation::HookInstallation;
 use oci_hooks_testsupport::program;
 use oci_hooks_testsupport::threads::repeat_during;
@@ -133,8 +134,9 @@ fn build_reaches_no_host_network() {
         let abstract_name = String::from_utf8_lossy(name.as_abstract_name().unwrap()).into_owned();
         let _abstract = host.enter(|| UnixListener::bind_addr(&name)).unwrap();
         let mut runner = runner(installation, "runner-1");
-        let server = FileServer::start(host);
-        let port = server.port;
+        let listener = host.enter(|| TcpListener::bind("0.0.0.0:0")).unwrap();
+        let server = WebServer::start_at(listener, None, |_| WebResponse::ok("secret"));
+        let port = server.port();
         for address in &addresses {
             let dockerfile = runner.workspace().join(address).join("Dockerfile");
             write(
@@ -156,7 +158,7 @@ fn build_reaches_no_host_network() {
         );
         let ended = runner.container_step(built_step(&dockerfile)).0.success();
         assert!(ended.stdout().ends_with("nothing reached\n"), "{}", ended.log());
-        assert_eq!(server.end(), 0, "requests came");
+        assert_eq!(server.connections(), 0, "requests came");
     });
 }
 

@@ -4,7 +4,6 @@ mod error;
 #[cfg(test)]
 pub mod fake;
 
-use std::fmt;
 use std::io::{self, Read};
 use std::thread;
 use std::time::Duration;
@@ -253,13 +252,6 @@ impl HttpClient {
     }
 }
 
-impl fmt::Debug for HttpBody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut body = f.debug_struct("Body");
-        body.field("start", &self.start).field("total", &self.total).finish_non_exhaustive()
-    }
-}
-
 impl Default for HttpRetry {
     fn default() -> Self {
         HttpRetry { attempts: 5, pause: Duration::from_secs(5) }
@@ -267,12 +259,7 @@ impl Default for HttpRetry {
 }
 
 impl HttpRetry {
-    /// Calls `f` until it succeeds or fails with a permanent error.
-    pub fn run<T>(self, f: impl FnMut() -> Result<T, HttpError>) -> Result<T, HttpError> {
-        self.run_while(|| true, f)
-    }
-
-    /// Calls `f` as `run` does, as long as `is_time` returns true.
+    /// Calls `f` until it succeeds, fails with a permanent error, or `is_time` returns false.
     pub fn run_while<T>(
         self,
         mut is_time: impl FnMut() -> bool,

@@ -37,7 +37,6 @@ pub enum InstanceStatus {
     Stopped,
     /// The creation or the runner failed, the supervisor was killed, or a record is unreadable.
     Error,
-    Unknown,
 }
 
 impl GarmInstance {

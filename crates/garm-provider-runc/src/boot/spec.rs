@@ -1,7 +1,6 @@
 //! Boot spec of a supervisor, passed in memory.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -65,14 +64,4 @@ pub struct RunnerSpec {
 pub enum Forge {
     Github,
     Gitea,
-}
-
-impl fmt::Debug for BootSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The token is a secret, and scripts and variables may contain secrets.
-        f.debug_struct("BootSpec")
-            .field("callback_url", &self.callback_url)
-            .field("runner", &self.runner)
-            .finish_non_exhaustive()
-    }
 }

@@ -62,9 +62,12 @@ fn rejections_are_reported_without_secrets() {
     assert_eq!(error.to_string(), "invalid proxy address \"http://***@ h\"");
 }
 
+fn retry<T>(attempts: u32, f: impl FnMut() -> Result<T, HttpError>) -> Result<T, HttpError> {
+    HttpRetry { attempts, pause: Duration::ZERO }.run_while(|| true, f)
+}
+
 #[test]
 fn temporary_errors_are_retried() {
-    let retry = |attempts| HttpRetry { attempts, pause: Duration::ZERO };
     for trouble in [500, 503, 429, 0] {
         let mut count = 0;
         let server = FakeServer::serve(move |_| {
@@ -76,16 +79,16 @@ fn temporary_errors_are_retried() {
             }
         });
         let get = || client().get(&server.url("/"), None, 100);
-        assert!(retry(2).run(get).unwrap_err().is_transient(), "{trouble}");
-        assert_eq!(retry(5).run(get).unwrap(), b"at last");
+        assert!(retry(2, get).unwrap_err().is_transient(), "{trouble}");
+        assert_eq!(retry(5, get).unwrap(), b"at last");
         assert_eq!(server.seen_requests().len(), 3);
     }
     let server = FakeServer::serve(|_| WebResponse::status(401));
-    let error = retry(5).run(|| client().get(&server.url("/"), None, 1)).unwrap_err();
+    let error = retry(5, || client().get(&server.url("/"), None, 1)).unwrap_err();
     assert_eq!((status(&error), server.seen_requests().len()), (401, 1));
     // Another process could get the port of a closed server.
     let mut tries = 0;
-    let error = retry(5).run(|| {
+    let error = retry(5, || {
         tries += 1;
         client().get("http://127.0.0.1:1/", None, 1)
     });

@@ -76,7 +76,6 @@ impl InstanceEntry {
             InstanceStatus::Running => "running",
             InstanceStatus::Stopped => "stopped",
             InstanceStatus::Error => "error",
-            InstanceStatus::Unknown => "unknown",
         };
         match &self.fault {
             Some(fault) => format!("{status}: {fault}"),

@@ -4,6 +4,7 @@
 //! programs run only if `precreate` hooks are enabled.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use tracing::{debug, info};
@@ -277,6 +278,14 @@ pub struct MatchedHook {
     pub rejected: Option<String>,
 }
 
+impl fmt::Display for MatchedHook {
+    /// Formats the file with its stages: `FILE (STAGE, STAGE)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stages: Vec<_> = self.stages.iter().map(HookStage::name).collect();
+        write!(f, "{} ({})", self.file.display(), stages.join(", "))
+    }
+}
+
 /// A `precreate` hook that was run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -322,8 +331,8 @@ pub enum PipelineFailure {
     Filter(#[from] Box<FilterError>),
 }
 
-/// Returns an entry for each selected file, before `adjust` changes the selection.
-fn matched_hooks(selection: &HookSelection<'_>) -> Vec<MatchedHook> {
+/// Returns an entry for each selected file.
+pub fn matched_hooks(selection: &HookSelection<'_>) -> Vec<MatchedHook> {
     let mut injections = selection.injections.iter();
     let files = selection.files.iter().zip(&selection.reasons);
     files

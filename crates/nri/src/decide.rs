@@ -1,14 +1,15 @@
 //! Selects the hooks of a container, or rejects the container.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use oci_hooks::hooks::consumer::{ConfigMount, Consumer, NRI};
-use oci_hooks::hooks::pipeline::{MissingProgram, format_directories, missing_required};
+use oci_hooks::hooks::pipeline::{
+    MatchedHook, MissingProgram, format_directories, matched_hooks, missing_required,
+};
 use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
 use oci_hooks::hooks::{
-    Hook, HookError, HookSelection, HookStage, LoadProblem, LoadedHooks, MatchError, MatchTarget,
-    OciStage, TargetCommand,
+    Hook, HookError, HookStage, LoadProblem, LoadedHooks, MatchError, MatchTarget, OciStage,
+    TargetCommand,
 };
 use oci_hooks_files::error::chain;
 use tracing::{debug, enabled};
@@ -40,17 +41,7 @@ pub struct Decider {
 pub struct Decision {
     /// Hooks in the form of the wire protocol.
     pub hooks: Hooks,
-    pub matched: Vec<MatchedFile>,
-}
-
-/// A hook file that matches a container.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MatchedFile {
-    pub file: PathBuf,
-    /// Stages to which the hook is added.
-    pub stages: Vec<HookStage>,
-    /// Condition that decided the match.
-    pub reason: String,
+    pub matched: Vec<MatchedHook>,
 }
 
 /// Reasons to reject a container.
@@ -73,16 +64,6 @@ pub enum RejectionError {
         /// Problem of the hook's file, or the directories without the file.
         found: String,
     },
-}
-
-impl fmt::Display for MatchedFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (", self.file.display())?;
-        for (at, stage) in self.stages.iter().enumerate() {
-            write!(f, "{}{stage}", if at == 0 { "" } else { ", " })?;
-        }
-        f.write_str(")")
-    }
 }
 
 fn format_more(count: usize) -> String {
@@ -118,7 +99,7 @@ impl Decider {
         let target = self.target(pod, container);
         self.explain(loaded, &target);
         let mut selection = loaded.hooks.select(&target, &self.consumer)?;
-        let matched = matched_files(&selection);
+        let matched = matched_hooks(&selection);
         if let Some(options) = &self.trust {
             for file in &selection.files {
                 trust::check(file, options)?;
@@ -245,21 +226,6 @@ fn describe_with_hint(problem: &LoadProblem) -> String {
         Some(hint) => format!("{} (hint: {hint})", chain(problem)),
         None => chain(problem),
     }
-}
-
-fn matched_files(selection: &HookSelection<'_>) -> Vec<MatchedFile> {
-    let mut injections = selection.injections.iter();
-    let files = selection.files.iter().zip(&selection.reasons);
-    let entry =
-        |(file, reason): (&&oci_hooks::hooks::HookFile, &oci_hooks::hooks::MatchReason<'_>)| {
-            let own = injections.by_ref().take(file.definition.stages.len());
-            MatchedFile {
-                file: file.path.clone(),
-                stages: own.map(|injection| injection.stage.clone()).collect(),
-                reason: reason.to_string(),
-            }
-        };
-    files.map(entry).collect()
 }
 
 fn stage_hooks(hooks: &mut Hooks, stage: OciStage) -> &mut Vec<WireHook> {

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use oci_hooks::hooks::HookStage;
 use oci_hooks::hooks::pipeline::MatchedHook;
 use oci_hooks_files::fs::{PathError, ReadError, ReplaceError};
 use oci_hooks_files::process::RunError;
@@ -104,11 +103,7 @@ pub enum ContainerError {
 
 /// Returns the hook files, each with its stages.
 fn list_hooks(hooks: &[MatchedHook]) -> String {
-    let hook = |hook: &MatchedHook| {
-        let stages: Vec<_> = hook.stages.iter().map(HookStage::name).collect();
-        format!("{} ({})", hook.file.display(), stages.join(", "))
-    };
-    hooks.iter().map(hook).collect::<Vec<_>>().join(", ")
+    hooks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl ContainerError {

@@ -157,7 +157,7 @@ impl CommandContext {
     /// Warns of missing directories of `--hooks-dir`; the consumer's own need not exist.
     pub fn warn_of_missing_dirs(&self, missing: &[PathBuf]) {
         for dir in missing.iter().filter(|dir| self.hooks_dirs.contains(dir)) {
-            self.warn(&Diagnostic::new("missing-dir", dir, "directory does not exist"));
+            self.warn(&Diagnostic::new("missing-dir", Some(dir), "directory does not exist"));
         }
     }
 

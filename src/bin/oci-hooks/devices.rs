@@ -48,7 +48,7 @@ impl DeviceArgs {
     /// Loads the specifications, and warns of files that cannot be used.
     pub fn load(&self, context: &CommandContext) -> DeviceRegistry {
         for dir in self.cdi_spec_dir.iter().filter(|dir| !dir.exists()) {
-            context.warn(&Diagnostic::new("missing-dir", dir, "directory does not exist"));
+            context.warn(&Diagnostic::new("missing-dir", Some(dir), "directory does not exist"));
         }
         let registry = DeviceRegistry::load(&self.dirs());
         for problem in registry.problems() {
@@ -94,13 +94,8 @@ pub fn problem_diagnostic(problem: &DeviceProblem) -> Diagnostic {
         column: at.column,
         pointer,
     });
-    Diagnostic {
-        class: "cdi",
-        path: Some(problem.path.clone()),
-        location,
-        message: chain(&problem.source),
-        hint: None,
-    }
+    let path = Some(problem.path.as_path());
+    Diagnostic { location, ..Diagnostic::new("cdi", path, chain(&problem.source)) }
 }
 
 /// One device, as printed by `list --cdi`, `show` and `monitor --cdi` in JSON.

@@ -161,9 +161,7 @@ impl UnreadDirReport {
             many => format!("its {many} hook files have"),
         };
         let message = format!("{} does not read this directory: {files} no effect", consumer.name);
-        let mut diagnostic = Diagnostic::new("unread-dir", self.path(), &message);
-        diagnostic.hint = Some(self.hint.clone());
-        diagnostic
+        Diagnostic::new("unread-dir", Some(self.path()), message).with_hint(self.hint.clone())
     }
 }
 
@@ -238,10 +236,9 @@ pub fn note_change(
             let Ok(read) = HookDirectories::read_configured(consumer) else { return Ok(()) };
             if let (false, Some(configured)) = (read.dirs.contains(last), &read.configured) {
                 let message = format!("{} does not read this directory", consumer.name);
-                let mut diagnostic = Diagnostic::new("unread-dir", last, &message);
                 let advice = with_system(|system| configured.to_read(last, consumer, system));
-                diagnostic.hint = Some(advice);
-                context.warn(&diagnostic);
+                let diagnostic = Diagnostic::new("unread-dir", Some(last), message);
+                context.warn(&diagnostic.with_hint(advice));
             }
         }
         _ => {}

@@ -11,9 +11,7 @@ use oci_hooks::hooks::manage::ManageError;
 use oci_hooks::hooks::monitor::MonitorError;
 use oci_hooks::hooks::pipeline::PipelineFailure;
 use oci_hooks::hooks::trust::TrustError;
-use oci_hooks::hooks::{
-    ConfigError, FilterError, HookError, HookFault, LoadProblem, MatchError, PatternError,
-};
+use oci_hooks::hooks::{ConfigError, HookError, HookFault, LoadProblem, PatternError};
 use oci_hooks::json::TextLocation;
 use oci_hooks_cli::context::OutputError;
 use oci_hooks_cli::exit::CliError;
@@ -35,8 +33,6 @@ pub enum HooksCommandError {
     Output(#[from] OutputError),
     #[error("{} is larger than {} MiB", path.display(), limit_bytes >> 20)]
     TooLarge { path: PathBuf, limit_bytes: u64 },
-    #[error(transparent)]
-    Hook(Box<LoadProblem>),
     #[error("invalid hook file")]
     Fault { path: PathBuf, fault: Box<HookFault> },
     #[error(transparent)]
@@ -46,13 +42,9 @@ pub enum HooksCommandError {
     #[error("cannot use configuration")]
     Config { path: PathBuf, source: ConfigError },
     #[error(transparent)]
-    Match(#[from] MatchError),
-    #[error(transparent)]
     Read(#[from] ReadError),
     #[error(transparent)]
     Replace(#[from] ReplaceError),
-    #[error(transparent)]
-    Filter(#[from] Box<FilterError>),
     #[error(transparent)]
     Pipeline(PipelineFailure),
     #[error(transparent)]
@@ -91,90 +83,75 @@ impl CliError for HooksCommandError {
 impl HooksCommandError {
     /// Returns the printable form of the error.
     pub fn diagnostic(&self) -> Diagnostic {
-        let simple = |class, path: Option<&Path>| Diagnostic {
-            class,
-            path: path.map(Path::to_owned),
-            location: None,
-            message: chain(self),
-            hint: None,
-        };
+        let simple = |class, path: Option<&Path>| Diagnostic::new(class, path, chain(self));
         match self {
             HooksCommandError::Path(error) => {
                 simple("io", Some(&error.path)).without_path_in_text()
             }
             HooksCommandError::Monitor(error) => {
-                Diagnostic { hint: error.hint().map(str::to_owned), ..simple(error.class(), None) }
+                simple(error.class(), None).with_hint(error.hint().map(str::to_owned))
             }
             HooksCommandError::Wait(_) | HooksCommandError::Output(_) => simple("io", None),
             HooksCommandError::TooLarge { path, .. } => {
                 simple("too-large", Some(path)).without_path_in_text()
             }
-            HooksCommandError::Hook(problem) => Diagnostic::of_problem(problem),
             HooksCommandError::Fault { path, fault } => Diagnostic::of_fault(path, fault),
-            HooksCommandError::Manage(ManageError::Invalid(problem)) => {
+            HooksCommandError::Manage(ManageError::Invalid(problem))
+            | HooksCommandError::Pipeline(PipelineFailure::HookFile(problem)) => {
                 Diagnostic::of_problem(problem)
             }
             HooksCommandError::Manage(error) => {
-                Diagnostic { hint: error.hint(), ..simple(error.class(), error.path()) }
-                    .without_path_in_text()
+                simple(error.class(), error.path()).with_hint(error.hint()).without_path_in_text()
             }
             HooksCommandError::Pattern { source, .. } => {
-                Diagnostic { hint: source.hint().map(str::to_owned), ..simple("bad-regex", None) }
+                simple("bad-regex", None).with_hint(source.hint().map(str::to_owned))
             }
             HooksCommandError::Config { path, source } => Diagnostic {
-                class: source.class(),
-                path: Some(path.clone()),
                 location: Some(source.location().clone()),
-                message: chain(source),
                 hint: source.hint().map(str::to_owned),
+                ..Diagnostic::new(source.class(), Some(path), chain(source))
             },
-            HooksCommandError::Match(error) => {
-                simple(error.class(), Some(&error.path)).without_path_in_text()
-            }
             HooksCommandError::Lint(diagnostic) => Diagnostic::clone(diagnostic),
             HooksCommandError::Replace(ReplaceError::ForeignLink { path, .. }) => {
                 simple("foreign-link", Some(path))
             }
             HooksCommandError::Read(_) | HooksCommandError::Replace(_) => simple("io", None),
-            HooksCommandError::Filter(error) => simple("precreate", Some(Path::new(&error.path))),
-            HooksCommandError::Pipeline(PipelineFailure::RequiredHook(error)) => Diagnostic {
-                hint: error.problem.as_ref().and_then(|problem| problem.source.hint()),
-                ..simple("required-hook", None)
-            },
+            HooksCommandError::Pipeline(PipelineFailure::Match(error)) => {
+                simple(error.class(), Some(&error.path)).without_path_in_text()
+            }
+            HooksCommandError::Pipeline(PipelineFailure::Filter(error)) => {
+                simple("precreate", Some(Path::new(&error.path)))
+            }
+            HooksCommandError::Pipeline(PipelineFailure::RequiredHook(error)) => {
+                let hint = error.problem.as_ref().and_then(|problem| problem.source.hint());
+                simple("required-hook", None).with_hint(hint)
+            }
             HooksCommandError::Pipeline(_) => simple("inject", None),
             HooksCommandError::Recorder(_) | HooksCommandError::Capture(_) => {
                 simple("capture", None)
             }
-            HooksCommandError::Trust(error) => Diagnostic {
-                hint: error.hint(),
-                ..simple("untrusted", Some(error.path())).without_path_in_text()
-            },
+            HooksCommandError::Trust(error) => simple("untrusted", Some(error.path()))
+                .with_hint(error.hint())
+                .without_path_in_text(),
             HooksCommandError::Device(error) => {
-                Diagnostic { hint: device_hint(error).map(str::to_owned), ..simple("device", None) }
+                simple("device", None).with_hint(device_hint(error).map(str::to_owned))
             }
-            HooksCommandError::Usage { hint, .. } => {
-                Diagnostic { hint: hint.clone(), ..simple("usage", None) }
-            }
-            HooksCommandError::NoContainer { .. } => Diagnostic {
-                hint: Some("run it as the user who runs the container".to_owned()),
-                ..simple("no-container", None)
-            },
+            HooksCommandError::Usage { hint, .. } => simple("usage", None).with_hint(hint.clone()),
+            HooksCommandError::NoContainer { .. } => simple("no-container", None)
+                .with_hint("run it as the user who runs the container".to_owned()),
             HooksCommandError::ManyContainers { hint, .. } => {
-                Diagnostic { hint: Some(hint.clone()), ..simple("many-containers", None) }
+                simple("many-containers", None).with_hint(hint.clone())
             }
-            HooksCommandError::Directories { source, .. } => Diagnostic {
-                hint: Some(source.hint().to_owned()),
-                ..simple("consumer-config", source.path())
-            },
+            HooksCommandError::Directories { source, .. } => {
+                simple("consumer-config", source.path()).with_hint(source.hint().to_owned())
+            }
             HooksCommandError::UnreadHook { path, hint, .. } => {
-                Diagnostic { hint: Some(hint.clone()), ..simple("unread-dir", Some(path)) }
+                simple("unread-dir", Some(path)).with_hint(hint.clone())
             }
             HooksCommandError::NothingRead { hint, .. } => {
-                Diagnostic { hint: Some(hint.clone()), ..simple("no-directory", None) }
+                simple("no-directory", None).with_hint(hint.clone())
             }
-            HooksCommandError::Hinted { error, hint } => {
-                Diagnostic { hint: Some(hint.clone()), ..error.diagnostic() }
-            }
+            HooksCommandError::Hinted { error, hint } => error.diagnostic().with_hint(hint.clone()),
         }
     }
 }
@@ -205,28 +182,22 @@ pub struct DiagnosticJson<'a> {
 }
 
 impl Diagnostic {
-    pub fn new(class: &'static str, path: &Path, message: &str) -> Self {
+    pub fn new(class: &'static str, path: Option<&Path>, message: impl Into<String>) -> Self {
         Diagnostic {
             class,
-            path: Some(path.to_owned()),
+            path: path.map(Path::to_owned),
             location: None,
-            message: message.to_owned(),
+            message: message.into(),
             hint: None,
         }
     }
 
-    pub fn of_fault(path: &Path, fault: &HookFault) -> Self {
-        Diagnostic {
-            class: fault.error.class(),
-            path: Some(path.to_owned()),
-            location: fault.location.clone(),
-            message: chain(&fault.error),
-            hint: fault.error.hint(),
-        }
+    pub fn with_hint(self, hint: impl Into<Option<String>>) -> Self {
+        Diagnostic { hint: hint.into(), ..self }
     }
 
-    pub fn of_error(class: &'static str, error: &(dyn std::error::Error + 'static)) -> Self {
-        Diagnostic { class, path: None, location: None, message: chain(error), hint: None }
+    pub fn of_fault(path: &Path, fault: &HookFault) -> Self {
+        Diagnostic::of_hook_error(path, fault.location.as_ref(), &fault.error)
     }
 
     pub fn of_finding(finding: &HookFinding) -> Self {
@@ -240,14 +211,16 @@ impl Diagnostic {
     }
 
     pub fn of_problem(problem: &LoadProblem) -> Self {
+        Diagnostic::of_hook_error(&problem.path, problem.location.as_ref(), &problem.source)
+    }
+
+    fn of_hook_error(path: &Path, location: Option<&TextLocation>, error: &HookError) -> Self {
         let diagnostic = Diagnostic {
-            class: problem.source.class(),
-            path: Some(problem.path.clone()),
-            location: problem.location.clone(),
-            message: chain(&problem.source),
-            hint: problem.source.hint(),
+            location: location.cloned(),
+            hint: error.hint(),
+            ..Diagnostic::new(error.class(), Some(path), chain(error))
         };
-        match &problem.source {
+        match error {
             HookError::Read(_) | HookError::List(_) => diagnostic.without_path_in_text(),
             _ => diagnostic,
         }
@@ -316,10 +289,7 @@ impl HooksCommandError {
             PipelineFailure::Config(source) => {
                 HooksCommandError::Config { path: path.to_owned(), source }
             }
-            PipelineFailure::HookFile(problem) => HooksCommandError::Hook(problem),
-            PipelineFailure::Match(error) => error.into(),
             PipelineFailure::Trust(error) => error.into(),
-            PipelineFailure::Filter(error) => error.into(),
             other => HooksCommandError::Pipeline(other),
         }
     }

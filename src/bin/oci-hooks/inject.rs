@@ -356,7 +356,7 @@ fn warn_of_version(config: &[u8], path: &Path, context: &CommandContext) {
     match TypedConfig::parse(config) {
         Ok(config) => {
             if let Some(fault) = config.version_fault() {
-                context.warn(&Diagnostic::new("oci-version", path, &fault));
+                context.warn(&Diagnostic::new("oci-version", Some(path), fault));
             }
         }
         Err(error) if context.verbose => {

@@ -217,7 +217,7 @@ fn diagnostic(path: &Path, remark: &MigrationNote) -> Diagnostic {
             MigrationNote::UnknownKey { location, .. } => Some(location.clone()),
             _ => None,
         },
-        ..Diagnostic::new(remark.class(), path, &remark.to_string())
+        ..Diagnostic::new(remark.class(), Some(path), remark.to_string())
     }
 }
 

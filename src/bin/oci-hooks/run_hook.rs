@@ -9,6 +9,7 @@ use clap_complete::ArgValueCandidates;
 use oci_hooks::hooks::capture::{self, HookCapture};
 use oci_hooks::hooks::manage::{HookName, ManageError};
 use oci_hooks::hooks::{self, Hook, HookStage};
+use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::PathContext;
 
 use crate::context::CommandContext;
@@ -146,14 +147,14 @@ pub fn run(
 
     // A missing record must not fail the container.
     if let Err(error) = captured.record {
-        context.warn(&Diagnostic::of_error("capture", &error));
+        context.warn(&Diagnostic::new("capture", None, chain(&error)));
     }
     if captured.timed_out {
         let message = format!("killed at its timeout of {} s", timeout.unwrap_or_default());
-        context.warn(&Diagnostic::new("timeout", &call.program, &message));
+        context.warn(&Diagnostic::new("timeout", Some(&call.program), message));
     }
     if let Some(error) = captured.failure {
-        context.warn(&Diagnostic::of_error("execute", &error));
+        context.warn(&Diagnostic::new("execute", None, chain(&error)));
     }
     // A runtime that does not read the output is no reason to fail.
     let _ = io::stderr().write_all(&captured.stderr);

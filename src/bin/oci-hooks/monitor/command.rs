@@ -142,13 +142,7 @@ impl ExecRunner {
 
     fn report_problem(&self, context: &CommandContext, message: &str) {
         let command = self.command.to_string_lossy();
-        context.warn(&Diagnostic {
-            class: "exec",
-            path: None,
-            location: None,
-            message: format!("{message}: {command}"),
-            hint: None,
-        });
+        context.warn(&Diagnostic::new("exec", None, format!("{message}: {command}")));
     }
 }
 

@@ -10,7 +10,7 @@ use oci_hooks::cdi::DeviceRegistry;
 use oci_hooks::hooks::monitor::{ChangeKind, DeviceChange, FileChange};
 use oci_hooks::hooks::trust::{self, TrustOptions};
 use oci_hooks::hooks::{HookDefinition, HookFile, LoadProblem, LoadedHooks};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::devices::{DeviceContentJson, DeviceJson, problem_diagnostic};
 use crate::error::{Diagnostic, HooksCommandError};
@@ -35,7 +35,7 @@ pub struct EventJson<'a> {
     in_force: Option<bool>,
     #[serde(flatten)]
     access: Option<AccessJson>,
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "problem")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<Diagnostic>,
     #[serde(flatten)]
     content: Option<EventContent<'a>>,
@@ -191,7 +191,6 @@ pub struct SnapshotJson<'a> {
     dirs: Vec<DirJson>,
     #[serde(flatten)]
     in_force: InForceJson<'a>,
-    #[serde(serialize_with = "problems")]
     problems: Vec<Diagnostic>,
 }
 
@@ -274,12 +273,4 @@ fn time(time: Timestamp) -> String {
 
 fn to_lossy(path: &Path) -> String {
     path.to_string_lossy().into_owned()
-}
-
-fn problem<S: Serializer>(problem: &Option<Diagnostic>, serializer: S) -> Result<S::Ok, S::Error> {
-    problem.as_ref().map(|problem| problem.json(None)).serialize(serializer)
-}
-
-fn problems<S: Serializer>(problems: &[Diagnostic], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(problems.iter().map(|problem| problem.json(None)))
 }

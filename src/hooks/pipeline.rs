@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
 use tracing::{debug, info};
 
 use super::consumer::Consumer;
@@ -360,7 +361,8 @@ fn repeated_files(selection: &HookSelection<'_>, config: &ConfigDocument<'_>) ->
 }
 
 /// Treatment of a hook file whose program does not exist.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum MissingProgram {
     /// The file is skipped, and [`PipelineReport::problems`] lists it. As with podman and CRI-O, a

@@ -2,14 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use oci_hooks::hooks::pipeline::MissingProgram;
+use clap::{Args, Parser, Subcommand};
 use oci_hooks_cli::completions::CompletionsArgs;
-use oci_hooks_cli::context::log_level;
 use oci_hooks_cli::man::ManArgs;
-use oci_hooks_cli::trace::LevelFilter;
 use oci_hooks_nri::{IdentityError, PluginIdentity};
-use serde::Deserialize;
+
+use crate::settings::PluginSettings;
 
 /// Default socket of containerd and CRI-O for plugins.
 const SOCKET: &str = "/var/run/nri/nri.sock";
@@ -46,62 +44,11 @@ pub struct PluginCli {
     pub command: Option<PluginCommand>,
 }
 
-/// Treatment of hook files whose program does not exist.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum MissingSetting {
-    Drop,
-    Fail,
-}
-
-impl From<MissingSetting> for MissingProgram {
-    fn from(missing: MissingSetting) -> Self {
-        match missing {
-            MissingSetting::Drop => MissingProgram::Drop,
-            MissingSetting::Fail => MissingProgram::Fail,
-        }
-    }
-}
-
 /// Options of the plugin. They override the runtime's configuration.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Debug)]
 pub struct PluginArgs {
-    /// Read hook files from DIR instead of /usr/share/containers/oci/hooks.d and
-    /// /etc/containers/oci/hooks.d (can be repeated, in order of increasing precedence)
-    #[arg(long, value_name = "DIR")]
-    pub hooks_dir: Vec<PathBuf>,
-
-    /// Reject all containers while there is a broken hook file that was never valid, instead of leaving the
-    /// file out
-    #[arg(long)]
-    pub strict: bool,
-
-    /// Leave out hook files whose program does not exist, as podman does, or reject all containers while
-    /// there is one [default: drop]
-    #[arg(long, value_enum, value_name = "WHAT")]
-    pub missing_program: Option<MissingSetting>,
-
-    /// Reject containers unless the hook file FILE, a name or an absolute path, is in force (can be
-    /// repeated)
-    #[arg(long, value_name = "FILE")]
-    pub require_hook: Vec<PathBuf>,
-
-    /// Inject hooks that non-root users can change too, and let hooks without `env` inherit the
-    /// environment of the OCI runtime
-    #[arg(long)]
-    pub allow_untrusted: bool,
-
-    /// Write metrics to FILE, for the textfile collector of Prometheus' node exporter
-    #[arg(long, value_name = "FILE")]
-    pub metrics: Option<PathBuf>,
-
-    /// Append the log to FILE instead of writing it to standard error
-    #[arg(long, value_name = "FILE")]
-    pub log_file: Option<PathBuf>,
-
-    /// Log from this level: info has the hooks of each container, debug explains them [default: info]
-    #[arg(long, value_name = "LEVEL", value_parser = log_level())]
-    pub log_level: Option<LevelFilter>,
+    #[command(flatten)]
+    pub settings: PluginSettings,
 
     /// Socket of the runtime
     #[arg(long, value_name = "PATH", default_value = SOCKET)]

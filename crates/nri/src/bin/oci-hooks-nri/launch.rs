@@ -14,7 +14,6 @@ use crate::cli::PluginArgs;
 use crate::error::PluginError;
 use crate::plugin::HookPlugin;
 use crate::serve::{ServeEnd, StopDescriptor, serve};
-use crate::settings::PluginSettings;
 
 /// Variable with the descriptor of the connection to the runtime that started this program.
 const SOCKET_VARIABLE: &str = "NRI_PLUGIN_SOCKET";
@@ -36,12 +35,11 @@ pub fn run(options: PluginArgs) -> Result<(), PluginError> {
     let index = or_variable(&options.idx, INDEX_VARIABLE, "10");
     let identity = PluginIdentity::new(&name, &index)?;
     let stop = StopDescriptor::new().map_err(PluginError::Wait)?;
-    let settings = PluginSettings::of(&options);
-    let mut plugin = HookPlugin::new(settings.clone());
+    let mut plugin = HookPlugin::new(options.settings.clone());
     let result = match socket {
         Some(socket) => serve_runtime(&mut plugin, &identity, socket, &stop),
         None => {
-            plugin.start(settings)?;
+            plugin.start(options.settings)?;
             connect(&mut plugin, &identity, &options.socket, &stop)
         }
     };

@@ -2,26 +2,56 @@
 
 use std::path::PathBuf;
 
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use oci_hooks::hooks::LoadOptions;
 use oci_hooks::hooks::consumer::NRI;
+use oci_hooks::hooks::pipeline::MissingProgram;
 use oci_hooks::hooks::trust::TrustOptions;
+use oci_hooks_cli::context::log_level;
 use oci_hooks_cli::mistake::TomlError;
 use oci_hooks_cli::trace::LevelFilter;
 use oci_hooks_nri::Decider;
 use serde::Deserialize;
 
-use crate::cli::{MissingSetting, PluginArgs};
-
-/// Settings of the plugin.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Settings of the plugin. The options override the runtime's configuration.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PluginSettings {
+    /// Read hook files from DIR instead of /usr/share/containers/oci/hooks.d and
+    /// /etc/containers/oci/hooks.d (can be repeated, in order of increasing precedence)
+    #[arg(long = "hooks-dir", value_name = "DIR")]
     hooks_dirs: Vec<PathBuf>,
+
+    /// Reject all containers while there is a broken hook file that was never valid, instead of leaving the
+    /// file out
+    #[arg(long)]
     strict: bool,
-    missing_program: Option<MissingSetting>,
+
+    /// Leave out hook files whose program does not exist, as podman does, or reject all containers while
+    /// there is one [default: drop]
+    #[arg(long, value_name = "WHAT", value_parser = missing_program())]
+    missing_program: Option<MissingProgram>,
+
+    /// Reject containers unless the hook file FILE, a name or an absolute path, is in force (can be
+    /// repeated)
+    #[arg(long = "require-hook", value_name = "FILE")]
     required_hooks: Vec<PathBuf>,
+
+    /// Inject hooks that non-root users can change too, and let hooks without `env` inherit the
+    /// environment of the OCI runtime
+    #[arg(long)]
     allow_untrusted: bool,
+
+    /// Write metrics to FILE, for the textfile collector of Prometheus' node exporter
+    #[arg(long, value_name = "FILE")]
     pub metrics: Option<PathBuf>,
+
+    /// Append the log to FILE instead of writing it to standard error
+    #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
+
+    /// Log from this level: info has the hooks of each container, debug explains them [default: info]
+    #[arg(long, value_name = "LEVEL", value_parser = log_level())]
     pub log_level: Option<LevelFilter>,
 }
 
@@ -33,7 +63,7 @@ struct RuntimeConfig {
     hooks_dirs: Vec<PathBuf>,
     #[serde(default)]
     strict: bool,
-    missing_program: Option<MissingSetting>,
+    missing_program: Option<MissingProgram>,
     #[serde(default)]
     required_hooks: Vec<PathBuf>,
     #[serde(default)]
@@ -55,21 +85,15 @@ pub enum ConfigError {
     LogLevel(String),
 }
 
-impl PluginSettings {
-    /// Returns the settings of the command line.
-    pub fn of(options: &PluginArgs) -> Self {
-        PluginSettings {
-            hooks_dirs: options.hooks_dir.clone(),
-            strict: options.strict,
-            missing_program: options.missing_program,
-            required_hooks: options.require_hook.clone(),
-            allow_untrusted: options.allow_untrusted,
-            metrics: options.metrics.clone(),
-            log_file: options.log_file.clone(),
-            log_level: options.log_level,
-        }
-    }
+/// Parses `--missing-program`.
+fn missing_program() -> impl TypedValueParser<Value = MissingProgram> {
+    PossibleValuesParser::new(["drop", "fail"]).map(|name| match name.as_str() {
+        "fail" => MissingProgram::Fail,
+        _ => MissingProgram::Drop,
+    })
+}
 
+impl PluginSettings {
     /// Adds the runtime's configuration. Options override it; flags and required hooks of both apply.
     pub fn with_config(&self, text: &str) -> Result<Self, ConfigError> {
         let file: RuntimeConfig = toml::from_str(text)
@@ -105,7 +129,7 @@ impl PluginSettings {
         let mut decider = Decider {
             trust: (!self.allow_untrusted).then(TrustOptions::of_process),
             strict: self.strict,
-            missing_program: self.missing_program.map(Into::into).unwrap_or_default(),
+            missing_program: self.missing_program.unwrap_or_default(),
             ..Decider::default()
         };
         decider.required_hooks.clone_from(&self.required_hooks);
@@ -115,8 +139,6 @@ impl PluginSettings {
 
 #[cfg(test)]
 mod tests {
-    use oci_hooks::hooks::pipeline::MissingProgram;
-
     use super::*;
 
     const FULL: &str = "hooks-dirs = [\"/a\", \"/b\"]\nstrict = true\nmissing-program = \"fail\"\n\
@@ -125,8 +147,8 @@ mod tests {
 
     #[test]
     fn options_override_the_configuration() {
-        let flags = PluginArgs { hooks_dir: vec!["/c".into()], ..PluginArgs::default() };
-        let settings = PluginSettings::of(&flags).with_config(FULL).unwrap();
+        let flags = PluginSettings { hooks_dirs: vec!["/c".into()], ..PluginSettings::default() };
+        let settings = flags.with_config(FULL).unwrap();
         assert_eq!(settings.hooks_dirs, [PathBuf::from("/c")]);
         assert!(settings.strict && settings.allow_untrusted);
         assert_eq!(settings.decider().missing_program, MissingProgram::Fail);

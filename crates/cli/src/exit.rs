@@ -8,6 +8,7 @@ use std::process::{ExitCode, ExitStatus};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CliExit {
     Done,
+    /// Findings, or no match.
     Findings,
     /// Exit code of the program that the command ran.
     Code(u8),

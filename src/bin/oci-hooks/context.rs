@@ -14,13 +14,12 @@ use oci_hooks::hooks::{Consumer, HookError, LoadOptions, LoadProblem};
 use oci_hooks::json::JsonDocument;
 use oci_hooks_cli::check::{self, CheckSummary, HostCheck};
 use oci_hooks_cli::context as program;
-use oci_hooks_cli::exit::CliExit as ProgramExit;
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_cli::style::{self, Paint};
 use oci_hooks_cli::terminal::escape_control;
 use oci_hooks_files::fs::PathContext;
 use serde::Serialize;
 
-use crate::CommandExit;
 use crate::directories::HookDirectories;
 use crate::doctor::native::podman_in_path;
 use crate::error::{Diagnostic, HooksCommandError};
@@ -194,9 +193,8 @@ impl CommandContext {
         &mut self,
         checks: &[HostCheck],
         outcome: CheckSummary,
-    ) -> Result<CommandExit, HooksCommandError> {
-        let exit = check::report(checks, outcome, &mut self.output)?;
-        Ok(if exit == ProgramExit::Done { CommandExit::Yes } else { CommandExit::No })
+    ) -> Result<CliExit, HooksCommandError> {
+        Ok(check::report(checks, outcome, &mut self.output)?)
     }
 
     /// Writes bytes to standard output, which is buffered.

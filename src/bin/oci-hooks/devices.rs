@@ -10,11 +10,11 @@ use oci_hooks::cdi::{
 };
 use oci_hooks::hooks::trust::TrustOptions;
 use oci_hooks::json::TextLocation;
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::PathContext as _;
 use serde::Serialize;
 
-use crate::CommandExit;
 use crate::context::CommandContext;
 use crate::error::{Diagnostic, HooksCommandError};
 use crate::style;
@@ -139,10 +139,7 @@ impl<'a> DeviceContentJson<'a> {
 }
 
 /// Lists the available devices, and notes devices that several files define.
-pub fn list(
-    args: &DeviceArgs,
-    context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+pub fn list(args: &DeviceArgs, context: &mut CommandContext) -> Result<CliExit, HooksCommandError> {
     let registry = args.load(context);
     for (name, files) in registry.conflicts() {
         let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
@@ -159,7 +156,7 @@ pub fn list(
             context.line(format!("{name}  {path}"))?;
         }
     }
-    Ok(if devices.is_empty() { CommandExit::No } else { CommandExit::Yes })
+    Ok(if devices.is_empty() { CliExit::Findings } else { CliExit::Done })
 }
 
 /// Shows one device.
@@ -167,12 +164,12 @@ pub fn show(
     name: &str,
     args: &DeviceArgs,
     context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+) -> Result<CliExit, HooksCommandError> {
     let registry = args.load(context);
     let entry = registry.get(name).map_err(HooksCommandError::Device)?;
     if context.is_json() {
         context.json(&DeviceJson::new(&entry))?;
-        return Ok(CommandExit::Yes);
+        return Ok(CliExit::Done);
     }
     let edits = |edits| serde_json::to_string_pretty(edits).expect("edits are strings and numbers");
     let fields = [
@@ -186,5 +183,5 @@ pub fn show(
         let title = context.paint.paint(style::TITLE, format_args!("{title:<9}"));
         context.line(format!("{title} {value}"))?;
     }
-    Ok(CommandExit::Yes)
+    Ok(CliExit::Done)
 }

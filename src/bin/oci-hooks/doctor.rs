@@ -14,8 +14,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use oci_hooks_cli::check::{CheckSummary, HostCheck};
+use oci_hooks_cli::exit::CliExit;
 
-use crate::CommandExit;
 use crate::context::CommandContext;
 use crate::error::HooksCommandError;
 use host::DoctorHost;
@@ -60,7 +60,7 @@ const OUTCOME: CheckSummary =
 pub fn run(
     args: &EngineDoctorArgs,
     context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+) -> Result<CliExit, HooksCommandError> {
     let host = match &args.root {
         None => DoctorHost::current(),
         Some(dir) if dir.is_dir() => DoctorHost::mounted_at(dir),

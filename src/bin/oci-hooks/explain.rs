@@ -12,8 +12,8 @@ use clap::Args;
 use clap_complete::ArgValueCandidates;
 use oci_hooks::hooks::manage::ManageError;
 use oci_hooks::hooks::{self, ConfigDocument};
+use oci_hooks_cli::exit::CliExit;
 
-use crate::CommandExit;
 use crate::container::{self, ContainerConfig, ContainerEngine, ContainerRules, EngineContainer};
 use crate::context::{CommandContext, config_path};
 use crate::devices::DeviceArgs;
@@ -92,10 +92,7 @@ fn is_named(file: &str, name: &OsStr) -> bool {
     file == name || file.strip_suffix(".json") == Some(&name)
 }
 
-pub fn run(
-    args: &ExplainArgs,
-    context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+pub fn run(args: &ExplainArgs, context: &mut CommandContext) -> Result<CliExit, HooksCommandError> {
     let host = DoctorHost::current();
     let container = args.find_container(&host)?;
     let mut rules = container.as_ref().map(|container| container.rules(&host)).transpose()?;
@@ -170,5 +167,5 @@ pub fn run(
     } else {
         human::write(&report, context)?;
     }
-    Ok(if report.injects_any() { CommandExit::Yes } else { CommandExit::No })
+    Ok(if report.injects_any() { CliExit::Done } else { CliExit::Findings })
 }

@@ -13,11 +13,11 @@ use oci_hooks::hooks::{
     ConfigDocument, ConfigError, Consumer, FilterOptions, Hook, HookDefinition, HookSelection,
     HookStage, LoadedHooks, OciStage, Pipeline,
 };
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::fs::{
     ExpectedFile, FileAt, FileId, PathContext, ReplaceOptions, SymlinkPolicy,
 };
 
-use crate::CommandExit;
 use crate::context::{CommandContext, MAX_CONFIG_BYTES, config_path};
 use crate::devices::DeviceArgs;
 use crate::diff;
@@ -134,10 +134,7 @@ enum MissingAction {
     Fail,
 }
 
-pub fn run(
-    args: &InjectArgs,
-    context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+pub fn run(args: &InjectArgs, context: &mut CommandContext) -> Result<CliExit, HooksCommandError> {
     let path = config_path(&args.config);
     let source = ConfigSource::open(&path, args.in_place, context)?;
     let text = args.with_devices(&source.text, &path, context)?;
@@ -148,7 +145,7 @@ pub fn run(
         }
         let config = args.record_all(text.into_owned(), &path, context)?;
         args.write_result(&source, &config, &path, context)?;
-        return Ok(CommandExit::Yes);
+        return Ok(CliExit::Done);
     }
     let (mut pipeline, loaded) = args.load(&source.text, &path, context)?;
     args.keep_bind_mounts(&source.text, &path, &mut pipeline)?;
@@ -183,7 +180,7 @@ pub fn run(
         write_extension_hooks(&report.extension_hooks, file)?;
     }
     args.write_result(&source, &config, &path, context)?;
-    Ok(CommandExit::Yes)
+    Ok(CliExit::Done)
 }
 
 impl InjectArgs {

@@ -11,10 +11,10 @@ use oci_hooks::hooks::manage::{
 };
 use oci_hooks::hooks::trust::TrustOptions;
 use oci_hooks::hooks::{HookDefinition, LoadOptions, ParseOptions, PathCheck};
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_cli::terminal::escape_control;
 use serde::Serialize;
 
-use crate::CommandExit;
 use crate::context::CommandContext;
 use crate::directories::{self, HookDirectories};
 use crate::error::{Diagnostic, HooksCommandError};
@@ -60,10 +60,7 @@ pub struct InstallOptions {
     no_lint: bool,
 }
 
-pub fn run(
-    args: &InstallArgs,
-    context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+pub fn run(args: &InstallArgs, context: &mut CommandContext) -> Result<CliExit, HooksCommandError> {
     let name = match (&args.options.name, args.file.file_name()) {
         (Some(name), _) => name.as_os_str(),
         (None, Some(name)) if args.file != OsStr::new("-") => name,
@@ -87,7 +84,7 @@ impl InstallOptions {
         source: &Path,
         text: &[u8],
         context: &mut CommandContext,
-    ) -> Result<CommandExit, HooksCommandError> {
+    ) -> Result<CliExit, HooksCommandError> {
         let directories = context.directories()?;
         if !self.no_lint {
             self.lint(source, text, &directories, context)?;
@@ -169,7 +166,7 @@ pub fn change(
     dry_run: bool,
     context: &mut CommandContext,
     change: impl FnOnce(&HookEditor, &HookName) -> Result<HookChange, ManageError>,
-) -> Result<CommandExit, HooksCommandError> {
+) -> Result<CliExit, HooksCommandError> {
     let name = HookName::new(name)?;
     let directories = context.directories()?;
     let editor = editor(&directories, context, dry_run);
@@ -199,13 +196,13 @@ fn report(
     change: HookChange,
     mode: EditMode,
     context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+) -> Result<CliExit, HooksCommandError> {
     if context.is_json() {
         context.json(&ChangeJson::new(change, mode))?;
     } else {
         write(&change, mode, context)?;
     }
-    Ok(CommandExit::Yes)
+    Ok(CliExit::Done)
 }
 
 /// Writes a line for each step and each note. A note that a file masks another is part of the step's line.

@@ -22,10 +22,10 @@ use oci_hooks::hooks::lint::{
     self, FileChecks, LintOptions, LintReport, LintRule, LintedFile, RuleLevel, Severity, rules,
 };
 use oci_hooks::hooks::trust::TrustOptions;
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::fs::{FileAt, PathContext, PathError, ReplaceError, SymlinkPolicy};
 use walkdir::{DirEntry, WalkDir};
 
-use crate::CommandExit;
 use crate::context::CommandContext;
 use crate::devices::DeviceArgs;
 use crate::directories::UnreadDirReport;
@@ -154,10 +154,7 @@ impl LintArgs {
     }
 }
 
-pub fn run(
-    args: &LintArgs,
-    context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+pub fn run(args: &LintArgs, context: &mut CommandContext) -> Result<CliExit, HooksCommandError> {
     if let Some(rule) = args.explain {
         return catalogue::explain(rule, context);
     }
@@ -196,12 +193,12 @@ fn finish(
     args: &LintArgs,
     report: &LintReport,
     context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+) -> Result<CliExit, HooksCommandError> {
     let notes = if args.strict || context.verbose { NoteFilter::All } else { NoteFilter::Alone };
     show(report, notes, context)?;
     let threshold = if args.strict { Severity::Note } else { Severity::Warning };
     let found = report.findings().any(|finding| finding.severity >= threshold);
-    Ok(if found { CommandExit::No } else { CommandExit::Yes })
+    Ok(if found { CliExit::Findings } else { CliExit::Done })
 }
 
 fn show(

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use oci_hooks::hooks::manage::HookName;
 use oci_hooks::hooks::{self, HookFile, LoadedHooks};
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_cli::terminal::escape_control;
 use serde::Serialize;
 
-use crate::CommandExit;
 use crate::context::CommandContext;
 use crate::devices::{self, DeviceArgs};
 use crate::error::{Diagnostic, HooksCommandError};
@@ -52,10 +52,7 @@ impl<'a> HookJson<'a> {
     }
 }
 
-pub fn run(
-    args: &ListArgs,
-    context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+pub fn run(args: &ListArgs, context: &mut CommandContext) -> Result<CliExit, HooksCommandError> {
     if args.cdi {
         return devices::list(&args.devices, context);
     }
@@ -89,9 +86,9 @@ pub fn run(
     }
     if loaded.hooks.is_empty() {
         note_nothing(&loaded, context);
-        return Ok(CommandExit::No);
+        return Ok(CliExit::Findings);
     }
-    Ok(CommandExit::Yes)
+    Ok(CliExit::Done)
 }
 
 /// Returns the hooks that `oci-hooks enable` can restore, without hooks in force, and their files.

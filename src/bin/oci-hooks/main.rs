@@ -32,33 +32,12 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::CommandFactory as _;
-use oci_hooks_cli::exit::exit_code;
+use oci_hooks_cli::exit::{CliExit, exit_code};
 use oci_hooks_cli::{completions, help, style, trace};
 
 use cli::{Cli, HooksCommand};
 use context::CommandContext;
 use error::HooksCommandError;
-
-/// Exit status of a command that did its work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CommandExit {
-    /// Success: done, a hook matches, no findings.
-    Yes,
-    /// No match, or findings.
-    No,
-    /// The exit code of a hook, for `run-hook`.
-    Code(u8),
-}
-
-impl From<CommandExit> for ExitCode {
-    fn from(exit: CommandExit) -> Self {
-        match exit {
-            CommandExit::Yes => ExitCode::SUCCESS,
-            CommandExit::No => ExitCode::FAILURE,
-            CommandExit::Code(code) => ExitCode::from(code),
-        }
-    }
-}
 
 /// Exit code of an error.
 const ERROR_EXIT_CODE: u8 = 2;
@@ -99,10 +78,7 @@ fn to_usage_error(error: &clap::Error) -> HooksCommandError {
     HooksCommandError::Usage { message, hint }
 }
 
-fn run(
-    command: &HooksCommand,
-    context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+fn run(command: &HooksCommand, context: &mut CommandContext) -> Result<CliExit, HooksCommandError> {
     if command.has_consumer() {
         context.use_installed();
     }
@@ -126,11 +102,11 @@ fn run(
         HooksCommand::RunHook(args) => run_hook::run(args, context),
         HooksCommand::Completions(args) => {
             context.write(args.script(&Cli::command()))?;
-            Ok(CommandExit::Yes)
+            Ok(CliExit::Done)
         }
         HooksCommand::Man(args) => {
             args.run(&man::PAGES, Cli::command())?;
-            Ok(CommandExit::Yes)
+            Ok(CliExit::Done)
         }
     }
 }

@@ -9,9 +9,9 @@ use oci_hooks::hooks::migrate::{
     MigrateOptions, Migration, MigrationNote, PrestartMigration, migrate,
 };
 use oci_hooks::hooks::{LoadOptions, PathCheck};
+use oci_hooks_cli::exit::CliExit;
 use serde::Serialize;
 
-use crate::CommandExit;
 use crate::context::CommandContext;
 use crate::diff;
 use crate::error::{Diagnostic, HooksCommandError};
@@ -86,10 +86,7 @@ struct NewFileJson {
     text: String,
 }
 
-pub fn run(
-    args: &MigrateArgs,
-    context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+pub fn run(args: &MigrateArgs, context: &mut CommandContext) -> Result<CliExit, HooksCommandError> {
     let mut failed = None;
     let mut reports = Vec::new();
     for path in &args.files {
@@ -106,7 +103,7 @@ pub fn run(
     if context.is_json() {
         context.json(&reports)?;
     }
-    failed.map_or(Ok(CommandExit::Yes), Err)
+    failed.map_or(Ok(CliExit::Done), Err)
 }
 
 impl MigrateArgs {

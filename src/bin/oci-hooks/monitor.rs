@@ -15,11 +15,11 @@ use command::{ChangeBatch, ExecRunner};
 use event::EventJson;
 use followed::{FileMonitor, HookMonitor};
 use oci_hooks::hooks::monitor::{DeviceMonitor, Monitor, MonitorOptions};
+use oci_hooks_cli::exit::CliExit;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use service::{ServiceSignals, SystemdNotify};
 
-use crate::CommandExit;
 use crate::context::CommandContext;
 use crate::devices::DeviceArgs;
 use crate::error::HooksCommandError;
@@ -85,10 +85,7 @@ pub struct MonitorArgs {
     coalesce: u64,
 }
 
-pub fn run(
-    args: &MonitorArgs,
-    context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+pub fn run(args: &MonitorArgs, context: &mut CommandContext) -> Result<CliExit, HooksCommandError> {
     // From here on signals are not lost: a signal during the load ends the program cleanly.
     let signals = ServiceSignals::new().map_err(HooksCommandError::Wait)?;
     let notify = SystemdNotify::from_env();
@@ -101,7 +98,7 @@ pub fn run(
     if let Some(runner) = &mut session.runner {
         runner.wait(session.context);
     }
-    result.map(|()| CommandExit::Yes)
+    result.map(|()| CliExit::Done)
 }
 
 impl MonitorArgs {

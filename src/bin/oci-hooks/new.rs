@@ -8,8 +8,8 @@ use oci_hooks::hooks::manage::HookName;
 use oci_hooks::hooks::{
     DraftConditions, Hook, HookDefinition, HookDraft, LoadOptions, ParseOptions, PathCheck,
 };
+use oci_hooks_cli::exit::CliExit;
 
-use crate::CommandExit;
 use crate::context::CommandContext;
 use crate::error::HooksCommandError;
 use crate::install::InstallOptions;
@@ -84,7 +84,7 @@ struct WhenArgs {
     when_has_bind_mounts: bool,
 }
 
-pub fn run(args: &NewArgs, context: &mut CommandContext) -> Result<CommandExit, HooksCommandError> {
+pub fn run(args: &NewArgs, context: &mut CommandContext) -> Result<CliExit, HooksCommandError> {
     let text = args.draft()?.to_text();
     if args.install {
         let name = args.options.name.as_ref().expect("--install requires --name");
@@ -99,7 +99,7 @@ pub fn run(args: &NewArgs, context: &mut CommandContext) -> Result<CommandExit, 
         fault: Box::new(fault),
     })?;
     context.write(text)?;
-    Ok(CommandExit::Yes)
+    Ok(CliExit::Done)
 }
 
 impl NewArgs {

@@ -7,10 +7,10 @@ use clap::Args;
 use oci_hooks::hooks::pattern::syntax;
 use oci_hooks::hooks::{Pattern, PatternError};
 use oci_hooks::json::{JsonDocument, JsonKind};
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::fs::PathContext;
 use serde::Serialize;
 
-use crate::CommandExit;
 use crate::context::CommandContext;
 use crate::error::HooksCommandError;
 use crate::style;
@@ -58,10 +58,7 @@ struct TextReport<'a> {
     matches: bool,
 }
 
-pub fn run(
-    args: &PatternArgs,
-    context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+pub fn run(args: &PatternArgs, context: &mut CommandContext) -> Result<CliExit, HooksCommandError> {
     let Some(source) = args.pattern.as_deref().filter(|_| !args.batch) else {
         return run_batch(context);
     };
@@ -73,11 +70,7 @@ pub fn run(
     } else {
         report.write(context)?;
     }
-    Ok(if report.texts.iter().all(|text| text.matches) {
-        CommandExit::Yes
-    } else {
-        CommandExit::No
-    })
+    Ok(if report.texts.iter().all(|text| text.matches) { CliExit::Done } else { CliExit::Findings })
 }
 
 impl<'a> PatternReport<'a> {
@@ -132,10 +125,10 @@ struct BatchError {
     hint: Option<String>,
 }
 
-fn run_batch(context: &mut CommandContext) -> Result<CommandExit, HooksCommandError> {
+fn run_batch(context: &mut CommandContext) -> Result<CliExit, HooksCommandError> {
     let mut input = BufReader::with_capacity(64 << 10, io::stdin().lock());
     let mut line = Vec::new();
-    let mut exit = CommandExit::Yes;
+    let mut exit = CliExit::Done;
     while let Some(fits) = read_line(&mut input, &mut line)? {
         let result = if fits {
             answer(&line)
@@ -144,7 +137,7 @@ fn run_batch(context: &mut CommandContext) -> Result<CommandExit, HooksCommandEr
             Err(BatchError { class: "too-large", message, hint: None })
         };
         if result.as_ref().is_err_and(|error| error.class != BAD_PATTERN) {
-            exit = CommandExit::No;
+            exit = CliExit::Findings;
         }
         let (matches, error) = match result {
             Ok(matches) => (Some(matches), None),

@@ -11,8 +11,8 @@ use clap_complete::engine::CompletionCandidate;
 use oci_hooks::hooks::consumer::PODMAN;
 use oci_hooks::hooks::manage::HookEditor;
 use oci_hooks_cli::completions::candidates;
+use oci_hooks_cli::exit::CliExit;
 
-use crate::CommandExit;
 use crate::context::CommandContext;
 use crate::directories::HookDirectories;
 use crate::error::HooksCommandError;
@@ -38,7 +38,7 @@ pub struct RemoveArgs {
 pub fn remove(
     args: &RemoveArgs,
     context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+) -> Result<CliExit, HooksCommandError> {
     change(&args.name, args.dry_run, context, HookEditor::remove)
 }
 
@@ -64,7 +64,7 @@ pub struct DisableArgs {
 pub fn disable(
     args: &DisableArgs,
     context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+) -> Result<CliExit, HooksCommandError> {
     change(&args.name, args.dry_run, context, HookEditor::disable)
 }
 
@@ -88,7 +88,7 @@ pub struct EnableArgs {
 pub fn enable(
     args: &EnableArgs,
     context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+) -> Result<CliExit, HooksCommandError> {
     change(&args.name, args.dry_run, context, HookEditor::enable)
 }
 

@@ -9,13 +9,14 @@ use clap_complete::ArgValueCandidates;
 use oci_hooks::hooks::capture::{self, HookCapture};
 use oci_hooks::hooks::manage::{HookName, ManageError};
 use oci_hooks::hooks::{self, Hook, HookStage};
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::PathContext;
 
 use crate::context::CommandContext;
+use crate::directories;
 use crate::error::{Diagnostic, HooksCommandError};
 use crate::remove::complete_active;
-use crate::{CommandExit, directories};
 
 /// Size limit of each recorded output stream.
 const OUTPUT_LIMIT_BYTES: u64 = 1 << 20;
@@ -105,10 +106,7 @@ impl HookCall {
     }
 }
 
-pub fn run(
-    args: &RunHookArgs,
-    context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+pub fn run(args: &RunHookArgs, context: &mut CommandContext) -> Result<CliExit, HooksCommandError> {
     let call = match &args.program {
         Some(program) => HookCall {
             name: args.hook.clone().unwrap_or_default(),
@@ -159,5 +157,5 @@ pub fn run(
     // A runtime that does not read the output is no reason to fail.
     let _ = io::stderr().write_all(&captured.stderr);
     let _ = context.write(&captured.stdout).and_then(|()| context.flush());
-    Ok(CommandExit::Code(captured.exit_code))
+    Ok(CliExit::Code(captured.exit_code))
 }

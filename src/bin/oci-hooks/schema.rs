@@ -2,8 +2,8 @@
 
 use clap::{Args, ValueEnum};
 use oci_hooks::hooks::SchemaVersion;
+use oci_hooks_cli::exit::CliExit;
 
-use crate::CommandExit;
 use crate::context::CommandContext;
 use crate::error::HooksCommandError;
 
@@ -36,14 +36,11 @@ enum FileVersion {
     V0_1_0,
 }
 
-pub fn run(
-    args: &SchemaArgs,
-    context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+pub fn run(args: &SchemaArgs, context: &mut CommandContext) -> Result<CliExit, HooksCommandError> {
     let version = match args.version {
         FileVersion::V1_0_0 => SchemaVersion::V1_0_0,
         FileVersion::V0_1_0 => SchemaVersion::V0_1_0,
     };
     context.write(version.json_schema())?;
-    Ok(CommandExit::Yes)
+    Ok(CliExit::Done)
 }

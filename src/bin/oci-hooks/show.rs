@@ -7,10 +7,10 @@ use clap::Args;
 use clap_complete::ArgValueCandidates;
 use oci_hooks::hooks::manage::{HookName, ManageError};
 use oci_hooks::hooks::{self, EntryState};
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_cli::terminal::escape_control;
 use oci_hooks_files::fs::PathContext;
 
-use crate::CommandExit;
 use crate::context::CommandContext;
 use crate::devices::{self, DeviceArgs};
 use crate::directories;
@@ -35,10 +35,7 @@ pub struct ShowArgs {
     devices: DeviceArgs,
 }
 
-pub fn run(
-    args: &ShowArgs,
-    context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+pub fn run(args: &ShowArgs, context: &mut CommandContext) -> Result<CliExit, HooksCommandError> {
     // Only names of devices contain a slash: no file name does.
     if let Some(device) = args.name.to_str().filter(|name| name.contains('/')) {
         return devices::show(device, &args.devices, context);
@@ -58,7 +55,7 @@ pub fn run(
     };
     if context.is_json() {
         context.json(&HookJson::new(file))?;
-        return Ok(CommandExit::Yes);
+        return Ok(CliExit::Done);
     }
     let definition = &file.definition;
     let mut field = |title: &str, value: String| {
@@ -80,5 +77,5 @@ pub fn run(
     context.write("\n")?;
     context.write(fs::read(&file.path).with_path("read", &file.path)?.trim_ascii_end())?;
     context.write("\n")?;
-    Ok(CommandExit::Yes)
+    Ok(CliExit::Done)
 }

@@ -7,10 +7,10 @@ use clap::Args;
 use oci_hooks::hooks::{
     Consumer, HookDefinition, LoadOptions, ParseOptions, PathCheck, SchemaVersion,
 };
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_cli::terminal::escape_control;
 use serde::Serialize;
 
-use crate::CommandExit;
 use crate::context::CommandContext;
 use crate::error::{Diagnostic, HooksCommandError};
 use crate::explain::consumers::column;
@@ -66,7 +66,7 @@ enum FileVerdicts {
 pub fn run(
     args: &ValidateArgs,
     context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+) -> Result<CliExit, HooksCommandError> {
     let mut rows = Vec::new();
     let mut unreadable = None;
     for path in &args.files {
@@ -90,8 +90,8 @@ pub fn run(
     }
     match unreadable {
         Some(error) => Err(error),
-        None if rows.iter().all(|row| row.verdicts().all(|v| v.accepted)) => Ok(CommandExit::Yes),
-        None => Ok(CommandExit::No),
+        None if rows.iter().all(|row| row.verdicts().all(|v| v.accepted)) => Ok(CliExit::Done),
+        None => Ok(CliExit::Findings),
     }
 }
 

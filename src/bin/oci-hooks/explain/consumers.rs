@@ -6,13 +6,13 @@ use std::path::Path;
 
 use oci_hooks::hooks::manage::ManageError;
 use oci_hooks::hooks::{self, ConfigDocument, Consumer, LoadOptions};
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_cli::terminal::escape_control;
 use serde::Serialize;
 
 use super::human::{is_own_limit, refusal};
 use super::report::{ExplainReport, FileState};
 use super::{ExplainArgs, is_named};
-use crate::CommandExit;
 use crate::context::CommandContext;
 use crate::error::{HooksCommandError, add_config_path};
 use crate::style;
@@ -37,7 +37,7 @@ pub fn run(
     config: &ConfigDocument<'_>,
     path: &Path,
     context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+) -> Result<CliExit, HooksCommandError> {
     let mut rows: BTreeMap<String, BTreeMap<&'static str, ConsumerOutcome>> = BTreeMap::new();
     let mut failing = Vec::new();
     let mut injects = false;
@@ -89,7 +89,7 @@ pub fn run(
             })?;
         }
     }
-    Ok(if injects { CommandExit::Yes } else { CommandExit::No })
+    Ok(if injects { CliExit::Done } else { CliExit::Findings })
 }
 
 fn is_path_of(path: &str, name: &OsStr) -> bool {

@@ -1,9 +1,9 @@
 //! `lint --explain` and `lint --rules`.
 
 use oci_hooks::hooks::lint::{FixPolicy, LintRule, RuleExample, rules};
+use oci_hooks_cli::exit::CliExit;
 use serde::Serialize;
 
-use crate::CommandExit;
 use crate::context::CommandContext;
 use crate::error::HooksCommandError;
 use crate::style;
@@ -47,10 +47,10 @@ impl RuleJson {
 pub fn explain(
     rule: &'static LintRule,
     context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+) -> Result<CliExit, HooksCommandError> {
     if context.is_json() {
         context.json(&RuleJson::new(rule))?;
-        return Ok(CommandExit::Yes);
+        return Ok(CliExit::Done);
     }
     let title = context.paint.paint(style::TITLE, format_args!("{} {}", rule.code, rule.name));
     context.line(format!("{title} ({})\n{}\n", rule.severity, rule.summary))?;
@@ -62,7 +62,7 @@ pub fn explain(
         FixPolicy::Manual(why) => format!("Not fixed by --fix: {why}."),
     };
     context.line(format!("\n{fix}"))?;
-    Ok(CommandExit::Yes)
+    Ok(CliExit::Done)
 }
 
 fn example(
@@ -83,11 +83,11 @@ fn example(
 }
 
 /// Writes a line for each rule.
-pub fn list(context: &mut CommandContext) -> Result<CommandExit, HooksCommandError> {
+pub fn list(context: &mut CommandContext) -> Result<CliExit, HooksCommandError> {
     if context.is_json() {
         let rules: Vec<_> = rules::ALL.iter().map(|rule| RuleJson::new(rule)).collect();
         context.json(&rules)?;
-        return Ok(CommandExit::Yes);
+        return Ok(CliExit::Done);
     }
     let width = rules::ALL.iter().map(|rule| rule.name.len()).max().unwrap_or_default();
     for rule in rules::ALL {
@@ -101,5 +101,5 @@ pub fn list(context: &mut CommandContext) -> Result<CommandExit, HooksCommandErr
             rule.name, rule.severity, rule.summary
         ))?;
     }
-    Ok(CommandExit::Yes)
+    Ok(CliExit::Done)
 }

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::lint::{self, FixedText, LintOptions};
+use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::fs::{
     ExpectedFile, FileAt, ReplaceError, ReplaceOptions, SymlinkPolicy, read_bounded,
 };
 
 use super::{LintInputs, STDIN, hook_files};
-use crate::CommandExit;
 use crate::context::CommandContext;
 use crate::diff;
 use crate::error::HooksCommandError;
@@ -60,14 +60,14 @@ pub fn stdin(
     text: &[u8],
     options: &LintOptions,
     context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+) -> Result<CliExit, HooksCommandError> {
     let path = Path::new(STDIN);
     let fixed = lint::fix_text(path, text, options);
     context.write(&fixed.text)?;
     print_fixes(path, &fixed, context);
     let left = lint::lint_text(path, &fixed.text, options);
     let found = left.iter().any(|finding| finding.severity > lint::Severity::Note);
-    Ok(if found { CommandExit::No } else { CommandExit::Yes })
+    Ok(if found { CliExit::Findings } else { CliExit::Done })
 }
 
 /// Writes a diff of the changes that `--fix` would make. The exit code is 1 if there are any.
@@ -75,7 +75,7 @@ pub fn diff(
     inputs: &LintInputs,
     options: &LintOptions,
     context: &mut CommandContext,
-) -> Result<CommandExit, HooksCommandError> {
+) -> Result<CliExit, HooksCommandError> {
     let mut texts = Vec::new();
     for path in files(inputs, options)? {
         if let Ok(text) = read_bounded(&path, MAX_FILE_BYTES) {
@@ -92,10 +92,10 @@ pub fn diff(
             fixes.push((lint::fix_program(&text).text, path, text));
         }
     }
-    let mut exit = CommandExit::Yes;
+    let mut exit = CliExit::Done;
     for (fixed, path, text) in fixes {
         if fixed != text {
-            exit = CommandExit::No;
+            exit = CliExit::Findings;
             diff::write(context, &text, &fixed, &path.to_string_lossy())?;
         }
     }

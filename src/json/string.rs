@@ -48,12 +48,12 @@ fn decode_slowly(raw: &[u8]) -> String {
 }
 
 /// Reads four hexadecimal digits, already validated by the parser.
-fn code_unit(digits: &[u8]) -> u32 {
+pub fn code_unit(digits: &[u8]) -> u32 {
     digits[..4].iter().fold(0, |unit, &b| unit << 4 | char::from(b).to_digit(16).unwrap_or(0))
 }
 
 /// Joins a high surrogate with the low one escaped right after it.
-fn surrogate_pair(high: u32, rest: &[u8]) -> Option<char> {
+pub fn surrogate_pair(high: u32, rest: &[u8]) -> Option<char> {
     let low = code_unit(rest.strip_prefix(b"\\u").filter(|digits| digits.len() >= 4)?);
     if !(0xD800..0xDC00).contains(&high) || !(0xDC00..0xE000).contains(&low) {
         return None;

@@ -98,6 +98,15 @@ impl<'d> FileFields<'d> {
         always == Some(false) && path.as_deref() == Some(MASK_PROGRAM)
     }
 
+    /// Returns the expected types of the values within `outer` that have another type.
+    pub fn mismatches_in(&self, outer: JsonValue<'_>) -> impl Iterator<Item = &'static str> {
+        let outer = outer.span();
+        self.mismatches.iter().filter_map(move |(value, expected)| {
+            let inner = value.span();
+            (outer.start <= inner.start && inner.end <= outer.end).then_some(*expected)
+        })
+    }
+
     /// Reads the fields of a document, even if values have the wrong type.
     pub fn read(document: &'d JsonDocument<'d>) -> Self {
         let root = document.root();

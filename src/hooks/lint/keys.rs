@@ -7,7 +7,6 @@ use oci_hooks_files::spelling::closest_name;
 
 use super::fields::{FileFields, ObjectKind};
 use super::finding::FindingSink;
-use super::fix::quote;
 use super::{HookFinding, LintFix, Severity, rules};
 use crate::hooks::OciStage;
 use crate::json::{JsonDocument, JsonKind, JsonMember, JsonValue, TextLocation};
@@ -44,14 +43,12 @@ fn check_known_keys(object: JsonValue<'_>, place: ObjectKind, sink: &mut Finding
         let key = member.key.as_str().unwrap_or_default();
         match place.field(&key) {
             Some(name) if key != name => {
-                let fix =
-                    LintFix::replace(format!("write `{name}`"), member.key.span(), quote(name));
                 sink.report_at(
                     &rules::KEY_CASE,
                     member.key,
                     format!("`{key}` is read as `{name}`"),
                 )
-                .fix(fix);
+                .fix(fix_key(member, name));
                 nulls(member, name, sink);
             }
             Some(name) => nulls(member, name, sink),
@@ -85,16 +82,17 @@ fn unknown(
     } else if let Some(name) = closest_name(key, place.names().iter().copied()) {
         finding.hint(format!("did you mean `{name}`?"));
         if is_free(object, member, name, place) {
-            finding.fix(LintFix::replace(
-                format!("write `{name}`"),
-                member.key.span(),
-                quote(name),
-            ));
+            finding.fix(fix_key(member, name));
         }
     } else {
         let names: Vec<_> = place.names().iter().map(|name| format!("`{name}`")).collect();
         finding.hint(format!("known keys are {}", names.join(", ")));
     }
+}
+
+/// Returns the fix that replaces a key by a known one, which needs no escapes.
+fn fix_key(member: JsonMember<'_>, name: &str) -> LintFix {
+    LintFix::replace(format!("write `{name}`"), member.key.span(), format!("\"{name}\""))
 }
 
 /// Returns a hint for a key that belongs to another object or another schema.

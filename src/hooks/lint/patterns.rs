@@ -47,13 +47,7 @@ pub fn check_conditions(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) -> 
 
     let conditions = fields.conditions();
     // A value of the wrong type was meant to be a condition.
-    let in_when = |value: &JsonValue<'_>| {
-        fields.when.is_some_and(|when| {
-            let (outer, inner) = (when.value.span(), value.span());
-            outer.start <= inner.start && inner.end <= outer.end
-        })
-    };
-    let broken = fields.mismatches.iter().any(|(value, _)| in_when(value));
+    let broken = fields.when.is_some_and(|when| fields.mismatches_in(when.value).next().is_some());
     let holds = if is_new {
         !conditions.is_empty()
     } else {

@@ -14,7 +14,7 @@ use super::text::MAX_FIXED_BYTES;
 use super::{FileChecks, LintOptions, LintRule, Severity, execution, fix_program, rules};
 use crate::hooks::trust::{TrustChecker, TrustError};
 use crate::hooks::{Consumer, HookError, OciStage, SchemaVersion};
-use crate::json::{JsonKind, JsonValue};
+use crate::json::{JsonKind, JsonMember, JsonValue};
 
 /// Maximum timeout: runtimes convert it to nanoseconds in 64 bits.
 const MAX_TIMEOUT_SECONDS: i64 = i64::MAX / 1_000_000_000;
@@ -74,12 +74,6 @@ fn args0(fields: &FileFields<'_>, path: &str, sink: &mut FindingSink<'_>) {
 }
 
 fn timeout(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
-    let is_wrong = |value: &JsonValue<'_>| {
-        fields.hook.is_some_and(|hook| {
-            let (outer, inner) = (hook.value.span(), value.span());
-            outer.start <= inner.start && inner.end <= outer.end
-        })
-    };
     match (fields.timeout, fields.timeout.and_then(JsonValue::as_i64)) {
         (Some(value), Some(..=0)) => {
             sink.report_at(&rules::USELESS_TIMEOUT, value, "the hook is killed at once")
@@ -100,12 +94,9 @@ fn timeout(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
         }
         (Some(_), _) => {}
         (None, _) => {
-            let broken = fields
-                .mismatches
-                .iter()
-                .any(|(value, expected)| *expected == "an integer" && is_wrong(value));
-            if let Some(hook) =
-                fields.hook.filter(|hook| hook.value.kind() == JsonKind::Object && !broken)
+            let is_object = |hook: &JsonMember<'_>| hook.value.kind() == JsonKind::Object;
+            if let Some(hook) = fields.hook.filter(is_object)
+                && fields.mismatches_in(hook.value).all(|expected| expected != "an integer")
             {
                 sink.report_at(
                     &rules::MISSING_TIMEOUT,

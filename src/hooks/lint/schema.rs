@@ -4,7 +4,6 @@ use oci_hooks_files::spelling::closest_name;
 
 use super::fields::{FileFields, StringList};
 use super::finding::FindingSink;
-use super::fix::quote;
 use super::{LintFix, rules};
 use crate::hooks::{HookError, OciStage, SchemaVersion};
 use crate::json::{JsonKind, JsonMember, JsonValue, folds_to};
@@ -166,12 +165,7 @@ fn check_required(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
     let is_old = fields.version == SchemaVersion::V0_1_0;
     // A field of the wrong type is not missing.
     let is_wrong = |place: Option<JsonValue<'_>>| {
-        place.is_some_and(|place| {
-            let span = place.span();
-            let inside =
-                |v: &JsonValue<'_>| span.start <= v.span().start && v.span().end <= span.end;
-            fields.mismatches.iter().any(|(value, _)| inside(value))
-        })
+        place.is_some_and(|place| fields.mismatches_in(place).next().is_some())
     };
     let hook = fields.hook.map(|hook| hook.value);
     let path_is_wrong = match (is_old, hook) {
@@ -276,7 +270,7 @@ fn check_known_name(item: JsonValue<'_>, name: &str, sink: &mut FindingSink<'_>)
         finding.hint(format!("did you mean {meant:?}?")).fix(LintFix::replace(
             format!("write {meant:?}"),
             item.span(),
-            quote(meant),
+            format!("\"{meant}\""),
         ));
     }
 }

@@ -10,6 +10,7 @@ use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet}
 use oci_hooks::hooks::lint::{HookFinding, LintReport, LintedFile, Severity};
 use oci_hooks::json::TextLocation;
 use oci_hooks_cli::terminal::escape_control;
+use oci_hooks_files::quantity::format_count;
 
 use crate::context::CommandContext;
 use crate::error::HooksCommandError;
@@ -158,8 +159,8 @@ fn summary(
     context: &mut CommandContext,
 ) -> Result<(), HooksCommandError> {
     let files = match report.spec_files {
-        0 => count(report.hook_files, "hook file"),
-        number => count(number, "CDI specification"),
+        0 => format_count(report.hook_files, "hook file"),
+        number => format_count(number, "CDI specification"),
     };
     let counts: Vec<_> = [Severity::Error, Severity::Warning, Severity::Note]
         .into_iter()
@@ -171,7 +172,7 @@ fn summary(
                     Severity::Warning => style::WARNING,
                     Severity::Note => style::HINT,
                 };
-                context.paint.paint(style, count(number, severity.name()))
+                context.paint.paint(style, format_count(number, severity.name()))
             })
         })
         .collect();
@@ -192,8 +193,4 @@ fn summary(
             .line(format!("{} explains a finding", context.paint.paint(style::TITLE, command)))?;
     }
     Ok(())
-}
-
-fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use oci_hooks::hooks::lint::{self, FileChecks, LintOptions, Severity, rules};
+use oci_hooks::hooks::lint::{self, LintOptions, Severity, rules};
 use oci_hooks::hooks::manage::{
     ChangeNote, ChangeStep, EditMode, HookChange, HookEditor, HookName, ManageError,
     OverwritePolicy,
@@ -123,7 +123,7 @@ impl InstallOptions {
     ) -> Result<(), HooksCommandError> {
         let mut options = LintOptions::for_consumer(&context.consumer);
         if !self.no_path_check {
-            options.files = FileChecks::Trust(TrustOptions::of_process());
+            options.files = Some(TrustOptions::of_process());
         }
         let load = LoadOptions::for_consumer(&context.consumer);
         let schema = ParseOptions::new(&load.extension_stages).with_path_check(PathCheck::Skip);

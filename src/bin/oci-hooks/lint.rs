@@ -19,7 +19,7 @@ use clap_complete::{ArgValueCandidates, CompletionCandidate};
 use human::NoteFilter;
 use oci_hooks::hooks::Consumer;
 use oci_hooks::hooks::lint::{
-    self, FileChecks, LintOptions, LintReport, LintRule, LintedFile, RuleLevel, Severity, rules,
+    self, LintOptions, LintReport, LintRule, LintedFile, RuleLevel, Severity, rules,
 };
 use oci_hooks::hooks::trust::TrustOptions;
 use oci_hooks_cli::exit::CliExit;
@@ -139,7 +139,7 @@ impl LintArgs {
                 self.also.iter().filter(|c| **c != context.consumer).cloned().collect();
         }
         if !self.content_only {
-            options.files = FileChecks::Trust(TrustOptions::of_process());
+            options.files = Some(TrustOptions::of_process());
         }
         for (rules, level) in [
             (&self.deny, RuleLevel::Report(Severity::Error)),

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use oci_hooks_files::error::chain;
 
 use super::finding::filter;
-use super::program::trust_rule;
-use super::{FileChecks, HookFinding, LintOptions, LintReport, LintedFile, rules};
+use super::program::untrusted;
+use super::{HookFinding, LintOptions, LintReport, LintedFile, rules};
 use crate::cdi::{CdiSpec, CdiSpecError, DeviceHook, DeviceProblem, DeviceRegistry};
 use crate::hooks::OciStage;
-use crate::hooks::trust::{TrustChecker, TrustError};
+use crate::hooks::trust::TrustChecker;
 use crate::json::TextLocation;
 
 /// Lints the CDI specifications of directories, in order of increasing precedence.
@@ -26,16 +26,13 @@ pub fn lint_devices(dirs: &[PathBuf], options: &LintOptions) -> LintReport {
     for problem in registry.problems() {
         add(&problem.path, vec![invalid(problem)]);
     }
-    let mut checker = match &options.files {
-        FileChecks::Skip => None,
-        FileChecks::Trust(trust) => Some(TrustChecker::new(trust.clone())),
-    };
+    let mut checker = options.files.clone().map(TrustChecker::new);
     for (path, spec) in registry.specs() {
         let mut findings = conflicts(path, &registry);
         if let Some(checker) = &mut checker {
             let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
             if let Err(error) = checker.check_path(&absolute) {
-                findings.extend(untrusted(path, "the CDI specification", &error));
+                findings.extend(untrusted(path, "the CDI specification can be replaced", &error));
             }
             findings.extend(hooks(path, spec, checker));
         }
@@ -94,15 +91,8 @@ fn hooks(path: &Path, spec: &CdiSpec, checker: &mut TrustChecker) -> Vec<HookFin
             finding.hint("install the program, or generate the specification again");
             findings.push(finding);
         } else if let Err(error) = checker.check_program(program, search.map(OsStr::new)) {
-            findings.extend(untrusted(path, "the program of a hook", &error));
+            findings.extend(untrusted(path, "the program of a hook can be replaced", &error));
         }
     }
     findings
-}
-
-fn untrusted(path: &Path, what: &str, error: &TrustError) -> Option<HookFinding> {
-    let message = format!("{what} can be replaced: {}", chain(error));
-    let mut finding = HookFinding::new(trust_rule(error)?, path, message);
-    finding.hint = error.hint();
-    Some(finding)
 }

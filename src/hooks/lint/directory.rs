@@ -9,7 +9,7 @@ use std::{fs, io};
 use oci_hooks_files::fs::{ReadError, read_bounded};
 
 use super::finding::filter;
-use super::program::{ProgramChecker, trust_rule};
+use super::program::{ProgramChecker, untrusted};
 use super::text::{self, FileUsability};
 use super::{HookFinding, LintOptions, LintReport, LintedFile, Severity, rules};
 use crate::hooks::load::{self, MAX_FILE_BYTES};
@@ -84,21 +84,13 @@ impl<'o> Linter<'o> {
             }
         };
         if let Some(error) = self.programs.trust(dir)
-            && let Some(rule) = trust_rule(&error)
+            && let Some(finding) = untrusted(dir, "hook files can be replaced", &error)
         {
-            let mut finding =
-                HookFinding::new(rule, dir, format!("hook files can be replaced: {error}"));
-            finding.hint = error.hint();
             linted.findings.push(finding);
             self.reported.insert(error.path().to_owned());
-        } else if let Some(error) = self.programs.trust_additions(dir)
-            && let Some(rule) = trust_rule(&error)
-        {
+        } else if let Some(error) = self.programs.trust_additions(dir) {
             // The sticky bit keeps files from being replaced, not from being added.
-            let mut finding =
-                HookFinding::new(rule, dir, format!("hook files can be added: {error}"));
-            finding.hint = error.hint();
-            linted.findings.push(finding);
+            linted.findings.extend(untrusted(dir, "hook files can be added", &error));
         }
         self.files.push(linted);
         for name in names {
@@ -164,12 +156,8 @@ impl<'o> Linter<'o> {
         if fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
             && let Some(error) = self.programs.trust(path)
             && !self.reported.contains(error.path())
-            && let Some(rule) = trust_rule(&error)
         {
-            let mut finding =
-                HookFinding::new(rule, path, format!("the hook file can be replaced: {error}"));
-            finding.hint = error.hint();
-            findings.push(finding);
+            findings.extend(untrusted(path, "the hook file can be replaced", &error));
         }
         let text = text.filter(|_| !findings.is_empty());
         (LintedFile { path: path.to_owned(), text, findings }, usability)

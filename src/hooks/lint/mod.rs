@@ -41,6 +41,6 @@ pub use directory::{lint_dirs, lint_file};
 pub use execution::fix_program;
 pub use finding::{HookFinding, LintReport, LintedFile, RelatedPlace};
 pub use fix::{LintFix, apply};
-pub use options::{FileChecks, LintOptions, RuleLevel, RuleLevels, UnreadDirectory};
+pub use options::{LintOptions, RuleLevel, RuleLevels, UnreadDirectory};
 pub use rules::{FixPolicy, LintRule, RuleExample, Severity};
 pub use text::{AppliedFix, FixedText, fix_text, lint_text};

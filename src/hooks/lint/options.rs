@@ -18,8 +18,9 @@ pub struct LintOptions {
     pub consumer: Consumer,
     /// Other consumers that may read the files; findings that affect only them are notes.
     pub others: Vec<Consumer>,
-    /// Checks besides the text: the hook's program, owners and permissions.
-    pub files: FileChecks,
+    /// If set, programs must exist, and only the users that the options trust may be able to change
+    /// the programs and the hook files. `None` is for files that are not installed yet.
+    pub files: Option<TrustOptions>,
     /// If set, hook files may not be installed yet: a missing program is a note if `bin` or
     /// `../bin` beside the hook file contains a program of that name.
     pub drafts: bool,
@@ -36,16 +37,6 @@ pub struct UnreadDirectory {
     pub hint: String,
 }
 
-/// Checks of the file system besides the text of hook files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FileChecks {
-    /// No checks: for files that are not installed yet.
-    Skip,
-    /// Programs must exist, and only the users that the options trust may be able to change the
-    /// programs and the hook files.
-    Trust(TrustOptions),
-}
-
 impl LintOptions {
     /// Returns the defaults for a consumer: `dirs` are its directories, `others` are the consumers
     /// that share at least one of them.
@@ -58,7 +49,7 @@ impl LintOptions {
             unread: Vec::new(),
             consumer: consumer.clone(),
             others: Consumer::ALL.into_iter().filter(shares_dir).collect(),
-            files: FileChecks::Skip,
+            files: None,
             drafts: false,
             levels: RuleLevels::default(),
         }

@@ -11,7 +11,7 @@ use oci_hooks_files::fs::read_bounded;
 use super::fields::FileFields;
 use super::finding::FindingSink;
 use super::text::MAX_FIXED_BYTES;
-use super::{FileChecks, LintOptions, LintRule, Severity, execution, fix_program, rules};
+use super::{HookFinding, LintOptions, LintRule, Severity, execution, fix_program, rules};
 use crate::hooks::trust::{TrustChecker, TrustError};
 use crate::hooks::{Consumer, HookError, OciStage, SchemaVersion};
 use crate::json::{JsonKind, JsonMember, JsonValue};
@@ -222,10 +222,7 @@ impl ProgramProblem {
 
 impl ProgramChecker {
     pub(super) fn new(options: &LintOptions) -> Self {
-        let trust = match &options.files {
-            FileChecks::Skip => None,
-            FileChecks::Trust(trust) => Some(TrustChecker::new(trust.clone())),
-        };
+        let trust = options.files.clone().map(TrustChecker::new);
         ProgramChecker { known: HashMap::new(), trust }
     }
 
@@ -351,9 +348,15 @@ fn find_uninstalled(path: &str, sink: &FindingSink<'_>) -> Option<PathBuf> {
     places.into_iter().find(|program| program.is_file())
 }
 
-/// Returns the rule for an untrusted owner or writer. `None` for other errors: other checks report
-/// paths that are relative or cannot be looked up.
-pub fn trust_rule(error: &TrustError) -> Option<&'static LintRule> {
+/// Returns a finding about an untrusted owner or writer. `None` for other errors: other checks
+/// report paths that are relative or cannot be looked up.
+pub fn untrusted(path: &Path, what: &str, error: &TrustError) -> Option<HookFinding> {
+    let mut finding = HookFinding::new(trust_rule(error)?, path, format!("{what}: {error}"));
+    finding.hint = error.hint();
+    Some(finding)
+}
+
+fn trust_rule(error: &TrustError) -> Option<&'static LintRule> {
     match error {
         TrustError::Writable { .. } => Some(&rules::WRITABLE_BY_OTHERS),
         TrustError::Owner { .. } => Some(&rules::WRONG_OWNER),

@@ -8,9 +8,7 @@ use super::finding::FindingSink;
 use super::fix::ranges_touch;
 use super::program::ProgramChecker;
 use super::repair::{self, RepairedText};
-use super::{
-    FileChecks, HookFinding, LintOptions, LintRule, apply, keys, patterns, program, rules, schema,
-};
+use super::{HookFinding, LintOptions, LintRule, apply, keys, patterns, program, rules, schema};
 use crate::hooks::{Consumer, HookDefinition, HookError, HookFault, ParseOptions, PathCheck};
 use crate::json::{JsonDocument, JsonKind, TextLocation};
 
@@ -111,10 +109,7 @@ fn check_document(
     let runs = schema::check_stages(&fields, sink);
     program::check(&fields, sink);
     program::replaced_by_cdi(&fields, sink);
-    let exists = match &options.files {
-        FileChecks::Skip => true,
-        FileChecks::Trust(_) => programs.check(&fields, sink),
-    };
+    let exists = options.files.is_none() || programs.check(&fields, sink);
     match (exists, applies && runs) {
         (false, _) => FileUsability::Skipped,
         (true, true) => FileUsability::Hook,

@@ -6,8 +6,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::lint::{
-    self, FileChecks, HookFinding, LintOptions, LintReport, RuleExample, Severity, UnreadDirectory,
-    rules,
+    self, HookFinding, LintOptions, LintReport, RuleExample, Severity, UnreadDirectory, rules,
 };
 use oci_hooks::hooks::trust::TrustOptions;
 use oci_hooks_testsupport::acl;
@@ -37,7 +36,7 @@ impl HookDirs {
         }
         let mut options = LintOptions::default();
         options.dirs = dirs.to_vec();
-        options.files = FileChecks::Trust(TrustOptions::of_process());
+        options.files = Some(TrustOptions::of_process());
         HookDirs { temp, options }
     }
 
@@ -234,7 +233,7 @@ fn only_texts_are_checked_without_file_checks() {
     let mut dirs = HookDirs::new();
     set_mode(&dirs.write("etc/a.json", NO_PROGRAM), 0o666);
     assert!(!dirs.findings().is_empty());
-    dirs.options.files = FileChecks::Skip;
+    dirs.options.files = None;
     assert_eq!(dirs.findings(), []);
 }
 
@@ -330,7 +329,7 @@ fn every_file_rule_has_a_violating_file() {
     let mut found = dirs.findings();
     if !is_root {
         // An ordinary user cannot create files of other users, but is not trusted by the default options.
-        dirs.options.files = FileChecks::Trust(TrustOptions::default());
+        dirs.options.files = Some(TrustOptions::default());
         found.extend(dirs.findings());
     }
     let mut found: BTreeSet<_> = found.into_iter().map(|(rule, ..)| rule).collect();

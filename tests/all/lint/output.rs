@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use oci_hooks::hooks::lint::{self, FileChecks, LintOptions, Severity, rules};
+use oci_hooks::hooks::lint::{self, LintOptions, Severity, rules};
 use oci_hooks::hooks::trust::TrustOptions;
 use serde_json::{Value, json};
 
@@ -64,7 +64,7 @@ fn program_beside_an_installed_hook_file_does_not_count() {
     }
     assert_eq!(code(&["--deny", "missing-program", "drafts"]), Some(1));
     let mut options = LintOptions::default();
-    options.files = FileChecks::Trust(TrustOptions::of_process());
+    options.files = Some(TrustOptions::of_process());
     options.dirs = vec![place.path().join("drafts")];
     let severities = |options: &LintOptions| {
         lint::lint_dirs(options).findings().map(|finding| finding.severity).collect::<Vec<_>>()

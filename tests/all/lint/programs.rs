@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use oci_hooks::hooks::lint::{self, FileChecks, HookFinding, LintOptions, Severity};
+use oci_hooks::hooks::lint::{self, HookFinding, LintOptions, Severity};
 use oci_hooks::hooks::trust::TrustOptions;
 
 use crate::lint::env::lint_in;
@@ -45,7 +45,7 @@ impl ProgramFile {
     /// Returns the findings above notes with this `env`.
     fn findings(&self, env: &str) -> Vec<HookFinding> {
         let mut options = LintOptions::default();
-        options.files = FileChecks::Trust(TrustOptions::of_process());
+        options.files = Some(TrustOptions::of_process());
         let findings = lint::lint_file(&self.hook(env), &options).findings;
         findings.into_iter().filter(|finding| finding.severity > Severity::Note).collect()
     }

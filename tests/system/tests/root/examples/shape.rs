@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use oci_hooks::hooks::consumer::{CRIO, PODMAN};
-use oci_hooks::hooks::lint::{self, FileChecks, LintOptions, Severity};
+use oci_hooks::hooks::lint::{self, LintOptions, Severity};
 use oci_hooks::hooks::trust::TrustOptions;
 use oci_hooks::hooks::{self, Consumer, LoadOptions};
 use oci_hooks_testsupport::program;
@@ -72,7 +72,7 @@ fn examples_load_and_lint_without_findings() {
 
     let mut options = LintOptions::for_consumer(&PODMAN);
     options.dirs = vec![common, podman];
-    options.files = FileChecks::Trust(TrustOptions::of_process());
+    options.files = Some(TrustOptions::of_process());
     let report = lint::lint_dirs(&options);
     assert_eq!(report.hook_files, HookExample::read_all().len());
     let mistakes: Vec<_> = report

@@ -9,7 +9,7 @@
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -26,9 +26,6 @@ use super::entries::edit_entries;
 use super::filter::timeout;
 use super::{ConfigDocument, ConfigError, Hook, OciStage};
 use crate::json::{JsonKind, JsonValue};
-
-/// Size limit of a container's state; real states have a few kilobytes.
-pub const STATE_LIMIT_BYTES: u64 = 16 << 20;
 
 /// Seconds by which the runtime's timeout for the recorder exceeds the recorder's timeout for the
 /// hook.
@@ -215,45 +212,11 @@ pub struct CapturedRun {
     /// Exit code for the runtime: the hook's, 128 plus the signal that killed it (SIGKILL at its
     /// timeout), 127 if its program does not exist, or 126 if it cannot be run.
     pub exit_code: u8,
-    /// Standard output of the hook, up to the limit.
-    pub stdout: Vec<u8>,
-    /// Standard error of the hook, up to the limit.
-    pub stderr: Vec<u8>,
-    /// If set, the hook was killed at its timeout.
-    pub timed_out: bool,
-    /// Set if the hook could not be run.
-    pub failure: Option<RunError>,
+    /// End and output of the hook, or the reason why it could not be run.
+    pub result: Result<FinishedProgram, RunError>,
     /// Path of the record; `Ok(None)` without a directory. A failure to write it does not change
     /// the exit code.
-    pub record: Result<Option<PathBuf>, CaptureError>,
-}
-
-/// Errors of recording a hook.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CaptureError {
-    /// The directory for records cannot be created.
-    #[error(transparent)]
-    Directory(ReplaceError),
-    /// The record cannot be written.
-    #[error(transparent)]
-    Write(#[from] ReplaceError),
-    /// The state cannot be read.
-    #[error("cannot read the container's state from standard input")]
-    ReadState(#[source] io::Error),
-    /// The state exceeds [`STATE_LIMIT_BYTES`].
-    #[error("the container's state has more than {STATE_LIMIT_BYTES} bytes")]
-    StateTooLarge,
-}
-
-/// Reads a container's state of at most [`STATE_LIMIT_BYTES`].
-pub fn read_state(from: impl Read) -> Result<Vec<u8>, CaptureError> {
-    let mut state = Vec::new();
-    from.take(STATE_LIMIT_BYTES + 1).read_to_end(&mut state).map_err(CaptureError::ReadState)?;
-    if state.len() as u64 > STATE_LIMIT_BYTES {
-        return Err(CaptureError::StateTooLarge);
-    }
-    Ok(state)
+    pub record: Result<Option<PathBuf>, ReplaceError>,
 }
 
 impl HookCapture<'_> {
@@ -273,20 +236,7 @@ impl HookCapture<'_> {
         let write = |directory| CaptureRecord::new(self, started, &result).write(directory);
         let record = self.directory.map(write).transpose();
         let exit_code = exit_code(&result);
-        match result {
-            Ok(FinishedProgram { end, stdout, stderr, .. }) => {
-                let timed_out = end == ProgramEnd::TimedOut;
-                CapturedRun { exit_code, stdout, stderr, timed_out, failure: None, record }
-            }
-            Err(failure) => CapturedRun {
-                exit_code,
-                stdout: Vec::new(),
-                stderr: Vec::new(),
-                timed_out: false,
-                failure: Some(failure),
-                record,
-            },
-        }
+        CapturedRun { exit_code, result, record }
     }
 }
 
@@ -386,8 +336,8 @@ impl<'a> CaptureRecord<'a> {
     }
 
     /// Writes the record to a new file whose name sorts by time, and returns its path.
-    fn write(&self, directory: &Path) -> Result<PathBuf, CaptureError> {
-        make_directories(directory, 0o700).map_err(CaptureError::Directory)?;
+    fn write(&self, directory: &Path) -> Result<PathBuf, ReplaceError> {
+        make_directories(directory, 0o700)?;
         let time = self.started.replace(['-', ':'], "");
         let name = format!("{time}-{:016x}.json", random_u64());
         let path = directory.join(name);
@@ -448,9 +398,8 @@ mod tests {
         let script = "cat; echo why >&2; exit 3";
         let captured = capture(&directory, script).run();
         assert_eq!(captured.exit_code, 3);
-        assert_eq!(captured.stdout, STATE);
-        assert_eq!(captured.stderr, b"why\n");
-        assert!(captured.failure.is_none());
+        let finished = captured.result.as_ref().unwrap();
+        assert_eq!((&*finished.stdout, &*finished.stderr), (STATE, &b"why\n"[..]));
         assert_eq!(
             stable_record(&captured),
             json!({
@@ -494,7 +443,7 @@ mod tests {
             missing.path = Path::new(path);
             let captured = missing.run();
             assert_eq!(captured.exit_code, exit_code);
-            assert!(captured.failure.is_some());
+            assert!(captured.result.is_err());
             assert!(stable_record(&captured)["error"].as_str().unwrap().starts_with(error));
         }
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 4);
@@ -515,7 +464,8 @@ mod tests {
         capture.output_limit_bytes = 3;
         capture.state = b"not JSON";
         let captured = capture.run();
-        assert_eq!((captured.exit_code, &*captured.stdout), (0, &b"a\xffb"[..]));
+        assert_eq!(captured.exit_code, 0);
+        assert_eq!(captured.result.as_ref().unwrap().stdout, b"a\xffb");
         let record = stable_record(&captured);
         assert_eq!(record["stdout"], "a\u{fffd}b");
         assert_eq!((&record["stdout_truncated"], &record["stderr"]), (&json!(true), &json!("lon")));
@@ -525,14 +475,9 @@ mod tests {
     #[test]
     fn hook_runs_even_if_it_cannot_be_recorded() {
         let captured = capture(Path::new("/dev/null/records"), "echo ran; exit 4").run();
-        assert_eq!((captured.exit_code, &*captured.stdout), (4, &b"ran\n"[..]));
-        assert!(matches!(captured.record, Err(CaptureError::Directory(_))));
-    }
-
-    #[test]
-    fn state_size_is_limited() {
-        assert_eq!(read_state(STATE).unwrap(), STATE);
-        assert!(matches!(read_state(io::repeat(b' ')), Err(CaptureError::StateTooLarge)));
+        assert_eq!((captured.exit_code, captured.result.unwrap().stdout), (4, b"ran\n".to_vec()));
+        let error = captured.record.unwrap_err();
+        assert_eq!(error.to_string(), "cannot open /dev/null/records");
     }
 
     fn recorder() -> HookRecorder {

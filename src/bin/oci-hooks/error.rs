@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
 use oci_hooks::cdi::DeviceError;
-use oci_hooks::hooks::capture::{CaptureError, RecorderError};
+use oci_hooks::hooks::capture::RecorderError;
 use oci_hooks::hooks::directories::DirectoriesError;
 use oci_hooks::hooks::lint::HookFinding;
 use oci_hooks::hooks::manage::ManageError;
@@ -49,8 +49,6 @@ pub enum HooksCommandError {
     Pipeline(PipelineFailure),
     #[error(transparent)]
     Recorder(#[from] RecorderError),
-    #[error(transparent)]
-    Capture(#[from] CaptureError),
     #[error(transparent)]
     Trust(#[from] TrustError),
     #[error(transparent)]
@@ -127,9 +125,7 @@ impl HooksCommandError {
                 simple("required-hook", None).with_hint(hint)
             }
             HooksCommandError::Pipeline(_) => simple("inject", None),
-            HooksCommandError::Recorder(_) | HooksCommandError::Capture(_) => {
-                simple("capture", None)
-            }
+            HooksCommandError::Recorder(_) => simple("capture", None),
             HooksCommandError::Trust(error) => simple("untrusted", Some(error.path()))
                 .with_hint(error.hint())
                 .without_path_in_text(),

@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use oci_hooks::hooks::capture::{self, HookCapture};
+use oci_hooks::hooks::capture::HookCapture;
 use oci_hooks::hooks::manage::{HookName, ManageError};
 use oci_hooks::hooks::{self, Hook, HookStage};
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::PathContext;
+use oci_hooks_files::process::ProgramEnd;
 
-use crate::context::CommandContext;
+use crate::context::{CommandContext, read_limited};
 use crate::directories;
 use crate::error::{Diagnostic, HooksCommandError};
 use crate::remove::complete_active;
@@ -121,7 +122,7 @@ pub fn run(args: &RunHookArgs, context: &mut CommandContext) -> Result<CliExit, 
             HookCall::of_file(&HookName::new(args.hook.as_deref().unwrap_or_default())?, context)?
         }
     };
-    let state = capture::read_state(io::stdin().lock())?;
+    let state = read_limited(io::stdin().lock(), Path::new("standard input"))?;
     let env = call.env.unwrap_or_else(|| std::env::vars_os().collect());
     let cwd = std::env::current_dir().with_path("find", Path::new("the working directory"))?;
     let arg0 = args.arg0.as_deref().or(call.arg0.as_deref());
@@ -147,15 +148,17 @@ pub fn run(args: &RunHookArgs, context: &mut CommandContext) -> Result<CliExit, 
     if let Err(error) = captured.record {
         context.warn(&Diagnostic::new("capture", None, chain(&error)));
     }
-    if captured.timed_out {
-        let message = format!("killed at its timeout of {} s", timeout.unwrap_or_default());
-        context.warn(&Diagnostic::new("timeout", Some(&call.program), message));
+    match &captured.result {
+        Ok(finished) => {
+            if finished.end == ProgramEnd::TimedOut {
+                let message = format!("killed at its timeout of {} s", timeout.unwrap_or_default());
+                context.warn(&Diagnostic::new("timeout", Some(&call.program), message));
+            }
+            // A runtime that does not read the output is no reason to fail.
+            let _ = io::stderr().write_all(&finished.stderr);
+            let _ = context.write(&finished.stdout).and_then(|()| context.flush());
+        }
+        Err(error) => context.warn(&Diagnostic::new("execute", None, chain(error))),
     }
-    if let Some(error) = captured.failure {
-        context.warn(&Diagnostic::new("execute", None, chain(&error)));
-    }
-    // A runtime that does not read the output is no reason to fail.
-    let _ = io::stderr().write_all(&captured.stderr);
-    let _ = context.write(&captured.stdout).and_then(|()| context.flush());
     Ok(CliExit::Code(captured.exit_code))
 }

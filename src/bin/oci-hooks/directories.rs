@@ -1,6 +1,5 @@
 //! The hook directories of a command, and the source of that setting.
 
-use std::env;
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::Consumer;
@@ -10,10 +9,10 @@ use oci_hooks::hooks::directories::{
 };
 use oci_hooks::hooks::lint::UnreadDirectory;
 use oci_hooks::hooks::manage::ManageError;
-use oci_hooks_files::fs::SystemRoot;
 use serde::Serialize;
 
 use crate::context::CommandContext;
+use crate::doctor::host::DoctorHost;
 use crate::error::{Diagnostic, HooksCommandError};
 
 /// The hook directories that a command uses.
@@ -29,11 +28,11 @@ pub struct HookDirectories {
 /// A directory with hook files that the consumer does not read.
 #[derive(Clone, Debug, Serialize)]
 pub struct UnreadDirReport {
-    path: String,
+    pub path: String,
     /// Names of its hook files.
     pub files: Vec<String>,
     /// Instructions that make the consumer read the directory.
-    hint: String,
+    pub hint: String,
 }
 
 /// The source of the directories, as printed by `explain --format json`.
@@ -44,18 +43,9 @@ pub struct DirsSourceJson {
     line: Option<usize>,
 }
 
-/// Calls a function with the system as seen by the user of this program.
-fn with_system<T>(call: impl FnOnce(&ConsumerSystem<'_>) -> T) -> T {
-    call(&ConsumerSystem {
-        root: SystemRoot::host(),
-        user_id: rustix::process::geteuid().as_raw(),
-        variable: &|name| env::var_os(name),
-    })
-}
-
 /// Returns whether all versions of podman read the same directories here.
 pub fn podman_versions_agree() -> bool {
-    with_system(|system| {
+    DoctorHost::current().system(|system| {
         let dirs = |consumer: Consumer| Some(read_configured(&consumer, system).ok()?.dirs);
         let [newest, older @ ..] = Consumer::PODMAN_VERSIONS.map(dirs);
         newest.is_some() && older.iter().all(|other| *other == newest)
@@ -70,7 +60,7 @@ impl HookDirectories {
 
     /// Reads the configuration of a consumer.
     pub fn read_configured(consumer: &Consumer) -> Result<Self, HooksCommandError> {
-        let configured = with_system(|system| read_configured(consumer, system));
+        let configured = DoctorHost::current().system(|system| read_configured(consumer, system));
         let configured = configured
             .map_err(|source| HooksCommandError::Directories { consumer: consumer.name, source })?;
         Ok(HookDirectories::of_configured(configured, consumer))
@@ -81,7 +71,7 @@ impl HookDirectories {
     pub fn of_configured(configured: ConfiguredDirs, consumer: &Consumer) -> Self {
         let unread = match configured.source {
             DirsSource::External(_) => Vec::new(),
-            _ => with_system(|system| {
+            _ => DoctorHost::current().system(|system| {
                 let unread = unread_dirs(&configured.dirs, system);
                 let unread = unread.iter();
                 unread.map(|dir| UnreadDirReport::new(dir, &configured, consumer, system)).collect()
@@ -137,14 +127,6 @@ impl UnreadDirReport {
         }
     }
 
-    pub fn path(&self) -> &Path {
-        Path::new(&self.path)
-    }
-
-    pub fn hint(&self) -> &str {
-        &self.hint
-    }
-
     /// Converts the directory for the linter.
     pub fn to_lint(&self) -> UnreadDirectory {
         UnreadDirectory {
@@ -156,12 +138,8 @@ impl UnreadDirReport {
 
     /// Returns the warning about the directory.
     fn diagnostic(&self, consumer: &Consumer) -> Diagnostic {
-        let files = match self.files.len() {
-            1 => "its hook file has".to_owned(),
-            many => format!("its {many} hook files have"),
-        };
-        let message = format!("{} does not read this directory: {files} no effect", consumer.name);
-        Diagnostic::new("unread-dir", Some(self.path()), message).with_hint(self.hint.clone())
+        let dir = self.to_lint();
+        Diagnostic::new("unread-dir", Some(&dir.path), dir.message(consumer)).with_hint(dir.hint)
     }
 }
 
@@ -184,14 +162,14 @@ pub fn explain_error(
         let unread = directories.unread.iter().find(|dir| dir.files.iter().any(|f| *f == name));
         return match unread {
             Some(dir) => HooksCommandError::UnreadHook {
-                path: dir.path().join(name.as_ref()),
+                path: Path::new(&dir.path).join(name.as_ref()),
                 consumer: consumer.name,
                 hint: dir.hint.clone(),
             },
             None => error.into(),
         };
     }
-    with_system(|system| {
+    DoctorHost::current().system(|system| {
         let advice = || configured.to_read(&own_dir(system), consumer, system);
         match error {
             ManageError::NoDirectory => HooksCommandError::NothingRead {
@@ -221,10 +199,11 @@ pub fn note_change(
     // The change itself is printed first.
     context.flush()?;
     let Some(last) = directories.dirs.last() else { return Ok(()) };
+    let host = DoctorHost::current();
     let consumer = &context.consumer;
     let usual = [DEFAULT_DIR, OVERRIDE_DIR].map(Path::new);
     match &directories.configured {
-        Some(configured) if last == Path::new(DEFAULT_DIR) => with_system(|system| {
+        Some(configured) if last == Path::new(DEFAULT_DIR) => host.system(|system| {
             let own = own_dir(system);
             let advice = configured.to_read(&own, consumer, system);
             let own = own.display();
@@ -236,7 +215,7 @@ pub fn note_change(
             let Ok(read) = HookDirectories::read_configured(consumer) else { return Ok(()) };
             if let (false, Some(configured)) = (read.dirs.contains(last), &read.configured) {
                 let message = format!("{} does not read this directory", consumer.name);
-                let advice = with_system(|system| configured.to_read(last, consumer, system));
+                let advice = host.system(|system| configured.to_read(last, consumer, system));
                 let diagnostic = Diagnostic::new("unread-dir", Some(last), message);
                 context.warn(&diagnostic.with_hint(advice));
             }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::{ConsumerSystem, DirectoriesError, containers_conf, crio_conf};
 use crate::hooks::Consumer;
 use crate::hooks::consumer::DirsConfig;
+use crate::json::TextLocation;
 
 /// Size limit of a configuration file.
 pub const MAX_FILE_BYTES: u64 = 4 << 20;
@@ -126,6 +127,14 @@ fn can_be_edited(path: &Path, system: &ConsumerSystem<'_>) -> bool {
     let of_package = path.starts_with(system.root.join(Path::new("/usr")));
     let of_root = path.starts_with(system.root.join(Path::new("/etc")));
     !(of_package || of_root && system.is_rootless())
+}
+
+impl ConfigLine {
+    /// Returns the line of an offset in the text of a file.
+    pub fn of(path: &Path, text: &str, at: usize) -> Self {
+        let line = TextLocation::of_span(text.as_bytes(), at..at).line;
+        ConfigLine { path: path.to_owned(), line }
+    }
 }
 
 impl fmt::Display for ConfigLine {

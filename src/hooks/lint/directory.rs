@@ -114,14 +114,7 @@ impl<'o> Linter<'o> {
     /// Reports hook files in directories that the consumer does not read.
     fn report_unread(&mut self) {
         for dir in &self.options.unread {
-            let files = match dir.hook_files {
-                1 => "its hook file has".to_owned(),
-                many => format!("its {many} hook files have"),
-            };
-            let message = format!(
-                "{} does not read this directory: {files} no effect",
-                self.options.consumer.name
-            );
+            let message = dir.message(&self.options.consumer);
             let mut finding = HookFinding::new(&rules::UNREAD_DIRECTORY, &dir.path, message);
             finding.hint(dir.hint.clone());
             let (path, findings) = (dir.path.clone(), vec![finding]);

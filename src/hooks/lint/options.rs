@@ -37,6 +37,17 @@ pub struct UnreadDirectory {
     pub hint: String,
 }
 
+impl UnreadDirectory {
+    /// Returns the message that the consumer does not read the directory.
+    pub fn message(&self, consumer: &Consumer) -> String {
+        let files = match self.hook_files {
+            1 => "its hook file has".to_owned(),
+            many => format!("its {many} hook files have"),
+        };
+        format!("{} does not read this directory: {files} no effect", consumer.name)
+    }
+}
+
 impl LintOptions {
     /// Returns the defaults for a consumer: `dirs` are its directories, `others` are the consumers
     /// that share at least one of them.

@@ -1,9 +1,8 @@
 //! Configuration files in TOML, with the line of each setting.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
-use oci_hooks::json::TextLocation;
+use oci_hooks::hooks::directories::ConfigLine;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -19,28 +18,7 @@ pub struct ConfigFile {
 #[derive(Clone, Debug)]
 pub struct FileSetting<T> {
     pub value: T,
-    pub at: FileLine,
-}
-
-/// A line of a file, counted from 1.
-#[derive(Clone, Debug)]
-pub struct FileLine {
-    path: PathBuf,
-    line: usize,
-}
-
-impl fmt::Display for FileLine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.path.display(), self.line)
-    }
-}
-
-impl FileLine {
-    /// Returns the line of an offset in a text.
-    pub fn of(path: &Path, text: &str, at: usize) -> Self {
-        let line = TextLocation::of_span(text.as_bytes(), at..at).line;
-        FileLine { path: path.to_owned(), line }
-    }
+    pub at: ConfigLine,
 }
 
 impl ConfigFile {
@@ -57,7 +35,7 @@ impl ConfigFile {
             Ok(_) => Ok(file),
             Err(error) => {
                 let at = error.span().unwrap_or_default().start;
-                let place = FileLine::of(&file.path, &file.text, at);
+                let place = ConfigLine::of(&file.path, &file.text, at);
                 Err(format!("{place}: {}", error.message().trim_end().replace('\n', " ")))
             }
         }
@@ -97,7 +75,7 @@ impl ConfigFile {
             table = member(table, name)?.get_ref().as_table()?;
         }
         let value = member(table, last)?;
-        let at = FileLine::of(&self.path, &self.text, value.span().start);
+        let at = ConfigLine::of(&self.path, &self.text, value.span().start);
         Some(FileSetting { value: read(value.get_ref())?, at })
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use oci_hooks::hooks::directories::ConfigLine;
 use oci_hooks::json::{JsonDocument, JsonValue, TextLocation};
 use oci_hooks_cli::check::HostCheck;
 use serde::Deserialize;
 
-use super::config_file::FileLine;
 use super::host::{DoctorHost, version_in};
 use super::wrapper;
 
@@ -166,7 +166,7 @@ fn daemon_json(info: Option<&DockerInfo>, host: &DoctorHost) -> PathBuf {
 fn runtimes(path: &Path, host: &DoctorHost) -> Result<DockerRuntimes, String> {
     let Some(text) = host.read(path)? else { return Ok(DockerRuntimes::default()) };
     let seen = host.root.join(path);
-    let place = |value: JsonValue<'_>| FileLine::of(&seen, &text, value.span().start).to_string();
+    let place = |value: JsonValue<'_>| ConfigLine::of(&seen, &text, value.span().start).to_string();
     let document = JsonDocument::parse(text.as_bytes()).map_err(|error| {
         let TextLocation { line, column, .. } =
             TextLocation::of_span(text.as_bytes(), error.offset..error.offset);

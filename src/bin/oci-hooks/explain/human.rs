@@ -118,7 +118,7 @@ fn write_unread(
     consumer: &str,
     context: &mut CommandContext,
 ) -> Result<(), HooksCommandError> {
-    let path = context.paint.paint(style::TITLE, dir.path().display());
+    let path = context.paint.paint(style::TITLE, &dir.path);
     context.line(format!("\n{path}  (not read by {consumer})"))?;
     for name in &dir.files {
         let (mark, word) = ("-", context.paint.paint(style::WARNING, "not read"));
@@ -126,7 +126,7 @@ fn write_unread(
         context.line(format!("  {mark} {}  {word}", printable(name)))?;
     }
     let label = context.paint.paint(style::HINT, "hint:");
-    context.write_hanging_line(format!("    {label} {}", dir.hint()), 4 + WRAPPED)
+    context.write_hanging_line(format!("    {label} {}", dir.hint), 4 + WRAPPED)
 }
 
 fn write_file<'r>(

@@ -1,8 +1,5 @@
-//! Common parts of all exchanges: both directions at once, and retries after a lost stream.
+//! Common parts of all exchanges: keepalives, and retries after a lost stream.
 
-use std::future::poll_fn;
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use oci_hooks_files::fs::PathError;
@@ -99,41 +96,6 @@ impl ExchangeAttempts {
         session.handle_lost_stream(&error).await;
         Ok(())
     }
-}
-
-/// Runs both futures to their ends, or to the first error.
-pub async fn run_both<A, B, E>(
-    a: impl Future<Output = Result<A, E>>,
-    b: impl Future<Output = Result<B, E>>,
-) -> Result<(A, B), E> {
-    let (mut a, mut b) = (pin!(a), pin!(b));
-    let (mut of_a, mut of_b) = (None, None);
-    poll_fn(move |context| {
-        if of_a.is_none()
-            && let Poll::Ready(result) = a.as_mut().poll(context)
-        {
-            match result {
-                Ok(value) => of_a = Some(value),
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-        }
-        if of_b.is_none()
-            && let Poll::Ready(result) = b.as_mut().poll(context)
-        {
-            match result {
-                Ok(value) => of_b = Some(value),
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-        }
-        match (of_a.take(), of_b.take()) {
-            (Some(a), Some(b)) => Poll::Ready(Ok((a, b))),
-            rest => {
-                (of_a, of_b) = rest;
-                Poll::Pending
-            }
-        }
-    })
-    .await
 }
 
 /// Sends keepalives until the exchange is over.

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use futures_util::future::try_join;
 use oci_hooks_files::fs::{PathContext as _, PathError};
 use oci_hooks_init::files::{TreeWriter, WritableTree};
 use oci_hooks_init::frames::FrameError;
@@ -14,7 +15,7 @@ use oci_hooks_init::frames::files::{
 use tokio::sync::Notify;
 
 use super::error::{ExchangeSummary, FileProblems, FilesError, is_full};
-use super::exchange::{ExchangeAttempts, ExchangeStop, answer, run_both, send_keepalives};
+use super::exchange::{ExchangeAttempts, ExchangeStop, answer, send_keepalives};
 use super::host::{ExchangeLimits, HostTree};
 use super::put::bytes;
 use super::record::{ExchangeRecord, RecordUpdate};
@@ -86,7 +87,7 @@ async fn run(
         over.notify_one();
         Ok(())
     };
-    run_both(asked, received).await.map(|_| ())
+    try_join(asked, received).await.map(|_| ())
 }
 
 /// Requests the files that differ from a record.

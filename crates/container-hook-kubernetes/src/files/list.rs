@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use futures_util::future::try_join;
 use oci_hooks_init::frames::FrameError;
 use oci_hooks_init::frames::files::{
     FileCounts, FileEntry, FileScope, FilesAnswer, FilesRequest, TreeChange, order,
@@ -9,7 +10,7 @@ use oci_hooks_init::frames::files::{
 use tokio::sync::Notify;
 
 use super::error::{ExchangeSummary, FileProblems, FilesError};
-use super::exchange::{ExchangeAttempts, ExchangeStop, answer, run_both, send_keepalives};
+use super::exchange::{ExchangeAttempts, ExchangeStop, answer, send_keepalives};
 use super::host::ExchangeLimits;
 use super::put::bytes;
 use crate::agent::{AgentLink, AgentSession, FrameReceiver};
@@ -144,7 +145,7 @@ async fn ask(
         over.notify_one();
         Ok(counts)
     };
-    run_both(asked, answered).await.map(|((), counts)| counts)
+    try_join(asked, answered).await.map(|((), counts)| counts)
 }
 
 async fn answers(

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Instant;
 
+use futures_util::future::try_join;
 use oci_hooks_files::fs::{PathContext as _, PathError};
 use oci_hooks_init::files::{AppliedChange, ChangeEvent, ChangeFinder};
 use oci_hooks_init::frames::FrameError;
@@ -17,7 +18,7 @@ use tokio::task::yield_now;
 
 use super::error::{ExchangeSummary, FileProblems, FilesError, format_path, is_full};
 use super::exchange::{
-    ALIVE, ALIVE_EVERY, ExchangeAttempts, ExchangeStop, answer, run_both, send_keepalives,
+    ALIVE, ALIVE_EVERY, ExchangeAttempts, ExchangeStop, answer, send_keepalives,
 };
 use super::host::HostTree;
 use super::record::{Checkpoint, ExchangeRecord, RecordUpdate};
@@ -62,7 +63,7 @@ pub async fn apply_changes(
     loop {
         let (mut sending, mut receiving) = session.link().await?.split();
         let over = Notify::new();
-        let result = run_both(
+        let result = try_join(
             async {
                 let mut out = Vec::new();
                 FilesRequest::Put { root: bytes(to) }.encode(&mut out);
@@ -163,7 +164,7 @@ impl<'p> UploadAttempt<'p> {
 
     async fn run(&self, link: &mut AgentLink) -> Result<(), ExchangeStop> {
         let (mut sending, mut receiving) = link.split();
-        run_both(self.send(&mut sending), self.receive(&mut receiving)).await?;
+        try_join(self.send(&mut sending), self.receive(&mut receiving)).await?;
         let state = &mut *self.state.borrow_mut();
         if !state.problems.is_empty() {
             return Err(FilesError::Failed(std::mem::take(&mut state.problems)).into());

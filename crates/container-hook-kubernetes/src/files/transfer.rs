@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use futures_util::future::try_join;
 use oci_hooks_init::files::AppliedChange;
 use oci_hooks_init::frames::FrameError;
 use oci_hooks_init::frames::files::{
@@ -11,7 +12,7 @@ use oci_hooks_init::frames::files::{
 use tokio::sync::Notify;
 
 use super::error::{ExchangeSummary, FilesError};
-use super::exchange::{ExchangeAttempts, ExchangeStop, answer, run_both, send_keepalives};
+use super::exchange::{ExchangeAttempts, ExchangeStop, answer, send_keepalives};
 use super::get::{DownloadGuard, ask};
 use super::host::ExchangeLimits;
 use super::put::{answers, bytes};
@@ -86,7 +87,7 @@ impl Transfer<'_> {
             put.notify_one();
             if problems.is_empty() { Ok(()) } else { Err(FilesError::Failed(problems).into()) }
         };
-        let (_, (summary, ())) = run_both(source, run_both(passed, told)).await?;
+        let (_, (summary, ())) = try_join(source, try_join(passed, told)).await?;
         Ok(summary)
     }
 

@@ -169,7 +169,7 @@ pub async fn wait_until_ready(
 async fn is_alpine(session: &mut AgentSession<'_>) -> Result<bool, HookError> {
     for file in response::RELEASE_FILES {
         let path = Path::new("/").join(file);
-        let text = files::read(session, &path, response::MAX_RELEASE_BYTES).await?;
+        let text = files::read(session, &path).await?;
         if text.is_some_and(|text| response::is_alpine_release(&String::from_utf8_lossy(&text))) {
             return Ok(true);
         }

@@ -12,13 +12,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use crate::files::{ChangeFinder, ChangeEvent, WalkItem, WritableTree, TreeWriter, FileWalk};
+use crate::files::{ChangeFinder, ChangeEvent, WritableTree, TreeWriter};
 use crate::frames::FrameError;
 use crate::frames::files::{
-    FileAction, TreeChange, FileCounts, DATA_BYTES, ENTRIES_BYTES, FileEntry, FilesAnswer, FilesRequest, FileEntryKind,
-    FileProblem, FileScope, FrameOrigin,
+    FileAction, TreeChange, FileCounts, DATA_BYTES, FileEntry, FilesAnswer, FilesRequest, FileProblem, FileScope,
+    FrameOrigin,
 };
-use crate::os::at;
 use crate::remote::{StreamError, ExecHost};
 
 /// Size of buffered answers at which they are sent.
@@ -32,8 +31,7 @@ pub fn serve(kind: u8, payload: &[u8], host: &mut ExecHost) -> Result<(), Stream
     match FilesRequest::decode(kind, payload)? {
         FilesRequest::Put { root } => receive_files(&mut wire, path_of(&root)),
         FilesRequest::Get { root, scope } => get(&mut wire, path_of(&root), &scope),
-        FilesRequest::List { root, scope } => list(&mut wire, path_of(&root), &scope),
-        FilesRequest::Read { path, max_bytes } => read(&mut wire, path_of(&path), max_bytes),
+        FilesRequest::Read { path } => read(&mut wire, path_of(&path)),
         FilesRequest::Change(_)
         | FilesRequest::Entries(_)
         | FilesRequest::Mark(_)
@@ -176,84 +174,24 @@ fn get(wire: &mut FileExchange<'_>, root: &Path, scope: &FileScope) -> Result<()
     wire.flush()
 }
 
-fn list(wire: &mut FileExchange<'_>, root: &Path, scope: &FileScope) -> Result<(), StreamError> {
-    let mut counts = FileCounts::default();
-    match open_root(root).and_then(|root| FileWalk::new(root, scope)) {
-        Ok(mut walk) => {
-            let (mut entries, mut bytes) = (Vec::new(), 0);
-            while let Some(found) = walk.next_found() {
-                match found {
-                    WalkItem::Entry(entry) => {
-                        counts.entries += 1;
-                        bytes += entry.path.len() + size_of::<FileEntry>();
-                        entries.push(entry);
-                    }
-                    WalkItem::Problem(problem) => wire.answer(&FilesAnswer::Problem(problem))?,
-                }
-                if bytes >= ENTRIES_BYTES {
-                    wire.answer(&FilesAnswer::Entries(std::mem::take(&mut entries)))?;
-                    wire.flush()?;
-                    bytes = 0;
-                }
-            }
-            if !entries.is_empty() {
-                wire.answer(&FilesAnswer::Entries(entries))?;
-            }
-            counts.skipped = walk.skipped_count();
-        }
-        Err(error) => wire.answer(&problem(FileAction::List, root, &error))?,
+/// Answers with the content of a file, or the problem with it.
+fn read(wire: &mut FileExchange<'_>, path: &Path) -> Result<(), StreamError> {
+    match read_file(path) {
+        Ok(content) => TreeChange::encode_data(&content, FrameOrigin::Agent, &mut wire.out),
+        Err(error) => wire.answer(&problem(FileAction::Read, path, &error))?,
     }
-    wire.answer(&FilesAnswer::Done(counts))?;
     wire.flush()
 }
 
-fn read(wire: &mut FileExchange<'_>, path: &Path, max_bytes: u64) -> Result<(), StreamError> {
-    if let Err(error) = read_file(wire, path, max_bytes)? {
-        wire.answer(&problem(FileAction::Read, path, &error))?;
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::ErrorKind::InvalidInput.into());
     }
-    wire.answer(&FilesAnswer::Done(FileCounts::default()))?;
-    wire.flush()
-}
-
-/// Sends the file at a path; the inner error is about the file.
-fn read_file(wire: &mut FileExchange<'_>, path: &Path, max_bytes: u64) -> Result<io::Result<()>, StreamError> {
-    let opened = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path);
-    let opened = opened.and_then(|file| {
-        let stat = at::stat_open(&file)?;
-        let state = stat.state().filter(|state| state.kind == FileEntryKind::File);
-        Ok((file, state.ok_or(io::ErrorKind::InvalidInput)?))
-    });
-    let (mut file, state) = match opened {
-        Ok((_, state)) if state.size_bytes > max_bytes => {
-            return Ok(Err(io::Error::from_raw_os_error(EFBIG)));
-        }
-        Ok(opened) => opened,
-        Err(error) => return Ok(Err(error)),
-    };
-    let (path, content, is_whole) = (b"file".to_vec(), Vec::new(), false);
-    let begin = TreeChange::File { path, state, content, is_whole };
-    wire.answer(&FilesAnswer::Change(begin))?;
-    let (mut buffer, mut left) = (vec![0; DATA_BYTES], max_bytes);
-    loop {
-        // One byte more than is allowed: the file may have grown.
-        let wanted = DATA_BYTES.min(usize::try_from(left).map_or(DATA_BYTES, |left| left.saturating_add(1)));
-        let read = match file.read(&mut buffer[..wanted]) {
-            Ok(count) if count as u64 > left => Err(io::Error::from_raw_os_error(EFBIG)),
-            read => read,
-        };
-        match read {
-            Ok(0) => break,
-            Ok(count) => {
-                TreeChange::encode_data(&buffer[..count], FrameOrigin::Agent, &mut wire.out);
-                wire.flush()?;
-                left -= count as u64;
-            }
-            Err(error) => {
-                wire.answer(&FilesAnswer::Change(TreeChange::End { is_whole: false }))?;
-                return Ok(Err(error));
-            }
-        }
+    let mut content = Vec::new();
+    file.take(DATA_BYTES as u64 + 1).read_to_end(&mut content)?;
+    if content.len() > DATA_BYTES {
+        return Err(io::Error::from_raw_os_error(EFBIG));
     }
-    wire.answer(&FilesAnswer::Change(TreeChange::End { is_whole: true }))?;
-    Ok(Ok(()))
+    Ok(content)
 }

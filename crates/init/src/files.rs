@@ -15,7 +15,6 @@ use std::io;
 use super::frames::files::{FileEntryKind, FileEntryState, FileTime};
 
 pub use changes::{ChangeEvent, ChangeFinder};
-pub use walk::{FileWalk, WalkItem};
 pub use write::{AppliedChange, TreeWriter, WritableTree};
 
 /// Prefix of incomplete files, which are not exchanged.

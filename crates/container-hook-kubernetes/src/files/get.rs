@@ -214,7 +214,7 @@ impl DownloadSink<'_> {
                     self.summary.skipped = counts.skipped;
                     return Ok(());
                 }
-                Some(FilesAnswer::Entries(_) | FilesAnswer::Mark(_)) => {
+                Some(FilesAnswer::Mark(_)) => {
                     return Err(FrameError::UnknownKind(kind).into());
                 }
             }

@@ -12,17 +12,17 @@ mod error;
 mod exchange;
 mod get;
 mod host;
-mod list;
 mod plan;
 mod put;
+mod read;
 mod record;
 mod transfer;
 
 pub use error::FilesError;
 pub use host::{ExchangeLimits, HostTree};
-pub use list::read;
 pub use plan::WorkFiles;
 pub use put::upload_tree;
+pub use read::read;
 pub use record::ExchangeRecord;
 
 #[cfg(test)]

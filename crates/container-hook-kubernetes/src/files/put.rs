@@ -103,9 +103,7 @@ pub async fn answers(
             }
             Some(FilesAnswer::Problem(problem)) => problems.add(&root, &problem),
             Some(FilesAnswer::Done(_)) => return Ok(problems),
-            Some(FilesAnswer::Entries(_) | FilesAnswer::Change(_)) => {
-                return Err(FrameError::UnknownKind(kind).into());
-            }
+            Some(FilesAnswer::Change(_)) => return Err(FrameError::UnknownKind(kind).into()),
         }
     }
 }

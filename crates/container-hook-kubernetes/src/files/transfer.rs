@@ -126,7 +126,7 @@ impl Transfer<'_> {
                     to.send(&out).await?;
                     return Ok(summary);
                 }
-                Some(FilesAnswer::Entries(_) | FilesAnswer::Mark(_)) => {
+                Some(FilesAnswer::Mark(_)) => {
                     return Err(FrameError::UnknownKind(kind).into());
                 }
             }

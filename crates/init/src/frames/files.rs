@@ -6,7 +6,7 @@
 //!
 //! | kind | from the agent | | kind | from the host |
 //! |---|---|---|---|---|
-//! | `08` | entries of a list | | `87` | put: target directory |
+//! | | | | `87` | put: target directory |
 //! | `10` | directory | | `88` | get: source directory, scope |
 //! | `11` | file: its state and its first bytes | | `90` | directory |
 //! | `12` | further bytes of the file | | `91` | file: its state and its first bytes |
@@ -17,16 +17,14 @@
 //! | `17` | mark: everything before is done | | `96` | done |
 //! | `18` | problem with one file | | `97` | mark |
 //! | | | | `98` | entries of the last exchange; empty at the end |
-//! | | | | `9a` | list: directory, scope |
-//! | | | | `9b` | read: file of the container, limit of bytes |
+//! | | | | `99` | read: file of the container |
 //!
 //! - **put**: the host sends changes, marks between them, and `done`. The agent echoes the marks,
 //!   reports problems, and answers `done` when everything is done.
 //! - **get**: the host sends the entries of the last exchange meanwhile. The agent sends changes and
 //!   problems, and `done`.
-//! - **list**: the agent sends entries and problems, and `done`.
-//! - **read**: the agent sends a file, or a problem, and `done`. Links are followed: all readable files
-//!   are the container's.
+//! - **read**: the agent sends the bytes of the file, at most [`DATA_BYTES`], as `12`, or a problem. Links
+//!   are followed: all readable files are the container's.
 
 mod entry;
 
@@ -95,8 +93,7 @@ pub enum TreeChange {
 pub enum FilesRequest {
     Put { root: Vec<u8> },
     Get { root: Vec<u8>, scope: FileScope },
-    List { root: Vec<u8>, scope: FileScope },
-    Read { path: Vec<u8>, max_bytes: u64 },
+    Read { path: Vec<u8> },
     Change(TreeChange),
     Entries(Vec<FileEntry>),
     Mark(u32),
@@ -106,7 +103,6 @@ pub enum FilesRequest {
 /// Answer of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FilesAnswer {
-    Entries(Vec<FileEntry>),
     Change(TreeChange),
     Done(FileCounts),
     Mark(u32),
@@ -241,12 +237,6 @@ fn boolean(from: &mut PayloadReader<'_>) -> Result<bool, FrameError> {
     }
 }
 
-fn write_entries(entries: &[FileEntry], out: &mut PayloadWriter) {
-    for entry in entries {
-        entry.write(out);
-    }
-}
-
 fn read_entries(from: &mut PayloadReader<'_>) -> Result<Vec<FileEntry>, FrameError> {
     let mut entries = Vec::new();
     while !from.0.is_empty() {
@@ -293,18 +283,12 @@ impl FilesRequest {
                 0x97
             }
             FilesRequest::Entries(entries) => {
-                write_entries(entries, out);
+                entries.iter().for_each(|entry| entry.write(out));
                 0x98
             }
-            FilesRequest::List { root, scope } => {
-                out.bytes(root);
-                scope.write(out);
-                0x9a
-            }
-            FilesRequest::Read { path, max_bytes } => {
+            FilesRequest::Read { path } => {
                 out.bytes(path);
-                out.0.extend(max_bytes.to_le_bytes());
-                0x9b
+                0x99
             }
         });
     }
@@ -321,13 +305,7 @@ impl FilesRequest {
             0x96 => FilesRequest::Done,
             0x97 => FilesRequest::Mark(from.u32()?),
             0x98 => FilesRequest::Entries(read_entries(&mut from)?),
-            0x9a => FilesRequest::List {
-                root: checked_root(from.bytes()?)?,
-                scope: FileScope::read(&mut from)?,
-            },
-            0x9b => {
-                FilesRequest::Read { path: checked_root(from.bytes()?)?, max_bytes: from.u64()? }
-            }
+            0x99 => FilesRequest::Read { path: checked_root(from.bytes()?)? },
             kind if kind & FROM_HOST != 0 => TreeChange::read(kind & !FROM_HOST, &mut from)?
                 .map(FilesRequest::Change)
                 .ok_or(FrameError::UnknownKind(kind))?,
@@ -350,10 +328,6 @@ impl FilesAnswer {
     /// Appends the frame.
     pub fn encode(&self, out: &mut Vec<u8>) {
         frame(out, |out| match self {
-            FilesAnswer::Entries(entries) => {
-                write_entries(entries, out);
-                0x08
-            }
             FilesAnswer::Change(change) => change.write(out),
             FilesAnswer::Done(counts) => {
                 out.0.extend(counts.entries.to_le_bytes());
@@ -378,7 +352,6 @@ impl FilesAnswer {
     pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, FrameError> {
         let mut from = PayloadReader(payload);
         let answer = match kind {
-            0x08 => FilesAnswer::Entries(read_entries(&mut from)?),
             0x16 => FilesAnswer::Done(FileCounts { entries: from.u64()?, skipped: from.u64()? }),
             0x17 => FilesAnswer::Mark(from.u32()?),
             0x18 => {

@@ -140,7 +140,6 @@ fn nothing_is_written_outside_the_scope() {
             vec![FilesAnswer::Change(TreeChange::Data(b"x".to_vec()))],
             vec![FilesAnswer::Change(TreeChange::End { is_whole: true })],
             vec![FilesAnswer::Mark(1)],
-            vec![FilesAnswer::Entries(Vec::new())],
         ];
         for answers in cases {
             let result = get_from(&ends, frames(&answers)).await;

@@ -34,7 +34,7 @@ pub fn serve(kind: u8, payload: &[u8], host: &mut ExecHost) -> Result<(), Stream
         FilesRequest::Read { path } => read(&mut wire, path_of(&path)),
         FilesRequest::Change(_)
         | FilesRequest::Entries(_)
-        | FilesRequest::Mark(_)
+        | FilesRequest::Mark
         | FilesRequest::Done => Err(FrameError::UnknownKind(kind).into()),
     }
 }
@@ -93,8 +93,8 @@ fn receive_files(wire: &mut FileExchange<'_>, root: &Path) -> Result<(), StreamE
                     wire.answer(&FilesAnswer::Problem(problem))?;
                 }
             }
-            FilesRequest::Mark(number) => {
-                wire.answer(&FilesAnswer::Mark(number))?;
+            FilesRequest::Mark => {
+                wire.answer(&FilesAnswer::Mark)?;
                 wire.flush()?;
             }
             FilesRequest::Done => break,

@@ -214,7 +214,7 @@ impl DownloadSink<'_> {
                     self.summary.skipped = counts.skipped;
                     return Ok(());
                 }
-                Some(FilesAnswer::Mark(_)) => {
+                Some(FilesAnswer::Mark) => {
                     return Err(FrameError::UnknownKind(kind).into());
                 }
             }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use futures_util::future::try_join;
-use oci_hooks_files::fs::{PathContext as _, PathError};
+use oci_hooks_files::fs::PathContext as _;
 use oci_hooks_init::files::{AppliedChange, ChangeEvent, ChangeFinder};
 use oci_hooks_init::frames::FrameError;
 use oci_hooks_init::frames::files::{
@@ -21,7 +21,7 @@ use super::exchange::{
     ALIVE, ALIVE_EVERY, ExchangeAttempts, ExchangeStop, answer, send_keepalives,
 };
 use super::host::HostTree;
-use super::record::{Checkpoint, ExchangeRecord, RecordUpdate};
+use super::record::{ExchangeRecord, RecordUpdate};
 use crate::agent::{AgentLink, AgentSession, FrameReceiver, FrameSender};
 
 /// Number of bytes and of changes after which the agent is asked for its progress.
@@ -73,7 +73,7 @@ pub async fn apply_changes(
                 Ok(send_keepalives(&mut sending, &over).await?)
             },
             async {
-                let problems = answers(&mut receiving, to, &mut |_| Ok(())).await?;
+                let problems = answers(&mut receiving, to, &mut || Ok(())).await?;
                 over.notify_one();
                 if problems.is_empty() { Ok(()) } else { Err(FilesError::Failed(problems).into()) }
             },
@@ -89,14 +89,14 @@ pub async fn apply_changes(
 pub async fn answers(
     from: &mut FrameReceiver<'_>,
     root: &Path,
-    marked: &mut dyn FnMut(u32) -> Result<(), FrameError>,
+    marked: &mut dyn FnMut() -> Result<(), ExchangeStop>,
 ) -> Result<FileProblems, ExchangeStop> {
     let (root, mut problems) = (root.display().to_string(), FileProblems::default());
     loop {
         let (kind, payload) = from.receive().await?;
         match answer(kind, &payload)? {
             None => {}
-            Some(FilesAnswer::Mark(number)) => marked(number)?,
+            Some(FilesAnswer::Mark) => marked()?,
             Some(FilesAnswer::Problem(problem)) if is_full(&problem) => {
                 let path = format_path(&root, &problem.path);
                 return Err(FilesError::ContainerFull { path }.into());
@@ -124,14 +124,12 @@ struct UploadAttempt<'p> {
 /// State shared by both directions.
 struct UploadState {
     update: RecordUpdate,
-    marks: VecDeque<(u32, Checkpoint)>,
-    /// Last checkpoint that the agent has confirmed.
-    reached: Option<Checkpoint>,
-    next_mark: u32,
+    /// Changes that the agent has not confirmed: those before each mark, and those after the last one.
+    unconfirmed: VecDeque<Vec<AppliedChange>>,
+    /// Set once the agent has confirmed a mark.
+    got_further: bool,
     summary: ExchangeSummary,
     problems: FileProblems,
-    /// First error of writing the record.
-    failed: Option<PathError>,
 }
 
 impl<'p> UploadAttempt<'p> {
@@ -143,12 +141,10 @@ impl<'p> UploadAttempt<'p> {
     ) -> Result<Self, FilesError> {
         let state = UploadState {
             update: record.update()?,
-            marks: VecDeque::new(),
-            reached: None,
-            next_mark: 0,
+            unconfirmed: VecDeque::from([Vec::new()]),
+            got_further: false,
             summary: ExchangeSummary::default(),
             problems: FileProblems::default(),
-            failed: None,
         };
         Ok(UploadAttempt {
             from,
@@ -184,13 +180,11 @@ impl<'p> UploadAttempt<'p> {
                 self.state.borrow_mut().note(event, self.from);
             });
             let has_more = filled.with_path("read", self.record.path())?;
-            if let Some(error) = self.state.borrow_mut().failed.take() {
-                return Err(error.into());
-            }
             unmarked_bytes += out.len();
             unmarked += self.state.borrow().summary.written - written;
             if unmarked_bytes >= MARK_BYTES || unmarked >= MARK_CHANGES {
-                FilesRequest::Mark(self.state.borrow_mut().mark()).encode(&mut out);
+                FilesRequest::Mark.encode(&mut out);
+                self.state.borrow_mut().unconfirmed.push_back(Vec::new());
                 (unmarked_bytes, unmarked) = (0, 0);
             }
             if out.is_empty() && sent.elapsed() >= ALIVE_EVERY {
@@ -218,40 +212,25 @@ impl<'p> UploadAttempt<'p> {
     }
 
     async fn receive(&self, from: &mut FrameReceiver<'_>) -> Result<(), ExchangeStop> {
-        let mut marked = |number| {
-            let state = &mut *self.state.borrow_mut();
-            match state.marks.pop_front() {
-                Some((mark, reached)) if mark == number => {
-                    // The agent reports failures of earlier changes before it confirms the mark.
-                    state.reached = Some(reached);
-                    Ok(())
-                }
-                _ => Err(FrameError::Invalid("mark")),
-            }
-        };
+        let mut marked = || self.state.borrow_mut().confirm();
         let problems = answers(from, self.to, &mut marked).await?;
         self.state.borrow_mut().problems.append(problems);
         self.over.notify_one();
         Ok(())
     }
 
-    /// Writes the record of the confirmed changes and adds to the summary; returns whether there was
-    /// progress.
+    /// Writes the record of the confirmed changes and adds to the summary; returns whether a mark was confirmed.
     fn finish(self, is_complete: bool, summary: &mut ExchangeSummary) -> Result<bool, FilesError> {
-        let UploadState { mut update, reached, summary: done, .. } = self.state.into_inner();
+        let UploadState { mut update, unconfirmed, got_further, summary: done, .. } =
+            self.state.into_inner();
         summary.written += done.written;
         summary.removed += done.removed;
         summary.bytes += done.bytes;
         (summary.entries, summary.skipped) = (done.entries, done.skipped);
-        let got_further = is_complete || reached.is_some();
-        match reached {
-            _ if is_complete => update.finish()?,
-            Some(reached) => {
-                update.rewind(reached)?;
-                update.finish()?;
-            }
-            None => {}
+        if is_complete {
+            unconfirmed.into_iter().flatten().try_for_each(|change| update.set(change))?;
         }
+        update.finish()?;
         Ok(got_further)
     }
 }
@@ -267,16 +246,16 @@ impl UploadState {
             }
         };
         self.summary.count(&change);
-        if let Err(error) = self.update.set(change) {
-            self.failed.get_or_insert(error);
-        }
+        self.unconfirmed.back_mut().expect("there is always one").push(change);
     }
 
-    /// Returns the number of a new mark at the current position.
-    fn mark(&mut self) -> u32 {
-        let number = self.next_mark;
-        self.next_mark = number.wrapping_add(1);
-        self.marks.push_back((number, self.update.checkpoint()));
-        number
+    /// Records the changes before the first mark.
+    fn confirm(&mut self) -> Result<(), ExchangeStop> {
+        if self.unconfirmed.len() == 1 {
+            return Err(FrameError::Invalid("mark").into());
+        }
+        self.got_further = true;
+        let confirmed = self.unconfirmed.pop_front().unwrap_or_default();
+        Ok(confirmed.into_iter().try_for_each(|change| self.update.set(change))?)
     }
 }

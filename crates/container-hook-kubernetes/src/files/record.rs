@@ -3,7 +3,7 @@
 //! A record is read and written entry by entry, in the order of paths, and replaced as a whole.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, BufWriter, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -50,7 +50,6 @@ impl ExchangeRecord {
             before: self.read()?,
             peeked: None,
             out: BufWriter::with_capacity(READ_AT_ONCE, file),
-            written_bytes: 0,
             last: None,
             is_changed: false,
             path: self.path.clone(),
@@ -67,8 +66,6 @@ pub struct RecordReader {
     buffer: Vec<u8>,
     /// Number of consumed bytes of the buffer.
     taken: usize,
-    /// Position of the buffer in the file.
-    offset: u64,
 }
 
 impl RecordReader {
@@ -77,7 +74,7 @@ impl RecordReader {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             file => Some(file?),
         };
-        let mut reader = RecordReader { file, buffer: Vec::new(), taken: 0, offset: 0 };
+        let mut reader = RecordReader { file, buffer: Vec::new(), taken: 0 };
         while reader.buffer.len() < MAGIC.len() && reader.fill()? {}
         if reader.buffer.starts_with(MAGIC) {
             reader.taken = MAGIC.len();
@@ -92,7 +89,6 @@ impl RecordReader {
     fn fill(&mut self) -> io::Result<bool> {
         let Some(file) = &mut self.file else { return Ok(false) };
         self.buffer.drain(..self.taken);
-        self.offset += self.taken as u64;
         self.taken = 0;
         let length = self.buffer.len();
         self.buffer.resize(length + READ_AT_ONCE, 0);
@@ -116,28 +112,14 @@ impl RecordReader {
             }
         }
     }
-
-    fn position(&self) -> u64 {
-        self.offset + self.taken as u64
-    }
-
-    fn seek(&mut self, position: u64) -> io::Result<()> {
-        self.buffer.clear();
-        (self.taken, self.offset) = (0, position);
-        match &mut self.file {
-            Some(file) => file.seek(SeekFrom::Start(position)).map(drop),
-            None => Ok(()),
-        }
-    }
 }
 
 /// The next record, written while changes are applied.
 pub struct RecordUpdate {
     before: RecordReader,
-    /// Next entry of the old record, and its position.
-    peeked: Option<(u64, FileEntry)>,
+    /// Next entry of the old record.
+    peeked: Option<FileEntry>,
     out: BufWriter<File>,
-    written_bytes: u64,
     /// Last change: entries that it replaced may follow.
     last: Option<AppliedChange>,
     is_changed: bool,
@@ -145,17 +127,8 @@ pub struct RecordUpdate {
     next: PathBuf,
 }
 
-/// A position to which an update can be rewound.
-#[derive(Clone, Debug)]
-pub struct Checkpoint {
-    before: u64,
-    written_bytes: u64,
-    last: Option<AppliedChange>,
-}
-
 impl RecordUpdate {
     fn write(&mut self, bytes: &[u8]) -> Result<(), PathError> {
-        self.written_bytes += bytes.len() as u64;
         self.out.write_all(bytes).with_path("write", &self.next)
     }
 
@@ -169,13 +142,11 @@ impl RecordUpdate {
     fn keep_before(&mut self, path: Option<&[u8]>) -> Result<(), PathError> {
         loop {
             if self.peeked.is_none() {
-                let position = self.before.position();
-                let entry = self.before.next().with_path("read", &self.path)?;
-                self.peeked = entry.map(|entry| (position, entry));
+                self.peeked = self.before.next().with_path("read", &self.path)?;
             }
-            let Some((position, entry)) = self.peeked.take() else { return Ok(()) };
+            let Some(entry) = self.peeked.take() else { return Ok(()) };
             if path.is_some_and(|path| order(&entry.path, path).is_ge()) {
-                self.peeked = Some((position, entry));
+                self.peeked = Some(entry);
                 return Ok(());
             }
             if !self.last.as_ref().is_some_and(|last| last.replaces(&entry.path)) {
@@ -192,28 +163,6 @@ impl RecordUpdate {
         }
         self.last = Some(change);
         self.is_changed = true;
-        Ok(())
-    }
-
-    pub(super) fn checkpoint(&self) -> Checkpoint {
-        let before = self.peeked.as_ref().map(|(position, _)| *position);
-        Checkpoint {
-            before: before.unwrap_or_else(|| self.before.position()),
-            written_bytes: self.written_bytes,
-            last: self.last.clone(),
-        }
-    }
-
-    /// Discards the changes after a checkpoint.
-    pub fn rewind(&mut self, to: Checkpoint) -> Result<(), PathError> {
-        let cut = |out: &mut BufWriter<File>| {
-            out.flush()?;
-            out.get_mut().set_len(to.written_bytes)?;
-            out.seek(SeekFrom::Start(to.written_bytes))
-        };
-        cut(&mut self.out).with_path("write", &self.next)?;
-        self.before.seek(to.before).with_path("read", &self.path)?;
-        (self.peeked, self.written_bytes, self.last) = (None, to.written_bytes, to.last);
         Ok(())
     }
 

@@ -82,8 +82,9 @@ impl Transfer<'_> {
             Ok(summary)
         };
         let told = async {
-            let unmarked = &mut |_| Err(FrameError::Invalid("mark"));
-            let problems = answers(&mut told_by, self.to, unmarked).await?;
+            let mut unmarked =
+                || -> Result<(), ExchangeStop> { Err(FrameError::Invalid("mark").into()) };
+            let problems = answers(&mut told_by, self.to, &mut unmarked).await?;
             put.notify_one();
             if problems.is_empty() { Ok(()) } else { Err(FilesError::Failed(problems).into()) }
         };
@@ -126,7 +127,7 @@ impl Transfer<'_> {
                     to.send(&out).await?;
                     return Ok(summary);
                 }
-                Some(FilesAnswer::Mark(_)) => {
+                Some(FilesAnswer::Mark) => {
                     return Err(FrameError::UnknownKind(kind).into());
                 }
             }

@@ -96,7 +96,7 @@ pub enum FilesRequest {
     Read { path: Vec<u8> },
     Change(TreeChange),
     Entries(Vec<FileEntry>),
-    Mark(u32),
+    Mark,
     Done,
 }
 
@@ -105,7 +105,7 @@ pub enum FilesRequest {
 pub enum FilesAnswer {
     Change(TreeChange),
     Done(FileCounts),
-    Mark(u32),
+    Mark,
     Problem(FileProblem),
 }
 
@@ -278,10 +278,7 @@ impl FilesRequest {
             }
             FilesRequest::Change(change) => change.write(out) | FROM_HOST,
             FilesRequest::Done => 0x96,
-            FilesRequest::Mark(number) => {
-                out.u32(*number);
-                0x97
-            }
+            FilesRequest::Mark => 0x97,
             FilesRequest::Entries(entries) => {
                 entries.iter().for_each(|entry| entry.write(out));
                 0x98
@@ -303,7 +300,7 @@ impl FilesRequest {
                 scope: FileScope::read(&mut from)?,
             },
             0x96 => FilesRequest::Done,
-            0x97 => FilesRequest::Mark(from.u32()?),
+            0x97 => FilesRequest::Mark,
             0x98 => FilesRequest::Entries(read_entries(&mut from)?),
             0x99 => FilesRequest::Read { path: checked_root(from.bytes()?)? },
             kind if kind & FROM_HOST != 0 => TreeChange::read(kind & !FROM_HOST, &mut from)?
@@ -334,10 +331,7 @@ impl FilesAnswer {
                 out.0.extend(counts.skipped.to_le_bytes());
                 0x16
             }
-            FilesAnswer::Mark(number) => {
-                out.u32(*number);
-                0x17
-            }
+            FilesAnswer::Mark => 0x17,
             FilesAnswer::Problem(problem) => {
                 let known = (0_u8..).zip(ACTIONS).find(|(_, action)| *action == problem.action);
                 out.0.push(known.map_or(0, |(number, _)| number));
@@ -353,7 +347,7 @@ impl FilesAnswer {
         let mut from = PayloadReader(payload);
         let answer = match kind {
             0x16 => FilesAnswer::Done(FileCounts { entries: from.u64()?, skipped: from.u64()? }),
-            0x17 => FilesAnswer::Mark(from.u32()?),
+            0x17 => FilesAnswer::Mark,
             0x18 => {
                 let action = ACTIONS.get(usize::from(from.u8()?)).copied();
                 let action = action.ok_or(FrameError::Invalid("action"))?;

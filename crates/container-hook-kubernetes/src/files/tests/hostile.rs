@@ -139,7 +139,7 @@ fn nothing_is_written_outside_the_scope() {
             vec![file("work/repo/c"), file("work/repo/c")],
             vec![FilesAnswer::Change(TreeChange::Data(b"x".to_vec()))],
             vec![FilesAnswer::Change(TreeChange::End { is_whole: true })],
-            vec![FilesAnswer::Mark(1)],
+            vec![FilesAnswer::Mark],
         ];
         for answers in cases {
             let result = get_from(&ends, frames(&answers)).await;
@@ -230,7 +230,7 @@ fn arbitrary_bytes_never_write_outside_the_scope() {
                     4 => FilesAnswer::Change(TreeChange::Data(vec![1; random.usize(..9)])),
                     5 => FilesAnswer::Change(TreeChange::End { is_whole: random.bool() }),
                     6 => FilesAnswer::Done(FileCounts::default()),
-                    _ => FilesAnswer::Mark(0),
+                    _ => FilesAnswer::Mark,
                 };
                 answer.encode(&mut bytes);
             }

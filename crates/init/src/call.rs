@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::attached::AttachedStep;
 use crate::exchange;
-use crate::frames::files::FilesRequest;
+use crate::frames::files::FilesFrame;
 use crate::frames::journal::JournalRequest;
 use crate::os;
 use crate::place::AgentDirectory;
@@ -66,7 +66,7 @@ impl ExecCall {
     }
 
     fn answer(&mut self, kind: u8, payload: &[u8]) -> Result<(), StreamError> {
-        if FilesRequest::is_kind(kind) {
+        if FilesFrame::is_kind(kind) {
             return exchange::serve(kind, payload, &mut self.host);
         }
         match JournalRequest::decode(kind, payload)? {

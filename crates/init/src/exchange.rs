@@ -15,8 +15,7 @@ use std::path::Path;
 use crate::files::{ChangeFinder, ChangeEvent, WritableTree, TreeWriter};
 use crate::frames::FrameError;
 use crate::frames::files::{
-    FileAction, TreeChange, FileCounts, DATA_BYTES, FileEntry, FilesAnswer, FilesRequest, FileProblem, FileScope,
-    FrameOrigin,
+    FileAction, TreeChange, FileCounts, DATA_BYTES, FileEntry, FilesFrame, FileProblem, FileScope,
 };
 use crate::remote::{StreamError, ExecHost};
 
@@ -28,14 +27,11 @@ const EFBIG: i32 = 27;
 /// Serves one request, with the frames that belong to it.
 pub fn serve(kind: u8, payload: &[u8], host: &mut ExecHost) -> Result<(), StreamError> {
     let mut wire = FileExchange { host, out: Vec::new() };
-    match FilesRequest::decode(kind, payload)? {
-        FilesRequest::Put { root } => receive_files(&mut wire, path_of(&root)),
-        FilesRequest::Get { root, scope } => get(&mut wire, path_of(&root), &scope),
-        FilesRequest::Read { path } => read(&mut wire, path_of(&path)),
-        FilesRequest::Change(_)
-        | FilesRequest::Entries(_)
-        | FilesRequest::Mark
-        | FilesRequest::Done => Err(FrameError::UnknownKind(kind).into()),
+    match FilesFrame::decode(kind, payload)? {
+        FilesFrame::Put { root } => receive_files(&mut wire, path_of(&root)),
+        FilesFrame::Get { root, scope } => get(&mut wire, path_of(&root), &scope),
+        FilesFrame::Read { path } => read(&mut wire, path_of(&path)),
+        _ => Err(FrameError::UnknownKind(kind).into()),
     }
 }
 
@@ -50,12 +46,12 @@ struct FileExchange<'h> {
 }
 
 impl FileExchange<'_> {
-    fn next(&mut self) -> Result<FilesRequest, StreamError> {
+    fn next(&mut self) -> Result<FilesFrame, StreamError> {
         let (kind, payload) = self.host.receive()?;
-        Ok(FilesRequest::decode(kind, &payload)?)
+        Ok(FilesFrame::decode(kind, &payload)?)
     }
 
-    fn answer(&mut self, answer: &FilesAnswer) -> Result<(), StreamError> {
+    fn answer(&mut self, answer: &FilesFrame) -> Result<(), StreamError> {
         answer.encode(&mut self.out);
         if self.out.len() < SEND_AT_ONCE { Ok(()) } else { self.flush() }
     }
@@ -71,9 +67,9 @@ impl FileExchange<'_> {
     }
 }
 
-fn problem(action: FileAction, path: &Path, error: &io::Error) -> FilesAnswer {
+fn problem(action: FileAction, path: &Path, error: &io::Error) -> FilesFrame {
     let path = path.as_os_str().as_bytes().to_vec();
-    FilesAnswer::Problem(FileProblem { action, path, errno: error.raw_os_error().unwrap_or(0) })
+    FilesFrame::Problem(FileProblem { action, path, errno: error.raw_os_error().unwrap_or(0) })
 }
 
 fn receive_files(wire: &mut FileExchange<'_>, root: &Path) -> Result<(), StreamError> {
@@ -88,20 +84,20 @@ fn receive_files(wire: &mut FileExchange<'_>, root: &Path) -> Result<(), StreamE
     };
     loop {
         match wire.next()? {
-            FilesRequest::Change(change) => {
+            FilesFrame::Change(change) => {
                 if let Some(Err(problem)) = tree.as_mut().map(|tree| tree.apply(change)) {
-                    wire.answer(&FilesAnswer::Problem(problem))?;
+                    wire.answer(&FilesFrame::Problem(problem))?;
                 }
             }
-            FilesRequest::Mark => {
-                wire.answer(&FilesAnswer::Mark)?;
+            FilesFrame::Mark => {
+                wire.answer(&FilesFrame::Mark)?;
                 wire.flush()?;
             }
-            FilesRequest::Done => break,
+            FilesFrame::Done(_) => break,
             _ => return Err(FrameError::Invalid("order of frames").into()),
         }
     }
-    wire.answer(&FilesAnswer::Done(FileCounts::default()))?;
+    wire.answer(&FilesFrame::Done(FileCounts::default()))?;
     wire.flush()
 }
 
@@ -124,7 +120,7 @@ struct EarlierEntries {
 impl EarlierEntries {
     fn next(&mut self, wire: &mut FileExchange<'_>) -> Result<Option<FileEntry>, StreamError> {
         if self.entries.is_empty() && !self.has_ended {
-            let FilesRequest::Entries(entries) = wire.next()? else {
+            let FilesFrame::Entries(entries) = wire.next()? else {
                 return Err(FrameError::Invalid("order of frames").into());
             };
             self.has_ended = entries.is_empty();
@@ -137,7 +133,7 @@ impl EarlierEntries {
 fn get(wire: &mut FileExchange<'_>, root: &Path, scope: &FileScope) -> Result<(), StreamError> {
     let mut before = EarlierEntries::default();
     let mut counts = FileCounts::default();
-    match open_root(root).and_then(|root| ChangeFinder::new(root, scope, FrameOrigin::Agent)) {
+    match open_root(root).and_then(|root| ChangeFinder::new(root, scope)) {
         Ok(mut changes) => {
             let mut out = Vec::with_capacity(2 * DATA_BYTES);
             let mut has_more = true;
@@ -161,7 +157,7 @@ fn get(wire: &mut FileExchange<'_>, root: &Path, scope: &FileScope) -> Result<()
                 };
                 wire.out.append(&mut out);
                 for problem in problems {
-                    FilesAnswer::Problem(problem).encode(&mut wire.out);
+                    FilesFrame::Problem(problem).encode(&mut wire.out);
                 }
                 wire.flush()?;
             }
@@ -170,14 +166,14 @@ fn get(wire: &mut FileExchange<'_>, root: &Path, scope: &FileScope) -> Result<()
         Err(error) => wire.answer(&problem(FileAction::List, root, &error))?,
     }
     while before.next(wire)?.is_some() {}
-    wire.answer(&FilesAnswer::Done(counts))?;
+    wire.answer(&FilesFrame::Done(counts))?;
     wire.flush()
 }
 
 /// Answers with the content of a file, or the problem with it.
 fn read(wire: &mut FileExchange<'_>, path: &Path) -> Result<(), StreamError> {
     match read_file(path) {
-        Ok(content) => TreeChange::encode_data(&content, FrameOrigin::Agent, &mut wire.out),
+        Ok(content) => TreeChange::encode_data(&content, &mut wire.out),
         Err(error) => wire.answer(&problem(FileAction::Read, path, &error))?,
     }
     wire.flush()

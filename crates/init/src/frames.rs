@@ -18,7 +18,7 @@
 //!
 //! *Slanted* kinds are reserved for streams that cannot carry descriptors. Through these, the
 //! frames of [`journal`] start steps, with kinds `02` to `07`, `82`, `83`, `85` and `89` to `8f`;
-//! the kinds `10` to `1f`, `87`, `88` and `90` to `9f` are those of files.
+//! the kinds `90` to `9f` are those of files.
 //!
 //! # A connection
 //!

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use oci_hooks_files::fs::PathError;
 use oci_hooks_init::frames::FrameError;
-use oci_hooks_init::frames::files::FilesAnswer;
+use oci_hooks_init::frames::files::FilesFrame;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -107,9 +107,9 @@ pub async fn send_keepalives(to: &mut FrameSender<'_>, over: &Notify) -> Result<
 }
 
 /// Decodes an answer; `None` for a heartbeat.
-pub fn answer(kind: u8, payload: &[u8]) -> Result<Option<FilesAnswer>, FrameError> {
+pub fn answer(kind: u8, payload: &[u8]) -> Result<Option<FilesFrame>, FrameError> {
     if kind == HEARTBEAT {
         return Ok(None);
     }
-    FilesAnswer::decode(kind, payload).map(Some)
+    FilesFrame::decode(kind, payload).map(Some)
 }

@@ -9,8 +9,8 @@ use oci_hooks_files::fs::{PathContext as _, PathError};
 use oci_hooks_init::files::{TreeWriter, WritableTree};
 use oci_hooks_init::frames::FrameError;
 use oci_hooks_init::frames::files::{
-    DATA_BYTES, ENTRIES_BYTES, FileEntry, FileProblem, FileScope, FilesAnswer, FilesRequest,
-    ScopePosition, TreeChange, order,
+    DATA_BYTES, ENTRIES_BYTES, FileEntry, FileProblem, FileScope, FilesFrame, ScopePosition,
+    TreeChange, order,
 };
 use tokio::sync::Notify;
 
@@ -98,7 +98,7 @@ pub async fn ask(
     record: &ExchangeRecord,
 ) -> Result<(), ExchangeStop> {
     let mut out = Vec::new();
-    FilesRequest::Get { root: bytes(root), scope: scope.clone() }.encode(&mut out);
+    FilesFrame::Get { root: bytes(root), scope: scope.clone() }.encode(&mut out);
     let mut before = record.read()?;
     let (mut entries, mut length): (Vec<FileEntry>, usize) = (Vec::new(), 0);
     while let Some(entry) = before.next().with_path("read", record.path())? {
@@ -108,16 +108,16 @@ pub async fn ask(
         length += entry.path.len() + size_of::<FileEntry>();
         entries.push(entry);
         if length >= ENTRIES_BYTES {
-            FilesRequest::Entries(std::mem::take(&mut entries)).encode(&mut out);
+            FilesFrame::Entries(std::mem::take(&mut entries)).encode(&mut out);
             to.send(&out).await?;
             out.clear();
             length = 0;
         }
     }
     if !entries.is_empty() {
-        FilesRequest::Entries(entries).encode(&mut out);
+        FilesFrame::Entries(entries).encode(&mut out);
     }
-    FilesRequest::Entries(Vec::new()).encode(&mut out);
+    FilesFrame::Entries(Vec::new()).encode(&mut out);
     Ok(to.send(&out).await?)
 }
 
@@ -201,22 +201,20 @@ impl DownloadSink<'_> {
             let (kind, payload) = from.receive().await?;
             match answer(kind, &payload)? {
                 None => {}
-                Some(FilesAnswer::Change(change)) => {
+                Some(FilesFrame::Change(change)) => {
                     self.guard.check(&change)?;
                     self.apply(change)?;
                 }
-                Some(FilesAnswer::Problem(problem)) => {
+                Some(FilesFrame::Problem(problem)) => {
                     self.guard.problem()?;
                     self.summary.unread.add(&root, &problem);
                 }
-                Some(FilesAnswer::Done(counts)) => {
+                Some(FilesFrame::Done(counts)) => {
                     self.summary.entries = counts.entries;
                     self.summary.skipped = counts.skipped;
                     return Ok(());
                 }
-                Some(FilesAnswer::Mark) => {
-                    return Err(FrameError::UnknownKind(kind).into());
-                }
+                Some(_) => return Err(FrameError::UnknownKind(kind).into()),
             }
         }
     }

@@ -10,9 +10,7 @@ use futures_util::future::try_join;
 use oci_hooks_files::fs::PathContext as _;
 use oci_hooks_init::files::{AppliedChange, ChangeEvent, ChangeFinder};
 use oci_hooks_init::frames::FrameError;
-use oci_hooks_init::frames::files::{
-    DATA_BYTES, FileScope, FilesAnswer, FilesRequest, FrameOrigin, TreeChange,
-};
+use oci_hooks_init::frames::files::{DATA_BYTES, FileCounts, FileScope, FilesFrame, TreeChange};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 
@@ -66,9 +64,9 @@ pub async fn apply_changes(
         let result = try_join(
             async {
                 let mut out = Vec::new();
-                FilesRequest::Put { root: bytes(to) }.encode(&mut out);
-                changes.iter().for_each(|change| change.encode(FrameOrigin::Host, &mut out));
-                FilesRequest::Done.encode(&mut out);
+                FilesFrame::Put { root: bytes(to) }.encode(&mut out);
+                changes.iter().for_each(|change| change.encode(&mut out));
+                FilesFrame::Done(FileCounts::default()).encode(&mut out);
                 sending.send(&out).await?;
                 Ok(send_keepalives(&mut sending, &over).await?)
             },
@@ -96,14 +94,14 @@ pub async fn answers(
         let (kind, payload) = from.receive().await?;
         match answer(kind, &payload)? {
             None => {}
-            Some(FilesAnswer::Mark) => marked()?,
-            Some(FilesAnswer::Problem(problem)) if is_full(&problem) => {
+            Some(FilesFrame::Mark) => marked()?,
+            Some(FilesFrame::Problem(problem)) if is_full(&problem) => {
                 let path = format_path(&root, &problem.path);
                 return Err(FilesError::ContainerFull { path }.into());
             }
-            Some(FilesAnswer::Problem(problem)) => problems.add(&root, &problem),
-            Some(FilesAnswer::Done(_)) => return Ok(problems),
-            Some(FilesAnswer::Change(_)) => return Err(FrameError::UnknownKind(kind).into()),
+            Some(FilesFrame::Problem(problem)) => problems.add(&root, &problem),
+            Some(FilesFrame::Done(_)) => return Ok(problems),
+            Some(_) => return Err(FrameError::UnknownKind(kind).into()),
         }
     }
 }
@@ -168,9 +166,9 @@ impl<'p> UploadAttempt<'p> {
 
     async fn send(&self, to: &mut FrameSender<'_>) -> Result<(), ExchangeStop> {
         let mut out = Vec::with_capacity(2 * DATA_BYTES);
-        FilesRequest::Put { root: bytes(self.to) }.encode(&mut out);
-        let mut changes = ChangeFinder::new(self.from.root()?, self.scope, FrameOrigin::Host)
-            .with_path("list", self.from.path())?;
+        FilesFrame::Put { root: bytes(self.to) }.encode(&mut out);
+        let mut changes =
+            ChangeFinder::new(self.from.root()?, self.scope).with_path("list", self.from.path())?;
         let mut before = self.record.read()?;
         let (mut unmarked_bytes, mut unmarked) = (0, 0);
         let mut sent = Instant::now();
@@ -183,7 +181,7 @@ impl<'p> UploadAttempt<'p> {
             unmarked_bytes += out.len();
             unmarked += self.state.borrow().summary.written - written;
             if unmarked_bytes >= MARK_BYTES || unmarked >= MARK_CHANGES {
-                FilesRequest::Mark.encode(&mut out);
+                FilesFrame::Mark.encode(&mut out);
                 self.state.borrow_mut().unconfirmed.push_back(Vec::new());
                 (unmarked_bytes, unmarked) = (0, 0);
             }
@@ -201,12 +199,12 @@ impl<'p> UploadAttempt<'p> {
                 break;
             }
         }
+        let counts = changes.counts();
         {
-            let counts = changes.counts();
             let summary = &mut self.state.borrow_mut().summary;
             (summary.entries, summary.skipped) = (counts.entries, counts.skipped);
         }
-        FilesRequest::Done.encode(&mut out);
+        FilesFrame::Done(counts).encode(&mut out);
         to.send(&out).await?;
         Ok(send_keepalives(to, &self.over).await?)
     }

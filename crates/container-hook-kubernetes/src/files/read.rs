@@ -3,9 +3,7 @@
 use std::path::Path;
 
 use oci_hooks_init::frames::FrameError;
-use oci_hooks_init::frames::files::{
-    DATA_BYTES, FileProblem, FilesAnswer, FilesRequest, TreeChange,
-};
+use oci_hooks_init::frames::files::{DATA_BYTES, FileProblem, FilesFrame, TreeChange};
 
 use super::error::{FileProblems, FilesError};
 use super::exchange::{ExchangeAttempts, ExchangeStop, answer};
@@ -21,7 +19,7 @@ pub async fn read(
     path: &Path,
 ) -> Result<Option<Vec<u8>>, FilesError> {
     let mut request = Vec::new();
-    FilesRequest::Read { path: bytes(path) }.encode(&mut request);
+    FilesFrame::Read { path: bytes(path) }.encode(&mut request);
     let mut attempts = ExchangeAttempts::default();
     loop {
         match ask(session.link().await?, &request).await {
@@ -46,10 +44,10 @@ async fn ask(
         let (kind, payload) = link.receive().await?;
         match answer(kind, &payload)? {
             None => {}
-            Some(FilesAnswer::Change(TreeChange::Data(content))) if content.len() <= DATA_BYTES => {
+            Some(FilesFrame::Change(TreeChange::Data(content))) if content.len() <= DATA_BYTES => {
                 return Ok(Ok(content));
             }
-            Some(FilesAnswer::Problem(problem)) => return Ok(Err(problem)),
+            Some(FilesFrame::Problem(problem)) => return Ok(Err(problem)),
             Some(_) => return Err(FrameError::UnknownKind(kind).into()),
         }
     }

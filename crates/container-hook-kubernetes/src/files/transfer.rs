@@ -6,8 +6,8 @@ use futures_util::future::try_join;
 use oci_hooks_init::files::AppliedChange;
 use oci_hooks_init::frames::FrameError;
 use oci_hooks_init::frames::files::{
-    DATA_BYTES, FileEntry, FileEntryKind, FileEntryState, FileScope, FileTime, FilesAnswer,
-    FilesRequest, FrameOrigin, ScopePosition as Within, TreeChange,
+    DATA_BYTES, FileEntry, FileEntryKind, FileEntryState, FileScope, FileTime, FilesFrame,
+    ScopePosition as Within, TreeChange,
 };
 use tokio::sync::Notify;
 
@@ -104,32 +104,30 @@ impl Transfer<'_> {
             (DownloadGuard::new(self.limits), ExchangeSummary::default());
         let mut passing = PartialFile::default();
         let mut out = Vec::with_capacity(2 * DATA_BYTES);
-        FilesRequest::Put { root: bytes(self.to) }.encode(&mut out);
+        FilesFrame::Put { root: bytes(self.to) }.encode(&mut out);
         loop {
             let (kind, payload) = from.receive().await?;
             match answer(kind, &payload)? {
                 None => {}
-                Some(FilesAnswer::Change(change)) => {
+                Some(FilesFrame::Change(change)) => {
                     guard.check(&change)?;
                     if let Some(applied) = passing.note(&change, self.scope)? {
                         summary.count(&applied);
                         update.set(applied)?;
                     }
-                    change.encode(FrameOrigin::Host, &mut out);
+                    change.encode(&mut out);
                 }
-                Some(FilesAnswer::Problem(problem)) => {
+                Some(FilesFrame::Problem(problem)) => {
                     guard.problem()?;
                     summary.unread.add(&root, &problem);
                 }
-                Some(FilesAnswer::Done(counts)) => {
+                Some(FilesFrame::Done(counts)) => {
                     (summary.entries, summary.skipped) = (counts.entries, counts.skipped);
-                    FilesRequest::Done.encode(&mut out);
+                    FilesFrame::Done(counts).encode(&mut out);
                     to.send(&out).await?;
                     return Ok(summary);
                 }
-                Some(FilesAnswer::Mark) => {
-                    return Err(FrameError::UnknownKind(kind).into());
-                }
+                Some(_) => return Err(FrameError::UnknownKind(kind).into()),
             }
             if out.len() >= DATA_BYTES {
                 to.send(&out).await?;

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 
 use super::super::frames::files::{
     DATA_BYTES, FileAction, FileCounts, FileEntry, FileEntryKind, FileProblem, FileScope,
-    FrameOrigin, ScopePosition, TreeChange, is_beneath, order,
+    ScopePosition, TreeChange, is_beneath, order,
 };
 use super::walk::{FileWalk, WalkItem};
 use super::{errno, is_missing};
@@ -29,7 +29,6 @@ pub enum ChangeEvent {
 pub struct ChangeFinder<'s> {
     walk: FileWalk<'s>,
     scope: &'s FileScope,
-    sender: FrameOrigin,
     found: Option<WalkItem>,
     before: Option<FileEntry>,
     before_ended: bool,
@@ -49,11 +48,10 @@ struct FileTransfer {
 
 impl<'s> ChangeFinder<'s> {
     /// Begins at an open root.
-    pub fn new(root: OwnedFd, scope: &'s FileScope, sender: FrameOrigin) -> io::Result<Self> {
+    pub fn new(root: OwnedFd, scope: &'s FileScope) -> io::Result<Self> {
         Ok(ChangeFinder {
             walk: FileWalk::new(root, scope)?,
             scope,
-            sender,
             found: None,
             before: None,
             before_ended: false,
@@ -105,7 +103,7 @@ impl<'s> ChangeFinder<'s> {
                 (Some(WalkItem::Entry(entry)), old) => self.compare(entry, old, out, tell),
                 (None, Some(old)) => {
                     self.settled = Some(old.path.clone());
-                    TreeChange::Remove(old.path.clone()).encode(self.sender, out);
+                    TreeChange::Remove(old.path.clone()).encode(out);
                     tell(ChangeEvent::Removed(old.path));
                 }
                 (None, None) => {}
@@ -178,12 +176,12 @@ impl<'s> ChangeFinder<'s> {
         match entry.state.kind {
             FileEntryKind::Directory => {
                 let mode = entry.state.mode;
-                TreeChange::Directory { path, mode }.encode(self.sender, out);
+                TreeChange::Directory { path, mode }.encode(out);
             }
             FileEntryKind::Link => {
                 let (time, target) = (entry.state.time, self.walk.read_link(&entry)?);
                 entry.state.size_bytes = target.len() as u64;
-                TreeChange::Link { path, time, target }.encode(self.sender, out);
+                TreeChange::Link { path, time, target }.encode(out);
             }
             FileEntryKind::File => {
                 let (mut file, stat) = self.walk.open(&entry)?;
@@ -194,7 +192,7 @@ impl<'s> ChangeFinder<'s> {
                 let is_whole = count < wanted || count as u64 == entry.state.size_bytes;
                 let content = self.buffer[..count].to_vec();
                 let state = entry.state;
-                TreeChange::File { path, state, content, is_whole }.encode(self.sender, out);
+                TreeChange::File { path, state, content, is_whole }.encode(out);
                 let sent_bytes = count as u64;
                 if !is_whole {
                     self.sending = Some(FileTransfer { file, entry, sent_bytes });
@@ -217,19 +215,19 @@ impl<'s> ChangeFinder<'s> {
         match read {
             Ok(count) => {
                 if count > 0 {
-                    TreeChange::encode_data(&self.buffer[..count], self.sender, out);
+                    TreeChange::encode_data(&self.buffer[..count], out);
                 }
                 let sent_bytes = sending.sent_bytes + count as u64;
                 if count == wanted && sent_bytes < entry.state.size_bytes {
                     self.sending = Some(FileTransfer { file: sending.file, entry, sent_bytes });
                     return;
                 }
-                TreeChange::End { is_whole: true }.encode(self.sender, out);
+                TreeChange::End { is_whole: true }.encode(out);
                 entry.state.size_bytes = sent_bytes;
                 tell(ChangeEvent::Sent(entry));
             }
             Err(error) => {
-                TreeChange::End { is_whole: false }.encode(self.sender, out);
+                TreeChange::End { is_whole: false }.encode(out);
                 let (action, path) = (FileAction::Read, entry.path);
                 tell(ChangeEvent::Problem(FileProblem { action, path, errno: errno(&error) }));
             }

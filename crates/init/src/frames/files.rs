@@ -4,26 +4,22 @@
 //! changes in the order of [`order`]. Times are compared only with copies of themselves, and only
 //! for equality: clocks do not matter.
 //!
-//! | kind | from the agent | | kind | from the host |
+//! | kind | from either end | | kind | from one end |
 //! |---|---|---|---|---|
-//! | | | | `87` | put: target directory |
-//! | `10` | directory | | `88` | get: source directory, scope |
-//! | `11` | file: its state and its first bytes | | `90` | directory |
-//! | `12` | further bytes of the file | | `91` | file: its state and its first bytes |
-//! | `13` | end of the file | | `92` | further bytes of the file |
-//! | `14` | symbolic link | | `93` | end of the file |
-//! | `15` | removed, with everything beneath | | `94` | symbolic link |
-//! | `16` | done: numbers of entries | | `95` | removed, with everything beneath |
-//! | `17` | mark: everything before is done | | `96` | done |
-//! | `18` | problem with one file | | `97` | mark |
-//! | | | | `98` | entries of the last exchange; empty at the end |
-//! | | | | `99` | read: file of the container |
+//! | `90` | directory | | `98` | host: entries of the last exchange; empty at the end |
+//! | `91` | file: its state and its first bytes | | `99` | agent: problem with one file |
+//! | `92` | further bytes of the file | | `9a` | host: put, target directory |
+//! | `93` | end of the file | | `9b` | host: get, source directory and scope |
+//! | `94` | symbolic link | | `9c` | host: read, file of the container |
+//! | `95` | removed, with everything beneath | | | |
+//! | `96` | done: numbers of entries | | | |
+//! | `97` | mark: everything before is done | | | |
 //!
 //! - **put**: the host sends changes, marks between them, and `done`. The agent echoes the marks,
 //!   reports problems, and answers `done` when everything is done.
 //! - **get**: the host sends the entries of the last exchange meanwhile. The agent sends changes and
 //!   problems, and `done`.
-//! - **read**: the agent sends the bytes of the file, at most [`DATA_BYTES`], as `12`, or a problem. Links
+//! - **read**: the agent sends the bytes of the file, at most [`DATA_BYTES`], as `92`, or a problem. Links
 //!   are followed: all readable files are the container's.
 
 mod entry;
@@ -40,24 +36,6 @@ pub use entry::{
 pub const DATA_BYTES: usize = 64 << 10;
 /// Size of entries at which a frame is sent.
 pub const ENTRIES_BYTES: usize = 32 << 10;
-/// Bit that distinguishes the host's frames from the agent's.
-const FROM_HOST: u8 = 0x80;
-
-/// End that sends a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FrameOrigin {
-    Agent,
-    Host,
-}
-
-impl FrameOrigin {
-    fn bit(self) -> u8 {
-        match self {
-            FrameOrigin::Agent => 0,
-            FrameOrigin::Host => FROM_HOST,
-        }
-    }
-}
 
 /// Difference from the last exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,25 +66,17 @@ pub enum TreeChange {
     Remove(Vec<u8>),
 }
 
-/// Request of the host.
+/// Frame of either end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FilesRequest {
-    Put { root: Vec<u8> },
-    Get { root: Vec<u8>, scope: FileScope },
-    Read { path: Vec<u8> },
-    Change(TreeChange),
-    Entries(Vec<FileEntry>),
-    Mark,
-    Done,
-}
-
-/// Answer of the agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FilesAnswer {
+pub enum FilesFrame {
     Change(TreeChange),
     Done(FileCounts),
     Mark,
+    Entries(Vec<FileEntry>),
     Problem(FileProblem),
+    Put { root: Vec<u8> },
+    Get { root: Vec<u8>, scope: FileScope },
+    Read { path: Vec<u8> },
 }
 
 /// Numbers of examined files.
@@ -144,52 +114,51 @@ impl TreeChange {
             TreeChange::Directory { path, mode } => {
                 out.bytes(path);
                 out.u32(*mode);
-                0x10
+                0x90
             }
             TreeChange::File { path, state, content, is_whole } => {
                 out.bytes(path);
                 state.write(out);
                 out.0.push(u8::from(*is_whole));
                 out.bytes(content);
-                0x11
+                0x91
             }
             TreeChange::Data(bytes) => {
                 out.0.extend_from_slice(bytes);
-                0x12
+                0x92
             }
             TreeChange::End { is_whole } => {
                 out.0.push(u8::from(*is_whole));
-                0x13
+                0x93
             }
             TreeChange::Link { path, time, target } => {
                 out.bytes(path);
                 time.write(out);
                 out.bytes(target);
-                0x14
+                0x94
             }
             TreeChange::Remove(path) => {
                 out.bytes(path);
-                0x15
+                0x95
             }
         }
     }
 
-    /// Reads a change of a kind without its direction; returns `None` for other kinds.
-    fn read(kind: u8, from: &mut PayloadReader<'_>) -> Result<Option<Self>, FrameError> {
-        Ok(Some(match kind {
-            0x10 => {
+    fn read(kind: u8, from: &mut PayloadReader<'_>) -> Result<Self, FrameError> {
+        Ok(match kind {
+            0x90 => {
                 let (path, mode) = (checked_path(from.bytes()?)?, from.u32()?);
                 TreeChange::Directory { path, mode: mode & 0o7777 }
             }
-            0x11 => TreeChange::File {
+            0x91 => TreeChange::File {
                 path: checked_path(from.bytes()?)?,
                 state: FileEntryState::read(from)?,
                 is_whole: boolean(from)?,
                 content: from.bytes()?,
             },
-            0x12 => TreeChange::Data(std::mem::take(&mut from.0).to_vec()),
-            0x13 => TreeChange::End { is_whole: boolean(from)? },
-            0x14 => {
+            0x92 => TreeChange::Data(std::mem::take(&mut from.0).to_vec()),
+            0x93 => TreeChange::End { is_whole: boolean(from)? },
+            0x94 => {
                 let (path, time, target) =
                     (checked_path(from.bytes()?)?, FileTime::read(from)?, from.bytes()?);
                 if target.is_empty() || target.len() >= super::MAX_PATH_BYTES || target.contains(&0)
@@ -198,9 +167,9 @@ impl TreeChange {
                 }
                 TreeChange::Link { path, time, target }
             }
-            0x15 => TreeChange::Remove(checked_path(from.bytes()?)?),
-            _ => return Ok(None),
-        }))
+            0x95 => TreeChange::Remove(checked_path(from.bytes()?)?),
+            _ => return Err(FrameError::UnknownKind(kind)),
+        })
     }
 
     /// Returns the path, unless the change is about the last file.
@@ -216,15 +185,15 @@ impl TreeChange {
     }
 
     /// Appends the frame.
-    pub fn encode(&self, sender: FrameOrigin, out: &mut Vec<u8>) {
-        frame(out, |out| self.write(out) | sender.bit());
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        frame(out, |out| self.write(out));
     }
 
     /// Appends the frame of further bytes of a file.
-    pub fn encode_data(bytes: &[u8], sender: FrameOrigin, out: &mut Vec<u8>) {
+    pub fn encode_data(bytes: &[u8], out: &mut Vec<u8>) {
         frame(out, |out| {
             out.0.extend_from_slice(bytes);
-            0x12 | sender.bit()
+            0x92
         });
     }
 }
@@ -257,59 +226,73 @@ fn frame(out: &mut Vec<u8>, write: impl FnOnce(&mut PayloadWriter) -> u8) {
     out[begin + 1..begin + HEADER_BYTES].copy_from_slice(&length.to_le_bytes());
 }
 
-impl FilesRequest {
-    /// Returns whether frames of this kind are the host's, and about files.
+impl FilesFrame {
+    /// Returns whether frames of this kind are about files.
     #[must_use]
     pub fn is_kind(kind: u8) -> bool {
-        matches!(kind, 0x87 | 0x88 | 0x90..=0x9f)
+        matches!(kind, 0x90..=0x9f)
     }
 
     /// Appends the frame.
     pub fn encode(&self, out: &mut Vec<u8>) {
         frame(out, |out| match self {
-            FilesRequest::Put { root } => {
-                out.bytes(root);
-                0x87
+            FilesFrame::Change(change) => change.write(out),
+            FilesFrame::Done(counts) => {
+                out.0.extend(counts.entries.to_le_bytes());
+                out.0.extend(counts.skipped.to_le_bytes());
+                0x96
             }
-            FilesRequest::Get { root, scope } => {
-                out.bytes(root);
-                scope.write(out);
-                0x88
-            }
-            FilesRequest::Change(change) => change.write(out) | FROM_HOST,
-            FilesRequest::Done => 0x96,
-            FilesRequest::Mark => 0x97,
-            FilesRequest::Entries(entries) => {
+            FilesFrame::Mark => 0x97,
+            FilesFrame::Entries(entries) => {
                 entries.iter().for_each(|entry| entry.write(out));
                 0x98
             }
-            FilesRequest::Read { path } => {
-                out.bytes(path);
+            FilesFrame::Problem(problem) => {
+                let known = (0_u8..).zip(ACTIONS).find(|(_, action)| *action == problem.action);
+                out.0.push(known.map_or(0, |(number, _)| number));
+                out.bytes(&problem.path);
+                out.0.extend(problem.errno.to_le_bytes());
                 0x99
+            }
+            FilesFrame::Put { root } => {
+                out.bytes(root);
+                0x9a
+            }
+            FilesFrame::Get { root, scope } => {
+                out.bytes(root);
+                scope.write(out);
+                0x9b
+            }
+            FilesFrame::Read { path } => {
+                out.bytes(path);
+                0x9c
             }
         });
     }
 
-    /// Decodes a request from its kind and payload.
+    /// Decodes a frame from its kind and payload.
     pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, FrameError> {
         let mut from = PayloadReader(payload);
-        let request = match kind {
-            0x87 => FilesRequest::Put { root: checked_root(from.bytes()?)? },
-            0x88 => FilesRequest::Get {
-                root: checked_root(from.bytes()?)?,
-                scope: FileScope::read(&mut from)?,
-            },
-            0x96 => FilesRequest::Done,
-            0x97 => FilesRequest::Mark,
-            0x98 => FilesRequest::Entries(read_entries(&mut from)?),
-            0x99 => FilesRequest::Read { path: checked_root(from.bytes()?)? },
-            kind if kind & FROM_HOST != 0 => TreeChange::read(kind & !FROM_HOST, &mut from)?
-                .map(FilesRequest::Change)
-                .ok_or(FrameError::UnknownKind(kind))?,
-            kind => return Err(FrameError::UnknownKind(kind)),
+        let frame = match kind {
+            0x96 => FilesFrame::Done(FileCounts { entries: from.u64()?, skipped: from.u64()? }),
+            0x97 => FilesFrame::Mark,
+            0x98 => FilesFrame::Entries(read_entries(&mut from)?),
+            0x99 => {
+                let action = ACTIONS.get(usize::from(from.u8()?)).copied();
+                let action = action.ok_or(FrameError::Invalid("action"))?;
+                let (path, errno) = (from.bytes()?, from.i32()?);
+                FilesFrame::Problem(FileProblem { action, path, errno })
+            }
+            0x9a => FilesFrame::Put { root: checked_root(from.bytes()?)? },
+            0x9b => {
+                let root = checked_root(from.bytes()?)?;
+                FilesFrame::Get { root, scope: FileScope::read(&mut from)? }
+            }
+            0x9c => FilesFrame::Read { path: checked_root(from.bytes()?)? },
+            kind => FilesFrame::Change(TreeChange::read(kind, &mut from)?),
         };
         from.end()?;
-        Ok(request)
+        Ok(frame)
     }
 }
 
@@ -319,49 +302,4 @@ fn checked_root(path: Vec<u8>) -> Result<Vec<u8>, FrameError> {
     (is_path && path.len() < super::MAX_PATH_BYTES)
         .then_some(path)
         .ok_or(FrameError::Invalid("path: expected an absolute path"))
-}
-
-impl FilesAnswer {
-    /// Appends the frame.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        frame(out, |out| match self {
-            FilesAnswer::Change(change) => change.write(out),
-            FilesAnswer::Done(counts) => {
-                out.0.extend(counts.entries.to_le_bytes());
-                out.0.extend(counts.skipped.to_le_bytes());
-                0x16
-            }
-            FilesAnswer::Mark => 0x17,
-            FilesAnswer::Problem(problem) => {
-                let known = (0_u8..).zip(ACTIONS).find(|(_, action)| *action == problem.action);
-                out.0.push(known.map_or(0, |(number, _)| number));
-                out.bytes(&problem.path);
-                out.0.extend(problem.errno.to_le_bytes());
-                0x18
-            }
-        });
-    }
-
-    /// Decodes an answer from its kind and payload.
-    pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, FrameError> {
-        let mut from = PayloadReader(payload);
-        let answer = match kind {
-            0x16 => FilesAnswer::Done(FileCounts { entries: from.u64()?, skipped: from.u64()? }),
-            0x17 => FilesAnswer::Mark,
-            0x18 => {
-                let action = ACTIONS.get(usize::from(from.u8()?)).copied();
-                let action = action.ok_or(FrameError::Invalid("action"))?;
-                FilesAnswer::Problem(FileProblem {
-                    action,
-                    path: from.bytes()?,
-                    errno: from.i32()?,
-                })
-            }
-            kind => TreeChange::read(kind, &mut from)?
-                .map(FilesAnswer::Change)
-                .ok_or(FrameError::UnknownKind(kind))?,
-        };
-        from.end()?;
-        Ok(answer)
-    }
 }

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use fastrand::Rng;
 use oci_hooks_init::frames::files::{
     DATA_BYTES, FileAction, FileCounts, FileEntryKind, FileEntryState, FileProblem, FileTime,
-    FilesAnswer, FrameOrigin, TreeChange,
+    FilesFrame, TreeChange,
 };
 use oci_hooks_init::frames::{StepAnswer, VERSIONS};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex, split};
@@ -52,14 +52,14 @@ impl LinkOpener for Liar {
     }
 }
 
-fn frames(answers: &[FilesAnswer]) -> Vec<u8> {
+fn frames(answers: &[FilesFrame]) -> Vec<u8> {
     let mut out = Vec::new();
     answers.iter().for_each(|answer| answer.encode(&mut out));
-    FilesAnswer::Done(FileCounts::default()).encode(&mut out);
+    FilesFrame::Done(FileCounts::default()).encode(&mut out);
     out
 }
 
-fn file(path: &str) -> FilesAnswer {
+fn file(path: &str) -> FilesFrame {
     let state = FileEntryState {
         kind: FileEntryKind::File,
         mode: 0o6777,
@@ -67,16 +67,16 @@ fn file(path: &str) -> FilesAnswer {
         time: FileTime::default(),
     };
     let (path, content) = (path.into(), b"hostile".to_vec());
-    FilesAnswer::Change(TreeChange::File { path, state, content, is_whole: true })
+    FilesFrame::Change(TreeChange::File { path, state, content, is_whole: true })
 }
 
-fn link(path: &str, target: &str) -> FilesAnswer {
+fn link(path: &str, target: &str) -> FilesFrame {
     let (path, target) = (path.into(), target.into());
-    FilesAnswer::Change(TreeChange::Link { path, time: FileTime::default(), target })
+    FilesFrame::Change(TreeChange::Link { path, time: FileTime::default(), target })
 }
 
-fn remove(path: &str) -> FilesAnswer {
-    FilesAnswer::Change(TreeChange::Remove(path.into()))
+fn remove(path: &str) -> FilesFrame {
+    FilesFrame::Change(TreeChange::Remove(path.into()))
 }
 
 /// Returns directories of a runner whose job may only change `work/repo`.
@@ -115,7 +115,7 @@ fn nothing_is_written_outside_the_scope() {
     run(async {
         let ends = create_ends();
         let before = protected_files(&ends);
-        let cases: Vec<Vec<FilesAnswer>> = vec![
+        let cases: Vec<Vec<FilesFrame>> = vec![
             vec![file("../x")],
             vec![file("/etc/x")],
             vec![file("work/repo/../../x")],
@@ -137,9 +137,11 @@ fn nothing_is_written_outside_the_scope() {
             vec![file(&format!("work/repo/{}x", "n/".repeat(2100)))],
             vec![file("work/repo/b"), file("work/repo/a")],
             vec![file("work/repo/c"), file("work/repo/c")],
-            vec![FilesAnswer::Change(TreeChange::Data(b"x".to_vec()))],
-            vec![FilesAnswer::Change(TreeChange::End { is_whole: true })],
-            vec![FilesAnswer::Mark],
+            vec![FilesFrame::Change(TreeChange::Data(b"x".to_vec()))],
+            vec![FilesFrame::Change(TreeChange::End { is_whole: true })],
+            vec![FilesFrame::Mark],
+            vec![FilesFrame::Entries(Vec::new())],
+            vec![FilesFrame::Put { root: b"/".to_vec() }],
         ];
         for answers in cases {
             let result = get_from(&ends, frames(&answers)).await;
@@ -169,9 +171,9 @@ fn endless_files_and_problems_are_stopped() {
     run(async {
         let ends = create_ends();
         let mut endless = Vec::new();
-        begin_file("work/repo/x").encode(FrameOrigin::Agent, &mut endless);
+        begin_file("work/repo/x").encode(&mut endless);
         for _ in 0..20_000 {
-            TreeChange::encode_data(&vec![0; DATA_BYTES], FrameOrigin::Agent, &mut endless);
+            TreeChange::encode_data(&vec![0; DATA_BYTES], &mut endless);
             if endless.len() as u64 > 2000 * DATA_BYTES as u64 {
                 break;
             }
@@ -183,7 +185,7 @@ fn endless_files_and_problems_are_stopped() {
             path: b"work/repo/\x1b[31mred".to_vec(),
             errno: 13,
         };
-        let problems = vec![FilesAnswer::Problem(problem); 2000];
+        let problems = vec![FilesFrame::Problem(problem); 2000];
         for answer in [endless, frames(&problems)] {
             let liar = Liar(answer);
             let mut session = AgentSession::without_pauses(&liar);
@@ -202,7 +204,7 @@ fn files_that_the_agent_does_not_end_are_removed() {
         let ends = create_ends();
         let directory = TreeChange::Directory { path: b"work/repo/d".to_vec(), mode: 0o755 };
         let answers = [directory, begin_file("work/repo/d/x"), begin_file("work/repo/y")];
-        let answers = answers.map(FilesAnswer::Change);
+        let answers = answers.map(FilesFrame::Change);
         assert!(get_from(&ends, frames(&answers)).await.is_err());
         for path in ["work/repo/d/.oci-hooks.part", "work/repo/.oci-hooks.part"] {
             assert!(!ends.host(path).exists(), "{path}");
@@ -226,11 +228,11 @@ fn arbitrary_bytes_never_write_outside_the_scope() {
                     0 => file(name),
                     1 => link(name, "/etc"),
                     2 => remove(name),
-                    3 => FilesAnswer::Change(TreeChange::Directory { path: name.into(), mode: 0 }),
-                    4 => FilesAnswer::Change(TreeChange::Data(vec![1; random.usize(..9)])),
-                    5 => FilesAnswer::Change(TreeChange::End { is_whole: random.bool() }),
-                    6 => FilesAnswer::Done(FileCounts::default()),
-                    _ => FilesAnswer::Mark,
+                    3 => FilesFrame::Change(TreeChange::Directory { path: name.into(), mode: 0 }),
+                    4 => FilesFrame::Change(TreeChange::Data(vec![1; random.usize(..9)])),
+                    5 => FilesFrame::Change(TreeChange::End { is_whole: random.bool() }),
+                    6 => FilesFrame::Done(FileCounts::default()),
+                    _ => FilesFrame::Mark,
                 };
                 answer.encode(&mut bytes);
             }
@@ -244,7 +246,7 @@ fn arbitrary_bytes_never_write_outside_the_scope() {
             if random.bool() {
                 bytes.truncate(random.usize(..=bytes.len()));
             } else {
-                FilesAnswer::Done(FileCounts::default()).encode(&mut bytes);
+                FilesFrame::Done(FileCounts::default()).encode(&mut bytes);
             }
             let _ = get_from(&ends, bytes).await;
             assert!(protected_files(&ends) == before);

@@ -20,14 +20,14 @@ use crate::drain::Drain;
 use crate::frames::journal::{
     AttachRequest, JournalRequest, LimitEvents, MAX_OUTPUT_BYTES, OutputStream, StepEvent,
 };
-use crate::frames::{StepAnswer, StepFailure, FailureKind, StepRequest, ContainerStep};
+use crate::frames::{StepAnswer, StepFailure, FailureKind};
 use crate::limits::is_full;
 use crate::os::{self, POLLERR, POLLHUP, POLLIN, PollFd};
 use crate::place::{AgentDirectory, StepDirectory};
 use crate::supervised::{SupervisedStep, SupervisionState};
 
-/// Time for other keepers without a host to kill their steps before this one begins.
-const YIELDED_WITHIN: Duration = Duration::from_secs(8);
+/// Time for other keepers without a host to abandon their steps before this one begins.
+const YIELDED_WITHIN: Duration = Duration::from_secs(2);
 /// Interval of retries while the disk is full.
 const AGAIN: Duration = Duration::from_millis(200);
 
@@ -52,22 +52,26 @@ pub fn run(rules: &KeepRules, attach: AttachRequest, host: OwnedFd) {
         Ok(None) => return,
         Err(error) => return fail(FailureKind::Setup, error.raw_os_error().unwrap_or_default()),
     };
-    let others = yield_others(&rules.place, &place);
+    yield_others(&rules.place, &place);
     let mut clients = Clients::default();
     os::send_all(host.as_fd(), &StepEvent::Heartbeat.encode());
     clients.attach(host.into(), from);
+    let (directory, before) = (step.directory.clone(), LimitEvents::now());
+    let (phase, pipes) = match SupervisedStep::start(&rules.place, step) {
+        Ok((supervised, pipes)) => (KeeperPhase::Running(supervised), pipes.map(Some)),
+        Err(failure) => (drain_phase(None, StepAnswer::Failed(failure)), [const { None }; 2]),
+    };
     let keeper = Keeper {
         rules,
         backlog: Backlog::new(place.directory()),
         place,
         listener,
         clients,
-        phase: KeeperPhase::Waiting { step, others, until: Instant::now() + YIELDED_WITHIN },
-        pipes: [const { None }; 2],
-        directory: Vec::new(),
-        before: LimitEvents::default(),
+        phase,
+        pipes,
+        directory,
+        before,
         is_started: false,
-        is_abandoned: false,
         is_end_written: false,
         alone_since: None,
         try_again_at: None,
@@ -79,22 +83,24 @@ fn failure(kind: FailureKind, errno: i32, path: &str) -> StepFailure {
     StepFailure { kind, errno, path: path.as_bytes().to_vec(), found: Vec::new() }
 }
 
-/// Asks the keepers of other steps to end, unless a host is attached to them; returns the
-/// connections to keepers that have not ended.
-fn yield_others(place: &AgentDirectory, own: &StepDirectory) -> Vec<UnixStream> {
-    let Ok(request) = JournalRequest::Yield.encode() else { return Vec::new() };
+/// Asks the keepers of other steps to abandon them, unless a host is attached, and waits until they have: the first
+/// process does not begin a step before an abandoned one is dead.
+fn yield_others(place: &AgentDirectory, own: &StepDirectory) {
+    let Ok(request) = JournalRequest::Yield.encode() else { return };
     let others = place.all_steps().into_iter().filter(|other| other != own);
     let connected = others.filter_map(|other| UnixStream::connect(other.socket()).ok());
-    connected.filter(|socket| os::send_all(socket.as_fd(), &request)).collect()
+    let asked = connected.filter(|socket| os::send_all(socket.as_fd(), &request));
+    let asked: Vec<UnixStream> = asked.collect();
+    let until = Instant::now() + YIELDED_WITHIN;
+    for mut other in asked {
+        let left = until.saturating_duration_since(Instant::now());
+        let is_limited = other.set_read_timeout(Some(left.max(Duration::from_millis(1))));
+        // Nothing is sent: the connection ends, or the time is over.
+        let _ = is_limited.and_then(|()| other.read(&mut [0]));
+    }
 }
 
 enum KeeperPhase {
-    /// Before the step, while other keepers yield.
-    Waiting {
-        step: ContainerStep,
-        others: Vec<UnixStream>,
-        until: Instant,
-    },
     Running(SupervisedStep),
     /// The program has exited; further output is read.
     Draining {
@@ -121,8 +127,6 @@ struct Keeper<'r> {
     /// Events of limits before the step.
     before: LimitEvents,
     is_started: bool,
-    /// Set if the step was killed for lack of a host.
-    is_abandoned: bool,
     is_end_written: bool,
     /// Time since which no host is attached.
     alone_since: Option<Instant>,
@@ -132,9 +136,11 @@ struct Keeper<'r> {
 
 impl Keeper<'_> {
     fn run(mut self) {
-        while !self.is_done() {
-            self.begin();
+        loop {
             self.end();
+            if self.is_done() {
+                break;
+            }
             let end = match &self.phase {
                 KeeperPhase::Over { end } => Some(end),
                 _ => None,
@@ -157,46 +163,15 @@ impl Keeper<'_> {
         self.is_over() && (is_known || is_late)
     }
 
-    /// Begins the step, once the others have yielded.
-    fn begin(&mut self) {
-        let KeeperPhase::Waiting { step, others, until } = &mut self.phase else { return };
-        others.retain(|other| !has_ended(other));
-        if !others.is_empty() && Instant::now() < *until {
-            return;
-        }
-        let step = std::mem::take(step);
-        self.directory.clone_from(&step.directory);
-        self.before = LimitEvents::now();
-        self.phase = match SupervisedStep::start(&self.rules.place, step) {
-            Ok((supervised, pipes)) => {
-                self.pipes = pipes.map(Some);
-                KeeperPhase::Running(supervised)
-            }
-            Err(failure) => drain_phase(None, StepAnswer::Failed(failure)),
-        };
-    }
-
     /// Handles the end of the step, once its output has been read.
     fn end(&mut self) {
-        if let KeeperPhase::Draining { end, drain, .. } = &mut self.phase {
+        if let KeeperPhase::Draining { end, drain, .. } = &self.phase {
             let is_closed = self.pipes.iter().all(Option::is_none);
             if !is_closed && (!drain.is_over() || self.try_again_at.is_some()) {
                 return;
             }
-            let end = match self.is_abandoned {
-                true => StepAnswer::Failed(failure(FailureKind::Abandoned, 0, "step")),
-                false => end.clone(),
-            };
-            let mut limits = LimitEvents::now().since(self.before);
-            if end != StepAnswer::Exited(0) {
-                let directory: &[u8] =
-                    if self.directory.is_empty() { b"." } else { &self.directory };
-                limits.is_disk_full = is_full(b"/") || is_full(directory);
-            }
-            let end = StepEvent::Ended { offset: self.backlog.end(), limits, end };
-            // Also closes the connection to the supervisor, which sends further output to the log then.
-            self.phase = KeeperPhase::Over { end };
-            self.pipes = [const { None }; 2];
+            let end = end.clone();
+            self.finish(end);
         }
         if let KeeperPhase::Over { end } = &self.phase
             && !self.is_end_written
@@ -204,6 +179,19 @@ impl Keeper<'_> {
             self.is_end_written = self.place.write_end(end).is_ok();
             self.try_again_at = (!self.is_end_written).then(|| Instant::now() + AGAIN);
         }
+    }
+
+    /// Ends the step for its hosts. Also closes the connection to the supervisor, which sends further output to the
+    /// log then, and kills a step that has not ended.
+    fn finish(&mut self, end: StepAnswer) {
+        let mut limits = LimitEvents::now().since(self.before);
+        if end != StepAnswer::Exited(0) {
+            let directory: &[u8] = if self.directory.is_empty() { b"." } else { &self.directory };
+            limits.is_disk_full = is_full(b"/") || is_full(directory);
+        }
+        let end = StepEvent::Ended { offset: self.backlog.end(), limits, end };
+        self.phase = KeeperPhase::Over { end };
+        self.pipes = [const { None }; 2];
     }
 
     /// Waits for events, and handles them.
@@ -224,9 +212,6 @@ impl Keeper<'_> {
         }
         let clients = entries.len();
         self.clients.push_poll_entries(&mut entries);
-        if let KeeperPhase::Waiting { others, .. } = &self.phase {
-            entries.extend(others.iter().map(|other| PollFd::new(other.as_fd(), POLLIN)));
-        }
         let timeout = self.deadline().map(|at| at.saturating_duration_since(Instant::now()));
         os::poll(&mut entries, timeout);
         let happened = |entry: &PollFd| entry.is(POLLIN | POLLHUP | POLLERR);
@@ -242,15 +227,11 @@ impl Keeper<'_> {
 
     fn deadline(&self) -> Option<Instant> {
         let phase = match &self.phase {
-            KeeperPhase::Waiting { until, .. } => Some(*until),
             KeeperPhase::Running(supervised) => supervised.deadline(),
             KeeperPhase::Draining { drain, .. } => Some(drain.ends_at()),
             KeeperPhase::Over { .. } => None,
         };
-        let is_draining = matches!(self.phase, KeeperPhase::Draining { .. });
-        let waits = self.is_over() || !(is_draining || self.is_abandoned);
-        let alone = self.alone_since.filter(|_| waits);
-        let alone = alone.map(|since| since + self.rules.away);
+        let alone = self.alone_since.map(|since| since + self.rules.away);
         [phase, alone, self.try_again_at].into_iter().flatten().min()
     }
 
@@ -286,13 +267,6 @@ impl Keeper<'_> {
                 ClientRequest::Request(request) => {
                     if let KeeperPhase::Running(supervised) = &mut self.phase {
                         supervised.ask(&request);
-                    } else if matches!(self.phase, KeeperPhase::Waiting { .. }) {
-                        // The step has not begun, and does not begin after a signal.
-                        let signal = match request {
-                            StepRequest::Signal(signal) => u8::try_from(signal).unwrap_or(9),
-                            _ => 9,
-                        };
-                        self.phase = drain_phase(None, StepAnswer::Signalled(signal));
                     }
                 }
                 ClientRequest::Yield => self.abandon_step(),
@@ -326,25 +300,12 @@ impl Keeper<'_> {
     }
 
     fn abandon_step(&mut self) {
-        if self.is_abandoned {
-            return;
+        if !self.is_over() {
+            self.finish(StepAnswer::Failed(failure(FailureKind::Abandoned, 0, "step")));
         }
-        match &mut self.phase {
-            KeeperPhase::Waiting { .. } => self.phase = drain_phase(None, StepAnswer::Signalled(9)),
-            KeeperPhase::Running(supervised) => supervised.ask(&StepRequest::Kill),
-            KeeperPhase::Draining { .. } | KeeperPhase::Over { .. } => return,
-        }
-        self.is_abandoned = true;
     }
 }
 
 fn drain_phase(supervised: Option<SupervisedStep>, end: StepAnswer) -> KeeperPhase {
     KeeperPhase::Draining { supervised, end, drain: Drain::start() }
-}
-
-/// Returns whether the peer has closed a connection.
-fn has_ended(socket: &UnixStream) -> bool {
-    let mut entries = [PollFd::new(socket.as_fd(), POLLIN)];
-    os::poll(&mut entries, Some(Duration::ZERO));
-    entries[0].is(POLLIN | POLLHUP | POLLERR)
 }

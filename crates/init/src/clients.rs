@@ -3,11 +3,11 @@
 //! A client may be any process of the user, even one of the step: its input is limited, and it cannot
 //! block other clients.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 
-use crate::backlog::{Backlog, Cursor};
+use crate::backlog::Backlog;
 use crate::frames::journal::{JournalRequest, StepEvent};
 use crate::frames::{StepFailure, FailureKind, FrameBuffer, StepRequest};
 use crate::os::{POLLERR, POLLHUP, POLLIN, POLLOUT, PollFd, is_temporary};
@@ -47,7 +47,7 @@ struct KeeperClient {
 enum ClientRole {
     Unknown,
     /// Receives the output of the step.
-    Attached { cursor: Cursor, knows_start: bool, knows_end: bool },
+    Attached { cursor: u64, knows_start: bool, knows_end: bool },
     /// Waits for the end of the step.
     Waiting,
 }
@@ -148,7 +148,7 @@ impl Clients {
 }
 
 fn attached_role(from: u64) -> ClientRole {
-    ClientRole::Attached { cursor: Cursor::new(from), knows_start: false, knows_end: false }
+    ClientRole::Attached { cursor: from, knows_start: false, knows_end: false }
 }
 
 impl KeeperClient {
@@ -205,19 +205,19 @@ impl KeeperClient {
                 self.outgoing = StepEvent::Started.encode();
             }
             ClientRole::Attached { cursor, knows_end, .. } => match backlog.read(cursor) {
-                Ok(output) if !output.is_empty() => self.outgoing = output,
+                Some(output) if !output.is_empty() => self.outgoing = output,
                 // Also if the cursor is beyond the end.
-                Ok(_) => match end.filter(|_| !*knows_end) {
+                Some(_) => match end.filter(|_| !*knows_end) {
                     Some(end) => {
                         *knows_end = true;
                         self.outgoing = end.encode();
                     }
                     None => return false,
                 },
-                Err(_) if *knows_end => return false,
-                Err(error) => {
+                None if *knows_end => return false,
+                None => {
                     *knows_end = true;
-                    self.outgoing = StepEvent::failed(backlog.end(), lost(&error)).encode();
+                    self.outgoing = StepEvent::failed(backlog.end(), forgotten()).encode();
                 }
             },
             ClientRole::Waiting => {
@@ -230,8 +230,7 @@ impl KeeperClient {
     }
 }
 
-fn lost(error: &io::Error) -> StepFailure {
-    let errno = error.raw_os_error().unwrap_or_default();
+fn forgotten() -> StepFailure {
     let path = b"output".to_vec();
-    StepFailure { kind: FailureKind::Forgotten, errno, path, found: Vec::new() }
+    StepFailure { kind: FailureKind::Forgotten, errno: 0, path, found: Vec::new() }
 }

@@ -28,7 +28,7 @@ use crate::supervised::{SupervisedStep, SupervisionState};
 
 /// Time for other keepers without a host to abandon their steps before this one begins.
 const YIELDED_WITHIN: Duration = Duration::from_secs(2);
-/// Interval of retries while the disk is full.
+/// Interval of attempts to record the end while the disk is full.
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// Rules for keeping steps.
@@ -63,7 +63,7 @@ pub fn run(rules: &KeepRules, attach: AttachRequest, host: OwnedFd) {
     };
     let keeper = Keeper {
         rules,
-        backlog: Backlog::new(place.directory()),
+        backlog: Backlog::default(),
         place,
         listener,
         clients,
@@ -130,7 +130,7 @@ struct Keeper<'r> {
     is_end_written: bool,
     /// Time since which no host is attached.
     alone_since: Option<Instant>,
-    /// Time to retry after the disk was full.
+    /// Time of the next attempt to record the end.
     try_again_at: Option<Instant>,
 }
 
@@ -167,7 +167,7 @@ impl Keeper<'_> {
     fn end(&mut self) {
         if let KeeperPhase::Draining { end, drain, .. } = &self.phase {
             let is_closed = self.pipes.iter().all(Option::is_none);
-            if !is_closed && (!drain.is_over() || self.try_again_at.is_some()) {
+            if !is_closed && (!drain.is_over() || !self.backlog.has_room()) {
                 return;
             }
             let end = end.clone();
@@ -196,12 +196,7 @@ impl Keeper<'_> {
 
     /// Waits for events, and handles them.
     fn wait(&mut self) {
-        let is_over = self.is_over();
-        let has_room = is_over || self.backlog.has_room();
-        if !is_over {
-            // If the disk is full, no event reports when it has room.
-            self.try_again_at = (!has_room).then(|| Instant::now() + AGAIN);
-        }
+        let has_room = self.backlog.has_room();
         let mut entries = vec![PollFd::new(self.listener.as_fd(), POLLIN), PollFd::none()];
         if let KeeperPhase::Running(supervised) = &self.phase {
             entries[1] = supervised.poll_entry();

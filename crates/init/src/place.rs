@@ -102,10 +102,6 @@ impl StepDirectory {
         self.0.join("socket")
     }
 
-    pub(crate) fn directory(&self) -> &Path {
-        &self.0
-    }
-
     /// Records the end of the step atomically.
     pub fn write_end(&self, end: &StepEvent) -> io::Result<()> {
         let new = self.0.join("end.new");

@@ -12,7 +12,8 @@ use container_hook_job::HookLog;
 use oci_hooks_engine::container::{LimitHit, StepEnd, StepError, StepSignals};
 use oci_hooks_files::error::chain;
 use oci_hooks_init::frames::journal::{
-    AttachRequest, HEARTBEAT_SECONDS, JournalRequest, LimitEvents, StepEvent, StepId,
+    AttachRequest, HEARTBEAT_SECONDS, JournalRequest, LimitEvents, RECEIVED_BYTES, StepEvent,
+    StepId,
 };
 use oci_hooks_init::frames::{ContainerStep, FrameError, StepAnswer};
 use rustix::process::Signal;
@@ -32,8 +33,6 @@ const TERM_GRACE: Duration = Duration::from_millis(1500);
 const TERM_LIMIT: Duration = Duration::from_millis(2200);
 /// Interval of the heartbeats to the agent.
 const ALIVE: Duration = Duration::from_secs(HEARTBEAT_SECONDS);
-/// Number of written bytes after which they are acknowledged to the agent, which can then discard them.
-const RECEIVED_BYTES: u64 = 1 << 20;
 /// Minimum number of CPU periods (of 0.1 s) in which a step was throttled for a line in its log; they must also be
 /// at least half of all its periods.
 const MIN_THROTTLED: u64 = 50;
@@ -267,6 +266,7 @@ impl StepRun<'_> {
                 self.acknowledge_all(link).await;
                 return Ok(end);
             }
+            self.acknowledge(link).await?;
             let receives = self.end.is_none() && self.writer.has_room();
             if !receives {
                 self.heard.note();
@@ -288,7 +288,7 @@ impl StepRun<'_> {
                     alive_at = Instant::now() + ALIVE;
                     link.send(&encode_request(&JournalRequest::Alive)).await?;
                 }
-                () = self.writer.wait_for_progress() => self.acknowledge(link).await?,
+                () = self.writer.wait_for_progress() => {}
                 frame = link.receive(), if receives => {
                     let (kind, payload) = frame?;
                     self.heard.note();
@@ -311,7 +311,8 @@ impl StepRun<'_> {
                 link.send(&encode_request(&JournalRequest::Attach(Box::new(attach)))).await?;
             }
         }
-        // Signals sent before may have been lost with their stream.
+        // Signals and acknowledgements sent before may have been lost with their stream.
+        self.received = 0;
         for signal in self.signals.taken.clone() {
             link.send(&encode_request(&JournalRequest::Signal(signal))).await?;
         }

@@ -27,6 +27,8 @@ use super::{ContainerStep, FrameError, MAX_REQUEST_BYTES, StepAnswer, StepFailur
 pub const MAX_EVENT_BYTES: usize = 1 << 20;
 /// Maximum output in one answer.
 pub const MAX_OUTPUT_BYTES: usize = 64 << 10;
+/// Number of received bytes that a host acknowledges at the latest.
+pub const RECEIVED_BYTES: u64 = 16 << 10;
 /// Longest interval between frames of each end.
 pub const HEARTBEAT_SECONDS: u64 = 5;
 

@@ -244,23 +244,3 @@ fn init_restarts_in_the_same_directory_as_any_user() {
     assert_eq!(ended.code(), Some(1));
     assert!(log.contains("belongs to another user"), "{log}");
 }
-
-#[test]
-fn full_disk_slows_a_step_without_losing_output() {
-    assert!(rustix::process::getuid().is_root(), "this test needs root: tests/run uses sudo");
-    const BYTES: usize = 5_000_000;
-    let pod = AgentPod::new();
-    let mount =
-        format!("mount -t tmpfs -o size=64k,mode=0777 none {} && exec \"$@\"", pod.run().display());
-    let by = [&NAMESPACE[..], &["sh", "-c", &mount, "sh"]].concat();
-    let serve = pod.serve(&by, &[]);
-    let pid = serve.pid().to_string();
-    let within = ["nsenter", "--mount", "--target", &pid];
-    let socket =
-        PathBuf::from(format!("/proc/{pid}/root")).join(pod.socket().strip_prefix("/").unwrap());
-    wait_until("it listens", || socket.exists());
-    let text = format!("head -c {BYTES} /dev/zero | tr '\\0' x; exit 4");
-    let (end, written) = pod.call(&within).run("full", script(&text));
-    assert_eq!((end, written.len()), (StepAnswer::Exited(4), BYTES));
-    assert!(written.iter().all(|byte| *byte == b'x'));
-}

@@ -1,18 +1,19 @@
 //! The files that both ends had after the last exchange, as a file of the runner.
 //!
-//! A record is read and written entry by entry, in the order of paths, and replaced as a whole.
+//! A record has the frames of its entries, in the order of paths. It is read and written entry by entry, and replaced
+//! as a whole.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::vec::IntoIter;
 
 use oci_hooks_files::fs::{PathContext as _, PathError, remove_if_there};
 use oci_hooks_init::files::AppliedChange;
-use oci_hooks_init::frames::files::{FileEntry, order};
+use oci_hooks_init::frames::FrameBuffer;
+use oci_hooks_init::frames::files::{ENTRIES_BYTES, FileEntry, FilesFrame, order};
 
-/// First line of a record.
-const MAGIC: &[u8] = b"oci-hooks files 1\n";
 const READ_AT_ONCE: usize = 64 << 10;
 
 /// The record of one container.
@@ -46,7 +47,7 @@ impl ExchangeRecord {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
         let file = options.open(&next).with_path("write", &next)?;
-        let mut update = RecordUpdate {
+        Ok(RecordUpdate {
             before: self.read()?,
             peeked: None,
             out: BufWriter::with_capacity(READ_AT_ONCE, file),
@@ -54,18 +55,15 @@ impl ExchangeRecord {
             is_changed: false,
             path: self.path.clone(),
             next,
-        };
-        update.write(MAGIC)?;
-        Ok(update)
+        })
     }
 }
 
 /// Reads the entries of a record.
 pub struct RecordReader {
     file: Option<File>,
-    buffer: Vec<u8>,
-    /// Number of consumed bytes of the buffer.
-    taken: usize,
+    frames: FrameBuffer,
+    entries: IntoIter<FileEntry>,
 }
 
 impl RecordReader {
@@ -74,38 +72,31 @@ impl RecordReader {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             file => Some(file?),
         };
-        let mut reader = RecordReader { file, buffer: Vec::new(), taken: 0 };
-        while reader.buffer.len() < MAGIC.len() && reader.fill()? {}
-        if reader.buffer.starts_with(MAGIC) {
-            reader.taken = MAGIC.len();
-        } else {
-            // A record of another version: everything is exchanged again.
-            reader.file = None;
-            reader.buffer.clear();
-        }
-        Ok(reader)
+        let (frames, entries) = (FrameBuffer::new(ENTRIES_BYTES), Vec::new().into_iter());
+        Ok(RecordReader { file, frames, entries })
     }
 
     fn fill(&mut self) -> io::Result<bool> {
         let Some(file) = &mut self.file else { return Ok(false) };
-        self.buffer.drain(..self.taken);
-        self.taken = 0;
-        let length = self.buffer.len();
-        self.buffer.resize(length + READ_AT_ONCE, 0);
-        let count = file.read(&mut self.buffer[length..])?;
-        self.buffer.truncate(length + count);
+        let mut bytes = vec![0; READ_AT_ONCE];
+        let count = file.read(&mut bytes)?;
+        self.frames.push(&bytes[..count]);
         Ok(count > 0)
     }
 
     /// Returns the next entry.
     pub fn next(&mut self) -> io::Result<Option<FileEntry>> {
         loop {
-            let mut rest = &self.buffer[self.taken..];
-            let before = rest.len();
-            match FileEntry::take_from(&mut rest).map_err(io::Error::other)? {
-                Some(entry) => {
-                    self.taken += before - rest.len();
-                    return Ok(Some(entry));
+            if let Some(entry) = self.entries.next() {
+                return Ok(Some(entry));
+            }
+            match self.frames.take().map_err(io::Error::other)? {
+                Some((kind, payload)) => {
+                    let frame = FilesFrame::decode(kind, &payload).map_err(io::Error::other)?;
+                    let FilesFrame::Entries(entries) = frame else {
+                        return Err(io::ErrorKind::InvalidData.into());
+                    };
+                    self.entries = entries.into_iter();
                 }
                 None if self.fill()? => {}
                 None => return Ok(None),
@@ -128,14 +119,10 @@ pub struct RecordUpdate {
 }
 
 impl RecordUpdate {
-    fn write(&mut self, bytes: &[u8]) -> Result<(), PathError> {
-        self.out.write_all(bytes).with_path("write", &self.next)
-    }
-
-    fn write_entry(&mut self, entry: &FileEntry) -> Result<(), PathError> {
-        let mut bytes = Vec::with_capacity(entry.path.len() + size_of::<FileEntry>());
-        entry.append_to(&mut bytes);
-        self.write(&bytes)
+    fn write_entry(&mut self, entry: FileEntry) -> Result<(), PathError> {
+        let mut bytes = Vec::new();
+        FilesFrame::Entries(vec![entry]).encode(&mut bytes);
+        self.out.write_all(&bytes).with_path("write", &self.next)
     }
 
     /// Copies the old entries before a path, or all remaining ones.
@@ -150,7 +137,7 @@ impl RecordUpdate {
                 return Ok(());
             }
             if !self.last.as_ref().is_some_and(|last| last.replaces(&entry.path)) {
-                self.write_entry(&entry)?;
+                self.write_entry(entry)?;
             }
         }
     }
@@ -159,7 +146,7 @@ impl RecordUpdate {
     pub fn set(&mut self, change: AppliedChange) -> Result<(), PathError> {
         self.keep_before(Some(change.path()))?;
         if let AppliedChange::Entry(entry) = &change {
-            self.write_entry(entry)?;
+            self.write_entry(entry.clone())?;
         }
         self.last = Some(change);
         self.is_changed = true;

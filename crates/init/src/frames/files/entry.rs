@@ -123,26 +123,6 @@ impl FileEntry {
     pub(super) fn read(from: &mut PayloadReader<'_>) -> Result<Self, FrameError> {
         Ok(FileEntry { path: checked_path(from.bytes()?)?, state: FileEntryState::read(from)? })
     }
-
-    /// Appends the entry, without a frame.
-    pub fn append_to(&self, out: &mut Vec<u8>) {
-        let mut writer = PayloadWriter(std::mem::take(out));
-        self.write(&mut writer);
-        *out = writer.0;
-    }
-
-    /// Takes an entry from the front; returns `None` if it is incomplete.
-    pub fn take_from(bytes: &mut &[u8]) -> Result<Option<FileEntry>, FrameError> {
-        let mut from = PayloadReader(bytes);
-        match FileEntry::read(&mut from) {
-            Ok(entry) => {
-                *bytes = from.0;
-                Ok(Some(entry))
-            }
-            Err(FrameError::Short) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
 }
 
 impl FileScope {

@@ -353,7 +353,11 @@ impl StepRun<'_> {
     fn take(&mut self, event: StepEvent) -> Result<(), LeaveReason> {
         let mut is_news = self.begin.is_some();
         match event {
-            StepEvent::Heartbeat => return Ok(()),
+            // The agent has nothing else to send: a silent step may lose its stream from time to time.
+            StepEvent::Heartbeat => {
+                self.lost_since = None;
+                return Ok(());
+            }
             StepEvent::Started => {}
             StepEvent::Output { stream, offset, bytes } => {
                 // Output may be repeated in part.

@@ -67,7 +67,7 @@ impl AttachedStep {
             _ => {}
         }
         if !self.is_ended {
-            let end = known_end(&self.place, failure(FailureKind::Keeper, 0, "step"));
+            let end = known_end(&self.place, StepFailure::new(FailureKind::Keeper, 0, "step"));
             host.send(&end.encode())?;
         }
         Ok(false)
@@ -98,10 +98,6 @@ fn known_end(place: &StepDirectory, failure: StepFailure) -> StepEvent {
     place.read_end().unwrap_or_else(|| StepEvent::failed(0, failure))
 }
 
-fn failure(kind: FailureKind, errno: i32, path: &str) -> StepFailure {
-    StepFailure { kind, errno, path: path.as_bytes().to_vec(), found: Vec::new() }
-}
-
 /// Connects to the keeper of a step, which is begun unless its id was used before; returns the
 /// connection, and the bytes received so far.
 fn connect(
@@ -113,7 +109,7 @@ fn connect(
     let again = AttachRequest { id: attach.id.clone(), from: attach.from, step: None };
     let encode = |attach: AttachRequest| {
         let request = JournalRequest::Attach(Box::new(attach));
-        request.encode().map_err(|error| failure(FailureKind::Request, 0, &error.to_string()))
+        request.encode().map_err(|error| StepFailure::new(FailureKind::Request, 0, error.to_string()))
     };
     let (begin, again) = (encode(attach)?, encode(again)?);
     for _ in 0..ATTEMPTS {
@@ -126,17 +122,17 @@ fn connect(
             return Ok((socket, FrameBuffer::new(MAX_EVENT_BYTES)));
         }
         if is_there || !has_step {
-            return Err(failure(FailureKind::Keeper, 0, "step"));
+            return Err(StepFailure::new(FailureKind::Keeper, 0, "step"));
         }
         let begun = self::begin(place, &begin);
         let error = |error: io::Error| {
-            failure(FailureKind::Process, error.raw_os_error().unwrap_or_default(), "step")
+            StepFailure::new(FailureKind::Process, error.raw_os_error().unwrap_or_default(), "step")
         };
         if let Some(begun) = begun.map_err(error)? {
             return Ok(begun);
         }
     }
-    Err(failure(FailureKind::Busy, 0, "step"))
+    Err(StepFailure::new(FailureKind::Busy, 0, "step"))
 }
 
 /// Requests a step from the first process; returns `None` if its id has been used by now.

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 
 use crate::backlog::Backlog;
 use crate::frames::journal::{JournalRequest, StepEvent};
-use crate::frames::{StepFailure, FailureKind, FrameBuffer, StepRequest};
+use crate::frames::{StepFailure, FailureKind, FrameBuffer};
 use crate::os::{POLLERR, POLLHUP, POLLIN, POLLOUT, PollFd, is_temporary};
 
 /// Limit of clients: beyond it, the oldest one is dropped, attached ones last.
@@ -25,55 +25,35 @@ pub struct Clients {
     all: Vec<KeeperClient>,
 }
 
-/// Requests of hosts.
-pub enum ClientRequest {
-    /// A host has received everything before this offset.
-    Received(u64),
-    Request(StepRequest),
-    /// Another step begins, and no host is attached.
-    Yield,
-}
-
 struct KeeperClient {
     socket: UnixStream,
     frames: FrameBuffer,
-    role: ClientRole,
+    /// Set for hosts, once they have sent their request.
+    host: Option<HostProgress>,
     /// Bytes to send, and the number of them already sent.
     outgoing: Vec<u8>,
     sent: usize,
     is_gone: bool,
 }
 
-enum ClientRole {
-    Unknown,
-    /// Receives the output of the step.
-    Attached { cursor: u64, knows_start: bool, knows_end: bool },
-    /// Waits for the end of the step.
-    Waiting,
-}
-
-impl KeeperClient {
-    fn new(socket: UnixStream, role: ClientRole) -> Self {
-        // A blocking client would hold up the others.
-        let is_gone = socket.set_nonblocking(true).is_err();
-        let frames = FrameBuffer::new(MAX_REQUEST_BYTES);
-        KeeperClient { socket, frames, role, outgoing: Vec::new(), sent: 0, is_gone }
-    }
-
-    fn is_attached(&self) -> bool {
-        matches!(self.role, ClientRole::Attached { .. })
-    }
+/// Progress of a host that receives the output of the step.
+struct HostProgress {
+    cursor: u64,
+    knows_start: bool,
+    knows_end: bool,
 }
 
 impl Clients {
     /// Adds a client that has sent no request.
     pub fn accept(&mut self, socket: UnixStream) {
-        self.add(KeeperClient::new(socket, ClientRole::Unknown));
+        self.add(KeeperClient::new(socket));
     }
 
     /// Adds a host that receives the output from an offset on.
     pub fn attach(&mut self, socket: UnixStream, from: u64) {
-        self.add(KeeperClient::new(socket, attached_role(from)));
+        let mut client = KeeperClient::new(socket);
+        client.attach(from);
+        self.add(client);
     }
 
     fn add(&mut self, client: KeeperClient) {
@@ -90,11 +70,10 @@ impl Clients {
 
     /// Returns whether all attached hosts were sent the end of the step.
     pub fn know_end(&self) -> bool {
-        let knows = |client: &KeeperClient| match client.role {
-            ClientRole::Attached { knows_end, .. } => knows_end && client.outgoing.is_empty(),
-            ClientRole::Unknown | ClientRole::Waiting => true,
-        };
-        self.all.iter().all(knows)
+        self.all.iter().all(|client| {
+            let host = client.host.as_ref().filter(|_| !client.is_gone);
+            host.is_none_or(|host| host.knows_end && client.outgoing.is_empty())
+        })
     }
 
     /// Appends a poll entry for each client.
@@ -105,33 +84,28 @@ impl Clients {
         }));
     }
 
-    /// Reads the requests of clients whose poll entries are ready.
-    pub fn read_requests(&mut self, entries: &[PollFd], is_over: bool) -> Vec<ClientRequest> {
-        let mut heard = Vec::new();
+    /// Reads the requests of clients whose poll entries are ready. Lost clients are dropped by [`Self::pump`].
+    pub fn read_requests(&mut self, entries: &[PollFd], is_over: bool) -> Vec<JournalRequest> {
+        let mut requests = Vec::new();
         let is_attended = self.is_attached();
         for (client, entry) in self.all.iter_mut().zip(entries) {
-            if entry.is(POLLIN | POLLHUP | POLLERR) && !client.is_gone {
-                let said = client.read_requests();
-                for request in said {
-                    match request {
-                        JournalRequest::Attach(attach) => client.role = attached_role(attach.from),
-                        JournalRequest::Yield if is_attended || is_over => client.is_gone = true,
-                        JournalRequest::Yield => {
-                            client.role = ClientRole::Waiting;
-                            heard.push(ClientRequest::Yield);
+            if client.is_gone || !entry.is(POLLIN | POLLHUP | POLLERR) {
+                continue;
+            }
+            for request in client.read_requests() {
+                match request {
+                    JournalRequest::Attach(attach) => client.attach(attach.from),
+                    JournalRequest::Yield => {
+                        client.is_gone = true;
+                        if !is_attended && !is_over {
+                            requests.push(JournalRequest::Yield);
                         }
-                        JournalRequest::Received(offset) => heard.push(ClientRequest::Received(offset)),
-                        JournalRequest::Signal(signal) => {
-                            heard.push(ClientRequest::Request(StepRequest::Signal(signal)));
-                        }
-                        JournalRequest::Kill => heard.push(ClientRequest::Request(StepRequest::Kill)),
-                        JournalRequest::Alive => {}
                     }
+                    request => requests.push(request),
                 }
             }
         }
-        self.all.retain(|client| !client.is_gone);
-        heard
+        requests
     }
 
     /// Sends pending events to all clients, as far as they accept them.
@@ -147,11 +121,22 @@ impl Clients {
     }
 }
 
-fn attached_role(from: u64) -> ClientRole {
-    ClientRole::Attached { cursor: from, knows_start: false, knows_end: false }
-}
-
 impl KeeperClient {
+    fn new(socket: UnixStream) -> Self {
+        // A blocking client would hold up the others.
+        let is_gone = socket.set_nonblocking(true).is_err();
+        let frames = FrameBuffer::new(MAX_REQUEST_BYTES);
+        KeeperClient { socket, frames, host: None, outgoing: Vec::new(), sent: 0, is_gone }
+    }
+
+    fn attach(&mut self, from: u64) {
+        self.host = Some(HostProgress { cursor: from, knows_start: false, knows_end: false });
+    }
+
+    fn is_attached(&self) -> bool {
+        self.host.is_some() && !self.is_gone
+    }
+
     /// Reads the requests of the client.
     fn read_requests(&mut self) -> Vec<JournalRequest> {
         let mut requests = Vec::new();
@@ -199,38 +184,27 @@ impl KeeperClient {
 
     /// Prepares the next event; returns whether there is one.
     fn next(&mut self, backlog: &Backlog, is_started: bool, end: Option<&StepEvent>) -> bool {
-        match &mut self.role {
-            ClientRole::Attached { knows_start, .. } if is_started && !*knows_start => {
-                *knows_start = true;
-                self.outgoing = StepEvent::Started.encode();
-            }
-            ClientRole::Attached { cursor, knows_end, .. } => match backlog.read(cursor) {
-                Some(output) if !output.is_empty() => self.outgoing = output,
-                // Also if the cursor is beyond the end.
-                Some(_) => match end.filter(|_| !*knows_end) {
-                    Some(end) => {
-                        *knows_end = true;
-                        self.outgoing = end.encode();
-                    }
-                    None => return false,
-                },
-                None if *knows_end => return false,
-                None => {
-                    *knows_end = true;
-                    self.outgoing = StepEvent::failed(backlog.end(), forgotten()).encode();
-                }
-            },
-            ClientRole::Waiting => {
-                self.is_gone = end.is_some();
-                return false;
-            }
-            ClientRole::Unknown => return false,
+        let Some(HostProgress { cursor, knows_start, knows_end }) = &mut self.host else { return false };
+        if is_started && !*knows_start {
+            *knows_start = true;
+            self.outgoing = StepEvent::Started.encode();
+            return true;
         }
+        self.outgoing = match (backlog.read(cursor), end) {
+            (Some(output), _) if !output.is_empty() => output,
+            _ if *knows_end => return false,
+            (None, _) => {
+                *knows_end = true;
+                let failure = StepFailure::new(FailureKind::Forgotten, 0, "output");
+                StepEvent::failed(backlog.end(), failure).encode()
+            }
+            // Also if the cursor is beyond the end.
+            (Some(_), Some(end)) => {
+                *knows_end = true;
+                end.encode()
+            }
+            (Some(_), None) => return false,
+        };
         true
     }
-}
-
-fn forgotten() -> StepFailure {
-    let path = b"output".to_vec();
-    StepFailure { kind: FailureKind::Forgotten, errno: 0, path, found: Vec::new() }
 }

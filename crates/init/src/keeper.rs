@@ -15,12 +15,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use crate::backlog::Backlog;
-use crate::clients::{Clients, ClientRequest};
+use crate::clients::Clients;
 use crate::drain::Drain;
 use crate::frames::journal::{
     AttachRequest, JournalRequest, LimitEvents, MAX_OUTPUT_BYTES, OutputStream, StepEvent,
 };
-use crate::frames::{StepAnswer, StepFailure, FailureKind};
+use crate::frames::{StepAnswer, StepFailure, FailureKind, StepRequest};
 use crate::limits::is_full;
 use crate::os::{self, POLLERR, POLLHUP, POLLIN, PollFd};
 use crate::place::{AgentDirectory, StepDirectory};
@@ -42,7 +42,7 @@ pub struct KeepRules {
 pub fn run(rules: &KeepRules, attach: AttachRequest, host: OwnedFd) {
     let AttachRequest { id, from, step } = attach;
     let fail = |kind, errno| {
-        let end = StepEvent::failed(0, failure(kind, errno, "step"));
+        let end = StepEvent::failed(0, StepFailure::new(kind, errno, "step"));
         os::send_all(host.as_fd(), &end.encode());
     };
     let Some(step) = step else { return fail(FailureKind::Keeper, 0) };
@@ -77,10 +77,6 @@ pub fn run(rules: &KeepRules, attach: AttachRequest, host: OwnedFd) {
         try_again_at: None,
     };
     keeper.run();
-}
-
-fn failure(kind: FailureKind, errno: i32, path: &str) -> StepFailure {
-    StepFailure { kind, errno, path: path.as_bytes().to_vec(), found: Vec::new() }
 }
 
 /// Asks the keepers of other steps to abandon them, unless a host is attached, and waits until they have: the first
@@ -256,16 +252,20 @@ impl Keeper<'_> {
     }
 
     fn read_client_requests(&mut self, entries: &[PollFd]) {
-        for heard in self.clients.read_requests(entries, self.is_over()) {
-            match heard {
-                ClientRequest::Received(offset) => self.backlog.forget(offset),
-                ClientRequest::Request(request) => {
-                    if let KeeperPhase::Running(supervised) = &mut self.phase {
-                        supervised.ask(&request);
-                    }
-                }
-                ClientRequest::Yield => self.abandon_step(),
+        for request in self.clients.read_requests(entries, self.is_over()) {
+            match request {
+                JournalRequest::Received(offset) => self.backlog.forget(offset),
+                JournalRequest::Signal(signal) => self.ask(&StepRequest::Signal(signal)),
+                JournalRequest::Kill => self.ask(&StepRequest::Kill),
+                JournalRequest::Yield => self.abandon_step(),
+                JournalRequest::Attach(_) | JournalRequest::Alive => {}
             }
+        }
+    }
+
+    fn ask(&mut self, request: &StepRequest) {
+        if let KeeperPhase::Running(supervised) = &mut self.phase {
+            supervised.ask(request);
         }
     }
 
@@ -296,7 +296,7 @@ impl Keeper<'_> {
 
     fn abandon_step(&mut self) {
         if !self.is_over() {
-            self.finish(StepAnswer::Failed(failure(FailureKind::Abandoned, 0, "step")));
+            self.finish(StepAnswer::Failed(StepFailure::new(FailureKind::Abandoned, 0, "step")));
         }
     }
 }

@@ -50,7 +50,7 @@ pub fn become_step(step: &ContainerStep, streams: &StepStreams, report: Borrowed
 
 fn failure(kind: FailureKind, error: &io::Error, path: &[u8]) -> StepFailure {
     let errno = error.raw_os_error().unwrap_or_default();
-    StepFailure { kind, errno, path: path.to_vec(), found: Vec::new() }
+    StepFailure::new(kind, errno, path)
 }
 
 /// Applies the settings of a step to this process.

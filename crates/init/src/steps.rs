@@ -252,6 +252,6 @@ impl StepServer {
 }
 
 fn fail(socket: &OwnedFd, kind: FailureKind, errno: i32) {
-    let failure = StepFailure { kind, errno, path: Vec::new(), found: Vec::new() };
+    let failure = StepFailure::new(kind, errno, "");
     os::send_all(socket.as_fd(), &StepAnswer::Failed(failure).encode());
 }

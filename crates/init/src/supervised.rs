@@ -39,11 +39,11 @@ impl SupervisedStep {
     /// Requests a step from the first process; returns the pipes of its output.
     pub fn start(place: &AgentDirectory, step: ContainerStep) -> Result<(Self, [File; 2]), StepFailure> {
         let error = |error: io::Error| {
-            failure(FailureKind::Process, error.raw_os_error().unwrap_or_default(), "step")
+            StepFailure::new(FailureKind::Process, error.raw_os_error().unwrap_or_default(), "step")
         };
         let request = StepRequest::Step(Box::new(step)).encode();
         let outgoing =
-            request.map_err(|error| failure(FailureKind::Request, 0, &error.to_string()))?;
+            request.map_err(|error| StepFailure::new(FailureKind::Request, 0, error.to_string()))?;
         let (streams, pipes) = pipes().map_err(error)?;
         let socket = UnixStream::connect(place.socket()).map_err(error)?;
         socket.set_nonblocking(true).map_err(error)?;
@@ -83,7 +83,7 @@ impl SupervisedStep {
             return SupervisionState::Ended(end);
         }
         if self.deadline().is_some_and(|at| Instant::now() >= at) {
-            let late = failure(FailureKind::Request, 0, "no answer from the first process");
+            let late = StepFailure::new(FailureKind::Request, 0, "no answer from the first process");
             return SupervisionState::Ended(StepAnswer::Failed(late));
         }
         SupervisionState::Running { is_started: self.is_started }
@@ -108,7 +108,7 @@ impl SupervisedStep {
 
     /// Returns the last answer, once the step has ended.
     fn receive(&mut self) -> Option<StepAnswer> {
-        let watcher = || StepAnswer::Failed(failure(FailureKind::Supervisor, 0, "step"));
+        let watcher = || StepAnswer::Failed(StepFailure::new(FailureKind::Supervisor, 0, "step"));
         let mut bytes = [0; 4096];
         loop {
             match os::receive(self.socket.as_fd(), &mut bytes, &mut Vec::new()) {
@@ -135,10 +135,6 @@ impl SupervisedStep {
             }
         }
     }
-}
-
-fn failure(kind: FailureKind, errno: i32, path: &str) -> StepFailure {
-    StepFailure { kind, errno, path: path.as_bytes().to_vec(), found: Vec::new() }
 }
 
 /// Returns the streams of a step, whose input is empty, and our ends of its output and errors.

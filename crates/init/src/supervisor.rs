@@ -84,7 +84,7 @@ pub fn run(tree: &ProcessTree, connection: HostConnection) -> Option<(Box<Attach
 
 fn failure_answer(kind: FailureKind, error: &io::Error, what: &str) -> StepAnswer {
     let errno = error.raw_os_error().unwrap_or_default();
-    StepAnswer::Failed(StepFailure { kind, errno, path: what.as_bytes().to_vec(), found: Vec::new() })
+    StepAnswer::Failed(StepFailure::new(kind, errno, what))
 }
 
 /// The first request of a host.

@@ -65,6 +65,12 @@ pub const KINDS: [FailureKind; 12] = [
 ];
 
 impl StepFailure {
+    /// Returns a failure without alternatives.
+    #[must_use]
+    pub fn new(kind: FailureKind, errno: i32, path: impl Into<Vec<u8>>) -> Self {
+        StepFailure { kind, errno, path: path.into(), found: Vec::new() }
+    }
+
     pub(super) fn write(&self, out: &mut PayloadWriter) {
         let known = (1_u8..).zip(KINDS).find(|(_, kind)| *kind == self.kind);
         out.0.push(match self.kind {

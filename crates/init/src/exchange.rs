@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use crate::files::{ChangeFinder, ChangeEvent, WritableTree, TreeWriter};
+use crate::files::{ChangeFinder, SentChange, WritableTree, TreeWriter};
 use crate::frames::FrameError;
 use crate::frames::files::{
     FileAction, TreeChange, FileCounts, DATA_BYTES, FileEntry, FilesFrame, FileProblem, FileScope,
@@ -135,28 +135,13 @@ fn get(wire: &mut FileExchange<'_>, root: &Path, scope: &FileScope) -> Result<()
     let mut counts = FileCounts::default();
     match open_root(root).and_then(|root| ChangeFinder::new(root, scope)) {
         Ok(mut changes) => {
-            let mut out = Vec::with_capacity(2 * DATA_BYTES);
+            let (mut out, mut problems) = (Vec::with_capacity(2 * DATA_BYTES), Vec::new());
             let mut has_more = true;
             while has_more {
-                let mut problems = Vec::new();
-                let mut tell = |event| {
-                    if let ChangeEvent::Problem(problem) = event {
-                        problems.push(problem);
-                    }
-                };
-                let mut gone = None;
-                let mut next = || {
-                    before.next(wire).map_err(|error| {
-                        gone = Some(error);
-                        io::ErrorKind::BrokenPipe.into()
-                    })
-                };
-                has_more = match (changes.fill(&mut out, &mut next, &mut tell), gone) {
-                    (Ok(has_more), _) => has_more,
-                    (Err(error), gone) => return Err(gone.unwrap_or(StreamError::Broken(error))),
-                };
+                let mut tell = |sent: SentChange| problems.extend(sent.err());
+                has_more = changes.fill(&mut out, &mut || before.next(wire), &mut tell)?;
                 wire.out.append(&mut out);
-                for problem in problems {
+                for problem in problems.drain(..) {
                     FilesFrame::Problem(problem).encode(&mut wire.out);
                 }
                 wire.flush()?;

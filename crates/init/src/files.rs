@@ -14,7 +14,7 @@ use std::io;
 
 use super::frames::files::{FileEntryKind, FileEntryState, FileTime};
 
-pub use changes::{ChangeEvent, ChangeFinder};
+pub use changes::{ChangeFinder, SentChange};
 pub use write::{AppliedChange, TreeWriter, WritableTree};
 
 /// Prefix of incomplete files, which are not exchanged.

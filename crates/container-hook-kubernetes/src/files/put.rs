@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use futures_util::future::try_join;
 use oci_hooks_files::fs::PathContext as _;
-use oci_hooks_init::files::{AppliedChange, ChangeEvent, ChangeFinder};
+use oci_hooks_init::files::{AppliedChange, ChangeFinder, SentChange};
 use oci_hooks_init::frames::FrameError;
 use oci_hooks_init::frames::files::{DATA_BYTES, FileCounts, FileScope, FilesFrame, TreeChange};
 use tokio::sync::Notify;
@@ -174,8 +174,8 @@ impl<'p> UploadAttempt<'p> {
         let mut sent = Instant::now();
         loop {
             let written = self.state.borrow().summary.written;
-            let filled = changes.fill(&mut out, &mut || before.next(), &mut |event| {
-                self.state.borrow_mut().note(event, self.from);
+            let filled = changes.fill(&mut out, &mut || before.next(), &mut |change| {
+                self.state.borrow_mut().note(change, self.from);
             });
             let has_more = filled.with_path("read", self.record.path())?;
             unmarked_bytes += out.len();
@@ -234,17 +234,14 @@ impl<'p> UploadAttempt<'p> {
 }
 
 impl UploadState {
-    fn note(&mut self, event: ChangeEvent, from: &HostTree) {
-        let change = match event {
-            ChangeEvent::Sent(entry) => AppliedChange::Entry(entry),
-            ChangeEvent::Removed(path) => AppliedChange::Removed(path),
-            ChangeEvent::Problem(problem) => {
-                self.problems.add(&from.name(), &problem);
-                return;
+    fn note(&mut self, sent: SentChange, from: &HostTree) {
+        match sent {
+            Ok(change) => {
+                self.summary.count(&change);
+                self.unconfirmed.back_mut().expect("there is always one").push(change);
             }
-        };
-        self.summary.count(&change);
-        self.unconfirmed.back_mut().expect("there is always one").push(change);
+            Err(problem) => self.problems.add(&from.name(), &problem),
+        }
     }
 
     /// Records the changes before the first mark.

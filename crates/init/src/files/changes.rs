@@ -10,6 +10,7 @@ use super::super::frames::files::{
     ScopePosition, TreeChange, is_beneath, order,
 };
 use super::walk::{FileWalk, WalkItem};
+use super::write::AppliedChange;
 use super::{errno, is_missing};
 
 const ENOTDIR: i32 = 20;
@@ -17,13 +18,8 @@ const ELOOP: i32 = 40;
 /// Number of files to compare before returning to the caller.
 const FILES_AT_ONCE: usize = 256;
 
-/// Event besides the frames, in the order of paths.
-pub enum ChangeEvent {
-    /// The file was sent completely, in this state.
-    Sent(FileEntry),
-    Removed(Vec<u8>),
-    Problem(FileProblem),
-}
+/// Change that was sent completely, or the problem with it.
+pub type SentChange = Result<AppliedChange, FileProblem>;
 
 /// Differences of a tree from its earlier state.
 pub struct ChangeFinder<'s> {
@@ -68,13 +64,13 @@ impl<'s> ChangeFinder<'s> {
     }
 
     /// Appends some frames; returns whether there may be more. `before` returns the earlier
-    /// entries, in the order of paths.
-    pub fn fill(
+    /// entries, in the order of paths; its errors are returned.
+    pub fn fill<E>(
         &mut self,
         out: &mut Vec<u8>,
-        before: &mut dyn FnMut() -> io::Result<Option<FileEntry>>,
-        tell: &mut dyn FnMut(ChangeEvent),
-    ) -> io::Result<bool> {
+        before: &mut dyn FnMut() -> Result<Option<FileEntry>, E>,
+        tell: &mut dyn FnMut(SentChange),
+    ) -> Result<bool, E> {
         for _ in 0..FILES_AT_ONCE {
             if out.len() >= DATA_BYTES {
                 return Ok(true);
@@ -98,13 +94,13 @@ impl<'s> ChangeFinder<'s> {
             match (new, old) {
                 (Some(WalkItem::Problem(problem)), _) => {
                     self.settled = Some(problem.path.clone());
-                    tell(ChangeEvent::Problem(problem));
+                    tell(Err(problem));
                 }
                 (Some(WalkItem::Entry(entry)), old) => self.compare(entry, old, out, tell),
                 (None, Some(old)) => {
                     self.settled = Some(old.path.clone());
                     TreeChange::Remove(old.path.clone()).encode(out);
-                    tell(ChangeEvent::Removed(old.path));
+                    tell(Ok(AppliedChange::Removed(old.path)));
                 }
                 (None, None) => {}
             }
@@ -113,10 +109,10 @@ impl<'s> ChangeFinder<'s> {
     }
 
     /// Advances to the next earlier entry that is in the scope and not settled.
-    fn advance_before(
+    fn advance_before<E>(
         &mut self,
-        before: &mut dyn FnMut() -> io::Result<Option<FileEntry>>,
-    ) -> io::Result<()> {
+        before: &mut dyn FnMut() -> Result<Option<FileEntry>, E>,
+    ) -> Result<(), E> {
         while !self.before_ended {
             if let Some(old) = &self.before {
                 let settled = self.settled.as_deref();
@@ -141,7 +137,7 @@ impl<'s> ChangeFinder<'s> {
         entry: FileEntry,
         old: Option<FileEntry>,
         out: &mut Vec<u8>,
-        tell: &mut dyn FnMut(ChangeEvent),
+        tell: &mut dyn FnMut(SentChange),
     ) {
         self.entries += 1;
         if old.as_ref().is_some_and(|old| old.state.is_same(&entry.state)) {
@@ -160,7 +156,7 @@ impl<'s> ChangeFinder<'s> {
                 || error.kind() == io::ErrorKind::InvalidInput;
             if !is_changing {
                 let problem = FileProblem { action: FileAction::Read, path, errno: errno(&error) };
-                tell(ChangeEvent::Problem(problem));
+                tell(Err(problem));
             }
         }
     }
@@ -170,7 +166,7 @@ impl<'s> ChangeFinder<'s> {
         &mut self,
         mut entry: FileEntry,
         out: &mut Vec<u8>,
-        tell: &mut dyn FnMut(ChangeEvent),
+        tell: &mut dyn FnMut(SentChange),
     ) -> io::Result<()> {
         let path = entry.path.clone();
         match entry.state.kind {
@@ -201,12 +197,12 @@ impl<'s> ChangeFinder<'s> {
                 entry.state.size_bytes = sent_bytes;
             }
         }
-        tell(ChangeEvent::Sent(entry));
+        tell(Ok(AppliedChange::Entry(entry)));
         Ok(())
     }
 
     /// Sends more of a file, up to its size when it was opened, or less if it has shrunk.
-    fn send_more(&mut self, out: &mut Vec<u8>, tell: &mut dyn FnMut(ChangeEvent)) {
+    fn send_more(&mut self, out: &mut Vec<u8>, tell: &mut dyn FnMut(SentChange)) {
         let Some(mut sending) = self.sending.take() else { return };
         let left = sending.entry.state.size_bytes - sending.sent_bytes;
         let wanted = DATA_BYTES.min(clamp(left));
@@ -224,12 +220,12 @@ impl<'s> ChangeFinder<'s> {
                 }
                 TreeChange::End { is_whole: true }.encode(out);
                 entry.state.size_bytes = sent_bytes;
-                tell(ChangeEvent::Sent(entry));
+                tell(Ok(AppliedChange::Entry(entry)));
             }
             Err(error) => {
                 TreeChange::End { is_whole: false }.encode(out);
                 let (action, path) = (FileAction::Read, entry.path);
-                tell(ChangeEvent::Problem(FileProblem { action, path, errno: errno(&error) }));
+                tell(Err(FileProblem { action, path, errno: errno(&error) }));
             }
         }
     }

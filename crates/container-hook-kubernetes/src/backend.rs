@@ -1,5 +1,6 @@
 //! The Kubernetes backend and its inputs.
 
+use std::cell::Cell;
 use std::io;
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
@@ -91,7 +92,8 @@ impl<'a> KubernetesBackend<'a> {
     /// Returns the opener of streams to the agent of a container.
     pub(super) fn opener<'s>(&'s self, pod: &'s str, container: &'s str) -> ClusterOpener<'s> {
         let lost_timeout = self.settings.lost_timeout.0;
-        ClusterOpener { cluster: self.cluster, pod, container, lost_timeout }
+        let is_running = Cell::new(true);
+        ClusterOpener { cluster: self.cluster, pod, container, lost_timeout, is_running }
     }
 
     /// Returns a step of this runner; `title` names its container in messages.

@@ -12,7 +12,6 @@ use super::agent::{self, AgentSession};
 use super::backend::{JOB, KubernetesBackend, name};
 use super::build::{self, BuiltImage};
 use super::cleanup::GRACE_SECONDS;
-use super::early::EarlyOpener;
 use super::facts::{PendingImageConfigs, REQUIRED_CONFIG_TIMEOUT};
 use super::files::FilesError;
 use super::interrupts::{CancelFlagged, run_unless_interrupted};
@@ -93,7 +92,7 @@ async fn run_in(
     let pod = name(&made.pod);
     let id = new_id();
     let program = made.program.as_ref().map(frame).unwrap_or_default();
-    let opener = EarlyOpener::new(backend.opener(pod, JOB));
+    let opener = backend.opener(pod, JOB).starting();
     let mut session = AgentSession::new(&opener);
     let copies = made.work == WorkVolume::Copy;
     let of_job = job_pod.filter(|_| copies);

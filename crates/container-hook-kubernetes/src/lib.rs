@@ -15,7 +15,6 @@ mod cleanup;
 mod client;
 mod commands;
 mod container_step;
-mod early;
 mod error;
 mod facts;
 mod files;

@@ -20,7 +20,7 @@ use super::agent::AgentSession;
 use super::audit;
 use super::backend::{JOB, KubernetesBackend, KubernetesParts, name};
 use super::cleanup::{self, DeletionWait};
-use super::early::EarlyOpener;
+use super::client::ClusterOpener;
 use super::error::KubernetesError;
 use super::facts::{CONFIG_TIMEOUT, PendingImageConfigs};
 use super::files;
@@ -79,7 +79,7 @@ async fn prepare(
     }
     made.warnings.iter().for_each(|warning| backend.context.log.warning(warning));
     let created = create(backend, &made).await?;
-    let opener = EarlyOpener::new(backend.opener(name(&created), JOB));
+    let opener = backend.opener(name(&created), JOB).starting();
     let mut session = AgentSession::new(&opener);
     let upload = async {
         if job.container.is_none() {
@@ -156,7 +156,7 @@ pub async fn wait_until_ready(
     backend: &KubernetesBackend<'_>,
     pod: &str,
     expect: &PodExpectation,
-    opener: &EarlyOpener<'_>,
+    opener: &ClusterOpener<'_>,
 ) -> Result<(Pod, BTreeSet<String>), HookError> {
     let KubernetesParts { cluster, settings, context, .. } = &backend.parts;
     let limit = settings.prepare_timeout();

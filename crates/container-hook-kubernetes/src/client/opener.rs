@@ -1,5 +1,6 @@
 //! Streams to the agent of a container.
 
+use std::cell::Cell;
 use std::error::Error;
 use std::future::Future;
 use std::io::Cursor;
@@ -21,7 +22,8 @@ const HELLO: Duration = Duration::from_secs(20);
 /// Minimum number and duration of failures to start the agent in a running container before giving up: a node
 /// whose kubelet restarts reports such failures for a moment.
 const FAILURES: (u32, Duration) = (5, Duration::from_secs(10));
-const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// First and longest pause between attempts.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// Time in which a pod may get a reason for the end of its container, and time between two requests.
 const REASON: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(500));
 /// Maximum number of bytes kept of the agent's stderr.
@@ -34,6 +36,8 @@ pub struct ClusterOpener<'a> {
     pub(crate) container: &'a str,
     /// Maximum time for which an existing container may be unreachable.
     pub(crate) lost_timeout: Duration,
+    /// If not set, the container may not run yet: failures are ignored.
+    pub(crate) is_running: Cell<bool>,
 }
 
 /// Final errors of opening a stream.
@@ -57,14 +61,20 @@ enum OpenFailure {
 }
 
 impl ClusterOpener<'_> {
-    /// Returns a stream if the container accepts one now.
-    pub(crate) async fn try_open(&self) -> Option<AgentLink> {
-        self.open_once().await.ok()
+    /// Returns an opener for a container that may not run yet, until [`Self::mark_running`]. The kubelet accepts a
+    /// stream as soon as the container runs, up to a second before the API server reports the container as running.
+    pub(crate) fn starting(self) -> Self {
+        ClusterOpener { is_running: Cell::new(false), ..self }
+    }
+
+    /// Records that the container runs: later failures are reported.
+    pub(crate) fn mark_running(&self) {
+        self.is_running.set(true);
     }
 
     async fn open_link(&self) -> Result<AgentLink, OpenError> {
         let (pod, container) = (self.pod.to_owned(), self.container.to_owned());
-        let began = Instant::now();
+        let mut began = Instant::now();
         let mut failures = 0;
         let mut pause = PAUSE.0;
         loop {
@@ -76,17 +86,21 @@ impl ClusterOpener<'_> {
                 }
                 Err(OpenFailure::Passing(problem)) => problem,
             };
-            debug!(pod, container, problem, "no stream to the agent");
-            self.check_container().await?;
-            if failures >= FAILURES.0 && began.elapsed() > FAILURES.1 {
-                return Err(OpenError::Agent { pod, container, problem });
-            }
-            if began.elapsed() > self.lost_timeout {
-                let seconds = began.elapsed().as_secs();
-                return Err(OpenError::Unreachable { pod, container, seconds, problem });
+            if self.is_running.get() {
+                debug!(pod, container, problem, "no stream to the agent");
+                self.check_container().await?;
+                if failures >= FAILURES.0 && began.elapsed() > FAILURES.1 {
+                    return Err(OpenError::Agent { pod, container, problem });
+                }
+                if began.elapsed() > self.lost_timeout {
+                    let seconds = began.elapsed().as_secs();
+                    return Err(OpenError::Unreachable { pod, container, seconds, problem });
+                }
+            } else {
+                (began, failures) = (Instant::now(), 0);
             }
             sleep(pause).await;
-            pause = PAUSE.1.min(pause * 2);
+            pause = PAUSE.1.min(pause * 6 / 5);
         }
     }
 

@@ -79,7 +79,11 @@ impl ClusterOpener<'_> {
         let mut pause = PAUSE.0;
         loop {
             let problem = match self.open_once().await {
-                Ok(link) => return Ok(link),
+                Ok(link) => {
+                    // Else the end of a container that ran before its pod was ready would not be reported.
+                    self.is_running.set(true);
+                    return Ok(link);
+                }
                 Err(OpenFailure::Program(problem)) => {
                     failures += 1;
                     problem

@@ -10,10 +10,8 @@
 mod document;
 mod format;
 mod parse;
-mod string;
+pub(crate) mod string;
 
 pub use document::{JsonDocument, JsonKind, JsonMember, JsonValue, TextLocation};
 pub use parse::{SyntaxError, SyntaxErrorKind};
 pub(crate) use string::folds_to;
-#[cfg(feature = "lint")]
-pub(crate) use string::{code_unit, surrogate_pair};

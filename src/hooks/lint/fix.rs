@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::json::{JsonValue, code_unit, surrogate_pair};
+use crate::json::JsonValue;
+use crate::json::string::{code_unit, surrogate_pair};
 
 /// The edits of a text that fix a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]

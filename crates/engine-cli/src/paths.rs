@@ -176,6 +176,11 @@ pub fn replaced_by(run: &Path) -> Option<PathBuf> {
     run.display().to_string().starts_with(&prefix).then_some(usual)
 }
 
+/// Returns whether a directory is beneath the one in `/tmp` that the current user gets without a home directory.
+pub fn is_temporary(path: &Path) -> bool {
+    path.starts_with(user_directory(Path::new(SHARED), rustix::process::geteuid().as_raw()))
+}
+
 /// Returns whether a directory belongs to a user and is inaccessible to all others.
 fn is_private(dir: &Path, uid: u32) -> bool {
     dir.symlink_metadata()

@@ -360,8 +360,8 @@ impl InstanceCreation<'_> {
         let unenforced = self.plan.options.resources.clone().take_unenforced(&cgroups);
         if !unenforced.is_empty() {
             notes.push(format!(
-                "limits not enforced: {}: the cgroup of GARM's service is not delegated with the \
-                 controllers for them: add Delegate=yes to the service",
+                "limits not enforced: {}: GARM's service has no delegated cgroup with the controllers for \
+                 them: `garm-provider-runc doctor` prints the reason and what to do",
                 unenforced.join(", ")
             ));
         }

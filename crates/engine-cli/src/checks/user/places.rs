@@ -7,7 +7,7 @@ use rustix::fs::{
     Access, AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, accessat, fstatfs, fstatvfs, open,
 };
 
-use super::super::super::paths::replaced_by;
+use super::super::super::paths::{is_temporary, replaced_by};
 use super::super::super::sections::StoreSection;
 use super::super::HostCheck;
 use super::super::storage::existing_ancestor;
@@ -59,6 +59,13 @@ pub fn check_writable(name: &'static str, key: &str, path: &Path) -> Option<Host
     let found = format!("{} cannot be written: {error}", there.display());
     let hint = format!("name a directory of this user as `{key}` under [store]");
     Some(HostCheck::fail(name, found, hint))
+}
+
+/// Reports images in the directory of temporary files, the default of a user without a home directory.
+pub fn temporary(root: &Path) -> Option<HostCheck> {
+    let found = format!("{} is lost when /tmp is cleared", root.display());
+    let hint = "give the user a home directory, or name a persistent one as `root` under [store]";
+    is_temporary(root).then(|| HostCheck::warn("store", found, hint))
 }
 
 /// Reports a run directory that replaces one created by another user.

@@ -58,6 +58,7 @@ pub fn host_checks(settings: &HookFileSettings, map: &IdMaps) -> Vec<HostCheck> 
     checks.extend(storage::directories(settings.host()));
     checks.extend(places::file_system(store));
     checks.extend(places::check_writable("store", "root", &store.root));
+    checks.extend(places::temporary(&store.root));
     checks.extend(places::check_writable("run directory", "run", &store.run));
     checks.extend(places::replaced(&store.run));
     let audit = settings.audit.file.as_deref().and_then(Path::parent);

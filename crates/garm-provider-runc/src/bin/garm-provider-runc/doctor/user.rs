@@ -55,6 +55,7 @@ fn check_as_user(loaded: &LoadedSettings<GarmFileSettings>, map: &IdMaps) -> Vec
     checks.extend(storage::directories(settings.host()));
     checks.extend(places::file_system(store));
     checks.extend(places::check_writable("store", "root", &store.root));
+    checks.extend(places::temporary(&store.root));
     checks.extend(places::check_writable("run directory", "run", &store.run));
     checks.extend(places::replaced(&store.run));
     checks.push(hooks::check(&settings.hooks));

@@ -25,7 +25,7 @@ const FAILURES: (u32, Duration) = (5, Duration::from_secs(10));
 /// First and longest pause between attempts.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// Time in which a pod may get a reason for the end of its container, and time between two requests.
-const REASON: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(500));
+const REASON: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(500));
 /// Maximum number of bytes kept of the agent's stderr.
 const MAX_STDERR_BYTES: u64 = 4 << 10;
 
@@ -112,7 +112,7 @@ impl ClusterOpener<'_> {
     async fn check_container(&self) -> Result<(), OpenError> {
         let began = Instant::now();
         let mut answer = self.cluster.pod(self.pod).await;
-        // Kubelets of Kubernetes 1.36 report the end of an evicted container before the eviction, busy ones seconds.
+        // Kubelets of Kubernetes 1.36 report the end of an evicted container up to a second before the eviction.
         while let Ok(Some(pod)) = &answer
             && ended::may_be_explained(pod, self.pod, self.container)
             && began.elapsed() < REASON.0

@@ -1,7 +1,7 @@
 //! Namespaces that only admit pods of the restricted profile.
 
 use oci_hooks_testsupport::cluster::TestNamespace;
-use oci_hooks_testsupport::github_runner::container;
+use oci_hooks_testsupport::github_runner::{GithubRunner, container};
 use serde_json::{Value, json};
 
 use crate::cluster::setup::{NamespaceHook, cluster};
@@ -12,7 +12,22 @@ fn restricted_job_passes_admission_unchanged() {
     let namespace = TestNamespace::restricted(&cluster);
     let mut pods = NamespaceHook::for_namespace(namespace, "[kubernetes]\nrestricted = true\n");
     pods.use_proxy();
-    let mut runner = pods.runner("restricted");
+    pods.make_runner_pod(
+        "restricted",
+        json!({
+            "securityContext": {
+                "runAsNonRoot": true, "runAsUser": 1001, "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [{
+                "name": "runner", "image": "ghcr.io/actions/actions-runner:latest",
+                "securityContext": {
+                    "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]},
+                },
+            }],
+        }),
+    );
+    let mut runner = GithubRunner::new(&pods, "restricted");
+    runner.externals = "/home/runner/externals".into();
     let mut service = container("redis:7");
     service["createOptions"] = json!("--user 1001");
     runner.prepare(runner.job_container("test/user:1"), &[service]);

@@ -1,7 +1,7 @@
 //! A scriptable web server on the loopback interface.
 
 use std::io::{BufRead as _, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
@@ -184,9 +184,12 @@ impl WebServer {
         self.address.port()
     }
 
-    /// Returns the number of connections so far, with and without a request.
-    pub fn connections(&self) -> usize {
-        self.connections.load(Ordering::SeqCst)
+    /// Returns the number of connections before this one, with and without a request. Connections are accepted in
+    /// order, so that all earlier ones are counted when this one is answered.
+    pub fn connections_before(&self, mut own: TcpStream) -> usize {
+        own.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("the server reads");
+        own.read_exact(&mut [0]).expect("the server answers");
+        self.connections.load(Ordering::SeqCst) - 1
     }
 
     /// Returns the requests so far.

@@ -94,6 +94,8 @@ pub async fn answers(
         let (kind, payload) = from.receive().await?;
         match answer(kind, &payload)? {
             None => {}
+            // The changes before this mark may include the failed one, which must not be recorded as done.
+            Some(FilesFrame::Mark) if !problems.is_empty() => {}
             Some(FilesFrame::Mark) => marked()?,
             Some(FilesFrame::Problem(problem)) if is_full(&problem) => {
                 let path = format_path(&root, &problem.path);
@@ -122,7 +124,7 @@ struct UploadAttempt<'p> {
 /// State shared by both directions.
 struct UploadState {
     update: RecordUpdate,
-    /// Changes that the agent has not confirmed: those before each mark, and those after the last one.
+    /// Unconfirmed changes: a list for each mark, and one for the changes after the last mark.
     unconfirmed: VecDeque<Vec<AppliedChange>>,
     /// Set once the agent has confirmed a mark.
     got_further: bool,

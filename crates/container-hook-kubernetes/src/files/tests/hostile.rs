@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fs;
 use std::future::Future;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::pin::Pin;
 
 use fastrand::Rng;
@@ -21,6 +22,7 @@ use crate::agent::{AgentLink, AgentSession, LinkOpener};
 use crate::files::FilesError;
 use crate::files::get::get;
 use crate::files::host::HostTree;
+use crate::files::put::answers;
 
 /// An agent that sends the same bytes on every stream, then ends it.
 struct Liar(Vec<u8>);
@@ -108,6 +110,26 @@ fn protected_files(ends: &ExchangeDirs) -> Vec<(Vec<u8>, super::trees::FileSnaps
     let may_change =
         |path: &[u8]| path.starts_with(b"host/work/repo/") || path.starts_with(b"state/");
     all.into_iter().filter(|(path, _)| !may_change(path)).collect()
+}
+
+#[test]
+fn changes_are_not_confirmed_after_a_failed_one() {
+    run(async {
+        let failed = FileProblem { action: FileAction::Write, path: b"file".to_vec(), errno: 30 };
+        let told = frames(&[FilesFrame::Mark, FilesFrame::Problem(failed), FilesFrame::Mark]);
+        let mut link = Liar(told).open().await.unwrap();
+        let (_sender, mut receiver) = link.split();
+        // The hello.
+        assert!(receiver.receive().await.is_ok());
+        let mut confirmed = 0;
+        let mut confirm = || {
+            confirmed += 1;
+            Ok(())
+        };
+        let problems = answers(&mut receiver, Path::new("/"), &mut confirm).await;
+        assert!(problems.is_ok_and(|problems| !problems.is_empty()));
+        assert_eq!(confirmed, 1);
+    });
 }
 
 #[test]

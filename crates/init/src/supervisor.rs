@@ -202,6 +202,8 @@ impl StepSupervisor<'_> {
     }
 
     fn supervise(&mut self) {
+        // Requests may have come together with the step.
+        self.handle_requests();
         loop {
             let has_children = collect(self.main, &mut self.ended);
             self.report();
@@ -306,6 +308,11 @@ impl StepSupervisor<'_> {
                 return true;
             }
         }
+        self.handle_requests()
+    }
+
+    /// Handles the received requests of the host; returns whether an invalid one has disconnected it.
+    fn handle_requests(&mut self) -> bool {
         loop {
             let request = match self.frames.take() {
                 Ok(None) => return false,

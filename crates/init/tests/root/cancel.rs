@@ -99,6 +99,22 @@ fn kill_reaches_all_processes() {
 }
 
 #[test]
+fn kill_that_comes_with_the_step_ends_it() {
+    for first in start_both() {
+        let (mut connection, pipes) = (first.connect(), StepPipes::new());
+        let step = StepRequest::Step(Box::new(script("sleep 1000")));
+        let requests = [step, StepRequest::Kill].map(|request| request.encode().unwrap()).concat();
+        connection.send_with(&requests, &pipes.theirs);
+        let mut answer = connection.answer();
+        if answer == Some(StepAnswer::Started) {
+            answer = connection.answer();
+        }
+        assert_eq!(answer, Some(StepAnswer::Signalled(9)));
+        first.wait_until_idle();
+    }
+}
+
+#[test]
 fn background_processes_of_a_step_survive_it() {
     for first in start_both() {
         let mut connection = first.connect();

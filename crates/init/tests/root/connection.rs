@@ -27,7 +27,7 @@ pub(crate) struct StepPipes {
     pub(crate) input: File,
     pub(crate) output: File,
     pub(crate) errors: File,
-    theirs: [OwnedFd; STREAMS],
+    pub(crate) theirs: [OwnedFd; STREAMS],
 }
 
 /// End of a step, and its output until then.

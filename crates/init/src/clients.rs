@@ -87,7 +87,7 @@ impl Clients {
     /// Reads the requests of clients whose poll entries are ready. Lost clients are dropped by [`Self::pump`].
     pub fn read_requests(&mut self, entries: &[PollFd], is_over: bool) -> Vec<JournalRequest> {
         let mut requests = Vec::new();
-        let is_attended = self.is_attached();
+        let mut is_yield_asked = false;
         for (client, entry) in self.all.iter_mut().zip(entries) {
             if client.is_gone || !entry.is(POLLIN | POLLHUP | POLLERR) {
                 continue;
@@ -97,13 +97,15 @@ impl Clients {
                     JournalRequest::Attach(attach) => client.attach(attach.from),
                     JournalRequest::Yield => {
                         client.is_gone = true;
-                        if !is_attended && !is_over {
-                            requests.push(JournalRequest::Yield);
-                        }
+                        is_yield_asked = true;
                     }
                     request => requests.push(request),
                 }
             }
+        }
+        // Only now: the host may have been lost at the same time.
+        if is_yield_asked && !is_over && !self.is_attached() {
+            requests.push(JournalRequest::Yield);
         }
         requests
     }

@@ -56,7 +56,7 @@ pub enum AgentError {
     /// The process at the other end is not our agent.
     #[error("unexpected answer from the agent in the container")]
     Answer(#[source] LinkError),
-    /// The job has changed the agent or the output that it kept.
+    /// The job has changed the agent or the end that it recorded.
     #[error("{missing} bytes are missing of what the step wrote")]
     Missing { missing: u64 },
 }
@@ -274,19 +274,19 @@ impl StepRun<'_> {
             tokio::select! {
                 () = self.signals.wait_for_signals() => {
                     for request in self.take_signals()? {
-                        link.send(&request).await?;
+                        self.send(link, &request).await?;
                     }
                 }
                 () = sleep_until_deadline(self.kill_at) => {
                     debug!("kill the step");
                     self.kill_at = None;
                     self.is_killed = true;
-                    link.send(&encode_request(&JournalRequest::Kill)).await?;
+                    self.send(link, &encode_request(&JournalRequest::Kill)).await?;
                 }
                 () = sleep_until_deadline(self.give_up_at) => self.check_time()?,
                 () = sleep_until(alive_at) => {
                     alive_at = Instant::now() + ALIVE;
-                    link.send(&encode_request(&JournalRequest::Alive)).await?;
+                    self.send(link, &encode_request(&JournalRequest::Alive)).await?;
                 }
                 () = self.writer.wait_for_progress() => {}
                 frame = link.receive(), if receives => {
@@ -296,6 +296,15 @@ impl StepRun<'_> {
                     self.take(event)?;
                 }
             }
+        }
+    }
+
+    /// Sends a frame. Once the step's end is known, a lost stream is no error: only output that was received is still to
+    /// be written.
+    async fn send(&self, link: &mut AgentLink, frame: &[u8]) -> Result<(), LinkError> {
+        match link.send(frame).await {
+            Err(error) if self.end.is_none() => Err(error),
+            _ => Ok(()),
         }
     }
 
@@ -420,7 +429,7 @@ impl StepRun<'_> {
         let written = written.map_err(AgentError::from)?;
         if written - self.received >= RECEIVED_BYTES {
             self.received = written;
-            link.send(&encode_request(&JournalRequest::Received(written))).await?;
+            self.send(link, &encode_request(&JournalRequest::Received(written))).await?;
         }
         Ok(())
     }

@@ -217,12 +217,14 @@ impl UserNamespace {
 ///
 /// # Errors
 ///
-/// Fails if a key is not a host with an optional port, such as a URL.
+/// Fails if a key or a mirror is not a host with an optional port, such as a URL.
 pub fn registry_hosts<'de, D: Deserializer<'de>>(
     from: D,
 ) -> Result<BTreeMap<String, RegistrySection>, D::Error> {
     let registries = BTreeMap::<String, RegistrySection>::deserialize(from)?;
-    match registries.keys().any(|host| host.is_empty() || host.contains(['/', ' '])) {
+    let mirrors = registries.values().flat_map(|section| &section.mirrors);
+    match registries.keys().chain(mirrors).any(|host| host.is_empty() || host.contains(['/', ' ']))
+    {
         // A message with the name of the section would be hidden, because it quotes the file.
         true => Err(D::Error::custom(
             "a host is named without a scheme and a path: expected one such as \"example.com:5000\"",

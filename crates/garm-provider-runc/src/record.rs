@@ -150,6 +150,19 @@ impl ControllerRecords {
         Digest::of(format!("{key}/{name}").as_bytes()).hex()[..16].to_owned()
     }
 
+    /// Removes the controller's directories, unless they have files of an instance.
+    pub fn remove_if_empty(&self) -> Result<(), PathError> {
+        for dir in [self.path.join("instances"), self.path.join("locks"), self.path.clone()] {
+            match fs::remove_dir(&dir) {
+                Err(error)
+                    if [io::ErrorKind::NotFound, io::ErrorKind::DirectoryNotEmpty]
+                        .contains(&error.kind()) => {}
+                removed => removed.with_path("remove", &dir)?,
+            }
+        }
+        Ok(())
+    }
+
     /// Reads the id of the controller from its records, whose directory may have another name.
     fn named_by_records(mut self) -> Result<Self, ContainerError> {
         for name in self.recorded_names()? {
@@ -333,14 +346,13 @@ mod tests {
         assert!(matches!(files.outcome().unwrap(), Some(RunnerOutcome::Failed { .. })));
         files.remove().unwrap();
         files.remove().unwrap();
+        records.remove_if_empty().unwrap();
         assert_eq!(records.names().unwrap(), ["a".to_owned()].into());
         files.forget(lock).unwrap();
         assert!(records.names().unwrap().is_empty());
         assert!(files.record().unwrap().is_none() && files.outcome().unwrap().is_none());
-        for dir in ["instances", "locks"] {
-            let dir = run.path().join("garm/c").join(dir);
-            assert_eq!(fs::read_dir(dir).unwrap().count(), 0);
-        }
+        records.remove_if_empty().unwrap();
+        assert_eq!(fs::read_dir(run.path().join("garm")).unwrap().count(), 0);
     }
 
     #[test]

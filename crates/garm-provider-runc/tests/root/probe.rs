@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use oci_hooks_testsupport::call::RunningCall;
-use oci_hooks_testsupport::leftovers::LeftoverSnapshot;
+use oci_hooks_testsupport::leftovers::{InstalledProgram as _, LeftoverSnapshot};
 use oci_hooks_testsupport::program::wait_until;
 use oci_hooks_testsupport::runtime::TestRuntime;
 use oci_hooks_testsupport::world::UserIds;
@@ -68,6 +68,8 @@ fn check_out_of_reach(world: &GarmFixture<'_>) {
         }
     }
     before.check(&world.installation, "a probe");
+    let controllers = world.installation.run_directory().join("garm");
+    assert_eq!(fs::read_dir(controllers).unwrap().count(), 0, "no controller is left");
     let logs = fs::read_dir(world.installation.log_directory()).unwrap();
     let logs: Vec<_> = logs.map(|log| log.unwrap().file_name()).collect();
     assert!(logs.is_empty(), "{logs:?}");

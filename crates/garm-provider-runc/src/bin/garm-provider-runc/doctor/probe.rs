@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use garm_provider_runc::logs::newest_log;
+use garm_provider_runc::record::ControllerRecords;
 use garm_provider_runc::{COMMAND_VARIABLE, InstanceUserNamespace};
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
@@ -291,6 +292,8 @@ impl<'a> SimulatedGarm<'a> {
         run_in_store(self.settings, context, |settings| {
             Ok(settings.host().store()?.remove(&self.reference).map(drop)?)
         })?;
+        // Otherwise the simulated GARM stays among the known controllers.
+        ControllerRecords::of(&self.settings.store.run, CONTROLLER).remove_if_empty()?;
         left.map_or(Ok(()), |said| Err(AdminError::Probe { said }))
     }
 }

@@ -161,6 +161,7 @@ fn all_instances_are_removed_even_after_a_reboot() {
         for name in ["one", "two"] {
             world.bring_up(name, ENDLESS, json!({}));
         }
+        assert_eq!(world.host().find_processes(PAUSE_PROCESS).len(), 2);
         provider.remove_all();
         assert_eq!(provider.names(), <[String; 0]>::default());
         let instances = world.installation.store().join("instances");
@@ -168,7 +169,10 @@ fn all_instances_are_removed_even_after_a_reboot() {
 
         // A reboot clears the run directory.
         world.bring_up("one", ENDLESS, json!({}));
-        world.host().signal(&world.host().find_processes(PAUSE_PROCESS), "KILL");
+        world.wait_for_job();
+        let pause_processes = world.host().find_processes(PAUSE_PROCESS);
+        assert_eq!(pause_processes.len(), 1);
+        world.host().signal(&pause_processes, "KILL");
         program::wait_until("all ended", || {
             !world.host().processes().iter().any(|it| it.line.contains("sleep 1000"))
         });

@@ -1,16 +1,14 @@
 //! Duration of GARM's calls of `garm-provider-runc`, alternating with the runtime alone on an identical bundle. Prints
-//! medians of wall-clock time.
+//! median and minimum of the wall-clock time, the ratio and the load.
 //!
 //! `cargo bench -p garm-provider-runc --bench garm`, as root; needs runc, crun, docker-registry and
-//! busybox-static.
+//! busybox-static. `OCI_HOOKS_INSTANCES` is the number of other instances, 200 by default.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "prints figures; what fails panics")]
 
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, fs, thread};
 
 use oci_hooks_testsupport::garm::installation::ProviderInstallation;
 use oci_hooks_testsupport::garm::provider::ProviderCaller;
@@ -24,7 +22,7 @@ use serde_json::{Value, json};
 
 const RUNS: usize = 31;
 
-/// Number of other instances.
+/// Default number of other instances.
 const MANY: usize = 200;
 
 const IMAGES: &str = "[images.present]\nreference = \"docker.io/garm/runner:1\"\n\
@@ -32,7 +30,8 @@ const IMAGES: &str = "[images.present]\nreference = \"docker.io/garm/runner:1\"\
     [images.bare]\nreference = \"docker.io/garm/base:1\"\npull = \"missing\"\n";
 
 fn main() {
-    println!("time on the clock, median of {RUNS} runs in turn\n");
+    let many = env::var("OCI_HOOKS_INSTANCES").map_or(MANY, |text| text.parse().unwrap());
+    println!("time on the clock, median and minimum of {RUNS} runs in turn\n");
     for runtime in TestRuntime::ALL {
         let host = TestHost::new();
         let bench = GarmBench {
@@ -41,7 +40,7 @@ fn main() {
             runtime,
         };
         let bundle = bench.measure_calls();
-        bench.measure_many(&bundle);
+        bench.measure_many(many, &bundle);
     }
 }
 
@@ -69,7 +68,7 @@ impl GarmBench<'_> {
         self.provider().start("ListInstances", "", Vec::new()).wait().success().took
     }
 
-    /// Returns the bundle for the runtime alone, which uses the files of the instance `model`.
+    /// Measures the calls, and returns the bundle for the runtime alone, which uses the files of the instance `model`.
     fn measure_calls(&self) -> PathBuf {
         for image in ["present", "bare"] {
             self.create("first", image);
@@ -77,77 +76,76 @@ impl GarmBench<'_> {
         }
         self.create("model", "present");
         let bundle = self.bundle();
-        let [mut ours, mut bare, mut asked, mut layered, mut line, mut deleted]: [Vec<_>; 6] =
-            Default::default();
+        self.compare_calls("alone", &bundle);
+        let [mut asked, mut layered]: [Vec<_>; 2] = Default::default();
         for _ in 0..RUNS {
-            let start = Instant::now();
-            ours.push(self.create("one", "present"));
-            self.installation.wait_for_log("one", "@ cwd");
-            line.push(start.elapsed());
-            deleted.push(self.delete("one"));
-            bare.push(self.measure_bare(&bundle));
             asked.push(self.create("one", "asked"));
             self.delete("one");
             layered.push(self.create("one", "bare"));
             self.delete("one");
         }
-        self.compare("CreateInstance, image there", &ours, &bare);
         self.report("CreateInstance, registry asked", &asked);
         self.report("CreateInstance, runner from its layer", &layered);
-        self.report("from CreateInstance to the runner's line", &line);
-        self.report("DeleteInstance, runner at work", &deleted);
         bundle
     }
 
-    /// Prints the times of a call and of the runtime alone, their ratio, and the load.
-    fn compare(&self, what: &str, ours: &[Duration], bare: &[Duration]) {
-        self.report(what, ours);
-        self.report("  the runtime alone: create, start", bare);
-        let seconds = |times: &[Duration]| median(times.iter().copied()).as_secs_f64();
+    /// Measures CreateInstance and DeleteInstance, alternating with the runtime alone.
+    fn compare_calls(&self, beside: &str, bundle: &Path) {
+        let [mut created, mut line, mut deleted, mut bare_run, mut bare_delete]: [Vec<_>; 5] =
+            Default::default();
+        for _ in 0..RUNS {
+            let start = Instant::now();
+            created.push(self.create("one", "present"));
+            self.installation.wait_for_log("one", "@ cwd");
+            line.push(start.elapsed());
+            deleted.push(self.delete("one"));
+            let run = ["run", "--detach", "--bundle", bundle.to_str().unwrap(), "bare"];
+            bare_run.push(self.time_bare(&run));
+            bare_delete.push(self.time_bare(&["delete", "--force", "bare"]));
+        }
+        let call = format!("CreateInstance, {beside}");
+        self.compare(&call, &created, ("run --detach", &bare_run));
+        self.report("  from the call to the runner's line", &line);
+        let call = format!("DeleteInstance, {beside}, runner at work");
+        self.compare(&call, &deleted, ("delete --force", &bare_delete));
+    }
+
+    /// Prints the times of a call and of a command of the runtime alone, the ratios, and the load.
+    fn compare(&self, call: &str, ours: &[Duration], (command, bare): (&str, &[Duration])) {
+        self.report(call, ours);
+        self.report(&format!("  the runtime alone: {command}"), bare);
         let load = fs::read_to_string("/proc/loadavg").unwrap();
         println!(
-            "{:44} {:>10.2}, load {}",
+            "{:52} {:>7.2}, minimum {:.2}, load {}",
             format!("{}   ratio", self.runtime),
-            seconds(ours) / seconds(bare),
+            median_ms(ours) / median_ms(bare),
+            minimum_ms(ours) / minimum_ms(bare),
             load.split(' ').next().unwrap()
         );
     }
 
-    fn measure_many(&self, bundle: &Path) {
-        let next = std::sync::atomic::AtomicUsize::new(0);
+    fn measure_many(&self, many: usize, bundle: &Path) {
         thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| {
-                    loop {
-                        let number = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                        if number >= MANY {
-                            break;
-                        }
+            for first in 0..8 {
+                scope.spawn(move || {
+                    for number in (first..many).step_by(8) {
                         self.create(&format!("many-{number}"), "present");
                     }
                 });
             }
         });
-        for number in 0..MANY {
+        for number in 0..many {
             self.installation.wait_for_log(&format!("many-{number}"), "@ cwd");
         }
-        let [mut ours, mut bare, mut deleted]: [Vec<_>; 3] = Default::default();
-        for _ in 0..RUNS {
-            ours.push(self.create("one", "present"));
-            self.installation.wait_for_log("one", "@ cwd");
-            deleted.push(self.delete("one"));
-            bare.push(self.measure_bare(bundle));
-        }
-        self.compare(&format!("CreateInstance next to {MANY}"), &ours, &bare);
-        self.report(&format!("DeleteInstance next to {MANY}"), &deleted);
+        self.compare_calls(&format!("beside {many}"), bundle);
         let listed: Vec<_> = (0..RUNS).map(|_| self.list()).collect();
-        self.report(&format!("ListInstances of {MANY}"), &listed);
+        self.report(&format!("ListInstances of {many}"), &listed);
         self.memory();
         let start = Instant::now();
         self.provider().remove_all();
         println!(
-            "{:44} {:>7.1} ms\n",
-            format!("{} RemoveAllInstances of {MANY}", self.runtime),
+            "{:52} {:>7.1} ms\n",
+            format!("{} RemoveAllInstances of {many}", self.runtime),
             start.elapsed().as_secs_f64() * 1e3
         );
     }
@@ -173,7 +171,7 @@ impl GarmBench<'_> {
         rss.sort_unstable();
         own.sort_unstable();
         println!(
-            "{:44} {:>6} KiB, {} KiB its own, of {} supervisors",
+            "{:52} {:>6} KiB, {} KiB its own, of {} supervisors",
             format!("{} memory of a supervisor", self.runtime),
             rss[rss.len() / 2],
             own[own.len() / 2],
@@ -225,33 +223,32 @@ impl GarmBench<'_> {
         Path::new("/proc").join(pid.to_string()).join("root")
     }
 
-    /// Creates and starts a container with the runtime alone.
-    fn measure_bare(&self, bundle: &Path) -> Duration {
+    /// Measures a command of the runtime alone.
+    fn time_bare(&self, words: &[&str]) -> Duration {
         let host = self.installation.host();
-        let call = |words: &[&str]| {
-            let mut command: Command = self.runtime.command();
-            command.arg("--root").arg(host.path().join("bare-state")).args(words);
-            host.run(&mut command).success();
-        };
+        let mut command = self.runtime.command();
+        command.arg("--root").arg(host.path().join("bare-state")).args(words);
         let start = Instant::now();
-        call(&["create", "--bundle", bundle.to_str().unwrap(), "bare"]);
-        call(&["start", "bare"]);
-        let took = start.elapsed();
-        call(&["delete", "--force", "bare"]);
-        took
+        host.run(&mut command).success();
+        start.elapsed()
     }
 
     fn report(&self, what: &str, times: &[Duration]) {
-        let mut sorted = times.to_vec();
-        sorted.sort_unstable();
-        let at = |part: usize| sorted[sorted.len() * part / 100].as_secs_f64() * 1e3;
         println!(
-            "{:44} {:>7.1} ms, 9 of 10 below {:.1} ms",
+            "{:52} {:>7.1} ms, minimum {:.1} ms",
             format!("{} {what}", self.runtime),
-            at(50),
-            at(90)
+            median_ms(times),
+            minimum_ms(times)
         );
     }
+}
+
+fn median_ms(times: &[Duration]) -> f64 {
+    median(times.iter().copied()).as_secs_f64() * 1e3
+}
+
+fn minimum_ms(times: &[Duration]) -> f64 {
+    times.iter().min().unwrap().as_secs_f64() * 1e3
 }
 
 fn find(directory: &Path, name: &str) -> Option<PathBuf> {

@@ -35,7 +35,7 @@ pub struct FoundInstance {
 }
 
 /// A filter of containers, by the controller and the name of their instance.
-pub type IsWanted<'a> = &'a dyn Fn(&str, &str) -> bool;
+pub type InstanceFilter<'a> = &'a dyn Fn(&str, &str) -> bool;
 
 /// Returns all instances of a controller: first those with neither a readable record nor a
 /// container, then the others, oldest first.
@@ -106,17 +106,17 @@ pub fn controllers(
 }
 
 /// Returns records of instances rebuilt from the containers below the run directory of a site.
-pub fn of_containers(
+pub fn rebuild_records(
     run: &Path,
-    is_wanted: IsWanted<'_>,
+    is_wanted: InstanceFilter<'_>,
 ) -> Result<Vec<InstanceRecord>, ContainerError> {
     let ids = container_ids(run)?;
-    Ok(ids.iter().filter_map(|id| of_container(run, id, is_wanted)).collect())
+    Ok(ids.iter().filter_map(|id| rebuild_record(run, id, is_wanted)).collect())
 }
 
 /// Returns records of an instance rebuilt from its containers below the run directory of a site. Reads no other
 /// container, of which there may be hundreds.
-pub(super) fn of_instance(
+pub(super) fn rebuild_records_of(
     run: &Path,
     records: &ControllerRecords,
     name: &str,
@@ -124,10 +124,10 @@ pub(super) fn of_instance(
     let is_wanted = |controller: &str, it: &str| records.are_of(controller) && it == name;
     let mut ids = container_ids(run)?;
     ids.retain(|id| records.is_container_of(name, id));
-    Ok(ids.iter().filter_map(|id| of_container(run, id, &is_wanted)).collect())
+    Ok(ids.iter().filter_map(|id| rebuild_record(run, id, &is_wanted)).collect())
 }
 
-fn of_container(run: &Path, id: &str, is_wanted: IsWanted<'_>) -> Option<InstanceRecord> {
+fn rebuild_record(run: &Path, id: &str, is_wanted: InstanceFilter<'_>) -> Option<InstanceRecord> {
     let directory = RecordDirectory::of(run, id);
     let container = directory.read().ok();
     if let Some(container) = &container {

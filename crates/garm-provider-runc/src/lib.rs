@@ -40,7 +40,7 @@ pub use call::{
 };
 pub use error::ProviderError;
 pub use extra_specs::{ExtraSpecs, ExtraSpecsError};
-pub use found::{FoundInstance, IsWanted, controllers, find_all, of_containers};
+pub use found::{FoundInstance, InstanceFilter, controllers, find_all, rebuild_records};
 pub use http::{HttpBody, HttpClient, HttpError, HttpOptions, HttpRetry, ProxyUrls};
 pub use instance::{GarmInstance, InstanceStatus};
 pub use object::JsonValueError;

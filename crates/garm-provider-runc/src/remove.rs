@@ -11,7 +11,7 @@ use oci_hooks_host::cgroup;
 use oci_hooks_host::identity::{ProcessIdentity, ProcessView};
 
 use super::error::ProviderError;
-use super::found::of_instance;
+use super::found::rebuild_records_of;
 use super::pause;
 use super::record::{ControllerRecords, InstanceFiles, InstanceRecord};
 use super::site::RootSite;
@@ -41,7 +41,7 @@ pub fn parts(
         }
         record => record?,
     };
-    let mut others = of_instance(&engine.run, records, name)?;
+    let mut others = rebuild_records_of(&engine.run, records, name)?;
     others.retain(|other| record.as_ref().is_none_or(|it| it.container != other.container));
     Ok(record.into_iter().chain(others).collect())
 }

@@ -13,7 +13,7 @@ use oci_hooks_files::record::NewerRecords;
 use oci_hooks_host::identity::ProcessView;
 
 use super::error::ProviderError;
-use super::found::{IsWanted, of_containers};
+use super::found::{InstanceFilter, rebuild_records};
 use super::record::{ControllerRecords, InstanceFiles, InstanceRecord};
 use super::remove;
 use super::supervisor::supervisors;
@@ -34,7 +34,10 @@ pub trait InstanceSites: Sync {
     fn site(&self, controller: &str, name: &str) -> Result<InstanceSite, ProviderError>;
 
     /// Returns the records of instances, rebuilt from their containers.
-    fn containers(&self, is_wanted: IsWanted<'_>) -> Result<Vec<InstanceRecord>, ProviderError>;
+    fn containers(
+        &self,
+        is_wanted: InstanceFilter<'_>,
+    ) -> Result<Vec<InstanceRecord>, ProviderError>;
 
     /// Returns the names of a controller's instances that may have leftovers without a container.
     fn unrecorded_instances(&self, controller: &str) -> Result<Vec<String>, ProviderError>;
@@ -146,8 +149,11 @@ impl InstanceSites for RootSite<'_> {
         Ok(InstanceSite::of(self.engine))
     }
 
-    fn containers(&self, is_wanted: IsWanted<'_>) -> Result<Vec<InstanceRecord>, ProviderError> {
-        Ok(of_containers(&self.engine.run, is_wanted)?)
+    fn containers(
+        &self,
+        is_wanted: InstanceFilter<'_>,
+    ) -> Result<Vec<InstanceRecord>, ProviderError> {
+        Ok(rebuild_records(&self.engine.run, is_wanted)?)
     }
 
     fn unrecorded_instances(&self, _: &str) -> Result<Vec<String>, ProviderError> {

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::boot::{
-    self, BootSpec, Guest, GuestCommand, GuestError, GuestIds, OutputWatcher, ShellError,
+    self, BootSpec, Guest, GuestCommand, GuestError, GuestIds, OutputWatcher, PoolShellError,
 };
 use super::guest_root::GuestRoot;
 use super::http::{HttpClient, HttpError};
@@ -59,7 +59,7 @@ pub enum SupervisorError {
     #[error(transparent)]
     Http(#[from] HttpError),
     #[error(transparent)]
-    Shell(#[from] ShellError),
+    Shell(#[from] PoolShellError),
     #[error("unknown instance {name}")]
     Unknown { name: String },
     /// The parent was killed before it sent the task.

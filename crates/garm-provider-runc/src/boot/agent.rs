@@ -22,7 +22,7 @@ const NO_AGENT: &str = "agent mode: GARM gets no heartbeats of this runner, beca
     "the pool has a shell enabled, which needs GARM's agent, and garm-provider-runc runs none: disable it with \
      `garm-cli pool update POOL --enable-shell=false`, or leave agent mode"
 )]
-pub struct ShellError;
+pub struct PoolShellError;
 
 /// The part of an instance's metadata about the agent. GARM before 0.2 sends none.
 #[derive(Default, Deserialize)]
@@ -33,7 +33,7 @@ struct AgentMetadata {
 }
 
 /// Checks that the instance needs no agent. Returns a note for its log.
-pub fn check(spec: &BootSpec, http: &HttpClient) -> Result<Option<String>, ShellError> {
+pub fn check(spec: &BootSpec, http: &HttpClient) -> Result<Option<String>, PoolShellError> {
     // Without a runner, GARM's script runs, which installs the agent.
     if spec.runner.is_none() {
         return Ok(None);
@@ -48,7 +48,7 @@ pub fn check(spec: &BootSpec, http: &HttpClient) -> Result<Option<String>, Shell
         Err(error) => return Ok(Some(format!("agent mode is unknown: {}", chain(&error)))),
     };
     match (metadata.agent_mode, metadata.agent_shell_enabled) {
-        (true, true) => Err(ShellError),
+        (true, true) => Err(PoolShellError),
         (true, false) => Ok(Some(NO_AGENT.to_owned())),
         (false, _) => Ok(None),
     }

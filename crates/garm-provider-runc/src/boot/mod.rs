@@ -22,7 +22,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub use agent::{ShellError, check as check_agent};
+pub use agent::{PoolShellError, check as check_agent};
 pub use error::{BootError, RunnerFileError};
 pub use guest::{Guest, GuestCommand, GuestError, GuestIds, OutputWatcher, TMPFS};
 pub use output::LastLines;

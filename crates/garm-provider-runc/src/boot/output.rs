@@ -29,7 +29,7 @@ impl fmt::Display for LastLines {
 }
 
 /// A watcher of a runner's output.
-pub struct RunnerOutput {
+pub struct RunnerOutputWatcher {
     forge: Option<Forge>,
     deadline: Option<Instant>,
     /// Receives one message when the runner listens; closed when the runner has exited.
@@ -39,11 +39,11 @@ pub struct RunnerOutput {
     last: VecDeque<String>,
 }
 
-impl RunnerOutput {
+impl RunnerOutputWatcher {
     /// Watches a forge's runner, which must listen for jobs before the deadline; without a forge, watches GARM's
     /// script, whose runner is unknown.
     pub fn new(forge: Option<Forge>, deadline: Option<Instant>, listening: Sender<()>) -> Self {
-        RunnerOutput {
+        RunnerOutputWatcher {
             forge,
             deadline: deadline.filter(|_| forge.is_some()),
             listening: Some(listening),
@@ -83,7 +83,7 @@ impl RunnerOutput {
     }
 }
 
-impl OutputWatcher for RunnerOutput {
+impl OutputWatcher for RunnerOutputWatcher {
     fn line(&mut self, line: &str) {
         let line = line.trim();
         if line.is_empty() {
@@ -149,7 +149,7 @@ mod tests {
             ),
         ] {
             let (send, receive) = channel();
-            let mut output = RunnerOutput::new(Some(forge), Some(deadline), send);
+            let mut output = RunnerOutputWatcher::new(Some(forge), Some(deadline), send);
             for other in ["Connected to GitHub", "Starting runner daemon", ""] {
                 output.line(other);
             }
@@ -163,7 +163,7 @@ mod tests {
             assert_eq!(receive.iter().count(), 1);
         }
         let (send, _receive) = channel();
-        let mut script = RunnerOutput::new(None, Some(deadline), send);
+        let mut script = RunnerOutputWatcher::new(None, Some(deadline), send);
         script.line("Listening for Jobs");
         assert!(!script.has_listened() && script.deadline().is_none());
     }
@@ -209,7 +209,7 @@ mod tests {
             ),
         ] {
             let (send, _receive) = channel();
-            let mut output = RunnerOutput::new(Some(Forge::Github), None, send);
+            let mut output = RunnerOutputWatcher::new(Some(Forge::Github), None, send);
             lines.iter().for_each(|line| output.line(line));
             output.line("Exiting runner...");
             assert_eq!(output.listener_failure(), expected);
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn last_lines_are_limited_and_masked() {
         let (send, _receive) = channel();
-        let mut output = RunnerOutput::new(Some(Forge::Github), None, send);
+        let mut output = RunnerOutputWatcher::new(Some(Forge::Github), None, send);
         let mask = SecretMask::of(&["eyJINSTANCE.T0KEN"]);
         assert_eq!(output.last_lines(&mask).to_string(), "");
         for number in 0..100 {

@@ -8,7 +8,7 @@ use oci_hooks_files::error::chain;
 use super::error::BootError;
 use super::guest::{Guest, GuestError};
 use super::mask::SecretMask;
-use super::output::RunnerOutput;
+use super::output::RunnerOutputWatcher;
 use super::sequence::ReadyRunner;
 use super::spec::BootSpec;
 use super::status::GarmApi;
@@ -22,7 +22,7 @@ pub fn run_runner<G: Guest>(
 ) -> Result<(), BootError> {
     let forge = spec.runner.as_ref().map(|runner| runner.forge);
     let (send, receive) = mpsc::channel();
-    let mut output = RunnerOutput::new(forge, garm.deadline(), send);
+    let mut output = RunnerOutputWatcher::new(forge, garm.deadline(), send);
     // Reported on a separate thread, so that reading the runner's output does not wait for a slow GARM.
     let (result, refusal) = thread::scope(|scope| {
         let telling = scope.spawn(move || garm.idle(ready.agent_id, &receive));

@@ -1,22 +1,22 @@
 //! Boots with a fake GARM and a fake instance.
 
 mod ends;
+mod fakes;
 mod faults;
-mod played;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::json;
 
-use self::played::*;
+use self::fakes::*;
 use super::*;
 use crate::http::fake::FakeServer;
 use crate::http::{HttpClient, HttpOptions};
 
 #[test]
 fn registered_runner_gets_its_credentials_in_memory() {
-    let server = PlayedGarm::jit().serve();
+    let server = FakeGarm::jit().serve();
     let mut guest = FakeGuest::new(|_, _| 0);
     let ready = boot_and_run(&server, &spec(&server, Some(runner())), &mut guest).unwrap();
     assert_eq!(
@@ -57,7 +57,7 @@ fn registered_runner_gets_its_credentials_in_memory() {
 
 #[test]
 fn registration_token_is_in_no_argument_or_file() {
-    let server = PlayedGarm::default().serve();
+    let server = FakeGarm::default().serve();
     let mut tries = 0;
     let mut guest = FakeGuest::new(move |command, files| {
         if command.args[0] == "/opt/runner/config.sh" && command.args[1] == "--unattended" {
@@ -96,7 +96,7 @@ fn registration_token_is_in_no_argument_or_file() {
 #[test]
 fn dependencies_are_installed_if_the_runner_does_not_start() {
     for (helps, is_allowed) in [(true, true), (false, true), (true, false)] {
-        let server = PlayedGarm::jit().serve();
+        let server = FakeGarm::jit().serve();
         let mut is_installed = false;
         let mut guest = FakeGuest::new(move |command, files| match &*command.args[0] {
             "/opt/runner/bin/installdependencies.sh" => {
@@ -133,7 +133,7 @@ fn dependencies_are_installed_if_the_runner_does_not_start() {
 
 #[test]
 fn runner_of_the_image_is_used_unchanged() {
-    let server = PlayedGarm::jit().serve();
+    let server = FakeGarm::jit().serve();
     let mut guest = FakeGuest::new(|_, _| 0);
     let runner = RunnerSpec { is_downloaded: false, ..runner() };
     boot_and_run(&server, &spec(&server, Some(runner)), &mut guest).unwrap();
@@ -142,7 +142,7 @@ fn runner_of_the_image_is_used_unchanged() {
 
 #[test]
 fn root_runner_is_allowed_to_run() {
-    let server = PlayedGarm::jit().serve();
+    let server = FakeGarm::jit().serve();
     let mut guest = FakeGuest::new(|_, _| 0);
     let ready = boot_and_run(
         &server,
@@ -156,7 +156,7 @@ fn root_runner_is_allowed_to_run() {
 
 #[test]
 fn packages_and_scripts_run_first_with_proxies_and_certificates() {
-    let server = PlayedGarm::jit().serve();
+    let server = FakeGarm::jit().serve();
     let mut guest = FakeGuest::new(|command, files| {
         if command.args[0].starts_with("/run/garm/pre-install") {
             let script = files.get(Path::new(&command.args[0])).unwrap();
@@ -222,7 +222,7 @@ fn certificates_are_added_once_to_existing_ones() {
 #[test]
 fn gitea_runner_is_probed_for_its_token_option() {
     for is_new in [true, false] {
-        let server = PlayedGarm::default().serve();
+        let server = FakeGarm::default().serve();
         let mut guest = FakeGuest::new(move |command, files| {
             if command.args.contains(&"--help".to_owned()) {
                 return i32::from(!is_new);
@@ -273,7 +273,7 @@ fn idle_script(server: &FakeServer) -> impl FnMut(&GuestCommand, &mut GuestFiles
 #[test]
 fn garm_script_is_run_from_memory() {
     let script = "TOKEN='eyJINSTANCE.T0KEN'\necho up\n";
-    let server = PlayedGarm::with_template(script).serve();
+    let server = FakeGarm::with_template(script).serve();
     let mut guest = FakeGuest::new(idle_script(&server));
     let ready = boot_and_run(&server, &spec(&server, None), &mut guest).unwrap();
     assert_eq!(
@@ -294,7 +294,7 @@ fn garm_script_is_run_from_memory() {
     assert!(guest.commands.is_empty());
     assert!(guest.notes.iter().all(|note| !note.contains("failed")), "{:?}", guest.notes);
 
-    let server = PlayedGarm::default().serve();
+    let server = FakeGarm::default().serve();
     let error = boot_and_run(&server, &spec(&server, None), &mut guest).unwrap_err();
     assert!(matches!(error, BootError::Template { .. }), "{error:?}");
     let url = server.url("/m/install-script/");
@@ -311,7 +311,7 @@ fn garm_script_is_run_from_memory() {
 fn script_from_memory_is_executed_unchanged() {
     use std::io::Write as _;
     use std::process::{Command, Stdio};
-    let server = PlayedGarm::with_template("x=1\nread y || y=none\necho $x$y\nexit 3\n").serve();
+    let server = FakeGarm::with_template("x=1\nread y || y=none\necho $x$y\nexit 3\n").serve();
     let mut guest = FakeGuest::new(idle_script(&server));
     let ready = boot_and_run(&server, &spec(&server, None), &mut guest).unwrap();
     let mut bash = Command::new(&ready.command.args[0]);

@@ -7,7 +7,7 @@ use std::time::Instant;
 use oci_hooks_image::{Digest, HashAlgorithm, Hasher, Meter, PaceError};
 
 use super::error::RunnerError;
-use super::runners::RunnerOptions;
+use super::runners::RunnerDownloadOptions;
 use crate::bootstrap::RunnerArchive;
 use crate::http::{HttpBody, HttpClient, shorten_url};
 
@@ -20,7 +20,7 @@ const FORGIVEN_BYTES: u64 = 4 << 20;
 pub struct RunnerDownload<'a> {
     tool: &'a RunnerArchive,
     http: &'a HttpClient,
-    options: &'a RunnerOptions,
+    options: &'a RunnerDownloadOptions,
     expected: Option<&'a Digest>,
     began: Instant,
     connection: Option<DownloadConnection>,
@@ -49,7 +49,7 @@ impl<'a> RunnerDownload<'a> {
         tool: &'a RunnerArchive,
         expected: Option<&'a Digest>,
         http: &'a HttpClient,
-        options: &'a RunnerOptions,
+        options: &'a RunnerDownloadOptions,
     ) -> Self {
         RunnerDownload {
             tool,

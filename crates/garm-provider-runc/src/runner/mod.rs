@@ -17,5 +17,5 @@ mod user;
 pub use choose::{choose, forge_of_instance};
 pub use error::RunnerError;
 pub use locate::{LocatedRunner, locate, locate_in};
-pub use runners::{PrunedRunners, RunnerCache, RunnerLayer, RunnerOptions};
+pub use runners::{PrunedRunners, RunnerCache, RunnerDownloadOptions, RunnerLayer};
 pub use user::{RunnerUser, passwd_with, user};

@@ -41,7 +41,7 @@ const GONE: &str = ".gone-";
 
 /// Limits and retries of downloads.
 #[derive(Clone, Copy, Debug)]
-pub struct RunnerOptions {
+pub struct RunnerDownloadOptions {
     /// Size limit of an archive.
     pub archive_bytes: u64,
     /// Limits of the unpacked files.
@@ -58,7 +58,7 @@ pub struct RunnerOptions {
 #[derive(Clone, Debug)]
 pub struct RunnerCache {
     dir: PathBuf,
-    options: RunnerOptions,
+    options: RunnerDownloadOptions,
     trash: Trash,
 }
 
@@ -90,9 +90,9 @@ struct RunnerRecord {
     size_bytes: u64,
 }
 
-impl Default for RunnerOptions {
+impl Default for RunnerDownloadOptions {
     fn default() -> Self {
-        RunnerOptions {
+        RunnerDownloadOptions {
             archive_bytes: 2 << 30,
             limits: LayerLimits { bytes: 8 << 30, entries: 500_000, ..LayerLimits::default() },
             retry: HttpRetry { attempts: 5, pause: Duration::from_secs(2) },
@@ -107,7 +107,7 @@ impl RunnerCache {
     /// Returns the cache in a directory, which is created on first use.
     ///
     /// Files that cannot be removed are moved to the trash.
-    pub fn new(dir: PathBuf, options: RunnerOptions, trash: Trash) -> Self {
+    pub fn new(dir: PathBuf, options: RunnerDownloadOptions, trash: Trash) -> Self {
         RunnerCache { dir, options, trash }
     }
 
@@ -115,7 +115,7 @@ impl RunnerCache {
     pub fn of(engine: &Engine) -> Self {
         let store = &engine.store;
         let dir = store.options().root.join("runners");
-        RunnerCache::new(dir, RunnerOptions::default(), store.trash().clone())
+        RunnerCache::new(dir, RunnerDownloadOptions::default(), store.trash().clone())
     }
 
     /// Returns the layer with a runner whose files belong to `owner`, and downloads the runner if it is not cached.

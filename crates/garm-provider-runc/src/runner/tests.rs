@@ -93,19 +93,19 @@ fn server_of(archive: &[u8]) -> FakeServer {
     FakeServer::serve(move |_| WebResponse::ok(archive.clone()))
 }
 
-struct RunnerBench {
+struct RunnerFixture {
     dir: tempfile::TempDir,
     http: HttpClient,
-    options: RunnerOptions,
+    options: RunnerDownloadOptions,
 }
 
-impl RunnerBench {
+impl RunnerFixture {
     fn new() -> Self {
         let retry = HttpRetry { attempts: 3, pause: Duration::ZERO };
-        RunnerBench {
+        RunnerFixture {
             dir: tempfile::tempdir().unwrap(),
             http: HttpClient::new(&HttpOptions::default()).unwrap(),
-            options: RunnerOptions { retry, ..RunnerOptions::default() },
+            options: RunnerDownloadOptions { retry, ..RunnerDownloadOptions::default() },
         }
     }
 
@@ -139,11 +139,11 @@ impl RunnerBench {
 fn runner_is_downloaded_once_and_becomes_a_layer() {
     let archive = runner();
     let server = server_of(&archive);
-    let bench = RunnerBench::new();
+    let fixture = RunnerFixture::new();
     let mut tool = tool(&server, GITHUB, &archive);
     tool.token = Some(Secret::new("T0KEN"));
-    let layer = bench.prepare(&tool).unwrap();
-    assert_eq!(bench.prepare(&tool).unwrap(), layer);
+    let layer = fixture.prepare(&tool).unwrap();
+    assert_eq!(fixture.prepare(&tool).unwrap(), layer);
     assert_eq!(server.seen_requests().len(), 1);
     assert_eq!(server.seen_requests()[0].header("authorization"), Some("Bearer T0KEN"));
 
@@ -172,7 +172,7 @@ fn runner_is_downloaded_once_and_becomes_a_layer() {
     assert_eq!(look(&format!("{runner}/node")).1, own((1001, 1002)));
     assert_eq!(fs::read(layer.path.join(runner).join(".wh.file")).unwrap(), b"plain");
 
-    assert_eq!(bench.list_leftovers(), ["locks", layer.key.as_str()]);
+    assert_eq!(fixture.list_leftovers(), ["locks", layer.key.as_str()]);
     assert!(layer.key.ends_with("-1001-1002"), "{}", layer.key);
     let record = fs::read_to_string(layer.path.with_file_name("runner.json")).unwrap();
     assert!(record.contains(GITHUB) && !record.contains(SECRET), "{record}");
@@ -184,15 +184,15 @@ fn archive_with_a_wrong_checksum_is_discarded() {
         true => WebResponse::ok(b"<html>Log in first</html>"),
         false => WebResponse::ok(runner()),
     });
-    let bench = RunnerBench::new();
+    let fixture = RunnerFixture::new();
     for name in ["page-act_runner", "page.tar.gz", GITHUB, GITEA] {
         let wanted = RunnerArchive { ..tool(&server, name, b"another") };
-        let message = bench.fail(&wanted);
+        let message = fixture.fail(&wanted);
         let expected = format!("expected {}", Digest::of(b"another").hex());
         assert!(message.contains(&expected) && message.contains(&server.url("/")), "{message}");
     }
     let message =
-        bench.fail(&RunnerArchive { sha256: Some("abc".into()), ..tool(&server, GITHUB, b"") });
+        fixture.fail(&RunnerArchive { sha256: Some("abc".into()), ..tool(&server, GITHUB, b"") });
     assert!(message.contains("\"abc\""), "{message}");
 }
 
@@ -205,7 +205,7 @@ fn archive_without_a_runner_is_rejected() {
         "/act_runner" => WebResponse::ok(archive(&[("LICENSE", 0o644, b'0', "")])),
         _ => WebResponse::ok(b"<html>Log in first</html>"),
     });
-    let bench = RunnerBench::new();
+    let fixture = RunnerFixture::new();
     for (name, expected) in [
         ("page", "cannot unpack the runner from"),
         ("act_runner.html", "cannot unpack the runner from"),
@@ -216,7 +216,7 @@ fn archive_without_a_runner_is_rejected() {
     ] {
         let tool = tool(&server, name, b"");
         let url = server.url(&format!("/{name}"));
-        let message = bench.fail(&RunnerArchive { sha256: None, download_url: url, ..tool });
+        let message = fixture.fail(&RunnerArchive { sha256: None, download_url: url, ..tool });
         assert!(message.contains(expected), "{name}: {message}");
     }
 }
@@ -245,8 +245,8 @@ fn interrupted_download_resumes() {
                 }
             }
         });
-        let bench = RunnerBench::new();
-        bench.prepare(&tool(&server, GITHUB, &archive)).unwrap();
+        let fixture = RunnerFixture::new();
+        fixture.prepare(&tool(&server, GITHUB, &archive)).unwrap();
         assert_eq!(server.seen_requests().len(), 3);
     }
 }
@@ -264,7 +264,7 @@ fn interruption_within_resumed_data_is_retried_once() {
             cut_reply(archive.clone(), sent)
         }
     });
-    RunnerBench::new().prepare(&tool(&server, GITHUB, &archive)).unwrap();
+    RunnerFixture::new().prepare(&tool(&server, GITHUB, &archive)).unwrap();
     assert_eq!(server.seen_requests().len(), 3);
 }
 
@@ -287,7 +287,7 @@ fn slow_archive_is_waited_for() {
         }
     });
     let tool = RunnerArchive { download_url: url, ..tool(&server_of(b""), GITHUB, &archive) };
-    RunnerBench::new().prepare(&tool).unwrap();
+    RunnerFixture::new().prepare(&tool).unwrap();
     sending.join().unwrap();
 }
 
@@ -301,7 +301,7 @@ fn file_changed_during_the_download_is_an_error() {
             Some(_) => WebResponse::ok([0_u8; 5000]),
         }
     });
-    let message = RunnerBench::new().fail(&tool(&server, GITHUB, &archive));
+    let message = RunnerFixture::new().fail(&tool(&server, GITHUB, &archive));
     assert!(message.ends_with("the file has changed on the server"), "{message}");
     assert_eq!(server.seen_requests().len(), 2);
 }
@@ -317,12 +317,12 @@ fn recovering_server_is_retried_and_rejecting_one_is_not() {
             if count < 3 { WebResponse::status(500) } else { WebResponse::ok(archive.clone()) }
         }
     });
-    RunnerBench::new().prepare(&tool(&server, GITHUB, &archive)).unwrap();
+    RunnerFixture::new().prepare(&tool(&server, GITHUB, &archive)).unwrap();
     assert_eq!(server.seen_requests().len(), 3);
 
     for (status, tries) in [(401, 1), (404, 1), (502, 3)] {
         let server = FakeServer::serve(move |_| reply(status, b"no"));
-        let message = RunnerBench::new().fail(&tool(&server, GITHUB, &archive));
+        let message = RunnerFixture::new().fail(&tool(&server, GITHUB, &archive));
         assert!(message.contains(&format!("/{GITHUB}: {status}: no")), "{message}");
         assert_eq!(server.seen_requests().len(), tries, "{status}");
     }
@@ -332,7 +332,7 @@ fn recovering_server_is_retried_and_rejecting_one_is_not() {
 fn repeated_interruptions_are_an_error() {
     let server = FakeServer::serve(|_| cut_reply(runner(), 2));
     let tool = RunnerArchive { sha256: None, ..tool(&server, GITHUB, b"") };
-    let message = RunnerBench::new().fail(&tool);
+    let message = RunnerFixture::new().fail(&tool);
     assert!(message.contains("the connection broke after 2 bytes"), "{message}");
     assert_eq!(server.seen_requests().len(), 3);
 }
@@ -342,19 +342,19 @@ fn download_is_limited_in_size_and_time() {
     let archive = runner();
     let server = server_of(&archive);
     let tool = tool(&server, GITHUB, &archive);
-    let mut bench = RunnerBench::new();
-    bench.options.archive_bytes = 100;
-    assert!(bench.fail(&tool).contains("the limit of 100 bytes"));
-    let mut bench = RunnerBench::new();
-    bench.options.limits = LayerLimits { bytes: 10_000, ..LayerLimits::default() };
-    assert!(bench.fail(&tool).contains("exceeds the limit of 10000 bytes"));
-    let mut bench = RunnerBench::new();
-    bench.options.limits = LayerLimits { entries: 2, ..LayerLimits::default() };
-    assert!(bench.fail(&tool).contains("exceeds the limit of 2 entries"));
-    let mut bench = RunnerBench::new();
-    bench.options.timeout = Duration::ZERO;
+    let mut fixture = RunnerFixture::new();
+    fixture.options.archive_bytes = 100;
+    assert!(fixture.fail(&tool).contains("the limit of 100 bytes"));
+    let mut fixture = RunnerFixture::new();
+    fixture.options.limits = LayerLimits { bytes: 10_000, ..LayerLimits::default() };
+    assert!(fixture.fail(&tool).contains("exceeds the limit of 10000 bytes"));
+    let mut fixture = RunnerFixture::new();
+    fixture.options.limits = LayerLimits { entries: 2, ..LayerLimits::default() };
+    assert!(fixture.fail(&tool).contains("exceeds the limit of 2 entries"));
+    let mut fixture = RunnerFixture::new();
+    fixture.options.timeout = Duration::ZERO;
     let seen = server.seen_requests().len();
-    let message = bench.fail(&tool);
+    let message = fixture.fail(&tool);
     assert!(message.contains("timed out after 0 s with 0 bytes"), "{message}");
     assert_eq!(server.seen_requests().len(), seen);
 }
@@ -367,7 +367,7 @@ fn token_is_sent_only_to_its_server() {
     let server = FakeServer::serve(move |_| reply(302, "").with("location", &location));
     let tool =
         RunnerArchive { token: Some(Secret::new(SECRET)), ..tool(&server, GITHUB, &archive) };
-    RunnerBench::new().prepare(&tool).unwrap();
+    RunnerFixture::new().prepare(&tool).unwrap();
     let bearer = format!("Bearer {SECRET}");
     assert_eq!(server.seen_requests()[0].header("authorization"), Some(&*bearer));
     assert_eq!(other.seen_requests()[0].header("authorization"), None);
@@ -388,16 +388,16 @@ fn archive_entries_stay_within_the_directory() {
         let mut all = vec![("run.sh", 0o755, b'0', "")];
         all.extend(&entries);
         let archive = archive(&all);
-        let bench = RunnerBench::new();
+        let fixture = RunnerFixture::new();
         let server = server_of(&archive);
         let tool = tool(&server, GITHUB, &archive);
         if entries[0].0 == "up" {
             // The symlink is resolved with the runner's directory as root.
-            let layer = bench.prepare(&tool).unwrap();
+            let layer = fixture.prepare(&tool).unwrap();
             let runner = layer.path.join("home/runner/actions-runner");
             assert!(runner.join("escaped").exists());
         } else {
-            let message = bench.fail(&tool);
+            let message = fixture.fail(&tool);
             assert!(message.contains(entries[0].0), "{message}");
         }
     }
@@ -413,8 +413,8 @@ fn gitea_runner_is_a_program_or_an_archive() {
     ]);
     for (name, content) in [(GITEA, program.clone()), ("gitea-runner-1.0.tar.gz", packed)] {
         let server = server_of(&content);
-        let bench = RunnerBench::new();
-        let layer = bench.prepare(&tool(&server, name, &content)).unwrap();
+        let fixture = RunnerFixture::new();
+        let layer = fixture.prepare(&tool(&server, name, &content)).unwrap();
         assert_eq!(layer.runner.forge, Forge::Gitea);
         assert_eq!(layer.runner.program, Path::new("/home/runner/act_runner/act_runner"));
         let path = layer.path.join("home/runner/act_runner/act_runner");
@@ -441,31 +441,31 @@ fn stopped_download_does_not_block_another() {
         }
     });
     let server = server_of(&archive);
-    let mut bench = RunnerBench::new();
-    bench.options.overtake_after = Duration::from_millis(20);
+    let mut fixture = RunnerFixture::new();
+    fixture.options.overtake_after = Duration::from_millis(20);
     let layer = std::thread::scope(|scope| {
-        let first = scope.spawn(|| bench.prepare(&tool(&stopped, GITHUB, &archive)).unwrap());
+        let first = scope.spawn(|| fixture.prepare(&tool(&stopped, GITHUB, &archive)).unwrap());
         reached.recv().unwrap();
-        let second = bench.prepare(&tool(&server, GITHUB, &archive)).unwrap();
-        let pruned = bench.runners().prune(&BTreeSet::new(), Duration::ZERO).unwrap();
+        let second = fixture.prepare(&tool(&server, GITHUB, &archive)).unwrap();
+        let pruned = fixture.runners().prune(&BTreeSet::new(), Duration::ZERO).unwrap();
         assert_eq!(pruned.count, 0, "the first has the lock");
         go.send(()).unwrap();
         assert_eq!(first.join().unwrap(), second);
         assert!(second.runner.program.starts_with("/home/runner") && second.path.is_dir());
         second
     });
-    assert_eq!(bench.list_leftovers(), ["locks", layer.key.as_str()]);
+    assert_eq!(fixture.list_leftovers(), ["locks", layer.key.as_str()]);
 }
 
 #[test]
 fn concurrent_calls_download_once() {
     let archive = runner();
     let server = server_of(&archive);
-    let bench = RunnerBench::new();
+    let fixture = RunnerFixture::new();
     let tool = tool(&server, GITHUB, &archive);
     let layers: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> =
-            (0..8).map(|_| scope.spawn(|| bench.prepare(&tool).unwrap())).collect();
+            (0..8).map(|_| scope.spawn(|| fixture.prepare(&tool).unwrap())).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert!(layers.iter().all(|layer| *layer == layers[0]));

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use garm_provider_runc::record::{ControllerRecords, InstanceFiles, InstanceRecord};
 use garm_provider_runc::{
-    ControllerInstances, InstanceSite, InstanceSites, IsWanted, ProviderError, RemovalOptions,
-    RootSite, of_containers,
+    ControllerInstances, InstanceFilter, InstanceSite, InstanceSites, ProviderError,
+    RemovalOptions, RootSite, rebuild_records,
 };
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::host::HostError;
@@ -170,7 +170,7 @@ impl RootlessInstances {
         let has_record =
             records.files(name).is_some_and(|files| !matches!(files.record(), Ok(None)));
         let run = self.pause_processes().run_of(&InstanceKey::new(controller, name).id);
-        !has_record && of_containers(&run, &|_, _| true).is_ok_and(|all| all.is_empty())
+        !has_record && rebuild_records(&run, &|_, _| true).is_ok_and(|all| all.is_empty())
     }
 
     /// Removes an instance in its namespaces. The caller holds the lock.
@@ -202,13 +202,16 @@ impl InstanceSites for RootlessInstances {
         Ok(InstanceSite::new(self.pause_processes().run_of(&id), view))
     }
 
-    fn containers(&self, is_wanted: IsWanted<'_>) -> Result<Vec<InstanceRecord>, ProviderError> {
+    fn containers(
+        &self,
+        is_wanted: InstanceFilter<'_>,
+    ) -> Result<Vec<InstanceRecord>, ProviderError> {
         let mut found = Vec::new();
         for record in self.pause_processes().records().map_err(|error| wrap_error("", error))? {
             let Some((controller, name)) = record.name.rsplit_once('/') else { continue };
             if is_wanted(controller, name) {
                 let run = self.pause_processes().run_of(&InstanceKey::new(controller, name).id);
-                found.extend(of_containers(&run, &|_, _| true)?);
+                found.extend(rebuild_records(&run, &|_, _| true)?);
             }
         }
         Ok(found)

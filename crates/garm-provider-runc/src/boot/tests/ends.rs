@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use oci_hooks_files::error::chain;
 
-use super::played::*;
+use super::fakes::*;
 use crate::boot::*;
 
 fn image_runner() -> Option<RunnerSpec> {
@@ -14,9 +14,9 @@ fn image_runner() -> Option<RunnerSpec> {
 #[test]
 fn runner_that_exits_before_listening_is_never_idle() {
     for forge in [Forge::Github, Forge::Gitea] {
-        let server = PlayedGarm::jit().serve();
+        let server = FakeGarm::jit().serve();
         let is_gitea = forge == Forge::Gitea;
-        let server = if is_gitea { PlayedGarm::default().serve() } else { server };
+        let server = if is_gitea { FakeGarm::default().serve() } else { server };
         let mut guest = FakeGuest::new(move |command, files| {
             let own = GuestFile::File(br#"{"id":9}"#.to_vec(), 0o644, RUNNER);
             files.insert("/run/garm/runner/.runner".into(), own);
@@ -46,7 +46,7 @@ fn runner_that_exits_before_listening_is_never_idle() {
 
 #[test]
 fn runner_that_does_not_listen_in_time_is_stopped() {
-    let server = PlayedGarm::jit().serve();
+    let server = FakeGarm::jit().serve();
     let mut guest = FakeGuest::new(|_, _| panic!("it does not end by itself"));
     guest.says = vec!["Runner connect error: Retrying until reconnected."];
     let mut spec = spec(&server, image_runner());
@@ -75,7 +75,7 @@ fn abnormal_exit_is_reported_even_after_idle() {
         ("Runner listener exit with 0 return code, stop the service, no retry needed.", 0, None),
         ("Runner listener exit because of updating, re-launch runner after update", 0, None),
     ] {
-        let server = PlayedGarm::jit().serve();
+        let server = FakeGarm::jit().serve();
         let mut guest = FakeGuest::new(move |_, _| code);
         guest.says = vec!["Listening for Jobs", says];
         let result = boot_and_run(&server, &spec(&server, image_runner()), &mut guest).map(drop);
@@ -102,7 +102,7 @@ fn abnormal_exit_is_reported_even_after_idle() {
 
 #[test]
 fn garm_may_learn_of_the_job_before_the_runner() {
-    let mut garm = PlayedGarm::jit();
+    let mut garm = FakeGarm::jit();
     let server = crate::http::fake::FakeServer::serve(move |request| {
         if request.body.contains("\"idle\"") {
             // GARM already knows about the job from the forge.
@@ -122,7 +122,7 @@ fn failing_or_silent_garm_script_is_reported() {
         (0, "GARM's install script ended without reporting the runner as idle; last lines: "),
         (7, "GARM's install script ended with code 7; last lines: "),
     ] {
-        let server = PlayedGarm::with_template("true").serve();
+        let server = FakeGarm::with_template("true").serve();
         let mut guest = FakeGuest::new(move |_, _| code);
         guest.says = vec!["+ BEARER_TOKEN=eyJINSTANCE.T0KEN", "curl: (7) Failed to connect"];
         let error =

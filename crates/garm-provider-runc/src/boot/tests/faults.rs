@@ -8,7 +8,7 @@ use std::time::Duration;
 use oci_hooks_files::error::chain;
 use oci_hooks_testsupport::http::{bound_socket, listen};
 
-use super::played::*;
+use super::fakes::*;
 use crate::boot::sequence::boot_patiently;
 use crate::boot::*;
 use crate::http::fake::{FakeServer, no_reply};
@@ -18,7 +18,7 @@ use crate::http::{HttpClient, HttpError, HttpOptions, HttpRetry};
 fn temporary_errors_do_no_harm() {
     for faults in [vec![500, 0, 503, 0], vec![200, 200, 500, 500, 502, 504], vec![0]] {
         let count = faults.iter().filter(|fault| **fault != 200).count();
-        let mut garm = PlayedGarm::jit();
+        let mut garm = FakeGarm::jit();
         let mut faults = VecDeque::from(faults);
         let server = FakeServer::serve(move |request| {
             // 200 stands for no fault.
@@ -40,7 +40,7 @@ fn late_server_is_waited_for() {
     let address = listener.local_addr().unwrap();
     let (send, receive) = mpsc::channel();
     let starting = thread::spawn(move || {
-        let mut garm = PlayedGarm::jit();
+        let mut garm = FakeGarm::jit();
         listen(&listener);
         let server = FakeServer::serve_on(listener, move |request| garm.answer(request));
         send.send(()).unwrap();
@@ -61,7 +61,7 @@ fn late_server_is_waited_for() {
 
 #[test]
 fn lost_answer_to_idle_is_harmless() {
-    let mut garm = PlayedGarm::jit();
+    let mut garm = FakeGarm::jit();
     let mut was_lost = false;
     let server = FakeServer::serve(move |request| {
         let reply = garm.answer(request);
@@ -85,7 +85,7 @@ fn rejections_end_the_boot_at_once() {
         ("/m/credentials/runner", 3),
         ("/m/credentials/credentials_rsaparams", 5),
     ] {
-        let mut garm = PlayedGarm::jit();
+        let mut garm = FakeGarm::jit();
         garm.refused.insert(path, 401);
         let server = garm.serve();
         let error =
@@ -103,7 +103,7 @@ fn rejections_end_the_boot_at_once() {
         );
     }
     // System information is only displayed, so its rejection is ignored.
-    let mut garm = PlayedGarm::jit();
+    let mut garm = FakeGarm::jit();
     garm.refused.insert("/c/system-info/", 404);
     let server = garm.serve();
     let mut guest = FakeGuest::new(|_, _| 0);
@@ -113,7 +113,7 @@ fn rejections_end_the_boot_at_once() {
 
 #[test]
 fn permanent_errors_are_reported_after_a_limit() {
-    let mut garm = PlayedGarm::jit();
+    let mut garm = FakeGarm::jit();
     garm.refused.insert("/m/credentials/credentials", 500);
     let server = garm.serve();
     let error =
@@ -132,7 +132,7 @@ fn incomplete_runner_file_is_reported() {
         (Some("<html>"), "not a JSON object"),
         (Some("{\"id\":1}"), "AgentId is missing or not a number greater than zero"),
     ] {
-        let server = PlayedGarm::default().serve();
+        let server = FakeGarm::default().serve();
         let mut guest = FakeGuest::new(move |command, files| {
             if let Some(content) = content.filter(|_| command.args[0].ends_with("config.sh")) {
                 let own = GuestFile::File(content.into(), 0o600, RUNNER);
@@ -150,7 +150,7 @@ fn incomplete_runner_file_is_reported() {
 
 #[test]
 fn exceeded_deadline_ends_the_boot() {
-    let server = PlayedGarm::jit().serve();
+    let server = FakeGarm::jit().serve();
     let mut spec = spec(&server, Some(runner()));
     spec.timeout = Duration::ZERO;
     let error =
@@ -162,7 +162,7 @@ fn exceeded_deadline_ends_the_boot() {
 
 #[test]
 fn registration_is_tried_six_times() {
-    let server = PlayedGarm::default().serve();
+    let server = FakeGarm::default().serve();
     let mut guest = FakeGuest::new(|command, _| i32::from(command.args[0].ends_with("config.sh")));
     let error = boot_and_run(
         &server,
@@ -180,7 +180,7 @@ fn registration_is_tried_six_times() {
 
 #[test]
 fn failing_script_is_named_and_removed() {
-    let server = PlayedGarm::jit().serve();
+    let server = FakeGarm::jit().serve();
     let mut guest = FakeGuest::new(|command, _| i32::from(command.args[0].contains("pre")) * 7);
     let mut spec = spec(&server, Some(runner()));
     spec.pre_install = BTreeMap::from([("a\nb".to_owned(), b"#!/bin/sh\n".to_vec())]);

@@ -9,12 +9,12 @@ fn trickling_download_is_retried() {
     let archive = runner();
     let server = server_of(&archive);
     let tool = tool(&server, GITHUB, &archive);
-    let mut bench = RunnerBench::new();
+    let mut fixture = RunnerFixture::new();
     // No connection reaches this speed.
-    bench.options.pace = Pace { bytes_per_second: 1 << 50, over: Duration::from_nanos(1) };
-    let message = bench.fail(&tool);
+    fixture.options.pace = Pace { bytes_per_second: 1 << 50, over: Duration::from_nanos(1) };
+    let message = fixture.fail(&tool);
     assert!(message.contains(" s, expected at least 1125899906842624 bytes/s"), "{message}");
     assert_eq!(server.seen_requests().len(), 3, "it may get better");
-    bench.options.pace.bytes_per_second = 0;
-    bench.prepare(&tool).unwrap();
+    fixture.options.pace.bytes_per_second = 0;
+    fixture.prepare(&tool).unwrap();
 }

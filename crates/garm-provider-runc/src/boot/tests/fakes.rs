@@ -19,7 +19,7 @@ pub const CA: &str = "-----BEGIN CERTIFICATE-----\nQ0E=\n-----END CERTIFICATE---
 
 /// A fake GARM with one instance.
 #[derive(Default)]
-pub struct PlayedGarm {
+pub struct FakeGarm {
     pub status: String,
     was_token_given: bool,
     jit: bool,
@@ -29,13 +29,13 @@ pub struct PlayedGarm {
     pub refused: BTreeMap<&'static str, u16>,
 }
 
-impl PlayedGarm {
+impl FakeGarm {
     pub(super) fn jit() -> Self {
-        PlayedGarm { jit: true, ..PlayedGarm::default() }
+        FakeGarm { jit: true, ..FakeGarm::default() }
     }
 
     pub(super) fn with_template(template: &'static str) -> Self {
-        PlayedGarm { template: Some(template), ..PlayedGarm::default() }
+        FakeGarm { template: Some(template), ..FakeGarm::default() }
     }
 
     pub(super) fn serve(mut self) -> FakeServer {

@@ -49,7 +49,7 @@ pub struct Bootstrap {
     pub proxy: ProxyUrls,
 }
 
-/// A runner archive.
+/// An archive with a runner, as offered by GARM.
 #[derive(Clone, Debug)]
 pub struct RunnerArchive {
     /// `linux`, `win` or `osx`.
@@ -58,6 +58,7 @@ pub struct RunnerArchive {
     pub architecture: String,
     pub download_url: String,
     pub filename: String,
+    /// Bearer token for the download.
     pub token: Option<Secret>,
     pub sha256: Option<String>,
 }

@@ -58,7 +58,7 @@ pub enum GarmCommand {
     GetExtraSpecsJsonSchema,
 }
 
-/// Result of a call.
+/// Result of a call, as reported to GARM by the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallExit {
     Done,
@@ -90,7 +90,7 @@ pub const INTERFACE_VERSIONS: [&str; 2] = ["v0.1.0", "v0.1.1"];
 /// some tens of kilobytes.
 pub const MAX_DOCUMENT_BYTES: u64 = 16 << 20;
 
-/// Errors of reading a call. Messages are those of GARM's library where it has them.
+/// Errors of reading a call, with the messages of GARM's library for the errors that it knows.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     #[error("unsupported interface version: {0}")]

@@ -287,7 +287,7 @@ impl InstanceCreation<'_> {
         Ok(Some(InstanceRunner { located, user, layer }))
     }
 
-    /// Returns the user of the runner.
+    /// Returns the user of the runner; fails if the instance does not map its ids.
     fn user(&self, image: &Image) -> Result<RunnerUser, ProviderError> {
         let privilege = self.provider.site.engine.privilege;
         // Without subordinate ids, root is the only user of an instance.

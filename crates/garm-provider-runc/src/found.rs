@@ -28,13 +28,13 @@ const MAX_CONFIG_BYTES: u64 = 16 << 20;
 pub struct FoundInstance {
     pub name: String,
     pub files: InstanceFiles,
-    /// The record, or the one rebuilt from the container. If none, the instance has only files.
+    /// The record, or else one rebuilt from the container. None if the instance has only other files.
     pub record: Option<InstanceRecord>,
     /// Error of an unreadable record.
     pub error: Option<ContainerError>,
 }
 
-/// A filter of containers, by the controller and the name of their instance.
+/// A filter of instances, by controller id and name.
 pub type InstanceFilter<'a> = &'a dyn Fn(&str, &str) -> bool;
 
 /// Returns all instances of a controller: first those with neither a readable record nor a
@@ -105,7 +105,7 @@ pub fn controllers(
     Ok(all)
 }
 
-/// Returns records of instances rebuilt from the containers below the run directory of a site.
+/// Returns the records of instances, rebuilt from the containers below the run directory of an engine.
 pub fn rebuild_records(
     run: &Path,
     is_wanted: InstanceFilter<'_>,
@@ -114,8 +114,8 @@ pub fn rebuild_records(
     Ok(ids.iter().filter_map(|id| rebuild_record(run, id, is_wanted)).collect())
 }
 
-/// Returns records of an instance rebuilt from its containers below the run directory of a site. Reads no other
-/// container, of which there may be hundreds.
+/// Returns the records of one instance, rebuilt as by [`rebuild_records`]. Reads no containers of other instances, of
+/// which there may be hundreds.
 pub(super) fn rebuild_records_of(
     run: &Path,
     records: &ControllerRecords,

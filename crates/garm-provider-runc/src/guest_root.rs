@@ -34,7 +34,7 @@ pub struct GuestRoot {
 }
 
 impl GuestRoot {
-    /// Opens a root file system, for an instance with this user namespace.
+    /// Opens the root file system of an instance; `users` is its user namespace, if different from this process's.
     pub fn open(root: &Path, users: Option<OwnedFd>) -> Result<Self, PathError> {
         Ok(GuestRoot { root: ConfinedRoot::new(root)?, users })
     }
@@ -54,7 +54,8 @@ impl GuestRoot {
         self.root.path()
     }
 
-    /// Runs `work` as root of the instance. Errors in its user namespace are passed back by their number.
+    /// Runs `work` as root of the instance, in a copy of this process if the instance has another user namespace. From
+    /// there, only the number of an error is returned; `action` and `path` describe it.
     fn run_as_root<T: Serialize + DeserializeOwned>(
         &self,
         action: &'static str,

@@ -259,7 +259,8 @@ impl Default for HttpRetry {
 }
 
 impl HttpRetry {
-    /// Calls `f` until it succeeds, fails with a permanent error, or `is_time` returns false.
+    /// Calls `f` until it succeeds or fails with a permanent error, at most `attempts` times. Stops earlier if
+    /// `is_time` returns false after a failure.
     pub fn run_while<T>(
         self,
         mut is_time: impl FnMut() -> bool,

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 
 use super::error::ProviderError;
 
-/// Maximum number of rounds of signals. Their pauses grow by a millisecond, to 5 s in all.
+/// Maximum number of rounds of signals. Before each round is a pause, longer by a millisecond each time: 5 s in all.
 const ROUNDS: u32 = 100;
 
 /// Stops all processes of a container.

@@ -352,8 +352,8 @@ impl PlanInputs<'_> {
         Ok((resources, disk))
     }
 
-    /// Returns the value of the extra specs, or else the flavor's. Fails if the extra specs exceed the limit or, without
-    /// one, the flavor.
+    /// Returns the value of the extra specs, or else the flavor's. Fails if the extra specs exceed the limit, or the
+    /// flavor's value if there is no limit.
     fn resolve_limit<T: PartialOrd>(
         &self,
         key: &'static str,

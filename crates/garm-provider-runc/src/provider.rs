@@ -20,10 +20,10 @@ use super::site::{InstanceSite, InstanceSites, RemovalOptions, RootSite};
 use super::supervisor::SupervisorProgram;
 use super::{Bootstrap, pause, remove};
 
-/// The provider for one GARM controller, which sees only its own instances.
+/// Creates, starts and stops the instances of one GARM controller.
 #[derive(Clone, Copy)]
 pub struct GarmProvider<'a> {
-    /// Controller id of the GARM.
+    /// Id of the controller.
     pub controller: &'a str,
     pub site: RootSite<'a>,
     pub registries: &'a RegistryClient,
@@ -36,12 +36,12 @@ pub struct GarmProvider<'a> {
 #[derive(Debug, Default)]
 pub struct InstanceList {
     pub instances: Vec<GarmInstance>,
-    /// Errors of unreadable records, of all pools.
+    /// Errors of all unreadable records of the controller, because the pool of such a record may be unknown.
     pub unreadable: Vec<ContainerError>,
 }
 
 impl GarmProvider<'_> {
-    /// Creates and starts an instance; its supervisor starts the runner after this call.
+    /// Creates and starts an instance. Its supervisor boots the runner, which this call does not wait for.
     ///
     /// Leftovers of an earlier instance of the same name are removed first.
     pub fn create(&self, bootstrap: &Bootstrap) -> Result<GarmInstance, ProviderError> {
@@ -108,7 +108,7 @@ impl GarmProvider<'_> {
     }
 }
 
-/// The instances of one GARM controller, on all sites.
+/// The existing instances of one GARM controller.
 #[derive(Clone)]
 pub struct ControllerInstances<'a> {
     pub records: ControllerRecords,

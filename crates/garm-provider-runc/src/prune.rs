@@ -83,7 +83,7 @@ pub fn prune(
     Ok(pruned)
 }
 
-/// Removes leftovers shared by all instances: old logs, and unused runners.
+/// Removes old logs and unused cached runners, and returns the report of this and of the sweep before it.
 pub fn prune_shared(
     engine: &Engine,
     settings: &ProviderSettings,

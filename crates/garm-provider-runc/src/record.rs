@@ -49,11 +49,11 @@ pub struct InstanceRecord {
     pub log: PathBuf,
     /// Key of the layer that adds the runner, if the image does not contain the runner.
     pub layer: Option<String>,
-    /// None until the creation has finished.
+    /// None until the container has started.
     pub info: Option<RunningDetails>,
 }
 
-/// Properties of a running instance.
+/// Properties of an instance that are known once its container has started.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RunningDetails {
     /// `ID` in the image's `os-release`.
@@ -163,7 +163,7 @@ impl ControllerRecords {
         Ok(())
     }
 
-    /// Reads the id of the controller from its records, whose directory may have another name.
+    /// Reads the id of the controller from its records, because the directory may be named by a digest of the id.
     fn named_by_records(mut self) -> Result<Self, ContainerError> {
         for name in self.recorded_names()? {
             let record = self.files(&name).and_then(|files| files.record().ok().flatten());
@@ -253,7 +253,7 @@ impl InstanceFiles {
         remove_tree(&self.path)
     }
 
-    /// Removes the lock of an instance that has no other files.
+    /// Removes the lock file of an instance that has no other files, and releases the lock.
     pub fn forget(&self, lock: FileLock) -> Result<(), PathError> {
         lock.remove(&self.lock)
     }

@@ -46,7 +46,7 @@ pub fn parts(
     Ok(record.into_iter().chain(others).collect())
 }
 
-/// Kills an instance and removes all of its parts. The caller holds the lock.
+/// Kills an instance and removes the containers, networks and files in its records `parts`. The caller holds the lock.
 pub fn remove_parts(
     site: RootSite<'_>,
     files: &InstanceFiles,
@@ -65,8 +65,8 @@ pub fn running_supervisor(files: &InstanceFiles) -> Result<Option<ProcessIdentit
     }
 }
 
-/// Kills the supervisor of an instance. If none is known to run, searches all processes: one that was starting may not
-/// be recorded yet.
+/// Kills the supervisor of an instance: the `known` one, or else all that are found among the running processes,
+/// because a starting supervisor may not be recorded yet.
 pub fn end_supervisor(
     known: Option<ProcessIdentity>,
     controller: &str,

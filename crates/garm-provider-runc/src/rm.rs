@@ -18,7 +18,7 @@ use super::site::{InstanceSites, RemovalOptions};
 pub struct InstanceSelection<'a> {
     /// Names; empty for all instances.
     pub names: &'a [String],
-    /// If set, only instances that have ended, or that have no running supervisor.
+    /// If set, only instances that have ended, or whose supervisor and creating process have exited.
     pub orphans: bool,
     pub controller: Option<&'a str>,
     pub pool: Option<&'a str>,
@@ -33,7 +33,7 @@ pub struct RmOptions {
     pub dry_run: bool,
 }
 
-/// A selected instance.
+/// An instance that matches an [`InstanceSelection`].
 #[derive(Clone, Debug, Serialize)]
 pub struct SelectedInstance {
     pub name: String,
@@ -55,8 +55,8 @@ pub struct RmReport {
     pub unknown: Vec<String>,
 }
 
-/// Removes selected instances of all controllers, whose records are below a run directory. If an instance cannot be
-/// removed, continues with the others.
+/// Removes selected instances; `run` is the directory with the records of all controllers. If an instance cannot be
+/// removed, continues with the others. Instances selected by a name that several controllers use are kept.
 pub fn rm(
     run: &Path,
     sites: &dyn InstanceSites,

@@ -31,7 +31,7 @@ pub struct ProviderSettings {
     pub root: PathBuf,
     /// Default pull policy of images.
     pub pull: PullPolicy,
-    /// If set, instances can reach services of the host, unless their network has its own setting.
+    /// If set, instances can reach services of the host. Networks that extra specs select have their own setting.
     pub host_access: bool,
     /// DNS resolvers of instances whose network has none; empty for the host's.
     pub dns: Vec<IpAddr>,
@@ -178,7 +178,7 @@ impl Default for BootSettings {
     }
 }
 
-/// A name that is neither the alias of an image nor a reference.
+/// Errors of finding an image by its name.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageNameError {
     #[error(
@@ -317,7 +317,7 @@ pub struct MountSettings {
     pub always: bool,
 }
 
-/// A cache directory for each of some pools, shared by the instances of a pool.
+/// A cache for some pools. Each pool has its own directory, which its instances share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CacheSettings {

@@ -1,6 +1,6 @@
-//! Sites: run directory and PID namespace of an instance's container.
+//! A site is the run directory and the PID namespace of an instance's container.
 //!
-//! For root, all instances are on one site. Each rootless instance has its own pause process, with a PID namespace and
+//! All instances of root have the same site. Each rootless instance has its own pause process, with a PID namespace and
 //! directories of its own.
 
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub struct InstanceSite {
     processes: ProcessView,
 }
 
-/// The sites of all instances.
+/// Access to the containers of all instances of this user, on their sites.
 pub trait InstanceSites: Sync {
     /// Returns the site of an instance.
     fn site(&self, controller: &str, name: &str) -> Result<InstanceSite, ProviderError>;
@@ -39,13 +39,15 @@ pub trait InstanceSites: Sync {
         is_wanted: InstanceFilter<'_>,
     ) -> Result<Vec<InstanceRecord>, ProviderError>;
 
-    /// Returns the names of a controller's instances that may have leftovers without a container.
+    /// Returns the names of a controller's instances that have a pause process, so that those without a record and a
+    /// container are found too.
     fn unrecorded_instances(&self, controller: &str) -> Result<Vec<String>, ProviderError>;
 
     /// Returns the number of instances that can be removed concurrently, each on a thread.
     fn max_parallel_removals(&self) -> usize;
 
-    /// Removes an instance or its leftovers, unless [`RemovalOptions::is_still_wanted`] returns false; returns that value.
+    /// Removes an instance or its leftovers, unless [`RemovalOptions::is_still_wanted`] returns false. Returns whether
+    /// it was removed.
     fn delete(
         &self,
         records: &ControllerRecords,
@@ -67,7 +69,8 @@ pub struct RemovalOptions<'a> {
 }
 
 impl RemovalOptions<'_> {
-    /// Options of GARM's own calls. GARM repeats a removal until it succeeds, so records of newer versions are removed too.
+    /// Options of GARM's own calls. GARM repeats a removal until it succeeds, so records of newer versions are removed
+    /// too.
     pub(super) const OF_GARM: Self = RemovalOptions {
         is_still_wanted: &|| Ok(true),
         newer: NewerRecords::Remove,

@@ -31,13 +31,13 @@ use super::guest_root::GuestRoot;
 use super::http::{HttpClient, HttpError};
 use super::record::{ControllerRecords, InstanceFiles, RunnerOutcome};
 
-/// Cgroup of all supervisors, outside of GARM's, whose processes may all be killed.
+/// Cgroup of all supervisors. They leave GARM's cgroup, because a service manager may kill all processes in it.
 pub const CGROUP: &str = "/oci-hooks/supervisors";
 
 /// Size limit of `/etc/passwd` and `/etc/group`, larger than any real file.
 const MAX_USERS_BYTES: u64 = 4 << 20;
 
-/// Answer of a supervisor once it is independent of its parent; any other answer is an error message.
+/// Text that a supervisor prints once it is independent of its parent; any other text is an error message.
 const READY: &str = "ready";
 
 /// Timeout for a killed process to exit.
@@ -46,7 +46,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between reaps of adopted processes.
 const REAP_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Size limit of a task, larger than any real one, which may contain scripts and variables.
+/// Size limit of a serialized task with its scripts and variables, larger than any real one.
 const MAX_TASK_BYTES: u64 = 64 << 20;
 
 /// Errors of starting and running a supervisor.
@@ -69,8 +69,8 @@ pub enum SupervisorError {
     Start { name: String, message: String },
 }
 
-/// Program of the supervisor, which must call [`supervise`]. Controller id and instance name are added to its
-/// arguments.
+/// Command line of a supervisor, to which controller id and instance name are added. The program must call
+/// [`supervise`].
 #[derive(Clone, Debug)]
 pub struct SupervisorProgram {
     /// Path of the program, usually this one.
@@ -134,8 +134,8 @@ impl SupervisorProgram {
     }
 }
 
-/// Returns the running supervisors of an instance, found by their arguments. They belong to this user, and are in the
-/// PID namespace of its site: a process of another user or of a job could have the same arguments.
+/// Returns the running supervisors of an instance: the processes of this user, in the PID namespace of the instance's
+/// site, with a supervisor's arguments. A process of another user or of a job could have the same arguments.
 pub fn supervisors(
     site: ProcessView,
     controller: &str,
@@ -298,7 +298,8 @@ impl<'a> SupervisedContainer<'a> {
         Ok(SupervisedContainer { engine, record, log, root })
     }
 
-    /// Returns a user with groups and home directory from the instance's passwd and group files.
+    /// Returns a user with the supplementary groups and the home directory in the instance's `/etc/passwd` and
+    /// `/etc/group`. A user without an entry has no groups, and `/` as home directory.
     fn user(&self, owner: GuestIds) -> bundle::ContainerUser {
         let text = |path: &str| {
             let read = self.root.read(Path::new(path), MAX_USERS_BYTES).ok().flatten();
@@ -323,7 +324,7 @@ const MAX_LINE_BYTES: usize = 4 << 10;
 struct WatchedLog<'a> {
     log: &'a mut LogWriter,
     watcher: &'a mut dyn OutputWatcher,
-    /// Incomplete lines of both streams.
+    /// Incomplete last line of each stream, by [`StdStream`].
     partial: [Vec<u8>; 2],
 }
 

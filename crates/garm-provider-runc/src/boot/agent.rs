@@ -32,7 +32,7 @@ struct AgentMetadata {
     agent_shell_enabled: bool,
 }
 
-/// Checks that the instance needs no agent. Returns a note for its log.
+/// Checks that the instance needs no agent. Returns a note for its log if GARM is in agent mode or did not answer.
 pub fn check(spec: &BootSpec, http: &HttpClient) -> Result<Option<String>, PoolShellError> {
     // Without a runner, GARM's script runs, which installs the agent.
     if spec.runner.is_none() {

@@ -44,7 +44,7 @@ pub enum BootError {
     Listener { reason: String, last: LastLines },
     #[error("GARM's install script ended with code {code}{last}")]
     InstallScript { code: i32, last: LastLines },
-    /// The install script, not this program, must tell GARM that the runner is idle.
+    /// GARM's script, not this program, must report the runner as idle.
     #[error("GARM's install script ended without reporting the runner as idle{last}")]
     NeverIdle { last: LastLines },
     #[error(

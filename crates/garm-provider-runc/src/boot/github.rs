@@ -19,8 +19,8 @@ pub const MAX_TOKEN_BYTES: u64 = 16 << 10;
 /// Size limit of the runner's output in an error.
 const MAX_OUTPUT_BYTES: u64 = 4 << 10;
 
-/// Checks that a downloaded runner starts, and installs its dependencies if it does not and the settings permit it.
-/// An image with a runner has the dependencies.
+/// Checks that a downloaded runner starts, and installs its dependencies if it does not and the settings permit it. A
+/// runner in the image is not checked, because its image has the dependencies.
 pub fn dependencies<G: Guest>(
     garm: &GarmApi<'_>,
     boot: &mut BootContext<'_, G>,

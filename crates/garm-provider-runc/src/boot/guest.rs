@@ -39,7 +39,7 @@ pub trait OutputWatcher {
     /// Receives a line without its newline; long lines are truncated.
     fn line(&mut self, line: &str);
 
-    /// Returns the time at which a running program is killed; called again after each line.
+    /// Returns the time at which a running program is killed, if any; called again after each line.
     fn deadline(&self) -> Option<Instant>;
 }
 

@@ -25,13 +25,13 @@ static LIKE_SECRETS: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(&patterns.join("|")).expect("these are patterns")
 });
 
-/// The secrets of an instance.
+/// Masks the secrets of an instance.
 pub struct SecretMask {
     values: Vec<String>,
 }
 
 impl SecretMask {
-    /// Returns the secrets in a boot spec.
+    /// Returns a mask for the token and the long variables in a boot spec.
     pub fn new(spec: &BootSpec) -> Self {
         let mut values: Vec<_> = spec.env.values().chain([&spec.token]).cloned().collect();
         values.retain(|value| value.len() >= MIN_SECRET_BYTES);
@@ -45,7 +45,7 @@ impl SecretMask {
         SecretMask { values: values.iter().map(|value| (*value).to_owned()).collect() }
     }
 
-    /// Replaces the secrets in a text.
+    /// Replaces these secrets, and text that looks like a secret.
     pub fn mask_secrets(&self, text: &str) -> String {
         let text =
             self.values.iter().fold(text.to_owned(), |text, value| text.replace(value, MASK));

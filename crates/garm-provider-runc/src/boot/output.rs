@@ -28,11 +28,11 @@ impl fmt::Display for LastLines {
     }
 }
 
-/// A watcher of a runner's output.
+/// Watches the output of a runner: whether it listens, how it ended, and its last lines.
 pub struct RunnerOutputWatcher {
     forge: Option<Forge>,
     deadline: Option<Instant>,
-    /// Receives one message when the runner listens; closed when the runner has exited.
+    /// Gets one message when the runner listens; dropped when the runner has exited.
     listening: Option<Sender<()>>,
     listens: bool,
     listener_failure: Option<String>,

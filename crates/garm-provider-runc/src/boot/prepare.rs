@@ -30,7 +30,7 @@ else
 fi
 "#;
 
-/// An instance, with the deadline and environment of all programs run in it.
+/// An instance that boots, with the deadline and environment of all programs run in it.
 pub struct BootContext<'a, G> {
     pub guest: &'a mut G,
     pub deadline: BootDeadline,

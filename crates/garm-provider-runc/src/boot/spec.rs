@@ -1,4 +1,4 @@
-//! Boot spec of a supervisor, passed in memory.
+//! Boot spec: the part of a supervisor's task about its runner, never written to disk.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ pub struct RunnerSpec {
     pub install_dependencies: bool,
 }
 
-/// Forge of a runner.
+/// Kind of forge that gives a runner its jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Forge {

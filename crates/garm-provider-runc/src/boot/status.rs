@@ -30,7 +30,7 @@ impl BootDeadline {
         BootDeadline { start: Instant::now(), timeout }
     }
 
-    /// Returns the remaining time.
+    /// Returns the remaining time; fails after the deadline.
     pub fn remaining_time(self) -> Result<Duration, BootError> {
         let left = self.timeout.saturating_sub(self.start.elapsed());
         if left.is_zero() { Err(BootError::TimedOut { timeout: self.timeout }) } else { Ok(left) }

@@ -26,7 +26,7 @@ const TMPFS_BYTES: u64 = 64 << 20;
 /// Network of an instance, with its user namespace.
 pub struct ConnectedNetwork {
     pub endpoint: NetworkEndpoint,
-    /// Pinned user namespace of the instance, if it has one.
+    /// File that pins the user namespace of the instance, if it has its own.
     pub user_namespace: Option<PathBuf>,
     private_ids: PrivateIds,
     /// Warning about the uplink, for the log.

@@ -61,7 +61,7 @@ pub fn cut_reply(body: impl Into<Vec<u8>>, cut: usize) -> WebResponse {
     WebResponse { cut: Some(cut), ..WebResponse::ok(body) }
 }
 
-/// Closes the connection without a response.
+/// Makes the server close the connection without a response.
 pub fn no_reply() -> WebResponse {
     WebResponse { refused: true, ..WebResponse::default() }
 }

@@ -9,7 +9,7 @@ use crate::boot::Forge;
 use crate::bootstrap::RunnerArchive;
 use crate::http::shorten_url;
 
-/// Returns the archive for Linux on an architecture, given GARM's name of it.
+/// Returns the archive for Linux on an architecture, which is named as in GARM.
 pub fn choose<'a>(
     tools: &'a [RunnerArchive],
     arch: &str,

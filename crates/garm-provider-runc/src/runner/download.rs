@@ -14,7 +14,7 @@ use crate::http::{HttpBody, HttpClient, shorten_url};
 /// Number of bytes received without an error after which earlier errors no longer count.
 const FORGIVEN_BYTES: u64 = 4 << 20;
 
-/// Archive as a stream.
+/// Download of a runner archive, as a stream.
 ///
 /// `read` returns errors without details, which [`finish`](Self::finish) returns.
 pub struct RunnerDownload<'a> {

@@ -67,7 +67,7 @@ pub struct RunnerCache {
 pub struct RunnerLayer {
     /// Directory of the layer on the host.
     pub path: PathBuf,
-    /// Runner in an instance.
+    /// Runner, with its paths in an instance.
     pub runner: LocatedRunner,
     /// Key in the cache, for `in_use` of [`RunnerCache::prune`].
     pub key: String,

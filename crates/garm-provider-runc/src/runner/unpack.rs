@@ -22,7 +22,7 @@ const PROGRAMS: [&[u8]; 2] = [b"\x7fELF", b"#!"];
 /// Name prefixes of Gitea's program, followed by its version.
 const GITEA_NAMES: [&str; 2] = ["act_runner", "gitea-runner"];
 
-/// Unpacking of a runner to a layer.
+/// Inputs for unpacking a runner to a layer.
 pub struct RunnerUnpacking<'a> {
     pub forge: Forge,
     pub owner: (u32, u32),

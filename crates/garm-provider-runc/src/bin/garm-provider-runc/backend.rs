@@ -22,7 +22,7 @@ use oci_hooks_image::Digest;
 
 use crate::settings::GarmFileSettings;
 
-/// Kind of container owner: each owner is an instance.
+/// Kind of container owners, by which their directories are named: each instance is an owner.
 const KIND: &str = "instances";
 
 /// Marker file in the run directory, created by the first instance after a boot.
@@ -41,7 +41,7 @@ pub struct RootlessInstances {
     owners: ContainerOwners,
 }
 
-/// Key of an instance's pause process.
+/// Id and label of an instance's pause process.
 struct InstanceKey {
     id: String,
     /// `CONTROLLER/NAME`; the name contains no slash.
@@ -89,7 +89,7 @@ impl InstanceBackend {
 }
 
 impl RootlessInstances {
-    /// Returns the settings outside of namespaces.
+    /// Returns the settings, with the paths outside of namespaces.
     pub fn settings(&self) -> &GarmFileSettings {
         &self.settings
     }

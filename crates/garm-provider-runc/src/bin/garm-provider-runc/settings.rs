@@ -201,7 +201,7 @@ impl GarmFileSettings {
         })
     }
 
-    /// Returns the proxy of an environment variable: its value, or else the setting.
+    /// Returns the value of a proxy variable, or else the setting for that variable.
     pub fn proxy(&self, name: &str, value: Option<String>) -> Option<String> {
         value.filter(|value| !value.is_empty()).or_else(|| {
             let proxy = match name {

@@ -25,7 +25,7 @@ const RUNNER_GRACE_PERIOD: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub struct PruneReport {
     pub instances: Vec<String>,
-    /// Number of leftovers of containers from an earlier boot.
+    /// Number of removed leftovers of containers: from an earlier boot and, if requested, of other versions.
     pub orphans: usize,
     pub logs: usize,
     /// Removed runners, which no instance used.

@@ -27,7 +27,7 @@ pub struct LogsArgs {
     #[arg(add = ArgValueCandidates::new(instances::names))]
     name: String,
 
-    /// Follow until the instance is removed
+    /// Follow the log while the instance is running
     #[arg(long, short)]
     follow: bool,
 

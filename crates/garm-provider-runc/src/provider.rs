@@ -1,10 +1,11 @@
 //! GARM's operations on instances.
 
 use std::thread;
+use std::time::Duration;
 
 use oci_hooks_engine::container::ContainerError;
 use oci_hooks_files::error::chain;
-use oci_hooks_files::lock::LONG_LOCK_TIMEOUT;
+use oci_hooks_files::lock::{BULK_LOCK_TIMEOUT, LONG_LOCK_TIMEOUT};
 use oci_hooks_files::record::NewerRecords;
 use oci_hooks_host::thread::{ConcurrentWork, spawn_or_call};
 use oci_hooks_image::{Credentials, RegistryClient};
@@ -18,7 +19,7 @@ use super::record::{ControllerRecords, InstanceFiles, InstanceRecord, RunnerOutc
 use super::settings::ProviderSettings;
 use super::site::{InstanceSite, InstanceSites, RemovalOptions, RootSite};
 use super::supervisor::SupervisorProgram;
-use super::{Bootstrap, pause, remove};
+use super::{Bootstrap, pause};
 
 /// Creates, starts and stops the instances of one GARM controller.
 #[derive(Clone, Copy)]
@@ -73,11 +74,7 @@ impl GarmProvider<'_> {
         }
         // If only the supervisor was killed, the job is still running.
         if has_ended || !site.is_attended(&files, &record)? && !site.is_running(&record) {
-            let newer = NewerRecords::Remove;
-            let parts = remove::parts(self.site.engine, &self.records(), &files, id, newer)?;
-            remove::remove_parts(self.site, &files, &parts, newer)?;
-            files.remove()?;
-            files.forget(lock)?;
+            self.site.remove_locked(&self.records(), &files, id, NewerRecords::Remove, lock)?;
         }
         // GARM logs the error.
         Err(ProviderError::Ended { name: id.to_owned(), fault: instance.fault })
@@ -141,18 +138,18 @@ impl ControllerInstances<'_> {
         let is_own = |controller: &str, _: &str| self.records.are_of(controller);
         names.extend(self.sites.containers(&is_own)?.into_iter().map(|record| record.name));
         let names: Vec<_> = names.into_iter().collect();
+        // An instance that another call has locked does not delay the others for long.
+        let delete = |name: &String| self.delete_within(BULK_LOCK_TIMEOUT, name);
         let mut results = Vec::new();
         let at_once = self.sites.max_parallel_removals();
         if at_once == 1 {
-            results.extend(names.iter().map(|name| self.delete_of_all(name)));
+            results.extend(names.iter().map(delete));
             return results.into_iter().collect();
         }
         for some in names.chunks(at_once) {
             thread::scope(|scope| {
-                let deleting: Vec<_> = some
-                    .iter()
-                    .map(|name| spawn_or_call(scope, || self.delete_of_all(name)))
-                    .collect();
+                let deleting: Vec<_> =
+                    some.iter().map(|name| spawn_or_call(scope, move || delete(name))).collect();
                 results.extend(deleting.into_iter().map(ConcurrentWork::join));
             });
         }
@@ -162,16 +159,17 @@ impl ControllerInstances<'_> {
     /// Removes an instance or its leftovers completely. Succeeds if the instance does not exist.
     pub fn delete(&self, id: &str) -> Result<(), ProviderError> {
         let _span = info_span!("delete", instance = id).entered();
-        // No instance can have an invalid name.
-        let Some(files) = self.records.files(id) else { return Ok(()) };
-        let removal = RemovalOptions { lock_timeout: LONG_LOCK_TIMEOUT, ..RemovalOptions::OF_GARM };
-        self.sites.delete(&self.records, &files, id, removal).map(drop)
+        self.delete_within(LONG_LOCK_TIMEOUT, id)
     }
 
-    /// Removes one of many instances, without waiting long for another call that has it locked.
-    fn delete_of_all(&self, id: &str) -> Result<(), ProviderError> {
+    /// Removes an instance as [`delete`](Self::delete) does; fails if another call has it locked for longer.
+    fn delete_within(&self, lock_timeout: Duration, id: &str) -> Result<(), ProviderError> {
+        // No instance can have an invalid name.
         let Some(files) = self.records.files(id) else { return Ok(()) };
-        self.sites.delete(&self.records, &files, id, RemovalOptions::OF_GARM).map(drop)
+        // GARM repeats a removal until it succeeds, so records of newer versions are removed too.
+        let newer = NewerRecords::Remove;
+        let removal = RemovalOptions { newer, lock_timeout, ..RemovalOptions::default() };
+        self.sites.delete(&self.records, &files, id, removal).map(drop)
     }
 
     fn find(&self, id: &str) -> Result<(InstanceFiles, InstanceRecord), ProviderError> {

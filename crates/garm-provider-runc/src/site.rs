@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use oci_hooks_engine::container::{Engine, RecordDirectory};
 use oci_hooks_engine::network::NetworkOptions;
-use oci_hooks_files::lock::BULK_LOCK_TIMEOUT;
+use oci_hooks_files::lock::{BULK_LOCK_TIMEOUT, FileLock};
 use oci_hooks_files::record::NewerRecords;
 use oci_hooks_host::identity::ProcessView;
 
@@ -66,16 +66,6 @@ pub struct RemovalOptions<'a> {
     pub newer: NewerRecords,
     /// Maximum wait for the lock of the instance, which another call may hold.
     pub lock_timeout: Duration,
-}
-
-impl RemovalOptions<'_> {
-    /// Options of GARM's own calls. GARM repeats a removal until it succeeds, so records of newer versions are removed
-    /// too.
-    pub(super) const OF_GARM: Self = RemovalOptions {
-        is_still_wanted: &|| Ok(true),
-        newer: NewerRecords::Remove,
-        lock_timeout: BULK_LOCK_TIMEOUT,
-    };
 }
 
 impl Default for RemovalOptions<'_> {
@@ -147,6 +137,28 @@ impl InstanceSite {
     }
 }
 
+impl RootSite<'_> {
+    /// Removes an instance or its leftovers, and its lock.
+    pub(super) fn remove_locked(
+        self,
+        records: &ControllerRecords,
+        files: &InstanceFiles,
+        name: &str,
+        newer: NewerRecords,
+        lock: FileLock,
+    ) -> Result<(), ProviderError> {
+        let parts = remove::parts(self.engine, records, files, name, newer)?;
+        remove::remove_parts(self, files, &parts, newer)?;
+        if parts.is_empty() {
+            // A supervisor without a record would write to the files of the next instance.
+            let supervisor = remove::running_supervisor(files)?;
+            remove::end_supervisor(supervisor, records.controller(), name)?;
+        }
+        files.remove()?;
+        Ok(files.forget(lock)?)
+    }
+}
+
 impl InstanceSites for RootSite<'_> {
     fn site(&self, _: &str, _: &str) -> Result<InstanceSite, ProviderError> {
         Ok(InstanceSite::of(self.engine))
@@ -178,15 +190,6 @@ impl InstanceSites for RootSite<'_> {
         if !(removal.is_still_wanted)()? {
             return Ok(false);
         }
-        let parts = remove::parts(self.engine, records, files, name, removal.newer)?;
-        remove::remove_parts(*self, files, &parts, removal.newer)?;
-        if parts.is_empty() {
-            // A supervisor without a record would write to the files of the next instance.
-            let supervisor = remove::running_supervisor(files)?;
-            remove::end_supervisor(supervisor, records.controller(), name)?;
-        }
-        files.remove()?;
-        files.forget(lock)?;
-        Ok(true)
+        self.remove_locked(records, files, name, removal.newer, lock).map(|()| true)
     }
 }

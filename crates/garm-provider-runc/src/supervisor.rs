@@ -28,7 +28,7 @@ use super::boot::{
     self, BootSpec, Guest, GuestCommand, GuestError, GuestIds, OutputWatcher, PoolShellError,
 };
 use super::guest_root::GuestRoot;
-use super::http::{HttpClient, HttpError};
+use super::http::{HttpClient, HttpError, HttpRetry};
 use super::record::{ControllerRecords, InstanceFiles, RunnerOutcome};
 
 /// Cgroup of all supervisors. They leave GARM's cgroup, because a service manager may kill all processes in it.
@@ -237,7 +237,7 @@ struct InstanceSupervisor<'a> {
 
 impl InstanceSupervisor<'_> {
     fn run(&mut self) -> Result<(), SupervisorError> {
-        let result = boot::boot(&self.spec, &mut self.guest, &self.http);
+        let result = boot::boot(&self.spec, &mut self.guest, &self.http, HttpRetry::default());
         let at = Timestamp::now();
         // Read now: the removal of the container also removes its cgroup, which has the counters.
         for hit in self.guest.engine.limits_hit(&self.guest.record) {

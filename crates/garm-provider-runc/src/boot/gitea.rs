@@ -5,7 +5,7 @@ use std::thread;
 
 use super::credentials;
 use super::error::BootError;
-use super::github::{MAX_TOKEN_BYTES, TRIES};
+use super::github::TRIES;
 use super::guest::{Guest, GuestCommand, TMPFS};
 use super::prepare::{BootContext, GuestUser};
 use super::spec::RunnerSpec;
@@ -24,10 +24,7 @@ pub fn register<G: Guest>(
     user: GuestUser<'_>,
 ) -> Result<Option<i64>, BootError> {
     let program = runner.program.display().to_string();
-    garm.progress(boot.guest, "registering the runner")?;
-    // GARM has only this endpoint for tokens.
-    let token = garm.get("runner-registration-token/", MAX_TOKEN_BYTES)?;
-    let token = String::from_utf8_lossy(&token).trim().to_owned();
+    let token = garm.registration_token(boot.guest)?;
     // The token must not be an argument, which all users can see. Since 1.0, runners read it from an environment
     // variable; older ones prompt for it and read standard input. Newer runners need `--no-interactive`, or they would
     // prompt for labels. `register --help` registers nothing, and fails before 1.0, because `--token-file` is unknown.

@@ -13,9 +13,6 @@ use super::status::GarmApi;
 /// Number of attempts to register, as in GARM's own scripts.
 pub const TRIES: u32 = 6;
 
-/// Size limit of a registration token, larger than any real one.
-pub const MAX_TOKEN_BYTES: u64 = 16 << 10;
-
 /// Size limit of the runner's output in an error.
 const MAX_OUTPUT_BYTES: u64 = 4 << 10;
 
@@ -80,10 +77,7 @@ pub fn register<G: Guest>(
         garm.progress(boot.guest, "getting the runner's credentials")?;
         return credentials::install(garm, boot.guest, runner);
     }
-    garm.progress(boot.guest, "registering the runner")?;
-    // GARM has only this endpoint for tokens.
-    let token = garm.get("runner-registration-token/", MAX_TOKEN_BYTES)?;
-    let token = String::from_utf8_lossy(&token).trim().to_owned();
+    let token = garm.registration_token(boot.guest)?;
     let config = |boot: &mut BootContext<'_, G>, args: &[&str]| {
         let program = runner.dir.join("config.sh").display().to_string();
         let args = std::iter::once(program).chain(args.iter().map(|&arg| arg.to_owned()));

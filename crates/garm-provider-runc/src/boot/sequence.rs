@@ -31,12 +31,7 @@ pub struct ReadyRunner {
 
 /// Boots the runner of an instance and waits for its exit. Reports to GARM each step, that the runner listens for jobs,
 /// and failures.
-pub fn boot(spec: &BootSpec, guest: &mut impl Guest, http: &HttpClient) -> Result<(), BootError> {
-    boot_patiently(spec, guest, http, HttpRetry::default())
-}
-
-/// Boots a runner as [`boot`] does, with the given retries of requests.
-pub fn boot_patiently(
+pub fn boot(
     spec: &BootSpec,
     guest: &mut impl Guest,
     http: &HttpClient,

@@ -15,6 +15,9 @@ use crate::http::{HttpClient, HttpError, HttpRetry};
 /// Timeout for reporting a failure, even after the deadline.
 const FAILURE_REPORT_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Size limit of a registration token, larger than any real one.
+const MAX_TOKEN_BYTES: u64 = 16 << 10;
+
 /// Length limit of a message.
 const MAX_MESSAGE_CHARS: usize = 1000;
 
@@ -90,6 +93,14 @@ impl<'a> GarmApi<'a> {
             Err(error) if !error.is_transient() => Err(error.into()),
             _ => Ok(()),
         }
+    }
+
+    /// Reports the registration, and gets the token for it.
+    pub fn registration_token(&self, guest: &mut impl Guest) -> Result<String, BootError> {
+        self.progress(guest, "registering the runner")?;
+        // GARM has only this endpoint for tokens.
+        let token = self.get("runner-registration-token/", MAX_TOKEN_BYTES)?;
+        Ok(String::from_utf8_lossy(&token).trim().to_owned())
     }
 
     /// Reports the distribution of the instance.

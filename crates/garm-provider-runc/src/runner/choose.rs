@@ -5,6 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 
 use super::error::RunnerError;
+use super::locate::GITEA_NAMES;
 use crate::boot::Forge;
 use crate::bootstrap::RunnerArchive;
 use crate::http::shorten_url;
@@ -39,7 +40,7 @@ pub fn name_of(tool: &RunnerArchive) -> String {
 /// Returns the forge of the runner in an archive.
 pub fn forge_of(tool: &RunnerArchive) -> Forge {
     let name = name_of(tool);
-    match name.starts_with("act_runner") || name.starts_with("gitea-runner") {
+    match GITEA_NAMES.iter().any(|start| name.starts_with(start)) {
         true => Forge::Gitea,
         false => Forge::Github,
     }
@@ -52,9 +53,9 @@ pub fn forge_of_instance(token: &str, tools: &[RunnerArchive]) -> Option<Forge> 
         forge_type: Forge,
     }
     // The signature is not checked: a forger of the token could also forge the rest of the document.
-    let records = token.split('.').nth(1).and_then(|text| URL_SAFE_NO_PAD.decode(text).ok());
-    let records = records.and_then(|records| serde_json::from_slice::<TokenClaims>(&records).ok());
-    records.map(|records| records.forge_type).or_else(|| tools.first().map(forge_of))
+    let claims = token.split('.').nth(1).and_then(|text| URL_SAFE_NO_PAD.decode(text).ok());
+    let claims = claims.and_then(|claims| serde_json::from_slice::<TokenClaims>(&claims).ok());
+    claims.map(|claims| claims.forge_type).or_else(|| tools.first().map(forge_of))
 }
 
 #[cfg(test)]

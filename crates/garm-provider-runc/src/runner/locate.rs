@@ -16,8 +16,10 @@ const GITHUB_DIRS: [&str; 5] = [
     "/runner",
 ];
 
-/// Names and directories of Gitea's runner in images.
-const GITEA_NAMES: [&str; 2] = ["act_runner", "gitea-runner"];
+/// Names of Gitea's runner, followed by a version in the names of its releases.
+pub const GITEA_NAMES: [&str; 2] = ["act_runner", "gitea-runner"];
+
+/// Directories of Gitea's runner in images.
 const GITEA_DIRS: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
 
 /// A runner in an image.
@@ -34,9 +36,8 @@ pub fn locate(
     layers: &[PathBuf],
     forge: Option<Forge>,
 ) -> Result<Option<LocatedRunner>, PathError> {
-    let stack = LayerStack::new(layers);
     for dir in GITHUB_DIRS.into_iter().chain(GITEA_DIRS) {
-        let located = find_in_dir(stack, Path::new(dir))?;
+        let located = locate_in(layers, Path::new(dir))?;
         if let Some(located) = located.filter(|l| forge.is_none_or(|forge| l.forge == forge)) {
             return Ok(Some(located));
         }
@@ -46,10 +47,7 @@ pub fn locate(
 
 /// Searches one directory of the image for a runner.
 pub fn locate_in(layers: &[PathBuf], dir: &Path) -> Result<Option<LocatedRunner>, PathError> {
-    find_in_dir(LayerStack::new(layers), dir)
-}
-
-fn find_in_dir(stack: LayerStack<'_>, dir: &Path) -> Result<Option<LocatedRunner>, PathError> {
+    let stack = LayerStack::new(layers);
     let located = |name: &str, forge| {
         Ok(Some(LocatedRunner { dir: dir.to_owned(), program: dir.join(name), forge }))
     };

@@ -11,6 +11,7 @@ use oci_hooks_image::{LayerLimits, UnpackTarget, unpack_archive};
 
 use super::download::RunnerDownload;
 use super::error::RunnerError;
+use super::locate::GITEA_NAMES;
 use crate::boot::Forge;
 
 /// Home directory of the user in the layer.
@@ -18,9 +19,6 @@ pub const HOME: &str = "home/runner";
 
 /// First bytes of programs and scripts.
 const PROGRAMS: [&[u8]; 2] = [b"\x7fELF", b"#!"];
-
-/// Name prefixes of Gitea's program, followed by its version.
-const GITEA_NAMES: [&str; 2] = ["act_runner", "gitea-runner"];
 
 /// Inputs for unpacking a runner to a layer.
 pub struct RunnerUnpacking<'a> {

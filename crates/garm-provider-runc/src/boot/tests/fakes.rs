@@ -8,7 +8,7 @@ use std::time::Duration;
 use oci_hooks_testsupport::http::{WebRequest, WebResponse};
 use serde_json::Value;
 
-use crate::boot::sequence::{ReadyRunner, boot_patiently};
+use crate::boot::sequence::ReadyRunner;
 use crate::boot::*;
 use crate::http::fake::{FakeServer, no_reply, reply};
 use crate::http::{HttpClient, HttpOptions, HttpRetry};
@@ -328,7 +328,7 @@ pub fn boot_and_run(
     let http = HttpClient::new(&HttpOptions::default()).unwrap();
     let retry = HttpRetry { attempts: 5, pause: Duration::ZERO };
     let mut attended = AttendedGuest { guest: &mut *guest, server };
-    let result = boot_patiently(spec, &mut attended, &http, retry);
+    let result = boot(spec, &mut attended, &http, retry);
     // The last command is removed, because GARM's script contains the token.
     let run = result.is_ok().then(|| guest.commands.pop().expect("it was run"));
     assert!(!guest.received_text().contains(TOKEN), "the instance knows the token");

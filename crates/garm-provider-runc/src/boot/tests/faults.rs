@@ -9,7 +9,6 @@ use oci_hooks_files::error::chain;
 use oci_hooks_testsupport::http::{bound_socket, listen};
 
 use super::fakes::*;
-use crate::boot::sequence::boot_patiently;
 use crate::boot::*;
 use crate::http::fake::{FakeServer, no_reply};
 use crate::http::{HttpClient, HttpError, HttpOptions, HttpRetry};
@@ -53,7 +52,7 @@ fn late_server_is_waited_for() {
     spec.metadata_url = format!("http://{address}/m");
     let mut guest = FakeGuest::new(|_, _| 0);
     let retry = HttpRetry { attempts: 60_000, pause: Duration::from_millis(10) };
-    boot_patiently(&spec, &mut guest, &http, retry).unwrap();
+    boot(&spec, &mut guest, &http, retry).unwrap();
     receive.recv().unwrap();
     // The runner may have exited before GARM received `idle`.
     assert!(starting.join().unwrap().seen_requests().len() >= 6);

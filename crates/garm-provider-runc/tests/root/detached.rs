@@ -5,7 +5,6 @@ use std::process::Command;
 
 use oci_hooks_testsupport::garm::answer::AnswerStatus;
 use oci_hooks_testsupport::garm::faults::ConnectionFault;
-use oci_hooks_testsupport::host::HostProcess;
 use oci_hooks_testsupport::http::Gate;
 use oci_hooks_testsupport::program;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -18,7 +17,7 @@ fn supervisor_has_its_own_session_and_cgroup() {
     with_each_runtime("", |world| {
         world.bring_up("one", ENDLESS, json!({}));
         world.installation.wait_for_log("one", "working");
-        let supervisor = supervisor(world.host().processes(), &world.installation.program());
+        let supervisor = world.supervisor();
         let (status, files, cgroups, cwd, environ) = world.host().enter(|| {
             let at = |name: &str| format!("/proc/{}/{name}", supervisor.pid);
             let links = fs::read_dir(at("fd")).unwrap().flatten();
@@ -99,15 +98,6 @@ fn killed_call_leaves_a_complete_instance_or_nothing() {
         }
         world.provider().delete("one");
     });
-}
-
-#[track_caller]
-fn supervisor(processes: Vec<HostProcess>, program: &std::path::Path) -> HostProcess {
-    let program = program.display().to_string();
-    let mut found: Vec<_> =
-        processes.into_iter().filter(|process| process.line.starts_with(&program)).collect();
-    assert_eq!(found.len(), 1, "one for each instance: {found:?}");
-    found.remove(0)
 }
 
 #[test]

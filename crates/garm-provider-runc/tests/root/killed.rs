@@ -92,12 +92,7 @@ fn delete_works_after_a_reboot_of_the_host() {
         let before = LeftoverSnapshot::take(&world.installation);
         world.bring_up("one", ENDLESS, json!({}));
         world.wait_for_job();
-        let program = world.installation.program().display().to_string();
-        for process in world.host().processes() {
-            if process.line.starts_with(&program) || process.line.contains("sleep 1000") {
-                world.host().shell(&format!("kill -9 {} 2>/dev/null || true", process.pid));
-            }
-        }
+        world.kill_processes();
         delete(world, &before, "everything killed");
     });
 }
@@ -123,7 +118,6 @@ fn remove(world: &mut &GarmFixture<'_>, number: u32, command: &str) -> RunningCa
 fn delete(world: &GarmFixture<'_>, before: &LeftoverSnapshot, context: &str) {
     let mut cgroups = containers(&world.installation);
     cgroups.extend(world.installation.cgroups());
-    cgroups.retain(|name| name != "supervisors");
     world.provider().delete("one");
     before.check(&world.installation, context);
     assert_no_cgroups(&cgroups);

@@ -145,6 +145,25 @@ impl GarmFixture<'_> {
         job.expect("the wait has ended")
     }
 
+    /// Returns the supervisor of the only instance.
+    #[track_caller]
+    pub(crate) fn supervisor(&self) -> HostProcess {
+        let program = self.installation.program().display().to_string();
+        let mut found = self.host().processes();
+        found.retain(|process| process.line.starts_with(&program));
+        assert_eq!(found.len(), 1, "one for each instance: {found:?}");
+        found.remove(0)
+    }
+
+    /// Kills the supervisors and the processes of `ENDLESS` jobs, as a power failure does.
+    pub(crate) fn kill_processes(&self) {
+        let program = self.installation.program().display().to_string();
+        let mut killed = self.host().processes();
+        killed.retain(|it| it.line.starts_with(&program) || it.line.contains("sleep 1000"));
+        let killed: Vec<_> = killed.iter().map(|process| process.pid).collect();
+        self.host().signal(&killed, "KILL");
+    }
+
     /// Creates an instance, waits until its job has ended, and returns the runner's record.
     #[track_caller]
     pub(crate) fn run(&self, name: &str, job: &str, fields: Value) -> RunnerLog {

@@ -189,12 +189,7 @@ fn instances_are_gone_after_a_reboot_and_new_ones_start() {
         world.warm_up();
         world.bring_up("one", ENDLESS, json!({}));
         world.wait_for_job();
-        let program = world.installation.program().display().to_string();
-        for process in world.host().processes() {
-            if process.line.starts_with(&program) || process.line.contains("sleep 1000") {
-                world.host().shell(&format!("kill -9 {} 2>/dev/null || true", process.pid));
-            }
-        }
+        world.kill_processes();
         program::wait_until("all is killed", || world.job_process().is_none());
         for id in containers(&world.installation) {
             program::wait_until("its cgroup is gone", || {

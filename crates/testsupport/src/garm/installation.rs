@@ -1,6 +1,5 @@
 //! `garm-provider-runc` as an administrator installs it on a host, with settings for tests.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
@@ -208,9 +207,9 @@ impl<'h> ProviderInstallation<'h> {
         RunnerLog::new(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Returns the cgroup names of the host's processes, except the cgroups of the test itself.
-    pub fn cgroups(&self) -> BTreeSet<String> {
-        cgroups_of(self.host)
+    /// Returns the cgroup names of the host's processes, except the cgroups of supervisors and of the test itself.
+    pub fn cgroups(&self) -> Vec<String> {
+        cgroups_of(self.host).into_iter().filter(|name| name != "supervisors").collect()
     }
 }
 

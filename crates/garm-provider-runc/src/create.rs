@@ -86,6 +86,9 @@ fn remove_leftovers(
     Ok(files.remove()?)
 }
 
+/// Marker file in the run directory of the store, created by the first instance after a boot.
+pub const SWEEP_MARKER: &str = "garm.swept";
+
 /// Interval between searches for old logs, of which there may be thousands.
 const LOGS_EVERY: Duration = Duration::from_secs(3600);
 
@@ -94,7 +97,7 @@ fn sweep(provider: &GarmProvider<'_>) -> Result<(), ProviderError> {
     let log = &provider.settings.log;
     make_private(&log.directory)?;
     // Outside of the directory of controllers, where it would be taken for one.
-    let marker = provider.site.engine.store.options().run.join("garm.swept");
+    let marker = provider.site.engine.store.options().run.join(SWEEP_MARKER);
     let swept = fs::metadata(&marker).and_then(|marker| marker.modified()).ok();
     if swept.is_none() {
         provider.site.engine.remove_orphans()?;

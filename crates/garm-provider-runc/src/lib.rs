@@ -38,6 +38,7 @@ pub use call::{
     COMMAND_VARIABLE, CallError, CallExit, GarmCall, GarmCommand, INTERFACE_VERSIONS,
     MAX_DOCUMENT_BYTES,
 };
+pub use create::SWEEP_MARKER;
 pub use error::ProviderError;
 pub use extra_specs::{ExtraSpecs, ExtraSpecsError};
 pub use found::{FoundInstance, InstanceFilter, controllers, find_all, rebuild_records};

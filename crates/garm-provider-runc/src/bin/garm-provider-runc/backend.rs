@@ -6,7 +6,7 @@ use std::time::Duration;
 use garm_provider_runc::record::{ControllerRecords, InstanceFiles, InstanceRecord};
 use garm_provider_runc::{
     ControllerInstances, InstanceFilter, InstanceSite, InstanceSites, ProviderError,
-    RemovalOptions, RootSite, rebuild_records,
+    RemovalOptions, RootSite, SWEEP_MARKER, rebuild_records,
 };
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::host::HostError;
@@ -24,9 +24,6 @@ use crate::settings::GarmFileSettings;
 
 /// Kind of container owners, by which their directories are named: each instance is an owner.
 const KIND: &str = "instances";
-
-/// Marker file in the run directory, created by the first instance after a boot.
-const SWEPT: &str = "garm.swept";
 
 /// Instances of root or of a rootless user.
 pub enum InstanceBackend {
@@ -120,15 +117,10 @@ impl RootlessInstances {
             NamespaceEntry::Exclusive,
             is_gone,
         )?;
-        if matches!(entered, EnterOutcome::Inside(_)) && !self.run().join(SWEPT).exists() {
+        if matches!(entered, EnterOutcome::Inside(_)) && !self.run().join(SWEEP_MARKER).exists() {
             self.remove_forgotten()?;
         }
         Ok(entered)
-    }
-
-    /// Enters a user namespace that maps the owners of the store's files; the network stays the host's.
-    pub fn enter_store(&self) -> Result<EnterOutcome, RootlessError> {
-        self.owners.enter_store()
     }
 
     /// Stops the pause processes of instances without a record, and removes their directories, for example after a call

@@ -10,8 +10,7 @@ use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::checks::{
     CONTAINERS, HostCheck, hooks, host, network, owners, registries, report, runtimes, storage,
 };
-use oci_hooks_engine_cli::settings_file;
-use oci_hooks_engine_cli::settings_file::LoadedSettings;
+use oci_hooks_engine_cli::settings_file::{self, LoadedSettings};
 use oci_hooks_files::error::chain;
 
 use crate::backend::InstanceBackend;
@@ -84,19 +83,14 @@ fn settings_file(loaded: &LoadedSettings<GarmFileSettings>) -> HostCheck {
 
 fn certificates(settings: &GarmFileSettings) -> Option<HostCheck> {
     let path = settings.boot.ca.as_ref()?;
-    Some(match settings.provider_settings() {
+    let found = match settings.provider_settings() {
         Ok(garm) if garm.ca_pem.contains("-----BEGIN CERTIFICATE-----") => {
-            HostCheck::ok("certificates", path.display().to_string())
+            return Some(HostCheck::ok("certificates", path.display().to_string()));
         }
-        Ok(_) => HostCheck::fail(
-            "certificates",
-            format!("no certificate in {}", path.display()),
-            "name a PEM file as `ca` under [boot]",
-        ),
-        Err(error) => {
-            HostCheck::fail("certificates", chain(&error), "name a PEM file as `ca` under [boot]")
-        }
-    })
+        Ok(_) => format!("no certificate in {}", path.display()),
+        Err(error) => chain(&error),
+    };
+    Some(HostCheck::fail("certificates", found, "name a PEM file as `ca` under [boot]"))
 }
 
 fn mounts(settings: &GarmFileSettings) -> Vec<HostCheck> {

@@ -11,7 +11,7 @@ use oci_hooks_engine_cli::settings_file;
 use oci_hooks_files::quantity::{Age, format_count, format_size};
 use serde::Serialize;
 
-use crate::backend::InstanceBackend;
+use crate::backend::{self, InstanceBackend};
 use crate::error::AdminError;
 use crate::settings::GarmFileSettings;
 
@@ -65,7 +65,7 @@ pub fn run(args: &PruneArgs, context: &mut CliContext) -> Result<CliExit, AdminE
         InstanceBackend::User(instances) => {
             let swept = garm::sweep(instances.run(), &*instances, pruning)?;
             instances.end_unrecorded()?;
-            let settings = match instances.enter_store()? {
+            let settings = match backend::enter_store(instances.settings())? {
                 EnterOutcome::Inside(store) => instances.settings().with_store(&store),
                 EnterOutcome::Ended(exit) => return Ok(exit),
             };

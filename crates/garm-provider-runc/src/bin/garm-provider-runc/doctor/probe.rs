@@ -34,7 +34,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::flag;
 
-use crate::backend::InstanceBackend;
+use crate::backend::{self, InstanceBackend};
 use crate::error::AdminError;
 use crate::settings::{FILE_VARIABLE, GarmFileSettings};
 
@@ -313,7 +313,7 @@ fn run_in_store(
 ) -> Result<(), AdminError> {
     match InstanceBackend::of(settings.clone()) {
         InstanceBackend::Root(settings) => work(&settings),
-        InstanceBackend::User(instances) => match instances.enter_store()? {
+        InstanceBackend::User(instances) => match backend::enter_store(instances.settings())? {
             EnterOutcome::Inside(store) => {
                 let worked = work(&settings.with_store(&store));
                 // This copy prints the error, because the waiting process does not get it.

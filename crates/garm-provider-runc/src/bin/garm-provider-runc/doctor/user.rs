@@ -61,8 +61,8 @@ fn check_as_user(loaded: &LoadedSettings<GarmFileSettings>, map: &IdMaps) -> Vec
     checks.push(hooks::check(&settings.hooks));
     checks.extend(disks(settings));
     let name = "this session (GARM's service may differ)";
-    checks.push(service::limits(CheckedProcess { pid: std::process::id(), name }));
     let process = CheckedProcess { pid: std::process::id(), name };
+    checks.push(service::limits(process));
     checks.extend(service::confinement(process, &store.run, matches!(map, IdMaps::Ranges(_))));
     checks.extend(certificates(settings));
     checks.extend(registries::checks(&settings.registry));

@@ -26,49 +26,29 @@ fn usual_variables<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
 }
 
 #[test]
-fn missing_parameters_are_reported_in_order_on_one_line() {
+fn missing_parameters_are_reported_on_one_line() {
     let env = TestEnv::new(PROGRAM);
-    let (command, pool) = (|name| ("GARM_COMMAND", name), ("GARM_POOL_ID", "p"));
-    let create = command("CreateInstance");
+    let create = ("GARM_COMMAND", "CreateInstance");
     for (variables, stdin, expected) in [
-        (
-            vec![command("x"), ("GARM_INTERFACE_VERSION", "v9")],
-            "",
-            "unsupported interface version: v9",
-        ),
         (vec![("GARM_COMMAND", "")], "", "missing GARM_COMMAND"),
-        (vec![command("x")], "", "missing GARM_PROVIDER_CONFIG_FILE"),
         (
-            vec![command("x"), ("GARM_PROVIDER_CONFIG_FILE", "/no/such")],
+            vec![("GARM_COMMAND", "x"), ("GARM_PROVIDER_CONFIG_FILE", "/no/such")],
             "",
             "error accessing config file: cannot look up /no/such: No such file or directory (os \
              error 2)",
         ),
         (
-            vec![command("x"), ("GARM_PROVIDER_CONFIG_FILE", "{CONFIG}")],
-            "",
-            "missing GARM_CONTROLLER_ID",
-        ),
-        (usual_variables(&[command("x")]), "", "unknown GARM_COMMAND: x"),
-        (usual_variables(&[create]), "", "CreateInstance requires data passed into stdin"),
-        (
             usual_variables(&[create]),
             "{\"instance-token\":",
             "standard input is not JSON: EOF while parsing a value at line 1 column 18",
         ),
-        (usual_variables(&[create]), "{}", "missing bootstrap params"),
-        (usual_variables(&[create]), "{\"name\": \"a\"}", "missing pool ID"),
         (
-            usual_variables(&[create, pool]),
+            usual_variables(&[create, ("GARM_POOL_ID", "p")]),
             "{\"name\": \"a/b\\n\"}",
             "invalid instance name \"a/b\\n\": expected up to 128 letters, digits, \".\", \"_\" \
              and \"-\", a letter or a digit first",
         ),
-        (usual_variables(&[command("DeleteInstance")]), "", "missing instance ID"),
-        (usual_variables(&[command("GetInstance"), pool]), "", "missing instance ID"),
-        (usual_variables(&[command("StartInstance")]), "", "missing instance ID"),
-        (usual_variables(&[command("Stop")]), "", "missing instance ID"),
-        (usual_variables(&[command("ListInstances")]), "", "missing pool ID"),
+        (usual_variables(&[("GARM_COMMAND", "ListInstances")]), "", "missing pool ID"),
     ] {
         let ran = call(&env, &variables, stdin.as_bytes());
         assert_eq!(ran.stderr, format!("{expected}\n"));

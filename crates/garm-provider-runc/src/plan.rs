@@ -1,6 +1,6 @@
 //! Plan of an instance: GARM's request, checked against the settings.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use oci_hooks_image::{Digest, ImageReference, Platform, PullPolicy};
 use super::bootstrap::Bootstrap;
 use super::extra_specs::{ExtraSpecs, ExtraSpecsError};
 use super::settings::{
-    Cpus, Flavor, ImageNameError, InstanceUserNamespace, MountSettings, NetworkSettings,
+    Cpus, Flavor, ImageNameError, InstanceUserNamespace, MountSettings, NetworkSettings, PoolIds,
     ProviderSettings, find_image,
 };
 
@@ -216,22 +216,16 @@ impl PlanInputs<'_> {
 
     /// Returns all mounts, and the host directories of caches among them.
     fn mounts(&self) -> Result<(Vec<MountRequest>, Vec<PathBuf>), PlanError> {
-        let all = self.settings.mounts.iter();
-        let of_pool: Vec<_> = all.filter(|(_, m)| m.pools.contains_pool(self.pool_id)).collect();
-        let always = of_pool.iter().filter(|(_, mount)| mount.always).map(|(name, _)| *name);
-        let names = of_pool.iter().map(|(name, _)| *name).collect();
-        let named = choose_names("mount", names, always, &self.specs.mounts)?;
-        let of_pool = of_pool.into_iter().filter(|(name, _)| named.contains(name));
-        let mounts = of_pool.map(|(name, mount)| self.mount(name, mount));
+        let ProviderSettings { mounts, caches, .. } = self.settings;
+        let asked = &self.specs.mounts;
+        let chosen = self.choose("mount", mounts, |mount| (&mount.pools, mount.always), asked)?;
+        let mounts = chosen.into_iter().map(|(name, mount)| self.mount(name, mount));
         let mut mounts = mounts.collect::<Result<Vec<_>, _>>()?;
 
-        let all = self.settings.caches.iter();
-        let of_pool: Vec<_> = all.filter(|(_, c)| c.pools.contains_pool(self.pool_id)).collect();
-        let always = of_pool.iter().filter(|(_, cache)| cache.always).map(|(name, _)| *name);
-        let names = of_pool.iter().map(|(name, _)| *name).collect();
-        let named = choose_names("cache", names, always, &self.specs.caches)?;
+        let asked = &self.specs.caches;
+        let chosen = self.choose("cache", caches, |cache| (&cache.pools, cache.always), asked)?;
         let mut caches = Vec::new();
-        for (name, cache) in of_pool.into_iter().filter(|(name, _)| named.contains(name)) {
+        for (name, cache) in chosen {
             let has_users = self.settings.has_user_namespaces();
             let directory = cache_directory(&self.settings.root, name, self.pool_id, has_users);
             mounts.push(MountRequest {
@@ -241,6 +235,28 @@ impl PlanInputs<'_> {
             caches.push(directory);
         }
         Ok((mounts, caches))
+    }
+
+    /// Returns the entries that all instances of the pool have, and the requested ones, which must be available to the
+    /// pool. `availability` returns the pools of an entry, and whether all their instances have it.
+    fn choose<'s, T>(
+        &self,
+        kind: &'static str,
+        entries: &'s BTreeMap<String, T>,
+        availability: impl Fn(&T) -> (&PoolIds, bool),
+        asked: &[String],
+    ) -> Result<Vec<(&'s String, &'s T)>, PlanError> {
+        let of_pool =
+            entries.iter().filter(|(_, it)| availability(it).0.contains_pool(self.pool_id));
+        let of_pool: Vec<_> = of_pool.collect();
+        for (at, name) in asked.iter().enumerate() {
+            if !of_pool.iter().any(|(known, _)| *known == name) {
+                let known = of_pool.into_iter().map(|(known, _)| known.clone()).collect();
+                return Err(unknown(format!("/{kind}s/{at}"), kind, name, known));
+            }
+        }
+        let is_chosen = |(name, it): &(&String, &T)| availability(it).1 || asked.contains(name);
+        Ok(of_pool.into_iter().filter(is_chosen).collect())
     }
 
     /// Returns a mount of the settings. If this process can create idmapped mounts, files that instances create in a
@@ -400,22 +416,6 @@ fn flavor(settings: &ProviderSettings, name: &str) -> Result<Flavor, PlanError> 
         name: shorten_text(name),
         known: settings.flavors.keys().cloned().collect::<Vec<_>>().join(", "),
     })
-}
-
-/// Returns the names that are always mounted and the requested ones, which must be available to the pool.
-fn choose_names<'a>(
-    kind: &'static str,
-    of_pool: Vec<&'a String>,
-    always: impl Iterator<Item = &'a String>,
-    asked: &'a [String],
-) -> Result<BTreeSet<&'a String>, PlanError> {
-    for (at, name) in asked.iter().enumerate() {
-        if !of_pool.contains(&name) {
-            let known = of_pool.into_iter().cloned().collect();
-            return Err(unknown(format!("/{kind}s/{at}"), kind, name, known));
-        }
-    }
-    Ok(always.chain(asked).collect())
 }
 
 fn unknown(pointer: String, kind: &'static str, name: &str, known: Vec<String>) -> PlanError {

@@ -69,7 +69,8 @@ pub fn rm(
             meant.extend(select(sites, &records, selection)?);
         }
     }
-    meant.sort_by(|a, b| (&a.name, &a.controller).cmp(&(&b.name, &b.controller)));
+    let key = |it: &RemovalCandidate| (it.name.clone(), it.records.controller().to_owned());
+    meant.sort_by_cached_key(key);
     let mut count = BTreeMap::<_, usize>::new();
     for instance in &meant {
         *count.entry(instance.name.clone()).or_default() += 1;
@@ -86,7 +87,8 @@ pub fn rm(
         };
         let list = if result.is_ok() { &mut report.removed } else { &mut report.left };
         let (Ok(reason) | Err(reason)) = result;
-        let RemovalCandidate { name, controller, pool, .. } = instance;
+        let RemovalCandidate { name, pool, records, .. } = instance;
+        let controller = records.controller().to_owned();
         list.push(SelectedInstance { name, controller, pool, reason });
     }
     Ok(report)
@@ -95,7 +97,6 @@ pub fn rm(
 /// A selected instance, with its files.
 struct RemovalCandidate {
     name: String,
-    controller: String,
     pool: String,
     files: InstanceFiles,
     records: ControllerRecords,
@@ -131,9 +132,8 @@ fn select(
         if selection.orphans && state.is_attended {
             continue;
         }
-        let (records, controller) = (records.clone(), records.controller().to_owned());
         let FoundInstance { name, files, .. } = found;
-        meant.push(RemovalCandidate { name, controller, pool, files, records, state });
+        meant.push(RemovalCandidate { name, pool, files, records: records.clone(), state });
     }
     Ok(meant)
 }

@@ -281,9 +281,7 @@ impl RunnerCache {
 
 /// Returns the expected digest of an archive, if GARM sends one.
 fn digest_of(tool: &RunnerArchive) -> Result<Option<Digest>, RunnerError> {
-    let Some(text) = tool.sha256.as_deref().filter(|text| !text.is_empty()) else {
-        return Ok(None);
-    };
+    let Some(text) = tool.sha256.as_deref() else { return Ok(None) };
     let digest = format!("sha256:{}", text.to_ascii_lowercase());
     let digest = digest.parse().map_err(|_| RunnerError::Checksum { text: text.to_owned() })?;
     Ok(Some(digest))

@@ -152,7 +152,7 @@ impl PullProgress for OutdatedWarning {
     }
 }
 
-/// The runner of an instance.
+/// The runner of an instance, with its paths, its user and its layer.
 struct InstanceRunner {
     located: LocatedRunner,
     user: RunnerUser,

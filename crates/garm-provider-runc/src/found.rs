@@ -34,7 +34,7 @@ pub struct FoundInstance {
     pub error: Option<ContainerError>,
 }
 
-/// A filter of instances, by controller id and name.
+/// A filter of instances: returns whether one is wanted, by its controller id and name.
 pub type InstanceFilter<'a> = &'a dyn Fn(&str, &str) -> bool;
 
 /// Returns all instances of a controller: first those with neither a readable record nor a

@@ -31,7 +31,7 @@ const MAX_MESSAGE_BYTES: u64 = 16 << 10;
 /// Length limit of a server's message in an error.
 const MAX_MESSAGE_CHARS: usize = 200;
 
-/// Proxies by the scheme of the URL, as in the environment variables of these names.
+/// Proxies for each scheme of URLs, as in the environment variables of the same names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProxyUrls {

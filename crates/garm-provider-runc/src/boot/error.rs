@@ -27,7 +27,7 @@ pub enum BootError {
         code: i32,
         tries: u32,
     },
-    /// The runner's file is invalid.
+    /// The runner's file, which has its id, is missing or invalid.
     #[error("cannot read the runner's id from {file}")]
     RunnerFile { file: String, source: RunnerFileError },
     /// The runner is running, but has no session with its forge.
@@ -53,7 +53,7 @@ pub enum BootError {
     Template { source: HttpError },
 }
 
-/// Errors of a runner's file.
+/// Errors of reading the id of a runner from its file.
 #[derive(Debug, thiserror::Error)]
 pub enum RunnerFileError {
     #[error("not found")]

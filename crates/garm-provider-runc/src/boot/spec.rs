@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::http::HttpOptions;
 
-/// Inputs for booting a runner.
+/// Inputs for preparing an instance and booting its runner.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct BootSpec {
     /// Base URL for status reports, without trailing `/status` or `/`.
@@ -31,7 +31,7 @@ pub struct BootSpec {
     pub warning: Option<String>,
 }
 
-/// The runner of an instance.
+/// Inputs for registering and running the runner of an instance.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunnerSpec {
     pub forge: Forge,

@@ -21,7 +21,7 @@ const MAX_TOKEN_BYTES: u64 = 16 << 10;
 /// Length limit of a message.
 const MAX_MESSAGE_CHARS: usize = 1000;
 
-/// Deadline of a boot.
+/// Time by which a runner must listen for jobs.
 #[derive(Clone, Copy, Debug)]
 pub struct BootDeadline {
     start: Instant,

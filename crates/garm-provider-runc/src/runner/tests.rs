@@ -93,6 +93,7 @@ fn server_of(archive: &[u8]) -> FakeServer {
     FakeServer::serve(move |_| WebResponse::ok(archive.clone()))
 }
 
+/// A runner cache in a temporary directory.
 struct RunnerFixture {
     dir: tempfile::TempDir,
     http: HttpClient,

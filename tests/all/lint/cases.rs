@@ -107,7 +107,7 @@ fn rule_table_of_the_documentation_matches_the_catalogue() {
     let mut table = "\
 # Rules of `oci-hooks lint`
 
-`oci-hooks lint --explain CODE` explains each with examples. Codes are stable. *Fix* says what `--fix` does.
+`oci-hooks lint --explain CODE` explains each with examples. Codes are stable. `yes`: `--fix` fixes unambiguous findings.
 
 | Code | Name | Severity | Fix | What it finds |
 | --- | --- | --- | --- | --- |
@@ -115,7 +115,7 @@ fn rule_table_of_the_documentation_matches_the_catalogue() {
     .to_owned();
     for rule in rules::ALL {
         let fix = match rule.fix {
-            lint::FixPolicy::Automatic(what) => what,
+            lint::FixPolicy::Automatic(_) => "yes",
             lint::FixPolicy::Manual(_) => "",
         };
         let summary = rule.summary.replace('|', "\\|");

@@ -24,27 +24,27 @@ The log is the `file` under [audit] of the settings; without one nothing is writ
 
 Examples:
   container-hook audit --tail 20                      The last 20 entries
-  container-hook audit --event denied                 What jobs asked for and did not get
-  container-hook audit --job octo/repo --format json  Everything of one repository, for programs")]
+  container-hook audit --event denied                 Denied requests of jobs
+  container-hook audit --job octo/repo --format json  Entries of one repository, machine-readable")]
 pub struct AuditArgs {
-    /// Show entries of this kind only: allowed, container, denied, device, mount, port (can be
+    /// Show only entries of this kind: allowed, container, denied, device, mount, port (can be
     /// repeated)
     #[arg(long, value_name = "EVENT", value_parser = EVENTS)]
     event: Vec<String>,
 
-    /// Show entries of the runner with this name only
+    /// Show only entries of the runner with this name
     #[arg(long, value_name = "NAME")]
     runner: Option<String>,
 
-    /// Show entries of jobs of this repository, or with this run id or job id, only
+    /// Show only entries of jobs of this repository, or with this run id or job id
     #[arg(long, value_name = "TEXT")]
     job: Option<String>,
 
-    /// Show entries of the container whose id begins like this only
+    /// Show only entries of the container with this id or prefix of an id
     #[arg(long, value_name = "ID")]
     container: Option<String>,
 
-    /// Show the last entries only
+    /// Show only the last COUNT entries
     #[arg(long, short = 'n', value_name = "COUNT")]
     tail: Option<usize>,
 }

@@ -17,14 +17,14 @@ use crate::{
 
 const HELP: &str = "\
 Without a command it reads a request of GitHub's runner from standard input and carries it out.
-The runner does so by the script that `container-hook install` writes.
+The runner does so through the script that `container-hook install` writes.
 
 Examples:
   container-hook install ~/container-hook      Write the script, and print what the runner needs
   container-hook doctor                        What is missing on this machine?
   container-hook doctor --probe                What can jobs reach that they must not?
   container-hook try                           Run a job without GitHub
-  container-hook pull node:22                  Have an image before a job needs it
+  container-hook pull node:22                  Pull an image before a job needs it
   container-hook shell                         A shell in the container of the running job
   container-hook prune --size 20GB             Remove least recently used images
   container-hook template lint pod.yaml        Are there mistakes in this pod template?
@@ -95,10 +95,9 @@ Examples:
   container-hook config --default > /etc/oci-hooks/container-hook.toml   A file to start from
   container-hook config                                                  What is in force
 
-What /etc/oci-hooks/container-hook.toml says holds for all runners of this machine; a user's own
-file supplies the rest. [limits] has the memory of containers that ask for none, [policy.max]
-the most that any may have. Snippets are in
-/usr/share/doc/container-hook/container-hook-settings.md.";
+/etc/oci-hooks/container-hook.toml applies to all runners of this machine; a user's own file
+supplies the keys that it does not set. [limits] has defaults for containers, [policy.max] maximums.
+Examples are in /usr/share/doc/container-hook/container-hook-settings.md.";
 
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:

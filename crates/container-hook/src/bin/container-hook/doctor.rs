@@ -32,15 +32,15 @@ Messages of jobs are explained in
 Examples:
   container-hook doctor                          What is missing on this machine?
   container-hook doctor --probe                  What do jobs reach that they must not?
-  container-hook doctor --probe --format json    The same for programs
+  container-hook doctor --probe --format json    The same, machine-readable
 
-With --probe two jobs run, and a build: while they do, this program listens on all addresses of this
-machine, and has sockets and files in /tmp, /var/tmp, /dev/shm, /run and the store, which one of the
-jobs and the build try to reach, as well as the other job, addresses of metadata services and files
-of the kernel. No image is needed. The exit status is 1 if something was reached, or if no job could
-be run. What could not be tried, and what did not answer and may not be there, is a warning.")]
+With --probe, two jobs and a build run. Meanwhile this program listens on all addresses of this
+machine, and has sockets and files in /tmp, /var/tmp, /dev/shm, /run and the store. One of the jobs
+and the build try to reach these, the other job, addresses of metadata services, and kernel files.
+No image is needed. The exit status is 1 if one of them was reached, or if no job could be run.
+Targets that could not be tried, or that did not answer and may not exist, are warnings.")]
 pub struct HookDoctorArgs {
-    /// Run a job and a build, and try to reach from inside what SECURITY.md says is out of reach
+    /// Run jobs and a build, and test that they cannot reach what SECURITY.md excludes
     #[arg(long)]
     probe: bool,
 }

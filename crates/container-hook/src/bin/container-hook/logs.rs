@@ -17,10 +17,9 @@ use crate::{jobs, names};
 /// Show the log of a service
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The output of a step is in the log of that step on GitHub, and nowhere else. What its background
-processes write after it has ended is here, under the job's container. `container-hook ps` lists
-the containers; their logs go with the job, and the log of the job then has the output of
-services.")]
+The output of a step is only in the log of that step on GitHub. What its background processes write
+after it has ended is in the log of the job's container. `container-hook ps` lists the containers.
+Their logs are removed with the job; the log of the job then has the output of services.")]
 pub struct LogsArgs {
     /// Id, prefix of the id, or name of the container; in a cluster the pod
     #[arg(add = ArgValueCandidates::new(names::containers))]
@@ -33,7 +32,7 @@ pub struct LogsArgs {
     #[arg(long, short)]
     pub follow: bool,
 
-    /// Show the last lines only
+    /// Show only the last COUNT lines
     #[arg(long, short = 'n', value_name = "COUNT")]
     pub tail: Option<usize>,
 

@@ -23,10 +23,10 @@ use crate::try_job;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  container-hook prune                        What is left of jobs, and images as the settings say
-  container-hook prune --age 7d --size 20GB   Keep what was used this week, and 20 GB of it
+  container-hook prune                        Remove leftovers, and images by the settings
+  container-hook prune --age 7d --size 20GB   Keep images used this week, at most 20 GB
   container-hook prune --all --dry-run        Which images does no job use?
-  container-hook prune --newer                After a roll-back: also what the newer version left
+  container-hook prune --newer                After a roll-back: remove newer records too
 
 Images that containers use stay. Running jobs are not touched, nor are named volumes, which
 `container-hook volumes prune` removes.

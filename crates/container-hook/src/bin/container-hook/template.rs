@@ -44,16 +44,16 @@ const EXAMPLE: &str = r#"{
     after_help = "\
 A template is a YAML file by which an administrator changes the containers of all jobs. The runner
 names it in ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE, and so does --template here. It is merged into
-the pod that GitHub's hook for Kubernetes would make of the request; without --request and --base,
-into that of a job in the container node:22. `template lint FILE` checks a file
-with the settings of this machine.
+the pod that GitHub's hook for Kubernetes would create for the request; without --request and
+--base, into that of a job in the container node:22. `template lint FILE` checks a file with the
+settings of this machine.
 
 Examples:
   container-hook template lint template.yaml                  Are there mistakes in it?
   container-hook template --template template.yaml --explain  Where does each value come from?
   container-hook template --request request.json              The pod of a job
   container-hook template --base pod.json --for step          The same, merged into another pod
-  container-hook template --kubernetes                        What this program makes in a cluster
+  container-hook template --kubernetes                        The pod that this program creates
 
 Exit status is 0, or 2 if there is a mistake; the message says in which line and column."
 )]

@@ -27,14 +27,14 @@ use crate::{jobs, names};
 Each runner has its own named volumes, which are kept from job to job: a workflow's
 `volumes: [\"cache:/root/.cache\"]` makes the volume `cache`. VOLUME is a volume's name; if several
 runners have one of that name, RUNNER/NAME, where RUNNER is the runner's name or the beginning of
-its id. A volume that a container has is not removed. `prune` needs --age or --all.
+its id. A volume that a container uses is not removed. `prune` needs --age or --all.
 
 Examples:
-  container-hook volumes                     Whose volumes are there, and how large are they?
+  container-hook volumes                     List volumes with runner and size
   container-hook volumes rm cache            Remove the volume of the only runner that has one
   container-hook volumes rm runner-1/cache   Remove that of the runner `runner-1`
-  container-hook volumes prune --age 30d     Remove what no job has used for 30 days
-  container-hook volumes prune --all         Remove all volumes that no container has"
+  container-hook volumes prune --age 30d     Remove volumes unused for 30 days
+  container-hook volumes prune --all         Remove all volumes that no container uses"
 )]
 pub struct VolumesArgs {
     #[command(subcommand)]

@@ -24,8 +24,8 @@ Run it as the user who runs GARM. Exit status is 0 if containers will run, and 1
 
 Examples:
   garm-provider-runc doctor                          What is missing on this machine?
-  garm-provider-runc doctor --probe                  What do instances reach that they must not?
-  garm-provider-runc doctor --probe --format json    The same for programs
+  garm-provider-runc doctor --probe                  What can instances reach that they must not?
+  garm-provider-runc doctor --probe --format json    The same, machine-readable
 
 With --probe, an instance of each flavor and one other instance are created. Meanwhile this program
 listens on all addresses of this machine, and has sockets and files in /tmp, /var/tmp, /dev/shm,

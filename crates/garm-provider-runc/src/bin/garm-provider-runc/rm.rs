@@ -20,7 +20,7 @@ use crate::settings::GarmFileSettings;
 Examples:
   garm-provider-runc rm garm-x7k2                     An instance that has ended
   garm-provider-runc rm --orphans --dry-run           List orphans
-  garm-provider-runc rm --controller 3f2a… --force    All of a GARM that is gone, with their jobs
+  garm-provider-runc rm --controller 3f2a… --force    All instances of a deleted GARM, with jobs
 
 GARM deletes its own instances, also those that were removed here. Only GARM knows whether a
 controller or a pool still exists: name it. `instances` lists both.

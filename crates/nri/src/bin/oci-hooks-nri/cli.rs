@@ -14,7 +14,7 @@ const SOCKET: &str = "/var/run/nri/nri.sock";
 
 const HELP: &str = "\
 containerd and CRI-O start it themselves if it is in their plugin directory, with an index before its \
-name. Started in any other way, it connects to their socket, and again whenever they have restarted.
+name. Started in any other way, it connects to their socket, and reconnects after they restart.
 
 Examples:
   ln -s /usr/bin/oci-hooks-nri /opt/nri/plugins/10-oci-hooks-nri   Have containerd start it

@@ -38,15 +38,15 @@ Examples:
   container-hook try -- sh -c 'echo $HOME; exit 3'    Another command; ends with its code, 3
   container-hook try node:22 -- node --version        A container of an image
   container-hook try --service redis:7 redis:7 -- redis-cli -h redis ping
-  container-hook try --keep                           Leave the job, to look at it
+  container-hook try --keep                           Keep the job for inspection
 
 It sends the requests that GitHub's runner would send, and shows the log of the job as GitHub does.
 
 Without IMAGE no registry is asked: the container has /usr, /bin, /sbin and /lib of this machine, \
-read-only, and of /etc what programs need to be loaded and to trust servers; of both only what every \
+read-only, and from /etc the files of the loader and CA certificates; of these only files that every \
 user may read.
 
-Exit status is that of the command; 1 if the job did not come up, or if something is left of it. \
+Exit status is that of the command; 1 if the job did not start, or left something behind. \
 Images stay in the store.")]
 pub struct TryArgs {
     /// Image of the job container; by default the programs of this machine
@@ -57,7 +57,7 @@ pub struct TryArgs {
     #[arg(long = "service", value_name = "IMAGE[=NAME]")]
     services: Vec<ServiceArg>,
 
-    /// Do not clean up: print how to look at the job, and how to remove it
+    /// Keep the job: print the commands to inspect and to remove it
     #[arg(long)]
     keep: bool,
 

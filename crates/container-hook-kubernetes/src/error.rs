@@ -16,7 +16,7 @@ pub enum KubernetesError {
     #[error("interrupted by signal {signal}")]
     Interrupted { signal: i32 },
     /// The files of a cancelled step did not arrive in time.
-    #[error("the step was cancelled, and its files did not come back within {seconds} s")]
+    #[error("the step was cancelled, and its files were not downloaded within {seconds} s")]
     Cancelled { seconds: u64 },
 }
 

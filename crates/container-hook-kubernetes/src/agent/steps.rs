@@ -57,7 +57,7 @@ pub enum AgentError {
     #[error("unexpected answer from the agent in the container")]
     Answer(#[source] LinkError),
     /// The job has changed the agent or the end that it recorded.
-    #[error("{missing} bytes are missing of what the step wrote")]
+    #[error("{missing} bytes of the step's output are missing")]
     Missing { missing: u64 },
 }
 

@@ -18,7 +18,7 @@ pub enum ClusterError {
     NotConfigured { in_cluster: Box<InClusterError> },
     #[error(
         "no namespace is configured: set `namespace` under [kubernetes], \
-         ACTIONS_RUNNER_KUBERNETES_NAMESPACE, or that of a context of the kubeconfig"
+         ACTIONS_RUNNER_KUBERNETES_NAMESPACE, or the namespace of the kubeconfig's context"
     )]
     NoNamespace,
     /// Certificates, keys or a proxy of the configuration cannot be used.

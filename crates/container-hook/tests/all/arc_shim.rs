@@ -174,7 +174,7 @@ fn program_rejects_a_caller_that_is_not_its_parent() {
     let init = Command::new(PROGRAM).args(["as-child", "1"]).output().unwrap();
     assert_eq!(init.status.code(), Some(1));
     let text = String::from_utf8(init.stdout).unwrap();
-    assert!(text.starts_with("::error::process 1 is not the one that started this one"), "{text}");
+    assert!(text.starts_with("::error::process 1 did not start this one"), "{text}");
 }
 
 #[test]

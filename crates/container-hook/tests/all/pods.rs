@@ -192,8 +192,8 @@ fn try_and_probe_are_rejected_for_a_cluster() {
     for words in [&["try"][..], &["doctor", "--probe"]] {
         let ran = env.run(words);
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
-        let error = "error: jobs of this runner are pods of a cluster, and `try` and `doctor --probe` run jobs \
-                     on this machine: there, `container-hook doctor` checks";
+        let error = "error: `try` and `doctor --probe` run jobs on this machine, but jobs of this runner are pods of a \
+                     cluster: use `container-hook doctor`";
         assert!(ran.stderr.starts_with(error), "{}", ran.stderr);
         assert!(ran.stderr.contains("hint: set `kind = \"engine\"`"), "{}", ran.stderr);
     }

@@ -55,7 +55,7 @@ pub fn directories(host: HostSections<'_>) -> Vec<HostCheck> {
 
 /// Reports directory trees in the trash, which could not be removed.
 pub fn set_aside(root: &Path, program: &str) -> Option<HostCheck> {
-    let hint = format!("{program} prune tries again, and prints what keeps them");
+    let hint = format!("{program} prune tries again, and prints the reasons");
     let trash = Trash::of(root);
     let (count, bytes) = match trash.contents().map(|contents| contents.len()) {
         Ok(0) => return None,

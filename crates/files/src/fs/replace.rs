@@ -128,7 +128,7 @@ pub enum ReplaceError {
     )]
     ForeignLink { path: PathBuf, owner: u32 },
     /// The file has changed since it was read.
-    #[error("{} was changed by someone else since it was read", path.display())]
+    #[error("{} was changed by another process since it was read", path.display())]
     Changed { path: PathBuf },
 }
 

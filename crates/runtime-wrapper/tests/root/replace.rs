@@ -86,7 +86,7 @@ fn configuration_replaced_by_a_link_is_not_written_through() {
         let hooks = place.hooks("ln -sf ../theirs/config.json ours/config.json");
         let mut command = if wrapped { place.wrapper(&hooks) } else { place.inject(&hooks) };
         let error = program::run(&mut command).failure();
-        assert!(error.contains("was changed by someone else since it was read"), "{error}");
+        assert!(error.contains("was changed by another process since it was read"), "{error}");
         assert_eq!(place.read("theirs/config.json"), OTHER);
     }
 }

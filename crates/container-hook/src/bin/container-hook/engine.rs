@@ -50,8 +50,8 @@ pub fn check(settings: &HookFileSettings) -> Result<(), HostError> {
         (
             "runtime.systemd-cgroup",
             settings.runtime.systemd_cgroup && privilege != Privilege::Root,
-            "only root can have systemd make cgroups for containers: those of this user are made where \
-             `Delegate=yes` of the runner's service lets them be",
+            "only root can have systemd create the cgroups of containers: those of this user are in the \
+             cgroup that `Delegate=yes` gives to the runner's service",
         ),
     ];
     match needs_root.into_iter().find(|(_, is_asked, _)| *is_asked) {

@@ -63,7 +63,7 @@ pub enum HookCommandError {
     NoSuchVolume { missing: Vec<String> },
     #[error("several runners have a volume {name}: {}", choices.join(", "))]
     AmbiguousVolume { name: String, choices: Vec<String> },
-    #[error("volumes that containers have are not removed: {}", in_use.join("; "))]
+    #[error("volumes in use are not removed: {}", in_use.join("; "))]
     VolumesInUse { in_use: Vec<String> },
     #[error("the program that the runner calls is writable by non-root users")]
     Trust(#[from] TrustError),
@@ -89,7 +89,7 @@ pub enum HookCommandError {
     Platform(#[from] PlatformError),
     #[error("cannot execute {program}")]
     Execute { program: String, source: io::Error },
-    #[error("process {parent} is not the one that started this one, or has ended")]
+    #[error("process {parent} did not start this one, or has ended")]
     Parent { parent: u32, source: io::Error },
     #[error("{command} has no pod: expected prepare_job or run_container_step")]
     NoPod { command: &'static str },

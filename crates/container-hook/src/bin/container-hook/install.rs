@@ -177,7 +177,7 @@ fn report(
     )?;
     context.line(format!("    {}", installed.environment))?;
     match installed.user_ids {
-        Some(1) => context.line("\nContainers run without root, and have user 0 alone.")?,
+        Some(1) => context.line("\nContainers run without root, with user 0 only.")?,
         Some(ids) => {
             context.line(format!("\nContainers run without root, with {ids} user ids."))?;
         }

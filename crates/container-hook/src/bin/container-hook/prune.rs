@@ -118,7 +118,7 @@ pub fn run(args: &PruneArgs, context: &mut CliContext) -> Result<CliExit, HookCo
         context.line(format!("removed {} ({})", image.reference, image.platform))?;
     }
     context.line(format!(
-        "removed {}, {} and what was left of {}; freed {}",
+        "removed {}, {} and leftovers of {}; freed {}",
         format_count(pruned.images.len(), "image"),
         format_count(pruned.layers, "layer"),
         if jobs == 1 {

@@ -235,7 +235,7 @@ fn script_is_written_where_it_works() {
         let dir = user.home.join("other");
         let dir = dir.to_str().unwrap();
         let said = installation.admin(&["install", dir]).success();
-        let ids = if installation.has_ids() { "with 65537 user ids" } else { "have user 0 alone" };
+        let ids = if installation.has_ids() { "with 65537 user ids" } else { "with user 0 only" };
         assert!(said.contains(ids), "{said}");
         let show = format!("cd {dir}; stat -c %u:%g container-hook.sh; cat container-hook.sh");
         let script = installation.world.shell_as(user, &show);

@@ -147,7 +147,7 @@ fn check_shared_ids<'a>(
     Some(HostCheck::warn(
         NAME,
         format!("{} from {lowest} on may belong to users of this host", kind.ids),
-        format!("have the range begin at {FIRST} or later in {}", kind.file),
+        format!("start the range at {FIRST} or later in {}", kind.file),
     ))
 }
 

@@ -124,7 +124,7 @@ impl HookPlugin {
             Err(problem) => {
                 let problem = chain(&problem);
                 if trouble.as_ref() != Some(&problem) {
-                    error!(error = %problem, "cannot follow the hook directories");
+                    error!(error = %problem, "cannot watch the hook directories");
                 }
                 *trouble = Some(problem);
             }
@@ -151,7 +151,7 @@ impl HookPlugin {
             return Err("the plugin is not configured".to_owned());
         };
         if let Some(trouble) = following.trouble.as_ref().filter(|_| self.decider.strict) {
-            return Err(format!("cannot follow the hook directories: {trouble}"));
+            return Err(format!("cannot watch the hook directories: {trouble}"));
         }
         let loaded = following.monitor.snapshot();
         let decision = self.decider.decide(&loaded, pod, container);
@@ -256,7 +256,7 @@ fn warn_of(problem: &LoadProblem) {
         _ => None,
     };
     let hint = what_nri_does.map(str::to_owned).or(hint).unwrap_or_default();
-    warn!(problem = %chain(problem), hint = %hint, "this hook file is not used as it is");
+    warn!(problem = %chain(problem), hint = %hint, "this hook file cannot be used");
 }
 
 fn is_precreate(problem: &LoadProblem) -> bool {

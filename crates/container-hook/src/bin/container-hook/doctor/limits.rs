@@ -33,12 +33,12 @@ pub fn report_missing_limits(settings: &HookFileSettings, by_root: bool) -> Host
         (true, "layers of Dockerfile actions"),
     ]);
     if missing.is_empty() {
-        return HostCheck::ok("limits", format!("set, but there can be none for {never}"));
+        return HostCheck::ok("limits", format!("set; cannot be set for {never}"));
     }
     let keys = if by_root { "memory, pids, disk and volumes" } else { "memory and pids" };
     HostCheck::warn(
         "limits",
-        format!("not set for {missing}; there can be none for {never}"),
+        format!("not set for {missing}; cannot be set for {never}"),
         format!(
             "set {keys} under [limits] of the settings: a job can use all that this machine has"
         ),
@@ -78,11 +78,11 @@ pub fn work_directory(program: &Path, store: &Path) -> Option<HostCheck> {
     let shared = [Path::new("/"), store].into_iter().find(|other| device(other) == device(&work));
     let work = work.display();
     Some(match shared {
-        None => HostCheck::ok("work directory", format!("{work} is on a file system of its own")),
+        None => HostCheck::ok("work directory", format!("{work} is on its own file system")),
         Some(other) => HostCheck::warn(
             "work directory",
-            format!("a job can fill the file system of {} by {work}", other.display()),
-            "have the work directory on a file system of its own",
+            format!("a job can fill the file system of {} through {work}", other.display()),
+            "put the work directory on its own file system",
         ),
     })
 }
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn missing_limits_are_named() {
         let mut settings = HookFileSettings::default();
-        let never = "there can be none for work directories, layers of Dockerfile actions";
+        let never = "cannot be set for work directories, layers of Dockerfile actions";
         let check = report_missing_limits(&settings, true);
         assert!(check.is_warning() && check.hint().contains("disk and volumes"), "{check:?}");
         let expected = format!("not set for memory, root file systems, named volumes; {never}");
@@ -118,7 +118,7 @@ mod tests {
         assert!(check.is_warning() && check.hint().starts_with("set memory and pids under"));
         assert_eq!(
             check.finding(),
-            "not set for memory; there can be none for root file systems, named volumes, work \
+            "not set for memory; cannot be set for root file systems, named volumes, work \
              directories, layers of Dockerfile actions"
         );
         settings.limits =
@@ -129,7 +129,7 @@ mod tests {
         settings.limits.pids = Some(100);
         let check = report_missing_limits(&settings, true);
         assert!(!check.is_warning(), "{check:?}");
-        assert_eq!(check.finding(), format!("set, but {never}"));
+        assert_eq!(check.finding(), format!("set; {never}"));
     }
 
     #[test]

@@ -23,8 +23,8 @@ pub fn privileged(policy: &Policy) -> Vec<HostCheck> {
     if policy.privileged {
         checks.push(HostCheck::warn(
             "privileged containers",
-            "can make devices in the runner's directories, which are removed when the job ends",
-            "have these directories on a file system that the host mounts with nodev",
+            "can create devices in the runner's directories, which are removed when the job ends",
+            "put these directories on a file system that the host mounts with nodev",
         ));
     }
     checks

@@ -31,7 +31,7 @@ pub fn host_checks(settings: &HookFileSettings) -> Vec<HostCheck> {
     let mut checks = vec![host::kernel(Some(owners::IDMAPPED_OVERLAY))];
     checks.extend([host::cgroups(), host::cgroup_controllers()]);
     checks.push(owners::user_namespaces(
-        "files of containers in the runner's directories cannot be given to its user without one",
+        "without one, files of containers in the runner's directories do not belong to its user",
     ));
     checks.extend(runtimes::checks(settings.host()));
     checks.extend(storage::checks(settings.host()));

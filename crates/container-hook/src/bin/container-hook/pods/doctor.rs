@@ -91,7 +91,7 @@ fn permission_check(permission: &Permission, answer: Result<bool, ClusterError>)
             HostCheck::warn(NAME, format!("{name} is denied: {loss}"), rule())
         }
         (Err(error), _) => {
-            let hint = "it could not be checked; run a job to find out";
+            let hint = "the permission could not be checked: run a job";
             HostCheck::warn(NAME, format!("{name}: {}", chain(&error)), hint)
         }
     }
@@ -142,7 +142,7 @@ fn image(settings: &HookFileSettings, found: &RunnerPod) -> HostCheck {
         Some(image) => HostCheck::ok("runner image", image),
         None => HostCheck::fail(
             "runner image",
-            "no image brings this program to pods",
+            "none: pods need an image with this program",
             format!("set `runner-image` under [kubernetes], or {}", pod::IMAGE),
         ),
     }
@@ -164,7 +164,7 @@ fn work_directory(settings: &HookFileSettings, found: &RunnerPod) -> HostCheck {
 
 fn template(settings: &HookFileSettings) -> HostCheck {
     const NAME: &str = "template";
-    let hint = "`container-hook template lint FILE` says more";
+    let hint = "`container-hook template lint FILE` prints each mistake";
     let path = match environment::template(settings.template.file.clone()) {
         Ok(Some(path)) => path,
         Ok(None) => return HostCheck::ok(NAME, "none"),

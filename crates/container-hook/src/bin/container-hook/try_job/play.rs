@@ -75,15 +75,15 @@ pub struct TryJobArgs {}
 #[derive(Debug, thiserror::Error)]
 pub enum TryJobError {
     #[error(
-        "jobs of this runner are pods of a cluster, and `try` and `doctor --probe` run jobs on this machine: there, \
-         `container-hook doctor` checks what they need, and a workflow tries them"
+        "`try` and `doctor --probe` run jobs on this machine, but jobs of this runner are pods of a cluster: \
+         use `container-hook doctor`, or run a workflow"
     )]
     Cluster,
     #[error(transparent)]
     Path(#[from] PathError),
     #[error("cannot catch signals")]
     Signals(#[source] std::io::Error),
-    #[error("cannot name this process")]
+    #[error("cannot set the name of this process")]
     Name(#[source] Errno),
     #[error(transparent)]
     Read(#[from] ReadError),

@@ -198,7 +198,7 @@ fn command_after_a_change_lints_who_can_change_a_specification() {
 }
 
 #[test]
-fn devices_in_human_format() {
+fn human_format_prints_changes_of_devices() {
     let tree = tree();
     tree.put_file("etc/lamp.yaml", lamp("A=1"));
     let program = start(&tree, &["--format", "human"]);

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn all_removes_everything() {
+    fn all_removes_pods_and_secrets_of_all_runners() {
         let (cluster, calls) = cluster();
         let pruned = cluster.run(prune(&cluster, true)).unwrap();
         assert!(pruned.kept.is_empty());

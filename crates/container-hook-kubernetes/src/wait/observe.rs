@@ -730,7 +730,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_status_is_harmless() {
+    fn hostile_pod_status_is_shortened_and_does_not_overflow() {
         let long = "x\u{1b}[2J\n".repeat(100_000);
         let fault =
             fault(pod(&waiting_status("CreateContainerConfigError", &long), &running_status()));

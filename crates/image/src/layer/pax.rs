@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_records_are_refused() {
+    fn malformed_records_are_rejected() {
         for data in [
             &b"path=a\n"[..],
             b"99 path=a\n",

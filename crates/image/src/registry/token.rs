@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forms_are_encoded() {
+    fn form_fields_are_percent_encoded() {
         let form = encode(&[("scope", "repository:a/b:pull"), ("service", "a b&c=d+é")]);
         assert_eq!(form, "scope=repository:a/b:pull&service=a%20b%26c%3Dd%2B%C3%A9");
     }

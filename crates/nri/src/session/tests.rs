@@ -131,7 +131,7 @@ fn a_rejected_registration_is_an_error() {
 }
 
 #[test]
-fn calls_are_answered() {
+fn configure_synchronize_and_create_container_are_answered() {
     let mut session = session();
     let configured = answer(&mut session, 1, "Configure", Vec::new()).unwrap();
     assert_eq!(ConfigureResponse::decode(&configured[..]).unwrap().events, 8);

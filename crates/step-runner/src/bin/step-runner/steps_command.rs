@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_named() {
+    fn invalid_options_are_reported_in_the_words_of_go() {
         let is_wrong = |rest: &str, text: &str| {
             assert_eq!(read(&format!("x steps {rest}")), CommandLine::Wrong(text.to_owned()));
         };

@@ -212,7 +212,7 @@ fn object(repository: &TestRepository, kind: &str, content: &[u8]) -> String {
 }
 
 #[test]
-fn trees_lead_nowhere_else() {
+fn hostile_git_trees_write_nothing_outside_the_checkout() {
     let repository = TestRepository::new();
     let server = repository.serve(None);
     let outside = repository.dir.path().join("outside");

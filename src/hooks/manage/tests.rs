@@ -258,7 +258,7 @@ fn other_disabled_hook_of_the_name_is_not_overwritten() {
 }
 
 #[test]
-fn symbolic_links_and_other_things_are_refused() {
+fn symbolic_links_and_other_file_types_are_rejected() {
     let host = TwoDirectories::new(&[("victim", "victim")]);
     fs::create_dir(host.path("upper")).unwrap();
     let path = host.path("upper/x.json");

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_refused() {
+    fn unknown_names_are_rejected() {
         let security = ContainerSecurity {
             cap_add: vec!["SYS_MAGIC".to_owned()],
             ..ContainerSecurity::default()

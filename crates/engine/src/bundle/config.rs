@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_parameters_of_the_host_are_refused() {
+    fn kernel_parameters_of_the_host_are_rejected() {
         let set = |name: &str, host: bool| {
             let mut options = BundleOptions::default();
             options.sysctls.insert(name.to_owned(), "1".to_owned());

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_working_directory_in_proc_is_refused() {
+    fn a_working_directory_in_proc_is_rejected() {
         for cwd in ["/proc/self/fd/7", "//proc/self/fd/7", "/x/../proc/self/cwd", "/proc"] {
             let options = ExecOptions { cwd: Some(cwd.into()), ..options(&["ls"]) };
             let error = process(&container(), &options).unwrap_err();

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_refused() {
+    fn unknown_names_are_rejected() {
         assert!(matches!(resolve("nobody"), Err(UserError::UnknownUser { .. })));
         assert!(matches!(resolve("app:none"), Err(UserError::UnknownGroup { .. })));
         let groups = ["none".to_owned()];

@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn symbolic_link_is_refused_or_its_target_replaced() {
+    fn symbolic_link_is_rejected_or_its_target_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let (a, b) = (directory.path().join("a"), directory.path().join("b"));
         fs::create_dir(&a).unwrap();

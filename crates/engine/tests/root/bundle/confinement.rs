@@ -120,7 +120,7 @@ fn namespaces_are_private_to_the_container() {
 }
 
 #[test]
-fn system_calls_beyond_the_container_are_refused() {
+fn system_calls_beyond_the_container_are_denied() {
     let script = "/bin/busybox unshare -U true 2>&1; /bin/busybox mount -t tmpfs x /tmp 2>&1; true";
     for runtime in TestRuntime::ALL {
         let out = TestBundle::new(script).run(runtime).success();

@@ -18,7 +18,7 @@ fn entries(path: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_working_directory_in_proc_is_refused() {
+fn a_working_directory_in_proc_is_rejected() {
     for number in 3..=64 {
         for path in [format!("/proc/self/fd/{number}"), format!("/x/../proc//self/fd/{number}")] {
             let mut parts = TestBundle::new("pwd");
@@ -37,7 +37,7 @@ fn a_working_directory_in_proc_is_refused() {
 }
 
 #[test]
-fn a_link_to_a_working_directory_in_proc_is_refused() {
+fn a_link_to_a_working_directory_in_proc_is_rejected() {
     // With and without the directories in the image.
     for is_there in [true, false] {
         let mut parts = TestBundle::new("pwd");

@@ -69,7 +69,7 @@ fn pull_error(
 }
 
 #[test]
-fn a_layer_with_another_digest_or_size_is_refused() {
+fn a_layer_with_another_digest_or_size_is_rejected() {
     let content = MockImage::new(&[&random_bytes(300_000)]);
     let layer = content.layer_path(0);
     let change = |edit: fn(&mut Vec<u8>)| {
@@ -158,7 +158,7 @@ fn manifest_must_match_the_requested_digest() {
 }
 
 #[test]
-fn a_configuration_with_another_digest_or_size_is_refused() {
+fn a_configuration_with_another_digest_or_size_is_rejected() {
     let content = MockImage::new(&[b"a"]);
     let path = format!("/v2/test/image/blobs/{}", Digest::of(&content.config));
     for edit in [
@@ -278,7 +278,7 @@ fn index_in_place_of_a_manifest_is_rejected() {
 }
 
 #[test]
-fn an_image_for_another_platform_is_refused() {
+fn an_image_for_another_platform_is_rejected() {
     let mut content = MockImage::new(&[b"a"]);
     let mut config: Value = serde_json::from_slice(&content.config).unwrap();
     config["architecture"] = json!("other");
@@ -289,7 +289,7 @@ fn an_image_for_another_platform_is_refused() {
 }
 
 #[test]
-fn layers_without_a_diff_id_are_refused() {
+fn layers_without_a_diff_id_are_rejected() {
     let mut content = MockImage::new(&[b"a"]);
     let layer = content.manifest["layers"][0].clone();
     content.manifest["layers"].as_array_mut().unwrap().push(layer);

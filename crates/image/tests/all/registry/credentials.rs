@@ -145,7 +145,7 @@ fn token_is_fetched_once_and_only_for_reading() {
 }
 
 #[test]
-fn a_realm_at_a_metadata_address_is_refused() {
+fn a_realm_at_a_metadata_address_is_rejected() {
     for realm in [
         "http://169.254.169.254/latest/api/token",
         "https://169.254.169.254/",
@@ -164,7 +164,7 @@ fn a_realm_at_a_metadata_address_is_refused() {
 }
 
 #[test]
-fn a_realm_without_tls_is_refused_if_the_registry_has_it() {
+fn a_realm_without_tls_is_rejected_if_the_registry_has_it() {
     let tokens = WebServer::start(|_| WebResponse::ok(json!({"token": "token"}).to_string()));
     let realm = format!("http://{}/token", tokens.address());
     let data = program::repository("crates/testsupport/data/registry");

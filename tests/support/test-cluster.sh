@@ -246,7 +246,7 @@ up() { # directory
     until grep -qx ready "$1/answers" 2>/dev/null; do
         if ! kill -0 "$process" 2>/dev/null; then
             [ ! -e "$1/errors" ] || cat "$1/errors" >&2
-            fail "the cluster does not come up"
+            fail "the cluster did not start"
         fi
         sleep 0.1
     done
@@ -290,7 +290,7 @@ wait_for() { # what, command…
     until "$@" >/dev/null 2>&1; do
         if ((SECONDS > deadline)); then
             tail -n 5 "$dir"/log/*.log >&2
-            fail "$what did not come up"
+            fail "$what did not start"
         fi
         sleep 0.1
     done

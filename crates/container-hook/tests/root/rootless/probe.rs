@@ -247,7 +247,7 @@ fn probe_fails_if_its_job_does_not_start() {
         installation.write_settings("[runtime]\npath = \"/bin/false\"\n");
         let report = run(installation, 1);
         assert_eq!(report["ok"], false);
-        let cause = "a job did not come up, see `container-hook doctor`: ";
+        let cause = "a job did not start (see `container-hook doctor`): ";
         assert_eq!(report["notes"].to_string().matches(cause).count(), 1, "{report}");
         let shown = installation.admin(&["doctor", "--probe"]).stdout;
         assert!(shown.starts_with(cause) && shown.contains("\n1 error, 0 warnings: "), "{shown}");

@@ -153,7 +153,7 @@ fn log_of_a_failed_start_ends_with_its_error() {
         let lines: Vec<_> = end.lines().collect();
         assert_eq!(lines[0], "to check this machine: container-hook doctor", "{log}");
         assert!(lines.len() == 2 && lines[1].starts_with("Error: job container: "), "{log}");
-        check_nothing_left(&before, installation, "a job that did not come up");
+        check_nothing_left(&before, installation, "a job that did not start");
     });
 }
 

@@ -270,7 +270,7 @@ impl ProbeJobs<'_> {
         }
         if !called.is_done {
             let reason = called.reason();
-            probe.problem(format!("a job did not come up, see `container-hook doctor`: {reason}"));
+            probe.problem(format!("a job did not start (see `container-hook doctor`): {reason}"));
             return Ok(None);
         }
         Ok(Some(calls::answer(runner)?["state"].take()))

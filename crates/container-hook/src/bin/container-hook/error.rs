@@ -39,6 +39,9 @@ pub enum HookCommandError {
         "invalid path {path:?}: the runner's command line takes only letters, digits and /._-+@"
     )]
     NotPlain { path: PathBuf },
+    /// The directory of the installed script cannot be created.
+    #[error(transparent)]
+    ScriptDirectory(ReplaceError),
     #[error(transparent)]
     Rootless(#[from] RootlessError),
     #[error(transparent)]
@@ -137,9 +140,8 @@ impl CliError for HookCommandError {
             HookCommandError::Template(TemplateError::Read(_)) => Some(format!(
                 "--template or {TEMPLATE_VARIABLE} names the file; without them there is no template"
             )),
-            HookCommandError::Path(error) | HookCommandError::Replace(ReplaceError::Path(error))
-                if error.action == "create the directory"
-                    && error.source.kind() == io::ErrorKind::PermissionDenied =>
+            HookCommandError::ScriptDirectory(ReplaceError::Path(error))
+                if error.source.kind() == io::ErrorKind::PermissionDenied =>
             {
                 Some("name a directory of this user, such as one below the home directory".to_owned())
             }

@@ -159,7 +159,7 @@ fn make_trusted(dir: &Path) -> Result<(), HookCommandError> {
     let trusted = TrustOptions::of_process();
     let above = dir.ancestors().find(|above| above.symlink_metadata().is_ok());
     trust::check_path(above.unwrap_or(dir), &trusted)?;
-    make_directories(dir, 0o755)?;
+    make_directories(dir, 0o755).map_err(HookCommandError::ScriptDirectory)?;
     Ok(trust::check_path(dir, &trusted)?)
 }
 

@@ -22,7 +22,7 @@ use super::backend::EngineBackend;
 use super::ceilings;
 use super::cleanup_job::report_limits;
 use super::lend;
-use super::plan::{BundleInputs, LaunchContext, LaunchPlan, PendingContainer};
+use super::plan::{LaunchContext, LaunchPlan, PendingContainer};
 use super::pod;
 use super::services::show_last;
 use super::volumes;
@@ -57,25 +57,9 @@ pub fn prepare<'h>(
     container: &PendingContainer<'_>,
     context: LaunchContext<'_>,
 ) -> Result<PreparedContainer<'h>, HookError> {
-    let PendingContainer { plan, image, id, endpoint } = container;
-    let inputs = BundleInputs {
-        connection: context.network.connection(
-            plan.network_mode(),
-            endpoint.as_ref(),
-            context.peers,
-        ),
-        volumes: context.volumes,
-        process: context.process,
-        user_namespace: context
-            .network
-            .user_namespace()
-            .filter(|_| backend.settings.user_namespace),
-        private_ids: context.network.private_ids(),
-    };
-    let options = plan.bundle(backend, image, id, &inputs)?;
-    let runtime = plan.additions.runtime.clone();
-    let program = &runtime.as_ref().unwrap_or(&backend.engine.runtime).program;
-    audit::container(backend, container, &options, program)?;
+    let PendingContainer { plan, image, id, .. } = container;
+    let options = container.bundle(backend, context)?;
+    audit::container(backend, container, &options, &plan.runtime(backend).program)?;
     let prepared = backend.engine.prepare(ContainerSpec {
         id: id.clone(),
         name: plan.container.name(),
@@ -88,7 +72,7 @@ pub fn prepare<'h>(
         network: Some(context.network.id().to_owned()),
         group: ceilings::group(backend, context.network.id()),
         output: plan.output(backend),
-        runtime,
+        runtime: plan.additions.runtime.clone(),
         stop: plan.stop(image, container.address()),
         takes_steps: plan.can_start_steps(backend),
     })?;
@@ -108,11 +92,10 @@ pub fn launch(
     let is_lent = lend::is_needed(backend, &prepared.bundle.user);
     let is_alpine = plan.container.role == PlanRole::Job && is_alpine(&prepared.rootfs.path);
     let record = prepared.start()?;
-    if let Some(action) = plan.additions.post_start(container.address())
-        && let Err(how) = backend.engine.check(&record, &action, pod::POST_START_TIMEOUT)?
-        && let Some(fault) = plan.additions.post_start_failed(&how)
-    {
-        return Err(fault.into());
+    if let Some(hook) = &plan.additions.post_start {
+        let check = hook.action.to_check(container.address());
+        let ran = backend.engine.check(&record, &check, pod::POST_START_TIMEOUT)?;
+        ran.map_err(|problem| hook.place.fault(problem))?;
     }
     Ok(LaunchedContainer { record, is_alpine, is_lent })
 }

@@ -4,8 +4,6 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use container_hook_job::HookError;
-use container_hook_job::options::NetworkMode;
-use oci_hooks_engine::bundle::HostEntry;
 use oci_hooks_engine::network::{
     EndpointRequest, NamespaceOwner, Network, NetworkEndpoint, NetworkError, NetworkOptions,
     NetworkRequest, PortMapping,
@@ -13,41 +11,10 @@ use oci_hooks_engine::network::{
 use oci_hooks_host::userns::PrivateIds;
 
 use super::backend::EngineBackend;
-use super::job::Peer;
 use super::plan::LaunchPlan;
-use super::pod::PodAddresses;
 
 /// Suffix of the id of a build's network, after the job's.
 const BUILD: &str = "-build";
-
-/// The network connection of a container.
-pub enum ContainerConnection<'a> {
-    Job { endpoint: &'a NetworkEndpoint, gateway: Option<IpAddr>, hosts: Vec<HostEntry> },
-    Host,
-    None,
-}
-
-impl ContainerConnection<'_> {
-    /// Returns the addresses of the container and of the host in its network.
-    pub fn addresses(&self) -> PodAddresses<'_> {
-        match self {
-            ContainerConnection::Job { endpoint, gateway, .. } => {
-                PodAddresses { own: &endpoint.addresses, host: *gateway }
-            }
-            ContainerConnection::Host | ContainerConnection::None => PodAddresses::default(),
-        }
-    }
-}
-
-impl ContainerConnection<'_> {
-    /// Returns the name server for a container that cannot reach the host's name servers.
-    pub fn resolver(&self) -> Option<IpAddr> {
-        match self {
-            ContainerConnection::Job { endpoint, .. } => endpoint.resolver,
-            ContainerConnection::Host | ContainerConnection::None => None,
-        }
-    }
-}
 
 /// The network of a job, or of a build.
 pub struct JobNetwork {
@@ -146,31 +113,9 @@ impl JobNetwork {
         Ok(self.network.detach(&id[..12])?)
     }
 
-    /// Returns the connection of a container; `endpoint` is set if it is on this network.
-    pub fn connection<'a>(
-        &self,
-        mode: NetworkMode,
-        endpoint: Option<&'a NetworkEndpoint>,
-        peers: &[Peer],
-    ) -> ContainerConnection<'a> {
-        match (mode, endpoint) {
-            (NetworkMode::Job, Some(endpoint)) => ContainerConnection::Job {
-                endpoint,
-                gateway: self.network.host_address(),
-                hosts: peers
-                    .iter()
-                    .filter(|peer| !peer.names.is_empty() && peer.addresses != endpoint.addresses)
-                    .flat_map(|peer| {
-                        peer.addresses.iter().map(|address| HostEntry {
-                            address: *address,
-                            names: peer.names.clone(),
-                        })
-                    })
-                    .collect(),
-            },
-            (NetworkMode::Host, _) => ContainerConnection::Host,
-            _ => ContainerConnection::None,
-        }
+    /// Returns the address of the host in the network, if it has one.
+    pub fn host_address(&self) -> Option<IpAddr> {
+        self.network.host_address()
     }
 }
 

@@ -18,7 +18,7 @@ use oci_hooks_engine::container::{
 };
 use oci_hooks_engine::network::NetworkEndpoint;
 use oci_hooks_engine::runtime::OciRuntime;
-use oci_hooks_host::userns::{self, PrivateIds};
+use oci_hooks_host::userns;
 use oci_hooks_image::{Healthcheck, Image, ImageConfig};
 
 use super::backend::EngineBackend;
@@ -27,8 +27,10 @@ use super::confine::{self, confine, devices, limit, pids_limit};
 use super::job::Peer;
 use super::lend;
 use super::mounts::{OpenVolume, RunnerMount};
-use super::network::{ContainerConnection, JobNetwork};
-use super::pod::{ContainerOverlay, LaunchFacts, TemplateAdditions, TemplateContainer};
+use super::network::JobNetwork;
+use super::pod::{
+    ContainerOverlay, LaunchFacts, PodAddresses, TemplateAdditions, TemplateContainer,
+};
 use super::settings::{JobRootFs, NewPrivileges};
 
 /// A container of the request or the template, before it is created.
@@ -44,19 +46,6 @@ pub struct LaunchPlan<'a> {
     pub system: Option<HostSystem>,
     /// Set if neither the workflow nor the template sets whether programs may gain privileges.
     uses_default_privileges: bool,
-}
-
-/// The inputs of a container's configuration, in addition to its plan.
-pub struct BundleInputs<'a> {
-    pub connection: ContainerConnection<'a>,
-    /// Directory of the pod's volumes.
-    pub volumes: &'a Path,
-    /// Process whose PID namespace the container shares.
-    pub process: Option<u32>,
-    /// Pinned user namespace of the job's containers, if they have one.
-    pub user_namespace: Option<PathBuf>,
-    /// Host ids that only the job uses.
-    pub private_ids: PrivateIds,
 }
 
 impl<'a> LaunchPlan<'a> {
@@ -183,7 +172,8 @@ impl<'a> LaunchPlan<'a> {
     /// Returns the health checks that the container has to pass: the template's, else the workflow's or the
     /// image's.
     pub(super) fn health(&self, image: &ImageConfig, address: Option<IpAddr>) -> Vec<HealthPolicy> {
-        let checks = self.additions.checks(address);
+        let checks = self.additions.checks.iter();
+        let checks: Vec<_> = checks.map(|check| check.to_health_policy(address)).collect();
         // Kubernetes ignores the health checks of images.
         if !checks.is_empty() || self.container.role.is_helper() {
             return checks;
@@ -214,7 +204,8 @@ impl<'a> LaunchPlan<'a> {
     pub(super) fn writable_paths(&self) -> impl Iterator<Item = &Path> {
         let own = self.runner_mounts.iter().filter_map(RunnerMount::writable_path);
         let volumes = self.volumes.iter().filter_map(OpenVolume::writable_path);
-        own.chain(volumes).chain(self.additions.writable_paths())
+        let of_template = self.additions.mounts.iter().flat_map(|mount| mount.writable_paths());
+        own.chain(volumes).chain(of_template)
     }
 
     /// Returns whether the container has named volumes, which outlive it.
@@ -227,7 +218,8 @@ impl<'a> LaunchPlan<'a> {
         if matches!(self.container.role, PlanRole::Init | PlanRole::Step) {
             return None;
         }
-        let stop = self.additions.stop(address, image.config.stop_signal.as_deref())?;
+        let stop = self.additions.stop.as_ref()?;
+        let stop = stop.to_stop_policy(address, image.config.stop_signal.as_deref());
         // The init program ignores stop signals.
         let signal = stop.signal.filter(|_| !self.has_idle_init());
         Some(StopPolicy { signal, ..stop })
@@ -241,71 +233,6 @@ impl<'a> LaunchPlan<'a> {
     /// Returns whether the container is on the job's network.
     pub(super) fn is_connected(&self) -> bool {
         self.container.options.network.mode == NetworkMode::Job
-    }
-
-    /// Returns the complete options of the container.
-    pub(super) fn bundle(
-        &self,
-        backend: &EngineBackend<'_>,
-        image: &Image,
-        id: &str,
-        inputs: &BundleInputs<'_>,
-    ) -> Result<bundle::BundleOptions, HookError> {
-        let mut options = bundle::BundleOptions {
-            args: self.container.program_args.clone(),
-            env: self.container.env(),
-            mounts: self.mounts(backend, id),
-            hostname: self.hostname(id),
-            annotations: self.annotations(backend, image),
-            private_ids: inputs.private_ids,
-            ..self.base.clone()
-        };
-        options.resources.pids_limit = Some(pids_limit(backend, &self.container.options));
-        let keeps_alive = self.has_idle_init();
-        if keeps_alive || self.container.options.init == Some(true) {
-            let program = backend.engine.init_program()?;
-            let args = self.can_start_steps(backend).then_some(STEPS_ARGS).into_iter().flatten();
-            let args = args.map(str::to_owned).collect();
-            options.init = Some(ContainerInit { program, args, idle_only: keeps_alive });
-        }
-        if keeps_alive {
-            options.args.clear();
-        }
-        let connection = &inputs.connection;
-        self.connect(backend, connection, &mut options);
-        self.additions.apply(
-            &LaunchFacts {
-                image: &image.config,
-                addresses: connection.addresses(),
-                policy: &backend.context.settings.policy,
-                volumes: inputs.volumes,
-                process: inputs.process,
-            },
-            &mut options,
-        )?;
-        let user = options.user.as_deref().unwrap_or(&image.config.user);
-        if !self.container.role.is_helper() && lend::may_be_needed(backend, user) {
-            lend::trust_repositories(&image.config, &mut options.env);
-        }
-        // To join the PID namespace of a process, a container must be in the user namespace that owns it, here the host's.
-        let shares_processes = inputs.process.is_some_and(userns::shares_namespace_with);
-        let can_join = self.runtime(backend).capabilities().joins_user_namespaces;
-        if can_join && !shares_processes && self.has_own_users(&options) {
-            options.user_namespace.clone_from(&inputs.user_namespace);
-        }
-        // Root in a container of a rootless user is mapped to that user.
-        let is_apart = options.user_namespace.is_some() || backend.engine.privilege.has_own_users();
-        if self.uses_default_privileges
-            && is_apart
-            && backend.settings.new_privileges == NewPrivileges::InUserNamespace
-        {
-            options.security.no_new_privileges = false;
-        }
-        if self.system.is_some() && !is_apart {
-            HostSystem::confine(&mut options);
-        }
-        confine::nest(backend, &self.container.title, is_apart, &mut options)?;
-        Ok(options)
     }
 
     /// Returns the host name; none in the host's UTS namespace.
@@ -416,66 +343,6 @@ fn base_options(
     Ok(options)
 }
 
-impl LaunchPlan<'_> {
-    /// Sets the network namespace, name servers and host names of the container.
-    pub(crate) fn connect(
-        &self,
-        backend: &EngineBackend<'_>,
-        connection: &ContainerConnection<'_>,
-        options: &mut bundle::BundleOptions,
-    ) {
-        let asked = &self.container.options.network;
-        let servers = if asked.dns.is_empty() { &backend.settings.dns } else { &asked.dns };
-        let dns = ResolverOptions {
-            loopback_works: matches!(connection, ContainerConnection::Host),
-            servers: servers.clone(),
-            fallback: connection.resolver(),
-            search: asked.dns_search.clone(),
-            options: asked.dns_options.clone(),
-            ..ResolverOptions::default()
-        };
-        let mut gateway_address = None;
-        let mut hosts = Vec::new();
-        match connection {
-            ContainerConnection::Job { endpoint, gateway, hosts: names } => {
-                options.namespaces.network = NamespaceSource::Path(endpoint.netns.clone());
-                gateway_address = *gateway;
-                hosts.extend(names.iter().cloned());
-                let own = options.hostname.iter();
-                let own = own.chain(&self.additions.second_hostname).chain(&self.container.names);
-                let mut names: Vec<String> = Vec::new();
-                for name in own {
-                    if !names.contains(name) {
-                        names.push(name.clone());
-                    }
-                }
-                hosts.extend(
-                    endpoint
-                        .addresses
-                        .iter()
-                        .map(|address| HostEntry { address: *address, names: names.clone() }),
-                );
-                options.dns = Some(dns);
-            }
-            ContainerConnection::Host => {
-                options.namespaces.network = NamespaceSource::Host;
-                options.dns = Some(dns);
-            }
-            ContainerConnection::None => options.namespaces.network = NamespaceSource::Private,
-        }
-        for host in &asked.hosts {
-            let address = match host.address {
-                HostAddress::Address(address) => Some(address),
-                HostAddress::Gateway => gateway_address,
-            };
-            if let Some(address) = address {
-                hosts.push(HostEntry { address, names: vec![host.name.clone()] });
-            }
-        }
-        options.hosts = Some(hosts);
-    }
-}
-
 /// A container that is ready to be created.
 pub struct PendingContainer<'a> {
     pub plan: &'a LaunchPlan<'a>,
@@ -500,5 +367,129 @@ impl PendingContainer<'_> {
     /// Returns the first address of the container.
     pub fn address(&self) -> Option<IpAddr> {
         self.endpoint.as_ref().and_then(|endpoint| endpoint.addresses.first().copied())
+    }
+
+    /// Returns the complete options of the container.
+    pub(super) fn bundle(
+        &self,
+        backend: &EngineBackend<'_>,
+        context: LaunchContext<'_>,
+    ) -> Result<bundle::BundleOptions, HookError> {
+        let PendingContainer { plan, image, id, .. } = self;
+        let mut options = bundle::BundleOptions {
+            args: plan.container.program_args.clone(),
+            env: plan.container.env(),
+            mounts: plan.mounts(backend, id),
+            hostname: plan.hostname(id),
+            annotations: plan.annotations(backend, image),
+            private_ids: context.network.private_ids(),
+            ..plan.base.clone()
+        };
+        options.resources.pids_limit = Some(pids_limit(backend, &plan.container.options));
+        let keeps_alive = plan.has_idle_init();
+        if keeps_alive || plan.container.options.init == Some(true) {
+            let program = backend.engine.init_program()?;
+            let args = plan.can_start_steps(backend).then_some(STEPS_ARGS).into_iter().flatten();
+            let args = args.map(str::to_owned).collect();
+            options.init = Some(ContainerInit { program, args, idle_only: keeps_alive });
+        }
+        if keeps_alive {
+            options.args.clear();
+        }
+        let addresses = self.connect(backend, context, &mut options);
+        plan.additions.apply(
+            &LaunchFacts {
+                image: &image.config,
+                addresses,
+                policy: &backend.context.settings.policy,
+                volumes: context.volumes,
+                process: context.process,
+            },
+            &mut options,
+        )?;
+        let user = options.user.as_deref().unwrap_or(&image.config.user);
+        if !plan.container.role.is_helper() && lend::may_be_needed(backend, user) {
+            lend::trust_repositories(&image.config, &mut options.env);
+        }
+        // To join the PID namespace of a process, a container must be in the user namespace that owns it, here the host's.
+        let shares_processes = context.process.is_some_and(userns::shares_namespace_with);
+        let can_join = plan.runtime(backend).capabilities().joins_user_namespaces;
+        if can_join && !shares_processes && plan.has_own_users(&options) {
+            let user_namespace = context.network.user_namespace();
+            options.user_namespace = user_namespace.filter(|_| backend.settings.user_namespace);
+        }
+        // Root in a container of a rootless user is mapped to that user.
+        let is_apart = options.user_namespace.is_some() || backend.engine.privilege.has_own_users();
+        if plan.uses_default_privileges
+            && is_apart
+            && backend.settings.new_privileges == NewPrivileges::InUserNamespace
+        {
+            options.security.no_new_privileges = false;
+        }
+        if plan.system.is_some() && !is_apart {
+            HostSystem::confine(&mut options);
+        }
+        confine::nest(backend, &plan.container.title, is_apart, &mut options)?;
+        Ok(options)
+    }
+
+    /// Sets the network namespace, name servers and host names of the container. Returns the addresses in its network.
+    fn connect(
+        &self,
+        backend: &EngineBackend<'_>,
+        LaunchContext { network, peers, .. }: LaunchContext<'_>,
+        options: &mut bundle::BundleOptions,
+    ) -> PodAddresses<'_> {
+        let LaunchPlan { container, additions, .. } = self.plan;
+        let asked = &container.options.network;
+        let endpoint = self.endpoint.as_ref().filter(|_| asked.mode == NetworkMode::Job);
+        let gateway = endpoint.and_then(|_| network.host_address());
+        options.namespaces.network = match (endpoint, asked.mode) {
+            (Some(endpoint), _) => NamespaceSource::Path(endpoint.netns.clone()),
+            (None, NetworkMode::Host) => NamespaceSource::Host,
+            (None, _) => NamespaceSource::Private,
+        };
+        let servers = if asked.dns.is_empty() { &backend.settings.dns } else { &asked.dns };
+        let is_on_host = asked.mode == NetworkMode::Host;
+        options.dns = (is_on_host || endpoint.is_some()).then(|| ResolverOptions {
+            loopback_works: is_on_host,
+            servers: servers.clone(),
+            fallback: endpoint.and_then(|endpoint| endpoint.resolver),
+            search: asked.dns_search.clone(),
+            options: asked.dns_options.clone(),
+            ..ResolverOptions::default()
+        });
+        let mut hosts = Vec::new();
+        let mut add = |addresses: &[IpAddr], names: &[String]| {
+            let entries = addresses.iter();
+            hosts.extend(entries.map(|&address| HostEntry { address, names: names.to_vec() }));
+        };
+        if let Some(endpoint) = endpoint {
+            let is_other = |peer: &&Peer| peer.addresses != endpoint.addresses;
+            for peer in peers.iter().filter(is_other).filter(|peer| !peer.names.is_empty()) {
+                add(&peer.addresses, &peer.names);
+            }
+            let own = options.hostname.iter();
+            let own = own.chain(&additions.second_hostname).chain(&container.names);
+            let mut names: Vec<String> = Vec::new();
+            for name in own {
+                if !names.contains(name) {
+                    names.push(name.clone());
+                }
+            }
+            add(&endpoint.addresses, &names);
+        }
+        for host in &asked.hosts {
+            let address = match host.address {
+                HostAddress::Address(address) => Some(address),
+                HostAddress::Gateway => gateway,
+            };
+            add(address.as_slice(), std::slice::from_ref(&host.name));
+        }
+        options.hosts = Some(hosts);
+        PodAddresses {
+            own: endpoint.map_or(&[][..], |endpoint| &endpoint.addresses),
+            host: gateway,
+        }
     }
 }

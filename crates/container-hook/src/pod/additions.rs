@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use container_hook_job::policy::Policy;
 use container_hook_job::template::{FieldPath, TemplateFault};
 use oci_hooks_engine::bundle::{self, HostEntry, NamespaceSource, ResolverOptions};
-use oci_hooks_engine::container::{ContainerCheck, HealthPolicy, StopPolicy};
 use oci_hooks_engine::runtime::OciRuntime;
 use oci_hooks_image::{CredentialFile, ImageConfig};
 
@@ -132,30 +131,5 @@ impl TemplateAdditions {
         dns.servers.extend(&change.servers);
         dns.search.extend(change.search.iter().cloned());
         dns.options.extend(change.options.iter().cloned());
-    }
-
-    /// Returns the health checks that the container has to pass.
-    pub fn checks(&self, address: Option<IpAddr>) -> Vec<HealthPolicy> {
-        self.checks.iter().map(|check| check.to_health_policy(address)).collect()
-    }
-
-    /// Returns the `postStart` hook.
-    pub fn post_start(&self, address: Option<IpAddr>) -> Option<ContainerCheck> {
-        self.post_start.as_ref().map(|post_start| post_start.action.to_check(address))
-    }
-
-    /// Returns the error of a `postStart` hook that failed.
-    pub fn post_start_failed(&self, how: &str) -> Option<TemplateFault> {
-        self.post_start.as_ref().map(|post_start| post_start.place.fault(how))
-    }
-
-    /// Returns the stop sequence of the container; `signal` is the image's.
-    pub fn stop(&self, address: Option<IpAddr>, signal: Option<&str>) -> Option<StopPolicy> {
-        self.stop.as_ref().map(|stop| stop.to_stop_policy(address, signal))
-    }
-
-    /// Returns the runner's directories that the container can write to.
-    pub fn writable_paths(&self) -> impl Iterator<Item = &Path> {
-        self.mounts.iter().flat_map(MountPlan::writable_paths)
     }
 }

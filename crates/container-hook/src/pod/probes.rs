@@ -96,7 +96,7 @@ pub fn stop(
 
 impl ProbeAction {
     /// Returns the check, on loopback if the container has no address.
-    pub(super) fn to_check(&self, address: Option<IpAddr>) -> ContainerCheck {
+    pub fn to_check(&self, address: Option<IpAddr>) -> ContainerCheck {
         let own = |port| SocketAddr::new(address.unwrap_or(IpAddr::from([127, 0, 0, 1])), port);
         match self {
             ProbeAction::Check(check) => check.clone(),
@@ -110,7 +110,8 @@ impl ProbeAction {
 }
 
 impl HealthPlan {
-    pub(super) fn to_health_policy(&self, address: Option<IpAddr>) -> HealthPolicy {
+    /// Returns the health check of a container with this address.
+    pub fn to_health_policy(&self, address: Option<IpAddr>) -> HealthPolicy {
         HealthPolicy { check: self.action.to_check(address), ..self.health.clone() }
     }
 }

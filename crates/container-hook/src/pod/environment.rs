@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{
     ResourceRequirements,
 };
 
-use super::objects::{KubeKind, ObjectRef};
+use super::objects::ObjectRef;
 use super::pod_fields::PodFields;
 use super::resources;
 
@@ -152,17 +152,17 @@ impl ValueSources<'_> {
     ) -> Result<Vec<(String, String)>, TemplateFault> {
         let (reference, place) = match (&source.config_map_ref, &source.secret_ref) {
             (Some(map), None) => {
-                let (name, optional) = (map.name.as_str(), map.optional);
-                (ObjectRef { kind: KubeKind::ConfigMap, name, optional }, place.at("configMapRef"))
+                let reference = ObjectRef::config_map(self.settings, &map.name, map.optional);
+                (reference, place.at("configMapRef"))
             }
             (None, Some(secret)) => {
-                let (name, optional) = (secret.name.as_str(), secret.optional);
-                (ObjectRef { kind: KubeKind::Secret, name, optional }, place.at("secretRef"))
+                let reference = ObjectRef::secret(self.settings, &secret.name, secret.optional);
+                (reference, place.at("secretRef"))
             }
             _ => return Err(place.fault("needs one of `configMapRef` and `secretRef`")),
         };
         let prefix = source.prefix.as_deref().unwrap_or_default();
-        let object = reference.object(self.settings, &place)?.unwrap_or_default();
+        let object = reference.object(&place)?.unwrap_or_default();
         let pairs = object
             .into_iter()
             .map(|(key, content)| Ok((format!("{prefix}{key}"), text(content, &key, &place)?)));
@@ -178,13 +178,11 @@ impl ValueSources<'_> {
     ) -> Result<Option<EnvValue>, TemplateFault> {
         let (reference, key, place) = match (&source.config_map_key_ref, &source.secret_key_ref) {
             (Some(map), _) => {
-                let (name, optional) = (map.name.as_str(), map.optional);
-                let reference = ObjectRef { kind: KubeKind::ConfigMap, name, optional };
+                let reference = ObjectRef::config_map(self.settings, &map.name, map.optional);
                 (reference, &map.key, place.at("configMapKeyRef"))
             }
             (_, Some(secret)) => {
-                let (name, optional) = (secret.name.as_str(), secret.optional);
-                let reference = ObjectRef { kind: KubeKind::Secret, name, optional };
+                let reference = ObjectRef::secret(self.settings, &secret.name, secret.optional);
                 (reference, &secret.key, place.at("secretKeyRef"))
             }
             (None, None) => {
@@ -198,7 +196,7 @@ impl ValueSources<'_> {
                 };
             }
         };
-        let content = reference.key(key, self.settings, &place)?;
+        let content = reference.key(key, &place)?;
         content.map(|content| text(content, key, &place).map(EnvValue::Text)).transpose()
     }
 

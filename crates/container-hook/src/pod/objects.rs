@@ -12,52 +12,42 @@ use container_hook_job::template::{FieldPath, TemplateFault, TemplateSettings};
 /// Maximum size of a key's content, as on Kubernetes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// The kind of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KubeKind {
-    ConfigMap,
-    Secret,
-}
-
 /// The contents of an object, by key.
 pub type ObjectData = BTreeMap<String, Vec<u8>>;
 
-/// A reference to an object.
+/// A reference to a config map or secret.
 #[derive(Clone, Copy, Debug)]
 pub struct ObjectRef<'a> {
-    pub kind: KubeKind,
+    /// Directory of all objects of its kind.
+    directory: &'a Path,
+    /// Setting of that directory, under `[template]`.
+    setting: &'static str,
     pub name: &'a str,
     pub optional: Option<bool>,
 }
 
-impl KubeKind {
-    fn directory(self, settings: &TemplateSettings) -> &Path {
-        match self {
-            KubeKind::ConfigMap => &settings.config_maps,
-            KubeKind::Secret => &settings.secrets,
-        }
+impl<'a> ObjectRef<'a> {
+    /// Refers to a ConfigMap, kept in the directory of the setting `config-maps`.
+    pub fn config_map(
+        settings: &'a TemplateSettings,
+        name: &'a str,
+        optional: Option<bool>,
+    ) -> Self {
+        ObjectRef { directory: &settings.config_maps, setting: "config-maps", name, optional }
     }
 
-    fn key_of_settings(self) -> &'static str {
-        match self {
-            KubeKind::ConfigMap => "config-maps",
-            KubeKind::Secret => "secrets",
-        }
+    /// Refers to a Secret, kept in the directory of the setting `secrets`.
+    pub fn secret(settings: &'a TemplateSettings, name: &'a str, optional: Option<bool>) -> Self {
+        ObjectRef { directory: &settings.secrets, setting: "secrets", name, optional }
     }
-}
 
-impl ObjectRef<'_> {
     /// Reads the whole object; returns none if it is optional and missing.
-    pub(super) fn object(
-        self,
-        settings: &TemplateSettings,
-        place: &FieldPath,
-    ) -> Result<Option<ObjectData>, TemplateFault> {
+    pub(super) fn object(self, place: &FieldPath) -> Result<Option<ObjectData>, TemplateFault> {
         if !is_name(self.name) {
             return Err(place
                 .fault(format!("{:?} is not a valid name of a config map or secret", self.name)));
         }
-        let dir = self.kind.directory(settings).join(self.name);
+        let dir = self.directory.join(self.name);
         let entries = match fs::read_dir(&dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return self.missing(place, &format!("there is no directory {}", dir.display()));
@@ -82,14 +72,13 @@ impl ObjectRef<'_> {
     pub(super) fn key(
         self,
         key: &str,
-        settings: &TemplateSettings,
         place: &FieldPath,
     ) -> Result<Option<Vec<u8>>, TemplateFault> {
-        let Some(mut object) = self.object(settings, place)? else { return Ok(None) };
+        let Some(mut object) = self.object(place)? else { return Ok(None) };
         match object.remove(key) {
             Some(content) => Ok(Some(content)),
             None => {
-                let path = self.kind.directory(settings).join(self.name).join(key);
+                let path = self.directory.join(self.name).join(key);
                 self.missing(place, &format!("there is no file {}", path.display()))
             }
         }
@@ -99,9 +88,9 @@ impl ObjectRef<'_> {
         if self.optional == Some(true) {
             return Ok(None);
         }
-        let settings = self.kind.key_of_settings();
+        let setting = self.setting;
         Err(place.fault(format!(
-            "{what}: create it, set `{settings}` under [template] of the settings to another \
+            "{what}: create it, set `{setting}` under [template] of the settings to another \
              directory, or write `optional: true`"
         )))
     }
@@ -129,18 +118,18 @@ mod tests {
         fs::create_dir_all(dir.path().join("app/..data")).unwrap();
         fs::write(dir.path().join("app/color"), "red").unwrap();
         let place = merge_template(&serde_json::json!({})).1;
-        let object =
-            |kind, name, optional| ObjectRef { kind, name, optional }.object(&settings, &place);
+        let map = |name, optional| ObjectRef::config_map(&settings, name, optional);
+        let secret = |optional| ObjectRef::secret(&settings, "app", optional).object(&place);
         let expected = ObjectData::from([("color".to_owned(), b"red".to_vec())]);
-        assert_eq!(object(KubeKind::ConfigMap, "app", None).unwrap(), Some(expected));
-        assert_eq!(object(KubeKind::Secret, "app", Some(true)).unwrap(), None);
-        let fault = object(KubeKind::Secret, "app", None).unwrap_err().to_string();
+        assert_eq!(map("app", None).object(&place).unwrap(), Some(expected));
+        assert_eq!(secret(Some(true)).unwrap(), None);
+        let fault = secret(None).unwrap_err().to_string();
         assert!(fault.contains("none/app: create it, set `secrets` under"), "{fault}");
         for name in ["", ".", "..", "../x", "a/b"] {
-            assert!(object(KubeKind::ConfigMap, name, Some(true)).is_err(), "{name}");
+            assert!(map(name, Some(true)).object(&place).is_err(), "{name}");
         }
-        let app = ObjectRef { kind: KubeKind::ConfigMap, name: "app", optional: None };
-        assert_eq!(app.key("color", &settings, &place).unwrap().unwrap(), b"red");
-        assert!(app.key("size", &settings, &place).is_err());
+        let app = map("app", None);
+        assert_eq!(app.key("color", &place).unwrap().unwrap(), b"red");
+        assert!(app.key("size", &place).is_err());
     }
 }

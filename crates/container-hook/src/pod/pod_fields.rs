@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use oci_hooks_image::CredentialFile;
 
-use super::objects::{KubeKind, ObjectRef};
+use super::objects::ObjectRef;
 
 /// Key of a secret that contains logins.
 const LOGINS: &str = ".dockerconfigjson";
@@ -99,9 +99,8 @@ impl PodFields {
         let mut logins = Vec::new();
         for (at, secret) in self.spec.image_pull_secrets.iter().flatten().enumerate() {
             let place = self.place.at("spec/imagePullSecrets").item(at);
-            let reference =
-                ObjectRef { kind: KubeKind::Secret, name: &secret.name, optional: None };
-            let content = reference.key(LOGINS, settings, &place)?.unwrap_or_default();
+            let reference = ObjectRef::secret(settings, &secret.name, None);
+            let content = reference.key(LOGINS, &place)?.unwrap_or_default();
             let file = CredentialFile::parse(&String::from_utf8_lossy(&content));
             logins.push(file.map_err(|error| place.fault(error.to_string()))?);
         }

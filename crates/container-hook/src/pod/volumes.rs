@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::environment::{PodAddresses, ValueSources, resource_field};
-use super::objects::{KubeKind, ObjectRef};
+use super::objects::ObjectRef;
 
 /// The source of a volume's content.
 #[derive(Debug, PartialEq, Eq)]
@@ -76,35 +76,34 @@ impl ValueSources<'_> {
             return host(source);
         }
         let mut files = VolumeFiles { sources: self, mode: DEFAULT_MODE, files: Vec::new() };
+        let settings = self.settings;
         if let Some(source) = &volume.config_map {
-            let (name, optional) = (source.name.as_str(), source.optional);
-            files.set_mode(source.default_mode, place)?;
-            let reference = ObjectRef { kind: KubeKind::ConfigMap, name, optional };
-            files.object(reference, source.items.as_deref(), &place.at("configMap"))?;
+            let place = place.at("configMap");
+            files.set_mode(source.default_mode, &place)?;
+            let reference = ObjectRef::config_map(settings, &source.name, source.optional);
+            files.object(reference, source.items.as_deref(), &place)?;
         } else if let Some(source) = &volume.secret {
-            let (name, optional) =
-                (source.secret_name.as_deref().unwrap_or_default(), source.optional);
-            files.set_mode(source.default_mode, place)?;
-            let reference = ObjectRef { kind: KubeKind::Secret, name, optional };
-            files.object(reference, source.items.as_deref(), &place.at("secret"))?;
+            let place = place.at("secret");
+            files.set_mode(source.default_mode, &place)?;
+            let name = source.secret_name.as_deref().unwrap_or_default();
+            let reference = ObjectRef::secret(settings, name, source.optional);
+            files.object(reference, source.items.as_deref(), &place)?;
         } else if let Some(source) = &volume.downward_api {
-            files.set_mode(source.default_mode, place)?;
-            files.fields(source.items.as_deref(), &place.at("downwardAPI"))?;
+            let place = place.at("downwardAPI");
+            files.set_mode(source.default_mode, &place)?;
+            files.fields(source.items.as_deref(), &place)?;
         } else if let Some(source) = &volume.projected {
-            files.set_mode(source.default_mode, place)?;
+            let place = place.at("projected");
+            files.set_mode(source.default_mode, &place)?;
             for (at, source) in source.sources.iter().flatten().enumerate() {
-                let place = place.at("projected/sources").item(at);
-                if let Some(map) = &source.config_map {
-                    let (kind, name, optional) =
-                        (KubeKind::ConfigMap, map.name.as_str(), map.optional);
-                    let reference = ObjectRef { kind, name, optional };
-                    files.object(reference, map.items.as_deref(), &place.at("configMap"))?;
+                let place = place.at("sources").item(at);
+                if let Some(source) = &source.config_map {
+                    let reference = ObjectRef::config_map(settings, &source.name, source.optional);
+                    files.object(reference, source.items.as_deref(), &place.at("configMap"))?;
                 }
-                if let Some(secret) = &source.secret {
-                    let (kind, name, optional) =
-                        (KubeKind::Secret, secret.name.as_str(), secret.optional);
-                    let reference = ObjectRef { kind, name, optional };
-                    files.object(reference, secret.items.as_deref(), &place.at("secret"))?;
+                if let Some(source) = &source.secret {
+                    let reference = ObjectRef::secret(settings, &source.name, source.optional);
+                    files.object(reference, source.items.as_deref(), &place.at("secret"))?;
                 }
                 if let Some(fields) = &source.downward_api {
                     files.fields(fields.items.as_deref(), &place.at("downwardAPI"))?;
@@ -228,8 +227,7 @@ impl VolumeFiles<'_> {
         items: Option<&[KeyToPath]>,
         place: &FieldPath,
     ) -> Result<(), TemplateFault> {
-        let object = reference.object(self.sources.settings, place)?;
-        let Some(mut object) = object else { return Ok(()) };
+        let Some(mut object) = reference.object(place)? else { return Ok(()) };
         let Some(items) = items.filter(|items| !items.is_empty()) else {
             for (key, content) in object {
                 self.files.push(VolumeFile { path: key.into(), mode: self.mode, content });
@@ -308,9 +306,11 @@ pub fn descending_path(path: &str) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use container_hook_job::template::{MergeTarget, TemplateSettings};
     use serde_json::json;
 
     use super::*;
+    use crate::pod::parts::tests::pod;
     use crate::pod::testing::merge_template;
 
     #[test]
@@ -350,6 +350,17 @@ mod tests {
         let policy = Policy { bind_mounts: vec![dir.path().to_owned()], ..Policy::default() };
         assert!(found(at("podman.sock"), "Socket", &policy).is_ok());
         assert!(found("relative".to_owned(), "", &none).is_err());
+    }
+
+    #[test]
+    fn invalid_mode_is_reported_with_its_path() {
+        let volume = json!({"name": "v", "configMap": {"name": "c", "defaultMode": 644}});
+        let (merged, place) = merge_template(&json!({"spec": {"volumes": [volume]}}));
+        let pod = pod(&merged, place, &[MergeTarget::Job]).unwrap();
+        let settings = TemplateSettings::default();
+        let sources = ValueSources { settings: &settings, pod: &pod.fields };
+        let fault = sources.backings(&Policy::default()).unwrap_err().to_string();
+        assert!(fault.contains(": /spec/volumes/0/configMap/defaultMode: must be"), "{fault}");
     }
 
     #[test]

@@ -29,14 +29,15 @@ pub enum PlannedSource {
     /// A volume of the pod, by its name.
     Volume(String),
     /// The runner's own directories; several for the volume `github`.
-    Runner { directories: Vec<OpenDirectory>, id_mapping: Option<IdMapping> },
+    Runner { directories: Vec<RunnerDirectory>, id_mapping: Option<IdMapping> },
 }
 
 /// An opened directory of the runner.
 #[derive(Debug)]
-pub struct OpenDirectory {
+pub struct RunnerDirectory {
     pub path: PathBuf,
     pub file: HostFile,
+    /// Path of the directory in its volume; empty for the whole volume.
     pub below: PathBuf,
     pub read_only: bool,
 }
@@ -136,7 +137,7 @@ impl MountPlan {
     }
 }
 
-impl OpenDirectory {
+impl RunnerDirectory {
     /// Returns the target and subpath of the directory's mount, for a volume with this target and subpath; none if the
     /// subpath excludes the directory.
     fn place(&self, target: &Path, subpath: Option<&Path>) -> Option<(PathBuf, Option<PathBuf>)> {

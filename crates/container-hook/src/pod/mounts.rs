@@ -1,6 +1,6 @@
 //! `volumeMounts` of a container.
 
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use container_hook_job::HookError;
 use container_hook_job::plan::PlanRole;
@@ -9,11 +9,15 @@ use k8s_openapi::api::core::v1::VolumeMount;
 use oci_hooks_engine::bundle::MountPropagation;
 
 use super::environment::ContainerEnvironment;
-use super::mount_plan::{MountPlan, OpenDirectory, PlannedSource, Subpath};
+use super::mount_plan::{MountPlan, PlannedSource, RunnerDirectory, Subpath};
 use super::overlay::ContainerOverlay;
 use super::volumes::{VolumeBacking, VolumeBackings, check_socket};
 use crate::backend::EngineBackend;
 use crate::mounts::runner_directory;
+
+/// Volumes of the hook's own pod, which here are the runner's directories, with their paths in containers.
+const RUNNER_VOLUMES: [(&str, &str); 3] =
+    [("externals", "/__e"), ("work", "/__w"), ("github", "/github")];
 
 impl ContainerOverlay {
     /// Checks the mounts of a container and opens the runner's directories among them; `environment` is the
@@ -84,16 +88,28 @@ impl ContainerOverlay {
         wanted: &VolumeMount,
         place: &FieldPath,
     ) -> Result<Option<PlannedSource>, HookError> {
-        let work = backend.context.runner.work();
-        let Some(found) = self.pod.runner_volume(work, &wanted.name, place)? else {
+        let name = wanted.name.as_str();
+        let Some((_, top)) = RUNNER_VOLUMES.iter().find(|(known, _)| *known == name) else {
             return Ok(None);
         };
-        let directories = found.into_iter().map(|found| {
-            let file = runner_directory(backend, &found.path)?;
-            let (path, below, read_only) = (found.path, found.below, found.read_only);
-            Ok(OpenDirectory { path, file, below, read_only })
+        let mounts = self.pod.system_mounts.iter().filter_map(|mount| {
+            let below = Path::new(&mount.target).strip_prefix(top).ok()?;
+            let path = mount.source.as_ref().map(PathBuf::from)?;
+            Some((path, below.to_owned(), mount.read_only))
         });
-        let directories = directories.collect::<Result<Vec<OpenDirectory>, HookError>>()?;
+        // Mounts below `work` and `externals` are directories inside them.
+        let is_part = |below: &Path| name == "github" || below.as_os_str().is_empty();
+        let mut found: Vec<_> = mounts.filter(|(_, below, _)| is_part(below)).collect();
+        if found.is_empty() && name == "work" {
+            found.push((backend.context.runner.work().to_owned(), PathBuf::new(), false));
+        }
+        if found.is_empty() && !self.pod.is_step {
+            return Err(place.at("name").fault("needs a job container").into());
+        }
+        let directories = found.into_iter().map(|(path, below, read_only)| {
+            Ok(RunnerDirectory { file: runner_directory(backend, &path)?, path, below, read_only })
+        });
+        let directories = directories.collect::<Result<Vec<RunnerDirectory>, HookError>>()?;
         let may_fail = directories.iter().all(|directory| directory.read_only);
         Ok(Some(PlannedSource::Runner { directories, id_mapping: backend.id_mapping(may_fail) }))
     }

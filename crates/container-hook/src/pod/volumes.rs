@@ -264,7 +264,7 @@ impl VolumeFiles<'_> {
                 (None, Some(resource)) => {
                     let place = place.at("resourceFieldRef");
                     let name = resource.container_name.as_deref().unwrap_or_default();
-                    let container = self.sources.pod.container(name).ok_or_else(|| {
+                    let container = self.sources.pod.containers.get(name).ok_or_else(|| {
                         place.at("containerName").fault("names no container of the template")
                     })?;
                     resource_field(resource, container.resources.as_ref(), &place)?

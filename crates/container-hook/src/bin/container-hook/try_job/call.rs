@@ -43,6 +43,16 @@ pub struct CallResult {
     pub seconds: f64,
     /// Signal that told this program to end during the call.
     pub signal: Option<i32>,
+    /// Lines of the log, if it collects them.
+    pub lines: Vec<String>,
+}
+
+impl CallResult {
+    /// Returns the last error in the collected lines, else the last line.
+    pub fn reason(&self) -> &str {
+        let errors = self.lines.iter().rev().filter_map(|line| line.strip_prefix("Error: "));
+        errors.chain(self.lines.last().map(String::as_str)).next().unwrap_or("it wrote nothing")
+    }
 }
 
 /// Makes a call and waits for its end.
@@ -74,7 +84,7 @@ pub fn call(
     };
     let status = child.wait().with_path("wait for", &program)?;
     log.end();
-    Ok(CallResult { status, seconds: begin.elapsed().as_secs_f64(), signal })
+    Ok(CallResult { status, seconds: begin.elapsed().as_secs_f64(), signal, lines: log.take() })
 }
 
 /// A running process and its output.

@@ -6,11 +6,13 @@ use std::process::Command;
 use container_hook::JobRootFs;
 use oci_hooks_engine_cli::programs::program_path;
 use oci_hooks_files::fs::read_bounded;
+use oci_hooks_image::ImageReference;
 use serde_json::{Value, json};
 
 use super::call::{CallResult, OnTermination, call};
 use super::job_log::JobLog;
 use super::play::TryJobError;
+use super::request::{self, ServiceArg};
 use super::runner::SimulatedRunner;
 use crate::signals::PendingSignals;
 
@@ -23,28 +25,54 @@ const TRY_REQUEST: &str = "try-request";
 /// Larger than any response of the hook.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
-/// Common parameters of the calls.
-pub struct CallOptions<'a> {
+/// The calls of simulated runners.
+pub struct RunnerCalls<'a> {
     /// Settings file of the command line.
     pub config: Option<PathBuf>,
     pub signals: &'a mut PendingSignals,
-    /// System of the job containers.
+    /// First signal that told this program to end.
+    pub signal: Option<i32>,
+    /// Root file system of the job containers.
     pub system: JobRootFs,
+    pub log: JobLog<'a>,
 }
 
-impl CallOptions<'_> {
-    /// Makes a call with a request, like the runner.
+impl RunnerCalls<'_> {
+    /// Prepares a job, and the files of its step. Also returns the job's state for later calls, which is null if the
+    /// job did not start.
+    pub fn prepare_job(
+        &mut self,
+        runner: &SimulatedRunner,
+        image: Option<&ImageReference>,
+        services: &[ServiceArg],
+    ) -> Result<(CallResult, Value), TryJobError> {
+        let args = request::prepare(runner, image, services);
+        let called = self.request(runner, "prepare_job", &args, &Value::Null)?;
+        if !called.status.success() {
+            return Ok((called, Value::Null));
+        }
+        for name in request::files() {
+            runner.write(&name, b"")?;
+        }
+        Ok((called, answer(runner)?["state"].take()))
+    }
+
+    /// Makes a call with a request, like the runner. A signal to this program cancels it, unless it cleans up.
     pub fn request(
         &mut self,
         runner: &SimulatedRunner,
         command: &str,
         args: &Value,
         state: &Value,
-        when: OnTermination,
-        log: &mut JobLog<'_>,
     ) -> Result<CallResult, TryJobError> {
         let (program, request) = self.prepare_call(runner, command, args, state)?;
-        Ok(call(program, request.as_bytes(), when, self.signals, log)?)
+        let when = match command {
+            "cleanup_job" => OnTermination::Continue,
+            _ => OnTermination::Cancel,
+        };
+        let called = call(program, request.as_bytes(), when, self.signals, &mut self.log)?;
+        self.signal = self.signal.or(called.signal);
+        Ok(called)
     }
 
     /// Returns the command and the input of a call.
@@ -58,26 +86,20 @@ impl CallOptions<'_> {
         let response = runner.write(ANSWER, b"")?;
         let request =
             json!({"command": command, "responseFile": response, "args": args, "state": state});
-        let mut program = self.own_command()?;
+        let mut program = Command::new(program_path()?);
+        if let Some(config) = &self.config {
+            program.arg("--config").arg(config);
+        }
         if self.system == JobRootFs::Host && command != "run_script_step" {
             program.arg(TRY_REQUEST);
         }
         program.env_clear().envs(runner.environment());
         Ok((program, format!("{request}\n")))
     }
-
-    /// Returns a command that calls this program with the same settings.
-    pub fn own_command(&self) -> Result<Command, TryJobError> {
-        let mut command = Command::new(program_path()?);
-        if let Some(config) = &self.config {
-            command.arg("--config").arg(config);
-        }
-        Ok(command)
-    }
 }
 
 /// Returns the last response to a runner.
-pub fn answer(runner: &SimulatedRunner) -> Result<Value, TryJobError> {
+fn answer(runner: &SimulatedRunner) -> Result<Value, TryJobError> {
     let answer = read_bounded(&runner.directory.join(ANSWER), MAX_ANSWER_BYTES)?;
     Ok(serde_json::from_slice(&answer)?)
 }

@@ -17,8 +17,8 @@ use rustix::io::Errno;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::call::{CallResult, OnTermination};
-use super::calls::{self, CallOptions};
+use super::call::CallResult;
+use super::calls::RunnerCalls;
 use super::job_log::JobLog;
 use super::left::JobTraces;
 use super::request::{self, ServiceArg};
@@ -116,7 +116,7 @@ pub fn run(args: &TryArgs, context: &mut CliContext) -> Result<CliExit, HookComm
     }
     let own = become_worker()?;
     let mut signals = PendingSignals::new().map_err(TryJobError::Signals)?;
-    let runner = SimulatedRunner::new(&loaded.settings, own, "").map_err(TryJobError::from)?;
+    let runner = SimulatedRunner::new(&loaded.settings, own, "")?;
     let config = context.config.clone();
     let runtime = loaded.settings.host().runtime().ok().map(|runtime| runtime.program);
     let mut report = TryReport {
@@ -128,11 +128,12 @@ pub fn run(args: &TryArgs, context: &mut CliContext) -> Result<CliExit, HookComm
         runtime,
         ..TryReport::default()
     };
-    let mut log = JobLog::new(context);
     let system = if args.image.is_none() { JobRootFs::Host } else { JobRootFs::Image };
-    let calls = CallOptions { config, signals: &mut signals, system };
-    let mut play = SimulatedJob { args, loaded: &loaded, runner: &runner, calls };
-    let played = play.job(&mut report, &mut log);
+    let log = JobLog::new(context);
+    let calls = RunnerCalls { config, signals: &mut signals, signal: None, system, log };
+    let mut job = SimulatedJob { args, loaded: &loaded, runner: &runner, calls };
+    let played = job.run(&mut report);
+    let mut log = job.calls.log;
     if matches!(played, Ok(JobResult::Failed)) {
         log.show("to check this machine: container-hook doctor");
         log.repeat_errors();
@@ -169,24 +170,21 @@ struct SimulatedJob<'a> {
     args: &'a TryArgs,
     loaded: &'a LoadedSettings<HookFileSettings>,
     runner: &'a SimulatedRunner,
-    calls: CallOptions<'a>,
+    calls: RunnerCalls<'a>,
 }
 
 impl SimulatedJob<'_> {
     /// Runs the job to its end, or leaves it running with `--keep`.
-    fn job(
-        &mut self,
-        report: &mut TryReport,
-        log: &mut JobLog<'_>,
-    ) -> Result<JobResult, HookCommandError> {
+    fn run(&mut self, report: &mut TryReport) -> Result<JobResult, HookCommandError> {
         let settings = &self.loaded.settings;
-        let worked = self.steps(report, log);
+        let worked = self.steps(report);
         if self.args.keep && worked.as_ref().is_ok_and(|came| *came == JobResult::Up) {
             let directory = self.runner.directory.display();
-            log.title("The job is kept");
             let config =
                 self.calls.config.as_ref().map(|file| format!(" --config {}", file.display()));
             let program = format!("container-hook{}", config.unwrap_or_default());
+            let log = &mut self.calls.log;
+            log.title("The job is kept");
             log.show(&format!("its containers:       {program} ps"));
             log.show(&format!("what a service wrote: {program} logs NAME"));
             log.show(&format!("the runner's files:   {directory}"));
@@ -195,18 +193,12 @@ impl SimulatedJob<'_> {
             return worked;
         }
         let traces = JobTraces::of(settings, &self.runner.owner());
-        log.title("Stop containers");
-        let cleaned = self.calls.request(
-            self.runner,
-            "cleanup_job",
-            &json!({}),
-            &Value::Null,
-            OnTermination::Continue,
-            log,
-        );
-        let removed = self.runner.remove().map_err(TryJobError::from);
+        self.calls.log.title("Stop containers");
+        let cleaned = self.calls.request(self.runner, "cleanup_job", &json!({}), &Value::Null);
+        let removed = self.runner.remove();
         let ended = cleaned?;
         report.cleanup_seconds = Some(ended.seconds);
+        let log = &mut self.calls.log;
         log.time("cleanup", ended.seconds);
         let left = traces?.find_leftovers(settings);
         for line in &left {
@@ -226,25 +218,14 @@ impl SimulatedJob<'_> {
     }
 
     /// Prepares the job and runs its step.
-    fn steps(
-        &mut self,
-        report: &mut TryReport,
-        log: &mut JobLog<'_>,
-    ) -> Result<JobResult, HookCommandError> {
+    fn steps(&mut self, report: &mut TryReport) -> Result<JobResult, HookCommandError> {
         let TryArgs { image, services, command, .. } = self.args;
-        log.title("Initialize containers");
+        self.calls.log.title("Initialize containers");
         if image.is_none() {
-            log.show("the job container has the programs of this machine, read-only");
+            self.calls.log.show("the job container has the programs of this machine, read-only");
         }
-        let args = request::prepare(self.runner, image.as_ref(), services);
-        let ended = self.calls.request(
-            self.runner,
-            "prepare_job",
-            &args,
-            &Value::Null,
-            OnTermination::Cancel,
-            log,
-        )?;
+        let (ended, state) = self.calls.prepare_job(self.runner, image.as_ref(), services)?;
+        let log = &mut self.calls.log;
         report.prepare_seconds = Some(ended.seconds);
         log.time("prepare", ended.seconds);
         report.exit_code = code(&ended);
@@ -256,22 +237,12 @@ impl SimulatedJob<'_> {
         if !ended.status.success() {
             return Ok(JobResult::Failed);
         }
-        let state = calls::answer(self.runner)?["state"].take();
         let (script, title) = request::script(command);
-        for name in request::files() {
-            self.runner.write(&name, b"").map_err(TryJobError::from)?;
-        }
-        self.runner.write(&request::script_name(), script.as_bytes()).map_err(TryJobError::from)?;
+        self.runner.write(&request::script_name(), script.as_bytes())?;
         log.title(&format!("Run {title}"));
         let args = request::step(self.runner);
-        let ended = self.calls.request(
-            self.runner,
-            "run_script_step",
-            &args,
-            &state,
-            OnTermination::Cancel,
-            log,
-        )?;
+        let ended = self.calls.request(self.runner, "run_script_step", &args, &state)?;
+        let log = &mut self.calls.log;
         log.forget_errors();
         report.step_seconds = Some(ended.seconds);
         report.exit_code = code(&ended);

@@ -18,8 +18,7 @@ use oci_hooks_files::spawn;
 use oci_hooks_init::trials::{ProbeAttempt, ProbeMessage};
 use serde_json::{Value, json};
 
-use super::call::OnTermination;
-use super::calls::{self, CallOptions};
+use super::calls::RunnerCalls;
 use super::job_log::JobLog;
 use super::play::{TryJobError, become_worker};
 use super::request;
@@ -59,19 +58,19 @@ pub fn probe(
 ) -> Result<CliExit, HookCommandError> {
     let own = become_worker()?;
     let mut signals = PendingSignals::new().map_err(TryJobError::Signals)?;
-    let runner = SimulatedRunner::new(settings, own, "").map_err(TryJobError::from)?;
-    let other = SimulatedRunner::new(settings, own, "-other").map_err(TryJobError::from)?;
+    let runner = SimulatedRunner::new(settings, own, "")?;
+    let other = SimulatedRunner::new(settings, own, "-other")?;
     let config = context.config.clone();
-    let calls = CallOptions { config, signals: &mut signals, system: JobRootFs::Host };
     let log = JobLog::new_collecting(context);
-    let mut jobs =
-        ProbeJobs { runner: &runner, other: &other, calls, log, signal: None, serving: None };
+    let system = JobRootFs::Host;
+    let calls = RunnerCalls { config, signals: &mut signals, signal: None, system, log };
+    let mut jobs = ProbeJobs { runner: &runner, other: &other, calls, serving: None };
     let played = jobs.run_jobs(settings);
-    let signal = jobs.signal;
+    let signal = jobs.calls.signal;
     // The directories of the runners are removed even after an error.
     let removed = [&other, &runner].map(|runner| runner.remove());
     let probe = played?;
-    removed.into_iter().collect::<Result<(), _>>().map_err(TryJobError::from)?;
+    removed.into_iter().collect::<Result<(), _>>()?;
     if let Some(signal) = signal {
         return Ok(CliExit::Code(u8::try_from(128 + signal).unwrap_or(1)));
     }
@@ -82,29 +81,9 @@ struct ProbeJobs<'a> {
     runner: &'a SimulatedRunner,
     /// Runner of the job that must not be reached.
     other: &'a SimulatedRunner,
-    calls: CallOptions<'a>,
-    log: JobLog<'a>,
-    /// Signal that told this program to end.
-    signal: Option<i32>,
+    calls: RunnerCalls<'a>,
     /// Call that runs the step of the other job.
     serving: Option<Child>,
-}
-
-struct CallOutput {
-    is_done: bool,
-    lines: Vec<String>,
-}
-
-impl CallOutput {
-    /// Returns the last error in the log, else its last line.
-    fn reason(&self) -> &str {
-        let errors = self.lines.iter().rev().filter_map(|line| line.strip_prefix("Error: "));
-        errors.chain(self.lines.last().map(String::as_str)).next().unwrap_or("it wrote nothing")
-    }
-
-    fn lines(&self) -> impl Iterator<Item = &str> {
-        self.lines.iter().map(String::as_str)
-    }
 }
 
 impl ProbeJobs<'_> {
@@ -118,9 +97,8 @@ impl ProbeJobs<'_> {
         }
         let tried = self.try_all(settings, &mut probe);
         for runner in [self.runner, self.other] {
-            let nothing = (&json!({}), &Value::Null);
-            let cleaned = self.request(runner, "cleanup_job", nothing, OnTermination::Continue)?;
-            if !cleaned.is_done {
+            let cleaned = self.calls.request(runner, "cleanup_job", &json!({}), &Value::Null)?;
+            if !cleaned.status.success() {
                 probe.problem(format!("a job was not cleaned up: {}", cleaned.reason()));
             }
         }
@@ -144,7 +122,7 @@ impl ProbeJobs<'_> {
         probe: &mut IsolationProbe,
     ) -> Result<(), TryJobError> {
         let serving = self.start_other(probe)?;
-        if self.signal.is_some() {
+        if self.calls.signal.is_some() {
             return Ok(());
         }
         // The first job has created the directories.
@@ -153,13 +131,10 @@ impl ProbeJobs<'_> {
         probe.serve_on_host(&directories, allowed)?;
         // The same files, by their paths on this host.
         let work = self.other.work().join("repo/repo");
+        let path_on_host = |path: &Path| Some(work.join(path.strip_prefix(WORK).ok()?));
         let on_host = serving.iter().filter_map(|attempt| match attempt {
-            ProbeAttempt::Read(path) => {
-                Some(ProbeAttempt::Read(work.join(path.strip_prefix(WORK).ok()?)))
-            }
-            ProbeAttempt::Socket(path) => {
-                Some(ProbeAttempt::Socket(work.join(path.strip_prefix(WORK).ok()?)))
-            }
+            ProbeAttempt::Read(path) => path_on_host(path).map(ProbeAttempt::Read),
+            ProbeAttempt::Socket(path) => path_on_host(path).map(ProbeAttempt::Socket),
             _ => None,
         });
         let on_host: Vec<_> = on_host.collect();
@@ -170,10 +145,9 @@ impl ProbeJobs<'_> {
         self.runner.write(&format!("{TEMPORARY}/{TASK}"), task.as_bytes())?;
         let [program, file] = [PROGRAM, TASK].map(|name| format!("{INSIDE}/{name}"));
         let step = request::step_of(self.runner, &program, &[&file]);
-        let called =
-            self.request(self.runner, "run_script_step", (&step, &state), OnTermination::Cancel)?;
-        probe.column("container", called.lines(), called.reason());
-        if self.signal.is_some() {
+        let called = self.calls.request(self.runner, "run_script_step", &step, &state)?;
+        probe.column("container", called.lines.iter().map(String::as_str), called.reason());
+        if self.calls.signal.is_some() {
             return Ok(());
         }
         let action = self.runner.directory.join(ACTION);
@@ -185,13 +159,8 @@ impl ProbeJobs<'_> {
         let dockerfile =
             self.runner.write(&format!("{ACTION}/Dockerfile"), DOCKERFILE.as_bytes())?;
         let step = request::build(&dockerfile);
-        let called = self.request(
-            self.runner,
-            "run_container_step",
-            (&step, &state),
-            OnTermination::Cancel,
-        )?;
-        probe.column(BUILD, called.lines(), called.reason());
+        let called = self.calls.request(self.runner, "run_container_step", &step, &state)?;
+        probe.column(BUILD, called.lines.iter().map(String::as_str), called.reason());
         Ok(probe.finish()?)
     }
 
@@ -230,7 +199,7 @@ impl ProbeJobs<'_> {
         log: &Path,
     ) -> Result<Vec<ProbeAttempt>, TryJobError> {
         let begin = Instant::now();
-        while self.signal.is_none() {
+        while self.calls.signal.is_none() {
             let text = fs::read_to_string(log).with_path("read", log)?;
             let said: Vec<_> = text.lines().filter_map(|line| probe.parse_line(line)).collect();
             if said.last() == Some(&ProbeMessage::End) {
@@ -248,7 +217,7 @@ impl ProbeJobs<'_> {
                 break;
             }
             thread::sleep(POLL_INTERVAL);
-            self.signal = self.calls.signals.take().first().copied();
+            self.calls.signal = self.calls.signals.take().first().copied();
         }
         Ok(Vec::new())
     }
@@ -259,33 +228,16 @@ impl ProbeJobs<'_> {
         runner: &SimulatedRunner,
         probe: &mut IsolationProbe,
     ) -> Result<Option<Value>, TryJobError> {
-        for name in request::files() {
-            runner.write(&name, b"")?;
-        }
-        let args = request::prepare(runner, None, &[]);
-        let called =
-            self.request(runner, "prepare_job", (&args, &Value::Null), OnTermination::Cancel)?;
-        if self.signal.is_some() {
+        let (called, state) = self.calls.prepare_job(runner, None, &[])?;
+        if self.calls.signal.is_some() {
             return Ok(None);
         }
-        if !called.is_done {
+        if !called.status.success() {
             let reason = called.reason();
             probe.problem(format!("a job did not start (see `container-hook doctor`): {reason}"));
             return Ok(None);
         }
-        Ok(Some(calls::answer(runner)?["state"].take()))
-    }
-
-    fn request(
-        &mut self,
-        runner: &SimulatedRunner,
-        command: &str,
-        (args, state): (&Value, &Value),
-        when: OnTermination,
-    ) -> Result<CallOutput, TryJobError> {
-        let ended = self.calls.request(runner, command, args, state, when, &mut self.log)?;
-        self.signal = self.signal.or(ended.signal);
-        Ok(CallOutput { is_done: ended.status.success(), lines: self.log.take() })
+        Ok(Some(state))
     }
 }
 

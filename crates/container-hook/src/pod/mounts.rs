@@ -11,7 +11,7 @@ use oci_hooks_engine::bundle::MountPropagation;
 use super::environment::ContainerEnvironment;
 use super::mount_plan::{MountPlan, PlannedSource, RunnerDirectory, Subpath};
 use super::overlay::ContainerOverlay;
-use super::volumes::{VolumeBacking, VolumeBackings, check_socket};
+use super::volumes::{VolumeBacking, check_socket};
 use crate::backend::EngineBackend;
 use crate::mounts::runner_directory;
 
@@ -51,8 +51,9 @@ impl ContainerOverlay {
                     }
                 }
             };
-            let is_files = matches!(self.volumes.get(&wanted.name), Some(VolumeBacking::Files(_)))
-                && matches!(source, PlannedSource::Volume(_));
+            let is_files =
+                matches!(self.pod.backings.get(&wanted.name), Some(VolumeBacking::Files(_)))
+                    && matches!(source, PlannedSource::Volume(_));
             let read_only = wanted.read_only == Some(true) || is_files;
             Ok(MountPlan { target, source, propagation, read_only, subpath })
         });
@@ -121,8 +122,7 @@ impl ContainerOverlay {
         propagation: MountPropagation,
         place: &FieldPath,
     ) -> Result<&VolumeBacking, TemplateFault> {
-        let volumes: &VolumeBackings = &self.volumes;
-        let backing = volumes.get(&wanted.name).ok_or_else(|| {
+        let backing = self.pod.backings.get(&wanted.name).ok_or_else(|| {
             place.at("name").fault(format!("the pod has no volume {:?}", wanted.name))
         })?;
         if propagation == MountPropagation::Shared && !matches!(backing, VolumeBacking::Host { .. })

@@ -20,7 +20,6 @@ use super::additions::{DnsChange, PostStart, TemplateAdditions};
 use super::environment::{ContainerEnvironment, PodAddresses, ValueSources};
 use super::pod_fields::PodFields;
 use super::security::{Contexts, RunAsUser};
-use super::volumes::VolumeBackings;
 use super::{probes, resources};
 use crate::backend::EngineBackend;
 
@@ -35,7 +34,6 @@ pub struct ContainerOverlay {
     /// Path of the container in the pod.
     pub place: FieldPath,
     pub pod: Arc<PodFields>,
-    pub volumes: Arc<VolumeBackings>,
 }
 
 /// The number of items at the beginning of each list that are not from the template.

@@ -34,7 +34,6 @@ pub struct TemplatePod {
     /// Init containers in their order, then sidecars.
     pub helpers: Vec<TemplateContainer>,
     pub fields: Arc<PodFields>,
-    pub volumes: Arc<VolumeBackings>,
 }
 
 /// A container that only the template has.
@@ -44,7 +43,6 @@ pub struct TemplateContainer {
     /// Equivalent arguments of a request.
     pub args: ContainerArgs,
     pub overlay: ContainerOverlay,
-    pub role: PlanRole,
 }
 
 impl TemplatePod {
@@ -91,7 +89,7 @@ impl TemplatePod {
         report(backend, &merged, file, role)?;
         let place = FieldPath::top(Arc::clone(&merged), file);
         let parts = PodParts { place, role, targets: &targets };
-        let fields = parts.fields(&merged, system_mounts)?;
+        let mut fields = parts.fields(&merged, system_mounts)?;
         let is_of_host =
             backend.engine.privilege == Privilege::Root && !backend.settings.user_namespace;
         if is_of_host && fields.spec.host_users == Some(false) {
@@ -99,8 +97,8 @@ impl TemplatePod {
             return Err(parts.place.at("spec/hostUsers").fault(problem).into());
         }
         let HookSettings { policy, template } = backend.context.settings;
-        let volumes = ValueSources { settings: template, pod: &fields }.backings(policy)?;
-        Ok(parts.pod(&merged, fields, volumes)?)
+        fields.backings = ValueSources { settings: template, pod: &fields }.backings(policy)?;
+        Ok(parts.pod(&merged, fields)?)
     }
 
     fn overlay(
@@ -129,8 +127,7 @@ impl TemplatePod {
         if !is_own("imagePullPolicy") {
             container.image_pull_policy = None;
         }
-        let (pod, volumes) = (Arc::clone(&self.fields), Arc::clone(&self.volumes));
-        ContainerOverlay { role, container, given, place, pod, volumes }
+        ContainerOverlay { role, container, given, place, pod: Arc::clone(&self.fields) }
     }
 
     fn helper(&self, container: Container, place: FieldPath, role: PlanRole) -> TemplateContainer {
@@ -148,7 +145,7 @@ impl TemplatePod {
             context_name: None,
         };
         let name = container.name.clone();
-        TemplateContainer { name, args, overlay: self.overlay(container, place, role), role }
+        TemplateContainer { name, args, overlay: self.overlay(container, place, role) }
     }
 
     /// Returns whether the containers share a PID namespace.
@@ -205,15 +202,11 @@ impl PodParts<'_> {
             system_mounts,
             containers: containers.into_iter().map(|one| (one.name.clone(), one)).collect(),
             is_step: self.role == PlanRole::Step,
+            backings: VolumeBackings::new(),
         })
     }
 
-    fn pod(
-        self,
-        merged: &MergedPod,
-        fields: PodFields,
-        volumes: VolumeBackings,
-    ) -> Result<TemplatePod, TemplateFaults> {
+    fn pod(self, merged: &MergedPod, fields: PodFields) -> Result<TemplatePod, TemplateFaults> {
         let mut spec = merged.pod.spec.clone().unwrap_or_default();
         let containers = std::mem::take(&mut spec.containers);
         let inits = spec.init_containers.take().unwrap_or_default();
@@ -222,7 +215,6 @@ impl PodParts<'_> {
             services: Vec::new(),
             helpers: Vec::new(),
             fields: Arc::new(fields),
-            volumes: Arc::new(volumes),
         };
         for (at, container) in inits.into_iter().enumerate() {
             let place = self.place.at("spec/initContainers").item(at);
@@ -331,7 +323,7 @@ pub mod tests {
     ) -> Result<TemplatePod, TemplateFaults> {
         let parts = PodParts { place, role: PlanRole::Job, targets };
         let fields = parts.fields(merged, Vec::new())?;
-        parts.pod(merged, fields, VolumeBackings::new())
+        parts.pod(merged, fields)
     }
 
     fn parts(template: &Value) -> Result<TemplatePod, String> {
@@ -349,7 +341,8 @@ pub mod tests {
             ],
         }}));
         let helpers = pod.unwrap().helpers;
-        let found: Vec<_> = helpers.iter().map(|one| (one.name.as_str(), one.role)).collect();
+        let found: Vec<_> =
+            helpers.iter().map(|one| (one.name.as_str(), one.overlay.role)).collect();
         let expected =
             [("first", PlanRole::Init), ("stays", PlanRole::Sidecar), ("side", PlanRole::Sidecar)];
         assert_eq!(found, expected);

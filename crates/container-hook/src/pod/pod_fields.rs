@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use oci_hooks_image::CredentialFile;
 
 use super::objects::ObjectRef;
+use super::volumes::VolumeBackings;
 
 /// Key of a secret that contains logins.
 const LOGINS: &str = ".dockerconfigjson";
@@ -26,6 +27,8 @@ pub struct PodFields {
     /// Containers by name, for the downward API.
     pub containers: BTreeMap<String, Container>,
     pub is_step: bool,
+    /// Sources of the volumes.
+    pub backings: VolumeBackings,
 }
 
 impl PodFields {

@@ -27,7 +27,7 @@ pub fn directory(engine: &Engine, network: &str, pod: &str) -> PathBuf {
 /// Creates the volumes of a pod in its directory.
 pub fn make(pod: &TemplatePod, directory: &Path) -> Result<(), HookError> {
     let group = pod.fields.fs_group();
-    for (volume, backing) in pod.volumes.iter() {
+    for (volume, backing) in &pod.fields.backings {
         let path = directory.join(volume);
         match backing {
             VolumeBacking::Empty { is_memory, size_bytes } => {

@@ -42,7 +42,8 @@ impl EngineBackend<'_> {
     }
 
     /// Returns the id mapping for mounts of host directories; none without root on the host, or if the settings
-    /// turn it off. `may_fail` is set where no files are created that have to belong to the runner.
+    /// turn it off. `may_fail` makes it optional, see [`IdMapping::User`]: for mounts in which no file is created that has
+    /// to belong to the runner.
     pub(super) fn id_mapping(&self, may_fail: bool) -> Option<IdMapping> {
         let (host_uid, host_gid) = self.context.runner.user;
         let is_mapped =

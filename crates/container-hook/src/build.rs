@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};
 
-use bases::{Bases, LayerMount};
-pub use container::BuildSite;
+use bases::{BaseImages, LayerMount};
+pub use container::DependentStep;
 use container_hook_job::BuildCacheScope;
 use container_hook_job::dockerfile::{
     ConfigureError, ContextError, HereDocument, LIMITS, SnapshotTarget, allow_all_images,
@@ -114,7 +114,7 @@ pub struct PreparedBuild {
     /// Name of the image to build.
     reference: ImageReference,
     program: PathBuf,
-    bases: Bases,
+    bases: BaseImages,
     /// Layers to mount in the store of base images.
     layers: Vec<LayerMount>,
     scratch: BuildScratch,
@@ -200,7 +200,7 @@ pub fn begin(
     let home = scratch.input_path(BuildScratch::HOME);
     configure(&home, OWNER, backend.registries, &images)?;
     allow_all_images(&home, OWNER)?;
-    let bases = Bases::pull(backend, credentials, &images);
+    let bases = BaseImages::pull(backend, credentials, &images);
     let layers = bases.write_store(&scratch.input_path(BuildScratch::IMAGES), engine.privilege)?;
     bases.write_blobs(&scratch.path.join(BuildScratch::LAYOUT))?;
     Ok(ImageOrBuild::Dockerfile(Box::new(PreparedBuild {

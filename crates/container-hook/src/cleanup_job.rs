@@ -60,8 +60,8 @@ pub fn report_limits(backend: &EngineBackend<'_>, container: &ContainerRecord) {
     }
 }
 
-/// Removes all containers, networks and files of the runner's job. Ignores the state of the job, because a
-/// killed `prepare_job` has none.
+/// Removes all containers, networks and files of the runner's job. Finds them by their owner, because the request
+/// has no state of the job if `prepare_job` was killed.
 pub fn remove_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
     let owner = backend.context.runner.owner();
     let (job, lent) = match backend.jobs().read(&owner) {
@@ -93,6 +93,7 @@ pub fn remove_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
     backend.jobs().remove(&owner)
 }
 
+/// Removes the containers of an owner with their networks, cgroups and pod volumes. Keeps its named volumes.
 fn remove_owned(
     engine: &Engine,
     network: &NetworkOptions,
@@ -153,7 +154,7 @@ impl FirstError {
 /// The result of removing abandoned jobs.
 #[derive(Debug, Default)]
 pub struct AbandonedJobs {
-    /// Number of removed jobs and parts of jobs.
+    /// Number of removed jobs, and of containers, networks and pod volumes that belonged to no recorded job.
     pub removed: usize,
     /// Errors of unreadable records, and of jobs whose lock is held by a call. Corrupt records are removed once
     /// unused; records that another version may have written are kept.
@@ -310,11 +311,11 @@ fn remove_unnamed(
     Ok(removed)
 }
 
-/// Removes finished jobs of this runner's user and name in other directories. They usually come from an
-/// earlier installation of this runner, whose last job was never cleaned up.
+/// Removes jobs of runners with the name and user of this runner, but another directory, whose worker has exited. They
+/// usually come from an earlier installation of this runner, whose last job was never cleaned up.
 ///
-/// Their containers occupy ports and memory until `prune` runs. A job whose worker runs is kept: two runners
-/// of different organizations may have the same name and user.
+/// Without this, their containers would occupy ports and memory until `prune` runs. A job whose worker runs is kept:
+/// two runners of different organizations may have the same name and user.
 pub fn remove_predecessors(backend: &EngineBackend<'_>) -> Result<(), HookError> {
     // `prune` reports unreadable records.
     let known = backend.jobs().all_jobs()?.known;

@@ -110,12 +110,13 @@ impl JobRecords {
         JobRecords { dir: run.join("jobs") }
     }
 
-    /// Waits for other calls of the same runner: a killed call may have children that are still dying.
+    /// Takes the lock of a runner's job. Waits long for other calls of the runner: a killed call may have children
+    /// that are still dying.
     pub(super) fn lock(&self, owner: &str) -> Result<JobLock, HookError> {
         self.lock_within(owner, LONG_LOCK_TIMEOUT)
     }
 
-    /// Waits at most `time` for other calls of the same runner.
+    /// Takes the lock of a runner's job; waits at most `time` for other calls of the runner.
     pub(super) fn lock_within(&self, owner: &str, time: Duration) -> Result<JobLock, HookError> {
         make_private(&self.dir)?;
         let path = self.dir.join(format!("{owner}{LOCK_SUFFIX}"));

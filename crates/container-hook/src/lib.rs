@@ -1,7 +1,7 @@
 //! Runs the jobs of GitHub's container hooks on this host, with an OCI runtime.
 //!
 //! [`EngineBackend`] runs the commands of a job ([`container_hook_job`]). The containers of a request are checked and
-//! planned before the first is created, then launched with their helpers.
+//! planned before the first is created, then launched with the init containers and sidecars of the template.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

@@ -60,7 +60,7 @@ impl OpenVolume {
         Ok(OpenVolume { volume, file })
     }
 
-    /// Returns whether it is a named volume.
+    /// Returns whether this is a named volume.
     pub fn has_name(&self) -> bool {
         matches!(self.volume.source, VolumeSource::Named(_))
     }

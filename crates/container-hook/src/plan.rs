@@ -60,7 +60,7 @@ impl<'a> LaunchPlan<'a> {
         LaunchPlan::merge(backend, container, overlay).map_err(HookError::of(&title))
     }
 
-    /// Plans a container that only the template has, with the network mode of the container that it helps.
+    /// Plans an init container or sidecar of the template, with the network mode of the job container or step.
     pub(super) fn of_helper(
         backend: &EngineBackend<'_>,
         helper: &'a TemplateContainer,
@@ -242,9 +242,9 @@ impl<'a> LaunchPlan<'a> {
         is_own.then(|| name.cloned().unwrap_or_else(|| id[..12].to_owned()))
     }
 
-    /// Returns whether the container has its own user namespace. Privileged containers, host namespaces and shared
-    /// mounts, which the admin has to allow, need the host's.
-    fn has_own_users(&self, options: &bundle::BundleOptions) -> bool {
+    /// Returns whether the container can run in the job's user namespace. Privileged containers, and containers with
+    /// namespaces of the host or shared mounts, need the host's; the admin has to allow them.
+    fn allows_user_namespace(&self, options: &bundle::BundleOptions) -> bool {
         let namespaces = &options.namespaces;
         let all = [
             &namespaces.network,
@@ -414,7 +414,7 @@ impl PendingContainer<'_> {
         // To join the PID namespace of a process, a container must be in the user namespace that owns it, here the host's.
         let shares_processes = context.process.is_some_and(userns::shares_namespace_with);
         let can_join = plan.runtime(backend).capabilities().joins_user_namespaces;
-        if can_join && !shares_processes && plan.has_own_users(&options) {
+        if can_join && !shares_processes && plan.allows_user_namespace(&options) {
             let user_namespace = context.network.user_namespace();
             options.user_namespace = user_namespace.filter(|_| backend.settings.user_namespace);
         }

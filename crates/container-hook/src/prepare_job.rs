@@ -252,8 +252,8 @@ fn connect(
     Ok((network, endpoints))
 }
 
-/// Starts the job container first, because template containers share the PID namespace of its init process,
-/// which is the hook's.
+/// Starts the containers of a job whose template sets `shareProcessNamespace`: the job container first, because the
+/// template's containers join the PID namespace of its init process.
 fn launch_shared(
     backend: &EngineBackend<'_>,
     asked: &[PendingContainer<'_>],

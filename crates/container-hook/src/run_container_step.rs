@@ -11,7 +11,7 @@ use oci_hooks_host::thread::spawn_or_call;
 
 use super::audit;
 use super::backend::EngineBackend;
-use super::build::{BuildSite, ImageOrBuild};
+use super::build::{DependentStep, ImageOrBuild};
 use super::job::JobRecord;
 use super::launch::{launch_helpers, map_in_parallel, mount_volumes, prepare};
 use super::network::JobNetwork;
@@ -80,7 +80,7 @@ pub(super) fn run(
         let images = plans.iter().zip(sources).map(|(plan, source)| match source {
             ImageOrBuild::Image(image) => Ok(*image),
             ImageOrBuild::Dockerfile(build) => build
-                .run(backend, BuildSite { plan, context, pass_on })
+                .run(backend, DependentStep { plan, context, pass_on })
                 .map_err(HookError::of(&plan.container.title)),
         });
         let images = images.collect::<Result<Vec<_>, _>>()?;

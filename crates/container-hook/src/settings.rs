@@ -21,11 +21,11 @@ pub struct EngineSettings {
     pub dns: Vec<IpAddr>,
     /// Maximum size of a container's log, in bytes.
     pub log_bytes: u64,
-    /// Containers in which set-user-ID programs such as `sudo` work, unless `options:` sets it.
+    /// Containers in which set-user-ID programs such as `sudo` work; `options:` and the template can override it.
     pub new_privileges: NewPrivileges,
-    /// If set, all containers have Kubernetes' "restricted" profile.
+    /// If set, all containers except privileged ones have Kubernetes' "restricted" profile.
     pub restricted: bool,
-    /// If set, containers have their own user namespace, with root mapped to an unused host ID.
+    /// If set, the containers of a job have a common user namespace, whose root is an unused ID on the host.
     pub user_namespace: bool,
     /// If set, files that containers create in the runner's directories belong to the runner's user.
     pub runner_owns_files: bool,

@@ -46,7 +46,7 @@ impl fmt::Display for UnenforcedLimits {
     }
 }
 
-/// Warns of the limits of all containers that are not enforced.
+/// Warns of requested limits that are not enforced.
 ///
 /// # Errors
 ///

@@ -26,9 +26,9 @@ const MAX_IMAGES: usize = 16;
 /// The format requires a time.
 const CREATED: &str = "1970-01-01T00:00:00Z";
 
-/// The images of a Dockerfile.
+/// The images that a Dockerfile names.
 #[derive(Default)]
-pub struct Bases {
+pub struct BaseImages {
     pub images: Vec<Image>,
     /// Set if an image cannot be pulled. The build fails only if it needs the image.
     pub has_missing_images: bool,
@@ -41,12 +41,14 @@ pub struct LayerMount {
     pub target: PathBuf,
 }
 
-/// Content of a store.
+/// The content of a read-only store while it is written.
 #[derive(Default)]
 struct StoreIndex {
     /// If set, layers are copied instead of mounted.
     copies: bool,
+    /// Layers by their ids.
     layers: BTreeMap<String, StoreLayer>,
+    /// Records of the images, by their ids.
     images: BTreeMap<String, Value>,
     mounts: Vec<LayerMount>,
 }
@@ -59,8 +61,8 @@ struct StoreLayer {
     has_files: bool,
 }
 
-impl Bases {
-    /// Pulls images.
+impl BaseImages {
+    /// Pulls images; logs the errors.
     pub fn pull(
         backend: &EngineBackend<'_>,
         credentials: &Credentials,
@@ -68,7 +70,7 @@ impl Bases {
     ) -> Self {
         let log = backend.context.log;
         let (platform, policy) = (Platform::host(), backend.settings.pull);
-        let mut bases = Bases::default();
+        let mut bases = BaseImages::default();
         for reference in images.iter().take(MAX_IMAGES) {
             let request =
                 PullRequest { reference, platform: &platform, credentials, policy, progress: log };

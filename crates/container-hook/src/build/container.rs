@@ -35,9 +35,9 @@ const TEMPORARY: &str = "/var/tmp";
 /// `tmpfs` mounts, for other files of buildah and the programs that it calls.
 const MEMORY: [&str; 3] = ["/run", "/tmp", "/var/cache"];
 
-/// The step that needs an image; its limits apply to the build.
+/// The container step for which an image is built; its limits apply to the build.
 #[derive(Clone, Copy)]
-pub struct BuildSite<'a> {
+pub struct DependentStep<'a> {
     pub plan: &'a LaunchPlan<'a>,
     pub context: LaunchContext<'a>,
     /// Called with the PID of a process that ends with the container, to forward signals to it.
@@ -49,9 +49,13 @@ type BuildResult = (RunResult, Option<Result<Image, ImportError>>);
 
 impl PreparedBuild {
     /// Builds the image, and imports it into the store.
-    pub fn run(self, backend: &EngineBackend<'_>, site: BuildSite<'_>) -> Result<Image, HookError> {
+    pub fn run(
+        self,
+        backend: &EngineBackend<'_>,
+        step: DependentStep<'_>,
+    ) -> Result<Image, HookError> {
         let log = backend.context.log;
-        let runtime = site.plan.runtime(backend);
+        let runtime = step.plan.runtime(backend);
         if !runtime.capabilities().joins_user_namespaces {
             return Err(BuildError::Runtime(runtime.program.clone()).into());
         }
@@ -61,7 +65,7 @@ impl PreparedBuild {
             );
         }
         log.group(&format!("Build {}", self.dockerfile.display()));
-        let ran = self.run_container(backend, site);
+        let ran = self.run_container(backend, step);
         log.end_group();
         let (RunResult { status, limits_hit }, image) = ran?;
         for hit in limits_hit {
@@ -86,13 +90,13 @@ impl PreparedBuild {
     fn run_container(
         &self,
         backend: &EngineBackend<'_>,
-        site: BuildSite<'_>,
+        step: DependentStep<'_>,
     ) -> Result<BuildResult, HookError> {
-        let network = JobNetwork::create_for_build(backend, site.context.network, site.plan)?;
+        let network = JobNetwork::create_for_build(backend, step.context.network, step.plan)?;
         let id = new_id();
         let ran = network
             .attach(&id, Vec::new())
-            .and_then(|endpoint| self.run_connected(backend, site, &network, (&id, endpoint)));
+            .and_then(|endpoint| self.run_connected(backend, step, &network, (&id, endpoint)));
         let removed = network.remove();
         let ran = ran?;
         removed?;
@@ -102,7 +106,7 @@ impl PreparedBuild {
     fn run_connected(
         &self,
         backend: &EngineBackend<'_>,
-        BuildSite { plan, context, pass_on, .. }: BuildSite<'_>,
+        DependentStep { plan, context, pass_on, .. }: DependentStep<'_>,
         network: &JobNetwork,
         (id, endpoint): (&str, NetworkEndpoint),
     ) -> Result<BuildResult, HookError> {

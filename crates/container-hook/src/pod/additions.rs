@@ -47,6 +47,7 @@ pub struct TemplateAdditions {
 /// Changes to the container's `/etc/resolv.conf`.
 #[derive(Clone, Debug, Default)]
 pub struct DnsChange {
+    /// Set for `dnsPolicy: None`, which omits the host's entries.
     pub replaces: bool,
     pub servers: Vec<IpAddr>,
     pub search: Vec<String>,

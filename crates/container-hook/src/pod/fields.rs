@@ -12,6 +12,7 @@ pub struct PodField {
 /// The treatment of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Treatment {
+    /// Applied, with a remark for the manual; without one as on Kubernetes.
     Applied(&'static str),
     /// Without effect on a single host, for this reason; reported in the log.
     Ineffective(&'static str),

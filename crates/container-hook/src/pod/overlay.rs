@@ -19,7 +19,7 @@ use oci_hooks_engine::runtime::OciRuntime;
 use super::additions::{DnsChange, PostStart, TemplateAdditions};
 use super::environment::{ContainerEnvironment, PodAddresses, ValueSources};
 use super::pod_fields::PodFields;
-use super::security::{Contexts, RunAsUser};
+use super::security::{RunAsUser, SecurityContexts};
 use super::{probes, resources};
 use crate::backend::EngineBackend;
 
@@ -124,7 +124,7 @@ impl ContainerOverlay {
         let none = (SecurityContext::default(), PodSecurityContext::default());
         let (own, pod) = (&self.container.security_context, &self.pod.spec.security_context);
         let place = self.pod.place.at("spec/securityContext");
-        Contexts {
+        SecurityContexts {
             container: (own.as_ref().unwrap_or(&none.0), &self.place.at("securityContext")),
             pod: (pod.as_ref().unwrap_or(&none.1), &place),
         }

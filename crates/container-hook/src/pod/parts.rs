@@ -88,7 +88,7 @@ impl TemplatePod {
         let file = &file.display().to_string();
         report(backend, &merged, file, role)?;
         let place = FieldPath::top(Arc::clone(&merged), file);
-        let parts = PodParts { place, role, targets: &targets };
+        let parts = PodSplitter { place, role, targets: &targets };
         let mut fields = parts.fields(&merged, system_mounts)?;
         let is_of_host =
             backend.engine.privilege == Privilege::Root && !backend.settings.user_namespace;
@@ -179,13 +179,16 @@ fn template(backend: &EngineBackend<'_>) -> Result<Option<PodTemplate>, HookErro
     Ok(file.map(PodTemplate::read).transpose()?)
 }
 
-struct PodParts<'a> {
+/// Splits a merged pod.
+struct PodSplitter<'a> {
     place: FieldPath,
+    /// Role of the main container.
     role: PlanRole,
+    /// Containers of the request, which are the first of the merged pod.
     targets: &'a [MergeTarget],
 }
 
-impl PodParts<'_> {
+impl PodSplitter<'_> {
     /// Returns the template's fields of the pod as a whole.
     fn fields(
         &self,
@@ -321,7 +324,7 @@ pub mod tests {
         place: FieldPath,
         targets: &[MergeTarget],
     ) -> Result<TemplatePod, TemplateFaults> {
-        let parts = PodParts { place, role: PlanRole::Job, targets };
+        let parts = PodSplitter { place, role: PlanRole::Job, targets };
         let fields = parts.fields(merged, Vec::new())?;
         parts.pod(merged, fields)
     }

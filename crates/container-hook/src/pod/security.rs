@@ -21,7 +21,7 @@ const MAX_PROFILE_BYTES: u64 = 1 << 20;
 
 /// The security contexts of a container and its pod, with their paths.
 #[derive(Clone, Copy)]
-pub struct Contexts<'a> {
+pub struct SecurityContexts<'a> {
     pub container: (&'a SecurityContext, &'a FieldPath),
     pub pod: (&'a PodSecurityContext, &'a FieldPath),
 }
@@ -33,7 +33,7 @@ pub struct RunAsUser {
     group: Option<String>,
 }
 
-impl Contexts<'_> {
+impl SecurityContexts<'_> {
     /// Applies the contexts; fields of the container override those of the pod. Returns the user of the
     /// container.
     pub fn apply(
@@ -244,7 +244,7 @@ mod tests {
         let place = merge_template(&json!({})).1;
         let image = ImageConfig { user: "app:staff".to_owned(), ..ImageConfig::default() };
         let mut options = asked.clone();
-        Contexts { container: (&own, &place), pod: (&pod, &place) }
+        SecurityContexts { container: (&own, &place), pod: (&pod, &place) }
             .apply(&HookSettings::default(), &mut options)
             .map_err(|fault| fault.problem)
             .map(|user| {

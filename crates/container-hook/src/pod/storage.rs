@@ -17,6 +17,7 @@ use oci_hooks_host::mount;
 use super::parts::TemplatePod;
 use super::volumes::{CreateIfMissing, VolumeBacking, VolumeFile};
 
+/// Group of a pod's volumes, if the template sets `fsGroup`.
 type VolumeGroup = Option<u32>;
 
 /// Returns the directory of a pod's volumes.

@@ -125,7 +125,7 @@ pub enum HookSubcommand {
     Completions(CompletionsArgs),
     Man(ManArgs),
     AsChild(as_child::AsChildArgs),
-    TryRequest(try_job::TryJobArgs),
+    TryRequest(try_job::TryRequestArgs),
     #[cfg(feature = "kubernetes")]
     Fill(crate::fill::FillArgs),
     Monitor(MonitorArgs),

@@ -12,11 +12,11 @@ use oci_hooks_engine_cli::host::container_env_of_docker;
 use crate::error::HookCommandError;
 use crate::log::StepLog;
 
-/// Network driver of all containers.
+/// Variable with the network driver of all containers.
 const NETWORK: &str = "ACTIONS_RUNNER_NETWORK_DRIVER";
-/// Platform for which images are pulled.
+/// Variable with the platform for which images are pulled.
 const PLATFORM: &str = "DOCKER_DEFAULT_PLATFORM";
-/// Makes docker reject unsigned images.
+/// Variable that makes docker reject unsigned images.
 const CONTENT_TRUST: &str = "DOCKER_CONTENT_TRUST";
 
 /// Variables with an effect, or with their own warning.

@@ -33,7 +33,7 @@ pub const RUNNER_VARIABLES: [&str; 8] = [
     ACTION_LINKS,
 ];
 
-/// Variable with the path of the workflow file.
+/// Variable with the repository, path and git ref of the workflow file.
 const WORKFLOW_VARIABLE: &str = "GITHUB_WORKFLOW_REF";
 
 /// Variable with the path of the pod template (ADR 0134).

@@ -21,7 +21,7 @@ use crate::environment::{self, WorkerInfo};
 use crate::settings::HookFileSettings;
 use crate::signals;
 
-/// Kind of the owners: runners, each with at most one job.
+/// Kind of [`ContainerOwners`] to which runners belong; each runner has at most one job.
 const KIND: &str = "jobs";
 
 /// Returns the runners that use a store.

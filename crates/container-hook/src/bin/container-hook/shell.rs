@@ -28,7 +28,7 @@ use crate::settings::HookFileSettings;
 use crate::signals::PendingSignals;
 use crate::{jobs, names};
 
-/// Runs bash if the image has it.
+/// Command of the shell: bash if the image has it, else sh.
 const SHELL: [&str; 3] =
     ["sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi"];
 

@@ -13,7 +13,8 @@ use crate::environment;
 use crate::log::StepLog;
 use crate::signals::PendingSignals;
 
-/// Runs the request if it is such a step; returns `None` if it is not, or if the step could not be started.
+/// Runs the step of a request through the init process. Returns `None` if the request has no step that the init
+/// process takes, or if the step could not be started.
 pub fn run(request: &HookRequest, log: &StepLog) -> Result<Option<CliExit>, Box<HookError>> {
     let step = DirectStep::of(request, environment::owner, environment::temp)?;
     let Some(step) = step else { return Ok(None) };

@@ -78,7 +78,7 @@ pub fn call(
         let _ = input.write_all(request);
     }
     let signal = match signals::open(child.id()) {
-        Some(process) => AttendedCall { process, readers: [stdout, stderr].map(Some), when }
+        Some(process) => RunningCall { process, readers: [stdout, stderr].map(Some), when }
             .show_output(signals, log),
         None => None,
     };
@@ -87,8 +87,8 @@ pub fn call(
     Ok(CallResult { status, seconds: begin.elapsed().as_secs_f64(), signal, lines: log.take() })
 }
 
-/// A running process and its output.
-struct AttendedCall {
+/// The process of a call, and its output.
+struct RunningCall {
     process: OwnedFd,
     /// Standard output and standard error, until they are closed.
     readers: [Option<PipeReader>; 2],
@@ -97,12 +97,13 @@ struct AttendedCall {
 
 /// Events of a call: output of each stream, the end of its process, and a signal to this program.
 struct CallEvents {
+    /// Set for streams with new output.
     output: [bool; 2],
     has_ended: bool,
-    is_told: bool,
+    has_signal: bool,
 }
 
-impl AttendedCall {
+impl RunningCall {
     /// Shows the output of the process until its end. Returns the first signal received meanwhile.
     fn show_output(mut self, signals: &mut PendingSignals, log: &mut JobLog<'_>) -> Option<i32> {
         let mut ended: Option<Instant> = None;
@@ -134,7 +135,7 @@ impl AttendedCall {
             if ready.has_ended {
                 ended = Some(Instant::now());
             }
-            if ready.is_told {
+            if ready.has_signal {
                 let signal = signals.take().first().copied();
                 told = told.or(signal.map(|signal| (Instant::now(), signal)));
             }
@@ -142,6 +143,7 @@ impl AttendedCall {
         told.map(|(_, signal)| signal)
     }
 
+    /// Returns whether a stream is still open.
     fn can_write(&self) -> bool {
         self.readers.iter().any(Option::is_some)
     }
@@ -170,9 +172,9 @@ impl AttendedCall {
             Err(error) => return Err(error.into()),
         }
         let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
-        let [stdout, stderr, has_ended, is_told] =
+        let [stdout, stderr, has_ended, has_signal] =
             awaited.map(|fd| fd.is_some() && ready.next().unwrap_or(false));
-        Ok(CallEvents { output: [stdout, stderr], has_ended, is_told })
+        Ok(CallEvents { output: [stdout, stderr], has_ended, has_signal })
     }
 
     /// Shows new output of a stream.

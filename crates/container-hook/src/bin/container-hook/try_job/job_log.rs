@@ -18,7 +18,7 @@ pub struct JobLog<'a> {
     commands: WorkflowCommands,
     /// First error of writing the log, after which no line is shown.
     failed: Option<OutputError>,
-    /// Errors of the hook.
+    /// Errors of the hook, for [`Self::repeat_errors`].
     errors: Vec<String>,
     /// Collected lines; none if lines are shown.
     kept: Option<Vec<String>>,
@@ -92,7 +92,7 @@ impl<'a> JobLog<'a> {
         }
     }
 
-    /// Shows a line of this program.
+    /// Shows a line as it is, or collects it.
     pub fn show(&mut self, line: &str) {
         if let Some(kept) = &mut self.kept {
             kept.push(line.to_owned());

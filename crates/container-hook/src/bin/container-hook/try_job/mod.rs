@@ -11,6 +11,6 @@ mod probe;
 mod request;
 mod runner;
 
-pub use play::{TryArgs, TryJobArgs, TryJobError, run};
+pub use play::{TryArgs, TryJobError, TryRequestArgs, run};
 pub use probe::probe;
 pub use runner::remove_abandoned;

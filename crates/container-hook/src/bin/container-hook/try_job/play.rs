@@ -69,7 +69,7 @@ pub struct TryArgs {
 /// Carry out a request of `try` for a job with the programs of this machine
 #[derive(Debug, Args)]
 #[command(hide = true)]
-pub struct TryJobArgs {}
+pub struct TryRequestArgs {}
 
 /// Errors of a job without GitHub.
 #[derive(Debug, thiserror::Error)]
@@ -160,12 +160,15 @@ pub fn become_worker() -> Result<ProcessIdentity, TryJobError> {
 /// Result of a job, regardless of its command's exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum JobResult {
-    Up,
-    /// Cancelled by a signal.
+    /// Its step ran.
+    Ran,
+    /// It was cancelled by a signal before its step.
     Cancelled,
+    /// It was not prepared, or not cleaned up.
     Failed,
 }
 
+/// The job of `container-hook try`.
 struct SimulatedJob<'a> {
     args: &'a TryArgs,
     loaded: &'a LoadedSettings<HookFileSettings>,
@@ -178,7 +181,7 @@ impl SimulatedJob<'_> {
     fn run(&mut self, report: &mut TryReport) -> Result<JobResult, HookCommandError> {
         let settings = &self.loaded.settings;
         let worked = self.steps(report);
-        if self.args.keep && worked.as_ref().is_ok_and(|came| *came == JobResult::Up) {
+        if self.args.keep && worked.as_ref().is_ok_and(|came| *came == JobResult::Ran) {
             let directory = self.runner.directory.display();
             let config =
                 self.calls.config.as_ref().map(|file| format!(" --config {}", file.display()));
@@ -252,7 +255,7 @@ impl SimulatedJob<'_> {
             log.error(&format!("Process completed with exit code {}.", report.exit_code));
         }
         log.time("step", ended.seconds);
-        Ok(JobResult::Up)
+        Ok(JobResult::Ran)
     }
 }
 

@@ -77,7 +77,9 @@ pub fn probe(
     Ok(probe.report(context)?)
 }
 
+/// The two jobs of a probe.
 struct ProbeJobs<'a> {
+    /// Runner of the job that tries to reach the other.
     runner: &'a SimulatedRunner,
     /// Runner of the job that must not be reached.
     other: &'a SimulatedRunner,
@@ -116,6 +118,7 @@ impl ProbeJobs<'_> {
         Ok(probe)
     }
 
+    /// Tries to reach the other job and this host, from a container and from a build.
     fn try_all(
         &mut self,
         settings: &HookFileSettings,

@@ -66,8 +66,8 @@ impl<'a> LaunchPlan<'a> {
         helper: &'a TemplateContainer,
         mode: Option<NetworkMode>,
     ) -> Result<Self, HookError> {
-        let TemplateContainer { name, args, overlay } = helper;
-        let request = ContainerRequest::helper(args, overlay.role, name, mode);
+        let TemplateContainer { args, overlay } = helper;
+        let request = ContainerRequest::helper(args, overlay.role, &overlay.container.name, mode);
         LaunchPlan::new(backend, request, Some(overlay))
     }
 

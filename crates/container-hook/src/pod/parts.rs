@@ -39,7 +39,6 @@ pub struct TemplatePod {
 /// A container that only the template has.
 #[derive(Debug)]
 pub struct TemplateContainer {
-    pub name: String,
     /// Equivalent arguments of a request.
     pub args: ContainerArgs,
     pub overlay: ContainerOverlay,
@@ -144,8 +143,7 @@ impl TemplatePod {
             user_mounts: Vec::new(),
             context_name: None,
         };
-        let name = container.name.clone();
-        TemplateContainer { name, args, overlay: self.overlay(container, place, role) }
+        TemplateContainer { args, overlay: self.overlay(container, place, role) }
     }
 
     /// Returns whether the containers share a PID namespace.
@@ -344,8 +342,8 @@ pub mod tests {
             ],
         }}));
         let helpers = pod.unwrap().helpers;
-        let found: Vec<_> =
-            helpers.iter().map(|one| (one.name.as_str(), one.overlay.role)).collect();
+        let found = helpers.iter().map(|helper| &helper.overlay);
+        let found: Vec<_> = found.map(|one| (one.container.name.as_str(), one.role)).collect();
         let expected =
             [("first", PlanRole::Init), ("stays", PlanRole::Sidecar), ("side", PlanRole::Sidecar)];
         assert_eq!(found, expected);

@@ -28,9 +28,7 @@ use super::job::Peer;
 use super::lend;
 use super::mounts::{OpenVolume, RunnerMount};
 use super::network::JobNetwork;
-use super::pod::{
-    ContainerOverlay, LaunchFacts, PodAddresses, TemplateAdditions, TemplateContainer,
-};
+use super::pod::{ContainerOverlay, PodAddresses, TemplateAdditions, TemplateContainer};
 use super::settings::{JobRootFs, NewPrivileges};
 
 /// A container of the request or the template, before it is created.
@@ -397,16 +395,8 @@ impl PendingContainer<'_> {
             options.args.clear();
         }
         let addresses = self.connect(backend, context, &mut options);
-        plan.additions.apply(
-            &LaunchFacts {
-                image: &image.config,
-                addresses,
-                policy: &backend.context.settings.policy,
-                volumes: context.volumes,
-                process: context.process,
-            },
-            &mut options,
-        )?;
+        let policy = &backend.context.settings.policy;
+        plan.additions.apply(&image.config, addresses, context, policy, &mut options)?;
         let user = options.user.as_deref().unwrap_or(&image.config.user);
         if !plan.container.role.is_helper() && lend::may_be_needed(backend, user) {
             lend::trust_repositories(&image.config, &mut options.env);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use container_hook_job::policy::Policy;
 use container_hook_job::template::{FieldPath, TemplateFault};
@@ -15,6 +15,7 @@ use super::environment::{ContainerEnvironment, PodAddresses, TemplateVariable};
 use super::mount_plan::MountPlan;
 use super::probes::{HealthPlan, ProbeAction, StopPlan};
 use super::security::RunAsUser;
+use crate::plan::LaunchContext;
 
 /// The template's additions to a container; empty without a template.
 #[derive(Debug, Default)]
@@ -61,37 +62,29 @@ pub struct PostStart {
     pub place: FieldPath,
 }
 
-/// The inputs of [`TemplateAdditions::apply`], known when a container is about to be created.
-#[derive(Clone, Copy, Debug)]
-pub struct LaunchFacts<'a> {
-    pub image: &'a ImageConfig,
-    pub addresses: PodAddresses<'a>,
-    pub policy: &'a Policy,
-    /// Directory of the pod's volumes.
-    pub volumes: &'a Path,
-    /// Process whose PID namespace the container shares; none for its own.
-    pub process: Option<u32>,
-}
-
 impl TemplateAdditions {
-    /// Applies the additions to the container's options, overriding those of the workflow.
+    /// Applies the additions to the options of a container that is about to be created, overriding those of the
+    /// workflow.
     pub fn apply(
         &self,
-        facts: &LaunchFacts<'_>,
+        image: &ImageConfig,
+        addresses: PodAddresses<'_>,
+        context: LaunchContext<'_>,
+        policy: &Policy,
         options: &mut bundle::BundleOptions,
     ) -> Result<(), TemplateFault> {
-        let environment = ContainerEnvironment::new(&options.env, &self.env, facts.addresses);
+        let environment = ContainerEnvironment::new(&options.env, &self.env, addresses);
         self.apply_command(&environment, options);
         for plan in &self.mounts {
-            let mounts = plan.mounts(&environment, facts.volumes, facts.policy)?;
+            let mounts = plan.mounts(&environment, context.volumes, policy)?;
             // Replaces the workflow's mount at the same path.
             options.mounts.retain(|mount| !plan.is_at(&mount.target));
             options.mounts.extend(mounts);
         }
         options.env.extend(environment.added);
-        self.user.apply(facts.image, options);
+        self.user.apply(image, options);
         self.apply_names(options);
-        if let Some(pid) = facts.process {
+        if let Some(pid) = context.process {
             options.namespaces.pid = NamespaceSource::Path(format!("/proc/{pid}/ns/pid").into());
         }
         // Cannot replace the hook's annotations: a template with their keys is rejected.

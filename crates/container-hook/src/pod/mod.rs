@@ -35,7 +35,7 @@ mod volumes;
 pub use check::check;
 pub use fields::{FIELDS, PodField, Treatment};
 
-pub(super) use additions::{LaunchFacts, TemplateAdditions};
+pub(super) use additions::TemplateAdditions;
 pub(super) use environment::PodAddresses;
 pub(super) use overlay::ContainerOverlay;
 pub(super) use parts::{TemplateContainer, TemplatePod};

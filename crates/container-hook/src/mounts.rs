@@ -22,7 +22,8 @@ pub struct OpenVolume {
 }
 
 impl OpenVolume {
-    /// Opens the source of a workflow's mount, if the policy allows it.
+    /// Opens the source of a workflow's mount, if the policy allows it. Creates a missing directory if the mount asks
+    /// for it.
     pub fn open(backend: &EngineBackend<'_>, volume: RequestVolume) -> Result<Self, HookError> {
         let file = match &volume.source {
             VolumeSource::Bind { path, create } => {

@@ -61,7 +61,7 @@ pub(super) fn run(
     started.map(Some)
 }
 
-/// Checks the request and the template, without effects.
+/// Checks the request and the template, and creates no container.
 pub(super) fn check(backend: &EngineBackend<'_>, job: &PrepareJob) -> Result<(), HookError> {
     let request = JobRequest::new(&backend.context, job);
     let names = request.services.iter().map(|service| service.names.clone()).collect();

@@ -84,7 +84,8 @@ impl fmt::Display for EarlierPosition {
 }
 
 /// A problem and its position, before the name of the file is known.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{problem}")]
 pub struct PositionedProblem {
     pub position: Option<TextPosition>,
     pub problem: TemplateProblem,

@@ -7,11 +7,7 @@ use super::node::{PodEntry, PodNode, PodValue, ValueOrigin};
 /// Writes a document in block style; `comment` returns the comment after a value.
 pub fn emit(node: &PodNode, comment: &dyn Fn(ValueOrigin) -> Option<String>) -> String {
     let mut out = Emitter { text: String::new(), comment };
-    match &node.value {
-        PodValue::Map(fields) if !fields.is_empty() => out.map(fields, 0, false),
-        PodValue::List(items) if !items.is_empty() => out.list(items, 0),
-        _ => out.scalar(node),
-    }
+    out.node(node, 0);
     out.text
 }
 
@@ -21,69 +17,49 @@ struct Emitter<'a> {
 }
 
 impl Emitter<'_> {
-    /// Writes fields; the first continues the current line if `continues` is set.
-    fn map(&mut self, fields: &[PodEntry], indent: usize, continues: bool) {
-        for (index, field) in fields.iter().enumerate() {
-            if index > 0 || !continues {
-                self.indent(indent);
-            }
-            self.text.push_str(&word(&field.name));
-            self.text.push(':');
-            match &field.node.value {
-                PodValue::Map(inner) if !inner.is_empty() => {
-                    self.text.push('\n');
-                    self.map(inner, indent + 2, false);
-                }
-                PodValue::List(items) if !items.is_empty() => {
-                    self.text.push('\n');
-                    self.list(items, indent);
-                }
-                _ => {
-                    self.text.push(' ');
-                    self.scalar(&field.node);
-                }
-            }
-        }
-    }
-
-    fn list(&mut self, items: &[PodNode], indent: usize) {
-        for item in items {
-            self.indent(indent);
-            match &item.value {
-                PodValue::Map(fields) if !fields.is_empty() => {
-                    self.text.push_str("- ");
-                    self.map(fields, indent + 2, true);
-                }
-                PodValue::List(inner) if !inner.is_empty() => {
-                    self.text.push_str("-\n");
-                    self.list(inner, indent + 2);
-                }
-                _ => {
-                    self.text.push_str("- ");
-                    self.scalar(item);
-                }
-            }
-        }
-    }
-
-    fn scalar(&mut self, node: &PodNode) {
+    /// Writes a value, after its key or `-` if it has one.
+    fn node(&mut self, node: &PodNode, indent: usize) {
         match &node.value {
-            PodValue::Null => self.text.push_str("null"),
-            PodValue::Bool(flag) => self.text.push_str(if *flag { "true" } else { "false" }),
-            PodValue::Number(number) => self.text.push_str(&number.to_string()),
-            PodValue::Text(text) => self.text.push_str(&word(text)),
-            PodValue::List(_) => self.text.push_str("[]"),
-            PodValue::Map(_) => self.text.push_str("{}"),
+            PodValue::Null => self.scalar("null", node),
+            PodValue::Bool(flag) => self.scalar(&flag.to_string(), node),
+            PodValue::Number(number) => self.scalar(&number.to_string(), node),
+            PodValue::Text(text) => self.scalar(&word(text), node),
+            PodValue::List(items) if items.is_empty() => self.scalar("[]", node),
+            PodValue::Map(fields) if fields.is_empty() => self.scalar("{}", node),
+            PodValue::List(items) => {
+                for item in items {
+                    self.begin("-", indent);
+                    self.text.push(if item.items().is_empty() { ' ' } else { '\n' });
+                    self.node(item, indent + 2);
+                }
+            }
+            PodValue::Map(fields) => {
+                for PodEntry { name, node, .. } in fields {
+                    self.begin(&format!("{}:", word(name)), indent);
+                    let is_scalar = node.items().is_empty() && node.fields().is_empty();
+                    self.text.push(if is_scalar { ' ' } else { '\n' });
+                    let is_list = matches!(node.value, PodValue::List(_));
+                    self.node(node, if is_list { indent } else { indent + 2 });
+                }
+            }
         }
+    }
+
+    /// Writes a key or `-`, indented unless it follows a `-`.
+    fn begin(&mut self, mark: &str, indent: usize) {
+        if self.text.is_empty() || self.text.ends_with('\n') {
+            self.text.extend(std::iter::repeat_n(' ', indent));
+        }
+        self.text.push_str(mark);
+    }
+
+    fn scalar(&mut self, text: &str, node: &PodNode) {
+        self.text.push_str(text);
         if let Some(comment) = (self.comment)(node.origin) {
             self.text.push_str(" # ");
             self.text.push_str(&comment);
         }
         self.text.push('\n');
-    }
-
-    fn indent(&mut self, indent: usize) {
-        self.text.extend(std::iter::repeat_n(' ', indent));
     }
 }
 
@@ -112,17 +88,13 @@ fn is_text(text: &str) -> bool {
     !old && !is_number && resolve::<ValueOrigin>(text) == PodValue::Text(text.to_owned())
 }
 
-/// Writes a text as a double-quoted scalar with escapes.
+/// Returns a text as a double-quoted scalar with escapes.
 fn quote_scalar(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for c in text.chars() {
         match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\t' => out.push_str("\\t"),
-            '\r' => out.push_str("\\r"),
+            '"' | '\\' | '\n' | '\t' | '\r' => out.extend(c.escape_default()),
             c if c.is_control() => out.push_str(&format!("\\x{:02x}", u32::from(c))),
             // Line breaks of YAML 1.1, the byte order mark, and noncharacters.
             '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}' => {

@@ -30,13 +30,7 @@ impl PlanRole {
 
     /// Returns the name of the role in records, annotations and the audit log.
     pub fn name(self) -> &'static str {
-        match self {
-            PlanRole::Job => "job",
-            PlanRole::Service => "service",
-            PlanRole::Step => "step",
-            PlanRole::Init => "init",
-            PlanRole::Sidecar => "sidecar",
-        }
+        ContainerRole::from(self).name()
     }
 
     /// Returns whether only the template defines containers of this role.

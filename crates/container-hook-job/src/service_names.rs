@@ -35,7 +35,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::context::HookContext;
-use super::options::CreateOptions;
+use super::options::{CreateOptions, host_name};
 use super::plan::PlanRole;
 use super::runner::CallingRunner;
 use super::runner_files::RunnerFiles;
@@ -226,9 +226,7 @@ pub fn is_allowed(name: &str) -> bool {
 
 /// Returns the reason to reject a name of a service, if any.
 fn fault(name: &str) -> Option<UnusedReason> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let starts = name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
-    if !starts || !name.chars().all(allowed) || name.len() > 253 || name.parse::<IpAddr>().is_ok() {
+    if host_name(name).is_err() || name.parse::<IpAddr>().is_ok() {
         return Some(UnusedReason::Malformed);
     }
     let last = name.trim_end_matches('.').rsplit('.').next().unwrap_or_default();

@@ -331,9 +331,7 @@ impl ContextWriter<'_> {
             if count == 0 {
                 break;
             }
-            let too_big =
-                || ContextError::TooBig { path: self.context.to_owned(), limit: self.limits.bytes };
-            self.bytes_left = self.bytes_left.checked_sub(count as u64).ok_or_else(too_big)?;
+            self.bytes_left = self.check_room(count as u64)?;
             content.update(&buffer[..count]);
             copy.write_all(&buffer[..count]).with_path("copy", &original)?;
         }

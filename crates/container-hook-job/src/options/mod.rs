@@ -23,6 +23,7 @@ pub use create_options::{
     HostAddress, HostNamespace, Ipc, NetworkMode, NetworkOptions, PullOption, ResourceOptions,
     SecurityOptions, Swap, Ulimit, WithoutEffect,
 };
+pub(super) use network::host_name;
 pub use parse::OptionError;
 pub(super) use resources::ULIMITS;
 pub use security::capability;

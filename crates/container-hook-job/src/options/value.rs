@@ -140,42 +140,27 @@ pub fn csv(line: &str) -> Result<Vec<String>, String> {
     let mut fields = Vec::new();
     let mut rest = line;
     loop {
-        let Some(quoted) = rest.strip_prefix('"') else {
-            let (field, after) = match rest.split_once(',') {
-                Some((field, after)) => (field, Some(after)),
-                None => (rest, None),
-            };
-            if field.contains('"') {
-                return Err(invalid());
-            }
-            fields.push(field.to_owned());
-            match after {
-                Some(after) => rest = after,
-                None => return Ok(fields),
-            }
-            continue;
-        };
-        // `""` in a quoted field is a literal quotation mark.
         let mut field = String::new();
-        let mut tail = quoted;
-        loop {
-            let (text, after) = tail.split_once('"').ok_or_else(invalid)?;
-            field.push_str(text);
-            match after.strip_prefix('"') {
-                Some(after) => {
-                    field.push('"');
-                    tail = after;
-                }
-                None => {
-                    tail = after;
-                    break;
-                }
+        if let Some(quoted) = rest.strip_prefix('"') {
+            rest = quoted;
+            loop {
+                let (text, after) = rest.split_once('"').ok_or_else(invalid)?;
+                field += text;
+                rest = after;
+                // `""` in a quoted field is a literal quotation mark.
+                let Some(after) = rest.strip_prefix('"') else { break };
+                field.push('"');
+                rest = after;
             }
+        } else {
+            let (text, after) = rest.split_at(rest.find([',', '"']).unwrap_or(rest.len()));
+            field += text;
+            rest = after;
         }
         fields.push(field);
-        match tail.strip_prefix(',') {
+        match rest.strip_prefix(',') {
             Some(after) => rest = after,
-            None if tail.is_empty() => return Ok(fields),
+            None if rest.is_empty() => return Ok(fields),
             None => return Err(invalid()),
         }
     }

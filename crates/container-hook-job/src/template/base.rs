@@ -263,20 +263,21 @@ fn service_container(
 /// Returns the container names of services as in the reference hook: image names, numbered if an image
 /// repeats.
 pub fn container_names(services: &[ContainerArgs]) -> Vec<String> {
-    let bases: Vec<_> = services.iter().map(base_name).collect();
+    let bases: Vec<_> = services.iter().map(|args| base_name(image(args))).collect();
     let named = bases.iter().enumerate().map(|(index, base)| {
-        let is_same = |other: &&String| *other == base;
+        let is_same = |other: &&&str| *other == base;
         match bases.iter().filter(is_same).count() {
-            1 => base.clone(),
+            1 => (*base).to_owned(),
             _ => format!("{base}-{}", bases[..index].iter().filter(is_same).count()),
         }
     });
     named.collect()
 }
 
-fn base_name(args: &ContainerArgs) -> String {
-    let last = image(args).rsplit('/').next().unwrap_or_default();
-    last.split([':', '@']).next().unwrap_or_default().to_owned()
+/// Returns the last part of an image name, without tag and digest.
+pub(super) fn base_name(image: &str) -> &str {
+    let last = image.rsplit('/').next().unwrap_or_default();
+    last.split([':', '@']).next().unwrap_or_default()
 }
 
 fn image(args: &ContainerArgs) -> &str {

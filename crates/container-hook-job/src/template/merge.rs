@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use k8s_openapi::api::core::v1::Pod;
 use oci_hooks_yaml::SourceLocation;
 
-use super::base::{BasePod, MergeTarget};
+use super::base::{BasePod, MergeTarget, base_name};
 use super::deserialize::read;
 use super::error::{PositionedProblem, TemplateError};
 use super::merged::{MergeNote, MergeRemark, MergedPod};
@@ -291,11 +291,8 @@ fn unambiguous_image<'a>(container: &'a PodNode, images: &HashMap<String, usize>
     if images.get(image) == Some(&1) { image } else { "" }
 }
 
-/// Returns the last part of a container's image, without tag and digest.
 fn image(container: &PodNode) -> &str {
-    let image = container.text("image").unwrap_or_default();
-    let last = image.rsplit('/').next().unwrap_or_default();
-    last.split([':', '@']).next().unwrap_or_default()
+    base_name(container.text("image").unwrap_or_default())
 }
 
 fn append(node: &mut PodNode, list: &str, items: &[PodNode]) {

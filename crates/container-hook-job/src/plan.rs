@@ -48,9 +48,7 @@ impl<'a> ContainerPlan<'a> {
         request: ContainerRequest<'a>,
     ) -> Result<Self, HookError> {
         let title = request.role.title(request.names.first());
-        let plan = Self::check(context, request, &title);
-        plan.map(|plan| ContainerPlan { title: title.clone(), ..plan })
-            .map_err(HookError::of(&title))
+        Self::check(context, request, &title).map_err(HookError::of(&title))
     }
 
     fn check(
@@ -110,7 +108,7 @@ impl<'a> ContainerPlan<'a> {
         Ok(ContainerPlan {
             args,
             role,
-            title: String::new(),
+            title: title.to_owned(),
             names,
             options,
             ports,

@@ -1,35 +1,22 @@
 //! Fields of a template that cannot be applied, with their positions.
 
-use std::fmt;
 use std::sync::Arc;
 
-use oci_hooks_yaml::TextPosition;
+use oci_hooks_yaml::SourceLocation;
 
 use super::merged::MergedPod;
 use super::node::ValueOrigin;
 
 /// A field of a template that cannot be applied.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {path}: {problem}")]
 pub struct TemplateFault {
-    pub file: String,
-    /// Position in the file; none if the field is not from the template.
-    pub position: Option<TextPosition>,
+    /// Template, and the position in it; without position if the field is not from the template.
+    pub place: SourceLocation,
     /// JSON pointer to the field of the merged pod, such as `/spec/containers/0/securityContext/privileged`.
     pub path: String,
     /// Problem and hint.
     pub problem: String,
-}
-
-impl std::error::Error for TemplateFault {}
-
-impl fmt::Display for TemplateFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.file)?;
-        if let Some(position) = self.position {
-            write!(f, ":{position}")?;
-        }
-        write!(f, ": {}: {}", self.path, self.problem)
-    }
 }
 
 /// All fields of a template that cannot be applied.
@@ -93,12 +80,8 @@ impl FieldPath {
             }
         };
         let path = if self.path.is_empty() { "/" } else { &self.path };
-        TemplateFault {
-            file: self.file.to_string(),
-            position,
-            path: path.to_owned(),
-            problem: problem.into(),
-        }
+        let place = SourceLocation { file: self.file.to_string(), position };
+        TemplateFault { place, path: path.to_owned(), problem: problem.into() }
     }
 }
 
@@ -119,6 +102,6 @@ mod tests {
             "{said}"
         );
         assert!(job.at("tty").is_from_template() && !job.at("image").is_from_template());
-        assert_eq!(job.at("env").fault("no").position, None);
+        assert_eq!(job.at("env").fault("no").place.position, None);
     }
 }

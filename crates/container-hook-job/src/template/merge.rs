@@ -14,7 +14,7 @@ use super::deserialize::read;
 use super::error::{PositionedProblem, TemplateError};
 use super::merged::{MergeNote, MergeRemark, MergedPod};
 use super::node::{PodEntry, PodNode, PodValue, ValueOrigin};
-use super::read::{PodTemplate, UniqueNames, check_mounts};
+use super::read::{PodTemplate, UniqueNames, check_mounts, ineffective_keys};
 
 /// Labels by which the hook finds its pods.
 const RESERVED: [&str; 1] = ["runner-pod"];
@@ -67,13 +67,13 @@ struct Merge<'a> {
 
 impl<'a> Merge<'a> {
     fn run(&mut self, targets: &[MergeTarget]) -> Result<Pod, PositionedProblem> {
-        for field in self.template.ineffective_keys() {
+        for field in ineffective_keys(&self.template.document) {
             self.note(field.origin, MergeRemark::Top { key: field.name.clone() });
         }
         if let Some(metadata) = self.template.document.get("metadata") {
             self.metadata(metadata);
         }
-        if let Some(spec) = self.template.spec() {
+        if let Some(spec) = self.template.document.get("spec") {
             for field in spec.fields() {
                 match field.name.as_str() {
                     "containers" | "volumes" | "initContainers" => {}

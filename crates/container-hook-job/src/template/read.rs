@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use oci_hooks_files::fs::read_bounded;
-use oci_hooks_yaml::{TextPosition, YamlDialect, YamlDocuments, hint};
+use oci_hooks_files::spelling::closest_name;
+use oci_hooks_yaml::{TextPosition, YamlDialect, YamlDocuments};
 use serde::{Deserialize, Serialize};
 
 use super::deserialize::read;
@@ -56,16 +57,12 @@ impl PodTemplate {
         check(&document).map_err(|fault| fault.into_template_error(file))?;
         Ok(PodTemplate { file: file.to_owned(), document })
     }
+}
 
-    /// Returns the top-level keys without effect, except those that begin with `x-`.
-    pub(super) fn ineffective_keys(&self) -> impl Iterator<Item = &PodEntry> {
-        let known = |name: &str| FIELDS.contains(&name) || is_anchor_key(name);
-        self.document.fields().iter().filter(move |field| !known(&field.name))
-    }
-
-    pub(super) fn spec(&self) -> Option<&PodNode> {
-        self.document.get("spec")
-    }
+/// Returns the top-level keys without effect, except those that begin with `x-`, which only hold anchors.
+pub fn ineffective_keys(document: &PodNode) -> impl Iterator<Item = &PodEntry> {
+    let is_known = |name: &str| FIELDS.contains(&name) || name.starts_with("x-");
+    document.fields().iter().filter(move |field| !is_known(&field.name))
 }
 
 /// Returns the name of a file for messages, and its text.
@@ -123,14 +120,11 @@ fn check_top(document: &PodNode) -> Result<(), PositionedProblem> {
     if let Some((position, place)) = wrapped_template(document) {
         return Err(PositionedProblem::new(position, TemplateProblem::Wrapped { place }));
     }
-    let slip =
-        document.fields().iter().filter(|field| !is_anchor_key(&field.name)).find_map(|field| {
-            let help = hint(&field.name, &FIELDS)?;
-            (!FIELDS.contains(&field.name.as_str()) && !help.starts_with("expected"))
-                .then_some((field, help))
-        });
-    let Some((field, help)) = slip else { return Ok(()) };
+    let slip = ineffective_keys(document)
+        .find_map(|field| Some((field, closest_name(&field.name, FIELDS)?)));
+    let Some((field, meant)) = slip else { return Ok(()) };
     let (path, name) = ("a template".to_owned(), field.name.clone());
+    let help = format!("did you mean `{meant}`?");
     Err(PositionedProblem::new(
         field.origin.position(),
         TemplateProblem::UnknownField { path, name, help },
@@ -153,11 +147,6 @@ fn wrapped_template(document: &PodNode) -> Option<(Option<TextPosition>, String)
         field.origin.position(),
         format!("the text of a key of this {kind}: {}", keys.join(", ")),
     ))
-}
-
-/// Returns whether a top-level key begins with `x-`, and so only holds YAML anchors.
-fn is_anchor_key(name: &str) -> bool {
-    name.starts_with("x-")
 }
 
 /// Checks rules for containers that their type does not express.

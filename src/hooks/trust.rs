@@ -13,7 +13,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
 
 use oci_hooks_files::fs::{
-    AccessSubject, FileWriter, PathContext, PathError, PermittedBy, status, writers,
+    AccessSubject, PathContext, PathError, PermittedBy, WriteAccess, status, writers,
 };
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, openat, readlinkat};
 use rustix::io::Errno;
@@ -220,7 +220,7 @@ impl TrustChecker {
         }
         // In a sticky directory such as /tmp, users cannot replace files of other users.
         let is_sticky = kind.is_dir() && stat.st_mode & 0o1000 != 0;
-        let counts = |writer: &FileWriter| !is_sticky || writer.by == PermittedBy::DefaultAcl;
+        let counts = |writer: &WriteAccess| !is_sticky || writer.by == PermittedBy::DefaultAcl;
         self.check_writers(path, file.as_fd(), &stat, counts)?;
         if kind.is_dir() {
             self.good.insert(path.to_owned());
@@ -233,7 +233,7 @@ impl TrustChecker {
         path: &Path,
         file: BorrowedFd<'_>,
         stat: &Stat,
-        counts: impl Fn(&FileWriter) -> bool,
+        counts: impl Fn(&WriteAccess) -> bool,
     ) -> Result<(), TrustError> {
         let writers = writers(file, stat).with_path("find out who may change", path)?;
         let other = writers.into_iter().find(|w| !self.options.trusts(&w.who) && counts(w));
@@ -292,7 +292,7 @@ pub enum TrustError {
         path: PathBuf,
         mode: u32,
         /// The user or group that can write, and the permission.
-        writer: FileWriter,
+        writer: WriteAccess,
     },
     /// The program's path is relative to the working directory of the runtime.
     #[error("{} is a relative path", path.display())]
@@ -344,7 +344,7 @@ impl TrustError {
     }
 }
 
-fn writable(path: &Path, mode: u32, writer: &FileWriter) -> String {
+fn writable(path: &Path, mode: u32, writer: &WriteAccess) -> String {
     let (who, named) = (&writer.who, writer.who.display_name());
     let path = path.display();
     match writer.by {

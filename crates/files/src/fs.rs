@@ -25,7 +25,7 @@ pub use replace::{
     Durability, ExpectedFile, FileAt, FileId, ReplaceError, ReplaceOptions, SymlinkPolicy,
 };
 pub use system_root::{DirEntry, SystemRoot};
-pub use writers::{AccessSubject, FileWriter, PermittedBy, writers};
+pub use writers::{AccessSubject, PermittedBy, WriteAccess, writers};
 
 /// An I/O error with the failed action and its path.
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-use oci_hooks_files::fs::{FileWriter, writers};
+use oci_hooks_files::fs::{WriteAccess, writers};
 use rustix::fs::{FileType, OFlags, readlinkat};
 
 use super::{ChangeKind, FileChange};
@@ -18,7 +18,7 @@ pub struct PathAttributes {
     /// File type and permissions.
     mode: u32,
     /// Users and groups with write access besides the owner; `None` if unknown, and for a symlink.
-    writers: Option<Vec<FileWriter>>,
+    writers: Option<Vec<WriteAccess>>,
     /// Target of a symlink; `None` for other files.
     target: Option<CString>,
     /// Set only for programs that are regular files.

@@ -13,9 +13,9 @@ use rustix::io::Errno;
 use super::acl::{AclSubject, nfs4_writers, posix_writers};
 use super::read_bounded;
 
-/// A user or group that can change a file, and the permission.
+/// Permission of a user or group to change a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileWriter {
+pub struct WriteAccess {
     pub who: AccessSubject,
     pub by: PermittedBy,
 }
@@ -52,10 +52,10 @@ pub enum PermittedBy {
 /// # Errors
 ///
 /// Fails if an ACL cannot be read or parsed.
-pub fn writers(file: BorrowedFd<'_>, stat: &Stat) -> io::Result<Vec<FileWriter>> {
+pub fn writers(file: BorrowedFd<'_>, stat: &Stat) -> io::Result<Vec<WriteAccess>> {
     let group = AccessSubject::Group(stat.st_gid);
     let mut writers = Vec::new();
-    let mut add = |who, by| writers.push(FileWriter { who, by });
+    let mut add = |who, by| writers.push(WriteAccess { who, by });
     let list = attribute(file, c"system.posix_acl_access")?;
     if let XattrValue::Value(list) = list {
         for subject in posix_writers(&list).ok_or_else(malformed_error)? {

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::options::HostNamespace;
 
 pub use ceilings::{
-    ContainerMax, ExceededMaximum, MaxOfJob, MaxTable, UlimitName, WhenExceeded, exceeded_maximum,
+    ContainerMax, ExceededMaximum, JobMax, MaxTable, UlimitName, WhenExceeded, exceeded_maximum,
 };
 pub use paths::is_engine_socket;
 pub use preset::Preset;
@@ -67,7 +67,7 @@ pub struct Policy {
     /// `devices` must allow. In a cluster, the table, which may be empty, allows `--gpus`, and a device
     /// plugin provides the devices.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub gpus: Option<Gpus>,
+    pub gpus: Option<GpuPolicy>,
     /// Maximums for all containers, from workflows and from the template.
     #[serde(skip_serializing_if = "ContainerMax::is_empty")]
     pub max: ContainerMax,
@@ -83,7 +83,7 @@ pub struct Policy {
 /// The devices and files that `--gpus all` adds.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Gpus {
+pub struct GpuPolicy {
     /// Devices in the notation of `--device`, or paths with a trailing `*` that matches any suffix. CDI
     /// devices need not be in [`Policy::devices`].
     pub devices: Vec<String>,

@@ -353,22 +353,22 @@ fn read(file: File, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, PathErro
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct JobMessage {
-    job_service_containers: Option<Mapping>,
+    job_service_containers: Option<RunnerMapping>,
     #[serde(default)]
     variables: Map<String, Value>,
     #[serde(default)]
     context_data: Value,
 }
 
-/// A mapping as the runner serializes it: a list of pairs.
+/// A mapping of the workflow as the runner serializes it in its log: a list of pairs.
 #[derive(Deserialize)]
-struct Mapping {
+struct RunnerMapping {
     #[serde(default)]
-    map: Vec<Pair>,
+    map: Vec<RunnerPair>,
 }
 
 #[derive(Deserialize)]
-struct Pair {
+struct RunnerPair {
     #[serde(alias = "Key")]
     key: Value,
     #[serde(default, alias = "Value")]
@@ -393,8 +393,9 @@ fn parse_log(log: &str, job: [Option<&str>; 2]) -> Option<Vec<WorkflowService>> 
     let mut documents = serde_json::Deserializer::from_str(json).into_iter::<JobMessage>();
     let message = documents.next()?.ok().filter(|message| message.is_about(job))?;
     let pairs = message.job_service_containers?.map;
-    let named =
-        |pair: &Pair| Some(WorkflowService::new(text(&pair.key)?, image(&pair.value).as_deref()));
+    let named = |pair: &RunnerPair| {
+        Some(WorkflowService::new(text(&pair.key)?, image(&pair.value).as_deref()))
+    };
     pairs.iter().map(named).collect()
 }
 
@@ -406,7 +407,7 @@ fn text(token: &Value) -> Option<&str> {
 /// Returns the image of a service: the service itself if it is a text, else its field `image`.
 fn image(service: &Value) -> Option<String> {
     let of_field = || {
-        let fields = Mapping::deserialize(service).ok()?.map;
+        let fields = RunnerMapping::deserialize(service).ok()?.map;
         let image = fields.iter().find(|field| text(&field.key) == Some("image"))?;
         text(&image.value).map(str::to_owned)
     };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use container_hook_job::HookError;
-use container_hook_job::options::{CreateOptions, HostNamespace, Ipc, Swap};
+use container_hook_job::options::{CreateOptions, HostNamespace, IpcMode, SwapLimit};
 use oci_hooks_engine::bundle::{self, HostDevice, NamespaceSource, ProcessRlimit, Seccomp};
 use oci_hooks_engine::container::allow_nesting;
 use oci_hooks_host::cgroup;
@@ -28,8 +28,8 @@ pub fn limit(
     own.memory_bytes = asked.memory_bytes.or(default);
     own.memory_reservation_bytes = asked.memory_reservation_bytes;
     own.memory_swap_bytes = asked.memory_swap.map(|swap| match swap {
-        Swap::Unlimited => -1,
-        Swap::Bytes(bytes) => i64::try_from(bytes).unwrap_or(-1),
+        SwapLimit::Unlimited => -1,
+        SwapLimit::Bytes(bytes) => i64::try_from(bytes).unwrap_or(-1),
     });
     own.memory_swappiness = asked.memory_swappiness;
     own.oom_kill_disable = asked.oom_kill_disable;
@@ -116,12 +116,12 @@ pub fn confine(
         options.domainname = None;
     }
     match all.ipc {
-        Ipc::Private => {}
-        Ipc::Large => {
+        IpcMode::Private => {}
+        IpcMode::Large => {
             let host = || bundle::host_shm_bytes();
             options.shm_size_bytes = options.shm_size_bytes.or_else(host);
         }
-        Ipc::None => options.shm_size_bytes = Some(0),
+        IpcMode::None => options.shm_size_bytes = Some(0),
     }
     options.device_rules.extend(all.device_rules.iter().cloned());
 }

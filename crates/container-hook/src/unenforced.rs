@@ -4,7 +4,7 @@ use std::fmt;
 
 use container_hook_job::HookError;
 use container_hook_job::HookLog;
-use container_hook_job::options::WithoutEffect;
+use container_hook_job::options::IneffectiveOption;
 use container_hook_job::plan::ContainerPlan;
 use oci_hooks_host::cgroup::AvailableCgroups;
 
@@ -92,7 +92,7 @@ pub fn log_ineffective_options<'a>(
     log: &dyn HookLog,
     containers: impl Iterator<Item = &'a ContainerPlan<'a>>,
 ) {
-    let mut notes: Vec<(WithoutEffect, Vec<&str>)> = Vec::new();
+    let mut notes: Vec<(IneffectiveOption, Vec<&str>)> = Vec::new();
     for container in containers {
         for note in &container.options.without_effect {
             match notes.iter_mut().find(|(known, _)| known == note) {
@@ -101,7 +101,7 @@ pub fn log_ineffective_options<'a>(
             }
         }
     }
-    for (WithoutEffect { option, reason }, titles) in notes {
+    for (IneffectiveOption { option, reason }, titles) in notes {
         log.line(&format!("{}: --{option} has no effect: {reason}", titles.join(", ")));
     }
 }

@@ -16,7 +16,7 @@ use oci_hooks_image::{ImageReference, RegistryClient};
 
 /// Configuration file in the home directory, and its drop-in directory, which is empty.
 pub const CONFIGURATION: &str = "registries.conf";
-pub const NO_MORE: &str = "registries.conf.d";
+pub const DROP_INS: &str = "registries.conf.d";
 
 /// Directory of CA certificates, by registry.
 const CERTIFICATES: [&str; 3] = [".config", "containers", "certs.d"];
@@ -44,7 +44,7 @@ pub fn configure(
     client: &RegistryClient,
     images: &[ImageReference],
 ) -> Result<(), ConfigureError> {
-    make_dirs(home, &[NO_MORE], owner)?;
+    make_dirs(home, &[DROP_INS], owner)?;
     write_file(&home.join(CONFIGURATION), configuration(client, images).as_bytes(), owner)?;
     for (name, registry) in &client.options().registries {
         // No registry has such a name, and as a path it could lead out of the directory.

@@ -59,7 +59,7 @@ pub struct CreateOptions {
     /// [`NetworkOptions::mode`].
     pub host_namespaces: BTreeSet<HostNamespace>,
     /// `--ipc`: the IPC namespace, unless it is the host's.
-    pub ipc: Ipc,
+    pub ipc: IpcMode,
     pub security: SecurityOptions,
     pub devices: Vec<DeviceOption>,
     /// `--device-cgroup-rule`: access to devices, without device nodes.
@@ -76,7 +76,7 @@ pub struct CreateOptions {
     pub ulimits: Vec<Ulimit>,
     pub sysctls: BTreeMap<String, String>,
     /// Options that were accepted without effect, to be reported in the log.
-    pub without_effect: Vec<WithoutEffect>,
+    pub without_effect: Vec<IneffectiveOption>,
 }
 
 /// The pull policy of an image.
@@ -112,7 +112,7 @@ pub struct HealthOptions {
 
 /// An option that was accepted without effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WithoutEffect {
+pub struct IneffectiveOption {
     /// Name of the option, without dashes.
     pub option: &'static str,
     pub reason: &'static str,
@@ -207,7 +207,7 @@ pub struct ResourceOptions {
     /// `--memory-reservation` in bytes.
     pub memory_reservation_bytes: Option<u64>,
     /// `--memory-swap`: memory and swap together.
-    pub memory_swap: Option<Swap>,
+    pub memory_swap: Option<SwapLimit>,
     /// `--memory-swappiness`, 0 to 100.
     pub memory_swappiness: Option<u64>,
     /// `--pids-limit`; 0 is no limit.
@@ -221,7 +221,7 @@ pub struct ResourceOptions {
 
 /// The limit of memory and swap together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Swap {
+pub enum SwapLimit {
     Unlimited,
     Bytes(u64),
 }
@@ -315,7 +315,7 @@ impl HostNamespace {
 
 /// A container's own IPC namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ipc {
+pub enum IpcMode {
     /// With `/dev/shm`.
     #[default]
     Private,

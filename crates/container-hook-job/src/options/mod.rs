@@ -20,8 +20,8 @@ mod value;
 
 pub use create_options::{
     AddedHost, CreateOptions, DeviceOption, EnvOption, ExposedPort, GpuOption, HealthOptions,
-    HostAddress, HostNamespace, Ipc, NetworkMode, NetworkOptions, PullOption, ResourceOptions,
-    SecurityOptions, Swap, Ulimit, WithoutEffect,
+    HostAddress, HostNamespace, IneffectiveOption, IpcMode, NetworkMode, NetworkOptions,
+    PullOption, ResourceOptions, SecurityOptions, SwapLimit, Ulimit,
 };
 pub(super) use network::host_name;
 pub use parse::OptionError;

@@ -3,7 +3,7 @@
 use oci_hooks_files::spelling::closest_name;
 
 use super::flags::{FLAGS, Flag, FlagAction};
-use super::{CreateOptions, WithoutEffect};
+use super::{CreateOptions, IneffectiveOption};
 use crate::words::{self, WordsError};
 
 /// Reasons to reject `options:`.
@@ -140,7 +140,7 @@ impl CreateOptions {
     }
 
     fn idle(&mut self, flag: &Flag, reason: &'static str) {
-        let idle = WithoutEffect { option: flag.name, reason };
+        let idle = IneffectiveOption { option: flag.name, reason };
         if !self.without_effect.contains(&idle) {
             self.without_effect.push(idle);
         }
@@ -157,7 +157,7 @@ impl CreateOptions {
         {
             return Err(OptionError::Conflict("--cpus", "--cpu-period or --cpu-quota"));
         }
-        if let Some(super::Swap::Bytes(both)) = resources.memory_swap
+        if let Some(super::SwapLimit::Bytes(both)) = resources.memory_swap
             && resources.memory_bytes.is_none_or(|memory| memory > both)
         {
             // `--memory-swap` limits memory and swap together.

@@ -1,7 +1,7 @@
 //! Options about resource limits.
 
 use super::CreateOptions;
-use super::create_options::{Swap, Ulimit};
+use super::create_options::{SwapLimit, Ulimit};
 use super::value::{integer, nano_cpus, natural, size_bytes};
 
 pub(super) fn cpus(value: &str) -> Result<Option<u64>, String> {
@@ -55,10 +55,10 @@ pub(super) fn size(value: &str) -> Result<Option<u64>, String> {
     size_bytes(value).map(to_nonzero)
 }
 
-pub(super) fn memory_swap(value: &str) -> Result<Option<Swap>, String> {
+pub(super) fn memory_swap(value: &str) -> Result<Option<SwapLimit>, String> {
     match value {
-        "-1" => Ok(Some(Swap::Unlimited)),
-        _ => Ok(size(value)?.map(Swap::Bytes)),
+        "-1" => Ok(Some(SwapLimit::Unlimited)),
+        _ => Ok(size(value)?.map(SwapLimit::Bytes)),
     }
 }
 

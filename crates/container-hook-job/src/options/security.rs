@@ -1,7 +1,7 @@
 //! Options about capabilities, security and namespaces.
 
 use super::CreateOptions;
-use super::create_options::{HostNamespace, Ipc};
+use super::create_options::{HostNamespace, IpcMode};
 use super::value::boolean;
 
 pub(super) fn cap_add(options: &mut CreateOptions, value: &str) -> Result<(), String> {
@@ -81,10 +81,10 @@ pub(super) fn cgroup(options: &mut CreateOptions, value: &str) -> Result<(), Str
 pub(super) fn ipc(options: &mut CreateOptions, value: &str) -> Result<(), String> {
     namespace(options, HostNamespace::Ipc, value, &["", "private", "shareable", "none"])?;
     options.ipc = match value {
-        "none" => Ipc::None,
+        "none" => IpcMode::None,
         // If the policy denies the host's namespace, the container gets a large `/dev/shm`.
-        "host" => Ipc::Large,
-        _ => Ipc::Private,
+        "host" => IpcMode::Large,
+        _ => IpcMode::Private,
     };
     Ok(())
 }

@@ -6,7 +6,7 @@ use oci_hooks_files::quantity::{ByteSize, Cpus};
 use serde::{Deserialize, Serialize};
 
 use super::{Policy, PolicyDenial, PolicyError};
-use crate::options::{CreateOptions, Swap, ULIMITS};
+use crate::options::{CreateOptions, SwapLimit, ULIMITS};
 
 /// The usual period of a CPU quota, in microseconds.
 const PERIOD: u64 = 100_000;
@@ -88,8 +88,8 @@ fn lower_requested(policy: &Policy, options: &mut CreateOptions) -> Vec<Exceeded
     if let Some(size) = max.memory {
         let most = size.0.saturating_mul(2);
         let asked = match resources.memory_swap {
-            Some(Swap::Unlimited) => Some("-1".to_owned()),
-            Some(Swap::Bytes(bytes)) if bytes > most => Some(ByteSize(bytes).to_string()),
+            Some(SwapLimit::Unlimited) => Some("-1".to_owned()),
+            Some(SwapLimit::Bytes(bytes)) if bytes > most => Some(ByteSize(bytes).to_string()),
             _ => None,
         };
         if let Some(asked) = asked {
@@ -181,8 +181,8 @@ pub struct ContainerMax {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub ulimits: BTreeMap<UlimitName, u64>,
     /// Maximums for all containers of a job together, or of a step without a job.
-    #[serde(skip_serializing_if = "MaxOfJob::is_empty")]
-    pub job: MaxOfJob,
+    #[serde(skip_serializing_if = "JobMax::is_empty")]
+    pub job: JobMax,
 }
 
 /// The action for a container that asks for more than the maximum.
@@ -199,7 +199,7 @@ pub enum WhenExceeded {
 /// Maximums for all containers of a job together, `[policy.max.job]`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct MaxOfJob {
+pub struct JobMax {
     /// Memory, and as much swap again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
@@ -255,10 +255,10 @@ impl ContainerMax {
     }
 }
 
-impl MaxOfJob {
+impl JobMax {
     /// Returns whether no maximum is set.
     pub fn is_empty(&self) -> bool {
-        *self == MaxOfJob::default()
+        *self == JobMax::default()
     }
 }
 

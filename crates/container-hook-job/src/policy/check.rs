@@ -8,10 +8,10 @@ use oci_hooks_host::apparmor;
 use oci_hooks_host::host_file::HostFile;
 
 use super::paths::{expand, is_within, open_beneath, resolve};
-use super::{Gpus, Policy, PolicyDenial, PolicyError};
+use super::{GpuPolicy, Policy, PolicyDenial, PolicyError};
 use crate::options::{
-    CreateOptions, DeviceOption, EnvOption, GpuOption, HostNamespace, NetworkMode, WithoutEffect,
-    capability,
+    CreateOptions, DeviceOption, EnvOption, GpuOption, HostNamespace, IneffectiveOption,
+    NetworkMode, capability,
 };
 use crate::volumes::{RequestVolume, VolumePropagation, VolumeSource};
 
@@ -63,7 +63,7 @@ impl CreateOptions {
         if !policy.host_namespaces.contains(&HostNamespace::Ipc)
             && self.host_namespaces.remove(&HostNamespace::Ipc)
         {
-            self.without_effect.push(WithoutEffect {
+            self.without_effect.push(IneffectiveOption {
                 option: "ipc=host",
                 reason: "the container has an IPC namespace of its own, and a /dev/shm as large as the \
                          host's",
@@ -100,7 +100,7 @@ impl CreateOptions {
 
     /// Adds the devices and files of the admin's list, and the environment variable by which hooks for
     /// NVIDIA's driver detect them, as Docker does.
-    fn add_listed_gpus(&mut self, gpus: &Gpus, section: &str) -> Result<(), PolicyDenial> {
+    fn add_listed_gpus(&mut self, gpus: &GpuPolicy, section: &str) -> Result<(), PolicyDenial> {
         let wrong = |entry: &str, problem: String| {
             option_denial("--gpus", &format!("{entry:?} under {section}: {problem}"))
         };

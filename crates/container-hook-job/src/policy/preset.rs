@@ -7,7 +7,7 @@ use oci_hooks_engine::bundle::DeviceRule;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{ContainerMax, Gpus, Policy};
+use super::{ContainerMax, GpuPolicy, Policy};
 use crate::options::HostNamespace;
 
 /// The source of the values of a policy's unset keys.
@@ -59,7 +59,7 @@ pub struct WrittenPolicy {
     annotations: Option<Vec<String>>,
     oom_protection: Option<bool>,
     max_pids: Option<u64>,
-    gpus: Option<Gpus>,
+    gpus: Option<GpuPolicy>,
     #[serde(default)]
     max: ContainerMax,
     #[serde(default, deserialize_with = "read_runtimes")]
@@ -159,7 +159,7 @@ impl Policy {
             annotations: texts(&["*"]),
             oom_protection: true,
             max_pids: 0,
-            gpus: Some(Gpus { devices: texts(&["/dev/nvidia*"]), volumes: Vec::new() }),
+            gpus: Some(GpuPolicy { devices: texts(&["/dev/nvidia*"]), volumes: Vec::new() }),
             // Like Docker's default, without nested user namespaces.
             ..Policy::of(Preset::Default)
         }

@@ -7,7 +7,7 @@ use oci_hooks_host::apparmor;
 use super::ceilings::MaxTable;
 use super::paths::{is_within, open_beneath};
 use super::*;
-use crate::options::{CreateOptions, Ipc};
+use crate::options::{CreateOptions, IpcMode};
 use crate::volumes::{RequestVolume, VolumeSource};
 
 fn policy(toml: &str) -> Policy {
@@ -108,7 +108,7 @@ fn denials_name_the_settings_file() {
 #[test]
 fn denied_host_ipc_becomes_a_large_private_dev_shm() {
     let options = check(&Policy::default(), "--ipc=host").unwrap();
-    assert_eq!((options.host_namespaces.len(), options.ipc), (0, Ipc::Large));
+    assert_eq!((options.host_namespaces.len(), options.ipc), (0, IpcMode::Large));
     assert_eq!(options.without_effect[0].option, "ipc=host");
     let options = check(&policy("host-namespaces = [\"ipc\"]"), "--ipc=host").unwrap();
     assert!(options.host_namespaces.contains(&HostNamespace::Ipc));

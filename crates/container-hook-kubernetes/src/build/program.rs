@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 
-use container_hook_job::dockerfile::{CONFIGURATION, NO_MORE};
+use container_hook_job::dockerfile::{CONFIGURATION, DROP_INS};
 use oci_hooks_image::ImageReference;
 use oci_hooks_init::frames::ContainerStep;
 
@@ -135,7 +135,7 @@ impl Buildah<'_> {
         };
         let path = |name: &str| format!("{}/{name}", self.storage);
         let (root, run) = (path("root"), path("run"));
-        let (conf, more) = (format!("{home}/{CONFIGURATION}"), format!("{home}/{NO_MORE}"));
+        let (conf, more) = (format!("{home}/{CONFIGURATION}"), format!("{home}/{DROP_INS}"));
         let options = ["buildah", "--root", &root, "--runroot", &run, "--storage-driver"];
         let registries = [self.driver, "--registries-conf", &conf, "--registries-conf-dir", &more];
         let args = bytes(&[&options[..], &registries[..], arguments].concat());

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use container_hook_job::HookError;
 use container_hook_job::kubernetes::KubernetesSettings;
 use container_hook_job::options::{
-    CreateOptions, GpuOption, HostNamespace, Ipc, NetworkMode, PullOption,
+    CreateOptions, GpuOption, HostNamespace, IneffectiveOption, IpcMode, NetworkMode, PullOption,
 };
 use container_hook_job::policy::{PolicyDenial, PolicyError};
 use k8s_openapi::api::core::v1::{
@@ -74,7 +74,7 @@ const TABLE: [OptionRow; 35] = [
     row("dns", |_| true, Pod(PodWide::dns)),
     row("sysctl", |o| !o.sysctls.is_empty(), Pod(PodWide::sysctls)),
     row("pid=host, --ipc=host, --network=host", |_| true, Pod(PodWide::namespaces)),
-    row("ipc=none", |o| o.ipc == Ipc::None, Nothing("pods have no option for it")),
+    row("ipc=none", |o| o.ipc == IpcMode::None, Nothing("pods have no option for it")),
     row("platform", |_| true, Pod(PodWide::platform)),
     row("label, --annotation", |_| true, Pod(PodWide::annotations)),
     row("cpuset-cpus", |o| o.resources.cpuset_cpus.is_some(), Nothing(NODES)),
@@ -129,13 +129,6 @@ const fn row(
     OptionRow { option, is_asked, meaning }
 }
 
-/// An option without effect: its name without dashes, and the reason.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct IneffectiveOption {
-    pub option: &'static str,
-    pub reason: &'static str,
-}
-
 /// Applies the options to a container and its pod; returns the options without effect.
 pub fn apply(
     asked: &RequestedContainer<'_>,
@@ -143,9 +136,7 @@ pub fn apply(
     container: &mut Container,
     pod: &mut PodWide,
 ) -> Result<Vec<IneffectiveOption>, HookError> {
-    let idle = asked.options.without_effect.iter();
-    let mut idle: Vec<_> =
-        idle.map(|one| IneffectiveOption { option: one.option, reason: one.reason }).collect();
+    let mut idle = asked.options.without_effect.clone();
     for OptionRow { option, is_asked, meaning } in &TABLE {
         if !is_asked(&asked.options) {
             continue;

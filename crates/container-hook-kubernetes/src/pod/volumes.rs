@@ -8,7 +8,7 @@ use std::path::{Component, Path};
 
 use container_hook_job::HookError;
 use container_hook_job::kubernetes::{KubernetesSettings, WorkTransport};
-use container_hook_job::options::{CreateOptions, Ipc};
+use container_hook_job::options::{CreateOptions, IpcMode};
 use container_hook_job::plan::PlanRole;
 use container_hook_job::policy::Policy;
 use container_hook_job::request::{ContainerArgs, RequestMount};
@@ -303,7 +303,7 @@ impl<'a> PodVolumes<'a> {
 
     fn shared_memory(&mut self, options: &CreateOptions) -> Option<VolumeMount> {
         // A container that is denied the host's IPC namespace gets a large /dev/shm instead.
-        let is_large = options.ipc == Ipc::Large && options.host_namespaces.is_empty();
+        let is_large = options.ipc == IpcMode::Large && options.host_namespaces.is_empty();
         let wanted = options.shm_size_bytes.is_some() || is_large;
         let most = self.policy.max.shm_size.map(|size| size.0);
         wanted.then(|| self.memory(options.shm_size_bytes.or(most), "/dev/shm"))

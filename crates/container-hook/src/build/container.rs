@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitStatus;
 
 use container_hook_job::HookError;
-use container_hook_job::dockerfile::{CONFIGURATION, HereDocument, NO_MORE};
+use container_hook_job::dockerfile::{CONFIGURATION, DROP_INS, HereDocument};
 use oci_hooks_engine::bundle::{
     self, ContainerInit, ContainerSecurity, HostEntry, MountPropagation, MountRequest, MountSource,
     NamespaceSource, ResolverOptions, Seccomp, TmpfsMount,
@@ -245,7 +245,7 @@ impl PreparedBuild {
         let images = Path::new(BUILD_DIRECTORY).join(BuildScratch::IMAGES).display().to_string();
         buildah.extend(["--storage-opt".to_owned(), format!("overlay.imagestore={images}")]);
         buildah.extend(["--registries-conf".to_owned(), in_home(CONFIGURATION)]);
-        buildah.extend(["--registries-conf-dir".to_owned(), in_home(NO_MORE)]);
+        buildah.extend(["--registries-conf-dir".to_owned(), in_home(DROP_INS)]);
         if privilege == Privilege::Single {
             // Only one id is mapped, so all files of an image belong to it.
             buildah

@@ -61,8 +61,8 @@ fn host_config(options: &CreateOptions) -> Value {
     let (resources, security, network) = (&options.resources, &options.security, &options.network);
     let host = |namespace| options.host_namespaces.contains(&namespace).then_some("host");
     let swap = resources.memory_swap.map(|swap| match swap {
-        Swap::Unlimited => -1,
-        Swap::Bytes(bytes) => bytes.cast_signed(),
+        SwapLimit::Unlimited => -1,
+        SwapLimit::Bytes(bytes) => bytes.cast_signed(),
     });
     let devices = options.devices.iter().map(|device| {
         json!({

@@ -90,9 +90,9 @@ impl HostCheck {
 /// Texts of the summary, which is the last line of `doctor`.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckSummary {
-    /// Follows the number of warnings, if nothing failed.
+    /// Consequence if no check failed; the summary has it after the number of warnings.
     pub good: &'static str,
-    /// Follows the number of errors.
+    /// Consequence of a failed check; the summary has it after the number of errors.
     pub bad: &'static str,
 }
 
@@ -152,7 +152,8 @@ fn show(
     context.write_hanging_line(context.paint.paint(style::FAINT, summary), 0)
 }
 
-/// Returns the consequence of the failures: `bad` if one of them has none of its own, else `good` and all of their own.
+/// Returns the consequence of the failures for the summary: `bad`, unless each failed check has its own consequence.
+/// Then it is `good` with the list of these.
 fn consequences(
     failed: impl Iterator<Item = Option<&'static str>>,
     CheckSummary { good, bad }: CheckSummary,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use oci_hooks_files::quantity::{Age, ByteSize, Cpus};
 use serde::{Deserialize, Serialize};
 
-/// Default of [`KubernetesSettings::lost_timeout`], which is also the agent's default for the time without a hook.
+/// Default of [`KubernetesSettings::lost_timeout`]. The program in the containers has the same default.
 pub const LOST_TIMEOUT: Age = Age(Duration::from_secs(300));
 
 /// Settings of jobs in a cluster.
@@ -41,9 +41,9 @@ pub struct KubernetesSettings {
     pub node_selectors: bool,
     /// Resource that `--gpus` requests.
     pub gpu_resource: String,
-    /// Request of containers with a limit of CPUs: a part of the node that no other pod can request.
+    /// CPU request of containers that have a CPU limit. Kubernetes reserves requested CPUs on the node.
     pub cpu_request: Cpus,
-    /// Request of containers with a limit of memory.
+    /// Memory request of containers that have a memory limit.
     pub memory_request: ByteSize,
     /// Image from which pods get this program; by default that of the runner's pod.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,10 +57,12 @@ pub struct KubernetesSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkTransport {
-    /// The runner's claim if it holds the work directory, else copies.
+    /// `Claim` if the work directory is on a volume that several pods can mount, else `Copy`.
     #[default]
     Auto,
+    /// Mount the persistent volume claim that has the runner's work directory.
     Claim,
+    /// Upload and download files.
     Copy,
 }
 

@@ -33,7 +33,7 @@ impl PlanRole {
         ContainerRole::from(self).name()
     }
 
-    /// Returns whether only the template defines containers of this role.
+    /// Returns whether containers of this role come from the template, not from the workflow.
     pub fn is_helper(self) -> bool {
         matches!(self, PlanRole::Init | PlanRole::Sidecar)
     }

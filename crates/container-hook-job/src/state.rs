@@ -37,7 +37,7 @@ pub struct PodState {
     pub copies: bool,
 }
 
-/// The socket on which the init process of a job container accepts steps.
+/// The directory with the socket on which the init process of a job container accepts steps, and its access rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepAccess {
     pub directory: PathBuf,

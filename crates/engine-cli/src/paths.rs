@@ -110,12 +110,13 @@ impl DefaultPaths {
         [Some(system.to_owned()), own()].into_iter().flatten().collect()
     }
 
-    /// Sets the default directories of the store, unless `is_said` returns that a settings file has the key.
-    pub fn place(self, store: &mut StoreSection, is_said: impl Fn(&str) -> bool) {
-        if !is_said("store.root") {
+    /// Sets the directories of the store to these defaults, except those whose key is in a settings file: `is_set`
+    /// returns whether a key is.
+    pub fn place(self, store: &mut StoreSection, is_set: impl Fn(&str) -> bool) {
+        if !is_set("store.root") {
             store.root = self.root;
         }
-        if !is_said("store.run") {
+        if !is_set("store.run") {
             store.run = self.run;
         }
     }

@@ -20,7 +20,7 @@ struct PullTotals {
     bytes: u64,
     bytes_done: u64,
     /// Time of the last line.
-    said: Instant,
+    line_time: Instant,
 }
 
 impl PullTotals {
@@ -59,20 +59,20 @@ impl ProgressLines {
                     format_count(*layers, "layer"),
                     format_size(*bytes)
                 );
-                let said = Instant::now();
+                let line_time = Instant::now();
                 let none = PullTotals {
                     images: Vec::new(),
                     layers: 0,
                     layers_done: 0,
                     bytes: 0,
                     bytes_done: 0,
-                    said,
+                    line_time,
                 };
                 let all = pulls.get_or_insert(none);
                 all.images.push(image);
                 all.layers += layers;
                 all.bytes += bytes;
-                all.said = said;
+                all.line_time = line_time;
                 return Some(line);
             }
             _ => {}
@@ -87,10 +87,10 @@ impl ProgressLines {
             ProgressEvent::LayerDone { .. } => pull.layers_done += 1,
             _ => {}
         }
-        if pull.said.elapsed() < PERIOD {
+        if pull.line_time.elapsed() < PERIOD {
             return None;
         }
-        pull.said = Instant::now();
+        pull.line_time = Instant::now();
         Some(pull.line())
     }
 }
@@ -159,8 +159,9 @@ mod tests {
     #[test]
     fn pull_reports_its_start_at_once_and_progress_every_few_seconds() {
         let lines = ProgressLines::default();
-        let said = || lines.pulls.lock().unwrap().as_ref().unwrap().said;
-        let set_said = |said: Instant| lines.pulls.lock().unwrap().as_mut().unwrap().said = said;
+        let line_time = || lines.pulls.lock().unwrap().as_ref().unwrap().line_time;
+        let set_time =
+            |time: Instant| lines.pulls.lock().unwrap().as_mut().unwrap().line_time = time;
         // A line of the future: a busy machine may stop the test for longer than the period.
         let future = Instant::now() + PERIOD * 1000;
         let reference: ImageReference = "node:22".parse().unwrap();
@@ -169,24 +170,24 @@ mod tests {
         let begin = ProgressEvent::Resolved { reference, digest, layers: 2, bytes: 149_000_000 };
         assert_eq!(lines.take(&begin).unwrap(), "Pulling node:22: 2 layers, 149 MB");
         let event = ProgressEvent::LayerCached { digest, bytes: 49_000_000 };
-        set_said(future);
+        set_time(future);
         assert_eq!(lines.take(&event), None);
         let past = Instant::now() - PERIOD;
-        set_said(past);
+        set_time(past);
         let event = ProgressEvent::LayerBytes { digest, bytes: 1_000_000 };
         let line = lines.take(&event).unwrap();
         assert_eq!(line, "Pulling node:22: 1 of 2 layers, 50.0 MB of 149 MB");
-        assert!(said() >= past + PERIOD);
-        set_said(future);
+        assert!(line_time() >= past + PERIOD);
+        set_time(future);
         assert_eq!(lines.take(&event), None);
 
         let redis: ImageReference = "redis:7".parse().unwrap();
         let begin =
             ProgressEvent::Resolved { reference: &redis, digest, layers: 1, bytes: 1_000_000 };
         assert_eq!(lines.take(&begin).unwrap(), "Pulling redis:7: 1 layer, 1.00 MB");
-        set_said(future);
+        set_time(future);
         assert_eq!(lines.take(&ProgressEvent::LayerDone { digest }), None);
-        set_said(past);
+        set_time(past);
         assert_eq!(
             lines.take(&ProgressEvent::Waiting).unwrap(),
             "Pulling node:22, redis:7: 2 of 3 layers, 51.0 MB of 150 MB"

@@ -394,7 +394,8 @@ impl ContainerOwners {
     }
 }
 
-/// Returns what the container or service of this process lacks, if an error of a rootless user is a denied operation.
+/// Returns a hint about the privilege that this process lacks in its container or service, if an error of a rootless
+/// user is a denied operation.
 pub fn missing_requirement(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     let denied =
         ["not permitted", "ermission denied", "not implemented", "cannot execute newuidmap"];
@@ -411,7 +412,8 @@ pub fn missing_requirement(error: &(dyn std::error::Error + 'static)) -> Option<
 ///
 /// # Errors
 ///
-/// Fails if the record cannot be read while the pause process runs, or is kept as a newer version's.
+/// Fails if the record cannot be read while the pause process runs, or if a newer version wrote it and `newer` keeps
+/// such records.
 fn if_job_ended(
     owner: &str,
     found: FoundPauseProcess,

@@ -134,7 +134,7 @@ pub fn random_u64() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-/// Replaces the overflow uid and gid in the status of a file by its true owner and group.
+/// Function that replaces the overflow uid and gid in the status of a file by its true owner and group.
 pub type OwnerCorrection = fn(BorrowedFd<'_>, &mut Stat) -> io::Result<()>;
 
 static CORRECT: OnceLock<OwnerCorrection> = OnceLock::new();

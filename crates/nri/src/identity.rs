@@ -33,7 +33,7 @@ impl PluginIdentity {
 }
 
 impl fmt::Display for PluginIdentity {
-    /// Formats it like the file name of a plugin that the runtime starts.
+    /// Formats the identity as `INDEX-NAME`, the file name of a plugin that the runtime starts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.index, self.name)
     }

@@ -27,7 +27,7 @@ pub struct Metrics {
     is_connected: bool,
 }
 
-/// Result for a container.
+/// Decision about a container that is about to be created.
 #[derive(Clone, Copy, Debug)]
 pub enum ContainerOutcome<'a> {
     Decided(&'a Decision),

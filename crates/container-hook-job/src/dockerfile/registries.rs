@@ -14,8 +14,10 @@ use oci_hooks_files::fs::{
 };
 use oci_hooks_image::{ImageReference, RegistryClient};
 
-/// Configuration file in the home directory, and its drop-in directory, which is empty.
+/// Name of the configuration file in buildah's home directory.
 pub const CONFIGURATION: &str = "registries.conf";
+
+/// Name of the directory of drop-ins in buildah's home directory; it is empty.
 pub const DROP_INS: &str = "registries.conf.d";
 
 /// Directory of CA certificates, by registry.

@@ -160,9 +160,11 @@ pub struct NetworkOptions {
 /// The network of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NetworkMode {
+    /// Network of the job's containers.
     #[default]
     Job,
     Host,
+    /// A network namespace with only the loopback interface.
     None,
 }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::{ContainerMax, GpuPolicy, Policy};
 use crate::options::HostNamespace;
 
-/// The source of the values of a policy's unset keys.
+/// A named policy, whose values a policy in the settings has for its unset keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {

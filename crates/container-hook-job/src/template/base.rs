@@ -36,7 +36,7 @@ const MOUNTS: [(&str, &str); 3] = [("externals", "/__e"), ("work", "/__w"), ("gi
 #[derive(Clone, Debug)]
 pub struct BasePod {
     pub pod: Pod,
-    /// Targets of the containers, in order; entries do not change further containers.
+    /// Target of each container, in the order of the pod. Entries cannot refer to containers without a target.
     pub targets: Vec<MergeTarget>,
     /// JSON pointers to values from the request; none if the caller provided the pod.
     requested: Option<BTreeSet<String>>,

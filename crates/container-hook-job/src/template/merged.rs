@@ -50,7 +50,7 @@ pub struct MergeNote {
     pub remark: MergeRemark,
 }
 
-/// The text of a note.
+/// The unexpected effect of a part of a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MergeRemark {
     /// A label by which the hook finds its containers was not changed.

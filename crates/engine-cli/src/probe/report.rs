@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::trial::ProbeTrial;
 use super::{BUILD, HOST, IsolationProbe};
 
-/// Outcomes of all trials from one place.
+/// Outcomes of all trials from this host, a container or a build.
 pub struct ProbeColumn {
     pub from: String,
     pub outcomes: Vec<ProbeOutcome>,

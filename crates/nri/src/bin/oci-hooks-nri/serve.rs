@@ -101,11 +101,11 @@ fn wait(
     Ok(ServeEvents { stop: is_ready(0), readable: is_ready(1) })
 }
 
-/// A descriptor that is readable after a signal to end the plugin.
+/// A descriptor that is readable after SIGTERM or SIGINT.
 pub struct StopDescriptor(UnixStream);
 
 impl StopDescriptor {
-    /// Replaces the default actions of the signals.
+    /// Handles SIGTERM and SIGINT from now on, in place of their default actions.
     pub fn new() -> io::Result<Self> {
         let (stop, sender) = UnixStream::pair()?;
         for signal in [SIGTERM, SIGINT] {

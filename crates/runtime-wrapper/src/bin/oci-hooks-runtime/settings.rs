@@ -25,9 +25,9 @@ const DIRS_VARIABLE: &str = "OCI_HOOKS_DIRS";
 pub struct WrapperSettings {
     /// Name or path of the runtime; `None` means the first of the known runtimes in `PATH`.
     pub runtime: Option<OsString>,
-    /// The consumer whose rules apply.
+    /// Program such as podman or CRI-O whose rules for hook files apply.
     pub consumer: Consumer,
-    /// Directories instead of the consumer's.
+    /// Hook directories in place of the consumer's default directories.
     pub hooks_dirs: Option<Vec<PathBuf>>,
     /// Additional directories of lower precedence: files of the same name in other directories mask theirs.
     pub more_dirs: Vec<PathBuf>,

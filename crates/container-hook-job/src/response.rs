@@ -32,29 +32,18 @@ pub struct JobContext {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<ContainerContext>,
     /// Services, in the order and number of the request.
-    pub services: Vec<ServiceContext>,
+    pub services: Vec<ContainerContext>,
 }
 
-/// The job container in the `job` context of the workflow.
+/// A container in the `job` context of the workflow.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ContainerContext {
     pub id: String,
     /// Image name as written in the workflow.
     pub image: String,
     pub network: String,
-    /// Host port of each published container port.
-    pub ports: BTreeMap<String, String>,
-}
-
-/// A service in the `job` context of the workflow.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ServiceContext {
-    pub id: String,
-    /// Image name as written in the workflow.
-    pub image: String,
-    pub network: String,
-    /// `contextName` of the request.
+    /// `contextName` of a service in the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_name: Option<String>,
     /// Host port of each published container port.
@@ -138,7 +127,7 @@ mod tests {
 
     #[test]
     fn response_omits_fields_unknown_to_the_runner() {
-        let service = ServiceContext {
+        let service = ContainerContext {
             id: "s".to_owned(),
             image: "i".to_owned(),
             network: "n".to_owned(),

@@ -8,9 +8,7 @@ use std::pin::pin;
 use container_hook_job::HookError;
 use container_hook_job::plan::PlanRole;
 use container_hook_job::request::{ContainerArgs, ImageSource, PrepareJob};
-use container_hook_job::response::{
-    self, ContainerContext, JobContext, PrepareJobResponse, ServiceContext,
-};
+use container_hook_job::response::{self, ContainerContext, JobContext, PrepareJobResponse};
 use container_hook_job::{JobState, PodState};
 use k8s_openapi::api::core::v1::Pod;
 use oci_hooks_files::error::chain;
@@ -213,7 +211,7 @@ fn answer(
     let services: Vec<_> = made
         .services
         .iter()
-        .map(|service| ServiceContext {
+        .map(|service| ContainerContext {
             id: container_id(pod, &service.container),
             image: service.image.clone(),
             network: network.clone(),
@@ -225,6 +223,7 @@ fn answer(
         id: container_id(pod, JOB),
         image: image_name(args),
         network: network.clone(),
+        context_name: None,
         ports: made.ports.clone(),
     });
     let pod_state = PodState {

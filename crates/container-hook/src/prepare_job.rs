@@ -6,9 +6,7 @@ use container_hook_job::HookError;
 use container_hook_job::options::CreateOptions;
 use container_hook_job::plan::{ContainerRequest, JobRequest, PlanRole};
 use container_hook_job::request::{ImageSource, PrepareJob};
-use container_hook_job::response::{
-    ContainerContext, JobContext, PrepareJobResponse, ServiceContext,
-};
+use container_hook_job::response::{ContainerContext, JobContext, PrepareJobResponse};
 use container_hook_job::service_names;
 use container_hook_job::{JobState, StepAccess};
 use oci_hooks_engine::container::{new_id, step_directory};
@@ -183,26 +181,21 @@ fn answer(
         services.iter().map(|service| service.id.clone()).collect(),
         steps,
     );
+    let container_context = |container: &PendingContainer<'_>| ContainerContext {
+        id: container.id.clone(),
+        image: container.image_name(),
+        network: network_id.to_owned(),
+        context_name: container.plan.container.args.context_name.clone(),
+        ports: container.ports(),
+    };
     PrepareJobResponse {
         state: state.to_json(),
         is_alpine: launched.first().is_some_and(|launched| has_job && launched.is_alpine),
         context: JobContext {
-            container: job.first().map(|job| ContainerContext {
-                id: job.id.clone(),
-                image: job.image_name(),
-                network: network_id.to_owned(),
-                ports: job.ports(),
-            }),
-            services: services
-                .iter()
-                .map(|service| ServiceContext {
-                    id: service.id.clone(),
-                    image: service.image_name(),
-                    network: network_id.to_owned(),
-                    context_name: service.plan.container.args.context_name.clone(),
-                    ports: service.ports(),
-                })
-                .collect(),
+            container: job
+                .first()
+                .map(|job| ContainerContext { context_name: None, ..container_context(job) }),
+            services: services.iter().map(container_context).collect(),
         },
     }
 }

@@ -302,17 +302,6 @@ impl HostNamespace {
             HostNamespace::Uts => "uts",
         }
     }
-
-    /// Returns the option that shares the namespace with the host.
-    pub fn option(self) -> &'static str {
-        match self {
-            HostNamespace::Cgroup => "--cgroupns",
-            HostNamespace::Ipc => "--ipc",
-            HostNamespace::Network => "--network",
-            HostNamespace::Pid => "--pid",
-            HostNamespace::Uts => "--uts",
-        }
-    }
 }
 
 /// A container's own IPC namespace.

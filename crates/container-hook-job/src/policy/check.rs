@@ -206,7 +206,10 @@ impl Policy {
         for namespace in options.host_namespaces.iter().copied().chain(network) {
             if !self.host_namespaces.contains(&namespace) {
                 let entry = format!("host-namespaces = [{:?}]", namespace.name());
-                let option = format!("{}=host", namespace.option());
+                let option = match namespace {
+                    HostNamespace::Cgroup => "--cgroupns=host".to_owned(),
+                    other => format!("--{}=host", other.name()),
+                };
                 denials.push(option_denial(&option, &self.allow(&entry)));
             }
         }

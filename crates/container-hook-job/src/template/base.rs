@@ -1,6 +1,7 @@
 //! The pod that the Kubernetes hook creates for a request, before the template is merged.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::{
@@ -198,10 +199,10 @@ struct RequestedContainers {
 
 impl RequestedContainers {
     /// Marks fields of the next container as from the request.
-    fn request(&mut self, fields: &[&str]) {
+    fn request(&mut self, fields: impl IntoIterator<Item = impl Display>) {
         let index = self.containers.len();
-        let pointers = fields.iter().map(|field| format!("/spec/containers/{index}/{field}"));
-        self.requested.extend(pointers);
+        let fields = fields.into_iter();
+        self.requested.extend(fields.map(|field| format!("/spec/containers/{index}/{field}")));
     }
 
     /// Returns the environment variables of a container.
@@ -210,8 +211,7 @@ impl RequestedContainers {
         // The image sets `HOME`, and empty variables are dropped.
         let asked = asked.filter(|(name, value)| *name != "HOME" && !value.is_empty());
         let mut env: Vec<_> = asked.map(|(name, value)| variable(name, value)).collect();
-        let requested: Vec<_> = (0..env.len()).map(|index| format!("env/{index}")).collect();
-        self.request(&requested.iter().map(String::as_str).collect::<Vec<_>>());
+        self.request((0..env.len()).map(|index| format!("env/{index}")));
         env.push(variable("GITHUB_ACTIONS", "true"));
         if !args.environment.0.contains_key("CI") {
             env.push(variable("CI", "true"));
@@ -224,7 +224,7 @@ fn job_container(
     args: &ContainerArgs,
     made: &mut RequestedContainers,
 ) -> Result<Container, HookError> {
-    made.request(&["image", "ports", "workingDir"]);
+    made.request(["image", "ports", "workingDir"]);
     Ok(Container {
         name: "job".to_owned(),
         image: Some(image(args).to_owned()),
@@ -240,7 +240,7 @@ fn service_container(
     name: String,
     made: &mut RequestedContainers,
 ) -> Result<Container, HookError> {
-    made.request(&["name", "image", "ports", "workingDir", "command", "args"]);
+    made.request(["name", "image", "ports", "workingDir", "command", "args"]);
     // The arguments of `sh -c` are already split correctly.
     let is_shell = args.entry_point_args.starts_with(&["sh".to_owned(), "-c".to_owned()]);
     let words = match is_shell {

@@ -165,7 +165,9 @@ impl<'a> Merge<'a> {
                 .entry("containers", ValueOrigin::Default, PodValue::List(Vec::new()))
                 .items_mut(),
         );
-        let images = images(&containers, targets);
+        let services = containers.iter().zip(targets);
+        let services = services.filter(|(_, target)| matches!(target, MergeTarget::Service { .. }));
+        let images: Vec<_> = services.map(|(service, _)| image(service).to_owned()).collect();
         // Names by which entries can refer to services.
         let mut known: HashSet<String> = HashSet::new();
         for (container, target) in containers.iter_mut().zip(targets) {
@@ -174,7 +176,9 @@ impl<'a> Merge<'a> {
                 MergeTarget::Service { .. } if self.kind == PodPurpose::Step => None,
                 MergeTarget::Service { names } => {
                     let name = container.text("name").unwrap_or_default();
-                    let made_up = [name, unambiguous_image(container, &images)];
+                    let image = image(container);
+                    let is_unique = images.iter().filter(|other| *other == image).count() == 1;
+                    let made_up = [name, if is_unique { image } else { "" }];
                     known.extend(made_up.map(str::to_owned));
                     choose(&entries, names, &made_up)
                 }
@@ -271,24 +275,6 @@ fn choose(entries: &[TemplateEntry<'_>], own: &[String], made_up: &[&str]) -> Op
     let is_made_up = |entry: &TemplateEntry<'_>| made_up.contains(&entry.name);
     let own = entries.iter().position(|entry| is_service(entry) && is_own(entry));
     own.or_else(|| entries.iter().position(|entry| is_service(entry) && is_made_up(entry)))
-}
-
-/// Counts the services with each image.
-fn images(containers: &[PodNode], targets: &[MergeTarget]) -> HashMap<String, usize> {
-    let mut images = HashMap::new();
-    for (container, target) in containers.iter().zip(targets) {
-        if matches!(target, MergeTarget::Service { .. }) {
-            *images.entry(image(container).to_owned()).or_default() += 1;
-        }
-    }
-    images
-}
-
-/// Returns the name of a container's image; empty if it is ambiguous because other services have the same
-/// image.
-fn unambiguous_image<'a>(container: &'a PodNode, images: &HashMap<String, usize>) -> &'a str {
-    let image = image(container);
-    if images.get(image) == Some(&1) { image } else { "" }
 }
 
 fn image(container: &PodNode) -> &str {

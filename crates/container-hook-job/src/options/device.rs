@@ -85,14 +85,11 @@ impl fmt::Display for GpuOption {
     }
 }
 
-pub(super) fn rule(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    let rule = value.parse::<DeviceRule>();
+pub(super) fn rule(value: &str) -> Result<DeviceRule, String> {
     let expected = "must be `KIND MAJOR:MINOR ACCESS`, such as `c 189:* rwm`";
-    options.device_rules.push(rule.map_err(|_| expected)?);
-    Ok(())
+    value.parse().map_err(|_| expected.to_owned())
 }
 
-pub(super) fn gpus(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    options.gpus = Some(GpuOption::parse(value)?);
-    Ok(())
+pub(super) fn gpus(value: &str) -> Result<Option<GpuOption>, String> {
+    GpuOption::parse(value).map(Some)
 }

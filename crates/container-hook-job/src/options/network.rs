@@ -76,9 +76,8 @@ pub(super) fn resolver_word(word: &str) -> Result<String, String> {
     Ok(word.to_owned())
 }
 
-pub(super) fn publish(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    options.network.publish.push(value.to_owned());
-    Ok(())
+pub(super) fn publish(value: &str) -> Result<String, String> {
+    Ok(value.to_owned())
 }
 
 pub(super) fn expose(options: &mut CreateOptions, value: &str) -> Result<(), String> {

@@ -51,22 +51,18 @@ impl Policy {
         &self,
         exceeded: Vec<ExceededMaximum>,
     ) -> Result<Vec<String>, PolicyError> {
-        let advice = |one: &ExceededMaximum| {
-            let ExceededMaximum { entry, table, .. } = one;
+        let is_denied = self.max.when_exceeded == WhenExceeded::Deny && !exceeded.is_empty();
+        let denials = exceeded.into_iter().map(|ExceededMaximum { asked, entry, table }| {
             let section = self.section(table.name());
-            format!("the maximum is `{entry}` under {section}")
-        };
-        if self.max.when_exceeded == WhenExceeded::Deny && !exceeded.is_empty() {
-            let denied = |one: &ExceededMaximum| PolicyDenial {
-                option: one.asked.clone(),
-                advice: advice(one),
-            };
-            return Err(PolicyError(exceeded.iter().map(denied).collect()));
+            PolicyDenial {
+                option: asked,
+                advice: format!("the maximum is `{entry}` under {section}"),
+            }
+        });
+        if is_denied {
+            return Err(PolicyError(denials.collect()));
         }
-        Ok(exceeded
-            .iter()
-            .map(|one| format!("{} is lowered: {}", one.asked, advice(one)))
-            .collect())
+        Ok(denials.map(|one| format!("{} is lowered: {}", one.option, one.advice)).collect())
     }
 }
 

@@ -166,7 +166,7 @@ pub struct NameBounds {
 /// Maximum number of entries that are read at a time: another process may create entries without end.
 const AT_A_TIME: usize = 1 << 16;
 
-/// A lister of directories in a descent, with limits of memory.
+/// Lists the directories of a descent, within limits of memory.
 pub struct DirectoryLister {
     bounds: NameBounds,
     /// Size of all pending names in bytes.
@@ -181,7 +181,7 @@ impl DirectoryLister {
     }
 
     /// Calls `each` with the entries of a directory, from the pending position on, and adds the names for which
-    /// it returns true to the pending ones. After an error the directory is not read on.
+    /// it returns true to the pending ones. After an error, later calls return no more entries of the directory.
     pub fn list(
         &mut self,
         directory: BorrowedFd<'_>,

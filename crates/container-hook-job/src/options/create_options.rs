@@ -304,7 +304,7 @@ impl HostNamespace {
     }
 }
 
-/// A container's own IPC namespace.
+/// The IPC namespace of a container that does not share the host's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IpcMode {
     /// With `/dev/shm`.

@@ -34,12 +34,13 @@ impl fmt::Display for TargetOwner {
 /// Outcome that proves that a target was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReachCriterion {
-    /// The target must be reached; otherwise unreached targets prove nothing.
+    /// Success, which is required: if the probe cannot reach its own servers, unreached targets prove nothing.
     Control,
     /// Only the token, because another server may have the same address.
     Token,
     /// Any answer, even a refused connection, which shows that no firewall rule blocks the address.
     Answer,
+    /// Success, for example of opening a file.
     Access,
 }
 

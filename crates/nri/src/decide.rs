@@ -36,7 +36,7 @@ pub struct Decider {
     pub required_hooks: Vec<PathBuf>,
 }
 
-/// The hooks of a container.
+/// The hooks that a [`Decider`] selected for a container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
     /// Hooks in the form of the wire protocol.

@@ -8,7 +8,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use step_runner::log::{LogStream, LogTime, MASK, Masker, Masking, Stamper};
+use step_runner::log::{LogStamper, LogStream, LogTime, MASK, Masker, Masking};
 
 const TEXT_BYTES: usize = 64 << 20;
 
@@ -52,7 +52,7 @@ fn main() {
     let mut masker = Masker::new(&forms).unwrap();
     let all = rate(&text, &mut out, |chunk, out| masker.write(chunk, out));
     println!("masked, 50 secrets in {phrases} forms:      {all:6.0} MB/s, 1/{:.1}", copy / all);
-    let mut stamper = Stamper::new(1, LogStream::Out);
+    let mut stamper = LogStamper::new(1, LogStream::Out);
     let stamped = rate(&text, &mut out, |chunk, out| stamper.write(chunk, LogTime::now(), out));
     println!("stamped:                              {stamped:6.0} MB/s, 1/{:.1}", copy / stamped);
 

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{self, ExitCode};
 
 use step_runner::client::{ExecuteOutcome, ServerAddress, StepClient};
-use step_runner::log::{Demux, LogStream};
+use step_runner::log::{LogDemux, LogStream};
 use step_runner::wire::proto::RunRequest;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -52,7 +52,7 @@ pub(crate) async fn run(
     };
 
     // The server stores both streams in one log, and marks each line with its stream.
-    let mut demux = Demux::default();
+    let mut demux = LogDemux::default();
     let mut written = Ok(());
     let mut write = |stream: LogStream, bytes: &[u8]| {
         let result = match stream {

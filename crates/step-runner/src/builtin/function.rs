@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::super::document::Builtin;
+use super::super::document::BuiltinFunction;
 use super::super::{DeclaredType, ExprValue};
 use super::concrete;
 use super::error::{BuiltinError, WithinPart as _, ignore_benign};
@@ -17,17 +17,17 @@ use super::script::{ScriptFile, TraceOptions, find_shell, legacy};
 ///
 /// Fails if an input is invalid, or a command fails.
 pub fn run(
-    function: Builtin,
+    function: BuiltinFunction,
     inputs: &FunctionInputs,
     host: &mut dyn BuiltinHost,
 ) -> Result<BTreeMap<String, ExprValue>, BuiltinError> {
     match function {
         // Run by the engine as a command, which is recorded in the result.
-        Builtin::Script { .. } => {}
+        BuiltinFunction::Script { .. } => {}
         // Run by the engine in separate threads, as they wait for registries, not for commands.
-        Builtin::FunctionOciBuild | Builtin::FunctionOciPublish => {}
-        Builtin::ScriptLegacy => script_legacy(inputs, host)?,
-        Builtin::Concrete => concrete::run(inputs, host)?,
+        BuiltinFunction::FunctionOciBuild | BuiltinFunction::FunctionOciPublish => {}
+        BuiltinFunction::ScriptLegacy => script_legacy(inputs, host)?,
+        BuiltinFunction::Concrete => concrete::run(inputs, host)?,
     }
     Ok(BTreeMap::new())
 }

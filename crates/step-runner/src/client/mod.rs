@@ -16,7 +16,7 @@
 //!     steps: "{}\n---\nrun: [{name: hello, script: echo hello}]\n".to_owned(),
 //!     ..RunRequest::default()
 //! };
-//! // The log as the server stores it; `log::Demux` splits it into streams.
+//! // The log as the server stores it; `log::LogDemux` splits it into streams.
 //! let outcome = client.execute(request, |log| print!("{}", String::from_utf8_lossy(log))).await?;
 //! println!("{:?}, exit code {}", outcome.status, outcome.exit_code);
 //! # Ok(())

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use oci_hooks_yaml::{YamlNode, YamlValue, hint};
 
-use super::super::{DeclaredType, ExprValue as StepValue};
+use super::super::{DeclaredType, ExprValue};
 use super::error::{DocumentProblem, foreign_format, foreign_hint};
 use super::reader::StepFileReader;
 use super::reference::segments;
@@ -163,7 +163,7 @@ impl StepFileReader {
             Some("script") => {
                 step.reference = StepReference::Builtin { path: vec!["script".to_owned()] };
                 let script = self.key(node, "script", Self::read_nonempty_text).unwrap_or_default();
-                step.inputs = BTreeMap::from([("script".to_owned(), StepValue::String(script))]);
+                step.inputs = BTreeMap::from([("script".to_owned(), ExprValue::String(script))]);
                 if let Some(inputs) = node.get("inputs") {
                     let problem = DocumentProblem::Exclusive { first: "script", second: "inputs" };
                     self.report(inputs, problem);
@@ -179,8 +179,8 @@ impl StepFileReader {
                 };
                 let action = self.key(node, "action", Self::read_nonempty_text).unwrap_or_default();
                 step.inputs = BTreeMap::from([
-                    ("action".to_owned(), StepValue::String(action)),
-                    ("inputs".to_owned(), StepValue::Object(inputs)),
+                    ("action".to_owned(), ExprValue::String(action)),
+                    ("inputs".to_owned(), ExprValue::Object(inputs)),
                 ]);
             }
             Some(key) => {

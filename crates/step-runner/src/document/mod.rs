@@ -17,6 +17,6 @@ pub use lint::{LintFinding, LintSeverity, lint};
 pub use reader::{is_name, parse_call, parse_steps, parse_value};
 pub use reference::ReferenceError;
 pub use types::{
-    Builtin, ExecCommand, MAX_BYTES, OutputSpecs, RunAction, STEP_FILE_NAMES, StepAction, StepCall,
-    StepDefinition, StepFile, StepReference, StepSpec, ValueSpec, schema,
+    BuiltinFunction, ExecCommand, MAX_BYTES, OutputSpecs, RunAction, STEP_FILE_NAMES, StepAction,
+    StepCall, StepDefinition, StepFile, StepReference, StepSpec, ValueSpec, schema,
 };

@@ -8,7 +8,7 @@ use oci_hooks_yaml::{
     boolean_text, hint,
 };
 
-use super::super::ExprValue as StepValue;
+use super::super::ExprValue;
 use super::error::{DocumentError, DocumentProblem, foreign_format, foreign_hint};
 use super::types::{StepCall, StepFile};
 
@@ -231,23 +231,23 @@ impl StepFileReader {
     }
 
     /// Reads a value of any type, without expanding expressions.
-    pub(super) fn value(&mut self, node: &YamlNode) -> StepValue {
+    pub(super) fn value(&mut self, node: &YamlNode) -> ExprValue {
         match &node.value {
-            YamlValue::Null => StepValue::Null,
-            YamlValue::Bool(flag) => StepValue::Bool(*flag),
+            YamlValue::Null => ExprValue::Null,
+            YamlValue::Bool(flag) => ExprValue::Bool(*flag),
             YamlValue::Number(number) => {
-                StepValue::Number(number.as_f64().expect("numbers are read as 64-bit ones"))
+                ExprValue::Number(number.as_f64().expect("numbers are read as 64-bit ones"))
             }
             YamlValue::Text(text) => {
                 if node.origin.word.is_some() {
                     self.report(node, DocumentProblem::NotFinite(text.clone()));
                 }
-                StepValue::String(text.clone())
+                ExprValue::String(text.clone())
             }
             YamlValue::List(items) => {
-                StepValue::Array(items.iter().map(|item| self.value(item)).collect())
+                ExprValue::Array(items.iter().map(|item| self.value(item)).collect())
             }
-            YamlValue::Map(fields) => StepValue::Object(
+            YamlValue::Map(fields) => ExprValue::Object(
                 fields.iter().map(|field| (field.name.clone(), self.value(&field.node))).collect(),
             ),
         }
@@ -311,7 +311,7 @@ pub fn parse_call(text: &str) -> Result<StepCall, DocumentError> {
 /// # Errors
 ///
 /// Fails if the text is not YAML, or contains values that step files reject: see [`DocumentProblem`].
-pub fn parse_value(text: &str) -> Result<StepValue, DocumentError> {
+pub fn parse_value(text: &str) -> Result<ExprValue, DocumentError> {
     read_only_document("the value", text, StepFileReader::value)
 }
 

@@ -74,12 +74,12 @@ pub enum StepAction {
     Exec(ExecCommand),
     Run(RunAction),
     /// A function of this program. Step files refer to it; they do not contain it.
-    Builtin(Builtin),
+    Builtin(BuiltinFunction),
 }
 
 /// A function of this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Builtin {
+pub enum BuiltinFunction {
     /// Runs the text in the input `script` in a shell, as `SHELL -c SCRIPT`.
     Script {
         /// Path or name of the shell.
@@ -95,7 +95,7 @@ pub enum Builtin {
     FunctionOciPublish,
 }
 
-impl Builtin {
+impl BuiltinFunction {
     /// Names of the functions in references.
     pub const NAMES: [&str; 5] =
         ["concrete", "function/oci/build", "function/oci/publish", "script", "script_legacy"];

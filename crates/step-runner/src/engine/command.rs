@@ -37,7 +37,7 @@ const LEAST_GRACE: Duration = Duration::from_secs(1);
 const LAST_OUTPUT: Duration = Duration::from_secs(5);
 
 /// The processes of a job.
-pub struct Processes<'a> {
+pub struct CommandRunner<'a> {
     pipes: OutputPipes,
     groups: JobProcesses,
     cancel: &'a CancelHandle,
@@ -54,14 +54,14 @@ pub struct Processes<'a> {
     was_stopped: bool,
 }
 
-impl<'a> Processes<'a> {
+impl<'a> CommandRunner<'a> {
     pub(super) fn new(
         groups: JobProcesses,
         cancel: &'a CancelHandle,
         grace: Duration,
         deadline: Option<Instant>,
     ) -> io::Result<Self> {
-        Ok(Processes {
+        Ok(CommandRunner {
             pipes: OutputPipes::new()?,
             groups,
             cancel,
@@ -361,7 +361,7 @@ fn not_executed(
     }
 }
 
-/// Limits that [`Processes::leave`] restores.
+/// Limits that [`CommandRunner::leave`] restores.
 pub struct SavedLimits {
     limits: CommandLimits,
     cleanup_ends: Option<Instant>,
@@ -376,7 +376,7 @@ struct WorkEnds<'a> {
     in_cleanup: bool,
 }
 
-impl<'a> Processes<'a> {
+impl<'a> CommandRunner<'a> {
     fn work_ends(&self) -> WorkEnds<'a> {
         let is_spared = self.limits.cancellation == CancelEffect::None;
         match self.cleanup_ends {
@@ -391,14 +391,14 @@ impl<'a> Processes<'a> {
         }
     }
 
-    /// Sets limits for commands until [`Processes::leave`].
+    /// Sets limits for commands until [`CommandRunner::leave`].
     pub fn enter(&mut self, limits: CommandLimits) -> SavedLimits {
         let outer = SavedLimits { limits: self.limits, cleanup_ends: self.cleanup_ends };
         self.limits = limits;
         outer
     }
 
-    /// Restores the limits from before [`Processes::enter`].
+    /// Restores the limits from before [`CommandRunner::enter`].
     pub fn leave(&mut self, outer: SavedLimits) {
         self.limits = outer.limits;
         if self.cancel.reason().is_none() {

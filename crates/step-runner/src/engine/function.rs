@@ -12,14 +12,14 @@ use super::super::builtin::{
     StepCommand,
 };
 use super::super::document::{
-    Builtin, RunAction, StepAction, StepCall, StepDefinition, StepFile, StepSpec,
+    BuiltinFunction, RunAction, StepAction, StepCall, StepDefinition, StepFile, StepSpec,
 };
 use super::super::expression::ExprContext;
 use super::super::function_oci::{self, FunctionError, OciFunction};
 use super::super::log::{LogStream, OutputSink, OutputSource};
 use super::super::resolve::Interrupt;
 use super::super::wire::proto;
-use super::command::Processes;
+use super::command::CommandRunner;
 use super::error::{ExecError, StepError};
 use super::record;
 use super::run::{PreparedCall, StepEngine};
@@ -50,7 +50,7 @@ impl StepEngine<'_> {
                 ScriptCommand::new(shell, script.clone(), scratch).map_err(ExecError::Script)?;
             let command =
                 StepCommand { argv: &script.argv, work_dir, env: &context.env, output: None };
-            self.processes.run(&command, self.output)
+            self.commands.run(&command, self.output)
         };
         let ended = run();
         let argv = vec![shell.to_owned(), "-c".to_owned(), script];
@@ -61,7 +61,7 @@ impl StepEngine<'_> {
     /// Runs another function. Returns its outputs.
     pub(super) fn function(
         &mut self,
-        function: Builtin,
+        function: BuiltinFunction,
         scope: &StepScope,
         result: &mut proto::StepResult,
     ) -> Result<BTreeMap<String, ExprValue>, StepError> {
@@ -86,7 +86,7 @@ impl FunctionHost<'_, '_> {
     /// Returns the error if a command with these limits has to stop now.
     fn stop_error(&self, limits: &CommandLimits) -> Option<CommandError> {
         let is_spared = limits.cancellation == CancelEffect::None;
-        match self.runner.processes.state() {
+        match self.runner.commands.state() {
             JobState::Killed => return Some(CommandError::cancelled()),
             JobState::TimedOut => return Some(CommandError::deadline()),
             JobState::Cancelled if !is_spared => return Some(CommandError::cancelled()),
@@ -119,7 +119,7 @@ impl BuiltinHost for FunctionHost<'_, '_> {
     }
 
     fn state(&mut self) -> JobState {
-        self.runner.processes.state()
+        self.runner.commands.state()
     }
 
     fn print(&mut self, stream: LogStream, text: &str) {
@@ -139,11 +139,11 @@ impl BuiltinHost for FunctionHost<'_, '_> {
         if let Some(error) = self.stop_error(limits) {
             return Err(error);
         }
-        let processes = &mut self.runner.processes;
-        let outer = processes.enter(*limits);
-        let ended = processes.run(command, self.runner.output);
-        processes.leave(outer);
-        let was_stopped = processes.was_stopped();
+        let commands = &mut self.runner.commands;
+        let outer = commands.enter(*limits);
+        let ended = commands.run(command, self.runner.output);
+        commands.leave(outer);
+        let was_stopped = commands.was_stopped();
         match ended {
             // The command was stopped, but exited with code 0.
             Ok(()) if was_stopped => {
@@ -154,10 +154,10 @@ impl BuiltinHost for FunctionHost<'_, '_> {
     }
 
     fn pause(&mut self, time: Duration, limits: &CommandLimits) {
-        let processes = &mut self.runner.processes;
-        let outer = processes.enter(*limits);
-        processes.pause(time, self.runner.output);
-        processes.leave(outer);
+        let commands = &mut self.runner.commands;
+        let outer = commands.enter(*limits);
+        commands.pause(time, self.runner.output);
+        commands.leave(outer);
     }
 
     fn steps(
@@ -182,10 +182,10 @@ impl BuiltinHost for FunctionHost<'_, '_> {
 
         let exports = std::mem::take(&mut runner.exports);
         scope.context.env = runner.environment(&scope);
-        let outer = runner.processes.enter(*limits);
+        let outer = runner.commands.enter(*limits);
         let (inputs, title) = (BTreeMap::new(), NESTED.to_owned());
         let outcome = runner.invoke(scope, PreparedCall { step, inputs, file: &file, title });
-        runner.processes.leave(outer);
+        runner.commands.leave(outer);
         runner.exports = exports;
         self.result.sub_step_results.extend(outcome.result);
         match outcome.error {
@@ -219,7 +219,7 @@ impl StepEngine<'_> {
             env: (*scope.context.env).clone(),
             remote: self.resolver.shared_remote(),
         };
-        match self.processes.function(call, self.output) {
+        match self.commands.function(call, self.output) {
             Ok(result) => result.map_err(failed),
             Err(WorkError::Start(error)) => Err(failed(FunctionError::Start(error))),
             Err(WorkError::Interrupted | WorkError::TooLong(_)) => {
@@ -229,7 +229,7 @@ impl StepEngine<'_> {
     }
 }
 
-impl Processes<'_> {
+impl CommandRunner<'_> {
     /// Runs a function, and forwards its log like the output of a command.
     fn function(
         &mut self,

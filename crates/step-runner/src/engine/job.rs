@@ -11,7 +11,7 @@ use super::super::resolve::Resolver;
 use super::super::wire::proto;
 use super::super::wire::proto::step_result::Status;
 use super::cancel::{CancelHandle, CancelReason};
-use super::command::{Processes, process_error};
+use super::command::{CommandRunner, process_error};
 use super::error::StepError;
 use super::job_processes::JobProcesses;
 use super::run::{PreparedCall, StepEngine, check_required};
@@ -79,17 +79,17 @@ impl StepJob {
         ended: &mut dyn FnMut(&mut proto::StepResult),
     ) -> JobOutcome {
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
-        let processes = JobProcesses::new(&self.scratch)
+        let commands = JobProcesses::new(&self.scratch)
             .map_err(process_error("cannot record process groups"))
             .and_then(|groups| {
-                Processes::new(groups, cancel, self.grace, deadline)
+                CommandRunner::new(groups, cancel, self.grace, deadline)
                     .map_err(process_error("cannot poll output"))
             });
-        let processes = match processes {
-            Ok(processes) => processes,
+        let commands = match commands {
+            Ok(commands) => commands,
             Err(error) => return JobOutcome::from_error(&error.into()),
         };
-        let mut runner = StepEngine::new(self, resolver, output, ended, processes);
+        let mut runner = StepEngine::new(self, resolver, output, ended, commands);
         let mut scope = StepScope::new(&self.dir, &self.work_dir, runner.vars.clone());
         scope.context.env = runner.environment(&scope);
         let (step, inputs, title) = (proto::Step::default(), BTreeMap::new(), self.title());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::super::document::{
-    Builtin, OutputSpecs, STEP_FILE_NAMES, StepAction, StepCall, StepDefinition, StepFile,
+    BuiltinFunction, OutputSpecs, STEP_FILE_NAMES, StepAction, StepCall, StepDefinition, StepFile,
     StepReference, StepSpec, ValueSpec,
 };
 use super::super::wire::proto;
@@ -145,7 +145,7 @@ fn definition(definition: &StepDefinition) -> proto::Definition {
             ..proto::Definition::default()
         },
         // Recorded like in GitLab's runner, where this function is a step file.
-        StepAction::Builtin(Builtin::Script { shell }) => proto::Definition {
+        StepAction::Builtin(BuiltinFunction::Script { shell }) => proto::Definition {
             r#type: proto::DefinitionType::Exec.into(),
             exec: Some(proto::definition::Exec {
                 command: [shell, "-c", SCRIPT].map(str::to_owned).to_vec(),

@@ -7,19 +7,18 @@ use std::time::Duration;
 use super::super::ExprValue;
 use super::super::builtin::StepCommand;
 use super::super::document::{
-    Builtin, ExecCommand, OutputSpecs, RunAction, StepAction, StepCall, StepFile, StepReference,
-    ValueSpec,
+    BuiltinFunction, ExecCommand, OutputSpecs, RunAction, StepAction, StepCall, StepFile,
+    StepReference, ValueSpec,
 };
 use super::super::expression::{
-    ExpandedValue, ExprContext, StepEndStatus as StepStatus, StepState, condition, expand_text,
-    expand_value,
+    ExpandedValue, ExprContext, StepEndStatus, StepState, condition, expand_text, expand_value,
 };
 use super::super::function_oci::OciFunction;
 use super::super::log::{LogStream, OutputSink, OutputSource};
 use super::super::resolve::{Interrupt, LoadedStep, ReferenceContext, Resolver};
 use super::super::wire::proto;
 use super::super::wire::proto::step_result::Status;
-use super::command::Processes;
+use super::command::CommandRunner;
 use super::error::{ExecError, LoadError, StepError};
 use super::job::StepJob;
 use super::record;
@@ -43,7 +42,7 @@ pub struct StepEngine<'a> {
     pub resolver: &'a Resolver,
     pub output: &'a mut dyn OutputSink,
     ended: &'a mut dyn FnMut(&mut proto::StepResult),
-    pub processes: Processes<'a>,
+    pub commands: CommandRunner<'a>,
     /// Set while a step runs although the job is cancelled.
     in_cleanup: bool,
     /// Environment variables exported by earlier steps.
@@ -78,7 +77,7 @@ impl<'a> StepEngine<'a> {
         resolver: &'a Resolver,
         output: &'a mut dyn OutputSink,
         ended: &'a mut dyn FnMut(&mut proto::StepResult),
-        processes: Processes<'a>,
+        commands: CommandRunner<'a>,
     ) -> Self {
         let step_files = StepFiles::new(&job.scratch);
         StepEngine {
@@ -86,7 +85,7 @@ impl<'a> StepEngine<'a> {
             resolver,
             output,
             ended,
-            processes,
+            commands,
             in_cleanup: false,
             exports: BTreeMap::new(),
             export_count: 0,
@@ -96,7 +95,7 @@ impl<'a> StepEngine<'a> {
     }
 
     pub(super) fn end(&mut self) {
-        self.processes.end(self.output);
+        self.commands.end(self.output);
     }
 
     pub(super) fn print(&mut self, stream: LogStream, text: &str) {
@@ -174,7 +173,7 @@ impl<'a> StepEngine<'a> {
         let shown = reference.to_string();
         let (dir, tree, resolver) = (dir.clone(), tree.clone(), self.resolver.clone());
         let (vars, env) = (vars.clone(), env.clone());
-        let loaded = self.processes.run_blocking(limit, self.output, move |interrupt| {
+        let loaded = self.commands.run_blocking(limit, self.output, move |interrupt| {
             let (dir, tree) = (&*dir, tree.as_deref());
             resolver.load(
                 &reference,
@@ -280,14 +279,14 @@ impl<'a> StepEngine<'a> {
                 let outputs = files.outputs(&file.spec.outputs).map_err(StepError::OutputFile)?;
                 expand_values(outputs)
             }
-            StepAction::Builtin(Builtin::Script { shell }) => {
+            StepAction::Builtin(BuiltinFunction::Script { shell }) => {
                 self.script(shell, &scope.context, result)?;
                 BTreeMap::new()
             }
-            StepAction::Builtin(Builtin::FunctionOciBuild) => {
+            StepAction::Builtin(BuiltinFunction::FunctionOciBuild) => {
                 expand_values(self.function_oci(OciFunction::Build, scope)?)
             }
-            StepAction::Builtin(Builtin::FunctionOciPublish) => {
+            StepAction::Builtin(BuiltinFunction::FunctionOciPublish) => {
                 expand_values(self.function_oci(OciFunction::Publish, scope)?)
             }
             StepAction::Builtin(function) => {
@@ -353,7 +352,7 @@ impl<'a> StepEngine<'a> {
         };
         let command =
             StepCommand { argv: &argv, work_dir: &work_dir, env: &context.env, output: None };
-        let ended = self.processes.run(&command, self.output);
+        let ended = self.commands.run(&command, self.output);
         let ended = ended.map_err(|error| error.with_hint(&argv[0], &work_dir, &context.step_dir));
         result.exec_result = Some(record::exec_result(&ended, &work_dir, argv));
         ended
@@ -372,7 +371,7 @@ impl<'a> StepEngine<'a> {
         // not in a cleanup step.
         let is_cleanup = self.in_cleanup;
         for step in &run.steps {
-            let is_cancelled = !is_cleanup && self.processes.is_cancelled(self.job.cleanup);
+            let is_cancelled = !is_cleanup && self.commands.is_cancelled(self.job.cleanup);
             if is_cancelled && failed.is_none() {
                 failed = Some(StepError::Cancelled);
             }
@@ -390,7 +389,7 @@ impl<'a> StepEngine<'a> {
                     ended
                 }
                 Ok(false) => {
-                    let status = StepStatus::Skipped;
+                    let status = StepEndStatus::Skipped;
                     let state = StepState { status, outputs: BTreeMap::new() };
                     scope.context.steps.insert(step.name.clone(), state);
                     continue;
@@ -401,13 +400,13 @@ impl<'a> StepEngine<'a> {
             };
             result.sub_step_results.extend(ended.result);
             let status = match &ended.error {
-                None => StepStatus::Success,
-                Some(_) => StepStatus::Failure,
+                None => StepEndStatus::Success,
+                Some(_) => StepEndStatus::Failure,
             };
             let state = StepState { outputs: ended.outputs, status };
             scope.context.steps.insert(step.name.clone(), state);
             let Some(error) = ended.error else { continue };
-            if step.continue_on_error && !self.processes.is_cancelled(self.job.cleanup) {
+            if step.continue_on_error && !self.commands.is_cancelled(self.job.cleanup) {
                 let text = format!("Step {:?} failed, continuing: {error}\n", step.title());
                 self.print(LogStream::Err, &text);
             } else if failed.is_none() {
@@ -442,7 +441,7 @@ fn is_announced(action: &StepAction) -> bool {
         StepAction::Exec(_) => true,
         StepAction::Run(_) => false,
         StepAction::Builtin(function) => {
-            !matches!(function, Builtin::ScriptLegacy | Builtin::Concrete)
+            !matches!(function, BuiltinFunction::ScriptLegacy | BuiltinFunction::Concrete)
         }
     }
 }

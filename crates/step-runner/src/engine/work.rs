@@ -160,7 +160,7 @@ mod tests {
 
     use super::super::super::log::{LogStream, OutputSink, OutputSource};
     use super::super::cancel::{CancelHandle, CancelReason};
-    use super::super::command::Processes;
+    use super::super::command::CommandRunner;
     use super::super::job_processes::JobProcesses;
     use super::*;
 
@@ -208,12 +208,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let cancel = CancelHandle::new().unwrap();
         let groups = JobProcesses::new(dir.path()).unwrap();
-        let mut processes = Processes::new(groups, &cancel, Duration::from_secs(1), None).unwrap();
+        let mut commands =
+            CommandRunner::new(groups, &cancel, Duration::from_secs(1), None).unwrap();
         let (results, dropped) = mpsc::channel();
         cancel.cancel(CancelReason::Requested);
         let hour = Duration::from_secs(3600);
-        let error =
-            processes.run_blocking(hour, &mut NullOutput, hanging_work(dir.path(), results));
+        let error = commands.run_blocking(hour, &mut NullOutput, hanging_work(dir.path(), results));
         assert!(matches!(error, Err(WorkError::Interrupted)));
         assert!(dropped.try_recv().is_err());
         release(dir.path());
@@ -226,11 +226,12 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let cancel = CancelHandle::new().unwrap();
             let groups = JobProcesses::new(dir.path()).unwrap();
-            let mut processes = Processes::new(groups, &cancel, Duration::ZERO, deadline).unwrap();
+            let mut commands =
+                CommandRunner::new(groups, &cancel, Duration::ZERO, deadline).unwrap();
             let (results, dropped) = mpsc::channel();
             let limit = Duration::from_secs(limit);
             let error =
-                processes.run_blocking(limit, &mut NullOutput, hanging_work(dir.path(), results));
+                commands.run_blocking(limit, &mut NullOutput, hanging_work(dir.path(), results));
             match error.map(drop).unwrap_err() {
                 WorkError::TooLong(time) => assert_eq!((time, deadline), (limit, None)),
                 WorkError::Interrupted => assert_eq!(cancel.reason(), Some(CancelReason::Timeout)),
@@ -256,13 +257,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let cancel = CancelHandle::new().unwrap();
         let groups = JobProcesses::new(dir.path()).unwrap();
-        let mut processes = Processes::new(groups, &cancel, Duration::ZERO, None).unwrap();
+        let mut commands = CommandRunner::new(groups, &cancel, Duration::ZERO, None).unwrap();
         let hour = Duration::from_secs(3600);
         let other = cancel.clone();
         let asks = move |interrupt: &Interrupt| {
             other.cancel(CancelReason::Requested);
             interrupt.pause(hour).is_err()
         };
-        assert!(processes.run_blocking(hour, &mut NullOutput, asks).unwrap());
+        assert!(commands.run_blocking(hour, &mut NullOutput, asks).unwrap());
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::ExprValue;
 use super::error::{ExpressionError, ExpressionErrorKind as Kind};
 use super::names::{self, ExprContext, NameTarget};
-use super::operators::{self, NODE_BYTES, Operator, is_truthy};
+use super::operators::{self, BinaryOperator, NODE_BYTES, is_truthy};
 use super::syntax::{
     AccessBase, AccessKey, BinaryOperation, Expr, ExprFunction, ExprNode, ExprPart,
 };
@@ -175,8 +175,8 @@ impl<'c> Evaluator<'c> {
         operation: &BinaryOperation<'_>,
     ) -> EvalResult<Cow<'c, ExprValue>> {
         let decided = match operation.operator {
-            Operator::And => !is_truthy(&left),
-            Operator::Or => is_truthy(&left),
+            BinaryOperator::And => !is_truthy(&left),
+            BinaryOperator::Or => is_truthy(&left),
             _ => false,
         };
         if decided {
@@ -184,8 +184,8 @@ impl<'c> Evaluator<'c> {
         }
         let right = self.value(&operation.right)?;
         match (operation.operator, left, right.as_ref()) {
-            (Operator::And | Operator::Or, ..) => Ok(right),
-            (Operator::Add, left, ExprValue::String(right))
+            (BinaryOperator::And | BinaryOperator::Or, ..) => Ok(right),
+            (BinaryOperator::Add, left, ExprValue::String(right))
                 if matches!(*left, ExprValue::String(_)) =>
             {
                 self.join(left, right, operation.at)

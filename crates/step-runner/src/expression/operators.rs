@@ -21,7 +21,7 @@ pub enum UnaryOperator {
 
 /// An operator between two values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operator {
+pub enum BinaryOperator {
     Or,
     And,
     Equal,
@@ -37,13 +37,13 @@ pub enum Operator {
     Remainder,
 }
 
-use Operator::{
+use BinaryOperator::{
     Add, And, Divide, Equal, Greater, GreaterEqual, Less, LessEqual, Multiply, NotEqual, Or,
     Remainder, Subtract,
 };
 
 /// Operators with their symbol and precedence, in the order of the enum.
-const OPERATORS: [(Operator, &str, u8); 13] = [
+const OPERATORS: [(BinaryOperator, &str, u8); 13] = [
     (Or, "||", 1),
     (And, "&&", 2),
     (Equal, "==", 3),
@@ -59,7 +59,7 @@ const OPERATORS: [(Operator, &str, u8); 13] = [
     (Remainder, "%", 5),
 ];
 
-impl Operator {
+impl BinaryOperator {
     /// Returns the operator with this symbol, and its precedence.
     pub fn from_symbol(symbol: &str) -> Option<(Self, u8)> {
         let found = OPERATORS.into_iter().find(|(_, written, _)| *written == symbol);
@@ -87,7 +87,7 @@ impl UnaryOperator {
 ///
 /// Adds the number of compared bytes to `work`.
 pub fn apply(
-    operator: Operator,
+    operator: BinaryOperator,
     left: &ExprValue,
     right: &ExprValue,
     work: &mut usize,
@@ -104,7 +104,11 @@ pub fn apply(
     Ok(ExprValue::Bool(holds(compare(left, right, work))))
 }
 
-fn calculate(operator: Operator, left: &ExprValue, right: &ExprValue) -> Result<ExprValue, Kind> {
+fn calculate(
+    operator: BinaryOperator,
+    left: &ExprValue,
+    right: &ExprValue,
+) -> Result<ExprValue, Kind> {
     let (ExprValue::Number(a), ExprValue::Number(b)) = (left, right) else {
         return Err(operand_type_error(operator.symbol(), &[left, right]));
     };

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::super::ExprValue;
 use super::error::{ExpressionError, ExpressionErrorKind as Kind};
 use super::names::{self, ExprContext, NameTarget};
-use super::operators::{Operator, UnaryOperator};
+use super::operators::{BinaryOperator, UnaryOperator};
 use super::syntax::{
     AccessBase, AccessKey, BinaryOperation, Expr, ExprFunction, ExprNode, ExprPart, ExprToken,
 };
@@ -116,7 +116,7 @@ impl<'t> ExprParser<'t> {
         self.enter()?;
         let mut left = self.operand()?;
         while let ExprToken::Symbol(symbol) = self.peek()
-            && let Some((operator, own)) = Operator::from_symbol(symbol)
+            && let Some((operator, own)) = BinaryOperator::from_symbol(symbol)
             && own > power
         {
             let at = self.at;

@@ -1,7 +1,7 @@
 //! Syntax trees of expressions.
 
 use super::super::ExprValue;
-use super::operators::{Operator, UnaryOperator};
+use super::operators::{BinaryOperator, UnaryOperator};
 
 /// An expression and the byte offset of its start.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub enum AccessKey<'t> {
 /// A binary operator, its offset, and its right operand.
 #[derive(Debug)]
 pub struct BinaryOperation<'t> {
-    pub operator: Operator,
+    pub operator: BinaryOperator,
     pub at: usize,
     pub right: ExprNode<'t>,
 }

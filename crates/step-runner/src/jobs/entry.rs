@@ -11,7 +11,7 @@ use futures_util::future::select;
 use tokio::sync::watch;
 
 use super::super::engine::{CancelHandle, CancelReason, JobOutcome, StepJob};
-use super::super::log::{Follower, LogReader, StepLog};
+use super::super::log::{LogFollower, LogReader, StepLog};
 use super::super::redact::{RedactedOutput, Redactor};
 use super::super::resolve::Resolver;
 use super::super::wire::proto::StepResult;
@@ -202,7 +202,7 @@ impl JobEntry {
     }
 
     /// Follows the log from an offset in bytes.
-    pub(super) fn follow(&self, offset: u64) -> Follower {
+    pub(super) fn follow(&self, offset: u64) -> LogFollower {
         self.log.follow(offset)
     }
 

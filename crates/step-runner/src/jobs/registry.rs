@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::info_span;
 
-use super::super::log::Follower;
+use super::super::log::LogFollower;
 use super::super::wire::proto::RunRequest;
 use super::descriptors::DescriptorBudget;
 use super::entry::{JobEntry, StepFollower};
@@ -169,7 +169,7 @@ impl JobRegistry {
     }
 
     /// Follows the log of a job from an offset in bytes.
-    pub fn follow_log(&self, id: &str, offset: u64) -> Result<Follower, NoSuchJob> {
+    pub fn follow_log(&self, id: &str, offset: u64) -> Result<LogFollower, NoSuchJob> {
         Ok(self.find(id)?.follow(offset))
     }
 

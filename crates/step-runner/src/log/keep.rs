@@ -17,7 +17,7 @@ use tokio::task::spawn_blocking;
 use super::masker::{Masker, Maskers, STREAMS, index};
 use super::masking::Masking;
 use super::patterns::TooMuchToMask;
-use super::stamp::{LogTime, Stamper};
+use super::stamp::{LogStamper, LogTime};
 use super::{LogStream, OutputSink, OutputSource};
 
 /// Size of the pieces that are masked and written, so that memory use does not depend on the input.
@@ -262,8 +262,8 @@ impl LogReader {
     }
 
     /// Follows the log from an offset in bytes, which may be beyond the current end.
-    pub fn follow(&self, offset: u64) -> Follower {
-        Follower { log: self.clone(), offset }
+    pub fn follow(&self, offset: u64) -> LogFollower {
+        LogFollower { log: self.clone(), offset }
     }
 
     /// Returns the current length in bytes.
@@ -289,12 +289,12 @@ impl LogReader {
 
 /// A reader that follows a log from an offset.
 #[derive(Debug)]
-pub struct Follower {
+pub struct LogFollower {
     log: LogReader,
     offset: u64,
 }
 
-impl Follower {
+impl LogFollower {
     /// Waits for the next bytes; `None` at the end of a closed log.
     ///
     /// Cancel-safe.
@@ -344,7 +344,7 @@ pub enum LogFormat {
 
 /// A formatter of the output of all streams.
 enum LogFormatter {
-    Stamped(Box<[Stamper; STREAMS.len()]>),
+    Stamped(Box<[LogStamper; STREAMS.len()]>),
     Plain {
         /// Set if the next byte begins a line.
         is_at_begin: bool,
@@ -355,7 +355,7 @@ impl LogFormatter {
     pub(super) fn new(format: LogFormat) -> Self {
         match format {
             LogFormat::Stamped => LogFormatter::Stamped(Box::new(
-                STREAMS.map(|(source, stream)| Stamper::of(source, stream)),
+                STREAMS.map(|(source, stream)| LogStamper::of(source, stream)),
             )),
             LogFormat::Plain => LogFormatter::Plain { is_at_begin: true },
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::automaton::NodeId;
 use super::masking::{Masking, loose_forms, secret_forms};
-use super::patterns::{Patterns, TextSet, TooMuchToMask, url_keys};
+use super::patterns::{MaskingPatterns, TextSet, TooMuchToMask, url_keys};
 use super::prefilter::{EscapeParser, TextPart};
 use super::{LogStream, OutputSource};
 
@@ -27,7 +27,7 @@ pub const MASK: &[u8] = b"[MASKED]";
 ///
 /// Only the end of the input that may become a phrase is held back.
 pub struct Masker {
-    patterns: Arc<Patterns>,
+    patterns: Arc<MaskingPatterns>,
     phrase: NodeId,
     loose: LooseSearch,
     prefix: NodeId,
@@ -58,10 +58,10 @@ enum LastOutput {
 impl Masker {
     /// Compiles phrases and prefixes.
     pub fn new(masking: &Masking) -> Result<Self, TooMuchToMask> {
-        Ok(Self::with(Arc::new(Patterns::new(masking)?)))
+        Ok(Self::with(Arc::new(MaskingPatterns::new(masking)?)))
     }
 
-    pub(super) fn with(patterns: Arc<Patterns>) -> Self {
+    pub(super) fn with(patterns: Arc<MaskingPatterns>) -> Self {
         Masker {
             phrase: patterns.phrases.start(),
             loose: LooseSearch::new(&patterns.loose, 0),
@@ -97,7 +97,7 @@ impl Masker {
     }
 
     /// Switches to patterns with other phrases.
-    fn adopt(&mut self, patterns: Arc<Patterns>) {
+    fn adopt(&mut self, patterns: Arc<MaskingPatterns>) {
         self.patterns = patterns;
         self.phrase = self.patterns.phrases.start();
         self.phrases.retain(|hidden| hidden.start < self.base);
@@ -371,7 +371,7 @@ pub fn index(source: OutputSource, stream: LogStream) -> usize {
 
 /// A masker for each stream, all with the same patterns.
 pub struct Maskers {
-    patterns: Arc<Patterns>,
+    patterns: Arc<MaskingPatterns>,
     maskers: [Masker; STREAMS.len()],
     /// Time since which input is held back only for a loose phrase, by stream.
     since: [Option<Instant>; STREAMS.len()],
@@ -383,7 +383,7 @@ const HOLD_TIMEOUT: Duration = Duration::from_millis(250);
 
 impl Maskers {
     pub(super) fn new(masking: &Masking) -> Result<Self, TooMuchToMask> {
-        let patterns = Arc::new(Patterns::new(masking)?);
+        let patterns = Arc::new(MaskingPatterns::new(masking)?);
         let maskers = STREAMS.map(|_| Masker::with(patterns.clone()));
         Ok(Maskers { patterns, maskers, since: [None; STREAMS.len()] })
     }

@@ -27,7 +27,7 @@ static URL_MARKERS: LazyLock<(BTreeSet<String>, Automaton)> = LazyLock::new(|| {
 });
 
 /// The phrases, prefixes and URL parameters that a [`Masker`](super::Masker) searches for.
-pub struct Patterns {
+pub struct MaskingPatterns {
     prefix_texts: Arc<BTreeSet<String>>,
     pub phrases: TextSet,
     /// Searched for in the normalized text of the stream.
@@ -44,7 +44,7 @@ const MAX_BYTES: usize = 4 << 20;
 #[error("too many secrets to mask (limit {} MiB)", MAX_BYTES >> 20)]
 pub struct TooMuchToMask;
 
-impl Patterns {
+impl MaskingPatterns {
     pub(super) fn new(masking: &Masking) -> Result<Self, TooMuchToMask> {
         let others = OTHER_PREFIXES.into_iter().filter(|_| !masking.only_personal_tokens);
         let own = masking.token_prefixes.iter().map(String::as_str);
@@ -83,7 +83,7 @@ impl Patterns {
         let markers = URL_MARKERS.0.iter().chain(prefix_texts.iter()).map(String::as_bytes);
         let all = phrases.texts.iter().chain(&loose.texts).map(Vec::as_slice).chain(markers);
         let prefilter = TextPrefilter::new(all, !loose.texts.is_empty());
-        Ok(Patterns { prefix_texts, phrases, loose, prefixes, prefilter })
+        Ok(MaskingPatterns { prefix_texts, phrases, loose, prefixes, prefilter })
     }
 
     /// Returns whether all of these phrases are known already.

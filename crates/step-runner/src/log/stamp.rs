@@ -42,14 +42,14 @@ impl From<Timestamp> for LogTime {
 /// A line that ends with a newline is an entry. A partial line is held back until it is longer than 8 KiB
 /// or contains a carriage return, as progress bars do; then it is an entry too, and the next one has a
 /// `+`, which marks a continuation of the line.
-pub struct Stamper {
+pub struct LogStamper {
     stream: [u8; 3],
     /// A partial entry with its header, or empty.
     entry: Vec<u8>,
     continues: bool,
 }
 
-impl Stamper {
+impl LogStamper {
     /// Returns a stamper for a stream with this number.
     pub fn new(number: u8, stream: LogStream) -> Self {
         let digit = |digit| b"0123456789abcdef"[usize::from(digit)];
@@ -57,7 +57,7 @@ impl Stamper {
             LogStream::Out => b'O',
             LogStream::Err => b'E',
         };
-        Stamper {
+        LogStamper {
             stream: [digit(number >> 4), digit(number & 15), kind],
             entry: Vec::new(),
             continues: false,
@@ -128,12 +128,12 @@ impl Stamper {
     }
 }
 
-/// A parser that splits a log written by [`Stamper`] into streams: it removes headers and joins lines.
+/// A parser that splits a log written by [`LogStamper`] into streams: it removes headers and joins lines.
 ///
 /// Lines without header go to standard output unchanged: not every step runner writes headers. The
 /// newline of an entry is held back until the next entry of its stream, which may continue the line.
 #[derive(Debug, Default)]
-pub struct Demux {
+pub struct LogDemux {
     line: DemuxState,
     /// Start of a line that may be a header.
     head: Vec<u8>,
@@ -154,7 +154,7 @@ enum DemuxState {
     Bare,
 }
 
-impl Demux {
+impl LogDemux {
     /// Parses bytes, split anywhere, and passes their messages to `take`, in order.
     pub fn write(&mut self, mut bytes: &[u8], mut take: impl FnMut(LogStream, &[u8])) {
         while !bytes.is_empty() {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     fn demux<C: AsRef<[u8]>>(chunks: impl IntoIterator<Item = C>) -> [Vec<u8>; 2] {
-        let mut demux = Demux::default();
+        let mut demux = LogDemux::default();
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let mut take = |stream, bytes: &[u8]| match stream {
             LogStream::Out => out.extend_from_slice(bytes),
@@ -297,7 +297,7 @@ mod tests {
     }
 
     fn stamp<C: AsRef<[u8]>>(number: u8, chunks: impl IntoIterator<Item = C>) -> Vec<u8> {
-        let mut stamper = Stamper::new(number, LogStream::Out);
+        let mut stamper = LogStamper::new(number, LogStream::Out);
         let mut out = Vec::new();
         for chunk in chunks {
             stamper.write(chunk.as_ref(), time(), &mut out);
@@ -334,14 +334,14 @@ mod tests {
         ] {
             let time = LogTime::from(Timestamp::from_microsecond(micros).unwrap());
             let mut out = Vec::new();
-            Stamper::new(255, LogStream::Err).write(b"\n", time, &mut out);
+            LogStamper::new(255, LogStream::Err).write(b"\n", time, &mut out);
             assert_eq!(String::from_utf8(out).unwrap(), format!("{text} ffE \n"));
         }
     }
 
     #[test]
     fn entry_has_its_start_time() {
-        let mut stamper = Stamper::of(OutputSource::Step, LogStream::Out);
+        let mut stamper = LogStamper::of(OutputSource::Step, LogStream::Out);
         let mut out = Vec::new();
         stamper.write(b"a", time(), &mut out);
         assert_eq!(out, b"");
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn unterminated_line_is_written_at_8_kib() {
-        let mut stamper = Stamper::new(1, LogStream::Out);
+        let mut stamper = LogStamper::new(1, LogStream::Out);
         let mut out = Vec::new();
         for _ in 0..4096 {
             stamper.write(b"xy", time(), &mut out);
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn end_of_a_command_ends_its_line() {
-        let mut stamper = Stamper::new(1, LogStream::Out);
+        let mut stamper = LogStamper::new(1, LogStream::Out);
         let mut out = Vec::new();
         stamper.write(b"10%\r", time(), &mut out);
         stamper.finish(&mut out);

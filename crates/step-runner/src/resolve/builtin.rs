@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::super::document::{
-    Builtin, OutputSpecs, StepAction, StepDefinition, StepFile, StepSpec, ValueSpec,
+    BuiltinFunction, OutputSpecs, StepAction, StepDefinition, StepFile, StepSpec, ValueSpec,
 };
 use super::super::{DeclaredType, ExprValue};
 use super::context::{LoadedStep, ReferenceContext};
@@ -23,7 +23,11 @@ pub fn load(path: &[String], caller: &ReferenceContext<'_>) -> Result<LoadedStep
     let file = match path.join("/").as_str() {
         "script" => {
             let shell = SHELLS.into_iter().find(|shell| Path::new(shell).exists()).unwrap_or("sh");
-            step(Builtin::Script { shell }, [("script", required(DeclaredType::String))], [])
+            step(
+                BuiltinFunction::Script { shell },
+                [("script", required(DeclaredType::String))],
+                [],
+            )
         }
         "script_legacy" => {
             let flag = || optional(DeclaredType::Boolean, ExprValue::Bool(false));
@@ -34,12 +38,12 @@ pub fn load(path: &[String], caller: &ReferenceContext<'_>) -> Result<LoadedStep
                 ("posix_escape", flag()),
                 ("trace_sections", flag()),
             ];
-            step(Builtin::ScriptLegacy, inputs, [])
+            step(BuiltinFunction::ScriptLegacy, inputs, [])
         }
         "concrete" => {
             // The config contains the tokens of the job.
             let config = ValueSpec { sensitive: true, ..required(DeclaredType::String) };
-            step(Builtin::Concrete, [("config", config)], [])
+            step(BuiltinFunction::Concrete, [("config", config)], [])
         }
         "function/oci/build" => {
             let files = || optional(DeclaredType::Struct, ExprValue::Object(BTreeMap::new()));
@@ -53,7 +57,7 @@ pub fn load(path: &[String], caller: &ReferenceContext<'_>) -> Result<LoadedStep
                 ("version", DeclaredType::String),
                 ("digest", DeclaredType::Struct),
             ];
-            step(Builtin::FunctionOciBuild, inputs, outputs)
+            step(BuiltinFunction::FunctionOciBuild, inputs, outputs)
         }
         "function/oci/publish" => {
             let archive = ExprValue::String(ARCHIVE.to_owned());
@@ -70,7 +74,7 @@ pub fn load(path: &[String], caller: &ReferenceContext<'_>) -> Result<LoadedStep
                 ("ref", DeclaredType::String),
                 ("digest", DeclaredType::Struct),
             ];
-            step(Builtin::FunctionOciPublish, inputs, outputs)
+            step(BuiltinFunction::FunctionOciPublish, inputs, outputs)
         }
         name => return Err(ResolveError::Builtin(name.to_owned())),
     };
@@ -85,7 +89,7 @@ fn optional(kind: DeclaredType, default: ExprValue) -> ValueSpec {
 }
 
 fn step<const I: usize, const O: usize>(
-    function: Builtin,
+    function: BuiltinFunction,
     inputs: [(&str, ValueSpec); I],
     outputs: [(&str, DeclaredType); O],
 ) -> StepFile {

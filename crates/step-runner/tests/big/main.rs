@@ -13,7 +13,7 @@ use std::time::Duration;
 use expected::{BLOCK_BYTES, BLOCKS, LogBlock, LogExpectation};
 use rustix::process::{Pid, Signal, kill_process};
 use step_runner::client::{ServerAddress, StepClient};
-use step_runner::log::Demux;
+use step_runner::log::LogDemux;
 use step_runner::wire::proto::step_result::Status;
 use step_runner::wire::proto::{Job, RunRequest, Variable};
 
@@ -55,7 +55,7 @@ async fn follow(server: &BenchServer<'_>, content: LogBlock) {
     client().run(request).await.unwrap();
 
     let mut expected = LogExpectation::new(content.masked);
-    let mut demux = Demux::default();
+    let mut demux = LogDemux::default();
     let mut offset = 0;
     let mut stop = Some(1);
     while let Some(part) = stop {

@@ -17,7 +17,7 @@ use signal_hook::iterator::Signals;
 use step_runner::ExprValue;
 use step_runner::client::{ClientError, ExecuteOutcome, ServerAddress, StepClient};
 use step_runner::document::{StepCall, StepReference, is_name};
-use step_runner::log::{Demux, LogStream};
+use step_runner::log::{LogDemux, LogStream};
 use step_runner::resolve::{Interrupt, ReferenceContext};
 use step_runner::wire::proto::step_result::Status;
 use step_runner::wire::proto::{Job, RunRequest, Variable};
@@ -188,7 +188,7 @@ async fn follow(
     request: RunRequest,
     format: OutcomeFormat,
 ) -> Result<Option<ExecuteOutcome>, StepRunnerError> {
-    let mut demux = Demux::default();
+    let mut demux = LogDemux::default();
     let mut printed = Ok(());
     let is_terminal = io::stdout().is_terminal() && io::stderr().is_terminal();
     let mut joined = (is_terminal || format == OutcomeFormat::Json).then(LineSeparator::default);
@@ -264,7 +264,7 @@ async fn interrupt(
 
 /// A filter that keeps lines of standard output and standard error apart.
 ///
-/// [`Demux`] holds back the newline of a line until the next entry of its stream. If the other stream writes in
+/// [`LogDemux`] holds back the newline of a line until the next entry of its stream. If the other stream writes in
 /// between, the line is ended there, and its own newline is dropped later.
 #[derive(Default)]
 struct LineSeparator {

@@ -8,7 +8,7 @@ use oci_hooks_yaml::{YamlNode, YamlValue, hint};
 use super::super::super::expression::is_dynamic;
 use super::super::super::value::DeclaredType;
 use super::super::reader::{documents, read};
-use super::super::types::{Builtin, MAX_BYTES, STEP_FILE_NAMES, StepReference, StepSpec};
+use super::super::types::{BuiltinFunction, MAX_BYTES, STEP_FILE_NAMES, StepReference, StepSpec};
 use super::{Lint, LintSeverity};
 
 impl Lint<'_> {
@@ -27,12 +27,12 @@ impl Lint<'_> {
     }
 
     fn builtin(&mut self, reference: &YamlNode, name: &str) {
-        if Builtin::NAMES.contains(&name) {
+        if BuiltinFunction::NAMES.contains(&name) {
             return;
         }
         let message = format!("there is no built-in function `{name}`");
         self.add(reference.origin.position, LintSeverity::Error, message).hint =
-            hint(name, &Builtin::NAMES);
+            hint(name, &BuiltinFunction::NAMES);
     }
 
     /// Returns the `spec` of a local step file if it is valid. Reports a missing file, but no errors in it.

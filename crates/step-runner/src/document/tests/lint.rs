@@ -6,7 +6,7 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::vectors::{cases, is_refused};
-use crate::document::{Builtin, LintSeverity, lint};
+use crate::document::{BuiltinFunction, LintSeverity, lint};
 
 fn lint_text(text: &str, dir: Option<&Path>) -> Vec<String> {
     lint("step.yml", text, dir)
@@ -54,7 +54,7 @@ exec: {command: [echo]}
 fn unknown_built_in_functions_are_errors_with_the_nearest_name() {
     let call =
         |name: &str| lint_text(&format!("{{}}\n---\nrun: [{{name: a, func: '{name}'}}]\n"), None);
-    for name in Builtin::NAMES {
+    for name in BuiltinFunction::NAMES {
         assert_eq!(call(&format!("builtin://{name}")), [""; 0]);
     }
     assert_eq!(

@@ -7,7 +7,7 @@ use oci_hooks_testsupport::program::DEADLINE;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use super::super::Follower;
+use super::super::LogFollower;
 use super::*;
 
 const LIMIT: u64 = 1 << 30;
@@ -42,7 +42,7 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
         .expect("it happens in time")
 }
 
-async fn rest(mut follower: Follower) -> Vec<u8> {
+async fn rest(mut follower: LogFollower) -> Vec<u8> {
     let mut all = Vec::new();
     while let Some(bytes) = follower.next().await.unwrap() {
         all.extend_from_slice(&bytes);

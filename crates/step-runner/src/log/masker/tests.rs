@@ -163,7 +163,7 @@ fn broken_and_recased_secrets_are_masked_however_they_are_split() {
     const SECRET: &str = "S3cret/Value+of>mine?";
     let mut masking = Masking::default();
     masking.add_secret(SECRET);
-    let patterns = Arc::new(Patterns::new(&masking).unwrap());
+    let patterns = Arc::new(MaskingPatterns::new(&masking).unwrap());
     let masked = |text: &str, at: usize| {
         let (before, after) = text.as_bytes().split_at(at);
         mask_with(Masker::with(patterns.clone()), [before, after])
@@ -193,7 +193,7 @@ fn broken_secrets_are_masked_anywhere_in_a_long_text() {
     const SECRET: &str = "wh4t-n0b0dy-m4y-see";
     let mut masking = Masking::default();
     masking.add_secret(SECRET);
-    let patterns = Arc::new(Patterns::new(&masking).unwrap());
+    let patterns = Arc::new(MaskingPatterns::new(&masking).unwrap());
     for before in (0..40).chain(2020..2080).chain(4090..4110) {
         for at in 1..8 {
             let broken = format!("{}\r\n\x1b[0m{}", &SECRET[..at], &SECRET[at..].to_uppercase());
@@ -293,7 +293,7 @@ proptest! {
         let mut prefixes = masking.token_prefixes.clone();
         prefixes.push("glpat-".to_owned());
         prefixes.extend(crate::log::masking::OTHER_PREFIXES.map(str::to_owned));
-        let patterns = Arc::new(Patterns::new(&masking).unwrap());
+        let patterns = Arc::new(MaskingPatterns::new(&masking).unwrap());
         let masker = || Masker::with(patterns.clone());
         let expected = reference::mask(&text, &masking.phrases, &masking.loose_phrases, &prefixes);
         for at in 0..=text.len() {

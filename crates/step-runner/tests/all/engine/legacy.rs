@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use step_runner::ExprValue as StepValue;
+use step_runner::ExprValue;
 use step_runner::document::StepAction;
 use step_runner::engine::{CancelHandle, CancelReason};
 use step_runner::wire::proto::step_result::Status;
@@ -223,7 +223,7 @@ fn inputs_of_wrong_types_are_rejected() {
 }
 
 /// Replaces the script of the only step, because documents have a size limit.
-fn set_script(play: &mut JobPlay, script: StepValue) {
+fn set_script(play: &mut JobPlay, script: ExprValue) {
     let StepAction::Run(run) = &mut play.steps.definition.action else { panic!("it has steps") };
     run.steps[0].inputs.insert("script".to_owned(), script);
 }
@@ -247,8 +247,8 @@ fn check_script_of(bytes: usize) {
     for shell in SHELLS {
         let mut script = ScriptJob::of(shell, &["true"]);
         let lines = [long_script(bytes), LOOK.to_owned(), "exit $exit_code".to_owned()];
-        let lines = lines.map(StepValue::String).to_vec();
-        set_script(&mut script.play, StepValue::Array(lines));
+        let lines = lines.map(ExprValue::String).to_vec();
+        set_script(&mut script.play, ExprValue::Array(lines));
         let played = script.play.run();
         assert_eq!(played.outcome.exit_code, 7, "{shell} {}", played.outcome.message);
         assert!(played.text.contains("\n0\n"), "{shell}");
@@ -283,7 +283,7 @@ fn check_inputs_of(sizes: &[usize]) {
         let dir = tempfile::tempdir().unwrap();
         let mut play = JobPlay::new(dir.path(), "{}\n---\nrun: [{name: a, script: x}]\n");
         let text = format!("{see}\n{}\n{LOOK}\nexit $exit_code\n", long_script(bytes));
-        set_script(&mut play, StepValue::String(text.clone()));
+        set_script(&mut play, ExprValue::String(text.clone()));
         let played = play.run();
         assert_eq!(played.outcome.exit_code, 7, "{}", played.outcome.message);
         let seen =

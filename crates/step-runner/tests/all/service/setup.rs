@@ -11,7 +11,7 @@ use oci_hooks_testsupport::program::{
     self, DEADLINE, temporary_directory, temporary_directory_in, wait, wait_until,
 };
 use rustix::process::{Pid, Signal, kill_process};
-use step_runner::log::{Demux, LogStream};
+use step_runner::log::{LogDemux, LogStream};
 use step_runner::wire::document::step_runner_client::StepRunnerClient as DocumentClient;
 use step_runner::wire::proto;
 use step_runner::wire::proto::step_runner_client::StepRunnerClient as GitLabClient;
@@ -286,7 +286,7 @@ pub(crate) fn strip_stamps(log: &[u8]) -> (String, String) {
         LogStream::Out => out.extend_from_slice(bytes),
         LogStream::Err => err.extend_from_slice(bytes),
     };
-    let mut demux = Demux::default();
+    let mut demux = LogDemux::default();
     demux.write(log, &mut take);
     demux.finish(&mut take);
     (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use oci_hooks_testsupport::program::DEADLINE;
 use step_runner::client::StepClient;
-use step_runner::log::Demux;
+use step_runner::log::LogDemux;
 use step_runner::wire::proto::step_result::Status;
 use step_runner::wire::proto::{Job, RunRequest, Variable};
 
@@ -53,7 +53,7 @@ pub(crate) async fn run(client: &StepClient, request: RunRequest) -> (Status, i3
 /// Returns a log without timestamps and stream markers.
 pub(crate) fn text(log: &[u8]) -> String {
     let mut text = Vec::new();
-    let mut demux = Demux::default();
+    let mut demux = LogDemux::default();
     demux.write(log, |_, bytes| text.extend_from_slice(bytes));
     demux.finish(|_, bytes| text.extend_from_slice(bytes));
     String::from_utf8(text).unwrap()

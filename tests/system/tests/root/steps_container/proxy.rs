@@ -6,7 +6,7 @@ use std::future::Future;
 use oci_hooks_testsupport::program::DEADLINE;
 use oci_hooks_testsupport::runtime::TestRuntime;
 use step_runner::client::StepClient;
-use step_runner::log::Demux;
+use step_runner::log::LogDemux;
 use step_runner::wire::proto::RunRequest;
 use step_runner::wire::proto::step_result::Status;
 
@@ -111,7 +111,7 @@ async fn status(client: &StepClient) -> Status {
 
 fn strip_stamps(log: &[u8]) -> String {
     let mut text = Vec::new();
-    let mut demux = Demux::default();
+    let mut demux = LogDemux::default();
     demux.write(log, |_, bytes| text.extend_from_slice(bytes));
     demux.finish(|_, bytes| text.extend_from_slice(bytes));
     String::from_utf8(text).unwrap()

@@ -246,7 +246,7 @@ fn sensitive_outputs(result: &StepResult) -> BTreeSet<String> {
     outputs.map(|(name, _)| name.clone()).collect()
 }
 
-/// An output that adds its secrets to a [`Redactor`] too.
+/// An output sink that adds the secrets masked in it to a [`Redactor`] too.
 pub struct RedactedOutput<'a, O> {
     pub output: &'a mut O,
     pub redactor: &'a Redactor,

@@ -1,4 +1,4 @@
-//! The table of functions, and `builtin://script_legacy`, the script of an ordinary job.
+//! Runs built-in functions, of which `builtin://script_legacy`, the script of an ordinary job, is implemented here.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -53,7 +53,7 @@ pub enum JobState {
     Killed,
 }
 
-/// The step that a built-in function runs for: its scope, its commands, its log.
+/// The interface of the engine for a built-in function: the variables of its step, its commands, its log.
 pub trait BuiltinHost {
     /// Returns the working directory of the job.
     fn work_dir(&self) -> &Path;

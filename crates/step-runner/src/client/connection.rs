@@ -53,7 +53,7 @@ impl StepClient {
         StepClient { channel, give_up: GIVE_UP, stderr }
     }
 
-    /// Sets how long to retry while the server is unreachable. The default is two minutes.
+    /// Sets the time for which calls are retried while the server is unreachable, by default two minutes.
     #[must_use]
     pub fn with_give_up(self, give_up: Duration) -> Self {
         StepClient { give_up, ..self }

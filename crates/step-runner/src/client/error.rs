@@ -34,7 +34,7 @@ pub enum ClientError {
 pub struct ConnectionError(String);
 
 impl ConnectionError {
-    /// Returns the first cause: the status and the layers around it repeat its message, with their types.
+    /// Returns the innermost cause of a status: the outer errors only repeat its message.
     fn new(status: &Status) -> Self {
         let mut cause = None;
         let mut next = status.source();

@@ -47,6 +47,7 @@ impl ValueSpec {
 #[derive(Clone, Debug, PartialEq)]
 pub enum OutputSpecs {
     Declared(BTreeMap<String, ValueSpec>),
+    /// Those of the nested step that [`RunAction::delegate`] names.
     Delegate,
 }
 
@@ -73,11 +74,11 @@ pub struct StepDefinition {
 pub enum StepAction {
     Exec(ExecCommand),
     Run(RunAction),
-    /// A function of this program. Step files refer to it; they do not contain it.
+    /// A function of this program, instead of a step file.
     Builtin(BuiltinFunction),
 }
 
-/// A function of this program.
+/// A function of this program, which step files refer to as `builtin://NAME`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BuiltinFunction {
     /// Runs the text in the input `script` in a shell, as `SHELL -c SCRIPT`.
@@ -89,9 +90,9 @@ pub enum BuiltinFunction {
     ScriptLegacy,
     /// Runs a whole job of GitLab Runner: sources, caches, scripts, artifacts.
     Concrete,
-    /// Builds an image of a function, in an archive.
+    /// Builds the image of a function, and writes it to an archive.
     FunctionOciBuild,
-    /// Pushes such an archive to a registry.
+    /// Pushes the image in an archive to a registry.
     FunctionOciPublish,
 }
 

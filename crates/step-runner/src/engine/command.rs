@@ -1,4 +1,4 @@
-//! Runs one command: start, output, cancellation.
+//! Runs the commands of a job: start, output, cancellation.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -26,7 +26,7 @@ use super::launcher::{LaunchError, LaunchedChild, bytes_of};
 use super::pump::{OutputPipes, PumpEvent, is_over};
 use super::work::{INTERRUPT_TIMEOUT, WorkError, WorkThread};
 
-/// Time for a killed process to end. One that takes longer hangs in the kernel.
+/// Time for a killed process to exit. A process that takes longer hangs in the kernel.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Minimum time between `SIGTERM` and `SIGKILL` for background processes if the grace period of the job is
@@ -36,7 +36,7 @@ const LEAST_GRACE: Duration = Duration::from_secs(1);
 /// Time for background processes to close the output of an ended job, as in GitLab's implementation.
 const LAST_OUTPUT: Duration = Duration::from_secs(5);
 
-/// The processes of a job.
+/// A runner of the commands of one job. It forwards their output, and stops them on cancellation or timeout.
 pub struct CommandRunner<'a> {
     pipes: OutputPipes,
     groups: JobProcesses,

@@ -30,7 +30,7 @@ use super::work::WorkError;
 const NESTED: &str = "run";
 
 impl StepEngine<'_> {
-    /// Runs the input `script` in a shell. It is recorded as an argument.
+    /// Runs the input `script` in a shell. The result records the script as an argument of the shell.
     pub(super) fn script(
         &mut self,
         shell: &str,
@@ -58,7 +58,7 @@ impl StepEngine<'_> {
         ended
     }
 
-    /// Runs another function. Returns its outputs.
+    /// Runs a function that executes commands through a [`BuiltinHost`]. Returns its outputs.
     pub(super) fn function(
         &mut self,
         function: BuiltinFunction,
@@ -203,7 +203,7 @@ impl BuiltinHost for FunctionHost<'_, '_> {
 const LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 impl StepEngine<'_> {
-    /// Runs a function in its own thread, as a registry may not respond for long. Returns the outputs.
+    /// Builds or publishes an image, in another thread, as a registry may not respond for long. Returns the outputs.
     pub(super) fn function_oci(
         &mut self,
         function: OciFunction,
@@ -230,7 +230,7 @@ impl StepEngine<'_> {
 }
 
 impl CommandRunner<'_> {
-    /// Runs a function, and forwards its log like the output of a command.
+    /// Builds or publishes an image, and forwards the log like the output of a command.
     fn function(
         &mut self,
         call: function_oci::FunctionCall,

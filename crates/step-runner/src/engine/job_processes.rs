@@ -296,7 +296,7 @@ fn marks(environment: &[u8]) -> Option<&[u8]> {
 const RECORD: &str = "groups";
 
 /// Maximum number of bytes that are read of one record, enough for 50 000 commands, and of all records of a crashed
-/// server. A job of the same user may have written any records.
+/// server. A job of the same user may have changed them.
 const RECORD_BYTES: u64 = 1 << 20;
 const ALL_RECORD_BYTES: u64 = 64 << 20;
 
@@ -306,7 +306,7 @@ const CGROUP: &str = "step-runner-";
 /// Poll interval for the exit of signalled processes.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The processes of a job.
+/// All processes of a job: its commands, and those that they started.
 #[derive(Debug)]
 pub struct JobProcesses {
     record: File,
@@ -358,7 +358,7 @@ impl JobProcesses {
         job.launcher.launch(request, streams, cgroup)
     }
 
-    /// Records a new group.
+    /// Records the process group of a command that has started, in memory and on disk.
     pub fn record(&mut self, leader: Pid) -> io::Result<()> {
         let pid = leader.as_raw_nonzero().get().cast_unsigned();
         let start = ProcessSnapshot::of(pid).map_or(0, |leader| leader.start);
@@ -367,7 +367,7 @@ impl JobProcesses {
         self.record.write_all(format!("{pid} {start}\n").as_bytes())
     }
 
-    /// Forgets a group whose leader has been reaped, unless it has other members.
+    /// Forgets the process group of a command that has ended, unless other processes are in it.
     pub fn leave(&mut self, group: Pid) {
         if test_kill_process_group(group).is_err() {
             let group = group.as_raw_nonzero().get().cast_unsigned();

@@ -21,7 +21,7 @@ const MAX_QUOTED: usize = 80;
 
 type ParseResult<T> = Result<T, ExpressionError>;
 
-/// Parser state: a text and an offset.
+/// A parser of a text with expressions.
 pub struct ExprParser<'t> {
     text: &'t str,
     at: usize,

@@ -26,8 +26,8 @@ pub enum Expr<'t> {
         keys: Vec<AccessKey<'t>>,
     },
     Unary(UnaryOperator, Box<ExprNode<'t>>),
-    /// Binary operators, applied from left to right. Operators of higher precedence are separate nodes,
-    /// except on the far left: so a long sum is not a deep tree.
+    /// A first operand, and binary operators that are applied to it from left to right: a list, so that a long sum is
+    /// not a deep tree. An operand with operators of higher precedence is a node of its own, unless it is the first.
     Fold(Box<ExprNode<'t>>, Vec<BinaryOperation<'t>>),
     /// A function call with arguments.
     Call(ExprFunction, Vec<ExprNode<'t>>),

@@ -1,4 +1,4 @@
-//! The files of a job that go into a layer: found beneath its directory, in the order of their names.
+//! The files of a layer: found beneath the job's directory, sorted by name.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

@@ -1,4 +1,4 @@
-//! A call of a function, with its context from the job.
+//! A call of a function that builds or publishes an image, with its context from the job.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -15,10 +15,10 @@ use super::publish::publish;
 /// The outputs of a function by name.
 pub type FunctionOutputs = BTreeMap<String, ExprValue>;
 
-/// A function that writes a line, given without its line end, to the log of a function.
+/// A callback that writes a line, given without its line end, to the log of the step.
 pub type FunctionLog<'a> = &'a (dyn Fn(LogStream, &str) + Sync);
 
-/// One of the functions.
+/// A built-in function for images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OciFunction {
     /// `builtin://function/oci/build`
@@ -27,7 +27,7 @@ pub enum OciFunction {
     Publish,
 }
 
-/// A call of a function by a job.
+/// A call of an [`OciFunction`] by a job.
 #[derive(Clone)]
 pub struct FunctionCall {
     pub function: OciFunction,
@@ -41,7 +41,7 @@ pub struct FunctionCall {
     pub remote: Option<Arc<RemoteAccess>>,
 }
 
-/// A running call.
+/// A running [`FunctionCall`], with its interrupt and its log.
 pub struct FunctionTask<'a> {
     pub call: &'a FunctionCall,
     interrupt: &'a Interrupt,

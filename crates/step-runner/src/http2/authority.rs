@@ -156,7 +156,7 @@ impl HeaderBlock {
     }
 }
 
-/// The sequence of header fields in a block (RFC 7541, section 6), without their meaning.
+/// A parser of the header fields in a block (RFC 7541, section 6) that recognizes only `:authority`.
 #[derive(Debug, Default)]
 struct HeaderFields {
     at: FieldPosition,
@@ -178,7 +178,7 @@ enum FieldPosition {
 
 #[derive(Clone, Copy, Debug)]
 enum HpackNumber {
-    /// The index of a whole field, or the size of the table.
+    /// The index of a whole field, or the size of the table; no string follows.
     Alone,
     /// The index of a name, which is followed by a value.
     Name,

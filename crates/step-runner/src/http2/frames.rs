@@ -24,8 +24,8 @@ pub struct FrameHead {
     pub length: u32,
 }
 
-/// A parser of the frames in the bytes of a client, which may be split anywhere. Bytes of other protocols have
-/// none.
+/// A parser of the frames in the bytes of a client, which may be split anywhere. It finds no frames in bytes of other
+/// protocols.
 ///
 /// Buffers at most the header of a frame; payloads are neither copied nor parsed.
 #[derive(Debug)]

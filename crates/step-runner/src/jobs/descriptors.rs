@@ -20,7 +20,7 @@ const KEPT: u64 = 2;
 /// Descriptors that the server itself opens later: connections, threads, and directories.
 const SERVER: u64 = 10;
 
-/// The descriptors that jobs may use.
+/// The number of descriptors that jobs may use.
 #[derive(Debug)]
 pub struct DescriptorBudget {
     limit: u64,
@@ -38,8 +38,8 @@ impl DescriptorBudget {
         DescriptorBudget { limit, used }
     }
 
-    /// Returns the number of jobs of an earlier server that may be opened: more than that server could have had, but
-    /// another job can still run.
+    /// Returns the maximum number of jobs of an earlier server to open, so that another job can still run. A server
+    /// with the same limit cannot have had so many.
     pub fn kept_jobs(&self) -> usize {
         let free = self.limit.saturating_sub(self.used + RUNNING);
         usize::try_from(free / (KEPT + 1)).unwrap_or(usize::MAX)

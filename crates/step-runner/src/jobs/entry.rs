@@ -27,7 +27,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 const PANICKED: &str = "internal error: the thread of the job panicked";
 
-/// A job.
+/// A job in the registry: its status, log, results and files.
 #[derive(Debug)]
 pub struct JobEntry {
     state: watch::Sender<JobSnapshot>,
@@ -51,7 +51,7 @@ struct JobStorage {
 }
 
 impl JobStorage {
-    /// Returns the files to remove, if the job has ended and is removed. Readers of the log keep it open.
+    /// Takes the files to delete, if the job has ended and was removed from the registry. Readers keep the log open.
     fn clear(&mut self) -> Option<JobDir> {
         if self.is_removed && self.ended.is_some() { self.dir.take() } else { None }
     }
@@ -181,7 +181,7 @@ impl JobEntry {
         }
     }
 
-    /// Sets the final status, unless the job was abandoned.
+    /// Sets the final status, unless the job already has one because it was abandoned.
     fn end_with(&self, ended: JobSnapshot) {
         self.state.send_if_modified(|state| {
             let is_running = state.end.is_none();

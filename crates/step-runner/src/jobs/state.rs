@@ -23,8 +23,8 @@ use super::kept::{self, KeptError, KeptJob};
 /// Maximum number of characters of a job id in a directory name.
 const NAME_CHARS: usize = 40;
 
-/// Limits of jobs of an earlier server and of all their results, for lack of memory: a job of the same user may have
-/// created any number.
+/// Maximum numbers of jobs of an earlier server and of all their results, which bound memory use: a job of the same
+/// user may have created any number.
 const MAX_KEPT_JOBS: usize = 10_000;
 const MAX_KEPT_RESULTS: usize = 1_000_000;
 
@@ -274,8 +274,8 @@ fn find_earlier_jobs(root: &Path, trash: &Trash) -> Result<EarlierJobs, StateErr
     Ok(earlier)
 }
 
-/// Kills the processes of all jobs below a directory. At once: a job of this user may have written any number of records,
-/// and to look for processes takes long.
+/// Kills the processes of all jobs below a directory, with one search for all records: a search takes long, and a job of
+/// this user may have written any number of records.
 fn kill_recorded(jobs: &Path) -> Result<(), PathError> {
     let mut processes = RecordedProcesses::default();
     for entry in fs::read_dir(jobs).with_path("list", jobs)? {
@@ -323,8 +323,8 @@ impl CreatedDirs {
         Ok(created)
     }
 
-    /// Creates directories like [`make`](Self::make). After `limit`, it is abandoned: directories that are created
-    /// later are removed.
+    /// Creates directories like [`make`](Self::make). After the time `limit`, it fails, and directories that are still
+    /// created are removed.
     pub fn make_within(path: &Path, limit: Duration) -> Result<Self, (PathBuf, io::Error)> {
         let theirs = path.to_path_buf();
         let made = run_within(limit, move || Self::make(&theirs));

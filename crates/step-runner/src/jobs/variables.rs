@@ -15,7 +15,7 @@ use super::super::wire::proto::Variable;
 /// Size limit of an expanded value: the kernel's limit for environment variables.
 const MAX_VALUE_BYTES: usize = 128 << 10;
 
-/// Limit of look-ups: names in cycles are looked up repeatedly.
+/// Maximum number of look-ups in an expansion: names in cycles are looked up repeatedly.
 const MAX_LOOKUPS: usize = 100_000;
 
 /// Size limit of all expanded values together, far more than a kernel accepts as environment.
@@ -134,8 +134,9 @@ pub fn secrets(variables: &[Variable]) -> impl Iterator<Item = &str> {
         .map(|variable| variable.value.as_str())
 }
 
-/// Expands `$NAME` and `${NAME}` in values to other variables, or else to `env`, or else to nothing. A
-/// reference cycle ends in `env`; `$$` becomes `$`. Paths of file variables are not expanded.
+/// Expands `$NAME` and `${NAME}` in values to other variables, or else to those in `env`, or else to nothing. A
+/// reference that closes a cycle expands to the variable in `env`; `$$` becomes `$`. Paths of file variables are
+/// not expanded.
 pub fn expand(
     variables: &[Variable],
     values: BTreeMap<String, String>,

@@ -30,9 +30,9 @@ pub struct Automaton {
     found: Vec<NodeId>,
     /// The children of the root.
     first: Box<[NodeId; 256]>,
-    /// Other children that are not the first of their parent.
+    /// The second and later children of other nodes, by parent and byte.
     others: HashMap<(NodeId, u8), NodeId>,
-    /// The node of each text, in the order of both.
+    /// The node of each text, in ascending order, which is also the order of the texts.
     texts: Vec<NodeId>,
 }
 

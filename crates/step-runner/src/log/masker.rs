@@ -17,7 +17,7 @@ pub const MASK: &[u8] = b"[MASKED]";
 /// A masker of one stream; the output does not depend on how the input is split into writes.
 ///
 /// Non-overlapping occurrences of each phrase are masked, from left to right. Overlapping occurrences of
-/// several phrases share one mask. Also masked are the values of some URL parameters, up to the next `?`,
+/// different phrases share one mask. Also masked are the values of some URL parameters, up to the next `?`,
 /// `&`, white space or control character, and runs of `[0-9A-Za-z._=-]` after a token prefix; each part
 /// of them without a phrase gets a mask. All matching is on the input, not on masked output: a phrase in a
 /// token, or across the end of a prefix, reveals nothing.

@@ -93,7 +93,7 @@ impl MaskingPatterns {
     }
 }
 
-/// Texts to search for.
+/// Texts to search for, with the automaton that finds them.
 pub struct TextSet {
     texts: BTreeSet<Vec<u8>>,
     automaton: Automaton,

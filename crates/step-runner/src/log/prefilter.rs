@@ -33,13 +33,13 @@ const WIDTH: usize = 4;
 /// Number of positions that are checked between two branches.
 const BLOCK: usize = 8;
 
-/// Bytes searched for unbroken texts before they are searched for breaks.
+/// Number of bytes that are searched for unbroken texts before they are searched for breaks.
 const SPAN: usize = 2048;
 
 /// Bytes read for a block, which include those after the last position.
 const BLOCK_READS: usize = BLOCK + WIDTH;
 
-/// Result of the search for texts without a break near their start.
+/// Result of the search for texts without a break near their start: a position, or the end of the searched bytes.
 enum UnbrokenMatch {
     At(usize),
     None { to: usize },

@@ -1,4 +1,4 @@
-//! Stopping the resolution of a reference from another thread.
+//! Stopping long work, such as fetching a step, from another thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,9 +11,9 @@ use rustix::io::Errno;
 
 use super::error::ResolveError;
 
-/// A flag that stops the resolution of a reference. Clones share the state; once set, it stays set.
+/// A flag that stops long work, such as fetching a step. Clones share the state; once set, it stays set.
 ///
-/// Long work checks it between its parts, or polls [`event`](Self::event) together with its own
+/// The work checks the flag between its parts, or polls [`event`](Self::event) together with its own
 /// descriptors. The caller waits a moment for the work to stop, and then continues without it.
 #[derive(Clone, Debug)]
 pub struct Interrupt {

@@ -32,7 +32,7 @@ pub fn load(dir: PathBuf, filename: Option<&str>) -> Result<LoadedStep, ResolveE
     find(dir, filename, read)
 }
 
-/// Loads the step file in a directory of a fetched tree, named without `..`.
+/// Loads the step file in a directory of a fetched tree. A path with `..` is an error.
 pub fn load_fetched(
     tree: &Path,
     segments: &[String],
@@ -44,8 +44,8 @@ pub fn load_fetched(
     load_beneath(tree, tree, segments, filename)
 }
 
-/// Loads the step file in a directory of a fetched tree, named relative to another directory of the tree. A
-/// path or symlink out of the tree is an error.
+/// Loads the step file in a directory of a fetched tree; `segments` are relative to `base`, a directory of the tree.
+/// A path or symlink out of the tree is an error.
 pub fn load_beneath(
     tree: &Path,
     base: &Path,

@@ -27,7 +27,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Free space below which logs of jobs may not fit.
 const MIN_FREE_BYTES: u64 = 256 << 20;
 
-/// Paths of the shells of GitLab's runner.
+/// Paths at which GitLab's runner looks for bash and sh.
 const BASH: [&str; 3] = ["/usr/local/bin/bash", "/usr/bin/bash", "/bin/bash"];
 const SH: [&str; 4] = ["/usr/local/bin/sh", "/usr/bin/sh", "/bin/sh", "/busybox/sh"];
 

@@ -12,7 +12,7 @@ use step_runner::{DeclaredType, ExprValue};
 
 use crate::error::StepRunnerError;
 
-/// The arguments of which exactly one names the step.
+/// Name of the group of arguments of which exactly one names the step.
 pub const SOURCE: &str = "source";
 
 /// A step with its inputs, variables and working directory.

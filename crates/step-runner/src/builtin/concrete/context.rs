@@ -43,7 +43,7 @@ const MAX_CAPTURED_BYTES: u64 = 64 << 10;
 /// Minimum and maximum time between two attempts.
 const PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
 
-/// A job and the step that runs it.
+/// A job of `builtin://concrete`: its configuration, its variables, and the engine that runs its commands.
 pub struct JobContext<'a> {
     pub host: &'a mut dyn BuiltinHost,
     pub config: &'a ConcreteConfig,

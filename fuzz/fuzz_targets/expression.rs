@@ -8,7 +8,8 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use step_runner::ExprValue;
 use step_runner::expression::{
-    ExpandedValue, ExprContext, StepState, check, condition, expand, expand_text, is_dynamic,
+    ExpandedValue, ExprContext, StepState, condition, expand, expand_text, find_mentions,
+    is_dynamic,
 };
 
 static CONTEXT: LazyLock<ExprContext> = LazyLock::new(|| {
@@ -38,7 +39,8 @@ static CONTEXT: LazyLock<ExprContext> = LazyLock::new(|| {
 });
 
 fuzz_target!(|text: &str| {
-    let errors = [expand(text, &CONTEXT).err(), condition(text, &CONTEXT).err(), check(text).err()];
+    let errors =
+        [expand(text, &CONTEXT).err(), condition(text, &CONTEXT).err(), find_mentions(text).err()];
     for error in errors.into_iter().flatten() {
         assert!(text.is_char_boundary(error.offset), "{error:?}");
         assert!(!error.to_string().is_empty());

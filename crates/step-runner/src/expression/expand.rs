@@ -55,18 +55,6 @@ pub fn condition(text: &str, context: &ExprContext) -> Result<bool, ExpressionEr
     Ok(is_truthy(&value))
 }
 
-/// Checks the expressions in a text: syntax, functions, and the first names of paths.
-///
-/// Stricter than [`expand`]: a path that is valid only if it exists (`inputs.a b`) is rejected.
-pub fn check(text: &str) -> Result<(), ExpressionError> {
-    ExprParser::new(text, None).text().map(drop)
-}
-
-/// Checks the syntax of a [`condition`] like [`check`].
-pub fn check_condition(text: &str) -> Result<(), ExpressionError> {
-    ExprParser::new(text, None).condition().map(drop)
-}
-
 fn expand_in(
     evaluator: &mut Evaluator<'_>,
     text: &str,
@@ -121,14 +109,16 @@ pub struct NameMention {
     pub key: Option<String>,
 }
 
-/// Checks a text like [`check`], and returns the names used in its expressions.
+/// Checks the expressions in a text: syntax, functions, and the first names of paths. Returns the names used.
+///
+/// Stricter than [`expand`]: a path that is valid only if it exists (`inputs.a b`) is rejected.
 pub fn find_mentions(text: &str) -> Result<Vec<NameMention>, ExpressionError> {
     let mut found = Vec::new();
     collect_text_mentions(&ExprParser::new(text, None).text()?, &mut found);
     Ok(found)
 }
 
-/// Checks a [`condition`] like [`check_condition`], and returns the names used in it.
+/// Checks a [`condition`] like [`find_mentions`], and returns the names used in it.
 pub fn condition_mentions(text: &str) -> Result<Vec<NameMention>, ExpressionError> {
     let mut found = Vec::new();
     collect_node_mentions(&ExprParser::new(text, None).condition()?.0, &mut found);

@@ -31,7 +31,7 @@ mod tests;
 
 pub use error::{ExpressionError, ExpressionErrorKind};
 pub use expand::{
-    NameMention, check, check_condition, condition, condition_mentions, expand, expand_text,
-    expand_value, find_mentions, is_dynamic,
+    NameMention, condition, condition_mentions, expand, expand_text, expand_value, find_mentions,
+    is_dynamic,
 };
 pub use names::{ExpandedValue, ExprContext, StepEndStatus, StepState};

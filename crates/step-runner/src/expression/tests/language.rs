@@ -295,24 +295,24 @@ fn errors_have_an_offset_and_a_fix() {
         ("a ${{ env", "the \" env\" is not closed: ${{ ... }}".to_owned()),
     ] {
         assert_eq!(expand_to_json(text).unwrap_err(), expected, "{text}");
-        let error = check(text).unwrap_err();
+        let error = find_mentions(text).unwrap_err();
         assert_eq!(error.to_string(), expected, "{text}");
         assert!(text.is_char_boundary(error.offset));
     }
 }
 
 #[test]
-fn check_validates_functions_and_first_names_but_not_values() {
-    assert!(check("${{ env.X || inputs.y.z['q'] && success() }} }} \\${{").is_ok());
+fn functions_and_first_names_are_checked_but_not_values() {
+    assert!(find_mentions("${{ env.X || inputs.y.z['q'] && success() }} }} \\${{").is_ok());
     assert_eq!(
-        check("x ${{ 1 + inptus.a }}").unwrap_err().to_string(),
+        find_mentions("x ${{ 1 + inptus.a }}").unwrap_err().to_string(),
         "inptus.a: the \"inptus\" was not found"
     );
-    assert_eq!(check("x ${{ inptus.a }}").unwrap_err().offset, 6);
-    assert!(check("${{ upper('x') }}").is_err());
-    assert!(check_condition("failure() || inputs.a == 1").is_ok());
-    assert!(check_condition("${{ failure() }}").is_ok());
-    assert_eq!(check_condition("failure() ||").unwrap_err().offset, 12);
+    assert_eq!(find_mentions("x ${{ inptus.a }}").unwrap_err().offset, 6);
+    assert!(find_mentions("${{ upper('x') }}").is_err());
+    assert!(condition_mentions("failure() || inputs.a == 1").is_ok());
+    assert!(condition_mentions("${{ failure() }}").is_ok());
+    assert_eq!(condition_mentions("failure() ||").unwrap_err().offset, 12);
     assert!(is_dynamic("./${{ inputs.dir }}") && !is_dynamic("./{{dir}}"));
 }
 

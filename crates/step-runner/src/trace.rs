@@ -122,14 +122,8 @@ fn definition(definition: proto::Definition) -> Result<StepDefinition, Definitio
 fn step(step: proto::Step) -> Result<StepCall, DefinitionError> {
     let found = step.step.and_then(reference);
     let reference = found.ok_or_else(|| DefinitionError::Reference(step.name.clone()))?;
-    Ok(StepCall {
-        name: step.name,
-        reference,
-        env: step.env,
-        inputs: values(step.inputs),
-        condition: None,
-        continue_on_error: false,
-    })
+    let (name, env, inputs) = (step.name, step.env, values(step.inputs));
+    Ok(StepCall { name, env, inputs, ..StepCall::new(reference) })
 }
 
 fn reference(reference: proto::step::Reference) -> Option<StepReference> {

@@ -121,14 +121,7 @@ impl StepFileReader {
 
     /// Reads a step call, which may lack a name.
     pub(super) fn call(&mut self, node: &YamlNode) -> StepCall {
-        let mut step = StepCall {
-            name: String::new(),
-            reference: StepReference::Dynamic(String::new()),
-            env: BTreeMap::new(),
-            inputs: BTreeMap::new(),
-            condition: None,
-            continue_on_error: false,
-        };
+        let mut step = StepCall::new(StepReference::Dynamic(String::new()));
         if !self.mapping(node, &STEP_KEYS) {
             return step;
         }

@@ -17,6 +17,15 @@ pub struct StepFile {
     pub definition: StepDefinition,
 }
 
+impl StepFile {
+    /// Returns a step file that runs these steps, without inputs and outputs.
+    pub fn of_steps(steps: Vec<StepCall>) -> Self {
+        let run = RunAction { steps, outputs: BTreeMap::new(), delegate: None };
+        let definition = StepDefinition { env: BTreeMap::new(), action: StepAction::Run(run) };
+        StepFile { spec: StepSpec::default(), definition }
+    }
+}
+
 /// Declared inputs and outputs of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepSpec {
@@ -138,6 +147,18 @@ pub struct StepCall {
 }
 
 impl StepCall {
+    /// Returns an unconditional call without a name, variables and inputs.
+    pub fn new(reference: StepReference) -> Self {
+        StepCall {
+            name: String::new(),
+            reference,
+            env: BTreeMap::new(),
+            inputs: BTreeMap::new(),
+            condition: None,
+            continue_on_error: false,
+        }
+    }
+
     /// Returns the title of the step for people: its name, or else its reference.
     pub fn title(&self) -> String {
         match &self.reference {

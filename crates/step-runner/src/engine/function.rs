@@ -11,9 +11,7 @@ use super::super::builtin::{
     self, BuiltinHost, CancelEffect, CommandError, CommandLimits, JobState, ScriptCommand,
     StepCommand,
 };
-use super::super::document::{
-    BuiltinFunction, RunAction, StepAction, StepCall, StepDefinition, StepFile, StepSpec,
-};
+use super::super::document::{BuiltinFunction, StepCall, StepFile};
 use super::super::expression::ExprContext;
 use super::super::function_oci::{self, FunctionError, OciFunction};
 use super::super::log::{LogStream, OutputSink, OutputSource};
@@ -170,9 +168,7 @@ impl BuiltinHost for FunctionHost<'_, '_> {
             return Err(error);
         }
         let runner = &mut *self.runner;
-        let run = RunAction { steps, outputs: BTreeMap::new(), delegate: None };
-        let definition = StepDefinition { env: BTreeMap::new(), action: StepAction::Run(run) };
-        let file = StepFile { spec: StepSpec::default(), definition };
+        let file = StepFile::of_steps(steps);
         let dir = &runner.job.work_dir;
         let mut scope = StepScope::new(dir, dir, runner.vars.clone());
         scope.declared_env.clone_from(env);

@@ -7,9 +7,7 @@ use std::{env, fs};
 use clap::Args;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::fs::PathContext as _;
-use step_runner::document::{
-    RunAction, StepAction, StepDefinition, StepFile, StepSpec, parse_steps,
-};
+use step_runner::document::{StepFile, parse_steps};
 use step_runner::jobs::{LOG_LEVEL, log_level};
 use step_runner::log::Masking;
 
@@ -73,9 +71,7 @@ pub fn run(args: &CiArgs) -> Result<CliExit, StepRunnerError> {
         }
     }
     env.insert(LOG_LEVEL.to_owned(), level.to_owned());
-    let run = RunAction { steps, outputs: BTreeMap::new(), delegate: None };
-    let definition = StepDefinition { env: BTreeMap::new(), action: StepAction::Run(run) };
-    let steps = StepFile { spec: StepSpec::default(), definition };
+    let steps = StepFile::of_steps(steps);
     let masking = masking(&vars);
     let failed = "failed to run steps: ";
     let job = JobSpec { steps, dir: work_dir.clone(), work_dir, env, vars, masking, failed };

@@ -1,15 +1,12 @@
 //! `step-runner run`.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::fs::{PathContext as _, read_bounded};
-use step_runner::document::{
-    MAX_BYTES, RunAction, StepAction, StepCall, StepDefinition, StepFile, StepSpec,
-};
+use step_runner::document::{MAX_BYTES, StepFile, StepSpec};
 use step_runner::jobs::{LOG_LEVEL, log_level};
 use step_runner::log::Masking;
 use step_runner::resolve::{Interrupt, ReferenceContext};
@@ -69,19 +66,12 @@ pub fn run(args: &RunArgs) -> Result<CliExit, StepRunnerError> {
                 env: &env,
                 interrupt: &interrupt,
             };
-            (wrap_step(args.step.call(&resolver, &caller)?), work_dir.clone())
+            (StepFile::of_steps(vec![args.step.call(&resolver, &caller)?]), work_dir.clone())
         }
     };
     let masking = Masking::default();
     let job = JobSpec { steps, work_dir, dir, env, vars, masking, failed: "" };
     local_job::run_job(job, &resolver, &args.report)
-}
-
-/// Returns a job with one step.
-fn wrap_step(step: StepCall) -> StepFile {
-    let run = RunAction { steps: vec![step], outputs: BTreeMap::new(), delegate: None };
-    let definition = StepDefinition { env: BTreeMap::new(), action: StepAction::Run(run) };
-    StepFile { spec: StepSpec::default(), definition }
 }
 
 /// Reads a step definition in text format, and returns it with the base directory of its relative references.

@@ -86,14 +86,7 @@ impl StepArgs {
             Some(text) => {
                 parse_call(text).map_err(|error| StepRunnerError::Call(Box::new(error)))?
             }
-            None => StepCall {
-                name: String::new(),
-                reference: self.reference(caller.dir)?,
-                env: BTreeMap::new(),
-                inputs: BTreeMap::new(),
-                condition: None,
-                continue_on_error: false,
-            },
+            None => StepCall::new(self.reference(caller.dir)?),
         };
         step.env.extend(pairs(&self.env, "--env")?);
         let given = self.input.iter().chain(&self.inputs).cloned().collect::<Vec<_>>();

@@ -252,7 +252,7 @@ fn quote_byte(byte: u8) -> String {
 /// An error in an output file or export file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OutputFileError {
-    #[error("read {file}: failed to unmarshal JSON at line {line}: {error}{}", LineHint(hint))]
+    #[error("read {file}: failed to unmarshal JSON at line {line}: {error}{}", suggestion(hint.as_deref()))]
     Line {
         file: &'static str,
         line: usize,
@@ -272,12 +272,8 @@ pub enum OutputFileError {
     },
 }
 
-struct LineHint<'a>(&'a Option<String>);
-
-impl std::fmt::Display for LineHint<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.as_ref().map_or(Ok(()), |line| write!(f, ": write {line}"))
-    }
+fn suggestion(line: Option<&str>) -> String {
+    line.map_or(String::new(), |line| format!(": write {line}"))
 }
 
 /// Kinds of errors in a line.

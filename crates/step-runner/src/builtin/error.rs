@@ -85,11 +85,6 @@ pub enum BuiltinError {
 }
 
 impl BuiltinError {
-    /// Returns the error with the part of the job in which it occurred.
-    pub(super) fn with_part(self, part: impl Into<String>) -> Self {
-        BuiltinError::Within { part: part.into(), error: Box::new(self) }
-    }
-
     /// Returns the exit code to report, 1 to 255.
     pub fn exit_code(&self) -> i32 {
         match self {
@@ -124,7 +119,10 @@ pub trait WithinPart<T> {
 
 impl<T, E: Into<BuiltinError>> WithinPart<T> for Result<T, E> {
     fn with_part(self, part: impl Into<String>) -> Result<T, BuiltinError> {
-        self.map_err(|error| error.into().with_part(part))
+        self.map_err(|error| BuiltinError::Within {
+            part: part.into(),
+            error: Box::new(error.into()),
+        })
     }
 }
 

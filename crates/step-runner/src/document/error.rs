@@ -8,7 +8,7 @@ use super::types::DEFINITION_KEYS;
 
 /// An error in a step file.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{location}: {}{problem}", PathPrefix(path))]
+#[error("{location}: {}", message(path, problem))]
 pub struct DocumentError {
     pub location: SourceLocation,
     /// Path of the value in its document, such as `run[0].step`; empty for the document itself.
@@ -19,21 +19,17 @@ pub struct DocumentError {
 impl DocumentError {
     /// Returns the message without the file name, for output that names the file already.
     pub fn message_without_file(&self) -> String {
-        let problem = format!("{}{}", PathPrefix(&self.path), self.problem);
+        let message = message(&self.path, &self.problem);
         match self.location.position {
-            Some(at) => format!("line {}, column {}: {problem}", at.line, at.column),
-            None => problem,
+            Some(at) => format!("line {}, column {}: {message}", at.line, at.column),
+            None => message,
         }
     }
 }
 
-/// Displays a path and a colon, or nothing for an empty path.
-struct PathPrefix<'a>(&'a str);
-
-impl std::fmt::Display for PathPrefix<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.0.is_empty() { Ok(()) } else { write!(f, "{}: ", self.0) }
-    }
+/// Returns the message about a problem at a path, without the location.
+pub fn message(path: &str, problem: &DocumentProblem) -> String {
+    if path.is_empty() { problem.to_string() } else { format!("{path}: {problem}") }
 }
 
 /// Kinds of errors in step files.

@@ -9,6 +9,7 @@ use std::path::Path;
 use oci_hooks_yaml::{SourceLocation, TextPosition, YamlField, YamlNode, YamlValue, hint};
 
 use super::super::expression::{self, ExpressionError, NameMention, is_dynamic};
+use super::error::message;
 use super::reader::{documents, read};
 use super::types::{OutputSpecs, StepSpec};
 
@@ -90,15 +91,9 @@ impl Lint<'_> {
     }
 
     fn report(&mut self, error: super::DocumentError) {
-        let location = error.location.clone();
-        let prefix = if error.path.is_empty() { String::new() } else { error.path + ": " };
-        let message = format!("{prefix}{}", error.problem);
-        self.findings.push(LintFinding {
-            location,
-            severity: LintSeverity::Error,
-            message,
-            hint: None,
-        });
+        let message = message(&error.path, &error.problem);
+        let (location, severity) = (error.location, LintSeverity::Error);
+        self.findings.push(LintFinding { location, severity, message, hint: None });
     }
 
     fn file(&mut self, spec: &YamlNode, definition: &YamlNode) {

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::PathError;
 
 use super::super::document::{DocumentError, ReferenceError};
@@ -34,7 +35,7 @@ pub enum ResolveError {
     #[error("no cache directory for remote steps")]
     NoCache,
     /// The image of the step could not be fetched.
-    #[error("fetching image {name}: {}", chain(error))]
+    #[error("fetching image {name}: {}", chain(error.as_ref()))]
     Oci { name: String, error: Box<OciError> },
     /// The git repository of the step could not be fetched.
     #[error("fetching git step: {0}")]
@@ -78,10 +79,4 @@ pub fn reason(error: &io::Error) -> String {
     let text = text.split(" (os error ").next().unwrap_or_default();
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
-}
-
-/// Formats an error with its causes in one line, for clients.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

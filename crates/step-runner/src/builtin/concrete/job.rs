@@ -307,9 +307,8 @@ impl JobContext<'_> {
             return Ok(());
         }
         if matches!(self.config.shell.as_str(), "pwsh" | "powershell") {
-            return Err(
-                BuiltinError::Shell(self.config.shell.clone()).with_part(format!("step {name}"))
-            );
+            let error = BuiltinError::Shell(self.config.shell.clone());
+            return Err(error).with_part(format!("step {name}"));
         }
         let tracing = TraceOptions {
             xtrace: script.debug,

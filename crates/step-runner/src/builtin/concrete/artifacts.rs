@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
+use super::super::super::ExprValue;
 use super::super::super::gitlab_helper;
 use super::super::super::go_expand::expand_like_go;
 use super::super::error::{BuiltinError, CommandError, CommandFailure, WithinPart as _};
@@ -72,30 +73,24 @@ impl JobContext<'_> {
         let id = self.config.id.to_string();
         let mut arguments =
             to_words(&["artifacts-uploader", "--url", &self.config.base_url, "--id", &id]);
-        let mut add = |name: &str, value: &str| {
-            if !value.is_empty() {
-                arguments.extend(to_words(&[name, value]));
-            }
-        };
-        add("--timeout", &artifact.timeout.map(go::duration).unwrap_or_default());
-        let header_timeout = artifact.response_header_timeout.map(go::duration);
-        add("--response-header-timeout", &header_timeout.unwrap_or_default());
+        let timeout = artifact.timeout.map(go::duration).unwrap_or_default();
+        arguments.extend(option("--timeout", &timeout));
+        let timeout = artifact.response_header_timeout.map(go::duration).unwrap_or_default();
+        arguments.extend(option("--response-header-timeout", &timeout));
         arguments.extend(artifact.metadata.iter().flat_map(metadata));
         arguments.extend(what);
         // The program expands variables in names and paths itself, but not in this argument.
         let Ok(expire_in) = expand_like_go(&artifact.expire_in, |name| {
             Ok::<_, Infallible>(self.variable(name).to_owned())
         });
-        for (option, value) in [
+        for (name, value) in [
             ("--name", name),
             ("--expire-in", &expire_in),
             ("--artifact-format", &artifact.format),
             ("--artifact-type", &artifact.kind),
             ("--compression-level", &artifact.compression_level),
         ] {
-            if !value.is_empty() {
-                arguments.extend(to_words(&[option, value]));
-            }
+            arguments.extend(option(name, value));
         }
         let env = BTreeMap::from([(TOKEN.to_owned(), self.config.token.clone())]);
         self.gitlab(&arguments, &env).with_part(format!("uploading artifacts {name:?}"))
@@ -134,6 +129,11 @@ fn metadata(metadata: &ArtifactMetadata) -> Vec<String> {
 
 fn to_words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// Returns the arguments of an option, none if the value is empty.
+fn option(name: &str, value: &str) -> Vec<String> {
+    if value.is_empty() { Vec::new() } else { to_words(&[name, value]) }
 }
 
 impl JobContext<'_> {
@@ -177,15 +177,12 @@ impl JobContext<'_> {
         let file = self.archive_path(&source.key);
         let timeout = cache.timeout.to_string();
         let mut arguments = to_words(&["cache-extractor", "--file", &file, "--timeout", &timeout]);
-        let CacheDescriptor { head_url, .. } = &source.descriptor;
         arguments.extend(url(&source.descriptor, ["--url", "--gocloud-url"]));
-        if !head_url.is_empty() {
-            arguments.extend(to_words(&["--head-url", head_url]));
-        }
+        arguments.extend(option("--head-url", &source.descriptor.head_url));
         let other = &source.alternate_descriptor;
         arguments.extend(url(other, ["--alternate-url", "--alternate-gocloud-url"]));
-        if !other.url.is_empty() && !other.head_url.is_empty() {
-            arguments.extend(to_words(&["--alternate-head-url", &other.head_url]));
+        if !other.url.is_empty() {
+            arguments.extend(option("--alternate-head-url", &other.head_url));
         }
         // The first URL is tried first, so its keys take precedence.
         let mut env = other.env.clone();
@@ -220,16 +217,16 @@ impl JobContext<'_> {
         }
         arguments.extend(what);
         arguments.extend(url(descriptor, ["--url", "--gocloud-url"]));
-        if !descriptor.head_url.is_empty() {
-            arguments.extend(to_words(&["--check-url", &descriptor.head_url]));
-        }
+        arguments.extend(option("--check-url", &descriptor.head_url));
         for (name, values) in &descriptor.headers {
             for value in values {
                 arguments.extend(to_words(&["--header", &format!("{name}: {value}")]));
             }
         }
         let mut env = descriptor.env.clone();
-        env.insert("CACHE_METADATA".to_owned(), go::json(&[("cachekey", &cache.name)]));
+        let members =
+            BTreeMap::from([("cachekey".to_owned(), ExprValue::String(cache.name.clone()))]);
+        env.insert("CACHE_METADATA".to_owned(), ExprValue::Object(members).to_json());
         let stored = self.gitlab(&arguments, &env);
         match &stored {
             Ok(()) => self.notice("Created cache"),
@@ -245,11 +242,7 @@ impl JobContext<'_> {
 
 /// Returns the argument with the URL of an object; the option depends on whether the URL is signed.
 fn url(descriptor: &CacheDescriptor, [signed, store]: [&str; 2]) -> Vec<String> {
-    let option = if descriptor.go_cloud_url { store } else { signed };
-    match descriptor.url.as_str() {
-        "" => Vec::new(),
-        url => to_words(&[option, url]),
-    }
+    option(if descriptor.go_cloud_url { store } else { signed }, &descriptor.url)
 }
 
 /// Names of GitLab's program, by precedence.

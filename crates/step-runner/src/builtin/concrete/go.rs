@@ -1,6 +1,5 @@
 //! Values in the format of Go's library, as GitLab's programs expect them.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Returns a duration as `time.Duration` prints it: `1h0m0s`, `1.5s`, `20ms`.
@@ -58,14 +57,6 @@ pub fn archive_path(cache_dir: &str, key: &str, work_dir: &str) -> String {
     }
     let up = from[common..].iter().map(|_| "..");
     up.chain(to[common..].iter().copied()).collect::<Vec<_>>().join("/")
-}
-
-/// Returns a JSON object of strings.
-pub fn json(members: &[(&str, &str)]) -> String {
-    use super::super::super::ExprValue;
-    let member =
-        |(name, value): &(&str, &str)| ((*name).to_owned(), ExprValue::String((*value).to_owned()));
-    ExprValue::Object(members.iter().map(member).collect::<BTreeMap<_, _>>()).to_json()
 }
 
 #[cfg(test)]

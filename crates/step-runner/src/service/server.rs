@@ -12,7 +12,6 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 use tonic::server::NamedService;
 use tonic_health::ServingStatus;
-use tonic_health::pb::health_server::{Health as HealthService, HealthServer};
 use tonic_health::server::{HealthReporter, health_reporter};
 use tower::layer::layer_fn;
 
@@ -102,7 +101,8 @@ impl GrpcServer {
         let incoming = accept_connections(socket, self.notify.clone());
         let gitlab = GitLabService { jobs: self.jobs.clone(), variables: self.variables };
         let document = DocumentService { jobs: self.jobs.clone() };
-        let (health, health_service) = ServerHealth::serving().await;
+        let (mut health, health_service) = health_reporter();
+        set_health(&health, ServingStatus::Serving).await;
         let (end, ended) = oneshot::channel::<()>();
         let served = tonic::transport::Server::builder()
             .max_concurrent_streams(MAX_STREAMS)
@@ -122,13 +122,16 @@ impl GrpcServer {
 
         let mut failed = None;
         wait_for_either(stop, async { failed = Some((&mut served).await) }).await;
-        health.stop().await;
+        set_health(&health, ServingStatus::NotServing).await;
         if failed.is_none() {
             self.jobs.drain(timing.drain).await;
         }
         self.jobs.stop().await;
         pruning.abort();
-        health.end().await;
+        // Ends the streams of clients that watch the health status: the server waits for open streams before it stops.
+        for name in NAMES {
+            health.clear_service_status(name).await;
+        }
         drop(end);
         if failed.is_none() {
             failed = tokio::time::timeout(timing.linger, &mut served).await.ok();
@@ -150,37 +153,9 @@ const NAMES: [&str; 3] = [
     <DocumentServer<DocumentService> as NamedService>::NAME,
 ];
 
-/// Health status of a server.
-struct ServerHealth {
-    reporter: HealthReporter,
-}
-
-impl ServerHealth {
-    /// Returns the status of a server that accepts jobs, and the service that reports it.
-    async fn serving() -> (Self, HealthServer<impl HealthService>) {
-        let (reporter, service) = health_reporter();
-        let health = ServerHealth { reporter };
-        health.set(ServingStatus::Serving).await;
-        (health, service)
-    }
-
-    /// Reports that no more jobs are accepted.
-    pub(super) async fn stop(&self) {
-        self.set(ServingStatus::NotServing).await;
-    }
-
-    /// Ends the streams of clients that watch the health status: the server waits for open streams
-    /// before it stops.
-    async fn end(mut self) {
-        for name in NAMES {
-            self.reporter.clear_service_status(name).await;
-        }
-    }
-
-    async fn set(&self, status: ServingStatus) {
-        for name in NAMES {
-            self.reporter.set_service_status(name, status).await;
-        }
+async fn set_health(health: &HealthReporter, status: ServingStatus) {
+    for name in NAMES {
+        health.set_service_status(name, status).await;
     }
 }
 

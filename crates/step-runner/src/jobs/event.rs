@@ -51,26 +51,18 @@ impl JobSnapshot {
 /// An event in the life of a job.
 #[derive(Debug)]
 pub enum JobEvent<'a> {
-    Started {
-        id: &'a str,
-    },
-    NotStarted {
-        id: &'a str,
-        error: &'a RunError,
-    },
+    /// The thread of the job was started.
+    Started { id: &'a str },
+    /// The request is invalid, or the resources of the job could not be created.
+    NotStarted { id: &'a str, error: &'a RunError },
+    /// The job has ended; the snapshot has its final status.
     Ended(&'a JobSnapshot),
     /// A client has asked to stop the job.
-    Cancelled {
-        id: &'a str,
-    },
+    Cancelled { id: &'a str },
     /// A client has closed the job.
-    Closed {
-        id: &'a str,
-    },
+    Closed { id: &'a str },
     /// The job was removed some time after its end, as no client had closed it.
-    Pruned {
-        id: &'a str,
-    },
+    Pruned { id: &'a str },
 }
 
 impl fmt::Display for JobEvent<'_> {

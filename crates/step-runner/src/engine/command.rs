@@ -38,7 +38,7 @@ const LAST_OUTPUT: Duration = Duration::from_secs(5);
 
 /// A runner of the commands of one job. It forwards their output, and stops them on cancellation or timeout.
 pub struct CommandRunner<'a> {
-    pipes: OutputPipes,
+    pub(super) pipes: OutputPipes,
     groups: JobProcesses,
     cancel: &'a CancelHandle,
     grace: Duration,
@@ -167,18 +167,6 @@ impl<'a> CommandRunner<'a> {
             }
             None => self.pipes.add(stream).map_err(process_error("cannot make a pipe")),
         }
-    }
-
-    /// Returns the file to which a function of this program writes its log.
-    pub fn log_of_function(&mut self, stream: LogStream) -> io::Result<File> {
-        Ok(self.pipes.add(stream)?.into())
-    }
-
-    /// Forwards the rest of a function's log.
-    pub fn forward_function_log(&mut self, output: &mut dyn OutputSink) {
-        // An unreadable log does not change the result of the function.
-        let _ = self.pipes.drain(output);
-        output.flush();
     }
 
     /// Runs work that may block in the kernel, and forwards output meanwhile. On cancellation or timeout,

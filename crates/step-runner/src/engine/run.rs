@@ -71,6 +71,13 @@ pub struct StepOutcome {
     pub error: Option<StepError>,
 }
 
+impl From<StepError> for StepOutcome {
+    /// Returns the outcome of a step that was not run.
+    fn from(error: StepError) -> Self {
+        StepOutcome { result: None, outputs: BTreeMap::new(), error: Some(error) }
+    }
+}
+
 impl<'a> StepEngine<'a> {
     pub(super) fn new(
         job: &'a StepJob,
@@ -103,18 +110,13 @@ impl<'a> StepEngine<'a> {
     }
 
     /// Calls a step: its inputs are expanded in the scope of the caller.
-    fn call(&mut self, caller: &StepScope, step: &StepCall) -> StepOutcome {
+    fn call(&mut self, caller: &StepScope, step: &StepCall) -> Result<StepOutcome, LoadError> {
         let title = step.title();
-        let (scope, step, inputs, file) = match self.prepare(caller, step) {
-            Ok(prepared) => prepared,
-            Err(error) => {
-                let error = Some(StepError::Load(error));
-                return StepOutcome { result: None, outputs: BTreeMap::new(), error };
-            }
-        };
-        self.invoke(scope, PreparedCall { step, inputs, file: &file, title })
+        let (scope, step, inputs, file) = self.prepare(caller, step)?;
+        Ok(self.invoke(scope, PreparedCall { step, inputs, file: &file, title }))
     }
 
+    // Separate from `call`, whose frame is on the stack while nested steps run.
     fn prepare(
         &mut self,
         caller: &StepScope,
@@ -382,6 +384,7 @@ impl<'a> StepEngine<'a> {
                     self.in_cleanup = is_cleanup || is_cancelled;
                     let before = self.export_count;
                     let ended = self.call(scope, step);
+                    let ended = ended.unwrap_or_else(|error| StepError::Load(error).into());
                     self.in_cleanup = is_cleanup;
                     if self.export_count > before {
                         scope.context.env = self.environment(scope);
@@ -394,9 +397,7 @@ impl<'a> StepEngine<'a> {
                     scope.context.steps.insert(step.name.clone(), state);
                     continue;
                 }
-                Err(error) => {
-                    StepOutcome { result: None, outputs: BTreeMap::new(), error: Some(error) }
-                }
+                Err(error) => error.into(),
             };
             result.sub_step_results.extend(ended.result);
             let status = match &ended.error {

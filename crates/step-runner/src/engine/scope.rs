@@ -1,7 +1,7 @@
 //! The scope of a step: its environment, and the names in its expressions.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -170,16 +170,12 @@ fn read(path: &Path) -> Result<Vec<u8>, StepFileError> {
         if !file.metadata()?.is_file() {
             return Err(io::Error::other("not a regular file"));
         }
-        read_limited(file)
+        let mut content = Vec::new();
+        // One byte beyond the limit, so that the caller notices a file that is too large.
+        file.take(MAX_BYTES as u64 + 1).read_to_end(&mut content)?;
+        Ok(content)
     };
     read().map_err(|error| io_error("open", path, error))
-}
-
-/// Reads one byte beyond the limit, so that the caller notices a file that is too large.
-fn read_limited(file: File) -> io::Result<Vec<u8>> {
-    let mut content = Vec::new();
-    file.take(MAX_BYTES as u64 + 1).read_to_end(&mut content)?;
-    Ok(content)
 }
 
 fn io_error(action: &'static str, path: &Path, error: io::Error) -> StepFileError {

@@ -1,6 +1,5 @@
 //! Human-readable results of steps.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use anstyle::{AnsiColor, Style};
@@ -59,12 +58,9 @@ fn show(result: &StepResult, depth: usize, f: &mut fmt::Formatter<'_>) -> fmt::R
     {
         write!(f, "  exit code {}", exec.exit_code)?;
     }
-    writeln!(f, "{}", format_inline(&result.outputs))?;
+    result.outputs.iter().try_for_each(|(name, output)| write!(f, "  {name}={}", value(output)))?;
+    writeln!(f)?;
     result.sub_step_results.iter().try_for_each(|step| show(step, depth + 1, f))
-}
-
-fn format_inline(outputs: &BTreeMap<String, prost_types::Value>) -> String {
-    outputs.iter().map(|(name, output)| format!("  {name}={}", value(output))).collect()
 }
 
 /// Returns a value as JSON, which contains no control characters.

@@ -178,7 +178,7 @@ fn client_waits_for_a_later_server() {
 }
 
 #[test]
-fn proxy_waits_for_a_server_and_explains_its_absence() {
+fn proxy_explains_the_absence_of_its_server() {
     let server = ServerFixture::start();
     let socket = server.dirs.path().join("none.sock");
     let mut proxy = Command::new(PROGRAM);

@@ -132,10 +132,10 @@ impl Redactor {
     ) {
         if let Some(spec) = file.spec.as_mut().and_then(|spec| spec.spec.as_mut()) {
             for input in spec.inputs.values_mut() {
-                self.default(&mut input.default, input.sensitive);
+                input.default.iter_mut().for_each(|value| self.value(value, input.sensitive));
             }
             for output in spec.outputs.values_mut() {
-                self.default(&mut output.default, output.sensitive);
+                output.default.iter_mut().for_each(|value| self.value(value, output.sensitive));
             }
         }
         let Some(definition) = &mut file.definition else { return };
@@ -152,29 +152,19 @@ impl Redactor {
         }
     }
 
-    fn default(&self, value: &mut Option<prost_types::Value>, is_sensitive: bool) {
-        match value {
-            Some(value) if is_sensitive => *value = masked_value(),
-            Some(value) => self.value(value),
-            None => {}
-        }
-    }
-
     fn values(
         &self,
         values: &mut BTreeMap<String, prost_types::Value>,
         sensitive: &BTreeSet<String>,
     ) {
         for (name, value) in values {
-            match sensitive.contains(name) {
-                true => *value = masked_value(),
-                false => self.value(value),
-            }
+            self.value(value, sensitive.contains(name));
         }
     }
 
-    fn value(&self, value: &mut prost_types::Value) {
+    fn value(&self, value: &mut prost_types::Value, is_sensitive: bool) {
         match &mut value.kind {
+            _ if is_sensitive => value.kind = Some(Kind::StringValue(mask())),
             Some(Kind::StringValue(text)) => self.replace(text),
             Some(Kind::NumberValue(number)) => {
                 let text = ExprValue::Number(*number).to_text();
@@ -183,13 +173,15 @@ impl Redactor {
                     value.kind = Some(Kind::StringValue(masked));
                 }
             }
-            Some(Kind::ListValue(list)) => list.values.iter_mut().for_each(|item| self.value(item)),
+            Some(Kind::ListValue(list)) => {
+                list.values.iter_mut().for_each(|item| self.value(item, false));
+            }
             Some(Kind::StructValue(members)) => {
                 let fields = std::mem::take(&mut members.fields);
                 members.fields = fields
                     .into_iter()
                     .map(|(name, mut value)| {
-                        self.value(&mut value);
+                        self.value(&mut value, false);
                         (self.text(&name), value)
                     })
                     .collect();
@@ -217,10 +209,6 @@ impl Redactor {
 
 fn mask() -> String {
     String::from_utf8_lossy(MASK).into_owned()
-}
-
-fn masked_value() -> prost_types::Value {
-    prost_types::Value { kind: Some(Kind::StringValue(mask())) }
 }
 
 fn spec(result: &StepResult) -> Option<&proto::spec::Content> {

@@ -39,21 +39,20 @@ All other commands are passed to gitlab-runner-helper.gitlab, GitLab's own progr
 pub enum CommandLine {
     /// Our own command line: the name of the program and its arguments.
     Own(Vec<OsString>),
-    Steps(StepsSubcommand),
+    /// `steps bootstrap`
+    Bootstrap(PathBuf),
+    /// `steps serve`
+    Serve { socket: Option<PathBuf>, command: Vec<OsString> },
+    /// `steps proxy`
+    Proxy { socket: Option<PathBuf> },
+    /// `--version` of GitLab's program.
     Version,
+    /// `steps --help`
     Help,
     /// Invalid arguments, with the error message of GitLab's program.
     Wrong(String),
     /// A command that only GitLab's program has.
     Delegate,
-}
-
-/// A command of `steps`.
-#[derive(Debug, PartialEq, Eq)]
-pub enum StepsSubcommand {
-    Bootstrap(PathBuf),
-    Serve { socket: Option<PathBuf>, command: Vec<OsString> },
-    Proxy { socket: Option<PathBuf> },
 }
 
 /// Returns the name and the arguments of this program, including arguments dropped by an entry point.
@@ -110,16 +109,14 @@ impl CommandLine {
             Ok(ParsedOptions::Help) => return CommandLine::Help,
             Err(text) => return CommandLine::Wrong(text),
         };
-        CommandLine::Steps(match command.as_bytes() {
-            b"serve" => StepsSubcommand::Serve { socket, command: rest.to_vec() },
-            b"proxy" => StepsSubcommand::Proxy { socket },
+        match command.as_bytes() {
+            b"serve" => CommandLine::Serve { socket, command: rest.to_vec() },
+            b"proxy" => CommandLine::Proxy { socket },
             _ => match rest.first().filter(|file| !file.is_empty()) {
-                Some(file) => StepsSubcommand::Bootstrap(file.into()),
-                None => {
-                    return CommandLine::Wrong("destination argument must be provided".to_owned());
-                }
+                Some(file) => CommandLine::Bootstrap(file.into()),
+                None => CommandLine::Wrong("destination argument must be provided".to_owned()),
             },
-        })
+        }
     }
 
     /// Runs the command of GitLab's command line.
@@ -137,14 +134,14 @@ impl CommandLine {
                     error => Err(error),
                 }
             }
-            CommandLine::Steps(StepsSubcommand::Bootstrap(file)) => bootstrap_file::run(&file),
-            CommandLine::Steps(StepsSubcommand::Proxy { socket }) => {
+            CommandLine::Bootstrap(file) => bootstrap_file::run(&file),
+            CommandLine::Proxy { socket } => {
                 let StepRunnerCommand::Proxy(args) = own_command("proxy", socket, &[]) else {
                     unreachable!("it is the command that was named")
                 };
                 proxy::run(&args)
             }
-            CommandLine::Steps(StepsSubcommand::Serve { socket, command }) => {
+            CommandLine::Serve { socket, command } => {
                 let StepRunnerCommand::Serve(args) = own_command("serve", socket, &command) else {
                     unreachable!("it is the command that was named")
                 };
@@ -245,7 +242,7 @@ mod tests {
 
     fn serve(socket: Option<&str>, command: &[&str]) -> CommandLine {
         let command = command.iter().map(OsString::from).collect();
-        CommandLine::Steps(StepsSubcommand::Serve { socket: socket.map(PathBuf::from), command })
+        CommandLine::Serve { socket: socket.map(PathBuf::from), command }
     }
 
     #[test]
@@ -255,14 +252,12 @@ mod tests {
             assert_eq!(read("serve"), serve(None, &[]));
             assert_eq!(
                 read("bootstrap /opt/gitlab-runner/gitlab-runner-helper"),
-                CommandLine::Steps(StepsSubcommand::Bootstrap(
-                    "/opt/gitlab-runner/gitlab-runner-helper".into()
-                ))
+                CommandLine::Bootstrap("/opt/gitlab-runner/gitlab-runner-helper".into())
             );
             for socket in ["--socket /s", "-socket /s", "--socket=/s", "-socket=/s"] {
                 assert_eq!(
                     read(&format!("proxy {socket}")),
-                    CommandLine::Steps(StepsSubcommand::Proxy { socket: Some("/s".into()) })
+                    CommandLine::Proxy { socket: Some("/s".into()) }
                 );
                 assert_eq!(read(&format!("serve {socket}")), serve(Some("/s"), &[]));
             }

@@ -20,32 +20,18 @@ pub const SOCKET: &str = "STEP_RUNNER_SOCKET";
 /// File name of the socket.
 pub const SOCKET_NAME: &str = "step-runner.sock";
 
-/// Path of the socket, and its origin.
-pub enum SocketChoice {
-    /// Named on the command line or in `STEP_RUNNER_SOCKET`.
-    Named(PathBuf),
-    /// In a private directory of this user.
-    Default(PathBuf),
-}
-
-impl SocketChoice {
-    pub fn path(&self) -> &Path {
-        match self {
-            SocketChoice::Named(path) | SocketChoice::Default(path) => path,
-        }
-    }
-}
-
-/// Returns the socket that `serve` listens on by default.
-pub fn socket() -> Result<SocketChoice, StepRunnerError> {
+/// Returns the socket that `serve` listens on by default: the one named in `STEP_RUNNER_SOCKET`, or else one in a
+/// private directory of this user, which is created if missing.
+pub fn socket() -> Result<PathBuf, StepRunnerError> {
     if let Some(path) = variable(SOCKET) {
-        return Ok(SocketChoice::Named(path.into()));
+        return Ok(path.into());
     }
     let dir = match runtime_dir() {
         Some(dir) => dir,
         None => private_dir()?,
     };
-    Ok(SocketChoice::Default(dir.join(SOCKET_NAME)))
+    private_directory(&dir)?;
+    Ok(dir.join(SOCKET_NAME))
 }
 
 /// Returns the socket that clients use by default: the first existing one of those that `serve` may choose.

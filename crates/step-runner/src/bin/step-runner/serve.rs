@@ -23,12 +23,12 @@ use step_runner::jobs::{
 };
 use step_runner::log::LogFormat;
 use step_runner::service::{GrpcServer, ShutdownTiming};
-use step_runner::socket::{SocketListener, private_directory};
+use step_runner::socket::SocketListener;
 use tokio::sync::watch;
 
 use crate::cli::{StepRunnerCli, StepRunnerCommand};
 use crate::companion::{Companion, CompanionControl, CompanionMode};
-use crate::environment::{self, SOCKET, SOCKET_NAME, SocketChoice};
+use crate::environment::{self, SOCKET, SOCKET_NAME};
 use crate::error::StepRunnerError;
 use crate::report::{self, MessageLevel};
 use crate::{first, resolver};
@@ -190,16 +190,11 @@ fn listen(args: &ServeArgs) -> Result<SocketListener, StepRunnerError> {
             return Err(StepRunnerError::EmptyDir);
         }
         (Some(dir), _) if !dir.is_dir() => return Err(StepRunnerError::NoDir(dir.clone())),
-        (Some(dir), _) => SocketChoice::Named(dir.join(SOCKET_NAME)),
-        (None, Some(path)) => SocketChoice::Named(path.clone()),
+        (Some(dir), _) => dir.join(SOCKET_NAME),
+        (None, Some(path)) => path.clone(),
         (None, None) => environment::socket()?,
     };
-    if let SocketChoice::Default(path) = &socket
-        && let Some(dir) = path.parent()
-    {
-        private_directory(dir)?;
-    }
-    Ok(SocketListener::bind(socket.path())?)
+    Ok(SocketListener::bind(&socket)?)
 }
 
 fn job_count(count: usize) -> String {

@@ -70,7 +70,7 @@ impl Redactor {
         let Secrets { masker, added } = &mut *secrets;
         let Masking { phrases, loose_phrases, .. } = std::mem::take(added);
         if let Ok(known) = masker
-            && let Err(error) = known.add_all(&phrases, &loose_phrases)
+            && let Err(error) = known.add(&phrases, &loose_phrases)
         {
             *masker = Err(error);
         }

@@ -100,11 +100,6 @@ fn current_ticks() -> u64 {
 }
 
 impl ProcessMatcher {
-    /// Returns the job's processes that have not exited.
-    pub fn remaining_processes(&self) -> Vec<ProcessSnapshot> {
-        self.find(None)
-    }
-
     /// Finds the job's processes. Processes with the job's mark get the signal at once.
     fn find(&self, signal: Option<Signal>) -> Vec<ProcessSnapshot> {
         let mut settled = HashSet::new();
@@ -377,7 +372,7 @@ impl JobProcesses {
 
     /// Returns the processes of the job that have not exited.
     pub fn remaining_processes(&self) -> Vec<ProcessSnapshot> {
-        self.family.remaining_processes()
+        self.family.find(None)
     }
 
     /// Kills the remaining processes of the job.

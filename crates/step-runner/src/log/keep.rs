@@ -26,7 +26,8 @@ const PIECE_BYTES: usize = 64 * 1024;
 /// The file with the output of a job: masked, and in a [`LogFormat`].
 ///
 /// Writing never fails: if the size limit is reached, the file cannot be written or there are too many
-/// secrets to mask, a last line reports it, and further output is dropped.
+/// secrets to mask, a last line reports it, and further output is dropped. On drop, held-back output is written, and
+/// followers end.
 pub struct StepLog {
     file: Arc<File>,
     path: Arc<Path>,
@@ -38,7 +39,6 @@ pub struct StepLog {
     /// Set if the file ends within a line.
     is_cut_off: bool,
     end: LogEnd,
-    error: Option<PathError>,
     /// Buffers of masked output and of log entries, empty between calls.
     masked: Vec<u8>,
     entries: Vec<u8>,
@@ -86,7 +86,6 @@ impl StepLog {
             format: LogFormatter::new(LogFormat::default()),
             is_cut_off: false,
             end: LogEnd::Open,
-            error: None,
             masked: Vec::new(),
             entries: Vec::new(),
         })
@@ -108,19 +107,6 @@ impl StepLog {
     pub fn reader(&self) -> LogReader {
         let (file, path) = (self.file.clone(), self.path.clone());
         LogReader { file, path, progress: self.progress.subscribe() }
-    }
-
-    /// Writes the held-back output and ends followers; dropping the log does the same.
-    ///
-    /// Returns the error of the first failed write, at which the log is truncated.
-    pub fn close(mut self) -> Result<(), PathError> {
-        self.end();
-        self.error.take().map_or(Ok(()), Err)
-    }
-
-    fn end(&mut self) {
-        self.flush();
-        self.progress.send_modify(|progress| progress.closed = true);
     }
 
     /// Writes complete entries up to the size limit.
@@ -151,8 +137,6 @@ impl StepLog {
             // file cannot be shortened, readers still stop before the partial entry: they read up to the
             // recorded length.
             let _ = self.file.set_len(self.length);
-            let again = io::Error::new(error.kind(), error.to_string());
-            self.error.get_or_insert(PathError::new("write", &self.path, again));
             return Err(error);
         }
         self.length += entries.len() as u64;
@@ -231,7 +215,8 @@ impl OutputSink for StepLog {
 
 impl Drop for StepLog {
     fn drop(&mut self) {
-        self.end();
+        self.flush();
+        self.progress.send_modify(|progress| progress.closed = true);
     }
 }
 
@@ -320,11 +305,6 @@ impl LogFollower {
                 return Ok(None);
             }
         }
-    }
-
-    /// Returns the offset of the next byte.
-    pub fn offset(&self) -> u64 {
-        self.offset
     }
 }
 

@@ -79,17 +79,8 @@ impl Masker {
         }
     }
 
-    /// Adds phrases, which are also masked in the held-back input.
-    pub fn add(&mut self, phrases: &[String]) -> Result<(), TooMuchToMask> {
-        self.add_all(phrases, &[])
-    }
-
     /// Adds phrases and loose phrases, which are also masked in the held-back input.
-    pub(crate) fn add_all(
-        &mut self,
-        phrases: &[String],
-        loose: &[String],
-    ) -> Result<(), TooMuchToMask> {
+    pub fn add(&mut self, phrases: &[String], loose: &[String]) -> Result<(), TooMuchToMask> {
         if !self.patterns.contains_all(phrases, loose) {
             self.adopt(Arc::new(self.patterns.with(phrases, loose)?));
         }

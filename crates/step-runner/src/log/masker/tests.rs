@@ -135,7 +135,7 @@ fn phrases_can_be_added_while_output_is_held_back() {
     let mut masker = Masker::new(&masking(&["abcdefgh"], &[])).unwrap();
     let mut out = Vec::new();
     masker.write(b"x abcdef", &mut out);
-    masker.add(&["cd".to_owned()]).unwrap();
+    masker.add(&["cd".to_owned()], &[]).unwrap();
     masker.write(b"gh cd abcdef", &mut out);
     masker.finish(&mut out);
     assert_eq!(String::from_utf8(out).unwrap(), "x [MASKED] [MASKED] ab[MASKED]ef");
@@ -144,7 +144,7 @@ fn phrases_can_be_added_while_output_is_held_back() {
 #[test]
 fn too_many_phrases_are_rejected() {
     let mut masker = Masker::new(&masking(&["a".repeat(3 << 20).as_str()], &[])).unwrap();
-    assert_eq!(masker.add(&["b".repeat(2 << 20)]), Err(TooMuchToMask));
+    assert_eq!(masker.add(&["b".repeat(2 << 20)], &[]), Err(TooMuchToMask));
     let mut out = Vec::new();
     masker.write("a".repeat((3 << 20) + 1).as_bytes(), &mut out);
     masker.finish(&mut out);

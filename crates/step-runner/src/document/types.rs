@@ -56,7 +56,7 @@ impl ValueSpec {
 #[derive(Clone, Debug, PartialEq)]
 pub enum OutputSpecs {
     Declared(BTreeMap<String, ValueSpec>),
-    /// Those of the nested step that [`RunAction::delegate`] names.
+    /// The outputs of the nested step that [`RunAction::delegate`] names.
     Delegate,
 }
 

@@ -113,11 +113,11 @@ impl BuiltinError {
 }
 
 /// Adds the part of the job to an error.
-pub trait WithinPart<T> {
+pub trait PartContext<T> {
     fn with_part(self, part: impl Into<String>) -> Result<T, BuiltinError>;
 }
 
-impl<T, E: Into<BuiltinError>> WithinPart<T> for Result<T, E> {
+impl<T, E: Into<BuiltinError>> PartContext<T> for Result<T, E> {
     fn with_part(self, part: impl Into<String>) -> Result<T, BuiltinError> {
         self.map_err(|error| BuiltinError::Within {
             part: part.into(),

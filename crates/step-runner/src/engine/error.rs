@@ -41,10 +41,10 @@ pub enum StepError {
     FunctionOci(Box<FunctionError>),
     /// The output file could not be created or read.
     #[error("output file: {0}")]
-    OutputFile(StepFileError),
+    OutputFile(StepOutputError),
     /// The export file could not be created or read.
     #[error("export file: {0}")]
-    ExportFile(StepFileError),
+    ExportFile(StepOutputError),
     /// An output could not be expanded.
     #[error("outputs: expand {name:?}: {error}")]
     Output { name: String, error: ExpressionError },
@@ -147,7 +147,7 @@ pub enum ExecError {
 
 /// An error in the output file or the export file.
 #[derive(Debug, thiserror::Error)]
-pub enum StepFileError {
+pub enum StepOutputError {
     /// The file could not be created or read.
     #[error("{action} {}: {}", path.display(), reason(error))]
     Io { action: &'static str, path: PathBuf, error: io::Error },

@@ -20,7 +20,7 @@ mod scope;
 mod work;
 
 pub use cancel::{CancelHandle, CancelReason};
-pub use error::{ExecError, LoadError, StepError, StepFileError};
+pub use error::{ExecError, LoadError, StepError, StepOutputError};
 pub use job::{JobOutcome, StepJob};
 pub use job_processes::{MARK, RecordedProcesses};
 pub use launcher::Launcher;

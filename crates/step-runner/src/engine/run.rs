@@ -22,7 +22,7 @@ use super::command::CommandRunner;
 use super::error::{ExecError, LoadError, StepError};
 use super::job::StepJob;
 use super::record;
-use super::scope::{StepFiles, StepScope, expand_env};
+use super::scope::{JobOutputFiles, StepScope, expand_env};
 
 /// Limit of the nesting depth of steps.
 const MAX_DEPTH: usize = 64;
@@ -51,7 +51,7 @@ pub struct StepEngine<'a> {
     export_count: usize,
     /// Variables of the CI job.
     pub vars: Arc<BTreeMap<String, String>>,
-    step_files: StepFiles,
+    step_files: JobOutputFiles,
 }
 
 /// A step call with its loaded file.
@@ -86,7 +86,7 @@ impl<'a> StepEngine<'a> {
         ended: &'a mut dyn FnMut(&mut proto::StepResult),
         commands: CommandRunner<'a>,
     ) -> Self {
-        let step_files = StepFiles::new(&job.scratch);
+        let step_files = JobOutputFiles::new(&job.scratch);
         StepEngine {
             job,
             resolver,

@@ -14,7 +14,7 @@ use super::super::expression::{ExprContext, ExpressionError, expand_text};
 use super::super::files::{MAX_BYTES, read_exports, read_outputs};
 use super::super::wire::proto::step_result::Status;
 use super::super::{ExprValue, trace};
-use super::error::StepFileError;
+use super::error::StepOutputError;
 
 /// The scope of a running step.
 pub struct StepScope {
@@ -63,7 +63,7 @@ pub fn expand_env<E>(
 
 /// The output and export files of a job's steps, with unique names.
 #[derive(Debug)]
-pub struct StepFiles {
+pub struct JobOutputFiles {
     dir: PathBuf,
     count: u64,
 }
@@ -77,13 +77,16 @@ pub struct StepOutputFiles {
     exist: bool,
 }
 
-impl StepFiles {
+impl JobOutputFiles {
     pub(super) fn new(dir: &Path) -> Self {
-        StepFiles { dir: dir.to_path_buf(), count: 0 }
+        JobOutputFiles { dir: dir.to_path_buf(), count: 0 }
     }
 
     /// Creates the files of a step, if it uses either.
-    pub fn make(&mut self, definition: &StepDefinition) -> Result<StepOutputFiles, StepFileError> {
+    pub fn make(
+        &mut self,
+        definition: &StepDefinition,
+    ) -> Result<StepOutputFiles, StepOutputError> {
         self.count += 1;
         let path = |what: &str| self.dir.join(format!("step-{}-{what}", self.count));
         let exist = names_files(definition);
@@ -102,14 +105,14 @@ impl StepOutputFiles {
     pub(super) fn outputs(
         &self,
         declared: &OutputSpecs,
-    ) -> Result<BTreeMap<String, ExprValue>, StepFileError> {
+    ) -> Result<BTreeMap<String, ExprValue>, StepOutputError> {
         let content = self.read(&self.output)?;
         match declared {
             OutputSpecs::Declared(declared) => Ok(read_outputs(&content, declared)?),
             OutputSpecs::Delegate => {
-                let result = trace::from_json(&content).map_err(StepFileError::StepResult)?;
+                let result = trace::from_json(&content).map_err(StepOutputError::StepResult)?;
                 if result.status == i32::from(Status::Failure) {
-                    return Err(StepFileError::Delegated);
+                    return Err(StepOutputError::Delegated);
                 }
                 let outputs = result.outputs.into_iter();
                 Ok(outputs.map(|(name, value)| (name, ExprValue::from(value))).collect())
@@ -121,7 +124,7 @@ impl StepOutputFiles {
     pub(super) fn written_outputs(
         &self,
         declared: &OutputSpecs,
-    ) -> Result<BTreeMap<String, ExprValue>, StepFileError> {
+    ) -> Result<BTreeMap<String, ExprValue>, StepOutputError> {
         let OutputSpecs::Declared(declared) = declared else { return Ok(BTreeMap::new()) };
         let optional =
             |output: &ValueSpec| ValueSpec { default: Some(ExprValue::Null), ..output.clone() };
@@ -131,11 +134,11 @@ impl StepOutputFiles {
         Ok(outputs)
     }
 
-    pub(super) fn exports(&self) -> Result<BTreeMap<String, String>, StepFileError> {
+    pub(super) fn exports(&self) -> Result<BTreeMap<String, String>, StepOutputError> {
         Ok(read_exports(&self.read(&self.export)?)?)
     }
 
-    fn read(&self, path: &Path) -> Result<Vec<u8>, StepFileError> {
+    fn read(&self, path: &Path) -> Result<Vec<u8>, StepOutputError> {
         if self.exist { read(path) } else { Ok(Vec::new()) }
     }
 }
@@ -163,7 +166,7 @@ fn names_files(definition: &StepDefinition) -> bool {
 }
 
 /// Reads a file that a command may have replaced by a file of any kind.
-fn read(path: &Path) -> Result<Vec<u8>, StepFileError> {
+fn read(path: &Path) -> Result<Vec<u8>, StepOutputError> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let read = || -> io::Result<Vec<u8>> {
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -178,6 +181,6 @@ fn read(path: &Path) -> Result<Vec<u8>, StepFileError> {
     read().map_err(|error| io_error("open", path, error))
 }
 
-fn io_error(action: &'static str, path: &Path, error: io::Error) -> StepFileError {
-    StepFileError::Io { action, path: path.to_path_buf(), error }
+fn io_error(action: &'static str, path: &Path, error: io::Error) -> StepOutputError {
+    StepOutputError::Io { action, path: path.to_path_buf(), error }
 }

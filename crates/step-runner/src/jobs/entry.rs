@@ -17,7 +17,7 @@ use super::super::resolve::Resolver;
 use super::super::wire::proto::StepResult;
 use super::super::wire::proto::step_result::Status;
 use super::event::{EventWatcher, JobEvent, JobSnapshot};
-use super::kept::{KeptJob, write_record};
+use super::kept::{EarlierJob, write_record};
 use super::results::ResultStore;
 use super::settings::TimeLimit;
 use super::state::JobDir;
@@ -58,7 +58,7 @@ impl JobStorage {
 }
 
 /// Resources of the thread that runs a job.
-pub struct JobWork {
+pub struct JobResources {
     pub job: StepJob,
     pub resolver: Resolver,
     pub log: StepLog,
@@ -73,7 +73,12 @@ pub struct JobWork {
 }
 
 impl JobEntry {
-    pub(super) fn new(id: &str, mut dir: JobDir, work: &JobWork, results: ResultStore) -> Self {
+    pub(super) fn new(
+        id: &str,
+        mut dir: JobDir,
+        work: &JobResources,
+        results: ResultStore,
+    ) -> Self {
         let snapshot = JobSnapshot {
             id: id.to_owned(),
             status: Status::Unspecified,
@@ -102,8 +107,8 @@ impl JobEntry {
     }
 
     /// Returns a job of an earlier server.
-    pub(super) fn of_earlier(job: KeptJob) -> Self {
-        let KeptJob { dir, state, log, results } = job;
+    pub(super) fn of_earlier(job: EarlierJob) -> Self {
+        let EarlierJob { dir, state, log, results } = job;
         let now = Instant::now();
         // The clock may have been changed.
         let age = state.end.and_then(|end| end.elapsed().ok()).unwrap_or_default();
@@ -120,8 +125,8 @@ impl JobEntry {
     }
 
     /// Runs the job to its end.
-    pub(super) fn work(self: Arc<Self>, work: JobWork) {
-        let JobWork { job, resolver, mut log, watcher, cancel, redactor, show_secrets, limit } =
+    pub(super) fn work(self: Arc<Self>, work: JobResources) {
+        let JobResources { job, resolver, mut log, watcher, cancel, redactor, show_secrets, limit } =
             work;
         self.state.send_modify(|state| {
             state.status = Status::Running;

@@ -29,7 +29,7 @@ const MAX_MESSAGE_BYTES: usize = 16 << 10;
 
 /// A job of an earlier server, which has ended.
 #[derive(Debug)]
-pub struct KeptJob {
+pub struct EarlierJob {
     pub dir: JobDir,
     pub state: JobSnapshot,
     pub log: LogReader,
@@ -39,14 +39,14 @@ pub struct KeptJob {
 /// An error in opening the files of a job of an earlier server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum KeptError {
+pub enum EarlierJobError {
     #[error(transparent)]
     Path(#[from] PathError),
     #[error(transparent)]
     Record(#[from] RecordError),
 }
 
-impl KeptJob {
+impl EarlierJob {
     /// Opens the files of a job, and removes those that only a running job needs. Returns nothing for a job that
     /// was not started: it has no record.
     pub fn open(
@@ -54,7 +54,7 @@ impl KeptJob {
         dir: JobDir,
         trash: &Trash,
         max_results: usize,
-    ) -> Result<Option<Self>, KeptError> {
+    ) -> Result<Option<Self>, EarlierJobError> {
         let path = dir.record();
         let record = match open_file(jobs, &path) {
             Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -71,7 +71,7 @@ impl KeptJob {
         let results = ResultStore::of_ended(results, max_results).with_path("read", &path)?;
         // The directory is not a symbolic link: files in it were opened.
         dir.remove_secrets(trash)?;
-        Ok(Some(KeptJob { dir, state, log, results }))
+        Ok(Some(EarlierJob { dir, state, log, results }))
     }
 
     /// Records the failure of a job that ran when its server ended.

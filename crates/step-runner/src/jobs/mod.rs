@@ -18,7 +18,7 @@ mod variables;
 pub(super) use entry::wait_for_either;
 pub use entry::{StepFollower, mask_message};
 pub use event::{JobEvent, JobSnapshot, NoSuchJob, RunError};
-pub use kept::KeptError;
+pub use kept::EarlierJobError;
 pub use registry::JobRegistry;
 pub use settings::{ClientTimeout, LOG_LEVEL, ServerSettings, log_level};
 pub use state::{StateDir, StateError};

@@ -9,7 +9,7 @@ use super::super::engine::{CancelHandle, StepJob};
 use super::super::log::{Masking, StepLog};
 use super::super::redact::Redactor;
 use super::super::wire::proto;
-use super::entry::{JobEntry, JobWork};
+use super::entry::{JobEntry, JobResources};
 use super::event::{EventWatcher, RunError};
 use super::results::ResultStore;
 use super::settings::{LOG_LEVEL, ServerSettings, TimeLimit, log_format, log_level};
@@ -26,7 +26,7 @@ pub fn prepare(
     request: proto::RunRequest,
     treatment: VariableMode,
     watcher: &EventWatcher,
-) -> Result<(Arc<JobEntry>, JobWork), RunError> {
+) -> Result<(Arc<JobEntry>, JobResources), RunError> {
     let proto::RunRequest { id, work_dir, env: request_env, masking, job, steps, timeout } =
         request;
     let ci = job.unwrap_or_default();
@@ -87,7 +87,7 @@ pub fn prepare(
     let log = log.in_format(format.unwrap_or_default());
     let results = ResultStore::create(&dir.results()).map_err(RunError::Files)?;
     let cancel = CancelHandle::new().map_err(RunError::Start)?;
-    let work = JobWork {
+    let work = JobResources {
         job,
         resolver: settings.resolver.clone(),
         redactor: Redactor::with(Ok(log.masker()), settings.env.clone()),

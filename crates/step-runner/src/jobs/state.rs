@@ -18,7 +18,7 @@ use super::super::engine::{RecordedProcesses, run_within};
 use super::super::socket::{SocketError, private_directory};
 use super::descriptors::DescriptorBudget;
 use super::event::JobSnapshot;
-use super::kept::{self, KeptError, KeptJob};
+use super::kept::{self, EarlierJob, EarlierJobError};
 
 /// Maximum number of characters of a job id in a directory name.
 const NAME_CHARS: usize = 40;
@@ -60,15 +60,15 @@ pub struct StateDir {
 /// Jobs of an earlier server.
 #[derive(Debug, Default)]
 struct EarlierJobs {
-    kept: Vec<KeptJob>,
+    kept: Vec<EarlierJob>,
     /// Number of jobs that ran when their server crashed.
     leftovers: usize,
     /// Jobs whose files cannot be used. They were removed.
-    damaged: Vec<KeptError>,
+    damaged: Vec<EarlierJobError>,
 }
 
 impl EarlierJobs {
-    fn report(&mut self, error: KeptError) {
+    fn report(&mut self, error: EarlierJobError) {
         if self.damaged.len() < MAX_DAMAGED {
             self.damaged.push(error);
         }
@@ -112,12 +112,12 @@ impl StateDir {
     }
 
     /// Returns jobs of an earlier server whose files cannot be used. They were removed.
-    pub fn damaged(&self) -> &[KeptError] {
+    pub fn damaged(&self) -> &[EarlierJobError] {
         &self.earlier.damaged
     }
 
     /// Returns the jobs of an earlier server that were not closed; all have ended.
-    pub(super) fn take_kept(&mut self) -> Vec<KeptJob> {
+    pub(super) fn take_kept(&mut self) -> Vec<EarlierJob> {
         std::mem::take(&mut self.earlier.kept)
     }
 
@@ -248,7 +248,7 @@ fn find_earlier_jobs(root: &Path, trash: &Trash) -> Result<EarlierJobs, StateErr
         let path = entry.with_path("list", &path)?.path();
         let dir = JobDir { root: path.clone(), is_recorded: true };
         let opened = match earlier.kept.len() < max_jobs {
-            true => KeptJob::open(&jobs, dir, trash, max_results),
+            true => EarlierJob::open(&jobs, dir, trash, max_results),
             false => {
                 let error = io::Error::other("there are too many jobs");
                 Err(PathError::new("keep", &path, error).into())

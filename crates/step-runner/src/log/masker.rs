@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::automaton::NodeId;
 use super::masking::{Masking, loose_forms, secret_forms};
 use super::patterns::{MaskingPatterns, TextSet, TooMuchToMask, url_keys};
-use super::prefilter::{EscapeParser, TextPart};
+use super::prefilter::{ByteRole, EscapeParser};
 use super::{LogStream, OutputSource};
 
 /// The replacement of masked text.
@@ -316,7 +316,7 @@ impl LooseSearch {
         if texts.count() == 0 {
             return;
         }
-        let TextPart::Text(byte) = self.escape.next(byte) else {
+        let ByteRole::Text(byte) = self.escape.next(byte) else {
             self.gap += 1;
             if self.gap > MAX_GAP_BYTES {
                 self.reset(texts);

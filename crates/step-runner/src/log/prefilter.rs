@@ -209,7 +209,7 @@ fn bytes_after_break(text: &[u8]) -> Option<[u8; WIDTH]> {
     let mut behind = [0; WIDTH];
     let mut length = 0;
     for &byte in text {
-        if let TextPart::Text(byte) = escape.next(byte) {
+        if let ByteRole::Text(byte) = escape.next(byte) {
             behind[length] = byte;
             length += 1;
             if length == WIDTH - 1 {
@@ -252,7 +252,7 @@ const MAX_ESCAPE_BYTES: usize = 256;
 
 /// Role of a byte in the normalized text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TextPart {
+pub enum ByteRole {
     /// A byte of the text, in lower case.
     Text(u8),
     /// A line break, or a byte of an escape sequence.
@@ -289,15 +289,15 @@ impl EscapeParser {
 
     /// Reads the next byte of the stream.
     #[inline]
-    pub fn next(&mut self, byte: u8) -> TextPart {
+    pub fn next(&mut self, byte: u8) -> ByteRole {
         if self.state == EscapeState::Ground && byte >= b' ' {
-            TextPart::Text(fold_case(byte))
+            ByteRole::Text(fold_case(byte))
         } else {
             self.advance(byte)
         }
     }
 
-    fn advance(&mut self, byte: u8) -> TextPart {
+    fn advance(&mut self, byte: u8) -> ByteRole {
         if self.length >= MAX_ESCAPE_BYTES {
             *self = EscapeParser::default();
         }
@@ -321,25 +321,25 @@ impl EscapeParser {
             }
             (_, 0x1b) => {
                 *self = EscapeParser { state: EscapeState::Begun, length: 1 };
-                return TextPart::Gap;
+                return ByteRole::Gap;
             }
             (_, byte) => {
                 *self = EscapeParser::default();
                 return if is_line_break(byte) {
-                    TextPart::Gap
+                    ByteRole::Gap
                 } else {
-                    TextPart::Text(fold_case(byte))
+                    ByteRole::Text(fold_case(byte))
                 };
             }
         };
         self.state = state;
         self.length += 1;
-        TextPart::Gap
+        ByteRole::Gap
     }
 
-    fn end(&mut self) -> TextPart {
+    fn end(&mut self) -> ByteRole {
         *self = EscapeParser::default();
-        TextPart::Gap
+        ByteRole::Gap
     }
 }
 
@@ -348,7 +348,7 @@ pub fn normalize(text: &str) -> Vec<u8> {
     let mut escape = EscapeParser::default();
     let parts = text.bytes().map(|byte| escape.next(byte));
     parts
-        .filter_map(|part| if let TextPart::Text(byte) = part { Some(byte) } else { None })
+        .filter_map(|part| if let ByteRole::Text(byte) = part { Some(byte) } else { None })
         .collect()
 }
 

@@ -27,7 +27,7 @@ pub struct ConcreteConfig {
     pub id: i64,
     pub token: String,
     pub base_url: String,
-    pub get_sources: GetSources,
+    pub get_sources: SourceOptions,
     pub cache_extract: Vec<CacheExtract>,
     pub artifact_extract: Vec<ArtifactDownload>,
     pub steps: Vec<JobScript>,
@@ -41,7 +41,7 @@ pub struct ConcreteConfig {
 /// The sources of a job, and options for getting them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct GetSources {
+pub struct SourceOptions {
     pub checkout: bool,
     pub max_attempts: i64,
     pub submodule_strategy: String,

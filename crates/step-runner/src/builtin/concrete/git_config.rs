@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use oci_hooks_files::fs::{PathContext as _, PathError, create_private};
 use oci_hooks_host::removal::remove_tree;
 
-use super::super::error::{BuiltinError, WithinPart as _};
-use super::config::{GetSources, remove_user};
+use super::super::error::{BuiltinError, PartContext as _};
+use super::config::{SourceOptions, remove_user};
 use super::context::{JobContext, make_directories};
 
 /// The text of a configuration file.
@@ -91,7 +91,7 @@ impl GitFiles {
 
 /// Returns whether git asks a credential helper for the token, instead of finding it in URLs. Then the
 /// configuration files stay until the end of the job, as scripts use git too.
-pub fn has_helper(sources: &GetSources) -> bool {
+pub fn has_helper(sources: &SourceOptions) -> bool {
     sources.use_credential_helper && !sources.remote_host.is_empty()
 }
 
@@ -216,7 +216,7 @@ impl JobContext<'_> {
     }
 }
 
-fn add_helper(config: &mut GitConfig, sources: &GetSources) -> Result<(), BuiltinError> {
+fn add_helper(config: &mut GitConfig, sources: &SourceOptions) -> Result<(), BuiltinError> {
     let host = Some(sources.remote_host.as_str());
     // An empty value removes helpers that were configured before.
     config.add("credential", host, "helper", "")?;

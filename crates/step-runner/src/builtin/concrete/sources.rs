@@ -5,8 +5,8 @@ use std::path::Path;
 
 use oci_hooks_host::removal::remove_tree;
 
-use super::super::error::{BuiltinError, CommandError, WithinPart as _};
-use super::config::{GetSources, remove_user};
+use super::super::error::{BuiltinError, CommandError, PartContext as _};
+use super::config::{SourceOptions, remove_user};
 use super::context::{JobContext, attempts, make_directories};
 use super::git_config::{GitFiles, has_helper};
 
@@ -80,7 +80,7 @@ impl JobContext<'_> {
         self.run_script(&sources.post_clone_step)
     }
 
-    fn get_once(&mut self, sources: &GetSources) -> Result<(), BuiltinError> {
+    fn get_once(&mut self, sources: &SourceOptions) -> Result<(), BuiltinError> {
         if sources.git_strategy == "clone" {
             remove_tree(&self.work_dir).with_part("removing project dir for clone")?;
             make_directories(&self.work_dir).with_part("recreating project dir")?;
@@ -123,7 +123,7 @@ impl JobContext<'_> {
 
     fn init(
         &mut self,
-        sources: &GetSources,
+        sources: &SourceOptions,
         files: &GitFiles,
         url: &str,
         env: &BTreeMap<String, String>,
@@ -161,7 +161,7 @@ impl JobContext<'_> {
 
     fn fetch(
         &mut self,
-        sources: &GetSources,
+        sources: &SourceOptions,
         env: &BTreeMap<String, String>,
     ) -> Result<(), BuiltinError> {
         let depth = sources.depth.to_string();
@@ -188,7 +188,7 @@ impl JobContext<'_> {
 
     fn clone(
         &mut self,
-        sources: &GetSources,
+        sources: &SourceOptions,
         files: &GitFiles,
         url: &str,
         env: &BTreeMap<String, String>,
@@ -219,7 +219,7 @@ impl JobContext<'_> {
 
     fn check_out(
         &mut self,
-        sources: &GetSources,
+        sources: &SourceOptions,
         env: &BTreeMap<String, String>,
     ) -> Result<(), BuiltinError> {
         let short = sources.sha.get(..SHORT_SHA).unwrap_or(&sources.sha);
@@ -261,7 +261,7 @@ impl JobContext<'_> {
 }
 
 /// Returns the environment of git, without password prompts.
-pub fn git_env(sources: &GetSources) -> BTreeMap<String, String> {
+pub fn git_env(sources: &SourceOptions) -> BTreeMap<String, String> {
     let mut env = vec![("GIT_TERMINAL_PROMPT", "0"), ("GCM_INTERACTIVE", "Never")];
     if !sources.lfs_disabled {
         // LFS files are fetched together, after the checkout.
@@ -275,7 +275,7 @@ pub(super) fn has_submodules(strategy: &str) -> bool {
 }
 
 /// Returns the settings for commands that connect to the server.
-fn settings(sources: &GetSources) -> Vec<String> {
+fn settings(sources: &SourceOptions) -> Vec<String> {
     let mut arguments = Vec::new();
     let mut set = |setting: String| arguments.extend(["-c".to_owned(), setting]);
     if !sources.user_agent.is_empty() {
@@ -304,7 +304,7 @@ const CLEAN: &str = "-ffdx";
 
 /// Shared options of all commands for submodules.
 struct Submodules<'a> {
-    sources: &'a GetSources,
+    sources: &'a SourceOptions,
     env: &'a BTreeMap<String, String>,
     /// The setting with which submodules connect to the server like their parent.
     include: String,
@@ -316,7 +316,7 @@ impl JobContext<'_> {
     /// Updates the submodules, if the job wants them.
     fn update_submodules(
         &mut self,
-        sources: &GetSources,
+        sources: &SourceOptions,
         external: &Path,
         env: &BTreeMap<String, String>,
     ) -> Result<(), BuiltinError> {

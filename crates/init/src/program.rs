@@ -3,7 +3,7 @@
 //!
 //! - Without arguments it waits for `SIGTERM` (or `SIGINT`, `SIGQUIT`, `SIGHUP`), and reaps orphans.
 //! - With `steps FD`, where `FD` is a listening socket, it starts steps too: `frames` has the protocol,
-//!   `steps` and `supervisor` run them.
+//!   `steps` and `supervisor` run them. It exits with 128 and the number of the signal.
 //! - With other arguments it runs them as a program, forwards every signal, reaps orphans, and exits
 //!   like the program: with its code, or 128 plus its signal.
 //!
@@ -11,7 +11,7 @@
 //! `serve` may be a program of the image:
 //! - `serve DIR [PROGRAM ARGS…]` creates the socket itself, in a directory that may be another user's, and
 //!   keeps the output of steps for hosts that disconnect and come back (`keeper`). If there is a program,
-//!   it is run too, and the process exits with it.
+//!   it is run too, and the process exits with it: with its code, unless that is 0 after a terminating signal.
 //! - `call DIR` is not a first process, but is started by an exec: a host requests steps and files through
 //!   its standard input and output.
 //!

@@ -7,11 +7,11 @@ use std::mem;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::frames::{StepAnswer, DEAD_WITHIN_SECONDS, StepFailure, FailureKind, VERSIONS};
+use crate::frames::{DEAD_WITHIN_SECONDS, FailureKind, StepAnswer, StepFailure, VERSIONS};
 use crate::keeper::{self, KeepRules};
 use crate::os::{
-    self, ForkResult, POLLERR, POLLHUP, POLLIN, POLLRDHUP, PollFd, SIGCHLD, SIGCONT, SIGHUP, SIGINT,
-    SIGKILL, SIGQUIT, SIGTERM, SignalSet, ChildStatus, ChildWait,
+    self, ChildStatus, ChildWait, ForkResult, POLLERR, POLLHUP, POLLIN, POLLRDHUP, PollFd, SIGCHLD,
+    SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SignalSet,
 };
 use crate::single;
 use crate::supervisor::{self, HostConnection};
@@ -54,6 +54,7 @@ pub fn serve(listener: OwnedFd, additions: ServeOptions) -> i32 {
         running: Vec::new(),
         waiting: Vec::new(),
         additions,
+        signal_code: 0,
         code: None,
     };
     os::forget_start();
@@ -102,21 +103,28 @@ struct StepServer {
     running: Vec<SupervisorProcess>,
     waiting: Vec<(OwnedFd, Instant)>,
     additions: ServeOptions,
+    /// Exit code for the last terminating signal, else 0.
+    signal_code: i32,
     /// Exit code, set when the process should end.
     code: Option<i32>,
 }
 
 impl StepServer {
     /// Handles pending signals: a terminating one ends this process, unless there is a program to
-    /// forward it to.
+    /// forward it to. The exit code is not 0 then: a kubelet that evicts a pod whose containers exit with 0 sets the
+    /// phase `Succeeded`, and drops the reason `Evicted`.
     fn take_signals(&mut self) {
         const SIGNAL_BYTES: usize = 128;
         let mut bytes = [0; SIGNAL_BYTES];
         while matches!(self.signals.read(&mut bytes), Ok(SIGNAL_BYTES)) {
-            match (i32::from(bytes[0]), self.additions.program) {
-                (SIGCHLD, _) => {}
-                (signal, Some(program)) => drop(os::kill(program, signal)),
-                (signal, None) if ENDING.contains(&signal) => self.code = Some(0),
+            let signal = i32::from(bytes[0]);
+            let ends = ENDING.contains(&signal);
+            if ends {
+                self.signal_code = single::code(ChildStatus::Signalled(bytes[0]));
+            }
+            match self.additions.program {
+                Some(program) if signal != SIGCHLD => drop(os::kill(program, signal)),
+                None if ends => self.code = Some(self.signal_code),
                 _ => {}
             }
         }
@@ -130,7 +138,10 @@ impl StepServer {
 
     fn handle_end(&mut self, pid: i32, status: ChildStatus) {
         if self.additions.program == Some(pid) {
-            self.code = Some(single::code(status));
+            self.code = Some(match single::code(status) {
+                0 => self.signal_code,
+                code => code,
+            });
         }
         let Some(at) = self.running.iter().position(|running| running.pid == pid) else { return };
         let Some(mut open) = self.running.swap_remove(at).open else { return };
@@ -187,7 +198,8 @@ impl StepServer {
 
     /// Begins the waiting steps, unless a step that has lost its host is still alive.
     fn begin(&mut self) {
-        let is_lost = |running: &SupervisorProcess| running.open.as_ref().is_some_and(|o| o.lost.is_some());
+        let is_lost =
+            |running: &SupervisorProcess| running.open.as_ref().is_some_and(|o| o.lost.is_some());
         let is_busy = self.running.iter().any(is_lost);
         for (socket, until) in mem::take(&mut self.waiting) {
             if is_busy && Instant::now() < until {

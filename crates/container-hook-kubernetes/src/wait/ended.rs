@@ -30,8 +30,7 @@ pub fn check(pod: Option<&Pod>, name: &str, container: &str) -> Result<(), Conta
     let status = statuses(pod).find(|status| status.name == container);
     let terminated = status.and_then(termination_state);
     if let Some(terminated) = terminated {
-        let end = end(terminated);
-        return Err(ContainerEnd::Container { pod: name, container: title(container), end });
+        return Err(container_end(&name, container, terminated));
     }
     match pod.status.as_ref().and_then(|status| status.phase.as_deref()) {
         Some(phase @ ("Failed" | "Succeeded")) => {
@@ -98,6 +97,23 @@ pub fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
 /// Returns the termination state of a container, if it has ended and is not restarted.
 pub fn termination_state(status: &ContainerStatus) -> Option<&ContainerStateTerminated> {
     status.state.as_ref().and_then(|state| state.terminated.as_ref())
+}
+
+/// Returns the end of a container as an error. The hook itself ends a container only by deleting the pod.
+pub fn container_end(
+    pod: &str,
+    container: &str,
+    terminated: &ContainerStateTerminated,
+) -> ContainerEnd {
+    let mut end = end(terminated);
+    // The agent exits with 143 on `SIGTERM`, and with 0 only if the container's own program does.
+    if container == JOB && matches!(terminated.exit_code, 0 | 143) {
+        end = format!(
+            "{end}, but the hook did not end it: an eviction, a shutdown of the node, `kubectl delete` or its own \
+             program did; see `kubectl get events --field-selector involvedObject.name={pod}`"
+        );
+    }
+    ContainerEnd::Container { pod: pod.to_owned(), container: title(container), end }
 }
 
 /// Describes the end of a container: `ended with code 1`.
@@ -174,8 +190,7 @@ mod tests {
     fn end_of_a_container_is_reported_with_its_reason() {
         for (terminated, expected) in [
             (json!({"exitCode": 1, "reason": "Error"}), "ended with code 1"),
-            (json!({"exitCode": 0, "reason": "Completed"}), "ended with code 0"),
-            (json!({"exitCode": 0, "signal": 9}), "was ended by signal 9"),
+            (json!({"exitCode": 137, "signal": 9}), "was ended by signal 9"),
             (
                 json!({"exitCode": 137, "reason": "OOMKilled"}),
                 "was killed for exceeding its memory limit (OOMKilled, code 137)",
@@ -190,6 +205,24 @@ mod tests {
                 format!("the job container of pod p {expected}")
             );
         }
+    }
+
+    #[test]
+    fn job_container_that_the_hook_did_not_end_is_reported_with_a_hint() {
+        for (phase, code) in [("Succeeded", 0), ("Failed", 143), ("Running", 143)] {
+            let mut status = job(json!({"exitCode": code, "reason": "Error"}));
+            status["phase"] = json!(phase);
+            let end = end_reason(status);
+            let start = format!(
+                "the job container of pod p ended with code {code}, but the hook did not end it: an eviction, "
+            );
+            assert!(end.starts_with(&start), "{end}");
+            assert!(end.ends_with("`kubectl get events --field-selector involvedObject.name=p`"));
+        }
+        let mut evicted = job(json!({"exitCode": 143, "reason": "Error"}));
+        evicted["phase"] = json!("Failed");
+        evicted["reason"] = json!("Evicted");
+        assert_eq!(end_reason(evicted), "pod p failed: Evicted");
     }
 
     #[test]

@@ -10,7 +10,8 @@ use k8s_openapi::api::core::v1::{
 use crate::pod::{HealthCheck, INIT};
 
 use super::ended::{
-    self, ContainerEnd, check_pod, end, join_reason, termination_state, title, to_one_line,
+    self, ContainerEnd, check_pod, container_end, end, join_reason, termination_state, title,
+    to_one_line,
 };
 
 /// Maximum time of `CreateContainerError`, which may be temporary: the runtime may be slow, or may not have
@@ -206,14 +207,12 @@ impl PodObserver {
         let probe = container.readiness_probe.as_ref();
         let has_to_run = expect.running.contains(name) || probe.is_some();
         if let Some(terminated) = termination_state(status) {
-            let end = end(terminated);
             let has_failed = expect.services.contains(name) && terminated.exit_code != 0;
             if (has_to_run || has_failed) && !starts_again {
-                let (pod, container) = (pod_name.to_owned(), title(name));
-                let end = ContainerEnd::Container { pod, container, end };
+                let end = container_end(pod_name, name, terminated);
                 return Err((end.into(), Some(name.clone())));
             }
-            seen.ended.push((name.clone(), end));
+            seen.ended.push((name.clone(), end(terminated)));
             if has_to_run {
                 seen.waits.push(format!("{} is being restarted", title(name)));
             }

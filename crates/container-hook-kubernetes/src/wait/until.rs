@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::time::{Instant, sleep};
 
 use super::checks::until_unhealthy;
-use super::ended::{self, ContainerEnd, title};
+use super::ended::{self, title};
 use super::observe::{PodExpectation, PodFault, PodObserver, PodVerdict};
 use crate::client::{ClusterClient, ClusterError};
 
@@ -175,12 +175,11 @@ pub async fn check_services(
     }
     let failed = pod.iter().flat_map(ended::statuses).find_map(|status| {
         let terminated = ended::termination_state(status).filter(|end| end.exit_code != 0)?;
-        services.contains(&status.name).then(|| (status.name.clone(), ended::end(terminated)))
+        services.contains(&status.name).then_some((&status.name, terminated))
     });
-    let Some((name, end)) = failed else { return Ok(pod) };
-    show_log(cluster, pod_name, &name, log).await;
-    let (pod, container) = (pod_name.to_owned(), title(&name));
-    Err(PodFault::from(ContainerEnd::Container { pod, container, end }).into())
+    let Some((name, terminated)) = failed else { return Ok(pod) };
+    show_log(cluster, pod_name, name, log).await;
+    Err(PodFault::from(ended::container_end(pod_name, name, terminated)).into())
 }
 
 /// Waits until all pods with these labels are deleted.

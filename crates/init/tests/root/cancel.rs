@@ -258,7 +258,7 @@ fn end_of_the_first_process_kills_all_steps() {
         let _other = start(&first, "sleep 1000 &", 3);
         let steps = first.steps();
         first.signal(Signal::TERM);
-        assert_eq!(first.wait(), Some(0));
+        assert_eq!(first.wait(), Some(143));
         wait_until("all are dead", || !steps.iter().any(|pid| is_alive(*pid)));
     }
 }

@@ -182,7 +182,7 @@ fn first_process_of_a_namespace_keeps_steps_and_exits_at_once() {
     wait_until("both are kept", || children(pid).len() >= 3);
     serve.signal(Signal::TERM);
     let (ended, log) = serve.end();
-    assert_eq!((ended.code(), &*log), (Some(0), ""));
+    assert_eq!((ended.code(), &*log), (Some(143), ""));
     assert_eq!(children(pid), [0; 0]);
 }
 
@@ -198,15 +198,16 @@ fn init_exits_like_its_program_and_forwards_signals() {
             let (ended, log) = pod.serve(by, program).end();
             assert_eq!((ended.code(), &*log), (Some(code), text));
         }
-        let text = "trap 'exit 9' TERM; echo ready; while :; do sleep 0.01; done";
-        let mut serve = pod.serve(by, &["sh", "-c", text]);
-        wait_until("it is ready", || fs::read_to_string(&serve.log).unwrap() == "ready\n");
-        assert_eq!(
-            pod.call(&[]).run(&format!("s{}", by.len()), step(&["true"])).0,
-            StepAnswer::Exited(0)
-        );
-        serve.signal(Signal::TERM);
-        assert_eq!(serve.end().0.code(), Some(9));
+        // A pod that its kubelet ends must not count as one that succeeded.
+        for (code, expected) in [(9, 9), (0, 143)] {
+            let text = format!("trap 'exit {code}' TERM; echo ready; while :; do sleep 0.01; done");
+            let mut serve = pod.serve(by, &["sh", "-c", &text]);
+            wait_until("it is ready", || fs::read_to_string(&serve.log).unwrap() == "ready\n");
+            let id = format!("s{}-{code}", by.len());
+            assert_eq!(pod.call(&[]).run(&id, step(&["true"])).0, StepAnswer::Exited(0));
+            serve.signal(Signal::TERM);
+            assert_eq!(serve.end().0.code(), Some(expected));
+        }
     }
 }
 

@@ -259,7 +259,7 @@ fn first_process_of_a_namespace_reaps_orphans_and_exits_on_a_signal() {
     assert_ne!(ended.output.lines().next(), Some("1"), "a supervisor is between");
     let _pipes = first.connect().start(script("sleep 1000 & sleep 1000"));
     first.signal(Signal::TERM);
-    assert_eq!(first.wait(), Some(0));
+    assert_eq!(first.wait(), Some(143));
     assert_eq!(children(first.pid()), [0; 0]);
 }
 

@@ -152,6 +152,7 @@ fn evicted_pod_is_reported() {
     let said = runner.run("head -c 20000000 /dev/zero >/small/full; sleep 170").failure();
     assert!(said.contains("Evicted"), "{said}");
     assert!(said.contains("small"), "the kubelet's own words: {said}");
+    assert_eq!(pods.pods_of("evicted")[0]["status"]["phase"], "Failed");
     runner.cleanup();
 }
 

@@ -20,12 +20,22 @@ const MAX_BYTES: u64 = 64 << 10;
 impl LimitEvents {
     /// Returns the events since the container was created.
     pub(crate) fn now() -> Self {
-        let memory = [own_directory().join("memory.events"), in_mount("memory/memory.oom_control")];
-        let cpu = [own_directory().join("cpu.stat"), in_mount("cpu/cpu.stat")];
+        let own = own_directory();
+        let memory = [own.join("memory.events"), in_mount("memory/memory.oom_control")];
+        // Since Linux 6.6, `cpu.stat.local` also counts waits for the limit of the pod. That is often the container's,
+        // and may then be the one that is reached in each period.
+        let throttled = |directory: PathBuf, key| {
+            value(&["cpu.stat.local", "cpu.stat"].map(|file| directory.join(file)), key)
+        };
+        let throttled_usec = throttled(own.clone(), "throttled_usec")
+            .or_else(|| Some(throttled(in_mount("cpu"), "throttled_time")? / 1000));
+        let usage = || read(&in_mount("cpuacct/cpuacct.usage"))?.trim().parse::<u64>().ok();
+        let cpu_usec =
+            value(&[own.join("cpu.stat")], "usage_usec").or_else(|| Some(usage()? / 1000));
         LimitEvents {
-            memory_kills: value(&memory, "oom_kill"),
-            cpu_periods: value(&cpu, "nr_periods"),
-            throttled_periods: value(&cpu, "nr_throttled"),
+            memory_kills: value(&memory, "oom_kill").unwrap_or(0),
+            cpu_usec: cpu_usec.unwrap_or(0),
+            throttled_usec: throttled_usec.unwrap_or(0),
             is_disk_full: false,
         }
     }
@@ -34,8 +44,8 @@ impl LimitEvents {
     pub(crate) fn since(self, earlier: LimitEvents) -> Self {
         LimitEvents {
             memory_kills: self.memory_kills.saturating_sub(earlier.memory_kills),
-            cpu_periods: self.cpu_periods.saturating_sub(earlier.cpu_periods),
-            throttled_periods: self.throttled_periods.saturating_sub(earlier.throttled_periods),
+            cpu_usec: self.cpu_usec.saturating_sub(earlier.cpu_usec),
+            throttled_usec: self.throttled_usec.saturating_sub(earlier.throttled_usec),
             ..self
         }
     }
@@ -68,12 +78,12 @@ fn read(file: &Path) -> Option<String> {
     Some(text)
 }
 
-/// Returns the value of a key in the first file that has it, else 0.
-fn value(files: &[PathBuf], key: &str) -> u64 {
+/// Returns the value of a key in the first file that has it.
+fn value(files: &[PathBuf], key: &str) -> Option<u64> {
     let find = |file: &PathBuf| {
         let text = read(file)?;
         let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
         value.trim().parse().ok()
     };
-    files.iter().find_map(find).unwrap_or(0)
+    files.iter().find_map(find)
 }

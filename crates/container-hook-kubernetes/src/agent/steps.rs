@@ -33,9 +33,9 @@ const TERM_GRACE: Duration = Duration::from_millis(1500);
 const TERM_LIMIT: Duration = Duration::from_millis(2200);
 /// Interval of the heartbeats to the agent.
 const ALIVE: Duration = Duration::from_secs(HEARTBEAT_SECONDS);
-/// Minimum number of CPU periods (of 0.1 s) in which a step was throttled for a line in its log; they must also be
-/// at least half of all its periods.
-const MIN_THROTTLED: u64 = 50;
+/// Minimum time for which a step waited because of its CPU limit for a line in its log, and minimum percentage of the
+/// time in which it could have used CPUs.
+const MIN_THROTTLED: (Duration, u64) = (Duration::from_secs(5), 20);
 /// Timeout for acknowledging the step's end; the agent also notices by itself.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -140,7 +140,7 @@ pub async fn run(
 
 /// Logs the limits that a step's container reached.
 fn report_limits(step: &AgentStep<'_>, limits: LimitEvents) {
-    let LimitEvents { memory_kills, cpu_periods, throttled_periods, is_disk_full } = limits;
+    let LimitEvents { memory_kills, cpu_usec, throttled_usec, is_disk_full } = limits;
     let warn = |hit: LimitHit| step.log.warning(&format!("{} {hit}", step.title));
     if memory_kills > 0 {
         warn(LimitHit::Memory(memory_kills));
@@ -148,9 +148,10 @@ fn report_limits(step: &AgentStep<'_>, limits: LimitEvents) {
     if is_disk_full {
         warn(LimitHit::Disk);
     }
-    if throttled_periods >= MIN_THROTTLED.max(cpu_periods / 2) {
+    let runnable_usec = cpu_usec.saturating_add(throttled_usec);
+    let percent = throttled_usec.saturating_mul(100) / runnable_usec.max(1);
+    if Duration::from_micros(throttled_usec) >= MIN_THROTTLED.0 && percent >= MIN_THROTTLED.1 {
         // Not a warning: a throttled step need not fail.
-        let percent = throttled_periods.saturating_mul(100) / cpu_periods.max(1);
         step.log.line(&format!("{} {}", step.title, LimitHit::Cpus { percent }));
     }
 }

@@ -127,17 +127,17 @@ pub enum StepEvent {
 pub struct LimitEvents {
     /// Number of processes killed for lack of memory.
     pub memory_kills: u64,
-    /// Number of periods in which the scheduler applied the CPU limit.
-    pub cpu_periods: u64,
-    /// Number of these periods in which processes had to wait.
-    pub throttled_periods: u64,
+    /// CPU time that processes used.
+    pub cpu_usec: u64,
+    /// Time for which the CPU limit kept processes from using a CPU, summed over the CPUs.
+    pub throttled_usec: u64,
     /// Set if the root directory or the working directory has no room left.
     pub is_disk_full: bool,
 }
 
 impl LimitEvents {
     fn write(self, out: &mut PayloadWriter) {
-        for count in [self.memory_kills, self.cpu_periods, self.throttled_periods] {
+        for count in [self.memory_kills, self.cpu_usec, self.throttled_usec] {
             out.0.extend(count.to_le_bytes());
         }
         out.0.push(u8::from(self.is_disk_full));
@@ -146,8 +146,8 @@ impl LimitEvents {
     fn read(from: &mut PayloadReader<'_>) -> Result<Self, FrameError> {
         Ok(LimitEvents {
             memory_kills: from.u64()?,
-            cpu_periods: from.u64()?,
-            throttled_periods: from.u64()?,
+            cpu_usec: from.u64()?,
+            throttled_usec: from.u64()?,
             is_disk_full: from.u8()? != 0,
         })
     }
@@ -324,8 +324,8 @@ mod tests {
         });
         let limits = LimitEvents {
             memory_kills: 1,
-            cpu_periods: 1 << 40,
-            throttled_periods: 3,
+            cpu_usec: 1 << 40,
+            throttled_usec: 3,
             is_disk_full: true,
         };
         let ends = ends.into_iter().map(|end| StepEvent::Ended { offset: 77, limits, end });

@@ -148,6 +148,23 @@ fn step_ends_with_the_result_of_its_program() {
 }
 
 #[test]
+fn step_that_waited_for_its_cpu_limit_is_told_so() {
+    let null = File::open("/dev/null").unwrap();
+    let said = "line: the container was slowed down by its CPU limit in 95 % of the time";
+    for (cpu_usec, throttled_usec, expected) in [
+        (600_000, 11_400_000, Some(said)),
+        (600_000, 4_900_000, None),
+        (60_000_000, 11_400_000, None),
+        (0, 0, None),
+    ] {
+        let (log, none) = (KeptLog::default(), LimitEvents::default());
+        let limits = LimitEvents { cpu_usec, throttled_usec, ..none };
+        report_limits(&agent_step("s", [null.as_fd(); 2], &log), limits);
+        assert_eq!(log.lines().first().map(String::as_str), expected);
+    }
+}
+
+#[test]
 fn background_output_is_logged_without_delaying_the_end() {
     let agent = TestAgent::start();
     let go = agent.directory().join("go");

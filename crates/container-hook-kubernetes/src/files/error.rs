@@ -19,6 +19,9 @@ const EDQUOT: i32 = 122;
 pub enum FilesError {
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// A stream was lost: another attempt may succeed.
+    #[error(transparent)]
+    Link(#[from] LinkError),
     #[error("files were not exchanged with the container in {attempts} attempts")]
     Lost { attempts: usize, source: LinkError },
     /// The process at the other end is not our agent, or the job has changed it.

@@ -1,15 +1,13 @@
-//! Common parts of all exchanges: keepalives, and retries after a lost stream.
+//! Common parts of all exchanges: keepalives, answers, and retries after a lost stream.
 
 use std::time::Duration;
 
-use oci_hooks_files::fs::PathError;
-use oci_hooks_init::frames::FrameError;
 use oci_hooks_init::frames::files::FilesFrame;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::error::FilesError;
-use crate::agent::{AgentSession, FrameSender, LinkError, SessionError};
+use crate::agent::{AgentSession, FrameReceiver, FrameSender, LinkError};
 
 /// Maximum number of successive attempts without progress.
 const ATTEMPTS: usize = 8;
@@ -21,47 +19,6 @@ pub const ALIVE_EVERY: Duration = Duration::from_secs(5);
 pub const ALIVE: [u8; 5] = [0x8a, 0, 0, 0, 0];
 const HEARTBEAT: u8 = 0x07;
 
-/// Reasons to interrupt an exchange.
-pub enum ExchangeStop {
-    /// The stream was lost: a new attempt may succeed.
-    Lost(LinkError),
-    Failed(FilesError),
-}
-
-impl From<LinkError> for ExchangeStop {
-    fn from(error: LinkError) -> Self {
-        match error {
-            // Not a lost stream, whose data is valid up to its end.
-            LinkError::Frame(error) => ExchangeStop::Failed(error.into()),
-            error => ExchangeStop::Lost(error),
-        }
-    }
-}
-
-impl From<SessionError> for ExchangeStop {
-    fn from(error: SessionError) -> Self {
-        ExchangeStop::Failed(error.into())
-    }
-}
-
-impl From<FrameError> for ExchangeStop {
-    fn from(error: FrameError) -> Self {
-        ExchangeStop::Failed(error.into())
-    }
-}
-
-impl From<PathError> for ExchangeStop {
-    fn from(error: PathError) -> Self {
-        ExchangeStop::Failed(error.into())
-    }
-}
-
-impl From<FilesError> for ExchangeStop {
-    fn from(error: FilesError) -> Self {
-        ExchangeStop::Failed(error)
-    }
-}
-
 /// Count of an exchange's attempts.
 #[derive(Default)]
 pub struct ExchangeAttempts {
@@ -71,18 +28,20 @@ pub struct ExchangeAttempts {
 }
 
 impl ExchangeAttempts {
-    /// Closes the stream after a stop; returns `Ok` if the exchange is to be retried. `got_further` is true if
+    /// Closes the stream after an error; returns `Ok` if the exchange is to be retried. `got_further` is true if
     /// the attempt made progress.
-    pub async fn handle_stop(
+    pub async fn handle_error(
         &mut self,
-        stopped: ExchangeStop,
+        error: FilesError,
         session: &mut AgentSession<'_>,
         got_further: bool,
     ) -> Result<(), FilesError> {
         session.close();
-        let error = match stopped {
-            ExchangeStop::Failed(error) => return Err(error),
-            ExchangeStop::Lost(error) => error,
+        let error = match error {
+            // Not a lost stream, whose data is valid up to its end.
+            FilesError::Link(LinkError::Frame(error)) => return Err(error.into()),
+            FilesError::Link(error) => error,
+            error => return Err(error),
         };
         if got_further {
             self.in_vain = 0;
@@ -106,10 +65,12 @@ pub async fn send_keepalives(to: &mut FrameSender<'_>, over: &Notify) -> Result<
     Ok(())
 }
 
-/// Decodes an answer; `None` for a heartbeat.
-pub fn answer(kind: u8, payload: &[u8]) -> Result<Option<FilesFrame>, FrameError> {
-    if kind == HEARTBEAT {
-        return Ok(None);
+/// Returns the agent's next answer. Heartbeats are none.
+pub async fn receive_answer(from: &mut FrameReceiver<'_>) -> Result<FilesFrame, FilesError> {
+    loop {
+        let (kind, payload) = from.receive().await?;
+        if kind != HEARTBEAT {
+            return Ok(FilesFrame::decode(kind, &payload)?);
+        }
     }
-    FilesFrame::decode(kind, payload).map(Some)
 }

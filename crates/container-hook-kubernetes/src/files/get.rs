@@ -15,7 +15,7 @@ use oci_hooks_init::frames::files::{
 use tokio::sync::Notify;
 
 use super::error::{ExchangeSummary, FileProblems, FilesError, is_full};
-use super::exchange::{ExchangeAttempts, ExchangeStop, answer, send_keepalives};
+use super::exchange::{ExchangeAttempts, receive_answer, send_keepalives};
 use super::host::{ExchangeLimits, HostTree};
 use super::put::bytes;
 use super::record::{ExchangeRecord, RecordUpdate};
@@ -61,9 +61,9 @@ pub async fn get(
         match result {
             Ok(()) if problems.is_empty() => return Ok(summary),
             Ok(()) => return Err(FilesError::Failed(problems)),
-            Err(stopped) => {
+            Err(error) => {
                 let got_further = summary.written + summary.removed > before;
-                attempts.handle_stop(stopped, session, got_further).await?;
+                attempts.handle_error(error, session, got_further).await?;
             }
         }
     }
@@ -75,7 +75,7 @@ async fn run(
     scope: &FileScope,
     record: &ExchangeRecord,
     mut taken: DownloadSink<'_>,
-) -> Result<(), ExchangeStop> {
+) -> Result<(), FilesError> {
     let (mut sending, mut receiving) = link.split();
     let over = Notify::new();
     let asked = async {
@@ -96,7 +96,7 @@ pub async fn ask(
     root: &Path,
     scope: &FileScope,
     record: &ExchangeRecord,
-) -> Result<(), ExchangeStop> {
+) -> Result<(), FilesError> {
     let mut out = Vec::new();
     FilesFrame::Get { root: bytes(root), scope: scope.clone() }.encode(&mut out);
     let mut before = record.read()?;
@@ -195,26 +195,24 @@ struct DownloadSink<'t> {
 }
 
 impl DownloadSink<'_> {
-    async fn receive(&mut self, from: &mut FrameReceiver<'_>) -> Result<(), ExchangeStop> {
+    async fn receive(&mut self, from: &mut FrameReceiver<'_>) -> Result<(), FilesError> {
         let root = self.from.display().to_string();
         loop {
-            let (kind, payload) = from.receive().await?;
-            match answer(kind, &payload)? {
-                None => {}
-                Some(FilesFrame::Change(change)) => {
+            match receive_answer(from).await? {
+                FilesFrame::Change(change) => {
                     self.guard.check(&change)?;
                     self.apply(change)?;
                 }
-                Some(FilesFrame::Problem(problem)) => {
+                FilesFrame::Problem(problem) => {
                     self.guard.problem()?;
                     self.summary.unread.add(&root, &problem);
                 }
-                Some(FilesFrame::Done(counts)) => {
+                FilesFrame::Done(counts) => {
                     self.summary.entries = counts.entries;
                     self.summary.skipped = counts.skipped;
                     return Ok(());
                 }
-                Some(_) => return Err(FrameError::UnknownKind(kind).into()),
+                _ => return Err(FrameError::Invalid("order of frames").into()),
             }
         }
     }

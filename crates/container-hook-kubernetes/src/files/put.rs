@@ -15,9 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::yield_now;
 
 use super::error::{ExchangeSummary, FileProblems, FilesError, format_path, is_full};
-use super::exchange::{
-    ALIVE, ALIVE_EVERY, ExchangeAttempts, ExchangeStop, answer, send_keepalives,
-};
+use super::exchange::{ALIVE, ALIVE_EVERY, ExchangeAttempts, receive_answer, send_keepalives};
 use super::host::HostTree;
 use super::record::{ExchangeRecord, RecordUpdate};
 use crate::agent::{AgentLink, AgentSession, FrameReceiver, FrameSender};
@@ -46,7 +44,7 @@ pub async fn upload_tree(
         let got_further = run.finish(result.is_ok(), &mut summary)?;
         match result {
             Ok(()) => return Ok(summary),
-            Err(stopped) => attempts.handle_stop(stopped, session, got_further).await?,
+            Err(error) => attempts.handle_error(error, session, got_further).await?,
         }
     }
 }
@@ -73,12 +71,12 @@ pub async fn apply_changes(
             async {
                 let problems = answers(&mut receiving, to, &mut || Ok(())).await?;
                 over.notify_one();
-                if problems.is_empty() { Ok(()) } else { Err(FilesError::Failed(problems).into()) }
+                if problems.is_empty() { Ok(()) } else { Err(FilesError::Failed(problems)) }
             },
         );
         match result.await {
             Ok(_) => return Ok(()),
-            Err(stopped) => attempts.handle_stop(stopped, session, false).await?,
+            Err(error) => attempts.handle_error(error, session, false).await?,
         }
     }
 }
@@ -87,23 +85,21 @@ pub async fn apply_changes(
 pub async fn answers(
     from: &mut FrameReceiver<'_>,
     root: &Path,
-    marked: &mut dyn FnMut() -> Result<(), ExchangeStop>,
-) -> Result<FileProblems, ExchangeStop> {
+    marked: &mut dyn FnMut() -> Result<(), FilesError>,
+) -> Result<FileProblems, FilesError> {
     let (root, mut problems) = (root.display().to_string(), FileProblems::default());
     loop {
-        let (kind, payload) = from.receive().await?;
-        match answer(kind, &payload)? {
-            None => {}
+        match receive_answer(from).await? {
             // The changes before this mark may include the failed one, which must not be recorded as done.
-            Some(FilesFrame::Mark) if !problems.is_empty() => {}
-            Some(FilesFrame::Mark) => marked()?,
-            Some(FilesFrame::Problem(problem)) if is_full(&problem) => {
+            FilesFrame::Mark if !problems.is_empty() => {}
+            FilesFrame::Mark => marked()?,
+            FilesFrame::Problem(problem) if is_full(&problem) => {
                 let path = format_path(&root, &problem.path);
-                return Err(FilesError::ContainerFull { path }.into());
+                return Err(FilesError::ContainerFull { path });
             }
-            Some(FilesFrame::Problem(problem)) => problems.add(&root, &problem),
-            Some(FilesFrame::Done(_)) => return Ok(problems),
-            Some(_) => return Err(FrameError::UnknownKind(kind).into()),
+            FilesFrame::Problem(problem) => problems.add(&root, &problem),
+            FilesFrame::Done(_) => return Ok(problems),
+            _ => return Err(FrameError::Invalid("order of frames").into()),
         }
     }
 }
@@ -156,17 +152,17 @@ impl<'p> UploadAttempt<'p> {
         })
     }
 
-    async fn run(&self, link: &mut AgentLink) -> Result<(), ExchangeStop> {
+    async fn run(&self, link: &mut AgentLink) -> Result<(), FilesError> {
         let (mut sending, mut receiving) = link.split();
         try_join(self.send(&mut sending), self.receive(&mut receiving)).await?;
         let state = &mut *self.state.borrow_mut();
         if !state.problems.is_empty() {
-            return Err(FilesError::Failed(std::mem::take(&mut state.problems)).into());
+            return Err(FilesError::Failed(std::mem::take(&mut state.problems)));
         }
         Ok(())
     }
 
-    async fn send(&self, to: &mut FrameSender<'_>) -> Result<(), ExchangeStop> {
+    async fn send(&self, to: &mut FrameSender<'_>) -> Result<(), FilesError> {
         let mut out = Vec::with_capacity(2 * DATA_BYTES);
         FilesFrame::Put { root: bytes(self.to) }.encode(&mut out);
         let mut changes =
@@ -211,7 +207,7 @@ impl<'p> UploadAttempt<'p> {
         Ok(send_keepalives(to, &self.over).await?)
     }
 
-    async fn receive(&self, from: &mut FrameReceiver<'_>) -> Result<(), ExchangeStop> {
+    async fn receive(&self, from: &mut FrameReceiver<'_>) -> Result<(), FilesError> {
         let mut marked = || self.state.borrow_mut().confirm();
         let problems = answers(from, self.to, &mut marked).await?;
         self.state.borrow_mut().problems.append(problems);
@@ -247,7 +243,7 @@ impl UploadState {
     }
 
     /// Records the changes before the first mark.
-    fn confirm(&mut self) -> Result<(), ExchangeStop> {
+    fn confirm(&mut self) -> Result<(), FilesError> {
         if self.unconfirmed.len() == 1 {
             return Err(FrameError::Invalid("mark").into());
         }

@@ -6,7 +6,7 @@ use oci_hooks_init::frames::FrameError;
 use oci_hooks_init::frames::files::{DATA_BYTES, FileProblem, FilesFrame, TreeChange};
 
 use super::error::{FileProblems, FilesError};
-use super::exchange::{ExchangeAttempts, ExchangeStop, answer};
+use super::exchange::{ExchangeAttempts, receive_answer};
 use super::put::bytes;
 use crate::agent::{AgentLink, AgentSession};
 
@@ -30,7 +30,7 @@ pub async fn read(
                 problems.add("", &problem);
                 return Err(FilesError::Failed(problems));
             }
-            Err(stopped) => attempts.handle_stop(stopped, session, false).await?,
+            Err(error) => attempts.handle_error(error, session, false).await?,
         }
     }
 }
@@ -38,17 +38,14 @@ pub async fn read(
 async fn ask(
     link: &mut AgentLink,
     request: &[u8],
-) -> Result<Result<Vec<u8>, FileProblem>, ExchangeStop> {
-    link.send(request).await?;
-    loop {
-        let (kind, payload) = link.receive().await?;
-        match answer(kind, &payload)? {
-            None => {}
-            Some(FilesFrame::Change(TreeChange::Data(content))) if content.len() <= DATA_BYTES => {
-                return Ok(Ok(content));
-            }
-            Some(FilesFrame::Problem(problem)) => return Ok(Err(problem)),
-            Some(_) => return Err(FrameError::UnknownKind(kind).into()),
+) -> Result<Result<Vec<u8>, FileProblem>, FilesError> {
+    let (mut to, mut from) = link.split();
+    to.send(request).await?;
+    match receive_answer(&mut from).await? {
+        FilesFrame::Change(TreeChange::Data(content)) if content.len() <= DATA_BYTES => {
+            Ok(Ok(content))
         }
+        FilesFrame::Problem(problem) => Ok(Err(problem)),
+        _ => Err(FrameError::Invalid("order of frames").into()),
     }
 }

@@ -12,7 +12,7 @@ use oci_hooks_init::frames::files::{
 use tokio::sync::Notify;
 
 use super::error::{ExchangeSummary, FilesError};
-use super::exchange::{ExchangeAttempts, ExchangeStop, answer, send_keepalives};
+use super::exchange::{ExchangeAttempts, receive_answer, send_keepalives};
 use super::get::{DownloadGuard, ask};
 use super::host::ExchangeLimits;
 use super::put::{answers, bytes};
@@ -41,16 +41,16 @@ pub async fn transfer(
         let mut update = record.update()?;
         let links = [from.session.link().await?, to.session.link().await?];
         let transfer = Transfer { from: from.root, to: to.root, scope, record, limits };
-        let stopped = match transfer.run(links, &mut update).await {
+        let error = match transfer.run(links, &mut update).await {
             Ok(summary) => {
                 update.finish()?;
                 return Ok(summary);
             }
-            Err(stopped) => stopped,
+            Err(error) => error,
         };
         // Either stream may be lost; the other one is in the middle of the exchange.
         to.session.close();
-        attempts.handle_stop(stopped, from.session, false).await?;
+        attempts.handle_error(error, from.session, false).await?;
     }
 }
 
@@ -67,13 +67,13 @@ impl Transfer<'_> {
         &self,
         [from, to]: [&mut AgentLink; 2],
         update: &mut RecordUpdate,
-    ) -> Result<ExchangeSummary, ExchangeStop> {
+    ) -> Result<ExchangeSummary, FilesError> {
         let (mut ask_from, mut get_from) = from.split();
         let (mut put_to, mut told_by) = to.split();
         let (got, put) = (Notify::new(), Notify::new());
         let source = async {
             ask(&mut ask_from, self.from, self.scope, self.record).await?;
-            Ok::<(), ExchangeStop>(send_keepalives(&mut ask_from, &got).await?)
+            Ok::<(), FilesError>(send_keepalives(&mut ask_from, &got).await?)
         };
         let passed = async {
             let summary = self.pass(&mut get_from, &mut put_to, update).await?;
@@ -83,10 +83,10 @@ impl Transfer<'_> {
         };
         let told = async {
             let mut unmarked =
-                || -> Result<(), ExchangeStop> { Err(FrameError::Invalid("mark").into()) };
+                || -> Result<(), FilesError> { Err(FrameError::Invalid("mark").into()) };
             let problems = answers(&mut told_by, self.to, &mut unmarked).await?;
             put.notify_one();
-            if problems.is_empty() { Ok(()) } else { Err(FilesError::Failed(problems).into()) }
+            if problems.is_empty() { Ok(()) } else { Err(FilesError::Failed(problems)) }
         };
         let (_, (summary, ())) = try_join(source, try_join(passed, told)).await?;
         Ok(summary)
@@ -98,7 +98,7 @@ impl Transfer<'_> {
         from: &mut FrameReceiver<'_>,
         to: &mut FrameSender<'_>,
         update: &mut RecordUpdate,
-    ) -> Result<ExchangeSummary, ExchangeStop> {
+    ) -> Result<ExchangeSummary, FilesError> {
         let root = self.from.display().to_string();
         let (mut guard, mut summary) =
             (DownloadGuard::new(self.limits), ExchangeSummary::default());
@@ -106,10 +106,8 @@ impl Transfer<'_> {
         let mut out = Vec::with_capacity(2 * DATA_BYTES);
         FilesFrame::Put { root: bytes(self.to) }.encode(&mut out);
         loop {
-            let (kind, payload) = from.receive().await?;
-            match answer(kind, &payload)? {
-                None => {}
-                Some(FilesFrame::Change(change)) => {
+            match receive_answer(from).await? {
+                FilesFrame::Change(change) => {
                     guard.check(&change)?;
                     if let Some(applied) = passing.note(&change, self.scope)? {
                         summary.count(&applied);
@@ -117,17 +115,17 @@ impl Transfer<'_> {
                     }
                     change.encode(&mut out);
                 }
-                Some(FilesFrame::Problem(problem)) => {
+                FilesFrame::Problem(problem) => {
                     guard.problem()?;
                     summary.unread.add(&root, &problem);
                 }
-                Some(FilesFrame::Done(counts)) => {
+                FilesFrame::Done(counts) => {
                     (summary.entries, summary.skipped) = (counts.entries, counts.skipped);
                     FilesFrame::Done(counts).encode(&mut out);
                     to.send(&out).await?;
                     return Ok(summary);
                 }
-                Some(_) => return Err(FrameError::UnknownKind(kind).into()),
+                _ => return Err(FrameError::Invalid("order of frames").into()),
             }
             if out.len() >= DATA_BYTES {
                 to.send(&out).await?;

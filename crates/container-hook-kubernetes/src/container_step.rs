@@ -105,7 +105,7 @@ async fn run_in(
                 files.upload_for_step(job).await?;
                 files.to_step_pod(job, &mut session, &id).await?;
             }
-            None if copies => drop(files.to_lone_step_pod(&mut session, &id).await?),
+            None if copies => files.upload_all(&mut session, &id).await?,
             None => drop(session.link().await.map_err(FilesError::from)?),
         }
         Ok::<_, HookError>(())

@@ -84,7 +84,7 @@ async fn prepare(
             return Ok(false);
         }
         if made.work == WorkVolume::Copy {
-            backend.files()?.prepare(&mut session).await?;
+            backend.files()?.upload_all(&mut session, JOB).await?;
         }
         is_alpine(&mut session).await
     };

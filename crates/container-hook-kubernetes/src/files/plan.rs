@@ -7,15 +7,16 @@ use container_hook_job::HookLog;
 use container_hook_job::kubernetes::DownloadScope;
 use oci_hooks_files::fs::{PathError, make_private};
 use oci_hooks_host::removal::remove_tree;
-use oci_hooks_init::frames::files::{FileScope, TreeChange};
+use oci_hooks_init::frames::files::FileScope;
 
 use super::error::{ExchangeSummary, FilesError};
 use super::get::get;
 use super::host::{ExchangeLimits, HostTree};
-use super::put::{apply_changes, upload_tree};
+use super::put::upload_tree;
 use super::record::ExchangeRecord;
 use super::transfer::{ContainerDir, transfer};
 use crate::agent::AgentSession;
+use crate::backend::JOB;
 
 /// Work directory of the runner, in containers.
 const WORK: &str = "/__w";
@@ -27,9 +28,6 @@ const WORKFLOW: &str = "_temp/_github_workflow";
 const TOOLS: &str = "_tool";
 /// Directory of the records, in the work directory.
 const RECORDS: &str = ".oci-hooks/records";
-/// Name of the job container's record; a step's record is named after its id.
-const JOB: &str = "job";
-const DIRECTORY: u32 = 0o755;
 
 /// Files of a job whose containers get copies.
 pub struct WorkFiles<'w> {
@@ -56,26 +54,24 @@ impl<'w> WorkFiles<'w> {
         Ok(WorkFiles { work: HostTree::open(work)?, directory: work, workspace, back, limits, log })
     }
 
-    /// Uploads all files but the tools to the container of a new pod.
-    pub async fn prepare(
+    /// Uploads all files but the tools to the container of a new pod; `id` is [`JOB`] for that of the job, else the
+    /// step's.
+    pub async fn upload_all(
         &self,
         session: &mut AgentSession<'_>,
-    ) -> Result<ExchangeSummary, FilesError> {
-        let record = self.record(JOB)?;
+        id: &str,
+    ) -> Result<(), FilesError> {
+        let record = self.record(id)?;
         record.forget()?;
-        let summary =
-            upload_tree(session, &self.work, WORK.as_ref(), &full_scope(), &record).await?;
-        create_directories(session).await?;
-        Ok(summary)
+        upload_tree(session, &self.work, WORK.as_ref(), &full_scope(), &record).await?;
+        Ok(())
     }
 
     /// Uploads the files that the runner has made for the next step.
-    pub async fn upload_for_step(
-        &self,
-        session: &mut AgentSession<'_>,
-    ) -> Result<ExchangeSummary, FilesError> {
+    pub async fn upload_for_step(&self, session: &mut AgentSession<'_>) -> Result<(), FilesError> {
         let scope = FileScope { include: paths(&["_temp", "_actions"]), ..FileScope::default() };
-        upload_tree(session, &self.work, WORK.as_ref(), &scope, &self.record(JOB)?).await
+        upload_tree(session, &self.work, WORK.as_ref(), &scope, &self.record(JOB)?).await?;
+        Ok(())
     }
 
     /// Downloads the changes of a step, however it ended. The home directory stays in the container for the
@@ -148,27 +144,9 @@ impl<'w> WorkFiles<'w> {
         job: &mut AgentSession<'_>,
         step: &mut AgentSession<'_>,
         id: &str,
-    ) -> Result<ExchangeSummary, FilesError> {
-        let record = self.record(id)?;
-        record.forget()?;
-        let (from, to) = (place(job), place(step));
-        let summary = transfer(from, to, &full_scope(), &record, self.limits).await?;
-        self.log_unread(&summary);
-        create_directories(step).await?;
-        Ok(summary)
-    }
-
-    /// Uploads the runner's files to the pod of a container step, in a job without a container.
-    pub async fn to_lone_step_pod(
-        &self,
-        step: &mut AgentSession<'_>,
-        id: &str,
-    ) -> Result<ExchangeSummary, FilesError> {
-        let record = self.record(id)?;
-        record.forget()?;
-        let summary = upload_tree(step, &self.work, WORK.as_ref(), &full_scope(), &record).await?;
-        create_directories(step).await?;
-        Ok(summary)
+    ) -> Result<(), FilesError> {
+        self.record(id)?.forget()?;
+        self.copy(job, step, id).await
     }
 
     /// Copies the changes of a container step to the job's container. Call [`Self::download_after_step`] for the job's
@@ -178,13 +156,26 @@ impl<'w> WorkFiles<'w> {
         step: &mut AgentSession<'_>,
         job: &mut AgentSession<'_>,
         id: &str,
-    ) -> Result<ExchangeSummary, FilesError> {
-        let record = self.record(id)?;
-        let (from, to) = (place(step), place(job));
-        let summary = transfer(from, to, &full_scope(), &record, self.limits).await?;
-        self.log_unread(&summary);
-        record.forget()?;
-        Ok(summary)
+    ) -> Result<(), FilesError> {
+        self.copy(step, job, id).await?;
+        Ok(self.record(id)?.forget()?)
+    }
+
+    async fn copy(
+        &self,
+        from: &mut AgentSession<'_>,
+        to: &mut AgentSession<'_>,
+        id: &str,
+    ) -> Result<(), FilesError> {
+        let from = ContainerDir { session: from, root: WORK.as_ref() };
+        let to = ContainerDir { session: to, root: WORK.as_ref() };
+        let summary = transfer(from, to, &full_scope(), &self.record(id)?, self.limits).await?;
+        if !summary.unread.is_empty() {
+            let unread = &summary.unread;
+            self.log
+                .warning(&format!("some files were not copied between the containers: {unread}"));
+        }
+        Ok(())
     }
 
     /// Downloads the changes of a container step in a job without a container, including the home directory,
@@ -201,14 +192,6 @@ impl<'w> WorkFiles<'w> {
         Ok(self.record(id)?.forget()?)
     }
 
-    fn log_unread(&self, summary: &ExchangeSummary) {
-        if !summary.unread.is_empty() {
-            let unread = &summary.unread;
-            self.log
-                .warning(&format!("some files were not copied between the containers: {unread}"));
-        }
-    }
-
     fn record(&self, name: &str) -> Result<ExchangeRecord, PathError> {
         let directory = self.directory.join(RECORDS);
         make_private(&directory)?;
@@ -223,18 +206,6 @@ impl<'w> WorkFiles<'w> {
             _ => Ok(()),
         }
     }
-}
-
-/// Creates the directories that programs expect, unless the pod mounts them.
-async fn create_directories(session: &mut AgentSession<'_>) -> Result<(), FilesError> {
-    let directory = |path: &str| TreeChange::Directory { path: path.into(), mode: DIRECTORY };
-    let made = [COMMANDS, HOME, WORKFLOW].map(directory);
-    apply_changes(session, WORK.as_ref(), &made).await?;
-    Ok(())
-}
-
-fn place<'p, 's>(session: &'p mut AgentSession<'s>) -> ContainerDir<'p, 's> {
-    ContainerDir { session, root: WORK.as_ref() }
 }
 
 fn full_scope() -> FileScope {

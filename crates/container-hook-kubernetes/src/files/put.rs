@@ -10,7 +10,7 @@ use futures_util::future::try_join;
 use oci_hooks_files::fs::PathContext as _;
 use oci_hooks_init::files::{AppliedChange, ChangeFinder, SentChange};
 use oci_hooks_init::frames::FrameError;
-use oci_hooks_init::frames::files::{DATA_BYTES, FileCounts, FileScope, FilesFrame, TreeChange};
+use oci_hooks_init::frames::files::{DATA_BYTES, FileScope, FilesFrame};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 
@@ -45,38 +45,6 @@ pub async fn upload_tree(
         match result {
             Ok(()) => return Ok(summary),
             Err(error) => attempts.handle_error(error, session, got_further).await?,
-        }
-    }
-}
-
-/// Applies changes in a container that do not come from a directory of the runner.
-pub async fn apply_changes(
-    session: &mut AgentSession<'_>,
-    to: &Path,
-    changes: &[TreeChange],
-) -> Result<(), FilesError> {
-    let mut attempts = ExchangeAttempts::default();
-    loop {
-        let (mut sending, mut receiving) = session.link().await?.split();
-        let over = Notify::new();
-        let result = try_join(
-            async {
-                let mut out = Vec::new();
-                FilesFrame::Put { root: bytes(to) }.encode(&mut out);
-                changes.iter().for_each(|change| change.encode(&mut out));
-                FilesFrame::Done(FileCounts::default()).encode(&mut out);
-                sending.send(&out).await?;
-                Ok(send_keepalives(&mut sending, &over).await?)
-            },
-            async {
-                let problems = answers(&mut receiving, to, &mut || Ok(())).await?;
-                over.notify_one();
-                if problems.is_empty() { Ok(()) } else { Err(FilesError::Failed(problems)) }
-            },
-        );
-        match result.await {
-            Ok(_) => return Ok(()),
-            Err(error) => attempts.handle_error(error, session, false).await?,
         }
     }
 }

@@ -29,15 +29,13 @@ use super::ports::{self, PortListeners};
 use super::secrets::{PullLogins, SecretValues};
 use super::volumes::{PodVolumes, claim};
 use super::{program, requests, restricted};
+use crate::backend::JOB;
 use crate::own_pod::OwnPod;
 
 /// Annotation of a job's pod with the names of its services' containers; a template can add other containers.
 pub fn services_annotation() -> String {
     format!("{PREFIX}service-containers")
 }
-
-/// Name of the container that runs steps.
-const JOB: &str = "job";
 
 /// Inputs of a pod besides the request.
 #[derive(Clone, Copy)]

@@ -2,6 +2,8 @@
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
 
+use crate::backend::JOB;
+
 /// Final reasons of a container that does not run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContainerEnd {
@@ -154,9 +156,6 @@ pub fn title(container: &str) -> String {
         name => format!("container {name}"),
     }
 }
-
-/// Name of the container that runs steps.
-pub const JOB: &str = "job";
 
 /// Returns a text of the cluster as one line of limited length, without control characters.
 pub fn to_one_line(text: &str) -> String {

@@ -1,18 +1,21 @@
 //! An agent that runs without a container, with pipes to its `call` processes as streams.
 
+use std::cell::{Cell, RefCell};
 use std::error::Error;
 use std::fs;
 use std::future::Future;
-use std::io::Write as _;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use oci_hooks_init::PROGRAM;
+use oci_hooks_testsupport::init::install_in;
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::unix::pipe::{Receiver, Sender};
 
 use super::{AgentLink, LinkOpener};
@@ -25,9 +28,11 @@ pub struct TestAgent {
     directory: tempfile::TempDir,
     program: PathBuf,
     serve: Child,
-    calls: Mutex<Vec<Child>>,
+    calls: RefCell<Vec<Child>>,
     /// If set, streams can be opened.
-    is_reachable: Mutex<bool>,
+    is_reachable: Cell<bool>,
+    /// Number of bytes in each direction after which the next streams break, the last entry first.
+    pub breaks: RefCell<Vec<(usize, usize)>>,
 }
 
 impl TestAgent {
@@ -39,16 +44,7 @@ impl TestAgent {
     pub fn start_with(options: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("agent");
-        // Another process writes the program: a child of another test could inherit our descriptor, and starting
-        // the program would fail with `ETXTBSY`.
-        let mut sh = Command::new("sh")
-            .args(["-c", "cat > \"$1\" && chmod 755 \"$1\"", "sh"])
-            .arg(&program)
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
-        sh.stdin.take().unwrap().write_all(PROGRAM).unwrap();
-        assert!(sh.wait().unwrap().success());
+        fs::rename(install_in(directory.path(), PROGRAM), &program).unwrap();
         let run = directory.path().join("run");
         fs::create_dir(&run).unwrap();
         let log = fs::File::create(directory.path().join("log")).unwrap();
@@ -56,8 +52,9 @@ impl TestAgent {
         serve.arg("serve").args(options).arg(&run);
         let serve = serve.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         let serve = serve.spawn().unwrap();
-        let calls = Mutex::default();
-        let agent = TestAgent { directory, program, serve, calls, is_reachable: Mutex::new(true) };
+        let (calls, is_reachable, breaks) =
+            (RefCell::default(), Cell::new(true), RefCell::default());
+        let agent = TestAgent { directory, program, serve, calls, is_reachable, breaks };
         let socket = agent.run_directory().join("agent/socket");
         wait_until("it listens", || socket.exists());
         agent
@@ -74,7 +71,7 @@ impl TestAgent {
 
     /// Kills the `call` processes of all open streams.
     pub fn cut_streams(&self) {
-        for mut call in self.calls.lock().unwrap().drain(..) {
+        for mut call in self.calls.take() {
             let _ = call.kill();
             let _ = call.wait();
         }
@@ -82,14 +79,14 @@ impl TestAgent {
 
     /// Sends a signal to the `call` processes of all open streams.
     pub fn signal_calls(&self, signal: Signal) {
-        for call in &*self.calls.lock().unwrap() {
+        for call in &*self.calls.borrow() {
             kill_process(Pid::from_child(call), signal).unwrap();
         }
     }
 
     /// Sets whether streams can be opened.
     pub fn set_reachable(&self, is_reachable: bool) {
-        *self.is_reachable.lock().unwrap() = is_reachable;
+        self.is_reachable.set(is_reachable);
     }
 
     /// Returns the children of the agent: keepers and supervisors of steps.
@@ -109,7 +106,7 @@ impl TestAgent {
 
     /// Returns the peak memory of the largest living process, in kB.
     pub fn peak_memory(&self) -> u64 {
-        let calls = self.calls.lock().unwrap();
+        let calls = self.calls.borrow();
         let calls = calls.iter().map(|call| call.id().cast_signed());
         let all = self.children().into_iter().chain(calls).chain([self.serve.id().cast_signed()]);
         let peak = |pid| status(pid, "VmHWM").trim_end_matches(" kB").trim().parse().unwrap_or(0);
@@ -127,7 +124,7 @@ impl LinkOpener for TestAgent {
         &self,
     ) -> Pin<Box<dyn Future<Output = Result<AgentLink, Box<dyn Error + Send + Sync>>> + '_>> {
         Box::pin(async move {
-            while !*self.is_reachable.lock().unwrap() {
+            while !self.is_reachable.get() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             let mut call = Command::new(&self.program)
@@ -138,8 +135,12 @@ impl LinkOpener for TestAgent {
                 .spawn()?;
             let input = OwnedFd::from(call.stdin.take().unwrap());
             let output = OwnedFd::from(call.stdout.take().unwrap());
-            self.calls.lock().unwrap().push(call);
-            Ok(AgentLink::new(Sender::from_owned_fd(input)?, Receiver::from_owned_fd(output)?))
+            self.calls.borrow_mut().push(call);
+            let (there, back) = self.breaks.borrow_mut().pop().unwrap_or((usize::MAX, usize::MAX));
+            Ok(AgentLink::new(
+                BreakingStream { stream: Sender::from_owned_fd(input)?, left: there },
+                BreakingStream { stream: Receiver::from_owned_fd(output)?, left: back },
+            ))
         })
     }
 }
@@ -149,6 +150,57 @@ impl Drop for TestAgent {
         self.cut_streams();
         let _ = kill_process(Pid::from_child(&self.serve), Signal::TERM);
         let _ = self.serve.wait();
+    }
+}
+
+/// A stream that breaks after a number of bytes.
+struct BreakingStream<S> {
+    stream: S,
+    left: usize,
+}
+
+impl AsyncRead for BreakingStream<Receiver> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.left == 0 {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        let mut part = buffer.take(self.left);
+        let result = Pin::new(&mut self.stream).poll_read(context, &mut part);
+        let count = part.filled().len();
+        let bytes = part.filled().to_vec();
+        self.left -= count;
+        buffer.put_slice(&bytes);
+        result
+    }
+}
+
+impl AsyncWrite for BreakingStream<Sender> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.left == 0 {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        let length = bytes.len().min(self.left);
+        let result = Pin::new(&mut self.stream).poll_write(context, &bytes[..length]);
+        if let Poll::Ready(Ok(count)) = &result {
+            self.left -= count;
+        }
+        result
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 

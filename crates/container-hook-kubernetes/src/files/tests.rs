@@ -1,6 +1,5 @@
 //! Exchanges with the real agent, a process with pipes, and with hostile ones.
 
-mod agents;
 mod hostile;
 mod lost;
 mod many;
@@ -10,7 +9,6 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use agents::{AgentProcess, run};
 use oci_hooks_files::error::chain;
 use oci_hooks_init::frames::files::{DATA_BYTES, FileScope};
 use trees::{change, grow, snapshot};
@@ -23,6 +21,7 @@ use super::record::ExchangeRecord;
 use super::transfer::transfer;
 use super::*;
 use crate::agent::AgentSession;
+use crate::agent::testing::{TestAgent, block_on};
 
 const LIMITS: ExchangeLimits = ExchangeLimits { entries: 1_000_000, bytes: 1 << 30 };
 
@@ -95,8 +94,8 @@ fn scope(include: &[&str]) -> FileScope {
 
 #[test]
 fn trees_are_identical_after_exchange_in_either_direction() {
-    run(async {
-        let agent = AgentProcess::new();
+    block_on(async {
+        let agent = TestAgent::start();
         for seed in 0..12 {
             let (ends, mut random) = (ExchangeDirs::in_memory(), fastrand::Rng::with_seed(seed));
             let mut session = AgentSession::new(&agent);
@@ -125,8 +124,8 @@ fn trees_are_identical_after_exchange_in_either_direction() {
 
 #[test]
 fn changes_of_the_other_end_are_kept() {
-    run(async {
-        let (agent, ends) = (AgentProcess::new(), ExchangeDirs::new());
+    block_on(async {
+        let (agent, ends) = (TestAgent::start(), ExchangeDirs::new());
         let mut session = AgentSession::new(&agent);
         for name in ["both", "gone", "container", "host"] {
             fs::write(ends.host(name), "1").unwrap();
@@ -159,8 +158,8 @@ fn changes_of_the_other_end_are_kept() {
 
 #[test]
 fn only_files_within_the_scope_are_exchanged() {
-    run(async {
-        let (agent, ends) = (AgentProcess::new(), ExchangeDirs::new());
+    block_on(async {
+        let (agent, ends) = (TestAgent::start(), ExchangeDirs::new());
         let mut session = AgentSession::new(&agent);
         for path in ["a/b/c", "a/b2", "a.b", "tool/x", "z"] {
             let path = ends.host(path);
@@ -188,8 +187,8 @@ fn only_files_within_the_scope_are_exchanged() {
 
 #[test]
 fn links_are_copied_and_never_followed() {
-    run(async {
-        let (agent, ends) = (AgentProcess::new(), ExchangeDirs::new());
+    block_on(async {
+        let (agent, ends) = (TestAgent::start(), ExchangeDirs::new());
         let mut session = AgentSession::new(&agent);
         let outside = ends.dir.path().join("outside");
         fs::create_dir(&outside).unwrap();
@@ -224,8 +223,8 @@ fn links_are_copied_and_never_followed() {
 
 #[test]
 fn scope_directories_stay_directories() {
-    run(async {
-        let (agent, ends) = (AgentProcess::new(), ExchangeDirs::new());
+    block_on(async {
+        let (agent, ends) = (TestAgent::start(), ExchangeDirs::new());
         let mut session = AgentSession::new(&agent);
         fs::create_dir_all(ends.host("a/repo/x")).unwrap();
         ends.upload_work(&mut session, &FileScope::all()).await.unwrap();
@@ -248,8 +247,8 @@ fn scope_directories_stay_directories() {
 
 #[test]
 fn set_id_bits_stay_in_the_container() {
-    run(async {
-        let (agent, ends) = (AgentProcess::new(), ExchangeDirs::new());
+    block_on(async {
+        let (agent, ends) = (TestAgent::start(), ExchangeDirs::new());
         let mut session = AgentSession::new(&agent);
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
         let set = |path: &Path, mode| {
@@ -276,8 +275,8 @@ fn set_id_bits_stay_in_the_container() {
 
 #[test]
 fn special_files_are_skipped_and_counted() {
-    run(async {
-        let (agent, ends) = (AgentProcess::new(), ExchangeDirs::new());
+    block_on(async {
+        let (agent, ends) = (TestAgent::start(), ExchangeDirs::new());
         let mut session = AgentSession::new(&agent);
         let _socket = std::os::unix::net::UnixListener::bind(ends.container("socket")).unwrap();
         rustix::fs::mknodat(
@@ -297,8 +296,8 @@ fn special_files_are_skipped_and_counted() {
 
 #[test]
 fn containers_get_each_others_files() {
-    run(async {
-        let (agent, one, two) = (AgentProcess::new(), ExchangeDirs::new(), ExchangeDirs::new());
+    block_on(async {
+        let (agent, one, two) = (TestAgent::start(), ExchangeDirs::new(), ExchangeDirs::new());
         let mut random = fastrand::Rng::with_seed(7);
         grow(&one.container(""), &mut random, 3);
         let (mut a, mut b) = (AgentSession::new(&agent), AgentSession::new(&agent));
@@ -319,8 +318,8 @@ fn containers_get_each_others_files() {
 
 #[test]
 fn files_are_read_by_path() {
-    run(async {
-        let (agent, ends) = (AgentProcess::new(), ExchangeDirs::new());
+    block_on(async {
+        let (agent, ends) = (TestAgent::start(), ExchangeDirs::new());
         let mut session = AgentSession::new(&agent);
         fs::create_dir(ends.container("b")).unwrap();
         fs::write(ends.container("b/c"), "content").unwrap();
@@ -339,8 +338,8 @@ fn files_are_read_by_path() {
 
 #[test]
 fn exceeded_limits_name_their_setting() {
-    run(async {
-        let (agent, ends) = (AgentProcess::new(), ExchangeDirs::new());
+    block_on(async {
+        let (agent, ends) = (TestAgent::start(), ExchangeDirs::new());
         let into = HostTree::open(&ends.host("")).unwrap();
         for name in 0..20 {
             fs::write(ends.container(&name.to_string()), "0123456789").unwrap();

@@ -15,9 +15,9 @@ use oci_hooks_init::frames::files::{
 use oci_hooks_init::frames::{StepAnswer, VERSIONS};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex, split};
 
-use super::agents::run;
 use super::trees::snapshot;
 use super::{ExchangeDirs, LIMITS, scope};
+use crate::agent::testing::block_on;
 use crate::agent::{AgentLink, AgentSession, LinkOpener};
 use crate::files::FilesError;
 use crate::files::get::get;
@@ -114,7 +114,7 @@ fn protected_files(ends: &ExchangeDirs) -> Vec<(Vec<u8>, super::trees::FileSnaps
 
 #[test]
 fn changes_are_not_confirmed_after_a_failed_one() {
-    run(async {
+    block_on(async {
         let failed = FileProblem { action: FileAction::Write, path: b"file".to_vec(), errno: 30 };
         let told = frames(&[FilesFrame::Mark, FilesFrame::Problem(failed), FilesFrame::Mark]);
         let mut link = Liar(told).open().await.unwrap();
@@ -134,7 +134,7 @@ fn changes_are_not_confirmed_after_a_failed_one() {
 
 #[test]
 fn nothing_is_written_outside_the_scope() {
-    run(async {
+    block_on(async {
         let ends = create_ends();
         let before = protected_files(&ends);
         let cases: Vec<Vec<FilesFrame>> = vec![
@@ -190,7 +190,7 @@ fn begin_file(path: &str) -> TreeChange {
 
 #[test]
 fn endless_files_and_problems_are_stopped() {
-    run(async {
+    block_on(async {
         let ends = create_ends();
         let mut endless = Vec::new();
         begin_file("work/repo/x").encode(&mut endless);
@@ -222,7 +222,7 @@ fn endless_files_and_problems_are_stopped() {
 
 #[test]
 fn files_that_the_agent_does_not_end_are_removed() {
-    run(async {
+    block_on(async {
         let ends = create_ends();
         let directory = TreeChange::Directory { path: b"work/repo/d".to_vec(), mode: 0o755 };
         let answers = [directory, begin_file("work/repo/d/x"), begin_file("work/repo/y")];
@@ -236,7 +236,7 @@ fn files_that_the_agent_does_not_end_are_removed() {
 
 #[test]
 fn arbitrary_bytes_never_write_outside_the_scope() {
-    run(async {
+    block_on(async {
         let ends = create_ends();
         let before = protected_files(&ends);
         let mut random = Rng::with_seed(1);

@@ -4,25 +4,22 @@ use std::fs;
 
 use oci_hooks_init::frames::files::FileScope;
 
-use super::agents::{AgentProcess, run};
 use super::trees::{change, grow, snapshot};
 use super::{ExchangeDirs, LIMITS};
 use crate::agent::AgentSession;
+use crate::agent::testing::{TestAgent, block_on};
 use crate::files::FilesError;
 use crate::files::transfer::{self, transfer};
 
 #[test]
 fn exchanges_continue_after_lost_streams() {
-    run(async {
-        let agent = AgentProcess::new();
+    block_on(async {
+        let agent = TestAgent::start();
         for seed in 0..6 {
             let (ends, mut random) = (ExchangeDirs::in_memory(), fastrand::Rng::with_seed(seed));
             grow(&ends.host(""), &mut random, 3);
-            let mut torn = |most: usize| {
-                let mut cut = || (random.usize(20..most), random.usize(20..most));
-                *agent.breaks.borrow_mut() = vec![cut(), cut(), cut()];
-            };
-            torn(400_000);
+            let mut cut = || (random.usize(20..400_000), random.usize(20..400_000));
+            *agent.breaks.borrow_mut() = vec![cut(), cut(), cut()];
             let mut session = AgentSession::without_pauses(&agent);
             ends.upload_work(&mut session, &FileScope::all()).await.unwrap();
             ends.assert_same();
@@ -33,26 +30,22 @@ fn exchanges_continue_after_lost_streams() {
             let mut session = AgentSession::without_pauses(&agent);
             ends.get(&mut session, &FileScope::all()).await.unwrap();
             ends.assert_same();
-            let (parts, _) = parts(&ends);
-            assert_eq!(parts, 0, "nothing is left of what was cut off");
+            assert_eq!(count_parts(&ends), 0, "nothing is left of what was cut off");
         }
     });
 }
 
-fn parts(ends: &ExchangeDirs) -> (usize, usize) {
-    let is_part = |path: &&Vec<u8>| {
-        path.rsplit(|byte| *byte == b'/')
-            .next()
-            .is_some_and(|name| name.starts_with(b".oci-hooks.part"))
-    };
-    let count = |root: &str| snapshot(&ends.dir.path().join(root)).keys().filter(is_part).count();
-    (count("host"), count("container"))
+/// Returns the number of incomplete files on the host.
+fn count_parts(ends: &ExchangeDirs) -> usize {
+    let name = |path: &Vec<u8>| path.rsplit(|byte| *byte == b'/').next().map(<[u8]>::to_vec);
+    let names = snapshot(&ends.host("")).into_keys().filter_map(|path| name(&path));
+    names.filter(|name| name.starts_with(b".oci-hooks.part")).count()
 }
 
 #[test]
 fn confirmed_changes_are_not_sent_again() {
-    run(async {
-        let (agent, ends) = (AgentProcess::new(), ExchangeDirs::new());
+    block_on(async {
+        let (agent, ends) = (TestAgent::start(), ExchangeDirs::new());
         for number in 0..30 {
             let content = vec![number; 1 << 20];
             fs::write(ends.host(&format!("{number:02}")), content).unwrap();
@@ -68,8 +61,8 @@ fn confirmed_changes_are_not_sent_again() {
 
 #[test]
 fn interrupted_transfers_restart() {
-    run(async {
-        let (agent, one, two) = (AgentProcess::new(), ExchangeDirs::new(), ExchangeDirs::new());
+    block_on(async {
+        let (agent, one, two) = (TestAgent::start(), ExchangeDirs::new(), ExchangeDirs::new());
         let mut random = fastrand::Rng::with_seed(3);
         grow(&one.container(""), &mut random, 3);
         *agent.breaks.borrow_mut() = vec![(50, 5000), (usize::MAX, usize::MAX), (100, 100)];
@@ -85,8 +78,8 @@ fn interrupted_transfers_restart() {
 
 #[test]
 fn repeatedly_lost_stream_is_an_error() {
-    run(async {
-        let (agent, ends) = (AgentProcess::new(), ExchangeDirs::new());
+    block_on(async {
+        let (agent, ends) = (TestAgent::start(), ExchangeDirs::new());
         fs::write(ends.host("file"), vec![0; 1 << 20]).unwrap();
         *agent.breaks.borrow_mut() = vec![(1000, usize::MAX); 100];
         let mut session = AgentSession::without_pauses(&agent);

@@ -29,17 +29,17 @@ fn decode_all<T>(
     sent: &[u8],
     size: usize,
     max: usize,
-    decode: impl Fn(u8, &[u8]) -> Result<T, FrameError>,
+    decode: impl Fn(u8, &[u8]) -> Result<T, FrameError> + Copy,
 ) -> Vec<T> {
     let mut frames = FrameBuffer::new(max);
     let mut read = Vec::new();
     for piece in sent.chunks(size) {
         frames.push(piece);
         loop {
-            match frames.take().map(|frame| frame.map(|(kind, payload)| decode(kind, &payload))) {
+            match frames.decode_next(decode) {
                 Ok(None) => break,
-                Ok(Some(Ok(frame))) => read.push(frame),
-                Ok(Some(Err(_))) | Err(_) => return read,
+                Ok(Some(frame)) => read.push(frame),
+                Err(_) => return read,
             }
         }
     }

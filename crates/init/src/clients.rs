@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 
 use crate::backlog::Backlog;
 use crate::frames::journal::{JournalRequest, StepEvent};
-use crate::frames::{StepFailure, FailureKind, FrameBuffer};
+use crate::frames::{FailureKind, FrameBuffer, StepFailure};
 use crate::os::{POLLERR, POLLHUP, POLLIN, POLLOUT, PollFd, is_temporary};
 
 /// Limit of clients: beyond it, the oldest one is dropped, attached ones last.
@@ -152,13 +152,9 @@ impl KeeperClient {
             }
         }
         loop {
-            let request = match self.frames.take() {
+            match self.frames.decode_next(JournalRequest::decode) {
                 Ok(None) => return requests,
-                Ok(Some((kind, payload))) => JournalRequest::decode(kind, &payload),
-                Err(error) => Err(error),
-            };
-            match request {
-                Ok(request) => requests.push(request),
+                Ok(Some(request)) => requests.push(request),
                 Err(_) => {
                     self.is_gone = true;
                     return requests;
@@ -186,7 +182,9 @@ impl KeeperClient {
 
     /// Prepares the next event; returns whether there is one.
     fn next(&mut self, backlog: &Backlog, is_started: bool, end: Option<&StepEvent>) -> bool {
-        let Some(HostProgress { cursor, knows_start, knows_end }) = &mut self.host else { return false };
+        let Some(HostProgress { cursor, knows_start, knows_end }) = &mut self.host else {
+            return false;
+        };
         if is_started && !*knows_start {
             *knows_start = true;
             self.outgoing = StepEvent::Started.encode();

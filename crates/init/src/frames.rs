@@ -251,6 +251,14 @@ impl FrameBuffer {
         }
         Ok(Some((kind, payload)))
     }
+
+    /// Takes and decodes the next frame, once it is complete.
+    pub fn decode_next<T>(
+        &mut self,
+        decode: impl FnOnce(u8, &[u8]) -> Result<T, FrameError>,
+    ) -> Result<Option<T>, FrameError> {
+        self.take()?.map(|(kind, payload)| decode(kind, &payload)).transpose()
+    }
 }
 
 impl StepRequest {

@@ -118,8 +118,7 @@ impl StepDirectory {
         let mut bytes = Vec::new();
         io::Read::read_to_end(&mut io::Read::take(end, MAX_EVENT_BYTES as u64), &mut bytes).ok()?;
         frames.push(&bytes);
-        let (kind, payload) = frames.take().ok()??;
-        let event = StepEvent::decode(kind, &payload).ok()?;
+        let event = frames.decode_next(StepEvent::decode).ok()??;
         matches!(event, StepEvent::Ended { .. }).then_some(event)
     }
 

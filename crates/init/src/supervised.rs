@@ -7,7 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use crate::frames::{
-    StepAnswer, StepFailure, FailureKind, FrameBuffer, MAX_ANSWER_BYTES, StepRequest, STREAMS, ContainerStep,
+    ContainerStep, FailureKind, FrameBuffer, MAX_ANSWER_BYTES, STREAMS, StepAnswer, StepFailure,
+    StepRequest,
 };
 use crate::os::{self, POLLIN, POLLOUT, PollFd};
 use crate::place::AgentDirectory;
@@ -37,13 +38,16 @@ pub enum SupervisionState {
 
 impl SupervisedStep {
     /// Requests a step from the first process; returns the pipes of its output.
-    pub fn start(place: &AgentDirectory, step: ContainerStep) -> Result<(Self, [File; 2]), StepFailure> {
+    pub fn start(
+        place: &AgentDirectory,
+        step: ContainerStep,
+    ) -> Result<(Self, [File; 2]), StepFailure> {
         let error = |error: io::Error| {
             StepFailure::new(FailureKind::Process, error.raw_os_error().unwrap_or_default(), "step")
         };
         let request = StepRequest::Step(Box::new(step)).encode();
-        let outgoing =
-            request.map_err(|error| StepFailure::new(FailureKind::Request, 0, error.to_string()))?;
+        let outgoing = request
+            .map_err(|error| StepFailure::new(FailureKind::Request, 0, error.to_string()))?;
         let (streams, pipes) = pipes().map_err(error)?;
         let socket = UnixStream::connect(place.socket()).map_err(error)?;
         socket.set_nonblocking(true).map_err(error)?;
@@ -83,7 +87,8 @@ impl SupervisedStep {
             return SupervisionState::Ended(end);
         }
         if self.deadline().is_some_and(|at| Instant::now() >= at) {
-            let late = StepFailure::new(FailureKind::Request, 0, "no answer from the first process");
+            let late =
+                StepFailure::new(FailureKind::Request, 0, "no answer from the first process");
             return SupervisionState::Ended(StepAnswer::Failed(late));
         }
         SupervisionState::Running { is_started: self.is_started }
@@ -118,18 +123,14 @@ impl SupervisedStep {
                 _ => return Some(watcher()),
             }
             loop {
-                let answer = match self.frames.take() {
-                    Ok(Some((kind, payload))) => StepAnswer::decode(kind, &payload),
+                match self.frames.decode_next(StepAnswer::decode) {
                     Ok(None) => break,
-                    Err(error) => Err(error),
-                };
-                match answer {
-                    Ok(StepAnswer::Hello(_)) => {
+                    Ok(Some(StepAnswer::Hello(_))) => {
                         self.is_greeted = true;
                         self.send();
                     }
-                    Ok(StepAnswer::Started) => self.is_started = true,
-                    Ok(end) => return Some(end),
+                    Ok(Some(StepAnswer::Started)) => self.is_started = true,
+                    Ok(Some(end)) => return Some(end),
                     Err(_) => return Some(watcher()),
                 }
             }

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use crate::frames::journal::{AttachRequest, JournalRequest};
 use crate::frames::{
-    StepAnswer, StepFailure, FailureKind, FrameBuffer, MAX_REQUEST_BYTES, StepRequest, STREAMS, ContainerStep, VERSIONS,
+    ContainerStep, FailureKind, FrameBuffer, MAX_REQUEST_BYTES, STREAMS, StepAnswer, StepFailure,
+    StepRequest, VERSIONS,
 };
 use crate::os::{
-    self, ForkResult, POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD, SIGHUP, SIGINT, SIGKILL, SIGQUIT,
-    SIGTERM, SignalSet, ChildStatus, ChildWait,
+    self, ChildStatus, ChildWait, ForkResult, POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD, SIGHUP,
+    SIGINT, SIGKILL, SIGQUIT, SIGTERM, SignalSet,
 };
-use crate::relay::{RelayKind, Relay};
+use crate::relay::{Relay, RelayKind};
 use crate::start::{self, StepStreams};
 use crate::tree::ProcessTree;
 
@@ -38,7 +39,10 @@ pub struct HostConnection {
 
 /// Supervises one step until none of its processes is left. If the request is for a step to be
 /// kept, does nothing, and returns the request and the connection.
-pub fn run(tree: &ProcessTree, connection: HostConnection) -> Option<(Box<AttachRequest>, OwnedFd)> {
+pub fn run(
+    tree: &ProcessTree,
+    connection: HostConnection,
+) -> Option<(Box<AttachRequest>, OwnedFd)> {
     os::become_reaper();
     let signals = os::signal_descriptor(SignalSet::of(&[SIGCHLD])).ok()?;
     let HostConnection { socket, answered, is_busy, keeps } = connection;
@@ -172,7 +176,11 @@ impl StepSupervisor<'_> {
     }
 
     /// Creates the process that executes the program.
-    fn start(&mut self, step: &ContainerStep, streams: [OwnedFd; STREAMS]) -> Result<(), StepAnswer> {
+    fn start(
+        &mut self,
+        step: &ContainerStep,
+        streams: [OwnedFd; STREAMS],
+    ) -> Result<(), StepAnswer> {
         let process = |error: io::Error| failure_answer(FailureKind::Process, &error, "fork");
         let setup = |error: io::Error| failure_answer(FailureKind::Setup, &error, "terminal");
         let [input, output, errors, read_output, read_errors] = streams;
@@ -314,26 +322,25 @@ impl StepSupervisor<'_> {
     /// Handles the received requests of the host; returns whether an invalid one has disconnected it.
     fn handle_requests(&mut self) -> bool {
         loop {
-            let request = match self.frames.take() {
+            match self.frames.decode_next(StepRequest::decode) {
                 Ok(None) => return false,
-                Ok(Some((kind, payload))) => StepRequest::decode(kind, &payload),
-                Err(error) => Err(error),
-            };
-            match request {
-                Ok(StepRequest::Signal(SIGKILL) | StepRequest::Kill) => {
+                Ok(Some(StepRequest::Signal(SIGKILL) | StepRequest::Kill)) => {
                     self.is_cancelled = true;
                     self.kill();
                 }
-                Ok(StepRequest::Signal(signal)) => {
+                Ok(Some(StepRequest::Signal(signal))) => {
                     let ends = [SIGHUP, SIGINT, SIGQUIT, SIGTERM].contains(&signal);
                     self.is_cancelled |= ends && self.answered.is_some();
                     self.tree.signal(os::process_id(), signal);
                 }
-                Ok(StepRequest::Resize(size)) => {
+                Ok(Some(StepRequest::Resize(size))) => {
                     // The program may have ended.
-                    let _ = self.terminal.as_ref().map(|front| os::resize_terminal(front.as_fd(), size));
+                    let _ = self
+                        .terminal
+                        .as_ref()
+                        .map(|front| os::resize_terminal(front.as_fd(), size));
                 }
-                Ok(StepRequest::Step(_)) | Err(_) => {
+                Ok(Some(StepRequest::Step(_))) | Err(_) => {
                     self.lose();
                     return true;
                 }

@@ -90,14 +90,9 @@ impl RecordReader {
             if let Some(entry) = self.entries.next() {
                 return Ok(Some(entry));
             }
-            match self.frames.take().map_err(io::Error::other)? {
-                Some((kind, payload)) => {
-                    let frame = FilesFrame::decode(kind, &payload).map_err(io::Error::other)?;
-                    let FilesFrame::Entries(entries) = frame else {
-                        return Err(io::ErrorKind::InvalidData.into());
-                    };
-                    self.entries = entries.into_iter();
-                }
+            match self.frames.decode_next(FilesFrame::decode).map_err(io::Error::other)? {
+                Some(FilesFrame::Entries(entries)) => self.entries = entries.into_iter(),
+                Some(_) => return Err(io::ErrorKind::InvalidData.into()),
                 None if self.fill()? => {}
                 None => return Ok(None),
             }

@@ -44,13 +44,13 @@ fn answers() -> Vec<StepAnswer> {
 fn take_request(bytes: &[u8]) -> Result<Option<StepRequest>, FrameError> {
     let mut frames = FrameBuffer::new(MAX_REQUEST_BYTES);
     frames.push(bytes);
-    frames.take()?.map(|(kind, payload)| StepRequest::decode(kind, &payload)).transpose()
+    frames.decode_next(StepRequest::decode)
 }
 
 fn take_answer(bytes: &[u8]) -> Result<Option<StepAnswer>, FrameError> {
     let mut frames = FrameBuffer::new(MAX_ANSWER_BYTES);
     frames.push(bytes);
-    frames.take()?.map(|(kind, payload)| StepAnswer::decode(kind, &payload)).transpose()
+    frames.decode_next(StepAnswer::decode)
 }
 
 #[test]
@@ -61,8 +61,8 @@ fn frames_decode_in_pieces_of_any_size() {
         let mut read = Vec::new();
         for piece in bytes.chunks(size) {
             frames.push(piece);
-            while let Some((kind, payload)) = frames.take().unwrap() {
-                read.push(StepAnswer::decode(kind, &payload).unwrap());
+            while let Some(answer) = frames.decode_next(StepAnswer::decode).unwrap() {
+                read.push(answer);
             }
         }
         assert_eq!(read, answers());

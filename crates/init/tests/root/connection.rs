@@ -60,8 +60,8 @@ impl TestConnection {
     /// Returns the next answer, or `None` if the other end has closed the connection.
     pub(crate) fn answer(&mut self) -> Option<StepAnswer> {
         loop {
-            if let Some((kind, payload)) = self.frames.take().unwrap() {
-                return Some(StepAnswer::decode(kind, &payload).unwrap());
+            if let Some(answer) = self.frames.decode_next(StepAnswer::decode).unwrap() {
+                return Some(answer);
             }
             let mut bytes = [0; 4096];
             match self.socket.read(&mut bytes) {

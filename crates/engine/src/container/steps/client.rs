@@ -328,8 +328,10 @@ impl StepDriver<'_> {
             Ok((0, _)) | Err(Errno::CONNRESET | Errno::PIPE) => self.handle_disconnect(),
             Ok((count, _)) => {
                 self.frames.push(&buffer[..count]);
-                while let Some((kind, payload)) = self.frames.take().map_err(StepError::Answer)? {
-                    self.take(StepAnswer::decode(kind, &payload).map_err(StepError::Answer)?)?;
+                while let Some(answer) =
+                    self.frames.decode_next(StepAnswer::decode).map_err(StepError::Answer)?
+                {
+                    self.take(answer)?;
                     if matches!(self.phase, StepPhase::Draining(_)) {
                         break;
                     }
@@ -508,8 +510,8 @@ mod tests {
         /// Returns the next request; `None` if the host has disconnected.
         fn take(&mut self) -> Option<StepRequest> {
             loop {
-                if let Some((kind, payload)) = self.frames.take().unwrap() {
-                    return Some(StepRequest::decode(kind, &payload).unwrap());
+                if let Some(request) = self.frames.decode_next(StepRequest::decode).unwrap() {
+                    return Some(request);
                 }
                 let mut bytes = vec![0; 64 << 10];
                 let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(STREAMS))];

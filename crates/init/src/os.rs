@@ -528,31 +528,3 @@ pub fn open_at(directory: BorrowedFd<'_>, path: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: the path ends with a NUL.
     to_owned_fd(unsafe { openat(directory.as_raw_fd(), path.as_ptr(), O_CLOEXEC) })
 }
-
-/// Calls a function with each numeric name in a directory.
-pub fn for_each_number(directory: BorrowedFd<'_>, mut take: impl FnMut(i32)) {
-    /// Offsets of the length and the name in an entry.
-    const LENGTH: usize = 16;
-    const NAME: usize = 19;
-    let mut entries = [0_u8; 16 << 10];
-    loop {
-        // SAFETY: the length is that of the area.
-        let count = unsafe {
-            let area = entries.as_mut_ptr();
-            syscall(SYS_GETDENTS64, directory.as_raw_fd(), area, entries.len())
-        };
-        let mut rest = match usize::try_from(count) {
-            Ok(count) if count > 0 => &entries[..count],
-            _ => return,
-        };
-        while let (Some(length), Some(name)) = (rest.get(LENGTH..LENGTH + 2), rest.get(NAME..)) {
-            let name =
-                name.split(|byte| *byte == 0).next().and_then(|name| str::from_utf8(name).ok());
-            if let Some(number) = name.and_then(|name| name.parse().ok()) {
-                take(number);
-            }
-            let length = usize::from(u16::from_le_bytes([length[0], length[1]]));
-            rest = rest.get(length.max(1)..).unwrap_or_default();
-        }
-    }
-}

@@ -7,6 +7,7 @@ use std::io::Read as _;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use crate::at;
 use crate::os::{self, SIGCHLD, SIGKILL, SIGSTOP, SignalSet};
 
 /// Time for killing a tree by processes and groups. If it still multiplies then, everything in the
@@ -139,7 +140,9 @@ impl ProcessTree {
     /// Sends a signal to a process, unless its id has been reused.
     fn send(&self, process: &TreeProcess, signal: i32) {
         let Some(directory) = self.directory(process.pid) else { return };
-        if read_stat_at(directory.as_fd(), "stat").is_some_and(|now| now.identity() == process.identity()) {
+        if read_stat_at(directory.as_fd(), "stat")
+            .is_some_and(|now| now.identity() == process.identity())
+        {
             let _ = os::signal_by_directory(directory.as_fd(), signal);
         }
     }
@@ -168,7 +171,11 @@ impl ProcessTree {
         let mut all = Vec::new();
         // Opened each time, because a directory has a position.
         let Some(proc) = self.open_at(c".") else { return all };
-        os::for_each_number(proc.as_fd(), |pid| all.extend(self.read_process(pid)));
+        // The caller looks again until no process is left.
+        let _ = at::for_each_name(proc.as_fd(), |name| {
+            let pid = str::from_utf8(name).ok().and_then(|name| name.parse().ok());
+            all.extend(pid.and_then(|pid| self.read_process(pid)));
+        });
         all
     }
 

@@ -1,4 +1,4 @@
-//! File operations relative to an open directory, for `files`, through the C library. `at.rs` is
+//! File operations relative to an open directory, through the C library, for `files` and `tree`. `at.rs` is
 //! the equivalent for the host.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint};
@@ -123,7 +123,7 @@ pub fn for_each_name(dir: BorrowedFd<'_>, mut take: impl FnMut(&[u8])) -> io::Re
     /// Offsets of the length and the name in an entry.
     const LENGTH: usize = 16;
     const NAME: usize = 19;
-    let mut entries = vec![0_u8; 32 << 10];
+    let mut entries = vec![0_u8; 16 << 10];
     loop {
         // SAFETY: the length is that of the area.
         let count = unsafe {

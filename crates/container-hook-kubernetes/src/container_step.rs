@@ -15,7 +15,7 @@ use super::cleanup::GRACE_SECONDS;
 use super::facts::{PendingImageConfigs, REQUIRED_CONFIG_TIMEOUT};
 use super::files::FilesError;
 use super::interrupts::{CancelFlagged, run_unless_interrupted};
-use super::pod::{self, MadePod, StepProgram, WorkVolume};
+use super::pod::{self, PodManifest, StepProgram, WorkVolume};
 use super::prepare;
 use super::script_step::{download_until_cancelled, is_reachable, new_id, outcome};
 use super::services;
@@ -62,7 +62,7 @@ async fn make(
     backend: &KubernetesBackend<'_>,
     step: &ContainerArgs,
     job_pod: Option<&str>,
-) -> Result<MadePod, HookError> {
+) -> Result<PodManifest, HookError> {
     let mut asked = PendingImageConfigs::default();
     // The agent starts the image's program, so the image's entry point has to be known.
     if step.entry_point.is_none() {
@@ -85,7 +85,7 @@ async fn make(
 
 async fn run_in(
     backend: &KubernetesBackend<'_>,
-    made: &MadePod,
+    made: &PodManifest,
     job_pod: Option<&str>,
     signals: &mut dyn StepSignals,
 ) -> Result<RequestOutcome, HookError> {
@@ -153,7 +153,7 @@ fn frame(program: &StepProgram) -> ContainerStep {
 }
 
 /// Removes the pod and the secrets of a step, without waiting until the pod is deleted.
-async fn remove(backend: &KubernetesBackend<'_>, made: &MadePod) -> Result<(), HookError> {
+async fn remove(backend: &KubernetesBackend<'_>, made: &PodManifest) -> Result<(), HookError> {
     let pod = backend.cluster.delete_pod(name(&made.pod), Some(GRACE_SECONDS)).await;
     for secret in &made.secrets {
         let name = secret.metadata.name.as_deref().unwrap_or_default();

@@ -23,7 +23,7 @@ use super::error::KubernetesError;
 use super::facts::{CONFIG_TIMEOUT, PendingImageConfigs};
 use super::files;
 use super::interrupts::run_unless_interrupted;
-use super::pod::{self, MadePod, WorkVolume};
+use super::pod::{self, PodManifest, WorkVolume};
 use super::services;
 use super::wait::{self, PodExpectation};
 
@@ -137,7 +137,7 @@ fn has_only_the_job(pod: &Pod) -> bool {
 }
 
 /// Creates a pod, and before it the secrets that the pod refers to.
-pub async fn create(backend: &KubernetesBackend<'_>, made: &MadePod) -> Result<Pod, HookError> {
+pub async fn create(backend: &KubernetesBackend<'_>, made: &PodManifest) -> Result<Pod, HookError> {
     // Nothing is created before it is in the audit log.
     let role = if made.program.is_some() { PlanRole::Step } else { PlanRole::Job };
     audit::pod(backend, &made.pod, role)?;
@@ -176,7 +176,12 @@ async fn is_alpine(session: &mut AgentSession<'_>) -> Result<bool, HookError> {
 }
 
 /// Prints the names and ports of services.
-fn report_services(backend: &KubernetesBackend<'_>, job: &PrepareJob, made: &MadePod, pod: &Pod) {
+fn report_services(
+    backend: &KubernetesBackend<'_>,
+    job: &PrepareJob,
+    made: &PodManifest,
+    pod: &Pod,
+) {
     let address = address(pod);
     for service in &made.services {
         let ports: Vec<_> = service.ports.values().map(String::as_str).collect();
@@ -203,7 +208,7 @@ fn address(pod: &Pod) -> Option<IpAddr> {
 fn answer(
     backend: &KubernetesBackend<'_>,
     job: &PrepareJob,
-    made: &MadePod,
+    made: &PodManifest,
     pod: &Pod,
     is_alpine: bool,
 ) -> PrepareJobResponse {

@@ -6,11 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::agent_dir::{AgentDirectory, StepDirectory};
 use crate::frames::journal::{AttachRequest, JournalRequest, MAX_EVENT_BYTES, StepEvent};
-use crate::frames::{StepFailure, FailureKind, FrameBuffer};
+use crate::frames::{FailureKind, FrameBuffer, StepFailure};
 use crate::os;
-use crate::place::{AgentDirectory, StepDirectory};
-use crate::remote::{StreamError, ExecHost};
+use crate::remote::{ExecHost, StreamError};
 
 const READ_AT_ONCE: usize = 64 << 10;
 /// Attempts to begin a step that another process begins too.
@@ -24,7 +24,7 @@ const LOOK_EACH: Duration = Duration::from_millis(5);
 /// A step that a host is attached to.
 pub struct AttachedStep {
     socket: UnixStream,
-    place: StepDirectory,
+    step_dir: StepDirectory,
     frames: FrameBuffer,
     buffer: Vec<u8>,
     /// Set once the end of the step was sent to the host.
@@ -34,18 +34,22 @@ pub struct AttachedStep {
 impl AttachedStep {
     /// Connects to the keeper of a step, or begins the step. If neither is possible, the host is
     /// sent the end at once, and nothing is attached.
-    pub fn open(place: &AgentDirectory, attach: AttachRequest, host: &mut ExecHost) -> Result<Option<Self>, StreamError> {
-        let step_place = place.step(&attach.id);
-        match connect(place, &step_place, attach) {
+    pub fn open(
+        agent_dir: &AgentDirectory,
+        attach: AttachRequest,
+        host: &mut ExecHost,
+    ) -> Result<Option<Self>, StreamError> {
+        let step_dir = agent_dir.step(&attach.id);
+        match connect(agent_dir, &step_dir, attach) {
             Ok((socket, frames)) => {
                 let buffer = vec![0; READ_AT_ONCE];
                 let mut attached =
-                    AttachedStep { socket, place: step_place, frames, buffer, is_ended: false };
+                    AttachedStep { socket, step_dir, frames, buffer, is_ended: false };
                 attached.pass_frames(host)?;
                 Ok(Some(attached))
             }
             Err(failure) => {
-                host.send(&known_end(&step_place, failure).encode())?;
+                host.send(&known_end(&step_dir, failure).encode())?;
                 Ok(None)
             }
         }
@@ -67,7 +71,7 @@ impl AttachedStep {
             _ => {}
         }
         if !self.is_ended {
-            let end = known_end(&self.place, StepFailure::new(FailureKind::Keeper, 0, "step"));
+            let end = known_end(&self.step_dir, StepFailure::new(FailureKind::Keeper, 0, "step"));
             host.send(&end.encode())?;
         }
         Ok(false)
@@ -94,28 +98,30 @@ impl AttachedStep {
 }
 
 /// Returns the recorded end of a step without a keeper, or else the failure.
-fn known_end(place: &StepDirectory, failure: StepFailure) -> StepEvent {
-    place.read_end().unwrap_or_else(|| StepEvent::failed(0, failure))
+fn known_end(step_dir: &StepDirectory, failure: StepFailure) -> StepEvent {
+    step_dir.read_end().unwrap_or_else(|| StepEvent::failed(0, failure))
 }
 
 /// Connects to the keeper of a step, which is begun unless its id was used before; returns the
 /// connection, and the bytes received so far.
 fn connect(
-    place: &AgentDirectory,
-    step_place: &StepDirectory,
+    agent_dir: &AgentDirectory,
+    step_dir: &StepDirectory,
     attach: AttachRequest,
 ) -> Result<(UnixStream, FrameBuffer), StepFailure> {
     let has_step = attach.step.is_some();
     let again = AttachRequest { id: attach.id.clone(), from: attach.from, step: None };
     let encode = |attach: AttachRequest| {
         let request = JournalRequest::Attach(Box::new(attach));
-        request.encode().map_err(|error| StepFailure::new(FailureKind::Request, 0, error.to_string()))
+        request
+            .encode()
+            .map_err(|error| StepFailure::new(FailureKind::Request, 0, error.to_string()))
     };
     let (begin, again) = (encode(attach)?, encode(again)?);
     for _ in 0..ATTEMPTS {
         // In this order: a step's directory has a socket from the beginning.
-        let is_there = step_place.exists();
-        let connected = UnixStream::connect(step_place.socket());
+        let is_there = step_dir.exists();
+        let connected = UnixStream::connect(step_dir.socket());
         if let Ok(mut socket) = connected
             && socket.write_all(&again).and_then(|()| socket.set_nonblocking(true)).is_ok()
         {
@@ -124,7 +130,7 @@ fn connect(
         if is_there || !has_step {
             return Err(StepFailure::new(FailureKind::Keeper, 0, "step"));
         }
-        let begun = self::begin(place, &begin);
+        let begun = self::begin(agent_dir, &begin);
         let error = |error: io::Error| {
             StepFailure::new(FailureKind::Process, error.raw_os_error().unwrap_or_default(), "step")
         };
@@ -136,8 +142,11 @@ fn connect(
 }
 
 /// Requests a step from the first process; returns `None` if its id has been used by now.
-fn begin(place: &AgentDirectory, request: &[u8]) -> io::Result<Option<(UnixStream, FrameBuffer)>> {
-    let mut socket = connect_first(place)?;
+fn begin(
+    agent_dir: &AgentDirectory,
+    request: &[u8],
+) -> io::Result<Option<(UnixStream, FrameBuffer)>> {
+    let mut socket = connect_first(agent_dir)?;
     socket.set_read_timeout(Some(BEGUN_WITHIN))?;
     socket.set_write_timeout(Some(BEGUN_WITHIN))?;
     let mut frames = FrameBuffer::new(MAX_EVENT_BYTES);
@@ -167,10 +176,10 @@ fn begin(place: &AgentDirectory, request: &[u8]) -> io::Result<Option<(UnixStrea
 }
 
 /// Connects to the first process, which may just have been started.
-fn connect_first(place: &AgentDirectory) -> io::Result<UnixStream> {
+fn connect_first(agent_dir: &AgentDirectory) -> io::Result<UnixStream> {
     let until = Instant::now() + LISTENS_WITHIN;
     loop {
-        let error = match UnixStream::connect(place.socket()) {
+        let error = match UnixStream::connect(agent_dir.socket()) {
             Ok(socket) => return Ok(socket),
             Err(error) => error,
         };

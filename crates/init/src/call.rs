@@ -9,13 +9,13 @@ use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::time::Duration;
 
+use crate::agent_dir::AgentDirectory;
 use crate::attached::AttachedStep;
 use crate::exchange;
 use crate::frames::files::FilesFrame;
 use crate::frames::journal::JournalRequest;
 use crate::os;
-use crate::place::AgentDirectory;
-use crate::remote::{StreamError, ExecHost};
+use crate::remote::{ExecHost, StreamError};
 
 /// Longest silence of the host, which sends a frame every 5 seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,8 +28,9 @@ pub fn run(args: &[OsString]) -> i32 {
     };
     // Frames contain secrets.
     os::hide_process();
-    let place = AgentDirectory::new(directory.into());
-    let answered = ExecHost::open(PATIENCE).and_then(|host| ExecCall { host, place, attached: None }.run());
+    let agent_dir = AgentDirectory::new(directory.into());
+    let answered = ExecHost::open(PATIENCE)
+        .and_then(|host| ExecCall { host, agent_dir, attached: None }.run());
     match answered {
         Ok(()) | Err(StreamError::Closed) => 0,
         Err(gone) => {
@@ -46,7 +47,7 @@ fn report(what: &str) {
 
 struct ExecCall {
     host: ExecHost,
-    place: AgentDirectory,
+    agent_dir: AgentDirectory,
     /// Step whose output is sent to the host.
     attached: Option<AttachedStep>,
 }
@@ -72,7 +73,7 @@ impl ExecCall {
         match JournalRequest::decode(kind, payload)? {
             JournalRequest::Attach(attach) => {
                 self.attached = None;
-                self.attached = AttachedStep::open(&self.place, *attach, &mut self.host)?;
+                self.attached = AttachedStep::open(&self.agent_dir, *attach, &mut self.host)?;
             }
             // Dropped if no step is attached: its end is on its way to the host.
             request => {

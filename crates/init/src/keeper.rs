@@ -14,16 +14,16 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
+use crate::agent_dir::{AgentDirectory, StepDirectory};
 use crate::backlog::Backlog;
 use crate::clients::Clients;
 use crate::drain::Drain;
 use crate::frames::journal::{
     AttachRequest, JournalRequest, LimitEvents, MAX_OUTPUT_BYTES, OutputStream, StepEvent,
 };
-use crate::frames::{StepAnswer, StepFailure, FailureKind, StepRequest};
+use crate::frames::{FailureKind, StepAnswer, StepFailure, StepRequest};
 use crate::limits::is_full;
 use crate::os::{self, POLLERR, POLLHUP, POLLIN, PollFd};
-use crate::place::{AgentDirectory, StepDirectory};
 use crate::supervised::{SupervisedStep, SupervisionState};
 
 /// Time for other keepers without a host to abandon their steps before this one begins.
@@ -33,7 +33,7 @@ const AGAIN: Duration = Duration::from_millis(200);
 
 /// Rules for keeping steps.
 pub struct KeepRules {
-    pub place: AgentDirectory,
+    pub agent_dir: AgentDirectory,
     /// Longest time without a host.
     pub away: Duration,
 }
@@ -46,25 +46,25 @@ pub fn run(rules: &KeepRules, attach: AttachRequest, host: OwnedFd) {
         os::send_all(host.as_fd(), &end.encode());
     };
     let Some(step) = step else { return fail(FailureKind::Keeper, 0) };
-    let (place, listener) = match rules.place.publish(&id) {
+    let (step_dir, listener) = match rules.agent_dir.publish(&id) {
         Ok(Some(published)) => published,
         // The host sees the connection end, and connects to the other keeper.
         Ok(None) => return,
         Err(error) => return fail(FailureKind::Setup, error.raw_os_error().unwrap_or_default()),
     };
-    yield_others(&rules.place, &place);
+    yield_others(&rules.agent_dir, &step_dir);
     let mut clients = Clients::default();
     os::send_all(host.as_fd(), &StepEvent::Heartbeat.encode());
     clients.attach(host.into(), from);
     let (directory, before) = (step.directory.clone(), LimitEvents::now());
-    let (phase, pipes) = match SupervisedStep::start(&rules.place, step) {
+    let (phase, pipes) = match SupervisedStep::start(&rules.agent_dir, step) {
         Ok((supervised, pipes)) => (KeeperPhase::Running(supervised), pipes.map(Some)),
         Err(failure) => (drain_phase(None, StepAnswer::Failed(failure)), [const { None }; 2]),
     };
     let keeper = Keeper {
         rules,
         backlog: Backlog::default(),
-        place,
+        step_dir,
         listener,
         clients,
         phase,
@@ -81,9 +81,9 @@ pub fn run(rules: &KeepRules, attach: AttachRequest, host: OwnedFd) {
 
 /// Asks the keepers of other steps to abandon them, unless a host is attached, and waits until they have: the first
 /// process does not begin a step before an abandoned one is dead.
-fn yield_others(place: &AgentDirectory, own: &StepDirectory) {
+fn yield_others(agent_dir: &AgentDirectory, own: &StepDirectory) {
     let Ok(request) = JournalRequest::Yield.encode() else { return };
-    let others = place.all_steps().into_iter().filter(|other| other != own);
+    let others = agent_dir.all_steps().into_iter().filter(|other| other != own);
     let connected = others.filter_map(|other| UnixStream::connect(other.socket()).ok());
     let asked = connected.filter(|socket| os::send_all(socket.as_fd(), &request));
     let asked: Vec<UnixStream> = asked.collect();
@@ -111,7 +111,7 @@ enum KeeperPhase {
 
 struct Keeper<'r> {
     rules: &'r KeepRules,
-    place: StepDirectory,
+    step_dir: StepDirectory,
     listener: UnixListener,
     clients: Clients,
     backlog: Backlog,
@@ -145,7 +145,7 @@ impl Keeper<'_> {
             self.wait();
             self.check_alone();
         }
-        self.place.remove_socket();
+        self.step_dir.remove_socket();
     }
 
     fn is_over(&self) -> bool {
@@ -172,7 +172,7 @@ impl Keeper<'_> {
         if let KeeperPhase::Over { end } = &self.phase
             && !self.is_end_written
         {
-            self.is_end_written = self.place.write_end(end).is_ok();
+            self.is_end_written = self.step_dir.write_end(end).is_ok();
             self.try_again_at = (!self.is_end_written).then(|| Instant::now() + AGAIN);
         }
     }

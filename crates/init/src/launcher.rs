@@ -163,7 +163,7 @@ fn become_program(
         return setup(io::ErrorKind::InvalidData.into());
     };
     for (number, stream) in (0..).zip([&inherited.input, &streams[0], &streams[1]]) {
-        if let Err(error) = os::place(stream.as_fd(), number) {
+        if let Err(error) = os::duplicate_to(stream.as_fd(), number) {
             return setup(error);
         }
     }

@@ -390,7 +390,7 @@ pub(crate) fn new_group() {
 }
 
 /// Duplicates a descriptor to a number, where it stays open on execution.
-pub fn place(fd: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
+pub fn duplicate_to(fd: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
     // SAFETY: the replaced descriptor is a standard stream, which no value owns.
     checked(unsafe { dup2(fd.as_raw_fd(), number) }).map(drop)
 }

@@ -36,7 +36,7 @@ mod launch;
 mod launcher;
 mod limits;
 mod os;
-mod place;
+mod agent_dir;
 mod probe;
 mod relay;
 mod remote;

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::time::Duration;
 
+use crate::agent_dir::AgentDirectory;
 use crate::keeper::KeepRules;
 use crate::os::{self, SignalSet};
-use crate::place::AgentDirectory;
 use crate::{single, steps};
 
 /// Time without a host after which a step is killed, or its output dropped.
@@ -25,8 +25,8 @@ pub fn run(args: &[OsString]) -> i32 {
         return 2;
     };
     let before = os::block(SignalSet::ALL);
-    let place = AgentDirectory::new(directory.into());
-    let listener = match place.listen() {
+    let agent_dir = AgentDirectory::new(directory.into());
+    let listener = match agent_dir.listen() {
         Ok(listener) => listener,
         Err(error) => {
             report(&format!("cannot create a socket in {}: {error}", directory.display()));
@@ -43,7 +43,7 @@ pub fn run(args: &[OsString]) -> i32 {
             }
         },
     };
-    let rules = KeepRules { place, away: seconds.map_or(AWAY, Duration::from_secs) };
+    let rules = KeepRules { agent_dir, away: seconds.map_or(AWAY, Duration::from_secs) };
     steps::serve(listener.into(), steps::ServeOptions { program, rules: Some(rules) })
 }
 

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::{env, fs, iter};
 
-use crate::frames::{StepFailure, FailureKind, ContainerStep};
+use crate::frames::{ContainerStep, FailureKind, StepFailure};
 use crate::os::{self, E2BIG, EACCES, ENOENT, ENOTDIR, SignalSet};
 
 /// `PATH` of containers that set none.
@@ -41,7 +41,11 @@ pub enum StepStreams {
 
 /// Executes the program of a step; returns the error if that fails. Of all descriptors, only the
 /// streams and `report` stay open.
-pub fn become_step(step: &ContainerStep, streams: &StepStreams, report: BorrowedFd<'_>) -> StepFailure {
+pub fn become_step(
+    step: &ContainerStep,
+    streams: &StepStreams,
+    report: BorrowedFd<'_>,
+) -> StepFailure {
     match prepare(step, streams, report) {
         Ok(()) => execute(step),
         Err(failure) => failure,
@@ -54,7 +58,11 @@ fn failure(kind: FailureKind, error: &io::Error, path: &[u8]) -> StepFailure {
 }
 
 /// Applies the settings of a step to this process.
-fn prepare(step: &ContainerStep, streams: &StepStreams, report: BorrowedFd<'_>) -> Result<(), StepFailure> {
+fn prepare(
+    step: &ContainerStep,
+    streams: &StepStreams,
+    report: BorrowedFd<'_>,
+) -> Result<(), StepFailure> {
     let what = |what: &'static str| {
         move |error: io::Error| failure(FailureKind::Setup, &error, what.as_bytes())
     };
@@ -62,12 +70,12 @@ fn prepare(step: &ContainerStep, streams: &StepStreams, report: BorrowedFd<'_>) 
     match streams {
         StepStreams::Pipes(pipes) => {
             for (number, pipe) in (0..).zip(pipes) {
-                os::place(pipe.as_fd(), number).map_err(what("standard streams"))?;
+                os::duplicate_to(pipe.as_fd(), number).map_err(what("standard streams"))?;
             }
         }
         StepStreams::Terminal(terminal) => {
             for number in 0..3 {
-                os::place(terminal.as_fd(), number).map_err(what("standard streams"))?;
+                os::duplicate_to(terminal.as_fd(), number).map_err(what("standard streams"))?;
             }
             os::control_terminal().map_err(what("terminal"))?;
         }

@@ -6,12 +6,12 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use crate::agent_dir::AgentDirectory;
 use crate::frames::{
     ContainerStep, FailureKind, FrameBuffer, MAX_ANSWER_BYTES, STREAMS, StepAnswer, StepFailure,
     StepRequest,
 };
 use crate::os::{self, POLLIN, POLLOUT, PollFd};
-use crate::place::AgentDirectory;
 
 /// Timeout of the first process's hello and of the program's start, on a busy machine.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -39,7 +39,7 @@ pub enum SupervisionState {
 impl SupervisedStep {
     /// Requests a step from the first process; returns the pipes of its output.
     pub fn start(
-        place: &AgentDirectory,
+        agent_dir: &AgentDirectory,
         step: ContainerStep,
     ) -> Result<(Self, [File; 2]), StepFailure> {
         let error = |error: io::Error| {
@@ -49,7 +49,7 @@ impl SupervisedStep {
         let outgoing = request
             .map_err(|error| StepFailure::new(FailureKind::Request, 0, error.to_string()))?;
         let (streams, pipes) = pipes().map_err(error)?;
-        let socket = UnixStream::connect(place.socket()).map_err(error)?;
+        let socket = UnixStream::connect(agent_dir.socket()).map_err(error)?;
         socket.set_nonblocking(true).map_err(error)?;
         let supervised = SupervisedStep {
             socket: socket.into(),

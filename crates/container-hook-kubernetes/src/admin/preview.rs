@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::client::{ClusterClient, ClusterError};
 use crate::own_pod::{OwnPod, PodIdentity};
-use crate::pod::{self, ImageFacts, MadePod};
+use crate::pod::{self, ImageFacts, PodManifest};
 
 /// The manifest of a pod that is not created.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ pub fn preview(
         }
         _ => return Ok(None),
     };
-    let MadePod { pod, secrets, mut notes, warnings, .. } = made;
+    let PodManifest { pod, secrets, mut notes, warnings, .. } = made;
     notes.extend(warnings);
     let secrets = secrets.into_iter().map(|secret| {
         let keys = secret.data.into_iter().flatten().map(|(key, _)| key);

@@ -102,7 +102,7 @@ pub async fn ask(
     let mut before = record.read()?;
     let (mut entries, mut length): (Vec<FileEntry>, usize) = (Vec::new(), 0);
     while let Some(entry) = before.next().with_path("read", record.path())? {
-        if !matches!(scope.place(&entry.path), ScopePosition::Root | ScopePosition::Within) {
+        if !matches!(scope.position(&entry.path), ScopePosition::Root | ScopePosition::Within) {
             continue;
         }
         length += entry.path.len() + size_of::<FileEntry>();

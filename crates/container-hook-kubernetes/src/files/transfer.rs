@@ -7,7 +7,7 @@ use oci_hooks_init::files::AppliedChange;
 use oci_hooks_init::frames::FrameError;
 use oci_hooks_init::frames::files::{
     DATA_BYTES, FileEntry, FileEntryKind, FileEntryState, FileScope, FileTime, FilesFrame,
-    ScopePosition as Within, TreeChange,
+    ScopePosition, TreeChange,
 };
 use tokio::sync::Notify;
 
@@ -181,7 +181,8 @@ impl PartialFile {
                 _ => return Ok(None),
             },
             TreeChange::Remove(path) => {
-                let is_meant = matches!(scope.place(path), Within::Root | Within::Within);
+                let is_meant =
+                    matches!(scope.position(path), ScopePosition::Root | ScopePosition::Within);
                 let removed = || AppliedChange::Removed(path.clone());
                 return is_meant.then(removed).map(Some).ok_or(FrameError::Invalid("path"));
             }

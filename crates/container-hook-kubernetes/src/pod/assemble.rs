@@ -15,17 +15,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use oci_hooks_engine::container::new_id;
 
 use super::agent::{self, INIT, RUNNER_ID};
-use super::asked::RequestedContainer;
-use super::ceilings;
 use super::error::PodError;
 use super::finish::{PodFinish, labels, owner, place, pull_secrets};
 use super::health::HealthCheck;
 use super::hosts;
-use super::made::{ImageFacts, MadePod, PodService};
+use super::manifest::{ImageFacts, PodManifest, PodService};
+use super::maximums;
 use super::names::{self, ContainerNames};
 use super::options;
 use super::pod_wide::PodWide;
 use super::ports::{self, PortListeners};
+use super::requested::RequestedContainer;
 use super::secrets::{PullLogins, SecretValues};
 use super::volumes::{PodVolumes, claim};
 use super::{program, requests, restricted};
@@ -70,7 +70,7 @@ pub fn pod(
     inputs: PodInputs<'_>,
     asked: &[RequestedContainer<'_>],
     template_names: &[String],
-) -> Result<MadePod, HookError> {
+) -> Result<PodManifest, HookError> {
     let PodInputs { context, settings, own, .. } = inputs;
     let is_step = asked.first().is_some_and(|first| first.role == PlanRole::Step);
     let has_agent = asked.first().is_some_and(|first| first.role != PlanRole::Service);
@@ -119,7 +119,7 @@ pub fn pod(
     if let Some(claim) = claim(settings, own)? {
         place(spec, own, claim);
     }
-    draft.notes.extend(ceilings::lower_limits(&context.settings.policy, spec)?);
+    draft.notes.extend(maximums::lower_limits(&context.settings.policy, spec)?);
     requests::add(settings, &merged, spec);
     // The template may replace a probe.
     draft.checks.retain(|check| check.is_probe_of(spec));
@@ -139,7 +139,7 @@ pub fn pod(
     }
     let services = asked.iter().zip(&draft.containers);
     let services = services.filter(|(one, _)| one.role == PlanRole::Service);
-    Ok(MadePod {
+    Ok(PodManifest {
         services: services
             .map(|(one, container)| PodService {
                 container: container.name.clone(),
@@ -380,7 +380,7 @@ pub fn job(
     own: &OwnPod,
     job: &PrepareJob,
     images: &ImageFacts,
-) -> Result<MadePod, HookError> {
+) -> Result<PodManifest, HookError> {
     let JobRequest { container, services } = JobRequest::new(context, job);
     let containers = container.into_iter().chain(services);
     let asked =
@@ -404,7 +404,7 @@ pub fn step(
     step: &ContainerArgs,
     images: &ImageFacts,
     job_pod: Option<&Pod>,
-) -> Result<MadePod, HookError> {
+) -> Result<PodManifest, HookError> {
     let request = ContainerRequest::new(step, PlanRole::Step);
     let asked = RequestedContainer::new(context, settings, request, images)?;
     pod(PodInputs { context, settings, own, job: job_pod }, &[asked], &[])

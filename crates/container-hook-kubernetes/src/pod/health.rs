@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{ExecAction, PodSpec, Probe};
 use oci_hooks_image::{Healthcheck, ImageConfig};
 
 use super::agent::literal;
-use super::asked::RequestedContainer;
+use super::requested::RequestedContainer;
 
 const INTERVAL: Duration = Duration::from_secs(30);
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,6 +1,6 @@
 //! Pods of jobs and of container steps, from the request, the policy and the template to the manifest.
 //!
-//! 1. [`asked`] checks the request of each container.
+//! 1. [`requested`] checks the request of each container.
 //! 2. [`assemble`] builds the containers and their pod: programs, variables as references to secrets, ports,
 //!    volumes, health checks, and the other `options:` (one table, [`options`]).
 //! 3. The template is merged as on a single host.
@@ -9,19 +9,19 @@
 //! No cluster is contacted here.
 
 mod agent;
-mod asked;
 mod assemble;
-mod ceilings;
 mod error;
 mod finish;
 mod health;
 mod hosts;
-mod made;
+mod manifest;
+mod maximums;
 mod names;
 mod options;
 mod pod_wide;
 mod ports;
 mod program;
+mod requested;
 mod requests;
 mod restricted;
 mod secrets;
@@ -36,5 +36,5 @@ pub use assemble::{job, runtime_class, services_annotation, step};
 pub use health::HealthCheck;
 
 pub use finish::{MANAGED_BY, RUNNER_LABEL, labels, owner};
-pub use made::{ImageFacts, MadePod, StepProgram, WorkVolume};
+pub use manifest::{ImageFacts, PodManifest, StepProgram, WorkVolume};
 pub use names::{object, runner_label};

@@ -16,8 +16,8 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::asked::RequestedContainer;
 use super::pod_wide::PodWide;
+use super::requested::RequestedContainer;
 
 enum OptionEffect {
     Container(fn(ContainerChange<'_>) -> Result<(), HookError>),

@@ -11,9 +11,9 @@ use k8s_openapi::api::core::v1::{
 };
 use oci_hooks_image::Platform;
 
-use super::asked::RequestedContainer;
 use super::error::PodError;
 use super::options::id;
+use super::requested::RequestedContainer;
 use super::{hosts, names};
 
 /// Address of services, for containers of the same pod.

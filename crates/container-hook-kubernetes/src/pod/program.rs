@@ -5,9 +5,9 @@ use container_hook_job::kubernetes::KubernetesSettings;
 use container_hook_job::plan::PlanRole;
 
 use super::agent::{self, literal};
-use super::asked::RequestedContainer;
 use super::error::PodError;
-use super::made::StepProgram;
+use super::manifest::StepProgram;
+use super::requested::RequestedContainer;
 
 /// The command that runners send for an idle job container; the agent is idle without it.
 const IDLE: [&str; 3] = ["tail", "-f", "/dev/null"];

@@ -19,7 +19,7 @@ use oci_hooks_files::error::chain;
 use oci_hooks_image::ImageConfig;
 use serde_json::{Value, json};
 
-use super::made::{ImageFacts, MadePod};
+use super::manifest::{ImageFacts, PodManifest};
 use super::{job, step};
 use crate::own_pod::{OwnPod, WorkClaim};
 use crate::testing::KeptLog;
@@ -91,11 +91,11 @@ impl PodFixture {
     }
 
     /// Returns the pod of a request: of `prepare_job` if it has `container` or `services`, else of a step.
-    fn make(&self, args: &Value) -> Result<MadePod, HookError> {
+    fn make(&self, args: &Value) -> Result<PodManifest, HookError> {
         self.make_of(args, None)
     }
 
-    fn make_of(&self, args: &Value, job_pod: Option<&Pod>) -> Result<MadePod, HookError> {
+    fn make_of(&self, args: &Value, job_pod: Option<&Pod>) -> Result<PodManifest, HookError> {
         let is_job = args.get("container").is_some() || args.get("services").is_some();
         let command = if is_job { "prepare_job" } else { "run_container_step" };
         self.call(command, args, job_pod)
@@ -106,7 +106,7 @@ impl PodFixture {
         command: &str,
         args: &Value,
         job_pod: Option<&Pod>,
-    ) -> Result<MadePod, HookError> {
+    ) -> Result<PodManifest, HookError> {
         let request = json!({"command": command, "responseFile": "/r", "args": args});
         let request = HookRequest::parse(request.to_string().as_bytes())?;
         let audit = AuditLog::default();
@@ -126,7 +126,7 @@ impl PodFixture {
         }
     }
 
-    fn make_pod(&self, args: &Value) -> MadePod {
+    fn make_pod(&self, args: &Value) -> PodManifest {
         self.make(args).unwrap_or_else(|error| panic!("{}", chain(&error)))
     }
 
@@ -152,17 +152,17 @@ fn services(services: &[(&str, &str, &str)]) -> Value {
     json!({"container": {"image": "node:22"}, "services": services.collect::<Vec<_>>()})
 }
 
-fn spec(made: &MadePod) -> &PodSpec {
+fn spec(made: &PodManifest) -> &PodSpec {
     made.pod.spec.as_ref().unwrap()
 }
 
-fn container<'a>(made: &'a MadePod, name: &str) -> &'a Container {
+fn container<'a>(made: &'a PodManifest, name: &str) -> &'a Container {
     let inits = spec(made).init_containers.iter().flatten();
     let mut all = spec(made).containers.iter().chain(inits);
     all.find(|container| container.name == name).unwrap()
 }
 
-fn has_note(made: &MadePod, part: &str) -> bool {
+fn has_note(made: &PodManifest, part: &str) -> bool {
     made.notes.iter().any(|note| note.contains(part))
 }
 

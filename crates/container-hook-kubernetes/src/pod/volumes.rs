@@ -22,9 +22,9 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use oci_hooks_files::quantity::ByteSize;
 
 use super::agent;
-use super::asked::{RequestedContainer, find_bind_entry};
 use super::error::PodError;
-use super::made::WorkVolume;
+use super::manifest::WorkVolume;
+use super::requested::{RequestedContainer, find_bind_entry};
 use crate::own_pod::{OwnPod, WorkClaim};
 
 /// Volumes mounted in every container, with their paths.

@@ -119,7 +119,7 @@ impl<'s> ChangeFinder<'s> {
                 let is_settled =
                     settled.is_some_and(|path| old.path == path || is_beneath(&old.path, path));
                 let is_meant = matches!(
-                    self.scope.place(&old.path),
+                    self.scope.position(&old.path),
                     ScopePosition::Root | ScopePosition::Within
                 );
                 if is_meant && !is_settled {

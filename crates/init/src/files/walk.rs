@@ -138,8 +138,8 @@ impl<'s> FileWalk<'s> {
 
     fn inspect_entry(&mut self, name: &CString) -> Option<WalkItem> {
         let path = self.path_of(name.as_bytes());
-        let place = self.scope.place(&path);
-        if place == ScopePosition::Outside {
+        let position = self.scope.position(&path);
+        if position == ScopePosition::Outside {
             return None;
         }
         if path.len() > MAX_PATH_BYTES {
@@ -157,7 +157,7 @@ impl<'s> FileWalk<'s> {
         if is_directory {
             self.below = Some(name.clone());
         }
-        match (place, stat.state()) {
+        match (position, stat.state()) {
             (ScopePosition::Above, _) if is_directory => None,
             // A job has replaced an included directory, or one above it.
             (ScopePosition::Above | ScopePosition::Root, _) if !is_directory => {
@@ -202,7 +202,7 @@ impl<'s> FileWalk<'s> {
 
     /// Opens the file that was found last, and returns its current metadata.
     pub fn open(&self, entry: &FileEntry) -> io::Result<(File, FileStat)> {
-        let (dir, name) = self.place_of(entry)?;
+        let (dir, name) = self.locate(entry)?;
         let file = at::open_file(dir.dir.as_fd(), &name)?;
         let stat = at::stat_open(&file)?;
         Ok((file, stat))
@@ -210,11 +210,11 @@ impl<'s> FileWalk<'s> {
 
     /// Returns the target of the link that was found last.
     pub fn read_link(&self, entry: &FileEntry) -> io::Result<Vec<u8>> {
-        let (dir, name) = self.place_of(entry)?;
+        let (dir, name) = self.locate(entry)?;
         at::read_link(dir.dir.as_fd(), &name)
     }
 
-    fn place_of(&self, entry: &FileEntry) -> io::Result<(&WalkDirectory, CString)> {
+    fn locate(&self, entry: &FileEntry) -> io::Result<(&WalkDirectory, CString)> {
         let level = self.levels.last().ok_or(io::ErrorKind::NotFound)?;
         let name = entry.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         Ok((level, to_c_string(name)?))

@@ -225,7 +225,7 @@ impl<'s> WritableTree<'s> {
     }
 
     fn directory(&mut self, path: &[u8], mode: u32) -> io::Result<()> {
-        let is_root = self.scope.place(path) == ScopePosition::Root;
+        let is_root = self.scope.position(path) == ScopePosition::Root;
         let (dir, name) = self.parent(path)?;
         let mode = mode & 0o777 | OWNER_ALL;
         let is_new = match at::make_directory(dir, &name, mode) {
@@ -252,7 +252,7 @@ impl<'s> WritableTree<'s> {
     }
 
     fn remove_entry(&mut self, path: &[u8]) -> io::Result<()> {
-        let place = self.scope.place(path);
+        let position = self.scope.position(path);
         let parent = self.reach(path, false);
         let (dir, name) = match parent {
             Err(error) if is_missing(&error) || error.raw_os_error() == Some(ENOTDIR) => {
@@ -260,7 +260,7 @@ impl<'s> WritableTree<'s> {
             }
             parent => parent?,
         };
-        match place {
+        match position {
             ScopePosition::Within => remove(dir, &name),
             ScopePosition::Root => match at::open_directory(dir, &name) {
                 Ok(root) => clear_directory(root),

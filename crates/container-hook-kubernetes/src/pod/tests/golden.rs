@@ -8,7 +8,7 @@ use oci_hooks_files::error::chain;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{MadePod, PodFixture, data};
+use super::{PodFixture, PodManifest, data};
 
 #[derive(Deserialize)]
 struct GoldenCase {
@@ -218,7 +218,7 @@ fn remove_random(value: &mut Value) {
 /// Values of all secrets, by name and key.
 type GoldenValues = BTreeMap<(String, String), String>;
 
-fn our_pod(made: &MadePod, services: usize) -> Value {
+fn our_pod(made: &PodManifest, services: usize) -> Value {
     let mut values = GoldenValues::new();
     for secret in &made.secrets {
         let name = secret.metadata.name.clone().unwrap();
@@ -230,7 +230,7 @@ fn our_pod(made: &MadePod, services: usize) -> Value {
     normalize_pod(serde_json::to_value(&made.pod).unwrap(), services, &values)
 }
 
-fn our_secret(made: &MadePod) -> Value {
+fn our_secret(made: &PodManifest) -> Value {
     let is_login =
         |secret: &&Secret| secret.type_.as_deref() == Some("kubernetes.io/dockerconfigjson");
     let Some(secret) = made.secrets.iter().find(is_login) else { return Value::Null };

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use super::{PodFixture, container, has_note, job_with, services, spec};
 
 /// Returns a field of a container as JSON.
-fn part(made: &super::MadePod, name: &str, pointer: &str) -> Value {
+fn part(made: &super::PodManifest, name: &str, pointer: &str) -> Value {
     let json = serde_json::to_value(container(made, name)).unwrap();
     json.pointer(pointer).cloned().unwrap_or_default()
 }
 
-fn pod_value(made: &super::MadePod, pointer: &str) -> Value {
+fn pod_value(made: &super::PodManifest, pointer: &str) -> Value {
     let json = serde_json::to_value(&made.pod).unwrap();
     json.pointer(pointer).cloned().unwrap_or_default()
 }
@@ -305,7 +305,7 @@ fn claim_is_mounted_at_the_runners_work_directory() {
     let node = json!([{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]);
     let required = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution";
     assert_eq!(pod_value(&made, &format!("{required}/nodeSelectorTerms/0/matchFields")), node);
-    assert_eq!(made.work, super::super::made::WorkVolume::Claim);
+    assert_eq!(made.work, super::super::manifest::WorkVolume::Claim);
 
     let terms = "spec: {affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: \
         {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Exists}]}, \
@@ -320,7 +320,7 @@ fn claim_is_mounted_at_the_runners_work_directory() {
     assert_eq!(pod_value(&made, required), Value::Null);
     // Only the runner's pod can use the claim: files are copied.
     let world = PodFixture::new().claim(None, "ReadWriteOncePod");
-    assert_eq!(world.make_pod(&job_with("")).work, super::super::made::WorkVolume::Copy);
+    assert_eq!(world.make_pod(&job_with("")).work, super::super::manifest::WorkVolume::Copy);
     let world = world.kubernetes(|settings| settings.work = super::WorkTransport::Claim);
     assert!(world.request_error(&job_with("")).contains("ReadWriteOncePod"));
     let world =

@@ -81,7 +81,7 @@ fn step_pod_mounts_the_runners_directories_and_has_its_own_name() {
             ("/github/workspace", "repo/other"),
         ]
     );
-    let name = |made: &super::MadePod| made.pod.metadata.name.clone().unwrap();
+    let name = |made: &super::PodManifest| made.pod.metadata.name.clone().unwrap();
     assert!(name(&made).starts_with("runner-1-step-"));
     assert_ne!(name(&made), name(&world.make_pod(&args)));
     let init = container(&made, "fs-init").args.clone().unwrap();

@@ -134,7 +134,7 @@ impl FileScope {
 
     /// Returns the position of a path in this scope.
     #[must_use]
-    pub fn place(&self, path: &[u8]) -> ScopePosition {
+    pub fn position(&self, path: &[u8]) -> ScopePosition {
         let covers = |dir: &Vec<u8>| path == dir || is_beneath(path, dir);
         if self.exclude.iter().any(covers) {
             ScopePosition::Outside
@@ -152,7 +152,7 @@ impl FileScope {
     /// Returns whether the scope includes a file of this kind at a path.
     #[must_use]
     pub fn has(&self, path: &[u8], kind: FileEntryKind) -> bool {
-        match self.place(path) {
+        match self.position(path) {
             ScopePosition::Root => kind == FileEntryKind::Directory,
             ScopePosition::Within => {
                 let is_plain = self.without_links.iter().any(|dir| is_beneath(path, dir));

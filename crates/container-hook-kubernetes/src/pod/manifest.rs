@@ -26,7 +26,7 @@ impl ImageFacts {
 
 /// A pod that can be created, with its secrets.
 #[derive(Clone)]
-pub struct MadePod {
+pub struct PodManifest {
     pub pod: Pod,
     /// Secrets that the pod refers to, to be created before it.
     pub secrets: Vec<Secret>,

@@ -20,7 +20,7 @@ use oci_hooks_image::{ImageConfig, ImageReference};
 use super::error::PodError;
 use super::ports::PodPort;
 
-use super::made::ImageFacts;
+use super::manifest::ImageFacts;
 
 /// Prefix of labels that select nodes.
 const SELECTOR: &str = "node-selector.";

@@ -72,18 +72,18 @@ impl AgentDirectory {
         let made = self.own.join(format!("new-{}", os::process_id()));
         let _ = fs::remove_dir_all(&made);
         make_directory(&made)?;
-        let place = self.step(id);
+        let step_dir = self.step(id);
         let listener = bind_listener(&StepDirectory(made.clone()).socket());
         let published = listener.and_then(|listener| {
             // A directory with content is not replaced.
-            fs::rename(&made, &place.0).map(|()| listener)
+            fs::rename(&made, &step_dir.0).map(|()| listener)
         });
         if published.is_err() {
             let _ = fs::remove_dir_all(&made);
         }
         match published {
-            Ok(listener) => Ok(Some((place, listener))),
-            Err(_) if place.exists() => Ok(None),
+            Ok(listener) => Ok(Some((step_dir, listener))),
+            Err(_) if step_dir.exists() => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::agent_dir::{AgentDirectory, StepDirectory};
-use crate::frames::journal::{AttachRequest, JournalRequest, MAX_EVENT_BYTES, StepEvent};
-use crate::frames::{FailureKind, FrameBuffer, StepFailure};
+use crate::frames::journal::{AttachRequest, MAX_EVENT_BYTES, StepEvent};
+use crate::frames::{FailureKind, FrameBuffer, StepFailure, StepRequest};
 use crate::os;
 use crate::remote::{ExecHost, StreamError};
 
@@ -91,7 +91,7 @@ impl AttachedStep {
 
     /// Forwards a request about the step. If that fails, the keeper has ended, which is detected
     /// when reading.
-    pub fn send(&self, request: &JournalRequest) -> Result<(), StreamError> {
+    pub fn send(&self, request: &StepRequest) -> Result<(), StreamError> {
         os::send_all(self.socket.as_fd(), &request.encode()?);
         Ok(())
     }
@@ -112,7 +112,7 @@ fn connect(
     let has_step = attach.step.is_some();
     let again = AttachRequest { id: attach.id.clone(), from: attach.from, step: None };
     let encode = |attach: AttachRequest| {
-        let request = JournalRequest::Attach(Box::new(attach));
+        let request = StepRequest::Attach(Box::new(attach));
         request
             .encode()
             .map_err(|error| StepFailure::new(FailureKind::Request, 0, error.to_string()))

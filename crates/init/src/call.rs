@@ -13,7 +13,7 @@ use crate::agent_dir::AgentDirectory;
 use crate::attached::AttachedStep;
 use crate::exchange;
 use crate::frames::files::FilesFrame;
-use crate::frames::journal::JournalRequest;
+use crate::frames::{FrameError, StepRequest};
 use crate::os;
 use crate::remote::{ExecHost, StreamError};
 
@@ -70,10 +70,13 @@ impl ExecCall {
         if FilesFrame::is_kind(kind) {
             return exchange::serve(kind, payload, &mut self.host);
         }
-        match JournalRequest::decode(kind, payload)? {
-            JournalRequest::Attach(attach) => {
+        match StepRequest::decode(kind, payload)? {
+            StepRequest::Attach(attach) => {
                 self.attached = None;
                 self.attached = AttachedStep::open(&self.agent_dir, *attach, &mut self.host)?;
+            }
+            StepRequest::Step(_) | StepRequest::Resize(_) => {
+                return Err(FrameError::UnknownKind(kind).into());
             }
             // Dropped if no step is attached: its end is on its way to the host.
             request => {

@@ -8,8 +8,8 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 
 use crate::backlog::Backlog;
-use crate::frames::journal::{JournalRequest, StepEvent};
-use crate::frames::{FailureKind, FrameBuffer, StepFailure};
+use crate::frames::journal::StepEvent;
+use crate::frames::{FailureKind, FrameBuffer, StepFailure, StepRequest};
 use crate::os::{POLLERR, POLLHUP, POLLIN, POLLOUT, PollFd, is_temporary};
 
 /// Limit of clients: beyond it, the oldest one is dropped, attached ones last.
@@ -85,7 +85,7 @@ impl Clients {
     }
 
     /// Reads the requests of clients whose poll entries are ready. Lost clients are dropped by [`Self::pump`].
-    pub fn read_requests(&mut self, entries: &[PollFd], is_over: bool) -> Vec<JournalRequest> {
+    pub fn read_requests(&mut self, entries: &[PollFd], is_over: bool) -> Vec<StepRequest> {
         let mut requests = Vec::new();
         let mut is_yield_asked = false;
         for (client, entry) in self.all.iter_mut().zip(entries) {
@@ -94,18 +94,19 @@ impl Clients {
             }
             for request in client.read_requests() {
                 match request {
-                    JournalRequest::Attach(attach) => client.attach(attach.from),
-                    JournalRequest::Yield => {
+                    StepRequest::Attach(attach) => client.attach(attach.from),
+                    StepRequest::Yield => {
                         client.is_gone = true;
                         is_yield_asked = true;
                     }
+                    StepRequest::Step(_) | StepRequest::Resize(_) => client.is_gone = true,
                     request => requests.push(request),
                 }
             }
         }
         // Only now: the host may have been lost at the same time.
         if is_yield_asked && !is_over && !self.is_attached() {
-            requests.push(JournalRequest::Yield);
+            requests.push(StepRequest::Yield);
         }
         requests
     }
@@ -140,7 +141,7 @@ impl KeeperClient {
     }
 
     /// Reads the requests of the client.
-    fn read_requests(&mut self) -> Vec<JournalRequest> {
+    fn read_requests(&mut self) -> Vec<StepRequest> {
         let mut requests = Vec::new();
         let mut bytes = [0; 4096];
         match self.socket.read(&mut bytes) {
@@ -152,7 +153,7 @@ impl KeeperClient {
             }
         }
         loop {
-            match self.frames.decode_next(JournalRequest::decode) {
+            match self.frames.decode_next(StepRequest::decode) {
                 Ok(None) => return requests,
                 Ok(Some(request)) => requests.push(request),
                 Err(_) => {

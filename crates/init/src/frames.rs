@@ -44,6 +44,7 @@ mod values;
 use std::fmt;
 
 pub use failure::{FailureKind, StepFailure};
+use journal::AttachRequest;
 use values::{PayloadReader, PayloadWriter};
 
 /// Supported versions of the protocol.
@@ -91,6 +92,13 @@ pub enum StepRequest {
     Kill,
     /// The size of the host's terminal has changed.
     Resize(TerminalSize),
+    /// Requests the output of a kept step. This and the following ones are of [`journal`].
+    Attach(Box<AttachRequest>),
+    /// The host has received all output before this offset, which may be dropped.
+    Received(u64),
+    Alive,
+    /// Another step begins: a step without an attached host is to be killed.
+    Yield,
 }
 
 /// Program and its settings. Settings that are left out are those of the first process, which are
@@ -281,6 +289,16 @@ impl StepRequest {
                 out.0.extend(columns.to_le_bytes());
                 0x84
             }
+            StepRequest::Attach(attach) => {
+                attach.write(&mut out)?;
+                0x85
+            }
+            StepRequest::Received(offset) => {
+                out.0.extend(offset.to_le_bytes());
+                0x89
+            }
+            StepRequest::Alive => 0x8a,
+            StepRequest::Yield => 0x8b,
         };
         if out.0.len() > MAX_REQUEST_BYTES {
             return Err(FrameError::TooLong { length: out.0.len(), max: MAX_REQUEST_BYTES });
@@ -299,6 +317,10 @@ impl StepRequest {
                 let (rows, columns) = (from.u16()?, from.u16()?);
                 StepRequest::Resize(TerminalSize { rows, columns })
             }
+            0x85 => StepRequest::Attach(Box::new(AttachRequest::read(&mut from)?)),
+            0x89 => StepRequest::Received(from.u64()?),
+            0x8a => StepRequest::Alive,
+            0x8b => StepRequest::Yield,
             _ => return Err(FrameError::UnknownKind(kind)),
         };
         from.end()?;

@@ -19,7 +19,7 @@ use crate::backlog::Backlog;
 use crate::clients::Clients;
 use crate::drain::Drain;
 use crate::frames::journal::{
-    AttachRequest, JournalRequest, LimitEvents, MAX_OUTPUT_BYTES, OutputStream, StepEvent,
+    AttachRequest, LimitEvents, MAX_OUTPUT_BYTES, OutputStream, StepEvent,
 };
 use crate::frames::{FailureKind, StepAnswer, StepFailure, StepRequest};
 use crate::limits::is_full;
@@ -82,7 +82,7 @@ pub fn run(rules: &KeepRules, attach: AttachRequest, host: OwnedFd) {
 /// Asks the keepers of other steps to abandon them, unless a host is attached, and waits until they have: the first
 /// process does not begin a step before an abandoned one is dead.
 fn yield_others(agent_dir: &AgentDirectory, own: &StepDirectory) {
-    let Ok(request) = JournalRequest::Yield.encode() else { return };
+    let Ok(request) = StepRequest::Yield.encode() else { return };
     let others = agent_dir.all_steps().into_iter().filter(|other| other != own);
     let connected = others.filter_map(|other| UnixStream::connect(other.socket()).ok());
     let asked = connected.filter(|socket| os::send_all(socket.as_fd(), &request));
@@ -254,11 +254,11 @@ impl Keeper<'_> {
     fn read_client_requests(&mut self, entries: &[PollFd]) {
         for request in self.clients.read_requests(entries, self.is_over()) {
             match request {
-                JournalRequest::Received(offset) => self.backlog.forget(offset),
-                JournalRequest::Signal(signal) => self.ask(&StepRequest::Signal(signal)),
-                JournalRequest::Kill => self.ask(&StepRequest::Kill),
-                JournalRequest::Yield => self.abandon_step(),
-                JournalRequest::Attach(_) | JournalRequest::Alive => {}
+                StepRequest::Received(offset) => self.backlog.forget(offset),
+                StepRequest::Signal(_) | StepRequest::Kill => self.ask(&request),
+                StepRequest::Yield => self.abandon_step(),
+                // Handled by `Clients`, or only a sign of life.
+                _ => {}
             }
         }
     }

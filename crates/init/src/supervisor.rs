@@ -6,7 +6,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::frames::journal::{AttachRequest, JournalRequest};
+use crate::frames::journal::AttachRequest;
 use crate::frames::{
     ContainerStep, FailureKind, FrameBuffer, MAX_REQUEST_BYTES, STREAMS, StepAnswer, StepFailure,
     StepRequest, VERSIONS,
@@ -134,26 +134,19 @@ impl StepSupervisor<'_> {
         let mut descriptors = Vec::new();
         let mut bytes = vec![0; RECEIVED_AT_ONCE];
         loop {
-            match self.frames.take() {
+            match self.frames.decode_next(StepRequest::decode) {
                 Ok(None) => {}
-                Ok(Some((kind, payload))) => {
-                    if keeps
-                        && let Ok(JournalRequest::Attach(attach)) =
-                            JournalRequest::decode(kind, &payload)
-                    {
-                        return Ok(FirstRequest::Kept(attach));
-                    }
-                    let request = StepRequest::decode(kind, &payload);
-                    let request = request.map_err(|error| malformed(&error.to_string()))?;
-                    let StepRequest::Step(step) = request else {
-                        return Err(malformed("expected a step"));
-                    };
+                Ok(Some(StepRequest::Attach(attach))) if keeps => {
+                    return Ok(FirstRequest::Kept(attach));
+                }
+                Ok(Some(StepRequest::Step(step))) => {
                     let count = descriptors.len();
                     let expected = format!("expected {STREAMS} descriptors, got {count}");
                     let streams = descriptors.try_into().map_err(|_| malformed(&expected))?;
                     self.frames.set_max(MAX_LATER_BYTES);
                     return Ok(FirstRequest::Step(step, streams));
                 }
+                Ok(Some(_)) => return Err(malformed("expected a step")),
                 Err(error) => return Err(malformed(&error.to_string())),
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -340,7 +333,7 @@ impl StepSupervisor<'_> {
                         .as_ref()
                         .map(|front| os::resize_terminal(front.as_fd(), size));
                 }
-                Ok(Some(StepRequest::Step(_))) | Err(_) => {
+                Ok(Some(_)) | Err(_) => {
                     self.lose();
                     return true;
                 }

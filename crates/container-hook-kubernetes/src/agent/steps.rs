@@ -12,10 +12,9 @@ use container_hook_job::HookLog;
 use oci_hooks_engine::container::{LimitHit, StepEnd, StepError, StepSignals};
 use oci_hooks_files::error::chain;
 use oci_hooks_init::frames::journal::{
-    AttachRequest, HEARTBEAT_SECONDS, JournalRequest, LimitEvents, RECEIVED_BYTES, StepEvent,
-    StepId,
+    AttachRequest, HEARTBEAT_SECONDS, LimitEvents, RECEIVED_BYTES, StepEvent, StepId,
 };
-use oci_hooks_init::frames::{ContainerStep, FrameError, StepAnswer};
+use oci_hooks_init::frames::{ContainerStep, FrameError, StepAnswer, StepRequest};
 use rustix::process::Signal;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -107,7 +106,7 @@ pub async fn run(
     let frame = |error| AgentError::Step(StepError::Request(error));
     let id = StepId::new(step.id).ok_or_else(|| frame(FrameError::Invalid("id")))?;
     let begin = AttachRequest { id: id.clone(), from: 0, step: Some(program) };
-    let begin = JournalRequest::Attach(Box::new(begin)).encode().map_err(frame)?;
+    let begin = StepRequest::Attach(Box::new(begin)).encode().map_err(frame)?;
     let writer = OutputWriter::new(step.streams).map_err(StepError::Streams)?;
     let heard = LastHeard::new();
     let mut run = StepRun {
@@ -282,12 +281,12 @@ impl StepRun<'_> {
                     debug!("kill the step");
                     self.kill_at = None;
                     self.is_killed = true;
-                    self.send(link, &encode_request(&JournalRequest::Kill)).await?;
+                    self.send(link, &encode_request(&StepRequest::Kill)).await?;
                 }
                 () = sleep_until_deadline(self.give_up_at) => self.check_time()?,
                 () = sleep_until(alive_at) => {
                     alive_at = Instant::now() + ALIVE;
-                    self.send(link, &encode_request(&JournalRequest::Alive)).await?;
+                    self.send(link, &encode_request(&StepRequest::Alive)).await?;
                 }
                 () = self.writer.wait_for_progress() => {}
                 frame = link.receive(), if receives => {
@@ -318,16 +317,16 @@ impl StepRun<'_> {
             }
             None => {
                 let attach = AttachRequest { id: self.id.clone(), from: self.position, step: None };
-                link.send(&encode_request(&JournalRequest::Attach(Box::new(attach)))).await?;
+                link.send(&encode_request(&StepRequest::Attach(Box::new(attach)))).await?;
             }
         }
         // Signals and acknowledgements sent before may have been lost with their stream.
         self.received = 0;
         for signal in self.signals.taken.clone() {
-            link.send(&encode_request(&JournalRequest::Signal(signal))).await?;
+            link.send(&encode_request(&StepRequest::Signal(signal))).await?;
         }
         if self.is_killed {
-            link.send(&encode_request(&JournalRequest::Kill)).await?;
+            link.send(&encode_request(&StepRequest::Kill)).await?;
         }
         Ok(())
     }
@@ -341,7 +340,7 @@ impl StepRun<'_> {
             }
             self.drops_output |= self.end.is_some();
             debug!(signal, "pass a signal on to the step");
-            frames.push(encode_request(&JournalRequest::Signal(signal)));
+            frames.push(encode_request(&StepRequest::Signal(signal)));
             if signal == Signal::TERM.as_raw() {
                 let now = Instant::now();
                 self.kill_at.get_or_insert(now + TERM_GRACE);
@@ -430,14 +429,14 @@ impl StepRun<'_> {
         let written = written.map_err(AgentError::from)?;
         if written - self.received >= RECEIVED_BYTES {
             self.received = written;
-            self.send(link, &encode_request(&JournalRequest::Received(written))).await?;
+            self.send(link, &encode_request(&StepRequest::Received(written))).await?;
         }
         Ok(())
     }
 
     /// Acknowledges the whole output, so that the agent can discard it.
     async fn acknowledge_all(&self, link: &mut AgentLink) {
-        let received = encode_request(&JournalRequest::Received(self.position));
+        let received = encode_request(&StepRequest::Received(self.position));
         if let Ok(Err(error)) = timeout(FAREWELL, link.send(&received)).await {
             debug!(error = chain(&error), "the agent is not told that the step's end is known");
         }
@@ -445,7 +444,7 @@ impl StepRun<'_> {
 }
 
 /// Encodes a request whose content always fits in a frame.
-fn encode_request(request: &JournalRequest) -> Vec<u8> {
+fn encode_request(request: &StepRequest) -> Vec<u8> {
     request.encode().unwrap_or_default()
 }
 

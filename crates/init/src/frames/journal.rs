@@ -21,7 +21,7 @@
 //! started unless the id was used before, and never twice.
 
 use super::values::{PayloadReader, PayloadWriter};
-use super::{ContainerStep, FrameError, MAX_REQUEST_BYTES, StepAnswer, StepFailure, StepRequest};
+use super::{ContainerStep, FrameError, StepAnswer, StepFailure};
 
 /// Longest payload of an answer; output is split.
 pub const MAX_EVENT_BYTES: usize = 1 << 20;
@@ -75,21 +75,6 @@ impl OutputStream {
             OutputStream::Errors => 1,
         }
     }
-}
-
-/// Request of the host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum JournalRequest {
-    Attach(Box<AttachRequest>),
-    /// A signal for every process of the step.
-    Signal(i32),
-    /// `SIGKILL` for every process of the step, until none is left.
-    Kill,
-    /// The host has received all output before this offset, which may be dropped.
-    Received(u64),
-    Alive,
-    /// Another step begins: a step without an attached host is to be killed.
-    Yield,
 }
 
 /// Request for the output and the end of a step.
@@ -153,56 +138,16 @@ impl LimitEvents {
     }
 }
 
-impl JournalRequest {
-    /// Encodes a request; fails if a value does not fit a frame.
-    pub fn encode(&self) -> Result<Vec<u8>, FrameError> {
-        let mut out = PayloadWriter::default();
-        let kind = match self {
-            JournalRequest::Attach(attach) => {
-                out.bytes(attach.id.0.as_bytes());
-                out.0.extend(attach.from.to_le_bytes());
-                if let Some(step) = &attach.step {
-                    step.check()?;
-                }
-                out.option(attach.step.as_ref(), |out, step| step.write(out));
-                0x85
-            }
-            JournalRequest::Signal(signal) => return StepRequest::Signal(*signal).encode(),
-            JournalRequest::Kill => return StepRequest::Kill.encode(),
-            JournalRequest::Received(offset) => {
-                out.0.extend(offset.to_le_bytes());
-                0x89
-            }
-            JournalRequest::Alive => 0x8a,
-            JournalRequest::Yield => 0x8b,
-        };
-        if out.0.len() > MAX_REQUEST_BYTES {
-            return Err(FrameError::TooLong { length: out.0.len(), max: MAX_REQUEST_BYTES });
-        }
-        Ok(out.into_frame(kind))
-    }
-
-    /// Decodes a request from its kind and payload.
-    pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, FrameError> {
-        let mut from = PayloadReader(payload);
-        let request = match kind {
-            0x82 | 0x83 => match StepRequest::decode(kind, payload)? {
-                StepRequest::Signal(signal) => return Ok(JournalRequest::Signal(signal)),
-                _ => return Ok(JournalRequest::Kill),
-            },
-            0x85 => JournalRequest::Attach(Box::new(AttachRequest::read(&mut from)?)),
-            0x89 => JournalRequest::Received(from.u64()?),
-            0x8a => JournalRequest::Alive,
-            0x8b => JournalRequest::Yield,
-            _ => return Err(FrameError::UnknownKind(kind)),
-        };
-        from.end()?;
-        Ok(request)
-    }
-}
-
 impl AttachRequest {
-    fn read(from: &mut PayloadReader<'_>) -> Result<Self, FrameError> {
+    pub(super) fn write(&self, out: &mut PayloadWriter) -> Result<(), FrameError> {
+        out.bytes(self.id.0.as_bytes());
+        out.0.extend(self.from.to_le_bytes());
+        self.step.iter().try_for_each(ContainerStep::check)?;
+        out.option(self.step.as_ref(), |out, step| step.write(out));
+        Ok(())
+    }
+
+    pub(super) fn read(from: &mut PayloadReader<'_>) -> Result<Self, FrameError> {
         let id = from.bytes()?;
         let id = str::from_utf8(&id).ok().and_then(StepId::new).ok_or(FrameError::Invalid("id"))?;
         Ok(AttachRequest { id, from: from.u64()?, step: from.option(ContainerStep::read)? })
@@ -282,31 +227,11 @@ pub fn output_header(stream: OutputStream, offset: u64, length: usize) -> [u8; 1
 
 #[cfg(test)]
 mod tests {
-    use super::super::{FailureKind, FrameBuffer, HEADER_BYTES};
+    use super::super::{FailureKind, FrameBuffer, HEADER_BYTES, MAX_REQUEST_BYTES, StepRequest};
     use super::*;
 
     fn id(text: &str) -> StepId {
         StepId::new(text).unwrap()
-    }
-
-    fn requests() -> Vec<JournalRequest> {
-        let step = ContainerStep {
-            args: vec![b"sh".to_vec(), Vec::new()],
-            env: vec![(b"A".to_vec(), b"\xff\n".to_vec())],
-            ..ContainerStep::default()
-        };
-        let attach = |from, step| {
-            JournalRequest::Attach(Box::new(AttachRequest { id: id("a-B_9"), from, step }))
-        };
-        vec![
-            attach(0, Some(step)),
-            attach(u64::MAX, None),
-            JournalRequest::Signal(15),
-            JournalRequest::Kill,
-            JournalRequest::Received(1 << 40),
-            JournalRequest::Alive,
-            JournalRequest::Yield,
-        ]
     }
 
     fn events() -> Vec<StepEvent> {
@@ -341,16 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_decode_only_completely() {
-        for request in requests() {
-            let (kind, payload) = take_frame(&request.encode().unwrap());
-            assert_eq!(JournalRequest::decode(kind, &payload), Ok(request));
-            for end in 0..payload.len() {
-                assert_eq!(JournalRequest::decode(kind, &payload[..end]), Err(FrameError::Short));
-            }
-            let longer = [&payload[..], b"\0"].concat();
-            assert_eq!(JournalRequest::decode(kind, &longer), Err(FrameError::Trailing));
-        }
+    fn events_decode_only_completely() {
         for event in events() {
             let (kind, payload) = take_frame(&event.encode());
             assert_eq!(StepEvent::decode(kind, &payload), Ok(event.clone()));
@@ -387,7 +303,7 @@ mod tests {
             let mut payload = u32::try_from(text.len()).unwrap().to_le_bytes().to_vec();
             payload.extend(text.as_bytes());
             payload.extend([0; 9]);
-            let read = JournalRequest::decode(0x85, &payload);
+            let read = StepRequest::decode(0x85, &payload);
             assert_eq!(read, Err(FrameError::Invalid("id")), "{text:?}");
         }
     }
@@ -397,13 +313,12 @@ mod tests {
         assert_eq!(StepEvent::decode(0x06, &[2; 9]), Err(FrameError::Invalid("stream")));
         assert_eq!(StepEvent::decode(0x04, &[0; 34]), Err(FrameError::Invalid("signal")));
         assert_eq!(StepEvent::decode(0x08, &[]), Err(FrameError::UnknownKind(8)));
-        assert_eq!(JournalRequest::decode(0x81, &[]), Err(FrameError::UnknownKind(0x81)));
         let attach = AttachRequest { id: id("a"), from: 0, step: Some(ContainerStep::default()) };
-        assert!(JournalRequest::Attach(Box::new(attach)).encode().is_err());
+        assert!(StepRequest::Attach(Box::new(attach)).encode().is_err());
         let step =
             ContainerStep { args: vec![vec![b'x'; MAX_REQUEST_BYTES]], ..ContainerStep::default() };
         let attach = AttachRequest { id: id("a"), from: 0, step: Some(step) };
-        let encoded = JournalRequest::Attach(Box::new(attach)).encode();
+        let encoded = StepRequest::Attach(Box::new(attach)).encode();
         assert!(matches!(encoded, Err(FrameError::TooLong { .. })));
     }
 }

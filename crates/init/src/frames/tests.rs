@@ -1,6 +1,7 @@
 //! Frames that are read as they were written, and invalid bytes.
 
 use super::failure::KINDS;
+use super::journal::StepId;
 use super::*;
 
 /// Returns a step with a value in every field.
@@ -20,8 +21,21 @@ fn step() -> ContainerStep {
 fn requests() -> Vec<StepRequest> {
     let plain = ContainerStep { args: vec![b"/bin/true".to_vec()], ..ContainerStep::default() };
     let steps = [step(), plain].map(|step| StepRequest::Step(Box::new(step)));
-    let resize = StepRequest::Resize(TerminalSize { rows: 24, columns: 80 });
-    steps.into_iter().chain([StepRequest::Signal(15), StepRequest::Kill, resize]).collect()
+    let attach = |from, step| {
+        let id = StepId::new("a-B_9").unwrap();
+        StepRequest::Attach(Box::new(AttachRequest { id, from, step }))
+    };
+    let others = [
+        StepRequest::Signal(15),
+        StepRequest::Kill,
+        StepRequest::Resize(TerminalSize { rows: 24, columns: 80 }),
+        attach(0, Some(step())),
+        attach(u64::MAX, None),
+        StepRequest::Received(1 << 40),
+        StepRequest::Alive,
+        StepRequest::Yield,
+    ];
+    steps.into_iter().chain(others).collect()
 }
 
 fn answers() -> Vec<StepAnswer> {

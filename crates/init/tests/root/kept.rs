@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 use oci_hooks_init::PROGRAM;
-use oci_hooks_init::frames::journal::{AttachRequest, JournalRequest, StepEvent, StepId};
-use oci_hooks_init::frames::{ContainerStep, FrameBuffer, MAX_REQUEST_BYTES, StepAnswer, VERSIONS};
+use oci_hooks_init::frames::journal::{AttachRequest, StepEvent, StepId};
+use oci_hooks_init::frames::{
+    ContainerStep, FrameBuffer, MAX_REQUEST_BYTES, StepAnswer, StepRequest, VERSIONS,
+};
 use oci_hooks_testsupport::init::install_in;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -128,13 +130,13 @@ impl CallProcess {
         }
     }
 
-    fn ask(&mut self, request: &JournalRequest) {
+    fn ask(&mut self, request: &StepRequest) {
         self.input.write_all(&request.encode().unwrap()).unwrap();
     }
 
     fn begin(&mut self, id: &str, step: ContainerStep) {
         let attach = AttachRequest { id: StepId::new(id).unwrap(), from: 0, step: Some(step) };
-        self.ask(&JournalRequest::Attach(Box::new(attach)));
+        self.ask(&StepRequest::Attach(Box::new(attach)));
     }
 
     /// Runs a step to its end; returns the output of both streams.
@@ -150,12 +152,12 @@ impl CallProcess {
                 }
                 StepEvent::Ended { offset, end, .. } => {
                     assert_eq!(offset, written.len() as u64);
-                    self.ask(&JournalRequest::Received(offset));
+                    self.ask(&StepRequest::Received(offset));
                     return (end, written);
                 }
                 StepEvent::Started | StepEvent::Heartbeat => {}
             }
-            self.ask(&JournalRequest::Received(written.len() as u64));
+            self.ask(&StepRequest::Received(written.len() as u64));
         }
     }
 }

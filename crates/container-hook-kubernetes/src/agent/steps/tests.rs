@@ -262,7 +262,7 @@ fn client_that_does_not_read_pauses_the_step_without_loss() {
         let id = StepId::new("slow").unwrap();
         let attach = AttachRequest { id: id.clone(), from: 0, step: Some(script(&text)) };
         let link = session.link().await.unwrap();
-        link.send(&encode_request(&JournalRequest::Attach(Box::new(attach)))).await.unwrap();
+        link.send(&encode_request(&StepRequest::Attach(Box::new(attach)))).await.unwrap();
         // Receives some output, then cuts the stream.
         while !matches!(next(link).await, StepEvent::Output { .. }) {}
         agent.cut_streams();
@@ -273,14 +273,14 @@ fn client_that_does_not_read_pauses_the_step_without_loss() {
         let mut session = AgentSession::new(&agent);
         let link = session.link().await.unwrap();
         let again = AttachRequest { id, from: 0, step: None };
-        link.send(&encode_request(&JournalRequest::Attach(Box::new(again)))).await.unwrap();
+        link.send(&encode_request(&StepRequest::Attach(Box::new(again)))).await.unwrap();
         let mut position = 0;
         let end = loop {
             match next(link).await {
                 StepEvent::Output { stream: OutputStream::Output, offset, bytes } => {
                     assert_eq!(offset, position);
                     position += bytes.len() as u64;
-                    link.send(&encode_request(&JournalRequest::Received(position))).await.unwrap();
+                    link.send(&encode_request(&StepRequest::Received(position))).await.unwrap();
                 }
                 StepEvent::Ended { offset, end, .. } => break (offset, end),
                 _ => {}
@@ -300,7 +300,7 @@ async fn next(link: &mut AgentLink) -> StepEvent {
 async fn follow(agent: &TestAgent, attach: AttachRequest) -> (Vec<u8>, u64, StepAnswer) {
     let mut session = AgentSession::new(agent);
     let link = session.link().await.unwrap();
-    link.send(&encode_request(&JournalRequest::Attach(Box::new(attach)))).await.unwrap();
+    link.send(&encode_request(&StepRequest::Attach(Box::new(attach)))).await.unwrap();
     let mut all = Vec::new();
     loop {
         match next(link).await {

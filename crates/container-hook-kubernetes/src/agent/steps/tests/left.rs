@@ -12,7 +12,7 @@ fn abandoned_step_is_killed_with_a_message() {
         let attach = AttachRequest { id: id.clone(), from: 0, step: Some(script(&text)) };
         let mut session = AgentSession::new(&agent);
         let link = session.link().await.unwrap();
-        link.send(&encode_request(&JournalRequest::Attach(Box::new(attach)))).await.unwrap();
+        link.send(&encode_request(&StepRequest::Attach(Box::new(attach)))).await.unwrap();
         wait_until("it is ready", || ready.exists());
     });
     agent.cut_streams();
@@ -35,7 +35,7 @@ fn abandoned_step_is_dead_before_the_next_begins() {
     block_on(async {
         let mut session = AgentSession::new(&agent);
         let link = session.link().await.unwrap();
-        let attach = JournalRequest::Attach(Box::new(begin("left", left)));
+        let attach = StepRequest::Attach(Box::new(begin("left", left)));
         link.send(&encode_request(&attach)).await.unwrap();
         wait_until("it is ready", || {
             fs::read_to_string(&ready).is_ok_and(|pid| pid.ends_with('\n'))

@@ -12,12 +12,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use crate::files::{ChangeFinder, SentChange, WritableTree, TreeWriter};
+use crate::files::{ChangeFinder, SentChange, TreeWriter, WritableTree};
 use crate::frames::FrameError;
 use crate::frames::files::{
-    FileAction, TreeChange, FileCounts, DATA_BYTES, FileEntry, FilesFrame, FileProblem, FileScope,
+    DATA_BYTES, FileAction, FileEntry, FileProblem, FileScope, FilesFrame, TreeChange,
 };
-use crate::remote::{StreamError, ExecHost};
+use crate::remote::{ExecHost, StreamError};
 
 /// Size of buffered answers at which they are sent.
 const SEND_AT_ONCE: usize = 16 << 10;
@@ -93,11 +93,11 @@ fn receive_files(wire: &mut FileExchange<'_>, root: &Path) -> Result<(), StreamE
                 wire.answer(&FilesFrame::Mark)?;
                 wire.flush()?;
             }
-            FilesFrame::Done(_) => break,
+            FilesFrame::Done { .. } => break,
             _ => return Err(FrameError::Invalid("order of frames").into()),
         }
     }
-    wire.answer(&FilesFrame::Done(FileCounts::default()))?;
+    wire.answer(&FilesFrame::Done { skipped: 0 })?;
     wire.flush()
 }
 
@@ -132,7 +132,7 @@ impl EarlierEntries {
 
 fn get(wire: &mut FileExchange<'_>, root: &Path, scope: &FileScope) -> Result<(), StreamError> {
     let mut before = EarlierEntries::default();
-    let mut counts = FileCounts::default();
+    let mut skipped = 0;
     match open_root(root).and_then(|root| ChangeFinder::new(root, scope)) {
         Ok(mut changes) => {
             let (mut out, mut problems) = (Vec::with_capacity(2 * DATA_BYTES), Vec::new());
@@ -146,12 +146,12 @@ fn get(wire: &mut FileExchange<'_>, root: &Path, scope: &FileScope) -> Result<()
                 }
                 wire.flush()?;
             }
-            counts = changes.counts();
+            skipped = changes.skipped_count();
         }
         Err(error) => wire.answer(&problem(FileAction::List, root, &error))?,
     }
     while before.next(wire)?.is_some() {}
-    wire.answer(&FilesFrame::Done(counts))?;
+    wire.answer(&FilesFrame::Done { skipped })?;
     wire.flush()
 }
 

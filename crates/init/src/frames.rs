@@ -221,12 +221,6 @@ impl FrameBuffer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Returns whether the buffer has part of a frame.
-    #[must_use]
-    pub fn is_within_frame(&self) -> bool {
-        self.length() != 0
-    }
-
     /// Returns the number of bytes that were not taken.
     #[must_use]
     pub fn length(&self) -> usize {

@@ -47,9 +47,7 @@ pub struct ExchangeSummary {
     pub written: u64,
     pub removed: u64,
     pub bytes: u64,
-    /// Files, directories and links that exist.
-    pub entries: u64,
-    /// Sockets, pipes and devices, which are not exchanged, and links in scopes that exclude links.
+    /// Sockets, pipes and devices of the container, which are not exchanged, and links in scopes that exclude links.
     pub skipped: u64,
     /// Files that could not be read in the container.
     pub unread: FileProblems,

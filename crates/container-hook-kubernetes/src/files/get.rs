@@ -207,9 +207,8 @@ impl DownloadSink<'_> {
                     self.guard.problem()?;
                     self.summary.unread.add(&root, &problem);
                 }
-                FilesFrame::Done(counts) => {
-                    self.summary.entries = counts.entries;
-                    self.summary.skipped = counts.skipped;
+                FilesFrame::Done { skipped } => {
+                    self.summary.skipped = skipped;
                     return Ok(());
                 }
                 _ => return Err(FrameError::Invalid("order of frames").into()),

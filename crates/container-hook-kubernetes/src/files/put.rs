@@ -66,7 +66,7 @@ pub async fn answers(
                 return Err(FilesError::ContainerFull { path });
             }
             FilesFrame::Problem(problem) => problems.add(&root, &problem),
-            FilesFrame::Done(_) => return Ok(problems),
+            FilesFrame::Done { .. } => return Ok(problems),
             _ => return Err(FrameError::Invalid("order of frames").into()),
         }
     }
@@ -165,12 +165,7 @@ impl<'p> UploadAttempt<'p> {
                 break;
             }
         }
-        let counts = changes.counts();
-        {
-            let summary = &mut self.state.borrow_mut().summary;
-            (summary.entries, summary.skipped) = (counts.entries, counts.skipped);
-        }
-        FilesFrame::Done(counts).encode(&mut out);
+        FilesFrame::Done { skipped: changes.skipped_count() }.encode(&mut out);
         to.send(&out).await?;
         Ok(send_keepalives(to, &self.over).await?)
     }
@@ -190,7 +185,6 @@ impl<'p> UploadAttempt<'p> {
         summary.written += done.written;
         summary.removed += done.removed;
         summary.bytes += done.bytes;
-        (summary.entries, summary.skipped) = (done.entries, done.skipped);
         if is_complete {
             unconfirmed.into_iter().flatten().try_for_each(|change| update.set(change))?;
         }

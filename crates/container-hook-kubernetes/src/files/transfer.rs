@@ -119,9 +119,9 @@ impl Transfer<'_> {
                     guard.problem()?;
                     summary.unread.add(&root, &problem);
                 }
-                FilesFrame::Done(counts) => {
-                    (summary.entries, summary.skipped) = (counts.entries, counts.skipped);
-                    FilesFrame::Done(counts).encode(&mut out);
+                FilesFrame::Done { skipped } => {
+                    summary.skipped = skipped;
+                    FilesFrame::Done { skipped }.encode(&mut out);
                     to.send(&out).await?;
                     return Ok(summary);
                 }

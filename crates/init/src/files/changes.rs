@@ -6,8 +6,8 @@ use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 
 use super::super::frames::files::{
-    DATA_BYTES, FileAction, FileCounts, FileEntry, FileEntryKind, FileProblem, FileScope,
-    ScopePosition, TreeChange, is_beneath, order,
+    DATA_BYTES, FileAction, FileEntry, FileEntryKind, FileProblem, FileScope, ScopePosition,
+    TreeChange, is_beneath, order,
 };
 use super::walk::{FileWalk, WalkItem};
 use super::write::AppliedChange;
@@ -32,7 +32,6 @@ pub struct ChangeFinder<'s> {
     settled: Option<Vec<u8>>,
     sending: Option<FileTransfer>,
     buffer: Vec<u8>,
-    entries: u64,
 }
 
 /// File that is sent in several frames.
@@ -54,13 +53,12 @@ impl<'s> ChangeFinder<'s> {
             settled: None,
             sending: None,
             buffer: vec![0; DATA_BYTES],
-            entries: 0,
         })
     }
 
-    /// Returns the numbers of entries found and skipped.
-    pub fn counts(&self) -> FileCounts {
-        FileCounts { entries: self.entries, skipped: self.walk.skipped_count() }
+    /// Returns the number of files that were skipped so far.
+    pub fn skipped_count(&self) -> u64 {
+        self.walk.skipped_count()
     }
 
     /// Appends some frames; returns whether there may be more. `before` returns the earlier
@@ -139,7 +137,6 @@ impl<'s> ChangeFinder<'s> {
         out: &mut Vec<u8>,
         tell: &mut dyn FnMut(SentChange),
     ) {
-        self.entries += 1;
         if old.as_ref().is_some_and(|old| old.state.is_same(&entry.state)) {
             return;
         }

@@ -12,7 +12,7 @@
 //! | `93` | end of the file | | `9b` | host: get, source directory and scope |
 //! | `94` | symbolic link | | `9c` | host: read, file of the container |
 //! | `95` | removed, with everything beneath | | | |
-//! | `96` | done: numbers of entries | | | |
+//! | `96` | done: number of skipped files | | | |
 //! | `97` | mark: everything before is done | | | |
 //!
 //! - **put**: the host sends changes, marks between them, and `done`. The agent echoes the marks,
@@ -70,21 +70,23 @@ pub enum TreeChange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FilesFrame {
     Change(TreeChange),
-    Done(FileCounts),
+    Done {
+        /// Number of sockets, pipes and devices, and of links where they are excluded.
+        skipped: u64,
+    },
     Mark,
     Entries(Vec<FileEntry>),
     Problem(FileProblem),
-    Put { root: Vec<u8> },
-    Get { root: Vec<u8>, scope: FileScope },
-    Read { path: Vec<u8> },
-}
-
-/// Numbers of examined files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FileCounts {
-    pub entries: u64,
-    /// Sockets, pipes and devices, and links where they are excluded.
-    pub skipped: u64,
+    Put {
+        root: Vec<u8>,
+    },
+    Get {
+        root: Vec<u8>,
+        scope: FileScope,
+    },
+    Read {
+        path: Vec<u8>,
+    },
 }
 
 /// Failed operation on one file.
@@ -237,9 +239,8 @@ impl FilesFrame {
     pub fn encode(&self, out: &mut Vec<u8>) {
         frame(out, |out| match self {
             FilesFrame::Change(change) => change.write(out),
-            FilesFrame::Done(counts) => {
-                out.0.extend(counts.entries.to_le_bytes());
-                out.0.extend(counts.skipped.to_le_bytes());
+            FilesFrame::Done { skipped } => {
+                out.0.extend(skipped.to_le_bytes());
                 0x96
             }
             FilesFrame::Mark => 0x97,
@@ -274,7 +275,7 @@ impl FilesFrame {
     pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, FrameError> {
         let mut from = PayloadReader(payload);
         let frame = match kind {
-            0x96 => FilesFrame::Done(FileCounts { entries: from.u64()?, skipped: from.u64()? }),
+            0x96 => FilesFrame::Done { skipped: from.u64()? },
             0x97 => FilesFrame::Mark,
             0x98 => FilesFrame::Entries(read_entries(&mut from)?),
             0x99 => {

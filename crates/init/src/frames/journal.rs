@@ -261,7 +261,7 @@ mod tests {
         let mut frames = FrameBuffer::new(MAX_REQUEST_BYTES);
         frames.push(bytes);
         let frame = frames.take().unwrap().unwrap();
-        assert!(!frames.is_within_frame());
+        assert_eq!(frames.length(), 0);
         frame
     }
 

@@ -74,7 +74,7 @@ fn write_all(
 ) {
     let mut is_closed = [false; 2];
     while let Some((stream, bytes)) = waiting.blocking_recv() {
-        let at = usize::from(stream.number());
+        let at = stream as usize;
         let mut error = None;
         if !is_closed[at] {
             match write_piece(streams[at].as_fd(), &bytes) {

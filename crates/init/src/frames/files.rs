@@ -107,6 +107,7 @@ pub enum FileAction {
     Remove,
 }
 
+/// The operations in the order of their numbers.
 const ACTIONS: [FileAction; 4] =
     [FileAction::List, FileAction::Read, FileAction::Write, FileAction::Remove];
 
@@ -249,8 +250,7 @@ impl FilesFrame {
                 0x98
             }
             FilesFrame::Problem(problem) => {
-                let known = (0_u8..).zip(ACTIONS).find(|(_, action)| *action == problem.action);
-                out.0.push(known.map_or(0, |(number, _)| number));
+                out.0.push(problem.action as u8);
                 out.bytes(&problem.path);
                 out.0.extend(problem.errno.to_le_bytes());
                 0x99

@@ -66,15 +66,6 @@ pub enum OutputStream {
 impl OutputStream {
     /// Both streams in the order of their numbers, from 0 on.
     pub const ALL: [OutputStream; 2] = [OutputStream::Output, OutputStream::Errors];
-
-    /// Returns 0 for output, 1 for errors.
-    #[must_use]
-    pub fn number(self) -> u8 {
-        match self {
-            OutputStream::Output => 0,
-            OutputStream::Errors => 1,
-        }
-    }
 }
 
 /// Request for the output and the end of a step.
@@ -220,7 +211,7 @@ pub fn output_header(stream: OutputStream, offset: u64, length: usize) -> [u8; 1
     let payload = length + OUTPUT_HEADER_BYTES - super::HEADER_BYTES;
     header[0] = 0x06;
     header[1..5].copy_from_slice(&u32::try_from(payload).unwrap_or(u32::MAX).to_le_bytes());
-    header[5] = stream.number();
+    header[5] = stream as u8;
     header[6..].copy_from_slice(&offset.to_le_bytes());
     header
 }

@@ -17,6 +17,7 @@ pub enum FileEntryKind {
     Link,
 }
 
+/// The kinds in the order of their numbers.
 const KINDS: [FileEntryKind; 3] =
     [FileEntryKind::File, FileEntryKind::Directory, FileEntryKind::Link];
 
@@ -96,8 +97,7 @@ impl FileEntryState {
     }
 
     pub(super) fn write(&self, out: &mut PayloadWriter) {
-        let known = (0_u8..).zip(KINDS).find(|(_, kind)| *kind == self.kind);
-        out.0.push(known.map_or(0, |(number, _)| number));
+        out.0.push(self.kind as u8);
         out.u32(self.mode);
         out.0.extend(self.size_bytes.to_le_bytes());
         self.time.write(out);

@@ -262,7 +262,7 @@ fn client_that_does_not_read_pauses_the_step_without_loss() {
         let id = StepId::new("slow").unwrap();
         let attach = AttachRequest { id: id.clone(), from: 0, step: Some(script(&text)) };
         let link = session.link().await.unwrap();
-        link.send(&encode_request(&StepRequest::Attach(Box::new(attach)))).await.unwrap();
+        send_attach(link, attach).await;
         // Receives some output, then cuts the stream.
         while !matches!(next(link).await, StepEvent::Output { .. }) {}
         agent.cut_streams();
@@ -273,7 +273,7 @@ fn client_that_does_not_read_pauses_the_step_without_loss() {
         let mut session = AgentSession::new(&agent);
         let link = session.link().await.unwrap();
         let again = AttachRequest { id, from: 0, step: None };
-        link.send(&encode_request(&StepRequest::Attach(Box::new(again)))).await.unwrap();
+        send_attach(link, again).await;
         let mut position = 0;
         let end = loop {
             match next(link).await {
@@ -291,6 +291,18 @@ fn client_that_does_not_read_pauses_the_step_without_loss() {
     wait_until("nobody is left", || agent.children().is_empty());
 }
 
+async fn send_attach(link: &mut AgentLink, attach: AttachRequest) {
+    let request = StepRequest::Attach(Box::new(attach));
+    link.send(&encode_request(&request)).await.unwrap();
+}
+
+/// Waits for a condition while other futures go on.
+async fn wait_for(is_so: impl Fn() -> bool) {
+    while !is_so() {
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
 async fn next(link: &mut AgentLink) -> StepEvent {
     let (kind, payload) = link.receive().await.unwrap();
     StepEvent::decode(kind, &payload).unwrap()
@@ -300,7 +312,7 @@ async fn next(link: &mut AgentLink) -> StepEvent {
 async fn follow(agent: &TestAgent, attach: AttachRequest) -> (Vec<u8>, u64, StepAnswer) {
     let mut session = AgentSession::new(agent);
     let link = session.link().await.unwrap();
-    link.send(&encode_request(&StepRequest::Attach(Box::new(attach)))).await.unwrap();
+    send_attach(link, attach).await;
     let mut all = Vec::new();
     loop {
         match next(link).await {
@@ -414,9 +426,7 @@ fn signal_without_a_stream_is_sent_on_the_next_stream() {
         let step = run_id(&agent, "lost", script(&text), &mut sent);
         tokio::pin!(step);
         let cutting = async {
-            while !ready.exists() {
-                sleep(Duration::from_millis(1)).await;
-            }
+            wait_for(|| ready.exists()).await;
             agent.set_reachable(false);
             agent.cut_streams();
             sender.send(Signal::INT);
@@ -450,9 +460,7 @@ fn cancelled_client_without_a_stream_ends_in_time() {
         let step = run_id(&agent, "gone", script(&text), &mut sent);
         tokio::pin!(step);
         let cutting = async {
-            while !ready.exists() {
-                sleep(Duration::from_millis(1)).await;
-            }
+            wait_for(|| ready.exists()).await;
             agent.set_reachable(false);
             agent.cut_streams();
             sender.send(Signal::TERM);
@@ -479,16 +487,11 @@ fn silent_container_is_reported_and_may_answer_again() {
         format!(": > {}; until [ -e {} ]; do sleep 0.1; done", ready.display(), go.display());
     let program = script(&format!("echo before; {wait}; echo after"));
     let stopping = async {
-        let wait_for = async |is_so: &dyn Fn() -> bool| {
-            while !is_so() {
-                sleep(Duration::from_millis(10)).await;
-            }
-        };
-        wait_for(&|| ready.exists()).await;
+        wait_for(|| ready.exists()).await;
         agent.signal_calls(Signal::STOP);
-        wait_for(&|| !log.lines().is_empty()).await;
+        wait_for(|| !log.lines().is_empty()).await;
         agent.signal_calls(Signal::CONT);
-        wait_for(&|| log.lines().len() > 1).await;
+        wait_for(|| log.lines().len() > 1).await;
         fs::write(&go, "").unwrap();
         std::future::pending::<()>().await;
     };

@@ -12,7 +12,7 @@ fn abandoned_step_is_killed_with_a_message() {
         let attach = AttachRequest { id: id.clone(), from: 0, step: Some(script(&text)) };
         let mut session = AgentSession::new(&agent);
         let link = session.link().await.unwrap();
-        link.send(&encode_request(&StepRequest::Attach(Box::new(attach)))).await.unwrap();
+        send_attach(link, attach).await;
         wait_until("it is ready", || ready.exists());
     });
     agent.cut_streams();
@@ -35,8 +35,7 @@ fn abandoned_step_is_dead_before_the_next_begins() {
     block_on(async {
         let mut session = AgentSession::new(&agent);
         let link = session.link().await.unwrap();
-        let attach = StepRequest::Attach(Box::new(begin("left", left)));
-        link.send(&encode_request(&attach)).await.unwrap();
+        send_attach(link, begin("left", left)).await;
         wait_until("it is ready", || {
             fs::read_to_string(&ready).is_ok_and(|pid| pid.ends_with('\n'))
         });
@@ -60,9 +59,7 @@ fn killed_keeper_is_an_error_and_ends_its_step() {
     let text = format!("echo $$ > {}; sleep 1000", ready.display());
     let (_sender, mut sent) = signals();
     let killing = async {
-        while !fs::read_to_string(&ready).is_ok_and(|pid| pid.ends_with('\n')) {
-            sleep(Duration::from_millis(1)).await;
-        }
+        wait_for(|| fs::read_to_string(&ready).is_ok_and(|pid| pid.ends_with('\n'))).await;
         let keeper = rustix::process::Pid::from_raw(agent.keeper()).unwrap();
         rustix::process::kill_process(keeper, Signal::KILL).unwrap();
         std::future::pending::<()>().await;
@@ -116,9 +113,7 @@ fn invalid_requests_close_only_their_connection() {
     let (_sender, mut sent) = signals();
     let mut random = fastrand::Rng::with_seed(16);
     let attacking = async {
-        while !ready.exists() {
-            sleep(Duration::from_millis(1)).await;
-        }
+        wait_for(|| ready.exists()).await;
         let sockets = ["agent/socket", "agent/steps/good/socket"];
         for round in 0..200 {
             let path = agent.run_directory().join(sockets[round % 2]);

@@ -39,9 +39,16 @@ pub async fn upload_tree(
     let (mut attempts, mut summary) = (ExchangeAttempts::default(), ExchangeSummary::default());
     loop {
         let link = session.link().await?;
-        let run = UploadAttempt::new(from, to, scope, record)?;
-        let result = run.run(link).await;
-        let got_further = run.finish(result.is_ok(), &mut summary)?;
+        let state = RefCell::new(UploadState {
+            update: record.update()?,
+            unconfirmed: VecDeque::from([Vec::new()]),
+            got_further: false,
+            summary: ExchangeSummary::default(),
+            problems: FileProblems::default(),
+        });
+        let attempt = UploadAttempt { from, to, scope, record, state, over: Notify::new() };
+        let result = attempt.run(link).await;
+        let got_further = attempt.finish(result.is_ok(), &mut summary)?;
         match result {
             Ok(()) => return Ok(summary),
             Err(error) => attempts.handle_error(error, session, got_further).await?,
@@ -96,30 +103,7 @@ struct UploadState {
     problems: FileProblems,
 }
 
-impl<'p> UploadAttempt<'p> {
-    fn new(
-        from: &'p HostTree,
-        to: &'p Path,
-        scope: &'p FileScope,
-        record: &'p ExchangeRecord,
-    ) -> Result<Self, FilesError> {
-        let state = UploadState {
-            update: record.update()?,
-            unconfirmed: VecDeque::from([Vec::new()]),
-            got_further: false,
-            summary: ExchangeSummary::default(),
-            problems: FileProblems::default(),
-        };
-        Ok(UploadAttempt {
-            from,
-            to,
-            scope,
-            record,
-            state: RefCell::new(state),
-            over: Notify::new(),
-        })
-    }
-
+impl UploadAttempt<'_> {
     async fn run(&self, link: &mut AgentLink) -> Result<(), FilesError> {
         let (mut sending, mut receiving) = link.split();
         try_join(self.send(&mut sending), self.receive(&mut receiving)).await?;

@@ -31,7 +31,6 @@ pub struct ChangeFinder<'s> {
     /// Path whose earlier entries, and those beneath it, are gone or unknown.
     settled: Option<Vec<u8>>,
     sending: Option<FileTransfer>,
-    buffer: Vec<u8>,
 }
 
 /// File that is sent in several frames.
@@ -52,7 +51,6 @@ impl<'s> ChangeFinder<'s> {
             before_ended: false,
             settled: None,
             sending: None,
-            buffer: vec![0; DATA_BYTES],
         })
     }
 
@@ -181,12 +179,11 @@ impl<'s> ChangeFinder<'s> {
                 let state = stat.state().filter(|state| state.kind == FileEntryKind::File);
                 entry.state = state.ok_or(io::ErrorKind::InvalidInput)?;
                 let wanted = DATA_BYTES.min(clamp(entry.state.size_bytes));
-                let count = read_full(&mut file, &mut self.buffer[..wanted])?;
-                let is_whole = count < wanted || count as u64 == entry.state.size_bytes;
-                let content = self.buffer[..count].to_vec();
+                let content = read_part(&mut file, wanted)?;
+                let sent_bytes = content.len() as u64;
+                let is_whole = content.len() < wanted || sent_bytes == entry.state.size_bytes;
                 let state = entry.state;
                 TreeChange::File { path, state, content, is_whole }.encode(out);
-                let sent_bytes = count as u64;
                 if !is_whole {
                     self.sending = Some(FileTransfer { file, entry, sent_bytes });
                     return Ok(());
@@ -203,15 +200,15 @@ impl<'s> ChangeFinder<'s> {
         let Some(mut sending) = self.sending.take() else { return };
         let left = sending.entry.state.size_bytes - sending.sent_bytes;
         let wanted = DATA_BYTES.min(clamp(left));
-        let read = read_full(&mut sending.file, &mut self.buffer[..wanted]);
+        let read = read_part(&mut sending.file, wanted);
         let mut entry = sending.entry;
         match read {
-            Ok(count) => {
-                if count > 0 {
-                    TreeChange::encode_data(&self.buffer[..count], out);
+            Ok(content) => {
+                if !content.is_empty() {
+                    TreeChange::encode_data(&content, out);
                 }
-                let sent_bytes = sending.sent_bytes + count as u64;
-                if count == wanted && sent_bytes < entry.state.size_bytes {
+                let sent_bytes = sending.sent_bytes + content.len() as u64;
+                if content.len() == wanted && sent_bytes < entry.state.size_bytes {
                     self.sending = Some(FileTransfer { file: sending.file, entry, sent_bytes });
                     return;
                 }
@@ -232,16 +229,9 @@ fn clamp(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// Reads until the buffer is full or the file ends.
-fn read_full(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut count = 0;
-    while count < buffer.len() {
-        match file.read(&mut buffer[count..]) {
-            Ok(0) => break,
-            Ok(more) => count += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(count)
+/// Reads a number of bytes, or less at the end of the file.
+fn read_part(file: &mut File, wanted: usize) -> io::Result<Vec<u8>> {
+    let mut content = Vec::with_capacity(wanted);
+    file.take(wanted as u64).read_to_end(&mut content)?;
+    Ok(content)
 }

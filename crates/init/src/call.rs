@@ -7,7 +7,6 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
-use std::time::Duration;
 
 use crate::agent_dir::AgentDirectory;
 use crate::attached::AttachedStep;
@@ -16,9 +15,6 @@ use crate::frames::files::FilesFrame;
 use crate::frames::{FrameError, StepRequest};
 use crate::os;
 use crate::remote::{ExecHost, StreamError};
-
-/// Longest silence of the host, which sends a frame every 5 seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Serves a host until it disconnects; returns the exit code.
 pub fn run(args: &[OsString]) -> i32 {
@@ -29,8 +25,8 @@ pub fn run(args: &[OsString]) -> i32 {
     // Frames contain secrets.
     os::hide_process();
     let agent_dir = AgentDirectory::new(directory.into());
-    let answered = ExecHost::open(PATIENCE)
-        .and_then(|host| ExecCall { host, agent_dir, attached: None }.run());
+    let answered =
+        ExecHost::open().and_then(|host| ExecCall { host, agent_dir, attached: None }.run());
     match answered {
         Ok(()) | Err(StreamError::Closed) => 0,
         Err(gone) => {

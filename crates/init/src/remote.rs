@@ -7,10 +7,12 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use crate::frames::journal::{HEARTBEAT_SECONDS, StepEvent};
-use crate::frames::{StepAnswer, FrameError, FrameBuffer, MAX_REQUEST_BYTES, VERSIONS};
+use crate::frames::{FrameBuffer, FrameError, MAX_REQUEST_BYTES, StepAnswer, VERSIONS};
 use crate::os::{self, POLLERR, POLLHUP, POLLIN, POLLOUT, PollFd};
 
 const HEARTBEAT: Duration = Duration::from_secs(HEARTBEAT_SECONDS);
+/// Longest silence of the host, which sends a frame every 5 seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Kind of the frame that only shows that the host is connected.
 const ALIVE: u8 = 0x8a;
 const READ_AT_ONCE: usize = 64 << 10;
@@ -24,7 +26,6 @@ pub struct ExecHost {
     output: File,
     frames: FrameBuffer,
     buffer: Vec<u8>,
-    patience: Duration,
     heard: Instant,
     told: Instant,
 }
@@ -57,7 +58,7 @@ impl From<FrameError> for StreamError {
 
 impl ExecHost {
     /// Takes over standard input and output, and sends the hello.
-    pub(crate) fn open(patience: Duration) -> Result<Self, StreamError> {
+    pub(crate) fn open() -> Result<Self, StreamError> {
         let file = |fd: BorrowedFd<'_>| {
             os::set_nonblocking(fd)?;
             Ok(File::from(fd.try_clone_to_owned()?))
@@ -70,7 +71,6 @@ impl ExecHost {
             output,
             frames: FrameBuffer::new(MAX_REQUEST_BYTES),
             buffer: vec![0; READ_AT_ONCE],
-            patience,
             heard: now,
             told: now,
         };
@@ -129,7 +129,8 @@ impl ExecHost {
     pub(crate) fn wait(&mut self, other: Option<BorrowedFd<'_>>) -> Result<bool, StreamError> {
         loop {
             self.tick()?;
-            let timeout = HEARTBEAT.saturating_sub(self.told.elapsed()).min(self.remaining_silence()?);
+            let timeout =
+                HEARTBEAT.saturating_sub(self.told.elapsed()).min(self.remaining_silence()?);
             let mut entries = [
                 PollFd::new(self.input.as_fd(), POLLIN),
                 other.map_or(PollFd::none(), |other| PollFd::new(other, POLLIN)),
@@ -160,11 +161,11 @@ impl ExecHost {
 
     /// Returns how much longer the host may be silent.
     fn remaining_silence(&mut self) -> Result<Duration, StreamError> {
-        if self.heard.elapsed() >= self.patience && !self.read()? {
+        if self.heard.elapsed() >= PATIENCE && !self.read()? {
             return Err(StreamError::Silent);
         }
         // The input may have been waiting all that time.
-        Ok(self.patience.saturating_sub(self.heard.elapsed()))
+        Ok(PATIENCE.saturating_sub(self.heard.elapsed()))
     }
 
     /// Reads available input; returns whether there was any.

@@ -46,6 +46,9 @@ pub enum AgentError {
     Step(#[from] StepError),
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// A stream was lost: another one can attach to the step.
+    #[error(transparent)]
+    Link(#[from] LinkError),
     /// Streams can be opened, but no data gets through.
     #[error("the stream to the container has been failing for {seconds} s")]
     Unsteady { seconds: u64, source: LinkError },
@@ -185,31 +188,13 @@ struct StepRun<'s> {
     malformed: u32,
 }
 
-/// Reasons to leave a stream.
-enum LeaveReason {
-    Lost(LinkError),
-    Over(Result<StepEnd, AgentError>),
-}
-
-impl From<LinkError> for LeaveReason {
-    fn from(error: LinkError) -> Self {
-        LeaveReason::Lost(error)
-    }
-}
-
-impl From<AgentError> for LeaveReason {
-    fn from(error: AgentError) -> Self {
-        LeaveReason::Over(Err(error))
-    }
-}
-
 impl StepRun<'_> {
     async fn finish(&mut self, session: &mut AgentSession<'_>) -> Result<StepEnd, AgentError> {
         loop {
             let link = self.open(session).await?;
-            let error = match self.follow(link).await {
-                LeaveReason::Over(end) => return end,
-                LeaveReason::Lost(error) => error,
+            let error = match self.exchange(link).await {
+                Err(AgentError::Link(error)) => error,
+                end => return end,
             };
             debug!(id = self.id.as_str(), error = chain(&error), "the step is asked for again");
             let goes_on = self.lost_since.is_none();
@@ -251,14 +236,7 @@ impl StepRun<'_> {
     }
 
     /// Follows the step on one stream.
-    async fn follow(&mut self, link: &mut AgentLink) -> LeaveReason {
-        match self.exchange(link).await {
-            Ok(end) => LeaveReason::Over(Ok(end)),
-            Err(leave) => leave,
-        }
-    }
-
-    async fn exchange(&mut self, link: &mut AgentLink) -> Result<StepEnd, LeaveReason> {
+    async fn exchange(&mut self, link: &mut AgentLink) -> Result<StepEnd, AgentError> {
         self.attach(link).await?;
         let mut alive_at = Instant::now() + ALIVE;
         loop {
@@ -309,7 +287,7 @@ impl StepRun<'_> {
     }
 
     /// Requests the step, or its output from the first missing byte on.
-    async fn attach(&mut self, link: &mut AgentLink) -> Result<(), LeaveReason> {
+    async fn attach(&mut self, link: &mut AgentLink) -> Result<(), LinkError> {
         match &self.begin {
             Some(begin) => {
                 self.start_requested = true;
@@ -359,7 +337,7 @@ impl StepRun<'_> {
         }
     }
 
-    fn take(&mut self, event: StepEvent) -> Result<(), LeaveReason> {
+    fn take(&mut self, event: StepEvent) -> Result<(), AgentError> {
         let mut is_news = self.begin.is_some();
         match event {
             // The agent has nothing else to send: a silent step may lose its stream from time to time.
@@ -373,7 +351,7 @@ impl StepRun<'_> {
                 let known = usize::try_from(self.position.saturating_sub(offset));
                 let new = bytes.get(known.unwrap_or(usize::MAX)..).unwrap_or_default();
                 if offset > self.position {
-                    return Err(self.missing(offset).into());
+                    return Err(self.missing(offset));
                 }
                 is_news |= !new.is_empty();
                 if !new.is_empty() {
@@ -385,7 +363,7 @@ impl StepRun<'_> {
                 is_news = true;
                 // The output of a failed step may be incomplete.
                 if !matches!(end, StepAnswer::Failed(_)) && offset != self.position {
-                    return Err(self.missing(offset).into());
+                    return Err(self.missing(offset));
                 }
                 debug!(?end, "the step ended");
                 (self.end, self.limits) = (Some(end), limits);
@@ -424,9 +402,9 @@ impl StepRun<'_> {
     }
 
     /// Acknowledges the written output, if enough is new.
-    async fn acknowledge(&mut self, link: &mut AgentLink) -> Result<(), LeaveReason> {
-        let written = self.writer.written_bytes().map_err(|error| StepError::Streams(error.into()));
-        let written = written.map_err(AgentError::from)?;
+    async fn acknowledge(&mut self, link: &mut AgentLink) -> Result<(), AgentError> {
+        let written =
+            self.writer.written_bytes().map_err(|error| StepError::Streams(error.into()))?;
         if written - self.received >= RECEIVED_BYTES {
             self.received = written;
             self.send(link, &encode_request(&StepRequest::Received(written))).await?;

@@ -101,13 +101,6 @@ pub fn lend_new_file(file: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// The result of removing entries from an ACL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AclChange {
-    Unchanged,
-    Changed,
-}
-
 struct AclLender<'a> {
     to: &'a DirectoryLoan,
     lent: u64,
@@ -200,17 +193,17 @@ impl AclLender<'_> {
 }
 
 /// Removes entries of private ids from the ACLs of an open directory, and the entries that lending added for its
-/// owner.
-pub(super) fn take_from_directory(
-    directory: BorrowedFd<'_>,
+/// owner. Returns whether there were any.
+pub(super) fn revoke_from_directory(
+    directory: &OwnedFd,
     owner: u32,
     private: &Range<u32>,
-) -> Result<AclChange, Errno> {
+) -> Result<bool, Errno> {
     let read = |name| read_list(|buffer| fgetxattr(directory, name, buffer));
-    let mut unlent = AclChange::Unchanged;
+    let mut has_changed = false;
     if let Some(access) = read(ACCESS)?.and_then(|access| revoke_entries(access, owner, private)) {
         fsetxattr(directory, ACCESS, &access.to_attribute(), XattrFlags::empty())?;
-        unlent = AclChange::Changed;
+        has_changed = true;
     }
     if let Some(default) =
         read(DEFAULT)?.and_then(|default| revoke_entries(default, owner, private))
@@ -220,24 +213,24 @@ pub(super) fn take_from_directory(
         } else {
             fremovexattr(directory, DEFAULT)?;
         }
-        unlent = AclChange::Changed;
+        has_changed = true;
     }
-    Ok(unlent)
+    Ok(has_changed)
 }
 
 /// Removes the same entries from the ACL of a file, given by its link in `/proc/self/fd`.
-pub(super) fn take_from_file(
+pub(super) fn revoke_from_file(
     link: &str,
     owner: u32,
     private: &Range<u32>,
-) -> Result<AclChange, Errno> {
+) -> Result<bool, Errno> {
     let access = read_list(|buffer| getxattr(link, ACCESS, buffer))?;
     let Some(access) = access.and_then(|access| revoke_entries(access, owner, private)) else {
-        return Ok(AclChange::Unchanged);
+        return Ok(false);
     };
     // The kernel turns an ACL without named entries into a mode.
     setxattr(link, ACCESS, &access.to_attribute(), XattrFlags::empty())?;
-    Ok(AclChange::Changed)
+    Ok(true)
 }
 
 /// Returns an ACL without the entries of private ids. Returns `None` if it has no such entries, or names an id that

@@ -10,8 +10,8 @@ use oci_hooks_engine::container::{Engine, read_json_if_there, write_record};
 use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::PathError;
 use oci_hooks_host::caller::is_root;
-use oci_hooks_host::give_back::{GiveBack, GiveBackReport, WalkProblems, restore_ownership};
 use oci_hooks_host::host_file::{HostFile, HostRoot};
+use oci_hooks_host::ownership::{FileOwners, OwnershipReport, WalkProblems, restore_ownership};
 use oci_hooks_host::privilege::Privilege;
 use oci_hooks_host::removal::remove_tree;
 use oci_hooks_host::userns::PrivateIds;
@@ -124,14 +124,14 @@ fn restore_directory(
     path: &Path,
     owner: (u32, u32),
     privilege: Privilege,
-) -> Result<GiveBackReport, HookError> {
-    let private = privilege.container_ids();
-    let ids = GiveBack { owner, private, has_lists: privilege.uses_acls() };
-    Ok(restore_ownership(dir.as_fd(), path, &ids)?)
+) -> Result<OwnershipReport, HookError> {
+    let private_ids = privilege.container_ids();
+    let owners = FileOwners { owner, private_ids, has_acls: privilege.uses_acls() };
+    Ok(restore_ownership(dir.as_fd(), path, &owners)?)
 }
 
-fn report_changes(backend: &EngineBackend<'_>, path: &Path, report: &GiveBackReport) {
-    let GiveBackReport { changed, removed_devices, problems } = report;
+fn report_changes(backend: &EngineBackend<'_>, path: &Path, report: &OwnershipReport) {
+    let OwnershipReport { changed, removed_devices, problems } = report;
     if *changed > 0 {
         let path = path.display();
         backend

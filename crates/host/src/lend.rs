@@ -1,5 +1,5 @@
 //! Lending a directory to another user of the same user namespace, by access control lists: both users can access
-//! existing files, and new files of either. [`give_back`](super::give_back) ends it.
+//! existing files, and new files of either. [`ownership`](super::ownership) ends it.
 //!
 //! Idmapped mounts are not available without root, so that in a container whose program is not root, the
 //! runner's files belong to root.
@@ -265,7 +265,7 @@ mod tests {
 
     use rustix::process::geteuid;
 
-    use super::super::give_back::{GiveBack, restore_ownership};
+    use super::super::ownership::{FileOwners, restore_ownership};
     use super::*;
 
     const OWNER: u32 = 12_345;
@@ -302,8 +302,9 @@ mod tests {
     }
 
     fn restore_files(dir: &Path) -> u64 {
-        let ids = GiveBack { owner: (OWNER, OWNER), private: to(USER).private, has_lists: true };
-        let report = restore_ownership(File::open(dir).unwrap().as_fd(), dir, &ids).unwrap();
+        let owners =
+            FileOwners { owner: (OWNER, OWNER), private_ids: to(USER).private, has_acls: true };
+        let report = restore_ownership(File::open(dir).unwrap().as_fd(), dir, &owners).unwrap();
         assert_eq!(report.problems.count, 0, "{:?}", report.problems);
         report.changed
     }

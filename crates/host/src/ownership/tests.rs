@@ -25,8 +25,8 @@ const PRIVATE: u32 = 0x6000_0000;
 /// Another user of the host.
 const OTHER: u32 = 54_321;
 
-fn ids() -> GiveBack {
-    GiveBack { owner: USER, private: PRIVATE..PRIVATE + 65_536, has_lists: true }
+fn file_owners() -> FileOwners {
+    FileOwners { owner: USER, private_ids: PRIVATE..PRIVATE + 65_536, has_acls: true }
 }
 
 /// Creates a temporary directory on tmpfs. Returns `None` without root: only root gives files away.
@@ -34,14 +34,14 @@ fn directory() -> Option<tempfile::TempDir> {
     geteuid().is_root().then(|| tempfile::tempdir_in("/dev/shm").unwrap())
 }
 
-fn run_with(path: &Path, ids: &GiveBack) -> GiveBackReport {
-    let report = restore_ownership(File::open(path).unwrap().as_fd(), path, ids).unwrap();
+fn run_with(path: &Path, owners: &FileOwners) -> OwnershipReport {
+    let report = restore_ownership(File::open(path).unwrap().as_fd(), path, owners).unwrap();
     assert_eq!(report.problems.count, 0, "{:?}", report.problems);
     report
 }
 
-fn run(path: &Path) -> GiveBackReport {
-    run_with(path, &ids())
+fn run(path: &Path) -> OwnershipReport {
+    run_with(path, &file_owners())
 }
 
 /// Creates a file or, if the path ends with a slash, a directory.
@@ -186,7 +186,7 @@ fn mounts_in_the_directory_are_kept() {
 #[test]
 fn two_thousand_levels_need_few_descriptors_and_little_stack() {
     const LEVELS: usize = 2000;
-    let test = "give_back::tests::two_thousand_levels_need_few_descriptors_and_little_stack";
+    let test = "ownership::tests::two_thousand_levels_need_few_descriptors_and_little_stack";
     with_few_descriptors(test, || {
         let Some(dir) = directory() else { return };
         let name = "n".repeat(255);
@@ -263,7 +263,7 @@ fn concurrently_swapped_files_grant_nothing() {
         fs::set_permissions(at("outside/file"), fs::Permissions::from_mode(0o4600)).unwrap();
         for _ in 0..TRIES {
             again();
-            let _ = restore_ownership(top.as_fd(), Path::new("/top"), &ids());
+            let _ = restore_ownership(top.as_fd(), Path::new("/top"), &file_owners());
         }
         is_over.store(true, Ordering::Relaxed);
         assert!(is_beaten, "the swapper is too slow to prove anything");
@@ -281,9 +281,9 @@ const HOST: u32 = 54_321;
 /// Environment variable with the test's directory, for the process in the namespace.
 const MARK: &str = "OCI_HOOKS_TEST_IN_USER_NAMESPACE";
 
-/// Returns the ids of files in the user namespace.
-fn namespace_ids() -> GiveBack {
-    GiveBack { owner: (0, 0), private: 1..COUNT + 1, has_lists: true }
+/// Returns the owners of files in the user namespace.
+fn namespace_owners() -> FileOwners {
+    FileOwners { owner: (0, 0), private_ids: 1..COUNT + 1, has_acls: true }
 }
 
 /// Prepares a directory on tmpfs as root, calls the body in a new process as root of a user namespace of the
@@ -318,7 +318,7 @@ fn run_in_user_namespace(test: &str, prepare: fn(&Path), body: fn(&Path), check:
 #[test]
 fn subordinate_ids_are_replaced_and_other_owners_kept() {
     run_in_user_namespace(
-        "give_back::tests::subordinate_ids_are_replaced_and_other_owners_kept",
+        "ownership::tests::subordinate_ids_are_replaced_and_other_owners_kept",
         |dir| {
             let make = |name: &str, mode, ids| make(&dir.join(name), mode, ids);
             make("first", 0o600, (FIRST, FIRST));
@@ -337,8 +337,8 @@ fn subordinate_ids_are_replaced_and_other_owners_kept() {
             make("set-group/dir/file", 0o4755, (FIRST + 999, HOST));
         },
         |dir| {
-            assert_eq!(run_with(dir, &namespace_ids()).changed, 7);
-            assert_eq!(run_with(dir, &namespace_ids()).changed, 0);
+            assert_eq!(run_with(dir, &namespace_owners()).changed, 7);
+            assert_eq!(run_with(dir, &namespace_owners()).changed, 0);
         },
         |dir| {
             for name in ["first", "nobody", "last", "group", "set-group/file", "set-group/dir/file"]
@@ -361,22 +361,22 @@ fn subordinate_ids_are_replaced_and_other_owners_kept() {
 #[test]
 fn lent_files_are_restored_in_user_namespace() {
     run_in_user_namespace(
-        "give_back::tests::lent_files_are_restored_in_user_namespace",
+        "ownership::tests::lent_files_are_restored_in_user_namespace",
         |dir| {
             make(&dir.join("dir/"), 0o755, (RUNNER, RUNNER));
             make(&dir.join("dir/file"), 0o644, (RUNNER, RUNNER));
         },
         |dir| {
-            let ids = namespace_ids();
-            let to = DirectoryLoan { uid: 1000, owner: 0, private: ids.private.clone() };
+            let owners = namespace_owners();
+            let to = DirectoryLoan { uid: 1000, owner: 0, private: owners.private_ids.clone() };
             let report = lend_tree(File::open(dir).unwrap().as_fd(), dir, &to).unwrap();
             assert_eq!((report.lent, report.problems.count), (3, 0), "{:?}", report.problems);
-            assert_eq!(run_with(dir, &ids).changed, 3);
+            assert_eq!(run_with(dir, &owners).changed, 3);
             for name in ["dir", "dir/file"] {
                 lchown(dir.join(name), Some(1000), Some(1000)).unwrap();
             }
-            assert_eq!(run_with(dir, &ids).changed, 2);
-            assert_eq!(run_with(dir, &ids).changed, 0);
+            assert_eq!(run_with(dir, &owners).changed, 2);
+            assert_eq!(run_with(dir, &owners).changed, 0);
         },
         |dir| {
             for name in ["", "dir", "dir/file"] {

@@ -1,8 +1,8 @@
-//! Restoring the ownership of a directory after containers have worked in it.
+//! Restores the ownership of a directory after containers have worked in it, as `chown -R` does, and removes the
+//! set-user-ID bits, file capabilities and device nodes that they left. `container-hook` calls it after each job.
 //!
-//! Containers leave files of private ids, set-user-ID programs and device nodes. The user may change the
-//! directory meanwhile, but gains nothing by it: only files of the user or of private ids are changed, by the
-//! descriptor through which their owner was checked.
+//! The user may change the directory meanwhile, but gains nothing by it: only files of the user or of private ids
+//! are changed, by the descriptor through which their owner was checked. Files of other users are not changed.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -22,16 +22,16 @@ use super::lend;
 pub use super::walk::WalkProblems;
 use super::walk::{ClosedAction, NextStep, PATH_ONLY, TreeVisitor, WalkTrace, walk};
 
-/// The owner to restore, and the ids of containers, whose files the owner gets.
+/// The owner to restore, and the ids whose files the owner gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GiveBack {
+pub struct FileOwners {
     /// User and group id of the new owner.
     pub owner: (u32, u32),
     /// User and group ids that no user of the host has, neither root nor the owner: their files were
     /// created in containers.
-    pub private: Range<u32>,
+    pub private_ids: Range<u32>,
     /// Set if access control lists may have entries of private ids, added by [`lend`].
-    pub has_lists: bool,
+    pub has_acls: bool,
 }
 
 /// Default of `kernel.overflowuid`: the id shown for ids that the user namespace does not map.
@@ -39,7 +39,7 @@ const OVERFLOW_ID: u32 = 65_534;
 
 /// The changes made to a directory, and the errors.
 #[derive(Debug, Default)]
-pub struct GiveBackReport {
+pub struct OwnershipReport {
     /// Number of files and directories whose owner or permissions were changed.
     pub changed: u64,
     /// Number of removed device nodes; each hard link counts.
@@ -65,27 +65,27 @@ pub struct GiveBackReport {
 pub fn restore_ownership(
     directory: BorrowedFd<'_>,
     name: &Path,
-    ids: &GiveBack,
-) -> Result<GiveBackReport, PathError> {
-    let mut restorer = OwnerRestorer { ids, report: GiveBackReport::default() };
+    owners: &FileOwners,
+) -> Result<OwnershipReport, PathError> {
+    let mut restorer = OwnerRestorer { owners, report: OwnershipReport::default() };
     let problems = walk(directory, name, &mut restorer)?;
-    Ok(GiveBackReport { problems, ..restorer.report })
+    Ok(OwnershipReport { problems, ..restorer.report })
 }
 
-impl GiveBack {
+impl FileOwners {
     /// Returns the new owner of a file with these ids, if it changes.
     fn new_owner(&self, (uid, gid): (u32, u32)) -> Option<(u32, u32)> {
-        if self.private.contains(&uid) {
+        if self.private_ids.contains(&uid) {
             return Some(self.owner);
         }
         // The overflow id may be any of the user's groups that are not mapped.
         let is_theirs = uid == self.owner.0 && gid != OVERFLOW_ID;
-        (is_theirs && self.private.contains(&gid)).then_some((uid, self.owner.1))
+        (is_theirs && self.private_ids.contains(&gid)).then_some((uid, self.owner.1))
     }
 
     /// Returns whether a user id is the user's or private.
     fn can_change(&self, uid: u32) -> bool {
-        uid == self.owner.0 || self.private.contains(&uid)
+        uid == self.owner.0 || self.private_ids.contains(&uid)
     }
 
     /// Returns whether a file is a device node to remove. One of root without permissions has more hard links, or was
@@ -119,8 +119,8 @@ impl GiveBack {
 }
 
 struct OwnerRestorer<'a> {
-    ids: &'a GiveBack,
-    report: GiveBackReport,
+    owners: &'a FileOwners,
+    report: OwnershipReport,
 }
 
 impl TreeVisitor for OwnerRestorer<'_> {
@@ -153,10 +153,10 @@ impl TreeVisitor for OwnerRestorer<'_> {
         };
         match fstat(&file) {
             Ok(found) if FileType::from_raw_mode(found.st_mode).is_dir() => return NextStep::Enter,
-            Ok(found) if self.ids.removes_device(&found) => {
+            Ok(found) if self.owners.removes_device(&found) => {
                 self.remove_device(here, name, &file, &found, trace);
             }
-            Ok(found) if self.ids.can_change(found.st_uid) => {
+            Ok(found) if self.owners.can_change(found.st_uid) => {
                 let changed = self.restore_file(&file, &found);
                 self.record_change(changed, found.st_uid, name, trace);
             }
@@ -171,12 +171,12 @@ impl TreeVisitor for OwnerRestorer<'_> {
         let found = opened.and_then(|file| fstat(&file).map(|found| (file, found)));
         let Ok((file, found)) = found else { return ClosedAction::Report };
         let uid = found.st_uid;
-        match self.ids.restore_owner(&file, (uid, found.st_gid)) {
+        match self.owners.restore_owner(&file, (uid, found.st_gid)) {
             Ok(true) => {
                 self.report.changed += 1;
                 ClosedAction::Retry
             }
-            Ok(false) if !self.ids.can_change(uid) => ClosedAction::Leave,
+            Ok(false) if !self.owners.can_change(uid) => ClosedAction::Leave,
             Err(error) if is_foreign(uid, error) => ClosedAction::Leave,
             _ => ClosedAction::Report,
         }
@@ -186,12 +186,12 @@ impl TreeVisitor for OwnerRestorer<'_> {
 impl OwnerRestorer<'_> {
     fn needs_change(&self, here: BorrowedFd<'_>, name: &CStr, found: &Stat) -> bool {
         let has_changed = || {
-            self.ids.new_owner((found.st_uid, found.st_gid)).is_some()
+            self.owners.new_owner((found.st_uid, found.st_gid)).is_some()
                 || is_file(found)
                     && (found.st_mode & SET_IDS != 0 || may_have_attribute(here, name, CAPABILITY))
                 || self.may_have_acl(found) && may_have_attribute(here, name, lend::ACCESS)
         };
-        self.ids.removes_device(found) || self.ids.can_change(found.st_uid) && has_changed()
+        self.owners.removes_device(found) || self.owners.can_change(found.st_uid) && has_changed()
     }
 
     /// Changes the owner, and removes private ACL entries; the mode is kept. Returns whether the directory was
@@ -201,22 +201,23 @@ impl OwnerRestorer<'_> {
         directory: &OwnedFd,
         (uid, gid): (u32, u32),
     ) -> Result<bool, Errno> {
-        let ids = self.ids;
-        let is_chowned = ids.restore_owner(directory, (uid, gid))?;
-        let is_revoked = ids.has_lists
-            && ids.can_change(uid)
-            && lend::revoke_from_directory(directory, ids.owner.0, &ids.private)?;
+        let owners = self.owners;
+        let is_chowned = owners.restore_owner(directory, (uid, gid))?;
+        let is_revoked = owners.has_acls
+            && owners.can_change(uid)
+            && lend::revoke_from_directory(directory, owners.owner.0, &owners.private_ids)?;
         Ok(is_chowned || is_revoked)
     }
 
     /// Changes the owner, and removes set-user-ID and set-group-ID bits, capabilities and private ACL entries.
     /// Returns whether the file was changed.
     fn restore_file(&self, file: &OwnedFd, found: &Stat) -> Result<bool, Errno> {
-        let mut has_changed = self.ids.restore_owner(file, (found.st_uid, found.st_gid))?;
+        let mut has_changed = self.owners.restore_owner(file, (found.st_uid, found.st_gid))?;
         // These calls do not accept `O_PATH` descriptors, but the path of one in /proc.
         let link = format!("/proc/self/fd/{}", file.as_raw_fd());
         if self.may_have_acl(found) {
-            has_changed |= lend::revoke_from_file(&link, self.ids.owner.0, &self.ids.private)?;
+            has_changed |=
+                lend::revoke_from_file(&link, self.owners.owner.0, &self.owners.private_ids)?;
         }
         if !is_file(found) {
             return Ok(has_changed);
@@ -238,7 +239,7 @@ impl OwnerRestorer<'_> {
 
     /// Returns whether a file may have inherited an ACL: symbolic links have none.
     fn may_have_acl(&self, found: &Stat) -> bool {
-        self.ids.has_lists && !FileType::from_raw_mode(found.st_mode).is_symlink()
+        self.owners.has_acls && !FileType::from_raw_mode(found.st_mode).is_symlink()
     }
 
     fn remove_device(

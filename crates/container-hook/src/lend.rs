@@ -12,7 +12,7 @@ use oci_hooks_engine::bundle::ContainerUser;
 use oci_hooks_files::beneath::ConfinedRoot;
 use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::{PathContext as _, PathError};
-use oci_hooks_host::lend::{DirectoryLoan, lend_new_file, lend_tree};
+use oci_hooks_host::share::{ShareOptions, share_new_file, share_tree};
 use oci_hooks_image::ImageConfig;
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 
@@ -58,8 +58,8 @@ pub fn to_container(backend: &EngineBackend<'_>, plan: &LaunchPlan<'_>, user: &C
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let (owner, _) = backend.context.runner.user;
-    let private = backend.engine.privilege.container_ids();
-    let to = DirectoryLoan { uid: user.uid, owner, private };
+    let private_ids = backend.engine.privilege.container_ids();
+    let to = ShareOptions { uid: user.uid, owner, private_ids };
     let mut paths: Vec<&Path> = plan.writable_paths().collect();
     paths.sort_unstable();
     // Removes paths below another path, which sort after it.
@@ -67,14 +67,14 @@ pub fn to_container(backend: &EngineBackend<'_>, plan: &LaunchPlan<'_>, user: &C
     for path in paths {
         let log = backend.context.log;
         let lent = match backend.context.runner.files.open(path) {
-            Ok(dir) => lend_tree(dir.as_fd(), path, &to).map_err(|error| chain(&error)),
+            Ok(dir) => share_tree(dir.as_fd(), path, &to).map_err(|error| chain(&error)),
             Err(error) => Err(chain(&error)),
         };
         match lent {
             Ok(report) => {
-                let (shown, lent) = (path.display(), report.lent);
+                let (shown, shared) = (path.display(), report.shared);
                 log.debug(&format!(
-                    "{shown}: {lent} files lent to user {} of the container",
+                    "{shown}: {shared} files shared with user {} of the container",
                     to.uid
                 ));
                 warn(backend, path, &report.problems);
@@ -131,9 +131,9 @@ impl FileCommands {
             if !FileType::from_raw_mode(stat.st_mode).is_file() {
                 let error =
                     io::Error::other("it is no longer a regular file: a step has replaced it");
-                return Err(PathError::new("lend", &path.join(name), error));
+                return Err(PathError::new("share", &path.join(name), error));
             }
-            lend_new_file(file.as_fd()).with_path("lend", &path.join(name))?;
+            share_new_file(file.as_fd()).with_path("share", &path.join(name))?;
         }
         Ok(())
     }
@@ -163,12 +163,12 @@ mod tests {
     fn make(dir: &Path, names: &[&str]) {
         use std::fs::File;
 
-        use oci_hooks_host::lend::{DirectoryLoan, lend_tree};
+        use oci_hooks_host::share::{ShareOptions, share_tree};
         use rustix::process::geteuid;
 
         fs::create_dir_all(dir).unwrap();
-        let to = DirectoryLoan { uid: 1, owner: geteuid().as_raw(), private: 1..2 };
-        lend_tree(File::open(dir).unwrap().as_fd(), dir, &to).unwrap();
+        let to = ShareOptions { uid: 1, owner: geteuid().as_raw(), private_ids: 1..2 };
+        share_tree(File::open(dir).unwrap().as_fd(), dir, &to).unwrap();
         for name in names {
             fs::write(dir.join(name), "").unwrap();
             fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o644)).unwrap();

@@ -18,7 +18,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::caller::{FileUser, is_root};
-use super::lend;
+use super::share;
 pub use super::walk::WalkProblems;
 use super::walk::{ClosedAction, NextStep, PATH_ONLY, TreeVisitor, WalkTrace, walk};
 
@@ -30,7 +30,7 @@ pub struct FileOwners {
     /// User and group ids that no user of the host has, neither root nor the owner: their files were
     /// created in containers.
     pub private_ids: Range<u32>,
-    /// Set if access control lists may have entries of private ids, added by [`lend`].
+    /// Set if access control lists may have entries of private ids, added by [`share`].
     pub has_acls: bool,
 }
 
@@ -189,7 +189,7 @@ impl OwnerRestorer<'_> {
             self.owners.new_owner((found.st_uid, found.st_gid)).is_some()
                 || is_file(found)
                     && (found.st_mode & SET_IDS != 0 || may_have_attribute(here, name, CAPABILITY))
-                || self.may_have_acl(found) && may_have_attribute(here, name, lend::ACCESS)
+                || self.may_have_acl(found) && may_have_attribute(here, name, share::ACCESS)
         };
         self.owners.removes_device(found) || self.owners.can_change(found.st_uid) && has_changed()
     }
@@ -205,7 +205,7 @@ impl OwnerRestorer<'_> {
         let is_chowned = owners.restore_owner(directory, (uid, gid))?;
         let is_revoked = owners.has_acls
             && owners.can_change(uid)
-            && lend::revoke_from_directory(directory, owners.owner.0, &owners.private_ids)?;
+            && share::revoke_from_directory(directory, owners.owner.0, &owners.private_ids)?;
         Ok(is_chowned || is_revoked)
     }
 
@@ -217,7 +217,7 @@ impl OwnerRestorer<'_> {
         let link = format!("/proc/self/fd/{}", file.as_raw_fd());
         if self.may_have_acl(found) {
             has_changed |=
-                lend::revoke_from_file(&link, self.owners.owner.0, &self.owners.private_ids)?;
+                share::revoke_from_file(&link, self.owners.owner.0, &self.owners.private_ids)?;
         }
         if !is_file(found) {
             return Ok(has_changed);

@@ -154,7 +154,7 @@ impl Privilege {
         }
     }
 
-    /// Returns whether a runner's directories are lent by access control lists to containers that run as another
+    /// Returns whether a runner's directories are shared by access control lists with containers that run as another
     /// user: without idmapped mounts, if other users exist.
     pub fn uses_acls(self) -> bool {
         match self {

@@ -14,9 +14,9 @@ use rustix::fs::{
 };
 use rustix::process::geteuid;
 
-use super::super::lend::{DirectoryLoan, lend_tree};
 use super::super::mount;
 use super::super::removal::remove_tree;
+use super::super::share::{ShareOptions, share_tree};
 use super::super::userns::{IdRange, NamespaceMapping};
 use super::*;
 
@@ -359,18 +359,19 @@ fn subordinate_ids_are_replaced_and_other_owners_kept() {
 }
 
 #[test]
-fn lent_files_are_restored_in_user_namespace() {
+fn shared_files_are_restored_in_user_namespace() {
     run_in_user_namespace(
-        "ownership::tests::lent_files_are_restored_in_user_namespace",
+        "ownership::tests::shared_files_are_restored_in_user_namespace",
         |dir| {
             make(&dir.join("dir/"), 0o755, (RUNNER, RUNNER));
             make(&dir.join("dir/file"), 0o644, (RUNNER, RUNNER));
         },
         |dir| {
             let owners = namespace_owners();
-            let to = DirectoryLoan { uid: 1000, owner: 0, private: owners.private_ids.clone() };
-            let report = lend_tree(File::open(dir).unwrap().as_fd(), dir, &to).unwrap();
-            assert_eq!((report.lent, report.problems.count), (3, 0), "{:?}", report.problems);
+            let with =
+                ShareOptions { uid: 1000, owner: 0, private_ids: owners.private_ids.clone() };
+            let report = share_tree(File::open(dir).unwrap().as_fd(), dir, &with).unwrap();
+            assert_eq!((report.shared, report.problems.count), (3, 0), "{:?}", report.problems);
             assert_eq!(run_with(dir, &owners).changed, 3);
             for name in ["dir", "dir/file"] {
                 lchown(dir.join(name), Some(1000), Some(1000)).unwrap();

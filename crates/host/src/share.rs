@@ -1,5 +1,6 @@
-//! Lending a directory to another user of the same user namespace, by access control lists: both users can access
-//! existing files, and new files of either. [`ownership`](super::ownership) ends it.
+//! Shares a directory with another user of the same user namespace, by access control lists (ACLs): both users can
+//! access existing files, and new files of either. Owners do not change; [`ownership`](super::ownership) revokes the
+//! access. `container-hook` shares the directories of a rootless runner with containers.
 //!
 //! Idmapped mounts are not available without root, so that in a container whose program is not root, the
 //! runner's files belong to root.
@@ -32,22 +33,22 @@ const DEFAULT: &CStr = c"system.posix_acl_default";
 /// Maximum size of an ACL; longer ones were written by hand.
 const MAX_LIST_BYTES: usize = 4096;
 
-/// The user to lend a directory to, and its owners.
+/// The user to share a directory with, and its owners.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirectoryLoan {
-    /// User id to lend the directory to.
+pub struct ShareOptions {
+    /// User id to share the directory with.
     pub uid: u32,
     /// User id of the directory's owner.
     pub owner: u32,
-    /// Private ids of other containers, whose files are lent too.
-    pub private: Range<u32>,
+    /// Private ids of other containers, whose files are shared too.
+    pub private_ids: Range<u32>,
 }
 
-/// The number of lent files, and the errors.
+/// The number of shared files, and the errors.
 #[derive(Debug, Default)]
-pub struct LendReport {
-    /// Number of lent files and directories.
-    pub lent: u64,
+pub struct ShareReport {
+    /// Number of shared files and directories.
+    pub shared: u64,
     pub problems: WalkProblems,
 }
 
@@ -59,23 +60,23 @@ pub struct LendReport {
 /// # Errors
 ///
 /// Fails if the directory cannot be opened, or if its file system has no access control lists.
-pub fn lend_tree(
+pub fn share_tree(
     directory: BorrowedFd<'_>,
     name: &Path,
-    to: &DirectoryLoan,
-) -> Result<LendReport, PathError> {
+    with: &ShareOptions,
+) -> Result<ShareReport, PathError> {
     let link = format!("/proc/self/fd/{}", directory.as_raw_fd());
     if getxattr(&*link, ACCESS, &mut [0; MAX_LIST_BYTES][..]) == Err(Errno::NOTSUP) {
         let text = format!(
             "its file system has no POSIX access control lists: expected one such as ext4, xfs, btrfs \
              or tmpfs, or a container that runs as root (`--user 0`) instead of user {}",
-            to.uid
+            with.uid
         );
-        return Err(PathError::new("lend", name, io::Error::other(text)));
+        return Err(PathError::new("share", name, io::Error::other(text)));
     }
-    let mut lender = AclLender { to, lent: 0 };
-    let problems = walk(directory, name, &mut lender)?;
-    Ok(LendReport { lent: lender.lent, problems })
+    let mut sharer = TreeSharer { with, shared: 0 };
+    let problems = walk(directory, name, &mut sharer)?;
+    Ok(ShareReport { shared: sharer.shared, problems })
 }
 
 /// Grants the users named in a new file's inherited ACL the permissions of its owner: the file's mode at creation,
@@ -85,7 +86,7 @@ pub fn lend_tree(
 /// # Errors
 ///
 /// Fails if the file's ACL cannot be read or written.
-pub fn lend_new_file(file: BorrowedFd<'_>) -> io::Result<()> {
+pub fn share_new_file(file: BorrowedFd<'_>) -> io::Result<()> {
     let found = fstat(file)?;
     let is_own = found.st_uid == geteuid().as_raw();
     if !is_own || FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
@@ -101,12 +102,12 @@ pub fn lend_new_file(file: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-struct AclLender<'a> {
-    to: &'a DirectoryLoan,
-    lent: u64,
+struct TreeSharer<'a> {
+    with: &'a ShareOptions,
+    shared: u64,
 }
 
-impl TreeVisitor for AclLender<'_> {
+impl TreeVisitor for TreeSharer<'_> {
     fn directory(
         &mut self,
         directory: &OwnedFd,
@@ -114,9 +115,9 @@ impl TreeVisitor for AclLender<'_> {
         name: &CStr,
         trace: &mut WalkTrace<'_>,
     ) {
-        if self.is_lent(found.stx_uid) {
-            let lent = self.lend_directory(directory, u32::from(found.stx_mode));
-            self.record_result(lent, name, trace);
+        if self.is_shared(found.stx_uid) {
+            let shared = self.share_directory(directory, u32::from(found.stx_mode));
+            self.record_result(shared, name, trace);
         }
     }
 
@@ -133,9 +134,9 @@ impl TreeVisitor for AclLender<'_> {
         match fstat(&file) {
             Ok(found) => match FileType::from_raw_mode(found.st_mode) {
                 FileType::Directory => return NextStep::Enter,
-                FileType::RegularFile if self.is_lent(found.st_uid) => {
-                    let lent = self.lend_file(&file, found.st_mode);
-                    self.record_result(lent, name, trace);
+                FileType::RegularFile if self.is_shared(found.st_uid) => {
+                    let shared = self.share_file(&file, found.st_mode);
+                    self.record_result(shared, name, trace);
                 }
                 _ => {}
             },
@@ -146,18 +147,18 @@ impl TreeVisitor for AclLender<'_> {
 
     fn visit_closed(&mut self, here: BorrowedFd<'_>, name: &CStr) -> ClosedAction {
         match statat(here, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(found) if !self.is_lent(found.st_uid) => ClosedAction::Leave,
+            Ok(found) if !self.is_shared(found.st_uid) => ClosedAction::Leave,
             _ => ClosedAction::Report,
         }
     }
 }
 
-impl AclLender<'_> {
-    fn is_lent(&self, uid: u32) -> bool {
-        uid == self.to.owner || self.to.private.contains(&uid)
+impl TreeSharer<'_> {
+    fn is_shared(&self, uid: u32) -> bool {
+        uid == self.with.owner || self.with.private_ids.contains(&uid)
     }
 
-    fn lend_directory(&self, directory: &OwnedFd, mode: u32) -> Result<(), Errno> {
+    fn share_directory(&self, directory: &OwnedFd, mode: u32) -> Result<(), Errno> {
         let read = |name| read_list(|buffer| fgetxattr(directory, name, buffer));
         let write =
             |name, acl: &Acl| fsetxattr(directory, name, &acl.to_attribute(), XattrFlags::empty());
@@ -166,47 +167,49 @@ impl AclLender<'_> {
             Some(default) => default,
             None => access.without_names(),
         };
-        access.grant(self.to.uid, access.owner());
+        access.grant(self.with.uid, access.owner());
         // Both users get all permissions on new files, which their modes limit.
-        for uid in [self.to.owner, self.to.uid] {
+        for uid in [self.with.owner, self.with.uid] {
             default.grant(uid, ALL);
         }
         write(ACCESS, &access)?;
         write(DEFAULT, &default)
     }
 
-    fn lend_file(&self, file: &OwnedFd, mode: u32) -> Result<(), Errno> {
+    fn share_file(&self, file: &OwnedFd, mode: u32) -> Result<(), Errno> {
         // `fgetxattr` does not accept `O_PATH` descriptors, but `getxattr` accepts their path in /proc.
         let link = format!("/proc/self/fd/{}", file.as_raw_fd());
         let access = read_list(|buffer| getxattr(&*link, ACCESS, buffer))?;
         let mut access = access.unwrap_or_else(|| Acl::of_mode(mode));
-        access.grant(self.to.uid, access.owner());
+        access.grant(self.with.uid, access.owner());
         setxattr(&*link, ACCESS, &access.to_attribute(), XattrFlags::empty())
     }
 
     fn record_result(&mut self, result: Result<(), Errno>, name: &CStr, trace: &mut WalkTrace<'_>) {
         match result {
-            Ok(()) => self.lent += 1,
-            Err(error) => trace.problem("lend", name, error),
+            Ok(()) => self.shared += 1,
+            Err(error) => trace.problem("share", name, error),
         }
     }
 }
 
-/// Removes entries of private ids from the ACLs of an open directory, and the entries that lending added for its
+/// Removes entries of private ids from the ACLs of an open directory, and the entries that sharing added for its
 /// owner. Returns whether there were any.
 pub(super) fn revoke_from_directory(
     directory: &OwnedFd,
     owner: u32,
-    private: &Range<u32>,
+    private_ids: &Range<u32>,
 ) -> Result<bool, Errno> {
     let read = |name| read_list(|buffer| fgetxattr(directory, name, buffer));
     let mut has_changed = false;
-    if let Some(access) = read(ACCESS)?.and_then(|access| revoke_entries(access, owner, private)) {
+    if let Some(access) =
+        read(ACCESS)?.and_then(|access| revoke_entries(access, owner, private_ids))
+    {
         fsetxattr(directory, ACCESS, &access.to_attribute(), XattrFlags::empty())?;
         has_changed = true;
     }
     if let Some(default) =
-        read(DEFAULT)?.and_then(|default| revoke_entries(default, owner, private))
+        read(DEFAULT)?.and_then(|default| revoke_entries(default, owner, private_ids))
     {
         if default.names_anybody() {
             fsetxattr(directory, DEFAULT, &default.to_attribute(), XattrFlags::empty())?;
@@ -222,10 +225,10 @@ pub(super) fn revoke_from_directory(
 pub(super) fn revoke_from_file(
     link: &str,
     owner: u32,
-    private: &Range<u32>,
+    private_ids: &Range<u32>,
 ) -> Result<bool, Errno> {
     let access = read_list(|buffer| getxattr(link, ACCESS, buffer))?;
-    let Some(access) = access.and_then(|access| revoke_entries(access, owner, private)) else {
+    let Some(access) = access.and_then(|access| revoke_entries(access, owner, private_ids)) else {
         return Ok(false);
     };
     // The kernel turns an ACL without named entries into a mode.
@@ -235,14 +238,14 @@ pub(super) fn revoke_from_file(
 
 /// Returns an ACL without the entries of private ids. Returns `None` if it has no such entries, or names an id that
 /// is not mapped in the user namespace: such an ACL cannot be written there, and an administrator created it.
-fn revoke_entries(mut acl: Acl, owner: u32, private: &Range<u32>) -> Option<Acl> {
+fn revoke_entries(mut acl: Acl, owner: u32, private_ids: &Range<u32>) -> Option<Acl> {
     if acl.names_unknown() {
         return None;
     }
-    let is_private = |id: u32| private.contains(&id);
-    // Only lending adds an entry for the owner.
-    let is_lent = acl.names_user(is_private);
-    acl.revoke(|id| is_private(id) || is_lent && id == owner, is_private).then_some(acl)
+    let is_private = |id: u32| private_ids.contains(&id);
+    // Only sharing adds an entry for the owner.
+    let is_shared = acl.names_user(is_private);
+    acl.revoke(|id| is_private(id) || is_shared && id == owner, is_private).then_some(acl)
 }
 
 /// Reads an ACL; `None` if it is missing or malformed.
@@ -273,8 +276,8 @@ mod tests {
     const USER: u32 = 0x6000_0000;
     const OTHER: u32 = USER + 1;
 
-    fn to(uid: u32) -> DirectoryLoan {
-        DirectoryLoan { uid, owner: OWNER, private: USER..USER + 65_536 }
+    fn with(uid: u32) -> ShareOptions {
+        ShareOptions { uid, owner: OWNER, private_ids: USER..USER + 65_536 }
     }
 
     /// Creates a directory of the owner on tmpfs. Returns `None` without root: only root gives files away.
@@ -295,15 +298,18 @@ mod tests {
         shell.output().unwrap().status.success()
     }
 
-    fn lent(dir: &Path, uid: u32) -> u64 {
-        let report = lend_tree(File::open(dir).unwrap().as_fd(), dir, &to(uid)).unwrap();
+    fn share(dir: &Path, uid: u32) -> u64 {
+        let report = share_tree(File::open(dir).unwrap().as_fd(), dir, &with(uid)).unwrap();
         assert_eq!(report.problems.count, 0, "{:?}", report.problems);
-        report.lent
+        report.shared
     }
 
     fn restore_files(dir: &Path) -> u64 {
-        let owners =
-            FileOwners { owner: (OWNER, OWNER), private_ids: to(USER).private, has_acls: true };
+        let owners = FileOwners {
+            owner: (OWNER, OWNER),
+            private_ids: with(USER).private_ids,
+            has_acls: true,
+        };
         let report = restore_ownership(File::open(dir).unwrap().as_fd(), dir, &owners).unwrap();
         assert_eq!(report.problems.count, 0, "{:?}", report.problems);
         report.changed
@@ -334,7 +340,7 @@ mod tests {
         let before = list_files(dir);
         assert!(!can(dir, USER, "echo b > src/new"));
         // Directories and regular files; no link or FIFO.
-        assert_eq!(lent(dir, USER), 6);
+        assert_eq!(share(dir, USER), 6);
         assert!(can(
             dir,
             USER,
@@ -358,8 +364,8 @@ mod tests {
     fn files_of_a_job_end_up_with_the_runner_alone() {
         let Some(dir) = directory() else { return };
         let dir = dir.path();
-        lent(dir, USER);
-        lent(dir, OTHER);
+        share(dir, USER);
+        share(dir, OTHER);
         let make = "umask 022; mkdir -p a/b; echo a > a/file; mkdir -m 700 closed; echo a > closed/file; \
                 cp /bin/true setuid; chmod 6755 setuid; mkfifo fifo";
         assert!(can(dir, USER, make));
@@ -376,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_files_and_link_targets_are_not_lent() {
+    fn foreign_files_and_link_targets_are_not_shared() {
         let (Some(dir), Some(outside)) = (directory(), directory()) else { return };
         let (dir, outside) = (dir.path(), outside.path());
         fs::write(outside.join("file"), "").unwrap();
@@ -385,7 +391,7 @@ mod tests {
         symlink(outside, dir.join("directory")).unwrap();
         symlink(outside.join("file"), dir.join("file")).unwrap();
         let before = list_files(outside);
-        assert_eq!(lent(dir, USER), 1);
+        assert_eq!(share(dir, USER), 1);
         assert_eq!(list_files(outside), before);
         assert!(getxattr(dir.join("root"), ACCESS, &mut [0; 64][..]).is_err());
     }
@@ -400,7 +406,7 @@ mod tests {
         for name in [ACCESS, DEFAULT] {
             setxattr(dir.join("shared"), name, &list.to_attribute(), XattrFlags::empty()).unwrap();
         }
-        lent(dir, USER);
+        share(dir, USER);
         assert!(can(dir, USER, "echo a > shared/new; echo a >> shared/file"));
         restore_files(dir);
         for name in [ACCESS, DEFAULT] {
@@ -411,18 +417,18 @@ mod tests {
     }
 
     #[test]
-    fn file_created_with_a_restrictive_mode_is_lent() {
+    fn file_created_with_a_restrictive_mode_is_shared() {
         let Some(dir) = directory() else { return };
         let dir = dir.path();
         chown(dir, Some(geteuid().as_raw()), None).unwrap();
-        let to = DirectoryLoan { owner: geteuid().as_raw(), ..to(USER) };
-        lend_tree(File::open(dir).unwrap().as_fd(), dir, &to).unwrap();
+        let with = ShareOptions { owner: geteuid().as_raw(), ..with(USER) };
+        share_tree(File::open(dir).unwrap().as_fd(), dir, &with).unwrap();
         for (name, owner) in [("own", 0), ("other", OWNER)] {
             File::create(dir.join(name)).unwrap();
             fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o644)).unwrap();
             chown(dir.join(name), Some(owner), None).unwrap();
             assert!(!can(dir, USER, &format!("echo a > {name}")));
-            lend_new_file(File::open(dir.join(name)).unwrap().as_fd()).unwrap();
+            share_new_file(File::open(dir.join(name)).unwrap().as_fd()).unwrap();
         }
         assert!(can(dir, USER, "echo a > own"));
         assert!(!can(dir, USER, "echo a > other"));
@@ -430,7 +436,7 @@ mod tests {
         // Without an ACL that names users, the mode stays: the group gets no further permissions.
         let plain = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
         fs::set_permissions(plain.path(), fs::Permissions::from_mode(0o644)).unwrap();
-        lend_new_file(plain.as_file().as_fd()).unwrap();
+        share_new_file(plain.as_file().as_fd()).unwrap();
         assert_eq!(plain.path().metadata().unwrap().mode() & 0o777, 0o644);
     }
 
@@ -440,7 +446,7 @@ mod tests {
             return;
         }
         let path = Path::new("/proc/self");
-        let error = lend_tree(File::open(path).unwrap().as_fd(), path, &to(USER)).unwrap_err();
+        let error = share_tree(File::open(path).unwrap().as_fd(), path, &with(USER)).unwrap_err();
         let text = oci_hooks_files::error::chain(&error);
         assert!(text.contains("/proc/self") && text.contains("access control lists"), "{text}");
     }

@@ -156,30 +156,6 @@ pub fn add_descendants(all: &[ProcessSnapshot], roots: &HashSet<u32>) -> HashSet
     }
 }
 
-/// Kills a child of this process, and all its descendants. Each is stopped first: the descendants of a process that
-/// has ended have other parents, and cannot be found any more.
-pub fn kill_tree(child: u32) {
-    let mut stopped: Vec<ProcessSnapshot> = Vec::new();
-    loop {
-        let all = ProcessSnapshot::list_all();
-        let tree = add_descendants(&all, &HashSet::from([child]));
-        let is_known =
-            |it: &ProcessSnapshot| stopped.iter().any(|one| one.identity() == it.identity());
-        let found = all.into_iter().filter(|it| tree.contains(&it.pid) && !is_known(it));
-        let found: Vec<_> = found.filter(|it| !it.is_zombie).collect();
-        if found.is_empty() {
-            break;
-        }
-        for process in &found {
-            let _ = process.signal(Signal::STOP);
-        }
-        stopped.extend(found);
-    }
-    for process in stopped {
-        let _ = process.signal(Signal::KILL);
-    }
-}
-
 /// See proc_pid_stat(5). The name is in parentheses and may contain any character.
 fn parse(pid: u32, stat: &str) -> Option<ProcessSnapshot> {
     let (_, fields) = stat.rsplit_once(") ")?;
@@ -250,10 +226,6 @@ fn root(mounts: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead as _, BufReader};
-    use std::os::unix::process::ExitStatusExt as _;
-    use std::process::{Command, Stdio};
-
     use super::*;
 
     #[test]
@@ -333,21 +305,6 @@ mod tests {
         assert_eq!(root(other), None);
         let above = "3 1 0:32 /d/3c/rootfs / rw - ext4 /dev/vda rw";
         assert_eq!(root(&format!("{both}{above}")), Some(above));
-    }
-
-    #[test]
-    fn a_process_is_killed_with_its_descendants_in_other_groups_and_sessions() {
-        let script = "setsid sh -c 'sleep 1000 & echo $!; wait' & wait";
-        let mut child =
-            Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let last = ProcessSnapshot::of(line.trim().parse().unwrap()).unwrap();
-        kill_tree(child.id());
-        assert_eq!(child.wait().unwrap().signal(), Some(9));
-        while last.is_running() {
-            std::thread::yield_now();
-        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Calls of a runtime: one method per subcommand that an engine needs.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -15,8 +16,8 @@ use oci_hooks_files::spawn;
 use oci_hooks_host::cgroup::AvailableCgroups;
 use oci_hooks_host::identity;
 use oci_hooks_host::privilege::Privilege;
-use oci_hooks_host::processes::kill_tree;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use oci_hooks_host::processes::{ProcessSnapshot, add_descendants};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tracing::debug;
@@ -471,6 +472,30 @@ impl RuntimeChild {
     }
 }
 
+/// Kills a child of this process, and all its descendants. Each is stopped first: the descendants of a process that
+/// has ended have other parents, and cannot be found any more.
+fn kill_tree(child: u32) {
+    let mut stopped: Vec<ProcessSnapshot> = Vec::new();
+    loop {
+        let all = ProcessSnapshot::list_all();
+        let tree = add_descendants(&all, &HashSet::from([child]));
+        let is_known =
+            |it: &ProcessSnapshot| stopped.iter().any(|one| one.identity() == it.identity());
+        let found = all.into_iter().filter(|it| tree.contains(&it.pid) && !is_known(it));
+        let found: Vec<_> = found.filter(|it| !it.is_zombie).collect();
+        if found.is_empty() {
+            break;
+        }
+        for process in &found {
+            let _ = process.signal(Signal::STOP);
+        }
+        stopped.extend(found);
+    }
+    for process in stopped {
+        let _ = process.signal(Signal::KILL);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead as _, BufReader};
@@ -481,7 +506,9 @@ mod tests {
     fn a_runtime_that_does_not_end_is_killed_with_its_descendants() {
         let runtime = OciRuntime::new("/usr/bin/runsc".into(), "/run/oci-hooks/runtime".into());
         let mut command = Command::new("sh");
-        command.args(["-c", "setsid sleep 1000 & echo $!; wait"]).stdout(Stdio::piped());
+        command
+            .args(["-c", "setsid sh -c 'sleep 1000 & echo $!; wait' & wait"])
+            .stdout(Stdio::piped());
         let mut child = RuntimeChild::spawn(&runtime, &mut command).unwrap();
         let mut line = String::new();
         BufReader::new(child.child.stdout.take().unwrap()).read_line(&mut line).unwrap();

@@ -64,13 +64,6 @@ pub fn enter(path: &str) -> bool {
     entered
 }
 
-/// Returns whether a process is in the cgroup of a container with this id, or in one below it.
-pub fn contains_process(pid: u32, id: &str) -> bool {
-    let text = super::processes::read_lossy(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    // Compare only the id, which is unique: the rest of the path depends on the cgroup namespace.
-    text.lines().any(|line| line.split('/').skip(1).any(|part| part.contains(id)))
-}
-
 /// Removes a cgroup that several containers share, unless it has containers or is [kept](keep_parents) for new ones.
 pub fn remove_if_empty(path: &str) {
     let Ok(root) = File::open(MOUNT) else { return };

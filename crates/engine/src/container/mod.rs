@@ -15,6 +15,7 @@ mod host_system;
 mod limits;
 mod logs;
 mod monitor;
+mod processes;
 mod record;
 mod remove;
 mod steps;

@@ -10,12 +10,12 @@ use oci_hooks_files::fs::{make_private, names_in, read_bounded, read_if_there, r
 use oci_hooks_files::record::{decode, encode};
 use oci_hooks_host::cgroup;
 use oci_hooks_host::identity::ProcessIdentity;
-use oci_hooks_host::processes::is_rooted_in;
 use oci_hooks_init::frames::{Hello, VERSIONS};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::error::ContainerError;
+use super::processes::belongs_to;
 use crate::runtime::OciRuntime;
 
 const LONGEST_RECORD: u64 = 1 << 20;
@@ -193,8 +193,7 @@ impl RecordDirectory {
     pub(super) fn process(&self, id: &str) -> Option<ProcessIdentity> {
         let process = ProcessIdentity::of(self.pid()?)?;
         // If it still runs, it was the same process all along.
-        let is_of = cgroup::contains_process(process.pid, id) || is_rooted_in(process.pid, id);
-        (is_of && process.is_running()).then_some(process)
+        (belongs_to(process.pid, id) && process.is_running()).then_some(process)
     }
 
     /// Returns the process whose PID the runtime wrote, for the process that adopted it.

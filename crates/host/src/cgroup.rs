@@ -16,7 +16,8 @@ mod slice;
 mod tree;
 
 pub use available::AvailableCgroups;
-pub use below::{ChildCgroup, own_cgroup, process_cgroup, remove_mounted, remove_recorded};
+pub use below::{ChildCgroup, own_cgroup, remove_recorded};
+pub(crate) use below::{process_cgroup, remove_mounted};
 pub use group::{ContainerGroup, remove_container_cgroup, remove_group};
 pub use hierarchy::{PARENT, keep_parents};
 pub use processes::{LimitEvents, events, limit_all, share_of_processes};

@@ -3,7 +3,7 @@
 //! A program determines its privilege once, when it starts or enters namespaces, and passes it on as a value. All
 //! consequences of the privilege are methods here.
 
-pub mod cgroup;
+mod cgroup;
 mod clone;
 mod enter;
 mod error;
@@ -18,6 +18,7 @@ mod world;
 use std::path::Path;
 use std::{io, ops};
 
+pub use cgroup::DelegatedCgroup;
 pub use clone::{exit_at_once, use_root};
 pub use enter::{ChildAttendant, ForkSide, InsideProcess, enter_new};
 pub use error::PrivilegeError;

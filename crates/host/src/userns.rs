@@ -175,7 +175,7 @@ pub fn shares_namespace_with(pid: u32) -> bool {
 
 /// Creates a network namespace that a user namespace owns, and returns its descriptor: root of the user namespace
 /// may configure it.
-pub fn network_namespace(user: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub(crate) fn network_namespace(user: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(File::open(NamespaceChild::start_in(NewNamespace::NetworkOf(user))?.file("ns/net"))?.into())
 }
 

@@ -19,10 +19,9 @@ use oci_hooks_engine::container::{ContainerError, read_json_if_there, write_reco
 use oci_hooks_files::fs::{PathError, entries_in, make_private};
 use oci_hooks_files::lock::FileLock;
 use oci_hooks_host::identity::ProcessIdentity;
-use oci_hooks_host::privilege::cgroup::DelegatedCgroup;
 use oci_hooks_host::privilege::{
-    ForkSide, IdMaps, InsideProcess, MappedIds, PauseProcess, Privilege, PrivilegeError, enter_new,
-    exit_at_once,
+    DelegatedCgroup, ForkSide, IdMaps, InsideProcess, MappedIds, PauseProcess, Privilege,
+    PrivilegeError, enter_new, exit_at_once,
 };
 use oci_hooks_host::removal::{remove_tree, repair_lock_file};
 use serde::{Deserialize, Serialize};

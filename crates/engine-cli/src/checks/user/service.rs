@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use oci_hooks_host::privilege::cgroup::DelegatedCgroup;
-use oci_hooks_host::privilege::{is_in_container, unit_options_hiding_proc};
+use oci_hooks_host::privilege::{DelegatedCgroup, is_in_container, unit_options_hiding_proc};
 
 use super::super::HostCheck;
 use super::super::host::CgroupVersions;

@@ -125,7 +125,7 @@ fn restore_directory(
     owner: (u32, u32),
     privilege: Privilege,
 ) -> Result<OwnershipReport, HookError> {
-    let private_ids = privilege.container_ids();
+    let private_ids = privilege.private_ids();
     let owners = FileOwners { owner, private_ids, has_acls: privilege.uses_acls() };
     Ok(restore_ownership(dir.as_fd(), path, &owners)?)
 }

@@ -58,7 +58,7 @@ pub fn to_container(backend: &EngineBackend<'_>, plan: &LaunchPlan<'_>, user: &C
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let (owner, _) = backend.context.runner.user;
-    let private_ids = backend.engine.privilege.container_ids();
+    let private_ids = backend.engine.privilege.private_ids();
     let to = ShareOptions { uid: user.uid, owner, private_ids };
     let mut paths: Vec<&Path> = plan.writable_paths().collect();
     paths.sort_unstable();

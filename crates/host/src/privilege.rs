@@ -147,7 +147,7 @@ impl Privilege {
     }
 
     /// Returns the ids of files that containers created, besides the ids of the runner's user.
-    pub fn container_ids(self) -> ops::Range<u32> {
+    pub fn private_ids(self) -> ops::Range<u32> {
         match self {
             Privilege::Root => PrivateIds::ALL,
             Privilege::Mapped(ids) => 1..ids.uids.max(ids.gids).max(1),

@@ -27,7 +27,7 @@ const MAX_PASSES: usize = 128;
 
 /// Time limit of a removal. A process that creates entries in a directory is faster than their removal: remaining
 /// entries are reported like files that cannot be removed, and left to a later call.
-const LONGEST: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Limits of pending names of subdirectories, in bytes; when they are reached, the directory is read again later.
 const WAITING: NameBounds = NameBounds { here: 16 << 10, all: 16 << 20 };
@@ -41,7 +41,7 @@ const MAX_PATH_BYTES: usize = 4096;
 /// Mount points are not entered and stay, with their parent directories. The immutable and append-only attributes are
 /// cleared, if the caller may do that.
 pub fn remove_all(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
-    let tree = RemovalTree { name, shown: Path::new(""), end: Instant::now() + LONGEST };
+    let tree = RemovalTree { name, shown: Path::new(""), end: Instant::now() + TIMEOUT };
     remove_at(parent, &tree).map_err(|error| error.source)
 }
 
@@ -49,7 +49,7 @@ pub fn remove_all(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
 /// the last component is not followed.
 pub fn remove_tree(path: &Path) -> Result<(), PathError> {
     debug!(path = %path.display(), "remove a tree");
-    remove_tree_until(path, Instant::now() + LONGEST)
+    remove_tree_until(path, Instant::now() + TIMEOUT)
 }
 
 /// Removes anything but a regular file from the path of a lock file, as damage may leave; fails if another call needs
@@ -128,7 +128,7 @@ enum PassResult {
 
 /// Removes the content of a directory.
 pub(super) fn remove_content(directory: BorrowedFd<'_>) -> io::Result<()> {
-    let end = Instant::now() + LONGEST;
+    let end = Instant::now() + TIMEOUT;
     for _ in 0..MAX_PASSES {
         let emptied = sweep(directory, Path::new(""), end).map_err(|error| error.source)?;
         if let PassResult::Emptied = emptied {

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use super::directory;
 use super::hierarchy::{MOUNT, PARENT, hierarchies};
 
-/// Default process limit of a container, if the host's limits allow it.
-const USUAL: u64 = 32_768;
+/// Default process limit of a container (`pids.max`), if the host's limits allow it.
+const DEFAULT_PIDS: u64 = 32_768;
 
 /// Minimum process limit of a container.
-const LEAST: u64 = 512;
+const MIN_PIDS: u64 = 512;
 
 /// Returns the limit of processes and threads of a container on this host, given the number of jobs: all jobs
 /// together get half of the limit of [all containers](limit_all), so that a fork bomb in one container does not
@@ -58,7 +58,7 @@ fn parent() -> &'static str {
 
 fn share(all: u64, jobs: usize) -> u64 {
     let jobs = u64::try_from(jobs).unwrap_or(u64::MAX).max(1);
-    (all / 2 / jobs).clamp(LEAST, USUAL)
+    (all / 2 / jobs).clamp(MIN_PIDS, DEFAULT_PIDS)
 }
 
 /// Returns the process limit of all containers together.
@@ -66,7 +66,7 @@ fn total_process_limit() -> u64 {
     let host = ["pid_max", "threads-max"].into_iter().filter_map(|name| {
         fs::read_to_string(Path::new("/proc/sys/kernel").join(name)).ok()?.trim().parse().ok()
     });
-    host.min().unwrap_or(USUAL) / 4 * 3
+    host.min().unwrap_or(DEFAULT_PIDS) / 4 * 3
 }
 
 /// Number of times that the processes of a cgroup hit its limits.
@@ -104,19 +104,19 @@ fn value(file: &Path, key: &str) -> Option<u64> {
     pairs.find(|(name, _)| *name == key)?.1.trim().parse().ok()
 }
 
-#[test]
-fn numbers_are_found_by_their_key() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("memory.oom_control");
-    fs::write(&file, "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n").unwrap();
-    assert_eq!(value(&file, "oom_kill"), Some(3));
-    assert_eq!(value(&file, "max"), None);
-    assert_eq!(value(&dir.path().join("no"), "max"), None);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_found_by_their_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("memory.oom_control");
+        fs::write(&file, "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n").unwrap();
+        assert_eq!(value(&file, "oom_kill"), Some(3));
+        assert_eq!(value(&file, "max"), None);
+        assert_eq!(value(&dir.path().join("no"), "max"), None);
+    }
 
     #[test]
     fn job_may_use_the_spare_processes_of_the_host() {

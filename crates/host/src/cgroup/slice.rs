@@ -20,6 +20,17 @@ const SYSTEMCTL: &str = "/usr/bin/systemctl";
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Limits of all processes in a group together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupLimits {
+    /// Memory; the limit of swap is the same.
+    pub memory_bytes: Option<u64>,
+    /// Number of CPUs in billionths.
+    pub nano_cpus: Option<u64>,
+    /// Number of processes and threads.
+    pub pids: Option<u64>,
+}
+
 /// Returns the name of a group's slice.
 pub fn name(id: &str) -> String {
     format!("{PREFIX}-{id}.slice")
@@ -100,39 +111,36 @@ fn call(program: &str, words: &[String]) -> Result<(), PathError> {
     Err(PathError::new("have systemd limit a job by", path, io::Error::other(said)))
 }
 
-#[test]
-fn slices_are_below_the_slices_of_their_prefix() {
-    assert_eq!(directory("system.slice"), "system.slice");
-    assert_eq!(directory("a-b-c.slice"), "a.slice/a-b.slice/a-b-c.slice");
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-#[test]
-fn systemd_gets_properties_for_the_limits() {
-    let limits =
-        GroupLimits { memory_bytes: Some(1 << 30), nano_cpus: Some(1_500_000_000), pids: Some(77) };
-    let words = start(&name("1a"), &properties(&limits)).join(" ");
-    assert!(words.starts_with("call org.freedesktop.systemd1 "), "{words}");
-    assert!(
-        words.ends_with(
-            "StartTransientUnit ssa(sv)a(sa(sv)) ocihooks-1a.slice replace 4 MemoryMax t 1073741824 \
-             MemorySwapMax t 1073741824 CPUQuotaPerSecUSec t 1500000 TasksMax t 77 0"
-        ),
-        "{words}"
-    );
-    let words = set(&name("1a"), &properties(&limits)).join(" ");
-    assert!(
-        words.contains("SetUnitProperties sba(sv) ocihooks-1a.slice true 4 MemoryMax t "),
-        "{words}"
-    );
-}
+    #[test]
+    fn slices_are_below_the_slices_of_their_prefix() {
+        assert_eq!(directory("system.slice"), "system.slice");
+        assert_eq!(directory("a-b-c.slice"), "a.slice/a-b.slice/a-b-c.slice");
+    }
 
-/// Limits of all processes in a group together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GroupLimits {
-    /// Memory; the limit of swap is the same.
-    pub memory_bytes: Option<u64>,
-    /// Number of CPUs in billionths.
-    pub nano_cpus: Option<u64>,
-    /// Number of processes and threads.
-    pub pids: Option<u64>,
+    #[test]
+    fn systemd_gets_properties_for_the_limits() {
+        let limits = GroupLimits {
+            memory_bytes: Some(1 << 30),
+            nano_cpus: Some(1_500_000_000),
+            pids: Some(77),
+        };
+        let words = start(&name("1a"), &properties(&limits)).join(" ");
+        assert!(words.starts_with("call org.freedesktop.systemd1 "), "{words}");
+        assert!(
+            words.ends_with(
+                "StartTransientUnit ssa(sv)a(sa(sv)) ocihooks-1a.slice replace 4 MemoryMax t 1073741824 \
+                 MemorySwapMax t 1073741824 CPUQuotaPerSecUSec t 1500000 TasksMax t 77 0"
+            ),
+            "{words}"
+        );
+        let words = set(&name("1a"), &properties(&limits)).join(" ");
+        assert!(
+            words.contains("SetUnitProperties sba(sv) ocihooks-1a.slice true 4 MemoryMax t "),
+            "{words}"
+        );
+    }
 }

@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 const WAITING: NameBounds = NameBounds { here: 64 << 10, all: 1 << 20 };
 
 /// Time limit: a process may create cgroups faster than they are found.
-const LONGEST: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Kills all processes. Returns whether none is left.
 pub fn kill(dir: &Path) -> bool {
@@ -79,7 +79,7 @@ fn walk(
     mut enter: impl FnMut(BorrowedFd<'_>),
     mut leave: impl FnMut(BorrowedFd<'_>, &CStr),
 ) -> Result<(), Errno> {
-    let end = Instant::now() + LONGEST;
+    let end = Instant::now() + TIMEOUT;
     enter(top);
     let mut descent = TreeDescent::new(top, PendingNames::default())?;
     let mut lister = DirectoryLister::new(WAITING);

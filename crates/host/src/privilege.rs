@@ -8,11 +8,11 @@ mod clone;
 mod enter;
 mod error;
 mod map;
+mod nesting;
 pub mod outside;
 mod owners;
 mod pause;
 mod ranges;
-mod surroundings;
 mod world;
 
 use std::path::Path;
@@ -23,11 +23,9 @@ pub use clone::{exit_at_once, use_root};
 pub use enter::{ChildAttendant, ForkSide, InsideProcess, enter_new};
 pub use error::PrivilegeError;
 pub use map::{IdMaps, find};
+pub use nesting::{is_in_container, missing_in_container, unit_options_hiding_proc};
 pub use pause::{NewPauseProcess, PauseProcess};
 pub use ranges::{MappedIds, SubordinateIds, SubordinateRange};
-pub use surroundings::{
-    is_in_container, missing as missing_in_container, unit_options_hiding_proc,
-};
 
 use super::mount::OverlayAttributes;
 use super::userns::PrivateIds;

@@ -50,7 +50,7 @@ struct EnclosingContainer {
 
 /// Returns the missing settings of the container or pod in which this process runs, on one line; `None` outside of
 /// containers, or if nothing is known to be missing.
-pub fn missing() -> Option<String> {
+pub fn missing_in_container() -> Option<String> {
     if !is_in_container() {
         return None;
     }

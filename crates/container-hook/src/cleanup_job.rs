@@ -4,7 +4,7 @@ use container_hook_job::HookError;
 use container_hook_job::runner::CallingRunner;
 use oci_hooks_engine::bundle;
 use oci_hooks_engine::container::{ContainerError, ContainerRecord, Engine};
-use oci_hooks_engine::network::{Network, NetworkOptions, remove_trial};
+use oci_hooks_engine::network::{Network, NetworkOptions, remove_test_network};
 use oci_hooks_files::error::{chain, has_timed_out};
 use oci_hooks_files::lock::BULK_LOCK_TIMEOUT;
 use oci_hooks_files::record::NewerRecords;
@@ -180,7 +180,7 @@ pub fn remove_abandoned(
     network: &NetworkOptions,
     newer: NewerRecords,
 ) -> Result<AbandonedJobs, HookError> {
-    remove_trial(network)?;
+    remove_test_network(network)?;
     let jobs = JobRecords::new(&engine.run);
     // Listed before the jobs, because the record of a job is written before its network is created.
     let networks = Network::ids(network)?;

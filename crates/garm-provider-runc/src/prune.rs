@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use oci_hooks_engine::container::{ContainerError, Engine};
-use oci_hooks_engine::network::{Network, remove_trial};
+use oci_hooks_engine::network::{Network, remove_test_network};
 use oci_hooks_files::error::{chain, has_timed_out};
 use oci_hooks_files::record::NewerRecords;
 
@@ -57,7 +57,7 @@ pub fn prune(
     // List networks before records: a record is written before its network is created.
     let networks = Network::ids(network)?;
     let swept = sweep(&engine.store.options().run, &site, options)?;
-    remove_trial(network)?;
+    remove_test_network(network)?;
     let mut orphans = 0;
     let mut unreadable = Vec::new();
     if options.newer == NewerRecords::Remove {

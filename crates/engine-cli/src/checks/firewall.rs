@@ -3,7 +3,7 @@
 use std::fs;
 
 use oci_hooks_engine::network::{
-    FirewallBarrier, NetworkOptions, PacketPassage, remove_trial, try_passage,
+    DroppingChain, ForwardResult, NetworkOptions, remove_test_network, test_forwarding,
 };
 use oci_hooks_files::error::chain;
 use oci_hooks_host::removal::remove_tree;
@@ -19,7 +19,7 @@ pub fn checks(options: &NetworkOptions) -> Vec<HostCheck> {
         return Vec::new();
     }
     let [v4, v6] = match try_in_run_directory(options) {
-        Ok(passages) => passages,
+        Ok(results) => results,
         Err(problem) => {
             return vec![HostCheck::fail(NAME, problem, "fix that, and run this again")];
         }
@@ -28,46 +28,46 @@ pub fn checks(options: &NetworkOptions) -> Vec<HostCheck> {
 }
 
 /// Tests the firewall with the run directory of jobs, or a temporary one if that does not exist yet.
-fn try_in_run_directory(options: &NetworkOptions) -> Result<[PacketPassage; 2], String> {
+fn try_in_run_directory(options: &NetworkOptions) -> Result<[ForwardResult; 2], String> {
     if options.run.exists() {
-        return try_passage(options).map_err(|error| chain(&error));
+        return test_forwarding(options).map_err(|error| chain(&error));
     }
     let mut name = options.run.clone().into_os_string();
     name.push("-doctor");
     let elsewhere = NetworkOptions { run: name.into(), ..options.clone() };
-    let passages = try_passage(&elsewhere).map_err(|error| chain(&error));
-    let removed = remove_trial(&elsewhere).map_err(|error| chain(&error));
+    let results = test_forwarding(&elsewhere).map_err(|error| chain(&error));
+    let removed = remove_test_network(&elsewhere).map_err(|error| chain(&error));
     // If the trial's mounts could not be removed, the directory is kept.
     let _ = removed.is_ok().then(|| remove_tree(&elsewhere.run));
-    passages
+    results
 }
 
-fn check(passage: &PacketPassage) -> HostCheck {
-    match passage {
-        PacketPassage::Open => HostCheck::ok(NAME, "lets traffic of jobs out"),
-        PacketPassage::Nowhere => HostCheck::warn(
+fn check(result: &ForwardResult) -> HostCheck {
+    match result {
+        ForwardResult::Forwarded => HostCheck::ok(NAME, "lets traffic of jobs out"),
+        ForwardResult::NoRoute => HostCheck::warn(
             NAME,
             "not checked: this host has no default route",
             "ip route add default via ADDRESS",
         ),
-        passage => HostCheck::fail_with(
+        result => HostCheck::fail_with(
             "they cannot reach anything outside",
             NAME,
-            describe_barrier(passage, Iptables::V4),
-            hint(passage, Iptables::V4),
+            describe_drop(result, Iptables::V4),
+            hint(result, Iptables::V4),
         ),
     }
 }
 
-fn check6(passage: &PacketPassage) -> Option<HostCheck> {
-    match passage {
+fn check6(result: &ForwardResult) -> Option<HostCheck> {
+    match result {
         // Without an IPv6 route, connections of jobs fail at once.
-        PacketPassage::Nowhere => None,
-        PacketPassage::Open => Some(HostCheck::ok(NAME6, "lets traffic of jobs out")),
-        passage => Some(HostCheck::warn(
+        ForwardResult::NoRoute => None,
+        ForwardResult::Forwarded => Some(HostCheck::ok(NAME6, "lets traffic of jobs out")),
+        result => Some(HostCheck::warn(
             NAME6,
-            describe_barrier(passage, Iptables::V6),
-            hint(passage, Iptables::V6),
+            describe_drop(result, Iptables::V6),
+            hint(result, Iptables::V6),
         )),
     }
 }
@@ -97,8 +97,8 @@ impl Iptables {
     }
 }
 
-fn describe_barrier(passage: &PacketPassage, iptables: Iptables) -> String {
-    let PacketPassage::Closed(FirewallBarrier { family, table, chain, rule }) = passage else {
+fn describe_drop(result: &ForwardResult, iptables: Iptables) -> String {
+    let ForwardResult::Dropped(DroppingChain { family, table, chain, rule }) = result else {
         let name = iptables.name();
         return match iptables.is_legacy() {
             true => format!("{name}-legacy blocks traffic of jobs"),
@@ -110,8 +110,8 @@ fn describe_barrier(passage: &PacketPassage, iptables: Iptables) -> String {
 }
 
 /// Returns the command that makes the blocking firewall forward traffic of jobs.
-fn hint(passage: &PacketPassage, iptables: Iptables) -> String {
-    let PacketPassage::Closed(FirewallBarrier { family, table, chain, .. }) = passage else {
+fn hint(result: &ForwardResult, iptables: Iptables) -> String {
+    let ForwardResult::Dropped(DroppingChain { family, table, chain, .. }) = result else {
         return match iptables.is_legacy() {
             true => accept(&format!("{}-legacy", iptables.name()), "FORWARD"),
             false => "look for BPF or tc filters, and let interfaces ocih* through".to_owned(),
@@ -156,7 +156,7 @@ fn hint_opens_the_blocking_firewall() {
     let hint = |family, table: &str, chain: &str| {
         let (table, chain) = (table.to_owned(), chain.to_owned());
         hint(
-            &PacketPassage::Closed(FirewallBarrier { family, table, chain, rule: None }),
+            &ForwardResult::Dropped(DroppingChain { family, table, chain, rule: None }),
             Iptables::V4,
         )
     };

@@ -14,6 +14,7 @@
 
 mod error;
 mod firewall;
+mod forward_test;
 mod interface;
 mod job;
 mod link;
@@ -27,10 +28,10 @@ mod request;
 mod reserve;
 mod subnet;
 mod trace;
-mod trial;
 mod uplink;
 
 pub use error::NetworkError;
+pub use forward_test::{remove_test_network, test_forwarding};
 pub use interface::{InterfaceError, InterfaceName};
 pub use job::Network;
 pub use port::{PortError, PortMapping, PortProtocol, PublishedPort};
@@ -38,6 +39,5 @@ pub use request::{
     EndpointRequest, NamespaceOwner, NetworkEndpoint, NetworkOptions, NetworkRequest,
 };
 pub use subnet::{Subnet, SubnetError};
-pub use trace::{FirewallBarrier, PacketPassage};
-pub use trial::{remove_trial, try_passage};
+pub use trace::{DroppingChain, ForwardResult};
 pub use uplink::{ATTEMPTS, UplinkTrial, try_uplink};

@@ -35,19 +35,19 @@ const LAST: &str = "postrouting";
 
 /// Result of sending packets to the world.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PacketPassage {
-    Open,
+pub enum ForwardResult {
+    Forwarded,
     /// The host has no route: no default route, or no forwarding of IPv6.
-    Nowhere,
+    NoRoute,
     /// A chain of nftables drops the packets.
-    Closed(FirewallBarrier),
+    Dropped(DroppingChain),
     /// The packets do not reach the last chain, and no chain of nftables reports a drop: iptables-legacy does not.
     Lost,
 }
 
 /// A chain that drops packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FirewallBarrier {
+pub struct DroppingChain {
     /// Family of the table, as nft names it.
     pub family: &'static str,
     pub table: String,
@@ -77,7 +77,7 @@ impl PacketTrace {
     }
 
     /// Returns the result for a packet, if the kernel has reported it.
-    pub fn next(&self, is_ipv6: bool) -> Result<Option<PacketPassage>, NetworkError> {
+    pub fn next(&self, is_ipv6: bool) -> Result<Option<ForwardResult>, NetworkError> {
         loop {
             let mut answers = Vec::with_capacity(32 << 10);
             match self.socket.recv(&mut answers, DONTWAIT) {
@@ -107,10 +107,10 @@ fn open_subscribed_socket() -> io::Result<Socket> {
 }
 
 /// Returns the result that an event reports, if the packet's way ends there.
-fn end(family: u8, event: &[u8]) -> Option<Result<PacketPassage, NetworkError>> {
+fn end(family: u8, event: &[u8]) -> Option<Result<ForwardResult, NetworkError>> {
     let (table, chain) = (text(event, TABLE_NAME)?, text(event, CHAIN_NAME)?);
     if (table.as_str(), chain.as_str()) == (TABLE, LAST) {
-        return Some(Ok(PacketPassage::Open));
+        return Some(Ok(ForwardResult::Forwarded));
     }
     let family = FAMILIES.iter().find(|(number, _)| *number == family).map_or("", |(_, name)| name);
     let rule = match number(event, KIND)? {
@@ -124,7 +124,7 @@ fn end(family: u8, event: &[u8]) -> Option<Result<PacketPassage, NetworkError>> 
         }
         _ => return None,
     };
-    Some(Ok(PacketPassage::Closed(FirewallBarrier { family, table, chain, rule })))
+    Some(Ok(ForwardResult::Dropped(DroppingChain { family, table, chain, rule })))
 }
 
 /// Returns the rule with this handle in a listing of nft.

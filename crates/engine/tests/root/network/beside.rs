@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use oci_hooks_engine::network::{
-    FirewallBarrier, Network, NetworkEndpoint, NetworkOptions, NetworkRequest, PacketPassage,
-    try_passage,
+    DroppingChain, ForwardResult, Network, NetworkEndpoint, NetworkOptions, NetworkRequest,
+    test_forwarding,
 };
 use oci_hooks_host::identity::ProcessIdentity;
 use oci_hooks_host::netns;
@@ -355,42 +355,42 @@ fn blocking_firewall_is_identified() {
     let host = NetworkHost::new();
     host.run(|| {
         let before = RuleSnapshot::read();
-        let passage = || try_passage(&host.options()).unwrap();
+        let result = || test_forwarding(&host.options()).unwrap();
         let barrier = |family, table: &str, chain: &str, rule: Option<&str>| {
             let (table, chain) = (table.to_owned(), chain.to_owned());
-            PacketPassage::Closed(FirewallBarrier { family, table, chain, rule: rule.map(str::to_owned) })
+            ForwardResult::Dropped(DroppingChain { family, table, chain, rule: rule.map(str::to_owned) })
         };
         // Left by a killed process.
         host.network("doctor");
-        assert_eq!(passage(), [PacketPassage::Open, PacketPassage::Nowhere]);
+        assert_eq!(result(), [ForwardResult::Forwarded, ForwardResult::NoRoute]);
         set("net/ipv6/conf/all/forwarding", "1");
-        assert_eq!(passage(), [PacketPassage::Open, PacketPassage::Open]);
+        assert_eq!(result(), [ForwardResult::Forwarded, ForwardResult::Forwarded]);
         // The network of a job is not disturbed.
         let network = host.network("job");
-        assert_eq!(passage(), [PacketPassage::Open, PacketPassage::Open]);
+        assert_eq!(result(), [ForwardResult::Forwarded, ForwardResult::Forwarded]);
         network.remove().unwrap();
         before.expect_unchanged();
 
         // As with Docker and ufw, for which our rules accept packets.
         shell(DROP);
-        assert_eq!(passage(), [PacketPassage::Open, PacketPassage::Open]);
+        assert_eq!(result(), [ForwardResult::Forwarded, ForwardResult::Forwarded]);
         // As in RHEL's iptables.
         shell("iptables -P FORWARD ACCEPT; iptables -A FORWARD -j REJECT");
-        let found = passage();
+        let found = result();
         assert!(
-            matches!(&found[0], PacketPassage::Closed(FirewallBarrier { family: "ip", table, chain, rule: Some(rule) })
+            matches!(&found[0], ForwardResult::Dropped(DroppingChain { family: "ip", table, chain, rule: Some(rule) })
                 if table == "filter" && chain == "FORWARD" && rule.contains("reject")),
             "{found:?}"
         );
-        assert_eq!(found[1], PacketPassage::Open);
+        assert_eq!(found[1], ForwardResult::Forwarded);
         shell("iptables -F FORWARD");
         // As with firewalld or an admin's table.
         nft("table inet mine { chain forward { type filter hook forward priority 10; policy drop; }; }");
         let policy = barrier("inet", "mine", "forward", None);
-        assert_eq!(passage(), [policy.clone(), policy]);
+        assert_eq!(result(), [policy.clone(), policy]);
         nft("delete table inet mine");
         ip("route del default");
-        assert_eq!(passage()[0], PacketPassage::Nowhere);
+        assert_eq!(result()[0], ForwardResult::NoRoute);
         host.expect_nothing_left();
     });
 }

@@ -16,7 +16,7 @@ use super::link::forwards_ipv6;
 use super::netlink;
 use super::record::{NetworkRecords, lock, records};
 use super::request::{EndpointRequest, NetworkOptions, NetworkRequest};
-use super::trace::{PacketPassage, PacketTrace};
+use super::trace::{ForwardResult, PacketTrace};
 
 /// Id of the test network. A network left by a killed process is removed by the next test.
 const ID: &str = "doctor";
@@ -35,19 +35,19 @@ const ANSWER: Duration = Duration::from_secs(5);
 const STEP: Duration = Duration::from_millis(5);
 
 /// Returns the results of sending packets from a job to the world, by IPv4 and IPv6.
-pub fn try_passage(options: &NetworkOptions) -> Result<[PacketPassage; 2], NetworkError> {
-    remove_trial(options)?;
+pub fn test_forwarding(options: &NetworkOptions) -> Result<[ForwardResult; 2], NetworkError> {
+    remove_test_network(options)?;
     let request = NetworkRequest { id: ID.to_owned(), user_namespace: None };
     let forwarded = fs::read_to_string(FORWARD).is_ok_and(|value| value.trim() == "1");
     let network = Network::create(options, &request)?;
     let tried = try_both(&network);
     let removed = network.remove();
-    let passages = tried?;
+    let results = tried?;
     removed?;
     if !forwarded {
         stop_forwarding(options)?;
     }
-    Ok(passages)
+    Ok(results)
 }
 
 /// Restores the host's setting, unless a job has started meanwhile.
@@ -61,20 +61,20 @@ fn stop_forwarding(options: &NetworkOptions) -> Result<(), NetworkError> {
 }
 
 /// Removes the network of a killed test.
-pub fn remove_trial(options: &NetworkOptions) -> Result<(), NetworkError> {
+pub fn remove_test_network(options: &NetworkOptions) -> Result<(), NetworkError> {
     Network::remove_id(options, ID)
 }
 
-fn try_both(network: &Network) -> Result<[PacketPassage; 2], NetworkError> {
+fn try_both(network: &Network) -> Result<[ForwardResult; 2], NetworkError> {
     let probe = network.attach(&EndpointRequest { name: "probe".to_owned(), ports: Vec::new() })?;
     let trace = PacketTrace::start(network.link())?;
     let unreadable = |source| PathError::new("read", Path::new("/proc/thread-self/net"), source);
     let leads_out = !netlink::routes().map_err(unreadable)?.defaults.is_empty();
     let leads_out6 =
         forwards_ipv6() && !netlink::routes6().map_err(unreadable)?.defaults.is_empty();
-    let passage = |target: IpAddr, leads_out: bool| {
+    let send = |target: IpAddr, leads_out: bool| {
         if !leads_out {
-            return Ok(PacketPassage::Nowhere);
+            return Ok(ForwardResult::NoRoute);
         }
         netns::run_in_namespace(&probe.netns, || {
             // The result does not matter.
@@ -82,17 +82,17 @@ fn try_both(network: &Network) -> Result<[PacketPassage; 2], NetworkError> {
         })?;
         follow(&trace, target.is_ipv6())
     };
-    Ok([passage(TARGET, leads_out)?, passage(TARGET6, leads_out6)?])
+    Ok([send(TARGET, leads_out)?, send(TARGET6, leads_out6)?])
 }
 
 /// Waits for the kernel's report on the packet.
-fn follow(trace: &PacketTrace, is_ipv6: bool) -> Result<PacketPassage, NetworkError> {
+fn follow(trace: &PacketTrace, is_ipv6: bool) -> Result<ForwardResult, NetworkError> {
     let end = Instant::now() + ANSWER;
     while Instant::now() < end {
-        if let Some(passage) = trace.next(is_ipv6)? {
-            return Ok(passage);
+        if let Some(result) = trace.next(is_ipv6)? {
+            return Ok(result);
         }
         thread::park_timeout(STEP);
     }
-    Ok(PacketPassage::Lost)
+    Ok(ForwardResult::Lost)
 }

@@ -40,4 +40,4 @@ pub use request::{
 };
 pub use subnet::{Subnet, SubnetError};
 pub use trace::{DroppingChain, ForwardResult};
-pub use uplink::{ATTEMPTS, UplinkTrial, try_uplink};
+pub use uplink::{ATTEMPTS, UplinkTest, test_uplink};

@@ -1,7 +1,7 @@
 //! Uplinks of networks in an ordinary user's namespace: a program of that user connects the namespace to the
 //! real host. It listens and resolves names in the real host's network.
 //!
-//! [`try_uplink`] tests whether an uplink works, and whether clients get an answer after they half-close,
+//! [`test_uplink`] tests whether an uplink works, and whether clients get an answer after they half-close,
 //! with the host itself as the server.
 
 use std::fs::DirBuilder;
@@ -175,7 +175,7 @@ fn gateway(host: Ipv4Addr) -> Gateway4 {
 
 /// Result of testing an uplink.
 #[derive(Clone, Debug)]
-pub enum UplinkTrial {
+pub enum UplinkTest {
     None,
     /// The host itself has no IPv4 route to the world.
     NoRoute(Uplink),
@@ -191,12 +191,12 @@ pub enum UplinkTrial {
 /// # Errors
 ///
 /// Fails if no program is found, if the program does not start, or if the host is not reached.
-pub fn try_uplink(choice: &UplinkChoice, dir: &Path) -> Result<UplinkTrial, NetworkError> {
+pub fn test_uplink(choice: &UplinkChoice, dir: &Path) -> Result<UplinkTest, NetworkError> {
     let found = outside::run(|| Uplink::find(choice))?;
-    let Some(uplink) = found else { return Ok(UplinkTrial::None) };
+    let Some(uplink) = found else { return Ok(UplinkTest::None) };
     uplink.check_device()?;
     let Some(IpAddr::V4(address)) = outside::run(source) else {
-        return Ok(UplinkTrial::NoRoute(uplink));
+        return Ok(UplinkTest::NoRoute(uplink));
     };
     DirBuilder::new().mode(0o700).create(dir).with_path("create the directory", dir)?;
     let pin = dir.join(PIN);
@@ -214,14 +214,14 @@ pub fn try_uplink(choice: &UplinkChoice, dir: &Path) -> Result<UplinkTrial, Netw
     let ended = process.kill(KILL).and(netns::unpin(&pin).map_err(io::Error::other));
     let answered = asked.with_path("reach the host by", &uplink.program)?;
     ended.with_path("end", &uplink.program)?;
-    Ok(UplinkTrial::Answered(uplink, answered))
+    Ok(UplinkTest::Answered(uplink, answered))
 }
 
 /// Answers clients after they half-close, as long as this process lives. Returns the server's address.
 fn serve(address: IpAddr) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((address, 0))?;
     let listens_on = listener.local_addr()?;
-    thread::Builder::new().name("trial".to_owned()).spawn(move || {
+    thread::Builder::new().name("uplink-test".to_owned()).spawn(move || {
         for mut client in listener.incoming().take(ATTEMPTS).map_while(Result::ok) {
             let mut said = Vec::new();
             let _ = client.set_read_timeout(Some(TIMEOUT));

@@ -1,6 +1,6 @@
 //! Uplink of rootless jobs: pasta or slirp4netns.
 
-use oci_hooks_engine::network::{ATTEMPTS, NetworkError, UplinkTrial, try_uplink};
+use oci_hooks_engine::network::{ATTEMPTS, NetworkError, UplinkTest, test_uplink};
 use oci_hooks_files::error::chain;
 use oci_hooks_host::uplink::{TUN, Uplink, UplinkChoice, UplinkError};
 
@@ -14,10 +14,10 @@ const NAME: &str = "uplink";
 /// host through it.
 pub fn check(choice: &UplinkChoice, store: &StoreSection) -> HostCheck {
     let tried = run_trial(store, |trial| {
-        try_uplink(choice, &trial.join("uplink")).map_err(|error| Box::new(error) as TrialError)
+        test_uplink(choice, &trial.join("uplink")).map_err(|error| Box::new(error) as TrialError)
     });
     match tried {
-        Ok(trial) => report_trial(&trial),
+        Ok(test) => report_test(&test),
         Err(error) => match error.downcast_ref() {
             // The error's own message contains a hint for logs of jobs.
             Some(NetworkError::Uplink(UplinkError::Tun { program, source })) => HostCheck::fail(
@@ -47,21 +47,21 @@ const TUN_HINT: &str = "sudo modprobe tun\n\
      sudo chmod 0666 /dev/net/tun\n\
      In a container that this runs in: --device /dev/net/tun";
 
-fn report_trial(trial: &UplinkTrial) -> HostCheck {
-    match trial {
-        UplinkTrial::None => {
+fn report_test(test: &UplinkTest) -> HostCheck {
+    match test {
+        UplinkTest::None => {
             HostCheck::ok(NAME, "none, by the settings: jobs cannot reach anything outside")
         }
-        UplinkTrial::NoRoute(uplink) => HostCheck::warn(
+        UplinkTest::NoRoute(uplink) => HostCheck::warn(
             NAME,
             format!("{}; not tried: this host has no default route", describe_uplink(uplink)),
             "ip route add default via ADDRESS",
         ),
-        UplinkTrial::Answered(uplink, ATTEMPTS) => HostCheck::ok(
+        UplinkTest::Answered(uplink, ATTEMPTS) => HostCheck::ok(
             NAME,
             format!("{} works, also for half-closed connections", describe_uplink(uplink)),
         ),
-        UplinkTrial::Answered(uplink, answered) => HostCheck::warn(
+        UplinkTest::Answered(uplink, answered) => HostCheck::warn(
             NAME,
             format!(
                 "{} works, but drops connections after the client half-closes ({answered} of {} were \

@@ -25,7 +25,7 @@ pub struct LogLine {
 }
 
 /// A longer line is split into pieces, each at most twice as long.
-const LONGEST_LINE: usize = 16 << 10;
+const MAX_LINE_BYTES: usize = 16 << 10;
 
 /// Writer of a log, which starts a new file at half of the limit. It has a shared lock on the file.
 #[derive(Debug)]
@@ -55,9 +55,9 @@ impl LogWriter {
     pub fn add(&mut self, stream: StdStream, bytes: &[u8]) -> io::Result<()> {
         let mut partial = std::mem::take(&mut self.partial[stream as usize]);
         for part in bytes.split_inclusive(|&byte| byte == b'\n') {
-            for piece in part.chunks(LONGEST_LINE) {
+            for piece in part.chunks(MAX_LINE_BYTES) {
                 partial.extend_from_slice(piece);
-                if partial.ends_with(b"\n") || partial.len() >= LONGEST_LINE {
+                if partial.ends_with(b"\n") || partial.len() >= MAX_LINE_BYTES {
                     self.line(stream, partial.strip_suffix(b"\n").unwrap_or(&partial))?;
                     partial.clear();
                 }

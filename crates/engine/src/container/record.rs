@@ -18,7 +18,7 @@ use super::error::ContainerError;
 use super::processes::belongs_to;
 use crate::runtime::OciRuntime;
 
-const LONGEST_RECORD: u64 = 1 << 20;
+const MAX_RECORD_BYTES: u64 = 1 << 20;
 
 /// Purpose of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -265,12 +265,12 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), ContainerEr
 
 /// Reads a value that [`write_json`] or [`write_record`] wrote.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ContainerError> {
-    Ok(decode(path, &read_bounded(path, LONGEST_RECORD)?)?)
+    Ok(decode(path, &read_bounded(path, MAX_RECORD_BYTES)?)?)
 }
 
 /// Reads such a value, if the file exists.
 pub fn read_json_if_there<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ContainerError> {
-    let text = read_if_there(path, LONGEST_RECORD)?;
+    let text = read_if_there(path, MAX_RECORD_BYTES)?;
     Ok(text.map(|text| decode(path, &text)).transpose()?)
 }
 

@@ -78,12 +78,12 @@ pub enum UnpackError {
     },
 }
 
-/// Higher ids cannot be mapped: no host has such large ranges.
-const MOST: u32 = 1 << 30;
+/// First id that cannot be mapped: no host has such large ranges.
+const FIRST_UNMAPPABLE_ID: u32 = 1 << 30;
 
 /// Returns a hint on how to map an id.
 fn range(id: u32, file: &str) -> String {
-    if id >= MOST {
+    if id >= FIRST_UNMAPPABLE_ID {
         return format!(
             "/etc/{file} cannot have a range that large: give the file another owner in the image"
         );

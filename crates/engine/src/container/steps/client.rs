@@ -346,7 +346,7 @@ impl StepDriver<'_> {
     /// Handles a disconnected first process. Before its hello, no request was sent.
     fn handle_disconnect(&mut self) -> Result<(), StepError> {
         if matches!(self.phase, StepPhase::Hello) {
-            return Err(StepError::Gone);
+            return Err(StepError::Disconnected);
         }
         self.end(None, None);
         Ok(())

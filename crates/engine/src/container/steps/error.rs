@@ -19,7 +19,7 @@ pub enum StepError {
     Version(u16, u16),
     /// The first process disconnected before its hello. Nothing was started.
     #[error("the container's first process does not start steps")]
-    Gone,
+    Disconnected,
     /// The step cannot be sent.
     #[error("cannot send the step to the container")]
     Request(#[source] FrameError),
@@ -48,7 +48,7 @@ pub enum StepError {
 impl StepError {
     /// Returns whether the step can be run in another way, since nothing of it was sent.
     pub fn is_unavailable(&self) -> bool {
-        matches!(self, StepError::Unavailable(_) | StepError::Version(..) | StepError::Gone)
+        matches!(self, StepError::Unavailable(_) | StepError::Version(..) | StepError::Disconnected)
     }
 
     /// Returns the exit code of the step, as of a shell that cannot run a program.

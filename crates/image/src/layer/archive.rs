@@ -174,7 +174,7 @@ impl<R: ArchiveInput> TarArchive<R> {
     }
 
     /// Reads the input after the end of the archive.
-    pub fn finish(&mut self) -> Result<(), UnpackError> {
+    pub fn drain(&mut self) -> Result<(), UnpackError> {
         loop {
             let buffer = self.reader.fill_buf().map_err(UnpackError::Read)?;
             if buffer.is_empty() {

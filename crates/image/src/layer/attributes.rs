@@ -62,7 +62,7 @@ impl FileAttributes {
     /// # Errors
     ///
     /// Fails if files have owners, but the entry's id is not mapped.
-    pub(super) fn fit(&self, entry: &mut TarEntry) -> Result<(), UnpackError> {
+    pub(super) fn adapt_owner(&self, entry: &mut TarEntry) -> Result<(), UnpackError> {
         if self.privilege.has_owners() {
             return self.check_owner(entry);
         }

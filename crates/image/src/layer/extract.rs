@@ -109,7 +109,7 @@ impl<'a> Extractor<'a> {
             if let ExtractRules::Plain { owner } = self.rules {
                 make_plain(&mut entry, owner)?;
             }
-            self.attributes.fit(&mut entry)?;
+            self.attributes.adapt_owner(&mut entry)?;
             self.normalise(&entry, &entry.path, &mut path)?;
             self.make(archive, &entry, &path)?;
         }

@@ -115,7 +115,7 @@ fn unpack_in_two_threads<T>(
         let mut archive =
             TarArchive::new(Chunks { chunks, back, current: Vec::new(), position: 0, hasher });
         let made = make(&mut archive).and_then(|made| {
-            archive.finish()?;
+            archive.drain()?;
             Ok(made)
         });
         // Without a receiver the other thread stops.
@@ -148,7 +148,7 @@ fn inflate(
     };
     let mut input = CheckedBlob::new(blob);
     match pump(&mut input, max_bytes, limit, full, empty) {
-        Ok(true) => input.finish(),
+        Ok(true) => input.verify(),
         Ok(false) => Ok(()),
         // An error of the reader is the cause of the decoder's.
         Err(error) => Err(input.failure.unwrap_or(error)),
@@ -279,7 +279,7 @@ impl<'a, R: Read> CheckedBlob<'a, R> {
     }
 
     /// Checks the size, and the digest if there is one.
-    pub fn finish(self) -> Result<(), UnpackError> {
+    pub fn verify(self) -> Result<(), UnpackError> {
         let expected = self.blob.size;
         if self.bytes != expected {
             return Err(UnpackError::Size { expected, actual: self.bytes });

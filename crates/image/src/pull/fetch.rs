@@ -221,7 +221,7 @@ impl LayerFetcher<'_> {
             LockedLayer::Missing(lock) => {
                 let filled = self.store.fill(lock, input, diff_id)?;
                 let served = reader.is_of_repository().then(|| self.served_blob(digest));
-                self.store.finish(filled, served.as_ref())?;
+                self.store.publish(filled, served.as_ref())?;
             }
         }
         progress.event(ProgressEvent::LayerDone { digest });

@@ -117,7 +117,7 @@ impl ImageStore {
         let pace = Pace::default();
         match self.lock_layer(&LayerRequest { diff_id, blob: blob.digest, source: "", pace })? {
             LockedLayer::Present(layer) => self.verify_blob(blob, diff_id).map(|()| layer),
-            LockedLayer::Missing(lock) => self.finish(self.fill(lock, blob, diff_id)?, None),
+            LockedLayer::Missing(lock) => self.publish(self.fill(lock, blob, diff_id)?, None),
         }
     }
 
@@ -152,7 +152,7 @@ impl ImageStore {
     }
 
     /// Publishes a layer, with the registry that served it. The first process to do so wins.
-    pub(crate) fn finish(
+    pub(crate) fn publish(
         &self,
         filled: FilledLayer,
         served: Option<&ServedBlob<'_>>,
@@ -163,7 +163,7 @@ impl ImageStore {
         }
         let dir = self.layer_dir(&diff_id);
         let made = Layer::new(&diff_id, &dir, &record);
-        let Some(mut lock) = lock.finish(&dir)? else { return Ok(made) };
+        let Some(mut lock) = lock.publish(&dir)? else { return Ok(made) };
         // Exclusive: otherwise two processes could mistake each other's layer for a leftover of a
         // power cut.
         let excluded = self.exclude()?;
@@ -176,7 +176,7 @@ impl ImageStore {
                 break layer;
             }
             gone.extend(self.rename_for_removal(&dir)?);
-            match lock.finish(&dir)? {
+            match lock.publish(&dir)? {
                 None => break made,
                 Some(again) => lock = again,
             }

@@ -143,7 +143,7 @@ impl UnpackLock {
     }
 
     /// Renames the directory to the layer. Returns the lock if the name is taken.
-    pub fn finish(mut self, layer: &Path) -> Result<Option<Self>, PathError> {
+    pub fn publish(mut self, layer: &Path) -> Result<Option<Self>, PathError> {
         remove_if_there(&self.path.join(RECEIVED))?;
         match fs::rename(&self.path, layer) {
             Ok(()) => {

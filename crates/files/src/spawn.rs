@@ -166,7 +166,7 @@ pub fn take_inherited(number: RawFd) -> io::Result<OwnedFd> {
 }
 
 /// Sets `FD_CLOEXEC` on all inherited descriptors except the standard streams, so that children do not get them.
-pub fn keep_descriptors() -> io::Result<()> {
+pub fn close_inherited_on_exec() -> io::Result<()> {
     let descriptors: Vec<RawFd> = fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|descriptor| *descriptor > 2)

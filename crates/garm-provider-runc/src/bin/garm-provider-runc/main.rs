@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     completions::complete(ProviderCli::command);
     users::use_files_and_dns();
     // GARM waits until its pipes are closed; no child needs the descriptors that this process inherits.
-    let kept = spawn::keep_descriptors();
+    let kept = spawn::close_inherited_on_exec();
     // GARM passes a variable and no arguments.
     if env::args_os().len() == 1 && env::var_os(COMMAND_VARIABLE).is_some() {
         trace::print_warnings_to_stderr(None);

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use clap::CommandFactory as _;
 use oci_hooks_cli::exit::{CliExit, exit_code};
 use oci_hooks_cli::{completions, help, trace};
-use oci_hooks_files::spawn::keep_descriptors;
+use oci_hooks_files::spawn::close_inherited_on_exec;
 use oci_hooks_host::users;
 
 use cli::{StepRunnerCli, StepRunnerCommand};
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     }
     users::use_files_and_dns();
     // Commands of steps must not inherit the descriptors that this program was started with.
-    if let Err(error) = keep_descriptors() {
+    if let Err(error) = close_inherited_on_exec() {
         report::error(&format!("cannot list open file descriptors: {error}"));
         return ExitCode::FAILURE;
     }

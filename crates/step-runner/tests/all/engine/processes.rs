@@ -143,7 +143,7 @@ fn command_has_no_input_and_only_its_own_environment() {
     assert_eq!(played.text, "Running step name=a\nPATH=/usr/bin:/bin\n");
 
     // `main` does this first.
-    oci_hooks_files::spawn::keep_descriptors().unwrap();
+    oci_hooks_files::spawn::close_inherited_on_exec().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let steps = "{}\n---\nexec: {command: [ls, /proc/self/fd]}\n";
     // The fourth descriptor is the listed directory.

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, OsStr};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Dir, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -14,6 +14,9 @@ use crate::fs::{PathContext as _, PathError};
 
 /// Number of retries of a lookup that fails with `EAGAIN` because a directory was renamed meanwhile.
 const MAX_RETRIES: usize = 128;
+
+/// Flags to open a file without side effects; the descriptor keeps referring to the same file.
+pub const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// A directory beneath which untrusted paths are opened.
 #[derive(Debug)]
@@ -131,6 +134,12 @@ pub fn open_strictly<P: rustix::path::Arg + Copy>(
         | ResolveFlags::NO_MAGICLINKS
         | ResolveFlags::NO_XDEV;
     retry(|| openat2(root, path, flags | OFlags::CLOEXEC, mode, resolve))
+}
+
+/// Returns the path of a descriptor in `/proc/self/fd`, for calls that accept no `O_PATH` descriptor: it leads to the
+/// same file even if the file was renamed.
+pub fn descriptor_path(file: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
 
 /// Opens a directory that was just created, and fails if its name was taken by a file that is no directory.

@@ -7,11 +7,11 @@ mod root;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use oci_hooks_files::beneath::{ConfinedRoot, open_as_root};
+use oci_hooks_files::beneath::{ConfinedRoot, descriptor_path, open_as_root};
 use oci_hooks_files::fs::{PathContext as _, PathError};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, fchmod, fchown, fstat, openat, statat,
@@ -143,8 +143,7 @@ impl Eq for HostFile {}
 /// Reopens the file or directory of an `O_PATH` descriptor for reading.
 pub fn reopen(file: BorrowedFd<'_>) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-    Ok(openat(CWD, link, flags, Mode::empty())?.into())
+    Ok(openat(CWD, descriptor_path(file), flags, Mode::empty())?.into())
 }
 
 #[cfg(test)]

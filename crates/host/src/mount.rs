@@ -1,13 +1,14 @@
 //! Mounting and unmounting of overlays and tmpfs, and mount namespaces.
 
 use std::ffi::{CStr, CString, OsString};
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
 
+use oci_hooks_files::beneath::descriptor_path;
 use oci_hooks_files::fs::{PathContext, PathError};
 use rustix::fs::{CWD, Mode, OFlags, open, openat};
 use rustix::io::Errno;
@@ -179,7 +180,7 @@ fn short_name(path: &Path, max: usize, opened: &mut Vec<OwnedFd>) -> Result<Path
     }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = open(path, flags, Mode::empty())?;
-    let name = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+    let name = PathBuf::from(descriptor_path(&directory));
     opened.push(directory);
     Ok(name)
 }

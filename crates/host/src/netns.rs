@@ -2,10 +2,11 @@
 
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use oci_hooks_files::beneath::descriptor_path;
 use oci_hooks_files::fs::{PathContext as _, PathError};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -49,9 +50,8 @@ pub fn pin(namespace: BorrowedFd<'_>, pin: &Path) -> Result<(), PathError> {
         .mode(0o600)
         .open(pin)
         .with_path("create", pin)?;
-    let name = format!("/proc/self/fd/{}", namespace.as_raw_fd());
     debug!(on = %pin.display(), "mount a namespace");
-    mount_bind(name, pin).with_path("mount a namespace on", pin)
+    mount_bind(descriptor_path(namespace), pin).with_path("mount a namespace on", pin)
 }
 
 /// Calls `work` inside a pinned network namespace, and returns its result.

@@ -4,12 +4,13 @@
 //! The user may change the directory meanwhile, but gains nothing by it: only files of the user or of private ids
 //! are changed, by the descriptor through which their owner was checked. Files of other users are not changed.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::ops::Range;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use oci_hooks_files::beneath::open_strictly;
+use oci_hooks_files::beneath::{PATH_ONLY, descriptor_path, open_strictly};
 use oci_hooks_files::fs::PathError;
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, Stat, Statx, Uid, chmodat, chownat, fstat, lgetxattr_query,
@@ -20,7 +21,7 @@ use rustix::io::Errno;
 use super::caller::{FileUser, is_root};
 use super::share;
 pub use super::walk::WalkProblems;
-use super::walk::{ClosedAction, NextStep, PATH_ONLY, TreeVisitor, WalkTrace, walk};
+use super::walk::{ClosedAction, NextStep, TreeVisitor, WalkTrace, walk};
 
 /// The owner to restore, and the ids whose files the owner gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -214,7 +215,7 @@ impl OwnerRestorer<'_> {
     fn restore_file(&self, file: &OwnedFd, found: &Stat) -> Result<bool, Errno> {
         let mut has_changed = self.owners.restore_owner(file, (found.st_uid, found.st_gid))?;
         // These calls do not accept `O_PATH` descriptors, but the path of one in /proc.
-        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let link = descriptor_path(file);
         if self.may_have_acl(found) {
             has_changed |=
                 share::revoke_from_file(&link, self.owners.owner.0, &self.owners.private_ids)?;
@@ -251,10 +252,8 @@ impl OwnerRestorer<'_> {
         trace: &mut WalkTrace<'_>,
     ) {
         // A hard link that is created meanwhile is useless without permissions.
-        let disarmed = set_owner(file, (0, 0)).and_then(|()| {
-            let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-            chmodat(CWD, link, Mode::empty(), AtFlags::empty())
-        });
+        let disarmed = set_owner(file, (0, 0))
+            .and_then(|()| chmodat(CWD, descriptor_path(file), Mode::empty(), AtFlags::empty()));
         if let Err(error) = disarmed {
             return trace.problem("disarm the device", name, error);
         }
@@ -353,8 +352,7 @@ fn attribute_bytes_by_link(
     name: &CStr,
     attribute: &CStr,
 ) -> Result<usize, Errno> {
-    let mut path = format!("/proc/self/fd/{}/", here.as_raw_fd()).into_bytes();
-    path.extend_from_slice(name.to_bytes());
+    let path = Path::new(&descriptor_path(here)).join(OsStr::from_bytes(name.to_bytes()));
     lgetxattr_query(path, attribute)
 }
 

@@ -8,10 +8,10 @@
 use std::ffi::CStr;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use oci_hooks_files::beneath::open_strictly;
+use oci_hooks_files::beneath::{PATH_ONLY, descriptor_path, open_strictly};
 use oci_hooks_files::fs::PathError;
 use oci_hooks_files::fs::acl::ALL;
 use rustix::fs::{
@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::posix_acl::Acl;
-use super::walk::{ClosedAction, NextStep, PATH_ONLY, TreeVisitor, WalkProblems, WalkTrace, walk};
+use super::walk::{ClosedAction, NextStep, TreeVisitor, WalkProblems, WalkTrace, walk};
 
 /// Extended attribute with the access ACL of a file.
 pub(super) const ACCESS: &CStr = c"system.posix_acl_access";
@@ -65,7 +65,7 @@ pub fn share_tree(
     name: &Path,
     with: &ShareOptions,
 ) -> Result<ShareReport, PathError> {
-    let link = format!("/proc/self/fd/{}", directory.as_raw_fd());
+    let link = descriptor_path(directory);
     if getxattr(&*link, ACCESS, &mut [0; MAX_LIST_BYTES][..]) == Err(Errno::NOTSUP) {
         let text = format!(
             "its file system has no POSIX access control lists: expected one such as ext4, xfs, btrfs \
@@ -92,7 +92,7 @@ pub fn share_new_file(file: BorrowedFd<'_>) -> io::Result<()> {
     if !is_own || FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
         return Ok(());
     }
-    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let link = descriptor_path(file);
     let Some(mut access) = read_list(|buffer| getxattr(&*link, ACCESS, buffer))? else {
         return Ok(());
     };
@@ -178,7 +178,7 @@ impl TreeSharer<'_> {
 
     fn share_file(&self, file: &OwnedFd, mode: u32) -> Result<(), Errno> {
         // `fgetxattr` does not accept `O_PATH` descriptors, but `getxattr` accepts their path in /proc.
-        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let link = descriptor_path(file);
         let access = read_list(|buffer| getxattr(&*link, ACCESS, buffer))?;
         let mut access = access.unwrap_or_else(|| Acl::of_mode(mode));
         access.grant(self.with.uid, access.owner());

@@ -11,11 +11,11 @@ use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use oci_hooks_files::beneath::open_strictly;
+use oci_hooks_files::beneath::{PATH_ONLY, descriptor_path, open_strictly};
 use oci_hooks_files::descent::{
     DIRECTORY, DirentBuffer, NameStack, TreeDescent, file_status, list,
 };
@@ -110,9 +110,6 @@ pub fn copy_between(
         .map_err(|error| PathError::new("copy to", &copier.display_path(to_path), error))?;
     attributes(from, to, &stat, options).with_path("copy the attributes of", from_path)
 }
-
-/// Flags to open a file without side effects; the descriptor keeps referring to the same file.
-const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Size limit of the pending names of a directory; listing continues after they are copied.
 const MAX_WAITING_BYTES: usize = 16 << 10;
@@ -370,11 +367,6 @@ impl HardLinks<'_> {
 /// Returns the identity of a file: device and inode.
 fn id(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
-}
-
-/// Returns the path of a descriptor in `/proc/self/fd`, which leads to the same file even if it was renamed.
-fn descriptor_path(file: &OwnedFd) -> String {
-    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 /// Opens or creates a directory, in place of any other file of its name. Fails for a mount point.

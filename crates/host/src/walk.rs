@@ -11,7 +11,7 @@ use oci_hooks_files::descent::{
     DIRECTORY, DirectoryLister, NameBounds, PendingNames, TreeDescent, file_status,
 };
 use oci_hooks_files::fs::{PathContext as _, PathError};
-use rustix::fs::{FileType, Mode, OFlags, Statx, openat};
+use rustix::fs::{FileType, Mode, Statx, openat};
 use rustix::io::Errno;
 
 /// The number of errors of a walk, and the first few of them.
@@ -32,9 +32,6 @@ impl WalkProblems {
         }
     }
 }
-
-/// Flags to open a file without side effects; the descriptor keeps referring to the same file.
-pub const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// The next step for an entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! Devices: the defaults, and the requested ones.
 
 use std::fmt;
-use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use oci_hooks::cdi;
+use oci_hooks_files::beneath::descriptor_path;
 use oci_hooks_files::fs::PathError;
 use oci_hooks_host::caller::FileUser;
 use oci_hooks_host::host_file::{HostFile, HostRoot};
@@ -371,7 +371,7 @@ impl DeviceNode {
         let Some(host) = &self.host else {
             return Err(DeviceError::NotOnHost { path: self.path.display().to_string() });
         };
-        let path = format!("/proc/self/fd/{}", host.as_fd().as_raw_fd());
+        let path = descriptor_path(host);
         let is_allowed = || fs::accessat(CWD, &*path, wanted, AtFlags::empty()).is_ok();
         let root = FileUser { uid: 0, gid: 0 };
         // If this process cannot drop groups, containers keep them.

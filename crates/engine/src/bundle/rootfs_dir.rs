@@ -6,11 +6,11 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use oci_hooks_files::beneath::{open_as_root, open_strictly};
+use oci_hooks_files::beneath::{descriptor_path, open_as_root, open_strictly};
 use oci_hooks_files::fs::{PathContext, PathError};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, chownat, fstat, mkdirat, open, readlinkat,
@@ -140,8 +140,7 @@ impl RootfsDir {
     /// Returns the path in the container of an open file.
     fn name_of(&self, file: &OwnedFd) -> Result<PathBuf, Errno> {
         let name = |file: &OwnedFd| {
-            let link = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
-            let name = readlinkat(CWD, link, Vec::new())?;
+            let name = readlinkat(CWD, descriptor_path(file), Vec::new())?;
             Ok::<_, Errno>(PathBuf::from(OsString::from_vec(name.into_bytes())))
         };
         let (root, file) = (name(&self.root)?, name(file)?);

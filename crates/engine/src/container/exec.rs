@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 use std::fs;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use oci_hooks_files::beneath::ConfinedRoot;
+use oci_hooks_files::beneath::{ConfinedRoot, descriptor_path};
 use oci_hooks_files::fs::PathContext as _;
 use oci_hooks_files::spawn;
 use oci_hooks_host::identity::ProcessIdentity;
@@ -36,7 +36,7 @@ impl Engine {
         options: &ExecOptions,
     ) -> Result<Command, ContainerError> {
         let file = self.process_file(record, options)?;
-        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let path = PathBuf::from(descriptor_path(&file));
         debug!(runtime = %record.runtime.program.display(), id = record.id, "execute in the container");
         let mut command = record.runtime.exec(&record.id, &path);
         spawn::pass_descriptor(&mut command, file);
@@ -182,7 +182,7 @@ impl Engine {
             }
         }
         let process = self.process_file(record, options)?;
-        let process_path = PathBuf::from(format!("/proc/self/fd/{}", process.as_raw_fd()));
+        let process_path = PathBuf::from(descriptor_path(&process));
         let pid_file = path.join("exec.pid");
         // The PID of an earlier process may belong to another one by now.
         let _ = fs::remove_file(&pid_file);

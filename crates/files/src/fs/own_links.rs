@@ -14,10 +14,9 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, fchmod, mkdirat, openat, readlinka
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::geteuid;
 
+use super::super::beneath::PATH_ONLY;
 use super::replace::{MAX_SYMLINKS, ReplaceError};
 use super::{PathContext as _, PathError, status};
-
-const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Opens a directory for reading. Only links of root and of this user are followed.
 pub fn open_directory(path: &Path) -> Result<OwnedFd, ReplaceError> {

@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fd::{AsFd, AsRawFd as _, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, Stat, Uid, fchmod,
     fchown, flock, fstat, fsync, linkat, openat, readlinkat, renameat, renameat_with, statat,
@@ -18,6 +18,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::process::geteuid;
 use tracing::debug;
 
+use super::super::beneath::descriptor_path;
 use super::read::{FileKind, READ_FLAGS, ReadError, irregular_kind, read_opened};
 use super::{AccessSubject, PathContext as _, PathError, own_links, random_u64};
 
@@ -344,10 +345,6 @@ impl<'a> TemporaryFile<'a> {
 /// Prefix and suffix of the temporary names of new files, which are locked until they replace others.
 const LINK_PREFIX: &str = ".oci-hooks-";
 const LINK_SUFFIX: &str = ".new";
-
-fn descriptor_path(file: &OwnedFd) -> String {
-    format!("/proc/self/fd/{}", file.as_raw_fd())
-}
 
 /// Removes temporary files that killed replacements left; errors are ignored.
 fn sweep(directory: &OwnedFd) {

@@ -3,13 +3,14 @@
 //! Permission bits are not enough: with a POSIX ACL, those of the group are its mask, and `rwxrwxr-x root root` may be
 //! writable by any user.
 
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::{fmt, io};
 
 use rustix::fs::{FileType, Stat, getxattr, getxattr_query};
 use rustix::io::Errno;
 
+use super::super::beneath::descriptor_path;
 use super::acl::{AclSubject, nfs4_writers, posix_writers};
 use super::read_bounded;
 
@@ -119,7 +120,7 @@ enum XattrValue {
 
 fn attribute(file: BorrowedFd<'_>, name: &std::ffi::CStr) -> io::Result<XattrValue> {
     // `fgetxattr` fails for `O_PATH` descriptors; the link in /proc leads to the same file.
-    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let link = descriptor_path(file);
     // Most files have no ACL, and need no buffer for it.
     match getxattr_query(&*link, name) {
         Err(Errno::NODATA) => return Ok(XattrValue::None),

@@ -3,9 +3,7 @@
 //!
 //! They are cleared, by descriptor, when they prevent the removal of an entry.
 
-use std::os::fd::AsRawFd as _;
-
-use oci_hooks_files::beneath::open_strictly;
+use oci_hooks_files::beneath::{PATH_ONLY, descriptor_path, open_strictly};
 use oci_hooks_files::descent::DIRECTORY;
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{
@@ -14,9 +12,6 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::path::Arg;
-
-/// Flags to open a file without side effects; the descriptor keeps referring to the same file.
-const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 const SEALS: IFlags = IFlags::IMMUTABLE.union(IFlags::APPEND);
 
@@ -75,10 +70,6 @@ pub fn open_top<P: Arg + Copy>(parent: BorrowedFd<'_>, name: P) -> Result<OwnedF
         }
         opened => opened,
     }
-}
-
-fn descriptor_path(file: &OwnedFd) -> String {
-    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 fn unseal_entry<P: Arg + Copy>(here: BorrowedFd<'_>, name: P) -> Result<(), Errno> {

@@ -3,13 +3,14 @@
 use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use oci_hooks_files::beneath::descriptor_path;
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat,
     chownat, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, futimens, utimensat,
 };
 use rustix::io::Errno;
 
-use super::{CopyOptions, CopyPurpose, OwnerShift, descriptor_path};
+use super::{CopyOptions, CopyPurpose, OwnerShift};
 
 /// Prefixes of the attributes that overlays use.
 const OVERLAY: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];

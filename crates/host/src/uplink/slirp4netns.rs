@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::net::Shutdown;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use oci_hooks_files::beneath::descriptor_path;
 use oci_hooks_files::fs::{PathContext as _, remove_if_there};
 use oci_hooks_files::spawn::pass_descriptor_as;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -202,7 +203,7 @@ fn ask(
     request: &UplinkRequest<'_>,
     forward: &PortForward,
 ) -> io::Result<Vec<u8>> {
-    let path = format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd());
+    let path = format!("{}/{SOCKET}", descriptor_path(directory));
     let mut socket = UnixStream::connect(path)?;
     socket.set_read_timeout(Some(ANSWER))?;
     let question = json!({

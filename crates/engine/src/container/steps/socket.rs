@@ -2,10 +2,11 @@
 //! The socket has no path in the container, whose first process inherits the listening descriptor.
 
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use oci_hooks_files::beneath::descriptor_path;
 use oci_hooks_files::fs::{PathContext as _, PathError, names_in};
 use oci_hooks_host::caller::{is_root, own_ids};
 use oci_hooks_host::removal::remove_tree;
@@ -129,7 +130,7 @@ fn stream_socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
 
 /// Returns the address of a socket in an open directory: the full path may be too long for an address.
 fn address(dir: BorrowedFd<'_>, id: &str) -> Result<SocketAddrUnix, Errno> {
-    SocketAddrUnix::new(format!("/proc/self/fd/{}/{id}", dir.as_raw_fd()))
+    SocketAddrUnix::new(format!("{}/{id}", descriptor_path(dir)))
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Input and output of a step, on their way between our descriptors and the step's pipes.
 
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
+use oci_hooks_files::beneath::descriptor_path;
 use oci_hooks_init::frames::STREAMS;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -80,8 +81,7 @@ fn reopen(pipe: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 }
 
 fn open_again(pipe: BorrowedFd<'_>, access: OFlags) -> Result<OwnedFd, Errno> {
-    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
-    openat(CWD, path, access | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
+    openat(CWD, descriptor_path(pipe), access | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// One of the two output streams.
@@ -204,7 +204,7 @@ fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<usize, Errno> {
 mod tests {
     use std::fs::{self, File};
     use std::io::{Read as _, Write as _};
-    use std::os::fd::AsFd as _;
+    use std::os::fd::AsRawFd as _;
 
     use super::*;
 

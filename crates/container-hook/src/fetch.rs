@@ -5,7 +5,7 @@ use std::path::Path;
 use container_hook_job::HookError;
 use container_hook_job::options::PullOption;
 use container_hook_job::request::{ImageSource, RegistryLogin};
-use oci_hooks_host::privilege::outside;
+use oci_hooks_host::privilege::host_network;
 use oci_hooks_image::{
     Credentials, Image, ImageReference, LoginMethod, PullError, PullPolicy, PullRequest,
     RegistryCredential, Secret, pull,
@@ -71,7 +71,7 @@ pub fn pull_named(
     let is_untrusted = backend.registries.is_unnamed_on_loopback(reference.registry());
     let policy = if is_untrusted { PullPolicy::Never } else { request.policy };
     let request = PullRequest { policy, ..*request };
-    let pulled = outside::run(|| pull(&backend.engine.store, backend.registries, &request));
+    let pulled = host_network::run(|| pull(&backend.engine.store, backend.registries, &request));
     pulled.map_err(|error| match error {
         PullError::NotStored { .. } if is_untrusted => ImageError::UnnamedRegistry {
             image: reference.familiar_name(),

@@ -19,7 +19,7 @@ use std::process::{ExitCode, ExitStatus};
 use oci_hooks_engine::container::{ContainerRole, ContainerSpec, Engine, MonitorProgram};
 use oci_hooks_engine::runtime::{CONFINING, OciRuntime};
 use oci_hooks_files::find::find;
-use oci_hooks_host::privilege::{ForkSide, IdMaps, PauseProcess, Privilege, outside};
+use oci_hooks_host::privilege::{ForkSide, IdMaps, PauseProcess, Privilege, host_network};
 use oci_hooks_image::{
     ClientOptions, Credentials, Platform, PullPolicy, PullRequest, SilentProgress,
 };
@@ -56,7 +56,7 @@ fn run(privilege: Privilege) -> Result<ExitCode, Box<dyn Error>> {
         progress: &SilentProgress,
     };
     let client = RegistryClient::new(ClientOptions::default())?;
-    let image = outside::run(|| pull(&store, &client, &request))?;
+    let image = host_network::run(|| pull(&store, &client, &request))?;
 
     let program = find(&CONFINING.map(OsStr::new), env::var_os("PATH").as_deref(), None)?;
     let runtime = OciRuntime::new(program, run.join("runtime"));

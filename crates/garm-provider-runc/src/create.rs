@@ -17,7 +17,7 @@ use oci_hooks_files::lock::LONG_LOCK_TIMEOUT;
 use oci_hooks_files::record::NewerRecords;
 use oci_hooks_host::identity::ProcessIdentity;
 use oci_hooks_host::netns;
-use oci_hooks_host::privilege::{MappedIds, outside};
+use oci_hooks_host::privilege::{MappedIds, host_network};
 use oci_hooks_host::thread::spawn_or_call;
 use oci_hooks_host::userns::PrivateIds;
 use oci_hooks_image::{Image, ProgressEvent, PullProgress, PullRequest, pull};
@@ -232,7 +232,7 @@ impl InstanceCreation<'_> {
         thread::scope(|scope| {
             let network = spawn_or_call(scope, || self.connect());
             // Child processes must belong to a thread that lives until they have exited.
-            let image = outside::run(|| {
+            let image = host_network::run(|| {
                 let image = self.image()?;
                 let runner = self.runner(&image)?;
                 Ok::<_, ProviderError>((image, runner))

@@ -20,7 +20,7 @@ use oci_hooks_files::fs::{PathContext as _, PathError};
 use oci_hooks_files::spawn;
 use oci_hooks_host::cgroup;
 use oci_hooks_host::identity::{ProcessIdentity, ProcessView};
-use oci_hooks_host::privilege::outside;
+use oci_hooks_host::privilege::host_network;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -119,7 +119,7 @@ impl SupervisorProgram {
             // The child is killed when this thread exits. Nothing is ever sent.
             let _ = ended.recv();
         };
-        let started = Builder::new().spawn_scoped(scope, move || outside::run(start));
+        let started = Builder::new().spawn_scoped(scope, move || host_network::run(start));
         started.with_path("start a thread for", &self.path)?;
         let child = take.recv().expect("the thread sends one thing");
         let mut child = child.with_path("execute", &self.path)?;

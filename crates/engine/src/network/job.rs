@@ -9,7 +9,7 @@ use std::{fs, io};
 use oci_hooks_files::fs::{PathContext as _, entries_in};
 use oci_hooks_files::rollback::Rollback;
 use oci_hooks_host::netns;
-use oci_hooks_host::privilege::outside;
+use oci_hooks_host::privilege::host_network;
 use oci_hooks_host::removal::remove_tree;
 use oci_hooks_host::thread::{ConcurrentWork, spawn_or_call};
 use oci_hooks_host::uplink::UplinkChoice;
@@ -128,7 +128,7 @@ impl Network {
                 if options.uplink == UplinkChoice::None {
                     return Err(no_way_in_error(port));
                 }
-                outside::run(|| check_rights(ports))
+                host_network::run(|| check_rights(ports))
             }
             _ => Ok(()),
         }
@@ -217,7 +217,8 @@ impl Network {
         let when = if has_ports && !is_first { UplinkStart::Changed } else { UplinkStart::Missing };
         uplink::start_uplink(&self.options, &record, when).map_err(|error| {
             let taken = claimed.iter().enumerate().find_map(|(at, endpoint)| {
-                let taken = endpoint.outside.iter().find(|port| outside::run(|| is_taken(port)))?;
+                let taken =
+                    endpoint.outside.iter().find(|port| host_network::run(|| is_taken(port)))?;
                 Some((at, in_use_error(taken)))
             });
             taken.unwrap_or((0, error))

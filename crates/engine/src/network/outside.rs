@@ -7,7 +7,7 @@ use std::{fs, io};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use oci_hooks_files::fs::PathContext as _;
-use oci_hooks_host::privilege::outside;
+use oci_hooks_host::privilege::host_network;
 use oci_hooks_host::uplink::{Uplink, UplinkChoice, UplinkKind};
 use serde::{Deserialize, Serialize};
 
@@ -56,7 +56,7 @@ impl OutsideHost {
             true => &options.uplink,
             false => &UplinkChoice::None,
         };
-        outside::run(|| {
+        host_network::run(|| {
             let uplink = Uplink::find(choice)?;
             if let Some(uplink) = &uplink {
                 uplink.check_device()?;

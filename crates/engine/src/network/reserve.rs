@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 
 use oci_hooks_files::fs::random_u64;
 use oci_hooks_host::identity::ProcessIdentity;
-use oci_hooks_host::privilege::outside;
+use oci_hooks_host::privilege::host_network;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::error::NetworkError;
@@ -55,7 +55,7 @@ pub fn reserve(
     if let Some(host_ip) = mappings.iter().find_map(|mapping| uplink.unavailable_address(mapping)) {
         return Err(NetworkError::OnlyIpv4 { host_ip });
     }
-    outside::run(|| {
+    host_network::run(|| {
         check_rights(mappings)?;
         choose(taken, Some(uplink), mappings)
     })
@@ -203,7 +203,7 @@ pub fn is_taken(port: &PublishedPort) -> bool {
 /// Returns an error with the program that uses a port.
 pub fn in_use_error(port: &PublishedPort) -> NetworkError {
     let PublishedPort { host_ip, host_port, protocol, .. } = *port;
-    let holder = outside::run(|| program(protocol, host_port));
+    let holder = host_network::run(|| program(protocol, host_port));
     NetworkError::PortInUse { host_ip, port: host_port, protocol, holder }
 }
 

@@ -17,7 +17,7 @@ use oci_hooks_files::fs::{PathContext as _, read_if_there, remove_if_there, repl
 use oci_hooks_files::record::{RecordError, decode, encode};
 use oci_hooks_host::identity::ProcessIdentity;
 use oci_hooks_host::netns;
-use oci_hooks_host::privilege::outside;
+use oci_hooks_host::privilege::host_network;
 use oci_hooks_host::uplink::{
     ForwardTransport, Gateway4, Gateway6, PortForward, Uplink, UplinkChoice, UplinkRequest,
 };
@@ -106,7 +106,7 @@ pub fn start_uplink(
         forwards: &forwards,
     };
     let program = Uplink { kind: uplink.kind, program: uplink.program.clone(), version: None };
-    let process = outside::run(|| program.start(&request))?;
+    let process = host_network::run(|| program.start(&request))?;
     write(options, &uplink.network, process)
 }
 
@@ -192,10 +192,10 @@ pub enum UplinkTest {
 ///
 /// Fails if no program is found, if the program does not start, or if the host is not reached.
 pub fn test_uplink(choice: &UplinkChoice, dir: &Path) -> Result<UplinkTest, NetworkError> {
-    let found = outside::run(|| Uplink::find(choice))?;
+    let found = host_network::run(|| Uplink::find(choice))?;
     let Some(uplink) = found else { return Ok(UplinkTest::None) };
     uplink.check_device()?;
-    let Some(IpAddr::V4(address)) = outside::run(source) else {
+    let Some(IpAddr::V4(address)) = host_network::run(source) else {
         return Ok(UplinkTest::NoRoute(uplink));
     };
     DirBuilder::new().mode(0o700).create(dir).with_path("create the directory", dir)?;
@@ -209,8 +209,8 @@ pub fn test_uplink(choice: &UplinkChoice, dir: &Path) -> Result<UplinkTest, Netw
         v6: None,
         forwards: &[],
     };
-    let process = outside::run(|| uplink.start(&request))?;
-    let asked = outside::run(|| serve(address.into())).and_then(ask);
+    let process = host_network::run(|| uplink.start(&request))?;
+    let asked = host_network::run(|| serve(address.into())).and_then(ask);
     let ended = process.kill(KILL).and(netns::unpin(&pin).map_err(io::Error::other));
     let answered = asked.with_path("reach the host by", &uplink.program)?;
     ended.with_path("end", &uplink.program)?;

@@ -28,7 +28,7 @@ use super::error::PrivilegeError;
 use super::map::IdMaps;
 use super::pause::{PauseProcess, inside};
 use super::world::{self, SetupFailure, failure};
-use super::{Privilege, outside, owners};
+use super::{Privilege, host_network, owners};
 
 /// The role of the current process after the fork.
 #[derive(Debug)]
@@ -104,7 +104,8 @@ fn collect(pid: Pid) -> io::Result<ExitStatus> {
 }
 
 impl PauseProcess {
-    /// Continues inside the pause process's namespaces, including its network namespace except for [`outside::run`].
+    /// Continues inside the pause process's namespaces, including its network namespace except for
+    /// [`host_network::run`].
     /// This process must have no other thread.
     pub fn enter(&self) -> Result<ForkSide, PrivilegeError> {
         check_single_thread()?;
@@ -162,7 +163,7 @@ impl PauseProcess {
         end_with_other(&socket).map_err(failed)?;
         // The working directory may be on another mount in this namespace.
         let _ = chdir(here);
-        outside::keep_namespace().map_err(failed)?;
+        host_network::keep_namespace().map_err(failed)?;
         move_into_thread_name_spaces(pause_process.as_fd(), ThreadNameSpaceType::NETWORK)
             .map_err(|error| failed(error.into()))?;
         owners::ask(socket);

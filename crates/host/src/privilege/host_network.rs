@@ -8,19 +8,19 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::Builder;
 
 /// A closure to run in the host's network.
-type OutsideWork = Box<dyn FnOnce() + Send>;
+type HostWork = Box<dyn FnOnce() + Send>;
 
-static OUTSIDE_THREAD: OnceLock<Sender<OutsideWork>> = OnceLock::new();
+static HOST_THREAD: OnceLock<Sender<HostWork>> = OnceLock::new();
 
 /// Starts a thread that stays in the current network namespace, before the calling thread enters another.
 pub(super) fn keep_namespace() -> io::Result<()> {
-    let (sender, receiver) = channel::<OutsideWork>();
-    Builder::new().name("outside".to_owned()).spawn(move || {
+    let (sender, receiver) = channel::<HostWork>();
+    Builder::new().name("host-network".to_owned()).spawn(move || {
         for work in receiver {
             // Run closures concurrently, or one after the other if no thread can be created.
             let shared = Arc::new(Mutex::new(Some(work)));
             let theirs = Arc::clone(&shared);
-            let take = |shared: &Mutex<Option<OutsideWork>>| shared.lock().ok()?.take();
+            let take = |shared: &Mutex<Option<HostWork>>| shared.lock().ok()?.take();
             let spawned = Builder::new().spawn(move || {
                 if let Some(work) = take(&theirs) {
                     work();
@@ -34,14 +34,14 @@ pub(super) fn keep_namespace() -> io::Result<()> {
         }
     })?;
     // A process enters a pause process only once.
-    let _ = OUTSIDE_THREAD.set(sender);
+    let _ = HOST_THREAD.set(sender);
     Ok(())
 }
 
 /// Calls `work` in the host's network, and returns its result: on a new thread, or on the calling thread if this
 /// process never left the host's network.
 pub fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    let Some(resident) = OUTSIDE_THREAD.get() else { return work() };
+    let Some(resident) = HOST_THREAD.get() else { return work() };
     let (tell, told) = sync_channel(1);
     let span = tracing::Span::current();
     let job: Box<dyn FnOnce() + Send + '_> = Box::new(move || {
@@ -52,7 +52,7 @@ pub fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     #[expect(unsafe_code, reason = "threads that are there already take nothing that is borrowed")]
     // SAFETY: borrows of the closure live until this function returns, which happens only after the closure has
     // run or was dropped: both close the channel.
-    let job = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, OutsideWork>(job) };
+    let job = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, HostWork>(job) };
     if resident.send(job).is_err() {
         unreachable!("the thread waits for work as long as the process lives");
     }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn borrowing_work_runs_on_the_outside_thread_if_it_exists() {
+    fn borrowing_work_runs_on_the_host_thread_if_it_exists() {
         let here = thread::current().id();
         let text = String::from("borrowed");
         assert_eq!(run(|| (thread::current().id(), text.len())), (here, 8));

@@ -13,7 +13,7 @@ mod nesting;
 mod owners;
 mod pause;
 mod ranges;
-mod world;
+mod setup;
 
 use std::path::Path;
 use std::{io, ops};

@@ -26,8 +26,8 @@ use super::cgroup;
 use super::clone::{check_single_thread, exit_at_once, fork_with, use_root};
 use super::error::PrivilegeError;
 use super::map::IdMaps;
-use super::pause::{PauseProcess, inside};
-use super::world::{self, SetupFailure, failure};
+use super::pause::{PauseProcess, setup_error};
+use super::setup::{self, SetupFailure, failure};
 use super::{Privilege, host_network, owners};
 
 /// The role of the current process after the fork.
@@ -138,7 +138,7 @@ impl PauseProcess {
             let is_ending = is(Errno::SRCH) || is(Errno::NOMEM) && !self.process.is_working();
             return Err(match is_ending {
                 true => PrivilegeError::Ended { pid },
-                false => inside(geteuid().as_raw(), &said),
+                false => setup_error(geteuid().as_raw(), &said),
             });
         };
         debug!(
@@ -217,7 +217,7 @@ pub fn enter_new(map: &IdMaps) -> Result<ForkSide, PrivilegeError> {
         if File::from(wait).read_exact(&mut [0]).is_err() {
             exit_at_once(1);
         }
-        let told = |(action, source)| PrivilegeError::Inside { uid, action, source };
+        let told = |(action, source)| PrivilegeError::Setup { uid, action, source };
         set_up_child(&theirs).map_err(told)?;
         owners::ask(theirs);
         return Ok(ForkSide::Inside(InsideProcess {
@@ -243,7 +243,7 @@ pub fn enter_new(map: &IdMaps) -> Result<ForkSide, PrivilegeError> {
 fn set_up_child(socket: &OwnedFd) -> Result<(), SetupFailure> {
     use_root().map_err(|error| ("become root".to_owned(), error))?;
     end_with_other(socket).map_err(|error| ("be killed with the caller".to_owned(), error))?;
-    world::private_mounts(Path::new("/"))
+    setup::make_mounts_private(Path::new("/"))
 }
 
 fn socket_pair() -> Result<(OwnedFd, OwnedFd), Errno> {

@@ -27,7 +27,7 @@ pub enum PrivilegeError {
     #[error("cannot map the ids of the user namespace: cannot write {}", path.display())]
     Map { path: PathBuf, source: io::Error },
     #[error("in the user namespace of user {uid}: cannot {action}")]
-    Inside { uid: u32, action: String, source: io::Error },
+    Setup { uid: u32, action: String, source: io::Error },
     #[error("the pause process of the job has ended (process {pid})")]
     Ended { pid: u32 },
     #[error("cannot enter the pause process of the job (process {pid})")]

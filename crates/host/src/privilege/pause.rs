@@ -39,7 +39,7 @@ use super::clone::{
 use super::error::PrivilegeError;
 use super::map::IdMaps;
 use super::ranges::MappedIds;
-use super::world::{self, SetupFailure, failure};
+use super::setup::{self, SetupFailure, failure};
 use crate::identity::ProcessIdentity;
 use crate::processes::ProcessSnapshot;
 use crate::removal::remove_tree;
@@ -108,7 +108,7 @@ impl PauseProcess {
         File::from(answer).read_to_string(&mut said).map_err(failed)?;
         debug!(pid, said, "made the pause process of a job");
         if said != READY {
-            return Err(inside(uid, &said));
+            return Err(setup_error(uid, &said));
         }
         Ok(new)
     }
@@ -159,12 +159,12 @@ impl Drop for NewPauseProcess {
 const READY: &str = "ready";
 
 /// Parses the answer of a process that failed to set itself up: an action, and the error number.
-pub fn inside(uid: u32, said: &str) -> PrivilegeError {
+pub fn setup_error(uid: u32, said: &str) -> PrivilegeError {
     let (action, number) = said.split_once('\n').unwrap_or(("make it", ""));
     let source = number
         .parse()
         .map_or_else(|_| io::Error::other("the process has ended"), io::Error::from_raw_os_error);
-    PrivilegeError::Inside { uid, action: action.to_owned(), source }
+    PrivilegeError::Setup { uid, action: action.to_owned(), source }
 }
 
 /// Runs the pause process until it is killed.
@@ -225,7 +225,7 @@ fn set_up_process(
     directory
         .map_or(Ok(()), |directory| lock_file(&directory.lock))
         .map_err(failure("lock the file by which it is found"))?;
-    world::set_up_world(Path::new("/"))?;
+    setup::set_up_namespaces(Path::new("/"))?;
     cgroup.map_or(Ok(()), JobCgroup::set_up_as_root).map_err(|error| (chain(&error), error.source))
 }
 

@@ -117,7 +117,7 @@ fn obstacle(error: &PrivilegeError, system: UsernsSettings) -> NamespaceObstacle
                 NamespaceObstacle::AppArmor
             } else if system.has_seccomp && is_of_clone {
                 NamespaceObstacle::Seccomp
-            } else if matches!(error, PrivilegeError::Inside { action, .. } if action.contains("/proc"))
+            } else if matches!(error, PrivilegeError::Setup { action, .. } if action.contains("/proc"))
             {
                 NamespaceObstacle::MaskedProc
             } else {
@@ -175,7 +175,7 @@ mod tests {
 
     fn inside(action: &str, errno: i32) -> PrivilegeError {
         let source = io::Error::from_raw_os_error(errno);
-        PrivilegeError::Inside { uid: 7, action: action.to_owned(), source }
+        PrivilegeError::Setup { uid: 7, action: action.to_owned(), source }
     }
 
     #[test]

@@ -17,8 +17,8 @@ pub type SetupFailure = (String, io::Error);
 
 /// Sets up the mounts and the loopback interface of the calling process's namespaces. Later mounts on the host
 /// propagate into the namespace, but not back.
-pub fn set_up_world(root: &Path) -> Result<(), SetupFailure> {
-    private_mounts(root)?;
+pub fn set_up_namespaces(root: &Path) -> Result<(), SetupFailure> {
+    make_mounts_private(root)?;
     let proc = root.join("proc");
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("proc", &proc, "proc", flags, None).map_err(failure("mount /proc"))?;
@@ -42,7 +42,7 @@ fn cover_second_cgroups(root: &Path) -> Result<(), SetupFailure> {
 }
 
 /// Keeps later mounts in this namespace from propagating to the host.
-pub fn private_mounts(root: &Path) -> Result<(), SetupFailure> {
+pub fn make_mounts_private(root: &Path) -> Result<(), SetupFailure> {
     let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change(root, flags).map_err(failure("make mounts private"))
 }

@@ -20,13 +20,13 @@ use super::usage::disk_bytes;
 #[derive(Clone, Debug)]
 pub struct Trash {
     dir: PathBuf,
-    set_aside: Arc<Mutex<Vec<SetAside>>>,
+    set_aside: Arc<Mutex<Vec<TrashedDirectory>>>,
 }
 
 /// A directory that could not be removed, and its new path.
 #[derive(Debug, thiserror::Error)]
 #[error("set aside as {}: `prune` retries the removal", path.display())]
-pub struct SetAside {
+pub struct TrashedDirectory {
     pub path: PathBuf,
     /// The error of the removal, with the original path.
     pub source: PathError,
@@ -34,7 +34,7 @@ pub struct SetAside {
 
 /// The result of emptying the trash.
 #[derive(Debug, Default)]
-pub struct EmptiedTrash {
+pub struct TrashReport {
     pub removed: usize,
     /// Errors of entries that could not be removed.
     pub left: Vec<PathError>,
@@ -71,7 +71,7 @@ impl Trash {
             make_private(&self.dir)?;
             match fs::rename(path, &aside) {
                 Ok(()) => {
-                    self.lock_set_aside().push(SetAside { path: aside, source });
+                    self.lock_set_aside().push(TrashedDirectory { path: aside, source });
                     return Ok(());
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -88,7 +88,7 @@ impl Trash {
     }
 
     /// Returns the directories that were set aside since the last call.
-    pub fn take_set_aside(&self) -> Vec<SetAside> {
+    pub fn take_set_aside(&self) -> Vec<TrashedDirectory> {
         std::mem::take(&mut self.lock_set_aside())
     }
 
@@ -103,8 +103,8 @@ impl Trash {
     }
 
     /// Retries the removal of all entries.
-    pub fn remove_entries(&self) -> Result<EmptiedTrash, PathError> {
-        let mut emptied = EmptiedTrash::default();
+    pub fn remove_entries(&self) -> Result<TrashReport, PathError> {
+        let mut emptied = TrashReport::default();
         for path in self.contents()? {
             match remove_tree(&path) {
                 Ok(()) => emptied.removed += 1,
@@ -118,7 +118,7 @@ impl Trash {
         Ok(emptied)
     }
 
-    fn lock_set_aside(&self) -> std::sync::MutexGuard<'_, Vec<SetAside>> {
+    fn lock_set_aside(&self) -> std::sync::MutexGuard<'_, Vec<TrashedDirectory>> {
         self.set_aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

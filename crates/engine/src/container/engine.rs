@@ -12,7 +12,7 @@ use oci_hooks_files::fs::{PathContext as _, PathError, make_private, names_in, r
 use oci_hooks_files::lock::{FileLock, LOCK_TIMEOUT};
 use oci_hooks_host::cgroup::{self, AvailableCgroups};
 use oci_hooks_host::privilege::Privilege;
-use oci_hooks_host::trash::{EmptiedTrash, Trash};
+use oci_hooks_host::trash::{Trash, TrashReport};
 use oci_hooks_image::ImageStore;
 
 use super::error::ContainerError;
@@ -166,10 +166,10 @@ impl Engine {
     }
 
     /// Tries again to remove the trash of containers and images.
-    pub fn empty_trash(&self) -> Result<EmptiedTrash, PathError> {
-        let mut all = EmptiedTrash::default();
+    pub fn empty_trash(&self) -> Result<TrashReport, PathError> {
+        let mut all = TrashReport::default();
         for trash in self.all_trash() {
-            let EmptiedTrash { removed, left } = trash.remove_entries()?;
+            let TrashReport { removed, left } = trash.remove_entries()?;
             all.removed += removed;
             all.left.extend(left);
         }

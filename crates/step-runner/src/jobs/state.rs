@@ -12,7 +12,7 @@ use oci_hooks_files::fs::{
 };
 use oci_hooks_files::lock::FileLock;
 use oci_hooks_host::removal::remove_tree;
-use oci_hooks_host::trash::{SetAside, Trash};
+use oci_hooks_host::trash::{Trash, TrashedDirectory};
 
 use super::super::engine::{RecordedProcesses, run_within};
 use super::super::socket::{SocketError, private_directory};
@@ -122,7 +122,7 @@ impl StateDir {
     }
 
     /// Returns files of earlier jobs that could not be removed and were moved to the trash.
-    pub fn set_aside(&self) -> Vec<SetAside> {
+    pub fn set_aside(&self) -> Vec<TrashedDirectory> {
         self.trash.take_set_aside()
     }
 

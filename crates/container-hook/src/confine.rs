@@ -77,7 +77,7 @@ pub fn pids_limit(backend: &EngineBackend<'_>, all: &CreateOptions) -> i64 {
 /// Returns a container's share of the host's processes, which are divided among all jobs.
 fn share_of_processes(backend: &EngineBackend<'_>) -> i64 {
     let jobs = backend.jobs().all_jobs().map_or(1, |jobs| jobs.known.len() + jobs.unreadable.len());
-    i64::try_from(cgroup::share_of_processes(jobs)).unwrap_or(i64::MAX)
+    i64::try_from(cgroup::process_limit(jobs)).unwrap_or(i64::MAX)
 }
 
 /// Sets the privileges, namespaces and device rules of a container.

@@ -20,7 +20,7 @@ pub use below::{ChildCgroup, own_cgroup, remove_recorded};
 pub(crate) use below::{process_cgroup, remove_mounted};
 pub use group::{ContainerGroup, remove_container_cgroup, remove_group};
 pub use hierarchy::{PARENT, keep_parents};
-pub use processes::{LimitEvents, events, limit_all, share_of_processes};
+pub use processes::{LimitEvents, events, limit_processes, process_limit};
 pub use slice::GroupLimits;
 
 /// Kills all processes in a cgroup, named as in `linux.cgroupsPath`, and in its children. Returns whether

@@ -40,7 +40,7 @@ impl ContainerRecord {
     pub(super) fn keep_parents(&self) -> Option<fs::File> {
         let kept = cgroup::keep_parents();
         if self.cgroup.starts_with(cgroup::PARENT) {
-            cgroup::limit_all();
+            cgroup::limit_processes();
         }
         kept
     }

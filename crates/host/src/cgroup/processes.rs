@@ -13,9 +13,9 @@ const DEFAULT_PIDS: u64 = 32_768;
 const MIN_PIDS: u64 = 512;
 
 /// Returns the limit of processes and threads of a container on this host, given the number of jobs: all jobs
-/// together get half of the limit of [all containers](limit_all), so that a fork bomb in one container does not
+/// together get half of the limit of [all containers](limit_processes), so that a fork bomb in one container does not
 /// use up the limit of the others.
-pub fn share_of_processes(jobs: usize) -> u64 {
+pub fn process_limit(jobs: usize) -> u64 {
     let roots = hierarchies(Path::new(MOUNT));
     let set = roots.iter().filter_map(|root| limit_of(&root.join(parent()).join("pids.max")));
     share(set.chain([total_process_limit()]).min().expect("there is one"), jobs)
@@ -24,7 +24,7 @@ pub fn share_of_processes(jobs: usize) -> u64 {
 /// Limits all containers together to three quarters of the processes and threads that the host can
 /// have, so that its administrator can always log in; a lower existing limit stays. Hold
 /// [`super::hierarchy::keep_parents`] during the call and until a container is created.
-pub fn limit_all() {
+pub fn limit_processes() {
     for root in hierarchies(Path::new(MOUNT)) {
         limit(&root, total_process_limit());
     }
@@ -126,7 +126,7 @@ mod tests {
             [0, 1, 40, 100].map(|jobs| share(3_145_728, jobs)),
             [32_768, 32_768, 32_768, 15_728]
         );
-        assert!(share_of_processes(1) < total_process_limit());
+        assert!(process_limit(1) < total_process_limit());
     }
 
     #[test]

@@ -88,6 +88,6 @@ impl Uplink {
     /// Versions in between are untested, and count as broken.
     pub fn loses_half_closed(&self) -> bool {
         self.kind == UplinkKind::Pasta
-            && self.version.as_ref().is_none_or(|version| *version < version::ANSWERS)
+            && self.version.as_ref().is_none_or(|version| *version < version::FIRST_WITHOUT_LOSS)
     }
 }

@@ -10,7 +10,7 @@ pub struct UplinkVersion {
 
 /// The oldest pasta that is known to deliver complete answers on half-closed connections. Version 2023-03-09
 /// (Debian 12) delivers none; version 2025-05-03 (Debian 13) loses the end of an answer of 100 MB.
-pub const ANSWERS: UplinkVersion = UplinkVersion { numbers: [2026, 10, 2] };
+pub const FIRST_WITHOUT_LOSS: UplinkVersion = UplinkVersion { numbers: [2026, 10, 2] };
 
 impl fmt::Display for UplinkVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -94,8 +94,8 @@ mod tests {
             let version = UplinkVersion::of_pasta(output).map(|version| version.to_string());
             assert_eq!(version.as_deref(), expected, "{output:?}");
         }
-        assert!(UplinkVersion::of_pasta("pasta 20261001").unwrap() < ANSWERS);
-        assert!(UplinkVersion::of_pasta("pasta 20261002").unwrap() >= ANSWERS);
+        assert!(UplinkVersion::of_pasta("pasta 20261001").unwrap() < FIRST_WITHOUT_LOSS);
+        assert!(UplinkVersion::of_pasta("pasta 20261002").unwrap() >= FIRST_WITHOUT_LOSS);
     }
 
     #[test]

@@ -112,7 +112,7 @@ fn run(
     ranges: &[SubordinateRange],
 ) -> Result<(), PrivilegeError> {
     let uid = geteuid().as_raw();
-    let found = find(name).ok_or(PrivilegeError::NoProgram { uid, name })?;
+    let found = find_id_map_program(name).ok_or(PrivilegeError::NoProgram { uid, name })?;
     let mut words = vec![pid, 0, own, 1];
     let mut next = 1;
     for range in ranges {
@@ -132,7 +132,7 @@ fn run(
 }
 
 /// Returns the path of newuidmap or newgidmap; `None` if it is not installed.
-pub fn find(name: &str) -> Option<PathBuf> {
+pub fn find_id_map_program(name: &str) -> Option<PathBuf> {
     DIRECTORIES.iter().map(|dir| Path::new(dir).join(name)).find(|path| path.is_file())
 }
 

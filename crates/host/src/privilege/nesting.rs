@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use super::map::find;
+use super::map::find_id_map_program;
 
 /// Files by which containers of podman, Docker and Kubernetes are recognised.
 const MARKS: [&str; 3] = ["/run/.containerenv", "/.dockerenv", "/var/run/secrets/kubernetes.io"];
@@ -59,7 +59,8 @@ pub fn missing_in_container() -> Option<String> {
         status: read("/proc/self/status"),
         mounts: read("/proc/self/mountinfo"),
         has_tun: Path::new("/dev/net/tun").exists(),
-        has_setuid_newuidmap: find("newuidmap").is_some_and(|path| is_setuid_alone(&path)),
+        has_setuid_newuidmap: find_id_map_program("newuidmap")
+            .is_some_and(|path| is_setuid_alone(&path)),
     }
     .missing();
     (!missing.is_empty())

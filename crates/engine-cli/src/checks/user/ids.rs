@@ -5,7 +5,7 @@ use std::ops::Range as Numbers;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
-use oci_hooks_host::privilege::{self, IdMaps, SubordinateIds, SubordinateRange};
+use oci_hooks_host::privilege::{IdMaps, SubordinateIds, SubordinateRange, find_id_map_program};
 use oci_hooks_host::users;
 
 use super::super::HostCheck;
@@ -196,7 +196,7 @@ fn programs(is_nested: bool) -> HostCheck {
     const NAME: &str = "newuidmap";
     let mut found = Vec::new();
     for program in PROGRAMS {
-        let Some(path) = privilege::find(program.name) else {
+        let Some(path) = find_id_map_program(program.name) else {
             return HostCheck::fail(
                 NAME,
                 format!("{} is not installed", program.name),

@@ -151,7 +151,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    use oci_hooks_host::caller::own_ids;
+    use oci_hooks_host::file_user::own_ids;
 
     use super::*;
 

@@ -9,7 +9,7 @@ use container_hook_job::HookError;
 use oci_hooks_engine::container::{Engine, read_json_if_there, write_record};
 use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::PathError;
-use oci_hooks_host::caller::is_root;
+use oci_hooks_host::file_user::is_root;
 use oci_hooks_host::host_file::{HostFile, HostRoot};
 use oci_hooks_host::ownership::{FileOwners, OwnershipReport, WalkProblems, restore_ownership};
 use oci_hooks_host::privilege::Privilege;

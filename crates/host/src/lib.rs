@@ -7,9 +7,9 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod apparmor;
-pub mod caller;
 pub mod cgroup;
 pub mod detached;
+pub mod file_user;
 pub mod host_file;
 pub mod identity;
 pub mod loop_device;

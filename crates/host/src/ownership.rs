@@ -18,7 +18,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::caller::{FileUser, is_root};
+use super::file_user::{FileUser, is_root};
 use super::share;
 pub use super::walk::WalkProblems;
 use super::walk::{ClosedAction, NextStep, TreeVisitor, WalkTrace, walk};

@@ -382,7 +382,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
     use std::os::unix::net::UnixListener;
 
-    use oci_hooks_host::caller::own_ids;
+    use oci_hooks_host::file_user::own_ids;
     use oci_hooks_host::removal::remove_tree;
     use oci_hooks_testsupport::descriptors::with_few_descriptors;
     use rustix::fs::mkfifoat;

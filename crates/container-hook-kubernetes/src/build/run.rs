@@ -13,7 +13,7 @@ use container_hook_job::request::RegistryLogin;
 use oci_hooks_engine::container::{StepEnd, StepSignals};
 use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::{PathContext as _, PathError, random_u64};
-use oci_hooks_host::caller::own_ids;
+use oci_hooks_host::file_user::own_ids;
 use oci_hooks_host::removal::remove_tree;
 use oci_hooks_image::{Credentials, Digest, ImageReference, SilentProgress};
 use oci_hooks_init::frames::files::FileScope;

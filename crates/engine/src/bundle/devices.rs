@@ -7,7 +7,7 @@ use std::str::FromStr;
 use oci_hooks::cdi;
 use oci_hooks_files::beneath::descriptor_path;
 use oci_hooks_files::fs::PathError;
-use oci_hooks_host::caller::FileUser;
+use oci_hooks_host::file_user::FileUser;
 use oci_hooks_host::host_file::{HostFile, HostRoot};
 use oci_spec::runtime::{LinuxDevice, LinuxDeviceCgroup, LinuxDeviceType};
 use rustix::fs::{self, AtFlags, CWD, FileType, major, minor};

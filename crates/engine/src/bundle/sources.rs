@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use oci_hooks_host::caller::FileUser;
 use oci_hooks_host::detached::{DetachedMount, MountAttributes, MountDepth, cannot_map_owners};
+use oci_hooks_host::file_user::FileUser;
 use oci_hooks_host::host_file::HostFile;
 use oci_hooks_host::netns;
 use oci_hooks_host::userns::{NamespaceMapping, OwnerIds, PrivateIds};

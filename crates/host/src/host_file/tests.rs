@@ -2,7 +2,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::caller::own_ids;
+use crate::file_user::own_ids;
 
 fn tree() -> (tempfile::TempDir, HostRoot) {
     let dir = tempfile::tempdir().unwrap();

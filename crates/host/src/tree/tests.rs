@@ -123,7 +123,7 @@ fn hard_linked_files_of_every_kind_are_copied_once() {
 
 #[test]
 fn owners_in_the_range_are_shifted() {
-    let (uid, gid) = crate::caller::own_ids();
+    let (uid, gid) = crate::file_user::own_ids();
     let (from, to) = directories();
     fs::write(from.path().join("file"), "").unwrap();
     symlink("/nowhere", from.path().join("link")).unwrap();

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-use oci_hooks_host::caller::own_ids;
+use oci_hooks_host::file_user::own_ids;
 use oci_hooks_host::privilege::Privilege;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use oci_hooks_files::beneath::descriptor_path;
 use oci_hooks_files::fs::{PathContext as _, PathError, names_in};
-use oci_hooks_host::caller::{is_root, own_ids};
+use oci_hooks_host::file_user::{is_root, own_ids};
 use oci_hooks_host::removal::remove_tree;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fchmod, fstat, mkdirat, openat, statat};
 use rustix::io::{Errno, ioctl_fionbio};

@@ -1,4 +1,4 @@
-//! Detection of AppArmor.
+//! Detects whether AppArmor is enabled. It loads no profile: `container-hook` asks before it applies one.
 
 use std::fs;
 

@@ -1,4 +1,5 @@
-//! The cgroups of containers: limits, OOM and pids events, killing all processes, and removal.
+//! Creates, limits and removes cgroups, kills all processes in them, and reads the events of their limits. Runtimes
+//! move containers into their cgroups. The engine calls it for containers, and step-runner for steps.
 
 use std::fs::{self, File};
 use std::path::Path;

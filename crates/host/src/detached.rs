@@ -1,4 +1,5 @@
-//! Detached mounts (`open_tree`, `fsmount`): copies of mounts, and tmpfs, that are not attached to a path yet.
+//! Creates detached mounts (`open_tree`, `fsmount`): copies of mounts, and tmpfs, that are not attached to a path yet.
+//! The engine mounts with them all that a request names.
 //!
 //! They are created from open files and attached to open files, so no path is looked up twice.
 

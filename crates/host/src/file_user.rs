@@ -1,4 +1,5 @@
-//! Accessing files with the permissions of a user of the host.
+//! Accesses files with the permissions of a user of the host. The engine creates mount points with it, and checks
+//! devices.
 //!
 //! Only the ids for file access change (`fsuid`, `fsgid`, supplementary groups): the user can neither
 //! send signals to the thread, nor trace it.

@@ -1,4 +1,5 @@
-//! Files and directories of the host by untrusted names, opened once.
+//! Opens files and directories of the host by untrusted names, once. The engine and `container-hook` open with it all
+//! paths that a request names.
 //!
 //! All checks and uses go through the descriptor, so that swapping the file at its path has no effect. These
 //! values have no path, except for messages.

@@ -1,4 +1,5 @@
-//! Identification of processes: PIDs are reused, so a record keeps the start time too.
+//! Identifies processes by their PID and start time, because PIDs are reused; waits for them and kills them. All
+//! records of running processes use it.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,5 @@
-//! Loop devices: files as disks.
+//! Mounts the file systems in files, by loop devices. It creates no file system: the engine does, for containers with a
+//! limit of disk space.
 
 use std::ffi::CStr;
 use std::fs::{self, DirEntry, File, OpenOptions};

@@ -1,4 +1,5 @@
-//! Mounting and unmounting of overlays and tmpfs, and mount namespaces.
+//! Mounts and unmounts overlays and tmpfs on trusted paths, and creates mount namespaces. The engine calls it for root
+//! file systems; [`detached`](super::detached) mounts what a request names.
 
 use std::ffi::{CStr, CString, OsString};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};

@@ -1,4 +1,5 @@
-//! The processes in `/proc`: their parents, environments and signals.
+//! Lists the processes in `/proc` with their parents and environments, and sends them signals. Programs find with it
+//! the descendants of a process.
 
 use std::collections::HashSet;
 use std::fs::{self, File};

@@ -1,4 +1,5 @@
-//! Removing untrusted directory trees: of any depth, with any names, modes and attributes.
+//! Removes untrusted directory trees: of any depth, with any names, modes and attributes. It follows no symbolic link
+//! and enters no mount. All programs remove with it what a job could write.
 //!
 //! Only a few descriptors are open at a time, the code does not recurse, and paths are never longer than a file name.
 //! If a file cannot be removed, all others are, and the first error is returned.

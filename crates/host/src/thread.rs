@@ -1,4 +1,4 @@
-//! Closures on new threads: for thread attributes that cannot be reset, and for concurrent work.
+//! Runs closures on new threads: to change thread attributes that cannot be reset, and for concurrent work.
 
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, PoisonError};

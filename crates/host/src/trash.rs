@@ -1,7 +1,7 @@
-//! Setting aside directories that cannot be removed, so that their paths are free again: the cause may be a disk error
+//! Sets directories aside that cannot be removed, so that their paths are free again: the cause may be a disk error
 //! or a leftover mount.
 //!
-//! Such a directory is moved to the trash directory below the same root, and removed from there later.
+//! Such a directory is moved to the trash directory below the same root, and the `prune` commands retry its removal.
 
 use std::fs;
 use std::io;

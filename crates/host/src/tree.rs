@@ -1,4 +1,5 @@
-//! Copies of directory trees, with owners, modes, times, extended attributes, hard links and devices.
+//! Copies directory trees, with owners, modes, times, extended attributes, hard links and devices. The engine calls it
+//! for volumes, and for root file systems where overlays are unavailable.
 //!
 //! Files outside of the two directories are never accessed, even if the trees change meanwhile: sources are opened
 //! once and used by descriptor, copies are identified by descriptor or by device and inode, and no symbolic link is

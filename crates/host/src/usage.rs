@@ -1,4 +1,4 @@
-//! Disk usage of untrusted directory trees.
+//! Measures the disk usage of untrusted directory trees, for lists and for the pruning of images and volumes.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};

@@ -1,4 +1,5 @@
-//! User namespaces: mappings of user and group ids, for containers and for idmapped mounts.
+//! Creates user namespaces with mappings of user and group ids, for containers and for idmapped mounts.
+//! [`privilege`](super::privilege) creates those in which a rootless user is root.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};

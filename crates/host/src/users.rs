@@ -1,4 +1,4 @@
-//! Users of this host, from its user database (NSS).
+//! Looks up users of this host in its user database (NSS). Users of images are not looked up here.
 //!
 //! A statically linked program has only the NSS modules for `/etc/passwd` and `/etc/group`: it queries
 //! directory services such as LDAP through `getent`, the host's own program. Loading the host's modules would

@@ -1,4 +1,5 @@
-//! Parsing of the versions that programs and kernels print.
+//! Parses the versions that programs and kernels print, for the `doctor` commands and for
+//! features of newer kernels.
 
 use std::ffi::OsStr;
 use std::path::Path;

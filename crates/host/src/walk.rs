@@ -1,5 +1,6 @@
-//! Walking an untrusted directory tree, of any depth and size, with few descriptors. Symbolic links are not followed,
-//! and mount points are skipped.
+//! Visits an untrusted directory tree, of any depth and size, with few descriptors. Symbolic links are not followed,
+//! and mount points are skipped. [`ownership`](super::ownership), [`share`](super::share) and
+//! [`usage`](super::usage) use it.
 
 use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};

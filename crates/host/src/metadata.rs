@@ -1,5 +1,5 @@
 //! Addresses of cloud metadata services, which hand out a machine's credentials to any process on it. The engine's
-//! firewall blocks them for jobs, and the registry client never connects to them.
+//! firewall blocks them for jobs, and the registry client rejects servers that refer to them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,4 +1,4 @@
-//! Image configurations: defaults for containers of the image.
+//! Parses image configurations: the defaults for containers of an image.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Content digests.
+//! Digests of content, such as `sha256:HEX`: parsing, computing and comparing them.
 
 use std::cmp::Ordering;
 use std::fmt;

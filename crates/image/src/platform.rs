@@ -1,4 +1,4 @@
-//! Platforms of images and hosts.
+//! Platforms of images and hosts: operating system, CPU architecture and variant.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Pulling images from a registry into the store.
+//! Pulls images: resolves a reference, and streams the missing layers from the registry into the store.
 
 use tracing::info_span;
 

@@ -1,4 +1,5 @@
-//! Capabilities of root in a container.
+//! Selects the capabilities of a container's processes: Docker's defaults, `--cap-add` and `--cap-drop`, limited to
+//! those that this process can grant.
 
 use oci_spec::runtime::{Capabilities, Capability, LinuxCapabilities};
 pub use rustix::thread::CapabilitySet;

@@ -1,4 +1,4 @@
-//! Command of a container: entrypoint, arguments and environment.
+//! Combines the image's entrypoint, arguments and environment with those of the request.
 
 use oci_hooks_image::ImageConfig;
 

@@ -1,4 +1,4 @@
-//! The configuration of the runtime specification.
+//! Builds `config.json` of the runtime specification. It writes no file: `write` does.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

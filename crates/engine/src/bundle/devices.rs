@@ -1,4 +1,4 @@
-//! Devices: the defaults, and the requested ones.
+//! Lists the devices of a container, the defaults and the requested ones, and the rules of its device cgroup.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

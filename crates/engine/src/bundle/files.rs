@@ -1,4 +1,4 @@
-//! Files that the engine gives a container: /etc/hosts, /etc/resolv.conf, /etc/hostname.
+//! Writes the files that the engine mounts in a container: /etc/hosts, /etc/resolv.conf, /etc/hostname.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};

@@ -1,4 +1,4 @@
-//! hooks.d hooks of a container.
+//! Adds the matching hooks of hooks.d to `config.json`, except `precreate` hooks. Runtimes run them.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Mounts: the runtime's own, the engine's files, and the requested ones.
+//! Lists the mounts of a container: the standard ones, the engine's files, and the requested ones. `sources` opens what
+//! is mounted.
 
 use std::path::{Component, Path, PathBuf};
 use std::{fs, io};

@@ -1,4 +1,4 @@
-//! Options of a container beyond its image.
+//! The request for a container beyond its image: user, mounts, devices, limits, security, namespaces and hooks.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

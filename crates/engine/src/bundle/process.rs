@@ -1,4 +1,4 @@
-//! Additional processes in a container: the `process.json` of an exec.
+//! Builds the `process.json` of an additional process in a running container, for `exec`.
 
 use std::path::PathBuf;
 

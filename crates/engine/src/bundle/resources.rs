@@ -1,4 +1,4 @@
-//! Limits: cgroups and rlimits.
+//! Limits of a container's cgroup and of its processes (rlimits), and those that are not enforced here.
 
 use std::fs;
 use std::path::Path;

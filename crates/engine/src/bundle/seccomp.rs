@@ -1,4 +1,4 @@
-//! System calls that a container may make.
+//! Builds the seccomp filter of a container: the system calls that it may make.
 
 use oci_hooks_host::privilege::Privilege;
 use oci_spec::runtime::{

@@ -1,4 +1,4 @@
-//! Users and groups, resolved with the files of the image.
+//! Resolves the user and the groups of a container by `/etc/passwd` and `/etc/group` of its image, never by the host's.
 
 use std::fmt;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Writing a bundle.
+//! Writes a bundle: `config.json`, the engine's files, and the mounts that the configuration names.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! Single checks of a container, by a program in it or over its network, of which health checks consist.
+//! Runs a single check of a container: a program in it, or a connection over its network. `health` repeats checks.
 
 use std::fs;
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! Creation of a container: record, root file system and bundle, and then the call of the runtime.
+//! Creates a container: its record, root file system and bundle, and then calls the runtime.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The engine: its directories, and operations on all containers.
+//! The engine: its directories, and the operations on all its containers.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};

@@ -1,4 +1,4 @@
-//! Additional processes in a container, and attending to them until they end.
+//! Runs additional processes in a container through the runtime, and follows them until they end.
 
 use std::borrow::Cow;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Limits that a container reached, as far as they are known while it exists.
+//! Reports the limits that a container has reached: processes, memory, disk, CPUs and log. Its removal loses them.
 
 use std::fmt;
 

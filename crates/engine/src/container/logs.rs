@@ -1,4 +1,4 @@
-//! The output of a container: its newest part, up to a limit.
+//! Writes and reads the log of a container: the newest part of its output, up to a limit.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write};

@@ -1,4 +1,4 @@
-//! Records of containers, by which any later process finds and removes them.
+//! Writes and reads the records of containers, by which any later process finds and removes them.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Removal of containers, or of their remains.
+//! Kills and removes containers, and the leftovers of those that were created or removed only in part.
 
 use std::ffi::{OsStr, OsString};
 use std::iter;

@@ -1,4 +1,4 @@
-//! End of a container: state, exit code, waiting, stopping.
+//! Waits for containers to end, stops them, and reports their exit codes.
 
 use std::fs::OpenOptions;
 use std::thread;

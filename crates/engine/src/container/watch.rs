@@ -1,4 +1,4 @@
-//! Watching a process of a container until it ends, and keeping its output.
+//! Follows a process of a container until it ends, and passes its output on.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};

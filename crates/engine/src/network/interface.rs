@@ -1,4 +1,4 @@
-//! Names of network interfaces of the host.
+//! Names of network interfaces: valid ones, as the kernel accepts them.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Links, addresses and routes by netlink, without running a program.
+//! Lists and changes links, addresses and routes by netlink, without running `ip`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd as _, BorrowedFd};

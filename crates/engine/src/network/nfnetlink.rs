@@ -1,4 +1,4 @@
-//! Encoding and decoding of messages of the kernel's packet filter.
+//! Encodes and decodes the netlink messages of nftables. `nftables` sends them.
 
 use rustix::io::Errno;
 

@@ -1,4 +1,4 @@
-//! Records of networks, by which later processes find them and avoid their addresses.
+//! Writes and reads the records of networks, by which later processes find them and avoid their addresses.
 
 use std::collections::BTreeSet;
 use std::fs;

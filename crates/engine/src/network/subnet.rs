@@ -1,4 +1,4 @@
-//! Addresses of a network.
+//! Address blocks: parsing, and the blocks of networks in a pool.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

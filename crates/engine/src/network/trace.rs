@@ -1,4 +1,4 @@
-//! Kernel traces of a network's packets on their way through the tables.
+//! Follows a network's packets through the tables of nftables, by the kernel's traces (`nft monitor trace`).
 
 use std::io;
 

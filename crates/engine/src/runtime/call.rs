@@ -1,4 +1,4 @@
-//! Calls of a runtime: one method per subcommand that an engine needs.
+//! Calls a runtime: one method per subcommand that the engine needs.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};

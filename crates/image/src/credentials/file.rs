@@ -1,4 +1,4 @@
-//! Docker's `config.json` and podman's `auth.json`.
+//! Parses the logins in Docker's `config.json` and Podman's `auth.json`.
 
 use std::collections::BTreeMap;
 use std::fmt;

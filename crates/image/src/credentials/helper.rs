@@ -1,4 +1,4 @@
-//! Credential helpers: programs that keep logins for Docker.
+//! Runs credential helpers: programs that store logins for Docker.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Attributes: owner, mode, extended attributes and time of a file.
+//! Sets owner, mode, extended attributes and time of unpacked files, as far as this process may.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;

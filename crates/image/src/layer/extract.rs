@@ -1,4 +1,4 @@
-//! Extraction of a layer's files.
+//! Creates the files of a layer from the entries of its archive.
 
 use std::io;
 use std::os::unix::fs::FileExt as _;

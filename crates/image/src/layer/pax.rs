@@ -1,4 +1,4 @@
-//! Extended headers of the POSIX format (pax), for values that do not fit a plain header.
+//! Parses extended headers (pax), for values that do not fit a plain tar header.
 
 /// Extended header of an entry.
 #[derive(Debug, Default)]

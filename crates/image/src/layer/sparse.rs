@@ -1,4 +1,4 @@
-//! Sparse files: the positions of their data.
+//! Parses where the data of a sparse file is: the formats of GNU tar.
 
 use tar::{GnuExtSparseHeader, GnuSparseHeader, Header};
 

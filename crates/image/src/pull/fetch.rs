@@ -1,4 +1,4 @@
-//! Fetching images from a registry into the store.
+//! Fetches the configuration and the missing layers of an image, several layers at once.
 
 use std::collections::HashSet;
 use std::io::{self, Read};

@@ -1,4 +1,4 @@
-//! Streaming of blobs that survives broken connections.
+//! Streams blobs, and resumes them after broken connections. Readers check the digest.
 
 use std::fmt;
 use std::io::{self, Read};

@@ -1,4 +1,4 @@
-//! `WWW-Authenticate`: authentication schemes of registries.
+//! Parses `WWW-Authenticate` headers: the authentication that a registry asks for.
 
 use http_auth::ChallengeRef;
 use http_auth::parser::ChallengeParser;

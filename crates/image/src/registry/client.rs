@@ -1,4 +1,4 @@
-//! The client and its view of a repository.
+//! The client, and the operations on one repository: manifests, blobs and tags.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

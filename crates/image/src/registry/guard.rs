@@ -1,4 +1,4 @@
-//! Protection against servers that refer to internal addresses.
+//! Rejects redirects and token servers with internal addresses of this machine or its network.
 
 use std::net::IpAddr;
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! A repository on one server, and our authorization there.
+//! A repository on one server, a registry or its mirror, and the client's authorization there.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

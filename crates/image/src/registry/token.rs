@@ -1,4 +1,4 @@
-//! Token servers, which registries use to authorize clients.
+//! Requests tokens from the token servers of registries, with a login or without.
 
 use std::io::Read as _;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Images: records of names, configurations and layers.
+//! Finds, lists, commits and removes images: records of names, configurations and layers.
 
 use std::fs::{self, File, FileTimes};
 use std::path::PathBuf;

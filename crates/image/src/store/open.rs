@@ -1,4 +1,4 @@
-//! Opening the store.
+//! Opens the store, and reads and writes its records.
 
 use std::fs;
 use std::path::{Path, PathBuf};

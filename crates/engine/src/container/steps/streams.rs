@@ -1,4 +1,4 @@
-//! Input and output of a step, on their way between our descriptors and the step's pipes.
+//! Forwards the output of a step from its pipes to the descriptors of this process.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use oci_hooks_engine::bundle::{self, ExecOptions};
 use oci_hooks_engine::container::{
-    ContainerError, ContainerRecord, Engine, ExecOutcome, LogWriter, OutputAttendant, StdStream,
+    ContainerError, ContainerRecord, Engine, ExecOutcome, LogWriter, OutputReceiver, StdStream,
 };
 use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::{PathContext as _, PathError};
@@ -328,7 +328,7 @@ struct WatchedLog<'a> {
     partial: [Vec<u8>; 2],
 }
 
-impl OutputAttendant for WatchedLog<'_> {
+impl OutputReceiver for WatchedLog<'_> {
     fn take(&mut self, stream: StdStream, bytes: &[u8]) {
         self.log.take(stream, bytes);
         let partial = &mut self.partial[stream as usize];
@@ -363,7 +363,7 @@ impl Guest for SupervisedContainer<'_> {
         };
         let mut watched = WatchedLog { log: &mut self.log, watcher, partial: [vec![], vec![]] };
         let attended =
-            self.engine.exec_attended(&self.record, &options, &command.stdin, &mut watched)?;
+            self.engine.exec_to_end(&self.record, &options, &command.stdin, &mut watched)?;
         for partial in watched.partial.iter().filter(|partial| !partial.is_empty()) {
             watched.watcher.line(&String::from_utf8_lossy(partial));
         }

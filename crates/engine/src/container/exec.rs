@@ -20,7 +20,7 @@ use tracing::debug;
 use super::engine::Engine;
 use super::error::ContainerError;
 use super::record::{ContainerRecord, read_json};
-use super::watch::{OutputAttendant, ProcessWatch};
+use super::watch::{OutputReceiver, ProcessWatch};
 use crate::bundle::{self, BundleError, ExecOptions};
 use crate::runtime::RuntimeAction;
 
@@ -147,7 +147,7 @@ fn path_of(process: &Value) -> Option<&str> {
 /// Timeout for a killed process to end.
 const KILL: Duration = Duration::from_secs(10);
 
-/// Result of attending to a process.
+/// Result of running a process to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecOutcome {
     /// The process ended; the exit code, or 128 plus the signal that ended it.
@@ -157,16 +157,16 @@ pub enum ExecOutcome {
 }
 
 impl Engine {
-    /// Runs a process in a container to its end, with `stdin` as its standard input. The attendant gets its
+    /// Runs a process in a container to its end, with `stdin` as its standard input. The receiver gets its
     /// output, and sets its deadline. The runtime itself ends before the process.
     ///
     /// This process must adopt orphans, as after [`spawn::detach`], and have no other children.
-    pub fn exec_attended(
+    pub fn exec_to_end(
         &self,
         record: &ContainerRecord,
         options: &ExecOptions,
         stdin: &[u8],
-        attendant: &mut impl OutputAttendant,
+        receiver: &mut impl OutputReceiver,
     ) -> Result<ExecOutcome, ContainerError> {
         let directory = self.directory(&record.id);
         let path = directory.path();
@@ -206,7 +206,7 @@ impl Engine {
         let mut code = None;
         let watch = ProcessWatch { process, streams: [Some(stdout), Some(stderr)] };
         let has_ended = watch
-            .read_until_end(attendant, |ended| code = Some(ended))
+            .read_until_end(receiver, |ended| code = Some(ended))
             .with_path("read what is written in", path)?;
         if !has_ended {
             if let Some(process) = process {

@@ -44,4 +44,4 @@ pub use steps::{
 };
 pub use volumes::{OwnerVolumes, owners_of_volumes};
 pub use wait::WaitOutcome;
-pub use watch::OutputAttendant;
+pub use watch::OutputReceiver;

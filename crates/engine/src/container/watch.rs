@@ -17,7 +17,7 @@ const DRAIN_PAUSE: Duration = Duration::from_secs(1);
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// Receiver of a process's output, which also sets the process's deadline.
-pub trait OutputAttendant {
+pub trait OutputReceiver {
     /// Receives output of the process.
     fn take(&mut self, stream: StdStream, bytes: &[u8]);
 
@@ -28,7 +28,7 @@ pub trait OutputAttendant {
 }
 
 /// A log that cannot be written must not block the container.
-impl OutputAttendant for LogWriter {
+impl OutputReceiver for LogWriter {
     fn take(&mut self, stream: StdStream, bytes: &[u8]) {
         let _ = self.add(stream, bytes);
     }
@@ -46,7 +46,7 @@ impl ProcessWatch {
     /// whether it has ended; if so, `on_end` gets its exit code, or 128 plus the signal that ended it.
     pub fn read_until_end(
         mut self,
-        attendant: &mut impl OutputAttendant,
+        receiver: &mut impl OutputReceiver,
         mut on_end: impl FnMut(i32),
     ) -> Result<bool, Errno> {
         for stream in self.streams.iter().flatten() {
@@ -64,7 +64,7 @@ impl ProcessWatch {
             let now = Instant::now();
             let until = match drain_end {
                 Some(drain_end) => Some(drain_end.min(now + DRAIN_PAUSE)),
-                None => attendant.deadline(),
+                None => receiver.deadline(),
             };
             let left = until.map(|until| until.saturating_duration_since(now));
             let timeout = left.and_then(|left| Timespec::try_from(left).ok());
@@ -83,7 +83,7 @@ impl ProcessWatch {
             let has_ended =
                 pidfd.is_some() && polled.last().is_some_and(|last| !last.revents().is_empty());
             drop(polled);
-            self.read(attendant);
+            self.read(receiver);
             // Also if there is always output.
             if !has_ended && until.is_some_and(|until| until <= now) {
                 break;
@@ -97,13 +97,13 @@ impl ProcessWatch {
         Ok(pidfd.is_none())
     }
 
-    fn read(&mut self, attendant: &mut impl OutputAttendant) {
+    fn read(&mut self, receiver: &mut impl OutputReceiver) {
         let mut buffer = [0; 64 << 10];
         for (slot, stream) in self.streams.iter_mut().zip([StdStream::Stdout, StdStream::Stderr]) {
             let Some(fd) = slot else { continue };
             match rustix::io::read(fd.as_fd(), &mut buffer) {
                 Ok(0) => *slot = None,
-                Ok(count) => attendant.take(stream, &buffer[..count]),
+                Ok(count) => receiver.take(stream, &buffer[..count]),
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(_) => *slot = None,
             }

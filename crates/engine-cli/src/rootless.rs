@@ -20,7 +20,7 @@ use oci_hooks_files::record::NewerRecords;
 use oci_hooks_files::spawn::memory_file;
 use oci_hooks_host::identity::ProcessIdentity;
 use oci_hooks_host::privilege::{
-    ChildAttendant, ForkSide, IdMaps, InsideProcess, Privilege, enter_new, exit_at_once,
+    ChildHandle, ForkSide, IdMaps, InsideProcess, Privilege, enter_new, exit_at_once,
     missing_in_container,
 };
 pub use pause_processes::{FoundPauseProcess, PauseError, PauseProcesses, PauseRecord};
@@ -81,12 +81,12 @@ pub struct ContainerOwners {
     /// None for root.
     pause_processes: Option<PauseProcesses>,
     /// Waits for the copy of this process, and forwards signals to it.
-    attend: fn(ChildAttendant) -> CliExit,
+    attend: fn(ChildHandle) -> CliExit,
 }
 
 impl ContainerOwners {
     /// Returns the owners of a kind, such as `jobs`, with their images in `store`.
-    pub fn new(store: &StoreSection, kind: &str, attend: fn(ChildAttendant) -> CliExit) -> Self {
+    pub fn new(store: &StoreSection, kind: &str, attend: fn(ChildHandle) -> CliExit) -> Self {
         let pause_processes =
             (!Privilege::is_root_of_host()).then(|| PauseProcesses::new(store, kind));
         ContainerOwners { store: store.clone(), pause_processes, attend }
@@ -109,7 +109,7 @@ impl ContainerOwners {
                 store.place.has_cgroup = inside.has_cgroup;
                 Ok(EnterOutcome::Inside(Box::new(store)))
             }
-            ForkSide::Outside(attendant) => Ok(EnterOutcome::Ended((self.attend)(attendant))),
+            ForkSide::Outside(child) => Ok(EnterOutcome::Ended((self.attend)(child))),
         }
     }
 
@@ -131,15 +131,15 @@ impl ContainerOwners {
             if anew && let Some(found) = found.take() {
                 found.end()?;
             }
-            let attendant = match pause_processes.enter_or_make(found.as_ref(), owner)? {
+            let child = match pause_processes.enter_or_make(found.as_ref(), owner)? {
                 ForkSide::Inside(inside) => {
                     let store = self.store_inside(pause_processes, owner.id, inside);
                     return Ok(EnterOutcome::Inside(Box::new(store)));
                 }
-                ForkSide::Outside(attendant) => attendant,
+                ForkSide::Outside(child) => child,
             };
             let lock = (entry == NamespaceEntry::Exclusive).then_some(lock);
-            let ended = (self.attend)(attendant);
+            let ended = (self.attend)(child);
             // When the pause process is killed, the kernel kills all processes in its PID namespace. The cleanup is
             // repeated in new namespaces; the result of a step or of a new job is lost.
             if entry == NamespaceEntry::Cleanup && ended == KILLED && !anew {
@@ -385,7 +385,7 @@ impl ContainerOwners {
                 let written = serde_json::to_writer(&answer, &work(&store));
                 exit_at_once(i32::from(written.is_err()));
             }
-            Some(ForkSide::Outside(attendant)) => drop((self.attend)(attendant)),
+            Some(ForkSide::Outside(child)) => drop((self.attend)(child)),
         }
         answer.rewind().map_err(no_answer_error(owner))?;
         let result: Result<T, String> = serde_json::from_reader(&answer)

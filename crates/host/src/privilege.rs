@@ -20,7 +20,7 @@ use std::{io, ops};
 
 pub use cgroup::DelegatedCgroup;
 pub use clone::{exit_at_once, use_root};
-pub use enter::{ChildAttendant, ForkSide, InsideProcess, enter_new};
+pub use enter::{ChildHandle, ForkSide, InsideProcess, enter_new};
 pub use error::PrivilegeError;
 pub use map::{IdMaps, find_id_map_program};
 pub use nesting::{is_in_container, missing_in_container, unit_options_hiding_proc};

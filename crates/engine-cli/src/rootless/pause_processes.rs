@@ -356,7 +356,7 @@ fn remove_owned(directory: &Path) -> Result<(), PauseError> {
     }
     match enter_new(&IdMaps::of_process()?)? {
         ForkSide::Inside(_) => exit_at_once(i32::from(remove_tree(directory).is_err())),
-        ForkSide::Outside(attendant) => drop(attendant.wait(None, |_| ())),
+        ForkSide::Outside(child) => drop(child.wait(None, |_| ())),
     }
     // If the copy failed, this returns the error.
     Ok(remove_tree(directory)?)

@@ -37,7 +37,7 @@ pub enum ForkSide {
     /// The child, which continues as user 0 of the namespaces. It is killed when the parent ends.
     Inside(InsideProcess),
     /// The parent, which waits for the child.
-    Outside(ChildAttendant),
+    Outside(ChildHandle),
 }
 
 /// Properties of the process inside the namespaces.
@@ -50,13 +50,13 @@ pub struct InsideProcess {
 
 /// Handle by which the parent waits for the process inside.
 #[derive(Debug)]
-pub struct ChildAttendant {
+pub struct ChildHandle {
     pid: Pid,
     process: OwnedFd,
     socket: OwnedFd,
 }
 
-impl ChildAttendant {
+impl ChildHandle {
     /// Answers the child's requests for file owners until it ends, and returns its exit status. Calls `woken` with
     /// the child's pidfd whenever `wake` is readable; `woken` has to read from `wake`.
     pub fn wait(
@@ -64,7 +64,7 @@ impl ChildAttendant {
         wake: Option<BorrowedFd<'_>>,
         mut woken: impl FnMut(&OwnedFd),
     ) -> io::Result<ExitStatus> {
-        let ChildAttendant { pid, process, socket } = self;
+        let ChildHandle { pid, process, socket } = self;
         // `None` once the other end is closed: the child may execute a program, which sends no requests.
         let mut socket = Some(socket);
         loop {
@@ -147,7 +147,7 @@ impl PauseProcess {
             "entered the pause process of a job"
         );
         let process = pidfd_open(child, PidfdFlags::empty()).map_err(failed)?;
-        Ok(ForkSide::Outside(ChildAttendant { pid: child, process, socket: ours }))
+        Ok(ForkSide::Outside(ChildHandle { pid: child, process, socket: ours }))
     }
 
     /// Sets up the last of the three processes: it is in all namespaces except that of the network.
@@ -229,15 +229,15 @@ pub fn enter_new(map: &IdMaps) -> Result<ForkSide, PrivilegeError> {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap_or_default()).expect("it is a child");
     let written = map.write(pid.as_raw_nonzero().get().unsigned_abs());
     let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
-    let attendant = ChildAttendant { pid, process, socket: ours };
+    let child = ChildHandle { pid, process, socket: ours };
     if let Err(error) = written {
         drop(go);
-        let _ = attendant.wait(None, |_| ());
+        let _ = child.wait(None, |_| ());
         return Err(error);
     }
-    // If the child has ended, `ChildAttendant::wait` reports it.
+    // If the child has ended, `ChildHandle::wait` reports it.
     let _ = File::from(go).write_all(b"1");
-    Ok(ForkSide::Outside(attendant))
+    Ok(ForkSide::Outside(child))
 }
 
 fn set_up_child(socket: &OwnedFd) -> Result<(), SetupFailure> {

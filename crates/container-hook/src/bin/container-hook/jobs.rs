@@ -14,7 +14,7 @@ use oci_hooks_engine_cli::rootless::{
 use oci_hooks_engine_cli::sections::StoreSection;
 use oci_hooks_files::error::chain;
 use oci_hooks_files::record::NewerRecords;
-use oci_hooks_host::privilege::ChildAttendant;
+use oci_hooks_host::privilege::ChildHandle;
 
 use crate::engine;
 use crate::environment::{self, WorkerInfo};
@@ -129,7 +129,7 @@ fn volumes_in(store: &StoreSection) -> RunnerVolumes<'_> {
 }
 
 /// Waits for a copy of this process, forwarding the signals that would end this one.
-fn wait_for_copy(attendant: ChildAttendant) -> CliExit {
+fn wait_for_copy(child: ChildHandle) -> CliExit {
     let mut pending = signals::PendingSignals::new().ok();
     let wake = pending.as_ref().and_then(|pending| pending.descriptor().try_clone_to_owned().ok());
     let wake = wake.as_ref().map(AsFd::as_fd);
@@ -139,5 +139,5 @@ fn wait_for_copy(attendant: ChildAttendant) -> CliExit {
         }
     };
     // No error is expected: the child is waited for only here.
-    attendant.wait(wake, pass_on).map_or(CliExit::Findings, CliExit::from)
+    child.wait(wake, pass_on).map_or(CliExit::Findings, CliExit::from)
 }

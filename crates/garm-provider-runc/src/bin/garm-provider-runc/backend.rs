@@ -17,7 +17,7 @@ use oci_hooks_engine_cli::sections::StoreSection;
 use oci_hooks_files::error::{chain, has_timed_out};
 use oci_hooks_files::lock::FileLock;
 use oci_hooks_host::identity::ProcessView;
-use oci_hooks_host::privilege::ChildAttendant;
+use oci_hooks_host::privilege::ChildHandle;
 use oci_hooks_image::Digest;
 
 use crate::settings::GarmFileSettings;
@@ -272,7 +272,7 @@ pub fn enter_store(settings: &GarmFileSettings) -> Result<EnterOutcome, Rootless
 }
 
 /// Waits for the copy of this process, which is killed when this process exits.
-fn wait_for_copy(attendant: ChildAttendant) -> CliExit {
+fn wait_for_copy(child: ChildHandle) -> CliExit {
     // Waiting fails only if the child has already been reaped.
-    attendant.wait(None, |_| {}).map_or(CliExit::Findings, CliExit::from)
+    child.wait(None, |_| {}).map_or(CliExit::Findings, CliExit::from)
 }

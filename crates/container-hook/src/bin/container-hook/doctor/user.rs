@@ -29,8 +29,8 @@ pub fn run(
     // Before entering namespaces, which hide the host's processes.
     checks.extend(runner::checks_for_user(&loaded.settings));
     match namespaces::enter(&map) {
-        Ok((ForkSide::Outside(attendant), pause_process)) => {
-            let ended = attendant.wait(None, |_| ());
+        Ok((ForkSide::Outside(child), pause_process)) => {
+            let ended = child.wait(None, |_| ());
             drop(pause_process);
             // No error is expected: the child is waited for only here.
             return Ok(ended.map_or(CliExit::Findings, CliExit::from));

@@ -24,8 +24,8 @@ pub fn run(
     let map = IdMaps::of_process()?;
     let mut checks = check_as_user(&loaded, &map);
     match namespaces::enter(&map) {
-        Ok((ForkSide::Outside(attendant), pause_process)) => {
-            let ended = attendant.wait(None, |_| ());
+        Ok((ForkSide::Outside(child), pause_process)) => {
+            let ended = child.wait(None, |_| ());
             drop(pause_process);
             // Waiting fails only if the child has already been reaped.
             return Ok(ended.map_or(CliExit::Findings, CliExit::from));

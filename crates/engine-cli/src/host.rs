@@ -10,7 +10,7 @@ use oci_hooks_files::fs::{PathError, ReadError, read_bounded};
 use oci_hooks_host::privilege::Privilege;
 use oci_hooks_image::{
     ClientOptions, CredentialFile, CredentialFileError, CredentialHelpers, Credentials,
-    LayerLimits, Pace, RegistryClient, RegistryError, RegistryOptions, StoreError, StoreOptions,
+    LayerLimits, MinRate, RegistryClient, RegistryError, RegistryOptions, StoreError, StoreOptions,
 };
 
 use super::monitor::MONITOR;
@@ -146,7 +146,10 @@ impl<'a> HostSections<'a> {
             registries: registries.collect(),
             proxy,
             no_proxy: no_proxy.split(',').map(|host| host.trim().to_owned()).collect(),
-            pace: Pace { bytes_per_second: self.store.min_pull_speed.0, ..Pace::default() },
+            min_rate: MinRate {
+                bytes_per_second: self.store.min_pull_speed.0,
+                ..MinRate::default()
+            },
             max_time: self.store.max_pull_time.0,
             ..ClientOptions::default()
         })?)

@@ -19,7 +19,7 @@ mod import;
 mod layer;
 mod layout;
 mod manifest;
-mod pace;
+mod min_rate;
 mod platform;
 mod progress;
 mod pull;
@@ -41,8 +41,8 @@ pub use layout::{LayerBuilder, LayoutArchive, LayoutWriter, WrittenLayer};
 pub use manifest::{
     Descriptor, MAX_MANIFEST_BYTES, Manifest, ManifestDocument, ManifestError, ManifestIndex,
 };
+pub use min_rate::{MinRate, RateMeter, SlowTransfer};
 pub use oci_spec::image::{Arch, MediaType, Os};
-pub use pace::{Meter, Pace, PaceError};
 pub use platform::{Platform, PlatformError};
 pub use progress::{ProgressEvent, PullProgress, SilentProgress};
 pub use pull::{PullError, PullPolicy, PullRequest, configuration, pull};

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::thread;
 use std::time::Instant;
 
-use oci_hooks_image::{Digest, HashAlgorithm, Hasher, Meter, PaceError};
+use oci_hooks_image::{Digest, HashAlgorithm, Hasher, RateMeter, SlowTransfer};
 
 use super::error::RunnerError;
 use super::runners::RunnerDownloadOptions;
@@ -35,7 +35,7 @@ pub struct RunnerDownload<'a> {
 /// Body of a response, and its speed.
 struct DownloadConnection {
     body: HttpBody,
-    meter: Meter,
+    meter: RateMeter,
 }
 
 enum DownloadState {
@@ -161,7 +161,7 @@ impl<'a> RunnerDownload<'a> {
         if passed.map_err(|error| self.download_error(error))? < again {
             return Err(self.download_error(io::ErrorKind::UnexpectedEof.into()));
         }
-        Ok(DownloadConnection { body, meter: Meter::new(self.options.pace) })
+        Ok(DownloadConnection { body, meter: RateMeter::new(self.options.pace) })
     }
 
     fn check_size(&self, bytes: Option<u64>) -> Result<(), RunnerError> {
@@ -174,7 +174,7 @@ impl<'a> RunnerDownload<'a> {
         }
     }
 
-    fn pace_error(&self, came: PaceError) -> RunnerError {
+    fn pace_error(&self, came: SlowTransfer) -> RunnerError {
         RunnerError::Pace {
             url: self.url(),
             bytes: came.bytes,

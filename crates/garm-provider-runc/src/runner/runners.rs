@@ -16,7 +16,7 @@ use oci_hooks_files::lock::FileLock;
 use oci_hooks_files::record::{decode, encode};
 use oci_hooks_host::removal::remove_tree;
 use oci_hooks_host::trash::Trash;
-use oci_hooks_image::{Digest, LayerLimits, Pace};
+use oci_hooks_image::{Digest, LayerLimits, MinRate};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, syncfs, utimensat};
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +48,7 @@ pub struct RunnerDownloadOptions {
     pub limits: LayerLimits,
     pub retry: HttpRetry,
     pub timeout: Duration,
-    pub pace: Pace,
+    pub pace: MinRate,
     /// Maximum wait for another call that downloads the same runner; after that, this call
     /// downloads it too.
     pub overtake_after: Duration,
@@ -97,7 +97,7 @@ impl Default for RunnerDownloadOptions {
             limits: LayerLimits { bytes: 8 << 30, entries: 500_000, ..LayerLimits::default() },
             retry: HttpRetry { attempts: 5, pause: Duration::from_secs(2) },
             timeout: Duration::from_secs(600),
-            pace: Pace::default(),
+            pace: MinRate::default(),
             overtake_after: Duration::from_secs(60),
         }
     }

@@ -105,8 +105,7 @@ fn collect(pid: Pid) -> io::Result<ExitStatus> {
 
 impl PauseProcess {
     /// Continues inside the pause process's namespaces, including its network namespace except for
-    /// [`host_network::run`].
-    /// This process must have no other thread.
+    /// [`host_network::run`]. This process must have no other thread.
     pub fn enter(&self) -> Result<ForkSide, PrivilegeError> {
         check_single_thread()?;
         let pid = self.process.pid;

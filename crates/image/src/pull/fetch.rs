@@ -13,7 +13,7 @@ use crate::config::ImageConfiguration;
 use crate::digest::Digest;
 use crate::layer::LayerBlob;
 use crate::manifest::{Descriptor, Manifest, ManifestDocument, ManifestError};
-use crate::pace::Pace;
+use crate::min_rate::MinRate;
 use crate::progress::ProgressEvent;
 use crate::registry::{RegistryClient, RegistryRepository};
 use crate::store::{
@@ -68,7 +68,7 @@ pub fn fetch(
         store,
         repository,
         request,
-        pace: client.pace(),
+        min_rate: client.min_rate(),
         stop: AtomicBool::new(false),
     };
     run_in_parallel(&work, client, request, &layers.stop, |work| layers.unpack(work))?;
@@ -151,7 +151,7 @@ struct LayerFetcher<'a> {
     store: &'a ImageStore,
     repository: &'a RegistryRepository<'a>,
     request: &'a PullRequest<'a>,
-    pace: Pace,
+    min_rate: MinRate,
     /// Set when a layer has failed, to stop the others.
     stop: AtomicBool,
 }
@@ -201,7 +201,8 @@ impl LayerFetcher<'_> {
         let LayerTask { blob, diff_id } = *work;
         let (digest, progress) = (&blob.digest, self.request.progress);
         let source = format!("{}/{}", self.repository.registry(), self.repository.name());
-        let wanted = LayerRequest { diff_id, blob: Some(digest), source: &source, pace: self.pace };
+        let wanted =
+            LayerRequest { diff_id, blob: Some(digest), source: &source, min_rate: self.min_rate };
         let locked = self.store.lock_layer(&wanted)?;
         if matches!(locked, LockedLayer::Present(_)) && self.may_use_stored(work)? {
             progress.event(ProgressEvent::LayerCached { digest, bytes: blob.size });

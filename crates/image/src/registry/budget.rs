@@ -5,30 +5,30 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::error::RegistryError;
-use crate::pace::{Meter, Pace};
+use crate::min_rate::{MinRate, RateMeter};
 
 /// Limits of one pull.
 #[derive(Debug)]
 pub struct Budget {
     /// Name of the image, with its registry.
     image: String,
-    pace: Pace,
+    min_rate: MinRate,
     total: Duration,
     started: Instant,
 }
 
-/// Reader of a response, limited by the pace and the time of the pull.
-pub struct PacedReader<R> {
+/// Reader of a response, limited by the minimum rate and the time limit of the pull.
+pub struct BudgetReader<R> {
     reader: R,
     server: String,
-    meter: Meter,
+    meter: RateMeter,
     budget: Arc<Budget>,
 }
 
 impl Budget {
     /// Returns the budget of a pull that begins now.
-    pub fn new(image: String, pace: Pace, total: Duration) -> Arc<Self> {
-        Arc::new(Budget { image, pace, total, started: Instant::now() })
+    pub fn new(image: String, min_rate: MinRate, total: Duration) -> Arc<Self> {
+        Arc::new(Budget { image, min_rate, total, started: Instant::now() })
     }
 
     /// Fails if the time is over.
@@ -41,12 +41,17 @@ impl Budget {
     }
 
     /// Limits the reading of a response.
-    pub fn watch<R>(self: &Arc<Self>, server: String, reader: R) -> PacedReader<R> {
-        PacedReader { reader, server, meter: Meter::new(self.pace), budget: Arc::clone(self) }
+    pub fn watch<R>(self: &Arc<Self>, server: String, reader: R) -> BudgetReader<R> {
+        BudgetReader {
+            reader,
+            server,
+            meter: RateMeter::new(self.min_rate),
+            budget: Arc::clone(self),
+        }
     }
 }
 
-impl<R: Read> Read for PacedReader<R> {
+impl<R: Read> Read for BudgetReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.budget.check().map_err(io::Error::other)?;
         // Only waiting for the server counts, not the processing of data between reads.
@@ -59,7 +64,7 @@ impl<R: Read> Read for PacedReader<R> {
                 image: self.budget.image.clone(),
                 received_bytes: came.bytes,
                 time: came.time,
-                bytes_per_second: self.budget.pace.bytes_per_second,
+                bytes_per_second: self.budget.min_rate.bytes_per_second,
             })
         })?;
         Ok(count)
@@ -77,8 +82,8 @@ mod tests {
 
     #[test]
     fn exceeded_budget_names_server_and_image() {
-        let pace = Pace { bytes_per_second: 1 << 40, over: Duration::from_millis(1) };
-        let budget = Budget::new("docker.io/a/b".to_owned(), pace, Duration::ZERO);
+        let min_rate = MinRate { bytes_per_second: 1 << 40, over: Duration::from_millis(1) };
+        let budget = Budget::new("docker.io/a/b".to_owned(), min_rate, Duration::ZERO);
         // No machine reads a terabyte a second.
         let said = read(&budget, io::repeat(0).take(1 << 30)).unwrap_err().to_string();
         assert!(said.starts_with("mirror.example sends docker.io/a/b too slowly: "), "{said}");
@@ -88,10 +93,10 @@ mod tests {
 
     #[test]
     fn pull_without_a_limit_never_times_out() {
-        let pace = Pace { bytes_per_second: 0, ..Pace::default() };
-        let budget = Budget::new("docker.io/a/b".to_owned(), pace, Duration::ZERO);
+        let min_rate = MinRate { bytes_per_second: 0, ..MinRate::default() };
+        let budget = Budget::new("docker.io/a/b".to_owned(), min_rate, Duration::ZERO);
         assert_eq!(read(&budget, io::repeat(0).take(1000)).unwrap(), 1000);
-        let budget = Budget::new("docker.io/a/b".to_owned(), pace, Duration::from_nanos(1));
+        let budget = Budget::new("docker.io/a/b".to_owned(), min_rate, Duration::from_nanos(1));
         let said = read(&budget, io::repeat(0)).unwrap_err();
         assert!(matches!(said, RegistryError::TooLong { .. }), "{said}");
     }

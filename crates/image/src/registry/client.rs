@@ -15,7 +15,7 @@ use crate::credentials::{Credentials, HelperError, LoginMethod};
 use crate::http::HttpOrigin;
 use crate::manifest::MAX_MANIFEST_BYTES;
 use crate::{
-    Descriptor, Digest, ImageReference, ManifestDocument, Pace, ProgressEvent, PullProgress,
+    Descriptor, Digest, ImageReference, ManifestDocument, MinRate, ProgressEvent, PullProgress,
 };
 
 /// Client of registries. One is enough for a program; it keeps connections open.
@@ -105,9 +105,9 @@ impl RegistryClient {
             what: reference.repository().to_owned(),
         })?;
         sources.push((endpoint, reference.repository().to_owned()));
-        let ClientOptions { pace, max_time, .. } = self.settings.options;
+        let ClientOptions { min_rate, max_time, .. } = self.settings.options;
         let image = format!("{registry}/{}", reference.repository());
-        let budget = Budget::new(image, pace, max_time);
+        let budget = Budget::new(image, min_rate, max_time);
         let sources = sources.into_iter().map(|(endpoint, repository)| {
             let login = credentials.find(&endpoint.name, &repository)?;
             let source =
@@ -150,8 +150,8 @@ impl RegistryClient {
     }
 
     /// Returns the minimum rate of servers.
-    pub(crate) fn pace(&self) -> Pace {
-        self.settings.options.pace
+    pub(crate) fn min_rate(&self) -> MinRate {
+        self.settings.options.min_rate
     }
 
     fn endpoint(&self, name: &str) -> Option<Arc<RegistryEndpoint>> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::Pace;
+use crate::MinRate;
 
 /// Options of a [`RegistryClient`](super::RegistryClient).
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub struct ClientOptions {
     pub connect_timeout: Duration,
     /// Longest silence of a server.
     pub idle_timeout: Duration,
-    pub pace: Pace,
+    pub min_rate: MinRate,
     /// Time limit of pulling an image; zero for none.
     pub max_time: Duration,
     pub user_agent: String,
@@ -69,7 +69,7 @@ impl Default for ClientOptions {
             retry: RetryOptions::default(),
             connect_timeout: Duration::from_secs(15),
             idle_timeout: Duration::from_secs(60),
-            pace: Pace::default(),
+            min_rate: MinRate::default(),
             // Default time limit of a job at GitHub.
             max_time: Duration::from_secs(6 * 3600),
             user_agent: concat!("oci-hooks/", env!("CARGO_PKG_VERSION")).to_owned(),

@@ -14,7 +14,7 @@ use super::open::{ImageStore, names, read_record, read_whole, write_record};
 use super::served::{self, ServedBlob};
 use super::unpack_lock::{self, LayerRequest, LockedLayer, UnpackLock};
 use crate::layer::{LayerBlob, UnpackSummary, UnpackTarget, unpack, verify_blob};
-use crate::{Descriptor, Digest, Pace};
+use crate::{Descriptor, Digest, MinRate};
 
 /// Limit of a layer's size: a record with more is corrupt, and sums of sizes cannot overflow.
 const MAX_SIZE_BYTES: u64 = 1 << 48;
@@ -114,8 +114,8 @@ impl ImageStore {
         blob: LayerBlob<'_, impl Read + Send>,
         diff_id: &Digest,
     ) -> Result<Layer, StoreError> {
-        let pace = Pace::default();
-        match self.lock_layer(&LayerRequest { diff_id, blob: blob.digest, source: "", pace })? {
+        let min_rate = MinRate::default();
+        match self.lock_layer(&LayerRequest { diff_id, blob: blob.digest, source: "", min_rate })? {
             LockedLayer::Present(layer) => self.verify_blob(blob, diff_id).map(|()| layer),
             LockedLayer::Missing(lock) => self.publish(self.fill(lock, blob, diff_id)?, None),
         }

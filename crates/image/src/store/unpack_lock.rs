@@ -16,7 +16,7 @@ use super::error::StoreError;
 use super::layers::Layer;
 use super::open::{ImageStore, names};
 use crate::Digest;
-use crate::pace::{Meter, Pace};
+use crate::min_rate::{MinRate, RateMeter};
 
 /// Prefix of the directories in which layers are unpacked.
 pub const PREFIX: &str = ".tmp-";
@@ -43,7 +43,7 @@ pub struct LayerRequest<'a> {
     /// Registry and repository of the blob, if any.
     pub source: &'a str,
     /// Minimum rate of another process to be worth waiting for.
-    pub pace: Pace,
+    pub min_rate: MinRate,
 }
 
 impl LayerRequest<'_> {
@@ -71,12 +71,12 @@ pub struct UnpackLock {
 impl ImageStore {
     /// Returns a stored layer, or locks a missing one to unpack it.
     ///
-    /// If another process unpacks the same layer, this waits as long as that one keeps up the pace.
-    /// A slower one is overtaken: both unpack the layer, and the first to finish wins. Of several
-    /// waiting processes, one overtakes and the others wait for it.
+    /// If another process unpacks the same layer, this waits as long as that one is not slower
+    /// than the minimum rate. A slower one is overtaken: both unpack the layer, and the first to
+    /// finish wins. Of several waiting processes, one overtakes and the others wait for it.
     pub(crate) fn lock_layer(&self, wanted: &LayerRequest<'_>) -> Result<LockedLayer, StoreError> {
         let mut overtaken = 0;
-        let mut holder = LockHolder::new(wanted.pace);
+        let mut holder = LockHolder::new(wanted.min_rate);
         loop {
             let path = self.layers_dir().join(wanted.lock_name(overtaken));
             if let Some(layer) = self.layer(wanted.diff_id)? {
@@ -209,15 +209,15 @@ impl<R: Read> Read for WatchedReader<R> {
 
 /// Process that unpacks the requested layer.
 struct LockHolder {
-    meter: Meter,
+    meter: RateMeter,
     /// Inode of its directory, bytes read so far, and the time of the check.
     seen: Option<(u64, u64, Instant)>,
-    pace: Pace,
+    min_rate: MinRate,
 }
 
 impl LockHolder {
-    fn new(pace: Pace) -> Self {
-        LockHolder { meter: Meter::new(pace), seen: None, pace }
+    fn new(min_rate: MinRate) -> Self {
+        LockHolder { meter: RateMeter::new(min_rate), seen: None, min_rate }
     }
 
     /// Checks the holder's progress, and returns whether waiting is pointless.
@@ -231,7 +231,7 @@ impl LockHolder {
             }
             // Another process has the lock now.
             _ => {
-                self.meter = Meter::new(self.pace);
+                self.meter = RateMeter::new(self.min_rate);
                 false
             }
         }

@@ -1,6 +1,6 @@
 //! Slow servers.
 
-use oci_hooks_image::Pace;
+use oci_hooks_image::MinRate;
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn trickling_download_is_retried() {
     let tool = tool(&server, GITHUB, &archive);
     let mut fixture = RunnerFixture::new();
     // No connection reaches this speed.
-    fixture.options.pace = Pace { bytes_per_second: 1 << 50, over: Duration::from_nanos(1) };
+    fixture.options.pace = MinRate { bytes_per_second: 1 << 50, over: Duration::from_nanos(1) };
     let message = fixture.fail(&tool);
     assert!(message.contains(" s, expected at least 1125899906842624 bytes/s"), "{message}");
     assert_eq!(server.seen_requests().len(), 3, "it may get better");

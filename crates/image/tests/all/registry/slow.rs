@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use oci_hooks_image::Pace;
+use oci_hooks_image::MinRate;
 use oci_hooks_testsupport::http::{Gate, WebResponse, WebServer};
 use oci_hooks_testsupport::program::DEADLINE;
 
@@ -34,7 +34,7 @@ fn stalled_layer_of_three_images_does_not_block_other_pulls() {
     let mut puller = Puller::new();
     // Timeouts longer than the test.
     puller.options.idle_timeout = DEADLINE * 2;
-    puller.options.pace = Pace { bytes_per_second: 0, ..Pace::default() };
+    puller.options.min_rate = MinRate { bytes_per_second: 0, ..MinRate::default() };
     let gates = [Gate::default(), Gate::default(), Gate::default()];
     let hostile: Vec<_> = gates.iter().map(|gate| serve_stuck(&content, gate)).collect();
     thread::scope(|scope| {
@@ -74,7 +74,7 @@ fn stuck_pull_is_overtaken_by_one_waiter() {
     let mut puller = Puller::new();
     puller.options.idle_timeout = DEADLINE * 2;
     // Longer than everything but the gate.
-    puller.options.pace = Pace { bytes_per_second: 1000, over: Duration::from_secs(15) };
+    puller.options.min_rate = MinRate { bytes_per_second: 1000, over: Duration::from_secs(15) };
     let name = format!("{}/test/image", server.address());
     thread::scope(|scope| {
         let first = scope.spawn(|| puller.pull_beside_others(&name));
@@ -111,7 +111,7 @@ fn waiter_reuses_the_layer_of_a_progressing_pull() {
     };
     let mut puller = Puller::new();
     // The layer takes five seconds, with progress four times a second.
-    puller.options.pace = Pace { bytes_per_second: 1, over: Duration::from_secs(3) };
+    puller.options.min_rate = MinRate { bytes_per_second: 1, over: Duration::from_secs(3) };
     let name = format!("{}/test/image", server.address());
     thread::scope(|scope| {
         for _ in 0..4 {
@@ -174,7 +174,8 @@ fn trickling_server_is_an_error_with_its_speed() {
         let server = serve_trickling(&content, &path);
         let mut puller = Puller::with_login(&server.address(), "a", "a");
         // A busy machine may stop a server for a moment: all but the slow path is much faster.
-        puller.options.pace = Pace { bytes_per_second: 20_000, over: Duration::from_secs(3) };
+        puller.options.min_rate =
+            MinRate { bytes_per_second: 20_000, over: Duration::from_secs(3) };
         let said = chain(&puller.pull(&server.address()).unwrap_err());
         let address = server.address();
         let start = format!("{address} sends {address}/test/image too slowly: ");

@@ -354,8 +354,8 @@ const MAX_MESSAGE_BYTES: u64 = 16 << 10;
 /// Characters of a server's error message that are shown.
 const MAX_MESSAGE_CHARS: usize = 200;
 
-/// Converts an error of a request to `server`, to which `asker` referred us.
-pub fn explain(asker: &str, server: String, error: ureq::Error) -> RegistryError {
+/// Converts an error of a request to `server`, to which `referrer` referred us.
+pub fn explain(referrer: &str, server: String, error: ureq::Error) -> RegistryError {
     let source = match error {
         ureq::Error::Timeout(_) => return RegistryError::Timeout { server },
         ureq::Error::HostNotFound => io::Error::new(io::ErrorKind::NotFound, "unknown host"),
@@ -369,11 +369,11 @@ pub fn explain(asker: &str, server: String, error: ureq::Error) -> RegistryError
         }
         error => error.into_io(),
     };
-    explain_io(asker, server, source)
+    explain_io(referrer, server, source)
 }
 
 /// Converts an error of reading a response.
-pub fn explain_io(asker: &str, server: String, source: io::Error) -> RegistryError {
+pub fn explain_io(referrer: &str, server: String, source: io::Error) -> RegistryError {
     let source = match source.downcast::<RegistryError>() {
         // The budget has already explained the failure.
         Ok(error) => return error,
@@ -381,7 +381,7 @@ pub fn explain_io(asker: &str, server: String, source: io::Error) -> RegistryErr
     };
     if let Some(InternalAddress { host, address }) = cause(&source) {
         let (host, address) = (host.clone(), *address);
-        return RegistryError::InternalAddress { server: asker.to_owned(), host, address };
+        return RegistryError::InternalAddress { server: referrer.to_owned(), host, address };
     }
     match cause::<rustls::Error>(&source) {
         // The first bytes are not a TLS record.

@@ -146,8 +146,9 @@ impl RepositorySource {
                 let server = TokenServer { realm: &realm, service: service.as_deref() };
                 let endpoint = &*self.endpoint;
                 let actions = self.access.actions();
-                let asker = TokenRequest { endpoint, repository: &self.repository, actions, login };
-                format!("Bearer {}", server.token(&asker, &self.budget)?)
+                let request =
+                    TokenRequest { endpoint, repository: &self.repository, actions, login };
+                format!("Bearer {}", server.token(&request, &self.budget)?)
             }
         };
         if login.is_some() {

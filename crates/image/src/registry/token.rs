@@ -45,10 +45,10 @@ impl TokenServer<'_> {
     /// ignored.
     pub fn token(
         &self,
-        asker: &TokenRequest<'_>,
+        request: &TokenRequest<'_>,
         budget: &Arc<Budget>,
     ) -> Result<String, RegistryError> {
-        let TokenRequest { endpoint, repository, actions, login } = *asker;
+        let TokenRequest { endpoint, repository, actions, login } = *request;
         let reject = |reason| self.reject(endpoint, reason);
         let realm: Uri = self.realm.parse().map_err(|_| reject("not an address"))?;
         let origin = HttpOrigin::of(&realm)

@@ -58,7 +58,7 @@ impl Acl {
     }
 
     /// Returns whether the ACL names any user or group.
-    pub fn names_anybody(&self) -> bool {
+    pub fn has_names(&self) -> bool {
         self.named_entries().next().is_some()
     }
 
@@ -123,7 +123,7 @@ impl Acl {
     /// Recalculates the mask as the union of the entries that it limits.
     fn renew_mask(&mut self) {
         self.entries.retain(|entry| entry.tag != MASK);
-        if self.names_anybody() {
+        if self.has_names() {
             let limited = self.entries.iter().filter(|entry| ![OWNER, OTHERS].contains(&entry.tag));
             let permissions = limited.fold(0, |all, entry| all | entry.permissions);
             self.entries.push(PosixEntry { tag: MASK, permissions, id: NO_ID });

@@ -211,7 +211,7 @@ pub(super) fn revoke_from_directory(
     if let Some(default) =
         read(DEFAULT)?.and_then(|default| revoke_entries(default, owner, private_ids))
     {
-        if default.names_anybody() {
+        if default.has_names() {
             fsetxattr(directory, DEFAULT, &default.to_attribute(), XattrFlags::empty())?;
         } else {
             fremovexattr(directory, DEFAULT)?;

@@ -59,15 +59,15 @@ mod tests {
     #[test]
     fn parent_cgroups_are_kept_while_containers_use_them() {
         let mount = tempfile::tempdir().unwrap();
-        let first = keep_parents_in(mount.path()).expect("nobody has it for himself");
-        let second = keep_parents_in(mount.path()).expect("others share it");
+        let first = keep_parents_in(mount.path()).expect("no other process locks it");
+        let second = keep_parents_in(mount.path()).expect("the lock is shared");
         let remover = File::open(mount.path()).unwrap();
         remover.try_lock().unwrap_err();
         drop(first);
         remover.try_lock().unwrap_err();
         drop(second);
         remover.try_lock().unwrap();
-        assert!(keep_parents_in(mount.path()).is_none(), "not while somebody removes");
+        assert!(keep_parents_in(mount.path()).is_none(), "not while a process removes cgroups");
         assert!(keep_parents_in(&mount.path().join("none")).is_none());
     }
 }

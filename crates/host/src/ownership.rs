@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use oci_hooks_files::beneath::{PATH_ONLY, descriptor_path, open_strictly};
+use oci_hooks_files::beneath::descriptor_path;
 use oci_hooks_files::fs::PathError;
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, Stat, Statx, Uid, chmodat, chownat, fstat, lgetxattr_query,
@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use super::file_user::{FileUser, is_root};
 use super::share;
 pub use super::walk::WalkProblems;
-use super::walk::{ClosedAction, NextStep, TreeVisitor, WalkTrace, walk};
+use super::walk::{ClosedAction, NextStep, TreeVisitor, WalkTrace, open_entry, walk};
 
 /// The owner to restore, and the ids whose files the owner gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,34 +143,21 @@ impl TreeVisitor for OwnerRestorer<'_> {
             Ok(found) if !self.needs_change(here, name, &found) => return NextStep::Nothing,
             _ => {}
         }
-        let file = match open_strictly(here, name, PATH_ONLY, Mode::empty()) {
-            Ok(file) => file,
-            // The file is gone, or is a mount point.
-            Err(Errno::NOENT | Errno::XDEV) => return NextStep::Nothing,
-            Err(error) => {
-                trace.problem("open", name, error);
-                return NextStep::Nothing;
-            }
-        };
-        match fstat(&file) {
-            Ok(found) if FileType::from_raw_mode(found.st_mode).is_dir() => return NextStep::Enter,
-            Ok(found) if self.owners.removes_device(&found) => {
-                self.remove_device(here, name, &file, &found, trace);
-            }
-            Ok(found) if self.owners.can_change(found.st_uid) => {
-                let changed = self.restore_file(&file, &found);
-                self.record_change(changed, found.st_uid, name, trace);
-            }
-            Ok(_) => {}
-            Err(error) => trace.problem("inspect", name, error),
+        let Some((file, found)) = trace.open_entry(here, name) else { return NextStep::Nothing };
+        if FileType::from_raw_mode(found.st_mode).is_dir() {
+            return NextStep::Enter;
+        }
+        if self.owners.removes_device(&found) {
+            self.remove_device(here, name, &file, &found, trace);
+        } else if self.owners.can_change(found.st_uid) {
+            let changed = self.restore_file(&file, &found);
+            self.record_change(changed, found.st_uid, name, trace);
         }
         NextStep::Nothing
     }
 
     fn visit_closed(&mut self, here: BorrowedFd<'_>, name: &CStr) -> ClosedAction {
-        let opened = open_strictly(here, name, PATH_ONLY, Mode::empty());
-        let found = opened.and_then(|file| fstat(&file).map(|found| (file, found)));
-        let Ok((file, found)) = found else { return ClosedAction::Report };
+        let Ok((file, found)) = open_entry(here, name) else { return ClosedAction::Report };
         let uid = found.st_uid;
         match self.owners.restore_owner(&file, (uid, found.st_gid)) {
             Ok(true) => {

@@ -11,12 +11,12 @@ use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use oci_hooks_files::beneath::{PATH_ONLY, descriptor_path, open_strictly};
+use oci_hooks_files::beneath::descriptor_path;
 use oci_hooks_files::fs::PathError;
 use oci_hooks_files::fs::acl::ALL;
 use rustix::fs::{
-    AtFlags, FileType, Mode, Statx, XattrFlags, fgetxattr, fremovexattr, fsetxattr, fstat,
-    getxattr, setxattr, statat,
+    AtFlags, FileType, Statx, XattrFlags, fgetxattr, fremovexattr, fsetxattr, fstat, getxattr,
+    setxattr, statat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -122,25 +122,14 @@ impl TreeVisitor for TreeSharer<'_> {
     }
 
     fn entry(&mut self, here: BorrowedFd<'_>, name: &CStr, trace: &mut WalkTrace<'_>) -> NextStep {
-        let file = match open_strictly(here, name, PATH_ONLY, Mode::empty()) {
-            Ok(file) => file,
-            // The file is gone, or is a mount point.
-            Err(Errno::NOENT | Errno::XDEV) => return NextStep::Nothing,
-            Err(error) => {
-                trace.problem("open", name, error);
-                return NextStep::Nothing;
+        let Some((file, found)) = trace.open_entry(here, name) else { return NextStep::Nothing };
+        match FileType::from_raw_mode(found.st_mode) {
+            FileType::Directory => return NextStep::Enter,
+            FileType::RegularFile if self.is_shared(found.st_uid) => {
+                let shared = self.share_file(&file, found.st_mode);
+                self.record_result(shared, name, trace);
             }
-        };
-        match fstat(&file) {
-            Ok(found) => match FileType::from_raw_mode(found.st_mode) {
-                FileType::Directory => return NextStep::Enter,
-                FileType::RegularFile if self.is_shared(found.st_uid) => {
-                    let shared = self.share_file(&file, found.st_mode);
-                    self.record_result(shared, name, trace);
-                }
-                _ => {}
-            },
-            Err(error) => trace.problem("inspect", name, error),
+            _ => {}
         }
         NextStep::Nothing
     }

@@ -7,12 +7,12 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use oci_hooks_files::beneath::open_strictly;
+use oci_hooks_files::beneath::{PATH_ONLY, open_strictly};
 use oci_hooks_files::descent::{
     DIRECTORY, DirectoryLister, NameBounds, PendingNames, TreeDescent, file_status,
 };
 use oci_hooks_files::fs::{PathContext as _, PathError};
-use rustix::fs::{FileType, Mode, Statx, openat};
+use rustix::fs::{FileType, Mode, Stat, Statx, fstat, openat};
 use rustix::io::Errno;
 
 /// The number of errors of a walk, and the first few of them.
@@ -79,6 +79,19 @@ pub struct WalkTrace<'a> {
 }
 
 impl WalkTrace<'_> {
+    /// Opens an entry of the current directory as [`open_entry`] does. Returns `None` if it is gone, or is a mount
+    /// point; other errors are recorded.
+    pub fn open_entry(&mut self, here: BorrowedFd<'_>, name: &CStr) -> Option<(OwnedFd, Stat)> {
+        match open_entry(here, name) {
+            Ok(opened) => Some(opened),
+            Err(Errno::NOENT | Errno::XDEV) => None,
+            Err(error) => {
+                self.problem("open", name, error);
+                None
+            }
+        }
+    }
+
     /// Records an error of an entry of the current directory, or of the directory itself if the name is empty.
     pub fn problem(&mut self, action: &'static str, name: &CStr, error: Errno) {
         let (top, path) = (self.name, &self.path);
@@ -90,6 +103,13 @@ impl WalkTrace<'_> {
             PathError::new(action, &path, error)
         });
     }
+}
+
+/// Opens an entry of a directory without side effects, and returns its status.
+pub fn open_entry(here: BorrowedFd<'_>, name: &CStr) -> Result<(OwnedFd, Stat), Errno> {
+    let file = open_strictly(here, name, PATH_ONLY, Mode::empty())?;
+    let found = fstat(&file)?;
+    Ok((file, found))
 }
 
 /// Visits a directory and its content, and returns the errors of single files.

@@ -13,7 +13,7 @@ use super::identity::ProcessIdentity;
 
 /// Maximum size of an environment that is read. The environment of a process is smaller unless its stack limit is far
 /// above the default.
-pub const ENVIRONMENT_BYTES: u64 = 8 << 20;
+const ENVIRONMENT_BYTES: u64 = 8 << 20;
 
 /// A snapshot of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use oci_hooks_engine::runtime::RuntimeKind;
 use oci_hooks_engine_cli::checks::{HostCheck, buildah, runtimes};
 use oci_hooks_engine_cli::settings_file::LoadedSettings;
-use oci_hooks_host::processes::{ENVIRONMENT_BYTES, is_in_nested_namespace, read_at_most};
+use oci_hooks_host::processes::{ProcessSnapshot, is_in_nested_namespace};
 use oci_hooks_host::users;
 
 use super::{limits, names};
@@ -111,8 +111,7 @@ impl RunnerListener {
 }
 
 fn listeners() -> Vec<RunnerListener> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| listener(entry.file_name().to_str()?.parse().ok()?)).collect()
+    ProcessSnapshot::ids().filter_map(listener).collect()
 }
 
 fn listener(pid: u32) -> Option<RunnerListener> {
@@ -126,8 +125,7 @@ fn listener(pid: u32) -> Option<RunnerListener> {
         return None;
     }
     let owner = fs::metadata(&dir).ok()?;
-    let environment = read_at_most(dir.join("environ"), ENVIRONMENT_BYTES).ok();
-    let environment = environment.map(|bytes| variables(&bytes));
+    let environment = ProcessSnapshot::of(pid)?.environment().map(|bytes| variables(&bytes));
     Some(RunnerListener { pid, uid: owner.uid(), environment })
 }
 

@@ -15,7 +15,7 @@ use oci_hooks_engine_cli::rootless::RootlessError;
 use oci_hooks_files::error::chain;
 use oci_hooks_files::retry::retry_for;
 use oci_hooks_host::identity::ProcessIdentity;
-use oci_hooks_host::processes::read_at_most;
+use oci_hooks_host::processes::{ProcessSnapshot, read_at_most};
 
 use crate::error::HookCommandError;
 use crate::jobs;
@@ -82,12 +82,10 @@ impl JobTraces {
 
     /// Adds processes with one of the names in their command line or their cgroup.
     fn processes(&self, left: &mut Vec<String>) {
-        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|pid| pid.parse::<u32>().ok())
-            else {
-                continue;
+        for pid in ProcessSnapshot::ids() {
+            let read = |name: &str| {
+                read_at_most(format!("/proc/{pid}/{name}"), 64 << 10).unwrap_or_default()
             };
-            let read = |name| read_at_most(entry.path().join(name), 64 << 10).unwrap_or_default();
             let (line, cgroup) = (read("cmdline"), read("cgroup"));
             let line = String::from_utf8_lossy(&line).replace('\0', " ");
             if self.is_in(&line) || self.is_in(&String::from_utf8_lossy(&cgroup)) {

@@ -69,11 +69,6 @@ pub const METADATA: &[MetadataAddress] = &[
     v4([100, 80, 80, 80], "UCloud", UCLOUD),
 ];
 
-/// Returns whether an address is a known metadata address. Link-local addresses count only if they are in the table.
-pub fn is_metadata(address: IpAddr) -> bool {
-    METADATA.iter().any(|metadata| metadata.address == address)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,8 +80,5 @@ mod tests {
             assert!(!again.iter().any(|other| other.address == metadata.address), "{metadata:?}");
             assert!(metadata.source.starts_with("https://"), "{metadata:?}");
         }
-        assert!(is_metadata("168.63.129.16".parse().unwrap()));
-        assert!(is_metadata("fd00:42::42".parse().unwrap()));
-        assert!(!is_metadata("168.63.129.17".parse().unwrap()));
     }
 }

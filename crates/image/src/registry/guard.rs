@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::OnceLock;
 
-use oci_hooks_host::metadata::is_metadata;
+use oci_hooks_host::metadata::METADATA;
 use ureq::Error;
 use ureq::config::Config;
 use ureq::http::Uri;
@@ -81,7 +81,7 @@ impl Resolver for AddressGuard {
 
 /// Returns whether an address is this machine, its link or a cloud's metadata server.
 fn is_internal(address: IpAddr) -> bool {
-    match address {
+    let is_local = match address {
         IpAddr::V4(v4) => {
             v4.is_loopback()
                 || v4.is_link_local()
@@ -89,16 +89,15 @@ fn is_internal(address: IpAddr) -> bool {
                 || v4.is_broadcast()
                 || v4.is_multicast()
                 || v4.octets()[0] == 0
-                || is_metadata(address)
         }
         IpAddr::V6(v6) => {
             v6.is_loopback()
                 || v6.is_unspecified()
                 || v6.is_multicast()
                 || v6.is_unicast_link_local()
-                || is_metadata(address)
         }
-    }
+    };
+    is_local || METADATA.iter().any(|metadata| metadata.address == address)
 }
 
 #[cfg(test)]
@@ -146,7 +145,9 @@ mod tests {
         ] {
             assert!(is_internal(canonical_address(internal.parse().unwrap())), "{internal}");
         }
-        for public in ["10.0.0.1", "8.8.8.8", "192.168.1.1", "2001:db8::1", "fd12::1"] {
+        for public in
+            ["10.0.0.1", "8.8.8.8", "192.168.1.1", "168.63.129.17", "2001:db8::1", "fd12::1"]
+        {
             assert!(!is_internal(canonical_address(public.parse().unwrap())), "{public}");
         }
     }

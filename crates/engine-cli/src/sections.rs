@@ -217,20 +217,30 @@ impl UserNamespace {
 ///
 /// # Errors
 ///
-/// Fails if a key or a mirror is not a host with an optional port, such as a URL.
+/// Fails if a key is not a host with an optional port, or if a mirror is not a host with an optional port and path:
+/// neither is a URL.
 pub fn registry_hosts<'de, D: Deserializer<'de>>(
     from: D,
 ) -> Result<BTreeMap<String, RegistrySection>, D::Error> {
     let registries = BTreeMap::<String, RegistrySection>::deserialize(from)?;
-    let mirrors = registries.values().flat_map(|section| &section.mirrors);
-    match registries.keys().chain(mirrors).any(|host| host.is_empty() || host.contains(['/', ' ']))
-    {
-        // A message with the name of the section would be hidden, because it quotes the file.
-        true => Err(D::Error::custom(
+    // Messages with the name of the section would be hidden, because they quote the file.
+    if registries.keys().any(|host| host.is_empty() || host.contains(['/', ' '])) {
+        return Err(D::Error::custom(
             "a host is named without a scheme and a path: expected one such as \"example.com:5000\"",
-        )),
-        false => Ok(registries),
+        ));
     }
+    let is_invalid = |mirror: &String| {
+        mirror.is_empty()
+            || mirror.starts_with('/')
+            || mirror.contains("://")
+            || mirror.contains(' ')
+    };
+    if registries.values().flat_map(|section| &section.mirrors).any(is_invalid) {
+        return Err(D::Error::custom(
+            "a mirror is named without a scheme: expected one such as \"example.com:5000/path\"",
+        ));
+    }
+    Ok(registries)
 }
 
 /// Connection options of a registry, `[registry.HOST]` in settings.
@@ -241,4 +251,29 @@ pub struct RegistrySection {
     pub mirrors: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct Settings {
+        #[serde(deserialize_with = "registry_hosts")]
+        registry: BTreeMap<String, RegistrySection>,
+    }
+
+    #[test]
+    fn mirrors_may_have_a_port_and_a_path_but_no_scheme() {
+        let parse = |mirror: &str| {
+            let text = format!("[registry.\"docker.io\"]\nmirrors = [{mirror:?}]\n");
+            toml::from_str::<Settings>(&text).map(|settings| settings.registry)
+        };
+        for mirror in ["m.test", "m.test:5000", "m.test/hub", "[::1]:5000/a/b"] {
+            assert_eq!(parse(mirror).unwrap()["docker.io"].mirrors, [mirror]);
+        }
+        for mirror in ["", "/hub", "http://m.test", "https://m.test/hub", "m.test hub"] {
+            assert!(parse(mirror).is_err(), "{mirror}");
+        }
+    }
 }

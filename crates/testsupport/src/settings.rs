@@ -12,7 +12,7 @@ pub fn check_positions(mistake: impl Fn(&str) -> Option<String>) {
         ("[registry.\"https://r.test\"]\n", "1:2: a host is named without a scheme"),
         (
             "[registry.\"r.test\"]\nmirrors = [\"http://m.test\"]\n",
-            "1:2: a host is named without a scheme",
+            "1:2: a mirror is named without a scheme",
         ),
         ("[store\n", "1:7: unclosed table"),
         ("\"\u{fc}\" = 1", "1:1: unknown field, expected one of"),

@@ -507,17 +507,19 @@ mod tests {
         let runtime = OciRuntime::new("/usr/bin/runsc".into(), "/run/oci-hooks/runtime".into());
         let mut command = Command::new("sh");
         command
-            .args(["-c", "setsid sh -c 'sleep 1000 & echo $!; wait' & wait"])
+            .args(["-c", "setsid sh -c 'sleep 1000 & echo $!; wait' & exec sleep 1000"])
             .stdout(Stdio::piped());
         let mut child = RuntimeChild::spawn(&runtime, &mut command).unwrap();
         let mut line = String::new();
         BufReader::new(child.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let last = identity::ProcessIdentity::of(line.trim().parse().unwrap()).unwrap();
+        let [first, last] = [child.child.id(), line.trim().parse().unwrap()]
+            .map(|pid| identity::ProcessIdentity::of(pid).unwrap());
         let limit = StartLimit::new(Path::new("/nonexistent")).limit();
         let error = child.time_out(&runtime, RuntimeAction::Run, "0123456789abcdef", limit);
         let text = error.to_string();
         assert!(text.starts_with("/usr/bin/runsc did not run container 0123456789ab within 300"));
         assert!(text.contains("use `--platform=systrap` or `ptrace`"), "{text}");
+        assert!(!first.is_running());
         while last.is_running() {
             thread::yield_now();
         }

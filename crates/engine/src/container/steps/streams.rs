@@ -1,4 +1,4 @@
-//! Forwards the output of a step from its pipes to the descriptors of this process.
+//! Forwards input and output of a step between the descriptors of this process and the step's pipes.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 

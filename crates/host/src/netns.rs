@@ -1,5 +1,5 @@
 //! Creates, enters and removes network namespaces that live on without a process: they are pinned by a bind mount on a
-//! file. It configures no interfaces: the engine does, for the network of each job.
+//! file, as user namespaces can be too. It configures no interfaces: the engine does, for the network of each job.
 
 use std::fs::OpenOptions;
 use std::io;

@@ -236,7 +236,7 @@ fn find_saved(files: &ImageFiles, reference: &ImageReference) -> Result<LocatedI
     Ok(LocatedImage { digest: id.clone(), id, configuration, layers: layers.collect() })
 }
 
-/// Reads a document of the layout and checks its digest.
+/// Reads an index, a manifest or a configuration of the layout, and checks its size and digest.
 fn blob(files: &ImageFiles, descriptor: &Descriptor) -> Result<Vec<u8>, ImportError> {
     let name = descriptor.digest.blob_name();
     let bytes = read(files, &name, MAX_MANIFEST_BYTES)?;

@@ -60,7 +60,7 @@ impl LayoutWriter {
         Ok(writer)
     }
 
-    /// Adds a document or another small blob.
+    /// Adds a small blob, such as a manifest or a configuration, unless the archive has it; returns its digest.
     pub fn blob(&mut self, bytes: &[u8]) -> io::Result<Digest> {
         let digest = Digest::of(bytes);
         if self.written.insert(digest.clone()) {

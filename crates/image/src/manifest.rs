@@ -117,7 +117,7 @@ struct DocumentFields {
 }
 
 impl ManifestDocument {
-    /// Parses a document announced with a media type, by `Content-Type` or by a descriptor.
+    /// Parses a manifest or an index. `announced` is its media type, from `Content-Type` or a descriptor.
     pub fn parse(bytes: &[u8], announced: Option<&str>) -> Result<Self, ManifestError> {
         if bytes.len() as u64 > MAX_MANIFEST_BYTES {
             return Err(ManifestError::TooLarge);

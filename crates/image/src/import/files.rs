@@ -14,7 +14,7 @@ use super::error::ImportError;
 use crate::UnpackError;
 use crate::layer::{TarArchive, TarEntry, TarEntryKind, decoder};
 
-/// Limit of files in an archive; images have fewer layers and documents.
+/// Maximum number of files and links in an archive; images have fewer.
 const MAX_ENTRIES: usize = 100_000;
 
 /// Limit of links to links.

@@ -114,7 +114,7 @@ fn resolve(
     Ok(ResolvedImage::Manifest(found.digest, manifest_of(found.document)?))
 }
 
-/// Returns the manifest in a document if it is that of an image.
+/// Returns the document as the manifest of an image. Fails for an index, and for manifests of other artifacts.
 pub fn manifest_of(document: ManifestDocument) -> Result<Box<Manifest>, PullError> {
     match document {
         ManifestDocument::Manifest(manifest) => {

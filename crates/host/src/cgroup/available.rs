@@ -11,7 +11,7 @@ use crate::privilege::Privilege;
 /// The cgroups that a process may create for containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AvailableCgroups {
-    /// Cgroups of the host. The runtime reports controllers that the kernel lacks.
+    /// All cgroups of the host, with all controllers: the runtime returns an error if the kernel lacks one.
     Host,
     /// Cgroups of version 2 that were delegated to a user, with their controllers, in no order.
     Delegated(Vec<String>),

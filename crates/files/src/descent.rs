@@ -234,12 +234,12 @@ impl Default for DirentBuffer {
 pub struct NameStack(Vec<u8>);
 
 impl NameStack {
-    /// Appends a name.
+    /// Pushes a name.
     pub fn push(&mut self, name: &CStr) {
         self.0.extend_from_slice(name.to_bytes_with_nul());
     }
 
-    /// Returns the last name.
+    /// Returns the name that was pushed last; `None` if the stack is empty.
     pub fn last_name(&self) -> Option<&CStr> {
         let end = self.0.len().checked_sub(1)?;
         let start = self.0[..end].iter().rposition(|&byte| byte == 0).map_or(0, |nul| nul + 1);

@@ -122,7 +122,7 @@ impl ProgramChild {
         Ok(status)
     }
 
-    /// Gives up on a child that cannot be killed.
+    /// Drops the handle without waiting for the child, for a child that does not end after [`kill`](Self::kill).
     pub fn abandon_child(mut self) {
         self.unreaped = false;
     }

@@ -1,4 +1,5 @@
-//! Pause processes of a rootless user's jobs: one for each owner of containers.
+//! Pause processes of a rootless user's jobs: one for each owner of containers, which is a GitHub runner or a GARM
+//! instance.
 //!
 //! ```text
 //! RUN/KIND/OWNER.lock          held while a pause process is looked up, started or stopped
@@ -107,7 +108,7 @@ impl FoundPauseProcess {
     }
 }
 
-/// Pause processes of a user.
+/// Pause processes of one kind of owners, such as `jobs`, with their directories.
 #[derive(Clone, Debug)]
 pub struct PauseProcesses {
     store: PathBuf,
@@ -190,7 +191,7 @@ impl PauseProcesses {
         Ok(self.find_all()?.into_iter().filter_map(|(_, found)| found.record.ok()).collect())
     }
 
-    /// Returns the ids of owners with a directory in the run directory or on the disk.
+    /// Returns the ids of owners that have a directory of records, or one of root file systems and volumes.
     pub fn owners(&self) -> Result<Vec<String>, PauseError> {
         let mut owners = Vec::new();
         for dir in [&self.run, &self.disk] {
@@ -310,7 +311,7 @@ impl PauseProcesses {
         })
     }
 
-    /// Returns the directory of records of an owner's containers and networks.
+    /// Returns the engine's run directory for an owner, with the records of its containers and networks.
     pub fn run_of(&self, owner: &str) -> PathBuf {
         self.run.join(owner).join("run")
     }

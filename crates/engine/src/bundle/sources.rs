@@ -26,9 +26,9 @@ pub enum PreparedSource {
         words: Vec<String>,
         maker: Option<FileUser>,
     },
-    /// A program of the engine on a `noexec` file system: it is copied to the stage.
+    /// A program of the engine on a `noexec` file system: it is copied to the container's stage (`stage`).
     Program(HostFile),
-    /// A device, created on the stage with this owner.
+    /// A device node, which is created with this owner on the container's stage (`stage`).
     Node {
         node: DeviceNode,
         owner: OwnerIds,
@@ -45,7 +45,7 @@ pub struct FileSource {
     no_suid: bool,
     no_dev: bool,
     propagation: MountPropagation,
-    /// Mapping of owners, if any.
+    /// Mapping of the owners of the source's files; `None` to mount it without id mapping.
     owners: Option<OwnerMapping>,
     without_mapping: WithoutMapping,
     /// User with whose permissions mount points are created in the source; `None` for this process's own.

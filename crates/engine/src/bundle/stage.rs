@@ -45,7 +45,7 @@ pub enum StagePlace {
     Above,
 }
 
-/// Contents of a stage to make.
+/// The mounts of a stage, which `make` creates.
 #[derive(Debug)]
 pub struct MountStage {
     /// Mount point of the stage, which hides all other files of that directory.
@@ -100,7 +100,7 @@ impl MountStage {
         Ok(())
     }
 
-    /// Makes the stage; also returns warnings.
+    /// Creates the stage: a mount namespace with all mounts. Also returns warnings.
     pub(super) fn make(
         &self,
         ids: ContainerIds<'_>,

@@ -31,7 +31,7 @@ pub struct Engine {
     pub runtime: OciRuntime,
     /// Directory that is cleared on reboot, such as `/run/oci-hooks`.
     pub run: PathBuf,
-    /// Directory that is kept, such as `/var/lib/oci-hooks`; on the store's disk or on another.
+    /// Directory that is kept on reboot, such as `/var/lib/oci-hooks`; on the store's file system or on another.
     pub disk: PathBuf,
     /// Program that monitors containers whose output is kept.
     pub monitor: MonitorProgram,
@@ -112,7 +112,7 @@ impl Engine {
 
     /// Returns the init program, creating it if missing.
     ///
-    /// It is on the disk, since the run directory is often mounted `noexec`.
+    /// It is below `disk`, because the file system of `run` is often mounted `noexec`.
     pub fn init_program(&self) -> Result<PathBuf, ContainerError> {
         let dir = self.disk.join("bin");
         let path = dir.join("init");
@@ -133,8 +133,8 @@ impl Engine {
 
     /// Returns the null device, for output that is discarded.
     ///
-    /// A device of the engine's own if possible: crun gives the streams of a container to its user, and the
-    /// host's `/dev/null` is shared by all.
+    /// It is a device of the engine's own if possible: crun changes the owner of a container's streams to the
+    /// container's user, and all programs share the host's `/dev/null`.
     pub(super) fn null(&self) -> Result<File, ContainerError> {
         let dir = self.disk.join("bin");
         let path = dir.join("null");
@@ -155,12 +155,12 @@ impl Engine {
         Ok(open(&path).or_else(|_| open(hosts)).with_path("open", hosts)?)
     }
 
-    /// Returns the trash for files of the disk that cannot be removed.
+    /// Returns the trash for files below `disk` that cannot be removed.
     pub fn trash(&self) -> Trash {
         self.store.trash().with_root(&self.disk)
     }
 
-    /// Returns the trash for files of the run directory that cannot be removed.
+    /// Returns the trash for files below `run` that cannot be removed.
     pub fn run_trash(&self) -> Trash {
         self.store.trash().with_root(&self.run)
     }
@@ -274,7 +274,8 @@ impl Engine {
         Ok(unknown.len())
     }
 
-    /// Removes the files on disk of containers without records, as after a reboot. Returns the number of containers.
+    /// Removes orphans as [`remove_unrecorded`](Self::remove_unrecorded) does, and root file systems and volumes of
+    /// containers whose records are gone, for example after a reboot. Returns the number of containers.
     pub fn remove_orphans(&self) -> Result<usize, ContainerError> {
         let mut removed = self.remove_unrecorded()?;
         let disks = self.disks();

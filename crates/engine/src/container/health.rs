@@ -107,10 +107,12 @@ impl HealthPolicy {
 }
 
 impl Engine {
-    /// Checks a container until it is healthy, Docker's time for that has passed, or `is_over` is set.
+    /// Checks a container until it is healthy, its checks have failed for as long as Docker would wait, it has
+    /// ended, or `is_over` is set.
     ///
-    /// The first check is made at once, the next after 50 ms, then ever more slowly, up to the interval: a
-    /// service that starts in a tenth of a second does not cost thirty seconds.
+    /// The first check is made at once, the next after 50 ms, and later ones at growing intervals, up to that of
+    /// the health check. So a service that starts in a tenth of a second is healthy then, not after Docker's
+    /// first interval of 30 seconds.
     pub fn wait_until_healthy(
         &self,
         record: &ContainerRecord,

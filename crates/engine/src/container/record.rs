@@ -274,7 +274,7 @@ pub fn read_json_if_there<T: DeserializeOwned>(path: &Path) -> Result<Option<T>,
     Ok(text.map(|text| decode(path, &text)).transpose()?)
 }
 
-/// An action in a container, or a check of it.
+/// A check of a container, or an action before it is stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ContainerCheck {
     /// A program in the container ends with code 0.
@@ -293,11 +293,11 @@ pub enum ContainerCheck {
 /// Way to stop a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopPolicy {
-    /// Action in the container before the signal.
+    /// `preStop` action, performed before the signal is sent.
     pub before: Option<ContainerCheck>,
     /// Signal that asks the container to end; `None` if it ignores all signals.
     pub signal: Option<String>,
-    /// Timeout for all of that.
+    /// Timeout of the action and the wait for the container's end, together.
     pub grace: Duration,
 }
 

@@ -59,7 +59,7 @@ impl Engine {
         disk::mount(&dir, DiskLifetime::Kept)
     }
 
-    /// Checks that a disk can be limited.
+    /// Checks that this process can use loop devices, which a size limit requires. `what` is for messages.
     pub(super) fn check_limit(
         &self,
         what: &'static str,
@@ -87,7 +87,7 @@ fn volumes_dir(disk: &Path) -> PathBuf {
     disk.join("volumes")
 }
 
-/// Returns the owners who have named volumes on a disk, sorted.
+/// Returns the owners that have named volumes below an engine's directory `disk`, sorted.
 pub fn owners_of_volumes(disk: &Path) -> Result<Vec<String>, PathError> {
     let mut owners = Vec::new();
     for entry in entries_in(&volumes_dir(disk))? {
@@ -98,7 +98,7 @@ pub fn owners_of_volumes(disk: &Path) -> Result<Vec<String>, PathError> {
     Ok(owners)
 }
 
-/// The named volumes of an owner on a disk, even without a job.
+/// The named volumes of an owner below an engine's directory `disk`, also while the owner has no job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnerVolumes {
     dir: PathBuf,

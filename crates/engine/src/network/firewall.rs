@@ -58,7 +58,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Published ports of a container, and its addresses.
 pub type PublishTarget<'a> = (&'a [PublishedPort], AddressPair);
 
-/// Elements of a network in the table.
+/// A network's entries in the sets and maps of the table.
 pub struct TableMember<'a> {
     /// Host's end of the network's link.
     pub link: &'a InterfaceName,

@@ -65,7 +65,7 @@ impl InterfaceName {
         &self.0
     }
 
-    /// Returns the name as in elements of sets, padded with zeros.
+    /// Returns the name as nftables stores it in the keys of sets: padded with zeros to 16 bytes.
     pub(super) fn to_padded(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         bytes[..self.0.len()].copy_from_slice(self.0.as_bytes());

@@ -1,6 +1,6 @@
-//! Queries and changes of nftables by netlink: `nft` takes milliseconds for each call.
+//! Queries and changes nftables over netlink, because each run of `nft` takes milliseconds.
 //!
-//! The rules themselves are text for nft.
+//! Only rules are added with `nft`, from text.
 
 use std::io;
 
@@ -14,9 +14,9 @@ use super::nfnetlink::{
 
 /// `NFPROTO_INET`: both IPv4 and IPv6.
 pub const INET: u8 = 1;
-/// `NFPROTO_IPV4` of `linux/netfilter.h`, as tables and chains have it.
+/// `NFPROTO_IPV4` of `linux/netfilter.h`: the family of a table or chain.
 pub const IPV4: u8 = 2;
-/// `NFPROTO_IPV6`, likewise.
+/// `NFPROTO_IPV6` of `linux/netfilter.h`.
 pub const IPV6: u8 = 10;
 
 // From linux/netlink.h, linux/netfilter/nfnetlink.h and linux/netfilter/nf_tables.h.
@@ -59,7 +59,7 @@ const VALUE: u16 = 1;
 /// `ERESTART`: the kernel's answer to a change that depends on an outdated generation.
 const ERESTART: i32 = 85;
 
-/// An element of a set or a map, its fields joined as in the kernel.
+/// An element of a set or a map. Fields of a key or value are concatenated, as in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetElement {
     pub set: &'static str,
@@ -72,7 +72,7 @@ pub struct SetElement {
 #[derive(Clone, Debug)]
 pub struct ChainRule {
     handle: Vec<u8>,
-    /// Attributes from the kernel, to search for words.
+    /// Netlink attributes of the rule, which are searched for names and comments.
     pub content: Vec<u8>,
 }
 
@@ -133,7 +133,7 @@ impl Nftables {
         Ok(self.elements(table, set)?.is_empty())
     }
 
-    /// Returns the elements of a set or map of ours; empty if it does not exist.
+    /// Returns the elements of a set or map in a table of family `inet`; empty if it does not exist.
     pub fn elements(&self, table: &str, set: &'static str) -> io::Result<Vec<SetElement>> {
         let attributes = [text(TABLE, table), text(SET, set)].concat();
         let answer = self.ask(GET_ELEMENT, DUMP, INET, &attributes)?.unwrap_or_default();
@@ -216,7 +216,7 @@ impl Nftables {
         self.batch(CREATE, &messages)?.first().map_or(Ok(()), |(_, error)| Err((*error).into()))
     }
 
-    /// Removes a chain of ours; does nothing if it does not exist.
+    /// Removes a chain from a table of family `inet`; does nothing if it does not exist.
     pub fn delete_chain(&self, table: &str, chain: &str) -> io::Result<()> {
         // The kernel takes ten milliseconds to reject a change, but almost none to answer a query.
         if !self.has_chain(INET, table, chain)? {
@@ -283,7 +283,7 @@ impl Nftables {
         self.batch(flags, &messages)
     }
 
-    /// Sends messages about tables of ours, which the kernel applies as a whole or not at all, and returns
+    /// Sends messages about tables of family `inet`, which the kernel applies as a whole or not at all, and returns
     /// errors as [`Self::change`] does.
     fn batch(&self, flags: u16, messages: &[(u16, Vec<u8>)]) -> io::Result<Vec<(u32, Errno)>> {
         let mut batch = message(BATCH_BEGIN, REQUEST, 0, 0, NFTABLES, &[]);

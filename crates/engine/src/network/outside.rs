@@ -1,5 +1,5 @@
-//! The real host beyond an ordinary user's namespace with networks: its addresses and routes, and the uplink
-//! program to it.
+//! The real host: the machine's own network namespace, as opposed to the namespace in which an ordinary user's
+//! networks are created. Its addresses and routes, and the uplink program that connects the two.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::{Path, PathBuf};

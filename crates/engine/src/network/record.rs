@@ -88,7 +88,7 @@ impl NetworkRecord {
         AddressPlan::new(pool, self.pool6.parse().unwrap_or(options.pool6), number)
     }
 
-    /// Returns the elements of the network in the firewall.
+    /// Returns the network's elements in the sets and maps of the firewall's table.
     pub(super) fn member(&self, options: &NetworkOptions) -> TableMember<'_> {
         let plan = self.plan(options);
         let container = |endpoint: &EndpointRecord| plan.container(endpoint.number);

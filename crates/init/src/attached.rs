@@ -97,7 +97,7 @@ impl AttachedStep {
     }
 }
 
-/// Returns the recorded end of a step without a keeper, or else the failure.
+/// Returns the end that a step's keeper recorded before it exited, or the failure if it recorded none.
 fn known_end(step_dir: &StepDirectory, failure: StepFailure) -> StepEvent {
     step_dir.read_end().unwrap_or_else(|| StepEvent::failed(0, failure))
 }

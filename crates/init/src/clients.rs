@@ -1,4 +1,4 @@
-//! The hosts of a kept step: clients of its keeper.
+//! The clients of a keeper (`keeper`): hosts that start, follow or signal its step.
 //!
 //! A client may be any process of the user, even one of the step: its input is limited, and it cannot
 //! block other clients.

@@ -1,5 +1,5 @@
-//! The keeper of a step: host of the step's supervisor, and server of the step's hosts, which may
-//! disconnect and return.
+//! The keeper of a step: a process that starts the step as a host does, buffers its output, and
+//! forwards it to the step's actual hosts, which may disconnect and return.
 //!
 //! It is a child of the first process, as supervisors are: it does not end with an exec, and the
 //! first process can tell it from a step's orphans. There is one for each id, because it creates
@@ -34,7 +34,7 @@ const AGAIN: Duration = Duration::from_millis(200);
 /// Rules for keeping steps.
 pub struct KeepRules {
     pub agent_dir: AgentDirectory,
-    /// Longest time without a host.
+    /// Maximum time without an attached host: then the step is killed.
     pub away: Duration,
 }
 

@@ -26,7 +26,7 @@ const FAILED: i32 = 1;
 
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Attempts against a rule that rejects, and the timeout of each.
+/// Maximum number of attempts for [`ProbeAttempt::Rule`], and the timeout of each.
 const TRIES: u32 = 20;
 const TRY_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -129,8 +129,9 @@ fn outcome(attempt: &ProbeAttempt) -> ProbeOutcome {
     tried.map_or_else(|error| to_outcome(attempt, &error), ProbeOutcome::Reached)
 }
 
-/// Returns the owner of this user namespace, whose limits the kernel applies; an error if that is
-/// the container's own root, whose limits no process of the host shares.
+/// Returns the owner of this user namespace: the kernel applies its per-user limits to the whole
+/// namespace. An error if the owner is root of the container: no process outside of the container runs
+/// as that user, so its limits are not shared.
 fn limits() -> io::Result<String> {
     let map = fs::read_to_string("/proc/self/uid_map")?;
     let is_of_host = map.split_whitespace().eq(["0", "0", "4294967295"]);

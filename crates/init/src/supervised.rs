@@ -1,4 +1,4 @@
-//! The keeper's connection to the supervisor of its step, as an ordinary host.
+//! The connection of a keeper (`keeper`) to its step's supervisor, which treats it like any host.
 
 use std::fs::File;
 use std::io;

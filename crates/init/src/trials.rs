@@ -23,12 +23,12 @@ pub enum ProbeTask {
 /// Target that a probe tries to reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeAttempt {
-    /// Loopback, a socket, a file and the process of the probe itself: a probe that cannot reach
-    /// these proves nothing.
+    /// The probe's own loopback address, socket, file and process, as a control: if it cannot reach
+    /// them, its other results prove nothing.
     Own,
     Tcp(SocketAddr),
-    /// TCP behind a rule that rejects, tried repeatedly: the kernel rejects only a few packets a
-    /// second.
+    /// TCP address whose packets a firewall rule rejects. It is tried repeatedly, because the kernel
+    /// sends only a few rejections a second.
     Rule(SocketAddr),
     /// Port of the default gateway in the probe's network.
     Gateway(u16),
@@ -41,7 +41,8 @@ pub enum ProbeAttempt {
     Write(PathBuf),
     /// Process with a word in its command line.
     Process(String),
-    /// Limits of another user: the kernel applies the limits of the user namespace's owner.
+    /// Per-user limits of the kernel, such as that of inotify instances: a container shares those of
+    /// the user who owns its user namespace.
     Limits,
 }
 

@@ -18,7 +18,7 @@ use std::thread::{self, Builder};
 use std::time::Duration;
 
 use crate::os::namespace_owner;
-use crate::trials::{ProbeAttempt, ProbeOutcome, ProbeMessage, ProbeTask, default_gateway};
+use crate::trials::{ProbeAttempt, ProbeMessage, ProbeOutcome, ProbeTask, default_gateway};
 
 /// Exit code of a probe that has carried out its task.
 const DONE: i32 = 3;
@@ -79,8 +79,9 @@ fn try_all(word: &str, attempts: &[ProbeAttempt]) -> io::Result<()> {
         let started: Vec<_> = attempts
             .iter()
             .map(|attempt| {
-                let run =
-                    move || if *attempt == ProbeAttempt::Own { own.clone() } else { outcome(attempt) };
+                let run = move || {
+                    if *attempt == ProbeAttempt::Own { own.clone() } else { outcome(attempt) }
+                };
                 Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, run)
             })
             .collect();
@@ -122,7 +123,9 @@ fn outcome(attempt: &ProbeAttempt) -> ProbeOutcome {
             // A masked file is empty.
             if text.is_empty() { Err(ErrorKind::NotFound.into()) } else { Ok(text) }
         }),
-        ProbeAttempt::Write(path) => OpenOptions::new().write(true).open(path).map(|_| String::new()),
+        ProbeAttempt::Write(path) => {
+            OpenOptions::new().write(true).open(path).map(|_| String::new())
+        }
         ProbeAttempt::Process(mark) => process(mark),
         ProbeAttempt::Limits => limits(),
     };
@@ -145,7 +148,10 @@ fn limits() -> io::Result<String> {
 fn to_outcome(attempt: &ProbeAttempt, error: &io::Error) -> ProbeOutcome {
     let is_network = matches!(
         attempt,
-        ProbeAttempt::Tcp(_) | ProbeAttempt::Rule(_) | ProbeAttempt::Gateway(_) | ProbeAttempt::Udp(_)
+        ProbeAttempt::Tcp(_)
+            | ProbeAttempt::Rule(_)
+            | ProbeAttempt::Gateway(_)
+            | ProbeAttempt::Udp(_)
     );
     match error.kind() {
         ErrorKind::ConnectionRefused if is_network => ProbeOutcome::Refused,
@@ -172,7 +178,8 @@ fn probe_own_targets() -> ProbeOutcome {
     server.tcp(loopback);
     server.udp(loopback);
     server.abstract_socket();
-    let further = [ProbeAttempt::Read("/proc/self/exe".into()), ProbeAttempt::Process("probe".to_owned())];
+    let further =
+        [ProbeAttempt::Read("/proc/self/exe".into()), ProbeAttempt::Process("probe".to_owned())];
     let all = server.served.iter().map(|(attempt, _)| attempt).chain(&further);
     let is_reached = |attempt| matches!(outcome(attempt), ProbeOutcome::Reached(_));
     let missing = all.clone().find(|attempt| !is_reached(attempt));

@@ -23,6 +23,7 @@
 //! statically. Requests may come from another version of the package: the first frame negotiates the
 //! version of the protocol.
 
+mod agent_dir;
 mod attached;
 mod backlog;
 mod call;
@@ -36,7 +37,6 @@ mod launch;
 mod launcher;
 mod limits;
 mod os;
-mod agent_dir;
 mod probe;
 mod relay;
 mod remote;

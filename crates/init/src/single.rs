@@ -6,7 +6,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::{env, iter};
 
 use crate::os::{
-    self, ENOENT, ENOTDIR, ForkResult, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SignalSet, ChildStatus, ChildWait,
+    self, ChildStatus, ChildWait, ENOENT, ENOTDIR, ForkResult, SIGCHLD, SIGHUP, SIGINT, SIGQUIT,
+    SIGTERM, SignalSet,
 };
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

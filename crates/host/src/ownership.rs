@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use super::file_user::{FileUser, is_root};
 use super::share;
 pub use super::walk::WalkProblems;
-use super::walk::{ClosedAction, NextStep, TreeVisitor, WalkTrace, open_entry, walk};
+use super::walk::{AccessDeniedAction, NextStep, TreeVisitor, WalkTrace, open_entry, walk};
 
 /// The owner to restore, and the ids whose files the owner gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,17 +156,17 @@ impl TreeVisitor for OwnerRestorer<'_> {
         NextStep::Nothing
     }
 
-    fn visit_closed(&mut self, here: BorrowedFd<'_>, name: &CStr) -> ClosedAction {
-        let Ok((file, found)) = open_entry(here, name) else { return ClosedAction::Report };
+    fn handle_access_denied(&mut self, here: BorrowedFd<'_>, name: &CStr) -> AccessDeniedAction {
+        let Ok((file, found)) = open_entry(here, name) else { return AccessDeniedAction::Report };
         let uid = found.st_uid;
         match self.owners.restore_owner(&file, (uid, found.st_gid)) {
             Ok(true) => {
                 self.report.changed += 1;
-                ClosedAction::Retry
+                AccessDeniedAction::Retry
             }
-            Ok(false) if !self.owners.can_change(uid) => ClosedAction::Leave,
-            Err(error) if is_foreign(uid, error) => ClosedAction::Leave,
-            _ => ClosedAction::Report,
+            Ok(false) if !self.owners.can_change(uid) => AccessDeniedAction::Skip,
+            Err(error) if is_foreign(uid, error) => AccessDeniedAction::Skip,
+            _ => AccessDeniedAction::Report,
         }
     }
 }

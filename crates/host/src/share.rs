@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::posix_acl::Acl;
-use super::walk::{ClosedAction, NextStep, TreeVisitor, WalkProblems, WalkTrace, walk};
+use super::walk::{AccessDeniedAction, NextStep, TreeVisitor, WalkProblems, WalkTrace, walk};
 
 /// Extended attribute with the access ACL of a file.
 pub(super) const ACCESS: &CStr = c"system.posix_acl_access";
@@ -134,10 +134,10 @@ impl TreeVisitor for TreeSharer<'_> {
         NextStep::Nothing
     }
 
-    fn visit_closed(&mut self, here: BorrowedFd<'_>, name: &CStr) -> ClosedAction {
+    fn handle_access_denied(&mut self, here: BorrowedFd<'_>, name: &CStr) -> AccessDeniedAction {
         match statat(here, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(found) if !self.is_shared(found.st_uid) => ClosedAction::Leave,
-            _ => ClosedAction::Report,
+            Ok(found) if !self.is_shared(found.st_uid) => AccessDeniedAction::Skip,
+            _ => AccessDeniedAction::Report,
         }
     }
 }

@@ -8,7 +8,7 @@ use oci_hooks_files::descent::DIRECTORY;
 use oci_hooks_files::fs::{PathContext as _, PathError};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Statx, openat, statat};
 
-use super::walk::{ClosedAction, NextStep, TreeVisitor, WalkTrace, walk};
+use super::walk::{AccessDeniedAction, NextStep, TreeVisitor, WalkTrace, walk};
 
 /// Unit of `st_blocks`, regardless of the block size of the file system.
 const BLOCK_BYTES: u64 = 512;
@@ -34,8 +34,8 @@ impl TreeVisitor for BlockCounter {
         }
     }
 
-    fn visit_closed(&mut self, _: BorrowedFd<'_>, _: &CStr) -> ClosedAction {
-        ClosedAction::Leave
+    fn handle_access_denied(&mut self, _: BorrowedFd<'_>, _: &CStr) -> AccessDeniedAction {
+        AccessDeniedAction::Skip
     }
 }
 

@@ -57,15 +57,17 @@ pub trait TreeVisitor {
     fn entry(&mut self, here: BorrowedFd<'_>, name: &CStr, trace: &mut WalkTrace<'_>) -> NextStep;
 
     /// Handles a directory that this process may not open, for example by changing its owner.
-    fn visit_closed(&mut self, here: BorrowedFd<'_>, name: &CStr) -> ClosedAction;
+    fn handle_access_denied(&mut self, here: BorrowedFd<'_>, name: &CStr) -> AccessDeniedAction;
 }
 
-/// The next step for a directory that could not be opened.
+/// What a walk does with a directory that this process may not open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClosedAction {
+pub enum AccessDeniedAction {
+    /// Opens the directory again, after the visitor has changed it.
     Retry,
-    /// Skip the directory: its owner is not affected by the walk.
-    Leave,
+    /// Skips the directory without an error, for example because its owner's files are not changed.
+    Skip,
+    /// Records an error of the walk.
     Report,
 }
 
@@ -207,10 +209,10 @@ impl TreeWalk<'_, '_> {
         let Some(name) = self.lister.pop(&mut level.pending) else { return false };
         let open = || open_strictly(here, name.as_c_str(), DIRECTORY, Mode::empty());
         let opened = match open() {
-            Err(error @ Errno::ACCESS) => match self.visitor.visit_closed(here, &name) {
-                ClosedAction::Retry => open(),
-                ClosedAction::Leave => return true,
-                ClosedAction::Report => Err(error),
+            Err(error @ Errno::ACCESS) => match self.visitor.handle_access_denied(here, &name) {
+                AccessDeniedAction::Retry => open(),
+                AccessDeniedAction::Skip => return true,
+                AccessDeniedAction::Report => Err(error),
             },
             opened => opened,
         };

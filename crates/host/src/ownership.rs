@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use super::file_user::{FileUser, is_root};
 use super::share;
 pub use super::walk::WalkProblems;
-use super::walk::{AccessDeniedAction, NextStep, TreeVisitor, WalkTrace, open_entry, walk};
+use super::walk::{AccessDeniedAction, EntryAction, TreeVisitor, WalkTrace, open_entry, walk};
 
 /// The owner to restore, and the ids whose files the owner gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,16 +136,23 @@ impl TreeVisitor for OwnerRestorer<'_> {
         self.record_change(changed, found.stx_uid, name, trace);
     }
 
-    fn entry(&mut self, here: BorrowedFd<'_>, name: &CStr, trace: &mut WalkTrace<'_>) -> NextStep {
+    fn entry(
+        &mut self,
+        here: BorrowedFd<'_>,
+        name: &CStr,
+        trace: &mut WalkTrace<'_>,
+    ) -> EntryAction {
         // Most files need no change, which can be seen without opening them.
         match statat(here, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(found) if FileType::from_raw_mode(found.st_mode).is_dir() => return NextStep::Enter,
-            Ok(found) if !self.needs_change(here, name, &found) => return NextStep::Nothing,
+            Ok(found) if FileType::from_raw_mode(found.st_mode).is_dir() => {
+                return EntryAction::Enter;
+            }
+            Ok(found) if !self.needs_change(here, name, &found) => return EntryAction::Nothing,
             _ => {}
         }
-        let Some((file, found)) = trace.open_entry(here, name) else { return NextStep::Nothing };
+        let Some((file, found)) = trace.open_entry(here, name) else { return EntryAction::Nothing };
         if FileType::from_raw_mode(found.st_mode).is_dir() {
-            return NextStep::Enter;
+            return EntryAction::Enter;
         }
         if self.owners.removes_device(&found) {
             self.remove_device(here, name, &file, &found, trace);
@@ -153,7 +160,7 @@ impl TreeVisitor for OwnerRestorer<'_> {
             let changed = self.restore_file(&file, &found);
             self.record_change(changed, found.st_uid, name, trace);
         }
-        NextStep::Nothing
+        EntryAction::Nothing
     }
 
     fn handle_access_denied(&mut self, here: BorrowedFd<'_>, name: &CStr) -> AccessDeniedAction {

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::posix_acl::Acl;
-use super::walk::{AccessDeniedAction, NextStep, TreeVisitor, WalkProblems, WalkTrace, walk};
+use super::walk::{AccessDeniedAction, EntryAction, TreeVisitor, WalkProblems, WalkTrace, walk};
 
 /// Extended attribute with the access ACL of a file.
 pub(super) const ACCESS: &CStr = c"system.posix_acl_access";
@@ -121,17 +121,22 @@ impl TreeVisitor for TreeSharer<'_> {
         }
     }
 
-    fn entry(&mut self, here: BorrowedFd<'_>, name: &CStr, trace: &mut WalkTrace<'_>) -> NextStep {
-        let Some((file, found)) = trace.open_entry(here, name) else { return NextStep::Nothing };
+    fn entry(
+        &mut self,
+        here: BorrowedFd<'_>,
+        name: &CStr,
+        trace: &mut WalkTrace<'_>,
+    ) -> EntryAction {
+        let Some((file, found)) = trace.open_entry(here, name) else { return EntryAction::Nothing };
         match FileType::from_raw_mode(found.st_mode) {
-            FileType::Directory => return NextStep::Enter,
+            FileType::Directory => return EntryAction::Enter,
             FileType::RegularFile if self.is_shared(found.st_uid) => {
                 let shared = self.share_file(&file, found.st_mode);
                 self.record_result(shared, name, trace);
             }
             _ => {}
         }
-        NextStep::Nothing
+        EntryAction::Nothing
     }
 
     fn handle_access_denied(&mut self, here: BorrowedFd<'_>, name: &CStr) -> AccessDeniedAction {

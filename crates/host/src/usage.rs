@@ -8,7 +8,7 @@ use oci_hooks_files::descent::DIRECTORY;
 use oci_hooks_files::fs::{PathContext as _, PathError};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Statx, openat, statat};
 
-use super::walk::{AccessDeniedAction, NextStep, TreeVisitor, WalkTrace, walk};
+use super::walk::{AccessDeniedAction, EntryAction, TreeVisitor, WalkTrace, walk};
 
 /// Unit of `st_blocks`, regardless of the block size of the file system.
 const BLOCK_BYTES: u64 = 512;
@@ -23,14 +23,14 @@ impl TreeVisitor for BlockCounter {
         self.blocks += found.stx_blocks;
     }
 
-    fn entry(&mut self, here: BorrowedFd<'_>, name: &CStr, _: &mut WalkTrace<'_>) -> NextStep {
+    fn entry(&mut self, here: BorrowedFd<'_>, name: &CStr, _: &mut WalkTrace<'_>) -> EntryAction {
         match statat(here, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(found) if FileType::from_raw_mode(found.st_mode).is_dir() => NextStep::Enter,
+            Ok(found) if FileType::from_raw_mode(found.st_mode).is_dir() => EntryAction::Enter,
             Ok(found) => {
                 self.blocks += u64::try_from(found.st_blocks).unwrap_or_default();
-                NextStep::Nothing
+                EntryAction::Nothing
             }
-            Err(_) => NextStep::Nothing,
+            Err(_) => EntryAction::Nothing,
         }
     }
 

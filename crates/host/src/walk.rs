@@ -34,9 +34,9 @@ impl WalkProblems {
     }
 }
 
-/// The next step for an entry of a directory.
+/// What a walk does with an entry of a directory, after the visitor has seen it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextStep {
+pub enum EntryAction {
     Nothing,
     Enter,
 }
@@ -52,9 +52,14 @@ pub trait TreeVisitor {
         trace: &mut WalkTrace<'_>,
     );
 
-    /// Visits an entry of a directory, or returns [`NextStep::Enter`] for a subdirectory. The type of the entry may
+    /// Visits an entry of a directory, or returns [`EntryAction::Enter`] for a subdirectory. The type of the entry may
     /// change until it is opened.
-    fn entry(&mut self, here: BorrowedFd<'_>, name: &CStr, trace: &mut WalkTrace<'_>) -> NextStep;
+    fn entry(
+        &mut self,
+        here: BorrowedFd<'_>,
+        name: &CStr,
+        trace: &mut WalkTrace<'_>,
+    ) -> EntryAction;
 
     /// Handles a directory that this process may not open, for example by changing its owner.
     fn handle_access_denied(&mut self, here: BorrowedFd<'_>, name: &CStr) -> AccessDeniedAction;
@@ -179,7 +184,7 @@ impl TreeWalk<'_, '_> {
                 let (visitor, trace) = (&mut *self.visitor, &mut self.trace);
                 let listed = self.lister.list(here, &mut level.pending, |name, kind| {
                     kind == FileType::Directory
-                        || visitor.entry(here, name, trace) == NextStep::Enter
+                        || visitor.entry(here, name, trace) == EntryAction::Enter
                 });
                 if let Err(error) = listed {
                     self.trace.problem("list", c"", error);

@@ -118,7 +118,7 @@ impl StepConnection {
             descriptors[0] = end;
             input
         });
-        let mut outgoing = Outgoing::default();
+        let mut outgoing = SendBuffer::default();
         outgoing.push_step(frame, descriptors);
         let client = StepDriver {
             socket: self.socket,
@@ -171,7 +171,7 @@ impl DrainState {
 struct StepDriver<'a> {
     socket: OwnedFd,
     frames: FrameBuffer,
-    outgoing: Outgoing,
+    outgoing: SendBuffer,
     /// None without input, and after its end.
     input: Option<StepInput<'a>>,
     /// Our terminal, whose size the step's terminal follows.
@@ -410,16 +410,16 @@ fn name(answer: &StepAnswer) -> &'static str {
     }
 }
 
-/// Bytes to send, and the number sent so far.
+/// Requests that are not yet sent: their bytes, and the number of bytes already sent.
 #[derive(Default)]
-struct Outgoing {
+struct SendBuffer {
     bytes: Vec<u8>,
     sent: usize,
     /// Descriptors to send with the next byte, and to close then.
     descriptors: Option<[OwnedFd; STREAMS]>,
 }
 
-impl Outgoing {
+impl SendBuffer {
     /// Queues a step and its streams as the first request.
     fn push_step(&mut self, frame: Vec<u8>, descriptors: [OwnedFd; STREAMS]) {
         self.bytes = frame;
@@ -456,7 +456,7 @@ impl Outgoing {
             }
         }
         // Frees the buffer, which is as large as a step and may contain secrets.
-        *self = Outgoing::default();
+        *self = SendBuffer::default();
         Ok(())
     }
 }

@@ -106,14 +106,14 @@ fn make_directory(tree: &Path) -> Result<(), UnpackError> {
 fn unpack_in_two_threads<T>(
     inflate: impl FnOnce(&SyncSender<Vec<u8>>, &Receiver<Vec<u8>>) -> Result<(), UnpackError> + Send,
     hasher: Option<Hasher>,
-    make: impl FnOnce(&mut TarArchive<Chunks>) -> Result<T, UnpackError>,
+    make: impl FnOnce(&mut TarArchive<ChunkReader>) -> Result<T, UnpackError>,
 ) -> Result<(T, Option<Hasher>), UnpackError> {
     let (full, chunks) = sync_channel(QUEUE);
     let (back, empty) = channel();
     thread::scope(|scope| {
         let inflating = scope.spawn(move || inflate(&full, &empty));
         let mut archive =
-            TarArchive::new(Chunks { chunks, back, current: Vec::new(), position: 0, hasher });
+            TarArchive::new(ChunkReader { chunks, back, current: Vec::new(), position: 0, hasher });
         let made = make(&mut archive).and_then(|made| {
             archive.drain()?;
             Ok(made)
@@ -197,8 +197,8 @@ fn fill(reader: &mut impl Read, chunk: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// Decompressed archive, as sent by the other thread.
-struct Chunks {
+/// Reader of a decompressed archive, which another thread sends in chunks.
+struct ChunkReader {
     chunks: Receiver<Vec<u8>>,
     back: Sender<Vec<u8>>,
     current: Vec<u8>,
@@ -206,7 +206,7 @@ struct Chunks {
     hasher: Option<Hasher>,
 }
 
-impl BufRead for Chunks {
+impl BufRead for ChunkReader {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.position == self.current.len()
             // Fails at the end, and after an error, which the other thread returns.
@@ -227,7 +227,7 @@ impl BufRead for Chunks {
     }
 }
 
-impl Read for Chunks {
+impl Read for ChunkReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.fill_buf()?.read(buffer)?;
         self.consume(count);
@@ -235,7 +235,7 @@ impl Read for Chunks {
     }
 }
 
-impl ArchiveInput for Chunks {
+impl ArchiveInput for ChunkReader {
     fn skip(&mut self, mut bytes: u64) -> io::Result<()> {
         while bytes > 0 {
             let available = self.fill_buf()?.len();

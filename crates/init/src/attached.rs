@@ -16,10 +16,10 @@ const READ_AT_ONCE: usize = 64 << 10;
 /// Attempts to begin a step that another process begins too.
 const ATTEMPTS: usize = 5;
 /// Timeout for the first process to begin a step: it waits for a cancelled one to die.
-const BEGUN_WITHIN: Duration = Duration::from_secs(15);
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Timeout for the first process of a container that was just started to listen.
-const LISTENS_WITHIN: Duration = Duration::from_secs(5);
-const LOOK_EACH: Duration = Duration::from_millis(5);
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A step that a host is attached to.
 pub struct AttachedStep {
@@ -147,8 +147,8 @@ fn begin(
     request: &[u8],
 ) -> io::Result<Option<(UnixStream, FrameBuffer)>> {
     let mut socket = connect_first(agent_dir)?;
-    socket.set_read_timeout(Some(BEGUN_WITHIN))?;
-    socket.set_write_timeout(Some(BEGUN_WITHIN))?;
+    socket.set_read_timeout(Some(BEGIN_TIMEOUT))?;
+    socket.set_write_timeout(Some(BEGIN_TIMEOUT))?;
     let mut frames = FrameBuffer::new(MAX_EVENT_BYTES);
     let mut buffer = [0; 4096];
     let mut is_greeted = false;
@@ -177,7 +177,7 @@ fn begin(
 
 /// Connects to the first process, which may just have been started.
 fn connect_first(agent_dir: &AgentDirectory) -> io::Result<UnixStream> {
-    let until = Instant::now() + LISTENS_WITHIN;
+    let until = Instant::now() + LISTEN_TIMEOUT;
     loop {
         let error = match UnixStream::connect(agent_dir.socket()) {
             Ok(socket) => return Ok(socket),
@@ -188,6 +188,6 @@ fn connect_first(agent_dir: &AgentDirectory) -> io::Result<UnixStream> {
         if !is_early || Instant::now() >= until {
             return Err(error);
         }
-        thread::sleep(LOOK_EACH);
+        thread::sleep(POLL_INTERVAL);
     }
 }

@@ -64,7 +64,8 @@ pub struct TableMember<'a> {
     pub link: &'a InterfaceName,
     /// Interfaces through which packets leave the host, if they need to be named.
     pub uplinks: &'a [InterfaceName],
-    /// Addresses beyond the uplinks that containers must not reach: the real host's, if this one is a user's namespace.
+    /// Addresses that containers must not reach through the uplinks: those of the real host, if the table is in a user's
+    /// network namespace (`outside`).
     pub hosts: &'a [IpAddr],
     pub containers: Vec<PublishTarget<'a>>,
 }

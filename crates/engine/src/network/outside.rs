@@ -36,7 +36,7 @@ pub struct UplinkRecord {
     pub ipv6: bool,
     /// Addresses of the real host, without loopback.
     pub addresses: Vec<IpAddr>,
-    /// Address of the real host towards the world, if it has a route there.
+    /// Source address of the real host's connections to other networks, if it has a route.
     pub address: Option<IpAddr>,
 }
 
@@ -73,12 +73,13 @@ impl OutsideHost {
         })
     }
 
-    /// Returns whether a program connects networks to the host.
+    /// Returns whether an uplink program connects networks to the real host.
     pub fn has_uplink(&self) -> bool {
         self.uplink.is_some()
     }
 
-    /// Returns the uplink of a network with this block between it and the program; `None` without an uplink.
+    /// Returns the record of the uplink of a network; `None` without an uplink program. `number` is the pools' block for
+    /// addresses between the program and our host.
     pub fn uplink(&self, network: &str, number: u32) -> Option<UplinkRecord> {
         let uplink = self.uplink.clone()?;
         let loses_half_closed = uplink.loses_half_closed();
@@ -147,7 +148,7 @@ fn local6(list: &str) -> Vec<Ipv6Addr> {
     all.filter(|address| !address.is_unicast_link_local()).collect()
 }
 
-/// Returns the host's address towards the world; sends no packet.
+/// Returns the source address of connections to other networks, if there is a route; sends no packet.
 pub fn source() -> Option<IpAddr> {
     // Addresses of TEST-NET-1, and of the block that routers discard.
     let targets: [(IpAddr, IpAddr); 2] = [
@@ -161,8 +162,8 @@ pub fn source() -> Option<IpAddr> {
     })
 }
 
-/// Returns the addresses of the real host on which a port is published; by default loopback, because an
-/// ordinary user's job is no public server.
+/// Returns the addresses of the real host on which a port is published: `host_ip`, or by default loopback only,
+/// because an ordinary user's job is no public server.
 pub fn listened_on(host_ip: Option<IpAddr>, uplink: &UplinkRecord) -> Vec<IpAddr> {
     let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
     match host_ip {

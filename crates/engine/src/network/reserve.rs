@@ -45,7 +45,8 @@ impl TakenPorts {
     }
 }
 
-/// Chooses free ports of the host; of the real host, if an uplink program forwards them. The caller holds the lock.
+/// Chooses free ports of the host. With an uplink, its program forwards ports of the real host (`outside`), so those
+/// are chosen. The caller holds the lock.
 pub fn reserve(
     taken: &TakenPorts,
     uplink: Option<&UplinkRecord>,
@@ -61,7 +62,8 @@ pub fn reserve(
     })
 }
 
-/// Checks that no port is reserved for root in the calling thread's network namespace.
+/// Checks that each mapping with host ports has one that is not reserved for root in the calling thread's network
+/// namespace.
 pub fn check_rights(mappings: &[PortMapping]) -> Result<(), NetworkError> {
     let Some(first) = first_unprivileged_port() else { return Ok(()) };
     for PortMapping { host_ports, protocol, .. } in mappings {

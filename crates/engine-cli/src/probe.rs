@@ -51,7 +51,7 @@ const KERNEL_READ: [&str; 2] = ["/proc/kcore", "/sys/firmware/acpi/tables/DSDT"]
 /// Directories of the host in which all users can create files and sockets.
 const DIRECTORIES: [&str; 4] = ["/tmp", "/var/tmp", "/dev/shm", "/run"];
 
-/// A probe: its trials, and their outcomes by place.
+/// A probe: its trials, and their outcomes for each place that they are run from, such as a job's container.
 pub struct IsolationProbe {
     directory: PathBuf,
     /// Random part of the names of sockets and files.

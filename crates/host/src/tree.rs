@@ -381,7 +381,7 @@ fn make_directory(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno>
     open_strictly(parent, name, DIRECTORY, Mode::empty())
 }
 
-/// The attributes that mark a directory as opaque in overlays, with root and without.
+/// The attributes that mark a directory as opaque in overlays: of root, and with the mount option `userxattr`.
 const OPAQUE: [&CStr; 2] = [c"trusted.overlay.opaque", c"user.overlay.opaque"];
 
 /// Returns whether a directory is opaque: overlays hide its content in lower layers.

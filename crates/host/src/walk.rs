@@ -34,10 +34,12 @@ impl WalkProblems {
     }
 }
 
-/// What a walk does with an entry of a directory, after the visitor has seen it.
+/// Next action of a walk after an entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryAction {
+    /// Continues with the next entry.
     Nothing,
+    /// Enters the entry, a subdirectory, later.
     Enter,
 }
 
@@ -65,12 +67,12 @@ pub trait TreeVisitor {
     fn handle_access_denied(&mut self, here: BorrowedFd<'_>, name: &CStr) -> AccessDeniedAction;
 }
 
-/// What a walk does with a directory that this process may not open.
+/// Next action of a walk after a directory that this process may not open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessDeniedAction {
     /// Opens the directory again, after the visitor has changed it.
     Retry,
-    /// Skips the directory without an error, for example because its owner's files are not changed.
+    /// Skips the directory without an error, for example because the walk does not change files of its owner.
     Skip,
     /// Records an error of the walk.
     Report,

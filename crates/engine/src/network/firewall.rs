@@ -64,8 +64,8 @@ pub struct TableMember<'a> {
     pub link: &'a InterfaceName,
     /// Interfaces through which packets leave the host, if they need to be named.
     pub uplinks: &'a [InterfaceName],
-    /// Addresses that containers must not reach through the uplinks: those of the real host, if the table is in a user's
-    /// network namespace (`outside`).
+    /// Addresses that containers must not reach through the uplinks: those of the real host (`outside`), if the
+    /// table is in a user's network namespace.
     pub hosts: &'a [IpAddr],
     pub containers: Vec<PublishTarget<'a>>,
 }

@@ -78,8 +78,8 @@ impl OutsideHost {
         self.uplink.is_some()
     }
 
-    /// Returns the record of the uplink of a network; `None` without an uplink program. `number` is the pools' block for
-    /// addresses between the program and our host.
+    /// Returns the record of the uplink of a network; `None` without an uplink program. `number` is the pools'
+    /// block for addresses between the program and our host.
     pub fn uplink(&self, network: &str, number: u32) -> Option<UplinkRecord> {
         let uplink = self.uplink.clone()?;
         let loses_half_closed = uplink.loses_half_closed();

@@ -15,7 +15,7 @@ use super::record::{
     ControllerRecords, InstanceFiles, InstanceRecord, NETWORK, OWNER, RunningDetails,
     recorded_controllers,
 };
-use super::site::InstanceSites;
+use super::site::InstanceAccess;
 
 /// Prefix of this provider's annotations.
 pub(super) const ANNOTATION: &str = "io.github.cloudbase.garm.";
@@ -41,7 +41,7 @@ pub type InstanceFilter<'a> = &'a dyn Fn(&str, &str) -> bool;
 /// container, then the others, oldest first.
 pub fn find_all(
     records: &ControllerRecords,
-    sites: &dyn InstanceSites,
+    access: &dyn InstanceAccess,
 ) -> Result<Vec<FoundInstance>, ProviderError> {
     let mut all = Vec::new();
     for name in records.recorded_names()? {
@@ -51,7 +51,7 @@ pub fn find_all(
         all.iter().filter(|it| it.record.is_some()).map(|it| it.name.clone()).collect();
     let is_wanted =
         |controller: &str, name: &str| records.are_of(controller) && !recorded.contains(name);
-    for record in sites.containers(&is_wanted)? {
+    for record in access.containers(&is_wanted)? {
         match all.iter_mut().find(|it| it.name == record.name) {
             // With two containers of one name, either stands for both: they are removed together.
             Some(found) => found.record = found.record.take().or(Some(record)),
@@ -69,13 +69,13 @@ pub fn find_all(
 /// Returns an instance of a controller, running or not; none if there is neither a record nor a container.
 pub(super) fn find(
     records: &ControllerRecords,
-    sites: &dyn InstanceSites,
+    access: &dyn InstanceAccess,
     name: &str,
 ) -> Result<Option<FoundInstance>, ProviderError> {
     let Some(mut found) = read(records, name)? else { return Ok(None) };
     if found.record.is_none() {
         let is_wanted = |controller: &str, it: &str| records.are_of(controller) && it == name;
-        found.record = sites.containers(&is_wanted)?.pop();
+        found.record = access.containers(&is_wanted)?.pop();
     }
     let is_there = found.record.is_some() || found.error.is_some();
     Ok(is_there.then_some(found))
@@ -94,12 +94,12 @@ fn read(records: &ControllerRecords, name: &str) -> Result<Option<FoundInstance>
 /// Returns the records of all controllers that have records or containers.
 pub fn controllers(
     run: &Path,
-    sites: &dyn InstanceSites,
+    access: &dyn InstanceAccess,
 ) -> Result<Vec<ControllerRecords>, ProviderError> {
     let mut all = recorded_controllers(run)?;
     let is_wanted =
         |controller: &str, _: &str| !all.iter().any(|records| records.are_of(controller));
-    let others = sites.containers(&is_wanted)?.into_iter().map(|record| record.controller);
+    let others = access.containers(&is_wanted)?.into_iter().map(|record| record.controller);
     let others: BTreeSet<_> = others.collect();
     all.extend(others.iter().map(|controller| ControllerRecords::of(run, controller)));
     Ok(all)

@@ -54,5 +54,5 @@ pub use settings::{
     ImageSettings, InstanceUserNamespace, LogSettings, MountSettings, NetworkSettings, PoolIds,
     ProviderSettings, ProxySettings, find_image,
 };
-pub use site::{InstanceSite, InstanceSites, RemovalOptions, RootSite};
+pub use site::{InstanceAccess, InstanceSite, RemovalOptions, RootSite};
 pub use supervisor::{SupervisorError, SupervisorProgram, supervise};

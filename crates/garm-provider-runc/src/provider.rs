@@ -17,7 +17,7 @@ use super::found::{FoundInstance, find, find_all};
 use super::instance::{GarmInstance, InstanceStatus};
 use super::record::{ControllerRecords, InstanceFiles, InstanceRecord, RunnerOutcome};
 use super::settings::ProviderSettings;
-use super::site::{InstanceSite, InstanceSites, RemovalOptions, RootSite};
+use super::site::{InstanceAccess, InstanceSite, RemovalOptions, RootSite};
 use super::supervisor::SupervisorProgram;
 use super::{Bootstrap, pause};
 
@@ -52,7 +52,7 @@ impl GarmProvider<'_> {
 
     /// Returns this controller's instances.
     pub fn instances(&self) -> ControllerInstances<'_> {
-        ControllerInstances { records: self.records(), sites: &self.site }
+        ControllerInstances { records: self.records(), access: &self.site }
     }
 
     /// Resumes a stopped instance. An instance whose runner has exited cannot be started again, because its credentials
@@ -109,7 +109,7 @@ impl GarmProvider<'_> {
 #[derive(Clone)]
 pub struct ControllerInstances<'a> {
     pub records: ControllerRecords,
-    pub sites: &'a dyn InstanceSites,
+    pub access: &'a dyn InstanceAccess,
 }
 
 impl ControllerInstances<'_> {
@@ -122,7 +122,7 @@ impl ControllerInstances<'_> {
     /// Returns all instances of a pool, running or not.
     pub fn list(&self, pool: &str) -> Result<InstanceList, ProviderError> {
         let mut listed = InstanceList::default();
-        for FoundInstance { files, record, error, .. } in find_all(&self.records, self.sites)? {
+        for FoundInstance { files, record, error, .. } in find_all(&self.records, self.access)? {
             if let Some(record) = record.filter(|record| record.pool == pool) {
                 listed.instances.push(self.instance(&files, record)?);
             }
@@ -134,14 +134,14 @@ impl ControllerInstances<'_> {
     /// Removes all instances and their leftovers. If some cannot be removed, continues with the others.
     pub fn remove_all(&self) -> Result<(), ProviderError> {
         let mut names = self.records.names()?;
-        names.extend(self.sites.unrecorded_instances(self.records.controller())?);
+        names.extend(self.access.unrecorded_instances(self.records.controller())?);
         let is_own = |controller: &str, _: &str| self.records.are_of(controller);
-        names.extend(self.sites.containers(&is_own)?.into_iter().map(|record| record.name));
+        names.extend(self.access.containers(&is_own)?.into_iter().map(|record| record.name));
         let names: Vec<_> = names.into_iter().collect();
         // An instance that another call has locked does not delay the others for long.
         let delete = |name: &String| self.delete_within(BULK_LOCK_TIMEOUT, name);
         let mut results = Vec::new();
-        let at_once = self.sites.max_parallel_removals();
+        let at_once = self.access.max_parallel_removals();
         if at_once == 1 {
             results.extend(names.iter().map(delete));
             return results.into_iter().collect();
@@ -169,12 +169,12 @@ impl ControllerInstances<'_> {
         // GARM repeats a removal until it succeeds, so records of newer versions are removed too.
         let newer = NewerRecords::Remove;
         let removal = RemovalOptions { newer, lock_timeout, ..RemovalOptions::default() };
-        self.sites.delete(&self.records, &files, id, removal).map(drop)
+        self.access.delete(&self.records, &files, id, removal).map(drop)
     }
 
     fn find(&self, id: &str) -> Result<(InstanceFiles, InstanceRecord), ProviderError> {
         let unknown = || ProviderError::Unknown { name: id.to_owned() };
-        let found = find(&self.records, self.sites, id)?.ok_or_else(unknown)?;
+        let found = find(&self.records, self.access, id)?.ok_or_else(unknown)?;
         match (found.record, found.error) {
             (Some(record), _) => Ok((found.files, record)),
             (None, Some(error)) => Err(error.into()),
@@ -187,7 +187,7 @@ impl ControllerInstances<'_> {
         files: &InstanceFiles,
         record: InstanceRecord,
     ) -> Result<GarmInstance, ProviderError> {
-        instance(&self.sites.site(self.records.controller(), &record.name)?, files, record)
+        instance(&self.access.site(self.records.controller(), &record.name)?, files, record)
     }
 }
 

@@ -16,7 +16,7 @@ use super::logs;
 use super::record::{ControllerRecords, InstanceFiles, InstanceRecord, NETWORK, RunnerOutcome};
 use super::runner::{PrunedRunners, RunnerCache};
 use super::settings::ProviderSettings;
-use super::site::{InstanceSite, InstanceSites, RemovalOptions, RootSite};
+use super::site::{InstanceAccess, InstanceSite, RemovalOptions, RootSite};
 
 /// Maximum time between finding a cached runner and recording the instance that uses it.
 const RUNNER_GRACE_PERIOD: Duration = Duration::from_secs(60);
@@ -104,17 +104,17 @@ pub fn prune_shared(
 /// Removes the abandoned instances recorded below a run directory.
 pub fn sweep(
     run: &Path,
-    sites: &dyn InstanceSites,
+    access: &dyn InstanceAccess,
     options: PruneOptions,
 ) -> Result<SweepResult, ProviderError> {
     let mut sweep = InstanceSweep {
-        sites,
+        access,
         options,
         swept: SweepResult { all_readable: true, ..SweepResult::default() },
     };
-    for records in controllers(run, sites)? {
+    for records in controllers(run, access)? {
         let mut names = records.names()?;
-        for FoundInstance { name, files, record, error } in find_all(&records, sites)? {
+        for FoundInstance { name, files, record, error } in find_all(&records, access)? {
             if record.is_some() || error.is_some() {
                 names.remove(&name);
             }
@@ -146,7 +146,7 @@ pub struct SweepResult {
 }
 
 struct InstanceSweep<'a> {
-    sites: &'a dyn InstanceSites,
+    access: &'a dyn InstanceAccess,
     options: PruneOptions,
     swept: SweepResult,
 }
@@ -163,7 +163,7 @@ impl InstanceSweep<'_> {
         error: &ContainerError,
     ) -> Result<(), ProviderError> {
         self.swept.unreadable.push(chain(error));
-        let site = self.sites.site(records.controller(), &name)?;
+        let site = self.access.site(records.controller(), &name)?;
         let runs = match container {
             Some(container) => site.is_running(container) || site.is_attended(files, container)?,
             None => site.has_supervisor(records.controller(), &name)?,
@@ -203,7 +203,7 @@ impl InstanceSweep<'_> {
             is_still_wanted: &|| Ok(files.record()?.is_none()),
             ..RemovalOptions::default()
         };
-        match self.sites.delete(records, &files, name, removal) {
+        match self.access.delete(records, &files, name, removal) {
             // The call that holds the lock removes it.
             Err(error) if has_timed_out(&error) => Ok(()),
             removed => removed.map(drop),
@@ -219,7 +219,7 @@ impl InstanceSweep<'_> {
         name: &str,
         removal: RemovalOptions<'_>,
     ) -> Result<bool, ProviderError> {
-        let is_gone = self.sites.delete(records, files, name, removal);
+        let is_gone = self.access.delete(records, files, name, removal);
         match &is_gone {
             Ok(true) => self.swept.instances.push(name.to_owned()),
             Err(error) if has_timed_out(error) || is_newer(error) => {
@@ -239,7 +239,7 @@ impl InstanceSweep<'_> {
         record: InstanceRecord,
     ) -> Result<(), ProviderError> {
         self.swept.recorded_networks.insert(record.network.clone());
-        let site = self.sites.site(records.controller(), &record.name)?;
+        let site = self.access.site(records.controller(), &record.name)?;
         let ended_for = self.options.ended_for;
         let is_over = |record: &InstanceRecord| is_over(&site, files, record, ended_for);
         if !is_over(&record)? {

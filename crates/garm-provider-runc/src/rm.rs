@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::error::ProviderError;
 use super::found::{FoundInstance, controllers, find, find_all};
 use super::record::{ControllerRecords, InstanceFiles, RunnerOutcome};
-use super::site::{InstanceSites, RemovalOptions};
+use super::site::{InstanceAccess, RemovalOptions};
 
 /// Criteria for instances, which must all match.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,14 +59,14 @@ pub struct RmReport {
 /// removed, continues with the others. Instances selected by a name that several controllers use are kept.
 pub fn rm(
     run: &Path,
-    sites: &dyn InstanceSites,
+    access: &dyn InstanceAccess,
     selection: &InstanceSelection<'_>,
     options: RmOptions,
 ) -> Result<RmReport, ProviderError> {
     let mut meant = Vec::new();
-    for records in controllers(run, sites)? {
+    for records in controllers(run, access)? {
         if selection.controller.is_none_or(|controller| controller == records.controller()) {
-            meant.extend(select(sites, &records, selection)?);
+            meant.extend(select(access, &records, selection)?);
         }
     }
     let key = |it: &RemovalCandidate| (it.name.clone(), it.records.controller().to_owned());
@@ -83,7 +83,7 @@ pub fn rm(
                  --controller"
                 .to_owned())
         } else {
-            instance.remove(sites, options)
+            instance.remove(access, options)
         };
         let list = if result.is_ok() { &mut report.removed } else { &mut report.left };
         let (Ok(reason) | Err(reason)) = result;
@@ -116,19 +116,19 @@ struct RemovalState {
 
 /// Returns the selected instances of a controller.
 fn select(
-    sites: &dyn InstanceSites,
+    access: &dyn InstanceAccess,
     records: &ControllerRecords,
     selection: &InstanceSelection<'_>,
 ) -> Result<Vec<RemovalCandidate>, ProviderError> {
     let mut meant = Vec::new();
-    for found in find_all(records, sites)? {
+    for found in find_all(records, access)? {
         let pool = found.record.as_ref().map_or("", |record| &record.pool).to_owned();
         if !selection.names.is_empty() && !selection.names.contains(&found.name)
             || selection.pool.is_some_and(|wanted| wanted != pool)
         {
             continue;
         }
-        let state = state(sites, records, &found)?;
+        let state = state(access, records, &found)?;
         if selection.orphans && state.is_attended {
             continue;
         }
@@ -139,11 +139,11 @@ fn select(
 }
 
 fn state(
-    sites: &dyn InstanceSites,
+    access: &dyn InstanceAccess,
     records: &ControllerRecords,
     FoundInstance { name, files, record, error }: &FoundInstance,
 ) -> Result<RemovalState, ProviderError> {
-    let site = sites.site(records.controller(), name)?;
+    let site = access.site(records.controller(), name)?;
     let is_foreign = error.as_ref().is_some_and(ContainerError::is_of_other_version);
     let Some(record) = record else {
         let text =
@@ -168,7 +168,7 @@ fn state(
 
 impl RemovalCandidate {
     /// Removes the instance, and returns its state, or the reason why it was kept.
-    fn remove(&self, sites: &dyn InstanceSites, options: RmOptions) -> Result<String, String> {
+    fn remove(&self, access: &dyn InstanceAccess, options: RmOptions) -> Result<String, String> {
         let RemovalState { is_attended, runs, text, is_foreign } = &self.state;
         if (*is_attended || *runs || *is_foreign) && !options.force {
             return Err(format!("{text}: use --force to remove it, with its job"));
@@ -179,14 +179,14 @@ impl RemovalCandidate {
         let removal = RemovalOptions {
             // A new instance may have been created under this name.
             is_still_wanted: &|| {
-                let found = find(&self.records, sites, &self.name)?;
-                let state = found.map(|found| state(sites, &self.records, &found)).transpose()?;
+                let found = find(&self.records, access, &self.name)?;
+                let state = found.map(|found| state(access, &self.records, &found)).transpose()?;
                 Ok(options.force || state.is_none_or(|state| !state.is_attended && !state.runs))
             },
             newer: NewerRecords::Remove,
             ..RemovalOptions::default()
         };
-        match sites.delete(&self.records, &self.files, &self.name, removal) {
+        match access.delete(&self.records, &self.files, &self.name, removal) {
             Ok(true) => {}
             Ok(false) => return Err("it was created again meanwhile".to_owned()),
             Err(error) => return Err(chain(&error)),

@@ -28,8 +28,8 @@ pub struct InstanceSite {
     processes: ProcessView,
 }
 
-/// Access to the containers of all instances of this user, on their sites.
-pub trait InstanceSites: Sync {
+/// Access to the containers of all instances of this user.
+pub trait InstanceAccess: Sync {
     /// Returns the site of an instance.
     fn site(&self, controller: &str, name: &str) -> Result<InstanceSite, ProviderError>;
 
@@ -159,7 +159,7 @@ impl RootSite<'_> {
     }
 }
 
-impl InstanceSites for RootSite<'_> {
+impl InstanceAccess for RootSite<'_> {
     fn site(&self, _: &str, _: &str) -> Result<InstanceSite, ProviderError> {
         Ok(InstanceSite::of(self.engine))
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use garm_provider_runc::record::{ControllerRecords, InstanceFiles, InstanceRecord};
 use garm_provider_runc::{
-    ControllerInstances, InstanceFilter, InstanceSite, InstanceSites, ProviderError,
+    ControllerInstances, InstanceAccess, InstanceFilter, InstanceSite, ProviderError,
     RemovalOptions, RootSite, SWEEP_MARKER, rebuild_records,
 };
 use oci_hooks_cli::exit::CliExit;
@@ -67,10 +67,10 @@ impl InstanceBackend {
         }
     }
 
-    /// Calls `work` with the run directory of all records, and with the sites of the instances.
-    pub fn with_sites<T, E: From<HostError>>(
+    /// Calls `work` with the run directory of all records, and with access to the instances.
+    pub fn with_access<T, E: From<HostError>>(
         &self,
-        work: impl FnOnce(&Path, &dyn InstanceSites) -> Result<T, E>,
+        work: impl FnOnce(&Path, &dyn InstanceAccess) -> Result<T, E>,
     ) -> Result<T, E> {
         match self {
             InstanceBackend::Root(settings) => {
@@ -98,7 +98,7 @@ impl RootlessInstances {
 
     /// Returns the instances of a controller.
     pub fn of_controller(&self, controller: &str) -> ControllerInstances<'_> {
-        ControllerInstances { records: ControllerRecords::of(self.run(), controller), sites: self }
+        ControllerInstances { records: ControllerRecords::of(self.run(), controller), access: self }
     }
 
     /// Returns whether the pause process of an instance is running.
@@ -187,7 +187,7 @@ impl RootlessInstances {
     }
 }
 
-impl InstanceSites for RootlessInstances {
+impl InstanceAccess for RootlessInstances {
     fn site(&self, controller: &str, name: &str) -> Result<InstanceSite, ProviderError> {
         let id = InstanceKey::new(controller, name).id;
         let view = self.owners.pause_process(&id).map_or(ProcessView::Ended, ProcessView::Below);

@@ -85,15 +85,15 @@ impl InstanceEntry {
 
 pub fn run(_: &InstancesArgs, context: &mut CliContext) -> Result<CliExit, AdminError> {
     let mut instances = Vec::new();
-    InstanceBackend::of(settings_file::load::<GarmFileSettings>(context)?.settings).with_sites(
-        |run, sites| {
-            for records in controllers(run, sites)? {
-                for FoundInstance { name, files, record, error } in find_all(&records, sites)? {
+    InstanceBackend::of(settings_file::load::<GarmFileSettings>(context)?.settings).with_access(
+        |run, access| {
+            for records in controllers(run, access)? {
+                for FoundInstance { name, files, record, error } in find_all(&records, access)? {
                     if let Some(error) = &error {
                         context.note(&chain(error));
                     }
                     if let Some(record) = record {
-                        let site = sites.site(records.controller(), &name)?;
+                        let site = access.site(records.controller(), &name)?;
                         instances.push(InstanceEntry::new(&site, &files, record)?);
                     }
                 }

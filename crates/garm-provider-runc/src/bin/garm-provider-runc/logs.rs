@@ -6,7 +6,7 @@ use clap::Args;
 use clap_complete::ArgValueCandidates;
 use garm_provider_runc::logs::newest_log;
 use garm_provider_runc::record::recorded_controllers;
-use garm_provider_runc::{InstanceSites, InstanceStatus, instance};
+use garm_provider_runc::{InstanceAccess, InstanceStatus, instance};
 use oci_hooks_cli::context::CliContext;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine::container::{LogReader, last_lines};
@@ -52,8 +52,8 @@ pub fn run(args: &LogsArgs, context: &mut CliContext) -> Result<CliExit, AdminEr
         return Err(AdminError::EndlessJson);
     }
     if args.follow {
-        return InstanceBackend::of(settings).with_sites(|run, sites| {
-            let is_over = || Ok(!is_written(args, &path, (run, sites))?);
+        return InstanceBackend::of(settings).with_access(|run, access| {
+            let is_over = || Ok(!is_written(args, &path, (run, access))?);
             let reader = LogReader::open(&path)?;
             lines::follow::<AdminError>(reader, count, args.timestamps, context, is_over)?;
             Ok(CliExit::Done)
@@ -72,13 +72,13 @@ pub fn run(args: &LogsArgs, context: &mut CliContext) -> Result<CliExit, AdminEr
 fn is_written(
     args: &LogsArgs,
     path: &Path,
-    (run, sites): (&Path, &dyn InstanceSites),
+    (run, access): (&Path, &dyn InstanceAccess),
 ) -> Result<bool, AdminError> {
     for records in recorded_controllers(run)? {
         let Some(files) = records.files(&args.name) else { continue };
         let Some(record) = files.record()? else { continue };
         if record.log == path {
-            let site = sites.site(records.controller(), &args.name)?;
+            let site = access.site(records.controller(), &args.name)?;
             return Ok(instance(&site, &files, record)?.status == InstanceStatus::Running);
         }
     }

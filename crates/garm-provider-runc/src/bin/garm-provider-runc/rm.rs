@@ -73,8 +73,8 @@ pub fn run(args: &RmArgs, context: &mut CliContext) -> Result<CliExit, AdminErro
         pool: args.pool.as_deref(),
     };
     let options = RmOptions { force: args.force, dry_run: args.dry_run };
-    let report = InstanceBackend::of(settings).with_sites(|run, sites| {
-        garm_provider_runc::rm(run, sites, &selection, options).map_err(AdminError::from)
+    let report = InstanceBackend::of(settings).with_access(|run, access| {
+        garm_provider_runc::rm(run, access, &selection, options).map_err(AdminError::from)
     })?;
     let exit = match report.left.is_empty() && report.unknown.is_empty() {
         true => CliExit::Done,

@@ -53,10 +53,10 @@ pub(super) fn create(
     let created = creation.run();
     let InstanceCreation { files, record, .. } = creation;
     match created {
-        Ok(()) => provider::instance(&InstanceSite::of(provider.site.engine), &files, record),
+        Ok(()) => provider::instance(&InstanceSite::of(provider.access.engine), &files, record),
         Err(error) => {
             // If removal fails, a later call finds the rest by its record.
-            if remove::remove(provider.site, &files, &record, NewerRecords::Remove).is_ok() {
+            if remove::remove(provider.access, &files, &record, NewerRecords::Remove).is_ok() {
                 let _ = files.forget(lock);
             }
             Err(error)
@@ -70,7 +70,7 @@ fn remove_leftovers(
     files: &InstanceFiles,
     name: &str,
 ) -> Result<(), ProviderError> {
-    let (engine, newer) = (provider.site.engine, NewerRecords::Remove);
+    let (engine, newer) = (provider.access.engine, NewerRecords::Remove);
     let site = InstanceSite::of(engine);
     let parts = remove::parts(engine, &provider.records(), files, name, newer)?;
     for part in &parts {
@@ -82,7 +82,7 @@ fn remove_leftovers(
             return Err(ProviderError::Duplicate { name: name.to_owned() });
         }
     }
-    remove::remove_parts(provider.site, files, &parts, newer)?;
+    remove::remove_parts(provider.access, files, &parts, newer)?;
     Ok(files.remove()?)
 }
 
@@ -97,10 +97,10 @@ fn sweep(provider: &GarmProvider<'_>) -> Result<(), ProviderError> {
     let log = &provider.settings.log;
     make_private(&log.directory)?;
     // Outside of the directory of controllers, where it would be taken for one.
-    let marker = provider.site.engine.store.options().run.join(SWEEP_MARKER);
+    let marker = provider.access.engine.store.options().run.join(SWEEP_MARKER);
     let swept = fs::metadata(&marker).and_then(|marker| marker.modified()).ok();
     if swept.is_none() {
-        provider.site.engine.remove_orphans()?;
+        provider.access.engine.remove_orphans()?;
     }
     if swept.is_none_or(|at| at.elapsed().is_ok_and(|age| age > LOGS_EVERY)) {
         fs::write(&marker, "").with_path("write", &marker)?;
@@ -194,7 +194,7 @@ impl InstanceCreation<'_> {
         self.make_caches(user)?;
         let layers: Vec<_> = layer.map(|layer| layer.path.clone()).into_iter().collect();
         let owner = format!("{OWNER}{}", self.record.controller);
-        let prepared = self.provider.site.engine.prepare(ContainerSpec {
+        let prepared = self.provider.access.engine.prepare(ContainerSpec {
             id: self.record.container.clone(),
             name: self.record.name.clone(),
             layers: layers.clone(),
@@ -245,7 +245,7 @@ impl InstanceCreation<'_> {
 
     /// Pulls the image.
     fn image(&self) -> Result<Image, ProviderError> {
-        let GarmProvider { site, registries, credentials, .. } = *self.provider;
+        let GarmProvider { access, registries, credentials, .. } = *self.provider;
         let request = PullRequest {
             reference: &self.plan.image,
             platform: &self.plan.platform,
@@ -253,7 +253,7 @@ impl InstanceCreation<'_> {
             policy: self.plan.pull,
             progress: &self.outdated,
         };
-        Ok(pull(&site.engine.store, registries, &request).map_err(Box::new)?)
+        Ok(pull(&access.engine.store, registries, &request).map_err(Box::new)?)
     }
 
     /// Returns the runner, from the image or from a separate layer; none if GARM's script starts the runner.
@@ -282,7 +282,7 @@ impl InstanceCreation<'_> {
             None => {
                 let tool = runner::choose(&self.bootstrap.tools, &self.bootstrap.arch)?;
                 let http = HttpClient::new(&self.http())?;
-                let runners = RunnerCache::of(self.provider.site.engine);
+                let runners = RunnerCache::of(self.provider.access.engine);
                 let layer = runners.prepare(tool, (user.uid, user.gid), &http)?;
                 (layer.runner.clone(), Some(layer))
             }
@@ -292,7 +292,7 @@ impl InstanceCreation<'_> {
 
     /// Returns the user of the runner; fails if the instance does not map its ids.
     fn user(&self, image: &Image) -> Result<RunnerUser, ProviderError> {
-        let privilege = self.provider.site.engine.privilege;
+        let privilege = self.provider.access.engine.privilege;
         // Without subordinate ids, root is the only user of an instance.
         let word = if privilege.has_owners() { &self.plan.boot.user } else { "root" };
         let user = runner::user(&image.layers, word)?;
@@ -358,7 +358,7 @@ impl InstanceCreation<'_> {
         notes.extend(bundle.problems.iter().map(ToString::to_string));
         notes.extend(bundle.hook_stderr.iter().cloned());
         notes.extend(network.warning.clone());
-        let engine = self.provider.site.engine;
+        let engine = self.provider.access.engine;
         let cgroups = engine.cgroups();
         let unenforced = self.plan.options.resources.clone().take_unenforced(&cgroups);
         if !unenforced.is_empty() {

@@ -54,5 +54,5 @@ pub use settings::{
     ImageSettings, InstanceUserNamespace, LogSettings, MountSettings, NetworkSettings, PoolIds,
     ProviderSettings, ProxySettings, find_image,
 };
-pub use site::{InstanceAccess, InstanceSite, RemovalOptions, RootSite};
+pub use site::{EngineAccess, InstanceAccess, InstanceSite, RemovalOptions};
 pub use supervisor::{SupervisorError, SupervisorProgram, supervise};

@@ -17,7 +17,7 @@ use super::found::{FoundInstance, find, find_all};
 use super::instance::{GarmInstance, InstanceStatus};
 use super::record::{ControllerRecords, InstanceFiles, InstanceRecord, RunnerOutcome};
 use super::settings::ProviderSettings;
-use super::site::{InstanceAccess, InstanceSite, RemovalOptions, RootSite};
+use super::site::{EngineAccess, InstanceAccess, InstanceSite, RemovalOptions};
 use super::supervisor::SupervisorProgram;
 use super::{Bootstrap, pause};
 
@@ -26,7 +26,7 @@ use super::{Bootstrap, pause};
 pub struct GarmProvider<'a> {
     /// Id of the controller.
     pub controller: &'a str,
-    pub site: RootSite<'a>,
+    pub access: EngineAccess<'a>,
     pub registries: &'a RegistryClient,
     pub credentials: &'a Credentials,
     pub settings: &'a ProviderSettings,
@@ -52,7 +52,7 @@ impl GarmProvider<'_> {
 
     /// Returns this controller's instances.
     pub fn instances(&self) -> ControllerInstances<'_> {
-        ControllerInstances { records: self.records(), access: &self.site }
+        ControllerInstances { records: self.records(), access: &self.access }
     }
 
     /// Resumes a stopped instance. An instance whose runner has exited cannot be started again, because its credentials
@@ -62,11 +62,11 @@ impl GarmProvider<'_> {
         let lock = files.lock(LONG_LOCK_TIMEOUT)?;
         let (_, record) = self.instances().find(id)?;
         if files.is_paused() {
-            let container = self.site.engine.directory(&record.container).read()?;
+            let container = self.access.engine.directory(&record.container).read()?;
             pause::resume(&container)?;
             return Ok(files.set_paused(false)?);
         }
-        let site = InstanceSite::of(self.site.engine);
+        let site = InstanceSite::of(self.access.engine);
         let instance = instance(&site, &files, record.clone())?;
         let has_ended = files.has_ended();
         if instance.status == InstanceStatus::Running && !has_ended {
@@ -74,7 +74,7 @@ impl GarmProvider<'_> {
         }
         // If only the supervisor was killed, the job is still running.
         if has_ended || !site.is_attended(&files, &record)? && !site.is_running(&record) {
-            self.site.remove_locked(&self.records(), &files, id, NewerRecords::Remove, lock)?;
+            self.access.remove_locked(&self.records(), &files, id, NewerRecords::Remove, lock)?;
         }
         // GARM logs the error.
         Err(ProviderError::Ended { name: id.to_owned(), fault: instance.fault })
@@ -85,12 +85,12 @@ impl GarmProvider<'_> {
         let (files, _) = self.instances().find(id)?;
         let _lock = files.lock(LONG_LOCK_TIMEOUT)?;
         let (_, record) = self.instances().find(id)?;
-        if files.is_paused() || !InstanceSite::of(self.site.engine).is_running(&record) {
+        if files.is_paused() || !InstanceSite::of(self.access.engine).is_running(&record) {
             return Ok(());
         }
         // Recorded first, so that a later removal resumes the instance: a paused process cannot be killed.
         files.set_paused(true)?;
-        let container = self.site.engine.directory(&record.container).read()?;
+        let container = self.access.engine.directory(&record.container).read()?;
         if let Err(error) = pause::pause(&container) {
             // Some processes are stopped already, and no later call resumes an instance that is not recorded as paused.
             let _ = pause::resume(&container);
@@ -101,7 +101,7 @@ impl GarmProvider<'_> {
     }
 
     pub(super) fn records(&self) -> ControllerRecords {
-        ControllerRecords::of(&self.site.engine.store.options().run, self.controller)
+        ControllerRecords::of(&self.access.engine.store.options().run, self.controller)
     }
 }
 

@@ -16,7 +16,7 @@ use super::logs;
 use super::record::{ControllerRecords, InstanceFiles, InstanceRecord, NETWORK, RunnerOutcome};
 use super::runner::{PrunedRunners, RunnerCache};
 use super::settings::ProviderSettings;
-use super::site::{InstanceAccess, InstanceSite, RemovalOptions, RootSite};
+use super::site::{EngineAccess, InstanceAccess, InstanceSite, RemovalOptions};
 
 /// Maximum time between finding a cached runner and recording the instance that uses it.
 const RUNNER_GRACE_PERIOD: Duration = Duration::from_secs(60);
@@ -49,14 +49,14 @@ pub struct PruneOptions {
 ///
 /// GARM deletes its instances itself: the ones found here were abandoned by GARM, or their deletion was killed.
 pub fn prune(
-    site: RootSite<'_>,
+    access: EngineAccess<'_>,
     settings: &ProviderSettings,
     options: PruneOptions,
 ) -> Result<PruneReport, ProviderError> {
-    let RootSite { engine, network } = site;
+    let EngineAccess { engine, network } = access;
     // List networks before records: a record is written before its network is created.
     let networks = Network::ids(network)?;
-    let swept = sweep(&engine.store.options().run, &site, options)?;
+    let swept = sweep(&engine.store.options().run, &access, options)?;
     remove_test_network(network)?;
     let mut orphans = 0;
     let mut unreadable = Vec::new();

@@ -14,7 +14,7 @@ use super::error::ProviderError;
 use super::found::rebuild_records_of;
 use super::pause;
 use super::record::{ControllerRecords, InstanceFiles, InstanceRecord};
-use super::site::RootSite;
+use super::site::EngineAccess;
 use super::supervisor::{CGROUP, supervisors};
 
 /// Timeout for a killed supervisor to exit.
@@ -48,12 +48,12 @@ pub fn parts(
 
 /// Kills an instance and removes the containers, networks and files in its records `parts`. The caller holds the lock.
 pub fn remove_parts(
-    site: RootSite<'_>,
+    access: EngineAccess<'_>,
     files: &InstanceFiles,
     parts: &[InstanceRecord],
     newer: NewerRecords,
 ) -> Result<(), ProviderError> {
-    parts.iter().try_for_each(|part| remove(site, files, part, newer))
+    parts.iter().try_for_each(|part| remove(access, files, part, newer))
 }
 
 /// Returns the recorded supervisor of an instance, if it runs.
@@ -89,7 +89,7 @@ pub fn end_supervisor(
 /// Kills a container of an instance and the supervisor, and removes the container, its network, and the instance's
 /// files. Can be repeated after a removal was killed at any step. The caller holds the lock.
 pub fn remove(
-    RootSite { engine, network }: RootSite<'_>,
+    EngineAccess { engine, network }: EngineAccess<'_>,
     files: &InstanceFiles,
     record: &InstanceRecord,
     newer: NewerRecords,

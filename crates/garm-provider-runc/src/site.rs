@@ -78,9 +78,10 @@ impl Default for RemovalOptions<'_> {
     }
 }
 
-/// The site of all instances of root: one engine, and the PID namespace of this process.
+/// Access to instances whose containers are in one engine, and whose processes are in the PID namespace of this process:
+/// those of root, or, in the namespaces of a rootless instance, that instance.
 #[derive(Clone, Copy, Debug)]
-pub struct RootSite<'a> {
+pub struct EngineAccess<'a> {
     pub engine: &'a Engine,
     pub network: &'a NetworkOptions,
 }
@@ -137,7 +138,7 @@ impl InstanceSite {
     }
 }
 
-impl RootSite<'_> {
+impl EngineAccess<'_> {
     /// Removes an instance or its leftovers, and its lock.
     pub(super) fn remove_locked(
         self,
@@ -159,7 +160,7 @@ impl RootSite<'_> {
     }
 }
 
-impl InstanceAccess for RootSite<'_> {
+impl InstanceAccess for EngineAccess<'_> {
     fn site(&self, _: &str, _: &str) -> Result<InstanceSite, ProviderError> {
         Ok(InstanceSite::of(self.engine))
     }

@@ -38,7 +38,7 @@ impl InstanceCreation<'_> {
     pub fn connect(&self) -> Result<ConnectedNetwork, NetworkError> {
         let options = NetworkOptions {
             host_access: self.plan.host_access,
-            ..self.provider.site.network.clone()
+            ..self.provider.access.network.clone()
         };
         let has_users = self.provider.settings.has_user_namespaces();
         let user_namespace = has_users.then_some(NamespaceOwner::FirstId);
@@ -69,7 +69,7 @@ impl InstanceCreation<'_> {
                 *guest = Some((user.uid, user.gid));
             }
         }
-        let program = self.provider.site.engine.init_program()?;
+        let program = self.provider.access.engine.init_program()?;
         options.init = Some(ContainerInit { program, args: Vec::new(), idle_only: true });
         // All other processes of the instance set their user explicitly.
         options.user = Some("0:0".to_owned());

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use garm_provider_runc::record::{ControllerRecords, InstanceFiles, InstanceRecord};
 use garm_provider_runc::{
-    ControllerInstances, InstanceAccess, InstanceFilter, InstanceSite, ProviderError,
-    RemovalOptions, RootSite, SWEEP_MARKER, rebuild_records,
+    ControllerInstances, EngineAccess, InstanceAccess, InstanceFilter, InstanceSite, ProviderError,
+    RemovalOptions, SWEEP_MARKER, rebuild_records,
 };
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::host::HostError;
@@ -77,7 +77,7 @@ impl InstanceBackend {
                 let engine = settings.host().into_existing_engine()?;
                 work(
                     &settings.store.run,
-                    &RootSite { engine: &engine, network: &settings.network() },
+                    &EngineAccess { engine: &engine, network: &settings.network() },
                 )
             }
             InstanceBackend::User(instances) => work(instances.run(), &**instances),
@@ -175,13 +175,13 @@ impl RootlessInstances {
         let delete = |store: &StoreSection| {
             let settings = self.settings.with_store(store);
             let engine = settings.host().into_existing_engine().map_err(|error| chain(&error))?;
-            let site = RootSite { engine: &engine, network: &settings.network() };
+            let access = EngineAccess { engine: &engine, network: &settings.network() };
             // The caller has called `is_still_wanted`.
             let removal = RemovalOptions {
                 is_still_wanted: RemovalOptions::default().is_still_wanted,
                 ..removal
             };
-            site.delete(records, files, name, removal).map(drop).map_err(|error| chain(&error))
+            access.delete(records, files, name, removal).map(drop).map_err(|error| chain(&error))
         };
         self.owners.run_in_owner(self.pause_processes(), key.owner(), delete)
     }

@@ -8,9 +8,9 @@ use std::io::{self, IsTerminal as _, Read, Write as _};
 use std::process::ExitCode;
 
 use garm_provider_runc::{
-    Bootstrap, CallError, CallExit, ControllerInstances, GarmCall, GarmCommand, GarmInstance,
-    GarmProvider, INTERFACE_VERSIONS, InstanceList, MAX_DOCUMENT_BYTES, PlanError, ProviderError,
-    ProviderSettings, RootSite, plan, schema,
+    Bootstrap, CallError, CallExit, ControllerInstances, EngineAccess, GarmCall, GarmCommand,
+    GarmInstance, GarmProvider, INTERFACE_VERSIONS, InstanceList, MAX_DOCUMENT_BYTES, PlanError,
+    ProviderError, ProviderSettings, plan, schema,
 };
 use oci_hooks_cli::context::OutputError;
 use oci_hooks_engine_cli::host::HostError;
@@ -169,7 +169,7 @@ fn carry_out_with(
     let registries = registries.with_connect_attempts(CONNECT_ATTEMPTS);
     let provider = GarmProvider {
         controller: &call.controller_id,
-        site: RootSite { engine: &engine, network: &settings.network() },
+        access: EngineAccess { engine: &engine, network: &settings.network() },
         registries: &registries,
         credentials: &host.credentials()?,
         settings: &garm,

@@ -58,8 +58,8 @@ pub fn run(args: &PruneArgs, context: &mut CliContext) -> Result<CliExit, AdminE
     let (settings, engine, pruned) = match InstanceBackend::of(settings) {
         InstanceBackend::Root(settings) => {
             let engine = settings.host().into_existing_engine()?;
-            let site = garm::RootSite { engine: &engine, network: &settings.network() };
-            let pruned = garm::prune(site, &settings.provider_settings()?, pruning)?;
+            let access = garm::EngineAccess { engine: &engine, network: &settings.network() };
+            let pruned = garm::prune(access, &settings.provider_settings()?, pruning)?;
             (*settings, engine, pruned)
         }
         InstanceBackend::User(instances) => {

@@ -10,12 +10,12 @@ use oci_hooks_engine::container::{ContainerError, RecordDirectory, container_ids
 use oci_hooks_files::fs::read_bounded;
 use serde_json::Value;
 
+use super::access::InstanceAccess;
 use super::error::ProviderError;
 use super::record::{
     ControllerRecords, InstanceFiles, InstanceRecord, NETWORK, OWNER, RunningDetails,
     recorded_controllers,
 };
-use super::site::InstanceAccess;
 
 /// Prefix of this provider's annotations.
 pub(super) const ANNOTATION: &str = "io.github.cloudbase.garm.";

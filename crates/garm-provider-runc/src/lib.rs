@@ -8,6 +8,7 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod access;
 pub mod boot;
 mod bootstrap;
 mod call;
@@ -30,9 +31,9 @@ mod rm;
 pub mod runner;
 pub mod schema;
 mod settings;
-mod site;
 mod supervisor;
 
+pub use access::{ContainerView, EngineAccess, InstanceAccess, RemovalOptions};
 pub use bootstrap::{Bootstrap, BootstrapError, RunnerArchive};
 pub use call::{
     COMMAND_VARIABLE, CallError, CallExit, GarmCall, GarmCommand, INTERFACE_VERSIONS,
@@ -54,5 +55,4 @@ pub use settings::{
     ImageSettings, InstanceUserNamespace, LogSettings, MountSettings, NetworkSettings, PoolIds,
     ProviderSettings, ProxySettings, find_image,
 };
-pub use site::{EngineAccess, InstanceAccess, InstanceSite, RemovalOptions};
 pub use supervisor::{SupervisorError, SupervisorProgram, supervise};

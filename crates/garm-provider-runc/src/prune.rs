@@ -10,13 +10,13 @@ use oci_hooks_engine::network::{Network, remove_test_network};
 use oci_hooks_files::error::{chain, has_timed_out};
 use oci_hooks_files::record::NewerRecords;
 
+use super::access::{ContainerView, EngineAccess, InstanceAccess, RemovalOptions};
 use super::error::ProviderError;
 use super::found::{FoundInstance, controllers, find_all};
 use super::logs;
 use super::record::{ControllerRecords, InstanceFiles, InstanceRecord, NETWORK, RunnerOutcome};
 use super::runner::{PrunedRunners, RunnerCache};
 use super::settings::ProviderSettings;
-use super::site::{EngineAccess, InstanceAccess, InstanceSite, RemovalOptions};
 
 /// Maximum time between finding a cached runner and recording the instance that uses it.
 const RUNNER_GRACE_PERIOD: Duration = Duration::from_secs(60);
@@ -163,10 +163,10 @@ impl InstanceSweep<'_> {
         error: &ContainerError,
     ) -> Result<(), ProviderError> {
         self.swept.unreadable.push(chain(error));
-        let site = self.access.site(records.controller(), &name)?;
+        let view = self.access.view(records.controller(), &name)?;
         let runs = match container {
-            Some(container) => site.is_running(container) || site.is_attended(files, container)?,
-            None => site.has_supervisor(records.controller(), &name)?,
+            Some(container) => view.is_running(container) || view.is_attended(files, container)?,
+            None => view.has_supervisor(records.controller(), &name)?,
         };
         let is_asked = self.options.newer == NewerRecords::Remove;
         if runs && is_asked {
@@ -239,9 +239,9 @@ impl InstanceSweep<'_> {
         record: InstanceRecord,
     ) -> Result<(), ProviderError> {
         self.swept.recorded_networks.insert(record.network.clone());
-        let site = self.access.site(records.controller(), &record.name)?;
+        let view = self.access.view(records.controller(), &record.name)?;
         let ended_for = self.options.ended_for;
-        let is_over = |record: &InstanceRecord| is_over(&site, files, record, ended_for);
+        let is_over = |record: &InstanceRecord| is_over(&view, files, record, ended_for);
         if !is_over(&record)? {
             // A record rebuilt from a container does not name the layer of the runner.
             self.swept.all_readable &= matches!(files.record(), Ok(Some(_)));
@@ -266,16 +266,16 @@ fn is_newer(error: &ProviderError) -> bool {
 
 /// Returns whether an instance is abandoned: its creation was interrupted, or it ended at least `ended_for` ago.
 fn is_over(
-    site: &InstanceSite,
+    view: &ContainerView,
     files: &InstanceFiles,
     record: &InstanceRecord,
     ended_for: Duration,
 ) -> Result<bool, ProviderError> {
     if record.info.is_none() {
-        return Ok(!site.is_being_created(record));
+        return Ok(!view.is_being_created(record));
     }
-    let is_attended = site.is_attended(files, record)?;
-    if is_attended && (site.is_running(record) || site.is_being_created(record)) {
+    let is_attended = view.is_attended(files, record)?;
+    if is_attended && (view.is_running(record) || view.is_being_created(record)) {
         return Ok(false);
     }
     // Without a supervisor, the creation has not finished.

@@ -10,11 +10,11 @@ use oci_hooks_files::record::NewerRecords;
 use oci_hooks_host::cgroup;
 use oci_hooks_host::identity::{ProcessIdentity, ProcessView};
 
+use super::access::EngineAccess;
 use super::error::ProviderError;
 use super::found::rebuild_records_of;
 use super::pause;
 use super::record::{ControllerRecords, InstanceFiles, InstanceRecord};
-use super::site::EngineAccess;
 use super::supervisor::{CGROUP, supervisors};
 
 /// Timeout for a killed supervisor to exit.

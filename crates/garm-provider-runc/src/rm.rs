@@ -8,10 +8,10 @@ use oci_hooks_files::error::chain;
 use oci_hooks_files::record::NewerRecords;
 use serde::Serialize;
 
+use super::access::{InstanceAccess, RemovalOptions};
 use super::error::ProviderError;
 use super::found::{FoundInstance, controllers, find, find_all};
 use super::record::{ControllerRecords, InstanceFiles, RunnerOutcome};
-use super::site::{InstanceAccess, RemovalOptions};
 
 /// Criteria for instances, which must all match.
 #[derive(Clone, Copy, Debug, Default)]
@@ -143,17 +143,17 @@ fn state(
     records: &ControllerRecords,
     FoundInstance { name, files, record, error }: &FoundInstance,
 ) -> Result<RemovalState, ProviderError> {
-    let site = access.site(records.controller(), name)?;
+    let view = access.view(records.controller(), name)?;
     let is_foreign = error.as_ref().is_some_and(ContainerError::is_of_other_version);
     let Some(record) = record else {
         let text =
             error.as_ref().map_or_else(|| "its record is missing".to_owned(), |it| chain(it));
-        let is_attended = site.has_supervisor(records.controller(), name)?;
+        let is_attended = view.has_supervisor(records.controller(), name)?;
         return Ok(RemovalState { is_attended, runs: false, text, is_foreign });
     };
     let has_ended = files.has_ended();
-    let is_attended = !has_ended && site.is_attended(files, record)?;
-    let runs = !has_ended && site.is_running(record);
+    let is_attended = !has_ended && view.is_attended(files, record)?;
+    let runs = !has_ended && view.is_running(record);
     let text = match (files.outcome(), is_attended, runs) {
         _ if is_foreign => "another version of this program made it".to_owned(),
         (Ok(Some(RunnerOutcome::Failed { fault, .. })), _, _) => fault,

@@ -134,16 +134,16 @@ impl SupervisorProgram {
     }
 }
 
-/// Returns the running supervisors of an instance: the processes of this user, in the PID namespace of the instance's
-/// site, with a supervisor's arguments. A process of another user or of a job could have the same arguments.
+/// Returns the running supervisors of an instance: the processes of this user, in the PID namespace of `view`, with a
+/// supervisor's arguments. A process of another user or of a job could have the same arguments.
 pub fn supervisors(
-    site: ProcessView,
+    view: ProcessView,
     controller: &str,
     name: &str,
 ) -> Result<Vec<ProcessIdentity>, PathError> {
     let words = ["supervise", "--", controller, name].map(OsStr::new);
     let mut found = ProcessIdentity::with_words(&words).with_path("list", Path::new("/proc"))?;
-    found.retain(|process| site.contains(*process) && process.is_of_this_user());
+    found.retain(|process| view.contains(*process) && process.is_of_this_user());
     Ok(found)
 }
 

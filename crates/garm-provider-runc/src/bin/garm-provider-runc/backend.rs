@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use garm_provider_runc::record::{ControllerRecords, InstanceFiles, InstanceRecord};
 use garm_provider_runc::{
-    ControllerInstances, EngineAccess, InstanceAccess, InstanceFilter, InstanceSite, ProviderError,
-    RemovalOptions, SWEEP_MARKER, rebuild_records,
+    ContainerView, ControllerInstances, EngineAccess, InstanceAccess, InstanceFilter,
+    ProviderError, RemovalOptions, SWEEP_MARKER, rebuild_records,
 };
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_engine_cli::host::HostError;
@@ -188,10 +188,10 @@ impl RootlessInstances {
 }
 
 impl InstanceAccess for RootlessInstances {
-    fn site(&self, controller: &str, name: &str) -> Result<InstanceSite, ProviderError> {
+    fn view(&self, controller: &str, name: &str) -> Result<ContainerView, ProviderError> {
         let id = InstanceKey::new(controller, name).id;
         let view = self.owners.pause_process(&id).map_or(ProcessView::Ended, ProcessView::Below);
-        Ok(InstanceSite::new(self.pause_processes().run_of(&id), view))
+        Ok(ContainerView::new(self.pause_processes().run_of(&id), view))
     }
 
     fn containers(

@@ -8,7 +8,7 @@ use garm_provider_runc::record::{
     ControllerRecords, InstanceFiles, InstanceRecord, recorded_controllers,
 };
 use garm_provider_runc::{
-    FoundInstance, InstanceSite, InstanceStatus, ProviderError, controllers, find_all, instance,
+    ContainerView, FoundInstance, InstanceStatus, ProviderError, controllers, find_all, instance,
 };
 use jiff::Timestamp;
 use oci_hooks_cli::completions::candidates;
@@ -48,11 +48,11 @@ struct InstanceEntry {
 
 impl InstanceEntry {
     fn new(
-        site: &InstanceSite,
+        view: &ContainerView,
         files: &InstanceFiles,
         record: InstanceRecord,
     ) -> Result<Self, ProviderError> {
-        let instance = instance(site, files, record.clone())?;
+        let instance = instance(view, files, record.clone())?;
         Ok(InstanceEntry {
             name: record.name,
             controller: record.controller,
@@ -93,8 +93,8 @@ pub fn run(_: &InstancesArgs, context: &mut CliContext) -> Result<CliExit, Admin
                         context.note(&chain(error));
                     }
                     if let Some(record) = record {
-                        let site = access.site(records.controller(), &name)?;
-                        instances.push(InstanceEntry::new(&site, &files, record)?);
+                        let view = access.view(records.controller(), &name)?;
+                        instances.push(InstanceEntry::new(&view, &files, record)?);
                     }
                 }
             }

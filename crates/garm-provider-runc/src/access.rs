@@ -1,7 +1,7 @@
-//! A site is the run directory and the PID namespace of an instance's container.
+//! Access to instances: their containers and processes.
 //!
-//! All instances of root have the same site. Each rootless instance has its own pause process, with a PID namespace and
-//! directories of its own.
+//! All instances of root share one run directory and the host's PID namespace. Each rootless instance has its own pause
+//! process, with its own PID namespace and directories.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,17 +21,17 @@ use super::supervisor::supervisors;
 /// Number of instances removed concurrently by `RemoveAllInstances`; each needs file descriptors, which may be limited.
 const AT_ONCE: usize = 4;
 
-/// The run directory of an instance's container, and the PID namespace in which its processes are seen.
+/// Finds the processes of an instance, by the run directory of its container and the PID namespace of its processes.
 #[derive(Clone, Debug)]
-pub struct InstanceSite {
+pub struct ContainerView {
     run: PathBuf,
     processes: ProcessView,
 }
 
 /// Access to the containers of all instances of this user.
 pub trait InstanceAccess: Sync {
-    /// Returns the site of an instance.
-    fn site(&self, controller: &str, name: &str) -> Result<InstanceSite, ProviderError>;
+    /// Returns the view of an instance's container.
+    fn view(&self, controller: &str, name: &str) -> Result<ContainerView, ProviderError>;
 
     /// Returns the records of instances, rebuilt from their containers.
     fn containers(
@@ -86,15 +86,15 @@ pub struct EngineAccess<'a> {
     pub network: &'a NetworkOptions,
 }
 
-impl InstanceSite {
-    /// Returns the site with the container records below a run directory.
+impl ContainerView {
+    /// Returns the view of containers that have their records below a run directory.
     pub fn new(run: PathBuf, processes: ProcessView) -> Self {
-        InstanceSite { run, processes }
+        ContainerView { run, processes }
     }
 
-    /// Returns the site of an engine in the PID namespace of this process.
+    /// Returns the view of an engine's containers in the PID namespace of this process.
     pub(super) fn of(engine: &Engine) -> Self {
-        InstanceSite::new(engine.run.clone(), ProcessView::Own)
+        ContainerView::new(engine.run.clone(), ProcessView::Own)
     }
 
     /// Returns whether the process that creates an instance is running.
@@ -161,8 +161,8 @@ impl EngineAccess<'_> {
 }
 
 impl InstanceAccess for EngineAccess<'_> {
-    fn site(&self, _: &str, _: &str) -> Result<InstanceSite, ProviderError> {
-        Ok(InstanceSite::of(self.engine))
+    fn view(&self, _: &str, _: &str) -> Result<ContainerView, ProviderError> {
+        Ok(ContainerView::of(self.engine))
     }
 
     fn containers(

@@ -52,7 +52,7 @@ pub fn read(named: Option<&Path>) -> Result<LoadedSettings<GarmFileSettings>, Se
 pub struct GarmFileSettings {
     pub runtime: RuntimeSection,
     pub store: StoreSection,
-    pub network: InstanceNetwork,
+    pub network: NetworkSection,
     pub security: InstanceSecurity,
     pub hooks: HooksSection,
     pub log: LogSettings,
@@ -76,7 +76,7 @@ pub struct GarmFileSettings {
 /// `[network]`: the networks of instances.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct InstanceNetwork {
+pub struct NetworkSection {
     #[serde(with = "text")]
     pub pool: Subnet<Ipv4Net>,
     #[serde(with = "text")]
@@ -88,10 +88,10 @@ pub struct InstanceNetwork {
     pub uplink: UplinkChoice,
 }
 
-impl Default for InstanceNetwork {
+impl Default for NetworkSection {
     fn default() -> Self {
         // Different from container-hook's blocks, so that an address identifies the program.
-        InstanceNetwork {
+        NetworkSection {
             pool: "10.214.0.0/15".parse().expect("it is a block"),
             pool6: "fd6f:6369:6d67::/48".parse().expect("it is a block"),
             dns: Vec::new(),

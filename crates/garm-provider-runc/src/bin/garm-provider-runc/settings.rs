@@ -53,7 +53,7 @@ pub struct GarmFileSettings {
     pub runtime: RuntimeSection,
     pub store: StoreSection,
     pub network: NetworkSection,
-    pub security: InstanceSecurity,
+    pub security: SecuritySection,
     pub hooks: HooksSection,
     pub log: LogSettings,
     pub proxy: ProxySettings,
@@ -105,7 +105,7 @@ impl Default for NetworkSection {
 /// `[security]`: the privileges of instances.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct InstanceSecurity {
+pub struct SecuritySection {
     pub user_namespace: UserNamespace,
 }
 

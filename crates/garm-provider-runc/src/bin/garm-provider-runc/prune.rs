@@ -36,7 +36,7 @@ pub struct PruneArgs {
 
 /// Output of `prune --format json`.
 #[derive(Serialize)]
-struct PruneReport {
+struct PruneJson {
     instances: Vec<String>,
     containers: usize,
     logs: usize,
@@ -96,7 +96,7 @@ impl ImagePruning<'_> {
         let ImagePruning { args, settings, engine } = *self;
         let policy = args.options.policy(&settings.store);
         let images = engine.store.prune(&policy)?;
-        let result = PruneReport {
+        let result = PruneJson {
             instances: pruned.instances,
             containers: pruned.orphans,
             logs: pruned.logs,

@@ -1,7 +1,7 @@
 //! Access to instances: their containers and processes.
 //!
-//! All instances of root share one run directory and the host's PID namespace. Each rootless instance has its own pause
-//! process, with its own PID namespace and directories.
+//! All instances of root share one run directory and the PID namespace of this process. Each rootless instance has its
+//! own pause process, with its own PID namespace and directories.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -78,8 +78,8 @@ impl Default for RemovalOptions<'_> {
     }
 }
 
-/// Access to instances whose containers are in one engine, and whose processes are in the PID namespace of this process:
-/// those of root, or, in the namespaces of a rootless instance, that instance.
+/// Access to the instances of one engine, whose processes are in the PID namespace of this process: all instances of
+/// root, or, if this process is in the namespaces of a rootless instance, that instance.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineAccess<'a> {
     pub engine: &'a Engine,

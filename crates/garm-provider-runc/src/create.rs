@@ -139,7 +139,7 @@ struct InstanceCreation<'a> {
     outdated: OutdatedWarning,
 }
 
-/// Progress of a pull that keeps the warning about an image that may be outdated.
+/// Receives the progress of a pull, and keeps the warning that the image may be outdated.
 #[derive(Default)]
 struct OutdatedWarning(OnceLock<String>);
 

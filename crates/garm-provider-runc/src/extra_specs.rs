@@ -73,7 +73,7 @@ const RESERVED_PREFIXES: [&str; 3] = ["GARM_", "ACTIONS_RUNNER_INPUT_", "LD_"];
 /// Names of other variables that pools cannot set.
 const RESERVED: [&str; 5] = ["BASH_ENV", "ENV", "GCONV_PATH", "HOME", "SHELLOPTS"];
 
-/// Size limit of all variables together: the kernel's limit for a single one.
+/// Size limit of all variables together. The kernel has the same limit for a single variable (`MAX_ARG_STRLEN`).
 const MAX_ENV_BYTES: usize = 128 << 10;
 
 /// Errors of parsing extra specs.

@@ -54,8 +54,8 @@ impl GuestRoot {
         self.root.path()
     }
 
-    /// Runs `work` as root of the instance, in a copy of this process if the instance has another user namespace. From
-    /// there, only the number of an error is returned; `action` and `path` describe it.
+    /// Runs `work` as root of the instance, in a copy of this process if the instance has another user namespace. The
+    /// copy returns only the number of an error, or else its text; `action` and `path` describe the error.
     fn run_as_root<T: Serialize + DeserializeOwned>(
         &self,
         action: &'static str,

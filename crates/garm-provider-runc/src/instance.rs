@@ -40,7 +40,7 @@ pub enum InstanceStatus {
 }
 
 impl GarmInstance {
-    /// Returns whether a name is valid for an instance, and so for a file.
+    /// Returns whether a name is valid for an instance, whose files have its name.
     pub fn is_name(name: &str) -> bool {
         name.len() <= MAX_NAME_BYTES
             && name.starts_with(|c: char| c.is_ascii_alphanumeric())

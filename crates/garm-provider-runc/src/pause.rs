@@ -1,7 +1,8 @@
 //! Pausing and resuming the processes of an instance.
 //!
 //! A runtime freezes the cgroup. Rootless instances may have no cgroup: then each process is sent SIGSTOP.
-//! A process that is not stopped yet may fork, or resume another, so processes are listed and stopped until all are.
+//! A process that is not stopped yet may fork, or resume another, so listing and stopping is repeated until
+//! all processes are stopped.
 
 use std::collections::HashSet;
 use std::time::Duration;

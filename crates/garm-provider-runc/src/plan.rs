@@ -49,7 +49,8 @@ pub struct BootPlan {
     pub use_garm_template: bool,
     /// User of the runner, a name or a number.
     pub user: String,
-    /// Directory of the runner in the image; none to search for the runner, and download it if there is none.
+    /// Directory of the runner in the image. If none, the usual directories are searched, and a runner is downloaded if
+    /// they contain none.
     pub runner_dir: Option<PathBuf>,
     /// If set, `bin/installdependencies.sh` is run if the runner does not start without it.
     pub install_dependencies: bool,
@@ -183,9 +184,11 @@ pub fn plan(settings: &ProviderSettings, bootstrap: &Bootstrap) -> Result<Instan
     })
 }
 
-/// Reasons why root of an instance would be root on the host.
+/// Reason of [`PlanError::HostRoot`] if the settings select the host's user namespace.
 const HOST_BY_SETTING: &str = "`user-namespace = \"host\"` under [security] of the settings gives it none: \
      take one of them out";
+
+/// Reason of [`PlanError::HostRoot`] if the kernel does not support a user namespace for each instance.
 const HOST_BY_KERNEL: &str = "this kernel gives it none, and root of the instance would be root of this machine: \
      `garm-provider-runc doctor` says what is missing";
 

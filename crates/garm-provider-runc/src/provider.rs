@@ -37,7 +37,8 @@ pub struct GarmProvider<'a> {
 #[derive(Debug, Default)]
 pub struct InstanceList {
     pub instances: Vec<GarmInstance>,
-    /// Errors of all unreadable records of the controller, because the pool of such a record may be unknown.
+    /// Errors of the controller's unreadable records, also of other pools, because the pool of an unreadable record may be
+    /// unknown.
     pub unreadable: Vec<ContainerError>,
 }
 
@@ -162,7 +163,8 @@ impl ControllerInstances<'_> {
         self.delete_within(LONG_LOCK_TIMEOUT, id)
     }
 
-    /// Removes an instance as [`delete`](Self::delete) does; fails if another call has it locked for longer.
+    /// Removes an instance as [`delete`](Self::delete) does; fails if another call holds its lock for longer
+    /// than `lock_timeout`.
     fn delete_within(&self, lock_timeout: Duration, id: &str) -> Result<(), ProviderError> {
         // No instance can have an invalid name.
         let Some(files) = self.records.files(id) else { return Ok(()) };

@@ -141,7 +141,7 @@ pub struct SweepResult {
     runners_in_use: BTreeSet<String>,
     /// Network ids in all records.
     recorded_networks: BTreeSet<String>,
-    /// If set, all remaining records are readable.
+    /// If set, each instance that was kept has a readable record.
     all_readable: bool,
 }
 

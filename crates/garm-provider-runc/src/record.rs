@@ -126,7 +126,7 @@ impl ControllerRecords {
         Ok(names)
     }
 
-    /// Returns whether these are the records of a controller.
+    /// Returns whether these are the records of `controller`.
     pub(super) fn are_of(&self, controller: &str) -> bool {
         self.path.file_name().is_some_and(|name| name == key(controller).as_str())
     }
@@ -139,7 +139,7 @@ impl ControllerRecords {
         id + &mark
     }
 
-    /// Returns whether an id is that of a container of an instance, so that containers of others need not be read.
+    /// Returns whether a container id is one of an instance, so that containers of other instances need not be read.
     pub(super) fn is_container_of(&self, name: &str, id: &str) -> bool {
         id.ends_with(&self.container_mark(name))
     }
@@ -209,7 +209,8 @@ impl InstanceFiles {
         read_json_if_there(&self.path.join("outcome.json"))
     }
 
-    /// Returns whether the runner has a result. The supervisor then only kills the container, and exits.
+    /// Returns whether the result of the runner is recorded. After that, the supervisor only kills the container and
+    /// exits.
     pub(super) fn has_ended(&self) -> bool {
         matches!(self.outcome(), Ok(Some(_)))
     }

@@ -219,7 +219,8 @@ pub fn find_image(
 pub struct ImageSettings {
     #[serde(with = "text")]
     pub reference: ImageReference,
-    /// Directory of the runner; none to search for the runner, and download it if there is none.
+    /// Directory of the runner in the image. If none, the usual directories are searched, and a runner is downloaded if
+    /// they contain none.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -272,7 +273,7 @@ impl Default for Flavor {
     }
 }
 
-/// Maximums for extra specs. A missing one is the flavor's value.
+/// Maximums for extra specs. A missing maximum defaults to the flavor's value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ExtraSpecLimits {
@@ -312,7 +313,7 @@ pub struct MountSettings {
     pub read_only: bool,
     #[serde(default)]
     pub pools: PoolIds,
-    /// If set, instances of these pools have the mount even if extra specs do not name it.
+    /// If set, all instances of the pools in `pools` have the mount, even if extra specs do not name it.
     #[serde(default)]
     pub always: bool,
 }
@@ -326,7 +327,7 @@ pub struct CacheSettings {
     pub target: PathBuf,
     #[serde(default)]
     pub pools: PoolIds,
-    /// If set, instances of these pools have the cache even if extra specs do not name it.
+    /// If set, all instances of the pools in `pools` have the cache, even if extra specs do not name it.
     #[serde(default)]
     pub always: bool,
 }

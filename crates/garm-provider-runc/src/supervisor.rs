@@ -165,7 +165,7 @@ impl StartingSupervisor {
         Err(SupervisorError::Start { name, message: answer })
     }
 
-    /// Kills a supervisor that has no task.
+    /// Kills a supervisor that has not received its task.
     pub fn cancel(self) {
         let StartingSupervisor { mut child, stdin, .. } = self;
         drop(stdin);

@@ -32,7 +32,7 @@ impl fmt::Display for LastLines {
 pub struct RunnerOutputWatcher {
     forge: Option<Forge>,
     deadline: Option<Instant>,
-    /// Gets one message when the runner listens; dropped when the runner has exited.
+    /// Sends one message when the runner listens for jobs; dropped when the runner has exited.
     listening: Option<Sender<()>>,
     listens: bool,
     listener_failure: Option<String>,

@@ -10,7 +10,7 @@ use super::status::{BootDeadline, GarmApi};
 
 const FOREVER: Duration = Duration::MAX;
 
-/// Installs its arguments with the distribution's package manager.
+/// Shell script that installs packages, its arguments, with the distribution's package manager.
 const INSTALL: &str = r#"
 set -e
 has() { command -v "$1" >/dev/null 2>&1; }

@@ -17,7 +17,7 @@ use crate::http::{HttpClient, HttpError, HttpRetry, ProxyUrls};
 /// Size limit of GARM's install script, larger than any real one.
 const MAX_TEMPLATE_BYTES: u64 = 4 << 20;
 
-/// Runs a script from standard input, so that its text is neither on disk nor in arguments.
+/// Shell command that runs a script from standard input, so that the script's text is neither on disk nor in arguments.
 const EVAL: &str = r#"eval "$(cat)""#;
 
 /// A runner that is ready to run.
@@ -81,7 +81,7 @@ fn steps<G: Guest>(
     Ok(add_variables(ready, spec))
 }
 
-/// Prepares the runner as GARM's script would.
+/// Prepares the runner as GARM's script would: installs its dependencies, registers it, and reports the distribution.
 fn prepare_runner<G: Guest>(
     garm: &GarmApi<'_>,
     boot: &mut BootContext<'_, G>,
@@ -136,7 +136,7 @@ fn garms_script<G: Guest>(
     Ok(ReadyRunner { command, agent_id: None })
 }
 
-/// Adds the pool's environment variables, which override those of the instance.
+/// Adds the pool's environment variables to the runner's command; they override its other variables.
 fn add_variables(mut ready: ReadyRunner, spec: &BootSpec) -> ReadyRunner {
     let env = &mut ready.command.env;
     env.retain(|(name, _)| !spec.env.contains_key(name));

@@ -68,7 +68,7 @@ impl<'a> GarmApi<'a> {
         self.deadline.end_time()
     }
 
-    /// Gets a document of the instance.
+    /// Gets a document about the instance, at a path below the metadata URL; retries until the deadline.
     pub fn get(&self, path: &str, limit_bytes: u64) -> Result<Vec<u8>, BootError> {
         let url = format!("{}/{path}", self.spec.metadata_url);
         self.retry_call(|| self.http.get(&url, Some(&self.spec.token), limit_bytes))

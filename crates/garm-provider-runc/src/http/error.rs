@@ -54,7 +54,7 @@ impl HttpError {
         }
     }
 
-    /// Converts the error of a request without a response.
+    /// Converts the error of a request that got no response.
     pub(super) fn of_request(method: &'static str, url: String, error: ureq::Error) -> Self {
         match error {
             ureq::Error::Timeout(_) => HttpError::Timeout { method, url },

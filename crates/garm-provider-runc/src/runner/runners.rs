@@ -29,14 +29,18 @@ use crate::boot::Forge;
 use crate::bootstrap::RunnerArchive;
 use crate::http::{HttpClient, HttpRetry, shorten_url};
 
-/// Record of a runner, beside its layer. Its modification time is the time of the runner's last use.
+/// File name of a runner's record, beside its layer. The file's modification time is the time of the runner's last use.
 const RECORD: &str = "runner.json";
+
+/// Size limit of a runner's record.
 const MAX_RECORD_BYTES: u64 = 64 << 10;
 
 const TREE: &str = "tree";
 const LOCKS: &str = "locks";
-/// Name prefixes of directories that are being created, or removed.
+/// Name prefix of directories that are being created.
 const UNFINISHED: &str = ".new-";
+
+/// Name prefix of directories that are being removed.
 const GONE: &str = ".gone-";
 
 /// Limits and retries of downloads.
@@ -161,7 +165,8 @@ impl RunnerCache {
         }
     }
 
-    /// Renames a finished directory to the layer, unless another call has overtaken this one.
+    /// Renames a finished directory to the name of its layer, or removes it if another call has cached the layer
+    /// meanwhile.
     fn keep(&self, new: &Path, key: &str) -> Result<(), RunnerError> {
         const IN_THE_WAY: [ErrorKind; 2] = [ErrorKind::DirectoryNotEmpty, ErrorKind::NotADirectory];
         let layer = self.dir.join(key);

@@ -11,8 +11,10 @@ use super::error::RunnerError;
 /// First id for a user that is added to an image, as in GitHub's images; if taken, the next free one is used.
 const FIRST_ID: u32 = 1001;
 
-/// Name and home directory of a user that is added to an image.
+/// Name of a user that is added to an image and is configured by number.
 const NAME: &str = "runner";
+
+/// Home directory of a user that is added to an image.
 const HOME: &str = "/home/runner";
 
 /// Size limit of `/etc/passwd` and `/etc/group`.

@@ -22,7 +22,7 @@ use oci_hooks_image::Digest;
 
 use crate::settings::GarmFileSettings;
 
-/// Kind of container owners, by which their directories are named: each instance is an owner.
+/// Kind of the [`ContainerOwners`], which names their directories: each instance owns its containers.
 const KIND: &str = "instances";
 
 /// Instances of root or of a rootless user.
@@ -86,7 +86,7 @@ impl InstanceBackend {
 }
 
 impl RootlessInstances {
-    /// Returns the settings, with the paths outside of namespaces.
+    /// Returns the settings, with paths as seen outside the namespaces of instances.
     pub fn settings(&self) -> &GarmFileSettings {
         &self.settings
     }

@@ -201,7 +201,8 @@ impl GarmFileSettings {
         })
     }
 
-    /// Returns the value of a proxy variable, or else the setting for that variable.
+    /// Returns the `value` of the proxy variable `name`, or the setting for that variable if the value is missing or
+    /// empty.
     pub fn proxy(&self, name: &str, value: Option<String>) -> Option<String> {
         value.filter(|value| !value.is_empty()).or_else(|| {
             let proxy = match name {

@@ -41,7 +41,7 @@ use crate::settings::{FILE_VARIABLE, GarmFileSettings};
 /// The setting that lets instances reach the addresses of this host.
 const HOST_ACCESS: &str = "`host-access = true` under [network]";
 
-/// The setting by which instances have the host's users.
+/// The setting that puts instances in the host's user namespace.
 const HOST_USERS: &str = "`user-namespace` under [security]";
 
 /// Alias of the image in the settings of the probe.
@@ -50,12 +50,16 @@ const IMAGE: &str = "oci-hooks-probe";
 /// Id of the simulated GARM and of its pool.
 const CONTROLLER: &str = "doctor-probe";
 
-/// Timeout for the output of an instance, and interval at which its log is read.
+/// Timeout for the output of an instance.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Interval at which an instance's log is read.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Timeout and size limit of a supervisor's request.
+/// Timeout of each read from a supervisor that sends a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Size limit of a supervisor's request.
 const MAX_REQUEST_BYTES: u64 = 64 << 10;
 
 /// Runs the probe and prints its report.
@@ -298,10 +302,10 @@ impl<'a> SimulatedGarm<'a> {
     }
 }
 
-/// Log of an instance.
+/// Log of an instance that runs a probe.
 struct InstanceLog {
     text: String,
-    /// Reason why the log has no output of a probe.
+    /// Last line of the log, or the error of the creation: the likely reason if the probe's output is missing.
     reason: String,
 }
 

@@ -35,7 +35,8 @@ pub fn run(
 /// Variable with the directory for temporary files of a project.
 const TEMP_DIR: &str = "RUNNER_TEMP_PROJECT_DIR";
 
-/// Runs `builtin://script_legacy`.
+/// Runs `builtin://script_legacy`: writes the lines of the input `script` to a file, and executes it with the first
+/// available shell.
 fn script_legacy(inputs: &FunctionInputs, host: &mut dyn BuiltinHost) -> Result<(), BuiltinError> {
     let lines = lines(inputs)?;
     let tracing = TraceOptions {

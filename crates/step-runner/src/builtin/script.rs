@@ -99,7 +99,7 @@ set -o errexit
 const CHECK: &str =
     "_step_exit_code=$?; [ \"$_step_exit_code\" -eq 0 ] || exit \"$_step_exit_code\"\n";
 
-/// Returns the script of `script_legacy`.
+/// Returns the text of the script that `builtin://script_legacy` executes.
 pub fn legacy(shell: &str, lines: &[String], tracing: TraceOptions) -> String {
     // Without a trap, a shell killed by a signal would print its current command.
     let mut script = format!("#!{shell}\n\ntrap exit HUP TERM\n{OPTIONS}{}\n", xtrace(tracing));
@@ -129,10 +129,10 @@ pub fn legacy(shell: &str, lines: &[String], tracing: TraceOptions) -> String {
     script
 }
 
-/// Returns the script of a step of `concrete`.
+/// Returns the text of a script that `builtin://concrete` executes, such as `after_script`.
 ///
 /// The lines run in a subshell: `kill -USR1 $$` reaches the outer shell. If `pipe` is set, they run at the
-/// end of a pipe, as in older runners.
+/// end of a pipe, as in older versions of GitLab Runner.
 pub fn step(
     shell: &str,
     name: &str,

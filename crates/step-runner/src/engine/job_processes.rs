@@ -63,7 +63,7 @@ struct ProcessMatcher {
     busy: Option<RunningJob>,
 }
 
-/// A job that runs in this process: counted until drop, with the launcher of its processes.
+/// A job that runs in this process, with the launcher of its processes. `BUSY` counts it until drop.
 #[derive(Debug)]
 struct RunningJob {
     launcher: Arc<Launcher>,
@@ -280,7 +280,7 @@ impl ProcessMatcher {
     }
 }
 
-/// Returns the marks in an environment.
+/// Returns the value of the variable [`MARK`] in the environment of a process, a list of NUL-separated variables.
 fn marks(environment: &[u8]) -> Option<&[u8]> {
     let mut variables = environment.split(|byte| *byte == 0);
     variables.find_map(|variable| variable.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="))

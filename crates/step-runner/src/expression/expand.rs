@@ -109,7 +109,7 @@ pub struct NameMention {
     pub key: Option<String>,
 }
 
-/// Checks the expressions in a text: syntax, functions, and the first names of paths. Returns the names used.
+/// Checks the expressions in a text: syntax, functions, and the names with which paths start. Returns the names used.
 ///
 /// Stricter than [`expand`]: a path that is valid only if it exists (`inputs.a b`) is rejected.
 pub fn find_mentions(text: &str) -> Result<Vec<NameMention>, ExpressionError> {

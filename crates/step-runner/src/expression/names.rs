@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::super::ExprValue;
 
-/// Valid first names of paths.
+/// Names with which paths may start, such as `inputs` in `inputs.version`.
 const ROOTS: [&str; 10] = [
     "env",
     "inputs",

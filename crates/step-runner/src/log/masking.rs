@@ -72,7 +72,7 @@ const MAX_BYTES: usize = 4096;
 /// which may be printed with a prefix, but not `kind: Config`.
 const MIN_LINE_BYTES: usize = 24;
 
-/// Shorter forms are not searched for in normalized text, where they occur by chance.
+/// Shorter forms are not searched for case-insensitively or across line breaks, where they occur by chance.
 pub const MIN_LOOSE_BYTES: usize = 8;
 
 /// Longer secrets are not searched for as hexadecimal with separators.

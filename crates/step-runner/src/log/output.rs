@@ -5,9 +5,9 @@ use std::time::Instant;
 /// Origin of a part of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OutputSource {
-    /// The step runner itself: stream `00`.
+    /// The step runner itself: stream number `00` in the log.
     Runner,
-    /// A command of a step: stream `01`.
+    /// A command of a step: stream number `01` in the log.
     Step,
 }
 

@@ -10,7 +10,7 @@ use memchr::memchr3_iter;
 /// that a line break or an escape sequence interrupts is searched for only around these. There are false
 /// positives, but no false negatives.
 pub struct TextPrefilter {
-    /// Bit mask of the hashed bytes: fewer than four if the shortest text is shorter.
+    /// Bit mask that selects the hashed bytes of four: all, or as many as the shortest text has.
     mask: u32,
     /// Distance between checked positions: 2 if the table also has bytes 2 to 5 of each text.
     step: usize,
@@ -198,7 +198,8 @@ impl TextPrefilter {
     }
 }
 
-/// Returns the three bytes of the normalized text that follow a break.
+/// Returns the first three bytes of `text`, which begins with a line break or an escape sequence, in lower case and
+/// without line breaks and escape sequences; `None` if there are fewer.
 fn bytes_after_break(text: &[u8]) -> Option<[u8; WIDTH]> {
     if let [b'\n', first, second, third, ..] = *text
         && first.min(second).min(third) >= b' '
@@ -250,12 +251,12 @@ fn controls(bytes: u64) -> u64 {
 /// Length limit of an escape sequence, which bounds the held-back input.
 const MAX_ESCAPE_BYTES: usize = 256;
 
-/// Role of a byte in the normalized text.
+/// Role of a byte in [`normalize`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteRole {
-    /// A byte of the text, in lower case.
+    /// A byte that is kept, in lower case.
     Text(u8),
-    /// A line break, or a byte of an escape sequence.
+    /// A line break or a byte of an escape sequence, which is dropped.
     Gap,
 }
 
@@ -343,7 +344,7 @@ impl EscapeParser {
     }
 }
 
-/// Returns the normalized text of a secret.
+/// Returns a text in lower case, without line breaks and escape sequences. Only ASCII letters change case.
 pub fn normalize(text: &str) -> Vec<u8> {
     let mut escape = EscapeParser::default();
     let parts = text.bytes().map(|byte| escape.next(byte));

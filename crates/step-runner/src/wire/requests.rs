@@ -47,7 +47,7 @@ pub struct RunRequest {
     pub timeout: Option<Duration>,
 }
 
-/// Unknown fields that match the type.
+/// Fields that may be the one whose number is not public: none, one with its number and value, or several.
 #[derive(Default)]
 enum Candidates<T> {
     #[default]
@@ -184,7 +184,7 @@ fn duration(mut bytes: &[u8]) -> Option<Duration> {
 /// is read from the field with its former number, or else from the only field.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CancelRequest {
-    /// The job; empty if the message is ambiguous.
+    /// The job; empty if several fields may be the id, or the id is not UTF-8.
     pub id: String,
 }
 

@@ -40,7 +40,7 @@ impl ScriptStatus {
 /// Maximum size of captured output of a command.
 const MAX_CAPTURED_BYTES: u64 = 64 << 10;
 
-/// Minimum and maximum time between two attempts.
+/// Minimum and maximum delay before another attempt to fetch sources, artifacts or a cache.
 const PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
 
 /// A job of `builtin://concrete`: its configuration, its variables, and the engine that runs its commands.
@@ -120,7 +120,8 @@ impl<'a> JobContext<'a> {
         self.added.get(name).or_else(|| self.env.get(name)).map_or("", String::as_str)
     }
 
-    /// Returns the environment of commands.
+    /// Returns the environment of a command: that of the job, with the variables that scripts added, and then `extra`.
+    /// Later variables replace earlier ones of the same name.
     pub(super) fn environment(&self, extra: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         let mut env = self.env.clone();
         for layer in [&self.added, extra] {

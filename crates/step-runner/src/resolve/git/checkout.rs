@@ -186,7 +186,7 @@ impl ScratchFetch<'_> {
         Ok(fs::rename(&self.partial, tree).with_path("rename", &self.partial)?)
     }
 
-    /// Runs git in the scratch repository.
+    /// Runs git in the scratch repository. Returns its output, or its error message if it fails.
     fn try_run(&self, arguments: &[&str]) -> Result<Result<String, String>, GitError> {
         let git_dir = self.git_dir();
         let arguments = arguments.iter().copied().map(OsStr::new);

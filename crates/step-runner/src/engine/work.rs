@@ -31,9 +31,9 @@ pub struct WorkThread {
 
 type WorkTask = Box<dyn FnOnce() + Send>;
 
-/// Work in a [`WorkThread`]. If this value is dropped, so is the result, once the work returns.
+/// A handle of work in a [`WorkThread`]. If it is dropped, so is the result, once the work returns.
 #[derive(Debug)]
-pub struct RunningWork<T> {
+pub struct WorkHandle<T> {
     result: mpsc::Receiver<thread::Result<T>>,
     interrupt: Interrupt,
     /// Eventfd, readable once the work is done.
@@ -87,7 +87,7 @@ impl WorkThread {
     pub(super) fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Interrupt) -> T + Send + 'static,
-    ) -> io::Result<RunningWork<T>> {
+    ) -> io::Result<WorkHandle<T>> {
         let interrupt = Interrupt::new()?;
         let done = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (theirs, end) = (interrupt.clone(), DoneSignal(done.clone()));
@@ -101,7 +101,7 @@ impl WorkThread {
             let _ = send.send(result);
         };
         self.tasks.send(Box::new(task)).expect("the thread catches panics, and ends after this");
-        Ok(RunningWork { result, interrupt, done })
+        Ok(WorkHandle { result, interrupt, done })
     }
 }
 
@@ -116,7 +116,7 @@ pub fn run_within<T: Send + 'static>(
     Ok(done)
 }
 
-impl<T> RunningWork<T> {
+impl<T> WorkHandle<T> {
     /// Signals the work that its result is no longer needed.
     pub fn interrupt(&self) {
         self.interrupt.set();

@@ -8,7 +8,7 @@ use super::error::{ExpressionError, ExpressionErrorKind as Kind};
 use super::names::{self, ExprContext, NameTarget};
 use super::operators::{self, BinaryOperator, NODE_BYTES, is_truthy};
 use super::syntax::{
-    AccessBase, AccessKey, BinaryOperation, Expr, ExprFunction, ExprNode, ExprPart,
+    AccessBase, AccessKey, BinaryOperation, Expr, ExprFunction, ExprNode, TextPart,
 };
 
 /// Limit of the bytes that an expansion copies, joins and compares: repeated joins grow exponentially.
@@ -33,12 +33,12 @@ impl<'c> Evaluator<'c> {
     }
 
     /// Evaluates a text with expressions.
-    pub fn text(&mut self, parts: &[ExprPart<'_>]) -> EvalResult<String> {
+    pub fn text(&mut self, parts: &[TextPart<'_>]) -> EvalResult<String> {
         let mut text = String::new();
         for part in parts {
             match part {
-                ExprPart::Plain(plain) => text.push_str(plain),
-                ExprPart::Node(node) => match self.value(node)?.as_ref() {
+                TextPart::Plain(plain) => text.push_str(plain),
+                TextPart::Node(node) => match self.value(node)?.as_ref() {
                     ExprValue::String(value) => {
                         self.spend(value.len(), node.at)?;
                         text.push_str(value);

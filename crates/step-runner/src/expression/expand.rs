@@ -8,7 +8,7 @@ use super::evaluate::{Evaluator, MAX_VALUE_DEPTH};
 use super::names::{ExpandedValue, ExprContext};
 use super::operators::is_truthy;
 use super::parser::ExprParser;
-use super::syntax::{AccessBase, AccessKey, Expr, ExprNode, ExprPart};
+use super::syntax::{AccessBase, AccessKey, Expr, ExprNode, TextPart};
 
 /// Returns whether a text contains expressions.
 pub fn is_dynamic(text: &str) -> bool {
@@ -62,9 +62,9 @@ fn expand_in(
 ) -> Result<ExprValue, ExpressionError> {
     let parts = ExprParser::new(text, Some(context)).text()?;
     match parts.as_slice() {
-        [ExprPart::Node(node)] => evaluator.evaluate_owned(node),
+        [TextPart::Node(node)] => evaluator.evaluate_owned(node),
         // A YAML block scalar ends with a line break, which must not turn a list into text.
-        [ExprPart::Node(node), ExprPart::Plain(plain)] if plain == "\n" => {
+        [TextPart::Node(node), TextPart::Plain(plain)] if plain == "\n" => {
             Ok(match evaluator.evaluate_owned(node)? {
                 value @ (ExprValue::Array(_) | ExprValue::Object(_)) => value,
                 value => ExprValue::String(value.to_text() + plain),
@@ -125,11 +125,11 @@ pub fn condition_mentions(text: &str) -> Result<Vec<NameMention>, ExpressionErro
     Ok(found)
 }
 
-fn collect_text_mentions(parts: &[ExprPart<'_>], found: &mut Vec<NameMention>) {
+fn collect_text_mentions(parts: &[TextPart<'_>], found: &mut Vec<NameMention>) {
     for part in parts {
         match part {
-            ExprPart::Plain(_) => {}
-            ExprPart::Node(node) => collect_node_mentions(node, found),
+            TextPart::Plain(_) => {}
+            TextPart::Node(node) => collect_node_mentions(node, found),
         }
     }
 }
@@ -179,7 +179,7 @@ fn literal(key: &AccessKey<'_>) -> Option<String> {
     match &index.expr {
         Expr::Value(ExprValue::String(name)) => Some(name.clone()),
         Expr::Text(parts) => match &parts[..] {
-            [ExprPart::Plain(name)] => Some(name.clone()),
+            [TextPart::Plain(name)] => Some(name.clone()),
             _ => None,
         },
         _ => None,

@@ -10,7 +10,7 @@ use super::error::{ExpressionError, ExpressionErrorKind as Kind};
 use super::names::{self, ExprContext, NameTarget};
 use super::operators::{BinaryOperator, UnaryOperator};
 use super::syntax::{
-    AccessBase, AccessKey, BinaryOperation, Expr, ExprFunction, ExprNode, ExprPart, ExprToken,
+    AccessBase, AccessKey, BinaryOperation, Expr, ExprFunction, ExprNode, ExprToken, TextPart,
 };
 
 /// Limit of the nesting depth of expressions.
@@ -38,7 +38,7 @@ impl<'t> ExprParser<'t> {
     }
 
     /// Parses a text into literal parts and expressions.
-    pub fn text(mut self) -> ParseResult<Vec<ExprPart<'t>>> {
+    pub fn text(mut self) -> ParseResult<Vec<TextPart<'t>>> {
         let mut parts = Vec::new();
         let mut plain = String::new();
         while let Some(before) = self.rest().find("${{").map(|open| &self.rest()[..open]) {
@@ -49,7 +49,7 @@ impl<'t> ExprParser<'t> {
             } else {
                 plain.push_str(before);
                 push_plain(&mut parts, &mut plain);
-                parts.push(ExprPart::Node(self.parse_enclosed()?));
+                parts.push(TextPart::Node(self.parse_enclosed()?));
             }
         }
         plain.push_str(self.rest());
@@ -319,7 +319,7 @@ impl<'t> ExprParser<'t> {
         loop {
             if self.eat("${{") {
                 push_plain(&mut parts, &mut plain);
-                parts.push(ExprPart::Node(self.parse_enclosed()?));
+                parts.push(TextPart::Node(self.parse_enclosed()?));
                 continue;
             }
             match self.next_char() {
@@ -419,8 +419,8 @@ impl<'t> ExprParser<'t> {
     }
 }
 
-fn push_plain(parts: &mut Vec<ExprPart<'_>>, plain: &mut String) {
+fn push_plain(parts: &mut Vec<TextPart<'_>>, plain: &mut String) {
     if !plain.is_empty() {
-        parts.push(ExprPart::Plain(std::mem::take(plain)));
+        parts.push(TextPart::Plain(std::mem::take(plain)));
     }
 }

@@ -14,7 +14,7 @@ pub struct ExprNode<'t> {
 #[derive(Debug)]
 pub enum Expr<'t> {
     Value(ExprValue),
-    Text(Vec<ExprPart<'t>>),
+    Text(Vec<TextPart<'t>>),
     Array(Vec<ExprNode<'t>>),
     Object(Vec<(ExprNode<'t>, ExprNode<'t>)>),
     /// An old-style dotted path that is known to exist.
@@ -35,7 +35,7 @@ pub enum Expr<'t> {
 
 /// A part of a text: literal, or an expression.
 #[derive(Debug)]
-pub enum ExprPart<'t> {
+pub enum TextPart<'t> {
     Plain(String),
     Node(ExprNode<'t>),
 }

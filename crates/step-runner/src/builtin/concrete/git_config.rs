@@ -66,8 +66,8 @@ const TLS_FILES: [(&str, &str); 3] = [
     ("CI_SERVER_TLS_KEY_FILE", "sslKey"),
 ];
 
-/// Configuration files of a job.
-pub struct GitFiles {
+/// Paths of the configuration of git in a job.
+pub struct GitConfigPaths {
     /// Configuration used instead of the user's, which it includes.
     pub user: PathBuf,
     /// Connection settings for the server, included by the repository.
@@ -76,12 +76,12 @@ pub struct GitFiles {
     pub template: PathBuf,
 }
 
-impl GitFiles {
+impl GitConfigPaths {
     pub(super) fn of(job: &JobContext<'_>) -> Self {
         let helper = has_helper(&job.config.get_sources);
         // Same names as in GitLab's runner, which removes files left by other jobs.
         let user = if helper { ".glr.gconf" } else { ".gitconfig" };
-        GitFiles {
+        GitConfigPaths {
             user: job.temp_dir.join(user),
             external: job.temp_dir.join(".gitlab-runner.ext.conf"),
             template: job.temp_dir.join("git-template"),
@@ -102,7 +102,7 @@ impl JobContext<'_> {
         if !has_helper(sources) {
             return Ok(());
         }
-        let files = GitFiles::of(self);
+        let files = GitConfigPaths::of(self);
         self.user_config(&files, true)?.write(&files.user)?;
         let mut external = GitConfig::default();
         // Without sources, no other code writes to this file.
@@ -118,7 +118,7 @@ impl JobContext<'_> {
     /// Removes the files that stay until the end of the job.
     pub(super) fn tear_down_git(&mut self) -> Result<(), BuiltinError> {
         if has_helper(&self.config.get_sources) {
-            let files = GitFiles::of(self);
+            let files = GitConfigPaths::of(self);
             remove_tree(&files.user)?;
             remove_tree(&files.external)?;
         }
@@ -128,7 +128,7 @@ impl JobContext<'_> {
     /// Returns the configuration used instead of the user's.
     pub(super) fn user_config(
         &self,
-        files: &GitFiles,
+        files: &GitConfigPaths,
         has_helper: bool,
     ) -> Result<GitConfig, BuiltinError> {
         let mut config = GitConfig::default();
@@ -203,7 +203,7 @@ impl JobContext<'_> {
     }
 
     /// Creates the template directory for new repositories.
-    pub(super) fn make_template(&self, files: &GitFiles) -> Result<(), BuiltinError> {
+    pub(super) fn make_template(&self, files: &GitConfigPaths) -> Result<(), BuiltinError> {
         remove_tree(&files.template)?;
         make_directories(&files.template)?;
         let mut config = GitConfig::default();

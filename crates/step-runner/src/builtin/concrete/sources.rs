@@ -8,7 +8,7 @@ use oci_hooks_host::removal::remove_tree;
 use super::super::error::{BuiltinError, CommandError, PartContext as _};
 use super::config::{SourceOptions, remove_user};
 use super::context::{JobContext, attempts, make_directories};
-use super::git_config::{GitFiles, has_helper};
+use super::git_config::{GitConfigPaths, has_helper};
 
 /// First version of git with `git clone --revision`, which accepts any ref.
 const CLONES_REFS: [u32; 2] = [2, 49];
@@ -86,7 +86,7 @@ impl JobContext<'_> {
             make_directories(&self.work_dir).with_part("recreating project dir")?;
         }
         make_directories(&self.temp_dir)?;
-        let files = GitFiles::of(self);
+        let files = GitConfigPaths::of(self);
         let mut removed = RemovedPaths(vec![&files.template]);
         let mut env = git_env(sources);
         env.insert("GIT_CONFIG_GLOBAL".to_owned(), files.user.to_string_lossy().into_owned());
@@ -124,7 +124,7 @@ impl JobContext<'_> {
     fn init(
         &mut self,
         sources: &SourceOptions,
-        files: &GitFiles,
+        files: &GitConfigPaths,
         url: &str,
         env: &BTreeMap<String, String>,
     ) -> Result<(), BuiltinError> {
@@ -189,7 +189,7 @@ impl JobContext<'_> {
     fn clone(
         &mut self,
         sources: &SourceOptions,
-        files: &GitFiles,
+        files: &GitConfigPaths,
         url: &str,
         env: &BTreeMap<String, String>,
     ) -> Result<(), BuiltinError> {

@@ -113,12 +113,12 @@ impl BuiltinError {
     }
 }
 
-/// Adds the part of the job to an error.
-pub trait PartContext<T> {
+/// Adds to an error the part of the job in which it occurred.
+pub trait JobPartContext<T> {
     fn with_part(self, part: impl Into<String>) -> Result<T, BuiltinError>;
 }
 
-impl<T, E: Into<BuiltinError>> PartContext<T> for Result<T, E> {
+impl<T, E: Into<BuiltinError>> JobPartContext<T> for Result<T, E> {
     fn with_part(self, part: impl Into<String>) -> Result<T, BuiltinError> {
         self.map_err(|error| BuiltinError::Within {
             part: part.into(),

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::super::document::BuiltinFunction;
 use super::super::{DeclaredType, ExprValue};
 use super::concrete;
-use super::error::{BuiltinError, PartContext as _, ignore_benign};
+use super::error::{BuiltinError, JobPartContext as _, ignore_benign};
 use super::gitlab_env::GitlabEnv;
 use super::host::{BuiltinHost, CommandLimits, FunctionInputs, StepCommand};
 use super::script::{ScriptFile, TraceOptions, find_shell, legacy};

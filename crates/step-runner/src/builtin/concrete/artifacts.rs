@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::super::super::ExprValue;
 use super::super::super::gitlab_helper;
 use super::super::super::go_expand::expand_like_go;
-use super::super::error::{BuiltinError, CommandError, CommandFailure, PartContext as _};
+use super::super::error::{BuiltinError, CommandError, CommandFailure, JobPartContext as _};
 use super::super::script::find_program;
 use super::config::{
     ArtifactDownload, ArtifactMetadata, ArtifactUpload, CacheArchive, CacheDescriptor,

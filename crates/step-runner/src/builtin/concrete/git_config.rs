@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use oci_hooks_files::fs::{PathContext as _, PathError, create_private};
 use oci_hooks_host::removal::remove_tree;
 
-use super::super::error::{BuiltinError, PartContext as _};
+use super::super::error::{BuiltinError, JobPartContext as _};
 use super::config::{SourceOptions, remove_user};
 use super::context::{JobContext, make_directories};
 

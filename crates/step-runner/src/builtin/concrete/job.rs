@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::super::super::document::{StepCall, parse_steps};
 use super::super::super::log::LogStream;
 use super::super::super::{DeclaredType, ExprValue};
-use super::super::error::{BuiltinError, CommandError, CommandFailure, PartContext as _};
+use super::super::error::{BuiltinError, CommandError, CommandFailure, JobPartContext as _};
 use super::super::host::{BuiltinHost, CancelEffect, CommandLimits, FunctionInputs, JobState};
 use super::super::script::{ScriptFile, TraceOptions, find_program, step};
 use super::config::{ConcreteConfig, JobScript, secrets};

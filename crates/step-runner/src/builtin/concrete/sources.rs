@@ -5,7 +5,7 @@ use std::path::Path;
 
 use oci_hooks_host::removal::remove_tree;
 
-use super::super::error::{BuiltinError, CommandError, PartContext as _};
+use super::super::error::{BuiltinError, CommandError, JobPartContext as _};
 use super::config::{SourceOptions, remove_user};
 use super::context::{JobContext, attempts, make_directories};
 use super::git_config::{GitConfigPaths, has_helper};

@@ -38,18 +38,18 @@ pub struct StepLog {
     format: LogFormatter,
     /// Set if the file ends within a line.
     is_cut_off: bool,
-    end: LogEnd,
+    truncation: LogTruncation,
     /// Buffers of masked output and of log entries, empty between calls.
     masked: Vec<u8>,
     entries: Vec<u8>,
 }
 
-/// Truncation state of a log.
-enum LogEnd {
-    Open,
+/// Truncation state of a log, and of the last line, which reports the reason.
+enum LogTruncation {
+    None,
     /// Truncated, but the line with the reason could not be written yet.
     Pending(String),
-    Written,
+    Reported,
 }
 
 /// An error in creating a log.
@@ -85,7 +85,7 @@ impl StepLog {
             maskers,
             format: LogFormatter::new(LogFormat::default()),
             is_cut_off: false,
-            end: LogEnd::Open,
+            truncation: LogTruncation::None,
             masked: Vec::new(),
             entries: Vec::new(),
         })
@@ -112,7 +112,7 @@ impl StepLog {
     /// Writes complete entries up to the size limit.
     fn keep(&mut self) {
         let mut entries = std::mem::take(&mut self.entries);
-        if matches!(self.end, LogEnd::Open) && !entries.is_empty() {
+        if matches!(self.truncation, LogTruncation::None) && !entries.is_empty() {
             let room = usize::try_from(self.limit_bytes - self.length).unwrap_or(usize::MAX);
             let fits = room >= entries.len();
             if !fits {
@@ -149,17 +149,17 @@ impl StepLog {
 
     /// Truncates the log at its current length.
     fn stop(&mut self, why: String) {
-        self.end = LogEnd::Pending(why);
+        self.truncation = LogTruncation::Pending(why);
         self.write_end_line();
     }
 
     /// Writes the line with the reason of a truncation, if it is pending.
     fn write_end_line(&mut self) {
-        let LogEnd::Pending(why) = &self.end else { return };
+        let LogTruncation::Pending(why) = &self.truncation else { return };
         let line = format!("step-runner: log truncated: {why}\n");
         let entry = self.format.format_last_line(&line, self.is_cut_off);
         if self.append(&entry).is_ok() {
-            self.end = LogEnd::Written;
+            self.truncation = LogTruncation::Reported;
         }
     }
 }
@@ -168,7 +168,7 @@ impl OutputSink for StepLog {
     fn write(&mut self, source: OutputSource, stream: LogStream, bytes: &[u8]) {
         let index = index(source, stream);
         for piece in bytes.chunks(PIECE_BYTES) {
-            if !matches!(self.end, LogEnd::Open) {
+            if !matches!(self.truncation, LogTruncation::None) {
                 return;
             }
             self.masked.clear();
@@ -179,7 +179,7 @@ impl OutputSink for StepLog {
     }
 
     fn flush(&mut self) {
-        if matches!(self.end, LogEnd::Open) {
+        if matches!(self.truncation, LogTruncation::None) {
             for index in 0..STREAMS.len() {
                 self.masked.clear();
                 self.maskers.finish(index, &mut self.masked);
@@ -193,7 +193,7 @@ impl OutputSink for StepLog {
     }
 
     fn release(&mut self, now: Instant) -> Option<Instant> {
-        if matches!(self.end, LogEnd::Open) {
+        if matches!(self.truncation, LogTruncation::None) {
             for index in 0..STREAMS.len() {
                 self.masked.clear();
                 self.maskers.release(index, now, &mut self.masked);
@@ -206,7 +206,7 @@ impl OutputSink for StepLog {
 
     fn mask(&mut self, secret: &str) {
         if let Err(error) = self.maskers.add_secret(secret)
-            && matches!(self.end, LogEnd::Open)
+            && matches!(self.truncation, LogTruncation::None)
         {
             self.stop(error.to_string());
         }

@@ -30,7 +30,7 @@ static URL_MARKERS: LazyLock<(BTreeSet<String>, Automaton)> = LazyLock::new(|| {
 pub struct MaskingPatterns {
     prefix_texts: Arc<BTreeSet<String>>,
     pub phrases: TextSet,
-    /// Searched for in the stream in lower case, without line breaks and escape sequences.
+    /// Searched for regardless of case, line breaks and escape sequences in the stream.
     pub loose: TextSet,
     pub prefixes: Arc<Automaton>,
     pub prefilter: TextPrefilter,

@@ -97,7 +97,7 @@ impl JobContext<'_> {
     }
 }
 
-/// Returns the arguments for a document on the origin of the artifacts.
+/// Returns the arguments with which GitLab's program generates provenance metadata for artifacts.
 fn metadata(metadata: &ArtifactMetadata) -> Vec<String> {
     let ended = format!("{:.0}", Timestamp::now());
     let mut arguments = to_words(&[

@@ -178,7 +178,7 @@ pub struct ArtifactUpload {
     pub metadata: Option<ArtifactMetadata>,
 }
 
-/// Metadata on the origin of artifacts.
+/// Provenance metadata of artifacts.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ArtifactMetadata {

@@ -22,7 +22,7 @@ const SCRIPT_STAGE: &str = "step_script";
 const LIMITS_PAGE: &str =
     "https://docs.gitlab.com/ci/runners/configure_runners/#set-script-and-after_script-timeouts";
 
-/// Runs `builtin://concrete`.
+/// Runs `builtin://concrete`: the whole job that the input `config` describes, and the cleanup after it.
 pub fn run(inputs: &FunctionInputs, host: &mut dyn BuiltinHost) -> Result<(), BuiltinError> {
     let Some(ExprValue::String(text)) = inputs.get("config") else {
         return Err(BuiltinError::Input { name: "config", expected: DeclaredType::String });

@@ -8,7 +8,7 @@ use super::super::wire::proto;
 use super::gitlab::{close, code, follow_logs, run, status};
 use super::stream::{MessageStream, unfold};
 
-/// The gRPC service of GitLab's design document, for the jobs of a registry.
+/// The gRPC service of GitLab's design document, for the jobs of a [`JobRegistry`].
 #[derive(Clone)]
 pub struct DocumentService {
     pub jobs: JobRegistry,

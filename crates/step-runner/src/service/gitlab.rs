@@ -8,7 +8,7 @@ use super::super::wire::proto;
 use super::super::wire::proto::step_runner_server::StepRunner;
 use super::stream::{MessageStream, PANICKED, unfold};
 
-/// The gRPC service of GitLab's step-runner, for the jobs of a registry.
+/// The gRPC service of GitLab's step-runner, for the jobs of a [`JobRegistry`].
 #[derive(Clone)]
 pub struct GitLabService {
     pub jobs: JobRegistry,

@@ -7,7 +7,7 @@ const SEE_ALSO: &str = "\
 .BR step\\-runner (1)
 ";
 
-/// All pages.
+/// The man pages of `step-runner` and its commands.
 pub const PAGES: ManPages = ManPages {
     program: "step-runner",
     manual: "Step Runner",

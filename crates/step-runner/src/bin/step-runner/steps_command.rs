@@ -151,7 +151,7 @@ impl CommandLine {
     }
 }
 
-/// Returns one of our commands with these arguments, and otherwise its defaults and environment variables.
+/// Returns one of our commands with these arguments, and the defaults of its other options.
 fn own_command(name: &str, socket: Option<PathBuf>, command: &[OsString]) -> StepRunnerCommand {
     let mut words: Vec<OsString> = vec!["step-runner".into(), name.into()];
     if let Some(socket) = socket {

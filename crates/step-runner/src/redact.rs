@@ -234,8 +234,8 @@ fn sensitive_outputs(result: &StepResult) -> BTreeSet<String> {
     outputs.map(|(name, _)| name.clone()).collect()
 }
 
-/// An output sink that forwards to another one, and also adds each secret to mask to a [`Redactor`], so that results are
-/// masked like the log.
+/// An output sink that forwards to another one, and also adds each secret to mask to a [`Redactor`], so that
+/// results are masked like the log.
 pub struct RedactedOutput<'a, O> {
     pub output: &'a mut O,
     pub redactor: &'a Redactor,

@@ -100,8 +100,8 @@ impl BuiltinError {
         matches!(self, BuiltinError::Job(_))
     }
 
-    /// Returns the failure of the innermost command; without a command, `Cancelled` for a cancellation, `Deadline` for a
-    /// script timeout, and `Exit` for other errors.
+    /// Returns the failure of the innermost command; without a command, `Cancelled` for a cancellation, `Deadline`
+    /// for a script timeout, and `Exit` for other errors.
     pub fn failure(&self) -> CommandFailure {
         match self {
             BuiltinError::Command(error) => error.failure,

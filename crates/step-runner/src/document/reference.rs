@@ -26,9 +26,9 @@ fn hint(text: &str) -> String {
 }
 
 impl fmt::Display for StepReference {
-    /// Formats the short form that [`StepReference::parse`] reads; of git URLs, without user, password and parameters. A
-    /// directory outside of `steps/` in a git repository has no short form, and is shown as if it were below it. A
-    /// short form with expressions is shown as written.
+    /// Formats the short form that [`StepReference::parse`] reads; of git URLs, without user, password and
+    /// parameters. A directory outside of `steps/` in a git repository has no short form, and is shown like one
+    /// below `steps/`. A short form with expressions is shown as written.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let joined = |path: &[String], file: &Option<String>| {
             let path: Vec<_> = path.iter().chain(file).map(String::as_str).collect();

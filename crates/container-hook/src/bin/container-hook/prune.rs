@@ -38,8 +38,8 @@ pub struct PruneArgs {
     #[command(flatten)]
     options: PruneOptions,
 
-    /// Print the images that would be removed, and remove nothing. Images of killed jobs, which prune cleans up first,
-    /// are in use
+    /// Print the images that would be removed, and remove nothing. Images of killed jobs count as
+    /// used, although prune would clean up these jobs first
     #[arg(long, conflicts_with = "newer")]
     dry_run: bool,
 }

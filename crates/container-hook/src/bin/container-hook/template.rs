@@ -35,7 +35,7 @@ const EXAMPLE: &str = r#"{
     "args": {"container": {"image": "node:22", "workingDirectory": "/__w/repo/repo"}}
 }"#;
 
-/// Print the pod that a job has with a template, or check a template
+/// Print the pod of a job with a template applied, or check a template
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,

@@ -128,7 +128,9 @@ impl<'a> ContainerPlan<'a> {
         self.options.name.clone().or_else(|| self.names.first().cloned()).unwrap_or_else(image)
     }
 
-    /// Returns the environment variables: the defaults, `--env`, then the request's, then the hook's.
+    /// Returns the environment variables; later ones override earlier ones. They are, in
+    /// this order, the runner's defaults, those of `--env`, those of the request, and those that the hook
+    /// adds. Init containers and sidecars get only those of `--env` and of the request.
     pub fn env(&self) -> Vec<String> {
         let asked = self.options.env.iter().map(|variable| match &variable.value {
             Some(value) => format!("{}={value}", variable.name),

@@ -40,7 +40,8 @@ pub struct RunnerDefaults {
     pub network: NetworkMode,
     /// Platform of pulled images; none for this machine's.
     pub platform: Option<Platform>,
-    /// Environment variables of all containers; those of `options:` and of the request override them.
+    /// Environment variables of containers, except init containers and sidecars; those of `options:` and of the
+    /// request override them.
     pub env: Vec<(String, String)>,
 }
 

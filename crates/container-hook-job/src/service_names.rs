@@ -67,7 +67,7 @@ const OWN: [&str; 8] = [
 
 /// A service as the request describes it.
 pub(super) struct RequestedService<'a> {
-    /// `contextName`.
+    /// Name of the service in the workflow: `contextName` of the request.
     key: Option<&'a str>,
     /// Names from `options:`, in order.
     given: Vec<&'a str>,

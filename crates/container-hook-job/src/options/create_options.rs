@@ -17,12 +17,12 @@ use crate::volumes::{RequestVolume, Tmpfs};
 pub struct CreateOptions {
     /// `--name`: an additional host name.
     pub name: Option<String>,
-    /// `--hostname`; none for the beginning of the container id.
+    /// `--hostname`; if none, the first 12 characters of the container id.
     pub hostname: Option<String>,
     pub domainname: Option<String>,
     /// `--platform`: `OS[/ARCHITECTURE[/VARIANT]]`.
     pub platform: Option<String>,
-    /// `--pull`; none for the policy of the settings.
+    /// `--pull`; if none, the policy of the settings.
     pub pull: Option<PullOption>,
     /// `--entrypoint`; empty clears the image's.
     pub entrypoint: Option<String>,

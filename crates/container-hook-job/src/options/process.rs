@@ -41,7 +41,7 @@ pub(super) fn entrypoint(value: &str) -> Result<Option<String>, String> {
     Ok(Some(value.to_owned()))
 }
 
-/// Reads any text; an empty one keeps the image's value.
+/// Reads any text; returns none for an empty one, which keeps the image's value.
 pub(super) fn non_empty(value: &str) -> Result<Option<String>, String> {
     Ok((!value.is_empty()).then(|| value.to_owned()))
 }
@@ -99,7 +99,7 @@ pub(super) fn retries(value: &str) -> Result<Option<u32>, String> {
     Ok((retries != 0).then_some(retries))
 }
 
-/// Reads a duration; 0 keeps the image's.
+/// Reads a duration; returns none for 0, which keeps the image's value.
 pub(super) fn time(text: &str) -> Result<Option<Duration>, String> {
     match duration(text)? {
         Duration::ZERO => Ok(None),

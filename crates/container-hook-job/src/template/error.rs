@@ -42,7 +42,7 @@ pub enum TemplateProblem {
         path: String,
         expected: &'static str,
         found: &'static str,
-        /// Set if quotes would give it the expected type.
+        /// Set if quotes around the value would give it the expected type.
         quote: bool,
     },
     /// A value has the right type but is invalid.

@@ -56,7 +56,7 @@ impl Default for EngineSettings {
     }
 }
 
-/// The root file system of a job container. Neither requests nor settings can choose it.
+/// The root file system of a job container. Neither requests nor the settings file can choose it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JobRootFs {
     /// The image that the request names.
@@ -121,10 +121,10 @@ pub struct LimitSettings {
     /// Open files of each process of a container; if unset, the limit of the runner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open_files: Option<u64>,
-    /// Size of what a container writes to its root file system and anonymous volumes.
+    /// Maximum size of what a container writes to its root file system and anonymous volumes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<ByteSize>,
-    /// Size of all named volumes of a runner together.
+    /// Maximum total size of the named volumes of a runner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volumes: Option<ByteSize>,
     /// If set, a job fails if its limits are not enforced, as for a rootless user without a delegated cgroup.

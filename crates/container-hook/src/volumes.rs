@@ -48,7 +48,7 @@ pub struct RunnerVolume {
     pub work: Option<PathBuf>,
     pub path: PathBuf,
     pub size_bytes: u64,
-    /// Time of the last use by a new container.
+    /// Time at which a container was last created with the volume.
     pub used: Timestamp,
     /// Containers that use the volume.
     pub containers: Vec<VolumeUser>,

@@ -20,7 +20,7 @@ pub type ObjectData = BTreeMap<String, Vec<u8>>;
 pub struct ObjectRef<'a> {
     /// Directory of all objects of its kind.
     directory: &'a Path,
-    /// Setting of that directory, under `[template]`.
+    /// Name of the setting under `[template]` that sets `directory`.
     setting: &'static str,
     pub name: &'a str,
     pub optional: Option<bool>,

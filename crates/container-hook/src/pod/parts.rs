@@ -31,7 +31,7 @@ pub struct TemplatePod {
     pub main: Option<ContainerOverlay>,
     /// Overlays of the services, in the order of the request.
     pub services: Vec<ContainerOverlay>,
-    /// Init containers in their order, then sidecars.
+    /// Containers of `initContainers` in their order, sidecars among them, then additional sidecars from `containers`.
     pub helpers: Vec<TemplateContainer>,
     pub fields: Arc<PodFields>,
 }
@@ -39,7 +39,7 @@ pub struct TemplatePod {
 /// A container that only the template has.
 #[derive(Debug)]
 pub struct TemplateContainer {
-    /// Equivalent arguments of a request.
+    /// The container's image, in the form of a request; all other arguments are empty.
     pub args: ContainerArgs,
     pub overlay: ContainerOverlay,
 }

@@ -42,7 +42,7 @@ const TASK: &str = "task";
 /// Directory of the action that is built.
 const ACTION: &str = "_work/_actions/probe";
 
-/// Runs the probe in a build; its image is not used.
+/// Dockerfile of a build that runs the probe; the built image is not used.
 const DOCKERFILE: &str = "FROM scratch\n\
     RUN --mount=type=bind,source=probe,target=/probe --mount=type=bind,source=task,target=/task \
     [\"/probe\", \"/task\"]\n";
@@ -81,7 +81,7 @@ pub fn probe(
 struct ProbeJobs<'a> {
     /// Runner of the job that tries to reach the other.
     runner: &'a SimulatedRunner,
-    /// Runner of the job that must not be reached.
+    /// Runner of the job that the other job tries to reach.
     other: &'a SimulatedRunner,
     calls: RunnerCalls<'a>,
     /// Call that runs the step of the other job.
@@ -167,7 +167,7 @@ impl ProbeJobs<'_> {
         Ok(probe.finish()?)
     }
 
-    /// Starts the job that must not be reached, and returns the attempts to reach it.
+    /// Starts the job that the other job tries to reach, and returns the attempts to make.
     fn start_other(
         &mut self,
         probe: &mut IsolationProbe,
@@ -195,7 +195,8 @@ impl ProbeJobs<'_> {
         self.listen(probe, &said)
     }
 
-    /// Waits until the other job has printed its addresses.
+    /// Waits for the other job to print what it serves, such as addresses and files. Returns the attempts to reach
+    /// them; empty if it never prints them.
     fn listen(
         &mut self,
         probe: &mut IsolationProbe,

@@ -52,7 +52,7 @@ pub enum AgentError {
     /// Streams can be opened, but no data gets through.
     #[error("the stream to the container has been failing for {seconds} s")]
     Unsteady { seconds: u64, source: LinkError },
-    /// Nothing was heard of the container.
+    /// Nothing was received from the container for `lost_timeout`.
     #[error("{container} has not answered for {seconds} s: {state}")]
     Silent { container: String, seconds: u64, state: String },
     /// The process at the other end is not our agent.
@@ -87,7 +87,7 @@ pub struct AgentStep<'a> {
     /// Standard output and standard error.
     pub streams: [BorrowedFd<'a>; 2],
     pub log: &'a dyn HookLog,
-    /// Time without a sign of life after which the step ends.
+    /// Time without data from the container after which the step fails.
     pub lost_timeout: Duration,
 }
 
@@ -180,9 +180,9 @@ struct StepRun<'s> {
     give_up_at: Option<Instant>,
     /// If set, a signal came after the end: the remaining output is dropped.
     drops_output: bool,
-    /// Start of a series of lost streams without any data getting through.
+    /// Time of the first lost stream since data last got through.
     lost_since: Option<Instant>,
-    /// Maximum time of such a series.
+    /// Maximum time since `lost_since`; then the step fails.
     lost_timeout: Duration,
     heard: &'s LastHeard,
     malformed: u32,

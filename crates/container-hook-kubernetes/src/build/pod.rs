@@ -29,7 +29,7 @@ const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io";
 pub struct BuildPod<'a> {
     pub name: String,
     pub own: &'a OwnPod,
-    /// Image with our program, for the init container.
+    /// Image that contains `container-hook`, for the init container.
     pub runner_image: &'a str,
     /// Image with buildah or `buildctl`.
     pub image: &'a str,

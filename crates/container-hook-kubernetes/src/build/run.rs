@@ -34,9 +34,11 @@ use crate::pod::{object, runner_image, runtime_class};
 use crate::script_step::new_id;
 use crate::wait::{self, PodExpectation};
 
-/// Subdirectories of the scratch directory, which are copied to the pod.
+/// Subdirectory of the scratch directory with the build context, copied to the pod.
 const OWN_CONTEXT: &str = "context";
+/// Subdirectory of the scratch directory with the home directory of the build programs, copied to the pod.
 const OWN_HOME: &str = "home";
+/// Subdirectory of the scratch directory with registry logins, copied to the pod.
 const OWN_LOGINS: &str = "logins";
 
 /// An image built now or before.

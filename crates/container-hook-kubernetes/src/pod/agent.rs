@@ -48,12 +48,12 @@ pub fn command(settings: &KubernetesSettings, program: &[String]) -> (Vec<String
     (vec![PROGRAM.to_owned()], args)
 }
 
-/// Returns the image with our program.
+/// Returns the image that contains `container-hook`.
 pub fn runner_image<'a>(settings: &'a KubernetesSettings, own: &'a OwnPod) -> &'a str {
     settings.runner_image.as_deref().or(own.image.as_deref()).unwrap_or(RUNNER_IMAGE)
 }
 
-/// Returns the path or the name of our program in an image. Only the runner's own image has it at the path of
+/// Returns the path or the name of `container-hook` in an image. Only the runner's own image has it at the path of
 /// this process.
 pub fn installed_program(image: &str, own: &OwnPod) -> String {
     match own.image.as_deref() == Some(image) {

@@ -46,7 +46,7 @@ pub struct PodVolumes<'a> {
     runner: &'a CallingRunner,
     policy: &'a Policy,
     claim: Option<&'a WorkClaim>,
-    /// Volumes besides the usual ones.
+    /// Volumes besides `externals`, `work`, `github` and those of the agent.
     more: Vec<PodVolume>,
     /// Directories of the node, with the index of their volume in `more`.
     node: Vec<(&'a Path, usize)>,
@@ -126,7 +126,7 @@ impl<'a> PodVolumes<'a> {
         Ok(all)
     }
 
-    /// Returns the mounts of the usual volumes.
+    /// Returns the mounts of the volumes `externals`, `work` and `github`.
     pub fn usual_mounts(&self) -> Vec<VolumeMount> {
         let mounts = MOUNTS.iter().map(|(name, path)| VolumeMount {
             name: (*name).to_owned(),

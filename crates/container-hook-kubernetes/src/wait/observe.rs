@@ -77,7 +77,7 @@ pub(super) enum PodVerdict {
     Failed(PodFault, Option<String>),
 }
 
-/// State kept between answers.
+/// Observations of a pod that are kept from one poll to the next.
 #[derive(Debug, Default)]
 pub struct PodObserver {
     pulls: BTreeMap<String, PullAttempts>,
@@ -88,7 +88,8 @@ pub struct PodObserver {
 }
 
 impl PodObserver {
-    /// Interprets an answer; `now` is the time since the wait began.
+    /// Interprets a response of the API server; `pod` is none if there is no such pod. `now` is the time since the wait
+    /// began.
     pub fn observe_pod(
         &mut self,
         pod: Option<&Pod>,
@@ -344,9 +345,10 @@ fn readiness_limit(probe: &Probe) -> Duration {
     Duration::from_secs(seconds(probe.initial_delay_seconds, 0) + attempt * (attempts + 1))
 }
 
-/// Maximum number of the kubelet's back-offs, and maximum time since the first failed pull.
+/// Number of the kubelet's back-offs after which pulling an image fails.
 const MAX_BACK_OFFS: u32 = 3;
 
+/// Time since the first failed pull after which pulling an image fails.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Messages of registries and of containerd for permanent failures, in lower case.

@@ -155,11 +155,11 @@ fn sources(runner: &CallingRunner) -> impl Iterator<Item = (&'static str, Servic
 struct UnusedName {
     service: usize,
     name: String,
-    reason: UnusedReason,
+    reason: UnusedNameReason,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum UnusedReason {
+enum UnusedNameReason {
     Malformed,
     /// The name stands for the container itself, such as `localhost`.
     Own,
@@ -169,9 +169,9 @@ enum UnusedReason {
 impl fmt::Display for UnusedName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reason = match self.reason {
-            UnusedReason::Malformed => "a host's name has letters, digits, `-`, `_` and `.`",
-            UnusedReason::Own => "in containers it is their own",
-            UnusedReason::Taken => "another service has this name",
+            UnusedNameReason::Malformed => "a host's name has letters, digits, `-`, `_` and `.`",
+            UnusedNameReason::Own => "in containers it is their own",
+            UnusedNameReason::Taken => "another service has this name",
         };
         write!(f, "not reachable as {:?}: {reason}", self.name)
     }
@@ -189,7 +189,7 @@ fn assign(
     let mut give = |service: usize, name: &str| match fault(name) {
         Some(reason) => Err(reason),
         None if *owners.entry(name.to_ascii_lowercase()).or_insert(service) != service => {
-            Err(UnusedReason::Taken)
+            Err(UnusedNameReason::Taken)
         }
         None => {
             let names: &mut Vec<String> = &mut all[service];
@@ -225,12 +225,12 @@ pub fn is_allowed(name: &str) -> bool {
 }
 
 /// Returns the reason to reject a name of a service, if any.
-fn fault(name: &str) -> Option<UnusedReason> {
+fn fault(name: &str) -> Option<UnusedNameReason> {
     if host_name(name).is_err() || name.parse::<IpAddr>().is_ok() {
-        return Some(UnusedReason::Malformed);
+        return Some(UnusedNameReason::Malformed);
     }
     let last = name.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
-    OWN.iter().any(|own| last.eq_ignore_ascii_case(own)).then_some(UnusedReason::Own)
+    OWN.iter().any(|own| last.eq_ignore_ascii_case(own)).then_some(UnusedNameReason::Own)
 }
 
 /// A service of a workflow.
@@ -520,13 +520,13 @@ mod tests {
         let all: Vec<_> =
             unused.iter().map(|one| (one.service, one.name.as_str(), one.reason)).collect();
         let expected = [
-            (3, "a b\t1.2.3.4 x", UnusedReason::Malformed),
-            (0, "db", UnusedReason::Taken),
-            (0, "LocalHost", UnusedReason::Own),
-            (1, "cache", UnusedReason::Taken),
-            (1, "a.localhost.", UnusedReason::Own),
-            (2, "DB", UnusedReason::Taken),
-            (2, "127.0.0.1", UnusedReason::Malformed),
+            (3, "a b\t1.2.3.4 x", UnusedNameReason::Malformed),
+            (0, "db", UnusedNameReason::Taken),
+            (0, "LocalHost", UnusedNameReason::Own),
+            (1, "cache", UnusedNameReason::Taken),
+            (1, "a.localhost.", UnusedNameReason::Own),
+            (2, "DB", UnusedNameReason::Taken),
+            (2, "127.0.0.1", UnusedNameReason::Malformed),
         ];
         assert_eq!(all, expected);
         let message = "not reachable as \"db\": another service has this name";

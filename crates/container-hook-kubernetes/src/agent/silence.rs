@@ -17,11 +17,11 @@ const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time of the last sign of life of a container.
-pub struct LastHeard(Cell<Instant>);
+pub struct LastActivity(Cell<Instant>);
 
-impl LastHeard {
+impl LastActivity {
     pub(super) fn new() -> Self {
-        LastHeard(Cell::new(Instant::now()))
+        LastActivity(Cell::new(Instant::now()))
     }
 
     /// Records a sign of life, or that none is expected now.
@@ -31,7 +31,11 @@ impl LastHeard {
 }
 
 /// Logs each silence of a step's container; returns an error when one has lasted for the step's `lost_timeout`.
-pub async fn watch(opener: &dyn LinkOpener, step: &AgentStep<'_>, heard: &LastHeard) -> AgentError {
+pub async fn watch(
+    opener: &dyn LinkOpener,
+    step: &AgentStep<'_>,
+    heard: &LastActivity,
+) -> AgentError {
     loop {
         let last = heard.0.get();
         sleep_until(last + SILENCE_THRESHOLD).await;

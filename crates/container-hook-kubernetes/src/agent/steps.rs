@@ -23,7 +23,7 @@ use tracing::debug;
 
 use super::link::{AgentLink, LinkError};
 use super::session::{AgentSession, MALFORMED_LIMIT, SessionError};
-use super::silence::{self, LastHeard};
+use super::silence::{self, LastActivity};
 use super::writer::OutputWriter;
 
 /// Grace period of a step after `SIGTERM` before it is killed: the runner kills this process a second later.
@@ -111,7 +111,7 @@ pub async fn run(
     let begin = AttachRequest { id: id.clone(), from: 0, step: Some(program) };
     let begin = StepRequest::Attach(Box::new(begin)).encode().map_err(frame)?;
     let writer = OutputWriter::new(step.streams).map_err(StepError::Streams)?;
-    let heard = LastHeard::new();
+    let heard = LastActivity::new();
     let mut run = StepRun {
         id,
         begin: Some(begin),
@@ -184,7 +184,7 @@ struct StepRun<'s> {
     lost_since: Option<Instant>,
     /// Maximum time since `lost_since`; then the step fails.
     lost_timeout: Duration,
-    heard: &'s LastHeard,
+    heard: &'s LastActivity,
     malformed: u32,
 }
 

@@ -47,7 +47,7 @@ pub struct PodInputs<'a> {
     pub job: Option<&'a Pod>,
 }
 
-struct Draft<'a> {
+struct PodDraft<'a> {
     inputs: PodInputs<'a>,
     /// Random id in the names of this pod's objects.
     id: String,
@@ -74,7 +74,7 @@ pub fn pod(
     let PodInputs { context, settings, own, .. } = inputs;
     let is_step = asked.first().is_some_and(|first| first.role == PlanRole::Step);
     let has_agent = asked.first().is_some_and(|first| first.role != PlanRole::Service);
-    let mut draft = Draft::new(inputs)?;
+    let mut draft = PodDraft::new(inputs)?;
     for (at, one) in asked.iter().enumerate() {
         draft.add(one, template_names.get(at)).map_err(HookError::of(&one.title))?;
     }
@@ -163,7 +163,7 @@ pub fn pod(
     })
 }
 
-impl<'a> Draft<'a> {
+impl<'a> PodDraft<'a> {
     fn new(inputs: PodInputs<'a>) -> Result<Self, PodError> {
         let PodInputs { context, settings, own, job } = inputs;
         let policy = &context.settings.policy;
@@ -174,7 +174,7 @@ impl<'a> Draft<'a> {
         if let Some(job) = job {
             wide.services_of(job);
         }
-        Ok(Draft {
+        Ok(PodDraft {
             inputs,
             id: new_id()[..8].to_owned(),
             volumes: PodVolumes::new(context.runner, policy, claim(settings, own)?),

@@ -26,8 +26,8 @@ use super::objects::check_request;
 /// Timeout for starting a program and its streams.
 const START: Duration = Duration::from_secs(20);
 /// Load balancers drop connections that are idle for four minutes.
-const SIGNS: SignsOfLife =
-    SignsOfLife { interval: Duration::from_secs(20), limit: Duration::from_secs(50) };
+const SIGNS: PingTiming =
+    PingTiming { interval: Duration::from_secs(20), limit: Duration::from_secs(50) };
 /// Size of a stream's buffer.
 const BUFFER_BYTES: usize = 64 << 10;
 
@@ -68,7 +68,7 @@ pub struct ExecOutput {
 
 /// Detection of a dead connection by pings.
 #[derive(Clone, Copy)]
-struct SignsOfLife {
+struct PingTiming {
     interval: Duration,
     /// Maximum time without any message.
     limit: Duration,
@@ -187,7 +187,7 @@ fn rejected_call(operation: &ApiOperation, error: &kube::Error) -> CallFault {
 }
 
 /// Starts to serve the streams of a program, until the program or the connection ends.
-fn start<S>(socket: S, can_close: bool, signs: SignsOfLife) -> ExecStream
+fn start<S>(socket: S, can_close: bool, signs: PingTiming) -> ExecStream
 where
     S: Stream<Item = Result<Message, tungstenite::Error>>
         + Sink<Message, Error = tungstenite::Error>
@@ -418,7 +418,7 @@ mod tests {
             let (ours, theirs) = duplex(1 << 20);
             let ours = WebSocketStream::from_raw_socket(ours, Role::Client, None).await;
             let signs =
-                SignsOfLife { interval: Duration::from_millis(20), limit: Duration::from_secs(3) };
+                PingTiming { interval: Duration::from_millis(20), limit: Duration::from_secs(3) };
             let end = start(ours, false, signs).wait_for_end().await;
             assert_eq!(end, ExecEnd::Lost("nothing came from the server for 3s".into()));
             let mut server = WebSocketStream::from_raw_socket(theirs, Role::Server, None).await;

@@ -26,13 +26,13 @@ use crate::{engine, kubernetes};
 const RUNNER_IMAGE: &str = "ghcr.io/actions/actions-runner:latest";
 
 /// A log that writes notes to standard error.
-struct NoteLog<'a>(&'a CliContext);
+struct PreviewLog<'a>(&'a CliContext);
 
-impl PullProgress for NoteLog<'_> {
+impl PullProgress for PreviewLog<'_> {
     fn event(&self, _: ProgressEvent<'_>) {}
 }
 
-impl HookLog for NoteLog<'_> {
+impl HookLog for PreviewLog<'_> {
     fn group(&self, _: &str) {}
     fn end_group(&self) {}
     fn line(&self, text: &str) {
@@ -72,7 +72,7 @@ pub fn preview(
 ) -> Result<PodPreview, HookCommandError> {
     let loaded = settings_file::load::<HookFileSettings>(context)?;
     let settings = &loaded.settings;
-    let log = NoteLog(context);
+    let log = PreviewLog(context);
     let mut of_hook = engine::hook_settings(settings, loaded.file_of("policy"));
     of_hook.template.file = template.or(of_hook.template.file);
     let of_pods = kubernetes::library_settings(settings, &log);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use container_hook_job::template::{FieldPath, MergedPod, TemplateFault, TemplateFaults};
 use serde_json::Value;
 
-use super::fields::{PodField, Treatment};
+use super::fields::{FieldTreatment, PodField};
 
 /// Checks each field of a template in a merged pod; `file` is the template. Returns the fields without
 /// effect, a line for each reason.
@@ -57,16 +57,16 @@ impl CheckFindings {
 
     fn field(&mut self, value: &Value, path: String, place: &FieldPath) {
         match PodField::find(&path).map(|field| field.treatment) {
-            Some(Treatment::Applied(_)) if PodField::has_fields(&path) => {
+            Some(FieldTreatment::Applied(_)) if PodField::has_fields(&path) => {
                 self.check_value(value, &path, place);
             }
-            Some(Treatment::Applied(_)) => {}
+            Some(FieldTreatment::Applied(_)) => {}
             // Only fields of the template are reported.
             _ if !place.is_from_template() => {}
-            Some(Treatment::Ineffective(why)) => {
+            Some(FieldTreatment::Ineffective(why)) => {
                 self.ineffective.entry(why).or_default().push(path);
             }
-            Some(Treatment::Rejected(why)) => {
+            Some(FieldTreatment::Rejected(why)) => {
                 self.faults.push(place.fault(format!("cannot be applied on one host: {why}")));
             }
             None => self.faults.push(place.fault("is not a known field: remove it")),

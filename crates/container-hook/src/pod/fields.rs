@@ -6,12 +6,12 @@ pub struct PodField {
     /// Path, such as `spec.containers.env`; `containers` stands for `initContainers` too. A field without fields
     /// below it in the table is treated as a whole.
     pub path: &'static str,
-    pub treatment: Treatment,
+    pub treatment: FieldTreatment,
 }
 
 /// The treatment of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Treatment {
+pub enum FieldTreatment {
     /// Applied, with a remark for the manual; without one as on Kubernetes.
     Applied(&'static str),
     /// Without effect on a single host, for this reason; reported in the log.
@@ -20,7 +20,7 @@ pub enum Treatment {
     Rejected(&'static str),
 }
 
-use Treatment::{Applied, Ineffective, Rejected};
+use FieldTreatment::{Applied, Ineffective, Rejected};
 
 const CLUSTER: &str = "there is no cluster";
 const ONE_HOST: &str = "there is one host";
@@ -273,7 +273,7 @@ pub const FIELDS: &[PodField] = &[
     field("spec.volumes.vsphereVolume", Rejected(NOT_A_DISK)),
 ];
 
-const fn field(path: &'static str, treatment: Treatment) -> PodField {
+const fn field(path: &'static str, treatment: FieldTreatment) -> PodField {
     PodField { path, treatment }
 }
 

@@ -33,7 +33,7 @@ mod testing;
 mod volumes;
 
 pub use check::check;
-pub use fields::{FIELDS, PodField, Treatment};
+pub use fields::{FIELDS, FieldTreatment, PodField};
 
 pub(super) use additions::TemplateAdditions;
 pub(super) use environment::PodAddresses;

@@ -30,7 +30,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use clap::CommandFactory as _;
-    use container_hook::pod::{FIELDS, PodField, Treatment};
+    use container_hook::pod::{FIELDS, FieldTreatment, PodField};
     use container_hook_job::runner::JOB_VARIABLES;
     use oci_hooks_engine_cli::host::PROXY_VARIABLES;
     use oci_hooks_testsupport::pages::{check, json_files, undescribed_keys};
@@ -59,10 +59,10 @@ mod tests {
         let mut rejected: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for PodField { path, treatment } in FIELDS {
             match treatment {
-                Treatment::Applied("") => plain.push(*path),
-                Treatment::Applied(how) => applied += &format!(".TP\n.B {path}\n{how}\n"),
-                Treatment::Ineffective(why) => ineffective.entry(why).or_default().push(path),
-                Treatment::Rejected(why) => rejected.entry(why).or_default().push(path),
+                FieldTreatment::Applied("") => plain.push(*path),
+                FieldTreatment::Applied(how) => applied += &format!(".TP\n.B {path}\n{how}\n"),
+                FieldTreatment::Ineffective(why) => ineffective.entry(why).or_default().push(path),
+                FieldTreatment::Rejected(why) => rejected.entry(why).or_default().push(path),
             }
         }
         let list = |paths: &[&str]| format!("\\fB{}\\fR\n", paths.join("\\fR, \\fB"));

@@ -16,7 +16,7 @@ const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// was stopped are received first.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time of the last sign of life of a container.
+/// Time at which data last arrived from a container, or none was expected.
 pub struct LastActivity(Cell<Instant>);
 
 impl LastActivity {
@@ -24,7 +24,7 @@ impl LastActivity {
         LastActivity(Cell::new(Instant::now()))
     }
 
-    /// Records a sign of life, or that none is expected now.
+    /// Records that data arrived, or that none is expected now.
     pub(super) fn note(&self) {
         self.0.set(Instant::now());
     }

@@ -25,8 +25,8 @@ use super::objects::check_request;
 
 /// Timeout for starting a program and its streams.
 const START: Duration = Duration::from_secs(20);
-/// Load balancers drop connections that are idle for four minutes.
-const SIGNS: PingTiming =
+/// Pings also keep a connection open: load balancers drop connections that are idle for four minutes.
+const PING_TIMING: PingTiming =
     PingTiming { interval: Duration::from_secs(20), limit: Duration::from_secs(50) };
 /// Size of a stream's buffer.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -66,7 +66,7 @@ pub struct ExecOutput {
     _task: Arc<TaskGuard>,
 }
 
-/// Detection of a dead connection by pings.
+/// Times of the pings by which a dead connection is detected.
 #[derive(Clone, Copy)]
 struct PingTiming {
     interval: Duration,
@@ -163,7 +163,7 @@ impl ClusterClient {
         let fault = match timeout(START, self.client.connect(request)).await {
             Ok(Ok(connection)) => {
                 let can_close = connection.supports_stream_close();
-                return Ok(start(connection.into_stream(), can_close, SIGNS));
+                return Ok(start(connection.into_stream(), can_close, PING_TIMING));
             }
             Ok(Err(error)) => rejected_call(&operation, &error),
             Err(_) => CallFault::TimedOut(START),
@@ -187,7 +187,7 @@ fn rejected_call(operation: &ApiOperation, error: &kube::Error) -> CallFault {
 }
 
 /// Starts to serve the streams of a program, until the program or the connection ends.
-fn start<S>(socket: S, can_close: bool, signs: PingTiming) -> ExecStream
+fn start<S>(socket: S, can_close: bool, timing: PingTiming) -> ExecStream
 where
     S: Stream<Item = Result<Message, tungstenite::Error>>
         + Sink<Message, Error = tungstenite::Error>
@@ -200,11 +200,11 @@ where
     let (ended, end) = oneshot::channel();
     let task = tokio::spawn(async move {
         let (sink, stream) = socket.split();
-        let mut receiving = pin!(receive(stream, output, errors, signs.limit));
+        let mut receiving = pin!(receive(stream, output, errors, timing.limit));
         let how = tokio::select! {
             how = &mut receiving => how,
             // Messages received before the failure may still be unread.
-            () = send(sink, input, can_close, signs.interval) => receiving.await,
+            () = send(sink, input, can_close, timing.interval) => receiving.await,
         };
         // The receiver may have been dropped.
         let _ = ended.send(how);
@@ -325,7 +325,7 @@ mod tests {
         let (ours, theirs) = duplex(1 << 20);
         let ours = WebSocketStream::from_raw_socket(ours, Role::Client, None).await;
         let theirs = WebSocketStream::from_raw_socket(theirs, Role::Server, None).await;
-        (start(ours, can_close, SIGNS), theirs)
+        (start(ours, can_close, PING_TIMING), theirs)
     }
 
     fn message(channel: u8, bytes: &[u8]) -> Message {
@@ -417,9 +417,9 @@ mod tests {
         run(async {
             let (ours, theirs) = duplex(1 << 20);
             let ours = WebSocketStream::from_raw_socket(ours, Role::Client, None).await;
-            let signs =
+            let timing =
                 PingTiming { interval: Duration::from_millis(20), limit: Duration::from_secs(3) };
-            let end = start(ours, false, signs).wait_for_end().await;
+            let end = start(ours, false, timing).wait_for_end().await;
             assert_eq!(end, ExecEnd::Lost("nothing came from the server for 3s".into()));
             let mut server = WebSocketStream::from_raw_socket(theirs, Role::Server, None).await;
             assert!(matches!(server.next().await, Some(Ok(Message::Ping(_)))));

@@ -47,6 +47,7 @@ pub struct PodInputs<'a> {
     pub job: Option<&'a Pod>,
 }
 
+/// Parts of a pod that is being assembled.
 struct PodDraft<'a> {
     inputs: PodInputs<'a>,
     /// Random id in the names of this pod's objects.

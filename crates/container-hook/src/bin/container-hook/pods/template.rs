@@ -25,7 +25,7 @@ use crate::{engine, kubernetes};
 /// Default image of the runner.
 const RUNNER_IMAGE: &str = "ghcr.io/actions/actions-runner:latest";
 
-/// A log that writes notes to standard error.
+/// The log of a preview: lines and warnings are printed to standard error, all else is dropped.
 struct PreviewLog<'a>(&'a CliContext);
 
 impl PullProgress for PreviewLog<'_> {

@@ -17,7 +17,7 @@ use crate::volumes::{RequestVolume, Tmpfs};
 pub struct CreateOptions {
     /// `--name`: an additional host name.
     pub name: Option<String>,
-    /// `--hostname`; if none, the first 12 characters of the container id.
+    /// `--hostname`; if none, the first 12 characters of the container id, or the pod's name in a cluster.
     pub hostname: Option<String>,
     pub domainname: Option<String>,
     /// `--platform`: `OS[/ARCHITECTURE[/VARIANT]]`.

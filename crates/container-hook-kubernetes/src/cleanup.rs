@@ -19,8 +19,9 @@ pub const GRACE_SECONDS: u32 = 1;
 const GONE_WITHIN: Duration = Duration::from_millis(2500);
 /// Time limit for a forced deletion of pods, without their kubelet.
 const FORCED_WITHIN: Duration = Duration::from_secs(10);
-/// Maximum number of log lines shown for a service, and the time limit for reading them.
+/// Maximum number of log lines shown for a service.
 const LOG_LINES: u32 = 2000;
+/// Time limit for reading the log of a service.
 const LOG_WITHIN: Duration = Duration::from_secs(5);
 
 /// Condition for waiting until pods are deleted.

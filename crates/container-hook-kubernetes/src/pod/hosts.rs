@@ -12,21 +12,22 @@ use k8s_openapi::api::core::v1::{Pod, Secret, SecretVolumeSource, Volume, Volume
 
 use super::secrets::secret;
 
-/// Name of the volume, and of the file in it.
+/// Name of the volume with the file for `/etc/hosts`.
 const VOLUME: &str = "oci-hooks-hosts";
+/// Name of the file in the volume.
 const FILE: &str = "hosts";
 const PATH: &str = "/etc/hosts";
 
 /// Default entries of `/etc/hosts`.
 const OWN: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
 
-/// Annotation of a job's pod with these names of services, for pods of steps.
+/// Annotation of a job's pod with the names of its services that `hostAliases` rejects, for pods of steps.
 pub fn annotation() -> String {
     format!("{PREFIX}service-names")
 }
 
 /// Mounts a generated `/etc/hosts` in the first `containers` of a pod, the requested ones, and returns its
-/// secret; `None` without such names.
+/// secret; `None` if `odd` is empty or the pod has the node's network.
 pub fn mount(
     pod: &mut Pod,
     odd: &[(String, String)],

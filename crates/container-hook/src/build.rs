@@ -32,8 +32,9 @@ use oci_hooks_image::{
 
 use super::backend::EngineBackend;
 
-/// Directory with the files of each build, and the lock that all builds share.
+/// Directory with the files of each build.
 const BUILDAH: &str = "buildah";
+/// Lock file that all builds share.
 const LOCK: &str = "buildah.lock";
 
 /// Time to wait for builds of other processes before removing leftovers.

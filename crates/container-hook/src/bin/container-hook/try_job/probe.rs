@@ -47,8 +47,9 @@ const DOCKERFILE: &str = "FROM scratch\n\
     RUN --mount=type=bind,source=probe,target=/probe --mount=type=bind,source=task,target=/task \
     [\"/probe\", \"/task\"]\n";
 
-/// Time for the other job to print its addresses, and the poll interval.
+/// Timeout for the other job to print what it serves.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Interval at which its log is read.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Runs the jobs, and prints what they reach.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
+use oci_hooks_files::spelling::closest_name;
 use oci_hooks_image::{ImageReference, Platform};
 use semver::Version;
 
@@ -53,7 +54,7 @@ impl BuildInputs {
         for (key, value) in object("common", inputs.get("common"))? {
             match key.as_str() {
                 "files" => common = files("common.files", value)?,
-                key => return Err(unknown("common", key, "files")),
+                key => return Err(unknown("common", key, &["files"])),
             }
         }
         let mut platforms: Vec<(Platform, Vec<CopiedFile>)> = Vec::new();
@@ -116,7 +117,7 @@ fn platform(name: &str, value: &ExprValue) -> Result<(Platform, Vec<CopiedFile>)
                 let full = format!("{}/{}/{variant}", platform.os, platform.architecture);
                 platform = full.parse().map_err(|error| input(&path, format!("{error}")))?;
             }
-            key => return Err(unknown(&path, key, "files")),
+            key => return Err(unknown(&path, key, &["files", "variant"])),
         }
     }
     Ok((platform, copied))
@@ -189,8 +190,13 @@ fn type_error(path: &str, expected: &str, got: &ExprValue) -> FunctionError {
     input(path, format!("expected {expected}, got {got}"))
 }
 
-fn unknown(path: &str, key: &str, known: &str) -> FunctionError {
-    input(path, format!("unknown key {key:?}: expected {known:?}"))
+/// Returns an error that names the known keys, the most similar one first.
+fn unknown(path: &str, key: &str, known: &[&str]) -> FunctionError {
+    let meant = closest_name(key, known.iter().copied());
+    let mut known = known.to_vec();
+    known.sort_by_key(|&name| Some(name) != meant);
+    let known: Vec<_> = known.into_iter().map(|name| format!("{name:?}")).collect();
+    input(path, format!("unknown key {key:?}: expected {}", known.join(" or ")))
 }
 
 /// Length limit of a tag in the distribution specification.
@@ -283,7 +289,18 @@ mod tests {
                 json!({"version": "1.0.0", "common": []}),
                 "input common: expected an object, got array",
             ),
-            (json!({"version": "1.0.0", "common": {"file": {}}}), "unknown key \"file\""),
+            (
+                json!({"version": "1.0.0", "common": {"file": {}}}),
+                "input common: unknown key \"file\": expected \"files\"",
+            ),
+            (
+                json!({"version": "1.0.0", "platforms": {"linux/arm": {"varient": "v7"}}}),
+                "unknown key \"varient\": expected \"variant\" or \"files\"",
+            ),
+            (
+                json!({"version": "1.0.0", "platforms": {"linux/arm": {"mode": {}}}}),
+                "unknown key \"mode\": expected \"files\" or \"variant\"",
+            ),
             (
                 json!({"version": "1.0.0", "common": {"files": {"a": 1}}}),
                 "input common.files.a: expected a path, got number",

@@ -145,7 +145,7 @@ impl StepReference {
     }
 
     /// Returns the URL of a git repository; `https://` is the default scheme.
-    pub(super) fn url(text: &str) -> String {
+    pub fn url(text: &str) -> String {
         let has_scheme = ["http://", "https://", "ssh://"].iter().any(|s| text.starts_with(s));
         if has_scheme || is_scp_like(text) || text.is_empty() || text.contains("${{") {
             text.to_owned()

@@ -107,7 +107,7 @@ impl StepArgs {
         if let (Some(url), Some(rev)) = (&self.git_url, &self.git_rev) {
             let path = segments(&self.git_dir);
             return Ok(StepReference::Git {
-                url: url.clone(),
+                url: StepReference::url(url),
                 rev: rev.clone(),
                 path,
                 filename: None,
@@ -163,4 +163,27 @@ fn parse_inputs(
         }
     };
     given.iter().map(value).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct TestLine {
+        #[command(flatten)]
+        step: StepArgs,
+    }
+
+    #[test]
+    fn git_url_is_read_like_that_of_a_step_file() {
+        for url in ["gitlab.com/g/p", "http://host/g/p", "git@host:g/p.git"] {
+            let words = ["x", "--git-url", url, "--git-rev", "v1", "--git-dir", "a/b"];
+            let given = TestLine::parse_from(words).step.reference(Path::new("/")).unwrap();
+            let file = parse_call(&format!("step: {{git: {{url: '{url}', rev: v1, dir: a/b}}}}"));
+            assert_eq!(given, file.unwrap().reference, "{url}");
+        }
+    }
 }

@@ -245,6 +245,39 @@ fn scope_directories_stay_directories() {
 }
 
 #[test]
+fn modes_of_scope_directories_stay_in_the_container() {
+    block_on(async {
+        let (agent, ends) = (TestAgent::start(), ExchangeDirs::new());
+        let mut session = AgentSession::new(&agent);
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+        let open = |path: &Path| {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+        };
+        let commands = ends.host("temp/commands");
+        fs::create_dir_all(&commands).unwrap();
+        fs::set_permissions(&commands, fs::Permissions::from_mode(0o750)).unwrap();
+        ends.upload_work(&mut session, &FileScope::all()).await.unwrap();
+        // As if another user had created them, for every user of the image.
+        fs::create_dir_all(ends.container("temp/home/inner")).unwrap();
+        for path in ["temp/commands", "temp/home", "temp/home/inner"] {
+            open(&ends.container(path));
+        }
+        let included = scope(&["temp/commands", "temp/home"]);
+        for written in [2, 0] {
+            let summary = ends.get(&mut session, &included).await.unwrap();
+            assert_eq!(summary.written, written);
+            assert_eq!(mode(&commands), 0o750);
+            assert_eq!(mode(&ends.host("temp/home")), 0o755);
+            assert_eq!(mode(&ends.host("temp/home/inner")), 0o777);
+        }
+        let summary = ends.upload_work(&mut session, &FileScope::all()).await.unwrap();
+        assert_eq!(summary.written, 0);
+        assert_eq!(mode(&ends.container("temp/commands")), 0o777);
+        assert_eq!(mode(&ends.container("temp/home")), 0o777);
+    });
+}
+
+#[test]
 fn set_id_bits_stay_in_the_container() {
     block_on(async {
         let (agent, ends) = (TestAgent::start(), ExchangeDirs::new());

@@ -17,7 +17,7 @@ use super::{MAX_DEPTH, PART, errno, is_missing, to_c_string};
 const ENOTDIR: i32 = 20;
 const EPERM: i32 = 1;
 const EEXIST: i32 = 17;
-/// Mode of directories that were not sent.
+/// Mode of directories that were not sent, and of the topmost ones on the host.
 const DEFAULT_DIRECTORY: u32 = 0o755;
 /// Permissions that the owner of a directory always needs.
 const OWNER_ALL: u32 = 0o700;
@@ -45,7 +45,8 @@ pub enum TreeWriter {
     /// incomplete files differ.
     Agent,
     /// The hook on the host. Files keep set-user-ID and set-group-ID bits only if they had them
-    /// before.
+    /// before. The topmost included directories keep their mode: they are the runner's, and
+    /// everyone may be able to write to those of the container.
     Host,
 }
 
@@ -98,7 +99,7 @@ impl<'s> WritableTree<'s> {
         match change {
             TreeChange::Directory { path, mode } => {
                 self.check(&path, FileEntryKind::Directory)?;
-                self.directory(&path, mode)?;
+                let Some(mode) = self.directory(&path, mode)? else { return Ok(None) };
                 let time = FileTime::default();
                 let state =
                     FileEntryState { kind: FileEntryKind::Directory, mode, size_bytes: 0, time };
@@ -224,10 +225,14 @@ impl<'s> WritableTree<'s> {
         replace(dir, &part, &name)
     }
 
-    fn directory(&mut self, path: &[u8], mode: u32) -> io::Result<()> {
+    /// Creates a directory, or changes its mode; returns the mode to record, `None` if the
+    /// directory stays as it is.
+    fn directory(&mut self, path: &[u8], sent: u32) -> io::Result<Option<u32>> {
         let is_root = self.scope.position(path) == ScopePosition::Root;
+        let is_runners = is_root && self.writer == TreeWriter::Host;
+        let sent = if is_runners { DEFAULT_DIRECTORY } else { sent };
         let (dir, name) = self.parent(path)?;
-        let mode = mode & 0o777 | OWNER_ALL;
+        let mode = sent & 0o777 | OWNER_ALL;
         let is_new = match at::make_directory(dir, &name, mode) {
             Ok(()) => true,
             Err(error) if error.raw_os_error() != Some(EEXIST) => return Err(error),
@@ -239,16 +244,19 @@ impl<'s> WritableTree<'s> {
                 true
             }
         };
+        if is_runners && !is_new {
+            return Ok(None);
+        }
         let made = File::from(at::open_directory(dir, &name)?);
         let before = at::stat_open(&made)?.mode;
-        if before & 0o777 == mode {
-            return Ok(());
+        if before & 0o777 != mode {
+            match made.set_permissions(Permissions::from_mode(before & 0o7000 | mode)) {
+                // The directory belongs to another user, but can be used as it is.
+                Err(error) if !is_new && error.raw_os_error() == Some(EPERM) => {}
+                result => result?,
+            }
         }
-        match made.set_permissions(Permissions::from_mode(before & 0o7000 | mode)) {
-            // The directory belongs to another user, but can be used as it is.
-            Err(error) if !is_new && error.raw_os_error() == Some(EPERM) => Ok(()),
-            result => result,
-        }
+        Ok(Some(sent))
     }
 
     fn remove_entry(&mut self, path: &[u8]) -> io::Result<()> {

@@ -103,12 +103,9 @@ async fn get_from(ends: &ExchangeDirs, answer: Vec<u8>) -> Result<(), FilesError
 
 /// Returns all files that a job must not change.
 fn protected_files(ends: &ExchangeDirs) -> Vec<(Vec<u8>, super::trees::FileSnapshot)> {
-    let mut all = snapshot(ends.dir.path());
-    // The job may change the permissions of `work/repo`, but not its type.
-    let root = all.get_mut(&b"host/work/repo"[..]).expect("it stays");
-    root.0 &= !0o7777;
     let may_change =
         |path: &[u8]| path.starts_with(b"host/work/repo/") || path.starts_with(b"state/");
+    let all = snapshot(ends.dir.path());
     all.into_iter().filter(|(path, _)| !may_change(path)).collect()
 }
 

@@ -108,8 +108,9 @@ pub fn container_end(
     terminated: &ContainerStateTerminated,
 ) -> ContainerEnd {
     let mut end = end(terminated);
-    // The agent exits with 143 on `SIGTERM`, and with 0 only if the container's own program does.
-    if container == JOB && matches!(terminated.exit_code, 0 | 143) {
+    // The agent exits with 143 on `SIGTERM`, with another such code on another `STOPSIGNAL` of the image (`SIGHUP`,
+    // `SIGINT`, `SIGQUIT`), and with 0 only if the container's own program does.
+    if container == JOB && matches!(terminated.exit_code, 0 | 129..=131 | 143) {
         end = format!(
             "{end}, but the hook did not end it: an eviction, a shutdown of the node, `kubectl delete` or its own \
              program did; see `kubectl get events --field-selector involvedObject.name={pod}`"
@@ -208,7 +209,9 @@ mod tests {
 
     #[test]
     fn job_container_that_the_hook_did_not_end_is_reported_with_a_hint() {
-        for (phase, code) in [("Succeeded", 0), ("Failed", 143), ("Running", 143)] {
+        for (phase, code) in
+            [("Succeeded", 0), ("Failed", 143), ("Running", 143), ("Failed", 129), ("Failed", 131)]
+        {
             let mut status = job(json!({"exitCode": code, "reason": "Error"}));
             status["phase"] = json!(phase);
             let end = end_reason(status);

@@ -54,18 +54,43 @@ impl fmt::Display for StepReference {
                 if dir.is_empty() { Ok(()) } else { write!(f, " {dir}") }
             }
             StepReference::Builtin { path } => write!(f, "builtin://{}", path.join("/")),
-            StepReference::Dynamic(text) => f.write_str(text),
+            StepReference::Dynamic(text) => f.write_str(&remove_user(text)),
         }
     }
 }
 
 /// Returns a URL without the parts that may be secret: user, password and parameters.
 fn remove_secrets(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let host = rest[..end].rsplit('@').next().unwrap_or_default();
-    let path = rest[end..].split(['?', '#']).next().unwrap_or_default();
-    if scheme.is_empty() { format!("{host}{path}") } else { format!("{scheme}://{host}{path}") }
+    let mut url = remove_user(url);
+    let host = url.find("://").map_or(0, |at| at + 3);
+    let end = host + authority_end(&url[host..]);
+    if let Some(at) = url[end..].find(['?', '#']) {
+        url.truncate(end + at);
+    }
+    url
+}
+
+/// Returns a URL, which may contain expressions, without user and password.
+fn remove_user(url: &str) -> String {
+    let host = url.find("://").map_or(0, |at| at + 3);
+    let (scheme, rest) = url.split_at(host);
+    match rest[..authority_end(rest)].rfind('@') {
+        Some(at) => format!("{scheme}{}", &rest[at + 1..]),
+        None => url.to_owned(),
+    }
+}
+
+/// Returns the length of the user, password, host and port at the beginning of a URL without its scheme.
+fn authority_end(rest: &str) -> usize {
+    let mut end = 0;
+    for part in rest.split_inclusive("}}") {
+        let literal = part.split("${{").next().unwrap_or_default();
+        if let Some(at) = literal.find(['/', '?', '#']) {
+            return end + at;
+        }
+        end += part.len();
+    }
+    end
 }
 
 /// Directory of steps in a git repository, for short references.
@@ -287,6 +312,8 @@ mod tests {
             let secret = StepReference::parse(secret).unwrap();
             assert_eq!(secret.to_string(), "https://host/g/p@v1");
         }
+        let dynamic = StepReference::parse("https://u:${{ a/b }}@host/g/p@${{ rev }}").unwrap();
+        assert_eq!(dynamic.to_string(), "https://host/g/p@${{ rev }}");
     }
 
     #[test]

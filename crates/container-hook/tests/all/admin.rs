@@ -27,6 +27,16 @@ fn help_names_all_commands_for_people() {
 }
 
 #[test]
+fn help_of_doctor_names_what_the_probe_tries() {
+    let ran = TestEnv::new(PROGRAM).run(&["doctor", "--help"]);
+    assert_eq!(ran.code, Some(0));
+    let help = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    for tried in ["a process", "the other job", "metadata services", "kernel files", "limits"] {
+        assert!(help.contains(tried), "{tried}: {help}");
+    }
+}
+
+#[test]
 fn effective_settings_combine_file_and_defaults() {
     let env = TestEnv::new(PROGRAM);
     env.write(

@@ -36,9 +36,10 @@ Examples:
 
 With --probe, two jobs and a build run. Meanwhile this program listens on all addresses of this
 machine, and has sockets and files in /tmp, /var/tmp, /dev/shm, /run and the store. One of the jobs
-and the build try to reach these, the other job, addresses of metadata services, and kernel files.
-No image is needed. The exit status is 1 if one of them was reached, or if no job could be run.
-Targets that could not be tried, or that did not answer and may not exist, are warnings.")]
+and the build try to reach these, a process of this program, the other job, addresses of metadata
+services, and kernel files; of a runner that is root, also limits that the kernel counts for each
+user. No image is needed. The exit status is 1 if one of them was reached, or if no job could be
+run. Targets that could not be tried, or that did not answer and may not exist, are warnings.")]
 pub struct HookDoctorArgs {
     /// Run jobs and a build, and test that they cannot reach what SECURITY.md excludes
     #[arg(long)]

@@ -95,8 +95,13 @@ fn broken_file_keeps_its_last_version_and_the_others() {
     place.write("b.json", "{ // comment\n}");
     let hooks = runtime.create(None, container("/bin/sh")).unwrap();
     assert_eq!(names(&hooks.poststop), ["a.json", "b.json"]);
-    place.wait_for_log("b.json:1:3: comment in JSON");
+    let problem = "b.json:1:3: comment in JSON";
+    place.wait_for_log(problem);
     place.wait_for_log("never-good.json:1:");
+    // The last version is used.
+    let log = place.log();
+    let warning = log.lines().find(|line| line.contains(problem)).unwrap();
+    assert!(warning.contains("the content of this hook file is not used"), "{warning}");
     let broken = [
         "oci_hooks_nri_broken_files{in_force=\"false\"} 1\n",
         "oci_hooks_nri_broken_files{in_force=\"true\"} 1\n",

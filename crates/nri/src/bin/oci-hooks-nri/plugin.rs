@@ -256,7 +256,7 @@ fn warn_of(problem: &LoadProblem) {
         _ => None,
     };
     let hint = what_nri_does.map(str::to_owned).or(hint).unwrap_or_default();
-    warn!(problem = %chain(problem), hint = %hint, "this hook file cannot be used");
+    warn!(problem = %chain(problem), hint = %hint, "the content of this hook file is not used");
 }
 
 fn is_precreate(problem: &LoadProblem) -> bool {

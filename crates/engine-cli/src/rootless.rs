@@ -397,15 +397,21 @@ impl ContainerOwners {
 /// Returns a hint about the privilege that this process lacks in its container or service, if an error of a rootless
 /// user is a denied operation.
 pub fn missing_requirement(error: &(dyn std::error::Error + 'static)) -> Option<String> {
-    let denied =
-        ["not permitted", "ermission denied", "not implemented", "cannot execute newuidmap"];
     let text = chain(error);
-    let is_denied = denied.iter().any(|words| text.contains(words));
-    if !is_denied || Privilege::is_root_of_host() {
+    if Privilege::is_root_of_host() || !is_denied_by_kernel(&text) {
         return None;
     }
     let of_unit = || text.contains("cannot mount /proc").then(missing_in_unit).flatten();
     missing_in_container().or_else(of_unit)
+}
+
+/// Returns whether an error's text is that of an operation for which a process lacks a privilege. Files other than those
+/// of the kernel are inaccessible because of their own mode.
+fn is_denied_by_kernel(text: &str) -> bool {
+    let contains = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    let of_kernel = ["/dev/", "/proc/", "/sys/", "mount", "namespace", "newuidmap", "newgidmap"];
+    contains(&["not permitted", "not implemented", "cannot execute newuidmap"])
+        || text.contains("ermission denied") && contains(&of_kernel)
 }
 
 /// Returns `found` if the job of the pause process is over, and none if the job is running.
@@ -444,4 +450,22 @@ fn enter_for_files() -> Result<Option<ForkSide>, PauseError> {
 fn no_answer_error(owner: &str) -> impl Fn(io::Error) -> RootlessError {
     let owner = owner.to_owned();
     move |source| RootlessError::NoAnswer { owner: owner.clone(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inaccessible_files_are_no_lack_of_privilege() {
+        for (text, expected) in [
+            ("cannot create a user namespace: Operation not permitted (os error 1)", true),
+            ("cannot mount /proc: Permission denied (os error 13)", true),
+            ("cannot open /dev/net/tun: Permission denied (os error 13)", true),
+            ("cannot list /srv/run/jobs: Permission denied (os error 13)", false),
+            ("cannot open /srv/a: No such file or directory (os error 2)", false),
+        ] {
+            assert_eq!(is_denied_by_kernel(text), expected, "{text}");
+        }
+    }
 }

@@ -183,7 +183,7 @@ pub fn is_temporary(path: &Path) -> bool {
 }
 
 /// Returns whether a directory belongs to a user and is inaccessible to all others.
-fn is_private(dir: &Path, uid: u32) -> bool {
+pub(crate) fn is_private(dir: &Path, uid: u32) -> bool {
     dir.symlink_metadata()
         .is_ok_and(|found| found.is_dir() && found.uid() == uid && found.mode() & 0o077 == 0)
 }

@@ -26,6 +26,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::process::geteuid;
 
 use super::super::host::HostSections;
+use super::super::paths::is_private;
 use super::super::sections::StoreSection;
 use super::HostCheck;
 
@@ -48,7 +49,7 @@ pub fn directories(host: HostSections<'_>) -> Vec<HostCheck> {
     let store = host.store;
     vec![
         permissions("store", &store.root),
-        permissions("run directory", &store.run),
+        run_directory(&store.run),
         space(&existing_ancestor(&store.root), host.program),
     ]
 }
@@ -70,6 +71,22 @@ pub fn set_aside(root: &Path, program: &str) -> Option<HostCheck> {
 /// Returns the nearest existing ancestor: a missing directory will be created on the same file system.
 pub(super) fn existing_ancestor(path: &Path) -> PathBuf {
     path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_owned()
+}
+
+/// Checks the run directory, which must be private to an ordinary user.
+fn run_directory(run: &Path) -> HostCheck {
+    const NAME: &str = "run directory";
+    let uid = geteuid();
+    let is_missing = run.symlink_metadata().is_err();
+    if uid.is_root() || is_missing || is_private(run, uid.as_raw()) {
+        return permissions(NAME, run);
+    }
+    let found = format!("{} is not private to this user", run.display());
+    let hint = format!(
+        "chmod 700 {}, if it is a directory of this user; else name another one as `run` under [store]",
+        run.display()
+    );
+    HostCheck::fail(NAME, found, hint)
 }
 
 /// Checks that only root and the current user can write to a directory.

@@ -77,6 +77,20 @@ fn doctor_tries_requirements_and_leaves_nothing() {
     });
 }
 
+#[test]
+fn doctor_rejects_a_run_directory_that_other_users_can_enter() {
+    with_user(|installation| {
+        let user = installation.user.unwrap();
+        let run = installation.world.shell_as(user, "mkdir -m 755 ~/open && echo ~/open");
+        installation.write_settings(&format!("[store]\nrun = {:?}\n", run.trim()));
+        let (checks, is_content) = findings(installation);
+        let [status, found, hint] = find_check(&checks, "run directory");
+        assert!(!is_content && status == "fail", "{status}: {found}");
+        assert!(found.contains("/open is not private to this user"), "{found}");
+        assert!(hint.starts_with("chmod 700 /"), "{hint}");
+    });
+}
+
 /// A runtime that loses the exit codes of containers, and one that starts none.
 #[test]
 fn doctor_runs_a_container_with_each_runtime() {

@@ -32,8 +32,8 @@ pub trait HookBackend {
         state: Option<&JobState>,
     ) -> Result<RequestOutcome, HookError>;
 
-    /// Runs a container action to its end. `pass_on` gets the id of the process that signals are forwarded to
-    /// meanwhile.
+    /// Runs a container action to its end. `pass_on` is called with the id of a process, to forward
+    /// signals to it while the action runs.
     ///
     /// # Errors
     ///
@@ -53,7 +53,7 @@ pub trait HookBackend {
     fn cleanup(&self) -> Result<(), HookError>;
 }
 
-/// The last action of the program after a request.
+/// The way in which the program ends after a request.
 #[derive(Debug)]
 pub enum RequestOutcome {
     /// Exit with code 0.
@@ -67,8 +67,8 @@ pub enum RequestOutcome {
 }
 
 impl HookContext<'_> {
-    /// Runs a request. `pass_on` gets the id of the process that signals are forwarded to while a container
-    /// step runs.
+    /// Runs a request. `pass_on` is called with the id of a process, to forward signals to it while
+    /// a container step runs.
     ///
     /// # Errors
     ///

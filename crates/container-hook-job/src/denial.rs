@@ -31,7 +31,7 @@ const MAX_SCRIPT_BYTES: u64 = 1 << 20;
 pub struct NestingDenial {
     /// Program and arguments; for `run:`, they include the path of the script in the container.
     pub words: Vec<String>,
-    /// Table of the settings, as messages name it.
+    /// Settings table that could allow user namespaces, with its file, for messages.
     pub section: String,
 }
 

@@ -155,7 +155,7 @@ impl HookError {
         }
     }
 
-    /// Returns whether the error is a denial, or about the text of the request.
+    /// Returns whether the error is a policy denial, or about the text of the request.
     fn is_of_request(&self) -> bool {
         match self {
             HookError::In { source, .. } => source.is_of_request(),

@@ -1,5 +1,5 @@
-//! `[kubernetes]` of a settings file: jobs in a cluster. Builds without that backend read it too, so that a file
-//! is valid for every build.
+//! `[kubernetes]` of a settings file: jobs in a cluster. Builds without the Kubernetes backend read
+//! it too, so that a file is valid for every build.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,8 @@ use std::time::Duration;
 use oci_hooks_files::quantity::{Age, ByteSize, Cpus};
 use serde::{Deserialize, Serialize};
 
-/// Default of [`KubernetesSettings::lost_timeout`]. The program in the containers has the same default.
+/// Default of [`KubernetesSettings::lost_timeout`]. The agent in the containers has the same
+/// default.
 pub const LOST_TIMEOUT: Age = Age(Duration::from_secs(300));
 
 /// Settings of jobs in a cluster.
@@ -20,7 +21,7 @@ pub struct KubernetesSettings {
     /// Timeout for the containers of a pod to be ready; by default 10 minutes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prepare_timeout: Option<Age>,
-    /// Time without contact to a container after which its step ends.
+    /// Time without contact with a container after which its step ends.
     pub lost_timeout: Age,
     /// Maximum lifetime of a job's pod, even if the runner disappears.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,7 +36,7 @@ pub struct KubernetesSettings {
     pub max_bytes: ByteSize,
     /// If set, pods comply with the "restricted" pod security standard.
     pub restricted: bool,
-    /// If set, containers may have ports of the node.
+    /// If set, containers may publish ports on the node (`hostPort`).
     pub host_ports: bool,
     /// If set, `--label node-selector.KEY=VALUE` selects nodes.
     pub node_selectors: bool,
@@ -91,7 +92,7 @@ pub struct KubernetesBuild {
     /// File with registry logins, as `docker login` writes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auth_file: Option<PathBuf>,
-    /// By default the kernel's overlayfs.
+    /// Storage driver of buildah in the build pod; by default the kernel's overlayfs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_driver: Option<StorageDriver>,
 }
@@ -103,7 +104,7 @@ pub enum StorageDriver {
     /// The kernel's overlayfs.
     #[default]
     Overlay,
-    /// A copy of each layer.
+    /// `vfs`: each layer is a full copy of the file system.
     Vfs,
 }
 

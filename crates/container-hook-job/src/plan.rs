@@ -202,7 +202,7 @@ pub struct ContainerRequest<'a> {
     pub role: PlanRole,
     /// Host names of the container in the network of the job.
     pub names: Vec<String>,
-    /// Network mode of the container whose network it shares.
+    /// Network mode of the container whose network this one shares; none if it shares none.
     shared_network: Option<NetworkMode>,
 }
 

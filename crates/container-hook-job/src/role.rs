@@ -9,7 +9,7 @@ pub enum PlanRole {
     Job,
     Service,
     Step,
-    /// Prepares a job or a step, and exits before it begins.
+    /// Prepares a job or a step, and exits before the job or step begins.
     Init,
     /// Runs beside a job container or a step.
     Sidecar,

@@ -1,4 +1,4 @@
-//! The program of a script step, as a frame for the init process of the job container.
+//! The program of a script step, as a message (frame) to the init process of the job container.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use super::error::HookError;
 use super::request::ScriptStep;
 use super::words;
 
-/// Returns the frame that starts a step in a directory.
+/// Returns the message that makes the init process start a step in a directory.
 ///
 /// # Errors
 ///

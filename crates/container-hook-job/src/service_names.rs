@@ -43,7 +43,7 @@ use super::runner_files::RunnerFiles;
 /// Name of a runner's log directory.
 pub const DIAG: &str = "_diag";
 
-/// The job message is at the beginning of the log; the rest of the log can be long.
+/// Maximum number of bytes read from a log; the job message is at its beginning.
 const MAX_LOG_BYTES: u64 = 16 << 20;
 
 const MAX_WORKFLOW_BYTES: u64 = 1 << 20;
@@ -53,7 +53,8 @@ const WORKFLOWS: &str = ".github/workflows";
 /// Maximum number of services that are matched; workflows have fewer.
 const MAX_SERVICES: usize = 256;
 
-/// Last labels of the loopback and IPv6 group names in `/etc/hosts` of containers.
+/// Last labels of names that no service gets: the loopback and IPv6 group names in `/etc/hosts` of
+/// containers.
 const OWN: [&str; 8] = [
     "localhost",
     "localdomain",
@@ -399,7 +400,8 @@ fn parse_log(log: &str, job: [Option<&str>; 2]) -> Option<Vec<WorkflowService>> 
     pairs.iter().map(named).collect()
 }
 
-/// Returns the text of a token; none for an expression. The runner wraps texts whose line it knows.
+/// Returns the text of a token; none for an expression. A text with a known line is an object with
+/// the text in `lit`.
 fn text(token: &Value) -> Option<&str> {
     token.get("lit").unwrap_or(token).as_str()
 }

@@ -150,7 +150,7 @@ impl VolumeSource {
         }
     }
 
-    /// Reads the part before the first colon.
+    /// Reads the source of a volume: an absolute path or a name; none for an anonymous volume.
     pub(super) fn parse(text: Option<&str>) -> Result<Self, VolumeError> {
         match text {
             None => Ok(VolumeSource::Anonymous),
@@ -164,7 +164,8 @@ impl VolumeSource {
 }
 
 impl VolumePropagation {
-    /// Reads a propagation. The recursive forms mean the same: a container sees no difference.
+    /// Reads a propagation; returns none for private. Recursive forms such as `rslave` are read
+    /// like the others, because a container sees no difference.
     pub(super) fn parse(text: &str) -> Result<Option<Self>, VolumeError> {
         match text {
             "shared" | "rshared" => Ok(Some(VolumePropagation::Shared)),

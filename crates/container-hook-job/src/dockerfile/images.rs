@@ -13,8 +13,8 @@ use semver::Version;
 /// Number of images after which the search stops.
 const MAX_IMAGES: usize = 256;
 
-/// Returns the images named by a Dockerfile in the copy of its context; none if it cannot be read, which the
-/// builder reports.
+/// Returns the images that a Dockerfile names; none if it cannot be read, which the builder
+/// reports. `copy` is the copied build context that contains the Dockerfile.
 pub fn images_of(copy: &Path, file_name: &OsStr) -> Vec<ImageReference> {
     images(&text_of(copy, file_name))
 }
@@ -141,8 +141,8 @@ fn unquoted(word: &str) -> String {
 /// Maximum size of a Dockerfile that is searched; real Dockerfiles are smaller.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Returns the text of a Dockerfile in the copy of its context; empty if it cannot be read, which the builder
-/// reports.
+/// Returns the text of a Dockerfile in the copied build context; empty if it cannot be read, which
+/// the builder reports.
 fn text_of(copy: &Path, file_name: &OsStr) -> String {
     // The workflow controls the file: a symbolic link is resolved within the context.
     let text = SystemRoot::mounted_at(copy).read(file_name.as_ref(), MAX_BYTES);
@@ -161,7 +161,7 @@ impl HereDocument {
     /// First version of buildah that supports here-documents.
     pub const SINCE: Version = Version::new(1, 33, 0);
 
-    /// Returns the first here-document of a Dockerfile in the copy of its context.
+    /// Returns the first here-document of a Dockerfile in the copied build context.
     pub fn find_first(copy: &Path, file_name: &OsStr) -> Option<Self> {
         HereDocument::parse_first(&text_of(copy, file_name))
     }

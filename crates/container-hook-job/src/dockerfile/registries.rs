@@ -20,7 +20,8 @@ pub const CONFIGURATION: &str = "registries.conf";
 /// Name of the directory of drop-ins in buildah's home directory; it is empty.
 pub const DROP_INS: &str = "registries.conf.d";
 
-/// Directory of CA certificates, by registry.
+/// Path components, in buildah's home directory, of the directory that contains a directory of CA
+/// certificates for each registry.
 const CERTIFICATES: [&str; 3] = [".config", "containers", "certs.d"];
 
 const POLICY: &str = r#"{"default": [{"type": "insecureAcceptAnything"}]}"#;

@@ -339,7 +339,7 @@ impl ContextWriter<'_> {
         Ok(finish(copy.as_fd(), stat, Some(self.target.owner)).with_path("copy", &original)?)
     }
 
-    /// Returns the bytes left of the limit after `bytes` more.
+    /// Returns the bytes that remain of the size limit after `bytes` more; fails if they exceed it.
     fn check_room(&self, bytes: u64) -> Result<u64, ContextError> {
         let too_big =
             || ContextError::TooBig { path: self.context.to_owned(), limit: self.limits.bytes };
@@ -352,7 +352,7 @@ fn make_directory(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     Ok(openat(parent, name, DIRECTORY, Mode::empty())?)
 }
 
-/// Sets the owner of a copy, and the mode and times of the original.
+/// Sets the owner of a copy, if given, and gives it the mode and times of the original.
 fn finish(copy: BorrowedFd<'_>, stat: &Stat, owner: Option<(u32, u32)>) -> io::Result<()> {
     if let Some(owner) = owner {
         let (uid, gid) = ids(owner);

@@ -307,11 +307,11 @@ impl HostNamespace {
 /// The IPC namespace of a container that does not share the host's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IpcMode {
-    /// With `/dev/shm`.
+    /// A namespace of the container, with a `/dev/shm` of the usual size.
     #[default]
     Private,
-    /// With a `/dev/shm` as large as the host's.
+    /// A namespace of the container, with a `/dev/shm` as large as the host's.
     Large,
-    /// Without `/dev/shm`.
+    /// A namespace of the container, without `/dev/shm`.
     None,
 }

@@ -37,7 +37,7 @@ const UNPUBLISHED: &str =
     "the containers of a job reach each other's ports without it; --publish names ports";
 const WINDOWS: &str = "only Windows containers have it";
 
-/// The action of a flag that sets a field to its value, which the function reads.
+/// The action of a flag that sets a field; `$read` parses the value.
 macro_rules! set {
     ($($field:ident).+, $read:expr) => {
         Value(|options, value| {
@@ -47,7 +47,8 @@ macro_rules! set {
     };
 }
 
-/// The action of a flag that adds its value to a field; for a key that is already there, the last value counts.
+/// The action of a flag that adds to a list or map; `$read` parses the value. In a map, the last
+/// value of a key counts.
 macro_rules! add {
     ($($field:ident).+, $read:expr) => {
         Value(|options, value| {

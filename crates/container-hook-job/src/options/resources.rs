@@ -42,7 +42,7 @@ pub(super) fn cpuset(text: &str) -> Result<Option<String>, String> {
 }
 
 pub(super) fn memory(value: &str) -> Result<Option<u64>, String> {
-    /// Docker's minimum.
+    /// Docker's minimum memory limit, in bytes.
     const MINIMUM: u64 = 6 << 20;
     match size(value)? {
         Some(..MINIMUM) => Err("must be at least 6m".to_owned()),

@@ -13,7 +13,7 @@ const PERIOD: u64 = 100_000;
 
 /// A limit of a container that exceeds the policy's maximum.
 pub struct ExceededMaximum {
-    /// Requested limit, as messages name it.
+    /// Requested limit, for messages, such as `--cpus 4`.
     pub asked: String,
     /// Setting with the maximum, as written in the file.
     pub entry: String,
@@ -156,18 +156,19 @@ fn count(nanos: u64) -> String {
     if rest.is_empty() { whole.to_string() } else { format!("{whole}.{rest}") }
 }
 
-/// Maximums for each container of the workflow and the template, `[policy.max]`. Unset keys have no maximum.
+/// Maximums for each container of the workflow and the template, `[policy.max]`. An unset key sets
+/// no maximum.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ContainerMax {
-    /// Action for a container that asks for more.
+    /// Action for a container that asks for more than a maximum.
     pub when_exceeded: WhenExceeded,
-    /// Memory, and as much swap again.
+    /// Maximum memory; memory and swap together are limited to twice as much.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<Cpus>,
-    /// Processes and threads.
+    /// Number of processes and threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<u64>,
     /// Size of `/dev/shm`.
@@ -196,12 +197,12 @@ pub enum WhenExceeded {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct JobMax {
-    /// Memory, and as much swap again.
+    /// Maximum memory; memory and swap together are limited to twice as much.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<Cpus>,
-    /// Processes and threads.
+    /// Number of processes and threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<u64>,
 }

@@ -60,8 +60,9 @@ pub fn expand(entry: &str) -> Vec<String> {
     found
 }
 
-/// Returns an allowed path without symbolic links; none for names of CDI devices and other relative paths.
-/// Relative to the working directory, which jobs can write to, such a name could be a symlink to any file.
+/// Returns an allowed path without symbolic links; none for a relative path, such as the name of a
+/// CDI device. A relative path would be resolved in the working directory, where jobs could make it
+/// a symlink to any file.
 fn resolve_allowed(entry: &Path) -> Option<PathBuf> {
     entry.is_absolute().then(|| resolve(entry).ok()).flatten()
 }
@@ -72,7 +73,8 @@ pub fn is_within(path: &Path, allowed: &[PathBuf]) -> bool {
     allowed.any(|prefix| path.starts_with(prefix))
 }
 
-/// Opens a resolved path beneath an allowed path; a path that can be opened there is allowed.
+/// Opens a resolved path beneath one of the allowed paths; fails if it is beneath none of them. A
+/// missing directory is created for `owner`, if given.
 ///
 /// A path that was changed after it was resolved leads at most to another file beneath the allowed path, and
 /// symbolic links are not followed.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::{ContainerMax, GpuPolicy, Policy};
 use crate::options::HostNamespace;
 
-/// A named policy, whose values a policy in the settings has for its unset keys.
+/// A named policy, which supplies the values of keys that are unset in the settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {

@@ -23,21 +23,23 @@ use crate::{HookError, words};
 /// Image of the init container that fills the volumes.
 const RUNNER_IMAGE: &str = "ghcr.io/actions/actions-runner:latest";
 
-/// User ID of that image.
+/// ID of the user, and of its group, in [`RUNNER_IMAGE`].
 const RUNNER_ID: i64 = 1001;
 
 /// Maximum characters of a pod's name.
 const MAX_NAME: usize = 63;
 
-/// Volumes of each pod in the order of the pod, and their mount paths in the order of the mounts.
+/// Names of the volumes of each pod, in the order of its `volumes`.
 const VOLUMES: [&str; 3] = ["externals", "github", "work"];
+/// Volumes and their mount paths in jobs, in the order of a container's `volumeMounts`.
 const MOUNTS: [(&str, &str); 3] = [("externals", "/__e"), ("work", "/__w"), ("github", "/github")];
 
 /// A pod that a template can be merged into.
 #[derive(Clone, Debug)]
 pub struct BasePod {
     pub pod: Pod,
-    /// Target of each container, in the order of the pod. Entries cannot refer to containers without a target.
+    /// Target of each container, in the order of the pod. Entries of a template cannot refer to
+    /// containers without a target.
     pub targets: Vec<MergeTarget>,
     /// JSON pointers to values from the request; none if the caller provided the pod.
     requested: Option<BTreeSet<String>>,
@@ -190,7 +192,7 @@ pub fn step(args: &ContainerArgs, runner: &str) -> BasePod {
     BasePod { pod: pod(runner, "step", spec), targets: vec![MergeTarget::Job], requested }
 }
 
-/// The containers so far, and the JSON pointers of their values from the request.
+/// The containers added to a pod so far, and the JSON pointers to their values from the request.
 #[derive(Default)]
 struct RequestedContainers {
     containers: Vec<Container>,

@@ -31,7 +31,7 @@ pub enum TemplateProblem {
     Wrapped { place: String },
     #[error("{path} has no field `{name}`; {help}")]
     UnknownField {
-        /// Path of the value that has no such field.
+        /// Path of the object with the unknown field.
         path: String,
         name: String,
         help: String,

@@ -74,13 +74,13 @@ pub enum MergeRemark {
     /// The image of a container has no effect, because the workflow sets it.
     #[error("the image of {container} has no effect: it is the workflow's")]
     Image { container: String },
-    /// The job has no such container.
+    /// An entry has no effect, because the job has no container of its name.
     #[error("{name} has no effect: this job has no such container")]
     NoContainer {
         /// Name with its dollar sign.
         name: String,
     },
-    /// Another entry is used for the same container.
+    /// An entry has no effect, because another entry is used for the same container.
     #[error("{name} has no effect: another entry is for the same container")]
     Again {
         /// Name with its dollar sign.

@@ -256,7 +256,7 @@ pub struct TemplateSettings {
     pub file: Option<PathBuf>,
     /// Directory of config maps, each a directory with a file for each key.
     pub config_maps: PathBuf,
-    /// Directory of secrets, in the same layout.
+    /// Directory of secrets, each a directory with a file for each key.
     pub secrets: PathBuf,
     /// Directory of the profiles of `seccompProfile` with the type `Localhost`.
     pub seccomp_profiles: PathBuf,

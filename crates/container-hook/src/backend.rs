@@ -41,9 +41,10 @@ impl EngineBackend<'_> {
         self.engine.volumes_of(&self.context.runner.owner()).join(name)
     }
 
-    /// Returns the id mapping for mounts of host directories; none without root on the host, or if the settings
-    /// turn it off. `may_fail` makes it optional, see [`IdMapping::User`]: for mounts in which no file is created that has
-    /// to belong to the runner.
+    /// Returns the id mapping for mounts of host directories; none without root on the host, or if
+    /// the settings turn it off. With `may_fail`, a file system that cannot map ids may be mounted
+    /// unmapped (see [`IdMapping::User`]): only for mounts in which containers create no files for
+    /// the runner.
     pub(super) fn id_mapping(&self, may_fail: bool) -> Option<IdMapping> {
         let (host_uid, host_gid) = self.context.runner.user;
         let is_mapped =

@@ -132,13 +132,17 @@ struct BuildScratch {
 impl BuildScratch {
     /// Read-only input of a build: the context, the home directory, and the store of base images.
     const INPUT: &str = "input";
+    /// Build context, in the input.
     const CONTEXT: &str = "context";
+    /// Home directory of buildah, in the input.
     const HOME: &str = "home";
+    /// Store of base images, in the input.
     const IMAGES: &str = "images";
     /// Output of a build: the image, as an OCI layout.
     const LAYOUT: &str = "layout";
-    /// buildah's store, which commands of the Dockerfile can change, and temporary files.
+    /// buildah's store, which commands of the Dockerfile can change.
     const STORE: &str = "store";
+    /// Temporary files of buildah.
     const TEMPORARY: &str = "tmp";
 
     fn make(all: &Path, trash: Trash) -> Result<Self, PathError> {

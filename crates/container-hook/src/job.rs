@@ -110,8 +110,8 @@ impl JobRecords {
         JobRecords { dir: run.join("jobs") }
     }
 
-    /// Takes the lock of a runner's job. Waits long for other calls of the runner: a killed call may have children
-    /// that are still dying.
+    /// Takes the lock of a runner's job. Waits up to [`LONG_LOCK_TIMEOUT`] for other calls of the
+    /// runner: a killed call may have children that are still dying.
     pub(super) fn lock(&self, owner: &str) -> Result<JobLock, HookError> {
         self.lock_within(owner, LONG_LOCK_TIMEOUT)
     }

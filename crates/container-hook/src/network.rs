@@ -13,7 +13,7 @@ use oci_hooks_host::userns::PrivateIds;
 use super::backend::EngineBackend;
 use super::plan::LaunchPlan;
 
-/// Suffix of the id of a build's network, after the job's.
+/// Suffix that makes the id of a job's network that of its build's network.
 const BUILD: &str = "-build";
 
 /// The network of a job, or of a build.

@@ -38,7 +38,7 @@ pub struct LaunchPlan<'a> {
     runner_mounts: Vec<RunnerMount>,
     /// Options that do not depend on the image, the network and the id, including the template's.
     base: bundle::BundleOptions,
-    /// Remaining additions of the template.
+    /// Additions of the template that are not in `base`.
     pub additions: TemplateAdditions,
     /// Programs of this host, if the root file system consists of them.
     pub system: Option<HostSystem>,
@@ -346,7 +346,7 @@ pub struct PendingContainer<'a> {
     pub plan: &'a LaunchPlan<'a>,
     pub image: Image,
     pub id: String,
-    /// None if the container is not on the job's network.
+    /// Connection to the job's network; none if the container is not on it.
     pub endpoint: Option<NetworkEndpoint>,
 }
 

@@ -23,7 +23,7 @@ use crate::fetch;
 /// Maximum number of images of a Dockerfile that are pulled.
 const MAX_IMAGES: usize = 16;
 
-/// The format requires a time.
+/// Creation time of images and layers, which the format requires.
 const CREATED: &str = "1970-01-01T00:00:00Z";
 
 /// The images that a Dockerfile names.
@@ -243,7 +243,8 @@ fn name(image: &ImageReference) -> String {
     }
 }
 
-/// Returns the file name of an image's document, encoded as in containers-storage.
+/// Returns the file name for a key of an image, such as `manifest`, encoded as in
+/// containers-storage.
 fn file_name(key: &str) -> String {
     let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'.';
     if key.bytes().all(is_plain) { key.to_owned() } else { format!("={}", STANDARD.encode(key)) }

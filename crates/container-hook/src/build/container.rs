@@ -26,11 +26,15 @@ use crate::plan::{LaunchContext, LaunchPlan, PendingContainer};
 use crate::settings::NewPrivileges;
 use crate::{audit, ceilings};
 
-/// Paths in the container: buildah, its input, store and output.
+/// Path of buildah in the container.
 const PROGRAM: &str = "/buildah";
+/// Path of the build's read-only input in the container.
 const BUILD_DIRECTORY: &str = "/build";
+/// Path of buildah's store in the container.
 const STORAGE: &str = "/store";
+/// Path of the built image, an OCI layout, in the container.
 const LAYOUT: &str = "/layout";
+/// Path of the directory for temporary files in the container.
 const TEMPORARY: &str = "/var/tmp";
 /// `tmpfs` mounts, for other files of buildah and the programs that it calls.
 const MEMORY: [&str; 3] = ["/run", "/tmp", "/var/cache"];

@@ -22,7 +22,7 @@ use crate::plan::LaunchContext;
 pub struct TemplateAdditions {
     /// `command`, in which `$(NAME)` is not yet expanded.
     pub command: Option<Vec<String>>,
-    /// `args`, not yet expanded either.
+    /// `args`, in which `$(NAME)` is not yet expanded.
     pub args: Option<Vec<String>>,
     pub working_dir: Option<PathBuf>,
     /// Set if the template sets the command or arguments of the container.
@@ -31,13 +31,13 @@ pub struct TemplateAdditions {
     pub mounts: Vec<MountPlan>,
     pub user: RunAsUser,
     pub hosts: Vec<HostEntry>,
-    /// None without a template.
+    /// Changes to `/etc/resolv.conf`; none without a template.
     pub dns: Option<DnsChange>,
     pub annotations: BTreeMap<String, String>,
     pub hostname: Option<String>,
     /// Additional name of the container's own address.
     pub second_hostname: Option<String>,
-    /// None for the default runtime.
+    /// Runtime of `runtimeClassName`; none for the default runtime.
     pub runtime: Option<OciRuntime>,
     pub logins: Vec<CredentialFile>,
     pub checks: Vec<HealthPlan>,

@@ -12,7 +12,7 @@ pub struct PodField {
 /// The treatment of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldTreatment {
-    /// Applied, with a remark for the manual; without one as on Kubernetes.
+    /// Applied, with a remark for the manual; an empty remark means as on Kubernetes.
     Applied(&'static str),
     /// Without effect on a single host, for this reason; reported in the log.
     Ineffective(&'static str),
@@ -277,7 +277,7 @@ const fn field(path: &'static str, treatment: FieldTreatment) -> PodField {
     PodField { path, treatment }
 }
 
-/// Pairs of a field and another field whose subfields it shares.
+/// Fields whose subfields are not in the table, each with the field whose subfields it shares.
 const SAME: [(&str, &str); 3] = [
     ("spec.initContainers", "spec.containers"),
     ("spec.containers.readinessProbe", "spec.containers.livenessProbe"),

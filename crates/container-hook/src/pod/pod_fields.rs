@@ -17,7 +17,7 @@ const LOGINS: &str = ".dockerconfigjson";
 /// The fields of a pod that apply to all of its containers.
 #[derive(Debug)]
 pub struct PodFields {
-    /// Labels and annotations of the template, and the name.
+    /// Labels and annotations of the template, and the name of the pod.
     pub metadata: ObjectMeta,
     /// Fields of the template, without containers.
     pub spec: PodSpec,

@@ -43,7 +43,7 @@ pub struct HealthPlan {
 #[derive(Clone, Debug)]
 pub struct StopPlan {
     before: Option<ProbeAction>,
-    /// None for the image's stop signal.
+    /// Stop signal; none for the image's.
     signal: Option<String>,
     grace: Duration,
 }

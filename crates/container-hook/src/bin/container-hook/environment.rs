@@ -143,8 +143,8 @@ pub fn name() -> Result<String, EnvironmentError> {
     name.or_else(|error| pod::variable(pod::NAME).ok_or(error))
 }
 
-/// Returns the owner of a runner's directory. If a job has changed it to a private id, returns that of the
-/// closest parent directory with another owner.
+/// Returns the owner of a runner's directory. If a job has changed the owner to one of its private
+/// ids ([`PrivateIds`]), returns the owner of the closest parent directory with another owner.
 fn user_of(found: HostFile, work: &Path) -> (u32, u32) {
     let above = work.ancestors().filter_map(|dir| HostFile::open_trusted(dir).ok());
     let mut owners = iter::once(found).chain(above).map(|dir| dir.owner());

@@ -55,7 +55,8 @@ pub fn run(
     }
 }
 
-/// Logs what the surrounding container lacks, if an operation was denied to a rootless user.
+/// Logs which privilege this process lacks in its container or service, if an operation was denied
+/// to a rootless user.
 fn explain(error: &HookCommandError, log: &StepLog) {
     if let Some(missing) = rootless::missing_requirement(error) {
         log.warning(&missing);

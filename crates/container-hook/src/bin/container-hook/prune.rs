@@ -70,7 +70,7 @@ struct PruneReport {
     images: Vec<ImageEntry>,
     layers: usize,
     freed_bytes: u64,
-    /// Files that could not be removed, each with the error.
+    /// Errors of files and directories in the trash that could not be removed.
     set_aside: Vec<String>,
     /// Records that cannot be read.
     unreadable: Vec<String>,

@@ -22,7 +22,7 @@ const ANSWER: &str = "_work/_temp/_runner_hook_responses/try.json";
 /// The command that carries out requests for a job without an image.
 const TRY_REQUEST: &str = "try-request";
 
-/// Larger than any response of the hook.
+/// Maximum size of a response that is read; responses of the hook are smaller.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
 /// The calls of simulated runners.
@@ -57,7 +57,8 @@ impl RunnerCalls<'_> {
         Ok((called, answer(runner)?["state"].take()))
     }
 
-    /// Makes a call with a request, like the runner. A signal to this program cancels it, unless it cleans up.
+    /// Makes a call with a request, like the runner. A signal to this program cancels the call,
+    /// except for `cleanup_job`.
     pub fn request(
         &mut self,
         runner: &SimulatedRunner,

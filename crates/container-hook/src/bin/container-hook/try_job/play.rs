@@ -102,7 +102,7 @@ struct TryReport {
     step_seconds: Option<f64>,
     cleanup_seconds: Option<f64>,
     exit_code: u8,
-    /// `None` if the job is kept.
+    /// Leftovers of the job; `None` if the job is kept.
     left: Option<Vec<String>>,
     kept: Option<PathBuf>,
 }
@@ -160,11 +160,11 @@ pub fn become_worker() -> Result<ProcessIdentity, TryJobError> {
 /// Result of a job, regardless of its command's exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum JobResult {
-    /// Its step ran.
+    /// The step ran.
     Ran,
-    /// It was cancelled by a signal before its step.
+    /// A signal cancelled the job before its step.
     Cancelled,
-    /// It was not prepared, or not cleaned up.
+    /// The job was not prepared, or not cleaned up.
     Failed,
 }
 

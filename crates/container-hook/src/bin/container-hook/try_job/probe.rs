@@ -34,9 +34,11 @@ const HOST_ACCESS: &str = "`host-access = true` under [network]";
 /// Setting that selects the user namespace of containers.
 const HOST_USERS: &str = "`user-namespace` under [security]";
 
-/// Directory of a step's program and task, below the runner's directory and in its container.
+/// Directory of a step's program and task, below the runner's directory.
 const TEMPORARY: &str = "_work/_temp";
+/// Path of [`TEMPORARY`] in the job container.
 const INSIDE: &str = "/__w/_temp";
+/// Name of the task's file.
 const TASK: &str = "task";
 
 /// Directory of the action that is built.
@@ -49,7 +51,7 @@ const DOCKERFILE: &str = "FROM scratch\n\
 
 /// Timeout for the other job to print what it serves.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Interval at which its log is read.
+/// Interval at which the log of the other job is read.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Runs the jobs, and prints what they reach.
@@ -80,9 +82,9 @@ pub fn probe(
 
 /// The two jobs of a probe.
 struct ProbeJobs<'a> {
-    /// Runner of the job that tries to reach the other.
+    /// Runner of the job that tries to reach the other job.
     runner: &'a SimulatedRunner,
-    /// Runner of the job that the other job tries to reach.
+    /// Runner of the other job, which serves what the first tries to reach.
     other: &'a SimulatedRunner,
     calls: RunnerCalls<'a>,
     /// Call that runs the step of the other job.
@@ -168,7 +170,7 @@ impl ProbeJobs<'_> {
         Ok(probe.finish()?)
     }
 
-    /// Starts the job that the other job tries to reach, and returns the attempts to make.
+    /// Starts the other job, and returns the attempts to reach what it serves.
     fn start_other(
         &mut self,
         probe: &mut IsolationProbe,

@@ -32,7 +32,7 @@ const DIRECTORIES: [&str; 6] = [
 /// Prefixes of variables of a surrounding job or of sudo, which are not passed on.
 const NOT_INHERITED: [&str; 4] = ["GITHUB_", "RUNNER_", "SUDO_", "INPUT_"];
 
-/// Variable with one of these prefixes that is passed on: an option of the runner.
+/// Variable that is passed on in spite of its prefix: the runner's option for debug messages.
 const DEBUG: &str = "RUNNER_DEBUG";
 
 /// A runner with its directories, which are kept until [`Self::remove`].
@@ -82,7 +82,8 @@ impl SimulatedRunner {
         self.directory.join("_work/_temp")
     }
 
-    /// Returns the environment of its hooks: the variables of this process, and those of a runner.
+    /// Returns the environment of the runner's hooks: variables of this process, without those of a
+    /// surrounding job, and variables that a runner sets.
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
         let work = self.work();
         let own = [

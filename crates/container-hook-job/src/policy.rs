@@ -43,8 +43,8 @@ pub struct Policy {
     /// Devices that containers may have: paths, where a directory allows all devices below it, and names of
     /// CDI devices, where a trailing `*` matches any suffix. Default: none.
     pub devices: Vec<PathBuf>,
-    /// Rules that `--device-cgroup-rule` may add, in its notation, and rules that they cover: `c 189:* rwm`
-    /// covers `c 189:3 r`. Default: none.
+    /// Rules that `--device-cgroup-rule` may add, in its notation. A rule also allows narrower
+    /// rules: `c 189:* rwm` allows `c 189:3 r`. Default: none.
     pub device_rules: Vec<DeviceRule>,
     /// Capabilities that `--cap-add` may add; `ALL` allows every capability. Default: Docker's default
     /// capabilities without `MKNOD`, plus `IPC_LOCK` and `SYS_PTRACE`.
@@ -53,7 +53,7 @@ pub struct Policy {
     /// `no-new-privileges=false`, `systempaths=unconfined`; a trailing `*` matches any suffix. Default: none.
     pub security_opts: Vec<String>,
     /// If set, programs in containers may create user namespaces and mount in them, as buildah and podman do
-    /// in a step. Only for containers whose root is not root on the host. Default: false.
+    /// in a step. Applies only to containers whose root is not root on the host. Default: false.
     pub nesting: bool,
     /// Keys of annotations that containers may carry; a trailing `*` matches any suffix. Hooks and runtimes
     /// act on annotations, as root. Default: none.
@@ -61,11 +61,12 @@ pub struct Policy {
     /// If set, a container may be protected from the OOM killer: a negative `--oom-score-adj`,
     /// `--oom-kill-disable`. Default: false.
     pub oom_protection: bool,
-    /// Maximum `--pids-limit`; 0 is no maximum. Default: 32768.
+    /// Maximum `--pids-limit`; higher limits are denied, and 0 is no maximum. Ignored if `max` sets
+    /// `pids` for each container or for the job. Default: 32768.
     pub max_pids: u64,
-    /// Devices and files that `--gpus all` adds. Default: none, and `--gpus` means CDI devices, which
-    /// `devices` must allow. In a cluster, the table, which may be empty, allows `--gpus`, and a device
-    /// plugin provides the devices.
+    /// Devices and files that `--gpus all` adds. Without this table, `--gpus` selects CDI devices,
+    /// which `devices` must allow. In a cluster, the table only allows `--gpus`; it may be empty,
+    /// because a device plugin provides the devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<GpuPolicy>,
     /// Maximums for all containers, from workflows and from the template.

@@ -48,11 +48,12 @@ fn for_each_directory(path: &str, act: fn(&Path) -> bool) -> bool {
     results.into_iter().all(|is_well| is_well)
 }
 
-/// Moves this process to a cgroup, and creates the cgroup if it is missing: systemd kills all processes
-/// that a stopping service leaves in its own cgroup.
+/// Moves this process to a cgroup, and creates the cgroup if it is missing. A process that must
+/// outlive its systemd service calls this: systemd kills all processes in the cgroup of a stopping
+/// service.
 ///
-/// Returns whether the process entered the cgroup in any hierarchy: some of version 1, such as `cpuset`,
-/// accept no process before they are configured.
+/// Returns whether the process entered the cgroup in any hierarchy: some hierarchies of version 1,
+/// such as `cpuset`, accept no process before they are configured.
 pub fn enter(path: &str) -> bool {
     debug!(cgroup = path, "enter a cgroup");
     let path = path.trim_start_matches('/');
@@ -77,8 +78,8 @@ pub fn remove_if_empty(path: &str) {
     }
 }
 
-/// Returns the directory of a cgroup in its hierarchies; for `SLICE:PREFIX:NAME`, that of the systemd
-/// scope.
+/// Returns the directory of a cgroup, relative to the root of a hierarchy. `path` is either a path
+/// or `SLICE:PREFIX:NAME`, which names a systemd scope.
 fn directory(path: &str) -> String {
     match path.split(':').collect::<Vec<_>>()[..] {
         [slice, prefix, name] => format!("{}/{prefix}-{name}.scope", slice::directory(slice)),

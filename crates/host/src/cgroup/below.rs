@@ -79,12 +79,13 @@ impl Drop for ChildCgroup {
     }
 }
 
-/// Kills all processes in a cgroup that [`ChildCgroup::make`] created, and removes it. The cgroup stays if a process
-/// does not end soon, as when it hangs in the kernel.
+/// Kills all processes in a cgroup that [`ChildCgroup::make`] created, and removes it. If a process
+/// does not end soon, as when it hangs in the kernel, the cgroup stays, and this is not an error.
 ///
 /// # Errors
 ///
-/// `InvalidInput` if the path is outside of all cgroup mounts, or its name is not the prefix and hexadecimal digits.
+/// `InvalidInput` if the path is outside of all cgroup mounts, or its name is not the prefix and
+/// hexadecimal digits.
 pub fn remove_recorded(dir: &Path, prefix: &str) -> io::Result<()> {
     let is_named = dir
         .file_name()
@@ -134,13 +135,15 @@ pub fn process_cgroup(process: &Path) -> Option<(PathBuf, PathBuf)> {
     })
 }
 
-/// Returns the root and mount point of each mount of cgroups of version 2.
+/// Returns the root directory and the mount point of each mount of cgroups of version 2 (fields 4
+/// and 5 of `/proc/self/mountinfo`).
 pub fn mounts() -> Vec<(PathBuf, PathBuf)> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     mounts.lines().filter_map(mount_of).collect()
 }
 
-/// See proc_pid_mountinfo(5).
+/// Parses a line of proc_pid_mountinfo(5): returns the root and the mount point of a mount of
+/// cgroups of version 2, and `None` for other file systems.
 fn mount_of(line: &str) -> Option<(PathBuf, PathBuf)> {
     let (mount, kind) = line.split_once(" - ")?;
     if kind.split(' ').next() != Some("cgroup2") {

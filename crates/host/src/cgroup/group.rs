@@ -27,7 +27,8 @@ pub struct ContainerGroup {
 }
 
 impl ContainerGroup {
-    /// Returns the cgroup of a container in the group, as in `linux.cgroupsPath`.
+    /// Returns the cgroup of a container in the group, as in `linux.cgroupsPath`: in the form for
+    /// the runtime's systemd cgroup driver if `is_of_systemd` is set, else as a path.
     pub fn cgroup_of(&self, container: &str, is_of_systemd: bool) -> String {
         match is_of_systemd {
             true => format!("{}:oci-hooks:{container}", slice::name(&self.id)),
@@ -58,7 +59,8 @@ pub fn remove_group(id: &str) -> bool {
     slice::remove(&slice::name(id)) && is_gone
 }
 
-/// Returns the names of the groups of all jobs.
+/// Returns the names of the cgroups of all groups (`job-ID`) below the parent cgroup. Groups that
+/// are systemd slices are not included.
 pub fn group_names(mount: &Path) -> BTreeSet<String> {
     let dirs = hierarchies(mount).into_iter().map(|root| root.join(PARENT.trim_start_matches('/')));
     let entries = dirs.filter_map(|dir| fs::read_dir(dir).ok()).flatten().flatten();
@@ -70,7 +72,8 @@ pub fn group_names(mount: &Path) -> BTreeSet<String> {
 type CgroupSetting = (&'static str, String);
 
 impl GroupLimits {
-    /// Removes the limits that these cgroups cannot enforce, and returns their names as in the settings.
+    /// Removes the limits that `cgroups` cannot enforce, and returns their names as in the
+    /// settings.
     pub fn take_unenforced(&mut self, cgroups: &AvailableCgroups) -> Vec<&'static str> {
         let GroupLimits { memory_bytes, nano_cpus, pids } = self;
         let limits = [
@@ -159,7 +162,7 @@ impl GroupLimits {
         }
     }
 
-    /// Enables the controllers for the children of a cgroup.
+    /// Enables the controllers that the limits need for the children of a cgroup.
     fn enable(&self, dir: &Path) -> Result<(), PathError> {
         let list = |name| fs::read_to_string(dir.join(name)).unwrap_or_default();
         let (available, enabled) = (list("cgroup.controllers"), list("cgroup.subtree_control"));

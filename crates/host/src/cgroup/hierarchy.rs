@@ -15,12 +15,15 @@ pub const MOUNT: &str = "/sys/fs/cgroup";
 /// Time that killed processes may take to leave a cgroup.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time to wait for a process that removes empty cgroups.
+/// Time to wait for the lock of a process that removes empty cgroups.
 const PARENTS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Prevents all processes from [removing](super::remove_if_empty) empty parent cgroups until the returned file
-/// is dropped. A runtime creates the parents of a cgroup and then the cgroup, and fails if they are removed in
-/// between.
+/// Prevents all processes from [removing](super::remove_if_empty) empty parent cgroups until the
+/// returned file is dropped. A runtime creates the parents of a cgroup and then the cgroup, and
+/// fails if they are removed in between.
+///
+/// Returns `None` if the mount point of cgroups cannot be opened, or if another process holds its
+/// lock for more than two seconds: removal is not prevented then.
 pub fn keep_parents() -> Option<File> {
     keep_parents_in(Path::new(MOUNT))
 }
@@ -46,8 +49,8 @@ pub fn hierarchies(mount: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Polls a condition; returns whether it became true before the timeout. The kernel has no event for "the last
-/// process left" that works in both versions.
+/// Polls a condition for up to five seconds; returns whether it became true. The kernel reports no
+/// event for the end of the last process that works in both cgroup versions.
 pub fn poll_until(is_done: impl Fn() -> bool) -> bool {
     retry_for(TIMEOUT, || is_done().then_some(())).is_some()
 }

@@ -23,11 +23,11 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Limits of all processes in a group together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupLimits {
-    /// Memory; the limit of swap is the same.
+    /// Memory limit in bytes; the limit of swap is the same.
     pub memory_bytes: Option<u64>,
-    /// Number of CPUs in billionths.
+    /// CPU limit in billionths of a CPU.
     pub nano_cpus: Option<u64>,
-    /// Number of processes and threads.
+    /// Maximum number of processes and threads.
     pub pids: Option<u64>,
 }
 

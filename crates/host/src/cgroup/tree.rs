@@ -14,13 +14,14 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat, unlinkat};
 use rustix::io::{Errno, write};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Limits of pending names, in bytes; when they are reached, a cgroup is read again later.
+/// Memory limits for the names of cgroups that a walk has not visited yet, in bytes. When a limit
+/// is reached, the walk reads the rest of the parent cgroup later.
 const WAITING: NameBounds = NameBounds { here: 64 << 10, all: 1 << 20 };
 
-/// Time limit: a process may create cgroups faster than they are found.
+/// Time limit of a walk: a process may create cgroups faster than the walk finds them.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Kills all processes. Returns whether none is left.
+/// Kills all processes in a cgroup and below it. Returns whether none is left.
 pub fn kill(dir: &Path) -> bool {
     let top = match open_top(dir) {
         Ok(top) => top,
@@ -34,7 +35,8 @@ pub fn kill(dir: &Path) -> bool {
     walk(top.as_fd(), kill, |_, _| {}).is_ok() && is_empty
 }
 
-/// Kills all processes, and removes empty cgroups. Returns whether no cgroup is left.
+/// Kills all processes in a cgroup and below it, and removes the cgroups that are empty. Returns
+/// whether no cgroup is left.
 pub fn remove(dir: &Path) -> bool {
     let remove = |parent: BorrowedFd<'_>, name: &CStr| {
         // Fails as long as a killed process is there.
@@ -50,7 +52,7 @@ pub fn remove(dir: &Path) -> bool {
     }
 }
 
-/// Returns the processes, in no order.
+/// Returns the processes in a cgroup and below it, in no order.
 pub fn members(dir: &Path) -> Vec<u32> {
     let mut found = Vec::new();
     // Incomplete if cgroups are removed meanwhile.
@@ -60,7 +62,8 @@ pub fn members(dir: &Path) -> Vec<u32> {
     found
 }
 
-/// Returns whether no process is left; also if the cgroup is gone.
+/// Returns whether a cgroup has no processes, or is gone. Only in version 2 does the result include
+/// the cgroups below it.
 pub fn is_empty(dir: &Path) -> bool {
     match open_top(dir) {
         Ok(cgroup) => has_no_processes(cgroup.as_fd()),
@@ -72,8 +75,10 @@ fn open_top(dir: &Path) -> Result<OwnedFd, Errno> {
     openat(CWD, dir, DIRECTORY, Mode::empty())
 }
 
-/// Calls `enter` with each cgroup, and then, once all below it are done, `leave` with its parent and its name, except
-/// for the topmost one. May fail if another process creates or removes cgroups meanwhile.
+/// Calls `enter` with each cgroup of the tree, and `leave` with the parent and the name of each
+/// cgroup except the topmost one, once all cgroups below it are done.
+///
+/// May fail if another process creates or removes cgroups meanwhile.
 fn walk(
     top: BorrowedFd<'_>,
     mut enter: impl FnMut(BorrowedFd<'_>),
@@ -113,7 +118,7 @@ fn walk(
     }
 }
 
-/// Kills the processes of a cgroup, without those below it.
+/// Kills the processes in a cgroup, but not those in the cgroups below it.
 fn kill_in(cgroup: BorrowedFd<'_>) {
     // Version 2 has this file since Linux 5.14. It also kills processes that are just being forked, but no process
     // whose first thread has exited: the signal goes to that thread.

@@ -1,4 +1,5 @@
-//! Detects whether AppArmor is enabled. It loads no profile: `container-hook` asks before it applies one.
+//! Detects whether AppArmor is enabled. `container-hook` calls it before it applies a profile; this
+//! module loads no profile.
 
 use std::fs;
 

@@ -17,7 +17,7 @@ use super::processes::{read_at_most, read_lossy};
 
 const PROC: &str = "/proc";
 
-/// Maximum size of a command line that is compared.
+/// Size from which on the command line of a process is skipped in searches, in bytes.
 const COMMAND_LINE_BYTES: u64 = 64 << 10;
 
 /// Time to wait for the parent of a process to end, so that this process adopts the orphan.
@@ -58,8 +58,9 @@ impl ProcessIdentity {
         None
     }
 
-    /// Returns the identity of a container process by the PID that the runtime wrote; `None` if the process has
-    /// ended, or the PID has been reused outside of the container's PID namespace.
+    /// Returns the identity of a container process, given the PID that the runtime wrote, and a
+    /// process `first` that is known to be in the container. `None` if either process has ended, or
+    /// if the PID now belongs to a process outside of the PID namespace of `first`.
     pub fn of_container(pid: u32, first: ProcessIdentity) -> Option<Self> {
         let process = ProcessIdentity::of(pid)?;
         let namespace = |id: u32| fs::read_link(format!("/proc/{id}/ns/pid")).ok();
@@ -68,8 +69,9 @@ impl ProcessIdentity {
         (is_in && process.is_running() && first.is_running()).then_some(process)
     }
 
-    /// Returns the processes whose command lines contain all of these arguments, in any order. Command lines of
-    /// 64 KiB or more are skipped: our programs and runtimes have shorter ones.
+    /// Returns the processes whose command lines contain all of these arguments, in any order.
+    /// Command lines of 64 KiB or more are skipped: runtimes and the programs of this project have
+    /// shorter ones.
     pub fn with_words(words: &[&OsStr]) -> io::Result<Vec<Self>> {
         let mut found = Vec::new();
         for entry in fs::read_dir("/proc")? {
@@ -139,8 +141,9 @@ impl ProcessIdentity {
         if wait(&fd, timeout)? { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
     }
 
-    /// Returns whether the process runs and has only this user's ids: other users can start any program with any
-    /// arguments, including set-user-ID programs.
+    /// Returns whether the process runs and all its user ids are this user's. Otherwise its command
+    /// line proves nothing: other users can start any program with any arguments, including
+    /// set-user-ID programs of this user.
     pub fn is_of_this_user(&self) -> bool {
         let status = read_lossy(format!("/proc/{}/status", self.pid)).unwrap_or_default();
         let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
@@ -165,7 +168,7 @@ impl ProcessIdentity {
     }
 }
 
-/// The PID namespace to which the PIDs of a record belong.
+/// The PID namespace in which recorded PIDs are valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProcessView {
     /// The PID namespace of this process.
@@ -191,7 +194,8 @@ impl ProcessView {
         }
     }
 
-    /// Returns whether a process that this process sees is in the namespace itself, not in a nested one.
+    /// Returns whether a process, given by its PID in the namespace of this process, is in the
+    /// namespace itself, not in a nested one.
     pub fn contains(self, process: ProcessIdentity) -> bool {
         let member = match self {
             ProcessView::Own => ProcessIdentity::of(std::process::id()),
@@ -228,7 +232,8 @@ struct ProcessStat {
     is_ending: bool,
 }
 
-/// See proc_pid_stat(5).
+/// Reads the state of a process from `PID/stat` below `proc`, see proc_pid_stat(5); `None` if no
+/// process has the PID.
 fn stat(proc: &Path, pid: u32) -> Option<ProcessStat> {
     let text = read_lossy(proc.join(pid.to_string()).join("stat")).ok()?;
     // The command name may contain any character; field 3 follows its last parenthesis.

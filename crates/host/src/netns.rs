@@ -91,7 +91,7 @@ pub fn run_in_process_namespace<T: Send>(
     })
 }
 
-/// Opens a pinned namespace.
+/// Opens a namespace by the file on which it is pinned.
 pub fn open(pin: &Path) -> Result<OwnedFd, PathError> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     openat(CWD, pin, flags, Mode::empty()).with_path("open the namespace", pin)
@@ -104,7 +104,8 @@ pub fn open_current() -> Result<OwnedFd, PathError> {
     openat(CWD, path, flags, Mode::empty()).with_path("open", path)
 }
 
-/// Removes a pin, mounted or not. The namespace disappears with its last process.
+/// Removes the file on which a namespace is pinned, even if nothing is mounted on it. The namespace
+/// disappears with its last process.
 pub fn unpin(pin: &Path) -> Result<(), PathError> {
     debug!(on = %pin.display(), "unmount a namespace");
     loop {

@@ -10,7 +10,7 @@ use oci_hooks_files::fs::acl::{
 /// A POSIX ACL; without named entries it is equivalent to a mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
-    /// Sorted by tag and id.
+    /// ACL entries, sorted by tag and id.
     entries: Vec<PosixEntry>,
 }
 

@@ -1,7 +1,8 @@
-//! The privilege of this process: root of the host, or a rootless user who is root in a job's pause process.
+//! The privilege of this process: root of the host, or a rootless user who is root in the user
+//! namespace of a job's pause process.
 //!
-//! A program determines its privilege once, when it starts or enters namespaces, and passes it on as a value. All
-//! consequences of the privilege are methods here.
+//! A program determines its privilege once, when it starts or enters namespaces, and passes it on
+//! as a value. All consequences of the privilege are methods here.
 
 mod cgroup;
 mod clone;
@@ -61,7 +62,8 @@ impl Privilege {
         })
     }
 
-    /// Returns the number of user and group ids from 0 on; `None` for all ids of the host.
+    /// Returns the number of user and group ids that exist, counted from 0; `None` if all ids of
+    /// the host exist.
     pub fn ids(self) -> Option<MappedIds> {
         match self {
             Privilege::Root => None,

@@ -15,7 +15,7 @@ use super::identity::ProcessIdentity;
 /// above the default.
 const ENVIRONMENT_BYTES: u64 = 8 << 20;
 
-/// A snapshot of a process.
+/// The state of a process when `/proc/PID/stat` was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessSnapshot {
     pub pid: u32,
@@ -27,8 +27,9 @@ pub struct ProcessSnapshot {
     pub is_zombie: bool,
     /// Set if a signal or a tracer has stopped the process.
     pub is_stopped: bool,
-    /// Set if the process waits in the kernel, and is not stopped before the end of that wait; or if its first thread
-    /// has ended, so that its state is unknown.
+    /// Set if the process is in an uninterruptible wait (state `D`), so that a stop signal takes
+    /// effect only after it; also set if the first thread has ended before others, as the state of
+    /// the others is then unknown.
     pub is_blocked: bool,
 }
 
@@ -157,7 +158,8 @@ pub fn add_descendants(all: &[ProcessSnapshot], roots: &HashSet<u32>) -> HashSet
     }
 }
 
-/// See proc_pid_stat(5). The name is in parentheses and may contain any character.
+/// Parses `/proc/PID/stat`, see proc_pid_stat(5); `None` if it is malformed. The command name is in
+/// parentheses and may contain any character.
 fn parse(pid: u32, stat: &str) -> Option<ProcessSnapshot> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ');
@@ -180,7 +182,7 @@ pub fn is_in_nested_namespace(pid: u32) -> bool {
     status_field(&status, "NSpid").is_some_and(|ids| ids.split_whitespace().count() > 1)
 }
 
-/// See proc_pid_status(5).
+/// Returns the value of a field in `/proc/PID/status`, see proc_pid_status(5).
 fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = status.lines().filter_map(|line| line.split_once(':'));
     lines.find(|(found, _)| *found == name).map(|(_, value)| value.trim())

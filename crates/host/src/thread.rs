@@ -6,8 +6,8 @@ use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 
 use tracing::Span;
 
-/// Calls `work` on a new thread, and returns its result. The thread can change its own namespaces, groups and user ids.
-/// Its events belong to the caller's span.
+/// Calls `work` on a new thread, and returns its result. The thread can change its own namespaces,
+/// groups and user ids. Its `tracing` events belong to the caller's span.
 pub(super) fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let span = Span::current();
     let result = thread::scope(|scope| scope.spawn(|| span.in_scope(work)).join());

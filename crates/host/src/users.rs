@@ -50,7 +50,7 @@ pub fn name(uid: u32) -> Option<String> {
 /// Path of `getent`: `PATH` is not searched.
 const GETENT: &str = "/usr/bin/getent";
 
-/// Time limit for a directory service.
+/// Time limit for `getent`, which may query a directory service.
 const GETENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Looks up a user with `getent`, if this program is statically linked.

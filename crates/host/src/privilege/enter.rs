@@ -57,8 +57,9 @@ pub struct ChildHandle {
 }
 
 impl ChildHandle {
-    /// Answers the child's requests for file owners until it ends, and returns its exit status. Calls `woken` with
-    /// the child's pidfd whenever `wake` is readable; `woken` has to read from `wake`.
+    /// Answers the child's requests for file owners until the child ends, and returns its exit
+    /// status. Calls `woken` with the child's pidfd whenever `wake` is readable; `woken` has to
+    /// read from `wake`.
     pub fn wait(
         self,
         wake: Option<BorrowedFd<'_>>,
@@ -149,7 +150,8 @@ impl PauseProcess {
         Ok(ForkSide::Outside(ChildHandle { pid: child, process, socket: ours }))
     }
 
-    /// Sets up the last of the three processes: it is in all namespaces except that of the network.
+    /// Sets up the process that continues inside: it is in all namespaces of the pause process
+    /// except the network namespace, which it enters here.
     fn set_up_inner(
         &self,
         pause_process: &OwnedFd,

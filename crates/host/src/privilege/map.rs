@@ -26,7 +26,8 @@ pub enum IdMaps {
     Ranges(SubordinateIds),
     /// Id 0 is the calling user, and no other id is mapped.
     Single,
-    /// The same ids as in the namespace of the calling process, which is its root: the lines of both maps.
+    /// The ids of the calling process's user namespace, unchanged; the process is root there. The
+    /// fields are the lines of both maps.
     Same { uids: String, gids: String },
 }
 

@@ -39,9 +39,9 @@ const FILE_CAPABILITIES: &str = "security.capability";
 /// Properties of the container and of this process in it.
 #[derive(Clone, Debug, Default)]
 struct EnclosingContainer {
-    /// `/proc/self/status`.
+    /// Content of `/proc/self/status`.
     status: String,
-    /// `/proc/self/mountinfo`.
+    /// Content of `/proc/self/mountinfo`.
     mounts: String,
     has_tun: bool,
     /// Set if newuidmap has the set-user-ID bit and no file capabilities.
@@ -72,8 +72,9 @@ pub fn is_in_container() -> bool {
     MARKS.iter().any(|mark| Path::new(mark).exists())
 }
 
-/// Returns the options of a systemd unit that hide parts of `/proc` from a process with these mounts
-/// (`/proc/PID/mountinfo`). The kernel then denies a new `/proc` to user namespaces, unless another one is complete.
+/// Returns the options of a systemd unit that hide parts of `/proc` from a process with these
+/// mounts (`/proc/PID/mountinfo`); none if any mount of procfs is complete. Without a complete one,
+/// the kernel does not permit user namespaces to mount a new procfs.
 pub fn unit_options_hiding_proc(mounts: &str) -> Vec<&'static str> {
     let complete = |path: &str| !mount_points(mounts).any(|other| is_below(other, path));
     if proc_mount_points(mounts).any(complete) {
@@ -89,8 +90,8 @@ pub fn unit_options_hiding_proc(mounts: &str) -> Vec<&'static str> {
     options.into_iter().collect()
 }
 
-/// Returns whether a mount point is below another, other than in a directory that is always empty, which the kernel
-/// ignores.
+/// Returns whether a mount point is below another. Mounts on directories of `/proc` that are always
+/// empty do not count, as in the kernel.
 fn is_below(path: &str, above: &str) -> bool {
     let name = path.strip_prefix(above).and_then(|rest| rest.strip_prefix('/'));
     name.is_some_and(|name| !["fs/nfsd", "sys/fs/binfmt_misc", "xen"].contains(&name))
@@ -152,7 +153,7 @@ impl EnclosingContainer {
         .collect()
     }
 
-    /// Returns a number in the status; 0 if it is missing.
+    /// Returns a number in `/proc/self/status`; 0 if it is missing.
     fn number(&self, key: &str, radix: u32) -> u64 {
         let value = |line: &str| line.strip_prefix(key)?.strip_prefix(':').map(str::to_owned);
         let value = self.status.lines().find_map(value);

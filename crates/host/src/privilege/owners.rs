@@ -15,7 +15,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recv, recvmsg, send, sendmsg,
 };
 
-/// Connection to the process outside, and the overflow uid and gid.
+/// Connection to the parent process outside of the user namespace, and the overflow uid and gid.
 struct OwnerQuery {
     socket: Mutex<OwnedFd>,
     overflow: (u32, u32),
@@ -38,7 +38,8 @@ pub fn ask(socket: OwnedFd) {
     set_owner_correction(correct_owner);
 }
 
-/// Replaces the overflow uid and gid in the status of a file by the owner and group outside.
+/// Replaces the overflow uid and gid in the status of a file by the true owner and group, which the
+/// parent process outside of the user namespace reports.
 fn correct_owner(file: BorrowedFd<'_>, stat: &mut Stat) -> io::Result<()> {
     if let Some(asked) = OWNER_QUERY.get()
         && (stat.st_uid == asked.overflow.0 || stat.st_gid == asked.overflow.1)

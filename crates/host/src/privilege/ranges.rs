@@ -18,7 +18,7 @@ const SUBGID: &str = "/etc/subgid";
 /// Program that queries the database for subordinate ids in `/etc/nsswitch.conf`, such as LDAP.
 const GETSUBIDS: &str = "/usr/bin/getsubids";
 
-/// Time limit for a directory service.
+/// Time limit for `getsubids`, which may query a directory service.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A range of ids of the host.

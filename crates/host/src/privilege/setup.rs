@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-/// `CGROUP2_SUPER_MAGIC`.
+/// Type of cgroup2 file systems in `statfs` (`CGROUP2_SUPER_MAGIC`).
 const CGROUP2: i64 = 0x6367_7270;
 
 /// An action that failed, and its error.

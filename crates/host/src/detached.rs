@@ -1,7 +1,9 @@
-//! Creates detached mounts (`open_tree`, `fsmount`): copies of mounts, and tmpfs, that are not attached to a path yet.
-//! The engine mounts with them all that a request names.
+//! Creates detached mounts (`open_tree`, `fsmount`): copies of mounts, and tmpfs, that are not
+//! attached to a path yet. The engine uses them for all mounts that a container's specification
+//! requests.
 //!
-//! They are created from open files and attached to open files, so no path is looked up twice.
+//! Detached mounts are created from open files and attached to open files, so no path is looked up
+//! twice.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -42,10 +44,10 @@ pub struct MountAttributes<'a> {
     pub no_exec: bool,
     /// The user namespace of a [`NamespaceMapping`](super::userns::NamespaceMapping) for an idmapped mount.
     pub owners: Option<BorrowedFd<'a>>,
-    /// If set, later mounts below the origin propagate to this mount (`rslave`); otherwise mounts
-    /// propagate in neither direction (`rprivate`).
+    /// If set, later mounts below the mount that was copied propagate to this mount (`rslave`);
+    /// otherwise mounts propagate in neither direction (`rprivate`).
     pub is_slave: bool,
-    /// If set, the mount stays a peer of its origin (`rshared`).
+    /// If set, this mount stays a peer of the mount that was copied (`rshared`).
     pub is_shared: bool,
 }
 
@@ -53,7 +55,7 @@ pub struct MountAttributes<'a> {
 #[derive(Debug)]
 pub struct DetachedMount {
     tree: OwnedFd,
-    /// Path of the origin, or `tmpfs`; for messages.
+    /// Path of the file or directory whose mount was copied, or `tmpfs`; for messages.
     name: PathBuf,
     is_dir: bool,
     depth: MountDepth,
@@ -217,7 +219,8 @@ fn set_owner(file: &OwnedFd, owner: Option<(u32, u32)>) -> io::Result<()> {
     Ok(chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH)?)
 }
 
-/// Returns the mount attribute of an option in a list of mount options.
+/// Returns the mount attribute that an option of a tmpfs sets, such as `nosuid`; empty if the
+/// option has no effect. `None` means that the option is for the file system itself.
 fn memory_attribute(option: &str) -> Option<MountAttrFlags> {
     Some(match option {
         "ro" => MountAttrFlags::MOUNT_ATTR_RDONLY,

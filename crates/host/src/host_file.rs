@@ -1,8 +1,9 @@
-//! Opens files and directories of the host by untrusted names, once. The engine and `container-hook` open with it all
-//! paths that a request names.
+//! Opens files and directories of the host by untrusted names, once. The engine and
+//! `container-hook` open with it all host paths that a workflow or a container's specification
+//! names.
 //!
-//! All checks and uses go through the descriptor, so that swapping the file at its path has no effect. These
-//! values have no path, except for messages.
+//! All checks and uses go through the descriptor, so that swapping the file at its path has no
+//! effect. A [`HostFile`] keeps its path only for messages.
 mod root;
 
 use std::fmt;
@@ -87,9 +88,9 @@ impl HostFile {
             .is_ok_and(|now| (now.st_dev, now.st_ino) == (self.stat.st_dev, self.stat.st_ino))
     }
 
-    /// Opens a path as a process with this root directory (`chroot`) would: symbolic links stay beneath it. If
-    /// the path does not exist, directories with the mode of this one are created for this user and group.
-    /// Existing directories keep their owner.
+    /// Opens a path as a process with this root directory (`chroot`) would: symbolic links stay
+    /// beneath it. If the path does not exist, missing directories are created with the mode of
+    /// this one, and belong to `uid` and `gid`. Existing directories keep their owner.
     pub fn open_within(&self, path: &Path, (uid, gid): (u32, u32)) -> Result<HostFile, PathError> {
         let name = self.name.join(path);
         match open_as_root(self.file.as_fd(), path, PATH_ONLY, Mode::empty()) {

@@ -18,8 +18,9 @@ const MAX_TRIES: usize = 256;
 
 const CONTROL: &str = "/dev/loop-control";
 
-/// Directory of all block devices, and the file with the path of a loop device's backing file.
+/// Directory with a subdirectory for each block device.
 const DISKS: &str = "/sys/block";
+/// File with the path of a loop device's backing file, below the device's directory in [`DISKS`].
 const CONTENT: &str = "loop/backing_file";
 
 // From `linux/loop.h`.
@@ -47,8 +48,9 @@ struct LoopConfig {
 /// `struct loop_info64` of `linux/loop.h`.
 #[repr(C)]
 struct LoopInfo {
-    /// Device and inode of the file.
+    /// Device number of the backing file's file system.
     device: u64,
+    /// Inode number of the backing file.
     inode: u64,
     rest: [u64; 27],
 }

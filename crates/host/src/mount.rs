@@ -1,5 +1,6 @@
-//! Mounts and unmounts overlays and tmpfs on trusted paths, and creates mount namespaces. The engine calls it for root
-//! file systems; [`detached`](super::detached) mounts what a request names.
+//! Mounts and unmounts overlays and tmpfs on trusted paths, and creates mount namespaces. The
+//! engine calls it for root file systems; [`detached`](super::detached) creates the mounts that a
+//! container's specification requests.
 
 use std::ffi::{CStr, CString, OsString};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -71,14 +72,16 @@ pub struct UpperLayer<'a> {
 const STRINGS: [(&str, &str); 3] =
     [("index", "off"), ("metacopy", "off"), ("redirect_dir", "nofollow")];
 
-/// A container's files need no sync to disk: after a power failure the container is gone.
+/// Mount option that skips syncs of a container's files to disk: the container does not survive a
+/// power failure anyway.
 const VOLATILE: &str = "volatile";
 
-/// Makes an overlay use `user.overlay.*` (Linux 5.11).
+/// Mount option that makes an overlay use `user.overlay.*` attributes (Linux 5.11).
 const USER_ATTRIBUTES: &str = "userxattr";
 
-/// Maximum length of a value for `fsconfig`, and of the options for `mount`.
+/// Maximum length of a value for `fsconfig`, in bytes.
 const MAX_VALUE: usize = 255;
+/// Maximum length of the options for `mount`, in bytes: one page without the final NUL.
 const MAX_OPTIONS: usize = 4095;
 
 impl OverlayMount<'_> {
@@ -99,7 +102,8 @@ impl OverlayMount<'_> {
 
     /// Creates the overlay as a detached mount, for [`attach_overlay`].
     ///
-    /// An older kernel has to mount it on the target, in the calling thread's mount namespace.
+    /// Before Linux 6.5, this also mounts the overlay on the target, in the calling thread's mount
+    /// namespace.
     pub fn make(&self, target: &Path) -> Result<OwnedFd, PathError> {
         debug!(path = %target.display(), layers = self.lowers.len(), "make an overlay");
         let made = match self.create_by_layers() {

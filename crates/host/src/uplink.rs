@@ -1,10 +1,11 @@
-//! User-mode networking for rootless network namespaces: pasta or slirp4netns, which forward traffic between a tap
-//! device in the namespace and their own sockets on the host.
+//! User-mode networking for rootless network namespaces: pasta or slirp4netns, which forward
+//! traffic between a tap device in the namespace and their own sockets on the host.
 //!
-//! Such a program is started in the host's network, by root of the user namespace that owns the network namespace,
-//! and enters the network namespace by its pin. It is a process of the user, and ends with the PID namespace in which
-//! it was started. The network namespace reaches only what the user can reach, and not the host's loopback, except for
-//! one resolver.
+//! An uplink program is started in the host's network, by root of the user namespace that owns the
+//! network namespace. It enters the network namespace by the file on which the namespace is pinned
+//! (bind-mounted). It is a process of the user, and ends with the PID namespace in which it was
+//! started. The network namespace reaches only what the user can reach, and not the host's
+//! loopback, except for one resolver.
 
 mod error;
 mod find;

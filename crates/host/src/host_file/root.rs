@@ -83,7 +83,8 @@ impl HostRoot {
         HostFile::from_fd(opened.with_path("open", &name)?, &name)
     }
 
-    /// Opens a path. If it is missing, creates a directory there, and missing parents, for this user and group.
+    /// Opens a path. If it is missing, creates a directory there, and missing parents; new
+    /// directories belong to `owner`.
     pub fn open_or_make_dir(
         &self,
         relative: &Path,

@@ -36,7 +36,8 @@ pub enum UplinkError {
     /// The program rejected a port that was requested at run time.
     #[error("{program} does not forward port {port}: {message}")]
     Forward { program: UplinkKind, port: u16, message: String },
-    /// The running program cannot be controlled.
+    /// Starting slirp4netns, waiting for it or sending it a request failed; `action` is the failed
+    /// step.
     #[error("cannot {action} {}", program.display())]
     Follow { action: &'static str, program: PathBuf, source: io::Error },
     #[error(transparent)]

@@ -12,11 +12,11 @@ use oci_hooks_files::process::ChildProgram;
 
 use super::{TUN, Uplink, UplinkError, UplinkKind, UplinkVersion};
 
-/// Directories of programs: `PATH` of a service may lack them.
+/// Directories to search for uplink programs: `PATH` of a service may lack them.
 const DIRECTORIES: [&str; 5] =
     ["/usr/bin", "/bin", "/usr/local/bin", "/usr/libexec/podman", "/run/current-system/sw/bin"];
 
-/// Maximum size of a program.
+/// Maximum size in bytes of a pasta executable that is searched for its version.
 const PROGRAM_BYTES: u64 = 64 << 20;
 
 /// Time limit for `--version`.
@@ -62,7 +62,7 @@ impl Uplink {
         }
     }
 
-    /// Returns a program with its version.
+    /// Returns the program in a file, with its version.
     fn at(kind: UplinkKind, file: PathBuf) -> Result<Self, UplinkError> {
         let mut program = ChildProgram::new(&file, Path::new("/"));
         program.argv = [kind.name(), "--version"].map(OsStr::new).to_vec();

@@ -28,7 +28,8 @@ use super::start::{ForwardTransport, PortForward, TIMEOUT, UplinkRequest, to_one
 use super::{MTU, PREFIX, UplinkError, UplinkKind};
 use crate::identity::ProcessIdentity;
 
-/// Name of the API socket, relative to the directory: a full path may exceed the limit of socket addresses.
+/// Name of the API socket in [`UplinkRequest::directory`]. It is used as a relative path: a full
+/// path may exceed the limit of socket addresses.
 const SOCKET: &str = "slirp4netns.sock";
 
 /// Descriptor by which slirp4netns reports that it is ready (`--ready-fd`).

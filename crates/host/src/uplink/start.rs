@@ -53,7 +53,7 @@ pub struct Gateway6 {
 /// The network namespace to connect, with its addresses and ports.
 #[derive(Clone, Debug)]
 pub struct UplinkRequest<'a> {
-    /// The pin of the network namespace.
+    /// File on which the network namespace is pinned by a bind mount.
     pub netns: &'a Path,
     /// Directory for the program's own files, private to the user.
     pub directory: &'a Path,

@@ -84,13 +84,15 @@ impl FileOwners {
         (is_theirs && self.private_ids.contains(&gid)).then_some((uid, self.owner.1))
     }
 
-    /// Returns whether a user id is the user's or private.
+    /// Returns whether files of a user id may be changed: it is the new owner's, or a private id.
     fn can_change(&self, uid: u32) -> bool {
         uid == self.owner.0 || self.private_ids.contains(&uid)
     }
 
-    /// Returns whether a file is a device node to remove. One of root without permissions has more hard links, or was
-    /// left by an interrupted call.
+    /// Returns whether a file is a device node to remove: one of the user or of a private id, or
+    /// one of root with mode 0. Before a device is removed, it is given to root with mode 0, so
+    /// that its other hard links are useless; such links and devices left by an interrupted call
+    /// are removed too.
     fn removes_device(&self, found: &Stat) -> bool {
         let is_device = match FileType::from_raw_mode(found.st_mode) {
             FileType::BlockDevice => true,
@@ -232,7 +234,7 @@ impl OwnerRestorer<'_> {
         Ok(has_changed)
     }
 
-    /// Returns whether a file may have inherited an ACL: symbolic links have none.
+    /// Returns whether a file may have an ACL with private ids: symbolic links have no ACL.
     fn may_have_acl(&self, found: &Stat) -> bool {
         self.owners.has_acls && !FileType::from_raw_mode(found.st_mode).is_symlink()
     }

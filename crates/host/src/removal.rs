@@ -23,14 +23,15 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat};
 use rustix::io::Errno;
 use tracing::debug;
 
-/// Number of passes over a tree that is changed meanwhile.
+/// Maximum number of passes over a tree that other processes change meanwhile.
 const MAX_PASSES: usize = 128;
 
 /// Time limit of a removal. A process that creates entries in a directory is faster than their removal: remaining
 /// entries are reported like files that cannot be removed, and left to a later call.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Limits of pending names of subdirectories, in bytes; when they are reached, the directory is read again later.
+/// Memory limits for the names of subdirectories that are still to be removed, in bytes. When a
+/// limit is reached, the rest of the directory is read later.
 const WAITING: NameBounds = NameBounds { here: 16 << 10, all: 16 << 20 };
 
 /// Maximum length of a path in messages.
@@ -53,8 +54,13 @@ pub fn remove_tree(path: &Path) -> Result<(), PathError> {
     remove_tree_until(path, Instant::now() + TIMEOUT)
 }
 
-/// Removes anything but a regular file from the path of a lock file, as damage may leave; fails if another call needs
-/// longer than `within` for it.
+/// Removes a directory or any other file that is not regular from the path of a lock file, where
+/// damage may have left it, so that the lock file can be created.
+///
+/// # Errors
+///
+/// Fails if the file cannot be removed, or if another process holds the lock of the parent
+/// directory for longer than `within`.
 pub fn repair_lock_file(path: &Path, within: Duration) -> Result<(), PathError> {
     let is_damaged = || fs::symlink_metadata(path).is_ok_and(|found| !found.is_file());
     if is_damaged() {
@@ -157,7 +163,7 @@ fn sweep(top: BorrowedFd<'_>, shown: &Path, end: Instant) -> Result<PassResult, 
 struct RemovalLevel {
     /// Subdirectories still to remove; the last one is being emptied.
     pending: PendingNames,
-    /// Set if an entry cannot be removed.
+    /// Set if an entry could not be removed, so that the directory stays.
     is_kept: bool,
     /// Length of the parent directory's path.
     path_length: usize,
@@ -228,7 +234,8 @@ impl RemovalPass<'_> {
         self.lister.pop(&mut level.pending);
     }
 
-    /// Removes all files, and adds subdirectories to the pending names.
+    /// Lists the next entries of the current directory: removes all except subdirectories, and adds
+    /// the names of subdirectories to the pending names.
     fn read(&mut self) {
         let (here, level) = self.descent.current_directory();
         let RemovalLevel { pending, is_kept, .. } = level;

@@ -1,9 +1,11 @@
-//! Shares a directory with another user of the same user namespace, by access control lists (ACLs): both users can
-//! access existing files, and new files of either. Owners do not change; [`ownership`](super::ownership) revokes the
-//! access. `container-hook` shares the directories of a rootless runner with containers.
+//! Shares a directory with another user of the same user namespace, by access control lists (ACLs):
+//! both users can access existing files, and new files of either. Owners do not change;
+//! [`ownership`](super::ownership) revokes the access. `container-hook` shares the directories of a
+//! rootless runner with containers.
 //!
-//! Idmapped mounts are not available without root, so that in a container whose program is not root, the
-//! runner's files belong to root.
+//! ACLs replace idmapped mounts, which only root of the host can create: without either, the
+//! runner's files belong to root in a container, and a program there that is not root cannot write
+//! to them.
 
 use std::ffi::CStr;
 use std::io;
@@ -33,7 +35,7 @@ const DEFAULT: &CStr = c"system.posix_acl_default";
 /// Maximum size of an ACL; longer ones were written by hand.
 const MAX_LIST_BYTES: usize = 4096;
 
-/// The user to share a directory with, and its owners.
+/// The user to share a directory with, and the directory's owners.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareOptions {
     /// User id to share the directory with.
@@ -215,7 +217,8 @@ pub(super) fn revoke_from_directory(
     Ok(has_changed)
 }
 
-/// Removes the same entries from the ACL of a file, given by its link in `/proc/self/fd`.
+/// Removes entries of private ids from the ACL of a file, and the entry that sharing added for its
+/// owner. The file is given by its link in `/proc/self/fd`. Returns whether there were any.
 pub(super) fn revoke_from_file(
     link: &str,
     owner: u32,

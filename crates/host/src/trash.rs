@@ -1,7 +1,8 @@
-//! Sets directories aside that cannot be removed, so that their paths are free again: the cause may be a disk error
-//! or a leftover mount.
+//! Sets directories aside that cannot be removed: moves them to a trash directory, so that their
+//! paths are free again. The cause may be a disk error or a leftover mount.
 //!
-//! Such a directory is moved to the trash directory below the same root, and the `prune` commands retry its removal.
+//! Each root directory, such as that of an image store, has its own trash directory; the `prune`
+//! commands retry the removal of its entries.
 
 use std::fs;
 use std::io;
@@ -92,7 +93,8 @@ impl Trash {
         std::mem::take(&mut self.lock_set_aside())
     }
 
-    /// Returns the paths of all entries in the trash, including those of other processes.
+    /// Returns the paths of all entries in the trash, also of entries that other processes moved
+    /// there.
     pub fn contents(&self) -> Result<Vec<PathBuf>, PathError> {
         Ok(entries_in(&self.dir)?.iter().map(fs::DirEntry::path).collect())
     }

@@ -52,8 +52,8 @@ impl From<CopyPurpose> for CopyOptions {
     }
 }
 
-/// A range of user and group ids and its start in a copy: files of a user namespace belong to other
-/// ids on disk than its processes see.
+/// Shift of user and group ids in a copy: a range of ids is mapped to another range of the same
+/// length. Files of a user namespace have other ids on disk than its processes see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerShift {
     /// First id of the range.
@@ -64,7 +64,7 @@ pub struct OwnerShift {
 }
 
 impl OwnerShift {
-    /// Returns the shifted id.
+    /// Returns the id in the copy; ids outside of the range stay as they are.
     pub fn apply(&self, id: u32) -> u32 {
         match id.checked_sub(self.from) {
             // A range beyond the last id is a bug of the caller; ids must not wrap.
@@ -112,7 +112,8 @@ pub fn copy_between(
     attributes(from, to, &stat, options).with_path("copy the attributes of", from_path)
 }
 
-/// Size limit of the pending names of a directory; listing continues after they are copied.
+/// Limit of the names of subdirectories that are still to be copied, in bytes per directory.
+/// Listing a directory continues after they are copied.
 const MAX_WAITING_BYTES: usize = 16 << 10;
 
 /// Maximum length of a path that is used or shown.
@@ -322,7 +323,7 @@ impl FileCopier<'_> {
 
 /// Files with more than one name, by device and inode.
 struct HardLinks<'a> {
-    /// The top of the copy.
+    /// Top directory of the copy.
     top: BorrowedFd<'a>,
     first: HashMap<(u64, u64), FirstName>,
 }
@@ -336,7 +337,8 @@ struct FirstName {
 }
 
 impl HardLinks<'_> {
-    /// Remembers a copy. If its path is too long, its links are copied as separate files.
+    /// Remembers the copy of a file for the file's other hard links. If the path of the copy is too
+    /// long, they are copied as separate files.
     fn remember(&mut self, source: &Stat, copy: &Stat, path: &[u8]) {
         if path.len() < MAX_PATH_BYTES {
             let path = PathBuf::from(OsStr::from_bytes(path));
@@ -344,7 +346,8 @@ impl HardLinks<'_> {
         }
     }
 
-    /// Links the copy of a file to another name, if the file was copied and the copy is still at its path.
+    /// Links the copy of a file to another name, if the file was copied and the copy is still at
+    /// its path. Returns whether it did.
     fn link(&self, source: &Stat, to: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
         let Some(first) = self.first.get(&id(source)) else { return Ok(false) };
         // Another process may have replaced the file, even by a link that leads out of the tree.

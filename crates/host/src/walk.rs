@@ -19,7 +19,7 @@ use rustix::io::Errno;
 #[derive(Debug, Default)]
 pub struct WalkProblems {
     pub count: u64,
-    /// The first errors. Very long paths are truncated.
+    /// The first errors, at most eight. Very long paths are truncated.
     pub first: Vec<PathError>,
 }
 
@@ -148,7 +148,7 @@ pub fn walk(
 /// Maximum number of restarts after the current directory was moved.
 const MAX_RESTARTS: usize = 16;
 
-/// Limits of pending names of subdirectories, in bytes.
+/// Memory limits for the names of subdirectories that the walk has not visited yet, in bytes.
 const WAITING: NameBounds = NameBounds { here: 64 << 10, all: 16 << 20 };
 
 /// Maximum length of a path in messages.

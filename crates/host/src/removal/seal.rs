@@ -1,7 +1,8 @@
-//! Obstacles to removing files: modes without permissions, and attributes that bind root too (immutable and
-//! append-only: `chattr +i`, `+a`), which a privileged job can set.
+//! Removes files and opens directories despite modes without permissions, and despite the
+//! attributes immutable and append-only (`chattr +i`, `+a`), which bind root too and which a
+//! privileged job can set. A file with one of these attributes is called sealed.
 //!
-//! They are cleared, by descriptor, when they prevent the removal of an entry.
+//! Modes and attributes are changed, by descriptor, when they prevent the removal of an entry.
 
 use oci_hooks_files::beneath::{PATH_ONLY, descriptor_path, open_strictly};
 use oci_hooks_files::descent::DIRECTORY;

@@ -15,7 +15,8 @@ use super::{CopyOptions, CopyPurpose, OwnerShift};
 /// Prefixes of the attributes that overlays use.
 const OVERLAY: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
 
-/// Maximum size in the kernel of the list of names, and of a value.
+/// Maximum size in bytes of a file's list of attribute names, and of an attribute's value; the
+/// kernel's limits.
 const MAX_XATTR_BYTES: usize = 64 << 10;
 
 /// Copies owner, mode, extended attributes and times of a file or directory to another.
@@ -80,18 +81,20 @@ fn times(stat: &Stat) -> Timestamps {
     }
 }
 
-/// POSIX ACLs: four bytes of version, then entries of tag, permissions (two bytes each) and id.
+/// Extended attributes with POSIX ACLs. A value has a version of four bytes and entries of eight:
+/// tag and permissions (two bytes each), and id (four).
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 const ACL_HEADER_BYTES: usize = 4;
 const ACL_ENTRY_BYTES: usize = 8;
 /// The tags of entries for a named user and a named group; other entries have no id.
 const ACL_NAMED: [u16; 2] = [2, 8];
 
-/// File capabilities; version 3 ends with the id of the namespace's root.
+/// Extended attribute with file capabilities. Values of version 3 end with the user id of the root
+/// of a user namespace.
 const CAPABILITY: &[u8] = b"security.capability";
 const CAPABILITY_ROOT: std::ops::Range<usize> = 20..24;
 
-/// Changes the ids in the value of an extended attribute.
+/// Applies a shift to the ids in an extended attribute's value: in ACLs and file capabilities.
 fn shift_ids(name: &[u8], value: &mut [u8], shift: OwnerShift) {
     let change = |id: &mut [u8]| {
         if let Ok(bytes) = <[u8; 4]>::try_from(&*id) {

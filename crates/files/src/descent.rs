@@ -11,7 +11,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Flags to open a directory of the tree.
+/// Flags to open a directory for listing; a symbolic link is not followed.
 pub const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
@@ -25,7 +25,7 @@ const MAX_OPEN: usize = 4;
 pub struct TreeDescent<'a, T> {
     top: BorrowedFd<'a>,
     levels: Vec<DescentLevel<T>>,
-    /// Descriptors of the deepest levels.
+    /// Descriptors of the deepest directories, at most [`MAX_OPEN`].
     open: VecDeque<OwnedFd>,
 }
 
@@ -142,7 +142,8 @@ pub fn list(
     Ok(None)
 }
 
-/// Subdirectories of a directory that are still to be entered, and the position to continue listing at.
+/// Names of a directory's subdirectories that were listed but not yet entered, and the position to
+/// continue listing at.
 pub struct PendingNames {
     /// Subdirectories to enter; the last one is next.
     pub names: NameStack,
@@ -156,7 +157,8 @@ impl Default for PendingNames {
     }
 }
 
-/// Limits of the pending names of subdirectories, in bytes; listing a directory pauses when they are reached.
+/// Limits of the size of [`PendingNames`], in bytes; listing a directory pauses when they are
+/// reached.
 pub struct NameBounds {
     pub here: usize,
     /// Limit for all directories in the path.

@@ -14,7 +14,8 @@ use tracing::{trace, warn};
 use crate::fs::{AccessSubject, PathContext as _, PathError};
 use crate::retry::retry_for;
 
-/// Timeout for locks of other jobs or instances, as taken by `prune`.
+/// Timeout for each lock that belongs to another job or instance, for programs such as `prune` that
+/// take many of them.
 pub const BULK_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout for a lock that is held briefly.
 pub const LOCK_TIMEOUT: Duration = Duration::from_secs(30);

@@ -293,7 +293,7 @@ impl PollDeadline {
         self.0.is_some_and(|end| end <= Instant::now())
     }
 
-    /// Returns the timeout for `poll`; `None` is without limit.
+    /// Returns the timeout for `poll`; `None` means no limit.
     fn time_left(self) -> Option<Timespec> {
         let left = self.0?.saturating_duration_since(Instant::now());
         Timespec::try_from(left).ok()

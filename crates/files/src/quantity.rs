@@ -104,7 +104,8 @@ impl Serialize for Age {
     }
 }
 
-/// A size in a settings file.
+/// The text of a size in a settings file. The enum is untagged for the error message in
+/// `expecting`.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a number and its unit, as \"20GB\" or \"512MiB\"")]
 enum SizeValue {

@@ -59,7 +59,7 @@ struct VersionedRecord<'a, T> {
     record: &'a T,
 }
 
-/// The part of a record that is read first.
+/// The format version of a record, which is read before the other fields.
 #[derive(Deserialize)]
 struct RecordHeader {
     version: Option<u32>,

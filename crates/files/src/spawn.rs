@@ -195,7 +195,8 @@ pub fn memory_file(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
     write_memory(memfd_create(name, MemfdFlags::CLOEXEC)?, content)
 }
 
-/// Returns a memfd with a program.
+/// Returns a memfd with an executable, positioned at its start. It may be executed even if
+/// `vm.memfd_noexec` is 1.
 pub fn memory_program(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
     let create = |flags| memfd_create(name, MemfdFlags::CLOEXEC | flags);
     // Linux 6.3 and later reject execution without the flag if `vm.memfd_noexec` is 1; older kernels do not know it.

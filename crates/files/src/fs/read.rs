@@ -18,7 +18,7 @@ pub const READ_FLAGS: OFlags =
 /// Errors of reading a file.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// A system call failed; for a directory with [`ErrorKind::IsADirectory`].
+    /// A system call failed. A directory is reported as [`ErrorKind::IsADirectory`].
     #[error(transparent)]
     Path(#[from] PathError),
     /// The file is larger than the limit.
@@ -35,8 +35,8 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Returns whether the file itself is the cause, so that it cannot be read by another user or at another
-    /// time either.
+    /// Returns whether the file itself is the cause, so that a retry, even by another user, fails
+    /// too.
     pub fn is_file_defect(&self) -> bool {
         let broken =
             [Errno::ISDIR, Errno::NOTDIR, Errno::LOOP, Errno::IO, Errno::BADMSG, Errno::UCLEAN];

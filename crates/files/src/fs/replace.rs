@@ -342,8 +342,10 @@ impl<'a> TemporaryFile<'a> {
     }
 }
 
-/// Prefix and suffix of the temporary names of new files, which are locked until they replace others.
+/// Prefix of the temporary names of new files. A file with such a name is locked until it replaces
+/// another.
 const LINK_PREFIX: &str = ".oci-hooks-";
+/// Suffix of the temporary names of new files.
 const LINK_SUFFIX: &str = ".new";
 
 /// Removes temporary files that killed replacements left; errors are ignored.

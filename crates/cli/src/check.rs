@@ -13,7 +13,7 @@ use super::terminal::escape_control;
 #[serde(rename_all = "lowercase")]
 pub enum CheckStatus {
     Ok,
-    /// It works, but not always or not as well as it could.
+    /// The checked part works, but not always or not as well as it could.
     Warn,
     Fail,
 }
@@ -77,8 +77,9 @@ impl HostCheck {
         self.status == CheckStatus::Warn
     }
 
-    /// Escapes control characters: findings quote files and processes of other users, whose text must neither control
-    /// the terminal nor look like another check. Only hints have more than one line.
+    /// Returns a check whose texts have their control characters escaped: findings quote files and
+    /// processes of other users, whose text must neither control the terminal nor look like another
+    /// check. Only hints have more than one line.
     fn new(name: &'static str, status: CheckStatus, found: String, hint: Option<String>) -> Self {
         let escape = |line: &str| escape_control(line.as_bytes());
         let found = escape(found.trim_end());
@@ -90,9 +91,11 @@ impl HostCheck {
 /// Texts of the summary, which is the last line of `doctor`.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckSummary {
-    /// Consequence if no check failed; the summary has it after the number of warnings.
+    /// Consequence if no check failed, such as `containers will run`; printed after the number of
+    /// warnings.
     pub good: &'static str,
-    /// Consequence of a failed check; the summary has it after the number of errors.
+    /// Consequence of a failed check, such as `containers will not run`; printed after the number
+    /// of errors.
     pub bad: &'static str,
 }
 
@@ -152,8 +155,8 @@ fn show(
     context.write_hanging_line(context.paint.paint(style::FAINT, summary), 0)
 }
 
-/// Returns the consequence of the failures for the summary: `bad`, unless each failed check has its own consequence.
-/// Then it is `good` with the list of these.
+/// Returns the text of the summary for failed checks: `bad`, or, if each failed check has its own
+/// consequence, `good` followed by the consequences.
 fn consequences(
     failed: impl Iterator<Item = Option<&'static str>>,
     CheckSummary { good, bad }: CheckSummary,

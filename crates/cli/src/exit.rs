@@ -8,7 +8,7 @@ use std::process::{ExitCode, ExitStatus};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CliExit {
     Done,
-    /// Findings, or no match.
+    /// The command found problems, or nothing that matches; exit code 1.
     Findings,
     /// Exit code of the program that the command ran.
     Code(u8),

@@ -1,4 +1,4 @@
-//! Colours.
+//! Colours and text styles of the programs' output.
 
 use anstyle::{AnsiColor, Effects, Style};
 

@@ -10,7 +10,7 @@ pub fn width() -> Option<usize> {
     (size.ws_col > 0).then(|| size.ws_col.into())
 }
 
-/// Maximum indentation on a narrow terminal.
+/// Maximum indentation in columns where the full indentation leaves too little width.
 const NARROW: usize = 6;
 
 /// Wraps a line at `width` between words. All lines but the first are indented by `indent` blanks, or by fewer on a

@@ -104,8 +104,8 @@ pub fn open_current() -> Result<OwnedFd, PathError> {
     openat(CWD, path, flags, Mode::empty()).with_path("open", path)
 }
 
-/// Removes the file on which a namespace is pinned, even if nothing is mounted on it. The namespace
-/// disappears with its last process.
+/// Unmounts a namespace from the file on which it is pinned, and removes the file. The namespace
+/// disappears with its last process. Not an error if nothing is mounted on the file.
 pub fn unpin(pin: &Path) -> Result<(), PathError> {
     debug!(on = %pin.display(), "unmount a namespace");
     loop {

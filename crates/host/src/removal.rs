@@ -165,7 +165,8 @@ struct RemovalLevel {
     pending: PendingNames,
     /// Set if an entry could not be removed, so that the directory stays.
     is_kept: bool,
-    /// Length of the parent directory's path.
+    /// Length of the path of the parent directory, to which the current path is truncated on
+    /// leaving.
     path_length: usize,
 }
 

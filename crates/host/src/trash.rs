@@ -45,12 +45,13 @@ pub struct TrashReport {
 const ROUNDS: usize = 100;
 
 impl Trash {
-    /// Returns the trash below a root. Its directory is created on first use.
+    /// Returns the trash below a root. The trash directory is created on first use.
     pub fn of(root: &Path) -> Self {
         Trash { dir: root.join("trash"), set_aside: Arc::default() }
     }
 
-    /// Returns the trash below another root, which shares the list of directories that were set aside.
+    /// Returns the trash below another root. Both trashes share the list of directories that were
+    /// set aside.
     pub fn with_root(&self, root: &Path) -> Self {
         Trash { dir: root.join("trash"), set_aside: Arc::clone(&self.set_aside) }
     }

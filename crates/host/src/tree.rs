@@ -126,7 +126,8 @@ struct CopyLevel {
     position: Option<u64>,
     /// Attributes to set on the copy once its content is complete.
     stat: Stat,
-    /// Length of the parent directory's path.
+    /// Length of the path of the parent directory, to which the current path is truncated on
+    /// leaving.
     path_length: usize,
 }
 

@@ -27,9 +27,9 @@ pub use version::UplinkVersion;
 /// throughput; both programs support this size.
 pub const MTU: u32 = 65520;
 
-/// Length of the IPv4 prefix of the network between the program and the namespace.
+/// Length of the IPv4 prefix of the network between the uplink program and the namespace.
 pub const PREFIX: u8 = 24;
-/// Length of the IPv6 prefix of the network between the program and the namespace.
+/// Length of the IPv6 prefix of the network between the uplink program and the namespace.
 pub const PREFIX6: u8 = 64;
 
 /// The kernel's device with which both programs create their tap device.

@@ -99,14 +99,15 @@ impl NamespaceMapping {
         NamespaceMapping::of_range(IdRange { disk: 0, view: ids.first, count: ids.count })
     }
 
-    /// Returns the mapping of [`PrivateIds::STORED`] to private ids of a container.
+    /// Returns the mapping of [`PrivateIds::STORED`] on disk to the private ids of a container in
+    /// the mount.
     pub fn stored(ids: PrivateIds) -> Self {
         let disk = PrivateIds::STORED.first;
         NamespaceMapping::of_range(IdRange { disk, view: ids.first, count: ids.count })
     }
 
-    /// Returns the mapping of [`PrivateIds::STORED`] to the first ids of the host, for containers without a user
-    /// namespace; larger ids are the same on disk.
+    /// Returns the mapping of [`PrivateIds::STORED`] on disk to ids from 0 on in the mount, for
+    /// containers without a user namespace. Larger ids are not changed.
     pub fn stored_for_host() -> Self {
         let PrivateIds { first: disk, count } = PrivateIds::STORED;
         let own = IdRange { disk, view: 0, count };

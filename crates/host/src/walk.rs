@@ -157,7 +157,8 @@ const MAX_PATH_BYTES: usize = 4096;
 /// The state of a directory on the current path.
 struct WalkLevel {
     pending: PendingNames,
-    /// Length of the parent directory's path.
+    /// Length of the path of the parent directory, to which the current path is truncated on
+    /// leaving.
     path_length: usize,
 }
 

@@ -27,7 +27,8 @@ impl Uplink {
     ///
     /// # Errors
     ///
-    /// Fails if the chosen program is not installed, or for `auto` neither program.
+    /// Fails if the chosen program is not installed or, for `auto`, if neither program is. Also
+    /// fails if the program cannot be run for its version.
     pub fn find(choice: &UplinkChoice) -> Result<Option<Self>, UplinkError> {
         Uplink::find_in(&DIRECTORIES.map(Path::new), choice)
     }

@@ -130,8 +130,9 @@ fn arguments(request: &UplinkRequest<'_>) -> Vec<String> {
     all
 }
 
-/// Returns two descriptors of a memfd for the program's output: for reading, and for the program. Output beyond its
-/// size is lost: a job can make the program print without end.
+/// Returns two descriptors of a memfd of fixed size for the program's output: one for reading, and
+/// one for the program. Output beyond this size is lost: a job can make the program print without
+/// end.
 fn create_bounded_output() -> io::Result<(File, OwnedFd)> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = memfd_create("slirp4netns", flags)?;

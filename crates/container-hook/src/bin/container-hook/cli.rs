@@ -36,8 +36,8 @@ Exit status:
   N  for a request, the code that the step ended with
 
 Memory limits, mirrors, CA certificates, troubleshooting, upgrade, uninstall: see
-man container-hook, and container-hook.md in /usr/share/doc/container-hook or in docs/ of the
-repository.";
+man container-hook, and container-hook.md and container-hook-settings.md in
+/usr/share/doc/container-hook or in docs/ of the repository.";
 
 /// Run the containers of GitHub's runner on runc or crun, without a daemon
 #[derive(Debug, Parser)]

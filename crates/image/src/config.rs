@@ -9,7 +9,8 @@ use super::digest::Digest;
 use super::manifest::deserialize_or_default;
 use super::platform::Platform;
 
-/// Image configuration: the blob that a manifest's `config` refers to. Unused fields are omitted.
+/// Image configuration: the blob that a manifest's `config` refers to. The type has only the fields
+/// that this project uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageConfiguration {
     #[serde(flatten)]
@@ -57,10 +58,10 @@ pub struct ImageConfig {
     /// Signal that stops the container, as a name or a number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<String>,
-    /// Docker's extension of the specification.
+    /// Health check, which Docker adds to the image specification.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub healthcheck: Option<Healthcheck>,
-    /// Shell of `CMD-SHELL` health checks. Docker's extension too.
+    /// Shell of `CMD-SHELL` health checks, which Docker adds to the image specification.
     #[serde(deserialize_with = "deserialize_words", skip_serializing_if = "Option::is_none")]
     pub shell: Option<Vec<String>>,
 }
@@ -117,7 +118,7 @@ impl ImageConfiguration {
     }
 }
 
-/// Reads a list of words, or a single word as Docker does.
+/// Deserializes a list of strings. Accepts a single string as a list of one, as Docker does.
 fn deserialize_words<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Vec<String>>, D::Error> {
@@ -133,7 +134,7 @@ fn deserialize_words<'de, D: Deserializer<'de>>(
     }))
 }
 
-/// Reads the keys of an object, which is how Go writes a set.
+/// Deserializes a set from the keys of a JSON object, which is how Go writes a set.
 fn keys<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<String>, D::Error> {
     let map: Option<BTreeMap<String, serde::de::IgnoredAny>> = Option::deserialize(deserializer)?;
     Ok(map.unwrap_or_default().into_keys().collect())
@@ -143,7 +144,7 @@ fn as_keys<S: Serializer>(set: &BTreeSet<String>, serializer: S) -> Result<S::Ok
     serializer.collect_map(set.iter().map(|key| (key, BTreeMap::<(), ()>::new())))
 }
 
-/// Reads a count; zero or less means the default.
+/// Deserializes a count; zero or less, which means the default, becomes `None`.
 fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     let number: Option<i64> = Option::deserialize(deserializer)?;
     Ok(number.and_then(|number| u32::try_from(number).ok()).filter(|number| *number > 0))

@@ -15,7 +15,7 @@ use super::digest::Digest;
 pub use file::{CredentialFile, CredentialFileError};
 pub use helper::{CredentialHelpers, HelperError};
 
-/// Text that is never shown.
+/// Secret text, which `Debug` prints as `***`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 

@@ -1,4 +1,5 @@
-//! HTTP for all our clients: origins, redirects, proxies, certificates and timeouts.
+//! HTTP settings that all clients of this project share: origins, redirects, proxies, certificates
+//! and timeouts.
 //!
 //! Each client decides which addresses are blocked, whether plain HTTP is allowed, and what is
 //! retried.
@@ -225,7 +226,8 @@ pub fn redact_url(address: &str) -> String {
     }
 }
 
-/// Returns whether a server is reached without a proxy: it is this machine, or on the list.
+/// Returns whether a server is reached without a proxy: it is this machine, or matches an entry of
+/// `list`, which has the syntax of `NO_PROXY`.
 pub fn is_direct(origin: &HttpOrigin, list: &[String]) -> bool {
     origin.is_loopback()
         || list.iter().any(|entry| entry_matches(&entry.trim().to_ascii_lowercase(), origin))

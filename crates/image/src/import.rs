@@ -65,8 +65,8 @@ impl ImageStore {
         self.import_onto(path, reference, &[])
     }
 
-    /// Imports an image as [`import`](Self::import) does, but reads no files of layers that the
-    /// images `bases` have.
+    /// Imports an image as [`import`](Self::import) does, but skips layers that also belong to one
+    /// of the images `bases`, which the store already has.
     pub fn import_onto(
         &self,
         path: &Path,
@@ -183,7 +183,8 @@ fn layout(
     Err(ImportError::Indexes)
 }
 
-/// Keeps the images with the name, or else those with its tag, or else all.
+/// Keeps only the images with the full name; if there are none, those with the tag; if there are
+/// none either, all. Fails if several images are left, or none, and no platform tells them apart.
 fn select_named(
     mut index: ManifestIndex,
     reference: &ImageReference,

@@ -61,7 +61,7 @@ pub enum ManifestDocument {
 pub enum ManifestError {
     #[error("the manifest is too large (limit {MAX_MANIFEST_BYTES} bytes)")]
     TooLarge,
-    /// Not JSON, or fields are missing or have the wrong type.
+    /// The document is not JSON, or its fields are missing or have the wrong type.
     #[error("the manifest is malformed")]
     Malformed(#[source] serde_json::Error),
     /// Schema other than 2; Docker abandoned schema 1 in 2019.
@@ -81,7 +81,8 @@ pub enum ManifestError {
     /// The document has fields of both manifest and index, or lacks those of its type.
     #[error("the fields of the manifest do not match its media type {media_type:?}")]
     FieldMismatch {
-        /// Empty if none is stated, and none or only a generic one announced.
+        /// Media type, announced or else stated; empty if there is neither, or only a generic one
+        /// is announced.
         media_type: String,
     },
     /// The media type is not that of an image.

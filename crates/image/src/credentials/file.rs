@@ -15,7 +15,7 @@ use crate::manifest::deserialize_or_default;
 pub struct CredentialFile {
     auths: BTreeMap<String, LoginMethod>,
     helpers: BTreeMap<String, String>,
-    /// The helper for all other registries.
+    /// Credential helper for registries without an entry in `helpers` (`credsStore`).
     store: Option<String>,
     container_env: Vec<(String, String)>,
 }
@@ -23,13 +23,13 @@ pub struct CredentialFile {
 /// Errors of parsing a credential file.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialFileError {
-    /// Not JSON, or a field has the wrong type.
+    /// The file is not JSON, or a field has the wrong type.
     // The source is not kept, because it could quote a secret.
     #[error("the file with credentials is malformed: line {line}, column {column}")]
     Malformed {
-        /// Counted from 1.
+        /// Line of the error, counted from 1.
         line: usize,
-        /// Counted from 1.
+        /// Column of the error, counted from 1.
         column: usize,
     },
     /// A login is not `USER:PASSWORD` in base64.
@@ -134,7 +134,7 @@ impl CredentialFile {
 struct MalformedAuth;
 
 impl ProxiesJson {
-    /// Returns the variables, in upper and lower case.
+    /// Returns the proxy variables that are set, each in upper and in lower case.
     fn env(&self) -> Vec<(String, String)> {
         let ProxiesJson { all_proxy, ftp_proxy, http_proxy, https_proxy, no_proxy } = self;
         let variables = [

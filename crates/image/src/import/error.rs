@@ -34,31 +34,31 @@ pub enum ImportError {
     Entries { path: PathBuf },
     #[error("{name:?} is missing from the image: its archive or OCI layout is incomplete")]
     NoFile {
-        /// Name in the layout or archive.
+        /// Name of the file in the layout or archive.
         name: String,
     },
     /// A file cannot be read.
     #[error("cannot read {name:?} of the image")]
     Read {
-        /// Name in the layout or archive.
+        /// Name of the file in the layout or archive.
         name: String,
         source: io::Error,
     },
-    /// A document is too large.
+    /// A manifest, an index or a configuration is too large.
     #[error("{name:?} of the image is too large")]
     TooLarge {
-        /// Name in the layout or archive.
+        /// Name of the file in the layout or archive.
         name: String,
     },
-    /// A document does not match its digest.
+    /// A file does not match the digest or size in its descriptor.
     #[error("digest or size mismatch for {name:?} of the image")]
     Digest {
-        /// Name in the layout or archive.
+        /// Name of the file in the layout or archive.
         name: String,
     },
     #[error("manifest.json of the image is malformed")]
     Saved(#[source] serde_json::Error),
-    /// Several images, or none, have the name.
+    /// The name selects no single image: several images have it, or none has it.
     #[error(
         "ambiguous image: the archive has several, or none of that name: expected one of {}",
         available.iter().map(String::as_str).collect::<Vec<_>>().join(", ")

@@ -17,10 +17,11 @@ use crate::layer::{TarArchive, TarEntry, TarEntryKind, decoder};
 /// Maximum number of files and links in an archive; images have fewer.
 const MAX_ENTRIES: usize = 100_000;
 
-/// Limit of links to links.
+/// Maximum number of links to follow from one name to its file.
 const MAX_LINKS: usize = 8;
 
-/// Longest file name considered; files of images have shorter ones.
+/// Longest file name or link target; entries with longer ones are ignored, because no file of an
+/// image needs them.
 const MAX_NAME_BYTES: usize = 512;
 
 /// The files of an image.

@@ -73,7 +73,7 @@ pub struct TarEntry {
     pub device: (u32, u32),
     /// Extended attributes: names and values.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Positions of the data of a sparse file.
+    /// Positions of the data of a sparse file; `None` for other files.
     pub segments: Option<Vec<SparseSegment>>,
 }
 
@@ -173,7 +173,7 @@ impl<R: ArchiveInput> TarArchive<R> {
         Ok(content)
     }
 
-    /// Reads the input after the end of the archive.
+    /// Reads and discards the input after the end of the archive.
     pub fn drain(&mut self) -> Result<(), UnpackError> {
         loop {
             let buffer = self.reader.fill_buf().map_err(UnpackError::Read)?;
@@ -303,7 +303,8 @@ impl<R: ArchiveInput> TarArchive<R> {
         Ok(())
     }
 
-    /// Reads the data of an extending header, including the padding of its last block.
+    /// Reads the data of a header that extends the next entry, including the padding of its last
+    /// block.
     fn extension(&mut self, size: u64) -> Result<Vec<u8>, UnpackError> {
         if size > MAX_EXTENSION_BYTES {
             return Err(self.malformed_error("a header that extends another is too long"));

@@ -16,14 +16,17 @@ use rustix::io::Errno;
 use super::archive::{TarEntry, TarEntryKind};
 use super::error::UnpackError;
 
-/// Attribute for the real owner and mode of a file that could not have them, as `UID:GID:MODE` with
-/// an octal mode.
+/// Extended attribute with the owner and mode of a file in the layer, as `UID:GID:MODE` with an
+/// octal mode. Set on files that belong to the user instead; a file of root needs none if its mode
+/// is unchanged.
 const OWNER: &str = "user.oci-hooks.owner";
 
-/// Prefix of our own attributes, which layers cannot set if all files have the same owner.
+/// Prefix of extended attributes that this program sets itself. Without subordinate ids, those in a
+/// layer are dropped.
 const OWN: &[u8] = b"user.oci-hooks.";
 
-/// Default attributes of new files, which need not be set.
+/// Sets the attributes of unpacked files, and knows which ones new files have by default and need
+/// no call.
 #[derive(Clone, Copy, Debug)]
 pub struct FileAttributes {
     umask: u32,
@@ -55,13 +58,13 @@ impl FileAttributes {
         is_whiteout || self.privilege.can_make_devices()
     }
 
-    /// Adapts an entry if all files have the same owner: the real owner is kept in an attribute,
-    /// set-user-ID bits, which would be those of another user, are dropped, and the owner gets
-    /// access to every file, to be able to remove it.
+    /// Adapts an entry if this process can create only files of its own user. The layer's owner and
+    /// mode are kept in an extended attribute, set-user-ID and set-group-ID bits are dropped, and
+    /// the user gets access to every file, to be able to remove it.
     ///
     /// # Errors
     ///
-    /// Fails if files have owners, but the entry's id is not mapped.
+    /// Fails if this process can set owners, but the entry's user or group is not mapped.
     pub(super) fn adapt_owner(&self, entry: &mut TarEntry) -> Result<(), UnpackError> {
         if self.privilege.has_owners() {
             return self.check_owner(entry);
@@ -93,8 +96,8 @@ impl FileAttributes {
         }
     }
 
-    /// Sets all attributes of a new file or directory but the time. `inherits` says that it has the
-    /// group of its directory.
+    /// Sets all attributes of a new file or directory but the time. `inherits` is set if the file
+    /// has got the group of its directory.
     pub(super) fn set(
         &self,
         file: impl AsFd,
@@ -139,7 +142,7 @@ impl FileAttributes {
         utimensat(directory, name, &times(entry.mtime), AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// Returns whether the call that creates a file does not give it this mode.
+    /// Returns whether a file needs a call to get this mode after its creation.
     pub(super) fn changes_mode(&self, mode: u32) -> bool {
         mode & (self.umask | 0o7000) != 0
     }

@@ -63,9 +63,9 @@ pub enum UnpackError {
         /// `user` or `group`.
         what: &'static str,
         id: u32,
-        /// Number of ids, from 0 on.
+        /// Number of mapped ids, which are consecutive from 0.
         count: u32,
-        /// File in `/etc` with the user's ranges.
+        /// File in `/etc` with the user's id ranges: `subuid` or `subgid`.
         file: &'static str,
     },
     #[error("cannot {action} {path:?} of the layer")]

@@ -20,9 +20,9 @@ use super::place::OpenPath;
 
 /// Prefix of whiteouts. The rest of the name is that of the hidden file in lower layers.
 const WHITEOUT: &[u8] = b".wh.";
-/// Prefix of names that are private to storage drivers, and the name of the file that makes its
-/// directory opaque.
+/// Prefix of names that are private to storage drivers.
 const PRIVATE: &[u8] = b".wh..wh.";
+/// Name of the file that makes its directory opaque.
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
 /// Longest path that a process in the container could name.
@@ -151,7 +151,7 @@ impl<'a> Extractor<'a> {
         Ok(())
     }
 
-    /// Extracts an entry to this path.
+    /// Extracts an entry to a path below the layer's root.
     fn make<R: ArchiveInput>(
         &mut self,
         archive: &mut TarArchive<R>,

@@ -26,7 +26,7 @@ const DEFAULT_MODE: Mode = Mode::from_raw_mode(0o755);
 /// An open directory.
 pub struct DirectoryLevel {
     pub fd: OwnedFd,
-    /// Length of the chain's path up to here.
+    /// Length in bytes of the path from the layer's root to this directory.
     end: usize,
     /// Modification time to set when the directory is left.
     pub mtime: Option<(i64, u32)>,
@@ -108,7 +108,7 @@ impl OpenPath {
         self.root.mtime.map_or(Ok(()), |mtime| set_time(&self.root.fd, mtime))
     }
 
-    /// Opens the directory of a hard link's target.
+    /// Opens a directory by its path from the layer's root, for the target of a hard link.
     pub fn open(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let path = if path.is_empty() { b"." } else { path };
         open_as_root(self.root.fd.as_fd(), path, DIRECTORY, Mode::empty())

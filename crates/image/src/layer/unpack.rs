@@ -16,10 +16,11 @@ use super::extract::{ExtractRules, Extractor, UnpackSummary};
 use crate::Digest;
 use crate::digest::Hasher;
 
-/// Small enough for the CPU's cache, large enough for the data of most files.
+/// Size of the chunks that one thread passes to the other: they fit the CPU's cache, and have room
+/// for the data of most files.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Number of chunks that may wait for the slower of the two threads.
+/// Maximum number of decompressed chunks between the two threads.
 const QUEUE: usize = 4;
 
 /// Destination of unpacking.

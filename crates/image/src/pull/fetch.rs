@@ -86,7 +86,7 @@ pub fn fetch(
 
 enum ResolvedImage {
     Stored(Box<Image>),
-    /// Another image, with the digest of its manifest.
+    /// An image that has to be fetched: the digest of its manifest, and the manifest.
     Manifest(Digest, Box<Manifest>),
 }
 

@@ -19,12 +19,12 @@ use crate::store::StoreError;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PullPolicy {
-    /// On each pull. Layers in the store are not fetched again.
+    /// The registry is asked on each pull. Layers in the store are not fetched again.
     Always,
-    /// Only if the image is not in the store.
+    /// The registry is asked if the image is not in the store, or was pulled with a login.
     Missing,
-    /// On each pull; the stored image is used if the registry does not answer or cannot send all of
-    /// a newer image.
+    /// The registry is asked on each pull; the stored image is used if the registry does not answer
+    /// or cannot send all of a newer image.
     #[default]
     Newer,
     Never,
@@ -58,13 +58,13 @@ pub enum PullError {
     /// The configuration cannot be read.
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
-    /// Not in the store, and must not be pulled.
+    /// The image is not in the store, and must not be pulled.
     #[error("{} not found in the store, and the pull policy is never", reference.familiar_name())]
     NotStored { reference: Box<ImageReference> },
     /// The registry could not be reached a moment ago.
     #[error("{registry} could not be reached {} s ago, and is not asked again yet", since.as_secs())]
     RecentlyUnreachable { registry: String, since: Duration },
-    /// In the store, but pulled with other credentials.
+    /// The image is in the store, but was pulled with other credentials.
     #[error(
         "{} is in the store, but was pulled with other credentials, and the pull policy is never: use \
          another policy", reference.familiar_name()
@@ -91,7 +91,7 @@ pub enum PullError {
 }
 
 impl PullError {
-    /// Returns whether the registry, which has no mirrors, did not answer.
+    /// Returns whether the registry did not answer. Returns false if mirrors failed before it.
     pub(super) fn is_unresponsive(&self) -> bool {
         matches!(self, PullError::Registry(error) if error.is_unresponsive())
     }

@@ -30,7 +30,7 @@ pub struct RegistryClient {
 pub struct RegistryRepository<'a> {
     name: String,
     registry: String,
-    /// Mirrors, with the registry itself last.
+    /// Mirrors, with the registry itself last. The flag is set if a mirror is skipped from now on.
     sources: Vec<(RepositorySource, AtomicBool)>,
     settings: Arc<ClientSettings>,
     budget: Arc<Budget>,
@@ -90,7 +90,7 @@ impl RegistryClient {
         self.open(reference, sources, RepositoryAccess::Pull, credentials, progress)
     }
 
-    /// Opens a repository, with its mirrors in `sources`.
+    /// Opens a repository. `sources` has its mirrors, each with the name of the repository there.
     pub(super) fn open<'a>(
         &self,
         reference: &ImageReference,

@@ -33,7 +33,7 @@ pub struct ClientSettings {
     pub options: ClientOptions,
     proxy: Option<Proxy>,
     roots: BTreeMap<String, RootCerts>,
-    /// Roots for all other servers; loaded on first use.
+    /// Root certificates for servers without an entry in `roots`; loaded on first use.
     host_roots: OnceLock<RootCerts>,
 }
 
@@ -354,7 +354,8 @@ const MAX_MESSAGE_BYTES: u64 = 16 << 10;
 /// Characters of a server's error message that are shown.
 const MAX_MESSAGE_CHARS: usize = 200;
 
-/// Converts an error of a request to `server`, to which `referrer` referred us.
+/// Converts an error of a request to `server`. `referrer` is the name of the registry or mirror
+/// that was asked first, and may have referred to `server`.
 pub fn explain(referrer: &str, server: String, error: ureq::Error) -> RegistryError {
     let source = match error {
         ureq::Error::Timeout(_) => return RegistryError::Timeout { server },
@@ -372,7 +373,7 @@ pub fn explain(referrer: &str, server: String, error: ureq::Error) -> RegistryEr
     explain_io(referrer, server, source)
 }
 
-/// Converts an error of reading a response.
+/// Converts an error of reading a response of `server`; for `referrer` see [`explain`].
 pub fn explain_io(referrer: &str, server: String, source: io::Error) -> RegistryError {
     let source = match source.downcast::<RegistryError>() {
         // The budget has already explained the failure.

@@ -90,12 +90,12 @@ pub enum RegistryError {
     Tls { server: String, source: io::Error },
     #[error("invalid HTTP response from {server}")]
     Protocol { server: String, source: io::Error },
-    /// The target is invalid or less secure, or there were too many redirects.
+    /// A redirect is not followed: its target is invalid or less secure, or there were too many.
     #[error("{server} redirects to {target:?}: {reason}")]
     Redirect {
         server: String,
         target: String,
-        /// Reason for not following it.
+        /// Reason for not following the redirect.
         reason: &'static str,
     },
     /// The token server is not safe for credentials, or returns no token.
@@ -113,7 +113,7 @@ pub enum RegistryError {
          this address may do so"
     )]
     InternalAddress {
-        /// Server that named the host.
+        /// Server that referred to the host.
         server: String,
         host: String,
         address: IpAddr,

@@ -12,7 +12,7 @@ use ureq::unversioned::transport::NextTimeout;
 
 use crate::http::canonical_address;
 
-/// Internal address of this machine or its network, where no server may send us.
+/// Internal address of this machine or its network, which no server may make the client connect to.
 #[derive(Debug, thiserror::Error)]
 #[error("{host} is {address}")]
 pub struct InternalAddress {
@@ -79,7 +79,8 @@ impl Resolver for AddressGuard {
     }
 }
 
-/// Returns whether an address is this machine, its link or a cloud's metadata server.
+/// Returns whether an address is a loopback, link-local, unspecified, broadcast or multicast one,
+/// or that of a cloud's metadata server.
 fn is_internal(address: IpAddr) -> bool {
     let is_local = match address {
         IpAddr::V4(v4) => {

@@ -24,7 +24,7 @@ pub struct ClientOptions {
     pub layers_at_once: usize,
     pub retry: RetryOptions,
     pub connect_timeout: Duration,
-    /// Longest silence of a server.
+    /// Timeout of a response, and of each read.
     pub idle_timeout: Duration,
     pub min_rate: MinRate,
     /// Time limit of pulling an image; zero for none.

@@ -16,7 +16,7 @@ use crate::{Descriptor, Digest, ImageReference, ProgressEvent, PullProgress};
 
 const TAGS_PER_PAGE: u32 = 1000;
 
-/// Limit of pages; no repository has as many.
+/// Maximum number of pages of tags to request for one repository.
 const MAX_TAG_PAGES: usize = 100;
 
 /// Size limit of a page of tags.

@@ -124,7 +124,7 @@ impl RepositorySource {
 
     /// Obtains the value of `Authorization` to replace `refused`.
     ///
-    /// One thread does so at a time; the others use its result.
+    /// One thread obtains a value at a time; threads that wait meanwhile use it too.
     fn authorize(
         &self,
         challenge: Option<Challenge>,
@@ -195,7 +195,8 @@ impl RepositorySource {
         }
     }
 
-    /// Returns the name of a path for messages.
+    /// Returns a name for error messages of the content at a path, such as `blob DIGEST of
+    /// REPOSITORY`.
     fn name(&self, path: &str) -> String {
         match path.split_once('/') {
             Some(("manifests", digest)) if digest.contains(':') => {

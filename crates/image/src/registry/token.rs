@@ -111,7 +111,7 @@ impl TokenServer<'_> {
     }
 }
 
-/// Returns the value of `Authorization` for a login by password.
+/// Returns the value of `Authorization` for a login by password; `None` for a token.
 pub fn basic(login: &LoginMethod) -> Option<String> {
     let LoginMethod::Password { username, password } = login else { return None };
     let text = format!("{username}:{}", password.reveal());

@@ -42,7 +42,7 @@ pub enum StoreError {
     /// A layer of the image is not in the store, or was removed meanwhile.
     #[error("layer {diff_id} of {reference} not found in the store: pull the image again")]
     NoLayer { reference: Box<ImageReference>, diff_id: Digest },
-    /// The holder's name is not a valid file name.
+    /// The name of a lease's holder is not a valid file name.
     #[error(
         "invalid lease holder {holder:?}: expected at most 128 letters, digits, \"-\", \"_\" and \".\""
     )]
@@ -50,7 +50,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Returns whether a record is unreadable: damaged, or of another version.
+    /// Returns whether a record is unreadable: corrupt, or written by a newer version of this
+    /// program.
     pub(super) fn is_unreadable(&self) -> bool {
         match self {
             StoreError::Record { .. } | StoreError::Newer(_) => true,

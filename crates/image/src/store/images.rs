@@ -24,7 +24,7 @@ pub struct Image {
     pub id: Digest,
     /// Platform that it was built for.
     pub platform: Platform,
-    /// The configuration, whose digest is the ID.
+    /// The configuration as unchanged JSON, whose digest is the image ID.
     pub configuration: String,
     /// Defaults for containers of the image, from the configuration.
     pub config: ImageConfig,
@@ -89,7 +89,7 @@ struct ImageRecord {
     platform: Platform,
     digest: Digest,
     id: Digest,
-    /// The unchanged document, whose digest is the ID.
+    /// The configuration as unchanged JSON, whose digest is the image ID.
     configuration: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     access: Option<String>,

@@ -40,7 +40,7 @@ struct LayerRecord {
     entries: u64,
     is_opaque: bool,
     highest_owner: u32,
-    /// Boot in which it was written, until it is known to be on disk.
+    /// ID of the boot in which the layer was written; `None` once the layer is synced to disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     boot: Option<String>,
 }
@@ -215,7 +215,8 @@ impl ImageStore {
         Ok(())
     }
 
-    /// Returns the digests and directories of all complete layers, usable or not.
+    /// Returns the diff IDs and directories of all complete layers, including unusable ones:
+    /// corrupt, or not synced before a reboot.
     pub(super) fn layer_dirs(&self) -> Result<Vec<(Digest, PathBuf)>, PathError> {
         let layers = self.layers_dir();
         let digests = names(&layers)?.into_iter().filter_map(|name| {

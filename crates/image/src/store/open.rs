@@ -56,7 +56,7 @@ pub struct ImageStore {
     pub(super) options: StoreOptions,
     /// ID of the current boot.
     pub(super) boot: String,
-    /// Place for directories that cannot be removed.
+    /// Trash, which takes directories that cannot be removed.
     trash: Trash,
 }
 
@@ -78,7 +78,7 @@ impl ImageStore {
         &self.options
     }
 
-    /// Returns the place for directories that cannot be removed.
+    /// Returns the trash, which takes directories that cannot be removed.
     pub fn trash(&self) -> &Trash {
         &self.trash
     }
@@ -95,7 +95,7 @@ impl ImageStore {
         self.options.run.join("leases")
     }
 
-    /// Returns how long ago a registry could not be reached, if it need not be asked again yet.
+    /// Returns the time since a registry could not be reached; `None` if it is to be asked again.
     pub(crate) fn silence(&self, registry: &str) -> Option<Duration> {
         let path = self.silence_path(registry);
         let noted = fs::metadata(&path).ok()?.modified().ok()?;

@@ -37,12 +37,12 @@ impl PrunePolicy {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PruneResult {
     pub images: Vec<ImageSummary>,
-    /// Number of layers, of these images and others.
+    /// Number of removed layers, including those that no removed image had.
     pub layers: usize,
-    /// Size of these layers, and of leftovers of killed processes.
+    /// Size of the removed layers, and of removed leftovers of killed processes.
     pub freed_bytes: u64,
-    /// Unreadable records of leases, reservations and images: while there are any, no usable layer
-    /// is removed.
+    /// Unreadable records of leases, reservations and images: while there are any, layers are
+    /// removed only if they are corrupt, or were not synced before a reboot.
     pub unreadable: Vec<String>,
 }
 
@@ -84,7 +84,8 @@ impl ImageStore {
         Ok(pruned)
     }
 
-    /// Returns what [`prune`](Self::prune) would remove, without leftovers of killed processes.
+    /// Returns what [`prune`](Self::prune) would remove, without leftovers of killed processes, and
+    /// as if records of newer versions were kept.
     pub fn preview_prune(&self, policy: &PrunePolicy) -> Result<PruneResult, StoreError> {
         let _excluded = self.exclude()?;
         let PruneSelection { due, left, unreadable } = self.select(policy)?;
@@ -99,7 +100,8 @@ impl ImageStore {
         })
     }
 
-    /// Selects the images to remove, the most recently used first.
+    /// Divides the images into those to remove and those to keep, each the most recently used
+    /// first.
     fn select(&self, policy: &PrunePolicy) -> Result<PruneSelection, StoreError> {
         let mut images = self.named_images()?;
         let kept = self.needed_layers(&[])?;
@@ -141,7 +143,8 @@ impl ImageStore {
         })
     }
 
-    /// Removes unneeded layers. The lock is released once these are determined.
+    /// Removes unneeded layers, and returns their number and size. Releases the lock once the
+    /// layers are renamed, before their files are removed.
     pub(super) fn remove_unneeded(&self, excluded: FileLock) -> Result<(usize, u64), StoreError> {
         self.remove_layers(excluded, NewerRecords::Keep)
     }
@@ -194,7 +197,8 @@ impl ImageStore {
         Ok(sizes)
     }
 
-    /// Removes unreadable records, as after a power cut, and unfinished ones.
+    /// Removes corrupt image records, as after a power cut, and unfinished ones. `newer` decides on
+    /// records that a newer version of this program wrote.
     fn sweep_images(&self, newer: NewerRecords) -> Result<(), PathError> {
         let images = self.images_dir();
         for name in names(&images)? {

@@ -21,7 +21,8 @@ use crate::min_rate::{MinRate, RateMeter};
 /// Prefix of the directories in which layers are unpacked.
 pub const PREFIX: &str = ".tmp-";
 
-/// Sparse file in such a directory. Its length is the number of bytes read so far.
+/// Sparse file in the directory of a layer that is being unpacked. Its length is the number of
+/// bytes read so far.
 const RECEIVED: &str = "received";
 
 /// Interval at which waiting processes check the lock.
@@ -210,7 +211,7 @@ impl<R: Read> Read for WatchedReader<R> {
 /// Process that unpacks the requested layer.
 struct LockHolder {
     meter: RateMeter,
-    /// Inode of its directory, bytes read so far, and the time of the check.
+    /// The last check: inode of the process's directory, bytes read so far, and time of the check.
     seen: Option<(u64, u64, Instant)>,
     min_rate: MinRate,
 }

@@ -13,11 +13,12 @@ use crate::os;
 use crate::remote::{ExecHost, StreamError};
 
 const READ_AT_ONCE: usize = 64 << 10;
-/// Attempts to begin a step that another process begins too.
+/// Maximum number of attempts to begin a step that another process begins too.
 const ATTEMPTS: usize = 5;
-/// Timeout for the first process to begin a step: it waits for a cancelled one to die.
+/// Timeout for the first process to begin a step, which may have to wait for a cancelled step to
+/// die.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(15);
-/// Timeout for the first process of a container that was just started to listen.
+/// Timeout for the first process to listen on its socket in a container that was just started.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 

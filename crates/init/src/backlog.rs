@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 
 use crate::frames::journal::{MAX_OUTPUT_BYTES, OutputStream, RECEIVED_BYTES, output_header};
 
-/// Size in memory at which the step has to wait. Also if every byte is a part of its own, a host has then received
-/// enough to acknowledge it.
+/// Size in memory at which no more output is read, so that the step blocks. Even if every part has
+/// a single byte, this is more than the [`RECEIVED_BYTES`] that make a host acknowledge output.
 const MAX_BYTES: usize = 384 << 10;
+/// Size in memory of a part's stream and offset.
 const PART_BYTES: usize = size_of::<(OutputStream, u64)>();
 const _: () = assert!((MAX_BYTES / (1 + PART_BYTES)) as u64 > RECEIVED_BYTES);
 
@@ -14,9 +15,9 @@ const _: () = assert!((MAX_BYTES / (1 + PART_BYTES)) as u64 > RECEIVED_BYTES);
 #[derive(Default)]
 pub struct Backlog {
     bytes: VecDeque<u8>,
-    /// Parts of the output: the stream of each, and the offset after it.
+    /// Parts of the output, each from one stream: the stream, and the offset after the part.
     parts: VecDeque<(OutputStream, u64)>,
-    /// Offset of the first byte.
+    /// Offset of the first byte in `bytes`.
     start: u64,
 }
 
@@ -56,8 +57,8 @@ impl Backlog {
         }
     }
 
-    /// Returns the next output after a cursor as frames, and advances the cursor. Returns nothing at the end, and
-    /// `None` before the start.
+    /// Returns the next output after a cursor as frames, and advances the cursor. Returns no frames
+    /// if there is no further output, and `None` if output after the cursor was dropped.
     pub fn read(&self, cursor: &mut u64) -> Option<Vec<u8>> {
         let mut begin = to_usize(cursor.checked_sub(self.start)?);
         let mut frames: Vec<u8> = Vec::new();

@@ -16,7 +16,8 @@ use crate::os::{POLLERR, POLLHUP, POLLIN, POLLOUT, PollFd, is_temporary};
 const MAX_CLIENTS: usize = 16;
 /// Size limit of a request: an id and two numbers.
 const MAX_REQUEST_BYTES: usize = 256;
-/// Rounds of sending to one client before the step is handled.
+/// Maximum number of times that pending events are sent to one client before it is the next one's
+/// turn.
 const ROUNDS: usize = 8;
 
 /// All connected clients.

@@ -1,11 +1,11 @@
-//! The end of output of processes that outlive their step's command.
+//! Time limits for reading output of processes that outlive their step's command.
 
 use std::time::{Duration, Instant};
 
-/// Silence after which output is over.
+/// Time without output after which the output counts as over.
 pub const QUIET: Duration = Duration::from_millis(100);
 
-/// Time limit of reading output.
+/// Maximum time for reading output after the command has exited.
 pub const LIMIT: Duration = Duration::from_secs(2);
 
 /// The end of a step's output after its command has exited: 100 ms without a byte, or 2 s in all.
@@ -22,7 +22,7 @@ impl Drain {
         Drain { since: now, last_bytes: now }
     }
 
-    /// Restarts the silence, after bytes were read.
+    /// Restarts the time without output, after bytes were read.
     pub fn prolong(&mut self) {
         self.last_bytes = Instant::now();
     }

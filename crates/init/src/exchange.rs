@@ -155,7 +155,7 @@ fn get(wire: &mut FileExchange<'_>, root: &Path, scope: &FileScope) -> Result<()
     wire.flush()
 }
 
-/// Answers with the content of a file, or the problem with it.
+/// Sends the content of a file, or the problem with it.
 fn read(wire: &mut FileExchange<'_>, path: &Path) -> Result<(), StreamError> {
     match read_file(path) {
         Ok(content) => TreeChange::encode_data(&content, &mut wire.out),

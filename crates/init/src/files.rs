@@ -17,7 +17,7 @@ use super::frames::files::{FileEntryKind, FileEntryState, FileTime};
 pub use changes::{ChangeFinder, SentChange};
 pub use write::{AppliedChange, TreeWriter, WritableTree};
 
-/// Prefix of incomplete files, which are not exchanged.
+/// Prefix of the names of incomplete files, which are not exchanged.
 const PART: &[u8] = b".oci-hooks.part";
 /// Maximum depth of directories, each of which is kept open.
 const MAX_DEPTH: usize = 256;

@@ -60,13 +60,14 @@ pub const DEAD_WITHIN_SECONDS: u64 = 25;
 
 /// Size of a frame's kind and length.
 const HEADER_BYTES: usize = 5;
-/// Size of a buffer above which it is freed when it is empty.
+/// Size above which an empty buffer is freed.
 const KEPT_BYTES: usize = 256 << 10;
 /// Limit of paths in the kernel.
 const MAX_PATH_BYTES: usize = 4096;
 const LAST_SIGNAL: i32 = 64;
 
-/// First answer of the first process. Later versions may append to it.
+/// First answer of the first process, with the oldest and the newest version that it supports.
+/// Later versions may append fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     pub oldest: u16,
@@ -86,18 +87,22 @@ impl Hello {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepRequest {
     Step(Box<ContainerStep>),
-    /// A signal for every process of the step.
+    /// Sends a signal to every process of the step.
     Signal(i32),
-    /// `SIGKILL` for every process of the step, until none is left.
+    /// Sends `SIGKILL` to every process of the step, until none is left.
     Kill,
-    /// The size of the host's terminal has changed.
+    /// Sets the size of the program's terminal to that of the host's, which has changed.
     Resize(TerminalSize),
-    /// Requests the output of a kept step. This and the following ones are of [`journal`].
+    /// Requests the output of a step that outlives the connection of its host. Belongs to
+    /// [`journal`].
     Attach(Box<AttachRequest>),
-    /// The host has received all output before this offset, which may be dropped.
+    /// The host has received all output before this offset, which the keeper may drop. Belongs to
+    /// [`journal`].
     Received(u64),
+    /// The host is still connected. Belongs to [`journal`].
     Alive,
-    /// Another step begins: a step without an attached host is to be killed.
+    /// Kills the step if no host is attached to it, because another step begins. Belongs to
+    /// [`journal`].
     Yield,
 }
 
@@ -167,7 +172,7 @@ pub enum FrameError {
     /// The payload has bytes after its values.
     Trailing,
     Version(u16),
-    /// A value that its field cannot have.
+    /// A field has an invalid value; the text names the field.
     Invalid(&'static str),
 }
 
@@ -196,7 +201,7 @@ impl std::error::Error for FrameError {}
 #[derive(Debug)]
 pub struct FrameBuffer {
     bytes: Vec<u8>,
-    /// Number of bytes that were taken.
+    /// Number of bytes at the beginning of `bytes` whose frames were taken.
     taken: usize,
     max: usize,
 }
@@ -221,7 +226,7 @@ impl FrameBuffer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Returns the number of bytes that were not taken.
+    /// Returns the number of received bytes whose frames were not taken.
     #[must_use]
     pub fn length(&self) -> usize {
         self.bytes.len() - self.taken

@@ -26,19 +26,21 @@ use crate::limits::is_full;
 use crate::os::{self, POLLERR, POLLHUP, POLLIN, PollFd};
 use crate::supervised::{SupervisedStep, SupervisionState};
 
-/// Time for other keepers without a host to abandon their steps before this one begins.
+/// Timeout for other keepers that have no host to kill their steps, before the step of this keeper
+/// begins.
 const YIELDED_WITHIN: Duration = Duration::from_secs(2);
 /// Interval of attempts to record the end while the disk is full.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// Rules for keeping steps.
+/// Rules for steps that outlive the connection of their host.
 pub struct KeepRules {
     pub agent_dir: AgentDirectory,
-    /// Maximum time without an attached host: then the step is killed.
+    /// Maximum time without an attached host, after which the step is killed.
     pub away: Duration,
 }
 
-/// Keeps a step that a host has requested, unless its id was used before.
+/// Runs the keeper of a step that a host has requested, until the keeper is done. Does nothing if
+/// the step's id was used before.
 pub fn run(rules: &KeepRules, attach: AttachRequest, host: OwnedFd) {
     let AttachRequest { id, from, step } = attach;
     let fail = |kind, errno| {
@@ -79,8 +81,8 @@ pub fn run(rules: &KeepRules, attach: AttachRequest, host: OwnedFd) {
     keeper.run();
 }
 
-/// Asks the keepers of other steps to abandon them, unless a host is attached, and waits until they have: the first
-/// process does not begin a step before an abandoned one is dead.
+/// Asks the keepers of other steps to kill steps without an attached host, and waits until they
+/// have: the first process begins no step while an abandoned one is alive.
 fn yield_others(agent_dir: &AgentDirectory, own: &StepDirectory) {
     let Ok(request) = StepRequest::Yield.encode() else { return };
     let others = agent_dir.all_steps().into_iter().filter(|other| other != own);
@@ -120,7 +122,7 @@ struct Keeper<'r> {
     pipes: [Option<File>; 2],
     /// The step's working directory; empty for the container's.
     directory: Vec<u8>,
-    /// Events of limits before the step.
+    /// Counted events of the container's limits before the step.
     before: LimitEvents,
     is_started: bool,
     is_end_written: bool,
@@ -177,8 +179,9 @@ impl Keeper<'_> {
         }
     }
 
-    /// Ends the step for its hosts. Also closes the connection to the supervisor, which sends further output to the
-    /// log then, and kills a step that has not ended.
+    /// Ends the step for its hosts, and closes the connection to its supervisor. The supervisor
+    /// then kills the step if it has not ended, and forwards further output of remaining processes
+    /// to the log.
     fn finish(&mut self, end: StepAnswer) {
         let mut limits = LimitEvents::now().since(self.before);
         if end != StepAnswer::Exited(0) {

@@ -23,11 +23,13 @@ pub enum LaunchMessage {
         token: u64,
         signal: u8,
     },
-    /// Kills a process and its group. From now on, the process is an orphan without reports.
+    /// Kills a process and its group. From then on, the launcher treats the process as an orphan,
+    /// and sends no reports about it.
     Abandon {
         token: u64,
     },
-    /// Comes with a pipe that does not block, into which the launcher writes an [`OrphanReport`].
+    /// Requests an [`OrphanReport`], which the launcher writes into the non-blocking pipe that
+    /// comes with the message.
     Orphans,
 }
 
@@ -75,7 +77,7 @@ pub struct LaunchRequest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProgramPaths {
     Exact(Vec<u8>),
-    /// The first that is an executable file counts.
+    /// Paths of which the first executable file is executed.
     Candidates(Vec<Vec<u8>>),
 }
 
@@ -129,7 +131,7 @@ pub enum LaunchAction {
     /// The process could not prepare its streams.
     Setup,
     WorkDir,
-    /// No path is that of an executable file.
+    /// None of the paths is that of an executable file.
     Find,
     /// The program, by its index in [`ProgramPaths::all`], could not be executed.
     Execute(u16),
@@ -137,7 +139,8 @@ pub enum LaunchAction {
 
 /// A report of the launcher about a process, or of the process itself until it executes its program.
 ///
-/// `Ended` is the last one. `Failed` comes before it, and alone if no process was created.
+/// `Ended` is the last report. `Failed` comes before `Ended`, and is the only report if no process
+/// was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaunchReport {
     Started { pid: i32 },
@@ -210,7 +213,7 @@ impl OrphanReport {
         [count].iter().chain(&self.0).flat_map(|number| number.to_le_bytes()).collect()
     }
 
-    /// Parses a report, which a full pipe truncates.
+    /// Parses a report; returns `None` if it is truncated, because the pipe was full.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (numbers, _) = bytes.as_chunks();
         let numbers: Vec<u32> = numbers.iter().map(|number| u32::from_le_bytes(*number)).collect();

@@ -23,16 +23,19 @@ use crate::os::{
     SIGKILL, SignalSet,
 };
 
-/// Exit code of a process that executes no program.
+/// Exit code of a process that could not execute its program.
 const NOT_EXECUTED: i32 = 127;
 
-/// Children reaped before the next message has its turn: a job may create children faster than they are reaped.
+/// Maximum number of children to reap before the next message is handled: a job may create children
+/// faster than they are reaped.
 const REAPED_AT_ONCE: usize = 64;
 
-/// Larger than a message, so that a longer one is noticed.
+/// Size of the buffer for a message. It is larger than any valid message, so that a longer one is
+/// detected.
 const RECEIVED_AT_ONCE: usize = 64;
 
-/// The state that programs get, from before the launcher changed its own.
+/// State that the launcher saves before it changes its own, and restores in each program that it
+/// starts.
 struct InheritedState {
     mask: SignalSet,
     limit: Option<ResourceLimit>,

@@ -11,10 +11,10 @@ use crate::os;
 
 const MOUNT: &str = "/sys/fs/cgroup";
 
-/// With it, opening a FIFO does not wait.
+/// Flag of `open` that keeps it from waiting for the other end of a FIFO.
 const O_NONBLOCK: i32 = 0o4000;
 
-/// Size limit of a file in bytes.
+/// Maximum number of bytes to read from a file of the cgroup.
 const MAX_BYTES: u64 = 64 << 10;
 
 impl LimitEvents {

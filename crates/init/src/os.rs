@@ -68,7 +68,7 @@ impl PollFd {
     }
 }
 
-/// Set of signals, in the size of C libraries.
+/// Set of signals, as large as the C libraries' `sigset_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct SignalSet([u64; 16]);
@@ -115,8 +115,8 @@ pub fn listener(fd: RawFd) -> Option<OwnedFd> {
     }
 }
 
-/// Unmaps the pages of the program that only its start has needed. Pages that are needed again are
-/// mapped from a file that all containers share.
+/// Unmaps the pages of the program's code, most of which only its start has needed. The kernel maps
+/// pages that are needed again from the file, which all containers share.
 pub fn forget_start() {
     let begin = (&raw const __executable_start).addr();
     let length = (&raw const etext).addr().saturating_sub(begin) & !(PAGE_BYTES - 1);
@@ -125,15 +125,16 @@ pub fn forget_start() {
     unsafe { madvise(begin as *mut c_void, length, MADV_DONTNEED) };
 }
 
-/// Sets close-on-exec for all descriptors but the standard ones. Older kernels lack this; it is for
-/// inherited descriptors, because ours have the flag anyway.
+/// Sets close-on-exec for all descriptors but the standard ones. Only inherited descriptors need
+/// this: the program opens its own with the flag. Does nothing on kernels without
+/// `CLOSE_RANGE_CLOEXEC`.
 pub fn close_on_execution() {
     // SAFETY: closes nothing now.
     unsafe { syscall(SYS_CLOSE_RANGE, 3_u64, u64::from(c_uint::MAX), CLOSE_RANGE_CLOEXEC) };
 }
 
-/// Closes all descriptors but the standard streams and this one. Values that own a closed
-/// descriptor must not be used any more: the process is about to execute a program, or to exit.
+/// Closes all descriptors but the standard streams and `kept`. Values that own a closed descriptor
+/// must not be used any more: the process is about to execute a program, or to exit.
 pub fn close_all_but(kept: BorrowedFd<'_>) {
     let kept = u64::from(kept.as_raw_fd().unsigned_abs());
     for (first, last) in [(3, kept.saturating_sub(1)), (kept + 1, u64::from(c_uint::MAX))] {
@@ -305,7 +306,8 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     checked(unsafe { c_kill(pid, signal) }).map(drop)
 }
 
-/// Sends a signal to the process of a `/proc` directory, but not to a later one with its id.
+/// Sends a signal to the process of an open `/proc/PID` directory, never to a later process with
+/// the same id.
 pub fn signal_by_directory(directory: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     // SAFETY: has no pointers but a null.
     let result = unsafe {

@@ -22,20 +22,22 @@ use crate::trials::{ProbeAttempt, ProbeMessage, ProbeOutcome, ProbeTask, default
 
 /// Exit code of a probe that has carried out its task.
 const DONE: i32 = 3;
+/// Exit code of a probe that could not carry out its task.
 const FAILED: i32 = 1;
 
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Maximum number of attempts for [`ProbeAttempt::Rule`], and the timeout of each.
+/// Maximum number of connections to try for one [`ProbeAttempt::Rule`].
 const TRIES: u32 = 20;
+/// Timeout of each connection for [`ProbeAttempt::Rule`].
 const TRY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Size limit of an answer.
+/// Maximum number of bytes to read of a target's answer.
 const MAX_ANSWER_BYTES: usize = 64;
 
 const STACK_BYTES: usize = 128 << 10;
 
-/// Error number on a host without IPv6.
+/// Error number of the kernel for an IPv6 socket on a host without IPv6.
 const EAFNOSUPPORT: i32 = 97;
 
 /// Carries out the task in a file, and returns the exit code.
@@ -71,7 +73,8 @@ fn carry_out(args: &[OsString]) -> io::Result<()> {
     }
 }
 
-/// Runs all attempts in parallel, because some wait for a timeout.
+/// Runs all attempts in parallel, because some wait for a timeout, and prints their outcomes on
+/// lines that begin with `word`.
 fn try_all(word: &str, attempts: &[ProbeAttempt]) -> io::Result<()> {
     // Run first: later attempts must not reach its listeners.
     let own = &probe_own_targets();
@@ -237,7 +240,7 @@ fn process(mark: &str) -> io::Result<String> {
 struct ProbeServer {
     token: String,
     mark: String,
-    /// If set, it answers only once on each address or socket.
+    /// If set, the server answers only once on each address or socket.
     is_once: bool,
     /// Attempts by which probes reach the server, each with an attempt to verify it locally.
     served: Vec<(ProbeAttempt, ProbeAttempt)>,
@@ -319,7 +322,8 @@ impl ProbeServer {
         self.served.push((process.clone(), process));
     }
 
-    /// Answers on a new thread, once or repeatedly.
+    /// Calls `once` with the token on a new thread, repeatedly unless `is_once` is set. Returns
+    /// `None` if there is no thread.
     fn answer(&self, mut once: impl FnMut(&str) + Send + 'static) -> Option<()> {
         let (token, is_once) = (self.token.clone(), self.is_once);
         let thread = Builder::new().stack_size(STACK_BYTES);
@@ -334,7 +338,8 @@ impl ProbeServer {
         thread.spawn(answering).ok().map(drop)
     }
 
-    /// Announces the attempts by which the server can be reached, after verifying each.
+    /// Prints the attempts by which the server can be reached, after verifying each, on lines that
+    /// begin with `word`.
     fn announce(&self, word: &str) -> io::Result<()> {
         let mut out = io::stdout().lock();
         for (attempt, here) in &self.served {

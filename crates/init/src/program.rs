@@ -57,9 +57,11 @@ use std::path::Path;
 
 use steps::ServeOptions;
 
-/// Names of the program that select other modes.
+/// Name of the program that selects the modes `serve` and `call`.
 const AGENT: &str = "agent";
+/// Name of the program that selects the launcher.
 const LAUNCHER: &str = "launcher";
+/// Name of the program that selects the probe.
 const PROBE: &str = "probe";
 
 fn main() {

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use crate::os::{EIO, POLLERR, POLLHUP, POLLIN, POLLOUT, PollFd, is_temporary};
 
-/// A pipe that is ready to be written accepts this much without blocking.
+/// Size of a relay's buffer. A pipe that is ready for writing accepts as many bytes without
+/// blocking.
 const BUFFER_BYTES: usize = 4096;
-/// Time to wait for a log without a reader before output is dropped.
+/// Time for which output waits for a log that accepts none, before it is dropped.
 const LOG_PATIENCE: Duration = Duration::from_secs(1);
 /// Byte that means the end of input to a terminal.
 const END_OF_INPUT: u8 = 4;
@@ -32,11 +33,12 @@ pub struct Relay {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RelayKind {
-    /// To the host, at its pace.
+    /// Relays to the host, at the pace at which the host reads.
     Host,
-    /// To a terminal, which is sent an end of input.
+    /// Relays to a terminal, and ends the terminal's input after the last byte.
     Terminal,
-    /// To the log, which must not block processes.
+    /// Relays to the log. Output that the log does not accept is dropped, so that processes never
+    /// block.
     Log,
 }
 

@@ -11,7 +11,7 @@ use crate::{single, steps};
 
 /// Time without a host after which a step is killed, or its output dropped.
 const AWAY: Duration = Duration::from_secs(300);
-/// Option for another time, in seconds. Steps cannot change it.
+/// Option that overrides [`AWAY`], in seconds. Steps cannot change it.
 const AWAY_OPTION: &str = "--away=";
 
 /// Starts steps, and perhaps a program, until a terminating signal or the program's exit; returns

@@ -12,10 +12,13 @@ use crate::os::{
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Exit codes that shells and container engines use.
+/// Exit code for a process that could not be created, as container engines use it.
 pub const CANNOT_FORK: i32 = 125;
+/// Exit code for a program that cannot be executed, as shells use it.
 const NOT_EXECUTABLE: i32 = 126;
+/// Exit code for a program that was not found, as shells use it.
 const NOT_FOUND: i32 = 127;
+/// Base of the exit codes of programs that a signal ended: shells add the signal's number.
 const SIGNALLED: i32 = 128;
 
 /// Waits for a terminating signal, or runs a program and forwards every signal; returns the exit
@@ -105,7 +108,7 @@ fn collect(child: Option<i32>) -> Option<i32> {
     Some(code(status))
 }
 
-/// Returns the exit code that stands for a program's status.
+/// Returns the exit code for a program's status: its code, or 128 plus its signal.
 pub fn code(status: ChildStatus) -> i32 {
     match status {
         ChildStatus::Exited(code) => code.into(),

@@ -15,7 +15,7 @@ use crate::os::{self, E2BIG, EACCES, ENOENT, ENOTDIR, SignalSet};
 /// `PATH` of containers that set none.
 const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Shells and interpreters to list in the error if a program is missing.
+/// Shells and interpreters that the error for a missing program lists if they exist.
 const SHELLS: [&str; 8] = ["sh", "ash", "bash", "dash", "zsh", "pwsh", "python3", "node"];
 
 /// Longest interpreter line of a script, and longest path of a dynamic linker.

@@ -21,8 +21,8 @@ use crate::tree::ProcessTree;
 const MAX_WAITING: usize = 64;
 /// Time for a supervisor to kill the step of a lost host, before it is killed itself.
 const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(22);
-/// Interval at which a supervisor that should be killing is continued, in case its step has stopped
-/// it.
+/// Interval at which a supervisor that has to kill its step gets `SIGCONT`, in case the step has
+/// stopped it.
 const CONTINUE_EVERY: Duration = Duration::from_millis(50);
 
 /// Signals that end the first process.
@@ -31,9 +31,11 @@ const ENDING: [i32; 4] = [SIGTERM, SIGINT, SIGQUIT, SIGHUP];
 /// Additional tasks of a first process.
 #[derive(Default)]
 pub struct ServeOptions {
-    /// Process id of a program that gets the signals, and with which this process exits.
+    /// Process id of the container's program. Signals are forwarded to it, and this process exits
+    /// with it.
     pub program: Option<i32>,
-    /// Rules for keeping steps while no host is connected; without them no steps are kept.
+    /// Rules for steps that outlive the connection of their host; `None` if steps are killed with
+    /// it.
     pub rules: Option<KeepRules>,
 }
 
@@ -77,12 +79,12 @@ pub fn serve(listener: OwnedFd, additions: ServeOptions) -> i32 {
 
 struct SupervisorProcess {
     pid: i32,
-    /// Set until it has reported the end of its step.
+    /// The supervisor's step; `None` once its last answer is sent, or about to be.
     open: Option<OpenStep>,
 }
 
 struct OpenStep {
-    /// Kept to detect whether the host is still connected.
+    /// Copy of the connection to the host, to detect when the host disconnects.
     socket: OwnedFd,
     answered: File,
     /// Time at which the host disconnected.
@@ -90,7 +92,7 @@ struct OpenStep {
 }
 
 impl OpenStep {
-    /// Returns whether the last answer was sent, or is about to be.
+    /// Returns whether the supervisor has sent the last answer of the step, or is about to.
     fn is_answered(&mut self) -> bool {
         matches!(self.answered.read(&mut [0]), Ok(1))
     }

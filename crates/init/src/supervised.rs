@@ -23,7 +23,7 @@ pub struct SupervisedStep {
     /// Bytes to send, and the number of them already sent.
     outgoing: Vec<u8>,
     sent: usize,
-    /// Sent with the first byte.
+    /// Descriptors for the standard streams of the step, until they are sent with the first byte.
     streams: Option<[OwnedFd; STREAMS]>,
     is_greeted: bool,
     is_started: bool,
@@ -69,12 +69,12 @@ impl SupervisedStep {
         PollFd::new(self.socket.as_fd(), if sends { POLLIN | POLLOUT } else { POLLIN })
     }
 
-    /// Returns the deadline of the pending answer.
+    /// Returns the deadline of the pending answer; `None` once the program has started.
     pub fn deadline(&self) -> Option<Instant> {
         (!self.is_started).then_some(self.answer_by)
     }
 
-    /// Sends a request after the step.
+    /// Sends a request about the step that was started.
     pub fn ask(&mut self, request: &StepRequest) {
         self.outgoing.extend(request.encode().unwrap_or_default());
         self.send();
@@ -138,7 +138,8 @@ impl SupervisedStep {
     }
 }
 
-/// Returns the streams of a step, whose input is empty, and our ends of its output and errors.
+/// Returns the streams of a step, whose input is empty, and the keeper's ends of its output and
+/// errors.
 fn pipes() -> io::Result<([OwnedFd; STREAMS], [File; 2])> {
     let (input, _) = io::pipe()?;
     let (output, output_end) = io::pipe()?;

@@ -19,26 +19,27 @@ use crate::relay::{Relay, RelayKind};
 use crate::start::{self, StepStreams};
 use crate::tree::ProcessTree;
 
-/// Timeout of the host's request.
+/// Timeout for the host to send its first request.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 const RECEIVED_AT_ONCE: usize = 64 << 10;
-/// Size limit of requests after the step, whose payload is a number.
+/// Size limit of requests after the first one, whose payload is a number.
 const MAX_LATER_BYTES: usize = 4;
 
 /// Connection of a supervisor to its host, and to the first process.
 pub struct HostConnection {
     pub socket: OwnedFd,
-    /// Written to when the host may disconnect, so that the first process does not take that for a
-    /// cancellation.
+    /// Pipe to the first process. A byte is written before the last answer: the host may disconnect
+    /// then, which the first process must not take for a cancellation.
     pub answered: OwnedFd,
-    /// Set if a cancelled step is still alive.
+    /// Set if an earlier, cancelled step is still alive.
     pub is_busy: bool,
-    /// Set if the host may request a step that is kept for it.
+    /// Set if the host may request a step that outlives its connection.
     pub keeps: bool,
 }
 
-/// Supervises one step until none of its processes is left. If the request is for a step to be
-/// kept, does nothing, and returns the request and the connection.
+/// Supervises one step until none of its processes is left. If the host requests a step that
+/// outlives its connection, starts nothing, and returns the request and the connection, for a
+/// keeper.
 pub fn run(
     tree: &ProcessTree,
     connection: HostConnection,
@@ -107,13 +108,14 @@ struct StepSupervisor<'t> {
     tree: &'t ProcessTree,
     /// Connection to the host, while there is one.
     socket: Option<OwnedFd>,
-    /// Set until the last answer.
+    /// Pipe to the first process; `None` once the last answer is announced there.
     answered: Option<File>,
     signals: File,
     frames: FrameBuffer,
     /// Process id of the step's program.
     main: i32,
-    /// Pipe and bytes of a failure to execute the program; set until it is executed.
+    /// Pipe for the failure to execute the program, and the bytes read from it; `None` once the
+    /// program is executed or has failed.
     starting: Option<(File, Vec<u8>)>,
     ended: Option<ChildStatus>,
     is_cancelled: bool,
@@ -341,8 +343,8 @@ impl StepSupervisor<'_> {
         }
     }
 
-    /// Continues without the host: before the last answer, the step is killed; after it, the
-    /// remaining processes go on, with their output in the log.
+    /// Continues without the host. Before the last answer, kills the step; after it, lets the
+    /// remaining processes go on, and forwards their output to the log.
     fn lose(&mut self) {
         self.socket = None;
         if self.answered.is_some() {

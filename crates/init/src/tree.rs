@@ -10,14 +10,15 @@ use std::time::{Duration, Instant};
 use crate::at;
 use crate::os::{self, SIGCHLD, SIGKILL, SIGSTOP, SignalSet};
 
-/// Time for killing a tree by processes and groups. If it still multiplies then, everything in the
-/// container is killed. Ordinary trees take a millisecond or two.
+/// Time for killing the processes and process groups of a tree one by one. If the tree still
+/// creates processes then, all processes of the container are killed, unless others are visible
+/// too. Ordinary trees take a millisecond or two.
 const PATIENCE: Duration = Duration::from_millis(700);
 /// Time limit of killing a tree.
 pub const LIMIT: Duration = Duration::from_secs(20);
-/// Passes of sending a signal, for processes that are created meanwhile.
+/// Maximum number of times that a tree is searched for new processes to send a signal to.
 const SIGNAL_PASSES: usize = 8;
-/// Larger than any line of `/proc/PID/stat`, whose name has up to 16 bytes.
+/// Size of the buffer for `/proc/PID/stat`, whose process name has up to 16 bytes: larger than any.
 const STAT_BYTES: usize = 1024;
 
 /// The processes in `/proc`, which is opened before a step can mount over it.
@@ -122,8 +123,9 @@ impl ProcessTree {
         }
     }
 
-    /// Stops processes that multiply while they are killed, and returns them once all are stopped:
-    /// stopped processes still count, so that the others hit the limit of processes.
+    /// Stops processes that multiply while they are killed. Returns them once all are stopped, or
+    /// at `until`. Stopped processes still count for the limit of processes, which the others then
+    /// reach.
     fn stop(&self, root: i32, except: &[i32], until: Instant) -> Vec<TreeProcess> {
         loop {
             let found = self.descendants(root, except);

@@ -12,19 +12,19 @@ const INTERPRETER: &str = "#!/probe";
 /// Task of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeTask {
-    /// Tries all attempts, and exits.
+    /// Tries all attempts, prints the outcomes on lines that begin with `word`, and exits.
     Try { word: String, attempts: Vec<ProbeAttempt> },
-    /// Is the target of other probes until it is killed: answers with the token on all its
-    /// addresses and sockets, has the token in files in these directories, and the mark in its
-    /// command line.
+    /// Serves as the target of other probes until it is killed. Prints on lines that begin with
+    /// `word` how to reach it, answers with `token` on all its addresses and sockets, has `token`
+    /// in files in `directories`, and `mark` in its command line.
     Serve { word: String, token: String, mark: String, directories: Vec<PathBuf> },
 }
 
 /// Target that a probe tries to reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeAttempt {
-    /// The probe's own loopback address, socket, file and process, as a control: if it cannot reach
-    /// them, its other results prove nothing.
+    /// The probe's own loopback address, socket, file and process, as a control experiment: if it
+    /// cannot reach them, its other results prove nothing.
     Own,
     Tcp(SocketAddr),
     /// TCP address whose packets a firewall rule rejects. It is tried repeatedly, because the kernel
@@ -58,7 +58,7 @@ pub enum ProbeOutcome {
     NoAnswer,
     Absent,
     Denied,
-    /// Not tried, with the reason.
+    /// The attempt was not made, for this reason.
     Untried(String),
 }
 
@@ -69,7 +69,7 @@ pub enum ProbeMessage {
         index: usize,
         outcome: ProbeOutcome,
     },
-    /// Attempt by which the probe can be reached.
+    /// An attempt that reaches the probe, which serves as a target.
     Serves(ProbeAttempt),
     End,
 }
@@ -200,8 +200,8 @@ impl fmt::Display for ProbeOutcome {
 }
 
 impl ProbeMessage {
-    /// Parses the message after a task's word in a line of a log; returns `None` if the word is
-    /// missing.
+    /// Parses the message after `word`, which marks the lines of a task in a log; returns `None` if
+    /// the word is missing.
     pub fn read(word: &str, line: &str) -> Option<Self> {
         let (_, said) = line.split_once(word)?;
         let (first, rest) = said.trim_start().split_once(' ').unwrap_or((said.trim(), ""));

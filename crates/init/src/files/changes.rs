@@ -18,7 +18,7 @@ const ELOOP: i32 = 40;
 /// Number of files to compare before returning to the caller.
 const FILES_AT_ONCE: usize = 256;
 
-/// Change that was sent completely, or the problem with it.
+/// Change that was sent completely, or the problem with its file.
 pub type SentChange = Result<AppliedChange, FileProblem>;
 
 /// Differences of a tree from its earlier state.
@@ -28,7 +28,8 @@ pub struct ChangeFinder<'s> {
     found: Option<WalkItem>,
     before: Option<FileEntry>,
     before_ended: bool,
-    /// Path whose earlier entries, and those beneath it, are gone or unknown.
+    /// Path whose earlier entry needs no comparison any more, nor do those beneath it: their
+    /// removal was sent, or the path cannot be read.
     settled: Option<Vec<u8>>,
     sending: Option<FileTransfer>,
 }
@@ -104,7 +105,7 @@ impl<'s> ChangeFinder<'s> {
         Ok(true)
     }
 
-    /// Advances to the next earlier entry that is in the scope and not settled.
+    /// Advances to the next earlier entry that is in the scope and has to be compared.
     fn advance_before<E>(
         &mut self,
         before: &mut dyn FnMut() -> Result<Option<FileEntry>, E>,

@@ -20,7 +20,7 @@ const MAX_PATH_BYTES: usize = 4095;
 pub struct FileWalk<'s> {
     scope: &'s FileScope,
     levels: Vec<WalkDirectory>,
-    /// Path of the directory of the last level.
+    /// Path of the innermost open directory.
     path: Vec<u8>,
     below: Option<CString>,
     skipped: u64,
@@ -108,7 +108,8 @@ impl<'s> FileWalk<'s> {
         Ok(FileWalk { scope, levels, path: Vec::new(), below: None, skipped: 0 })
     }
 
-    /// Returns the number of skipped files, whose kind is not exchanged, or not at their path.
+    /// Returns the number of skipped files: sockets, pipes and devices, and links where the scope
+    /// excludes them.
     pub fn skipped_count(&self) -> u64 {
         self.skipped
     }

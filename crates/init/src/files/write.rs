@@ -19,7 +19,7 @@ const EPERM: i32 = 1;
 const EEXIST: i32 = 17;
 /// Mode of directories that were not sent, and of the topmost ones on the host.
 const DEFAULT_DIRECTORY: u32 = 0o755;
-/// Permissions that the owner of a directory always needs.
+/// Permissions that directories always give to their owner.
 const OWNER_ALL: u32 = 0o700;
 const SET_ID: u32 = 0o6000;
 
@@ -32,7 +32,7 @@ pub struct WritableTree<'s> {
     /// Open directories on the path to the last file, with their names.
     open: Vec<(CString, OwnedFd)>,
     writer: TreeWriter,
-    /// Name of an incomplete file.
+    /// Name of the incomplete file, in the directory of the final one.
     part: CString,
     file: Option<PendingFile>,
 }
@@ -60,7 +60,7 @@ pub enum AppliedChange {
 struct PendingFile {
     path: Vec<u8>,
     state: FileEntryState,
-    /// `None` after a failure: the rest of the file is useless.
+    /// The open file; `None` after a failed write, when further data is ignored.
     file: Option<File>,
     written_bytes: u64,
 }
@@ -76,7 +76,7 @@ impl<'s> WritableTree<'s> {
         WritableTree { root, scope, open: Vec::new(), writer, part, file: None }
     }
 
-    /// Applies a change; returns it once it is complete.
+    /// Applies a change. Returns the change once it is complete: a file may come in several.
     pub fn apply(&mut self, change: TreeChange) -> Result<Option<AppliedChange>, FileProblem> {
         let path = change.path().map(<[u8]>::to_vec);
         // The sender has not ended the file before.
@@ -330,7 +330,7 @@ fn replace(dir: BorrowedFd<'_>, part: &CString, name: &CString) -> io::Result<()
 }
 
 impl AppliedChange {
-    /// Returns whether an earlier entry is removed or replaced by this change.
+    /// Returns whether this change removes or replaces the earlier entry of a path.
     pub fn replaces(&self, path: &[u8]) -> bool {
         match self {
             AppliedChange::Entry(entry) => {

@@ -11,7 +11,8 @@ pub struct StepFailure {
     pub errno: i32,
     /// Program, directory, or failed operation.
     pub path: Vec<u8>,
-    /// Existing alternatives: see the kinds.
+    /// Names that help to fix the failure, such as existing shells; [`FailureKind`] describes them.
+    /// Empty for most kinds.
     pub found: Vec<Vec<u8>>,
 }
 
@@ -26,7 +27,8 @@ pub enum FailureKind {
     /// The program exists, but the interpreter in its first line or header does not; `found` names
     /// it.
     InterpreterMissing,
-    /// The working directory does not exist, or is none; `found` has its deepest existing parent.
+    /// The working directory does not exist, or is not a directory; `found` has its deepest
+    /// existing parent.
     Directory,
     /// A user, umask, limit or terminal could not be set; `path` names it.
     Setup,
@@ -34,17 +36,17 @@ pub enum FailureKind {
     Process,
     /// The request was invalid or too slow; `path` has the reason.
     Request,
-    /// A cancelled step is still alive, and could not be killed.
+    /// A step that was cancelled before is still alive, and could not be killed.
     Busy,
     /// The supervisor of the step was killed, and the rest of the step with it.
     Supervisor,
     /// The keeper of the step was killed, or the container was restarted.
     Keeper,
-    /// The requested output was kept once, but is no longer.
+    /// The requested output was dropped, because a host had acknowledged it.
     Forgotten,
     /// The host was disconnected for too long, and the step was killed.
     Abandoned,
-    /// Kind of a later version.
+    /// Kind that a later version added, by its number.
     Other(u8),
 }
 

@@ -44,7 +44,7 @@ pub enum TreeChange {
         path: Vec<u8>,
         mode: u32,
     },
-    /// A file with its first bytes, which are all if `is_whole`. Its size is the number of bytes
+    /// A file with its first bytes; if `is_whole`, these are all. Its size is the number of bytes
     /// sent, not that in the state: the file may have changed meanwhile.
     File {
         path: Vec<u8>,
@@ -187,7 +187,7 @@ impl TreeChange {
         }
     }
 
-    /// Appends the frame.
+    /// Appends the frame of the change to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         frame(out, |out| self.write(out));
     }
@@ -236,7 +236,7 @@ impl FilesFrame {
         matches!(kind, 0x90..=0x9f)
     }
 
-    /// Appends the frame.
+    /// Appends the encoded frame to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         frame(out, |out| match self {
             FilesFrame::Change(change) => change.write(out),

@@ -27,9 +27,10 @@ use super::{ContainerStep, FrameError, StepAnswer, StepFailure};
 pub const MAX_EVENT_BYTES: usize = 1 << 20;
 /// Maximum output in one answer.
 pub const MAX_OUTPUT_BYTES: usize = 64 << 10;
-/// Number of received bytes that a host acknowledges at the latest.
+/// Number of received bytes after which a host has to send
+/// [`StepRequest::Received`](super::StepRequest::Received).
 pub const RECEIVED_BYTES: u64 = 16 << 10;
-/// Longest interval between frames of each end.
+/// Longest interval between two frames from the same end.
 pub const HEARTBEAT_SECONDS: u64 = 5;
 
 const MAX_ID_BYTES: usize = 64;
@@ -41,7 +42,8 @@ const OUTPUT_HEADER_BYTES: usize = 14;
 pub struct StepId(String);
 
 impl StepId {
-    /// Returns `None` for a text that is empty, longer than 64 bytes, or has other characters.
+    /// Returns the identifier with this text, or `None` if the text is empty, longer than 64 bytes,
+    /// or has a character other than ASCII letters, digits, `-` and `_`.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
@@ -82,7 +84,7 @@ pub struct AttachRequest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepEvent {
     Started,
-    /// `exited`, `signalled` or `failed`.
+    /// The step has ended; `end` is `exited`, `signalled` or `failed`.
     Ended {
         /// Number of bytes that the step has written.
         offset: u64,
@@ -91,7 +93,7 @@ pub enum StepEvent {
     },
     Output {
         stream: OutputStream,
-        /// Offset of the first byte.
+        /// Offset of the first byte of `bytes`.
         offset: u64,
         bytes: Vec<u8>,
     },

@@ -11,7 +11,8 @@ impl PayloadWriter {
         self.0.extend(number.to_le_bytes());
     }
 
-    /// Appends a length. A payload with a length that does not fit is too long anyway.
+    /// Appends a length as `u32`. A length that does not fit is written as the maximum: the payload
+    /// exceeds its limit then anyway.
     fn length(&mut self, length: usize) {
         self.u32(u32::try_from(length).unwrap_or(u32::MAX));
     }
@@ -43,7 +44,7 @@ impl PayloadWriter {
     }
 }
 
-/// Rest of a payload.
+/// Unread rest of a payload.
 pub struct PayloadReader<'p>(pub &'p [u8]);
 
 impl PayloadReader<'_> {

@@ -120,8 +120,9 @@ pub fn stat_open(file: &File) -> io::Result<FileStat> {
 
 /// Calls a function with each name in a directory.
 pub fn for_each_name(dir: BorrowedFd<'_>, mut take: impl FnMut(&[u8])) -> io::Result<()> {
-    /// Offsets of the length and the name in an entry.
+    /// Offset of the length in a `struct linux_dirent64`.
     const LENGTH: usize = 16;
+    /// Offset of the name in a `struct linux_dirent64`.
     const NAME: usize = 19;
     let mut entries = vec![0_u8; 16 << 10];
     loop {

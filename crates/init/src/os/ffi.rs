@@ -43,7 +43,7 @@ pub const LAST_SIGNAL: i32 = 64;
 pub const TIOCGPTPEER: c_ulong = 0x5441;
 pub const NS_GET_OWNER_UID: c_ulong = 0xb704;
 pub const CLOSE_RANGE_CLOEXEC: c_uint = 4;
-/// The same on all architectures, like all numbers from 424 on.
+/// Number of a system call. From 424 on, the numbers are the same on all architectures.
 pub const SYS_PIDFD_SEND_SIGNAL: c_long = 424;
 pub const SYS_CLOSE_RANGE: c_long = 436;
 pub const SYS_CLONE3: c_long = 435;
@@ -123,8 +123,9 @@ pub(super) struct Timespec {
 }
 
 unsafe extern "C" {
-    /// Start of the program in memory, and end of its executable part, defined by the linker.
+    /// Start of the program in memory, defined by the linker.
     pub static __executable_start: u8;
+    /// End of the executable part of the program in memory, defined by the linker.
     pub static etext: u8;
     pub static environ: *const *const c_char;
     pub(super) fn _exit(code: c_int) -> !;

@@ -60,7 +60,8 @@ pub struct FileScope {
 /// Position of a path in a [`FileScope`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScopePosition {
-    /// Included directory, which stays a directory, whatever happens to its content.
+    /// Directory in [`FileScope::include`]. An exchange changes its content, but never removes or
+    /// replaces the directory.
     Root,
     Within,
     /// Directory above an included one.

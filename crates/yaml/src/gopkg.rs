@@ -50,7 +50,8 @@ fn resolve_as<O>(tag: &str, word: &str) -> Option<YamlValue<O>> {
     }
 }
 
-/// Returns the boolean that Go reads from a string where it expects a boolean.
+/// Returns the boolean that `yaml.v3` reads from a word of YAML 1.1, such as `yes` or `off`, where
+/// it expects a boolean; `None` for other words.
 pub fn boolean_text(word: &str) -> Option<bool> {
     match word {
         "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Some(true),

@@ -57,7 +57,7 @@ impl<O> YamlValue<O> {
 }
 
 impl<O> YamlNode<O> {
-    /// Returns the tree with other origins.
+    /// Converts the origin of every node of the tree.
     pub fn with_origins<P>(self, origin: fn(O) -> P) -> YamlNode<P> {
         let value = match self.value {
             YamlValue::Null => YamlValue::Null,
@@ -160,7 +160,7 @@ impl<O: Copy> YamlNode<O> {
         }
     }
 
-    /// Replaces or adds a field; null removes it.
+    /// Replaces or adds a field; a field whose value is null is removed instead.
     pub fn set(&mut self, field: &YamlField<O>) {
         let fields = self.fields_mut();
         let found = fields.iter().position(|other| other.name == field.name);
@@ -287,10 +287,12 @@ pub enum YamlProblem {
     /// An alias refers to a node that contains it.
     #[error("recursive alias: it refers to a node that contains it")]
     Recursive,
-    /// A tag outside of YAML's core schema.
+    /// A tag that is not supported, or does not match its list or mapping. With
+    /// [`YamlDialect::Core`](super::YamlDialect::Core), also one that does not match its scalar.
     #[error("unknown tag {0}: remove it")]
     Tag(String),
-    /// A scalar that is not of the type of its tag.
+    /// With [`YamlDialect::Go`](super::YamlDialect::Go), a scalar that is not of the type of its
+    /// tag, or whose tag `!!NAME` is unknown.
     #[error("the value is not of the type of its tag {0}")]
     Tagged(String),
     /// A merge key `<<` whose value is neither a mapping nor a list of mappings.

@@ -14,8 +14,8 @@ use super::node::{
 /// Limit of the nesting depth of values.
 pub const MAX_DEPTH: usize = 64;
 
-/// Limit of the total weight of values: the length of their text, and [`VALUE_WEIGHT`] for each. A text of
-/// a megabyte stays below unless aliases multiply it.
+/// Limit of the memory of all values, estimated in bytes as their weight: the length of their text,
+/// and [`VALUE_WEIGHT`] for each. A text of a megabyte stays below unless aliases multiply it.
 const MAX_WEIGHT: usize = 16 << 20;
 
 /// Weight of a value without its text, in bytes.
@@ -35,7 +35,7 @@ pub struct YamlDocuments<'a> {
     dialect: YamlDialect,
     /// Anchored nodes by the parser's anchor id.
     anchors: HashMap<usize, YamlNode>,
-    /// Total weight of the values so far.
+    /// Total weight of the values so far, at most [`MAX_WEIGHT`].
     weight: usize,
     /// Set after the last document or an error.
     ended: bool,
@@ -297,7 +297,7 @@ fn check_tag(tag: Option<&Tag>, own: &str, at: TextPosition) -> Result<(), YamlE
     }
 }
 
-/// Returns the weight of a value and its nesting depth.
+/// Returns the weight of a value in bytes, as for [`MAX_WEIGHT`], and its nesting depth.
 fn extent(node: &YamlNode) -> (usize, usize) {
     let outer = |(weight, height), (inner_weight, inner_height): (usize, usize)| {
         (weight + inner_weight, usize::max(height, inner_height + 1))

@@ -109,8 +109,9 @@ impl CredentialFile {
 
     /// Returns the login for a repository.
     ///
-    /// A helper for this registry comes first, then the logins of the file, then the helper for
-    /// all registries, as in Docker, which leaves no login in the file when it has such a helper.
+    /// Asks the helper for this registry first, then reads the logins of the file, then asks the
+    /// helper for all registries. The order suits Docker, which keeps no logins in a file that
+    /// names a helper for all registries.
     pub(super) fn find(
         &self,
         registry: &str,

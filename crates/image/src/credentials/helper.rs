@@ -12,7 +12,8 @@ use super::{LoginMethod, Secret};
 /// Default timeout of a helper; some query a cloud.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Part of a helper's output for an unknown registry, in all versions.
+/// Text in the output of a helper that has no login for a registry, in all versions of the
+/// protocol.
 const NOT_FOUND: &str = "credentials not found";
 
 /// Search path, environment and timeout of credential helpers.
@@ -63,7 +64,7 @@ impl Default for CredentialHelpers {
 }
 
 impl CredentialHelpers {
-    /// Asks a helper for the login of a registry.
+    /// Asks a helper for the login of a registry; returns `None` if the helper has none.
     pub(super) fn get(
         &self,
         name: &str,

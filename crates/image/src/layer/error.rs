@@ -17,13 +17,13 @@ pub enum UnpackError {
     /// The layer's compression is not supported.
     #[error("the layer is compressed with {name}: build the image again with gzip or zstd")]
     Compression {
-        /// Program that creates such data.
+        /// Name of the compression, such as `xz`.
         name: &'static str,
     },
     /// The digest differs from the expected one.
     #[error("digest mismatch for the layer's {what}: expected {expected}, got {actual}")]
     Digest {
-        /// Hashed content: the blob, or the archive in it.
+        /// Content with the wrong digest: the blob, or the archive in it.
         what: &'static str,
         /// Digest in the manifest or the configuration.
         expected: Digest,

@@ -138,7 +138,8 @@ impl RegistryClient {
     }
 
     /// Returns whether a registry, `HOST` or `HOST:PORT`, is on this machine's loopback interface
-    /// and has no options. Any program that publishes the port can answer in its place.
+    /// and has no options. Any local program that listens on the port first can pose as the
+    /// registry.
     pub fn is_unnamed_on_loopback(&self, registry: &str) -> bool {
         self.settings.registry_named(registry).is_none()
             && HttpOrigin::of_registry(registry, true).is_some_and(|origin| origin.is_loopback())

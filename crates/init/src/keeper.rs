@@ -26,8 +26,8 @@ use crate::limits::is_full;
 use crate::os::{self, POLLERR, POLLHUP, POLLIN, PollFd};
 use crate::supervised::{SupervisedStep, SupervisionState};
 
-/// Timeout for other keepers that have no host to kill their steps, before the step of this keeper
-/// begins.
+/// Maximum time to wait for the keepers without a host, which have to kill their steps before
+/// another step begins.
 const YIELDED_WITHIN: Duration = Duration::from_secs(2);
 /// Interval of attempts to record the end while the disk is full.
 const AGAIN: Duration = Duration::from_millis(200);

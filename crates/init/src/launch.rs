@@ -49,7 +49,7 @@ impl LaunchMessage {
         bytes
     }
 
-    /// Parses a message.
+    /// Parses a message; returns `None` if it is malformed.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (token, [kind, signal]) = bytes.split_first_chunk()? else { return None };
         let (token, signal) = (u64::from_le_bytes(*token), *signal);
@@ -105,7 +105,7 @@ impl LaunchRequest {
         all.iter().flat_map(|text| [*text, b"\0"]).collect::<Vec<_>>().concat()
     }
 
-    /// Parses a request.
+    /// Parses a request; returns `None` if it is malformed.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut texts = bytes.strip_suffix(b"\0")?.split(|byte| *byte == 0);
         let count = |text: &[u8]| str::from_utf8(text).ok()?.parse::<usize>().ok();

@@ -62,15 +62,16 @@ fn in_mount(file: &str) -> PathBuf {
     Path::new(MOUNT).join(file)
 }
 
-/// Returns the directory of this process's cgroup of version 2: the mount itself, unless the container sees the
-/// machine's cgroups.
+/// Returns the directory of this process's cgroup (v2): the mount itself if the container has its
+/// own cgroup namespace.
 fn own_directory() -> PathBuf {
     let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = text.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
     in_mount(own)
 }
 
-/// Reads a file. Without a mount of cgroups, a step may have created anything at its path.
+/// Reads at most [`MAX_BYTES`] of a file. The file is untrusted: if no cgroups are mounted, a step
+/// may have created it.
 fn read(file: &Path) -> Option<String> {
     let opened = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(file).ok()?;
     let mut text = String::new();

@@ -6,7 +6,8 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-/// Interpreter line by which the kernel runs the probe if a task is executed.
+/// First line of a task's file. If the file is executed, the kernel runs the probe at `/probe`
+/// with the file as its argument.
 const INTERPRETER: &str = "#!/probe";
 
 /// Task of a probe.

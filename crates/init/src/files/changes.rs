@@ -42,7 +42,7 @@ struct FileTransfer {
 }
 
 impl<'s> ChangeFinder<'s> {
-    /// Begins at an open root.
+    /// Returns a finder that begins at the open root directory.
     pub fn new(root: OwnedFd, scope: &'s FileScope) -> io::Result<Self> {
         Ok(ChangeFinder {
             walk: FileWalk::new(root, scope)?,

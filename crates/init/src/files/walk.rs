@@ -41,7 +41,7 @@ struct NameList {
     places: Vec<u32>,
 }
 
-/// Result of one step of a walk.
+/// Item that a walk returns.
 pub enum WalkItem {
     Entry(FileEntry),
     /// The path could not be read; the state of everything beneath it is unknown.
@@ -101,7 +101,7 @@ fn name(bytes: &[u8], begin: u32) -> &[u8] {
 }
 
 impl<'s> FileWalk<'s> {
-    /// Begins at a root.
+    /// Returns a walk that begins at the open root directory.
     pub fn new(root: OwnedFd, scope: &'s FileScope) -> io::Result<Self> {
         let names = NameList::of(&root)?;
         let levels = vec![WalkDirectory { dir: root, names, parent_bytes: 0 }];

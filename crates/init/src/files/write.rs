@@ -76,7 +76,8 @@ impl<'s> WritableTree<'s> {
         WritableTree { root, scope, open: Vec::new(), writer, part, file: None }
     }
 
-    /// Applies a change. Returns the change once it is complete: a file may come in several.
+    /// Applies a change. Returns it once it is complete, and `None` before: a file may be sent in
+    /// parts.
     pub fn apply(&mut self, change: TreeChange) -> Result<Option<AppliedChange>, FileProblem> {
         let path = change.path().map(<[u8]>::to_vec);
         // The sender has not ended the file before.

@@ -67,7 +67,7 @@ pub const KINDS: [FailureKind; 12] = [
 ];
 
 impl StepFailure {
-    /// Returns a failure without alternatives.
+    /// Returns a failure whose [`found`](StepFailure::found) is empty.
     #[must_use]
     pub fn new(kind: FailureKind, errno: i32, path: impl Into<Vec<u8>>) -> Self {
         StepFailure { kind, errno, path: path.into(), found: Vec::new() }

@@ -68,8 +68,9 @@ fn parse_names(names: &[String]) -> Result<CapabilitySet, BundleError> {
 
 /// Returns `process.capabilities`.
 ///
-/// Only root has capabilities: an executed program of another user would lose them anyway, and until then
-/// they could only be misused. None can be inherited (CVE-2022-24769).
+/// Only root has effective and permitted capabilities: an executed program of another user would
+/// lose them anyway, and until then they could only be misused. None can be inherited
+/// (CVE-2022-24769).
 pub fn process_capabilities(set: CapabilitySet, uid: u32) -> LinuxCapabilities {
     let bounding: Capabilities =
         set.iter_names().filter_map(|(name, _)| name.parse().ok()).collect();

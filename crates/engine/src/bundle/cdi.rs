@@ -21,9 +21,9 @@ use super::user::ContainerUser;
 pub enum CdiError {
     #[error("CDI devices in {dirs}{}", problems.iter().map(|it| format!("; {it}")).collect::<String>())]
     Select {
-        /// Directories that were read.
+        /// Directories that were searched for specifications.
         dirs: String,
-        /// Files in them that cannot be used.
+        /// Errors of specification files in these directories.
         problems: Vec<String>,
         source: Box<cdi::DeviceError>,
     },
@@ -36,7 +36,8 @@ pub enum CdiError {
     Interface(String),
     #[error("CDI device: cannot mount {path} with {what}")]
     Mount { path: String, what: String },
-    /// The path would start at the runner's working directory, to which jobs can write.
+    /// A host path in a specification is relative: it would start at the runner's working
+    /// directory, to which jobs can write.
     #[error("CDI device: invalid host path {path:?}: expected an absolute path")]
     Relative { path: String },
     #[error("CDI device: invalid device number of {path}")]
@@ -81,7 +82,7 @@ impl BundleOptions {
     }
 }
 
-/// Returns the mount of a specification as a mount of the engine.
+/// Converts a mount of a specification into a mount request.
 fn request(mount: &DeviceMount) -> Result<MountRequest, CdiError> {
     let unsupported = |what: String| CdiError::Mount { path: mount.container_path.clone(), what };
     let mut propagation = MountPropagation::Private;

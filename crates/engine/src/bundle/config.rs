@@ -272,7 +272,7 @@ fn sysctls(options: &BundleOptions) -> Result<HashMap<String, String>, BundleErr
     Ok(sysctls)
 }
 
-/// Returns whether a kernel parameter belongs to a namespace of the container's own.
+/// Returns whether a sysctl belongs to a namespace that the container does not share with the host.
 pub fn owns_sysctl(namespaces: &ContainerNamespaces, name: &str) -> bool {
     let has_network = namespaces.network != NamespaceSource::Host;
     let has_ipc = namespaces.ipc != NamespaceSource::Host;

@@ -62,7 +62,8 @@ pub enum DeviceError {
         path: String,
         /// `reading`, `writing`, or both.
         access: &'static str,
-        /// Effect of the user's groups on access.
+        /// Clause of the message about access through the user's groups, which containers do not
+        /// have.
         by_group: &'static str,
     },
     /// This process cannot create the device, and the host has none that could be mounted.
@@ -95,12 +96,13 @@ impl DeviceAccess {
         DeviceAccess("rwm".to_owned())
     }
 
-    /// Returns the access that a CDI specification permits; none is valid there.
+    /// Returns the access that a CDI specification permits; empty if it permits none.
     pub(super) fn of_cdi(node: &cdi::DeviceNode) -> Self {
         DeviceAccess(node.access().to_owned())
     }
 
-    /// Returns the access to check on the host's device, and its name in messages.
+    /// Returns the access to check on the host's device, and the word for it in messages, such as
+    /// `reading`.
     fn file_access(&self) -> (fs::Access, &'static str) {
         match (self.0.contains('r'), self.0.contains('w')) {
             (true, true) => (fs::Access::READ_OK | fs::Access::WRITE_OK, "reading and writing"),
@@ -127,7 +129,7 @@ impl FromStr for DeviceRule {
 }
 
 impl fmt::Display for DeviceRule {
-    /// Writes the rule as it is read.
+    /// Writes `TYPE MAJOR:MINOR ACCESS`, the syntax that [`FromStr`] reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = |number: Option<u32>| number.map_or("*".to_owned(), |n| n.to_string());
         let DeviceRule { kind, major, minor, access } = self;
@@ -292,11 +294,12 @@ const RUNTIME_DEVICES: [(&str, u32, u32); 6] = [
     ("/dev/tty", 5, 0),
 ];
 
-/// Nodes that runtimes create, and mount points of other file systems.
+/// Names that are skipped when the host's `/dev` is added: nodes that runtimes create, and mount
+/// points of other file systems.
 const RESERVED_DEV_NAMES: [&str; 8] =
     ["ptmx", "pts", "shm", "mqueue", "console", "fd", "init", "core"];
 
-/// Maximum depth of directories of devices.
+/// Maximum depth of subdirectories when a directory of devices is added.
 const MAX_DEPTH: usize = 8;
 
 impl DeviceSet {

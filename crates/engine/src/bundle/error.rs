@@ -77,7 +77,7 @@ pub enum BundleError {
     NoIdMapping {
         name: String,
         path: PathBuf,
-        /// Set if it can be mounted read-only.
+        /// Set if the source can be mounted read-only instead.
         can_be_read: bool,
         reason: std::io::Error,
     },

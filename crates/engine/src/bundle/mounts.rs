@@ -26,7 +26,7 @@ pub const DEFAULT_SHM_BYTES: u64 = 64 << 20;
 
 /// Unmounts the files that a version before 0.2 mounted in a bundle, if any.
 ///
-/// Until then such a bundle must not be removed: host files are mounted in it.
+/// Before this call, the directory of the bundle must not be removed: host files are mounted in it.
 pub fn unmount(dir: &Path) -> Result<(), PathError> {
     let mounts = dir.join(MOUNTS);
     let entries = match fs::read_dir(&mounts) {
@@ -47,7 +47,8 @@ pub fn unmount(dir: &Path) -> Result<(), PathError> {
     fs::remove_dir(&mounts).with_path("remove", &mounts)
 }
 
-/// `mounts` of the configuration, with the stage and propagation that they need.
+/// The `mounts` of `config.json`, the propagation of the root file system that they need, and the
+/// [`MountStage`] with their sources.
 #[derive(Debug)]
 pub struct PreparedMounts {
     pub entries: Vec<Entry>,
@@ -71,7 +72,8 @@ enum PlacedSource<'a> {
     Node(&'a DeviceNode),
 }
 
-/// Prepares the mounts of a container: opens their sources, and plans their places on the stage.
+/// Prepares the mounts of a container: opens their sources, and assigns each a place on the
+/// [`MountStage`].
 pub fn prepare(container: MountContext<'_>) -> Result<PreparedMounts, BundleError> {
     let MountContext { image, options, inside, .. } = container;
     let mut wanted = options.mounts.clone();
@@ -143,7 +145,8 @@ pub fn prepare(container: MountContext<'_>) -> Result<PreparedMounts, BundleErro
     Ok(PreparedMounts { entries, propagation, stage })
 }
 
-/// Returns whether a directory of the container is in a mount, which hides the image's directory.
+/// Returns whether a path in the container is the target of a mount or below one, so that the mount
+/// hides the image's files.
 pub fn is_mounted(options: &BundleOptions, path: &Path) -> bool {
     options
         .mounts

@@ -39,16 +39,17 @@ pub struct BundleOptions {
     /// If set, standard streams are a terminal.
     pub tty: bool,
 
-    /// Mounts, in this order where their depth leaves a choice.
+    /// Mounts, made in order of the depth of their targets, and in this order at equal depth.
     pub mounts: Vec<MountRequest>,
     /// Directory for the volumes that the image declares, one directory each; without it they are plain
     /// directories of the root file system.
     pub volume_root: Option<PathBuf>,
-    /// Path that exists as long as the container; volumes list their containers by it.
+    /// Path that exists as long as the container. Each volume has a list of its containers with
+    /// these paths.
     pub record: Option<PathBuf>,
-    /// Directory above the root file system in which the runtime sees only the root file system and the mount
-    /// sources; by default the parent of the root file system. With a user namespace, every user of the host
-    /// must be able to reach it.
+    /// Directory above the root file system, on which the runtime sees only the root file system
+    /// and the mount sources; by default the parent of the root file system. With a user namespace,
+    /// every user of the host must be able to reach it.
     pub stage: Option<PathBuf>,
     /// If set, the root file system is read-only.
     pub read_only: bool,
@@ -66,7 +67,8 @@ pub struct BundleOptions {
     pub resources: ResourceLimits,
     /// Limits of each process, clamped to what this process may set.
     pub rlimits: Vec<ProcessRlimit>,
-    /// OOM score adjustment, -1000 to 1000; raised to this process's own where that is higher.
+    /// OOM score adjustment, -1000 to 1000; raised to this process's own if that is higher and this
+    /// process may not lower it.
     pub oom_score_adj: Option<i32>,
     /// Kernel parameters of the container's own namespaces.
     pub sysctls: BTreeMap<String, String>,
@@ -200,7 +202,7 @@ pub struct TmpfsMount {
 pub enum MountPropagation {
     #[default]
     Private,
-    /// From the host into the container.
+    /// Mounts on the host appear in the container too.
     Slave,
     Shared,
 }
@@ -209,7 +211,7 @@ pub enum MountPropagation {
 /// in the container, which can neither create nor change such files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdMapping {
-    /// One user of the host and one of the container.
+    /// Maps one user of the host to one user of the container.
     ///
     /// Files that the container creates in a mounted directory belong to the user who runs the job, root or not:
     /// the container sees files of the host's user as its own user's. Files of other users of the container have
@@ -225,8 +227,8 @@ pub enum IdMapping {
         /// container whose user is root of the host.
         is_required: bool,
     },
-    /// [`PrivateIds::STORED`] for ids from 0 on: a set-user-ID file that a job leaves has no rights of a user of the
-    /// host.
+    /// Maps [`PrivateIds::STORED`] to the container's ids from 0 on. No user of the host has these
+    /// ids on disk, so a set-user-ID file that a job leaves gives no user's rights.
     Stored,
 }
 
@@ -293,10 +295,10 @@ pub struct ContainerNamespaces {
     /// Network namespace; a private one has only a loopback interface that is down.
     pub network: NamespaceSource,
     pub pid: NamespaceSource,
-    /// System V IPC and POSIX message queues.
+    /// Namespace of System V IPC and POSIX message queues.
     pub ipc: NamespaceSource,
     pub uts: NamespaceSource,
-    /// View of the cgroup tree.
+    /// Cgroup namespace: the container's view of the cgroup tree.
     pub cgroup: NamespaceSource,
 }
 
@@ -323,7 +325,8 @@ pub struct HostEntry {
 pub struct ResolverOptions {
     /// Files of the host to start from: the first one with a reachable resolver is used.
     pub host_files: Vec<PathBuf>,
-    /// If set, resolvers on the host's loopback are reachable, as only in the host's network.
+    /// If set, resolvers on the host's loopback are reachable: the container is in the host's
+    /// network namespace.
     pub loopback_works: bool,
     /// If set, the following lists are appended to the host's instead of replacing them.
     pub append: bool,
@@ -354,9 +357,10 @@ impl Default for ResolverOptions {
 /// Options of injecting hooks of hooks.d.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookOptions {
-    /// Directories, in order of increasing precedence; by default the consumer's.
+    /// Directories of hook files, in order of increasing precedence; `None` for those of
+    /// `consumer`.
     pub dirs: Option<Vec<PathBuf>>,
-    /// Consumer whose rules for directories and matching apply.
+    /// Program whose rules for directories and matching apply, such as Podman.
     pub consumer: Consumer,
     /// If set, hooks writable by users other than root and this user are rejected, and hooks without an
     /// environment get an empty one.
@@ -379,8 +383,8 @@ impl Default for HookOptions {
     }
 }
 
-/// Returns the host's files of resolvers. systemd's stub resolver in the first listens on loopback only; the
-/// second names the real resolvers.
+/// Returns the host's files of DNS resolvers. The first may name only systemd's stub resolver on
+/// loopback; the second names the resolvers that the stub uses.
 fn default_host_files() -> Vec<PathBuf> {
     ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"].map(PathBuf::from).to_vec()
 }

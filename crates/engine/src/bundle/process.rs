@@ -85,7 +85,8 @@ impl ExecProcess {
     }
 }
 
-/// Returns the host ids of a user and group of a container with a user namespace.
+/// Returns the host ids of a user and group of a container, by the id mappings in its
+/// `config.json`; `None` without mappings.
 pub fn host_ids(config: &Value, (uid, gid): OwnerIds) -> Option<OwnerIds> {
     let id = |mappings: &str, id: u32| {
         let mapping = &config["linux"][mappings][0];

@@ -1,4 +1,5 @@
-//! Limits of a container's cgroup and of its processes (rlimits), and those that are not enforced here.
+//! Limits of a container's cgroup, and of its processes (rlimits). Also finds the limits that the
+//! host cannot enforce.
 
 use std::fs;
 use std::path::Path;
@@ -45,7 +46,7 @@ pub struct ResourceLimits {
 /// Default limit of processes and threads: enough for any build, and far below the host's maximum.
 pub const DEFAULT_PIDS_LIMIT: i64 = 32_768;
 
-/// Maximum of any kernel, and so no limit.
+/// Highest `pids.max` of any kernel, set for an unlimited number of processes.
 const MOST_PIDS: i64 = 1 << 22;
 
 impl Default for ResourceLimits {
@@ -125,7 +126,7 @@ fn non_default<T: Default + PartialEq>(value: T) -> Option<T> {
     (value != T::default()).then_some(value)
 }
 
-/// Clamps to the maximum of the specification's type, larger than any kernel's limit.
+/// Converts to the specification's type. Larger values exceed any kernel's limit, and are clamped.
 fn clamp_to_i64(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
@@ -171,7 +172,7 @@ const RLIMITS: [(&str, PosixRlimitType, Resource); 15] = [
 /// Origin of the highest limit that containers can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HighestLimit {
-    /// The kernel.
+    /// The kernel's maximum.
     Kernel,
     /// The hard limit of this process.
     Process,
@@ -184,7 +185,8 @@ impl ProcessRlimit {
         Some(ProcessRlimit { kind, soft, hard })
     }
 
-    /// Returns the limit with a name for a container that requests none: this process's own limit, but at most `most`.
+    /// Returns the limit for a container that requests none: this process's own limit of that name,
+    /// but at most `most`.
     pub fn with_maximum(name: &str, most: u64) -> Option<Self> {
         let &(_, kind, resource) = RLIMITS.iter().find(|(known, ..)| *known == name)?;
         let own = getrlimit(resource);
@@ -231,10 +233,11 @@ fn nr_open() -> Option<u64> {
     fs::read_to_string("/proc/sys/fs/nr_open").ok()?.trim().parse().ok()
 }
 
-/// `RLIM_INFINITY`.
+/// `RLIM_INFINITY`: no limit.
 const UNLIMITED: u64 = u64::MAX;
 
-/// Returns an `oomScoreAdj` that this process may set.
+/// Returns the `oomScoreAdj` to set: `wanted`, or this process's own if that is higher and
+/// `may_lower` is not set.
 pub fn oom_score_adj(wanted: i32, may_lower: bool) -> i32 {
     let own = fs::read_to_string("/proc/self/oom_score_adj").ok();
     let own = own.and_then(|text| text.trim().parse().ok()).filter(|_| !may_lower);

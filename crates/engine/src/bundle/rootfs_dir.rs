@@ -60,7 +60,8 @@ impl RootfsDir {
         }
     }
 
-    /// Returns whether the name does not exist, or is a directory that is not reached by a symlink.
+    /// Returns whether `name` does not exist in the root file system, or is a directory and not a
+    /// symlink.
     pub fn is_free_or_directory(&self, name: &str) -> Result<bool, PathError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         match open_strictly(self.root.as_fd(), name, flags, Mode::empty()) {

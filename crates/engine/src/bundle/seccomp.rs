@@ -35,7 +35,7 @@ const LEAVE_GROUPS: [&str; 2] = ["setgroups", "setgroups32"];
 /// Calls that create nodes, and the index of their mode argument. The device number is the next argument.
 const MAKE_NODE: [(&str, usize); 2] = [("mknod", 1), ("mknodat", 2)];
 
-/// `linux.seccomp`.
+/// The `linux.seccomp` object of `config.json`.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub enum SeccompFilter<'a> {
@@ -44,7 +44,7 @@ pub enum SeccompFilter<'a> {
     Own(&'a Value),
 }
 
-/// Returns `linux.seccomp`, if the container has a filter.
+/// Returns the `linux.seccomp` of a container; `None` if the container is privileged or unconfined.
 pub fn seccomp(
     security: &ContainerSecurity,
     capabilities: CapabilitySet,
@@ -60,8 +60,10 @@ pub fn seccomp(
     }
 }
 
-/// Returns the filter of a container that builds images: the one for nesting, although the builder has
-/// `CAP_SYS_ADMIN`.
+/// Returns the filter of a container that builds images: the default filter with the calls for
+/// nested containers. It does not permit the calls that need `CAP_SYS_ADMIN`, although the builder
+/// has this capability. For a user without subordinate ids, `setgroups` reports success without
+/// effect.
 pub fn builder_profile(privilege: Privilege) -> Value {
     let mut profile = default(FilterConditions { capabilities: DEFAULT, nesting: true });
     if privilege == Privilege::Single {
@@ -177,7 +179,8 @@ fn architectures(machine: &str) -> &'static [Arch] {
     }
 }
 
-/// Returns the conditions after the colon in headings, and the names below each heading.
+/// Parses a list of system calls: returns the conditions after the colon in each `[heading]`, and
+/// the names of calls below it.
 fn groups(text: &str) -> impl Iterator<Item = (&str, Vec<&str>)> {
     let mut lines = text.lines().filter(|line| !line.starts_with('#')).peekable();
     std::iter::from_fn(move || {

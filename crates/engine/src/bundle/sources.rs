@@ -26,9 +26,10 @@ pub enum PreparedSource {
         words: Vec<String>,
         maker: Option<FileUser>,
     },
-    /// A program of the engine on a `noexec` file system: it is copied to the container's stage (`stage`).
+    /// A program of the engine on a `noexec` file system, which is copied to the container's stage
+    /// (module `stage`).
     Program(HostFile),
-    /// A device node, which is created with this owner on the container's stage (`stage`).
+    /// A device node, which is created with this owner on the container's stage (module `stage`).
     Node {
         node: DeviceNode,
         owner: OwnerIds,
@@ -55,9 +56,9 @@ pub struct FileSource {
 /// Handling of a mount whose file system cannot map owners.
 #[derive(Clone, Copy, Debug)]
 enum WithoutMapping {
-    /// It is mounted without the mapping.
+    /// The mount is made without id mapping.
     Mounted,
-    /// It is an error: the container could read or create files of other users.
+    /// The mount is rejected: the container could read or create files of other users.
     Rejected {
         /// Set if a read-only mount would be allowed.
         can_be_read: bool,
@@ -255,8 +256,9 @@ impl FileSource {
     }
 }
 
-/// Returns the user with whose permissions mount points are created: that of the id mapping, by default the
-/// container's, or root of the container without an id mapping.
+/// Returns the user with whose permissions mount points are created: with an id mapping of one
+/// user, that user, by default the container's; otherwise root of the container. `None`, for this
+/// process's own, if there is neither an id mapping nor a user namespace.
 fn maker(
     container: MountContext<'_>,
     id_mapping: Option<IdMapping>,

@@ -30,18 +30,18 @@ struct StageItem {
     target: PathBuf,
     source: PreparedSource,
     place: StagePlace,
-    /// Index of the mount that contains this one, if it is on the stage too.
+    /// Index of the item whose mount contains this one, if any.
     above: Option<usize>,
 }
 
 /// Location of a mount on the stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StagePlace {
-    /// Separate path, from which the runtime mounts it.
+    /// At a path of its own, from which the runtime mounts it.
     Own,
-    /// In the root file system.
+    /// Already mounted in the root file system.
     Rootfs,
-    /// In the mount above it.
+    /// Already mounted in the mount that contains it.
     Above,
 }
 
@@ -71,7 +71,8 @@ impl MountStage {
         above.max_by_key(|(_, item)| item.target.components().count()).map(|(at, _)| at)
     }
 
-    /// Adds a mount, after all mounts above it; returns the path where the runtime finds it.
+    /// Adds a mount, after all mounts that contain it, and returns the path where the runtime finds
+    /// it.
     pub(super) fn add(
         &mut self,
         target: PathBuf,

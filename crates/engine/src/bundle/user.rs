@@ -89,8 +89,8 @@ fn missing(what: IdKind, id: u32, ids: MappedIds) -> String {
 }
 
 impl ContainerUser {
-    /// Returns the user with ids that this process can give to processes: without groups of the image if
-    /// supplementary groups are not available.
+    /// Returns the user, without the image's supplementary groups if this process cannot set
+    /// supplementary groups.
     ///
     /// # Errors
     ///

@@ -31,22 +31,26 @@ use super::options::{BundleOptions, IdMapping};
 use super::rootfs_dir::RootfsDir;
 use super::user::ContainerUser;
 
-/// Larger than any list of a volume's containers.
+/// Size limit of the file that lists a volume's containers, larger than any real one.
 const MAX_USERS_BYTES: u64 = 1 << 20;
 
-/// Suffixes of a volume's auxiliary files: lock, directory in which it is filled and removed, list of its containers.
+/// Suffix of a volume's lock file.
 const LOCK: &str = ".lock";
+/// Suffix of the directory in which a volume is filled, or from which it is removed.
 const NEW: &str = ".new";
+/// Suffix of the file that lists a volume's containers.
 const USERS: &str = ".users";
 
 /// Directory that ext4 creates at the root of each file system.
 const FOUND: &str = "lost+found";
 
-/// Opens a volume, creating it if missing, and returns the mapping of its owners on disk. An empty volume that no
-/// container has gets the image's files at `fill`, if that is given.
+/// Opens a volume, creating it if missing, and returns the id mapping with which it must be
+/// mounted. An empty volume that no container uses gets the image's files at `fill`, if that is
+/// given.
 ///
-/// On disk, a shared volume has stored ids, which all containers see as theirs; others have the ids that their
-/// container has on the host.
+/// If idmapped mounts are available, files of a shared volume have [`PrivateIds::STORED`] on disk,
+/// which all containers see as their own ids from 0 on. Files of other volumes have the host ids of
+/// their container.
 pub fn open(
     container: MountContext<'_>,
     path: &Path,
@@ -86,7 +90,7 @@ pub fn open(
     Ok((HostFile::open_trusted(path)?, is_stored.then_some(IdMapping::Stored)))
 }
 
-/// Returns whether kernel and file system can map owners in a directory, also if it has layers of overlays.
+/// Returns whether the kernel can map the owners of files in a directory, and of overlay layers.
 fn can_map_owners(directory: &Path) -> Result<bool, BundleError> {
     if !version::supports_idmapped_layers() {
         return Ok(false);
@@ -169,8 +173,8 @@ pub fn volumes_in(directory: &Path) -> Result<Vec<String>, PathError> {
     Ok(names)
 }
 
-/// Returns the containers that have a volume, each as a path that exists as long as the container, and the
-/// time when a container last got the volume.
+/// Returns the containers that use a volume, each as a path that exists as long as the container,
+/// and the time when a container last got the volume.
 pub fn volume_users(volume: &Path) -> Result<(Vec<PathBuf>, SystemTime), BundleError> {
     let users = VolumeUsers::read(volume)?.paths;
     let list = auxiliary_path(volume, USERS);
@@ -179,8 +183,9 @@ pub fn volume_users(volume: &Path) -> Result<(Vec<PathBuf>, SystemTime), BundleE
     Ok((users, found.modified().with_path("look up", volume)?))
 }
 
-/// Removes a volume that no container has, with its auxiliary files; files that cannot be removed are set
-/// aside. The volume must exist, and its owner must not create or start containers meanwhile.
+/// Removes a volume that no container uses, with its auxiliary files; moves files that cannot be
+/// removed to the trash. The volume must exist, and its owner must not create or start containers
+/// meanwhile.
 pub fn remove_volume(volume: &Path, trash: &Trash) -> Result<(), BundleError> {
     // If this process is killed from here on, the owner's next job removes the leftovers.
     let aside = auxiliary_path(volume, NEW);
@@ -193,13 +198,13 @@ pub fn remove_volume(volume: &Path, trash: &Trash) -> Result<(), BundleError> {
     Ok(())
 }
 
-/// The containers that have a volume, each as a path that exists as long as the container.
+/// The containers that use a volume, each as a path that exists as long as the container.
 struct VolumeUsers {
     paths: Vec<PathBuf>,
 }
 
 impl VolumeUsers {
-    /// Reads the containers that have a volume, without those already removed.
+    /// Reads the containers that use a volume, without those already removed.
     fn read(volume: &Path) -> Result<Self, BundleError> {
         let path = auxiliary_path(volume, USERS);
         let text = read_if_there(&path, MAX_USERS_BYTES)

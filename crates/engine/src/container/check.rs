@@ -107,7 +107,7 @@ fn http(url: &str, headers: &[(String, String)], timeout: Duration) -> Result<()
     }
 }
 
-/// Returns the end of a check and its output, as text.
+/// Describes the end of a check and its output, for messages.
 fn format_check(check: &FinishedProgram, timeout: Duration) -> String {
     let end = match check.end {
         ProgramEnd::Exited(code) => format!("code {code}"),

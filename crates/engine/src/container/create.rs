@@ -352,8 +352,9 @@ impl Drop for PreparedContainer<'_> {
 /// Devices of overlays and networks in user space.
 const DEVICES: [&str; 2] = ["/dev/fuse", "/dev/net/tun"];
 
-/// Gives a container the options and devices for running nested containers. Its root must have an unused id
-/// on the host, because `/proc` is not masked: root of the host could change files there.
+/// Gives a container the options and devices for running nested containers. Root in the container
+/// must have an unused id on the host: `/proc` is not masked, so root of the host could change
+/// files in it.
 pub fn allow_nesting(options: &mut bundle::BundleOptions) -> Result<(), PathError> {
     options.security.nesting = true;
     for path in DEVICES.map(Path::new) {

@@ -26,7 +26,7 @@ use super::error::ContainerError;
 
 const MKFS: &str = "mkfs.ext4";
 
-/// mkfs writes less than a MiB.
+/// Timeout of mkfs, which writes less than a MiB.
 const MKFS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Options that skip tables, which are zeros in the sparse file anyway, and pack metadata without backup copies.
@@ -40,8 +40,9 @@ const MKFS_OPTIONS: [&str; 4] = [
 /// Lifetime of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskLifetime {
-    /// As long as a container.
+    /// As long as a container: no file has to survive a crash.
     Container,
+    /// Longer than any container.
     Kept,
 }
 
@@ -68,14 +69,15 @@ impl DiskLifetime {
 /// Maximum size of messages from mkfs.
 const SHOWN_BYTES: u64 = 4096;
 
-/// Returns the file of the file system mounted on a directory.
+/// Returns the path of the file that holds the file system mounted on a directory.
 pub fn file(dir: &Path) -> PathBuf {
     let mut name = dir.as_os_str().to_owned();
     name.push(SUFFIX);
     name.into()
 }
 
-/// Suffix of such a file, after the container's id.
+/// Suffix of a file that holds a file system; the rest of its name is that of the mount point, such
+/// as the container's id.
 pub const SUFFIX: &str = ".ext4";
 
 /// Creates a file system of this size, and mounts it on a directory.
@@ -103,7 +105,7 @@ pub fn write(path: &Path, size_bytes: u64, life: DiskLifetime) -> Result<(), Con
     Ok(())
 }
 
-/// Mounts the file system of a directory on it.
+/// Mounts a file system on a directory, from the file that [`file`] names.
 pub fn mount(dir: &Path, life: DiskLifetime) -> Result<(), ContainerError> {
     // Overlays can create their whiteouts nevertheless.
     let flags = MountFlags::NODEV;
@@ -113,13 +115,13 @@ pub fn mount(dir: &Path, life: DiskLifetime) -> Result<(), ContainerError> {
     Ok(())
 }
 
-/// Returns whether the file system of a directory is almost full.
+/// Returns whether the file system mounted on a directory has less than 0.1 % of free space.
 pub fn is_full(dir: &Path) -> bool {
     statvfs(dir).is_ok_and(|stat| stat.f_bavail < stat.f_blocks / 1000)
 }
 
-/// Unmounts and removes a directory with all files, or sets it aside; also removes the file of its file
-/// system. Missing files are no error.
+/// Unmounts and removes a directory with all files, and the file that holds its file system; moves
+/// files that cannot be removed to the trash. Missing files are no error.
 pub fn remove(dir: &Path, trash: &Trash) -> Result<(), ContainerError> {
     unmount(dir)?;
     trash.remove(dir)?;

@@ -76,7 +76,7 @@ impl Engine {
         }
     }
 
-    /// Returns the files of a container.
+    /// Returns the directory of a container's files that are cleared on reboot.
     pub fn directory(&self, id: &str) -> RecordDirectory {
         RecordDirectory::of(&self.run, id)
     }
@@ -184,8 +184,9 @@ impl Engine {
         all
     }
 
-    /// Returns the lock that is shared while a container is created, until its record exists: before that,
-    /// the container looks like the leftover of a killed process.
+    /// Returns the path of a lock file. A process that creates a container holds a shared lock
+    /// until the record exists: before that, the container looks like the leftover of a killed
+    /// process.
     pub(super) fn orphans_lock(&self) -> PathBuf {
         self.run.join("containers.lock")
     }
@@ -243,7 +244,7 @@ impl Engine {
         Ok(self.run_trash().remove(directory.path())?)
     }
 
-    /// Releases the leases of removed containers.
+    /// Releases the image store's leases of removed containers.
     fn release_unknown(&self) -> Result<(), ContainerError> {
         // The store's run directory may be another engine's.
         if self.store.options().run == self.run {
@@ -256,8 +257,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes the runtime's state of unknown containers: a runtime that was dying when its caller was killed
-    /// may have written it after the rest of the container was removed.
+    /// Removes the runtime's state of containers without a directory: a runtime that was dying when
+    /// its caller was killed may have written the state after the rest of the container was
+    /// removed.
     fn remove_unknown(&self) -> Result<usize, ContainerError> {
         let root = &self.runtime.root;
         // Outside the run directory, there may be other engines' containers.

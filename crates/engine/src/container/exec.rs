@@ -43,7 +43,7 @@ impl Engine {
         Ok(command)
     }
 
-    /// Returns the error of a container whose init process takes no steps, although it should.
+    /// Returns the error for a container whose first process should start steps, but does not.
     pub fn no_steps(&self, record: &ContainerRecord) -> ContainerError {
         match is_working(record) {
             true => ContainerError::NoSteps { id: record.id.clone() },

@@ -13,7 +13,8 @@ use super::record::{ContainerCheck, ContainerRecord};
 /// Pause after the first check. Docker waits a whole interval before its first check.
 const SOONEST: Duration = Duration::from_millis(50);
 
-/// Divisor of the elapsed time: the part that may pass until a healthy container is noticed.
+/// Divisor of the elapsed time, which gives the pause before the next check: a healthy container is
+/// noticed late by at most about a fifth of the time that it took.
 const DELAY: u32 = 5;
 
 const INTERVAL: Duration = Duration::from_secs(30);

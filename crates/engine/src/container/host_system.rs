@@ -63,11 +63,12 @@ const FILES: [(&str, &str); 3] = [
 /// Overflow user and group, in all distributions.
 const NOBODY: u32 = 65_534;
 
-/// Mode bits of a file, and of a directory, that every user may read.
+/// Mode bits of a file that every user may read.
 const READABLE: u32 = 0o004;
+/// Mode bits of a directory that every user may list and enter.
 const SEARCHABLE: u32 = 0o005;
 
-/// Larger than any file of certificates.
+/// Size limit of a copied file, larger than any file of certificates.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// Name of the image, which no registry has.
@@ -132,7 +133,7 @@ impl HostSystem {
         Ok(HostSystem { directories, layer: layer.finish()? })
     }
 
-    /// Returns the name of the image, by which the store does not find it.
+    /// Returns the reference that names the image in messages. The store has no image of this name.
     pub fn reference() -> ImageReference {
         NAME.parse().expect("it is a name")
     }

@@ -11,12 +11,12 @@ use super::{disk, logs};
 /// A limit that a container reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitHit {
-    /// This many times, a process or thread could not be created.
+    /// A process or thread could not be created, this number of times.
     Processes(u64),
-    /// This many processes were killed for lack of memory.
+    /// Processes were killed for lack of memory, this number of them.
     Memory(u64),
     Disk,
-    /// Processes waited for the CPU limit in this part of the time.
+    /// Processes waited because of the CPU limit, for this part of the time.
     Cpus {
         percent: u64,
     },

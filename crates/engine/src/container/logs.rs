@@ -24,7 +24,7 @@ pub struct LogLine {
     pub text: Vec<u8>,
 }
 
-/// A longer line is split into pieces, each at most twice as long.
+/// Maximum length of a line. A longer line is split into pieces, each at most twice as long.
 const MAX_LINE_BYTES: usize = 16 << 10;
 
 /// Writer of a log, which starts a new file at half of the limit. It has a shared lock on the file.
@@ -237,7 +237,7 @@ impl LogReader {
         }
     }
 
-    /// Returns whether this reader has a file open.
+    /// Returns whether `file` is the file that this reader has open.
     fn is(&self, file: &fs::Metadata) -> Result<bool, PathError> {
         let own = self.reader.get_ref().metadata().with_path("look up", &self.path)?;
         Ok((own.dev(), own.ino()) == (file.dev(), file.ino()))

@@ -37,7 +37,7 @@ pub fn rooted_in(name: &str) -> io::Result<Vec<ProcessIdentity>> {
     Ok(found)
 }
 
-/// Returns the line of the topmost mount on `/`. See proc_pid_mountinfo(5).
+/// Returns the line of a `mountinfo` file for the topmost mount on `/`; see proc_pid_mountinfo(5).
 fn root(mounts: &str) -> Option<&str> {
     mounts.lines().rfind(|line| line.split(' ').nth(4) == Some("/"))
 }

@@ -36,7 +36,8 @@ pub enum ContainerRole {
 }
 
 impl ContainerRecord {
-    /// Keeps the parent cgroup of containers, and its limits, while this container is created.
+    /// Keeps the parent cgroups of containers from being removed until the returned file is closed,
+    /// and limits the processes in the engine's own parent cgroup.
     pub(super) fn keep_parents(&self) -> Option<fs::File> {
         let kept = cgroup::keep_parents();
         if self.cgroup.starts_with(cgroup::PARENT) {
@@ -196,7 +197,8 @@ impl RecordDirectory {
         (belongs_to(process.pid, id) && process.is_running()).then_some(process)
     }
 
-    /// Returns the process whose PID the runtime wrote, for the process that adopted it.
+    /// Returns the process whose PID the runtime wrote, if it is a child of this process or an
+    /// orphan that this process adopts.
     pub(super) fn child(&self) -> Option<ProcessIdentity> {
         ProcessIdentity::of_child(self.pid()?)
     }
@@ -211,8 +213,8 @@ fn containers_dir(run: &Path) -> PathBuf {
     run.join("containers")
 }
 
-/// Returns the records of all containers, without unreadable ones: those containers are being created or
-/// removed, or are found as orphans.
+/// Returns the records of all containers, the oldest first, without unreadable records: their
+/// containers are being created or removed, or are found as orphans.
 pub fn records(run: &Path) -> Result<Vec<ContainerRecord>, ContainerError> {
     let mut records = Vec::new();
     for id in ids(run)? {
@@ -222,8 +224,8 @@ pub fn records(run: &Path) -> Result<Vec<ContainerRecord>, ContainerError> {
     Ok(records)
 }
 
-/// Returns the ids of containers whose record is missing, because its writer was killed, or corrupt: they
-/// cannot be used any more. Records of other versions do not count.
+/// Returns the ids of containers that cannot be used any more: their record is corrupt, or missing
+/// because its writer was killed. Records of other versions do not count.
 pub fn orphans(run: &Path) -> Result<Vec<String>, ContainerError> {
     let mut ids = ids(run)?;
     ids.retain(|id| {
@@ -268,7 +270,7 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ContainerError> 
     Ok(decode(path, &read_bounded(path, MAX_RECORD_BYTES)?)?)
 }
 
-/// Reads such a value, if the file exists.
+/// Reads a value as `read_json` does; `None` if the file does not exist.
 pub fn read_json_if_there<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ContainerError> {
     let text = read_if_there(path, MAX_RECORD_BYTES)?;
     Ok(text.map(|text| decode(path, &text)).transpose()?)

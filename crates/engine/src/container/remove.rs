@@ -25,8 +25,9 @@ use crate::{bundle, rootfs};
 /// Timeout for killed processes to end.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time for which processes with a runtime's command line are killed even if they have other ids, as runtimes do once
-/// they create a user namespace. Other users could start such processes for ever, so later ones are ignored.
+/// Time for which processes with a runtime's command line are killed even if they have other user
+/// ids, as runtimes do once they create a user namespace. Other users could start such processes
+/// for ever, so later ones are ignored.
 const OTHER_USERS: Duration = Duration::from_secs(3);
 
 /// Number of containers removed at once: each needs descriptors, which may be few.
@@ -159,8 +160,8 @@ impl Engine {
         killed.into_iter().collect()
     }
 
-    /// Kills a container and removes all its resources. Each step allows for an earlier process that was
-    /// killed during removal, so this may be called repeatedly.
+    /// Kills a container and removes all its resources. May be repeated after a call that failed or
+    /// whose process was killed.
     pub fn remove(&self, record: &ContainerRecord) -> Result<(), ContainerError> {
         let _span = info_span!("remove", container = record.id).entered();
         if record.process.is_none() {
@@ -188,9 +189,10 @@ impl Engine {
         Ok(self.run_trash().remove(directory.path())?)
     }
 
-    /// Removes containers as [`Engine::remove_all`] does. Once all are dead, calls `others` in parallel to
-    /// remove resources that only they used, such as a network: the kernel takes longer to remove a
-    /// firewall's rules than a runtime to delete a container.
+    /// Removes containers as [`Engine::remove_all`] does. Once all their processes have ended,
+    /// calls `others` in parallel, to remove resources that only these containers used, such as a
+    /// network: the kernel takes longer to remove firewall rules than a runtime to delete a
+    /// container.
     pub fn remove_all_with<T: Send>(
         &self,
         records: &[ContainerRecord],

@@ -14,7 +14,7 @@ use super::engine::Engine;
 use super::error::ContainerError;
 use super::record::{ContainerCheck, ContainerRecord, ContainerRole};
 
-/// Time for the monitor to record the end of a container.
+/// Timeout for the monitor to record the end of a container whose process has exited.
 const WRITING: Duration = Duration::from_secs(10);
 
 /// Result of waiting for a container.
@@ -50,7 +50,7 @@ impl Engine {
         Ok(WaitOutcome::Ended { code: self.code(record) })
     }
 
-    /// Returns whether a started container has ended, and with which code.
+    /// Returns whether a started container is running or has ended, without waiting.
     pub fn state(&self, record: &ContainerRecord) -> WaitOutcome {
         let has_ended = match record.process {
             Some(process) => !process.is_running(),

@@ -11,9 +11,10 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, pidfd_open, wait
 
 use super::logs::{LogWriter, StdStream};
 
-/// Limits of the time to read output after the process ended, if another process holds the streams open: of each pause,
-/// and of all output.
+/// Limit of each wait for output after the process has ended, if another process holds the streams
+/// open.
 const DRAIN_PAUSE: Duration = Duration::from_secs(1);
+/// Limit of the whole time of reading output after the process has ended.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// Receiver of a process's output, which also sets the process's deadline.
@@ -27,7 +28,7 @@ pub trait OutputReceiver {
     }
 }
 
-/// A log that cannot be written must not block the container.
+/// Writes output to the log. Errors are ignored, because they must not block the container.
 impl OutputReceiver for LogWriter {
     fn take(&mut self, stream: StdStream, bytes: &[u8]) {
         let _ = self.add(stream, bytes);

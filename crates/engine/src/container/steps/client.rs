@@ -183,7 +183,7 @@ struct StepDriver<'a> {
     kill_at: Option<Instant>,
 }
 
-/// Sources of events that are ready.
+/// Sources that have events to handle.
 #[derive(Default)]
 struct ReadyEvents {
     signals: bool,

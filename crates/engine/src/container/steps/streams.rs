@@ -18,7 +18,8 @@ const PIPE_BYTES: usize = 1 << 20;
 /// Number of bytes copied at a time, if pages cannot be moved.
 const COPY_BYTES: usize = 64 << 10;
 
-/// Creates the step's descriptors (an empty stdin, both ends of each output) and our read ends.
+/// Creates the step's descriptors (an empty stdin, both ends of each output pipe), and this
+/// process's read ends of the outputs.
 pub fn pipes() -> Result<([OwnedFd; STREAMS], [OwnedFd; 2]), Errno> {
     let (input, _) = pipe_with(PipeFlags::CLOEXEC)?;
     let (output, output_writer) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -38,7 +39,7 @@ pub struct StepInput<'a> {
 }
 
 impl<'a> StepInput<'a> {
-    /// Creates the pipe, and returns the step's end of it too.
+    /// Creates a pipe, and returns its read end for the step, and the input that writes to it.
     pub(super) fn new(from: BorrowedFd<'a>) -> Result<(OwnedFd, Self), Errno> {
         let (end, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         let to = open_again(writer.as_fd(), OFlags::WRONLY)?;

@@ -82,7 +82,7 @@ pub enum NetworkError {
         /// First port that other users may publish.
         first: u16,
     },
-    /// The network of an ordinary user has no uplink through which to publish a port.
+    /// The network of a rootless user has no uplink program, which would publish the port.
     #[error(
         "port {port}/{protocol} cannot be published: with `uplink = \"none\"` in [network] the host has no \
          connection to jobs of an ordinary user"

@@ -26,14 +26,14 @@ use super::subnet::{AddressPair, AddressPlan};
 pub const TABLE: &str = "oci_hooks";
 const RULES: &str = include_str!("rules.nft");
 
-/// Incremented when the rules change: the table is then loaded again.
+/// Version of the rules, incremented when they change: a table of another version is replaced.
 const VERSION: u32 = 4;
 
 /// Chain that every version of the table has.
 const ANY_VERSION: &str = "input";
 
-/// Chain without rules, which exists once all networks have been added. A process may be killed between loading
-/// the rules and that.
+/// Chain without rules, which marks a complete table: a process may be killed after it has loaded
+/// the rules, and before it has added all networks.
 const COMPLETE: &str = "complete";
 
 /// Set of networks that need the table.
@@ -42,12 +42,13 @@ const NETWORKS: &str = "networks";
 /// Group of a network's interface on the host if containers may use services of the host.
 pub const HOST_ACCESS: u32 = 1;
 
-/// Sets whose elements begin with the interface of a network.
+/// Sets whose keys begin with the name of a network's interface.
 const OF_LINKS: [&str; 3] = ["uplinks", "hosts4", "hosts6"];
 
 const PORTS: [&str; 4] = ["any4", "any6", "one4", "one6"];
 
-/// Number of attempts at a change that another process's change may precede.
+/// Maximum number of attempts at changing tables, because other processes may change them at the
+/// same time.
 const TRIES: u32 = 100;
 const TRIES_OF_NFT: u32 = 3;
 
@@ -64,8 +65,8 @@ pub struct TableMember<'a> {
     pub link: &'a InterfaceName,
     /// Interfaces through which packets leave the host, if they need to be named.
     pub uplinks: &'a [InterfaceName],
-    /// Addresses that containers must not reach through the uplinks: those of the real host (`outside`), if the
-    /// table is in a user's network namespace.
+    /// Addresses that containers must not reach through the uplinks: those of the host, if the
+    /// table is in a rootless user's network namespace.
     pub hosts: &'a [IpAddr],
     pub containers: Vec<PublishTarget<'a>>,
 }
@@ -211,7 +212,7 @@ fn target(port: &SetElement) -> Option<IpAddr> {
     }
 }
 
-/// Reverses [`elements`].
+/// Parses an element of the maps of published ports, as [`elements`] returns it.
 fn parse_element(port: &SetElement) -> Option<PublishedPort> {
     let (host_ip, rest): (Option<IpAddr>, &[u8]) = match port.set {
         "one4" => port.key.split_first_chunk::<4>().map(|(ip, rest)| (Some((*ip).into()), rest))?,
@@ -232,8 +233,9 @@ fn parse_element(port: &SetElement) -> Option<PublishedPort> {
     })
 }
 
-/// Removes our table and rules unless a network exists. Returns whether that could be determined: networks of
-/// other run directories come and go meanwhile, and other programs change their tables.
+/// Removes our table and rules unless a network exists. Returns false if tables changed meanwhile,
+/// so that the caller has to try again: networks of other run directories come and go, and other
+/// programs change their tables.
 fn remove_unused(nftables: &Nftables) -> io::Result<bool> {
     let now = nftables.generation()?;
     if !nftables.is_empty(TABLE, NETWORKS)? {
@@ -327,8 +329,9 @@ pub fn nft(script: &str) -> Result<String, NetworkError> {
     Err(NetworkError::Nft { message: message.split_whitespace().collect::<Vec<_>>().join(" ") })
 }
 
-/// iptables' table, and its chain of forwarded packets.
+/// Table of iptables that filters packets.
 const FILTER: &str = "filter";
+/// Chain of iptables for forwarded packets.
 const CHAIN: &str = "FORWARD";
 
 /// Comment that distinguishes our rules from an admin's for the same interfaces. iptables shows it.

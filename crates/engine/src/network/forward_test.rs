@@ -21,16 +21,16 @@ use super::trace::{ForwardResult, PacketTrace};
 /// Id of the test network. A network left by a killed process is removed by the next test.
 const ID: &str = "doctor";
 
-/// Unused addresses: of TEST-NET-1, and of the block that routers discard. The packets end at the next router
-/// that knows these blocks.
+/// Unused IPv4 address in TEST-NET-1. Packets to it end at the next router that knows this block.
 const TARGET: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+/// Unused IPv6 address in the discard prefix `100::/64`.
 const TARGET6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1));
 
 const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
 
-/// Sending the packet is enough: no host answers.
+/// Timeout of connecting to the target, where no host answers: sending the packet is enough.
 const CONNECT: Duration = Duration::from_millis(50);
-/// Timeout of the kernel's report.
+/// Timeout of the kernel's trace of the packet.
 const ANSWER: Duration = Duration::from_secs(5);
 const STEP: Duration = Duration::from_millis(5);
 
@@ -50,7 +50,7 @@ pub fn test_forwarding(options: &NetworkOptions) -> Result<[ForwardResult; 2], N
     Ok(results)
 }
 
-/// Restores the host's setting, unless a job has started meanwhile.
+/// Turns forwarding of IPv4 off again, unless a network has been created meanwhile.
 fn stop_forwarding(options: &NetworkOptions) -> Result<(), NetworkError> {
     let _lock = lock(options)?;
     let NetworkRecords { known, unreadable } = records(options)?;

@@ -118,7 +118,7 @@ impl Network {
         Ok(has_ended.then(|| uplink.kind.name()))
     }
 
-    /// Checks that ports can be published at all, before anything is created for them.
+    /// Checks that this user can publish ports on the host, before anything is created for them.
     pub fn check_ports(
         options: &NetworkOptions,
         ports: &[PortMapping],
@@ -205,8 +205,9 @@ impl Network {
         Ok(endpoints)
     }
 
-    /// Starts the uplink program if the network needs one, also for the ports of claimed containers. An error
-    /// comes with the index of the container whose port it is about.
+    /// Starts the uplink program if the network needs one, or restarts it for the ports of newly
+    /// recorded containers (`claimed`). An error comes with the index of the container whose port
+    /// caused it, or 0.
     fn start_uplink(&self, claimed: &[EndpointRecord]) -> Result<(), (usize, NetworkError)> {
         let Some(UplinkRecord { network, .. }) = &self.record.uplink else { return Ok(()) };
         let at_first = |error| (0, error);
@@ -396,7 +397,7 @@ fn read(options: &NetworkOptions, id: &str) -> Result<NetworkRecord, NetworkErro
     record.ok_or_else(|| NetworkError::Unknown { id: id.to_owned() })
 }
 
-/// Checks a name that becomes part of a file name.
+/// Checks the name of a network or container, which becomes part of a file name.
 fn check_name(name: &str) -> Result<(), NetworkError> {
     let fits = name.starts_with(|first: char| first.is_ascii_alphanumeric())
         && name.len() <= 128

@@ -16,10 +16,13 @@ use super::record::NetworkRecord;
 use super::request::NetworkOptions;
 use super::subnet::{AddressPair, AddressPlan};
 
-/// Indexes of links, above those that the kernel gives to links that some modules create in every new namespace.
+/// Index of the bridge, above those of links that kernel modules create in every new namespace.
 const BRIDGE: u32 = 1000;
+/// Index of the bridge namespace's end of the link to the host.
 const UPLINK: u32 = 1001;
+/// Index of the bridge namespace's end of the first container's link.
 const PORTS: u32 = 1002;
+/// Index of `eth0` in a container's namespace.
 const ETH0: u32 = 1000;
 
 /// Index of `lo` in every namespace.
@@ -155,8 +158,8 @@ pub fn forwards_ipv6() -> bool {
         .is_ok_and(|value| value.trim() == "1")
 }
 
-/// Removes a network from the firewall, given the pin of its bridge namespace. Without the namespace, or a
-/// link from it to the host, no packet reaches the network anyway.
+/// Removes a network from the firewall, given the path at which its bridge namespace is pinned.
+/// Without the namespace, or a link from it to the host, no packet reaches the network anyway.
 pub fn leave_unrecorded(
     options: &NetworkOptions,
     bridge: &Path,

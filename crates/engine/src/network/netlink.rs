@@ -30,10 +30,10 @@ pub struct Netlink {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewLink<'a> {
     pub name: &'a str,
-    /// Index of the interface, which then need not be looked up; 0 leaves it to the kernel.
+    /// Index of the interface, so that it need not be looked up; 0 lets the kernel choose one.
     pub index: u32,
     pub mtu: u32,
-    /// Hardware address; without one the kernel chooses one, and systemd-udevd another.
+    /// Hardware address; `None` lets the kernel choose one, which systemd-udevd may change.
     pub mac: Option<[u8; 6]>,
     pub group: u32,
 }
@@ -70,7 +70,7 @@ fn set_up(link: &mut LinkMessage) {
 /// Table of local addresses, from `linux/rtnetlink.h`.
 const RT_TABLE_LOCAL: u8 = 255;
 
-/// Metric of a route that comes after the kernel's own.
+/// Metric of a route that the kernel uses only after its own routes.
 const LAST: u32 = 1024;
 
 /// Flags for objects that must not exist yet.
@@ -93,7 +93,8 @@ impl Netlink {
         self.request(RouteNetlinkMessage::NewLink(link), NEW)
     }
 
-    /// Creates a pair of links: a port of a bridge, which is up, and its peer in another namespace, which is down.
+    /// Creates a veth pair: a port of a bridge, which is up, and its peer in another namespace,
+    /// which is down.
     pub fn add_pair(
         &self,
         port: &NewLink<'_>,

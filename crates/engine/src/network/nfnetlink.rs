@@ -5,7 +5,7 @@ use rustix::io::Errno;
 // From linux/netlink.h.
 pub const ERROR: u16 = 2;
 const NESTED: u16 = 1 << 15;
-/// The netlink header, and the packet filter's own header.
+/// Size of the netlink header (`nlmsghdr`) and the header of nftables messages (`nfgenmsg`).
 const HEADER_BYTES: usize = 20;
 
 /// Returns the sequence numbers and errors of the error messages.

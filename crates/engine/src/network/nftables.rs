@@ -76,7 +76,8 @@ pub struct ChainRule {
     pub content: Vec<u8>,
 }
 
-/// State of all tables of the network namespace: the kernel counts the changes.
+/// Generation of the tables of a network namespace: a number that the kernel increments with each
+/// change.
 #[derive(Clone, Debug)]
 pub struct TableGeneration(Vec<u8>);
 

@@ -1,5 +1,6 @@
-//! The real host: the machine's own network namespace, as opposed to the namespace in which an ordinary user's
-//! networks are created. Its addresses and routes, and the uplink program that connects the two.
+//! The real host: the host's own network namespace, as opposed to the namespace in which a rootless
+//! user's networks are created. Its addresses and routes, and the uplink program that connects the
+//! two.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -17,30 +18,31 @@ use super::netlink::{self, RouteTable};
 use super::port::PortMapping;
 use super::request::NetworkOptions;
 
-/// Interface of the uplink program in our host's namespace.
+/// Interface of the uplink program in the rootless user's network namespace.
 pub const DEVICE: &str = "uplink0";
 
 /// Uplink of a network, chosen when the network was created.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UplinkRecord {
-    /// First network of the namespace, whose directory has the files of the program. Other networks use the same
-    /// program.
+    /// Id of the first network in the rootless user's network namespace. Its directory has the
+    /// files of the uplink program, which all networks in the namespace share.
     pub network: String,
     pub kind: UplinkKind,
     /// If set, connections hang after the client half-closes.
     pub loses_half_closed: bool,
     pub program: PathBuf,
-    /// Number of the pools' block for addresses between the program and our host.
+    /// Number of the address block, in the pools, for the link between the uplink program and the
+    /// rootless user's network namespace.
     pub number: u32,
     /// If set, the uplink carries IPv6.
     pub ipv6: bool,
-    /// Addresses of the real host, without loopback.
+    /// Addresses of the host's own network namespace, without loopback.
     pub addresses: Vec<IpAddr>,
-    /// Source address of the real host's connections to other networks, if it has a route.
+    /// Source address of the host's connections to other networks, if it has a route.
     pub address: Option<IpAddr>,
 }
 
-/// State of the real host before a network is created.
+/// Network state of the host, outside a rootless user's namespace, before a network is created.
 pub struct OutsideHost {
     uplink: Option<Uplink>,
     pub routes: RouteTable<Ipv4Net>,
@@ -50,7 +52,8 @@ pub struct OutsideHost {
 }
 
 impl OutsideHost {
-    /// Examines the real host, and finds an uplink program to it if one is needed.
+    /// Examines the host's own network namespace, and finds an uplink program to it if one is
+    /// needed.
     pub fn examine_host(options: &NetworkOptions) -> Result<Self, NetworkError> {
         let choice = match options.privilege.has_own_network() {
             true => &options.uplink,
@@ -73,13 +76,13 @@ impl OutsideHost {
         })
     }
 
-    /// Returns whether an uplink program connects networks to the real host.
+    /// Returns whether an uplink program connects networks to the host's own network namespace.
     pub fn has_uplink(&self) -> bool {
         self.uplink.is_some()
     }
 
-    /// Returns the record of the uplink of a network; `None` without an uplink program. `number` is the pools'
-    /// block for addresses between the program and our host.
+    /// Returns the record of the uplink of a network; `None` without an uplink program. `number` is
+    /// that of the address block for the link to the program.
     pub fn uplink(&self, network: &str, number: u32) -> Option<UplinkRecord> {
         let uplink = self.uplink.clone()?;
         let loses_half_closed = uplink.loses_half_closed();
@@ -98,13 +101,13 @@ impl OutsideHost {
 }
 
 impl UplinkRecord {
-    /// Returns the requested host address of a port, if the program cannot listen on it.
+    /// Returns the requested host address of a port, if the uplink program cannot listen on it.
     pub fn unavailable_address(&self, mapping: &PortMapping) -> Option<IpAddr> {
         mapping.host_ip.filter(|ip| ip.is_ipv6() && !self.ipv6)
     }
 }
 
-/// Returns the name of the uplink interface.
+/// Returns the name of the uplink program's interface.
 pub fn device() -> InterfaceName {
     DEVICE.parse().expect("it is a name of few letters")
 }
@@ -162,8 +165,8 @@ pub fn source() -> Option<IpAddr> {
     })
 }
 
-/// Returns the addresses of the real host on which a port is published: `host_ip`, or by default loopback only,
-/// because an ordinary user's job is no public server.
+/// Returns the addresses of the host on which the uplink program publishes a port: `host_ip`, or by
+/// default loopback only, because a rootless user's job is no public server.
 pub fn listened_on(host_ip: Option<IpAddr>, uplink: &UplinkRecord) -> Vec<IpAddr> {
     let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
     match host_ip {

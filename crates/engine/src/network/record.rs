@@ -28,7 +28,8 @@ use super::subnet::{AddressPlan, CONTAINERS, Subnet};
 /// Record of a network, in its directory.
 pub const RECORD: &str = "record.json";
 
-/// Pin of a network's bridge namespace, beside the record. Pins of containers cannot have this name.
+/// File, beside the record, at which a network's bridge namespace is pinned. Files of containers
+/// cannot have this name.
 pub const BRIDGE: &str = "bridge.netns";
 
 /// Maximum MTU of links on the host.
@@ -52,10 +53,10 @@ pub struct NetworkRecord {
     pub ipv6: bool,
     /// If set, the containers have a user namespace, which is pinned beside the record.
     pub user_namespace: bool,
-    /// Uplink from the host's namespace, if that is a user's own and has one.
+    /// Uplink of a rootless user's network; `None` for root, or without an uplink program.
     pub uplink: Option<UplinkRecord>,
     pub endpoints: Vec<EndpointRecord>,
-    /// Number of the next container, unless it is in use.
+    /// Number to try first for the next container.
     pub next: u32,
 }
 
@@ -65,7 +66,8 @@ pub(super) struct EndpointRecord {
     pub number: u32,
     /// Ports that the packet filter forwards to the container.
     pub published: Vec<PublishedPort>,
-    /// Ports of the real host that lead to `published`, if the packet filter is in a user's own namespace.
+    /// Ports of the host that the uplink program forwards to `published`; empty without an uplink
+    /// program.
     pub outside: Vec<PublishedPort>,
 }
 
@@ -77,12 +79,13 @@ impl EndpointRecord {
 }
 
 impl NetworkRecord {
-    /// Returns the addresses of the network, whose pools may differ from the current configuration.
+    /// Returns the addresses of the network, by the pools in its record, which may differ from the
+    /// options.
     pub(super) fn plan(&self, options: &NetworkOptions) -> AddressPlan {
         self.block(options, self.number)
     }
 
-    /// Returns the addresses of the pools' block with this number.
+    /// Returns the addresses of the block with this number in the network's pools.
     pub(super) fn block(&self, options: &NetworkOptions, number: u32) -> AddressPlan {
         let pool = self.pool.parse().unwrap_or(options.pool);
         AddressPlan::new(pool, self.pool6.parse().unwrap_or(options.pool6), number)
@@ -104,8 +107,8 @@ impl NetworkRecord {
         }
     }
 
-    /// Returns a free number for another container. Released numbers come last: the kernel may still be
-    /// removing their links.
+    /// Returns a number for another container, from which its addresses follow; `None` if all are
+    /// in use. Released numbers come last: the kernel may still be removing their links.
     pub(super) fn free_number(&self) -> Option<u32> {
         let taken = |number| self.endpoints.iter().any(|endpoint| endpoint.number == number);
         (0..CONTAINERS).map(|at| (self.next + at) % CONTAINERS).find(|number| !taken(*number))
@@ -190,7 +193,8 @@ fn link_name() -> InterfaceName {
     name.parse().expect("it has 15 letters and digits")
 }
 
-/// Returns the interfaces through which packets may leave the host: those of its default routes, and the admin's.
+/// Returns the interfaces through which packets may leave the host: those of its default routes,
+/// and those of the options.
 fn uplinks<'a>(
     options: &NetworkOptions,
     defaults: impl Iterator<Item = &'a String>,

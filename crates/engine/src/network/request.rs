@@ -80,7 +80,7 @@ pub struct NetworkOptions {
     /// their kind usually leads to containers and virtual machines of the host.
     pub uplinks: Vec<InterfaceName>,
     pub privilege: Privilege,
-    /// Uplink program, if networks are created in a user's own namespace.
+    /// Uplink program, if networks are created in a rootless user's network namespace.
     pub uplink: UplinkChoice,
 }
 

@@ -1,8 +1,8 @@
 //! Choice of host ports to publish.
 //!
-//! No process listens on a published port: the packet filter redirects packets before that. So records keep
-//! the port from other jobs, and the choice keeps it from other programs: a port that was not requested is
-//! chosen outside the kernel's ephemeral range.
+//! No process listens on a published port: the packet filter redirects packets before they reach a
+//! socket. So records keep the port from other jobs, and the choice keeps it from other programs: a
+//! port that was not requested is chosen outside the kernel's ephemeral range.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -45,8 +45,8 @@ impl TakenPorts {
     }
 }
 
-/// Chooses free ports of the host. With an uplink, its program forwards ports of the real host (`outside`), so those
-/// are chosen. The caller holds the lock.
+/// Chooses free ports of the host. With an uplink, they are free in the host's own network
+/// namespace, in which the uplink program listens. The caller holds the lock.
 pub fn reserve(
     taken: &TakenPorts,
     uplink: Option<&UplinkRecord>,

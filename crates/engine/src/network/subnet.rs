@@ -67,7 +67,8 @@ impl FromStr for Subnet<Ipv6Net> {
     }
 }
 
-/// Parses addresses by the standard library: `ipnet` accepts `010.0.0.0`, which other programs read as octal.
+/// Parses `ADDRESS/PREFIX`, with addresses as the standard library accepts them: `ipnet` accepts
+/// `010.0.0.0`, which other programs read as octal.
 fn parse<A: FromStr>(text: &str, longest: u8) -> Option<(A, u8)> {
     let (address, prefix) = text.split_once('/')?;
     let prefix = prefix.parse().ok().filter(|prefix| (1..=longest).contains(prefix))?;

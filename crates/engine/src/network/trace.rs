@@ -25,12 +25,12 @@ const KIND_POLICY: u32 = 1;
 const KIND_RULE: u32 = 3;
 const DROP: u32 = 0;
 
-/// Families of tables and packets.
+/// Numbers of nftables' families, and their names in nft.
 const FAMILIES: [(u8, &str); 5] =
     [(1, "inet"), (2, "ip"), (5, "netdev"), (7, "bridge"), (IPV6, "ip6")];
 const IPV6: u8 = 10;
 
-/// Last of our chains that packets pass.
+/// Last chain of our table that forwarded packets pass.
 const LAST: &str = "postrouting";
 
 /// Result of sending packets to the world.
@@ -41,7 +41,8 @@ pub enum ForwardResult {
     NoRoute,
     /// A chain of nftables drops the packets.
     Dropped(DroppingChain),
-    /// The packets do not reach the last chain, and no chain of nftables reports a drop: iptables-legacy does not.
+    /// The packets do not reach the last chain of our table, and no chain of nftables reports a
+    /// drop, as chains of iptables-legacy do not.
     Lost,
 }
 
@@ -106,7 +107,8 @@ fn open_subscribed_socket() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Returns the result that an event reports, if the packet's way ends there.
+/// Returns the result if an event shows that a packet was forwarded or dropped; `None` for other
+/// events.
 fn end(family: u8, event: &[u8]) -> Option<Result<ForwardResult, NetworkError>> {
     let (table, chain) = (text(event, TABLE_NAME)?, text(event, CHAIN_NAME)?);
     if (table.as_str(), chain.as_str()) == (TABLE, LAST) {

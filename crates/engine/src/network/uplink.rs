@@ -1,8 +1,8 @@
-//! Uplinks of networks in an ordinary user's namespace: a program of that user connects the namespace to the
-//! real host. It listens and resolves names in the real host's network.
+//! Uplinks of networks in a rootless user's namespace: a program of that user connects the
+//! namespace to the host's own network. The program listens and resolves names there.
 //!
-//! [`test_uplink`] tests whether an uplink works, and whether clients get an answer after they half-close,
-//! with the host itself as the server.
+//! [`test_uplink`] tests whether an uplink works, and whether clients get an answer after they
+//! half-close, with the host itself as the server.
 
 use std::fs::DirBuilder;
 use std::io::{self, Read as _, Write as _};
@@ -28,7 +28,8 @@ use super::port::{PortProtocol, PublishedPort};
 use super::record::{EndpointRecord, NetworkRecord, directory, records};
 use super::request::NetworkOptions;
 
-/// Pin of our host's namespace, by which the program enters it. Pins of containers cannot have this name.
+/// File at which the rootless user's network namespace is pinned, by which the uplink program
+/// enters it. Files of containers cannot have this name.
 const PIN: &str = "host.netns";
 
 /// Identity of the uplink process, in the directory of its network.
@@ -43,7 +44,7 @@ pub fn resolver(record: &NetworkRecord, options: &NetworkOptions) -> Option<IpAd
     Some(record.block(options, uplink.number).resolver().v4.into())
 }
 
-/// Returns the ports of the real host that lead to the networks of an uplink.
+/// Returns the ports of the host that the uplink program forwards to its networks.
 fn port_forwards(
     options: &NetworkOptions,
     uplink: &UplinkRecord,
@@ -110,11 +111,12 @@ pub fn start_uplink(
     write(options, &uplink.network, process)
 }
 
-/// Condition for starting a program.
+/// Condition for starting an uplink program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UplinkStart {
     Missing,
-    /// If a program was started; it is replaced, because its ports have changed.
+    /// The program is started only if one was started before, which it replaces because ports have
+    /// changed.
     Changed,
 }
 
@@ -162,10 +164,12 @@ pub const ATTEMPTS: usize = 20;
 /// Timeout of an answer by a program on the same machine.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Documentation blocks, of which at least one is not the host's own.
+/// Address blocks for documentation (RFC 5737), of which at least one does not have the host's
+/// address.
 const BLOCKS: [[u8; 3]; 2] = [[198, 51, 100], [203, 0, 113]];
 
-/// Returns the network between the program and the namespace, which must not contain the host's address.
+/// Returns the addresses of the link between the program and the namespace, in a block without the
+/// host's address.
 fn gateway(host: Ipv4Addr) -> Gateway4 {
     let is_other = |block: &&[u8; 3]| !host.octets().starts_with(&block[..]);
     let [a, b, c] = BLOCKS.iter().find(is_other).copied().unwrap_or(BLOCKS[0]);
@@ -217,7 +221,8 @@ pub fn test_uplink(choice: &UplinkChoice, dir: &Path) -> Result<UplinkTest, Netw
     Ok(UplinkTest::Answered(uplink, answered))
 }
 
-/// Answers clients after they half-close, as long as this process lives. Returns the server's address.
+/// Starts a server that answers [`ATTEMPTS`] clients after they half-close, and returns its
+/// address.
 fn serve(address: IpAddr) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((address, 0))?;
     let listens_on = listener.local_addr()?;

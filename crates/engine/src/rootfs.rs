@@ -74,7 +74,7 @@ pub struct Rootfs {
 /// Implementation of a root file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RootfsBacking {
-    /// The layers, and a directory for changes.
+    /// An overlay mount of the layers and a directory for changes.
     Overlay,
     /// A copy of the layers, which takes time and space.
     Copy {
@@ -204,15 +204,16 @@ fn mount_overlay(request: &RootfsRequest<'_>, merged: &Path) -> Result<(), PathE
     Ok(())
 }
 
-/// Returns the layers, of equal ones only the topmost: the kernel accepts each directory once (`ELOOP`). The
-/// topmost has and hides the same files as the lower one. Build steps that change nothing make equal layers.
+/// Returns the layers without repetitions, each where it is topmost: the kernel accepts each
+/// directory once (`ELOOP`), and the topmost one has and hides the same files as the lower ones.
+/// Build steps that change nothing make equal layers.
 fn remove_repetitions(layers: &[PathBuf]) -> Vec<PathBuf> {
     let is_last = |(at, layer): &(usize, &PathBuf)| !layers[at + 1..].contains(layer);
     layers.iter().enumerate().filter(is_last).map(|(_, layer)| layer.clone()).collect()
 }
 
-/// Mounts each layer in the directory with mapped owners. The overlay has its own copies of these mounts, so
-/// they are made in a private mount namespace.
+/// Mounts each layer below `dir`, with owners mapped to the container's ids. The overlay has its
+/// own copies of these mounts, so they are made in a private mount namespace.
 fn map_layers(
     layers: &[PathBuf],
     users: UserNamespace<'_>,

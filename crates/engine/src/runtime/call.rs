@@ -28,12 +28,12 @@ use super::kind::{RuntimeCapabilities, RuntimeKind};
 /// Maximum size of a configuration, larger than any that the engine writes.
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
-/// Runtimes that are searched for, in order of preference.
+/// Names of the runtimes that are searched for by default, in order of preference.
 pub const CONFINING: [&str; 2] = ["runc", "crun"];
 
-/// Longer than any short call takes, even on a machine whose disk is busy for a minute. Hooks of the container have
-/// their own timeouts, so `delete` may take longer.
+/// Timeout of a call, enough for a machine whose disk is busy for a minute.
 const TIMEOUT: Duration = Duration::from_secs(300);
+/// Timeout of a call that may run hooks of the container, which have their own timeouts.
 const HOOKS_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Interval of looking for the PID file of a container that starts in the foreground.
@@ -44,8 +44,9 @@ const POLL: Duration = Duration::from_millis(20);
 pub struct OciRuntime {
     pub kind: RuntimeKind,
     pub program: PathBuf,
-    /// Directory of the states of all containers. Runtimes other than runc and crun get a `--root` in it for each
-    /// container: they name their files in different ways, and only they know which belong to a container.
+    /// Directory with the runtime's state of all containers. runc and crun use it as `--root`.
+    /// Other runtimes get a `--root` in it for each container, because the names of their files do
+    /// not tell which container a file belongs to.
     pub root: PathBuf,
     /// If set, systemd creates the cgroups.
     pub systemd_cgroup: bool,
@@ -83,15 +84,15 @@ const ENV: [(&str, &str); 3] =
     [("PATH", DEFAULT_PATH), ("GOGC", "1000"), ("_LIBCONTAINER_STATEDIR", "/proc")];
 
 impl OciRuntime {
-    /// Creates a runtime whose kind follows from its file name.
+    /// Creates a runtime whose kind follows from its file name, or from the output of `--version`.
     pub fn new(program: PathBuf, root: PathBuf) -> Self {
         OciRuntime { kind: RuntimeKind::of(&program), program, root, systemd_cgroup: false }
     }
 
     /// Returns the runtime's `--root` for a container.
     ///
-    /// runc and crun share one root, with a directory for each container. A call that outlives its killed caller would
-    /// create a separate root again, and leave it behind.
+    /// runc and crun share one root, with a directory for each container: a separate root would be
+    /// created again by a call that outlives its killed caller, and left behind.
     pub fn root_of(&self, id: &str) -> PathBuf {
         match self.kind {
             RuntimeKind::Runc | RuntimeKind::Crun => self.root.clone(),
@@ -387,7 +388,7 @@ impl OciRuntime {
     }
 }
 
-/// Time that a runtime has to start a container: longer if the container has hooks.
+/// Timeout for a runtime to start a container: longer if the container has hooks.
 struct StartLimit<'a> {
     bundle: &'a Path,
     start: Instant,
@@ -398,7 +399,8 @@ impl<'a> StartLimit<'a> {
         StartLimit { bundle, start: Instant::now() }
     }
 
-    /// Returns the limit. The configuration is read only for a runtime that is slow.
+    /// Returns the limit. Reads the configuration only if the call has taken longer than
+    /// [`TIMEOUT`].
     fn limit(&self) -> Duration {
         if self.start.elapsed() < TIMEOUT {
             return TIMEOUT;

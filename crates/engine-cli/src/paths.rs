@@ -122,7 +122,7 @@ impl DefaultPaths {
     }
 }
 
-/// Returns a user's runtime directory, if it persists.
+/// Returns a user's runtime directory (`/run/user/UID`), if it outlives the user's sessions.
 ///
 /// systemd removes `/run/user/UID` when the last session of the user ends. Jobs are run by a service, in whose
 /// environment `XDG_RUNTIME_DIR` may be unset. So sessions and services use it only if the user lingers.

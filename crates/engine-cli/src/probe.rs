@@ -30,35 +30,37 @@ use trial::{ProbeTrial, ReachCriterion};
 /// File name by which the program runs as a probe.
 pub const PROGRAM: &str = "probe";
 
-/// Name of this host's column.
+/// Heading of the report's column for this host.
 const HOST: &str = "host";
 
-/// Column of a Dockerfile action.
+/// Heading of the report's column for image builds of Dockerfile actions.
 pub const BUILD: &str = "build";
 
 /// Address by which slirp4netns forwards to the host's loopback by default.
 const SLIRP4NETNS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 
-/// Kernel files that change or expose the host, accessible only to root on the host.
+/// Kernel files through which a writer can change the host; only root on the host may write them.
 const KERNEL_WRITTEN: [&str; 4] = [
     "/proc/sys/kernel/core_pattern",
     "/proc/sys/kernel/modprobe",
     "/proc/sysrq-trigger",
     "/sys/kernel/uevent_helper",
 ];
+/// Kernel files that expose the host to a reader; only root on the host may read them.
 const KERNEL_READ: [&str; 2] = ["/proc/kcore", "/sys/firmware/acpi/tables/DSDT"];
 
 /// Directories of the host in which all users can create files and sockets.
 const DIRECTORIES: [&str; 4] = ["/tmp", "/var/tmp", "/dev/shm", "/run"];
 
-/// A probe: its trials, and their outcomes for each place that they are run from, such as a job's container.
+/// A test of isolation: trials, and their outcomes for each place that they are run from, such as a
+/// job's container.
 pub struct IsolationProbe {
     directory: PathBuf,
-    /// Random part of the names of sockets and files.
+    /// Random part of the names of the probe's sockets and files.
     number: String,
     /// Prefix of the lines that the probe program prints.
     word: String,
-    /// Answer of the probe's servers.
+    /// Answer of the probe's servers, by which clients recognize them.
     token: String,
     trials: Vec<ProbeTrial>,
     columns: Vec<ProbeColumn>,
@@ -108,8 +110,9 @@ impl IsolationProbe {
         })
     }
 
-    /// Adds a trial of the kernel's per-user limits, which containers must not share with root of this host. `allowed`
-    /// is the setting that makes them share, if it is set.
+    /// Adds a trial that tests whether containers share the kernel's per-user limits with root of
+    /// this host, which must not be so. `allowed` is the setting that makes them share, if it is
+    /// set.
     pub fn add_limits(&mut self, allowed: Option<&'static str>) {
         let name = "limits: inotify, signals, queues, namespaces".to_owned();
         let mut trial = ProbeTrial::new(name, ProbeAttempt::Limits, ReachCriterion::Access);
@@ -117,7 +120,8 @@ impl IsolationProbe {
         self.trials.push(trial);
     }
 
-    /// Returns the task of a server that jobs must not reach; it also creates files in these directories.
+    /// Returns the task of a server that jobs must not reach. The server also creates files in
+    /// `directories`, which jobs must not reach either.
     pub fn serve(&self, whose: TargetOwner, directories: Vec<PathBuf>) -> ProbeTask {
         let mark = format!("{}-{}", whose.word(), self.number);
         ProbeTask::Serve { word: self.word.clone(), token: self.token.clone(), mark, directories }
@@ -219,7 +223,8 @@ impl IsolationProbe {
         }
     }
 
-    /// Adds a column with the outcomes in a probe's log; trials without an outcome were not run, for this reason.
+    /// Adds a column with the outcomes in a probe's log. Trials without an outcome were not run,
+    /// for the given reason.
     pub fn column<'l>(&mut self, from: &str, lines: impl Iterator<Item = &'l str>, reason: &str) {
         let untried = ProbeOutcome::Untried(reason.to_owned());
         let mut outcomes = vec![untried; self.trials.len()];

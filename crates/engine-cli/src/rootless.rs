@@ -61,16 +61,17 @@ pub struct ContainerOwner<'a> {
     pub worker: Option<ProcessIdentity>,
 }
 
-/// Selection of the namespaces of an owner that a process enters.
+/// The namespaces of an owner that a process enters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamespaceEntry {
     /// New namespaces; a running pause process is stopped first.
     New,
     /// Namespaces of the running pause process, or new ones.
     Current,
-    /// As `Current`, and once again in new namespaces if the pause process is killed meanwhile.
+    /// Like `Current`; if the pause process is killed meanwhile, a new copy of this process runs in
+    /// new namespaces.
     Cleanup,
-    /// As `Current`, with the owner locked until the copy exits.
+    /// Like `Current`, with the owner locked until the copy of this process exits.
     Exclusive,
 }
 
@@ -97,8 +98,8 @@ impl ContainerOwners {
         self.pause_processes.as_ref()
     }
 
-    /// Enters a user namespace that maps the owners of the store's files; the network stays the
-    /// host's.
+    /// Enters a user namespace that maps the owners of the store's files, in a copy of this
+    /// process. The network namespace stays the host's. Root enters no namespace.
     pub fn enter_store(&self) -> Result<EnterOutcome, RootlessError> {
         let Some(pause_processes) = &self.pause_processes else { return Ok(self.stay_inside()) };
         match pause_processes::enter_store(&self.store)? {
@@ -205,8 +206,9 @@ impl ContainerOwners {
         done.ok_or_else(|| no_answer_error(owner.id)(io::ErrorKind::UnexpectedEof.into()))
     }
 
-    /// Calls `work` for each owner whose job is over, in its namespaces or in new ones, and stops the pause process
-    /// afterwards. Returns the results, and the errors of owners whose state is unknown.
+    /// Calls `work` for each owner whose job is over, in the owner's namespaces or in new ones, and
+    /// then stops the pause process. Returns the results, and the errors of owners whose state is
+    /// unknown.
     pub fn run_in_abandoned<T: Serialize + DeserializeOwned>(
         &self,
         newer: NewerRecords,
@@ -244,7 +246,8 @@ impl ContainerOwners {
         Ok((all, unreadable))
     }
 
-    /// Calls `work` as [`ContainerOwners::run_in_abandoned`] does, but only for other owners with the same name.
+    /// Calls `work` as [`ContainerOwners::run_in_abandoned`] does, but only for owners with the
+    /// same name as `owner` and another id.
     pub fn run_in_predecessors<T: Serialize + DeserializeOwned>(
         &self,
         owner: ContainerOwner<'_>,
@@ -414,7 +417,8 @@ fn is_denied_by_kernel(text: &str) -> bool {
         || text.contains("ermission denied") && contains(&of_kernel)
 }
 
-/// Returns `found` if the job of the pause process is over, and none if the job is running.
+/// Returns `found` if the job of the pause process is over, or if the record is unreadable and no
+/// pause process is running; `None` if the job is running.
 ///
 /// # Errors
 ///

@@ -110,7 +110,7 @@ impl Default for StoreView {
 }
 
 impl StoreView {
-    /// Returns the view of this process.
+    /// Returns the privilege of this process, with the directories of the store's settings.
     pub fn of_process() -> Self {
         // If the privilege cannot be read, the least is assumed.
         let privilege = Privilege::of_process().unwrap_or(Privilege::Single);

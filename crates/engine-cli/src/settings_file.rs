@@ -41,7 +41,8 @@ pub trait FileSettings: Default + DeserializeOwned + Serialize {
     /// Reads the given file, or the file named by a variable, or the existing default files.
     fn load(named: Option<&Path>) -> Result<LoadedSettings<Self>, SettingsError>;
 
-    /// Returns the origin of a value that is neither in a file nor a default.
+    /// Returns the origin of a value that is neither in a file nor a default, such as a value of a
+    /// preset; `None` for other values.
     fn origin(&self, _key: &str) -> Option<String> {
         None
     }

@@ -9,7 +9,8 @@ struct Advisory {
     /// `runc`, `crun`, `youki` or `buildah`.
     program: &'static str,
     cve: &'static str,
-    /// Fixed versions: a requirement for each release series with a fix, in order.
+    /// Version requirements, one for each release series with a fix, in ascending order: a version
+    /// that meets one of them is fixed.
     patched: &'static [&'static str],
 }
 
@@ -50,7 +51,8 @@ const ADVISORIES: [Advisory; 13] = [
 
 const RUNC_2025: [&str; 3] = [">=1.2.8, <1.3.0", ">=1.3.3, <1.4.0", ">=1.4.0-rc.3"];
 
-/// Reports a program, with a warning if advisories apply to its version.
+/// Returns the result of a check: a warning if advisories apply to the program's version. `found`
+/// describes the program in the report.
 pub fn check(
     check: &'static str,
     program: &str,
@@ -90,7 +92,7 @@ impl Advisory {
     }
 }
 
-/// Returns the version of a `>=` comparator.
+/// Returns the version of a `>=` comparator; `None` for other operators or an incomplete version.
 fn lowest_version(comparator: &Comparator) -> Option<Version> {
     let Comparator { op: Op::GreaterEq, major, minor: Some(minor), patch: Some(patch), pre } =
         comparator
@@ -100,8 +102,8 @@ fn lowest_version(comparator: &Comparator) -> Option<Version> {
     Some(Version { pre: pre.clone(), ..Version::new(*major, *minor, *patch) })
 }
 
-/// Returns whether a version meets a requirement. Cargo matches a release candidate only if the requirement names its
-/// version; here, candidates of versions not named compare like their releases.
+/// Returns whether a version meets a requirement. [`VersionReq::matches`] rejects a pre-release
+/// unless the requirement names its version number; here, it is then compared like the release.
 fn is_met(requirement: &VersionReq, version: &Version) -> bool {
     let numbers = (version.major, Some(version.minor), Some(version.patch));
     let is_named = requirement.comparators.iter().any(|c| (c.major, c.minor, c.patch) == numbers);

@@ -1,4 +1,4 @@
-//! buildah: installation and advisories.
+//! Checks that buildah is installed, and reports advisories for its version.
 
 use std::ffi::OsStr;
 

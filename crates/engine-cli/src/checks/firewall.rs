@@ -142,7 +142,8 @@ fn accept(iptables: &str, chain: &str) -> String {
     )
 }
 
-/// Commands that add a zone for interfaces of jobs, and a policy that lets its traffic go anywhere.
+/// Commands of firewalld that add a zone for the interfaces of jobs, and a policy that accepts all
+/// traffic from this zone.
 const FIREWALLD: &str = "firewall-cmd --permanent --new-zone=oci-hooks\n\
     firewall-cmd --permanent --zone=oci-hooks --add-interface=ocih+\n\
     firewall-cmd --permanent --new-policy=oci-hooks-out\n\

@@ -1,4 +1,4 @@
-//! Hook files of containers.
+//! Checks the files in hooks.d whose hooks run for containers.
 
 use std::path::PathBuf;
 

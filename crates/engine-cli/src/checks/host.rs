@@ -1,4 +1,4 @@
-//! Kernel version and cgroups.
+//! Checks the kernel version and cgroups.
 
 use std::fs;
 use std::path::Path;

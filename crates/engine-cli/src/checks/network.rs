@@ -19,7 +19,8 @@ pub fn checks(options: &NetworkOptions) -> Vec<HostCheck> {
     checks
 }
 
-/// Checks the network namespace from which networks are created.
+/// Checks network namespaces, nftables and forwarding in the current network namespace, in which
+/// networks of jobs are created.
 pub fn check_own_namespace() -> Vec<HostCheck> {
     vec![namespaces(), nft(), forwarding()]
 }
@@ -29,8 +30,9 @@ pub fn resolver() -> Option<HostCheck> {
     resolvers(&fs::read_to_string("/etc/resolv.conf").unwrap_or_default())
 }
 
-/// Finds a DNS resolver at an address of this machine, which jobs cannot reach. Resolvers on loopback are replaced in
-/// containers, so they are ignored.
+/// Returns a warning if the given content of `/etc/resolv.conf` names a DNS resolver at an address
+/// of this machine, which jobs cannot reach. Resolvers on loopback are replaced in containers, so
+/// they are ignored.
 fn resolvers(text: &str) -> Option<HostCheck> {
     let words = text.lines().filter_map(|line| line.trim().strip_prefix("nameserver"));
     let addresses = words.filter_map(|word| word.trim().parse::<IpAddr>().ok());
@@ -84,7 +86,7 @@ fn forwarding() -> HostCheck {
     }
 }
 
-/// Runs nft; none if it is not installed.
+/// Runs nft, and returns its output or an error message; `None` if nft is not installed.
 fn list(arguments: &[&str]) -> Option<Result<String, String>> {
     let nft = find("nft").ok()?;
     let mut call = ChildProgram::new(&nft, Path::new("/"));

@@ -1,4 +1,4 @@
-//! Checks that root's containers can have user namespaces and idmapped mounts.
+//! Checks that containers started by root can have user namespaces and idmapped mounts.
 
 use std::fs;
 use std::os::fd::AsFd as _;

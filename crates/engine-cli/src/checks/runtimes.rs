@@ -1,4 +1,4 @@
-//! OCI runtimes: installation, advisories, and a container that one starts.
+//! Checks OCI runtimes: installation, advisories, and a test container.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn describe_runtime(program: &Path) -> String {
     format!("{} {version}", program.display())
 }
 
-/// Checks a runtime of new containers.
+/// Checks that a runtime can run jobs, and reports advisories for its version.
 pub fn check(program: &Path) -> HostCheck {
     let kind = RuntimeKind::of(program);
     if let Some(reason) = kind.unfit_for_jobs() {
@@ -63,7 +63,7 @@ pub fn check(program: &Path) -> HostCheck {
 /// Exit code of the program in a test container.
 const CODE: i32 = 42;
 
-/// Time limit for the program to end, also on a busy machine.
+/// Timeout for the test container to end, also on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts a container with a runtime, and checks that the exit code of its program arrives.
@@ -85,7 +85,7 @@ pub fn start(host: HostSections<'_>, program: &Path) -> HostCheck {
     }
 }
 
-/// Runs a container of this host's programs, with a store of its own.
+/// Runs a container that executes programs of this host, with a temporary image store.
 fn run_container(host: HostSections<'_>, program: &Path) -> Result<ExitStatus, TrialError> {
     run_trial(host.store, |trial| {
         let mut store = StoreSection {

@@ -44,7 +44,7 @@ pub fn checks(host: HostSections<'_>) -> Vec<HostCheck> {
     checks
 }
 
-/// Checks the directories of the store.
+/// Checks the permissions of the image store and the run directory, and the store's free space.
 pub fn directories(host: HostSections<'_>) -> Vec<HostCheck> {
     let store = host.store;
     vec![
@@ -165,17 +165,17 @@ pub fn overlay(store: &StoreSection, privilege: Privilege) -> HostCheck {
     }
 }
 
-/// Error of a trial.
+/// Error of a test that [`run_trial`] runs.
 pub type TrialError = Box<dyn std::error::Error>;
 
-/// Name prefix of trial directories.
+/// Name prefix of the temporary directories of [`run_trial`].
 const TRIAL: &str = ".doctor-";
 
-/// Timeout for other processes that create a trial directory.
+/// Timeout for the lock that another process holds while it creates its temporary directory.
 const CREATION: Duration = Duration::from_secs(2);
 
-/// Runs a trial in a new directory, and removes the directory afterwards. Also removes the directories of killed
-/// processes.
+/// Runs a test of `doctor` in a new temporary directory on the store's file system, and removes the
+/// directory afterwards. Also removes the temporary directories of killed processes.
 pub fn run_trial<T>(
     store: &StoreSection,
     run: impl FnOnce(&Path) -> Result<T, TrialError>,
@@ -211,7 +211,8 @@ fn remove_trials_of_killed_processes(parent: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a trial directory, which must belong to this user: in a parent like `/tmp`, other users can use the same name.
+/// Opens a temporary directory of [`run_trial`], which must belong to this user: in a parent like
+/// `/tmp`, other users can create directories with such a name.
 fn open_own(trial: &Path) -> io::Result<File> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let own = File::from(open(trial, flags, Mode::empty())?);
@@ -221,7 +222,8 @@ fn open_own(trial: &Path) -> io::Result<File> {
     }
 }
 
-/// Removes the cgroups of containers and the mounts of a trial directory, which is open, and the directory.
+/// Removes a temporary directory of [`run_trial`], with the mounts in it and the cgroups of its
+/// containers. `own` is its open descriptor.
 fn remove_trial(trial: &Path, own: &File) {
     let below = PathBuf::from(format!("/proc/self/fd/{}", own.as_raw_fd()));
     let containers = fs::read_dir(below.join("run/containers")).into_iter().flatten().flatten();

@@ -20,8 +20,8 @@ pub struct ProbeColumn {
 }
 
 impl ProbeColumn {
-    /// Returns whether the outcomes decide the status of trials. Those of the host are only for comparison, and there
-    /// may be no program for a build.
+    /// Returns whether the outcomes decide the status of trials. Outcomes on the host are only for
+    /// comparison, and a build that ran no trial is ignored.
     fn counts(&self) -> bool {
         let is_tried = |outcome: &ProbeOutcome| !matches!(outcome, ProbeOutcome::Untried(_));
         self.from != HOST && (self.from != BUILD || self.outcomes.iter().any(is_tried))

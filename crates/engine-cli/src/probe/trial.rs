@@ -5,7 +5,7 @@ use std::{fmt, fs};
 use oci_hooks_cli::check::CheckStatus;
 use oci_hooks_init::trials::{ProbeAttempt, ProbeOutcome};
 
-/// Owner of an address, a socket or a file.
+/// Owner of a target, which is an address, a socket or a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetOwner {
     Host,
@@ -36,7 +36,7 @@ impl fmt::Display for TargetOwner {
 pub enum ReachCriterion {
     /// Success, which is required: if the probe cannot reach its own servers, unreached targets prove nothing.
     Control,
-    /// Only the token, because another server may have the same address.
+    /// Only the probe's own token as the answer, because another server may have the same address.
     Token,
     /// Any answer, even a refused connection, which shows that no firewall rule blocks the address.
     Answer,

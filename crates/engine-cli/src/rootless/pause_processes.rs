@@ -272,8 +272,8 @@ impl PauseProcesses {
         Ok(())
     }
 
-    /// Removes the directories and the lock of an owner, whose pause process has exited. The caller holds the lock.
-    /// This process must have no other thread.
+    /// Removes the directories and the lock file of an owner, whose pause process has exited; keeps
+    /// named volumes. The caller holds the lock. This process must have no other thread.
     pub(super) fn forget(&self, owner: &str, lock: FileLock) -> Result<(), PauseError> {
         // Named volumes are kept for the runner's next job.
         if !self.has_volumes(owner) {
@@ -284,8 +284,9 @@ impl PauseProcesses {
         Ok(lock.remove(&self.lock_file(owner))?)
     }
 
-    /// Removes the disk directories of owners without a run directory, for example after a reboot. The user namespace
-    /// of this process must map the owners of their files.
+    /// Removes the directories `ROOT/KIND/OWNER` of owners without a run directory, for example
+    /// after a reboot, with named volumes. The user namespace of this process must map the owners
+    /// of their files.
     pub fn remove_forgotten(&self) -> Result<(), PauseError> {
         for owner in self.owners()? {
             // The run directory is created before the one on the disk.
@@ -302,7 +303,7 @@ impl PauseProcesses {
         fs::read_dir(volumes).is_ok_and(|mut all| all.next().is_some())
     }
 
-    /// Returns whether an owner has records of containers or a job.
+    /// Returns whether an owner has records of jobs or containers.
     pub fn has_job(&self, owner: &str) -> bool {
         let run = self.run_of(owner);
         ["jobs", "containers"].iter().any(|name| {
@@ -330,8 +331,9 @@ impl PauseProcesses {
         self.run.join(owner).join("pause.json")
     }
 
-    /// Returns the image store for a process with this privilege: layers unpacked with a single id have lost the owners
-    /// of their files, so they are kept apart.
+    /// Returns the directory of the image store for a process with this privilege. Layers unpacked
+    /// with a single mapped id have lost the owners of their files, so they have a directory of
+    /// their own.
     pub(super) fn store_root(&self, privilege: Privilege) -> PathBuf {
         match privilege {
             Privilege::Single => self.store.join("single"),

@@ -15,10 +15,10 @@ const NAME: &str = "id ranges";
 /// Number of ids that distributions use: 0 to 65535, including the overflow user 65534.
 const ENOUGH: u32 = 65_536;
 
-/// First id on systems that assign ranges automatically.
+/// First subordinate id that distributions assign to users by default.
 const FIRST: u32 = 100_000;
 
-/// A file of id ranges, and the option of usermod that adds to it.
+/// `/etc/subuid` or `/etc/subgid`, and the option of usermod that adds a range to the file.
 struct SubidKind {
     file: &'static str,
     ids: &'static str,
@@ -30,7 +30,7 @@ const USERS: SubidKind =
 const GROUPS: SubidKind =
     SubidKind { file: "/etc/subgid", ids: "group ids", option: "--add-subgids" };
 
-/// A line of a file of id ranges.
+/// A line of `/etc/subuid` or `/etc/subgid`.
 #[derive(Debug, PartialEq, Eq)]
 struct SubidEntry {
     owner: String,
@@ -108,7 +108,8 @@ fn check_id_count(
     HostCheck::ok(NAME, found)
 }
 
-/// Returns the command that adds the missing ranges, with ids above all assigned ones.
+/// Returns the `usermod` command that adds the missing ranges, above all assigned ids. `counts` has
+/// the numbers of user ids and group ids that the user already has.
 fn command(name: &str, counts: [u32; 2], entries: &[Vec<SubidEntry>; 2]) -> String {
     // The same range for user and group ids is easier to administer.
     let valid = entries.iter().flatten().map(|entry| entry.range);
@@ -161,7 +162,8 @@ fn ranges_overlap(a: SubordinateRange, b: SubordinateRange) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// Parses lines `OWNER:FIRST:COUNT`.
+/// Parses the content of `/etc/subuid` or `/etc/subgid`, lines `OWNER:FIRST:COUNT`; skips invalid
+/// lines.
 fn entries(text: &str) -> Vec<SubidEntry> {
     let of_line = |line: &str| {
         let mut fields = line.trim().split(':');

@@ -17,7 +17,7 @@ const NAME: &str = "user namespaces";
 /// AppArmor profile that lets a program create user namespaces.
 const PROFILE: &str = include_str!("../../../apparmor/container-hook");
 
-/// Path of the program in the profile.
+/// Path of the program in [`PROFILE`], replaced by that of the running program.
 const PROFILE_PATH: &str = "/usr/bin/container-hook";
 
 /// Reasons why namespaces cannot be created, by the kernel's error and settings.
@@ -25,15 +25,16 @@ const PROFILE_PATH: &str = "/usr/bin/container-hook";
 enum NamespaceObstacle {
     /// The limit `user.max_user_namespaces` is reached or 0.
     Maximum,
-    /// Only root may create them: `kernel.unprivileged_userns_clone` of Debian.
+    /// Only root may create namespaces: `kernel.unprivileged_userns_clone` of Debian.
     Unprivileged,
-    /// Only programs with a profile may create them: `kernel.apparmor_restrict_unprivileged_userns` of Ubuntu.
+    /// Only programs with a profile may create namespaces:
+    /// `kernel.apparmor_restrict_unprivileged_userns` of Ubuntu.
     AppArmor,
-    /// Seccomp filter of a container around this process.
+    /// A seccomp filter of the container that this process runs in.
     Seccomp,
-    /// `newuidmap` or `newgidmap` failed or is missing, or the user has no ranges.
+    /// `newuidmap` or `newgidmap` failed or is missing, or the user has no subordinate ids.
     Mapping,
-    /// Masked paths in `/proc` of the container or service of this process.
+    /// Paths in `/proc` are masked by the container or service that this process runs in.
     MaskedProc,
     Unknown,
 }
@@ -159,7 +160,8 @@ pub fn profile(program: &Path) -> String {
     PROFILE.replace(PROFILE_PATH, &program.display().to_string())
 }
 
-/// Enters the namespaces of a new pause process like those of jobs and instances, which exits with this command.
+/// Starts a pause process with namespaces like those of a job, and enters them in a copy of this
+/// process. The pause process exits with this command.
 pub fn enter(map: &IdMaps) -> Result<(ForkSide, NewPauseProcess), PrivilegeError> {
     let pause_process = PauseProcess::make(map, None, None)?;
     Ok((pause_process.pause_process().enter()?, pause_process))

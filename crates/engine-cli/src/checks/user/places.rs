@@ -61,14 +61,14 @@ pub fn check_writable(name: &'static str, key: &str, path: &Path) -> Option<Host
     Some(HostCheck::fail(name, found, hint))
 }
 
-/// Reports images in the directory of temporary files, the default of a user without a home directory.
+/// Warns if the image store is in `/tmp`, as by default for a user without a home directory.
 pub fn temporary(root: &Path) -> Option<HostCheck> {
     let found = format!("{} is lost when /tmp is cleared", root.display());
     let hint = "give the user a home directory, or name a persistent one as `root` under [store]";
     is_temporary(root).then(|| HostCheck::warn("store", found, hint))
 }
 
-/// Reports a run directory that replaces one created by another user.
+/// Warns if the run directory replaces the usual one in `/tmp`, which is not private to this user.
 pub fn replaced(run: &Path) -> Option<HostCheck> {
     let usual = replaced_by(run)?;
     let found = format!("{}, since {} is not private to this user", run.display(), usual.display());

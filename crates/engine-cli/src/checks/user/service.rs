@@ -17,7 +17,7 @@ const DROP_IN: &str = include_str!("../../../systemd/oci-hooks-delegate.conf");
 
 const LOST: &str = "--memory, --cpus and --pids-limit of workflows and the limits of the settings are not enforced";
 
-/// The process that starts containers: the runner, or this one.
+/// The process whose cgroup and service are checked: the runner, or this process.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckedProcess<'a> {
     pub pid: u32,
@@ -132,14 +132,15 @@ pub fn confinement(process: CheckedProcess<'_>, run: &Path, needs_ids: bool) -> 
     checks
 }
 
-/// Returns a hint if the unit of this process hides parts of `/proc`.
+/// Returns a hint if options of this process's systemd unit hide parts of `/proc`.
 pub fn missing_in_unit() -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let hint = hidden_proc_hint(&mounts)?;
     Some(format!("parts of /proc are read-only or hidden: {hint}"))
 }
 
-/// Returns the hint for processes with these mounts if options of their unit hide parts of `/proc`.
+/// Returns a hint with the unit options to turn off if they hide parts of `/proc`, given the
+/// `mountinfo` of a process of the unit.
 fn hidden_proc_hint(mounts: &str) -> Option<String> {
     let options = unit_options_hiding_proc(mounts);
     let off: Vec<_> = options.iter().map(|option| format!("{option}no")).collect();

@@ -105,7 +105,7 @@ pub fn write(path: &Path, size_bytes: u64, life: DiskLifetime) -> Result<(), Con
     Ok(())
 }
 
-/// Mounts a file system on a directory, from the file that [`file`] names.
+/// Mounts a file system on a directory, from the file that [`file()`] names.
 pub fn mount(dir: &Path, life: DiskLifetime) -> Result<(), ContainerError> {
     // Overlays can create their whiteouts nevertheless.
     let flags = MountFlags::NODEV;

@@ -72,7 +72,8 @@ pub(super) struct EndpointRecord {
 }
 
 impl EndpointRecord {
-    /// Returns the ports that clients can use.
+    /// Returns the published ports to which clients connect: those of the uplink program, if it has
+    /// any.
     pub fn usable_ports(&self) -> &[PublishedPort] {
         if self.outside.is_empty() { &self.published } else { &self.outside }
     }

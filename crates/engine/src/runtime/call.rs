@@ -76,10 +76,10 @@ pub struct RuntimeState {
     pub pid: u32,
 }
 
-/// Environment of each call. runc ends before garbage collection pays off, which would take a tenth of the
-/// time of a call. crun runs as a copy of itself, which it makes by a mount on a new file in
-/// `_LIBCONTAINER_STATEDIR`, and leaves both behind when killed; where it cannot create a file, it makes the
-/// copy in memory. Other runtimes ignore these variables.
+/// Environment of each call. `GOGC`: runc ends before garbage collection, a tenth of its run time,
+/// pays off. `_LIBCONTAINER_STATEDIR`: crun runs as a copy of itself, made by a mount on a new file
+/// in this directory, and leaves mount and file behind when killed; in `/proc` it cannot create a
+/// file, so it makes the copy in memory.
 const ENV: [(&str, &str); 3] =
     [("PATH", DEFAULT_PATH), ("GOGC", "1000"), ("_LIBCONTAINER_STATEDIR", "/proc")];
 

@@ -31,20 +31,20 @@ pub struct KubernetesBackend<'a> {
     own: OnceCell<OwnPod>,
 }
 
-/// Starts to catch the signals that the runner sends.
+/// A function that starts to catch the signals of the runner, and returns their source.
 pub type SignalSource<'a> = dyn Fn() -> io::Result<Box<dyn StepSignals>> + 'a;
 
 /// Parts of a [`KubernetesBackend`].
 pub struct KubernetesParts<'a> {
     pub context: HookContext<'a>,
     pub settings: &'a KubernetesSettings,
-    /// Jobs that share built images.
+    /// Determines which jobs share built images.
     pub build_cache: BuildCacheScope,
     pub cluster: &'a ClusterClient,
     pub identity: &'a PodIdentity,
     /// Registries that supply the entry points and health checks of images.
     pub registries: &'a RegistryClient,
-    /// Logins for images whose request has no login.
+    /// Registry logins for images without a login in the request.
     pub credentials: &'a Credentials,
     pub signals: &'a SignalSource<'a>,
     /// Standard output and standard error of steps.

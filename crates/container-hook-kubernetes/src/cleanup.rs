@@ -127,8 +127,8 @@ async fn wait_until_gone(backend: &KubernetesBackend<'_>) -> Result<(), HookErro
     Ok(wait::wait_for_deletion(backend.cluster, &selector, FORCED_WITHIN).await?)
 }
 
-/// Prints the logs of a job's services, as the runner does without hooks. A log that cannot be read does not
-/// stop the cleanup.
+/// Prints the logs of a job's services, as the runner does for jobs without container hooks. A log
+/// that cannot be read does not stop the cleanup.
 async fn show_services(backend: &KubernetesBackend<'_>, pod: &Pod) {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     for service in containers.filter(|container| is_service(pod, &container.name)) {

@@ -46,7 +46,8 @@ pub(super) async fn run(
     Ok(outcome)
 }
 
-/// Builds the step's Dockerfile and returns the step with the built image; `None` for a step without one.
+/// Builds the step's Dockerfile and returns the step with the built image; `None` for a step
+/// without a Dockerfile.
 async fn build(
     backend: &KubernetesBackend<'_>,
     step: &ContainerArgs,

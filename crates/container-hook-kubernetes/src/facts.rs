@@ -39,7 +39,9 @@ impl PendingImageConfigs {
         }
     }
 
-    /// Requests the configuration of a service's image, unless the service's options say all that pods need of it.
+    /// Requests the configuration of a service's image, unless the service's options decide its
+    /// health check and its program. With `restricted`, it is always requested, for the image's
+    /// user.
     pub fn ask_of_service(&mut self, backend: &KubernetesBackend<'_>, args: &ContainerArgs) {
         let options = CreateOptions::parse(args.create_options.as_deref().unwrap_or_default());
         let is_known = options.is_ok_and(|options| {

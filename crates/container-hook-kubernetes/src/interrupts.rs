@@ -24,7 +24,7 @@ pub async fn run_unless_interrupted<T, E: From<KubernetesError>>(
     }
 }
 
-/// Duplicates the signal descriptor as a socket, only to poll it: nothing is read from it here.
+/// Duplicates the signal descriptor as a socket that is only polled, never read.
 fn duplicate(descriptor: BorrowedFd<'_>) -> io::Result<UnixStream> {
     let socket = std::os::unix::net::UnixStream::from(descriptor.try_clone_to_owned()?);
     socket.set_nonblocking(true)?;

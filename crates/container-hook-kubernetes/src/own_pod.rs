@@ -10,9 +10,10 @@ const RUNNER: &str = "runner";
 /// Identity of the runner's pod, from the environment of the runner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodIdentity {
-    /// `ACTIONS_RUNNER_POD_NAME`.
+    /// Name of the runner's pod, from `ACTIONS_RUNNER_POD_NAME`.
     pub name: String,
-    /// `ACTIONS_RUNNER_CLAIM_NAME`: claim with the work directory.
+    /// Name of the persistent volume claim with the work directory, from
+    /// `ACTIONS_RUNNER_CLAIM_NAME`.
     pub claim: Option<String>,
     /// Path of this program in the runner's image.
     pub program: PathBuf,
@@ -27,7 +28,7 @@ pub struct OwnPod {
     /// Image of the runner's container.
     pub image: Option<String>,
     pub node: Option<String>,
-    /// Claim with the work directory.
+    /// Persistent volume claim with the runner's work directory; `None` without one.
     pub claim: Option<WorkClaim>,
     /// `fsGroup` of the pod, the group that owns its volumes.
     pub fs_group: Option<i64>,

@@ -83,7 +83,7 @@ where
     Ok(ended.map_err(|_| KubernetesError::Cancelled { seconds })??)
 }
 
-/// Returns the outcome of a step. A step whose files could not be downloaded has failed.
+/// Returns the outcome of a step. A step fails if its files could not be downloaded.
 pub fn outcome(
     backend: &KubernetesBackend<'_>,
     end: Result<StepEnd, AgentError>,

@@ -23,7 +23,7 @@ use super::wait::{self, ended};
 
 /// Time limit of asking the cluster at the end of a step.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Directory of the files, which no pod of a job can write to.
+/// Directory of the files that record reported problems. No pod of a job can write to it.
 const PARENT: &str = "/tmp";
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
@@ -34,7 +34,7 @@ pub struct ServiceProblem {
     pub text: String,
     /// If set, the last log lines of the container are logged too.
     has_ended: bool,
-    /// Unique among the problems of a pod.
+    /// Identifier of the problem, unique in its pod.
     key: String,
 }
 
@@ -86,7 +86,8 @@ fn file(pod: &Pod) -> Option<PathBuf> {
     Some(Path::new(PARENT).join(format!("container-hook-{uid}.reported")))
 }
 
-/// Removes problems whose keys are in a file, and adds the others to it.
+/// Removes the problems whose keys are in the file `path`, and adds the keys of the others to the
+/// file.
 fn retain_new(problems: &mut Vec<ServiceProblem>, path: &Path) -> Result<(), ReadError> {
     // Fails for a file of another user.
     let file = AppendFile::open(path)?;

@@ -20,7 +20,7 @@ pub enum PermissionNeed {
     Partly,
 }
 
-/// All permissions that are ever used: no `watch`, no `patch`, no events.
+/// All permissions that the backend uses. It uses no `watch` and no `patch`, and reads no events.
 pub const PERMISSIONS: [Permission; 11] = [
     always(Verb::Create, "pods", None, "no job can be started"),
     always(Verb::Get, "pods", None, "the state of a job's containers is unknown"),

@@ -15,9 +15,9 @@ use crate::wait::ended;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct JobPod {
     pub name: String,
-    /// Pod of the runner, from the label; truncated if too long for a label.
+    /// Name of the runner's pod, from the label; shortened if it is too long for a label's value.
     pub runner: String,
-    /// `job`, `step` and the like.
+    /// Role of the pod, from its annotations, such as `job` or `step`.
     pub role: String,
     /// Phase that the cluster reports: `Pending`, `Running`, `Succeeded`, `Failed`.
     pub phase: String,
@@ -26,7 +26,8 @@ pub struct JobPod {
     pub node: Option<String>,
     pub created: Option<Timestamp>,
     pub containers: Vec<PodContainer>,
-    /// The runner's annotations of the job: `repository`, `workflow`, `run-id` and the like.
+    /// Annotations that describe the job, without their prefix: `repository`, `workflow`, `run-id`
+    /// and the like.
     pub job: BTreeMap<String, String>,
 }
 
@@ -35,7 +36,7 @@ pub struct JobPod {
 pub struct PodContainer {
     pub name: String,
     pub image: String,
-    /// `running`, `ended with code 1`, `ContainerCreating`.
+    /// State of the container, such as `running`, `ended with code 1` or `ContainerCreating`.
     pub state: String,
 }
 

@@ -18,7 +18,7 @@ pub struct PodPreview {
     pub pod: Pod,
     /// Names of the secrets that the pod needs, each with the names of its keys.
     pub secrets: Vec<(String, Vec<String>)>,
-    /// Notes for the author of the request.
+    /// Notes for the author of the workflow, such as options without effect.
     pub notes: Vec<String>,
 }
 
@@ -56,15 +56,15 @@ pub fn preview(
 /// Facts about a runner's pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunnerPod {
-    /// If set, the pod is in the namespace of its jobs' pods, and owns them.
+    /// If set, the runner's pod exists in the namespace of its jobs' pods, and owns them.
     pub is_found: bool,
     pub image: Option<String>,
     pub node: Option<String>,
-    /// Claim with the work directory.
+    /// Name of the persistent volume claim with the runner's work directory; `None` without one.
     pub claim: Option<String>,
 }
 
-/// Returns the pod of a runner with this work directory.
+/// Returns facts about the pod of a runner with this work directory.
 ///
 /// # Errors
 ///

@@ -11,7 +11,7 @@ use super::list::selector;
 /// Grace period of containers, in seconds; the agent ends at once.
 const GRACE_SECONDS: u32 = 1;
 
-/// Names of the removed objects.
+/// Names of the objects that [`prune`] removed, and of those that it kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PrunedObjects {
     pub pods: Vec<String>,
@@ -59,14 +59,15 @@ enum ObjectFate {
     Unowned,
 }
 
-/// Pods that own others, each requested once.
+/// Pods that own other objects; each is requested from the cluster once.
 struct OwnerCache<'a> {
     cluster: &'a ClusterClient,
     alive: BTreeMap<(String, String), bool>,
 }
 
 impl OwnerCache<'_> {
-    /// Returns the name of an object and its fate; `None` if it stays.
+    /// Returns the name of an object and the action to take; `None` if the object is in use or is
+    /// already being deleted.
     async fn find_fate(
         &mut self,
         metadata: &ObjectMeta,

@@ -34,7 +34,7 @@ pub enum LinkError {
     Broken(#[from] io::Error),
     #[error("nothing came from the container for {} seconds", SILENCE.as_secs())]
     Silent,
-    /// The process at the other end is not our agent.
+    /// A frame is invalid: the process at the other end does not follow the agent's protocol.
     #[error("invalid answer from the agent in the container")]
     Frame(#[from] FrameError),
 }

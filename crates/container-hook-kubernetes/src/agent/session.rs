@@ -52,7 +52,8 @@ pub enum SessionError {
         VERSIONS.newest
     )]
     Version { oldest: u16, newest: u16 },
-    /// The process at the other end is not our agent.
+    /// Several streams began with invalid frames: the process at the other end does not follow the
+    /// agent's protocol.
     #[error("no agent in the container")]
     NoAgent(#[source] LinkError),
 }

@@ -12,11 +12,11 @@ use super::steps::{AgentError, AgentStep};
 const SILENCE_THRESHOLD: Duration = Duration::from_secs(11);
 /// Timeout for the cluster's answer about the container, so that a silence is reported within 20 seconds.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Poll interval for the end of a silence, and pause before one is reported: frames that arrived while this process
-/// was stopped are received first.
+/// Interval of checks for the end of a silence. A silence is also reported only after this delay,
+/// so that frames that arrived while this process was stopped are received first.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time at which data last arrived from a container, or none was expected.
+/// Time of the last data from a container. While no data is expected, it is kept up to date.
 pub struct LastActivity(Cell<Instant>);
 
 impl LastActivity {
@@ -24,7 +24,7 @@ impl LastActivity {
         LastActivity(Cell::new(Instant::now()))
     }
 
-    /// Records that data arrived, or that none is expected now.
+    /// Records that data arrived, or that no data is expected at this moment.
     pub(super) fn note(&self) {
         self.0.set(Instant::now());
     }

@@ -32,10 +32,10 @@ const TERM_GRACE: Duration = Duration::from_millis(1500);
 const TERM_LIMIT: Duration = Duration::from_millis(2200);
 /// Interval of the heartbeats to the agent.
 const ALIVE: Duration = Duration::from_secs(HEARTBEAT_SECONDS);
-/// Minimum time for which a step waited because of its CPU limit for a line in its log, and minimum percentage of the
-/// time in which it could have used CPUs.
+/// Minimum CPU throttling of a step that is logged: the time throttled, and its percentage of the
+/// time in which the step could have run.
 const MIN_THROTTLED: (Duration, u64) = (Duration::from_secs(5), 20);
-/// Timeout for acknowledging the step's end; the agent also notices by itself.
+/// Timeout for the last acknowledgement of a step's output, which the agent can do without.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Errors of running a step through the agent.
@@ -49,16 +49,18 @@ pub enum AgentError {
     /// A stream was lost: another one can attach to the step.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// Streams can be opened, but no data gets through.
+    /// Streams can be opened, but no data got through for `lost_timeout`.
     #[error("the stream to the container has been failing for {seconds} s")]
     Unsteady { seconds: u64, source: LinkError },
     /// Nothing was received from the container for `lost_timeout`.
     #[error("{container} has not answered for {seconds} s: {state}")]
     Silent { container: String, seconds: u64, state: String },
-    /// The process at the other end is not our agent.
+    /// Several streams had invalid frames: the process at the other end does not follow the agent's
+    /// protocol.
     #[error("unexpected answer from the agent in the container")]
     Answer(#[source] LinkError),
-    /// The job has changed the agent or the end that it recorded.
+    /// A part of the output is missing: the job has changed the agent, or the agent's record of the
+    /// step's end.
     #[error("{missing} bytes of the step's output are missing")]
     Missing { missing: u64 },
 }
@@ -165,22 +167,22 @@ struct StepRun<'s> {
     begin: Option<Vec<u8>>,
     /// If set, the start was requested, and the step may run.
     start_requested: bool,
-    /// Number of bytes of output received.
+    /// Number of bytes of output received from the agent.
     position: u64,
-    /// Number of bytes of output acknowledged.
+    /// Number of bytes of output acknowledged on the current stream.
     received: u64,
     /// The step's final answer, once received.
     end: Option<StepAnswer>,
-    /// Events of limits, once the final answer was received.
+    /// Limits that the step's container reached; set with the final answer.
     limits: LimitEvents,
     writer: OutputWriter,
     signals: ForwardedSignals<'s>,
     kill_at: Option<Instant>,
     is_killed: bool,
     give_up_at: Option<Instant>,
-    /// If set, a signal came after the end: the remaining output is dropped.
+    /// If set, a signal arrived after the step's end, so the rest of the output is dropped.
     drops_output: bool,
-    /// Time of the first lost stream since data last got through.
+    /// Time at which a stream was lost; `None` once data gets through again.
     lost_since: Option<Instant>,
     /// Maximum time since `lost_since`; then the step fails.
     lost_timeout: Duration,
@@ -218,7 +220,8 @@ impl StepRun<'_> {
         }
     }
 
-    /// Returns a stream, which may take long: signals that arrive meanwhile are kept for it.
+    /// Returns the open stream, or opens one, which may take long. Signals that arrive meanwhile
+    /// are forwarded on the new stream.
     async fn open<'l>(
         &mut self,
         session: &'l mut AgentSession<'_>,
@@ -277,8 +280,8 @@ impl StepRun<'_> {
         }
     }
 
-    /// Sends a frame. Once the step's end is known, a lost stream is no error: only output that was received is still to
-    /// be written.
+    /// Sends a frame. After the step's end, a lost stream is no error, because all output has been
+    /// received.
     async fn send(&self, link: &mut AgentLink, frame: &[u8]) -> Result<(), LinkError> {
         match link.send(frame).await {
             Err(error) if self.end.is_none() => Err(error),
@@ -286,7 +289,8 @@ impl StepRun<'_> {
         }
     }
 
-    /// Requests the step, or its output from the first missing byte on.
+    /// Requests the start of the step. Once the step has started, requests its output from the
+    /// first missing byte on.
     async fn attach(&mut self, link: &mut AgentLink) -> Result<(), LinkError> {
         match &self.begin {
             Some(begin) => {
@@ -377,7 +381,7 @@ impl StepRun<'_> {
         Ok(())
     }
 
-    /// Returns the error for an offset that does not match the position.
+    /// Returns the error for an output offset that differs from `position`.
     fn missing(&self, offset: u64) -> AgentError {
         match offset.checked_sub(self.position) {
             Some(missing) => AgentError::Missing { missing },
@@ -401,7 +405,7 @@ impl StepRun<'_> {
         }
     }
 
-    /// Acknowledges the written output, if enough is new.
+    /// Acknowledges the written output, once at least `RECEIVED_BYTES` of it are not acknowledged.
     async fn acknowledge(&mut self, link: &mut AgentLink) -> Result<(), AgentError> {
         let written =
             self.writer.written_bytes().map_err(|error| StepError::Streams(error.into()))?;
@@ -412,7 +416,8 @@ impl StepRun<'_> {
         Ok(())
     }
 
-    /// Acknowledges the whole output, so that the agent can discard it.
+    /// Acknowledges the whole output, so that the agent can discard it. Errors are
+    /// ignored.
     async fn acknowledge_all(&self, link: &mut AgentLink) {
         let received = encode_request(&StepRequest::Received(self.position));
         if let Ok(Err(error)) = timeout(FAREWELL, link.send(&received)).await {
@@ -437,7 +442,7 @@ async fn sleep_until_deadline(at: Option<Instant>) {
 struct ForwardedSignals<'s> {
     from: &'s mut dyn StepSignals,
     descriptor: AsyncFd<OwnedFd>,
-    /// All signals received so far.
+    /// The kinds of signals received so far, which are sent again on a new stream.
     taken: Vec<i32>,
 }
 

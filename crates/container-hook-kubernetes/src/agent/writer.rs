@@ -12,10 +12,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, write};
 use tokio::sync::{mpsc, watch};
 
-/// Maximum number of queued pieces, each at most as long as an output frame.
+/// Maximum number of queued pieces of output, each at most as long as an output frame.
 const WAITING: usize = 8;
 
-/// Writes to two streams, in the order of the calls.
+/// Writes a step's output to standard output and standard error, in the order of the calls.
 pub struct OutputWriter {
     pieces: mpsc::Sender<(OutputStream, Vec<u8>)>,
     written: watch::Receiver<WriteProgress>,
@@ -29,7 +29,7 @@ struct WriteProgress {
 }
 
 impl OutputWriter {
-    /// Starts the writing thread, at offset 0.
+    /// Starts the writing thread.
     pub(super) fn new(streams: [BorrowedFd<'_>; 2]) -> io::Result<Self> {
         let [output, errors] = streams;
         let streams = [output.try_clone_to_owned()?, errors.try_clone_to_owned()?];
@@ -47,7 +47,7 @@ impl OutputWriter {
         self.pieces.capacity() > 0
     }
 
-    /// Appends a piece, for which there is [room](Self::has_room).
+    /// Queues a piece of output. The caller has checked that the queue [has room](Self::has_room).
     pub(super) fn write(&self, stream: OutputStream, bytes: Vec<u8>) {
         // The thread outlives this value, so the send succeeds.
         let _ = self.pieces.try_send((stream, bytes));

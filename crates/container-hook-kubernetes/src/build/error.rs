@@ -19,7 +19,8 @@ pub enum BuildError {
          published image"
     )]
     Unset,
-    /// The restricted pod security profile allows no user namespaces.
+    /// `restricted = true` rules out builds: the restricted profile of pod security allows no user
+    /// namespaces.
     #[error(
         "`restricted = true` under [kubernetes] leaves buildah no user namespace to build in: set \
          `buildkit` under [kubernetes.build], or use an action with a published image"
@@ -52,7 +53,7 @@ pub enum BuildError {
     #[error("{program} {action} ended with code {code}; see its output above")]
     Failed {
         program: &'static str,
-        /// `build`, `push` and the like.
+        /// Command of the program that failed, such as `build` or `push`.
         action: &'static str,
         code: u8,
     },

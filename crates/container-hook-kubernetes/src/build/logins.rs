@@ -32,7 +32,7 @@ pub struct BuildLogins<'a> {
     others: &'a Credentials,
 }
 
-/// Files with logins.
+/// The files with logins that [`BuildLogins::write`] has written.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct LoginFiles {
     /// If set, there is a login for the push.
@@ -42,7 +42,7 @@ pub struct LoginFiles {
 }
 
 impl<'a> BuildLogins<'a> {
-    /// Reads the file that the settings name, if any.
+    /// Reads the credential file of the build settings, if they name one.
     pub fn new(file: Option<&Path>, others: &'a Credentials) -> Result<Self, BuildError> {
         let read = |path: &Path| {
             let text = read_bounded(path, MAX_FILE_BYTES)?;
@@ -54,7 +54,8 @@ impl<'a> BuildLogins<'a> {
         Ok(BuildLogins { own: own.map(|file| Credentials::default().with_file(file)), others })
     }
 
-    /// Returns the credentials to use for an image.
+    /// Returns the credentials for an image: those of the build settings if they have a login for
+    /// it, else all others.
     pub fn of(&self, image: &ImageReference) -> Result<&Credentials, HelperError> {
         if let Some(own) = &self.own
             && own.find(image.registry(), image.repository())?.is_some()
@@ -149,7 +150,7 @@ pub fn auth_file(
 }
 
 impl AuthEntry {
-    /// Converts a login to this format; `None` if the format cannot represent it.
+    /// Converts a login to an entry of `docker login`; `None` if the format cannot represent it.
     fn of(login: &LoginMethod) -> Option<Self> {
         let (pair, token) = match login {
             LoginMethod::Password { username, password } => {

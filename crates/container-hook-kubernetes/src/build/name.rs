@@ -6,7 +6,8 @@ use oci_hooks_image::{Digest, HashAlgorithm, Hasher, ImageReference};
 
 use super::error::BuildError;
 
-/// Incremented when the same content would be built differently.
+/// Version of the build process, hashed into image names. It is incremented when the same content
+/// would be built differently.
 const VERSION: &[u8] = b"1";
 
 /// Inputs that determine the image of a Dockerfile.

@@ -163,8 +163,9 @@ fn confined_context() -> SecurityContext {
     }
 }
 
-/// Returns the security context of buildah: it creates a user namespace with several users by `newuidmap`, whose
-/// file has a capability, and the default seccomp and AppArmor profiles deny mounts in user namespaces.
+/// Returns the security context of buildah. For its user namespace it runs `newuidmap`, which has a
+/// file capability, and it mounts in that namespace, which the default seccomp and AppArmor
+/// profiles deny.
 fn open() -> SecurityContext {
     let type_ = "Unconfined".to_owned();
     SecurityContext {

@@ -8,15 +8,16 @@ use oci_hooks_init::frames::ContainerStep;
 
 use super::logins::{LoginFiles, PUSH};
 
-/// Volume of both containers: the context, the storage of the build, and the result.
+/// Mount path of the volume that both containers share. It has the build context, buildah's
+/// storage, and the result.
 pub const SHARED: &str = "/build";
-/// Build context.
+/// Directory of the build context.
 pub const CONTEXT: &str = "/build/context";
 pub const BUILD_HOME: &str = "/build/home";
 const BUILD_TEMPORARY: &str = "/build/tmp";
 const STORAGE: &str = "/build/storage";
 const LAYOUT: &str = "/build/layout";
-/// Volume of the container `registry` only.
+/// Mount path of the in-memory volume that only the container `registry` has.
 pub const PRIVATE: &str = "/private";
 pub const HOME: &str = "/private/home";
 pub const LOGINS: &str = "/private/logins";
@@ -26,8 +27,9 @@ const LISTS: &str = "/private/storage";
 /// Directories that the init container creates.
 pub const DIRECTORIES: [&str; 6] = [CONTEXT, BUILD_HOME, BUILD_TEMPORARY, HOME, LOGINS, TEMPORARY];
 
-/// Name of the image until it is pushed.
+/// Local name of the built image.
 const LOCAL: &str = "localhost/action";
+/// Local name of the manifest list that is pushed.
 const LIST: &str = "localhost/list";
 
 /// Container in which a program runs.
@@ -117,7 +119,7 @@ pub fn buildctl(
     vec![BuildCommand { place, program, action: "build", step, may_fail: false }]
 }
 
-/// buildah in one of the containers.
+/// Returns buildah commands for one of the containers.
 struct Buildah<'a> {
     place: BuildContainer,
     storage: &'a str,

@@ -41,7 +41,7 @@ const OWN_HOME: &str = "home";
 /// Subdirectory of the scratch directory with registry logins, copied to the pod.
 const OWN_LOGINS: &str = "logins";
 
-/// An image built now or before.
+/// An image that this build or an earlier one has pushed.
 pub struct BuiltImage {
     /// Name of the image, with its digest.
     pub name: String,

@@ -20,7 +20,7 @@ const SETTLING: Duration = Duration::from_secs(10);
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 impl ClusterClient {
-    /// Makes a call and returns the body of the answer.
+    /// Makes a call, retries it after temporary failures, and returns the body of the answer.
     pub(super) async fn call(
         &self,
         operation: &ApiOperation,

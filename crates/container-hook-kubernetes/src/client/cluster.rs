@@ -140,7 +140,7 @@ pub struct RetryPolicy {
     pub first: Duration,
     /// Maximum pause. The server may ask for more.
     pub longest: Duration,
-    /// Time limit of a call with all its retries.
+    /// Time since the start of a call after which it is not retried.
     pub limit: Duration,
     /// Time limit of a single attempt.
     pub answer: Duration,
@@ -159,7 +159,7 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Returns the policy for interactive commands.
+    /// Returns the policy for interactive commands, which retry for at most five seconds.
     #[must_use]
     pub fn brief() -> Self {
         RetryPolicy {

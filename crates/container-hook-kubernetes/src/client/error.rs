@@ -257,7 +257,7 @@ impl ApiRejection {
     }
 }
 
-/// Extracts the seconds to wait and the causes from the details of a status.
+/// Reads the seconds to wait and the causes in the details of a Kubernetes `Status`.
 trait StatusFields {
     fn unwrap_or_default_details(self) -> (u32, Vec<(String, String)>);
 }

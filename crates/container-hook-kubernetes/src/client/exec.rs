@@ -25,7 +25,8 @@ use super::objects::check_request;
 
 /// Timeout for starting a program and its streams.
 const START: Duration = Duration::from_secs(20);
-/// Pings also keep a connection open: load balancers drop connections that are idle for four minutes.
+/// Interval of pings, and maximum silence. Pings also keep a connection open: load balancers drop
+/// connections that are idle for four minutes.
 const PING_TIMING: PingTiming =
     PingTiming { interval: Duration::from_secs(20), limit: Duration::from_secs(50) };
 /// Size of a stream's buffer.
@@ -35,7 +36,7 @@ const STDIN: u8 = 0;
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
 const STATUS: u8 = 3;
-/// Ends a channel; only `v5` supports it.
+/// Channel of messages that close another channel; only `v5` supports them.
 const CLOSE: u8 = 255;
 
 /// A program started in a container. Dropping all parts closes the connection, but does not end the program.
@@ -53,9 +54,9 @@ pub struct ExecStream {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExecEnd {
     Exited(i32),
-    /// The program could not be started or waited for; the reason is the node's.
+    /// The program could not be started or waited for, for this reason that the node reports.
     Failed(String),
-    /// The connection ended before the program, which may still run; with the reason.
+    /// The connection ended before the program, for this reason. The program may still run.
     Lost(String),
 }
 

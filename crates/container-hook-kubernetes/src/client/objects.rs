@@ -81,7 +81,7 @@ impl ClusterClient {
         self.delete::<Pod>(name, grace).await
     }
 
-    /// Creates a secret, like [`ClusterClient::create_pod`] a pod.
+    /// Creates a secret as [`ClusterClient::create_pod`] creates a pod.
     ///
     /// # Errors
     ///
@@ -123,7 +123,8 @@ impl ClusterClient {
         self.log_of(pod, container, params).await
     }
 
-    /// Like [`ClusterClient::log`], with a timestamp and a space before each line.
+    /// Returns the log as [`ClusterClient::log`] does, with a timestamp and a space before each
+    /// line.
     pub(crate) async fn log_with_times(
         &self,
         pod: &str,
@@ -227,7 +228,8 @@ fn operation<T: ApiObject>(verb: Verb, name: Option<&str>) -> ApiOperation {
     ApiOperation { verb, resource: T::URL_PATH_SEGMENT, subresource: None, name }
 }
 
-/// Returns the request, unless it is invalid or its object's name cannot be part of a path.
+/// Checks a request. An invalid request, and an object name that cannot be part of a path, are
+/// errors.
 pub fn check_request(
     operation: &ApiOperation,
     request: Result<Request<Vec<u8>>, request::Error>,

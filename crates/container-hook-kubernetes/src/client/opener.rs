@@ -19,12 +19,13 @@ use crate::wait::ended;
 
 /// Timeout for the first output of the agent.
 const HELLO: Duration = Duration::from_secs(20);
-/// Minimum number and duration of failures to start the agent in a running container before giving up: a node
-/// whose kubelet restarts reports such failures for a moment.
+/// Number and duration of failures to start the agent in a running container after which no other
+/// attempt is made. A node whose kubelet restarts fails for a moment.
 const FAILURES: (u32, Duration) = (5, Duration::from_secs(10));
 /// First and longest pause between attempts.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// Time in which a pod may get a reason for the end of its container, and time between two requests.
+/// Time in which the cluster may report the reason for a container's end, and poll interval for
+/// that reason.
 const REASON: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(500));
 /// Maximum number of bytes kept of the agent's stderr.
 const MAX_STDERR_BYTES: u64 = 4 << 10;
@@ -36,7 +37,7 @@ pub struct ClusterOpener<'a> {
     pub(crate) container: &'a str,
     /// Maximum time for which an existing container may be unreachable.
     pub(crate) lost_timeout: Duration,
-    /// If not set, the container may not run yet: failures are ignored.
+    /// If not set, the container may not have started yet, and failures are ignored.
     pub(crate) is_running: Cell<bool>,
 }
 
@@ -174,7 +175,7 @@ async fn wait_for_first_output(exec: ExecStream) -> Result<AgentLink, OpenFailur
     })
 }
 
-/// Drains stderr into the log, so that it does not fill up.
+/// Logs the first bytes of the agent's stderr, and discards the rest.
 async fn note(stderr: impl AsyncRead + Unpin) {
     let mut said = Vec::new();
     if stderr.take(MAX_STDERR_BYTES).read_to_end(&mut said).await.is_ok() && !said.is_empty() {

@@ -9,7 +9,7 @@ use oci_hooks_init::frames::files::{FileAction, FileEntryKind, FileProblem};
 
 use crate::agent::{LinkError, SessionError};
 
-/// Maximum number of failed files that are named.
+/// Maximum number of failed files that a message names.
 const NAMED: usize = 5;
 const ENOSPC: i32 = 28;
 const EDQUOT: i32 = 122;
@@ -24,7 +24,8 @@ pub enum FilesError {
     Link(#[from] LinkError),
     #[error("files were not exchanged with the container in {attempts} attempts")]
     Lost { attempts: usize, source: LinkError },
-    /// The process at the other end is not our agent, or the job has changed it.
+    /// A frame is invalid: the process at the other end does not follow the agent's protocol, or
+    /// the job has changed the agent.
     #[error("invalid file exchange with the agent in the container")]
     Agent(#[from] FrameError),
     #[error(transparent)]
@@ -75,7 +76,7 @@ pub struct FileProblems {
 }
 
 impl FileProblems {
-    /// Adds a problem; `root` is the directory of its path, for messages.
+    /// Adds a problem. Messages show its path below the directory `root`.
     pub fn add(&mut self, root: &str, problem: &FileProblem) {
         self.count += 1;
         if self.named.len() < NAMED {
@@ -83,7 +84,7 @@ impl FileProblems {
         }
     }
 
-    /// Adds other problems.
+    /// Adds all problems of `others`.
     pub(crate) fn append(&mut self, mut others: Self) {
         self.count += others.count;
         others.named.truncate(NAMED.saturating_sub(self.named.len()));

@@ -65,7 +65,7 @@ pub async fn send_keepalives(to: &mut FrameSender<'_>, over: &Notify) -> Result<
     Ok(())
 }
 
-/// Returns the agent's next answer. Heartbeats are none.
+/// Returns the agent's next answer, skipping heartbeats.
 pub async fn receive_answer(from: &mut FrameReceiver<'_>) -> Result<FilesFrame, FilesError> {
     loop {
         let (kind, payload) = from.receive().await?;

@@ -21,11 +21,11 @@ use super::put::bytes;
 use super::record::{ExchangeRecord, RecordUpdate};
 use crate::agent::{AgentLink, AgentSession, FrameReceiver, FrameSender};
 
-/// Downloads the changes of a container since the last exchange; files removed in the container are removed
-/// here.
+/// Downloads the changes of a container since the last exchange. Files that were removed in the
+/// container are removed on the runner.
 ///
-/// Fails if a file cannot be written here; files that cannot be read there are listed in the summary. In both
-/// cases the other files are downloaded, unless the disk is full.
+/// Fails if a file cannot be written on the runner. Files that cannot be read in the container are
+/// listed in the summary. In both cases the other files are downloaded, unless the disk is full.
 pub async fn get(
     session: &mut AgentSession<'_>,
     from: &Path,
@@ -135,7 +135,7 @@ impl DownloadGuard {
         DownloadGuard { limits, entries: 0, bytes: 0, last: None, is_within_file: false }
     }
 
-    /// Restarts at the first path, keeping the counts.
+    /// Prepares for an attempt that starts again at the first path; the counts are kept.
     pub fn restart_paths(&mut self) {
         (self.last, self.is_within_file) = (None, false);
     }
@@ -176,7 +176,7 @@ impl DownloadGuard {
         self.limits.check(self.entries, self.bytes)
     }
 
-    /// Counts a problem towards the limits.
+    /// Counts a file that the container could not read towards the limits.
     pub fn problem(&mut self) -> Result<(), FilesError> {
         self.entries += 1;
         self.limits.check(self.entries, self.bytes)

@@ -20,20 +20,23 @@ use crate::backend::JOB;
 
 /// Work directory of the runner, in containers.
 const WORK: &str = "/__w";
-/// Directories of the runner in the work directory: file commands, home, event.
+/// Directory of file commands such as `GITHUB_OUTPUT`, below the work directory.
 const COMMANDS: &str = "_temp/_runner_file_commands";
+/// Home directory of steps, below the work directory.
 const HOME: &str = "_temp/_github_home";
+/// Directory of the event payload, below the work directory.
 const WORKFLOW: &str = "_temp/_github_workflow";
-/// Tools for the runner's machine: too large to send, and not looked up in containers.
+/// Directory of tools for the runner's machine. They are not exchanged: they are too large, and
+/// containers do not look for tools there.
 const TOOLS: &str = "_tool";
-/// Directory of the records, in the work directory.
+/// Directory of the exchange records, below the work directory.
 const RECORDS: &str = ".oci-hooks/records";
 
 /// Files of a job whose containers get copies.
 pub struct WorkFiles<'w> {
     work: HostTree,
     directory: &'w Path,
-    /// Path of the workspace below the work directory.
+    /// Path of the workspace below the work directory; `None` if it is not below it.
     workspace: Option<Vec<u8>>,
     back: DownloadScope,
     limits: ExchangeLimits,
@@ -54,8 +57,8 @@ impl<'w> WorkFiles<'w> {
         Ok(WorkFiles { work: HostTree::open(work)?, directory: work, workspace, back, limits, log })
     }
 
-    /// Uploads all files but the tools to the container of a new pod; `id` is [`JOB`] for that of the job, else the
-    /// step's.
+    /// Uploads all files except tools and exchange records to the container of a new pod. `id` is
+    /// [`JOB`] for the job's container, otherwise the id of the container step.
     pub async fn upload_all(
         &self,
         session: &mut AgentSession<'_>,
@@ -107,8 +110,9 @@ impl<'w> WorkFiles<'w> {
         Ok(())
     }
 
-    /// Downloads the changes of a step in `include`, unless the settings exclude them. Unreadable files are
-    /// reported as a warning: the container's user may keep them private on purpose.
+    /// Downloads the changes of a step to the paths in `include`, unless the settings exclude them.
+    /// Unreadable files are reported as a warning: the container's user may keep them private on
+    /// purpose.
     async fn take_changes(
         &self,
         session: &mut AgentSession<'_>,

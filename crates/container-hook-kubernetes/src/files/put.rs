@@ -20,15 +20,17 @@ use super::host::HostTree;
 use super::record::{ExchangeRecord, RecordUpdate};
 use crate::agent::{AgentLink, AgentSession, FrameReceiver, FrameSender};
 
-/// Number of bytes and of changes after which the agent is asked for its progress.
+/// Number of bytes after which a mark is sent. The agent confirms a mark once it has written all
+/// changes before it.
 const MARK_BYTES: usize = 1 << 20;
+/// Number of changes after which a mark is sent.
 const MARK_CHANGES: u64 = 1000;
 
-/// Uploads the changes of the runner since the last exchange. Files that only the container has are kept,
-/// unless the runner has removed them.
+/// Uploads the changes of the runner since the last exchange. Files that only the container has are
+/// kept, unless the runner has removed them.
 ///
-/// Fails if a file cannot be read here or written there; the other files are still sent, unless the container's
-/// disk is full.
+/// Fails if a file cannot be read on the runner or written in the container. The other files are
+/// still sent, unless the container's disk is full.
 pub async fn upload_tree(
     session: &mut AgentSession<'_>,
     from: &HostTree,
@@ -56,7 +58,8 @@ pub async fn upload_tree(
     }
 }
 
-/// Receives answers until the agent is done; returns the failed files.
+/// Receives answers until the agent is done, and calls `marked` for each mark that the agent
+/// confirms. Returns the files that the agent could not write.
 pub async fn answers(
     from: &mut FrameReceiver<'_>,
     root: &Path,
@@ -92,12 +95,13 @@ struct UploadAttempt<'p> {
     over: Notify,
 }
 
-/// State shared by both directions.
+/// State shared by the sending and the receiving half of an upload.
 struct UploadState {
     update: RecordUpdate,
-    /// Unconfirmed changes: a list for each mark, and one for the changes after the last mark.
+    /// Changes that the agent has not confirmed: a list for each mark sent, and one for the changes
+    /// after the last mark.
     unconfirmed: VecDeque<Vec<AppliedChange>>,
-    /// Set once the agent has confirmed a mark.
+    /// Set once the agent has confirmed a mark, which counts as progress.
     got_further: bool,
     summary: ExchangeSummary,
     problems: FileProblems,
@@ -162,7 +166,8 @@ impl UploadAttempt<'_> {
         Ok(())
     }
 
-    /// Writes the record of the confirmed changes and adds to the summary; returns whether a mark was confirmed.
+    /// Writes the confirmed changes to the exchange record, and adds to the summary. Returns
+    /// whether the agent confirmed a mark.
     fn finish(self, is_complete: bool, summary: &mut ExchangeSummary) -> Result<bool, FilesError> {
         let UploadState { mut update, unconfirmed, got_further, summary: done, .. } =
             self.state.into_inner();
@@ -188,7 +193,7 @@ impl UploadState {
         }
     }
 
-    /// Records the changes before the first mark.
+    /// Records the changes before the oldest unconfirmed mark, which the agent has confirmed.
     fn confirm(&mut self) -> Result<(), FilesError> {
         if self.unconfirmed.len() == 1 {
             return Err(FrameError::Invalid("mark").into());

@@ -103,10 +103,10 @@ impl RecordReader {
 /// The next record, written while changes are applied.
 pub struct RecordUpdate {
     before: RecordReader,
-    /// Next entry of the old record.
+    /// Next entry of the old record, read but not copied yet.
     peeked: Option<FileEntry>,
     out: BufWriter<File>,
-    /// Last change: entries that it replaced may follow.
+    /// The last change. Entries of the old record that it replaced are not copied.
     last: Option<AppliedChange>,
     is_changed: bool,
     path: PathBuf,

@@ -10,7 +10,7 @@ use crate::own_pod::OwnPod;
 /// Default image of runners, if neither the settings nor the runner's pod name one.
 const RUNNER_IMAGE: &str = "ghcr.io/actions/actions-runner:latest";
 
-/// User of the default image.
+/// User ID of the default image.
 pub const RUNNER_ID: i64 = 1001;
 
 /// Name of the init container.
@@ -19,10 +19,11 @@ pub const INIT: &str = "fs-init";
 /// Volumes with the agent's program and with its state.
 pub const VOLUMES: [&str; 2] = ["oci-hooks", "oci-hooks-run"];
 
-/// Name of the program in images other than the runner's own: the runtime finds it in the image's `PATH`.
+/// Name of the program in images other than the runner's own: the container runtime finds it in
+/// `PATH`.
 const INSTALLED: &str = "container-hook";
 
-/// Directory of the program.
+/// Directory of the agent's program in containers.
 pub const BIN: &str = "/.oci-hooks/bin";
 
 /// Returns the mounts of a container that runs steps. The program is read-only.

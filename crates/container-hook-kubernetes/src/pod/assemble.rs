@@ -43,7 +43,7 @@ pub struct PodInputs<'a> {
     pub context: &'a HookContext<'a>,
     pub settings: &'a KubernetesSettings,
     pub own: &'a OwnPod,
-    /// Pod of the job, for a step.
+    /// The job's pod, for the pod of a container step.
     pub job: Option<&'a Pod>,
 }
 
@@ -192,7 +192,7 @@ impl<'a> PodDraft<'a> {
         })
     }
 
-    /// Returns the name of an object of this pod, or of the pod itself.
+    /// Returns a name for the pod or one of its secrets; `at` numbers objects of one kind from 0.
     fn object_name(&self, kind: &str, at: usize) -> String {
         let number = if at == 0 { String::new() } else { format!("-{at}") };
         names::object(&self.inputs.own.name, &format!("{kind}-{}{number}", self.id))

@@ -57,7 +57,7 @@ pub struct PodFinish<'a> {
     pub settings: &'a KubernetesSettings,
     /// Labels and annotations before the merge.
     pub metadata: &'a ObjectMeta,
-    /// Pod of the job, for a step.
+    /// The job's pod, for the pod of a container step.
     pub job: Option<&'a Pod>,
     pub notes: Vec<String>,
 }

@@ -26,8 +26,9 @@ pub fn annotation() -> String {
     format!("{PREFIX}service-names")
 }
 
-/// Mounts a generated `/etc/hosts` in the first `containers` of a pod, the requested ones, and returns its
-/// secret; `None` if `odd` is empty or the pod has the node's network.
+/// Mounts a generated `/etc/hosts` in the first `containers` of a pod, which are those of the
+/// request, and returns its secret. `odd` has the addresses and host names that `hostAliases`
+/// rejects; the result is `None` if it is empty or the pod has the node's network.
 pub fn mount(
     pod: &mut Pod,
     odd: &[(String, String)],

@@ -38,7 +38,7 @@ pub struct PodManifest {
     pub program: Option<StepProgram>,
     /// Volume of the work directory.
     pub work: WorkVolume,
-    /// Notes for the author of the request, without duplicates.
+    /// Notes for the author of the workflow, without duplicates.
     pub notes: Vec<String>,
     /// Parts of the request that are ignored or may not work.
     pub warnings: Vec<String>,

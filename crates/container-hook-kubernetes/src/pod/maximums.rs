@@ -17,7 +17,7 @@ use super::options::cpu_quantity;
 struct LimitedResource {
     name: &'static str,
     most: Option<(u64, MaxTable)>,
-    /// Maximum of all containers together.
+    /// Maximum of all containers together; `None` without one.
     of_job: Option<u64>,
     read: fn(Quantity) -> u64,
     write: fn(u64) -> String,

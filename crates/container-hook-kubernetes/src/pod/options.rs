@@ -22,7 +22,7 @@ use super::requested::RequestedContainer;
 enum OptionEffect {
     Container(fn(ContainerChange<'_>) -> Result<(), HookError>),
     Pod(fn(&RequestedContainer<'_>, &mut PodWide) -> Result<(), HookError>),
-    /// No effect, for this reason.
+    /// The option has no effect on a pod, for this reason.
     Nothing(&'static str),
 }
 
@@ -129,7 +129,7 @@ const fn row(
     OptionRow { option, is_asked, meaning }
 }
 
-/// Applies the options to a container and its pod; returns the options without effect.
+/// Applies the options to a container and its pod. Returns the options that have no effect.
 pub fn apply(
     asked: &RequestedContainer<'_>,
     settings: &KubernetesSettings,

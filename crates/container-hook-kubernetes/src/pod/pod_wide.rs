@@ -35,7 +35,7 @@ pub struct PodWide {
     shares_network: bool,
     shares_processes: bool,
     shares_ipc: bool,
-    /// Notes for the author of the request.
+    /// Notes for the author of the workflow.
     pub notes: Vec<String>,
 }
 
@@ -79,7 +79,7 @@ impl PodWide {
         }
     }
 
-    /// Takes the host names that no field of a pod can hold, with their addresses.
+    /// Takes the host names that `hostAliases` rejects, with their addresses.
     pub fn take_odd_hosts(&mut self) -> Vec<(String, String)> {
         std::mem::take(&mut self.non_dns_hosts)
     }

@@ -16,8 +16,9 @@ pub struct PodPort {
     number: u16,
     /// `TCP`, `UDP` or `SCTP`.
     protocol: String,
-    /// Port and address of the host, if the workflow names them.
+    /// Port of the host, if the workflow names one.
     host: Option<u16>,
+    /// Address of the host, if the workflow names one.
     host_ip: Option<String>,
     /// If set, the port is reported to workflows.
     is_published: bool,

@@ -9,7 +9,8 @@ use super::error::PodError;
 use super::manifest::StepProgram;
 use super::requested::RequestedContainer;
 
-/// The command that runners send for an idle job container; the agent is idle without it.
+/// Command that runners send to keep a job container idle. It is not run: an agent without a
+/// program is idle.
 const IDLE: [&str; 3] = ["tail", "-f", "/dev/null"];
 
 type CommandWords = Option<Vec<String>>;
@@ -45,7 +46,8 @@ pub fn container_command(
     }
 }
 
-/// Returns the variables that the hook adds to those of a container, in order.
+/// Returns the variables to add to a container that has the variables `pairs`: `GITHUB_ACTIONS`,
+/// and `CI` unless it is set.
 pub fn hook_variables(pairs: &[(&str, &str)]) -> Vec<(&'static str, &'static str)> {
     let mut variables = vec![("GITHUB_ACTIONS", "true")];
     if pairs.iter().all(|(name, _)| *name != "CI") {

@@ -171,8 +171,8 @@ fn program_args(pieces: &[String]) -> Result<Cow<'_, [String]>, WordsError> {
     if is_whole { Ok(Cow::Borrowed(pieces)) } else { words::rejoin(pieces).map(Cow::Owned) }
 }
 
-/// Returns the policy's entry above a volume's directory of the node, and the rest of the path; `None` for
-/// other volumes.
+/// Returns the `bind-mounts` entry of the policy that contains a volume's directory of the node,
+/// and the rest of the path; `None` for volumes that are not on the node.
 ///
 /// # Errors
 ///

@@ -13,8 +13,9 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 use super::options::cpu_quantity;
 
-/// Adds a request for each limit of CPUs or memory without one: that of the settings, at most the limit.
-/// Limits of the template get none: Kubernetes requests them whole.
+/// Adds a resource request to containers whose limit of CPUs or memory has none: the amount in the
+/// settings, at most the limit. No request is added for limits of the template: Kubernetes requests
+/// the whole limit.
 pub fn add(settings: &KubernetesSettings, merged: &MergedPod, spec: &mut PodSpec) {
     let inits = spec.init_containers.iter_mut().flatten().enumerate();
     let inits = inits.map(|(at, container)| (format!("/spec/initContainers/{at}"), container));

@@ -35,9 +35,11 @@ pub const WORK: &str = "/__w";
 /// Default path of the runner's externals.
 const RUNNER_EXTERNALS: &str = "/home/runner/externals";
 
-/// Parts of the work directory and their paths in containers: not every request mounts them.
+/// Parts of the work directory that job containers and container steps get even if the request does
+/// not mount them, with their paths in containers.
 const OF_JOB: [(&str, &str); 2] =
     [("_temp/_github_home", "/github/home"), ("_temp/_github_workflow", "/github/workflow")];
+/// Further parts of the work directory that only container steps get, with their paths.
 const OF_STEP: [(&str, &str); 2] =
     [("_temp/_runner_file_commands", "/github/file_commands"), ("_temp", "/github/runner_temp")];
 
@@ -97,7 +99,7 @@ impl<'a> PodVolumes<'a> {
         if self.claim.is_some() { WorkVolume::Claim } else { WorkVolume::Copy }
     }
 
-    /// Returns the mounts of a requested container; `notes` gets its options without effect.
+    /// Returns the mounts of a requested container, and adds its options without effect to `notes`.
     pub fn mounts(
         &mut self,
         container: &RequestedContainer<'a>,
@@ -137,7 +139,7 @@ impl<'a> PodVolumes<'a> {
         mounts.collect()
     }
 
-    /// Adds the runner's mounts of parts of the work directory.
+    /// Adds the mounts that the runner requests of parts of the work directory.
     fn system(&mut self, args: &ContainerArgs, role: PlanRole, mounts: &mut Vec<VolumeMount>) {
         if role == PlanRole::Job {
             self.externals = Some(RUNNER_EXTERNALS.to_owned());
@@ -252,7 +254,7 @@ impl<'a> PodVolumes<'a> {
         self.more[at].name.clone()
     }
 
-    /// Returns the mount of an empty volume; containers share a named one.
+    /// Returns the mount of an empty volume. Containers that use the same `name` share the volume.
     fn mount_empty(&mut self, name: Option<&str>, target: &str) -> VolumeMount {
         let known = name.and_then(|name| self.named.iter().find(|(known, _)| known == name));
         let at = known.map(|(_, at)| *at).unwrap_or_else(|| {

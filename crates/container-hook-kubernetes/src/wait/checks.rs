@@ -16,7 +16,7 @@ const MAX_OUTPUT_BYTES: u64 = 4 << 10;
 /// Result of one run of a check.
 enum CheckResult {
     Success,
-    /// With the reason.
+    /// The check failed, for this reason.
     Failure(String),
     /// The cluster did not run the check.
     Unknown,

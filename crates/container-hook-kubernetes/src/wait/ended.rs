@@ -45,8 +45,8 @@ pub fn check(pod: Option<&Pod>, name: &str, container: &str) -> Result<(), Conta
     }
 }
 
-/// Returns whether a container has ended without a cause while the phase of its pod is still `Running`: the pod may
-/// get a reason later.
+/// Returns whether a container has ended without a cause while the phase of its pod is still
+/// `Running`. In this case the cluster may report a reason later.
 pub fn may_be_explained(pod: &Pod, name: &str, container: &str) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let status = statuses(pod).find(|status| status.name == container);
@@ -101,7 +101,8 @@ pub fn termination_state(status: &ContainerStatus) -> Option<&ContainerStateTerm
     status.state.as_ref().and_then(|state| state.terminated.as_ref())
 }
 
-/// Returns the end of a container as an error. The hook itself ends a container only by deleting the pod.
+/// Returns the end of a container as an error. The hook ends a job container only by deleting its
+/// pod, so if the container's exit code is that of a signal or 0, the error names other causes.
 pub fn container_end(
     pod: &str,
     container: &str,

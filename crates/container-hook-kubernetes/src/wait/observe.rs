@@ -61,7 +61,7 @@ pub struct PodObservation {
     pub progress: Vec<String>,
     /// Problems to log, without duplicates.
     pub lines: Vec<String>,
-    /// Containers whose end is no failure, each with a description of its end.
+    /// Containers that have ended without failing the pod, each with a description of its end.
     pub ended: Vec<(String, String)>,
     /// Conditions that are not met yet.
     pub waits: Vec<String>,
@@ -81,15 +81,15 @@ pub(super) enum PodVerdict {
 #[derive(Debug, Default)]
 pub struct PodObserver {
     pulls: BTreeMap<String, PullAttempts>,
-    /// Time at which each container's creation first failed.
+    /// Time since the wait began at which each container's creation first failed.
     stuck: BTreeMap<String, Duration>,
-    /// Time at which each container was first seen running, by our own clock.
+    /// Time since the wait began at which each container was first seen running.
     runs: BTreeMap<String, Duration>,
 }
 
 impl PodObserver {
-    /// Interprets a response of the API server; `pod` is none if there is no such pod. `now` is the time since the wait
-    /// began.
+    /// Interprets a response of the API server. `pod` is `None` if the pod does not exist, and
+    /// `now` is the time since the wait began.
     pub fn observe_pod(
         &mut self,
         pod: Option<&Pod>,
@@ -152,7 +152,8 @@ impl PodObserver {
         Ok(())
     }
 
-    /// Checks an init container. Its wait is reported by the other containers.
+    /// Checks an init container for failures. A waiting init container is not reported, because the
+    /// other containers wait for it.
     fn init(
         &mut self,
         container: &Container,
@@ -304,7 +305,8 @@ impl PodObserver {
     }
 }
 
-/// Returns the fault of an init container that cannot be started, with a hint for the one of the hook.
+/// Returns the fault of an init container that cannot be started, with a hint if it is the hook's
+/// own.
 fn program(container: &Container, title: String, problem: String) -> PodFault {
     if container.name != INIT {
         return PodFault::Start { container: title, problem };
@@ -334,7 +336,8 @@ fn unscheduled_reason(pod: &Pod) -> Option<String> {
     message.or_else(reason).or_else(|| Some("the scheduler gives no reason".to_owned()))
 }
 
-/// Returns the time in which a running container has to become ready: all attempts of its probe, and one more.
+/// Returns the time in which a running container has to become ready: the initial delay of its
+/// probe, all attempts, and one more.
 fn readiness_limit(probe: &Probe) -> Duration {
     let seconds = |value: Option<i32>, or: u64| {
         value.and_then(|value| u64::try_from(value).ok()).filter(|value| *value > 0).unwrap_or(or)

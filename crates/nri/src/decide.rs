@@ -61,7 +61,8 @@ pub enum RejectionError {
     #[error("required hook {hook:?} {found}")]
     Required {
         hook: PathBuf,
-        /// Problem of the hook's file, or the directories without the file.
+        /// Reason why the hook is not in force: the problem of its file, or the directories that do
+        /// not have the file.
         found: String,
     },
 }

@@ -72,7 +72,7 @@ impl Metrics {
         self.broken = loaded.problems.len() - self.broken_in_force;
     }
 
-    /// Sets the number of existing containers without hooks that match them.
+    /// Sets the number of existing containers that lack a hook that matches them.
     pub fn set_without_hooks(&mut self, containers: usize) {
         self.without_hooks = containers;
     }

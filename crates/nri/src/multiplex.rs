@@ -22,7 +22,7 @@ const READER_BYTES: usize = 4096;
 pub struct Demultiplexer {
     header: [u8; HEADER_BYTES],
     header_length: usize,
-    /// Number of missing bytes of the frame.
+    /// Number of payload bytes of the current frame that have not arrived.
     left: usize,
 }
 

@@ -40,7 +40,7 @@ const IGNORED: [&str; 14] = [
     "ValidateContainerAdjustment",
 ];
 
-/// Stream of the only call that the plugin makes.
+/// ttrpc stream of the registration, the only call that the plugin makes.
 const REGISTRATION: u32 = 1;
 
 /// Status codes of gRPC, which ttrpc uses.
@@ -98,7 +98,7 @@ pub struct NriSession {
     demultiplexer: Demultiplexer,
     requests: MessageReader,
     responses: MessageReader,
-    /// Last stream of the runtime; stream numbers increase.
+    /// Highest ttrpc stream number that the runtime has used. Stream numbers increase.
     last_stream: u32,
     is_registered: bool,
 }

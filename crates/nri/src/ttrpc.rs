@@ -43,7 +43,7 @@ pub struct MessageReader {
     header: [u8; HEADER_BYTES],
     header_length: usize,
     payload: Vec<u8>,
-    /// Number of missing bytes of the payload.
+    /// Number of payload bytes of the current message that have not arrived.
     left: usize,
 }
 

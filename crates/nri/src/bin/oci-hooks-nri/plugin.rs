@@ -1,4 +1,4 @@
-//! Implements the runtime's calls.
+//! Implements the calls that the runtime makes to a plugin.
 
 use std::time::Instant;
 
@@ -25,9 +25,10 @@ pub struct HookPlugin {
     following: Option<FollowedHooks>,
     metrics: Metrics,
     metrics_file: MetricsFile,
-    /// Pods and containers that exist, while the runtime sends them in several parts.
+    /// Existing pods and containers, collected while the runtime sends them in several parts.
     existing: SynchronizeRequest,
-    /// Error of the runtime's configuration for this plugin.
+    /// Error in the plugin's part of the runtime's configuration, until
+    /// [`HookPlugin::take_failure`].
     failure: Option<PluginError>,
 }
 
@@ -35,7 +36,8 @@ pub struct HookPlugin {
 struct FollowedHooks {
     settings: PluginSettings,
     monitor: Monitor,
-    /// Reason why the directories cannot be read any more. The last hooks stay in force.
+    /// Reason why the directories can no longer be read, while the last hooks stay in force; `None`
+    /// if they can be read.
     trouble: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Parsing a runtime's command line, including unknown options.
+//! Parses a runtime's command line, including unknown options.
 
 mod container_call;
 mod option;

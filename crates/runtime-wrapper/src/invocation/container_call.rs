@@ -1,4 +1,4 @@
-//! Resolving the configuration that a runtime opens for a command that creates a container.
+//! Resolves the configuration that a runtime opens for a command that creates a container.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

@@ -1,4 +1,4 @@
-//! Parsing a single option of a runtime's command line.
+//! Parses a single option of a runtime's command line.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

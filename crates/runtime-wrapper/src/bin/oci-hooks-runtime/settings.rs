@@ -12,12 +12,14 @@ use serde::Deserialize;
 
 /// Default settings file, which need not exist.
 const FILE: &str = "/etc/oci-hooks/runtime.toml";
-/// Path of a settings file on a host without the default one; it must exist.
+/// Environment variable with the path of a settings file, for hosts without the default one. The
+/// file must exist.
 const FILE_VARIABLE: &str = "OCI_HOOKS_RUNTIME_CONFIG";
-/// The runtime, if the settings name none: a path, or a name that is searched for in `PATH`.
+/// Environment variable with the path or name of the runtime, if the settings name none. A name is
+/// searched for in `PATH`.
 const RUNTIME_VARIABLE: &str = "OCI_HOOKS_RUNTIME";
-/// Additional hook directories, joined with `:` in order of increasing precedence, which is lower than that of the
-/// settings' directories.
+/// Environment variable with additional hook directories, joined with `:` in order of increasing
+/// precedence. The directories of the settings have a higher precedence.
 const DIRS_VARIABLE: &str = "OCI_HOOKS_DIRS";
 
 /// Settings of the wrapper: the runtime, and the rules for injecting hooks.
@@ -88,7 +90,7 @@ pub enum SettingsError {
 }
 
 impl WrapperSettings {
-    /// Reads the settings file, and the environment, which adds to the file.
+    /// Reads the settings file, and then the environment, which only adds to the file.
     pub fn load(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, SettingsError> {
         WrapperSettings::read(Path::new(FILE), variable)
     }

@@ -33,7 +33,8 @@ pub struct DeviceRegistry {
 #[derive(Debug)]
 struct SpecFile {
     path: PathBuf,
-    /// Index of its directory in the list; the highest takes precedence.
+    /// Index of the file's directory in the list of directories. The highest index takes
+    /// precedence.
     priority: usize,
     spec: CdiSpec,
 }

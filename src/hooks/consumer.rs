@@ -69,7 +69,7 @@ pub enum ContainersConfFiles {
     /// All main files; those in `/etc` and in the home directory are each followed by their
     /// drop-ins. Root's home directory is not read.
     AllOfRootless,
-    /// As [`Self::AllOfRootless`], and root's home directory is read, too.
+    /// The files of [`Self::AllOfRootless`], and those in root's home directory.
     All,
     /// Only the main file of the highest precedence, then the drop-ins of all directories, sorted
     /// by name. A later directory masks drop-ins of the same name.
@@ -119,8 +119,8 @@ pub enum BindMountRule {
     AnyUserMount,
     /// Every mount the user requested, volumes and tmpfs included, at any destination.
     AnyUserMountOfPodman,
-    /// As [`Self::AnyUserMountOfPodman`], and also the tmpfs at `/var/tmp` that podman adds to a
-    /// read-only root.
+    /// The mounts of [`Self::AnyUserMountOfPodman`], and the tmpfs at `/var/tmp` that podman adds
+    /// to a read-only root.
     AnyUserMountOfPodmanOrVarTmp,
     /// Every mount that the kubelet requests, including the mounts for `/etc/hosts` and the service
     /// account.

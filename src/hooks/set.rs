@@ -71,7 +71,7 @@ impl HookVerdict<'_> {
 }
 
 impl HookSet {
-    /// Returns the hooks in order.
+    /// Returns the hooks in order of injection.
     pub fn iter(&self) -> std::slice::Iter<'_, HookFile> {
         self.files.iter()
     }
@@ -158,11 +158,11 @@ pub fn has_hook_files(dir: &Path) -> bool {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HookSelection<'a> {
-    /// The hook files that match, in order.
+    /// The hook files that match, in order of injection.
     pub files: Vec<&'a HookFile>,
     /// The deciding condition of each file.
     pub reasons: Vec<MatchReason<'a>>,
-    /// One entry for each file and stage, in order.
+    /// One entry for each file and stage, in order of injection.
     pub injections: Vec<HookInjection<'a>>,
 }
 

@@ -55,7 +55,8 @@ pub struct HookConditions {
     /// The condition holds if this is true and the container has bind mounts; `false` never holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub has_bind_mounts: Option<bool>,
-    /// Each condition holds if an annotation matches both of its patterns.
+    /// Conditions on annotations. Each holds if one annotation matches both the key pattern and the
+    /// value pattern.
     #[serde(serialize_with = "serialize_by_key", skip_serializing_if = "Vec::is_empty")]
     pub annotations: Vec<AnnotationPattern>,
     /// The condition holds if any pattern matches `process.args[0]`.

@@ -109,7 +109,8 @@ impl CommandContext {
         self.directories_as(&self.consumer)
     }
 
-    /// Returns the directories for another consumer.
+    /// Returns the directories of `--hooks-dir`, or else those that another consumer is configured
+    /// to read.
     pub fn directories_as(
         &self,
         consumer: &Consumer,

@@ -127,7 +127,7 @@ impl UnreadDirReport {
         }
     }
 
-    /// Converts the directory for the linter.
+    /// Returns the directory in the linter's type.
     pub fn to_lint(&self) -> UnreadDirectory {
         UnreadDirectory {
             path: PathBuf::from(&self.path),

@@ -145,7 +145,7 @@ fn append(file: &TomlFile<'_>, table: &DeTable<'_>) -> Result<Option<bool>, Dire
     Ok(append)
 }
 
-/// A file, for error messages.
+/// Text and path of a TOML file, from which errors get their position.
 struct TomlFile<'a> {
     text: &'a [u8],
     path: &'a Path,

@@ -15,12 +15,12 @@ pub struct ConsumerSystem<'a> {
     pub root: SystemRoot,
     /// User who would run the consumer; 0 is root.
     pub user_id: u32,
-    /// Returns an environment variable of that user.
+    /// Returns an environment variable of the user who would run the consumer.
     pub variable: &'a dyn Fn(&str) -> Option<OsString>,
 }
 
 impl ConsumerSystem<'_> {
-    /// Returns a variable that is set and not empty.
+    /// Returns an environment variable; `None` if it is empty or not set.
     pub(super) fn variable(&self, name: &str) -> Option<OsString> {
         (self.variable)(name).filter(|value| !value.is_empty())
     }

@@ -133,7 +133,7 @@ pub struct FindingSink<'a> {
     pub text: &'a [u8],
     pub options: &'a LintOptions,
     findings: Vec<HookFinding>,
-    /// The last finding beyond the limit.
+    /// The last finding that was left out because of the limit.
     surplus: Option<HookFinding>,
 }
 

@@ -101,10 +101,10 @@ pub enum ChangeStep {
     Restore {
         #[serde(serialize_with = "serialize_lossy")]
         path: PathBuf,
-        /// The name under which it was kept.
+        /// Path of the kept file.
         #[serde(serialize_with = "serialize_lossy")]
         kept: PathBuf,
-        /// If set, the file replaces a mask.
+        /// If set, the file replaces a [mask](super).
         replaces: bool,
     },
     Remove {
@@ -137,7 +137,7 @@ pub enum ChangeNote {
     },
     /// The hook was disabled already.
     AlreadyDisabled {
-        /// The mask, or the kept file.
+        /// The [mask](super) that hides the hook, or the kept hook file.
         #[serde(serialize_with = "serialize_lossy")]
         path: PathBuf,
     },

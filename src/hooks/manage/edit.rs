@@ -69,7 +69,7 @@ struct FilesOfName<'n> {
     name: &'n HookName,
     /// Path in the directory to change.
     path: PathBuf,
-    /// The hook file or mask at `path`.
+    /// The hook file or [mask](super) at `path`.
     own: EntryContent,
     /// Path of the file while its hook is disabled.
     kept_path: PathBuf,
@@ -379,7 +379,7 @@ fn check(path: &Path, text: &[u8], options: &LoadOptions) -> Result<HookDefiniti
     })
 }
 
-/// Returns the text of a mask.
+/// Returns the text of a [mask](super), a hook file that never applies and only hides others.
 fn mask_text() -> Vec<u8> {
     HookDraft {
         hook: Hook { path: MASK_PROGRAM.to_owned(), ..Hook::default() },
@@ -391,7 +391,7 @@ fn mask_text() -> Vec<u8> {
     .into_bytes()
 }
 
-/// Returns whether a text is a mask, in any layout.
+/// Returns whether a text is that of a [mask](super), in any layout.
 fn is_mask(text: &[u8]) -> bool {
     let options = ParseOptions { path_check: PathCheck::Skip, ..ParseOptions::default() };
     HookDefinition::parse(text, options).is_ok_and(|definition| definition.is_mask())

@@ -29,7 +29,7 @@ pub enum ManageError {
     /// The hook exists but is disabled, so it is not overwritten.
     #[error("{} disables the hook", path.display())]
     Disabled {
-        /// The mask, or the file of the disabled hook.
+        /// The [mask](super) that hides the hook, or the file of the disabled hook.
         path: PathBuf,
     },
     /// The file name needed for the disabled hook belongs to another hook.

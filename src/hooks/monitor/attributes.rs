@@ -21,7 +21,7 @@ pub struct PathAttributes {
     writers: Option<Vec<WriteAccess>>,
     /// Target of a symlink; `None` for other files.
     target: Option<CString>,
-    /// Set only for programs that are regular files.
+    /// Version of the content; set only for programs that are regular files.
     version: Option<FileVersion>,
 }
 

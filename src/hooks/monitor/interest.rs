@@ -40,7 +40,8 @@ pub struct ReportedChanges {
 #[derive(Default)]
 pub struct EventFilter {
     current: HashMap<PathBuf, RelevantNames>,
-    /// The results of the current survey. Until it is finished, events in either map are relevant.
+    /// The results of the current survey, which determines all directories to watch and their
+    /// relevant names. Until it is finished, events in either map are relevant.
     next: HashMap<PathBuf, RelevantNames>,
     /// If set, a watched directory may have vanished or been replaced. `notify` then watches the
     /// old one, or nothing, but reports the path as watched.
@@ -96,7 +97,7 @@ impl EventFilter {
         (!is_dir && watched.peek().is_some() && watched.all(is_hook_file)).then_some(name)
     }
 
-    /// Returns whether a changed path may affect more than the hook file of its name.
+    /// Returns whether a recorded change may affect more than the hook file of one name.
     pub fn may_change_all(&self) -> bool {
         self.changes.all
     }
@@ -111,7 +112,8 @@ impl EventFilter {
         std::mem::take(&mut self.changes)
     }
 
-    /// Starts a survey, and returns whether all directories must be watched again.
+    /// Starts a survey of the directories to watch. Returns whether all directories must be watched
+    /// again.
     pub fn begin(&mut self) -> bool {
         // `next` is not empty after a failed survey.
         let is_stale = std::mem::take(&mut self.is_stale) || !self.next.is_empty();
@@ -119,22 +121,23 @@ impl EventFilter {
         is_stale
     }
 
-    /// Returns the relevant names of a directory in the current survey.
+    /// Returns the relevant names of a directory, as found by the current survey so far.
     pub fn next(&mut self, dir: &Path) -> &mut RelevantNames {
         self.next.entry(dir.to_owned()).or_default()
     }
 
-    /// Removes a directory that cannot be watched.
+    /// Removes a directory that cannot be watched from the current survey.
     pub fn drop_next(&mut self, dir: &Path) {
         self.next.remove(dir);
     }
 
-    /// Returns whether a directory was watched before this survey.
+    /// Returns whether a directory was already watched before the current survey.
     pub fn is_current(&self, dir: &Path) -> bool {
         self.current.contains_key(dir)
     }
 
-    /// Replaces the old results with the survey's, and returns directories that are no longer relevant.
+    /// Replaces the old results with those of the current survey. Returns the directories that are
+    /// no longer relevant.
     pub fn finish(&mut self) -> Vec<PathBuf> {
         let old = std::mem::replace(&mut self.current, std::mem::take(&mut self.next));
         old.into_keys().filter(|dir| !self.current.contains_key(dir)).collect()

@@ -163,7 +163,7 @@ impl WatchSet {
         }
     }
 
-    /// Returns whether a changed path may affect more than the hook file of its name.
+    /// Returns whether a change since the last load may affect more than the hook file of one name.
     pub fn may_change_all(&self) -> bool {
         self.shared.interests().may_change_all()
     }
@@ -460,7 +460,8 @@ impl EventMark {
         }
     }
 
-    /// Returns whether an event is the mark's, and records that it was seen.
+    /// Returns whether an event is that of the mark. Records that the mark was seen, also if events
+    /// were dropped, since its event may be among them.
     fn take(&self, event: &Event) -> bool {
         let is_mark = event.paths.first() == Some(&self.path);
         // If events were dropped, the mark may be among them.

@@ -30,7 +30,7 @@ const NONE: LiteralRange = (0, 0);
 const MAX_SIMPLE_BYTES: u32 = 1 << 12;
 
 impl LiteralRequirements {
-    /// Derives the requirements of a search, as ranges of the tree's text.
+    /// Derives the literals that a text must contain for the pattern to match a part of it.
     pub fn new(ast: &Ast) -> Self {
         let root = [ast.root()];
         let mut parts = match ast.kind(ast.root()) {

@@ -137,7 +137,7 @@ impl DoctorHost {
         HostCheck::fail(name, found, hint)
     }
 
-    /// Reads a text file, if it exists.
+    /// Reads a text file; `None` if it does not exist.
     pub fn read(&self, path: &Path) -> Result<Option<String>, String> {
         let seen = self.root.join(path);
         let text = self.root.read(path, MAX_FILE_BYTES).map_err(|error| chain(&error))?;

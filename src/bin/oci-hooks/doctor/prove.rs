@@ -84,7 +84,7 @@ struct TemporaryHook {
     is_installed: bool,
     /// Private directory with the image and the hook's output.
     dir: PathBuf,
-    /// That directory, open and locked. If another process has locked it, it is in use.
+    /// The open directory `dir`. It is locked as long as a process uses the hook.
     own: Option<File>,
 }
 
@@ -184,7 +184,7 @@ fn write_new(path: &Path, text: &str) -> Result<(), ReplaceError> {
     FileAt::open(path, SymlinkPolicy::Refuse)?.replace(text.as_bytes(), &options)
 }
 
-/// Starts a container with each engine that can run one without a cluster.
+/// Starts a container with each engine that `wants` selects and that can run one without a cluster.
 pub fn checks(host: &DoctorHost, wants: impl Fn(&'static str) -> bool) -> Vec<HostCheck> {
     let signals = match StopSignals::catch() {
         Ok(signals) => signals,

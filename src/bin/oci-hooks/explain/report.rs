@@ -116,7 +116,8 @@ pub struct TargetJson {
     /// Destinations of mounts that the user may have requested. Empty if another mount certainly is the user's, or if
     /// no hook depends on bind mounts.
     pub unclear_mounts: Vec<String>,
-    /// Set if the engine may know more annotations, and a hook depends on annotations.
+    /// Set if a hook depends on annotations, and the engine may have annotations that `config.json`
+    /// lacks.
     pub unclear_annotations: bool,
 }
 
@@ -155,9 +156,9 @@ pub enum FileState {
     MatchError,
     Masked,
     Broken,
-    /// Its program does not exist, so the consumer silently skips it.
+    /// The hook's program does not exist, so the consumer silently skips the file.
     NoProgram,
-    /// Its name does not end in `.json`.
+    /// The file's name does not end in `.json`.
     Ignored,
 }
 
@@ -414,8 +415,8 @@ impl FindingJson {
 /// Size limit of the hook files that `explain` lints. Larger files are hardly written by hand; `lint` checks them.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Returns the errors and warnings about the text of a file, except for any at `known`, the position of its load
-/// error.
+/// Returns the errors and warnings about the text of a file. Findings at `known`, the position of
+/// the file's load error, are left out.
 fn findings_of(path: &Path, consumer: &Consumer, known: Option<&TextLocation>) -> Vec<FindingJson> {
     let Ok(text) = read_bounded(path, MAX_BYTES) else { return Vec::new() };
     let mut options = LintOptions::for_consumer(consumer);

@@ -22,7 +22,8 @@ struct FindingJson<'a> {
     fix: Option<FixJson<'a>>,
 }
 
-/// Lines and columns count from 1, columns in characters; the offset is in bytes.
+/// A position in a file. Lines and columns count from 1, and columns are in characters; the offset
+/// and the length are in bytes.
 #[derive(Serialize)]
 struct SourceLocation<'a> {
     line: Option<usize>,

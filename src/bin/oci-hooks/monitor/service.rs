@@ -34,7 +34,8 @@ impl SystemdNotify {
         }
     }
 
-    /// Reports a reload. The time tells systemd which of its requests this answers.
+    /// Reports the start of a reload with its time, from which systemd knows the reload request
+    /// that it belongs to.
     pub fn send_reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let micros = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;

@@ -30,9 +30,9 @@ pub(super) struct AstNode {
     pub kind: AstKind,
     pub start: u32,
     pub end: u32,
-    /// Compiled instructions, as Go counts them.
+    /// Number of compiled instructions, as Go counts them.
     pub size: u32,
-    /// Levels below and including this one, as Go counts them.
+    /// Number of levels from this node down, as Go counts them.
     pub height: u16,
     /// Product of nested repeat counts, on the path where it is greatest.
     pub copies: u16,
@@ -53,30 +53,30 @@ pub struct MatchEdges {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AstKind {
     Empty,
-    /// A range of the tree's text.
+    /// A literal, as a range of `Ast::text`.
     Literal {
         start: u32,
         end: u32,
         ignore_case: bool,
     },
-    /// An index of the tree's classes.
+    /// A character class, as an index into `Ast::classes`.
     Class(u32),
     AnyCharacter,
     AnyExceptNewline,
     Assertion(Assertion),
     Capture(NodeId),
-    /// `max` is `None` for no limit.
+    /// A repetition; `max` is `None` for no limit.
     Repeat {
         operand: NodeId,
         min: u16,
         max: Option<u16>,
     },
-    /// A range of the tree's operands.
+    /// A concatenation, as a range of `Ast::operands`.
     Concatenation {
         start: u32,
         end: u32,
     },
-    /// A range of the tree's operands.
+    /// An alternation, as a range of `Ast::operands`.
     Alternation {
         start: u32,
         end: u32,
@@ -96,8 +96,9 @@ pub enum Assertion {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CharacterClass {
-    /// Range of the tree's items.
+    /// Start of the range of `Ast::items`.
     pub start: u32,
+    /// End of the range of `Ast::items`, not included.
     pub end: u32,
     pub negated: bool,
     pub ignore_case: bool,

@@ -183,7 +183,7 @@ impl PatternParser<'_> {
     }
 }
 
-/// Returns whether `has` is true for some item, and `passed` for all items before it.
+/// Returns whether `has` is true for an item before which `passed` is true for all items.
 fn has_leading<I: Iterator>(
     mut items: I,
     mut passed: impl FnMut(&I::Item) -> bool,

@@ -29,8 +29,8 @@ const LOG_WITHIN: Duration = Duration::from_secs(5);
 pub enum DeletionWait {
     /// Until all pods are deleted and their names are free.
     UntilGone,
-    /// Like `UntilGone`, but only if a pod has a shared volume: a remaining process could write to the volume
-    /// while other jobs use it.
+    /// Like `UntilGone` if a pod has a shared volume, to which a remaining process could write
+    /// while other jobs use it; otherwise not at all.
     WhereShared,
     Not,
 }

@@ -22,8 +22,8 @@ pub struct PodPreview {
     pub notes: Vec<String>,
 }
 
-/// Returns the pod that a command would get; `None` if the command creates no pod. Contacts neither the
-/// cluster nor a registry, so the result lacks their facts.
+/// Returns the pod that a command would get; `None` if the command creates no pod. Contacts neither
+/// the cluster nor a registry, so values that only they know are missing.
 ///
 /// # Errors
 ///

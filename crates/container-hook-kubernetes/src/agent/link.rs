@@ -60,7 +60,7 @@ impl AgentLink {
         self.split().1.receive().await
     }
 
-    /// Returns both directions, for callers that send and receive at the same time.
+    /// Splits the stream into a sending and a receiving half, which can be used at the same time.
     pub fn split(&mut self) -> (FrameSender<'_>, FrameReceiver<'_>) {
         let AgentLink { input, output, frames, buffer, heard } = self;
         (

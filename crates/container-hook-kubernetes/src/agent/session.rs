@@ -15,7 +15,8 @@ use super::link::{AgentLink, LinkError};
 /// First and longest pause before a lost stream is reopened.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Number of streams with invalid frames after which the process at the other end is not considered our agent.
+/// Number of streams with invalid frames after which the process at the other end is taken for
+/// another program than the agent.
 pub const MALFORMED_LIMIT: u32 = 3;
 
 /// Future of a stream that is being opened.

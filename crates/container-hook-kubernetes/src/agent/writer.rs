@@ -1,4 +1,4 @@
-//! Writes the output of a step to our own standard streams.
+//! Writes the output of a step to the standard output and standard error of this process.
 //!
 //! A separate thread writes, since a write may block for a long time, while the agent needs heartbeats.
 //! The queue is short: output is not requested while it is full.

@@ -26,7 +26,8 @@ const MAX_PULLS: usize = 16;
 /// File with the login for the push; `buildctl` expects this name.
 pub const PUSH: &str = "config.json";
 
-/// Sources of logins: the credential file of the build settings, then all others.
+/// Registry logins of a build: those in the credential file of the build settings, then all other
+/// credentials.
 pub struct BuildLogins<'a> {
     own: Option<Credentials>,
     others: &'a Credentials,
@@ -35,7 +36,7 @@ pub struct BuildLogins<'a> {
 /// The files with logins that [`BuildLogins::write`] has written.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct LoginFiles {
-    /// If set, there is a login for the push.
+    /// If set, the file [`PUSH`] exists, with the login for pushing the image.
     pub push: bool,
     /// Images to pull, each with the name of the file with its login.
     pub pulls: Vec<(String, String)>,

@@ -54,9 +54,9 @@ pub struct ExecStream {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExecEnd {
     Exited(i32),
-    /// The program could not be started or waited for, for this reason that the node reports.
+    /// The program could not be started or waited for, with the reason that the node reports.
     Failed(String),
-    /// The connection ended before the program, for this reason. The program may still run.
+    /// The connection ended before the program, with the reason. The program may still run.
     Lost(String),
 }
 

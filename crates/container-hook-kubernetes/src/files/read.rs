@@ -10,8 +10,8 @@ use super::exchange::{ExchangeAttempts, receive_answer};
 use super::put::bytes;
 use crate::agent::{AgentLink, AgentSession};
 
-/// Returns the contents of a file of a container, following links there; `None` if the container's user cannot read it,
-/// or if it is no regular file of at most [`DATA_BYTES`].
+/// Returns the contents of a file of a container, following symbolic links; `None` if the
+/// container's user cannot read the file, or if it is no regular file of at most [`DATA_BYTES`].
 pub async fn read(
     session: &mut AgentSession<'_>,
     path: &Path,

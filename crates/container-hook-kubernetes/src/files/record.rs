@@ -120,7 +120,8 @@ impl RecordUpdate {
         self.out.write_all(&bytes).with_path("write", &self.next)
     }
 
-    /// Copies the old entries before a path, or all remaining ones.
+    /// Copies the entries of the old record that come before `path`, or all remaining entries for
+    /// `None`.
     fn keep_before(&mut self, path: Option<&[u8]>) -> Result<(), PathError> {
         loop {
             if self.peeked.is_none() {

@@ -1,4 +1,4 @@
-//! Installs our program in the containers that run steps, as their first process.
+//! Installs the agent in the containers that run steps, as their first process.
 
 use container_hook_job::kubernetes::{KubernetesSettings, LOST_TIMEOUT};
 use k8s_openapi::api::core::v1::{Container, SecurityContext, VolumeMount};

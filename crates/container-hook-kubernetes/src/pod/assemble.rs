@@ -65,8 +65,8 @@ struct PodDraft<'a> {
     idle: Vec<(IneffectiveOption, Vec<String>)>,
 }
 
-/// Returns the pod of these containers, with the container of the job or step first. `template_names` has an
-/// additional name for each container, by which a template can refer to it.
+/// Returns the pod of the requested containers, with the container of the job or step first.
+/// `template_names` has an additional name for each container, by which a template can refer to it.
 pub fn pod(
     inputs: PodInputs<'_>,
     asked: &[RequestedContainer<'_>],

@@ -49,9 +49,9 @@ pub struct PodManifest {
 /// Volume of a pod's work directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkVolume {
-    /// The runner's claim: the same directory.
+    /// The volume of the runner's claim. Its files are those of the runner, so none are copied.
     Claim,
-    /// An empty directory of the node: files are copied.
+    /// An empty directory on the node. Files are copied between it and the runner.
     Copy,
 }
 
@@ -62,7 +62,7 @@ pub struct PodService {
     pub container: String,
     /// Image name in the request.
     pub image: String,
-    /// Name in the request, if any.
+    /// Name of the service in the request, if it has one.
     pub context_name: Option<String>,
     /// Host names, the preferred one first.
     pub names: Vec<String>,

@@ -1,4 +1,4 @@
-//! Programs of containers: the image's, the request's, or our agent, which runs either.
+//! Programs of containers: the image's, the request's, or the agent, which runs either.
 
 use container_hook_job::HookError;
 use container_hook_job::kubernetes::KubernetesSettings;

@@ -144,7 +144,8 @@ impl<'a> RequestedContainer<'a> {
         })
     }
 
-    /// Returns the entry point that the request sets instead of the image's; empty if it only clears the image's.
+    /// Returns the entry point that the request sets instead of the image's; `None` if the request
+    /// leaves it to the image, empty if it only clears the image's.
     pub fn entry_point(&self) -> Option<&str> {
         self.args.entry_point.as_deref().or(self.options.entrypoint.as_deref())
     }

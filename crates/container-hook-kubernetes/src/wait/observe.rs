@@ -73,7 +73,8 @@ pub struct PodObservation {
 pub(super) enum PodVerdict {
     Ready,
     Waiting,
-    /// The pod will never be ready; with the container whose log to show.
+    /// The pod will never be ready. The name is that of the container whose log explains the fault,
+    /// if there is one.
     Failed(PodFault, Option<String>),
 }
 
@@ -401,7 +402,8 @@ impl PullAttempts {
         }
     }
 
-    /// Returns whether the failure is permanent or the limits are exceeded.
+    /// Returns whether pulling the image has failed for good: the message is of a permanent
+    /// failure, or `MAX_BACK_OFFS` or `MAX_WAIT` is reached.
     fn is_hopeless(&self, now: Duration) -> bool {
         let message = self.message.to_lowercase();
         PERMANENT.iter().any(|words| message.contains(words))

@@ -182,7 +182,7 @@ pub async fn check_services(
     Err(PodFault::from(ended::container_end(pod_name, name, terminated)).into())
 }
 
-/// Waits until all pods with these labels are deleted.
+/// Waits until all pods that the label selector matches are deleted.
 ///
 /// # Errors
 ///

@@ -140,7 +140,7 @@ impl Backoff {
         now
     }
 
-    /// Restarts with the shortest pause, after a success.
+    /// Resets the next pause to the shortest one, after a success.
     fn reset(&mut self) {
         self.0 = SHORTEST;
     }

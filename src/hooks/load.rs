@@ -75,7 +75,7 @@ pub struct LoadedEntry {
 #[non_exhaustive]
 pub enum EntryState {
     Active,
-    /// A hook, but a later directory has a file of the same name.
+    /// The entry is a hook, but a later directory has a file of the same name.
     Masked {
         by: PathBuf,
     },
@@ -162,7 +162,8 @@ pub(super) fn load_reusing(
 struct HookLoader<'o> {
     options: &'o LoadOptions,
     previous: &'o LoadedHooks,
-    /// Keyed by `OsStr`, which compares faster than `Path`.
+    /// The hook files of the previous load by path. The keys are `OsStr`, which compares faster
+    /// than `Path`.
     previous_files: HashMap<&'o OsStr, &'o HookFile>,
     unchanged: HashMap<&'o OsStr, &'o HookFile>,
     loaded: LoadedHooks,

@@ -17,7 +17,7 @@ use crate::error::{Diagnostic, HooksCommandError};
 
 /// The hook directories that a command uses.
 pub struct HookDirectories {
-    /// In order of increasing precedence.
+    /// Hook directories, in order of increasing precedence.
     pub dirs: Vec<PathBuf>,
     /// The consumer's configuration; `None` if --hooks-dir named the directories.
     pub configured: Option<ConfiguredDirs>,
@@ -43,7 +43,7 @@ pub struct DirsSourceJson {
     line: Option<usize>,
 }
 
-/// Returns whether all versions of podman read the same directories here.
+/// Returns whether all versions of podman read the same hook directories on this machine.
 pub fn podman_versions_agree() -> bool {
     DoctorHost::current().system(|system| {
         let dirs = |consumer: Consumer| Some(read_configured(&consumer, system).ok()?.dirs);
@@ -96,7 +96,8 @@ impl HookDirectories {
         })
     }
 
-    /// Prints the consumer's directories and their source, and warns of hook files in others.
+    /// Prints the consumer's directories and their source, and warns of hook files in directories
+    /// that it does not read.
     pub fn report(&self, context: &CommandContext) {
         self.note(context);
         for unread in &self.unread {

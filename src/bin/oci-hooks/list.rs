@@ -91,8 +91,8 @@ pub fn run(args: &ListArgs, context: &mut CommandContext) -> Result<CliExit, Hoo
     Ok(CliExit::Done)
 }
 
-/// Returns the disabled hooks that `oci-hooks enable` can restore, and their files. Hooks of which
-/// a file of the same name is in force are left out.
+/// Returns the disabled hooks that `oci-hooks enable` can restore, and their files. A hook is left
+/// out if a hook file of its name is in force.
 fn disabled_files(loaded: &LoadedHooks) -> impl Iterator<Item = (HookName, &Path)> {
     let last = loaded.dirs.last().map(PathBuf::as_path);
     let paths = loaded.entries.iter().map(|entry| entry.path.as_path());

@@ -15,7 +15,7 @@ pub const MAX_FILE_BYTES: u64 = 4 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConfiguredDirs {
-    /// In order of increasing precedence.
+    /// Hook directories, in order of increasing precedence.
     pub dirs: Vec<PathBuf>,
     pub source: DirsSource,
 }

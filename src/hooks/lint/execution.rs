@@ -178,8 +178,8 @@ fn unknown_format(file: &Path, head: &[u8]) -> Option<ProgramProblem> {
     (!has_handler(file, head)).then_some(problem)
 }
 
-/// Returns whether this host runs programs with an ELF machine number; `true` if `ARCH` is not
-/// listed here.
+/// Returns whether this host runs programs with an ELF machine number; `true` if the host's
+/// architecture is not known to this function.
 fn host_runs(machine: u16) -> bool {
     let known: &[u16] = match ARCH {
         "x86" | "x86_64" => &[3, 62],

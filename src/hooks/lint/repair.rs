@@ -11,7 +11,7 @@ use super::finding::FindingSink;
 use super::{LintFix, LintRule, rules};
 use crate::json::{SyntaxError, SyntaxErrorKind};
 
-/// A text that is not JSON, with its slips blanked out.
+/// A text that is not JSON, in which slips such as comments are replaced with spaces.
 pub struct RepairedText {
     /// The repaired text. It has the length of the source text, so offsets are the same in both.
     pub text: Vec<u8>,

@@ -54,8 +54,8 @@ impl WriteAttributes {
 /// followed.
 pub struct LockedDirectory<'a> {
     path: &'a Path,
-    /// `None` if the directory does not exist. The open directory holds the lock that excludes
-    /// other editors. Consumers need no lock, because each step is atomic.
+    /// The open directory, or `None` if it does not exist. It holds the lock that excludes other
+    /// editors. Consumers need no lock, because each step is atomic.
     opened: Option<OwnedFd>,
 }
 

@@ -18,7 +18,7 @@ const NAMES: [&str; 2] = ["nerdctl/name", "io.kubernetes.container.name"];
 /// Directory of the bundles, below containerd's state directory.
 const TASKS: &str = "io.containerd.runtime.v2.task";
 
-/// The part of `ctr containers info` that matters here.
+/// The fields of `ctr containers info` that this program reads.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct ContainerInfo {
@@ -33,16 +33,16 @@ struct RuntimeInfo {
     options: Option<AnyMessage>,
 }
 
-/// A `google.protobuf.Any`, without its fields that are empty.
+/// A `google.protobuf.Any`, whose empty fields may be missing in the JSON.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct AnyMessage {
     type_url: String,
-    /// In base64.
+    /// The encoded message, in base64.
     value: String,
 }
 
-/// The part of `containerd.runc.v1.Options` that matters here.
+/// The fields of `containerd.runc.v1.Options` that this program reads.
 #[derive(Message)]
 struct RuncOptions {
     #[prost(string, tag = "6")]

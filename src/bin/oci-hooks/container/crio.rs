@@ -22,7 +22,8 @@ struct StoredContainer {
     metadata: String,
 }
 
-/// The part of CRI-O's metadata that matters here. The metadata of other engines has no pod ID.
+/// The fields of CRI-O's metadata that this program reads. The metadata of other engines has no pod
+/// ID.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct CrioMetadata {
@@ -32,7 +33,7 @@ struct CrioMetadata {
     metadata_name: String,
 }
 
-/// The part of CRI-O's state that matters here.
+/// The fields of CRI-O's state that this program reads.
 #[derive(Deserialize)]
 struct CrioState {
     status: String,

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{ContainerConfig, ContainerEngine, EngineContainer, exists};
 use crate::doctor::host::DoctorHost;
 
-/// The part of `container inspect` that matters here.
+/// The fields of `container inspect` that this program reads.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct InspectedContainer {

@@ -103,7 +103,7 @@ fn find_matching(pattern: &str, host: &DoctorHost) -> Vec<PathBuf> {
 pub struct ContainerdConfig {
     /// The effective configuration, if containerd prints it.
     dump: Option<ConfigFile>,
-    /// In order of increasing precedence.
+    /// Configuration files, in order of increasing precedence.
     files: Vec<ConfigFile>,
     version: Option<(u64, u64)>,
 }

@@ -41,7 +41,7 @@ pub fn checks(host: &DoctorHost) -> Vec<HostCheck> {
     vec![runs, builds]
 }
 
-/// The part of `docker info` that matters here: the configuration that the daemon uses.
+/// The fields of `docker info` that this program reads: the configuration that the daemon uses.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct DockerInfo {
@@ -73,10 +73,10 @@ impl DockerInfo {
     }
 }
 
-/// The runtimes of the daemon, or those in daemon.json.
+/// The runtimes that the daemon reports, or those that daemon.json sets.
 #[derive(Debug, Default)]
 struct DockerRuntimes {
-    /// If set, daemon.json exists.
+    /// If set, the runtimes are those of daemon.json, which exists.
     has_file: bool,
     /// Name and source of the default runtime.
     default: Option<(String, String)>,
@@ -152,7 +152,8 @@ fn find_wrapper(
     HostCheck::fail(NAME, found, format!("in {seen}, write \"default-runtime\": {name:?}"))
 }
 
-/// Returns the configuration file of dockerd: that of a rootless daemon if it exists or such a daemon answers.
+/// Returns the configuration file of dockerd. It is the user's own if that file exists or the
+/// daemon that answers is rootless, and otherwise the system's.
 fn daemon_json(info: Option<&DockerInfo>, host: &DoctorHost) -> PathBuf {
     let own = host.user_config().filter(|_| host.is_rootless());
     let own = own.map(|config| config.join("docker/daemon.json"));

@@ -16,7 +16,7 @@ use super::crio::{self, CrioConfig};
 use super::host::{DoctorHost, version_in};
 use crate::error::Diagnostic;
 
-/// The part of `podman info` that matters here.
+/// The fields of `podman info` that this program reads.
 #[derive(Deserialize)]
 struct PodmanInfo {
     host: PodmanHost,

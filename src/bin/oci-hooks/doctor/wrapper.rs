@@ -55,7 +55,7 @@ fn wrapper_in(line: &str) -> Option<&str> {
 /// The wrapper's consumer and hook directories.
 pub struct WrapperConfig {
     pub consumer: Consumer,
-    /// In order of increasing precedence.
+    /// Hook directories, in order of increasing precedence.
     pub dirs: Vec<PathBuf>,
     pub dirs_source: String,
 }

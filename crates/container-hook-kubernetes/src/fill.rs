@@ -18,7 +18,7 @@ const THREADS: usize = 4;
 /// Files and directories that a pod needs before its containers start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodFiles {
-    /// Path at which the agent is installed, in an existing directory.
+    /// Path at which the agent is installed, in an existing directory; `None` installs no agent.
     pub agent: Option<PathBuf>,
     /// Source and destination directories; the contents are copied.
     pub copies: Vec<(PathBuf, PathBuf)>,

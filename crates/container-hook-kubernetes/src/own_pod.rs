@@ -13,7 +13,7 @@ pub struct PodIdentity {
     /// Name of the runner's pod, from `ACTIONS_RUNNER_POD_NAME`.
     pub name: String,
     /// Name of the persistent volume claim with the work directory, from
-    /// `ACTIONS_RUNNER_CLAIM_NAME`.
+    /// `ACTIONS_RUNNER_CLAIM_NAME`; `None` if that is not set.
     pub claim: Option<String>,
     /// Path of this program in the runner's image.
     pub program: PathBuf,
@@ -25,12 +25,12 @@ pub struct OwnPod {
     pub name: String,
     /// `None` if the runner's pod is in another namespace than its jobs' pods, and so cannot own them.
     pub uid: Option<String>,
-    /// Image of the runner's container.
+    /// Image of the runner's container; `None` if the pod is not found.
     pub image: Option<String>,
     pub node: Option<String>,
     /// Persistent volume claim with the runner's work directory; `None` without one.
     pub claim: Option<WorkClaim>,
-    /// `fsGroup` of the pod, the group that owns its volumes.
+    /// `fsGroup` of the pod, the group that owns its volumes; `None` if the pod sets none.
     pub fs_group: Option<i64>,
     /// Names of the image pull secrets.
     pub pull_secrets: Vec<String>,
@@ -80,7 +80,8 @@ impl OwnPod {
     }
 }
 
-/// Returns the claim that contains a directory of a container.
+/// Returns the persistent volume claim that contains a directory of a container; `None` if the
+/// directory is on no claim.
 fn claim(
     pod: &str,
     container: &Container,

@@ -122,7 +122,8 @@ fn end(status: &ContainerStatus) -> Option<ServiceProblem> {
     Some(problem(status, terminated, text))
 }
 
-/// Returns the problem of a service that was restarted, as some templates demand.
+/// Returns the problem of a service that was restarted, as some templates demand; `None` if it was
+/// not.
 fn restart(status: &ContainerStatus) -> Option<ServiceProblem> {
     let terminated = status.last_state.as_ref()?.terminated.as_ref()?;
     let (title, end) = (ended::title(&status.name), ended::end(terminated));
@@ -141,7 +142,8 @@ fn problem(
     ServiceProblem { container, text, has_ended: true, key }
 }
 
-/// Returns the problem of a running service whose health check fails; it was healthy when the job began.
+/// Returns the problem of a running service whose health check fails; `None` if it does not. The
+/// service was healthy when the job began.
 fn failed_health(pod: &Pod, status: &ContainerStatus) -> Option<ServiceProblem> {
     let container = status.name.clone();
     let runs = status.state.as_ref().is_some_and(|state| state.running.is_some());

@@ -34,7 +34,8 @@ pub struct Invocation {
     args: Vec<OsString>,
     /// Number of arguments up to and including the command.
     before: usize,
-    /// Another argument that could be the command.
+    /// Another argument that is a runtime's command and that a runtime could take for the command;
+    /// `None` if there is no doubt.
     other_candidate: Option<OsString>,
 }
 
@@ -192,7 +193,8 @@ fn command(args: &[OsString]) -> (Option<usize>, Option<usize>) {
     }
 }
 
-/// Returns the file of `--log`, which for crun may be `file:PATH`, `journald:ID` or `syslog:ID`.
+/// Returns the file of `--log`. For crun the value may also be `file:PATH`, or `journald:ID` or
+/// `syslog:ID`, which are no files.
 fn log_file(value: &[u8]) -> Option<PathBuf> {
     if value.starts_with(b"journald:") || value.starts_with(b"syslog:") {
         return None;

@@ -21,7 +21,8 @@ pub struct JobPod {
     pub role: String,
     /// Phase that the cluster reports: `Pending`, `Running`, `Succeeded`, `Failed`.
     pub phase: String,
-    /// Reason why the pod failed, is not scheduled, or is being deleted.
+    /// Reason why the pod failed, is not scheduled, or is being deleted; `None` if none of them is
+    /// the case.
     pub reason: Option<String>,
     pub node: Option<String>,
     pub created: Option<Timestamp>,

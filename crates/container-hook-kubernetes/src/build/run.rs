@@ -45,7 +45,7 @@ const OWN_LOGINS: &str = "logins";
 pub struct BuiltImage {
     /// Name of the image, with its digest.
     pub name: String,
-    /// Login with which nodes pull the image.
+    /// Login with which nodes pull the image; `None` if there is no user name and password.
     pub registry: Option<RegistryLogin>,
 }
 

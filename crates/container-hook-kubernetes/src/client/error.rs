@@ -68,7 +68,7 @@ pub struct ApiOperation {
     pub verb: Verb,
     /// Name in a Role: `pods`, `secrets`.
     pub resource: &'static str,
-    /// The `exec` of `pods/exec`.
+    /// Subresource, such as the `exec` of `pods/exec`.
     pub subresource: Option<&'static str>,
     pub name: Option<String>,
 }
@@ -192,7 +192,7 @@ pub struct ApiRejection {
     pub message: String,
     /// Each invalid field with its problem.
     pub causes: Vec<(String, String)>,
-    /// Time to wait, from the server's `Retry-After`.
+    /// Time to wait before a retry, from the server's `Retry-After`; `None` without one.
     pub retry_after: Option<Duration>,
     /// Rule missing from the Role, if that is the reason.
     pub rule: Option<String>,

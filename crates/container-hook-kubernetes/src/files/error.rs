@@ -44,11 +44,12 @@ pub enum FilesError {
 /// Counts of an exchange.
 #[derive(Clone, Debug, Default)]
 pub struct ExchangeSummary {
-    /// Files, directories and links written at the other end.
+    /// Number of files, directories and links written at the receiving end.
     pub written: u64,
     pub removed: u64,
     pub bytes: u64,
-    /// Sockets, pipes and devices of the container, which are not exchanged, and links in scopes that exclude links.
+    /// Number of entries that were not exchanged: sockets, pipes and devices of the container, and
+    /// links in scopes that exclude links.
     pub skipped: u64,
     /// Files that could not be read in the container.
     pub unread: FileProblems,

@@ -23,7 +23,7 @@ const HEARTBEAT: u8 = 0x07;
 #[derive(Default)]
 pub struct ExchangeAttempts {
     all: usize,
-    /// Attempts since the last progress.
+    /// Number of attempts since the last progress.
     in_vain: usize,
 }
 

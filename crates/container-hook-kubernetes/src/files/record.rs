@@ -84,7 +84,7 @@ impl RecordReader {
         Ok(count > 0)
     }
 
-    /// Returns the next entry.
+    /// Returns the next entry; `None` at the end of the record.
     pub fn next(&mut self) -> io::Result<Option<FileEntry>> {
         loop {
             if let Some(entry) = self.entries.next() {

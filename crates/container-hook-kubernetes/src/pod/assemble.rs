@@ -43,7 +43,7 @@ pub struct PodInputs<'a> {
     pub context: &'a HookContext<'a>,
     pub settings: &'a KubernetesSettings,
     pub own: &'a OwnPod,
-    /// The job's pod, for the pod of a container step.
+    /// The job's pod, for the pod of a container step; `None` for a job.
     pub job: Option<&'a Pod>,
 }
 
@@ -362,7 +362,8 @@ impl<'a> PodDraft<'a> {
     }
 }
 
-/// Returns the runtime class that the policy names for the job's repository.
+/// Returns the runtime class that the policy names for the job's repository; `None` if it names
+/// none.
 pub fn runtime_class(context: &HookContext<'_>) -> Option<String> {
     let repository = context.runner.repository().unwrap_or_default();
     context.settings.policy.runtime(repository).map(str::to_owned)

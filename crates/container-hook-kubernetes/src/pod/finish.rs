@@ -57,7 +57,7 @@ pub struct PodFinish<'a> {
     pub settings: &'a KubernetesSettings,
     /// Labels and annotations before the merge.
     pub metadata: &'a ObjectMeta,
-    /// The job's pod, for the pod of a container step.
+    /// The job's pod, for the pod of a container step; `None` for a job.
     pub job: Option<&'a Pod>,
     pub notes: Vec<String>,
 }

@@ -36,8 +36,8 @@ pub struct HealthCheck {
 }
 
 impl HealthCheck {
-    /// Returns the health check of a container, from its options or else its image. A job container does not run
-    /// its image's program, so its image's check is ignored.
+    /// Returns the health check of a container, from its options or else its image; `None` if it
+    /// has none. A job container does not run its image's program, so its image's check is ignored.
     pub fn new(container: &RequestedContainer<'_>, name: &str) -> Option<Self> {
         Self::of_image(&of(container)?, container.facts, name)
     }

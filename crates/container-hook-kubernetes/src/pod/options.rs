@@ -188,7 +188,7 @@ fn memory_reservation(change: ContainerChange<'_>) -> Result<(), HookError> {
     Ok(())
 }
 
-/// Returns the CPU limit of `--cpus` or `--cpu-quota`, in billionths of a CPU.
+/// Returns the CPU limit of `--cpus` or `--cpu-quota`, in billionths of a CPU; `None` without one.
 fn limit_nanos(options: &CreateOptions) -> Option<u64> {
     let resources = &options.resources;
     let period = resources.cpu_period.unwrap_or(100_000);

@@ -62,7 +62,7 @@ impl PodPort {
     }
 }
 
-/// Returns the ports in the manifest's form, without duplicates.
+/// Returns the ports in the manifest's form, without duplicates; `None` if there are no ports.
 pub fn to_container_ports(
     settings: &KubernetesSettings,
     ports: &[PodPort],

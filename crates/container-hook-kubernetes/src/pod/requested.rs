@@ -150,7 +150,7 @@ impl<'a> RequestedContainer<'a> {
         self.args.entry_point.as_deref().or(self.options.entrypoint.as_deref())
     }
 
-    /// Returns the working directory of the request.
+    /// Returns the working directory that the request sets; `None` for the image's.
     pub fn directory(&self) -> Option<&str> {
         self.args.working_directory.as_deref().or(self.options.workdir.as_deref())
     }

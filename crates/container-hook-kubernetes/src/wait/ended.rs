@@ -141,7 +141,7 @@ pub fn end(terminated: &ContainerStateTerminated) -> String {
     message.map_or(how.clone(), |message| format!("{how}: {}", to_one_line(message)))
 }
 
-/// Joins a reason and a message.
+/// Joins a reason and a message as `REASON: MESSAGE`; `None` if both are missing or empty.
 pub fn join_reason(reason: Option<&str>, message: Option<&str>) -> Option<String> {
     let given =
         |text: Option<&str>| text.map(str::trim).filter(|text| !text.is_empty()).map(to_one_line);

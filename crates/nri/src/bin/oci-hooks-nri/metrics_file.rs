@@ -26,7 +26,7 @@ impl MetricsFile {
         self.is_stale = self.path.is_some();
     }
 
-    /// Returns the time of the next write.
+    /// Returns the time of the next write; `None` if the file is up to date.
     pub fn due_time(&self) -> Option<Instant> {
         let now = Instant::now();
         self.is_stale.then(|| self.written.map_or(now, |written| written + INTERVAL))

@@ -88,7 +88,8 @@ impl HookPlugin {
         self.following.as_ref().map(|following| &following.monitor)
     }
 
-    /// Returns the time at which [`HookPlugin::poll`] has to be called at the latest.
+    /// Returns the time at which [`HookPlugin::poll`] has to be called at the latest; `None` if
+    /// there is nothing to do.
     pub fn due_time(&self) -> Option<Instant> {
         let load = self.monitor().and_then(Monitor::due_time);
         [load, self.metrics_file.due_time()].into_iter().flatten().min()

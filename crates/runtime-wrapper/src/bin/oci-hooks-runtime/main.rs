@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     fail(&error, &log)
 }
 
-/// Returns the wrapper's own message for `--version` and `--help`.
+/// Returns the wrapper's own message for `--version` and `--help`; `None` for other arguments.
 fn wrapper_message(argument: &OsStr) -> Option<String> {
     let version = concat!("oci-hooks-runtime ", env!("CARGO_PKG_VERSION"));
     match argument.to_str()? {

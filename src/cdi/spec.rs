@@ -111,7 +111,7 @@ pub struct DeviceHook {
     pub args: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
-    /// Timeout in seconds.
+    /// Timeout in seconds; `None` means no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<i64>,
 }

@@ -18,7 +18,8 @@ pub const OVERRIDE_DIR: &str = "/etc/containers/oci/hooks.d";
 pub struct Consumer {
     /// The name on the command line.
     pub name: &'static str,
-    /// Versioned name. It keeps naming this version when `name` moves on to a newer one.
+    /// Second name, with the version, such as `podman-6`; `None` without one. It still names this
+    /// version when `name` names a newer one.
     pub alias: Option<&'static str>,
     /// One line about the consumer.
     pub about: &'static str,
@@ -37,7 +38,7 @@ pub struct Consumer {
     pub annotations: &'static str,
     /// Annotations of `config.json` that the consumer matches.
     pub annotation_rule: AnnotationRule,
-    /// Containers into which the consumer injects no hooks.
+    /// Containers into which the consumer injects no hooks; `None` if there are none.
     pub exempt: Option<ExemptContainers>,
     /// The effect of a rejected hook file on this consumer.
     pub bad_files: BadFilePolicy,

@@ -183,7 +183,7 @@ impl<'d> JsonValue<'d> {
         })
     }
 
-    /// Returns the last member with exactly this key.
+    /// Returns the value of the last member with exactly this key.
     pub fn get(self, name: &str) -> Option<JsonValue<'d>> {
         self.members().filter(|member| member.is_named(name)).last().map(|member| member.value)
     }

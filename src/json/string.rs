@@ -52,7 +52,7 @@ pub fn code_unit(digits: &[u8]) -> u32 {
     digits[..4].iter().fold(0, |unit, &b| unit << 4 | char::from(b).to_digit(16).unwrap_or(0))
 }
 
-/// Joins a high surrogate with the low one escaped right after it.
+/// Joins a high surrogate with the low one escaped right after it; `None` if no low one follows.
 pub fn surrogate_pair(high: u32, rest: &[u8]) -> Option<char> {
     let low = code_unit(rest.strip_prefix(b"\\u").filter(|digits| digits.len() >= 4)?);
     if !(0xD800..0xDC00).contains(&high) || !(0xDC00..0xE000).contains(&low) {

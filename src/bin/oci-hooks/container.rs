@@ -65,7 +65,8 @@ pub struct ContainerRules {
     pub by: String,
     /// Hook directories; if `None`, the consumer's own configuration decides.
     pub dirs: Option<ConfiguredDirs>,
-    /// The reason why no hooks are injected, whatever the hooks are.
+    /// The reason why no hooks are injected, whatever the hooks are; `None` if matching hooks are
+    /// injected.
     pub exempt: Option<String>,
 }
 

@@ -80,12 +80,12 @@ impl HookDirectories {
         HookDirectories { unread, dirs: configured.dirs.clone(), configured: Some(configured) }
     }
 
-    /// Returns the source of the directories.
+    /// Returns the source of the directories; `None` for `--hooks-dir`.
     fn source(&self) -> Option<&DirsSource> {
         Some(&self.configured.as_ref()?.source)
     }
 
-    /// Returns the source of the directories for JSON.
+    /// Returns the source of the directories for JSON; `None` for `--hooks-dir`.
     pub fn source_json(&self) -> Option<DirsSourceJson> {
         let configured = self.configured.as_ref()?;
         let line = configured.line();

@@ -253,7 +253,7 @@ fn unreadable(path: &Path, error: &ReadError) -> (HookFinding, FileUsability) {
     }
 }
 
-/// Reports a subdirectory with hook files, which is not read.
+/// Reports a subdirectory with hook files, if the consumer does not read it.
 fn check_subdirectory(path: &Path, name: &OsStr, dirs: &[PathBuf]) -> Option<HookFinding> {
     let is_hidden = name.as_bytes().starts_with(b".");
     let is_read = dirs.iter().any(|dir| dir == path);
@@ -271,7 +271,7 @@ fn check_subdirectory(path: &Path, name: &OsStr, dirs: &[PathBuf]) -> Option<Hoo
     (count > 0).then(|| HookFinding::new(&rules::IGNORED_NAME, path, message))
 }
 
-/// Reports a file whose name resembles that of a hook file but is not read.
+/// Reports a file that is not read, if its name resembles that of a hook file.
 fn check_ignored_name(path: &Path, name: &OsStr) -> Option<HookFinding> {
     let lower = name.as_bytes().to_ascii_lowercase();
     let is_similar = lower.windows(5).any(|part| part == b".json")

@@ -79,7 +79,8 @@ pub fn check(call: &HookProgram) -> Option<ProgramProblem> {
     warning
 }
 
-/// Checks the file of an interpreter.
+/// Returns the problem of an interpreter: a relative path, a missing file, or one that is not
+/// executable.
 fn interpreter_file(script: &Path, program: &Path) -> Option<ProgramProblem> {
     let (script, shown) = (script.display(), program.display());
     if program.is_relative() {
@@ -121,7 +122,7 @@ fn find_similar(program: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Finds a program as `env` does.
+/// Finds an executable program as `env` does.
 fn find(sought: &EnvLookup) -> Option<PathBuf> {
     if sought.name.as_os_str().as_bytes().contains(&b'/') {
         return is_executable(&sought.name).then(|| sought.name.clone());

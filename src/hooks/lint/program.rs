@@ -194,7 +194,7 @@ pub struct ProgramChecker {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HookProgram {
     pub path: String,
-    /// `PATH` in the hook's environment.
+    /// `PATH` in the hook's environment, if it is set there.
     pub search: Option<String>,
     /// If set, `hook.env` has entries, which replace the runtime's environment.
     pub has_env: bool,

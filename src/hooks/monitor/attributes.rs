@@ -44,7 +44,7 @@ impl PathAttributes {
     }
 
     /// Returns the attributes of a program, including a version that differs after the program was
-    /// written.
+    /// written; `None` if they cannot be read.
     pub fn of_program(path: &Path) -> Option<Self> {
         let (file, stat) = trust::open(path, OFlags::NOFOLLOW).ok()?;
         let kind = FileType::from_raw_mode(stat.st_mode);

@@ -134,7 +134,8 @@ impl ContainerdConfig {
         Ok(config)
     }
 
-    /// Returns the configuration format's `version`, as the files declare it.
+    /// Returns the configuration format's `version`, as the files declare it; `None` if they do
+    /// not.
     fn declared_version(&self) -> Option<u64> {
         self.find_in_files(|file| file.number(&["version"]))
     }
@@ -198,7 +199,7 @@ impl ContainerdConfig {
         self.cri(&["default_runtime_name"]).map_or_else(|| "runc".to_owned(), |name| name.value)
     }
 
-    /// Returns the `BinaryName` of the default runtime.
+    /// Returns the `BinaryName` of the default runtime; `None` if it is not set.
     fn binary(&self) -> Option<FileSetting<String>> {
         let name = self.default_runtime();
         self.cri(&["runtimes", &name, "options", "BinaryName"])
@@ -233,14 +234,14 @@ impl ContainerdConfig {
     }
 }
 
-/// Checks the default runtime.
+/// Checks the default runtime; `None` if it is not `oci-hooks-runtime`.
 fn check_runtime(config: &ContainerdConfig, host: &DoctorHost) -> Option<HostCheck> {
     let binary = config.binary().filter(|binary| wrapper::is_wrapper(&binary.value, host))?;
     let by = config.add_source(binary.at.to_string());
     Some(wrapper::check(NAME, &binary.value, &by, host))
 }
 
-/// Checks for an NRI plugin that applies hook files.
+/// Checks for an NRI plugin that applies hook files; `None` if no such plugin is installed.
 fn check_nri(config: &ContainerdConfig, host: &DoctorHost) -> Option<HostCheck> {
     if let Some(found) = config.nri_plugin(host) {
         return Some(HostCheck::ok(NAME, found));

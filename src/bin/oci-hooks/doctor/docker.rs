@@ -67,7 +67,7 @@ impl DockerInfo {
         (!info.server_version.is_empty()).then_some(info)
     }
 
-    /// Returns the path of a runtime.
+    /// Returns the path of the runtime with this name; `None` if the daemon has no such runtime.
     pub fn runtime(&self, name: &str) -> Option<&str> {
         self.runtimes.get(name).map(|runtime| runtime.path.as_str())
     }

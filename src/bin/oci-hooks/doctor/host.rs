@@ -41,7 +41,7 @@ impl DoctorHost {
         DoctorHost { root: SystemRoot::mounted_at(dir), user_id: 0 }
     }
 
-    /// Returns an environment variable, but none for a mounted system.
+    /// Returns an environment variable; `None` for a mounted system.
     fn variable(&self, name: &str) -> Option<OsString> {
         env::var_os(name).filter(|_| self.root.is_host())
     }
@@ -86,7 +86,7 @@ impl DoctorHost {
         })
     }
 
-    /// Returns the major and minor version that a program prints.
+    /// Returns the major and minor version that a program prints; `None` if it prints none.
     pub fn version(&self, program: &Path) -> Option<(u64, u64)> {
         version_in(&self.output(program, &["--version"])?.ok()?)
     }

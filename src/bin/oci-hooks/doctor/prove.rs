@@ -84,7 +84,8 @@ struct TemporaryHook {
     is_installed: bool,
     /// Private directory with the image and the hook's output.
     dir: PathBuf,
-    /// The open directory `dir`. It is locked as long as a process uses the hook.
+    /// The open directory `dir`, locked as long as a process uses the hook; `None` if the directory
+    /// no longer exists.
     own: Option<File>,
 }
 

@@ -28,7 +28,7 @@ pub fn is_wrapper(runtime: &str, host: &DoctorHost) -> bool {
     name.starts_with(NAME) || calling_line(runtime, host).is_some()
 }
 
-/// Returns the line of a script that names the wrapper.
+/// Returns the line that names the wrapper, if the runtime is a script.
 fn calling_line(runtime: &str, host: &DoctorHost) -> Option<String> {
     let path = match runtime.starts_with('/') {
         true => Some(PathBuf::from(runtime)),

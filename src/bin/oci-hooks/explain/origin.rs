@@ -112,8 +112,9 @@ impl HookSources<'_> {
         })
     }
 
-    /// Finds the hook in CDI specifications. Requested devices take precedence over other devices, and devices over
-    /// edits for all devices of a specification.
+    /// Finds the hook in CDI specifications; `None` if no specification has it. Requested devices
+    /// take precedence over other devices, and devices over edits for all devices of a
+    /// specification.
     fn cdi(&self, stage: OciStage, hook: &Hook) -> Option<HookOrigin> {
         let has_hook = |edits: &ContainerEdits| {
             edits.hooks.iter().any(|device| {

@@ -35,9 +35,10 @@ pub struct ExplainReport {
     pub unread: Vec<UnreadDirReport>,
     /// Devices that annotations request from CDI.
     pub cdi: Vec<CdiRequest>,
-    /// The reason why the consumer injects no hook into this container, whatever the hooks are.
+    /// The reason why the consumer injects no hook into this container, whatever the hooks are;
+    /// null if it injects matching hooks.
     pub exempt: Option<String>,
-    /// The error that prevents the consumer from working.
+    /// The error that prevents the consumer from working; null if there is none.
     pub fatal: Option<Diagnostic>,
     /// The hooks that the configuration has already.
     pub hooks: Vec<ConfigHook>,
@@ -133,7 +134,7 @@ pub struct FileReport {
     pub name: String,
     pub path: String,
     pub state: FileState,
-    /// Position among the hooks that are injected, from 1.
+    /// Position among the hooks that are injected, from 1; null if the hook is not injected.
     pub order: Option<usize>,
     /// Stages at which the hook is injected.
     pub stages: Vec<String>,

@@ -42,7 +42,7 @@ pub struct PodManifest {
     pub notes: Vec<String>,
     /// Parts of the request that are ignored or may not work.
     pub warnings: Vec<String>,
-    /// Health checks of services.
+    /// Health checks of services, which the hook also runs while it waits for the pod.
     pub checks: Vec<HealthCheck>,
 }
 

@@ -20,7 +20,7 @@ pub const DEFAULT_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 /// Size limit of a specification; on machines with many GPUs it takes some hundred kilobytes.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
-/// The specifications of some directories.
+/// The CDI specifications of some directories, and the devices that they define.
 #[derive(Debug, Default)]
 pub struct DeviceRegistry {
     specs: Vec<SpecFile>,

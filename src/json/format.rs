@@ -7,7 +7,7 @@ const MAX_INDENTED_DEPTH: usize = 32;
 
 /// An array or object that is being written.
 struct OpenContainer {
-    /// Index of the first value after it.
+    /// Index of the first value after the array or object.
     end: usize,
     kind: JsonKind,
     is_empty: bool,

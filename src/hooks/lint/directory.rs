@@ -48,7 +48,8 @@ struct Linter<'o> {
     by_name: HashMap<OsString, Vec<(usize, FileUsability)>>,
     /// The names in order of first occurrence.
     names: Vec<OsString>,
-    /// Untrusted paths that a directory's finding names; files are not reported for the same path.
+    /// Untrusted paths that a finding about a directory names. Findings about its files do not
+    /// repeat them.
     reported: HashSet<PathBuf>,
 }
 

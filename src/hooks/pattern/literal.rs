@@ -12,7 +12,7 @@ pub struct LiteralRequirements {
     suffix: LiteralRange,
     /// The text contains this literal anywhere.
     infix: LiteralRange,
-    /// If set, the pattern has no other requirements.
+    /// If set, every text that meets the requirements matches the pattern.
     pub complete: bool,
     /// If set, the text equals the prefix or one of the choices.
     pub exact: bool,

@@ -1,6 +1,7 @@
 //! Removal of unneeded images and layers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use oci_hooks_files::error::chain;
@@ -84,18 +85,15 @@ impl ImageStore {
         Ok(pruned)
     }
 
-    /// Returns what [`prune`](Self::prune) would remove, without leftovers of killed processes, and
-    /// as if records of newer versions were kept.
+    /// Returns what [`prune`](Self::prune) would remove, without leftovers of killed processes.
     pub fn preview_prune(&self, policy: &PrunePolicy) -> Result<PruneResult, StoreError> {
         let _excluded = self.exclude()?;
         let PruneSelection { due, left, unreadable } = self.select(policy)?;
-        let needed = self.needed_layers(&left)?;
-        let sizes = self.sizes()?;
-        let unneeded: Vec<_> = sizes.iter().filter(|(id, _)| !needed.has(id)).collect();
+        let removable = self.removable_layers(&left, policy.newer)?;
         Ok(PruneResult {
             images: due.into_iter().map(|image| image.summary).collect(),
-            layers: unneeded.len(),
-            freed_bytes: unneeded.iter().map(|(_, size)| *size).sum(),
+            layers: removable.len(),
+            freed_bytes: removable.iter().map(|(_, size)| *size).sum(),
             unreadable,
         })
     }
@@ -104,7 +102,7 @@ impl ImageStore {
     /// first.
     fn select(&self, policy: &PrunePolicy) -> Result<PruneSelection, StoreError> {
         let mut images = self.named_images()?;
-        let kept = self.needed_layers(&[])?;
+        let kept = self.needed_layers(&[], policy.newer)?;
         let sizes = self.sizes()?;
         images.sort_by_key(|image| std::cmp::Reverse(image.summary.used));
 
@@ -132,7 +130,7 @@ impl ImageStore {
     pub fn usage(&self) -> Result<StoreUsage, StoreError> {
         let _excluded = self.exclude()?;
         let images = self.named_images()?;
-        let needed = self.needed_layers(&images)?;
+        let needed = self.needed_layers(&images, NewerRecords::Keep)?;
         let sizes = self.sizes()?;
         let unneeded = sizes.iter().filter(|(id, _)| !needed.has(id));
         Ok(StoreUsage {
@@ -154,10 +152,28 @@ impl ImageStore {
         excluded: FileLock,
         newer: NewerRecords,
     ) -> Result<(usize, u64), StoreError> {
-        let held = self.kept_layers()?;
-        let needed = self.needed_layers(&self.named_images()?)?;
+        let removable = self.removable_layers(&self.named_images()?, newer)?;
         let mut gone = Vec::new();
-        let mut freed_bytes = 0;
+        for (dir, _) in &removable {
+            gone.extend(self.rename_for_removal(dir)?);
+        }
+        drop(excluded);
+        for dir in &gone {
+            self.trash().remove(dir)?;
+        }
+        Ok((gone.len(), removable.iter().map(|(_, size)| *size).sum()))
+    }
+
+    /// Returns directory and size of each layer that cannot be used, or that none of these images, no
+    /// lease and no reservation needs.
+    fn removable_layers(
+        &self,
+        images: &[NamedImage],
+        newer: NewerRecords,
+    ) -> Result<Vec<(PathBuf, u64)>, StoreError> {
+        let held = self.kept_layers()?;
+        let needed = self.needed_layers(images, newer)?;
+        let mut removable = Vec::new();
         for (digest, dir) in self.layer_dirs()? {
             let layer = match self.layer(&digest) {
                 Err(error) if error.is_newer() && newer == NewerRecords::Keep => continue,
@@ -167,23 +183,24 @@ impl ImageStore {
                 layer => layer?,
             };
             // An unusable layer does no harm, but takes space.
-            if layer.is_some() && needed.has(&digest) {
-                continue;
+            if layer.is_none() || !needed.has(&digest) {
+                removable.push((dir, layer.map_or(0, |layer| layer.size_bytes)));
             }
-            freed_bytes += layer.map_or(0, |layer| layer.size_bytes);
-            gone.extend(self.rename_for_removal(&dir)?);
         }
-        drop(excluded);
-        for dir in &gone {
-            self.trash().remove(dir)?;
-        }
-        Ok((gone.len(), freed_bytes))
+        Ok(removable)
     }
 
-    /// Returns the layers of images, leases and reservations.
-    fn needed_layers(&self, images: &[NamedImage]) -> Result<LayersInUse, StoreError> {
+    /// Returns the layers of images, leases and reservations; all layers, if images of newer versions
+    /// are kept and there are some.
+    fn needed_layers(
+        &self,
+        images: &[NamedImage],
+        newer: NewerRecords,
+    ) -> Result<LayersInUse, StoreError> {
         let mut needed = self.kept_layers()?;
-        needed.unreadable.extend(self.newer_images()?);
+        if newer == NewerRecords::Keep {
+            needed.unreadable.extend(self.newer_images()?);
+        }
         needed.layers.extend(images.iter().flat_map(|image| image.diff_ids.iter().cloned()));
         Ok(needed)
     }

@@ -117,8 +117,11 @@ fn an_image_of_a_newer_version_keeps_its_layers_and_is_pulled_again() {
     assert!(bench.store.find(&reference(), &Platform::host()).unwrap().is_some());
     bench.store.release(HOLDER).unwrap();
     RecordDamage::OtherVersion.inflict(&image);
-    let removed = bench.store.prune(&PrunePolicy { newer: NewerRecords::Remove, ..ALL }).unwrap();
+    let policy = PrunePolicy { newer: NewerRecords::Remove, ..ALL };
+    let previewed = bench.store.preview_prune(&policy).unwrap();
+    let removed = bench.store.prune(&policy).unwrap();
     assert_eq!((removed.unreadable.len(), removed.layers), (0, 1));
+    assert_eq!(previewed, removed);
     assert!(!image.exists() && !bench.layer.exists());
 }
 
@@ -256,6 +259,17 @@ fn preview_is_what_pruning_removes() {
     let previewed = bench.store.preview_prune(&ALL).unwrap();
     assert_eq!((previewed.images.len(), previewed.layers, previewed.freed_bytes), (1, 1, 1));
     assert_eq!(bench.store.prune(&ALL).unwrap(), previewed);
+}
+
+#[test]
+fn preview_counts_an_unusable_layer_of_a_kept_image() {
+    let bench = StoreFixture::new();
+    bench.store.release(HOLDER).unwrap();
+    RecordDamage::Empty.inflict(&bench.layer.join("layer.json"));
+    let policy = PrunePolicy { unused_for: None, max_bytes: None, ..ALL };
+    let previewed = bench.store.preview_prune(&policy).unwrap();
+    assert_eq!((previewed.images.len(), previewed.layers), (0, 1));
+    assert_eq!(bench.store.prune(&policy).unwrap(), previewed);
 }
 
 /// Between creation and lock, a reservation looks like that of a dead process.

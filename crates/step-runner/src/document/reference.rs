@@ -8,7 +8,7 @@ use super::types::StepReference;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
     /// Not a path, image or built-in step, and without a revision. The message is GitLab's.
-    #[error("expecting url@rev. got {text:?}{}", hint(text))]
+    #[error("expecting url@rev. got {:?}{}", remove_user(text), hint(text))]
     NoRevision { text: String },
 }
 
@@ -28,7 +28,7 @@ fn hint(text: &str) -> String {
 impl fmt::Display for StepReference {
     /// Formats the short form that [`StepReference::parse`] reads; of git URLs, without user, password and
     /// parameters. A directory outside of `steps/` in a git repository has no short form, and is shown like one
-    /// below `steps/`. A short form with expressions is shown as written.
+    /// below `steps/`. A short form with expressions is shown as written, without user and password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let joined = |path: &[String], file: &Option<String>| {
             let path: Vec<_> = path.iter().chain(file).map(String::as_str).collect();
@@ -61,36 +61,19 @@ impl fmt::Display for StepReference {
 
 /// Returns a URL without the parts that may be secret: user, password and parameters.
 fn remove_secrets(url: &str) -> String {
-    let mut url = remove_user(url);
-    let host = url.find("://").map_or(0, |at| at + 3);
-    let end = host + authority_end(&url[host..]);
-    if let Some(at) = url[end..].find(['?', '#']) {
-        url.truncate(end + at);
-    }
-    url
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let host = rest[..end].rsplit('@').next().unwrap_or_default();
+    let path = rest[end..].split(['?', '#']).next().unwrap_or_default();
+    if scheme.is_empty() { format!("{host}{path}") } else { format!("{scheme}://{host}{path}") }
 }
 
-/// Returns a URL, which may contain expressions, without user and password.
-fn remove_user(url: &str) -> String {
-    let host = url.find("://").map_or(0, |at| at + 3);
-    let (scheme, rest) = url.split_at(host);
-    match rest[..authority_end(rest)].rfind('@') {
-        Some(at) => format!("{scheme}{}", &rest[at + 1..]),
-        None => url.to_owned(),
-    }
-}
-
-/// Returns the length of the user, password, host and port at the beginning of a URL without its scheme.
-fn authority_end(rest: &str) -> usize {
-    let mut end = 0;
-    for part in rest.split_inclusive("}}") {
-        let literal = part.split("${{").next().unwrap_or_default();
-        if let Some(at) = literal.find(['/', '?', '#']) {
-            return end + at;
-        }
-        end += part.len();
-    }
-    end
+/// Returns a short form without user and password, unless they have expressions, which are no secrets.
+fn remove_user(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
+    let end = rest.find(['/', '?', '#', '$']).unwrap_or(rest.len());
+    let host = rest[..end].rfind('@').map_or(0, |at| at + 1);
+    format!("{scheme}://{}", &rest[host..])
 }
 
 /// Directory of steps in a git repository, for short references.
@@ -133,7 +116,13 @@ impl StepReference {
             return Ok(image);
         }
         let no_revision = || ReferenceError::NoRevision { text: text.to_owned() };
-        let (place, rev) = text.rsplit_once('@').ok_or_else(no_revision)?;
+        // An `@` before the repository ends the user.
+        let is_repository =
+            |place: &str| place.split_once("://").is_none_or(|(_, rest)| rest.contains('/'));
+        let (place, rev) = text
+            .rsplit_once('@')
+            .filter(|(place, _)| is_repository(place))
+            .ok_or_else(no_revision)?;
         let (url, dir) = place.split_once("/-/").unwrap_or((place, ""));
         let (mut path, filename) = path_and_file(dir);
         path.insert(0, STEPS_DIR.to_owned());
@@ -312,8 +301,16 @@ mod tests {
             let secret = StepReference::parse(secret).unwrap();
             assert_eq!(secret.to_string(), "https://host/g/p@v1");
         }
-        let dynamic = StepReference::parse("https://u:${{ a/b }}@host/g/p@${{ rev }}").unwrap();
-        assert_eq!(dynamic.to_string(), "https://host/g/p@${{ rev }}");
+        for (text, shown) in [
+            ("https://u:password@host/g/p@${{ rev }}", "https://host/g/p@${{ rev }}"),
+            ("https://u:${{ a }}@host/p@v1", "https://u:${{ a }}@host/p@v1"),
+            ("https://host:8443${{ path }}@v1", "https://host:8443${{ path }}@v1"),
+            ("${{ url }}@${{ rev }}", "${{ url }}@${{ rev }}"),
+        ] {
+            assert_eq!(StepReference::parse(text).unwrap().to_string(), shown);
+        }
+        let error = StepReference::parse("https://user:password@host/g/p").unwrap_err();
+        assert_eq!(error.to_string(), "expecting url@rev. got \"https://host/g/p\"");
     }
 
     #[test]

@@ -124,7 +124,8 @@ pub(super) fn remove_networks(options: &NetworkOptions, job: &str) -> Result<(),
     Network::remove_id(options, &id_for_build(job)).and(Network::remove_id(options, job))
 }
 
-/// Returns the job of a network; none for a network of another program.
+/// Returns the id of the network of the job that a network, or that of a build, belongs to; none for a
+/// network of another program.
 pub(super) fn job_of(id: &str) -> Option<&str> {
     let job = id.strip_suffix(BUILD).unwrap_or(id);
     (job.len() == 12 && job.bytes().all(|b| b.is_ascii_hexdigit())).then_some(job)

@@ -43,8 +43,9 @@ pub struct RunnerVolume {
     pub name: String,
     /// Owner: [`CallingRunner::owner`].
     pub owner: String,
-    /// Name and work directory of the runner, if they are recorded.
+    /// Name of the runner, if it is recorded.
     pub runner: Option<String>,
+    /// Work directory of the runner, if it is recorded.
     pub work: Option<PathBuf>,
     pub path: PathBuf,
     pub size_bytes: u64,

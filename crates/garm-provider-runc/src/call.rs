@@ -22,8 +22,8 @@ pub struct GarmCall {
     pub config_file: Option<PathBuf>,
 }
 
-/// An operation of GARM, with its arguments. The `id` of an instance may be an invalid name; such an instance is
-/// unknown.
+/// An operation of GARM, with its arguments. The `id` of an instance is not checked: no instance has an
+/// invalid name.
 #[derive(Clone, Debug)]
 pub enum GarmCommand {
     CreateInstance(Box<Bootstrap>),

@@ -240,8 +240,9 @@ impl PlanInputs<'_> {
         Ok((mounts, caches))
     }
 
-    /// Returns the entries that all instances of the pool have, and the requested ones, which must be available to the
-    /// pool. `availability` returns the pools of an entry, and whether all their instances have it.
+    /// Returns the mounts or caches of an instance: the `entries` that each instance of its pool has, and
+    /// the requested ones, which must be available to the pool. `availability` returns `pools` and `always`
+    /// of an entry.
     fn choose<'s, T>(
         &self,
         kind: &'static str,

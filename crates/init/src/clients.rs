@@ -37,7 +37,8 @@ struct KeeperClient {
     is_gone: bool,
 }
 
-/// Progress of a host that receives the output of the step.
+/// What an attached client was sent: the output before the offset `cursor`, and whether the start and the
+/// end of the step.
 struct HostProgress {
     cursor: u64,
     knows_start: bool,

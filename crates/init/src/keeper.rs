@@ -111,6 +111,8 @@ enum KeeperPhase {
     },
 }
 
+/// State of a keeper: the process that buffers a step's output, and forwards it to clients that may disconnect
+/// and return.
 struct Keeper<'r> {
     rules: &'r KeepRules,
     step_dir: StepDirectory,

@@ -276,7 +276,7 @@ fn suggestion(line: Option<&str>) -> String {
     line.map_or(String::new(), |line| format!(": write {line}"))
 }
 
-/// Kinds of errors in a line.
+/// Kinds of errors in a line of an output or export file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
     #[error("unexpected end of JSON input")]

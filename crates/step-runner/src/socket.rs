@@ -55,7 +55,7 @@ pub enum SocketError {
     /// A private directory is missing and cannot be created.
     #[error(transparent)]
     Create(PathError),
-    /// A file cannot be used.
+    /// An operation on the socket, its lock file or a directory failed.
     #[error(transparent)]
     Path(#[from] PathError),
 }

@@ -41,7 +41,7 @@ pub struct LayerMount {
     pub target: PathBuf,
 }
 
-/// The content of a read-only store while it is written.
+/// The layers and images added so far to the store of base images, which is read-only for buildah.
 #[derive(Default)]
 struct StoreIndex {
     /// If set, layers are copied instead of mounted.

@@ -296,7 +296,7 @@ impl PodField {
         PodField::find(&alias?)
     }
 
-    /// Returns whether the table has fields below this one.
+    /// Returns whether [`FIELDS`] has fields below the field at `path`.
     pub(super) fn has_fields(path: &str) -> bool {
         let is_within =
             |other: &str| other.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'));

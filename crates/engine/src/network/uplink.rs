@@ -29,7 +29,7 @@ use super::record::{EndpointRecord, NetworkRecord, directory, records};
 use super::request::NetworkOptions;
 
 /// File at which the rootless user's network namespace is pinned, by which the uplink program
-/// enters it. Files of containers cannot have this name.
+/// enters it. The pins of containers beside it have other names.
 const PIN: &str = "host.netns";
 
 /// Identity of the uplink process, in the directory of its network.

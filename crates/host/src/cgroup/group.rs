@@ -194,8 +194,8 @@ fn missing(controller: &Path) -> PathError {
     PathError::new("limit all containers of a job by", controller, error)
 }
 
-/// Kills all processes in a container's own cgroup, in whichever group it is, and removes it. systemd removes
-/// its scopes with their last process.
+/// Kills all processes in a container's own cgroup, and removes the cgroup, whether it is below [`PARENT`] or
+/// in the common cgroup of a job. systemd removes scopes with their last process.
 pub fn remove_container_cgroup(id: &str) {
     remove(&format!("{PARENT}/{id}"));
     for group in group_names(Path::new(MOUNT)) {

@@ -48,7 +48,7 @@ pub struct InsideProcess {
     pub has_cgroup: bool,
 }
 
-/// Handle by which the parent waits for the process inside.
+/// Handle by which the parent waits for the child that continues inside the namespaces.
 #[derive(Debug)]
 pub struct ChildHandle {
     pid: Pid,

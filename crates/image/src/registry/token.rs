@@ -23,7 +23,7 @@ pub struct TokenServer<'a> {
     pub service: Option<&'a str>,
 }
 
-/// Client, repository and actions that a token is for.
+/// Server, repository and actions of a token, and the login to request it with.
 pub struct TokenRequest<'a> {
     pub endpoint: &'a RegistryEndpoint,
     pub repository: &'a str,

@@ -58,7 +58,8 @@ fn script_legacy(inputs: &FunctionInputs, host: &mut dyn BuiltinHost) -> Result<
     ignore_benign(host.run(&command, &CommandLimits::default())).with_part("executing script")
 }
 
-/// Returns the variables set by scripts of earlier stages.
+/// Returns the variables that earlier scripts of the job wrote to the file `GITLAB_ENV`, which is in the
+/// directory that `vars` names; none without such a directory.
 fn earlier_variables(vars: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let Some(directory) = vars.get(TEMP_DIR).filter(|path| !path.is_empty()) else {
         return BTreeMap::new();

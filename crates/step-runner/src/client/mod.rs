@@ -1,7 +1,7 @@
 //! Client of the gRPC services: starts jobs, follows their logs through lost connections, closes them.
 //!
-//! It uses GitLab's service, so it works with GitLab's step-runner too; results of steps are available
-//! only by the design document's service.
+//! It uses the service of GitLab's step-runner, so it works with that too. Results of steps need the
+//! service `oci_hooks.steps.v1.StepRunner`, which only this program's server has.
 //!
 //! ```no_run
 //! use step_runner::client::{ServerAddress, StepClient};

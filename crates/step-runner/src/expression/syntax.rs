@@ -27,7 +27,7 @@ pub enum Expr<'t> {
     },
     Unary(UnaryOperator, Box<ExprNode<'t>>),
     /// A first operand, and binary operators that are applied to it from left to right: a list, so that a long sum is
-    /// not a deep tree. An operand with operators of higher precedence is a node of its own, unless it is the first.
+    /// not a deep tree. In `a * b + c`, the list is `* b`, `+ c`; in `a + b * c`, it is `+ (b * c)`.
     Fold(Box<ExprNode<'t>>, Vec<BinaryOperation<'t>>),
     /// A function call with arguments.
     Call(ExprFunction, Vec<ExprNode<'t>>),

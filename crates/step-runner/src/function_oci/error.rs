@@ -51,7 +51,7 @@ pub enum FunctionError {
     Images { path: PathBuf, images: usize },
     #[error("invalid archive {}: more than {limit} platforms", path.display())]
     Platforms { path: PathBuf, limit: usize },
-    /// Not an archive of `builtin://function/oci/build`.
+    /// The image in the archive has no annotation with its version.
     #[error(
         "{} has no version: expected an archive of builtin://function/oci/build, or one with the \
          annotation org.opencontainers.image.version", path.display()

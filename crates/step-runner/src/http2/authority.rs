@@ -31,7 +31,7 @@ const NAME: &[u8] = b":authority";
 /// Index of `:authority` in the static table.
 const NAME_INDEX: u64 = 1;
 
-/// A connection of a client with a valid `:authority`.
+/// A connection of a client whose `:authority` is made valid.
 #[derive(Debug)]
 pub struct AuthorityStream<S> {
     stream: S,

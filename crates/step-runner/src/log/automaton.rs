@@ -146,7 +146,7 @@ impl Automaton {
         self.first[usize::from(byte)]
     }
 
-    /// Returns whether the prefix is shorter than one of its texts: then the next node is its first child.
+    /// Returns whether a node has children: the first of them is the next node.
     fn has_children(&self, node: NodeId) -> bool {
         let next = self.lengths.get(node as usize + 1);
         next.is_some_and(|next| *next == self.lengths[node as usize] + 1)

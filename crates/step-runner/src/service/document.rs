@@ -1,4 +1,5 @@
-//! The service of GitLab's design document: `oci_hooks.steps.v1.StepRunner`.
+//! The service `oci_hooks.steps.v1.StepRunner`, after GitLab's design document "Runner Integration for CI
+//! Steps", which GitLab's step-runner does not implement.
 
 use tonic::{Code, Request, Response, Status};
 

@@ -24,8 +24,8 @@ const CERTIFICATES: &str = "/ca-certs.pem";
 /// Git for images without it, in GitLab's helper images.
 const GIT: &str = "/git";
 
-/// Copies this program to a file, and its dependencies to the same directory: CA certificates, git, and
-/// GitLab's own program, if they exist.
+/// Copies this program to `file`, GitLab's helper program to `FILE.gitlab`, and CA certificates and git
+/// to the same directory, if they exist.
 pub fn run(file: &Path) -> Result<CliExit, StepRunnerError> {
     let exe = env::current_exe().with_path("find", Path::new("/proc/self/exe"))?;
     let sources = BootstrapSources {

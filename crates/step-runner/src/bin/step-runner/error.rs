@@ -78,7 +78,7 @@ pub enum StepRunnerError {
     /// An invalid command line of gitlab-runner.
     #[error("{0}")]
     Usage(String),
-    /// GitLab's own program is not installed beside ours.
+    /// Only GitLab's helper program has the command, and that program is not beside this one.
     #[error(
         "cannot run {command}: only GitLab's program can, and it is not at {}: copy it there from \
          GitLab's helper image or package",

@@ -105,7 +105,8 @@ impl<'a> JobContext<'a> {
         Ok(())
     }
 
-    /// Reads the variables that scripts wrote.
+    /// Reads the variables that scripts wrote to the file `GITLAB_ENV`. If it cannot be read, a message is
+    /// printed, and the previous variables stay.
     pub(super) fn load_variables(&mut self) {
         match self.gitlab_env.variables() {
             Ok(variables) => self.added = variables,

@@ -94,7 +94,7 @@ pub enum TryJobError {
 /// The JSON output.
 #[derive(Debug, Default, Serialize)]
 struct TryReport {
-    /// Image of the job container; `None` for the programs of this machine.
+    /// Image of the job container; `None` if it has the programs of this machine instead.
     image: Option<String>,
     runtime: Option<PathBuf>,
     runtime_version: Option<String>,

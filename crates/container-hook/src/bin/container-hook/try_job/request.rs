@@ -83,7 +83,8 @@ fn quote_word(word: &str) -> String {
     }
 }
 
-/// Returns the arguments of `prepare_job`, for an image or for the programs of this host.
+/// Returns the arguments of `prepare_job`. Without an image, the job container has the programs of this
+/// host.
 pub fn prepare(
     runner: &SimulatedRunner,
     image: Option<&ImageReference>,

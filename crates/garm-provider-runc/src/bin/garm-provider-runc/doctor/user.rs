@@ -71,7 +71,7 @@ fn check_as_user(loaded: &LoadedSettings<GarmFileSettings>, map: &IdMaps) -> Vec
     checks
 }
 
-/// Reports flavors with a disk limit, whose instances cannot be created.
+/// Reports flavors with a disk limit, which needs root: without it, their instances cannot be created.
 fn disks(settings: &GarmFileSettings) -> Option<HostCheck> {
     let limited = settings.flavors.iter().filter(|(_, flavor)| flavor.disk.is_some());
     let names: Vec<_> = limited.map(|(name, _)| name.as_str()).collect();

@@ -2,7 +2,7 @@
 
 use super::super::client::Verb;
 
-/// A permission for a Role.
+/// A permission that a Role can grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permission {
     pub verb: Verb,
@@ -13,10 +13,12 @@ pub struct Permission {
     pub loss: &'static str,
 }
 
-/// Importance of a permission.
+/// Extent to which jobs need a permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PermissionNeed {
+    /// All jobs need the permission: its lack is an error.
     Always,
+    /// Only some clusters or functions need the permission: its lack is a warning.
     Partly,
 }
 

@@ -53,7 +53,8 @@ pub fn preview(
     Ok(Some(PodPreview { pod, secrets: secrets.collect(), notes }))
 }
 
-/// Facts about a runner's pod.
+/// The runner's pod as the cluster describes it. If the pod is not found, only `claim` can be set,
+/// from the environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunnerPod {
     /// If set, the runner's pod exists in the namespace of its jobs' pods, and owns them.

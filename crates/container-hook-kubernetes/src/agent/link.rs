@@ -1,6 +1,6 @@
 //! One stream of frames to the agent of a container.
 //!
-//! Servers before 1.30 cannot end a stream's input, so every frame has a length.
+//! API servers before Kubernetes 1.30 cannot end a stream's input, so every frame has a length.
 
 use std::io;
 use std::time::Duration;

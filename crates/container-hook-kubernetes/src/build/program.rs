@@ -119,7 +119,7 @@ pub fn buildctl(
     vec![BuildCommand { place, program, action: "build", step, may_fail: false }]
 }
 
-/// Returns buildah commands for one of the containers.
+/// Container, storage directory and storage driver of buildah commands.
 struct Buildah<'a> {
     place: BuildContainer,
     storage: &'a str,

@@ -42,7 +42,7 @@ const CLOSE: u8 = 255;
 /// A program started in a container. Dropping all parts closes the connection, but does not end the program.
 #[derive(Debug)]
 pub struct ExecStream {
-    /// Input of the program. Servers before 1.30 do not support ending it.
+    /// Input of the program. API servers before Kubernetes 1.30 do not support ending it.
     pub stdin: DuplexStream,
     pub stdout: ExecOutput,
     pub stderr: ExecOutput,

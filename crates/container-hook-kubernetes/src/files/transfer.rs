@@ -19,7 +19,7 @@ use super::put::{answers, bytes};
 use super::record::{ExchangeRecord, RecordUpdate};
 use crate::agent::{AgentLink, AgentSession, FrameReceiver, FrameSender};
 
-/// A directory of a container.
+/// A directory of a container, and the session with the container's agent.
 pub struct ContainerDir<'p, 's> {
     pub session: &'p mut AgentSession<'s>,
     pub root: &'p Path,

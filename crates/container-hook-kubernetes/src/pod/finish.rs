@@ -48,7 +48,7 @@ pub fn owner(own: &OwnPod, job: Option<&Pod>) -> Option<Vec<OwnerReference>> {
     }])
 }
 
-/// A merged pod, in which the hook's own fields are to be restored.
+/// Inputs for restoring the hook's own fields in a pod, after the template was merged.
 pub struct PodFinish<'a> {
     pub merged: &'a MergedPod,
     /// Path of the template for messages; empty without a template.

@@ -35,7 +35,7 @@ struct ContainerChange<'a> {
     to: &'a mut Container,
 }
 
-/// A row of the table.
+/// A row of `TABLE`: an option, and its effect on a pod.
 struct OptionRow {
     /// Option name without dashes, with its value if the row is about one value.
     option: &'static str,

@@ -19,7 +19,8 @@ use super::{hosts, names};
 /// Address of services, for containers of the same pod.
 const LOOPBACK: &str = "127.0.0.1";
 
-/// Options of a pod. Sysctls and node labels have the title of the container that sets them.
+/// Options that apply to the whole pod, collected from its containers. Each value in `sysctls` and
+/// `node_selector` is stored with the title of the container that sets it, for error messages.
 #[derive(Default)]
 pub struct PodWide {
     hostname: Option<String>,

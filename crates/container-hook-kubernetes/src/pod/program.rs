@@ -13,6 +13,7 @@ use super::requested::RequestedContainer;
 /// program is idle.
 const IDLE: [&str; 3] = ["tail", "-f", "/dev/null"];
 
+/// Words of a command or of its arguments; `None` for those of the image.
 type CommandWords = Option<Vec<String>>;
 
 /// Returns the command and the arguments of a container; `None` for those of the image.

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use container_hook_job::request::RegistryLogin;
 
-/// Server of images without a registry, as all tools write it.
+/// Server of logins that name none: Docker Hub, by the URL in Docker's `config.json`.
 const DOCKER_HUB: &str = "https://index.docker.io/v1/";
 
 /// Maximum size of a secret's values, below the API server's limit of 1 MiB.

@@ -39,7 +39,8 @@ const RUNNER_EXTERNALS: &str = "/home/runner/externals";
 /// not mount them, with their paths in containers.
 const OF_JOB: [(&str, &str); 2] =
     [("_temp/_github_home", "/github/home"), ("_temp/_github_workflow", "/github/workflow")];
-/// Further parts of the work directory that only container steps get, with their paths.
+/// Parts of the work directory that only container steps get, besides those of `OF_JOB`, with their
+/// paths in containers.
 const OF_STEP: [(&str, &str); 2] =
     [("_temp/_runner_file_commands", "/github/file_commands"), ("_temp", "/github/runner_temp")];
 

@@ -45,8 +45,9 @@ pub fn check(pod: Option<&Pod>, name: &str, container: &str) -> Result<(), Conta
     }
 }
 
-/// Returns whether a container has ended without a cause while the phase of its pod is still
-/// `Running`. In this case the cluster may report a reason later.
+/// Returns whether a container has ended with no reason but `Completed` or `Error`, while the phase
+/// of its pod is still `Running`. The cluster may report a specific reason later, such as an
+/// eviction.
 pub fn may_be_explained(pod: &Pod, name: &str, container: &str) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let status = statuses(pod).find(|status| status.name == container);

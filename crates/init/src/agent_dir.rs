@@ -122,7 +122,7 @@ impl StepDirectory {
         matches!(event, StepEvent::Ended { .. }).then_some(event)
     }
 
-    /// Removes the socket when the keeper ends.
+    /// Removes the socket of the step's keeper. Errors are ignored.
     pub fn remove_socket(&self) {
         let _ = fs::remove_file(self.socket());
     }

@@ -13,7 +13,9 @@ use crate::os;
 use crate::remote::{ExecHost, StreamError};
 
 const READ_AT_ONCE: usize = 64 << 10;
-/// Maximum number of attempts to begin a step that another process begins too.
+/// Maximum number of attempts to connect to a step's keeper or begin the step: an attempt fails if
+/// the first process closes the connection, as when another process begins the step at the same
+/// time.
 const ATTEMPTS: usize = 5;
 /// Timeout for the first process to begin a step, which may have to wait for a cancelled step to
 /// die.
@@ -142,7 +144,8 @@ fn connect(
     Err(StepFailure::new(FailureKind::Busy, 0, "step"))
 }
 
-/// Requests a step from the first process; returns `None` if its id has been used by now.
+/// Requests a step from the first process; returns `None` if the first process closes the
+/// connection, as when the step's id has been used by now.
 fn begin(
     agent_dir: &AgentDirectory,
     request: &[u8],

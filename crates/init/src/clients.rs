@@ -29,7 +29,7 @@ pub struct Clients {
 struct KeeperClient {
     socket: UnixStream,
     frames: FrameBuffer,
-    /// Set for hosts, once they have sent their request.
+    /// Events sent so far; `None` until the client attaches to the step.
     host: Option<HostProgress>,
     /// Bytes to send, and the number of them already sent.
     outgoing: Vec<u8>,
@@ -37,8 +37,8 @@ struct KeeperClient {
     is_gone: bool,
 }
 
-/// What an attached client was sent: the output before the offset `cursor`, and whether the start and the
-/// end of the step.
+/// Events that an attached host was sent: the output before the offset `cursor`, and the start and
+/// the end of the step if `knows_start` and `knows_end` are set.
 struct HostProgress {
     cursor: u64,
     knows_start: bool,

@@ -93,16 +93,16 @@ pub enum StepRequest {
     Kill,
     /// Sets the size of the program's terminal to that of the host's, which has changed.
     Resize(TerminalSize),
-    /// Requests the output of a step that outlives the connection of its host. Belongs to
-    /// [`journal`].
+    /// Requests the output and the end of a step that outlives the connection of its host. Part of
+    /// the protocol in [`journal`].
     Attach(Box<AttachRequest>),
-    /// The host has received all output before this offset, which the keeper may drop. Belongs to
-    /// [`journal`].
+    /// The host has received all output before this offset, which the keeper may drop. Part of
+    /// the protocol in [`journal`].
     Received(u64),
-    /// The host is still connected. Belongs to [`journal`].
+    /// The host is still connected. Part of the protocol in [`journal`].
     Alive,
-    /// Kills the step if no host is attached to it, because another step begins. Belongs to
-    /// [`journal`].
+    /// Kills the step if no host is attached to it, because another step begins. Part of the
+    /// protocol in [`journal`].
     Yield,
 }
 

@@ -124,13 +124,14 @@ struct Keeper<'r> {
     pipes: [Option<File>; 2],
     /// The step's working directory; empty for the container's.
     directory: Vec<u8>,
-    /// Counted events of the container's limits before the step.
+    /// Events of the container's limits before the step, which are subtracted from those at its
+    /// end.
     before: LimitEvents,
     is_started: bool,
     is_end_written: bool,
-    /// Time since which no host is attached.
+    /// Time since which no host is attached; `None` while one is.
     alone_since: Option<Instant>,
-    /// Time of the next attempt to record the end.
+    /// Time of the next attempt to record the end; `None` unless the last one failed.
     try_again_at: Option<Instant>,
 }
 

@@ -73,7 +73,7 @@ pub struct LaunchRequest {
     pub env: Vec<Vec<u8>>,
 }
 
-/// The paths of a program.
+/// The path of the program to execute, or the paths at which it is searched for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProgramPaths {
     Exact(Vec<u8>),
@@ -82,7 +82,7 @@ pub enum ProgramPaths {
 }
 
 impl ProgramPaths {
-    /// Returns all paths.
+    /// Returns the paths in the order in which they are tried.
     pub fn all(&self) -> &[Vec<u8>] {
         match self {
             ProgramPaths::Exact(path) => std::slice::from_ref(path),

@@ -143,8 +143,8 @@ impl ExecHost {
         }
     }
 
-    /// Waits until the host accepts data. Reads its input meanwhile: the host may not read before
-    /// it has sent everything.
+    /// Waits until the host accepts data or sends some. Received data is buffered, because the host
+    /// may not read before it has sent everything.
     fn wait_to_write(&mut self) -> Result<(), StreamError> {
         let timeout = self.remaining_silence()?;
         let reads = self.frames.length() < MAX_AHEAD_BYTES;

@@ -62,6 +62,7 @@ impl<'s> ChangeFinder<'s> {
 
     /// Appends some frames; returns whether there may be more. `before` returns the earlier
     /// entries, in the order of paths; its errors are returned.
+    /// `tell` is called for each change that is complete, and for each problem.
     pub fn fill<E>(
         &mut self,
         out: &mut Vec<u8>,

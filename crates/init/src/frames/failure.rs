@@ -36,7 +36,8 @@ pub enum FailureKind {
     Process,
     /// The request was invalid or too slow; `path` has the reason.
     Request,
-    /// A step that was cancelled before is still alive, and could not be killed.
+    /// A cancelled step could not be killed and is still alive, or several attempts
+    /// to start or reach a step failed.
     Busy,
     /// The supervisor of the step was killed, and the rest of the step with it.
     Supervisor,

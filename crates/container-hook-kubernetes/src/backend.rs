@@ -17,7 +17,7 @@ use tokio::sync::OnceCell;
 
 use super::agent::AgentStep;
 use super::client::{ClusterClient, ClusterError, ClusterOpener};
-use super::error::KubernetesError;
+use super::error::SignalError;
 use super::files::{ExchangeLimits, WorkFiles};
 use super::own_pod::{OwnPod, PodIdentity};
 use super::pod::{RUNNER_LABEL, runner_label};
@@ -67,7 +67,7 @@ impl<'a> KubernetesBackend<'a> {
 
     /// Starts to catch the signals of the runner.
     pub(super) fn catch_signals(&self) -> Result<Box<dyn StepSignals>, HookError> {
-        (self.signals)().map_err(|error| KubernetesError::Signals(error).into())
+        (self.signals)().map_err(|error| SignalError::Signals(error).into())
     }
 
     /// Returns the runner's own pod; if the cluster has no such pod, only the facts from the environment.

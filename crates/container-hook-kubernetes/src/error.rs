@@ -7,9 +7,9 @@ use super::client::ClusterError;
 use super::files::FilesError;
 use super::wait::WaitError;
 
-/// Errors of handling signals and cancelled steps.
+/// Errors of catching the runner's signals, and of work that a signal has cut short.
 #[derive(Debug, thiserror::Error)]
-pub enum KubernetesError {
+pub enum SignalError {
     #[error("cannot catch the signals of the runner")]
     Signals(#[source] io::Error),
     /// The runner cancelled the job.
@@ -20,10 +20,4 @@ pub enum KubernetesError {
     Cancelled { seconds: u64 },
 }
 
-container_hook_job::backend_errors!(
-    KubernetesError,
-    ClusterError,
-    WaitError,
-    AgentError,
-    FilesError
-);
+container_hook_job::backend_errors!(SignalError, ClusterError, WaitError, AgentError, FilesError);

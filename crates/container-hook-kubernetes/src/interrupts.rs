@@ -8,18 +8,18 @@ use oci_hooks_engine::container::StepSignals;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-use super::error::KubernetesError;
+use super::error::SignalError;
 
-/// Awaits `work`, or drops it and returns [`KubernetesError::Interrupted`] at the first signal.
-pub async fn run_unless_interrupted<T, E: From<KubernetesError>>(
+/// Awaits `work`, or drops it and returns [`SignalError::Interrupted`] at the first signal.
+pub async fn run_unless_interrupted<T, E: From<SignalError>>(
     signals: &mut dyn StepSignals,
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    let descriptor = duplicate(signals.descriptor()).map_err(KubernetesError::Signals)?;
+    let descriptor = duplicate(signals.descriptor()).map_err(SignalError::Signals)?;
     tokio::select! {
         result = work => result,
         signal = next(signals, &descriptor) => {
-            Err(KubernetesError::Interrupted { signal: signal.map_err(KubernetesError::Signals)? }.into())
+            Err(SignalError::Interrupted { signal: signal.map_err(SignalError::Signals)? }.into())
         }
     }
 }
@@ -110,7 +110,7 @@ mod tests {
             write.write_all(&[15]).unwrap();
             run_unless_interrupted(&mut signals, std::future::pending()).await
         });
-        assert!(matches!(result, Err(KubernetesError::Interrupted { signal: 15 })), "{result:?}");
+        assert!(matches!(result, Err(SignalError::Interrupted { signal: 15 })), "{result:?}");
     }
 
     #[test]
@@ -119,13 +119,13 @@ mod tests {
         write.write_all(&[2]).unwrap();
         let result: Result<(), _> =
             run(async { run_unless_interrupted(&mut signals, std::future::pending()).await });
-        assert!(matches!(result, Err(KubernetesError::Interrupted { signal: 2 })), "{result:?}");
+        assert!(matches!(result, Err(SignalError::Interrupted { signal: 2 })), "{result:?}");
     }
 
     #[test]
     fn finished_work_returns_its_result() {
         let (_write, mut signals) = pair();
-        let result: Result<_, KubernetesError> =
+        let result: Result<_, SignalError> =
             run(async { run_unless_interrupted(&mut signals, async { Ok(3) }).await });
         assert_eq!(result.unwrap(), 3);
     }

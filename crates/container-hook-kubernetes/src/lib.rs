@@ -35,7 +35,7 @@ pub use client::{
     ApiOperation, ApiRejection, CallFault, ClusterClient, ClusterError, ExecEnd, ExecOutput,
     ExecStream, RetryPolicy, ServerVersion, Verb,
 };
-pub use error::KubernetesError;
+pub use error::SignalError;
 pub use fill::PodFiles;
 pub use own_pod::PodIdentity;
 pub use pod::PodError;

@@ -19,7 +19,7 @@ use super::audit;
 use super::backend::{JOB, KubernetesBackend, KubernetesParts, name};
 use super::cleanup::{self, DeletionWait};
 use super::client::ClusterOpener;
-use super::error::KubernetesError;
+use super::error::SignalError;
 use super::facts::{CONFIG_TIMEOUT, PendingImageConfigs};
 use super::files;
 use super::interrupts::run_unless_interrupted;
@@ -47,7 +47,7 @@ pub(super) async fn run(
 
 fn is_interrupted(error: &HookError) -> bool {
     let HookError::Backend(error) = error else { return false };
-    matches!(error.downcast_ref(), Some(KubernetesError::Interrupted { .. }))
+    matches!(error.downcast_ref(), Some(SignalError::Interrupted { .. }))
 }
 
 async fn prepare(

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::agent::{self, AgentError, AgentSession};
 use super::backend::{JOB, KubernetesBackend};
-use super::error::KubernetesError;
+use super::error::SignalError;
 use super::interrupts::{CancelFlagged, run_unless_interrupted};
 use super::services;
 
@@ -80,7 +80,7 @@ where
     }
     let seconds = AFTER_CANCEL.as_secs();
     let ended = timeout(AFTER_CANCEL, taken).await;
-    Ok(ended.map_err(|_| KubernetesError::Cancelled { seconds })??)
+    Ok(ended.map_err(|_| SignalError::Cancelled { seconds })??)
 }
 
 /// Returns the outcome of a step. A step fails if its files could not be downloaded.

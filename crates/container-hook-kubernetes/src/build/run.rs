@@ -27,7 +27,7 @@ use super::program::{self, BUILD_HOME, BuildCommand, BuildContainer, CONTEXT, HO
 use crate::agent::{self, AgentSession};
 use crate::backend::KubernetesBackend;
 use crate::cleanup::GRACE_SECONDS;
-use crate::error::KubernetesError;
+use crate::error::SignalError;
 use crate::files::{self, ExchangeRecord, HostTree};
 use crate::interrupts::run_unless_interrupted;
 use crate::pod::{object, runner_image, runtime_class};
@@ -235,7 +235,7 @@ async fn run(
     command: BuildCommand,
 ) -> Result<(), HookError> {
     let BuildCommand { program, action, step, may_fail, .. } = command;
-    let mut nobody = NoSignals::new().map_err(KubernetesError::Signals)?;
+    let mut nobody = NoSignals::new().map_err(SignalError::Signals)?;
     // An interrupt removes the whole pod, so the program gets no signals.
     let id = new_id();
     let end =

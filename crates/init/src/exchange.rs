@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use crate::files::{ChangeFinder, SentChange, TreeWriter, WritableTree};
+use crate::files::{ChangeFinder, SentChange, WritableTree, WriterRole};
 use crate::frames::FrameError;
 use crate::frames::files::{
     DATA_BYTES, FileAction, FileEntry, FileProblem, FileScope, FilesFrame, TreeChange,
@@ -76,7 +76,7 @@ fn receive_files(wire: &mut FileExchange<'_>, root: &Path) -> Result<(), StreamE
     let scope = FileScope::all();
     let opened = fs::create_dir_all(root).and_then(|()| open_root(root));
     let mut tree = match opened {
-        Ok(root) => Some(WritableTree::new(root, &scope, TreeWriter::Agent)),
+        Ok(root) => Some(WritableTree::new(root, &scope, WriterRole::Agent)),
         Err(error) => {
             wire.answer(&problem(FileAction::Write, root, &error))?;
             None

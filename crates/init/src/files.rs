@@ -15,7 +15,7 @@ use std::io;
 use super::frames::files::{FileEntryKind, FileEntryState, FileTime};
 
 pub use changes::{ChangeFinder, SentChange};
-pub use write::{AppliedChange, TreeWriter, WritableTree};
+pub use write::{AppliedChange, WritableTree, WriterRole};
 
 /// Prefix of the names of incomplete files, which are not exchanged.
 const PART: &[u8] = b".oci-hooks.part";

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use futures_util::future::try_join;
 use oci_hooks_files::fs::{PathContext as _, PathError};
-use oci_hooks_init::files::{TreeWriter, WritableTree};
+use oci_hooks_init::files::{WritableTree, WriterRole};
 use oci_hooks_init::frames::FrameError;
 use oci_hooks_init::frames::files::{
     DATA_BYTES, ENTRIES_BYTES, FileEntry, FileProblem, FileScope, FilesFrame, ScopePosition,
@@ -44,7 +44,7 @@ pub async fn get(
         let before = summary.written + summary.removed;
         summary.unread = FileProblems::default();
         let result = {
-            let tree = WritableTree::new(into.root()?, scope, TreeWriter::Host);
+            let tree = WritableTree::new(into.root()?, scope, WriterRole::Host);
             let taken = DownloadSink {
                 tree,
                 into,

@@ -31,15 +31,15 @@ pub struct WritableTree<'s> {
     scope: &'s FileScope,
     /// Open directories on the path to the last file, with their names.
     open: Vec<(CString, OwnedFd)>,
-    writer: TreeWriter,
+    writer: WriterRole,
     /// Name of the incomplete file, in the directory of the final one.
     part: CString,
     file: Option<PendingFile>,
 }
 
-/// A process that writes a tree.
+/// Role of the process that writes a tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum TreeWriter {
+pub enum WriterRole {
     /// An agent in a container. Files get the set-user-ID and set-group-ID bits that were sent. The
     /// agent of a lost stream may still write while the next one does, so the names of their
     /// incomplete files differ.
@@ -67,9 +67,9 @@ struct PendingFile {
 
 impl<'s> WritableTree<'s> {
     /// Returns the tree below a directory, for changes within a scope.
-    pub fn new(root: OwnedFd, scope: &'s FileScope, writer: TreeWriter) -> Self {
+    pub fn new(root: OwnedFd, scope: &'s FileScope, writer: WriterRole) -> Self {
         let mut part = PART.to_vec();
-        if writer == TreeWriter::Agent {
+        if writer == WriterRole::Agent {
             part.extend_from_slice(std::process::id().to_string().as_bytes());
         }
         let part = CString::new(part).expect("it has no NUL");
@@ -186,7 +186,7 @@ impl<'s> WritableTree<'s> {
         let result = file.ok_or_else(|| io::ErrorKind::NotFound.into()).and_then(|file| {
             let (dir, name) = self.parent(&path)?;
             let mut mode = state.mode;
-            if writer == TreeWriter::Host && mode & SET_ID != 0 {
+            if writer == WriterRole::Host && mode & SET_ID != 0 {
                 let before = at::stat(dir, &name).ok();
                 let before = before.filter(|stat| stat.kind == Some(FileEntryKind::File));
                 mode &= !SET_ID | before.map_or(0, |stat| stat.mode);
@@ -230,7 +230,7 @@ impl<'s> WritableTree<'s> {
     /// directory stays as it is.
     fn directory(&mut self, path: &[u8], sent: u32) -> io::Result<Option<u32>> {
         let is_root = self.scope.position(path) == ScopePosition::Root;
-        let is_runners = is_root && self.writer == TreeWriter::Host;
+        let is_runners = is_root && self.writer == WriterRole::Host;
         let sent = if is_runners { DEFAULT_DIRECTORY } else { sent };
         let (dir, name) = self.parent(path)?;
         let mode = sent & 0o777 | OWNER_ALL;

@@ -39,11 +39,12 @@ fn format_remaining(pods: &[String]) -> String {
     verb.replace("{}", &pods.join(", "))
 }
 
-struct Intervals(Duration);
+/// Growing pauses between polls, by `INTERVALS`.
+struct PollPauses(Duration);
 
-impl Intervals {
+impl PollPauses {
     fn new() -> Self {
-        Intervals(INTERVALS.0)
+        PollPauses(INTERVALS.0)
     }
 
     async fn pause(&mut self) {
@@ -99,7 +100,7 @@ pub async fn wait_for_ready_pod(
     let began = Instant::now();
     let mut observer = PodObserver::default();
     let (mut logged, mut ended) = (BTreeSet::new(), BTreeSet::new());
-    let mut intervals = Intervals::new();
+    let mut pauses = PollPauses::new();
     let (mut checked, mut checks) = (BTreeSet::new(), FuturesUnordered::new());
     loop {
         let pod = cluster.pod(pod_name).await?;
@@ -148,7 +149,7 @@ pub async fn wait_for_ready_pod(
             }
         }
         tokio::select! {
-            () = intervals.pause() => {}
+            () = pauses.pause() => {}
             Some((fault, container)) = checks.next() => {
                 show_log(cluster, pod_name, container, log).await;
                 return Err(fault.into());
@@ -193,7 +194,7 @@ pub async fn wait_for_deletion(
     limit: Duration,
 ) -> Result<(), WaitError> {
     let began = Instant::now();
-    let mut intervals = Intervals::new();
+    let mut pauses = PollPauses::new();
     loop {
         let pods = cluster.pods(selector).await?;
         if pods.is_empty() {
@@ -203,7 +204,7 @@ pub async fn wait_for_deletion(
             let pods = pods.into_iter().filter_map(|pod| pod.metadata.name).collect();
             return Err(WaitError::PodsRemain { pods, after: began.elapsed() });
         }
-        intervals.pause().await;
+        pauses.pause().await;
     }
 }
 

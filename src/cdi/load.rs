@@ -14,7 +14,7 @@ use super::spec::{CdiSpec, ContainerEdits, DeviceDefinition};
 use crate::hooks::trust::{TrustChecker, TrustError, TrustOptions};
 use crate::hooks::{ConfigError, OciStage};
 
-/// The directories that engines read, in order of increasing precedence.
+/// The CDI directories that engines read by default, in order of increasing precedence.
 pub const DEFAULT_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
 /// Size limit of a specification; on machines with many GPUs it takes some hundred kilobytes.
@@ -24,7 +24,8 @@ const MAX_FILE_BYTES: u64 = 4 << 20;
 #[derive(Debug, Default)]
 pub struct DeviceRegistry {
     specs: Vec<SpecFile>,
-    /// Index into `specs` and index into its `devices`, by qualified device name.
+    /// By qualified device name: the index of the device's specification in `specs`, and the index
+    /// of the device in the `devices` of that specification.
     devices: BTreeMap<String, (usize, usize)>,
     conflicts: BTreeMap<String, BTreeSet<PathBuf>>,
     problems: Vec<DeviceProblem>,
@@ -177,7 +178,7 @@ fn is_not_found(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
 }
 
-/// Returns whether a directory entry is read as a specification.
+/// Returns whether a file of this name is read as a specification: it ends in `.json` or `.yaml`.
 pub fn is_spec_name(name: &OsStr) -> bool {
     let name = name.as_bytes();
     name.ends_with(b".json") || name.ends_with(b".yaml")

@@ -52,7 +52,7 @@ pub enum DirsConfig {
     ContainersConf {
         /// Files that this version of podman reads.
         files: ContainersConfFiles,
-        /// Meaning of an empty list of directories.
+        /// Meaning of an empty `hooks_dir`.
         empty: EmptyList,
     },
     /// `hooks_dir` under `[crio.runtime]` of crio.conf(5); the default is [`DEFAULT_DIR`].
@@ -108,8 +108,8 @@ pub enum AnnotationRule {
     /// Annotations that Kubernetes passes to CRI-O. Annotations that CRI-O adds do not count, among
     /// them the labels that the kubelet sets.
     OfKubernetes,
-    /// All annotations of the configuration. The engine knows more, which `config.json` does not
-    /// contain.
+    /// All annotations of `config.json`. The consumer also matches annotations that only the engine
+    /// knows, such as those of the pod.
     OfEngine,
 }
 
@@ -154,8 +154,8 @@ pub enum MountOrigin {
 }
 
 impl MountOrigin {
-    /// Returns whether the mount counts as the user's. `ProbablyUser` does, so that a hook that
-    /// protects from mounts runs; `Unclear` does not.
+    /// Returns whether the mount counts as the user's. [`Self::ProbablyUser`] does, because a hook
+    /// that guards against mounts would otherwise not run; [`Self::Unclear`] does not.
     pub fn counts(self) -> bool {
         matches!(self, MountOrigin::User | MountOrigin::ProbablyUser)
     }

@@ -40,7 +40,7 @@ pub enum HookError {
     MissingPath,
     #[error("missing required property: stages")]
     MissingStages,
-    /// A 0.1.0 file with both spellings of a property.
+    /// A 0.1.0 file that sets a property by both of its names, such as `stage` and `stages`.
     #[error("cannot set both `{0}` and `{1}`")]
     BothSet(&'static str, &'static str),
     /// The hook's program does not exist.

@@ -72,7 +72,8 @@ pub struct MigratedFile {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MigrationNote {
-    /// No condition of the old file can hold, and neither can one of the new file.
+    /// The old file has no condition that can hold, so its hook never applies. The new file has no
+    /// condition either.
     NeverApplies,
     /// A container that meets several conditions gets the hook once for each instead of once.
     RunsTwice {

@@ -142,7 +142,7 @@ pub fn order_key(name: &OsStr) -> Cow<'_, [u8]> {
     Cow::Owned(key.into_bytes())
 }
 
-/// Returns whether a directory entry is read as a hook file.
+/// Returns whether a file of this name is read as a hook file: it ends in `.json`.
 pub fn is_hook_file_name(name: &OsStr) -> bool {
     // `Path::extension` returns `None` for `.json`, which counts.
     Path::new(name).as_os_str().as_bytes().ends_with(b".json")

@@ -63,7 +63,8 @@ impl JsonParser<'_> {
         }
     }
 
-    /// Reads an element, or a key with the start of its value.
+    /// Reads the next item of an array or object: an element, or a key and its value. Of a nested
+    /// array or object only the start is read: see [`Self::value`].
     fn next_item(&mut self, in_object: bool) -> Result<(), SyntaxError> {
         if in_object {
             self.key("a key in double quotes")?;
@@ -86,7 +87,8 @@ impl JsonParser<'_> {
         Ok(())
     }
 
-    /// Reads a scalar or an empty container, or enters a container up to the end of its first scalar.
+    /// Reads a scalar, or an empty array or object. Enters any other array or object, and reads its
+    /// first value in the same way.
     fn value(&mut self) -> Result<(), SyntaxError> {
         loop {
             match self.peek() {
@@ -243,7 +245,7 @@ impl JsonParser<'_> {
     }
 }
 
-/// Narrows a position; [`parse`] has made sure that it fits.
+/// Converts a byte offset to `u32`; [`parse`] rejects texts that are too long for this.
 #[expect(clippy::cast_possible_truncation, reason = "the text is shorter than u32::MAX")]
 fn position(at: usize) -> u32 {
     at as u32

@@ -27,8 +27,9 @@ pub struct Decider {
     /// Trusted owners of hooks: a container with a matching hook that other users can change is rejected, and
     /// hooks without an environment do not get the runtime's. `None` trusts every user.
     pub trust: Option<TrustOptions>,
-    /// If set, containers are rejected while a hook file was never valid, since it might match any container.
-    /// Otherwise the file is skipped.
+    /// If set, all containers are rejected while a hook directory cannot be listed, or a hook file
+    /// is invalid and no earlier valid version of it is loaded: any container might match an
+    /// unknown hook. Otherwise the directory or file is skipped.
     pub strict: bool,
     /// Treatment of hook files whose program does not exist.
     pub missing_program: MissingProgram,

@@ -11,8 +11,9 @@ pub const RUNTIME: u32 = 2;
 
 const HEADER_BYTES: usize = 8;
 
-/// Size of the buffer through which the Go implementation reads. It fails on a frame that is larger than this
-/// buffer or than the buffer for the rest of the message.
+/// Size of the buffer through which Go's NRI package, used by the runtimes, reads the start of a
+/// message. It reads the rest into a buffer of the remaining length. It fails on a frame that is
+/// larger than the buffer in use.
 const READER_BYTES: usize = 4096;
 
 /// Separates the connections of a socket.
@@ -56,7 +57,7 @@ impl Demultiplexer {
     }
 }
 
-/// Appends a message to `out`, in frames that the Go implementation accepts.
+/// Appends a message to `out`, in at most two frames, which fit the buffers of Go's NRI package.
 pub fn multiplex(connection: u32, message: &[u8], out: &mut Vec<u8>) {
     let (first, rest) = message.split_at(message.len().min(READER_BYTES));
     for payload in [first, rest] {

@@ -10,7 +10,7 @@
 //! | `0O10`, `-0o10`, `0X1F`, `-0x1F` | 8, -8, 31, -31 | strings |
 //! | `1_000`, `0x_F`, `1_000.5` | 1000, 15, 1000.5 | strings |
 //! | `.inf`, `-.Inf`, `.nan` | numbers that JSON does not have | the same |
-//! | `2024-01-01` | a time, which steps cannot have: here a string | a string |
+//! | `2024-01-01` | a string, although Go reads a time | a string |
 //! | `yes`, `no`, `on`, `off`, `y`, `n` | strings, and booleans where a boolean is expected | strings |
 //!
 //! Tested by `tests/data/yaml.jsonl` of `step-runner`.

@@ -126,14 +126,14 @@ impl ConfigLayout {
         }
     }
 
-    /// Writes a member of an object.
+    /// Returns the text of an object member; `value` is JSON.
     pub fn member(&self, key: &str, value: &[u8]) -> Vec<u8> {
         let colon: &[u8] = if self.indent.is_some() { b": " } else { b":" };
         let key = serde_json::to_vec(key).expect("a key is a string");
         [key.as_slice(), colon, value].concat()
     }
 
-    /// Writes a value whose first line is at `depth`.
+    /// Returns the JSON text of a value; `depth` is the indentation of its first line.
     pub fn value(&self, value: &impl Serialize, depth: usize) -> Vec<u8> {
         let written = match &self.indent {
             None => serde_json::to_vec(value),

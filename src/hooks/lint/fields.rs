@@ -32,8 +32,8 @@ pub struct FileFields<'d> {
     pub stages: Option<StringList<'d>>,
     /// Values of the wrong type, with the expected type.
     pub mismatches: Vec<(JsonValue<'d>, &'static str)>,
-    /// Fields of 0.1.0 that are set in both spellings: the key of the short spelling, the short
-    /// name and the long name.
+    /// Fields of 0.1.0 that are set by both of their names: the key with the short name, then the
+    /// short and the long name, such as `stage` and `stages`.
     pub both_set: Vec<(JsonValue<'d>, &'static str, &'static str)>,
     /// The file's root, `hook` and `when` objects, as often as they occur.
     pub objects: Vec<(JsonValue<'d>, ObjectKind)>,
@@ -367,7 +367,7 @@ impl<'d> FileFields<'d> {
     }
 }
 
-/// The lists of 0.1.0, in both spellings.
+/// The list properties of a 0.1.0 file. Each has two names, such as `stage` and `stages`.
 #[derive(Default)]
 struct OldLists<'d> {
     stages: Option<StringList<'d>>,

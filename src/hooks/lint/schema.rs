@@ -73,8 +73,8 @@ fn convert_to_type(value: JsonValue<'_>, expected: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// Reports a file that has the `hooks` of a `config.json` or its lists of hooks per stage, and
-/// returns whether it has either.
+/// Reports a file in the form of a `config.json`: with `hooks`, or with a list of hooks for a
+/// stage. Returns whether the file was reported.
 fn runtime_hooks(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) -> bool {
     // Go keeps the path of an earlier `hook` if the last one is null.
     if fields.path.is_some() || fields.hook.is_some_and(|hook| !hook.value.is_null()) {

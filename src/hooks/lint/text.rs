@@ -14,7 +14,7 @@ use crate::json::{JsonDocument, JsonKind, TextLocation};
 
 /// Lints the text of a hook file.
 ///
-/// Checks only the text, unless the options include the hook's program. Findings name the path,
+/// If [`LintOptions::files`] is set, the hook's program is checked, too. Findings name the path,
 /// which need not exist, and come in the order of the text.
 pub fn lint_text(path: &Path, text: &[u8], options: &LintOptions) -> Vec<HookFinding> {
     check(path, text, options, &mut ProgramChecker::new(options)).findings

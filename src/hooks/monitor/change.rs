@@ -38,8 +38,8 @@ pub enum ChangeKind {
     Restored,
     /// A directory can be listed again, or a CDI specification can be used again.
     Readable,
-    /// The owner, mode or writers of a hook file, a program, or a directory or symlink in their
-    /// paths changed, or the content of a program, or the target of a symlink.
+    /// The owner, mode or writers of the path, the content of a program, or the target of a symlink
+    /// changed. The path is a hook file, a program, or a directory or symlink on the way to one.
     /// [`check_path`](crate::hooks::trust::check_path) checks whether the path is still trusted.
     Altered,
 }

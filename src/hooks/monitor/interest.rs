@@ -121,7 +121,8 @@ impl EventFilter {
         is_stale
     }
 
-    /// Returns the relevant names of a directory, as found by the current survey so far.
+    /// Returns the relevant names that the current survey has found in a directory, for the caller
+    /// to add to.
     pub fn next(&mut self, dir: &Path) -> &mut RelevantNames {
         self.next.entry(dir.to_owned()).or_default()
     }

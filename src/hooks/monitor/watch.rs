@@ -425,14 +425,14 @@ fn push_components(stack: &mut Vec<OsString>, path: &Path) {
     stack.extend(components.rev().map(|component| component.as_os_str().to_owned()));
 }
 
-/// Maximum wait for a mark or a watch. Either takes microseconds, or milliseconds behind a full
-/// queue of events.
+/// Maximum time to wait until `notify` answers a [`WatchRequest`], or reports the event of the
+/// [`EventMark`]. Either takes microseconds, or milliseconds behind a full queue of events.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// A file in memory that is watched like the directories, to find the end of the event queue: the
-/// kernel queues events in order, so that an event of this file follows all earlier events. Without
-/// `/proc` it has no path and is not watched; then events just before a call may be handled after
-/// it.
+/// kernel queues events in order, so all earlier events are handled once `notify` reports an event
+/// of this file. Without `/proc` it has no path and is not watched: events just before a call of
+/// the monitor may then be handled only after the call.
 struct EventMark {
     file: OwnedFd,
     path: PathBuf,

@@ -250,7 +250,8 @@ impl<'d> OldFields<'d> {
     }
 }
 
-/// Returns the spelling that is set; an empty list counts as set.
+/// Returns the list of a property that has two names. Fails if the file sets both, even to an empty
+/// list.
 fn choose_spelling<'d>(
     short_name: &'static str,
     short: TextList<'d>,

@@ -153,7 +153,7 @@ impl PatternParser<'_> {
         Ok(self.stack.pop().expect("every alternative leaves a node"))
     }
 
-    /// Combines the nodes on the stack from `base` on; the caller sets the edges.
+    /// Combines the nodes on the stack from `base` on; the caller sets the node's `edges`.
     fn combine(&mut self, base: usize, kind: fn(u32, u32) -> AstKind) -> AstNode {
         let start = Self::position(self.ast.operands.len());
         self.ast.operands.extend_from_slice(&self.stack[base..]);
@@ -183,7 +183,7 @@ impl PatternParser<'_> {
     }
 }
 
-/// Returns whether `has` is true for an item before which `passed` is true for all items.
+/// Returns whether `has` is true for some item, and `passed` for all items before it.
 fn has_leading<I: Iterator>(
     mut items: I,
     mut passed: impl FnMut(&I::Item) -> bool,

@@ -52,8 +52,8 @@ pub enum DirsConfig {
     ContainersConf {
         /// Files that this version of podman reads.
         files: ContainersConfFiles,
-        /// Meaning of an empty `hooks_dir`.
-        empty: EmptyList,
+        /// Directories to read if `hooks_dir` is an empty list.
+        empty: EmptyDirsRule,
     },
     /// `hooks_dir` under `[crio.runtime]` of crio.conf(5); the default is [`DEFAULT_DIR`].
     CrioConf,
@@ -77,9 +77,9 @@ pub enum ContainersConfFiles {
     FirstThenDropIns,
 }
 
-/// Meaning of an empty `hooks_dir`.
+/// The hook directories that a consumer reads if `hooks_dir` is an empty list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EmptyList {
+pub enum EmptyDirsRule {
     /// The consumer reads no directory.
     None,
     /// Root reads [`DEFAULT_DIR`] and [`OVERRIDE_DIR`] separately: files of one do not mask those
@@ -182,7 +182,7 @@ pub const PODMAN: Consumer = Consumer {
     dirs: &[DEFAULT_DIR, OVERRIDE_DIR],
     config: DirsConfig::ContainersConf {
         files: ContainersConfFiles::FirstThenDropIns,
-        empty: EmptyList::Implicit,
+        empty: EmptyDirsRule::Implicit,
     },
     extension_stages: &["precreate", "poststop"],
     prestart: OciStage::CreateRuntime,
@@ -200,7 +200,7 @@ pub const PODMAN_5: Consumer = Consumer {
     about: "podman 5",
     config: DirsConfig::ContainersConf {
         files: ContainersConfFiles::All,
-        empty: EmptyList::Implicit,
+        empty: EmptyDirsRule::Implicit,
     },
     ..PODMAN
 };
@@ -211,7 +211,7 @@ pub const PODMAN_4: Consumer = Consumer {
     about: "podman up to 4.9",
     config: DirsConfig::ContainersConf {
         files: ContainersConfFiles::AllOfRootless,
-        empty: EmptyList::None,
+        empty: EmptyDirsRule::None,
     },
     prestart: OciStage::Prestart,
     bind_mounts: BindMountRule::AnyUserMountOfPodmanOrVarTmp,

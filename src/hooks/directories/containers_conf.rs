@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::configured::{ConfigLine, ConfiguredDirs, DirsSource, MAX_FILE_BYTES};
 use super::setting::{self, ListAttributes};
 use super::{ConsumerSystem, DirectoriesError};
-use crate::hooks::consumer::{ContainersConfFiles, DEFAULT_DIR, EmptyList, OVERRIDE_DIR};
+use crate::hooks::consumer::{ContainersConfFiles, DEFAULT_DIR, EmptyDirsRule, OVERRIDE_DIR};
 
 const USR: &str = "/usr/share/containers";
 const ETC: &str = "/etc/containers";
@@ -25,7 +25,7 @@ const OVERRIDE_VARIABLE: &str = "CONTAINERS_CONF_OVERRIDE";
 pub fn read(
     system: &ConsumerSystem<'_>,
     which: ContainersConfFiles,
-    empty: EmptyList,
+    empty: EmptyDirsRule,
 ) -> Result<ConfiguredDirs, DirectoriesError> {
     let mut dirs = vec![PathBuf::from(DEFAULT_DIR)];
     let mut lines = Vec::new();
@@ -45,7 +45,7 @@ pub fn read(
         lines.push(ConfigLine { path, line: setting.line });
     }
     let source = match (dirs.is_empty(), empty, lines.last()) {
-        (true, EmptyList::Implicit, Some(line)) if !system.is_rootless() => {
+        (true, EmptyDirsRule::Implicit, Some(line)) if !system.is_rootless() => {
             dirs = [DEFAULT_DIR, OVERRIDE_DIR].map(PathBuf::from).to_vec();
             DirsSource::Implicit(line.clone())
         }

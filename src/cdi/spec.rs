@@ -37,7 +37,7 @@ pub struct DeviceDefinition {
     pub container_edits: ContainerEdits,
 }
 
-/// Changes to a configuration.
+/// Changes to a container's `config.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 #[non_exhaustive]

@@ -245,7 +245,8 @@ impl HookLoader<'_> {
         }
     }
 
-    /// Activates a hook whose entry is pushed next, and masks the active hook of the same name.
+    /// Activates a hook, and masks an active hook of the same name from an earlier directory. The
+    /// caller must push the hook's entry to `loaded.entries` next.
     fn activate(&mut self, file: HookFile) {
         let entry = self.loaded.entries.len();
         let earlier = &mut self.active[..self.earlier];

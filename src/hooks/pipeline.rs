@@ -374,7 +374,8 @@ pub enum MissingProgram {
 }
 
 impl MissingProgram {
-    /// Returns whether a hook with this problem rejects the container.
+    /// Returns whether this problem of a hook file makes every container fail: the program does not
+    /// exist, and the rule is [`Self::Fail`].
     pub fn rejects_container(self, problem: &LoadProblem) -> bool {
         self == MissingProgram::Fail && matches!(problem.source, HookError::PathMissing { .. })
     }

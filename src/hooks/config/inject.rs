@@ -13,12 +13,13 @@ use crate::json::{JsonKind, JsonValue};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InjectOptions {
-    /// If set, hooks that are already at their stage are skipped, so that injecting twice changes nothing.
+    /// If set, hooks that the configuration already has at their stage are skipped, so that
+    /// injecting twice changes nothing.
     pub once: bool,
 }
 
 impl InjectOptions {
-    /// Returns options that skip hooks that are already at their stage.
+    /// Returns options that skip hooks that the configuration already has at their stage.
     pub fn once() -> Self {
         InjectOptions { once: true }
     }

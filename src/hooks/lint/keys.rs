@@ -90,7 +90,7 @@ fn unknown(
     }
 }
 
-/// Returns the fix that replaces a key by a known one, which needs no escapes.
+/// Returns the fix that replaces a key with `name`, which contains no characters to escape.
 fn fix_key(member: JsonMember<'_>, name: &str) -> LintFix {
     LintFix::replace(format!("write `{name}`"), member.key.span(), format!("\"{name}\""))
 }

@@ -221,7 +221,8 @@ impl HookEditor {
         })
     }
 
-    /// Notes that a hook needs no change; fails if no container can get it.
+    /// Returns a change without steps, with the note that the hook is enabled already. Fails if the
+    /// consumer rejects the hook file, or if the hook never applies.
     fn already_enabled(&self, path: &Path, text: &[u8]) -> Result<HookChange, ManageError> {
         let options = LoadOptions { path_check: PathCheck::Skip, ..self.options.clone() };
         let HookDefinition { when, stages, .. } = check(path, text, &options)?;

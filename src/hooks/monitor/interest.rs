@@ -41,7 +41,8 @@ pub struct ReportedChanges {
 pub struct EventFilter {
     current: HashMap<PathBuf, RelevantNames>,
     /// The results of the current survey, which determines all directories to watch and their
-    /// relevant names. Until it is finished, events in either map are relevant.
+    /// relevant names. Until it is finished, an event counts if it concerns a relevant name of this
+    /// map or of `current`.
     next: HashMap<PathBuf, RelevantNames>,
     /// If set, a watched directory may have vanished or been replaced. `notify` then watches the
     /// old one, or nothing, but reports the path as watched.

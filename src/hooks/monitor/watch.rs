@@ -228,7 +228,8 @@ pub struct WatchSurvey<'w> {
     /// watch, whose events come with one path.
     inodes: HashMap<(u64, u64), PathBuf>,
     unwatched: usize,
-    /// Names of files that are links. Their targets may have no watch.
+    /// Names of hook files or CDI specifications that are symlinks. They are read at every load,
+    /// because their targets may have no watch.
     pub links: HashSet<OsString>,
     /// Attributes of directories, links to them, and programs, by path without links.
     pub attributes: HashMap<PathBuf, PathAttributes>,

@@ -26,8 +26,6 @@ pub struct CallingRunner {
     pub worker: Option<ProcessIdentity>,
     /// `_diag` directory of the runner; set if its logs are searched for the names of services.
     pub diag: Option<PathBuf>,
-    /// `GITHUB_WORKFLOW_REF`: repository, path and git ref of the workflow.
-    pub workflow: Option<String>,
     /// Defaults of containers for unset `options:`.
     pub defaults: RunnerDefaults,
     /// Job metadata for annotations: `GITHUB_REPOSITORY`, `GITHUB_RUN_ID` and the like.

@@ -5,17 +5,16 @@
 //!
 //! 1. its name under `services:`, from the first of these sources that has it:
 //!    1. `contextName` of the request, which forks of the runner send,
-//!    2. the job's message in the newest log of the runner's worker, `_diag/Worker_*.log`,
-//!    3. the workflow's file in the workspace, if an earlier job left it there;
+//!    2. the job's message in the newest log of the runner's worker, `_diag/Worker_*.log`;
 //! 2. `--network-alias`, `--name` and `--hostname` of its `options:`;
 //! 3. the last part of its image's name, with `-1`, `-2` for further services of the same image.
 //!
 //! If several services have the same name, the service whose name has the higher precedence gets it, then the
 //! first. No service gets a name of the loopback or IPv6 group addresses, such as `localhost`.
 //!
-//! The log and the file list services in the order of the workflow. Their names are used if images and order
-//! match the request in exactly one way. Neither is a stable interface, and steps can write the workflow
-//! file: both are read within size limits, and a missing or unparsable file does not fail the job.
+//! The log lists services in the order of the workflow. Its names are used if images and order match the request in
+//! exactly one way. The log is no stable interface: it is read within a size limit, and a missing or unparsable log
+//! does not fail the job.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,7 +28,6 @@ use oci_hooks_files::fs::{PathContext as _, PathError};
 use oci_hooks_host::host_file::HostRoot;
 use oci_hooks_host::identity::ProcessIdentity;
 use oci_hooks_image::ImageReference;
-use oci_hooks_yaml::{YamlDialect, YamlDocuments, YamlNode};
 use rustix::fs::Dir;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -37,7 +35,6 @@ use serde_json::{Map, Value};
 use super::context::HookContext;
 use super::options::{CreateOptions, host_name};
 use super::plan::PlanRole;
-use super::runner::CallingRunner;
 use super::runner_files::RunnerFiles;
 
 /// Name of a runner's log directory.
@@ -45,10 +42,6 @@ pub const DIAG: &str = "_diag";
 
 /// Maximum number of bytes read from a log; the job message is at its beginning.
 const MAX_LOG_BYTES: u64 = 16 << 20;
-
-const MAX_WORKFLOW_BYTES: u64 = 1 << 20;
-
-const WORKFLOWS: &str = ".github/workflows";
 
 /// Maximum number of services that are matched; workflows have fewer.
 const MAX_SERVICES: usize = 256;
@@ -116,40 +109,25 @@ fn keys(context: &HookContext<'_>, services: &[RequestedService<'_>]) -> Vec<Opt
         return sent().collect();
     }
     let images: Vec<_> = services.iter().map(|service| service.image).collect();
-    let mut reasons = Vec::new();
-    for (source, found) in sources(context.runner) {
-        reasons.push(match found {
-            Ok(Some(workflow)) => match match_services(&workflow, &images) {
-                Some(names) => {
-                    return sent().zip(names).map(|(key, name)| key.or(Some(name))).collect();
-                }
-                None => format!("{source} lists other services"),
-            },
-            Ok(None) => format!("{source} does not list them"),
-            Err(error) => chain(&error),
-        });
-    }
+    let runner = context.runner;
+    let job = ["GITHUB_JOB", "GITHUB_RUN_ID"].map(|name| runner.job.get(name).map(String::as_str));
+    let read = |diag| read_log_services(&runner.files, diag, job);
+    let reason = match runner.diag.as_deref().map(read) {
+        None => "names-from-runner-log is off".to_owned(),
+        Some(Ok(Some(workflow))) => match match_services(&workflow, &images) {
+            Some(names) => {
+                return sent().zip(names).map(|(key, name)| key.or(Some(name))).collect();
+            }
+            None => "the log of the runner's worker lists other services".to_owned(),
+        },
+        Some(Ok(None)) => "the log of the runner's worker does not list them".to_owned(),
+        Some(Err(error)) => chain(&error),
+    };
     context.log.line(&format!(
         "services are reachable only by names from their options and images; their names under `services:` \
-         are unknown: {}",
-        reasons.join("; ")
+         are unknown: {reason}"
     ));
     sent().collect()
-}
-
-type ServicesResult = Result<Option<Vec<WorkflowService>>, PathError>;
-
-/// Returns the services in the log and in the workflow file, in order. Each file is read lazily.
-fn sources(runner: &CallingRunner) -> impl Iterator<Item = (&'static str, ServicesResult)> {
-    let of_job = |name: &str| runner.job.get(name).map(String::as_str);
-    let job = [of_job("GITHUB_JOB"), of_job("GITHUB_RUN_ID")];
-    let log = runner.diag.iter().map(move |diag| {
-        ("the log of the runner's worker", read_log_services(&runner.files, diag, job))
-    });
-    let file = std::iter::once_with(|| {
-        ("the workflow's file in the workspace", read_workflow_services(runner))
-    });
-    log.chain(file)
 }
 
 /// A requested name that the service does not get.
@@ -315,7 +293,11 @@ pub fn directory_of(pid: u32) -> Option<PathBuf> {
 
 /// Reads the services of a job, identified by its id in the workflow and its run, from the newest log in
 /// `_diag`; returns none if the log is missing, unparsable or about another job.
-fn read_log_services(files: &RunnerFiles, diag: &Path, job: [Option<&str>; 2]) -> ServicesResult {
+fn read_log_services(
+    files: &RunnerFiles,
+    diag: &Path,
+    job: [Option<&str>; 2],
+) -> Result<Option<Vec<WorkflowService>>, PathError> {
     let dir = files.directory(diag)?;
     let Some(name) = newest_log(&dir, diag)? else { return Ok(None) };
     let Some(bytes) = read(dir.read(Path::new(&name))?, &diag.join(&name), MAX_LOG_BYTES)? else {
@@ -416,44 +398,6 @@ fn image(service: &Value) -> Option<String> {
     text(service).map(str::to_owned).or_else(of_field)
 }
 
-/// Reads the services of the runner's job from the workflow file; returns none if the job is not in the file,
-/// or the path is unknown. The repository is checked out after `prepare_job`, so the file is from an earlier
-/// job, perhaps of another branch.
-fn read_workflow_services(runner: &CallingRunner) -> ServicesResult {
-    let (Some(workflow), Some(repository), Some(job)) =
-        (runner.workflow.as_deref(), runner.repository(), runner.job.get("GITHUB_JOB"))
-    else {
-        return Ok(None);
-    };
-    let Some(name) = file_name(workflow, repository) else { return Ok(None) };
-    let path = runner.workspace.join(WORKFLOWS).join(name);
-    let bytes = read(runner.files.read(&path)?, &path, MAX_WORKFLOW_BYTES + 1)?;
-    let text = bytes.filter(|bytes| bytes.len() as u64 <= MAX_WORKFLOW_BYTES);
-    Ok(text.and_then(|text| parse_workflow(&String::from_utf8(text).ok()?, job)))
-}
-
-/// Returns the file name in `GITHUB_WORKFLOW_REF`: `octo/repo/.github/workflows/ci.yml@refs/heads/main`.
-fn file_name<'a>(workflow: &'a str, repository: &str) -> Option<&'a str> {
-    let path = workflow.strip_prefix(repository)?.strip_prefix('/')?;
-    let name = path.strip_prefix(WORKFLOWS)?.strip_prefix('/')?.split_once('@')?.0;
-    let is_plain = Path::new(name).file_name().is_some_and(|plain| plain == name);
-    is_plain.then_some(name)
-}
-
-fn parse_workflow(text: &str, job: &str) -> Option<Vec<WorkflowService>> {
-    let document = YamlDocuments::new(text, YamlDialect::Core).next()?.ok()?;
-    let services = document.root.get("jobs")?.get(job)?.get("services")?;
-    let text = |node: &YamlNode| match &node.value {
-        oci_hooks_yaml::YamlValue::Text(text) => Some(text.clone()),
-        _ => None,
-    };
-    let named = services.fields().iter().map(|field| {
-        let image = text(&field.node).or_else(|| field.node.get("image").and_then(text));
-        WorkflowService::new(&field.name, image.as_deref())
-    });
-    Some(named.collect())
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -462,7 +406,6 @@ mod tests {
     use rustix::fs::{CWD, Mode, mkfifoat};
 
     use super::*;
-    use crate::testing::runner;
 
     /// Returns the names of services with these keys, options and images, and the names that are unused.
     fn assign_names(
@@ -681,59 +624,5 @@ mod tests {
         fs::remove_dir(&beside).unwrap();
         assert_eq!(diag(&files, &work, Some(&of_worker)), of_worker.join("_diag"));
         assert_eq!(diag(&files, &work, None), beside);
-    }
-
-    const WORKFLOW: &str = "on: push\njobs:\n  build:\n    runs-on: x\n    services:\n      db:\n        \
-        image: postgres:16\n        ports: [5432]\n      cache: redis\n      any:\n        image: ${{ matrix.image }}\n";
-
-    #[test]
-    fn services_of_a_workflow_are_in_file_order() {
-        let named = parse_workflow(WORKFLOW, "build").unwrap();
-        let all: Vec<_> = named.iter().map(|s| (s.name.as_str(), s.image.as_deref())).collect();
-        assert_eq!(all, [("db", Some("postgres:16")), ("cache", Some("redis")), ("any", None)]);
-        for (text, job) in [(WORKFLOW, "other"), ("", "build"), ("jobs: [", "build"), ("a", "a")] {
-            assert_eq!(parse_workflow(text, job), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn workflow_file_is_in_the_repository_of_the_job() {
-        let name = |workflow| file_name(workflow, "octo/repo");
-        assert_eq!(name("octo/repo/.github/workflows/ci.yml@refs/heads/a@b"), Some("ci.yml"));
-        for other in [
-            "octo/repo2/.github/workflows/ci.yml@main",
-            "octo/repo/.github/workflows/../../x@main",
-            "octo/repo/.github/workflows/..@main",
-            "octo/repo/.github/workflows/@main",
-            "octo/repo/ci.yml@main",
-            "octo/repo/.github/workflows/ci.yml",
-        ] {
-            assert_eq!(name(other), None, "{other}");
-        }
-    }
-
-    #[test]
-    fn files_left_by_a_job_are_read_with_limits() {
-        let dir = tempfile::tempdir().unwrap();
-        let work = dir.path().canonicalize().unwrap();
-        let workflows = work.join("repo/repo/.github/workflows");
-        fs::create_dir_all(&workflows).unwrap();
-        let mut runner = runner();
-        runner.files = RunnerFiles::new(&work).unwrap();
-        runner.workspace = work.join("repo/repo");
-        runner.job.insert("GITHUB_JOB".into(), "build".into());
-        assert_eq!(read_workflow_services(&runner).unwrap(), None, "no workflow is named");
-        runner.workflow = Some("octo/repo/.github/workflows/ci.yml@refs/heads/main".into());
-        read_workflow_services(&runner).unwrap_err();
-        fs::write(workflows.join("ci.yml"), WORKFLOW).unwrap();
-        assert_eq!(read_workflow_services(&runner).unwrap().unwrap().len(), 3);
-        fs::write(workflows.join("ci.yml"), WORKFLOW.to_owned() + &"#".repeat(1 << 20)).unwrap();
-        assert_eq!(read_workflow_services(&runner).unwrap(), None);
-        fs::remove_file(workflows.join("ci.yml")).unwrap();
-        symlink("/etc/passwd", workflows.join("ci.yml")).unwrap();
-        read_workflow_services(&runner).unwrap_err();
-        fs::remove_file(workflows.join("ci.yml")).unwrap();
-        fs::create_dir(workflows.join("ci.yml")).unwrap();
-        assert_eq!(read_workflow_services(&runner).unwrap(), None);
     }
 }

@@ -18,7 +18,6 @@ pub fn runner() -> CallingRunner {
         user: (1000, 1000),
         worker: None,
         diag: None,
-        workflow: None,
         defaults: RunnerDefaults::default(),
         job: BTreeMap::from([("GITHUB_REPOSITORY".into(), "octo/repo".into())]),
     }

@@ -22,19 +22,15 @@ use crate::settings::HookFileSettings;
 
 /// Variables of the runner that the hook reads, besides those that describe the job.
 #[cfg(test)]
-pub const RUNNER_VARIABLES: [&str; 8] = [
+pub const RUNNER_VARIABLES: [&str; 7] = [
     "RUNNER_NAME",
     "RUNNER_TEMP",
     "GITHUB_WORKSPACE",
-    WORKFLOW_VARIABLE,
     "RUNNER_DEBUG",
     TEMPLATE_VARIABLE,
     ACTION_CACHE,
     ACTION_LINKS,
 ];
-
-/// Variable with the repository, path and git ref of the workflow file.
-const WORKFLOW_VARIABLE: &str = "GITHUB_WORKFLOW_REF";
 
 /// Variable with the path of the pod template (ADR 0134).
 pub const TEMPLATE_VARIABLE: &str = "ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE";
@@ -125,7 +121,6 @@ pub fn runner(
         // The worker's host PID has no meaning in the PID namespace of a pause process.
         worker: seen.worker.filter(|_| settings.store.place.privilege == Privilege::Root),
         diag,
-        workflow: said(WORKFLOW_VARIABLE),
         defaults: RunnerDefaults::default(),
         job: job.collect(),
     })

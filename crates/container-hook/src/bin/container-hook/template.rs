@@ -271,7 +271,6 @@ pub fn runner() -> Result<CallingRunner, HookCommandError> {
         user: (1001, 1001),
         worker: None,
         diag: None,
-        workflow: None,
         defaults: RunnerDefaults::default(),
         job: job.collect(),
     })

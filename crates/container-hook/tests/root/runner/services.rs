@@ -235,34 +235,6 @@ fn services_are_reachable_by_the_names_of_the_workflow() {
 }
 
 #[test]
-fn workflow_left_by_an_earlier_job_names_services() {
-    with_each_runtime("", |installation| {
-        let mut runner = runner(installation, "runner-1");
-        let workflow = "octo/repo/.github/workflows/ci.yml@refs/heads/main";
-        runner.variables.push(("GITHUB_WORKFLOW_REF".to_owned(), workflow.to_owned()));
-        let file = runner.workspace().join(".github/workflows/ci.yml");
-        let text = "jobs:\n  build:\n    services:\n      cache:\n        image: redis:7\n      \
-                    web:\n        image: ${{ matrix.web }}\n";
-        write(&file, text);
-        assert_eq!(names_of(&mut runner), ["cache, redis", "web, nginx"]);
-        runner.cleanup();
-        // The workflow file of another branch, with other services.
-        write(&file, &text.replace("redis:7", "redis:6"));
-        assert_eq!(names_of(&mut runner), ["redis", "nginx"]);
-        runner.cleanup();
-        for hostile in ["&a [*a]", "\0", &"[".repeat(100_000)] {
-            write(&file, hostile);
-            assert_eq!(names_of(&mut runner), ["redis", "nginx"]);
-            runner.cleanup();
-        }
-        fs::remove_file(&file).unwrap();
-        std::os::unix::fs::symlink("/etc/passwd", &file).unwrap();
-        assert_eq!(names_of(&mut runner), ["redis", "nginx"]);
-        runner.cleanup();
-    });
-}
-
-#[test]
 fn service_names_do_not_clash_with_containers() {
     with_each_runtime("", |installation| {
         let mut runner = runner(installation, "runner-1");

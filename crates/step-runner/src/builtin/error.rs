@@ -1,4 +1,5 @@
-//! Errors of built-in functions. Messages end like GitLab's, as its runner reads the exit code there.
+//! Errors of built-in functions. GitLab Runner reads the exit code from the end of a message, so
+//! messages end as GitLab's do.
 
 use oci_hooks_files::fs::PathError;
 
@@ -11,7 +12,7 @@ use super::super::resolve::reason;
 #[error("{message}")]
 pub struct CommandError {
     pub failure: CommandFailure,
-    /// Message that ends with `exit status N` if the command exited.
+    /// Message; ends with `exit status N` if the command exited.
     pub message: String,
     /// Exit code to report, 1 to 255.
     pub code: i32,
@@ -64,13 +65,13 @@ pub enum BuiltinError {
     Command(#[from] CommandError),
     #[error("{}: {}", .0, reason(&.0.source))]
     Path(#[from] PathError),
-    /// A whole job failed, in its scripts or after them.
+    /// A job of `builtin://concrete` failed in its scripts, or when it stored caches and artifacts.
     #[error("{0}")]
     Job(Box<BuiltinError>),
     /// An error with the part of the job in which it occurred.
     #[error("{part}: {error}")]
     Within { part: String, error: Box<BuiltinError> },
-    /// A shell for which this program cannot write scripts.
+    /// A shell that is not supported: PowerShell.
     #[error("shell {0:?} is not supported: expected bash or sh")]
     Shell(String),
     #[error("unknown {variable}: {value}")]
@@ -94,14 +95,14 @@ impl BuiltinError {
         }
     }
 
-    /// Returns whether this is the error of a whole job, which continues after its scripts: a later
-    /// cancellation does not change its result.
+    /// Returns whether a job of `builtin://concrete` failed in its scripts or after them. A later
+    /// cancellation does not replace this result.
     pub fn is_job_failure(&self) -> bool {
         matches!(self, BuiltinError::Job(_))
     }
 
-    /// Returns the failure of the innermost command; without a command, `Cancelled` for a cancellation, `Deadline`
-    /// for a script timeout, and `Exit` for other errors.
+    /// Returns the failure of the innermost command. Without a command, returns `Cancelled` for a
+    /// cancellation, `Deadline` for a script timeout, and `Exit` for other errors.
     pub fn failure(&self) -> CommandFailure {
         match self {
             BuiltinError::Command(error) => error.failure,
@@ -127,8 +128,8 @@ impl<T, E: Into<BuiltinError>> JobPartContext<T> for Result<T, E> {
     }
 }
 
-/// As GitLab's runner, treats a command as successful if it was killed by a signal that scripts send to
-/// themselves.
+/// Treats a command as successful if it was killed by `SIGHUP`, `SIGUSR1`, `SIGUSR2` or `SIGPIPE`,
+/// as GitLab Runner does: scripts send these signals to themselves.
 pub fn ignore_benign(ended: Result<(), CommandError>) -> Result<(), CommandError> {
     match ended {
         // HUP, USR1, USR2, PIPE.

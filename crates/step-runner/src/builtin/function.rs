@@ -1,4 +1,5 @@
-//! Runs built-in functions, of which `builtin://script_legacy`, the script of an ordinary job, is implemented here.
+//! Runs built-in functions, and implements one of them: `builtin://script_legacy`, which runs the
+//! script of a job without steps.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,11 +33,11 @@ pub fn run(
     Ok(BTreeMap::new())
 }
 
-/// Variable with the directory for temporary files of a project.
+/// Job variable with the path of the project's directory for temporary files.
 const TEMP_DIR: &str = "RUNNER_TEMP_PROJECT_DIR";
 
-/// Runs `builtin://script_legacy`: writes the lines of the input `script` to a file, and executes it with the first
-/// available shell.
+/// Runs `builtin://script_legacy`: writes the lines of the input `script` to a file, and executes
+/// it with the first available shell.
 fn script_legacy(inputs: &FunctionInputs, host: &mut dyn BuiltinHost) -> Result<(), BuiltinError> {
     let lines = lines(inputs)?;
     let tracing = TraceOptions {
@@ -58,8 +59,9 @@ fn script_legacy(inputs: &FunctionInputs, host: &mut dyn BuiltinHost) -> Result<
     ignore_benign(host.run(&command, &CommandLimits::default())).with_part("executing script")
 }
 
-/// Returns the variables that earlier scripts of the job wrote to the file `GITLAB_ENV`, which is in the
-/// directory that `vars` names; none without such a directory.
+/// Returns the variables that earlier scripts of the job wrote to the file `GITLAB_ENV`, which is
+/// in the directory `RUNNER_TEMP_PROJECT_DIR`. Returns no variables if `vars` has no such
+/// directory.
 fn earlier_variables(vars: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let Some(directory) = vars.get(TEMP_DIR).filter(|path| !path.is_empty()) else {
         return BTreeMap::new();

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use oci_hooks_files::fs::{PathError, ReadError, create_private, read_bounded};
 use oci_hooks_host::removal::remove_tree;
 
-/// Name of the file, in the directory for temporary files of a project.
+/// Name of the file in the project's directory for temporary files.
 const FILE: &str = "gitlab_runner_env";
 
-/// The variable with the path of the file.
+/// The environment variable with the path of the file.
 const VARIABLE: &str = "GITLAB_ENV";
 
-/// Size limit of the file. Its whole content is passed to commands, for which the kernel has a limit too.
+/// Size limit of the file in bytes. Commands get its whole content as environment variables, for
+/// which the kernel has a limit too.
 const MAX_BYTES: u64 = 8 << 20;
 
 /// The `GITLAB_ENV` file of a job.

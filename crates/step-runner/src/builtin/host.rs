@@ -1,4 +1,4 @@
-//! The interface of the engine for built-in functions.
+//! The interface through which built-in functions use the engine.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,7 +10,7 @@ use super::super::document::StepCall;
 use super::super::log::LogStream;
 use super::error::CommandError;
 
-/// The inputs of a function by name, with defaults.
+/// The inputs of a function by name, including defaults.
 pub type FunctionInputs = BTreeMap<String, ExprValue>;
 
 /// A command of a built-in function.
@@ -33,12 +33,12 @@ pub struct CommandLimits {
     pub cancellation: CancelEffect,
 }
 
-/// Effect of the cancellation of a job on a command.
+/// Effect on a command when its job is cancelled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CancelEffect {
     #[default]
     Stops,
-    /// The command continues, until the job is killed.
+    /// The command continues until its job is cancelled a second time.
     None,
 }
 
@@ -47,13 +47,14 @@ pub enum CancelEffect {
 pub enum JobState {
     Running,
     Cancelled,
-    /// The maximum run time is over.
+    /// The maximum run time of the job is over.
     TimedOut,
     /// Cancelled for the second time: no commands may run any more.
     Killed,
 }
 
-/// The interface of the engine for a built-in function: the variables of its step, its commands, its log.
+/// The interface through which a built-in function uses the engine: the variables of its step, its
+/// commands, its log.
 pub trait BuiltinHost {
     /// Returns the working directory of the job.
     fn work_dir(&self) -> &Path;
@@ -67,7 +68,7 @@ pub trait BuiltinHost {
     /// Returns the variables of the CI job.
     fn vars(&self) -> &BTreeMap<String, String>;
 
-    /// Returns the path of this program, without symbolic links.
+    /// Returns the path of this program, without symbolic links; `None` if it is unknown.
     fn executable(&self) -> Option<&Path>;
 
     fn state(&mut self) -> JobState;
@@ -89,10 +90,10 @@ pub trait BuiltinHost {
         limits: &CommandLimits,
     ) -> Result<(), CommandError>;
 
-    /// Waits for a time, or until a command with these limits would be stopped.
+    /// Waits for a time; returns earlier if a command with these limits would be stopped.
     fn pause(&mut self, time: Duration, limits: &CommandLimits);
 
-    /// Runs steps in a separate scope with this environment. Their exports are dropped afterwards.
+    /// Runs steps with the environment `env`. Variables that they export are dropped afterwards.
     ///
     /// # Errors
     ///

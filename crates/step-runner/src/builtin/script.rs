@@ -1,4 +1,4 @@
-//! Scripts: their shell, text and file.
+//! Scripts: the shell that runs them, their text, and the file with it.
 
 use std::fs;
 use std::io::Write as _;
@@ -42,7 +42,7 @@ impl Drop for ScriptFile {
     }
 }
 
-/// Size limit of an argument, with its final NUL byte: `MAX_ARG_STRLEN` of Linux.
+/// Size limit of an argument in bytes, with its final NUL byte: `MAX_ARG_STRLEN` of Linux.
 const MAX_ARGUMENT_BYTES: usize = 128 << 10;
 
 /// The arguments of a shell that runs a script, and the file of a script that is too long for an argument.
@@ -53,7 +53,8 @@ pub struct ScriptCommand {
 }
 
 impl ScriptCommand {
-    /// Passes the script as the argument of `-c`, or in a private file in a directory.
+    /// Passes the script as the argument of `-c`, or if it is too long, in a private file in
+    /// `directory`.
     ///
     /// # Errors
     ///
@@ -74,7 +75,7 @@ fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Tracing and checks of script lines.
+/// Options for tracing and checking the lines of a script.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TraceOptions {
     /// If set, the shell prints each command before it executes it.
@@ -85,17 +86,18 @@ pub struct TraceOptions {
     pub sections: bool,
 }
 
-/// Options of a section that is collapsed by default.
+/// Options in the start line of a log section: collapsed, and shown without its duration.
 const FOLDED: &str = "[hide_duration=true,collapsed=true]";
 
-/// Options at the start of scripts. Neither dash nor an old busybox supports `pipefail`.
+/// Shell code at the start of scripts, which sets options. `pipefail` is set only if the shell
+/// supports it: dash and old versions of busybox do not.
 const OPTIONS: &str = "\
 (set -o pipefail) 2>/dev/null && set -o pipefail
 set +o noclobber
 set -o errexit
 ";
 
-/// Ends the script if its last line failed.
+/// Shell code after a script line, which ends the script if the line failed.
 const CHECK: &str =
     "_step_exit_code=$?; [ \"$_step_exit_code\" -eq 0 ] || exit \"$_step_exit_code\"\n";
 
@@ -129,10 +131,11 @@ pub fn legacy(shell: &str, lines: &[String], tracing: TraceOptions) -> String {
     script
 }
 
-/// Returns the text of a script that `builtin://concrete` executes, such as `after_script`.
+/// Returns the text of a script that `builtin://concrete` executes. `name` is the name of the
+/// script, such as `after_script`.
 ///
-/// The lines run in a subshell: `kill -USR1 $$` reaches the outer shell. If `pipe` is set, they run at the
-/// end of a pipe, as in older versions of GitLab Runner.
+/// The lines run in a subshell: `kill -USR1 $$` reaches the outer shell. If `pipe` is set, they run
+/// at the end of a pipe, as in older versions of GitLab Runner.
 pub fn step(
     shell: &str,
     name: &str,
@@ -177,14 +180,15 @@ fn add_check(line: &str, tracing: TraceOptions) -> String {
     format!("{line}\n{}", if tracing.check { CHECK } else { "" })
 }
 
-/// Returns the command that prints a line; of several lines, only the first.
+/// Returns a shell command that prints a script line to the log; of an item with several lines,
+/// only the first.
 fn show(color: &str, line: &str, several: Option<(&str, &str)>) -> String {
     let line = several
         .map_or(line.to_owned(), |(first, _)| format!("{first} # collapsed multi-line command"));
     format!("printf '%s\\n' {}\n", quote(&format!("{color}$ {line}\x1b[0m")))
 }
 
-/// Paths at which GitLab's runner looks for the shell of a script, by precedence.
+/// Names and paths of shells with which GitLab Runner executes scripts, the preferred one first.
 const SHELLS: [&str; 9] = [
     "bash",
     "/bin/bash",
@@ -197,7 +201,7 @@ const SHELLS: [&str; 9] = [
     "/busybox/sh",
 ];
 
-/// Returns the path of a shell; `path` is the PATH of the step.
+/// Returns the path of the first shell that exists; `path` is the PATH of the step.
 pub fn find_shell(work_dir: &Path, path: &str) -> Result<PathBuf, BuiltinError> {
     SHELLS
         .iter()
@@ -205,8 +209,8 @@ pub fn find_shell(work_dir: &Path, path: &str) -> Result<PathBuf, BuiltinError> 
         .ok_or_else(|| BuiltinError::NoShell(SHELLS.join(", ")))
 }
 
-/// Returns the executable file with a name: in `path`, a PATH, or relative to the working directory if the
-/// name has a slash.
+/// Returns the path of an executable file. A name with a slash is relative to the working
+/// directory; other names are looked up in `path`, the value of PATH.
 pub fn find_program(name: &str, work_dir: &Path, path: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(work_dir.join(name)).filter(|path| is_executable(path));
@@ -214,7 +218,8 @@ pub fn find_program(name: &str, work_dir: &Path, path: &str) -> Option<PathBuf> 
     program_candidates(name, work_dir, path).find(|candidate| is_executable(candidate))
 }
 
-/// Returns the paths in `path`, a PATH, of a program whose name has no slash.
+/// Returns the candidate paths of a program whose name has no slash, one for each entry of `path`,
+/// the value of PATH.
 pub fn program_candidates(
     name: &str,
     work_dir: &Path,

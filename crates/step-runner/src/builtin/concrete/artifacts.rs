@@ -1,4 +1,4 @@
-//! Artifacts and caches, which GitLab's helper program transfers.
+//! Downloads and uploads of artifacts and caches, which GitLab's helper program transfers.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -19,7 +19,7 @@ use super::config::{
 use super::context::{JobContext, attempts};
 use super::go;
 
-/// The variable from which GitLab's program reads the token.
+/// The environment variable from which GitLab's helper program reads the token for artifacts.
 const TOKEN: &str = "CI_JOB_TOKEN";
 
 impl JobContext<'_> {
@@ -97,7 +97,8 @@ impl JobContext<'_> {
     }
 }
 
-/// Returns the arguments with which GitLab's program generates provenance metadata for artifacts.
+/// Returns the arguments with which GitLab's helper program generates provenance metadata for
+/// artifacts.
 fn metadata(metadata: &ArtifactMetadata) -> Vec<String> {
     let ended = format!("{:.0}", Timestamp::now());
     let mut arguments = to_words(&[
@@ -131,13 +132,14 @@ fn to_words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// Returns the arguments of an option, none if the value is empty.
+/// Returns the arguments for an option with a value; no arguments if the value is empty.
 fn option(name: &str, value: &str) -> Vec<String> {
     if value.is_empty() { Vec::new() } else { to_words(&[name, value]) }
 }
 
 impl JobContext<'_> {
-    /// Restores a cache. A missing cache is not an error.
+    /// Restores a cache from the first of its sources that can be extracted. Failures are only
+    /// logged.
     pub(super) fn restore(&mut self, cache: &CacheExtract) {
         for warning in &cache.warnings {
             self.warn(warning);
@@ -190,7 +192,7 @@ impl JobContext<'_> {
         self.gitlab(&arguments, &env)
     }
 
-    /// Creates and stores a cache.
+    /// Archives and uploads a cache, unless it is for another job status or has no paths.
     pub(super) fn archive(&mut self, cache: &CacheArchive) -> Result<(), BuiltinError> {
         let CacheArchive { key, descriptor, .. } = cache;
         if !self.applies(cache.on_success, cache.on_failure) {
@@ -240,16 +242,17 @@ impl JobContext<'_> {
     }
 }
 
-/// Returns the argument with the URL of an object; the option depends on whether the URL is signed.
+/// Returns the option with the URL of a cache archive. `signed` and `store` are the names of the
+/// option for a pre-signed URL and for a URL of Go CDK (`gocloud`), which needs credentials.
 fn url(descriptor: &CacheDescriptor, [signed, store]: [&str; 2]) -> Vec<String> {
     option(if descriptor.go_cloud_url { store } else { signed }, &descriptor.url)
 }
 
-/// Names of GitLab's program, by precedence.
+/// Names under which GitLab's helper program is looked up in PATH, the preferred one first.
 const NAMES: [&str; 2] = ["gitlab-runner", "gitlab-runner-helper"];
 
 impl JobContext<'_> {
-    /// Runs GitLab's program, or fails if it is missing.
+    /// Runs GitLab's helper program with `extra` environment variables; fails if it is not found.
     fn gitlab(
         &mut self,
         arguments: &[String],

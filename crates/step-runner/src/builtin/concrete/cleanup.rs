@@ -16,7 +16,8 @@ const LOCKS: [&str; 4] = ["index.lock", "shallow.lock", "HEAD.lock", "config.loc
 const MAX_DIRECTORIES: usize = 100_000;
 
 impl JobContext<'_> {
-    /// Cleans up after the job.
+    /// Cleans up after the job: cleans or removes the work tree if the job asks for it, and removes
+    /// lock files and hooks from `.git`.
     pub(super) fn clean_up(&mut self) {
         let cleanup = &self.config.cleanup;
         let has_submodules = has_submodules(&cleanup.submodule_strategy);
@@ -58,7 +59,8 @@ impl JobContext<'_> {
         let _ = self.git(&none, &[each.as_slice(), &reset].concat());
     }
 
-    /// Removes locks, and hooks and configuration by which a job could affect the next one.
+    /// Removes lock files and the `post-checkout` hook from `.git`. If `removes_config` is set,
+    /// also removes the configuration and all hooks, by which a job could affect the next one.
     pub(super) fn clean_repository(&mut self, has_submodules: bool, removes_config: bool) {
         let git = self.work_dir.join(".git");
         let modules = git.join("modules");
@@ -84,8 +86,8 @@ impl JobContext<'_> {
     }
 }
 
-/// Removes entries with a matching name below a directory, without following symlinks there. Races with processes
-/// of the job are harmless, because they run as the same user.
+/// Removes all entries with a matching name below a directory, without following symlinks. Races
+/// with processes of the job are harmless, because they run as the same user.
 fn remove_below(directory: &Path, is_meant: impl Fn(&str) -> bool) {
     let mut waiting = vec![directory.to_owned()];
     for _ in 0..MAX_DIRECTORIES {

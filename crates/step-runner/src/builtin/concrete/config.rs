@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::super::error::BuiltinError;
 
-/// A whole job.
+/// The work of a whole job: sources, caches, artifacts, scripts and cleanup.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ConcreteConfig {
@@ -34,7 +34,7 @@ pub struct ConcreteConfig {
     pub cache_archive: Vec<CacheArchive>,
     pub artifacts_archive: Vec<ArtifactUpload>,
     pub cleanup: SourceCleanup,
-    /// The `run` keyword of the job.
+    /// Steps of the `run` keyword; empty for a job with `script`.
     pub run_steps: Vec<serde_json::Value>,
 }
 
@@ -69,19 +69,20 @@ pub struct SourceOptions {
     pub safe_directory_checkout: bool,
     pub user_agent: String,
     pub gitaly_correlation_id: String,
-    /// Scheme and host of the repository.
+    /// Scheme and host of the repository URL, such as `https://gitlab.com`; may be empty.
     pub remote_host: String,
-    /// If set, other jobs share the user's git configuration.
+    /// If set, other jobs share the user's git configuration, so it is not changed.
     pub is_shared_env: bool,
     pub use_credential_helper: bool,
-    /// Pairs of a URL and the URL prefix that it replaces.
+    /// Pairs for git's setting `url.BASE.insteadOf`: the URL `BASE`, and the URL prefix that it
+    /// replaces.
     pub instead_ofs: Vec<[String; 2]>,
     pub clean_git_config: bool,
     pub use_proactive_auth: bool,
     pub use_exponential_backoff_stage_retry: bool,
 }
 
-/// A script, and the job status for which it runs.
+/// A script, and the job statuses for which it runs.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct JobScript {
@@ -96,7 +97,7 @@ pub struct JobScript {
     pub use_legacy_bash_eval: bool,
 }
 
-/// Storage location of a cache.
+/// URLs of a cache archive, with the headers and environment variables to access it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct CacheDescriptor {
@@ -107,7 +108,7 @@ pub struct CacheDescriptor {
     pub head_url: String,
 }
 
-/// A cache to restore from the first of its sources that exists.
+/// A cache to restore from the first of its sources that can be extracted.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct CacheExtract {
@@ -205,11 +206,12 @@ pub struct SourceCleanup {
 }
 
 impl ConcreteConfig {
-    /// Parses the input.
+    /// Parses the JSON text of the input `config`.
     ///
     /// # Errors
     ///
-    /// Fails if the input is invalid. The error does not contain its text, which has tokens in it.
+    /// Fails if the JSON is invalid or a value has the wrong type. The error quotes nothing from
+    /// the input, which contains tokens.
     pub(super) fn parse(text: &str) -> Result<Self, BuiltinError> {
         let mut json: serde_json::Value = serde_json::from_str(text).map_err(|error| {
             let (line, column) = (error.line(), error.column());
@@ -239,17 +241,17 @@ fn drop_nulls(json: &mut serde_json::Value) {
     }
 }
 
-/// Reads a duration in nanoseconds; returns `None` if it is not positive.
+/// Deserializes an integer number of nanoseconds as a duration; `None` if it is not positive.
 fn nanoseconds<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     let nanoseconds = i64::deserialize(from)?;
     Ok(u64::try_from(nanoseconds).ok().filter(|time| *time > 0).map(Duration::from_nanos))
 }
 
-/// Words in names of variables and headers with secret values.
+/// Lower-case words that occur in the names of variables and headers with secret values.
 const SECRET_NAMES: [&str; 7] =
     ["key", "secret", "token", "password", "credential", "signature", "authorization"];
 
-/// Returns all secrets to mask in the log.
+/// Returns all secrets in the configuration, to mask them in the log.
 pub fn secrets(config: &ConcreteConfig) -> Vec<String> {
     let mut secrets = vec![config.token.clone()];
     secrets.extend(config.artifact_extract.iter().map(|artifact| artifact.token.clone()));

@@ -1,4 +1,4 @@
-//! The context of all parts of a job: its environment, its log, its commands.
+//! The context of a job of `builtin://concrete`: its environment, its log and its commands.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -37,7 +37,7 @@ impl ScriptStatus {
     }
 }
 
-/// Maximum size of captured output of a command.
+/// Maximum size in bytes of captured output of a command.
 const MAX_CAPTURED_BYTES: u64 = 64 << 10;
 
 /// Minimum and maximum delay before another attempt to fetch sources, artifacts or a cache.
@@ -48,14 +48,14 @@ pub struct JobContext<'a> {
     pub host: &'a mut dyn BuiltinHost,
     pub config: &'a ConcreteConfig,
     pub work_dir: PathBuf,
-    /// Directory for temporary files, beside the working directory.
+    /// Directory for temporary files: the path of the working directory with the suffix `.tmp`.
     pub temp_dir: PathBuf,
     pub env: BTreeMap<String, String>,
-    /// Variables that scripts added to the environment.
+    /// `GITLAB_ENV`, and the variables that scripts wrote to the file which it names.
     added: BTreeMap<String, String>,
     pub gitlab_env: GitlabEnv,
     status: ScriptStatus,
-    /// Limits of the current stage.
+    /// Limits of the commands of the current stage.
     pub limits: CommandLimits,
 }
 
@@ -88,7 +88,7 @@ impl<'a> JobContext<'a> {
         self.env.insert("CI_JOB_STATUS".to_owned(), status.name().to_owned());
     }
 
-    /// Returns whether an action applies to the current status: `on_success`, or else `on_failure`.
+    /// Returns `on_success` if the scripts are running or have succeeded, or else `on_failure`.
     pub(super) fn applies(&self, on_success: bool, on_failure: bool) -> bool {
         if self.is_successful() { on_success } else { on_failure }
     }
@@ -97,7 +97,7 @@ impl<'a> JobContext<'a> {
         matches!(self.status, ScriptStatus::Running | ScriptStatus::Success)
     }
 
-    /// Creates the directory for temporary files and the file for variables.
+    /// Creates the directory for temporary files, and in it an empty `GITLAB_ENV` file.
     pub(super) fn set_up(&mut self) -> Result<(), PathError> {
         make_directories(&self.temp_dir)?;
         self.gitlab_env.create()?;
@@ -116,13 +116,13 @@ impl<'a> JobContext<'a> {
         }
     }
 
-    /// Returns the value of a variable in the environment of commands.
+    /// Returns the value of a variable in the environment of commands; empty if it is not set.
     pub(super) fn variable(&self, name: &str) -> &str {
         self.added.get(name).or_else(|| self.env.get(name)).map_or("", String::as_str)
     }
 
-    /// Returns the environment of a command: that of the job, with the variables that scripts added, and then `extra`.
-    /// Later variables replace earlier ones of the same name.
+    /// Returns the environment of a command: that of the job, with the variables that scripts
+    /// added, and then `extra`. Later variables replace earlier ones of the same name.
     pub(super) fn environment(&self, extra: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         let mut env = self.env.clone();
         for layer in [&self.added, extra] {
@@ -144,13 +144,13 @@ impl<'a> JobContext<'a> {
         self.host.print(LogStream::Err, &format!(" {text}\x1b[0m\n"));
     }
 
-    /// Returns whether the job may continue.
+    /// Returns whether the job is running and the deadline of its current stage has not passed.
     pub(super) fn is_running(&mut self) -> bool {
         self.host.state() == JobState::Running
             && self.limits.deadline.is_none_or(|deadline| Instant::now() < deadline)
     }
 
-    /// Runs a command in the working directory.
+    /// Runs a command in the working directory, with `extra` environment variables.
     pub(super) fn command(
         &mut self,
         argv: &[String],
@@ -159,7 +159,8 @@ impl<'a> JobContext<'a> {
         self.execute(argv, extra, None)
     }
 
-    /// Runs a command, and returns its output, or `None` if it fails.
+    /// Runs a command, and returns the first 64 KiB of its stdout and stderr, or `None` if it
+    /// fails.
     fn capture(&mut self, argv: &[String], extra: &BTreeMap<String, String>) -> Option<String> {
         let mut file = self.create_unnamed_file().ok()?;
         self.execute(argv, extra, Some(&file)).ok()?;
@@ -180,7 +181,7 @@ impl<'a> JobContext<'a> {
         ignore_benign(self.host.run(&command, &self.limits))
     }
 
-    /// Creates a file without a name, which other processes cannot open.
+    /// Creates a temporary file and removes its name, so that other processes cannot open it.
     fn create_unnamed_file(&self) -> Result<File, PathError> {
         let path = self.host.scratch().join(format!("output-{:016x}", random_u64()));
         let file = create_private(&path)?;
@@ -188,7 +189,8 @@ impl<'a> JobContext<'a> {
         Ok(file)
     }
 
-    /// Waits a random time before another attempt, up to a limit that grows with each attempt.
+    /// Waits before another attempt, for a random time of at least 5 s. The maximum grows by half
+    /// with each attempt, up to 300 s.
     pub(super) fn pause(&mut self, attempt: i64) {
         let [shortest, longest] = PAUSES;
         let growth = 1.5_f64.powi(i32::try_from(attempt.clamp(2, 30) - 2).unwrap_or_default());
@@ -200,7 +202,8 @@ impl<'a> JobContext<'a> {
         self.host.pause(time, &self.limits);
     }
 
-    /// Returns the path of git: beside this program, or else in PATH.
+    /// Returns the program to run git: `git/bin/git` in the directory of this program if it exists,
+    /// or else `git`, which is looked up in PATH.
     fn git_program(&self) -> String {
         self.path_beside("git/bin/git")
             .map_or("git".to_owned(), |path| path.to_string_lossy().into_owned())
@@ -220,7 +223,7 @@ impl<'a> JobContext<'a> {
         self.command(&argv, &self.tool_env(extra))
     }
 
-    /// Runs git, and returns its output, or `None` if it fails.
+    /// Runs git, and returns its stdout and stderr, or `None` if it fails.
     pub(super) fn git_output<S: AsRef<str>>(
         &mut self,
         extra: &BTreeMap<String, String>,
@@ -235,8 +238,8 @@ impl<'a> JobContext<'a> {
         [self.git_program()].into_iter().chain(arguments).collect()
     }
 
-    /// Adds the environment of git and GitLab's program: certificates and git from beside this program, and
-    /// directories for temporary files.
+    /// Returns `extra` with the environment of git and GitLab's helper program: CA certificates and
+    /// git from the directory of this program, and directories for temporary files.
     pub(super) fn tool_env(&self, extra: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         let mut env = extra.clone();
         let mut default = |name: &str, value: String| {
@@ -264,14 +267,14 @@ impl<'a> JobContext<'a> {
     }
 }
 
-/// Creates a directory of the job and its parents.
+/// Creates a directory and its missing parents.
 pub fn make_directories(path: &Path) -> Result<(), PathError> {
     std::fs::create_dir_all(path).with_path("create the directory", path)
 }
 
 /// Returns a configured number of attempts, limited to 1 to 100.
 pub fn attempts(asked: i64) -> i64 {
-    /// More than GitLab's runner uses.
+    /// Upper limit, higher than the number of attempts that GitLab Runner uses.
     const MAX: i64 = 100;
     asked.clamp(1, MAX)
 }

@@ -1,5 +1,5 @@
-//! Writes configuration files of git directly: as arguments of `git config`, URLs with tokens would be
-//! visible.
+//! Writes configuration files of git directly: other processes could read URLs with tokens in the
+//! arguments of `git config`.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,13 @@ use super::super::error::{BuiltinError, JobPartContext as _};
 use super::config::{SourceOptions, remove_user};
 use super::context::{JobContext, make_directories};
 
-/// The text of a configuration file.
+/// The text of a git configuration file.
 #[derive(Debug, Default)]
 pub struct GitConfig(String);
 
 impl GitConfig {
-    /// Adds a value to a section, which may have a subsection.
+    /// Adds `key = "value"` to a section, which may have a subsection. Fails if the value or the
+    /// subsection contains a line break or a NUL byte.
     pub fn add(
         &mut self,
         section: &str,
@@ -58,8 +59,8 @@ const HELPER: &str =
 /// User name for a job token.
 const USER: &str = "gitlab-ci-token";
 
-/// Variables with the paths of TLS files of server and client, and the keys for them in git's
-/// configuration.
+/// Job variables with the paths of TLS files (CA certificates, client certificate, client key), and
+/// the keys for them in git's configuration.
 const TLS_FILES: [(&str, &str); 3] = [
     ("CI_SERVER_TLS_CA_FILE", "sslCAInfo"),
     ("CI_SERVER_TLS_CERT_FILE", "sslCert"),
@@ -68,9 +69,9 @@ const TLS_FILES: [(&str, &str); 3] = [
 
 /// Paths of the configuration of git in a job.
 pub struct GitConfigPaths {
-    /// Configuration used instead of the user's, which it includes.
+    /// Global configuration of git in the job (`GIT_CONFIG_GLOBAL`), which includes the user's own.
     pub user: PathBuf,
-    /// Connection settings for the server, included by the repository.
+    /// Connection settings for the server, included by the configuration of the repository.
     pub external: PathBuf,
     /// Template directory for new repositories.
     pub template: PathBuf,
@@ -89,14 +90,15 @@ impl GitConfigPaths {
     }
 }
 
-/// Returns whether git asks a credential helper for the token, instead of finding it in URLs. Then the
-/// configuration files stay until the end of the job, as scripts use git too.
+/// Returns whether git asks a credential helper for the token, instead of finding it in URLs. With
+/// a helper, the configuration files stay until the end of the job, as scripts use git too.
 pub fn has_helper(sources: &SourceOptions) -> bool {
     sources.use_credential_helper && !sources.remote_host.is_empty()
 }
 
 impl JobContext<'_> {
-    /// Creates the files that stay until the end of the job.
+    /// Creates the configuration files that stay until the end of the job, if git uses a credential
+    /// helper.
     pub(super) fn set_up_git(&mut self) -> Result<(), BuiltinError> {
         let sources = &self.config.get_sources;
         if !has_helper(sources) {
@@ -115,7 +117,8 @@ impl JobContext<'_> {
         Ok(())
     }
 
-    /// Removes the files that stay until the end of the job.
+    /// Removes the configuration files that stay until the end of the job, if git uses a credential
+    /// helper.
     pub(super) fn tear_down_git(&mut self) -> Result<(), BuiltinError> {
         if has_helper(&self.config.get_sources) {
             let files = GitConfigPaths::of(self);
@@ -125,7 +128,7 @@ impl JobContext<'_> {
         Ok(())
     }
 
-    /// Returns the configuration used instead of the user's.
+    /// Returns the content of [`GitConfigPaths::user`].
     pub(super) fn user_config(
         &self,
         files: &GitConfigPaths,
@@ -146,7 +149,7 @@ impl JobContext<'_> {
         Ok(config)
     }
 
-    /// Returns the connection settings for the server.
+    /// Returns the content of [`GitConfigPaths::external`], and logs the correlation id of Gitaly.
     pub(super) fn external_config(&mut self) -> Result<GitConfig, BuiltinError> {
         let sources = &self.config.get_sources;
         let mut config = GitConfig::default();
@@ -178,7 +181,7 @@ impl JobContext<'_> {
         Ok(config)
     }
 
-    /// Adds the TLS files of server and client to the user's git configuration.
+    /// Adds the job's TLS files for the server to the user's git configuration.
     pub(super) fn trust_server(&mut self) -> Result<(), BuiltinError> {
         let host = &self.config.get_sources.remote_host;
         for (key, file) in self.tls_files() {
@@ -192,7 +195,7 @@ impl JobContext<'_> {
         Ok(())
     }
 
-    /// Returns git's keys for TLS files, with the paths of the files.
+    /// Returns git's keys for the job's TLS files, with the paths of the files.
     fn tls_files(&self) -> Vec<(&'static str, String)> {
         if self.config.get_sources.remote_host.is_empty() {
             return Vec::new();

@@ -28,7 +28,8 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
-/// Returns the parts of a path without `.`, `..` and double slashes, lexically, like `filepath.Clean`.
+/// Returns the components of a path after lexical cleaning, as by Go's `filepath.Clean`: without
+/// `.`, without `..` after a name, and without double slashes.
 fn clean(path: &str) -> Vec<&str> {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -44,7 +45,8 @@ fn clean(path: &str) -> Vec<&str> {
     parts
 }
 
-/// Returns the path of the archive of a cache, relative to the working directory if it can be.
+/// Returns the path of a cache archive, `CACHE_DIR/KEY/cache.zip`, relative to the working
+/// directory if possible.
 pub fn archive_path(cache_dir: &str, key: &str, work_dir: &str) -> String {
     let parts = [cache_dir, key, "cache.zip"];
     let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();

@@ -15,7 +15,7 @@ use super::context::{JobContext, ScriptStatus};
 /// Name of the script that runs after the others, even if they failed.
 const AFTER_SCRIPT: &str = "after_script";
 
-/// Name of the stage of scripts.
+/// Name of the stage in messages about scripts, unless one of them failed and is named instead.
 const SCRIPT_STAGE: &str = "step_script";
 
 /// GitLab's documentation of time limits of scripts.
@@ -44,7 +44,7 @@ pub fn run(inputs: &FunctionInputs, host: &mut dyn BuiltinHost) -> Result<(), Bu
     ended
 }
 
-/// Returns the steps of the `run` keyword.
+/// Parses the steps of the `run` keyword; returns an empty list for a job with `script`.
 fn user_steps(config: &ConcreteConfig) -> Result<Vec<StepCall>, BuiltinError> {
     if config.run_steps.is_empty() {
         return Ok(Vec::new());
@@ -54,7 +54,7 @@ fn user_steps(config: &ConcreteConfig) -> Result<Vec<StepCall>, BuiltinError> {
     Ok(parse_steps(&text)?)
 }
 
-/// Returns the end of a time span that starts now.
+/// Returns the deadline that is `time` from now; `None` means no deadline.
 fn deadline_after(time: Option<Duration>) -> Option<Instant> {
     // On overflow, there is no limit.
     Instant::now().checked_add(time?)
@@ -76,7 +76,7 @@ impl JobContext<'_> {
         scripts.and(stored).map_err(|error| BuiltinError::Job(Box::new(error)))
     }
 
-    /// Downloads the inputs of the scripts. Only missing sources are an error.
+    /// Fetches sources, caches and artifacts. Fails only if the sources cannot be fetched.
     fn prepare(&mut self) -> Result<(), BuiltinError> {
         self.section("get_sources", JobContext::get_sources).with_part("fetching sources")?;
         let config = self.config;
@@ -103,7 +103,8 @@ impl JobContext<'_> {
         Ok(())
     }
 
-    /// Runs the scripts, and always `after_script`.
+    /// Runs the scripts, or the steps of the `run` keyword, and then `after_script`, even after a
+    /// failure.
     fn scripts(
         &mut self,
         steps: Vec<StepCall>,
@@ -142,7 +143,7 @@ impl JobContext<'_> {
         ended
     }
 
-    /// Runs the scripts up to the first one that fails. Returns its stage and its error.
+    /// Runs the scripts up to the first one that fails. The error names the stage of that script.
     fn run_scripts(&mut self, scripts: &[JobScript]) -> Result<(), (String, BuiltinError)> {
         for script in scripts {
             self.load_variables();
@@ -152,7 +153,7 @@ impl JobContext<'_> {
         Ok(())
     }
 
-    /// Runs `after_script`. Fails with the first error, unless errors are to be ignored.
+    /// Runs `after_script`. Fails with the first error, unless `after_script_ignore_errors` is set.
     fn run_after_scripts(&mut self, scripts: &[JobScript]) -> Result<(), BuiltinError> {
         let mut first = Ok(());
         for script in scripts {
@@ -172,7 +173,8 @@ impl JobContext<'_> {
         first
     }
 
-    /// Stores caches and artifacts. Fails with the first error; caches come first.
+    /// Archives caches, and then uploads artifacts. Continues after an error, and fails with the
+    /// first.
     fn store(&mut self) -> Result<(), BuiltinError> {
         self.load_variables();
         let config = self.config;
@@ -216,8 +218,8 @@ impl JobContext<'_> {
         self.limits = CommandLimits { deadline, cancellation };
     }
 
-    /// Returns the result of a script: a cancellation or its time limit takes precedence over its own
-    /// error.
+    /// Returns the result of the scripts. A cancellation of the job or the script timeout replaces
+    /// the result `ended`; the end of the job's maximum run time replaces only a success.
     fn classify(
         &mut self,
         ended: Result<(), BuiltinError>,
@@ -240,7 +242,8 @@ impl JobContext<'_> {
         ended
     }
 
-    /// Reports a stage that has exceeded its own time limit. Returns whether it has.
+    /// Returns whether the deadline `own` of a stage has passed, but not that of the whole job, and
+    /// if so, prints a message.
     fn warn_of_limit(&mut self, job: CommandLimits, own: Option<Instant>, stage: &str) -> bool {
         let now = Instant::now();
         let is_over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
@@ -255,7 +258,7 @@ impl JobContext<'_> {
         is_own
     }
 
-    /// Runs the work of a section that can be collapsed in the log.
+    /// Runs `work` in a log section, which users can collapse.
     fn section<T>(&mut self, name: &str, work: impl FnOnce(&mut Self) -> T) -> T {
         self.mark("start", name);
         let done = work(self);

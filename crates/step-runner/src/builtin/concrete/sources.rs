@@ -10,10 +10,10 @@ use super::config::{SourceOptions, remove_user};
 use super::context::{JobContext, attempts, make_directories};
 use super::git_config::{GitConfigPaths, has_helper};
 
-/// First version of git with `git clone --revision`, which accepts any ref.
+/// First version (major, minor) of git with `git clone --revision`, which accepts any ref.
 const CLONES_REFS: [u32; 2] = [2, 49];
 
-/// Number of digits of a commit in messages.
+/// Number of digits of a commit id in messages.
 const SHORT_SHA: usize = 8;
 
 /// Paths that are removed on drop.
@@ -260,7 +260,8 @@ impl JobContext<'_> {
     }
 }
 
-/// Returns the environment of git, without password prompts.
+/// Returns environment variables for git, which disable password prompts and the early download of
+/// LFS files.
 pub fn git_env(sources: &SourceOptions) -> BTreeMap<String, String> {
     let mut env = vec![("GIT_TERMINAL_PROMPT", "0"), ("GCM_INTERACTIVE", "Never")];
     if !sources.lfs_disabled {
@@ -274,7 +275,7 @@ pub(super) fn has_submodules(strategy: &str) -> bool {
     matches!(strategy, "normal" | "recursive")
 }
 
-/// Returns the settings for commands that connect to the server.
+/// Returns the `-c` options for git commands that connect to the server.
 fn settings(sources: &SourceOptions) -> Vec<String> {
     let mut arguments = Vec::new();
     let mut set = |setting: String| arguments.extend(["-c".to_owned(), setting]);
@@ -302,18 +303,18 @@ fn parse_version(text: &str) -> Option<[u32; 2]> {
 /// Default flags of `git clean` in submodules.
 const CLEAN: &str = "-ffdx";
 
-/// Shared options of all commands for submodules.
+/// Options that all commands for submodules share.
 struct Submodules<'a> {
     sources: &'a SourceOptions,
     env: &'a BTreeMap<String, String>,
-    /// The setting with which submodules connect to the server like their parent.
+    /// Value of `git -c` that makes submodules use the connection settings of their parent.
     include: String,
     /// `--recursive`, if nested submodules are included.
     recursive: Option<&'static str>,
 }
 
 impl JobContext<'_> {
-    /// Updates the submodules, if the job wants them.
+    /// Updates the submodules, unless `submodule_strategy` is `none` or empty.
     fn update_submodules(
         &mut self,
         sources: &SourceOptions,
@@ -409,8 +410,8 @@ impl Submodules<'_> {
         job.git(self.env, &arguments)
     }
 
-    /// Runs a command in each submodule. The words are passed as separate arguments: a shell would parse a
-    /// single text.
+    /// Runs a command in each submodule, and if `connects` is set, with the connection settings of
+    /// the parent. The words are passed as separate arguments: a shell would parse a single text.
     fn run_in_each(
         &self,
         job: &mut JobContext<'_>,

@@ -31,7 +31,7 @@ const STEP_KEYS: [&str; 11] = [
 /// Mutually exclusive keys of a step call, one of which is required.
 const CALLS: [&str; 4] = ["step", "func", "script", "action"];
 
-/// Repository and revision of the step that runs an `action`.
+/// URL and revision of the repository with the step that runs a GitHub action (`action`).
 const ACTION_RUNNER: (&str, &str) = ("https://gitlab.com/components/action-runner", "main");
 
 impl StepFileReader {
@@ -250,7 +250,7 @@ impl StepFileReader {
         StepReference::Oci { registry, repository, tag, path, filename }
     }
 
-    /// Reads the text of a required key.
+    /// Reads the text of a required key. `what` describes the key in the error if it is missing.
     fn read_required_text(&mut self, node: &YamlNode, key: &str, what: &'static str) -> String {
         let text = self.key(node, key, Self::read_nonempty_text);
         if text.is_none() && matches!(node.value, YamlValue::Map(_)) {
@@ -265,7 +265,7 @@ impl StepFileReader {
     }
 }
 
-/// Keys of an input or output.
+/// Keys in the declaration of an input or output.
 const KEYS: [&str; 4] = ["type", "default", "description", "sensitive"];
 
 impl StepFileReader {
@@ -317,7 +317,7 @@ impl StepFileReader {
         }
     }
 
-    /// Reads an input or output.
+    /// Reads the declaration of an input or output.
     fn declaration(&mut self, node: &YamlNode) -> ValueSpec {
         let mut declared = ValueSpec::new(DeclaredType::String);
         if node.is_null() {

@@ -17,7 +17,8 @@ pub struct DocumentError {
 }
 
 impl DocumentError {
-    /// Returns the message without the file name, for output that names the file already.
+    /// Returns the message with line and column but without the file name, for output that names
+    /// the file already.
     pub fn message_without_file(&self) -> String {
         let message = message(&self.path, &self.problem);
         match self.location.position {
@@ -27,7 +28,7 @@ impl DocumentError {
     }
 }
 
-/// Returns the message about a problem at a path, without the location.
+/// Returns the message about a problem of the value at `path`, without file name, line and column.
 pub fn message(path: &str, problem: &DocumentProblem) -> String {
     if path.is_empty() { problem.to_string() } else { format!("{path}: {problem}") }
 }
@@ -46,7 +47,7 @@ pub enum DocumentProblem {
     /// The only document of the file is a definition.
     #[error("missing first document: put `spec: {{}}` and a line `---` before this one")]
     NoSpec,
-    /// A document of another format.
+    /// A document of another format, such as `.gitlab-ci.yml`.
     #[error(transparent)]
     Foreign(#[from] ForeignFormat),
     /// A key that the format does not have.
@@ -113,13 +114,13 @@ const FOREIGN_KEYS: [(&str, &str); 22] = [
     ("cache", "it belongs to the job in .gitlab-ci.yml, not to a step"),
 ];
 
-/// Returns the replacement for a key of another format.
+/// Returns a hint with the replacement for a key of another format; `None` for other keys.
 pub fn foreign_hint(name: &str) -> Option<String> {
     let word = FOREIGN_KEYS.iter().find(|(word, _)| *word == name);
     word.map(|(_, hint)| (*hint).to_owned())
 }
 
-/// Another format than that of step files.
+/// A format that users confuse with that of step files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ForeignFormat {
     #[error(
@@ -135,7 +136,7 @@ pub enum ForeignFormat {
     GitHub,
 }
 
-/// Keys of a whole pipeline.
+/// Keys at the top of `.gitlab-ci.yml`.
 const PIPELINE: [&str; 8] = [
     "after_script",
     "before_script",
@@ -149,8 +150,8 @@ const PIPELINE: [&str; 8] = [
 
 const JOB: [&str; 6] = ["extends", "run", "script", "stage", "trigger", "before_script"];
 
-/// Returns the other format of a document, and the key that identifies it. Documents of step files have
-/// none of these keys.
+/// Returns the format of a document that is not part of a step file, and the key that identifies
+/// the format. Returns `None` if no such key is found.
 pub fn foreign_format(root: &YamlNode) -> Option<(ForeignFormat, &YamlField)> {
     let fields = root.fields();
     let has = |name: &str| fields.iter().any(|field| field.name == name);

@@ -13,7 +13,7 @@ use super::error::message;
 use super::reader::{documents, read};
 use super::types::{OutputSpecs, StepSpec};
 
-/// Above this number of findings, expressions are no longer checked.
+/// Number of findings from which on expressions are no longer checked.
 const MAX_FINDINGS: usize = 100;
 
 /// Severity of a lint finding, in increasing order.
@@ -48,8 +48,8 @@ pub struct LintFinding {
 
 /// Checks a step file, and returns findings in the order of lines.
 ///
-/// `file` is the file name in messages, `dir` the directory of the file. Without `dir`, calls of local step files are
-/// not checked.
+/// `file` is the file name in messages, `dir` the directory of the file. Without `dir`, calls of
+/// local step files are not checked.
 pub fn lint(file: &str, text: &str, dir: Option<&Path>) -> Vec<LintFinding> {
     let mut lint = Lint { file, text, dir, findings: Vec::new(), used: BTreeSet::new() };
     match documents(text) {
@@ -60,12 +60,12 @@ pub fn lint(file: &str, text: &str, dir: Option<&Path>) -> Vec<LintFinding> {
     lint.findings
 }
 
-/// Names that are visible to an expression.
+/// Names that the file of an expression defines, and that the expression may use.
 #[derive(Clone, Copy)]
 struct LintScope<'a> {
-    /// Inputs that the file declares.
+    /// Names of the inputs that the file declares.
     inputs: &'a BTreeSet<String>,
-    /// Steps that have run before.
+    /// Names of the steps that have run before.
     steps: &'a BTreeSet<String>,
 }
 
@@ -125,7 +125,7 @@ impl Lint<'_> {
         }
     }
 
-    /// Checks the steps of a sequence and returns their names.
+    /// Checks the steps of `run`, and returns their names.
     fn steps(&mut self, definition: &YamlNode, scope: LintScope<'_>) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
         let mut seen: BTreeMap<&str, TextPosition> = BTreeMap::new();
@@ -170,7 +170,7 @@ impl Lint<'_> {
         names
     }
 
-    /// Checks all texts of a value for syntax that only .gitlab-ci.yml has.
+    /// Warns of `$[[ ]]` in the strings of a value, which is expanded only in `.gitlab-ci.yml`.
     fn interpolations(&mut self, node: &YamlNode) {
         match &node.value {
             YamlValue::Text(text) => {
@@ -189,7 +189,7 @@ impl Lint<'_> {
         }
     }
 
-    /// Checks the expressions in all texts of a value.
+    /// Checks the expressions in all strings of a value.
     fn expressions(&mut self, node: &YamlNode, scope: LintScope<'_>) {
         match &node.value {
             YamlValue::Text(text) if is_dynamic(text) => {
@@ -252,7 +252,8 @@ impl Lint<'_> {
         }
     }
 
-    /// Returns the position of a byte of a value, or of the value if escapes or folding hide it.
+    /// Returns the position in the file of the byte at `offset` in a string; the position of the
+    /// whole string if YAML escapes or folding hide that of the byte.
     fn position(&self, node: &YamlNode, value: &str, offset: usize) -> TextPosition {
         let start = node.origin.position;
         let before = value.get(..offset).unwrap_or_default();
@@ -275,7 +276,8 @@ impl Lint<'_> {
         at
     }
 
-    /// Checks that declared outputs and definition agree.
+    /// Checks that the outputs in `spec` agree with `outputs`, `delegate` and the use of
+    /// `output_file` in the definition.
     fn outputs(
         &mut self,
         spec: &StepSpec,
@@ -335,7 +337,7 @@ impl Lint<'_> {
         }
     }
 
-    /// Checks that declared inputs are used.
+    /// Checks that the declared inputs are used, and that their defaults contain no expressions.
     fn inputs(&mut self, spec_document: &YamlNode) {
         let inputs = spec_document.get("spec").and_then(|spec| spec.get("inputs"));
         for YamlField { name, origin, node } in inputs.map_or(&[][..], YamlNode::fields) {

@@ -1,4 +1,4 @@
-//! Typed values from a YAML tree. Problems are collected, and reading continues.
+//! Reads typed values from a YAML tree. A problem is collected, and does not end the reading.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use super::super::ExprValue;
 use super::error::{DocumentError, DocumentProblem, foreign_format, foreign_hint};
 use super::types::{StepCall, StepFile};
 
-/// Limit of the problems collected for one file.
+/// Maximum number of problems collected for one file.
 const MAX_PROBLEMS: usize = 100;
 
 /// A problem with its position, before the file name is known.
@@ -36,8 +36,8 @@ impl LocatedProblem {
     }
 }
 
-/// A reader that tracks the path of values and collects problems. Unreadable values are replaced by empty ones:
-/// results are valid only if there are no problems.
+/// A reader that tracks the path of values and collects problems. Unreadable values are replaced by
+/// empty ones: results are valid only if there are no problems.
 #[derive(Debug, Default)]
 pub struct StepFileReader {
     path: String,
@@ -51,7 +51,7 @@ impl StepFileReader {
         self.problems
     }
 
-    /// Collects a problem of a value.
+    /// Collects a problem at the position of a value.
     pub(super) fn report(&mut self, node: &YamlNode, problem: impl Into<DocumentProblem>) {
         self.report_at(node.origin.position, problem);
     }
@@ -83,7 +83,7 @@ impl StepFileReader {
         value
     }
 
-    /// Reads the value of a key that exists and is not null.
+    /// Reads the value of a key; returns `None` if the key is missing or its value is null.
     pub(super) fn key<T>(
         &mut self,
         node: &YamlNode,
@@ -94,7 +94,8 @@ impl StepFileReader {
         Some(self.read_at(name, |reader| read(reader, value)))
     }
 
-    /// Returns whether a value is a mapping; collects unknown keys.
+    /// Returns whether a value is a mapping. Collects a value of another type, and keys that are
+    /// not in `known`.
     pub(super) fn mapping(&mut self, node: &YamlNode, known: &[&str]) -> bool {
         if !self.is_mapping(node) {
             return false;
@@ -130,8 +131,8 @@ impl StepFileReader {
         );
     }
 
-    /// Collects a missing key, unless an unknown key of the same mapping was collected, which is probably
-    /// the missing key misspelled.
+    /// Collects a missing key, unless an unknown key of the same mapping was collected: that is
+    /// probably the missing key misspelled.
     pub(super) fn missing(&mut self, node: &YamlNode, what: &'static str) {
         let is_typo = |problem: &LocatedProblem| {
             problem.path == self.path
@@ -183,7 +184,7 @@ impl StepFileReader {
         values
     }
 
-    /// Reads text; numbers and booleans are read as they are spelled, null as the empty text.
+    /// Reads text. Numbers and booleans are read as they are spelled, and null as empty text.
     pub(super) fn text(&mut self, node: &YamlNode) -> String {
         match (&node.value, &node.origin.word) {
             (YamlValue::Text(text), _) => text.clone(),
@@ -208,7 +209,7 @@ impl StepFileReader {
         text
     }
 
-    /// Reads a name of letters, digits and `_`.
+    /// Reads a name of letters, digits and `_`, which does not start with a digit.
     pub(super) fn name(&mut self, node: &YamlNode) -> String {
         let name = self.read_nonempty_text(node);
         if !name.is_empty() && !is_name(&name) {
@@ -217,7 +218,8 @@ impl StepFileReader {
         name
     }
 
-    /// Reads a boolean: `true` or `false`, and `yes` or `no` as Go reads them.
+    /// Reads a boolean: `true`, `false`, or a word of YAML 1.1 such as `yes` and `off`, as Go's
+    /// `yaml.v3` does.
     pub(super) fn flag(&mut self, node: &YamlNode) -> bool {
         let flag = match &node.value {
             YamlValue::Bool(flag) => Some(*flag),
@@ -253,7 +255,7 @@ impl StepFileReader {
         }
     }
 
-    /// Reads a mapping of environment variables.
+    /// Reads a mapping of environment variables to texts.
     pub(super) fn env(&mut self, node: &YamlNode) -> BTreeMap<String, String> {
         self.read_named(node, Self::text)
     }
@@ -266,7 +268,7 @@ pub fn is_name(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// The file name of a bare list of steps in messages.
+/// Name that messages use in place of a file name for a list of steps without a file.
 const STEPS: &str = "STEPS";
 
 impl StepFile {
@@ -288,7 +290,7 @@ impl StepFile {
     }
 }
 
-/// Parses a bare list of steps, the value of `run`.
+/// Parses a list of steps without a file, in the format of the key `run`.
 ///
 /// # Errors
 ///
@@ -315,7 +317,8 @@ pub fn parse_value(text: &str) -> Result<ExprValue, DocumentError> {
     read_only_document("the value", text, StepFileReader::value)
 }
 
-/// Reads the only document of a text; text after it is ignored.
+/// Reads the first YAML document of a text; further documents are ignored. `name` replaces the file
+/// name in messages.
 fn read_only_document<T>(
     name: &str,
     text: &str,
@@ -340,7 +343,7 @@ fn read_only_document<T>(
     }
 }
 
-/// Parses the two YAML documents of a step file.
+/// Parses the two YAML documents of a step file: `spec`, and the definition.
 pub fn documents(text: &str) -> Result<(YamlNode, YamlNode), LocatedProblem> {
     let mut documents = YamlDocuments::new(text, YamlDialect::Go);
     let mut next = || match documents.next() {

@@ -7,12 +7,14 @@ use super::types::StepReference;
 /// A text that is not a reference to a step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
-    /// Not a path, image or built-in step, and without a revision. The message is GitLab's.
+    /// The text is not a path, an image or a built-in step, and has no revision of a git
+    /// repository. The message is that of GitLab's step runner.
     #[error("expecting url@rev. got {:?}{}", remove_user(text), hint(text))]
     NoRevision { text: String },
 }
 
-/// Returns a suggestion for a text without a revision, or an empty text.
+/// Returns a suggestion to append to the message about a text without a revision; empty if there is
+/// none.
 fn hint(text: &str) -> String {
     let is_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
     let first = text.split('/').next().unwrap_or_default();
@@ -68,7 +70,8 @@ fn remove_secrets(url: &str) -> String {
     if scheme.is_empty() { format!("{host}{path}") } else { format!("{scheme}://{host}{path}") }
 }
 
-/// Returns a short form without user and password, unless they have expressions, which are no secrets.
+/// Returns a short form without user and password. They are kept if they contain expressions, which
+/// are not secret.
 fn remove_user(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
     let end = rest.find(['/', '?', '#', '$']).unwrap_or(rest.len());
@@ -76,7 +79,7 @@ fn remove_user(text: &str) -> String {
     format!("{scheme}://{}", &rest[host..])
 }
 
-/// Directory of steps in a git repository, for short references.
+/// Directory in a git repository to which the directories in short references are relative.
 const STEPS_DIR: &str = "steps";
 
 impl StepReference {
@@ -177,7 +180,8 @@ fn is_scp_like(text: &str) -> bool {
     !user.is_empty() && !host.is_empty() && !host.contains('/') && !is_port
 }
 
-/// Parses `registry/repository:tag` with an optional path after a blank.
+/// Parses `registry/repository:tag` or `registry/repository@sha256:…`, with an optional path after
+/// a blank.
 fn parse_image(text: &str) -> Option<StepReference> {
     let (image, dir) = text.split_once(' ').unwrap_or((text, ""));
     let (name, tag) = match image.split_once("@sha256:") {
@@ -203,7 +207,8 @@ fn parse_image(text: &str) -> Option<StepReference> {
     Some(StepReference::Oci { registry, repository, tag, path, filename })
 }
 
-/// Splits a path into directories and the file, if the last segment names one.
+/// Splits a path into directories and a file name; the last segment is a file name if it ends in
+/// `.yml`.
 fn path_and_file(path: &str) -> (Vec<String>, Option<String>) {
     let mut path = segments(path);
     let filename = path.pop_if(|last| last.ends_with(".yml"));

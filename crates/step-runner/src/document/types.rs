@@ -66,7 +66,7 @@ impl Default for OutputSpecs {
     }
 }
 
-/// Keys of the second document, the definition.
+/// Keys of the second document of a step file, the definition.
 pub const DEFINITION_KEYS: [&str; 5] = ["delegate", "env", "exec", "outputs", "run"];
 
 /// Environment and action of a step.
@@ -74,7 +74,7 @@ pub const DEFINITION_KEYS: [&str; 5] = ["delegate", "env", "exec", "outputs", "r
 pub struct StepDefinition {
     /// Environment variables to add, with unexpanded expressions.
     pub env: BTreeMap<String, String>,
-    /// Executes a command, or runs other steps.
+    /// Action of the step: a command, or other steps.
     pub action: StepAction,
 }
 
@@ -83,7 +83,7 @@ pub struct StepDefinition {
 pub enum StepAction {
     Exec(ExecCommand),
     Run(RunAction),
-    /// A function of this program, instead of a step file.
+    /// A function of this program, for a built-in step, which has no step file.
     Builtin(BuiltinFunction),
 }
 
@@ -99,14 +99,14 @@ pub enum BuiltinFunction {
     ScriptLegacy,
     /// Runs a whole job of GitLab Runner: sources, caches, scripts, artifacts.
     Concrete,
-    /// Builds the image of a function, and writes it to an archive.
+    /// Builds the OCI image of a function (a published step), and writes it to an archive.
     FunctionOciBuild,
     /// Pushes the image in an archive to a registry.
     FunctionOciPublish,
 }
 
 impl BuiltinFunction {
-    /// Names of the functions in references.
+    /// Names of the functions, as they follow `builtin://` in references.
     pub const NAMES: [&str; 5] =
         ["concrete", "function/oci/build", "function/oci/publish", "script", "script_legacy"];
 }
@@ -159,7 +159,7 @@ impl StepCall {
         }
     }
 
-    /// Returns the title of the step for people: its name, or else its reference.
+    /// Returns the title of the step for users: its name, or else its reference.
     pub fn title(&self) -> String {
         match &self.reference {
             _ if !self.name.is_empty() => self.name.clone(),
@@ -183,21 +183,21 @@ pub enum StepReference {
         url: String,
         rev: String,
         path: Vec<String>,
-        /// File name, as for [`StepReference::Local`].
+        /// File name; `None` means `step.yml`, then `func.yml`.
         filename: Option<String>,
     },
     Oci {
-        /// Host of the registry, with its port.
+        /// Host of the registry, with an optional port.
         registry: String,
         repository: String,
         tag: String,
         path: Vec<String>,
-        /// File name, as for [`StepReference::Local`].
+        /// File name; `None` means `step.yml`, then `func.yml`.
         filename: Option<String>,
     },
     /// A step of this program: `builtin://`, formerly `dist://`.
     Builtin { path: Vec<String> },
-    /// A reference with expressions, known only after their expansion.
+    /// A reference with expressions; its kind is known only after their expansion.
     Dynamic(String),
 }
 

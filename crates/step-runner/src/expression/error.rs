@@ -33,7 +33,7 @@ pub enum ExpressionErrorKind {
     Surrounded,
     /// A string without a closing quote.
     Quote,
-    /// An escape sequence that is not valid in a string of its kind.
+    /// An escape sequence that strings with the quotes used, single or double, do not have.
     Escape,
     /// A reserved word, used as a name.
     Reserved(String),
@@ -46,7 +46,7 @@ pub enum ExpressionErrorKind {
     },
     /// An expression or a value that is nested too deeply.
     TooDeep,
-    /// An expansion that copies, joins and compares too much data.
+    /// An expansion that copies, concatenates and compares too much data.
     TooLarge,
     /// An operator or function that is not defined for these types.
     Operands {
@@ -63,7 +63,7 @@ pub enum ExpressionErrorKind {
     /// An index or a key that the value does not have.
     Index {
         index: String,
-        /// Type and size of the value.
+        /// Description of the value: its type, and the length of an array.
         value: String,
     },
 }

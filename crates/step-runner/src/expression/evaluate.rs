@@ -11,7 +11,8 @@ use super::syntax::{
     AccessBase, AccessKey, BinaryOperation, Expr, ExprFunction, ExprNode, TextPart,
 };
 
-/// Limit of the bytes that an expansion copies, joins and compares: repeated joins grow exponentially.
+/// Maximum number of bytes that one expansion copies, concatenates and compares: repeated
+/// concatenation makes results grow exponentially.
 const MAX_BYTES: usize = 10 << 20;
 
 /// Limit of the nesting depth of values.
@@ -19,10 +20,11 @@ pub const MAX_VALUE_DEPTH: usize = 128;
 
 type EvalResult<T> = Result<T, ExpressionError>;
 
-/// An evaluator of the expressions of one expansion, with a budget in bytes.
+/// An evaluator for the expressions of one expansion, which may process a limited number of bytes.
 pub struct Evaluator<'c> {
     context: &'c ExprContext,
-    /// Names of all sensitive values used, even in comparisons: the result depends on them.
+    /// Names of all sensitive values that were used, even in comparisons, as the result depends on
+    /// them.
     pub secrets: BTreeSet<String>,
     budget: usize,
 }
@@ -32,7 +34,7 @@ impl<'c> Evaluator<'c> {
         Evaluator { context, secrets: BTreeSet::new(), budget: MAX_BYTES }
     }
 
-    /// Evaluates a text with expressions.
+    /// Evaluates a text with expressions to a string.
     pub fn text(&mut self, parts: &[TextPart<'_>]) -> EvalResult<String> {
         let mut text = String::new();
         for part in parts {
@@ -149,7 +151,8 @@ impl<'c> Evaluator<'c> {
         self.resolve_target(target, at)
     }
 
-    /// Returns the value of a name; a namespace such as `inputs` becomes an object with all its members.
+    /// Returns the value of a resolved name; a namespace such as `inputs` becomes an object with
+    /// all its members.
     fn resolve_target(
         &mut self,
         target: NameTarget<'c>,
@@ -263,7 +266,8 @@ impl<'c> Evaluator<'c> {
         !self.context.failed && !self.context.cancelled
     }
 
-    /// Charges the budget for a copy of a value.
+    /// Subtracts the size of a value from the budget. Fails if the budget is used up, or the value
+    /// is nested deeper than `depth`.
     fn charge_value(&mut self, value: &ExprValue, depth: usize, at: usize) -> EvalResult<()> {
         let inner = || depth.checked_sub(1).ok_or_else(|| Kind::TooDeep.with_offset(at));
         match value {
@@ -294,7 +298,7 @@ impl<'c> Evaluator<'c> {
     }
 }
 
-/// Returns the item of an array.
+/// Returns the item at an index of an array. Fails if `array` is not an array, or has no such item.
 fn item<'c>(array: Cow<'c, ExprValue>, index: &ExprValue) -> Result<Cow<'c, ExprValue>, Kind> {
     let at = match (&*array, index) {
         (ExprValue::Array(items), ExprValue::Number(at))

@@ -22,7 +22,8 @@ pub fn expand(text: &str, context: &ExprContext) -> Result<ExpandedValue, Expres
     Ok(ExpandedValue { value, secrets: evaluator.secrets })
 }
 
-/// Expands the expressions in a text; returns the text and the names of sensitive values it depends on.
+/// Expands the expressions in a text. Returns the text and the names of the sensitive values it
+/// depends on.
 pub fn expand_text(
     text: &str,
     context: &ExprContext,
@@ -44,7 +45,8 @@ pub fn expand_value(
 
 /// Returns whether the condition `if:` of a step is true, with or without `${{ }}` around it.
 ///
-/// Unless it calls `success()`, `failure()`, `always()` or `cancelled()`, it is false after a failed step.
+/// Unless it calls `success()`, `failure()`, `always()` or `cancelled()`, it is false after a
+/// failed step and in a cancelled job.
 pub fn condition(text: &str, context: &ExprContext) -> Result<bool, ExpressionError> {
     let (node, asks_for_status) = ExprParser::new(text, Some(context)).condition()?;
     let mut evaluator = Evaluator::new(context);
@@ -105,13 +107,15 @@ pub struct NameMention {
     /// Byte offset in the text.
     pub offset: usize,
     pub root: String,
-    /// Member, such as `path`; `None` without a member or if the member is computed.
+    /// Member, such as `path`; `None` if there is no member, or if its name is computed.
     pub key: Option<String>,
 }
 
-/// Checks the expressions in a text: syntax, functions, and the names with which paths start. Returns the names used.
+/// Checks the expressions in a text: syntax, functions, and the names with which paths start.
+/// Returns the names used.
 ///
-/// Stricter than [`expand`]: a path that is valid only if it exists (`inputs.a b`) is rejected.
+/// Stricter than [`expand`]: a path that is valid only if it exists, such as `inputs.a b` with a
+/// blank in a name, is rejected.
 pub fn find_mentions(text: &str) -> Result<Vec<NameMention>, ExpressionError> {
     let mut found = Vec::new();
     collect_text_mentions(&ExprParser::new(text, None).text()?, &mut found);
@@ -170,7 +174,7 @@ fn collect_node_mentions(node: &ExprNode<'_>, found: &mut Vec<NameMention>) {
     }
 }
 
-/// Returns the name of a key, if it is a literal.
+/// Returns the name in a key if it is written literally; `None` for a computed name or an index.
 fn literal(key: &AccessKey<'_>) -> Option<String> {
     let index = match key {
         AccessKey::Name(_, name) => return Some((*name).to_owned()),

@@ -1,4 +1,4 @@
-//! Resolution of names.
+//! Resolution of the names in expressions.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,7 +66,7 @@ pub(super) fn is_reserved(name: &str) -> bool {
     RESERVED.contains(&name)
 }
 
-/// Target of a path of names: a value, or a namespace with members.
+/// The target to which a dotted path of names resolves: a value, or a namespace with members.
 pub enum NameTarget<'c> {
     Text(&'c str),
     Texts(&'c BTreeMap<String, String>),
@@ -91,8 +91,8 @@ impl<'c> NameTarget<'c> {
         })
     }
 
-    /// Returns all members as an object, and collects the names of the sensitive ones, as the object
-    /// depends on all of them.
+    /// Returns the target as an object with all members. Adds the names of sensitive members to
+    /// `secrets`, as the object depends on all of them.
     pub fn object(self, secrets: &mut BTreeSet<String>) -> ExprValue {
         match self {
             NameTarget::Text(text) => ExprValue::String(text.to_owned()),
@@ -126,7 +126,7 @@ impl<'c> NameTarget<'c> {
         }
     }
 
-    /// Returns a member, and collects the names of sensitive values.
+    /// Returns a member, and adds the names of the sensitive values in it to `secrets`.
     pub fn member(self, name: &str, secrets: &mut BTreeSet<String>) -> Option<Self> {
         Some(match self {
             NameTarget::Texts(texts) => NameTarget::Text(texts.get(name)?),
@@ -152,7 +152,8 @@ impl<'c> NameTarget<'c> {
     }
 }
 
-/// Resolves a dotted path, whose names may contain any character but a dot.
+/// Resolves a dotted path, whose names may contain any character but a dot. Adds the names of
+/// sensitive values to `secrets`.
 pub fn find<'c>(
     context: &'c ExprContext,
     path: &str,
@@ -192,7 +193,7 @@ pub struct ExprContext {
     pub step_dir: String,
     /// `work_dir`: working directory of the job.
     pub work_dir: String,
-    /// Value of `failure()`: whether an earlier step has failed.
+    /// Value of `failure()`: set if an earlier step has failed.
     pub failed: bool,
     pub cancelled: bool,
 }

@@ -1,14 +1,14 @@
-//! Operators and conversions.
+//! Operators and type conversions of expressions.
 
 use std::cmp::Ordering;
 
 use super::super::ExprValue;
 use super::error::ExpressionErrorKind as Kind;
 
-/// Approximate size of a value without its text.
+/// Approximate size of a value in bytes, without its text.
 pub const NODE_BYTES: usize = size_of::<ExprValue>();
 
-/// Length limit of the text of a number.
+/// Maximum length in bytes of a text that `num()` converts.
 const MAX_DIGITS: usize = 1024;
 
 /// An operator before a value.
@@ -83,7 +83,8 @@ impl UnaryOperator {
     }
 }
 
-/// Applies a comparison or arithmetic operator; the evaluator handles joins, `&&` and `||`.
+/// Applies a comparison or arithmetic operator. The evaluator handles string concatenation, `&&`
+/// and `||`.
 ///
 /// Adds the number of compared bytes to `work`.
 pub fn apply(
@@ -130,7 +131,8 @@ fn operand_type_error(operator: &'static str, values: &[&ExprValue]) -> Kind {
     Kind::Operands { operator, operands: values.iter().map(|value| value.kind()).collect() }
 }
 
-/// Compares values: first by type; objects by length, then names, then values.
+/// Compares values: by type first, objects by length, names and then values. Adds the number of
+/// compared bytes to `work`.
 fn compare(left: &ExprValue, right: &ExprValue, work: &mut usize) -> Ordering {
     *work += NODE_BYTES;
     match (left, right) {
@@ -174,7 +176,7 @@ fn rank(value: &ExprValue) -> u8 {
     }
 }
 
-/// Returns whether a value is truthy.
+/// Returns whether a value is truthy: not `false`, `""`, `0`, `[]`, `{}` or `null`.
 pub fn is_truthy(value: &ExprValue) -> bool {
     match value {
         ExprValue::Null => false,

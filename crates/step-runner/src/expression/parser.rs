@@ -16,7 +16,7 @@ use super::syntax::{
 /// Limit of the nesting depth of expressions.
 const MAX_DEPTH: usize = 64;
 
-/// Maximum number of characters quoted after an unclosed `${{`.
+/// Maximum number of characters that the error about an unclosed `${{` quotes.
 const MAX_QUOTED: usize = 80;
 
 type ParseResult<T> = Result<T, ExpressionError>;
@@ -26,9 +26,10 @@ pub struct ExprParser<'t> {
     text: &'t str,
     at: usize,
     depth: usize,
-    /// Context for paths that exist, which take precedence over expressions.
+    /// Context in which dotted paths are looked up: a path that exists takes precedence over an
+    /// expression. `None` disables the lookup.
     context: Option<&'t ExprContext>,
-    /// Set if a status function such as `failure()` was called.
+    /// Set once the parser has read a call of a status function such as `failure()`.
     asks_for_status: bool,
 }
 
@@ -80,7 +81,7 @@ impl<'t> ExprParser<'t> {
         Ok((node, self.asks_for_status))
     }
 
-    /// Parses an expression after `${{`, and its `}}`.
+    /// Parses the expression after a `${{`, and the `}}` that closes it.
     fn parse_enclosed(&mut self) -> ParseResult<ExprNode<'t>> {
         let Some(len) = self.rest().find("}}") else {
             let mut text: String = self.rest().chars().take(MAX_QUOTED).collect();
@@ -104,14 +105,14 @@ impl<'t> ExprParser<'t> {
         if self.eat("}}") { Ok(node) } else { self.expected_error("an operator or `}}`") }
     }
 
-    /// Returns a text as an old-style path, if the path exists.
+    /// Returns a text as [`Expr::Path`] if it is a dotted path that exists in the context.
     fn find_known_path(&self, path: &'t str) -> Option<ExprNode<'t>> {
         let found = names::find(self.context?, path, &mut BTreeSet::new())?;
         matches!(found, NameTarget::Text(_) | NameTarget::Value(_))
             .then_some(ExprNode { at: self.at, expr: Expr::Path(path) })
     }
 
-    /// Parses operands with operators of a precedence above `power`.
+    /// Parses an operand, and the operators after it whose precedence is above `power`.
     fn expression(&mut self, power: u8) -> ParseResult<ExprNode<'t>> {
         self.enter()?;
         let mut left = self.operand()?;
@@ -134,7 +135,7 @@ impl<'t> ExprParser<'t> {
         Ok(left)
     }
 
-    /// Parses an operand with its unary operators.
+    /// Parses an operand with the unary operators before it.
     fn operand(&mut self) -> ParseResult<ExprNode<'t>> {
         let unary = match self.peek() {
             ExprToken::Symbol("+") => UnaryOperator::Plus,
@@ -185,7 +186,7 @@ impl<'t> ExprParser<'t> {
         }
     }
 
-    /// Parses a name after a dot, of a path that starts at `start`.
+    /// Parses the name after a dot. `start` is the offset at which its path starts.
     fn name(&mut self, start: usize) -> ParseResult<AccessKey<'t>> {
         match self.peek_token() {
             (ExprToken::Name(name), len) => {
@@ -200,7 +201,7 @@ impl<'t> ExprParser<'t> {
         }
     }
 
-    /// Parses an index and the closing bracket.
+    /// Parses the index after an opening bracket, and the closing bracket.
     fn index(&mut self) -> ParseResult<AccessKey<'t>> {
         let index = self.expression(0)?;
         self.close("]", "an operator or `]`")?;
@@ -239,7 +240,8 @@ impl<'t> ExprParser<'t> {
         Ok(ExprNode { at, expr })
     }
 
-    /// Parses items separated by commas, with an optional trailing one, up to `close`.
+    /// Parses items separated by commas, and the token `close` after them. A trailing comma is
+    /// allowed.
     fn items<T>(
         &mut self,
         close: &'static str,
@@ -261,7 +263,7 @@ impl<'t> ExprParser<'t> {
         }
     }
 
-    /// Parses a member name and its value.
+    /// Parses a member of an object: its name and its value.
     fn member(&mut self) -> ParseResult<(ExprNode<'t>, ExprNode<'t>)> {
         let key = match self.peek_token() {
             (ExprToken::Name(name), len) => {
@@ -278,7 +280,7 @@ impl<'t> ExprParser<'t> {
         Ok((key, self.expression(0)?))
     }
 
-    /// Parses the arguments of the function whose name is at `at`.
+    /// Parses the arguments of the function `name`, whose name is at offset `at`.
     fn call(&mut self, at: usize, name: &str) -> ParseResult<ExprNode<'t>> {
         self.at += 1;
         let Some(function) = ExprFunction::from_name(name) else {
@@ -293,7 +295,7 @@ impl<'t> ExprParser<'t> {
         Ok(ExprNode { at, expr: Expr::Call(function, values) })
     }
 
-    /// Parses a single-quoted string, opened at `open`.
+    /// Parses the rest of a single-quoted string whose quote is at offset `open`.
     fn parse_raw_string(&mut self, open: usize) -> ParseResult<String> {
         let mut text = String::new();
         loop {
@@ -312,7 +314,7 @@ impl<'t> ExprParser<'t> {
         }
     }
 
-    /// Parses a double-quoted string, opened at `open`.
+    /// Parses the rest of a double-quoted string whose quote is at offset `open`.
     fn string(&mut self, open: usize) -> ParseResult<Expr<'t>> {
         let mut parts = Vec::new();
         let mut plain = String::new();
@@ -336,7 +338,7 @@ impl<'t> ExprParser<'t> {
         Ok(Expr::Text(parts))
     }
 
-    /// Parses an escape sequence after its backslash.
+    /// Parses an escape sequence after its backslash, and appends its character to `plain`.
     fn escape(&mut self, plain: &mut String) -> ParseResult<()> {
         let at = self.at - 1;
         if self.eat("${{") {
@@ -381,7 +383,7 @@ impl<'t> ExprParser<'t> {
         Err(Kind::Expected { expected, found }.with_offset(self.at))
     }
 
-    /// Returns whether the expression ends here.
+    /// Returns whether only blanks follow, up to `}}` or the end of the text.
     fn is_over(&self) -> bool {
         let rest = self.rest().trim_start();
         rest.is_empty() || rest.starts_with("}}")

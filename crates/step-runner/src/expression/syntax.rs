@@ -17,17 +17,19 @@ pub enum Expr<'t> {
     Text(Vec<TextPart<'t>>),
     Array(Vec<ExprNode<'t>>),
     Object(Vec<(ExprNode<'t>, ExprNode<'t>)>),
-    /// An old-style dotted path that is known to exist.
+    /// A dotted path that exists in the context. Its names may contain `-` and blanks, as in
+    /// `job.MY-KEY`.
     Path(&'t str),
-    /// A name or a value with its members.
+    /// Access to a name, or to members or items, as in `inputs.a[0]`.
     Access {
         path: &'t str,
         base: AccessBase<'t>,
         keys: Vec<AccessKey<'t>>,
     },
     Unary(UnaryOperator, Box<ExprNode<'t>>),
-    /// A first operand, and binary operators that are applied to it from left to right: a list, so that a long sum is
-    /// not a deep tree. In `a * b + c`, the list is `* b`, `+ c`; in `a + b * c`, it is `+ (b * c)`.
+    /// A first operand, and binary operators that are applied to it from left to right: a list, so
+    /// that a long sum is not a deep tree. In `a * b + c`, the list is `* b`, `+ c`; in
+    /// `a + b * c`, it is `+ (b * c)`.
     Fold(Box<ExprNode<'t>>, Vec<BinaryOperation<'t>>),
     /// A function call with arguments.
     Call(ExprFunction, Vec<ExprNode<'t>>),
@@ -40,14 +42,14 @@ pub enum TextPart<'t> {
     Node(ExprNode<'t>),
 }
 
-/// Start of an [`Expr::Access`].
+/// The name or value with which an [`Expr::Access`] starts.
 #[derive(Debug)]
 pub enum AccessBase<'t> {
     Root(&'t str),
     Node(Box<ExprNode<'t>>),
 }
 
-/// Member or index of an [`Expr::Access`].
+/// A member or an index in an [`Expr::Access`].
 #[derive(Debug)]
 pub enum AccessKey<'t> {
     /// `.name`, with the offset of the name.
@@ -55,7 +57,7 @@ pub enum AccessKey<'t> {
     Index(ExprNode<'t>),
 }
 
-/// A binary operator, its offset, and its right operand.
+/// A binary operator, its offset in the text, and its right operand.
 #[derive(Debug)]
 pub struct BinaryOperation<'t> {
     pub operator: BinaryOperator,
@@ -102,7 +104,8 @@ impl ExprFunction {
         }
     }
 
-    /// Returns whether the function is a status function, whose value depends on earlier steps.
+    /// Returns whether this is a status function: `success()`, `failure()`, `always()` or
+    /// `cancelled()`.
     pub(super) fn is_about_status(self) -> bool {
         !matches!(self, ExprFunction::Str | ExprFunction::Num | ExprFunction::Bool)
     }
@@ -126,7 +129,7 @@ pub enum ExprToken<'t> {
     End,
 }
 
-/// Symbols in order of length: those of two characters precede their prefixes.
+/// Symbols, longer ones first, as `<` is also the start of `<=`.
 const SYMBOLS: [&str; 25] = [
     "&&", "||", "==", "!=", "<=", ">=", "<", ">", "+", "-", "*", "/", "%", "!", ".", ",", ":", "(",
     ")", "[", "]", "{", "}", "\"", "'",
@@ -150,7 +153,7 @@ impl<'t> ExprToken<'t> {
         }
     }
 
-    /// Describes the token in messages.
+    /// Returns a description of the token for messages.
     pub fn describe(self) -> String {
         match self {
             ExprToken::Name(text)

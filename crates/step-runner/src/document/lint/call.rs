@@ -1,4 +1,4 @@
-//! Checks of calls: the callee exists, and gets the inputs that it declares.
+//! Checks of step calls: the called step exists, and gets the inputs that it declares.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,8 @@ use super::super::types::{BuiltinFunction, MAX_BYTES, STEP_FILE_NAMES, StepRefer
 use super::{Lint, LintSeverity};
 
 impl Lint<'_> {
-    /// Checks the callee and the inputs of a step.
+    /// Checks that the step which `reference` names exists, and that the call passes the inputs
+    /// which it declares.
     pub(super) fn call(&mut self, step: &YamlNode, reference: &YamlNode) {
         let YamlValue::Text(text) = &reference.value else { return };
         match StepReference::parse(text) {
@@ -35,7 +36,8 @@ impl Lint<'_> {
             hint(name, &BuiltinFunction::NAMES);
     }
 
-    /// Returns the `spec` of a local step file if it is valid. Reports a missing file, but no errors in it.
+    /// Returns the `spec` of a local step file; `None` if it is missing or invalid. Reports a
+    /// missing file, but no errors in the file.
     fn local_spec(
         &mut self,
         reference: &YamlNode,
@@ -90,8 +92,8 @@ impl Lint<'_> {
         }
     }
 
-    /// Returns the end of the message about a value that is not of the declared type. Expressions are accepted, because
-    /// their type is unknown.
+    /// Describes a value that is not of the declared type, for the end of a message. Returns `None`
+    /// for a value of the type, for null, and for expressions, whose type is unknown.
     fn mismatch(&self, kind: DeclaredType, node: &YamlNode) -> Option<String> {
         let found = match (&node.value, kind) {
             (YamlValue::Null, _)
@@ -109,7 +111,7 @@ impl Lint<'_> {
         Some(format!("it gets {found}"))
     }
 
-    /// Returns the spelling of a plain scalar.
+    /// Returns the source text of a plain (unquoted) scalar.
     fn scalar_at(&self, node: &YamlNode) -> &str {
         let at = node.origin.position;
         let line = self.text.lines().nth(at.line - 1).unwrap_or_default();

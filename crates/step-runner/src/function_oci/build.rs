@@ -1,4 +1,5 @@
-//! `builtin://function/oci/build`: builds an image from files of a job, in an archive.
+//! `builtin://function/oci/build`: builds an OCI image from files of a job, and writes it to an
+//! archive.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -28,10 +29,11 @@ use super::run::{FunctionOutputs, FunctionTask};
 /// Media type of layers of functions, which are tar archives compressed with zstd.
 const LAYER: &str = "application/vnd.gitlab.step.layer.v1.tar+zstd";
 
-/// Annotation with the version, of the image and of its entry in the archive.
+/// Annotation with the version: of the manifests and the index of the image, and of the entry for
+/// the image in the archive's `index.json`.
 pub const VERSION: &str = "org.opencontainers.image.version";
 
-/// Annotation with the tag, only in the archive.
+/// Annotation with the tag, only of the entry for the image in the archive's `index.json`.
 pub const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
 /// Builds an image. Returns the outputs of the function.
@@ -76,7 +78,8 @@ pub fn build(task: &FunctionTask<'_>) -> Result<FunctionOutputs, FunctionError> 
     ]))
 }
 
-/// Returns a digest as an output, in the form of GitLab's step for images.
+/// Returns a digest as an output: an object with `algorithm`, `hash` and `value`, as in outputs of
+/// GitLab's function.
 pub fn digest_output(digest: &Digest) -> ExprValue {
     json!({
         "algorithm": digest.algorithm().name(),
@@ -95,7 +98,8 @@ struct ImageWriter<'a> {
 }
 
 impl ImageWriter<'_> {
-    /// Writes the files of a layer, if there are any.
+    /// Writes a layer with the files of `tree`; returns `None` if there are none. `name` describes
+    /// the layer in the log.
     fn layer(
         &mut self,
         name: &str,
@@ -132,7 +136,8 @@ impl ImageWriter<'_> {
         Ok(Some(layer))
     }
 
-    /// Writes the configuration and the manifest for a platform. Returns its entry in the index.
+    /// Writes the configuration and the manifest for a platform. Returns the entry for them in the
+    /// image index.
     fn manifest(
         &mut self,
         platform: &Platform,
@@ -159,7 +164,7 @@ impl ImageWriter<'_> {
         Ok(entry)
     }
 
-    /// Writes the index, and ends the archive. Returns the digest of the index.
+    /// Writes the image index, and finishes the archive. Returns the digest of the image index.
     fn finish(mut self, manifests: &[Json]) -> Result<Digest, FunctionError> {
         let version = self.version.to_string();
         let index = json!({
@@ -180,7 +185,7 @@ impl ImageWriter<'_> {
         Ok(digest)
     }
 
-    /// Writes a document. Returns its descriptor.
+    /// Writes a JSON document as a blob. Returns its descriptor.
     fn document(&mut self, kind: &MediaType, document: &Json) -> Result<Json, FunctionError> {
         let bytes = document.to_string();
         debug_assert!(bytes.len() as u64 <= MAX_MANIFEST_BYTES);
@@ -189,7 +194,7 @@ impl ImageWriter<'_> {
     }
 }
 
-/// Adds a file to a layer. Step files are checked first.
+/// Adds a file to a layer. A step file is checked first.
 fn add_file(
     layer: &mut LayerBuilder<'_>,
     path: &Path,
@@ -221,13 +226,13 @@ impl LayerTree {
     }
 }
 
-/// Returns whether a path is that of a step file.
+/// Returns whether a path ends in the name of a step file, `step.yml` or `func.yml`.
 fn is_step_file(path: &Path) -> bool {
     STEP_FILE_NAMES.iter().any(|name| path.file_name() == Some(name.as_ref()))
 }
 
-/// Reports errors in a step file. Fails on errors in a step file at the top of the image; deeper files may be
-/// test data.
+/// Logs errors and warnings about a step file. Fails on errors only if the file is at the top of
+/// the image; deeper files may be test data.
 pub fn check(path: &Path, text: &[u8], log: &dyn Fn(LogStream, &str)) -> Result<(), FunctionError> {
     let name = path.display().to_string();
     let findings = lint(&name, &String::from_utf8_lossy(text), None);
@@ -247,12 +252,13 @@ pub fn check(path: &Path, text: &[u8], log: &dyn Fn(LogStream, &str)) -> Result<
     }
 }
 
-/// A new archive beside the old one; removed on drop, unless finished.
+/// A new archive with a temporary name, in the directory of the previous archive; removed on drop,
+/// unless finished.
 #[derive(Debug)]
 struct NewArchive<'a> {
     directory: BorrowedFd<'a>,
     path: PathBuf,
-    /// Temporary name, until the archive is finished.
+    /// Temporary file name; `None` once the archive is finished.
     name: Option<String>,
     file: File,
 }
@@ -269,7 +275,7 @@ impl<'a> NewArchive<'a> {
         Ok(NewArchive { directory, path, name: Some(name), file: file.into() })
     }
 
-    /// Replaces the old archive. Returns the path.
+    /// Renames the new archive, which replaces the previous one. Returns the path.
     pub fn finish(mut self) -> Result<PathBuf, FunctionError> {
         if let Some(name) = &self.name {
             renameat(self.directory, name, self.directory, ARCHIVE)

@@ -1,4 +1,4 @@
-//! Errors of the functions.
+//! Errors of the functions that build and publish images.
 
 use std::io;
 use std::path::PathBuf;
@@ -25,7 +25,8 @@ pub enum FunctionError {
     Outside { path: PathBuf },
     #[error("{} is {kind}: expected a file or a directory", path.display())]
     Kind { path: PathBuf, kind: &'static str },
-    /// A symlink out of its copied directory, which could be dangling in the image.
+    /// A symlink in a copied directory leads out of the directory, and could be dangling in the
+    /// image.
     #[error(
         "{} is a symlink to {target:?}, which is not in the same directory of the image: name the \
          file that it leads to", path.display()
@@ -35,13 +36,13 @@ pub enum FunctionError {
     Whiteout { path: PathBuf },
     #[error("more than {limit} files and directories for one image")]
     TooMany { limit: usize },
-    /// An image without a step file could not be called.
+    /// The files for a platform contain no step file, so the image could not be called.
     #[error(
         "no func.yml or step.yml among the files for {platform}: add \"func.yml: func.yml\" to \
          common.files"
     )]
     NoStepFile { platform: String },
-    /// The errors of the step file are in the log.
+    /// A step file of the image has errors, which are in the log.
     #[error("{} has {errors} error{}", path.display(), if *errors == 1 { "" } else { "s" })]
     StepFile { path: PathBuf, errors: usize },
     /// The archive cannot be read, or is not consistent.
@@ -51,7 +52,7 @@ pub enum FunctionError {
     Images { path: PathBuf, images: usize },
     #[error("invalid archive {}: more than {limit} platforms", path.display())]
     Platforms { path: PathBuf, limit: usize },
-    /// The image in the archive has no annotation with its version.
+    /// The image in the archive has no annotation with its version or tag.
     #[error(
         "{} has no version: expected an archive of builtin://function/oci/build, or one with the \
          annotation org.opencontainers.image.version", path.display()
@@ -61,13 +62,13 @@ pub enum FunctionError {
         "invalid version {text:?}: expected MAJOR.MINOR.PATCH or MAJOR.MINOR.PATCH-PRERELEASE{hint}"
     )]
     Version { text: String, hint: &'static str },
-    /// The version is already published with other content, which its users rely on.
+    /// The version is already published with other content, on which users of the version rely.
     #[error(
         "{reference} is already published with digest {found}, not {expected}: publish another version, or \
          set the input \"overwrite\""
     )]
     Published { reference: Box<ImageReference>, found: Digest, expected: Digest },
-    /// The resolver of the job has no registry client.
+    /// Remote steps are disabled for the job, so there is no registry client.
     #[error("no registry client: steps of this job are local only")]
     NoRegistries,
     /// The credentials of the job cannot be read.
@@ -79,10 +80,10 @@ pub enum FunctionError {
     Push(#[from] PushError),
     #[error("cancelled")]
     Cancelled,
-    /// The process is out of threads or file descriptors.
+    /// The function could not be started: the process is out of threads or file descriptors.
     #[error("cannot start the function")]
     Start(#[source] io::Error),
-    /// A layer cannot be written.
+    /// The archive cannot be written.
     #[error("cannot write the archive")]
     Write(#[from] io::Error),
 }

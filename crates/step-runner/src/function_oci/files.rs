@@ -1,4 +1,4 @@
-//! The files of a layer: found beneath the job's directory, sorted by name.
+//! The files of a layer: found below the job's directory, sorted by name.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -19,28 +19,29 @@ use super::inputs::CopiedFile;
 /// Maximum number of files and directories of an image, whose names are held in memory.
 const MAX_ENTRIES: usize = 100_000;
 
-/// Name left out of copied directories: it is not part of a function, and may contain the job's token.
+/// Name of git's data, which is left out of copied directories: it is not part of a function, and
+/// may contain the job's token.
 const GIT: &str = ".git";
 
 /// The files of a layer by their paths in the image, parents first.
 #[derive(Debug, Default)]
 pub struct LayerTree {
     pub entries: BTreeMap<PathBuf, LayerEntry>,
-    /// Paths of `.git` in the job's directory, which are not copied; named in the log.
+    /// Paths of `.git` in the job's directory, which are not copied. The log names them.
     pub left_out: Vec<PathBuf>,
 }
 
-/// Entry at a path of a layer.
+/// An entry of a layer, without its path in the layer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LayerEntry {
     Directory,
-    /// The file at a path in the job's directory.
+    /// A file; contains its path in the job's directory.
     File(PathBuf),
-    /// A symbolic link to this target.
+    /// A symbolic link; contains its target.
     Link(PathBuf),
 }
 
-/// An open file, with size and mode from its descriptor.
+/// An open file, with the size and mode that `fstat` returned for it.
 #[derive(Debug)]
 pub struct OpenFile {
     pub file: File,
@@ -48,14 +49,14 @@ pub struct OpenFile {
     pub is_executable: bool,
 }
 
-/// The directory of a job.
+/// The working directory of a job; paths and symlinks that lead out of it are errors.
 #[derive(Debug)]
 pub struct JobDirectory {
     root: ConfinedRoot,
 }
 
 impl JobDirectory {
-    /// Opens the directory, by an absolute path.
+    /// Opens the directory; `path` must be absolute.
     pub fn open(path: &Path) -> Result<Self, FunctionError> {
         Ok(JobDirectory { root: ConfinedRoot::new(path)? })
     }
@@ -104,7 +105,7 @@ impl JobDirectory {
         }
     }
 
-    /// Adds the content of a directory, without following symlinks.
+    /// Adds a directory and its content to `tree`. A symlink in it is added as a symlink.
     fn walk(
         &self,
         tree: &mut LayerTree,
@@ -153,7 +154,8 @@ impl JobDirectory {
         Ok(())
     }
 
-    /// Returns a path relative to the directory; `path` may also be an absolute path below it.
+    /// Returns a path relative to the job's directory; `path` may also be an absolute path below
+    /// it.
     fn relative_path(&self, path: &Path) -> Result<PathBuf, FunctionError> {
         let relative = match path.strip_prefix(self.root.path()) {
             Ok(relative) => relative,
@@ -195,7 +197,7 @@ impl JobDirectory {
 }
 
 impl LayerTree {
-    /// Adds an entry and its parent directories.
+    /// Adds an entry, and directories for its missing parents.
     fn add(&mut self, path: &Path, entry: LayerEntry) -> Result<(), FunctionError> {
         let name = path.file_name().unwrap_or_default();
         if name.as_bytes().starts_with(b".wh.") {
@@ -246,7 +248,7 @@ fn names(directory: &File) -> rustix::io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Returns whether the target of a symlink is within the copied directory.
+/// Returns whether the target of the symlink `link` is within `top`, the copied directory.
 fn stays_within(link: &Path, top: &Path, target: &Path) -> bool {
     let mut depth = link.components().count() - top.components().count() - 1;
     for component in target.components() {

@@ -1,4 +1,4 @@
-//! The validated inputs of the functions.
+//! Validated inputs of the functions that build and publish images.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -28,7 +28,7 @@ pub struct BuildInputs {
 pub struct CopiedFile {
     /// Path in the image, without `.` and `..`; empty for the top of the image.
     pub destination: PathBuf,
-    /// Path as in the input.
+    /// Path of the file or directory as in the input, relative to the job's directory or absolute.
     pub source: PathBuf,
 }
 
@@ -36,7 +36,7 @@ pub struct CopiedFile {
 #[derive(Debug)]
 pub struct PublishInputs {
     pub archive: PathBuf,
-    /// Repository; the tag is ignored.
+    /// Repository to push to. An input with a tag or digest is rejected.
     pub repository: ImageReference,
     pub overwrite: bool,
 }
@@ -123,7 +123,8 @@ fn platform(name: &str, value: &ExprValue) -> Result<(Platform, Vec<CopiedFile>)
     Ok((platform, copied))
 }
 
-/// Returns the files to copy. Destinations are unique.
+/// Parses a mapping of destinations to sources. Fails on a duplicate destination. `path` is the
+/// path of the input in errors.
 fn files(path: &str, value: &ExprValue) -> Result<Vec<CopiedFile>, FunctionError> {
     let mut copied: Vec<CopiedFile> = Vec::new();
     for (destination, source) in object(path, Some(value))? {
@@ -145,7 +146,8 @@ fn files(path: &str, value: &ExprValue) -> Result<Vec<CopiedFile>, FunctionError
     Ok(copied)
 }
 
-/// Returns a path in the image relative to its top.
+/// Returns a path in the image relative to its top; `None` if the path is empty, or contains `..`
+/// or a NUL byte.
 fn normalize_path(path: &str) -> Option<PathBuf> {
     let path = path.trim();
     if path.is_empty() || path.contains('\0') {
@@ -190,7 +192,7 @@ fn type_error(path: &str, expected: &str, got: &ExprValue) -> FunctionError {
     input(path, format!("expected {expected}, got {got}"))
 }
 
-/// Returns an error that names the known keys, the most similar one first.
+/// Returns the error about an unknown key, which names the known keys, the most similar one first.
 fn unknown(path: &str, key: &str, known: &[&str]) -> FunctionError {
     let meant = closest_name(key, known.iter().copied());
     let mut known = known.to_vec();
@@ -199,10 +201,10 @@ fn unknown(path: &str, key: &str, known: &[&str]) -> FunctionError {
     input(path, format!("unknown key {key:?}: expected {}", known.join(" or ")))
 }
 
-/// Length limit of a tag in the distribution specification.
+/// Maximum length of a tag in bytes, from the OCI distribution specification.
 const MAX_TAG_BYTES: usize = 128;
 
-/// Parses a version of a function: `1.2.3`, or `1.2.3-rc1` before its release.
+/// Parses the version of a function: `1.2.3`, or `1.2.3-rc1` for a prerelease.
 pub fn parse_version(text: &str) -> Result<Version, FunctionError> {
     let hint = match text {
         text if text.starts_with(['v', 'V']) => ": leave out the \"v\"",
@@ -222,8 +224,9 @@ fn is_padded(part: &str) -> bool {
 
 /// Returns the tags of an image with a version, the version itself first.
 ///
-/// `1.2`, `1` and `latest` name the newest release in their range: a release that is older than one of
-/// the `existing` tags does not get them, and a prerelease gets none.
+/// `1.2`, `1` and `latest` name the newest release in their range: a release does not get such a
+/// tag if one of the `existing` tags is a newer release in its range. A prerelease gets none of
+/// them.
 pub fn tags_of(version: &Version, existing: &BTreeSet<String>) -> Vec<String> {
     let mut tags = vec![version.to_string()];
     if !version.pre.is_empty() {

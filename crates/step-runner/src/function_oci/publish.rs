@@ -37,9 +37,10 @@ struct FunctionImage {
     version: Version,
     /// Configurations and layers, each once.
     blobs: Vec<Descriptor>,
-    /// Manifests listed in the top document.
+    /// Manifests for single platforms, if the top document is an index; otherwise empty.
     manifests: Vec<Descriptor>,
-    /// The document that tags refer to: an index, or the manifest of an image for one platform.
+    /// Descriptor of the top document, to which tags refer: an index, or the manifest of an image
+    /// for one platform.
     top: Descriptor,
     /// Content of the top document.
     bytes: Vec<u8>,
@@ -87,7 +88,8 @@ pub fn publish(task: &FunctionTask<'_>) -> Result<FunctionOutputs, FunctionError
     ]))
 }
 
-/// Checks that the version is not published with other content.
+/// Checks that the version is not published with other content, unless the input `overwrite` is
+/// set.
 fn check_new(
     destination: &PushDestination<'_>,
     image: &FunctionImage,
@@ -106,7 +108,8 @@ fn check_new(
     }
 }
 
-/// Pushes all blobs and manifests that the tagged document refers to.
+/// Pushes all blobs and manifests to which the top document refers, but not the top document
+/// itself.
 fn push(
     task: &FunctionTask<'_>,
     archive: &LayoutArchive,
@@ -149,7 +152,8 @@ fn check_cancelled(task: &FunctionTask<'_>) -> Result<(), FunctionError> {
 }
 
 impl FunctionImage {
-    /// Reads all documents of the image in an archive, and checks that all its blobs exist.
+    /// Reads all documents of the image in an archive, and checks that all its blobs are in the
+    /// archive.
     fn read(archive: &LayoutArchive, path: &Path) -> Result<Self, FunctionError> {
         let invalid = |source| FunctionError::Archive { path: path.to_owned(), source };
         let images = archive.images().map_err(invalid)?;
@@ -190,7 +194,7 @@ impl FunctionImage {
         Ok(image)
     }
 
-    /// Adds the blobs of a manifest.
+    /// Adds the blobs of a manifest whose digests are not in `seen`.
     fn add(
         &mut self,
         document: &ManifestDocument,
@@ -213,7 +217,8 @@ impl FunctionImage {
     }
 }
 
-/// Returns the version in an archive: from its entry for the image, or from the image.
+/// Returns the version of an image: from the version annotation of its entry in the archive or of
+/// its top document, or else from the tag annotation of the entry.
 fn version(descriptor: &Descriptor, document: &[u8]) -> Option<String> {
     let document: Option<AnnotatedDocument> = serde_json::from_slice(document).ok();
     let own = document.and_then(|document| document.annotations).unwrap_or_default();

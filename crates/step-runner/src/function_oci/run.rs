@@ -21,9 +21,9 @@ pub type FunctionLog<'a> = &'a (dyn Fn(LogStream, &str) + Sync);
 /// A built-in function for images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OciFunction {
-    /// `builtin://function/oci/build`
+    /// Builds an image: `builtin://function/oci/build`.
     Build,
-    /// `builtin://function/oci/publish`
+    /// Pushes an image to a registry: `builtin://function/oci/publish`.
     Publish,
 }
 
@@ -37,7 +37,7 @@ pub struct FunctionCall {
     /// Variables of the CI job, from which credentials for registries are read.
     pub vars: BTreeMap<String, String>,
     pub env: BTreeMap<String, String>,
-    /// Access to registries; required to publish.
+    /// Cache and registry client; required to publish.
     pub remote: Option<Arc<RemoteAccess>>,
 }
 
@@ -51,12 +51,13 @@ pub struct FunctionTask<'a> {
 impl FunctionCall {
     /// Runs the function. Returns its outputs by name.
     ///
-    /// May take a minute to return after the interrupt is set, if a registry does not respond; a caller
-    /// that cannot wait abandons the thread.
+    /// May take a minute to return after the interrupt is set, if a registry does not respond; a
+    /// caller that cannot wait abandons the thread.
     ///
     /// # Errors
     ///
-    /// Besides its own errors, [`FunctionError::Cancelled`] when the interrupt is set.
+    /// Fails with the error of the function, or with [`FunctionError::Cancelled`] once the
+    /// interrupt is set.
     pub fn run(
         &self,
         interrupt: &Interrupt,
@@ -71,13 +72,13 @@ impl FunctionCall {
 }
 
 impl FunctionTask<'_> {
-    /// Returns the context in which credentials are found.
+    /// Returns the context in which credentials for registries are looked up.
     pub(super) fn caller(&self) -> ReferenceContext<'_> {
         let FunctionCall { work_dir, vars, env, .. } = self.call;
         ReferenceContext { dir: work_dir, tree: None, vars, env, interrupt: self.interrupt }
     }
 
-    /// Writes a line of the log.
+    /// Writes a line to the log.
     pub(super) fn print(&self, stream: LogStream, line: &str) {
         (self.log)(stream, line);
     }

@@ -1,21 +1,22 @@
-//! GitLab's helper program, which is renamed when this program takes its name.
+//! Finds GitLab's helper program, which users rename to install this program under its name.
 
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Suffix of GitLab's program after this program has taken its name.
+/// Suffix of the name of GitLab's helper program once this program has taken the name itself.
 pub const SUFFIX: &str = ".gitlab";
 
-/// Names under which gitlab-runner calls its helper.
+/// Names under which GitLab Runner executes its helper program.
 pub const NAMES: [&str; 2] = ["gitlab-runner-helper", "gitlab-runner"];
 
-/// Returns GitLab's program beside `exe`, the path at which this program was executed: `EXE.gitlab`, or
-/// else `gitlab-runner-helper.gitlab` or `gitlab-runner.gitlab` in the same directory.
+/// Returns GitLab's helper program beside `exe`, the path at which this program was executed:
+/// `EXE.gitlab`, or else `gitlab-runner-helper.gitlab` or `gitlab-runner.gitlab` in the same
+/// directory.
 ///
-/// Returns only an executable regular file or a symlink to one, and never this program, which would execute
-/// itself in an endless loop.
+/// Returns only an executable regular file or a symlink to one, and never this program, which would
+/// execute itself in an endless loop.
 pub fn original_program(exe: &Path) -> Option<PathBuf> {
     // A copy of this program under the name of the original is not the original.
     if exe.as_os_str().as_encoded_bytes().ends_with(SUFFIX.as_bytes()) {
@@ -29,7 +30,8 @@ pub fn original_program(exe: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Returns the paths at which [`original_program`] looks for GitLab's program, the preferred one first.
+/// Returns the paths at which [`original_program`] looks for GitLab's helper program, the preferred
+/// one first.
 pub fn candidates(exe: &Path) -> Vec<PathBuf> {
     let with_suffix = |name: OsString| {
         let mut name = name;

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use super::http2::{FrameKind, FrameReader};
 use super::socket;
 
-/// Size of the copy buffer.
+/// Size of the copy buffer in bytes.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Poll interval for a server that is starting.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The reason for which the proxy ended.
+/// The reason why the proxy ended.
 #[derive(Debug)]
 pub enum CloseReason {
     /// The client closed its input, or no longer reads output.

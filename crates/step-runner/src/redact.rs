@@ -1,8 +1,9 @@
-//! Masks secrets in results of steps before clients, files and terminals get them.
+//! Masks secrets in the results of steps before they are passed to clients, files and terminals.
 //!
-//! `[MASKED]` replaces the values of inputs and outputs that are declared sensitive, of any type, and in
-//! all other texts the secrets that are masked in the log. The environment that the server was started with
-//! is left out: it is the same for all steps, and may contain anything.
+//! `[MASKED]` replaces the values of inputs and outputs that are declared sensitive, of any type,
+//! and in all other texts the secrets that are masked in the log. Variables of the environment in
+//! which the server was started are left out: they are the same for all steps, and may contain
+//! anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,18 +15,19 @@ use super::ExprValue;
 use super::log::{LogStream, MASK, Masker, Masking, OutputSink, OutputSource, TooMuchToMask};
 use super::wire::proto::{self, StepResult};
 
-/// Endings of variable names in the server's environment whose values are masked in results.
+/// Ends of the names of variables in the server's environment whose values are masked in results.
 const SECRET_NAME_ENDS: [&str; 7] =
     ["TOKEN", "PASSWORD", "PASSWD", "SECRET", "_JWT", "_KEY", "CREDENTIALS"];
 
-/// Shorter values of such variables are not secrets, but numbers and switches.
+/// Minimum length in bytes of a masked value of the server's environment. Shorter values are
+/// numbers and switches, not secrets, even if the name of the variable ends like that of a secret.
 const MIN_VARIABLE_BYTES: usize = 8;
 
 /// Masks secrets in texts and results. Clones share the secrets.
 #[derive(Clone)]
 pub struct Redactor {
     secrets: Arc<Mutex<Secrets>>,
-    /// Environment variables left out of results.
+    /// Environment of the server. Its variables are left out of results.
     inherited: Arc<BTreeMap<String, String>>,
 }
 
@@ -42,7 +44,8 @@ impl Redactor {
         Self::with(Masker::new(masking), inherited)
     }
 
-    /// Returns a redactor with the secrets of a masker, as in [`new`](Self::new).
+    /// Returns a redactor with the secrets of a masker, and of `inherited`, as in
+    /// [`new`](Self::new).
     pub(super) fn with(
         masker: Result<Masker, TooMuchToMask>,
         inherited: BTreeMap<String, String>,
@@ -58,7 +61,7 @@ impl Redactor {
         Redactor { secrets: Arc::new(secrets), inherited: Arc::new(inherited) }
     }
 
-    /// Masks a secret from now on.
+    /// Masks a secret in all texts and results from now on.
     pub fn add_secret(&self, secret: &str) {
         let mut secrets = self.secrets.lock().unwrap_or_else(PoisonError::into_inner);
         secrets.added.add_secret(secret);
@@ -124,7 +127,8 @@ impl Redactor {
         reference.path.iter_mut().chain(texts).for_each(|text| self.replace(text));
     }
 
-    /// Masks secrets in a step file; `steps` has the sensitive inputs of the steps that it calls, by name.
+    /// Masks secrets in a step file; `steps` has the names of the sensitive inputs of each called
+    /// step, by the name of the step.
     fn step_file(
         &self,
         file: &mut proto::SpecDefinition,
@@ -190,7 +194,8 @@ impl Redactor {
         }
     }
 
-    /// Removes inherited variables, and masks the values of others.
+    /// Removes variables that have the same value in the server's environment, and masks secrets in
+    /// the values of others.
     fn env(&self, env: &mut BTreeMap<String, String>) {
         env.retain(|name, value| self.inherited.get(name) != Some(value));
         self.texts(env);

@@ -1,4 +1,5 @@
-//! The Unix socket of the server: only its owner can connect, only one server can listen.
+//! The Unix socket of the server: only its owner and root can connect, and only one server can
+//! listen.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -17,10 +18,11 @@ use rustix::net::{
     sockopt::socket_peercred,
 };
 
-/// Length limit of a socket path: 108 bytes of the kernel, with a terminating NUL.
+/// Maximum length of a socket path in bytes. The limit of the kernel is 108, with a terminating
+/// NUL.
 pub const MAX_PATH_BYTES: usize = 107;
 
-/// Backlog of connections that are not accepted yet.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 /// An error with a socket or a private directory.
@@ -104,7 +106,7 @@ impl SocketListener {
         &self.path
     }
 
-    /// Returns a duplicate of the socket, which is non-blocking.
+    /// Returns a duplicate of the listening socket. The socket is non-blocking.
     pub(super) fn socket(&self) -> io::Result<UnixListener> {
         self.listener.try_clone()
     }
@@ -120,7 +122,7 @@ impl Drop for SocketListener {
     }
 }
 
-/// Removes the stale socket of a crashed server.
+/// Removes the stale socket of a crashed server. Fails if another server listens on the socket.
 fn remove_stale(path: &Path) -> Result<(), SocketError> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -163,8 +165,8 @@ fn listen_on(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// Connects to the socket of a server that runs as this user or root. A server of another user could read
-/// jobs and their secrets.
+/// Connects to the socket of a server that runs as this user or root. Fails for a server of another
+/// user, who could read jobs and their secrets.
 pub fn dial(path: &Path) -> io::Result<UnixStream> {
     let stream = UnixStream::connect(path)?;
     // The user of the listening process, independent of the owner of the file.
@@ -180,7 +182,8 @@ pub fn dial(path: &Path) -> io::Result<UnixStream> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
-/// Creates a private directory, or makes an existing one private.
+/// Creates a directory with mode 0700, or changes the mode of an existing one to 0700. Fails if
+/// another user owns it.
 pub fn private_directory(path: &Path) -> Result<(), SocketError> {
     if let Some(parent) = path.parent() {
         make_private(parent).map_err(SocketError::Create)?;

@@ -1,5 +1,6 @@
-//! Converts results of steps to JSON, by the [JSON mapping of protocol buffers], and to the text format of
-//! protocol buffers.
+//! Converts results of steps to JSON, by the [JSON mapping of protocol buffers], and to the text
+//! format of protocol buffers. Parses results from JSON, and definitions of steps from the text
+//! format.
 //!
 //! [JSON mapping of protocol buffers]: https://protobuf.dev/programming-guides/json/
 
@@ -43,7 +44,7 @@ pub fn to_json(result: &StepResult) -> serde_json::Value {
     json
 }
 
-/// Converts integral numbers to integers: 5, not 5.0.
+/// Replaces integral floating-point numbers in JSON by integers: 5, not 5.0.
 fn shorten(json: &mut serde_json::Value) {
     match json {
         serde_json::Value::Number(number) => {
@@ -70,19 +71,19 @@ pub fn from_json(json: &[u8]) -> Result<StepResult, serde_json::Error> {
     Ok(message.transcode_to().expect("it is what the descriptors say"))
 }
 
-/// Reasons to reject a text as the definition of a step.
+/// Reasons to reject a text as a message `proto.Definition`, the definition of a step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DefinitionError {
-    /// The text is not a message `proto.Definition`.
+    /// The text cannot be parsed as a message `proto.Definition`.
     #[error("{0}")]
     Text(String),
     /// The type is neither `exec` nor `steps`.
     #[error("invalid type: expected exec or steps")]
     Type,
-    /// A command or a list of steps is empty.
+    /// The command, or the list of steps, is empty.
     #[error("{0} must not be empty")]
     Empty(&'static str),
-    /// A step without a reference, or with one of a kind that cannot be loaded.
+    /// A step has no reference, or one with an unsupported protocol.
     #[error("step {0:?} has no reference of protocol local, git, oci, dist or dynamic")]
     Reference(String),
 }

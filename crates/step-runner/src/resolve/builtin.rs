@@ -1,5 +1,4 @@
-//! Steps of this program: `builtin://script`, formerly `dist://script`, and the functions that GitLab's
-//! runner calls.
+//! Built-in steps, which this program implements: `builtin://NAME`, formerly `dist://NAME`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,13 +10,13 @@ use super::super::{DeclaredType, ExprValue};
 use super::context::{LoadedStep, ReferenceContext};
 use super::error::ResolveError;
 
-/// Candidate shells; the first that exists is used.
+/// Candidate shells for `builtin://script`; the first that exists is used.
 const SHELLS: [&str; 4] = ["/usr/local/bin/bash", "/usr/bin/bash", "/bin/bash", "/bin/sh"];
 
 /// File name of the archive that `builtin://function/oci/build` writes.
 pub const ARCHIVE: &str = "function-image.tar";
 
-/// Returns the built-in step with this name.
+/// Returns the built-in step with a name, whose segments are in `path`.
 pub fn load(path: &[String], caller: &ReferenceContext<'_>) -> Result<LoadedStep, ResolveError> {
     let required = ValueSpec::new;
     let file = match path.join("/").as_str() {

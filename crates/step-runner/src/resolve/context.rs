@@ -9,39 +9,41 @@ use super::super::document::StepFile;
 use super::git::GitCredential;
 use super::interrupt::Interrupt;
 
-/// User name for a job token.
+/// User name for git over HTTPS with a job token.
 const JOB_USER: &str = "gitlab-ci-token";
 
-/// Cache and credentials for remote step files.
+/// Cache and credentials for remote steps: those in git repositories and container images.
 #[derive(Debug)]
 pub struct RemoteAccess {
     /// Private cache directory for images and repositories.
     pub cache: PathBuf,
     pub registries: RegistryClient,
-    /// Credentials for registries, besides those of a job.
+    /// Credentials for registries, in addition to those in the variables of a job.
     pub credentials: Credentials,
-    /// The program `git` for a host without its own.
+    /// Path of a program `git`, used if there is none in PATH.
     pub fallback_git: Option<PathBuf>,
 }
 
 impl RemoteAccess {
-    /// Returns access without credentials and without a fallback for `git`.
+    /// Returns access without credentials for registries and without a fallback for `git`.
     pub fn new(cache: PathBuf, registries: RegistryClient) -> Self {
         RemoteAccess { cache, registries, credentials: Credentials::default(), fallback_git: None }
     }
 }
 
-/// The context of a reference: directory, variables and environment of the caller.
+/// The context in which a reference is resolved: directory, variables and environment of the
+/// caller.
 #[derive(Clone, Copy, Debug)]
 pub struct ReferenceContext<'a> {
     /// Directory of the step file with the reference.
     pub dir: &'a Path,
-    /// The fetched repository or image that contains the step file; local references stay beneath it.
+    /// Directory of the fetched repository or image that contains the step file; `None` for a step
+    /// file of this host. Local references cannot leave it.
     pub tree: Option<&'a Path>,
     /// Variables of the CI job.
     pub vars: &'a BTreeMap<String, String>,
     pub env: &'a BTreeMap<String, String>,
-    /// Set once the step file is no longer needed.
+    /// Stops the load once it is set.
     pub interrupt: &'a Interrupt,
 }
 
@@ -51,20 +53,22 @@ pub struct LoadedStep {
     pub file: StepFile,
     /// Directory of the step file, and base of its relative references.
     pub dir: PathBuf,
-    /// The fetched repository or image that contains the step file.
+    /// Directory of the fetched repository or image that contains the step file; `None` for a step
+    /// file of this host.
     pub tree: Option<PathBuf>,
     /// If set, inputs that are not declared sensitive accept sensitive values.
     pub accepts_secrets: bool,
 }
 
 impl ReferenceContext<'_> {
-    /// Returns a non-empty variable of the job, or else of the environment.
+    /// Returns a variable of the job, or else of the environment; `None` if it is empty.
     pub(super) fn variable(&self, name: &str) -> Option<&str> {
         let value = self.vars.get(name).or_else(|| self.env.get(name))?;
         Some(value.as_str()).filter(|value| !value.is_empty())
     }
 
-    /// Returns the credentials of a CI job for its GitLab instance, if it has a token. Only for HTTPS.
+    /// Returns the credentials of a CI job for git repositories on its GitLab server, over HTTPS
+    /// only; `None` if the job has no token.
     pub fn git_credential(&self) -> Option<GitCredential> {
         let host = self.variable("CI_SERVER_HOST")?;
         let password = self.variable("CI_JOB_TOKEN")?.to_owned();

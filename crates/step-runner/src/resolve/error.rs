@@ -51,7 +51,7 @@ pub enum ResolveError {
     Outside(PathBuf),
 }
 
-/// An error in fetching an image.
+/// An error in fetching a container image.
 #[derive(Debug, thiserror::Error)]
 pub enum OciError {
     #[error("invalid image reference {name:?}")]

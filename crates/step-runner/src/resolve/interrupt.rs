@@ -1,4 +1,4 @@
-//! Stopping long work, such as fetching a step, from another thread.
+//! An interrupt, with which another thread stops long work such as fetching a step.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -56,7 +56,7 @@ impl Interrupt {
         if self.is_set() { Err(ResolveError::Interrupted) } else { Ok(()) }
     }
 
-    /// Waits for a time, or fails as soon as the interrupt is set.
+    /// Waits for a time; returns earlier, with an error, once the interrupt is set.
     pub fn pause(&self, time: Duration) -> Result<(), ResolveError> {
         let time = Timespec::try_from(time).ok();
         match poll(&mut [PollFd::new(&self.shared.event, PollFlags::IN)], time.as_ref()) {

@@ -9,7 +9,8 @@ use super::super::document::{MAX_BYTES, STEP_FILE_NAMES, StepFile};
 use super::context::LoadedStep;
 use super::error::ResolveError;
 
-/// Returns the directory of a reference.
+/// Returns the directory of a local reference, whose `segments` are relative to `base` or start
+/// with `/`. Symlinks are not resolved.
 pub fn directory(base: &Path, segments: &[String]) -> PathBuf {
     let mut path = base.to_path_buf();
     for segment in segments {
@@ -27,12 +28,13 @@ pub fn directory(base: &Path, segments: &[String]) -> PathBuf {
     path
 }
 
-/// Loads the step file in a directory.
+/// Loads the step file in a directory. Without a file name, tries `step.yml`, then `func.yml`.
 pub fn load(dir: PathBuf, filename: Option<&str>) -> Result<LoadedStep, ResolveError> {
     find(dir, filename, read)
 }
 
-/// Loads the step file in a directory of a fetched tree. A path with `..` is an error.
+/// Loads the step file in a directory of `tree`, a fetched repository or image. A path with `..` is
+/// an error.
 pub fn load_fetched(
     tree: &Path,
     segments: &[String],
@@ -44,8 +46,9 @@ pub fn load_fetched(
     load_beneath(tree, tree, segments, filename)
 }
 
-/// Loads the step file in a directory of a fetched tree; `segments` are relative to `base`, a directory of the tree.
-/// A path or symlink out of the tree is an error.
+/// Loads the step file in a directory of `tree`, a fetched repository or image. `segments` are
+/// relative to `base`, a directory of `tree`. A path or symlink that leads out of `tree` is an
+/// error.
 pub fn load_beneath(
     tree: &Path,
     base: &Path,
@@ -103,7 +106,8 @@ fn find(
     Err(first_error.expect("there is at least one name"))
 }
 
-/// Reads a file that a job has named or created, and that may be of any kind.
+/// Reads a step file, which a job has named or created. Fails without blocking if it is not a
+/// regular file.
 fn read(path: &Path) -> Result<String, ResolveError> {
     let wrong = |error| ResolveError::Read { path: path.to_path_buf(), error };
     let bytes = read_bounded(path, MAX_BYTES).map_err(|error| match error {

@@ -19,10 +19,10 @@ use super::context::{ReferenceContext, RemoteAccess};
 use super::error::OciError;
 use super::interrupt::Interrupt;
 
-/// Poll interval for a lock that another job holds.
+/// Poll interval for a lock of the image cache that another job holds.
 const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Fetches an image, and returns a directory with its files.
+/// Pulls an image, and returns a directory with its files.
 pub fn fetch(
     remote: &RemoteAccess,
     name: &str,
@@ -44,10 +44,11 @@ pub fn fetch(
     files(&dir, &image, caller.interrupt)
 }
 
-/// Returns the credentials for an image of a job.
+/// Returns the credentials with which a job pulls or pushes an image.
 ///
-/// Precedence: `own`, `DOCKER_AUTH_CONFIG` in the environment, where earlier steps export it, and in the job's
-/// variables, `CI_REGISTRY_PASSWORD`.
+/// In order of precedence, they come from: `own`; `DOCKER_AUTH_CONFIG` in the environment, to which
+/// earlier steps may have exported it; `DOCKER_AUTH_CONFIG` in the job's variables; and
+/// `CI_REGISTRY_PASSWORD`.
 pub fn credentials(
     own: &Credentials,
     caller: &ReferenceContext<'_>,
@@ -71,7 +72,7 @@ pub fn credentials(
     Ok(credentials)
 }
 
-/// Takes a lock, which another job may keep for a long time.
+/// Waits for a lock, which another job may hold for a long time. Fails once the interrupt is set.
 fn lock(path: &Path, interrupt: &Interrupt) -> Result<FileLock, OciError> {
     loop {
         if let Some(lock) = FileLock::try_exclusive(path)? {
@@ -81,7 +82,8 @@ fn lock(path: &Path, interrupt: &Interrupt) -> Result<FileLock, OciError> {
     }
 }
 
-/// Merges the layers of an image into a directory, once for each image.
+/// Returns a directory with the merged layers of an image. It is created once for each image, and
+/// shared.
 fn files(dir: &Path, image: &Image, interrupt: &Interrupt) -> Result<PathBuf, OciError> {
     let trees = dir.join("trees");
     make_private(&trees)?;

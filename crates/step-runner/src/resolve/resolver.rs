@@ -12,7 +12,8 @@ use super::{builtin, local, oci};
 /// Timeout for fetching a repository.
 const GIT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Maximum size of a git server's pack, and of each file in it.
+/// Maximum size in bytes of a file that git writes: of a pack from the server, or of a file in the
+/// repository.
 const MAX_GIT_FILE_BYTES: u64 = 1 << 30;
 
 /// A resolver of step references to step files.
@@ -27,7 +28,7 @@ impl Resolver {
         Resolver { remote: Some(Arc::new(remote)) }
     }
 
-    /// Loads the step file of a reference.
+    /// Loads the step file to which a reference refers. Fetches it if it is remote.
     pub fn load(
         &self,
         reference: &StepReference,
@@ -70,7 +71,8 @@ impl Resolver {
         }
     }
 
-    /// Returns the cache and credentials for remote steps; `None` if all steps are local.
+    /// Returns the cache and credentials for remote steps; `None` if only local and built-in steps
+    /// can be loaded.
     pub fn shared_remote(&self) -> Option<Arc<RemoteAccess>> {
         self.remote.clone()
     }

@@ -1,7 +1,7 @@
 //! Fetches a revision into a scratch repository, and checks out its files.
 //!
-//! The scratch repository is removed after each fetch: the files of commits are the cache. So neither a killed git nor
-//! a renamed branch affects the next fetch.
+//! The scratch repository is removed after each fetch; only the checked out files of a commit stay
+//! in the cache. So neither a killed git nor a renamed branch affects the next fetch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -22,7 +22,8 @@ const FETCHED: &str = "refs/step-runner/fetched";
 /// Messages of servers that do not serve commits by id, only by branch or tag.
 const NOT_BY_ID: [&str; 2] = ["not our ref", "unadvertised object"];
 
-/// Returns the directory with the files of a revision, below `dir`, the locked cache directory of its repository.
+/// Returns the directory with the files of a revision. It is below `dir`, the cache directory of
+/// the repository, which the caller has locked.
 pub fn tree(git: GitRunner<'_>, dir: &Path, rev: &str) -> Result<PathBuf, GitError> {
     let fetch =
         ScratchFetch { git, dir, bare: dir.join("scratch.git"), partial: dir.join("partial") };
@@ -38,7 +39,7 @@ struct ScratchFetch<'a> {
     git: GitRunner<'a>,
     dir: &'a Path,
     bare: PathBuf,
-    /// Directory for the files of a commit, until all are checked out.
+    /// Directory in which the files of a commit are checked out; renamed once it is complete.
     partial: PathBuf,
 }
 
@@ -54,7 +55,8 @@ impl ScratchFetch<'_> {
         Ok(remove_tree(&self.partial)?)
     }
 
-    /// Creates the scratch repository, with the hash algorithm of a commit id.
+    /// Creates the scratch repository, with the hash algorithm (SHA-1 or SHA-256) of the commit
+    /// `id`.
     fn init(&self, id: &str) -> Result<(), GitError> {
         remove_tree(&self.bare)?;
         let format = if id.len() == 64 { "sha256" } else { "sha1" };
@@ -65,7 +67,8 @@ impl ScratchFetch<'_> {
         self.git.run(self.dir, &arguments).map(drop)
     }
 
-    /// Returns the directory with the files of a revision.
+    /// Returns the directory with the files of a revision. Fetches them if they are not in the
+    /// cache.
     fn tree(&self, rev: &str) -> Result<PathBuf, GitError> {
         let target = self.find(rev)?;
         let tree = self.dir.join(&target.commit);
@@ -116,7 +119,8 @@ impl ScratchFetch<'_> {
         Ok(ResolvedRevision { name: commit.clone(), commit })
     }
 
-    /// Lists these refs of the remote, or all refs if `names` is empty.
+    /// Lists the commits of these refs of the remote by name, or those of all refs if `names` is
+    /// empty.
     fn list(&self, names: &[&str]) -> Result<BTreeMap<String, String>, GitError> {
         let url = self.git.repository().url.as_str();
         let arguments = [&["ls-remote", "--quiet", "--", url], names].concat();
@@ -130,7 +134,8 @@ impl ScratchFetch<'_> {
         Ok(refs.map(|(commit, name)| (name.to_owned(), commit.to_owned())).collect())
     }
 
-    /// Fetches a ref and returns its commit; a branch may have moved meanwhile.
+    /// Fetches a ref, and returns the fetched commit, which differs from that in `target` if a
+    /// branch has moved meanwhile.
     fn fetch(&self, target: &ResolvedRevision, rev: &str) -> Result<String, GitError> {
         let missing = || GitError::Version(rev.to_owned());
         self.init(&target.commit)?;
@@ -163,7 +168,8 @@ impl ScratchFetch<'_> {
         Ok(self.try_run(&arguments)?.map(drop))
     }
 
-    /// Returns the commit of a ref or an abbreviated id in the scratch repository.
+    /// Returns the commit of a ref or an abbreviated id in the scratch repository; `None` if it
+    /// does not exist.
     fn commit(&self, name: &str) -> Result<Option<String>, GitError> {
         let name = format!("{name}^{{commit}}");
         let found =
@@ -171,7 +177,7 @@ impl ScratchFetch<'_> {
         Ok(found.ok().map(|commit| commit.trim().to_owned()).filter(|commit| is_commit(commit)))
     }
 
-    /// Checks out the files of a commit.
+    /// Checks out the files of a commit to the directory `tree`.
     fn check_out(&self, commit: &str, tree: &Path) -> Result<(), GitError> {
         // A few objects can describe any number of files: the limit of git's output rejects them before the checkout.
         let listed = self.try_run(&["ls-tree", "-r", "--name-only", commit])?;

@@ -11,11 +11,11 @@ pub enum GitError {
     /// The URL is invalid or not supported.
     #[error("invalid repository URL {url:?}: {reason}")]
     Url { url: String, reason: &'static str },
-    /// The revision `.git`, which would name the repository itself. The message, like the next, is
-    /// GitLab's.
+    /// The revision is `.git`, which would name the repository itself. The message is that of
+    /// GitLab's step runner.
     #[error(".git version not allowed")]
     DotGit,
-    /// The tag, branch or commit does not exist.
+    /// The tag, branch or commit does not exist. The message is that of GitLab's step runner.
     #[error("cannot find version {0:?}")]
     Version(String),
     /// The program `git` was not found.
@@ -36,10 +36,10 @@ pub enum GitError {
     /// The job was cancelled, or its maximum run time is over.
     #[error("interrupted")]
     Interrupted,
-    /// Another user could write to the cache.
+    /// A cache directory is owned or writable by another user.
     #[error("{} is owned or writable by another user", .0.display())]
     NotPrivate(PathBuf),
-    /// The cache cannot be used.
+    /// An operation on a file or directory of the cache failed.
     #[error(transparent)]
     Path(#[from] PathError),
 }

@@ -14,7 +14,7 @@ use super::options::{GitCredential, GitFetcher};
 use super::program::GitRunner;
 use super::repository::{GitRepository, is_commit};
 
-/// Message of git about a server that asks for a password.
+/// Text in git's error message if the server asks for credentials and git has none.
 const ASKS_FOR_PASSWORD: &str = "could not read Username";
 
 /// Poll interval for the lock of a repository.
@@ -47,7 +47,8 @@ impl GitFetcher<'_> {
         checkout::tree(git, &dir, rev).map_err(|error| self.explain(&repository, error))
     }
 
-    /// Explains why the job's token is not sent to its own server: the connection is not encrypted.
+    /// Adds an explanation to an authentication error if the job's token was not sent to its own
+    /// server, because the connection is not encrypted.
     fn explain(&self, repository: &GitRepository, error: GitError) -> GitError {
         let is_withheld = |token: &GitCredential| {
             let origin = GitRepository::parse(&token.origin, false);
@@ -88,7 +89,8 @@ impl GitFetcher<'_> {
     }
 }
 
-/// Creates a private directory, or checks that an existing one is private.
+/// Creates a directory with mode 0700, or checks that only this user owns and can write to an
+/// existing one.
 fn private_dir(dir: &Path) -> Result<(), GitError> {
     make_private(dir)?;
     let found = fs::symlink_metadata(dir).with_path("inspect", dir)?;

@@ -13,19 +13,21 @@ use super::error::GitError;
 pub struct GitFetcher<'a> {
     /// Private cache directory, created if missing.
     pub cache: &'a Path,
-    /// Environment of git, with `PATH` and `HOME` (for `.netrc` and SSH keys), proxies and `SSL_CERT_FILE`.
+    /// Environment of git, with `PATH`, `HOME` (for `.netrc` and SSH keys), proxies and
+    /// `SSL_CERT_FILE`.
     pub env: &'a BTreeMap<String, String>,
-    /// Credentials for one host; those in a URL take precedence.
+    /// Credentials for one host. Credentials in a URL take precedence.
     pub credential: Option<GitCredential>,
     /// If set, local repositories (`file://…`) are allowed.
     pub files: bool,
-    /// Timeout of one fetch, with all calls of git.
+    /// Timeout of one fetch, for all its calls of git together.
     pub timeout: Duration,
-    /// Maximum size in bytes of a file that git writes: of a pack from the server, or of a file in the repository.
+    /// Maximum size in bytes of a file that git writes: of a pack from the server, or of a file in
+    /// the repository.
     pub max_file_bytes: u64,
-    /// File with CA certificates, for a host without its own.
+    /// File with CA certificates, used if the host has none.
     pub fallback_ca_file: Option<&'a Path>,
-    /// The program `git` for a host without its own.
+    /// Path of a program `git`, used if there is none in PATH.
     pub fallback_git: Option<&'a Path>,
     /// Ends the fetch once it is set.
     pub interrupt: &'a Interrupt,

@@ -1,4 +1,4 @@
-//! The program `git`.
+//! Runs the program `git`.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -15,15 +15,16 @@ use super::error::GitError;
 use super::options::{GitCredential, GitFetcher};
 use super::repository::GitRepository;
 
-/// Kept environment variables of git, for transport and TLS; a final `_` marks a prefix. Other variables set paths of
-/// repositories or programs to execute.
+/// Variables named `GIT_…` that git inherits, for transport and TLS; a final `_` marks a prefix.
+/// Others set paths of repositories or programs to execute, and are removed.
 const KEPT_VARIABLES: [&str; 4] = ["GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSH_VARIANT", "GIT_SSL_"];
 
-/// Credential helper, which git passes to a shell.
+/// Credential helper, which git passes to a shell. It prints credentials from the environment.
 const HELPER: &str = "!f() { if test \"$1\" = get; then printf 'username=%s\\npassword=%s\\n' \
                       \"$STEP_RUNNER_GIT_USERNAME\" \"$STEP_RUNNER_GIT_PASSWORD\"; fi; }; f";
 
-/// Settings that disable hooks and other programs named by a repository, and background processes.
+/// Git settings that disable background processes, and hooks and other programs that a repository
+/// names.
 const SETTINGS: [&str; 10] = [
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
@@ -41,10 +42,11 @@ const SETTINGS: [&str; 10] = [
 /// Maximum memory that git allocates at once, in bytes: a small pack can contain a large object.
 const MAX_OBJECT_BYTES: &str = "268435456";
 
-/// Variables of curl and OpenSSL that name a file with CA certificates. Git itself reads `GIT_SSL_CAINFO`.
+/// Variables of curl and OpenSSL that name a file with CA certificates. Git itself reads only
+/// `GIT_SSL_CAINFO`.
 const CA_VARIABLES: [&str; 2] = ["CURL_CA_BUNDLE", "SSL_CERT_FILE"];
 
-/// A runner of git for one repository.
+/// Runs git for one repository, with settings, environment and credentials.
 pub struct GitRunner<'a> {
     program: PathBuf,
     repository: &'a GitRepository,
@@ -55,7 +57,7 @@ pub struct GitRunner<'a> {
     deadline: Instant,
 }
 
-/// Returns the path of git: in the variable `PATH`, or else the fallback.
+/// Returns the path of git: looked up in PATH, or else the fallback.
 fn find(git: &GitFetcher<'_>) -> Result<PathBuf, GitError> {
     let path = git.env.get("PATH").map(String::as_str);
     if let Ok(program) = find::find(&[OsStr::new("git")], path.map(OsStr::new), None) {
@@ -66,7 +68,7 @@ fn find(git: &GitFetcher<'_>) -> Result<PathBuf, GitError> {
 }
 
 impl<'a> GitRunner<'a> {
-    /// Returns a runner whose calls share one deadline.
+    /// Returns a runner. `deadline` applies to all its calls of git.
     pub(super) fn new(
         repository: &'a GitRepository,
         git: &'a GitFetcher<'a>,
@@ -176,7 +178,8 @@ impl<'a> GitRunner<'a> {
         GitError::Failed { url: self.repository.url.clone(), message }
     }
 
-    /// Returns the most useful line of git's stderr: `fatal: …`, or else the last one.
+    /// Returns the most useful line of git's stderr: the first `fatal: …`, or else the last one.
+    /// The password is masked.
     fn message(&self, stderr: &[u8]) -> String {
         let text = String::from_utf8_lossy(stderr);
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -194,7 +197,8 @@ impl<'a> GitRunner<'a> {
     }
 }
 
-/// Returns the file with the CA certificates for git; none if git's own settings and the host's certificates apply.
+/// Returns a file with CA certificates to set for git: named by a variable, or the fallback.
+/// Returns `None` if git's own settings and the host's certificates apply.
 fn ca_file(git: &GitFetcher<'_>) -> Option<PathBuf> {
     let mut named = CA_VARIABLES.iter().filter_map(|name| git.env.get(*name));
     if let Some(path) = named.find(|path| !path.is_empty()) {

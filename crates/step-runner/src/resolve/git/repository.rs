@@ -1,4 +1,4 @@
-//! URLs of repositories, and revisions in them.
+//! URLs of git repositories, and revisions in them.
 
 use std::fmt::Write as _;
 
@@ -13,16 +13,17 @@ const MAX_READABLE: usize = 80;
 /// A validated repository URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GitRepository {
-    /// The URL; an HTTP URL without user name and password.
+    /// The URL without a password; an HTTP URL is also without a user name.
     pub url: String,
-    /// Scheme, host and port of an HTTP URL: in lower case, without a default port.
+    /// Scheme, host and port of an HTTP URL, in lower case and without a default port; `None` for
+    /// SSH and local repositories.
     pub origin: Option<String>,
-    /// User name and password of an HTTP URL.
+    /// User name and password in an HTTP URL; `None` if it has none.
     pub credential: Option<GitCredential>,
 }
 
 impl GitRepository {
-    /// Parses a URL; `files` allows local repositories.
+    /// Parses a URL. If `files` is set, local repositories (`file://…`) are allowed.
     pub(super) fn parse(text: &str, files: bool) -> Result<Self, GitError> {
         let shown = match text.split_once("://").map(|(scheme, rest)| (scheme, authority(rest).1)) {
             Some((scheme, rest)) => format!("{scheme}://{rest}"),
@@ -82,7 +83,7 @@ impl GitRepository {
         Ok(GitRepository { url: format!("{origin}{path}"), origin: Some(origin), credential })
     }
 
-    /// Returns whether the repository is at the origin that credentials belong to.
+    /// Returns whether scheme, host and port of the repository are those of `origin`.
     pub(super) fn is_at(&self, origin: &str) -> bool {
         let origin = GitRepository::parse(origin, false).ok().and_then(|other| other.origin);
         origin.is_some() && self.origin == origin
@@ -96,7 +97,7 @@ impl GitRepository {
         Some(host[..end].to_owned())
     }
 
-    /// Returns the name of the cache directory, unique by URL and safe as a file name.
+    /// Returns the name of the repository's cache directory, unique by URL and safe as a file name.
     pub(super) fn directory(&self) -> String {
         let url = self.url.trim_end_matches('/');
         let readable = url.split_once("://").map_or(url, |(_, rest)| rest);
@@ -112,7 +113,7 @@ impl GitRepository {
     }
 }
 
-/// Splits the text after a scheme into user info and the rest.
+/// Splits the part of a URL after `://` into user info and the rest.
 fn authority(rest: &str) -> (&str, &str) {
     let host_end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     match rest[..host_end].rfind('@') {
@@ -121,7 +122,8 @@ fn authority(rest: &str) -> (&str, &str) {
     }
 }
 
-/// Percent-decodes a text without control characters: a line break would end git's input.
+/// Percent-decodes a text. Returns `None` if it is malformed or contains control characters: a line
+/// break would end git's input.
 fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -141,20 +143,20 @@ fn percent_decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok().filter(|text| !text.contains(char::is_control))
 }
 
-/// Minimum length of an abbreviated commit.
+/// Minimum number of digits of an abbreviated commit id.
 const MIN_DIGITS: usize = 8;
 
-/// Length of SHA-1 and SHA-256 commits.
+/// Number of hexadecimal digits of SHA-1 and SHA-256 commit ids.
 const DIGITS: [usize; 2] = [40, 64];
 
-/// Returns whether a text is a full commit id.
+/// Returns whether a text is a full commit id in lower case.
 pub fn is_commit(text: &str) -> bool {
     DIGITS.contains(&text.len())
         && text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Returns whether a text is a valid name of a branch or tag. Other texts could have a special meaning to
-/// git.
+/// Returns whether a text is a valid name of a branch or tag. Git could give another meaning to an
+/// invalid name.
 pub fn is_ref_name(text: &str) -> bool {
     let is_bad = |c: char| c.is_control() || c.is_whitespace() || "~^:?*[\\".contains(c);
     !text.is_empty()
@@ -166,7 +168,7 @@ pub fn is_ref_name(text: &str) -> bool {
         && !text.ends_with(['/', '.'])
 }
 
-/// Returns whether a text in lower case can be the first digits of a commit.
+/// Returns whether a text can be an abbreviated commit id: 8 to 63 hexadecimal digits.
 pub fn is_abbreviation(text: &str) -> bool {
     text.len() >= MIN_DIGITS
         && text.len() < DIGITS[1]

@@ -22,8 +22,8 @@ pub struct PluginSettings {
     #[arg(long = "hooks-dir", value_name = "DIR")]
     hooks_dirs: Vec<PathBuf>,
 
-    /// Reject all containers while there is a broken hook file that was never valid, instead of leaving the
-    /// file out
+    /// Reject all containers while there is a broken hook file that was never valid, or a hook directory cannot
+    /// be read or watched, instead of leaving it out
     #[arg(long)]
     strict: bool,
 

@@ -101,11 +101,11 @@ fn hint(line: &[u8], kind: impl Fn(&str) -> Option<DeclaredType>) -> Option<Stri
 const MAX_DEPTH: usize = 128;
 
 /// Parses a line into name and value.
-fn read_line(line: &[u8]) -> Result<(String, ExprValue), LineError> {
+fn read_line(line: &[u8]) -> Result<(String, ExprValue), OutputLineError> {
     let document = JsonDocument::parse(line).map_err(|error| syntax_fault(line, error))?;
     let root = document.root();
     if !matches!(root.kind(), JsonKind::Object | JsonKind::Null) {
-        return Err(LineError::NoObject(go_name(root.kind())));
+        return Err(OutputLineError::NoObject(go_name(root.kind())));
     }
     let (mut name, mut value) = (None, None);
     for member in root.members() {
@@ -115,7 +115,7 @@ fn read_line(line: &[u8]) -> Result<(String, ExprValue), LineError> {
             name = match member.value.kind() {
                 JsonKind::Null => None,
                 JsonKind::String => member.value.as_str(),
-                kind => return Err(LineError::Name(go_name(kind))),
+                kind => return Err(OutputLineError::Name(go_name(kind))),
             };
         } else if key.eq_ignore_ascii_case("value") {
             value =
@@ -124,7 +124,7 @@ fn read_line(line: &[u8]) -> Result<(String, ExprValue), LineError> {
     }
     let name = name.ok_or_else(|| absent_error(line, "name"))?;
     if name.is_empty() {
-        return Err(LineError::Empty("name"));
+        return Err(OutputLineError::Empty("name"));
     }
     Ok((name.into_owned(), value.ok_or_else(|| absent_error(line, "value"))?))
 }
@@ -132,16 +132,16 @@ fn read_line(line: &[u8]) -> Result<(String, ExprValue), LineError> {
 /// Returns the error for a field without value: null, if the line contains its name anywhere, else missing.
 ///
 /// GitLab's step runner distinguishes the two in this way, and clients see the difference.
-fn absent_error(line: &[u8], field: &'static str) -> LineError {
+fn absent_error(line: &[u8], field: &'static str) -> OutputLineError {
     let quoted = format!("\"{field}\"");
     match line.windows(quoted.len()).any(|window| window == quoted.as_bytes()) {
-        true => LineError::Null(field),
-        false => LineError::Missing(field),
+        true => OutputLineError::Null(field),
+        false => OutputLineError::Missing(field),
     }
 }
 
-fn convert(value: json::JsonValue<'_>, depth: usize) -> Result<ExprValue, LineError> {
-    let inner = || depth.checked_sub(1).ok_or(LineError::TooDeep);
+fn convert(value: json::JsonValue<'_>, depth: usize) -> Result<ExprValue, OutputLineError> {
+    let inner = || depth.checked_sub(1).ok_or(OutputLineError::TooDeep);
     Ok(match value.kind() {
         JsonKind::Null => ExprValue::Null,
         JsonKind::Bool => ExprValue::Bool(value.as_bool().unwrap_or_default()),
@@ -150,7 +150,7 @@ fn convert(value: json::JsonValue<'_>, depth: usize) -> Result<ExprValue, LineEr
             let text = String::from_utf8_lossy(value.raw());
             match text.parse::<f64>() {
                 Ok(number) if number.is_finite() => ExprValue::Number(number),
-                _ => return Err(LineError::Range(text.into_owned())),
+                _ => return Err(OutputLineError::Range(text.into_owned())),
             }
         }
         JsonKind::Array => {
@@ -165,7 +165,7 @@ fn convert(value: json::JsonValue<'_>, depth: usize) -> Result<ExprValue, LineEr
                 let name = member.key.as_str().unwrap_or_default().into_owned();
                 Ok((name, convert(member.value, depth)?))
             };
-            ExprValue::Object(value.members().map(member).collect::<Result<_, LineError>>()?)
+            ExprValue::Object(value.members().map(member).collect::<Result<_, OutputLineError>>()?)
         }
     })
 }
@@ -176,7 +176,7 @@ fn go_name(kind: JsonKind) -> &'static str {
 }
 
 /// Converts a syntax error to that of Go's `encoding/json`.
-fn syntax_fault(line: &[u8], error: SyntaxError) -> LineError {
+fn syntax_fault(line: &[u8], error: SyntaxError) -> OutputLineError {
     let mut at = error.offset;
     let kind = match error.kind {
         SyntaxErrorKind::Utf16(expected) | SyntaxErrorKind::QuotationMark(expected) => {
@@ -185,8 +185,8 @@ fn syntax_fault(line: &[u8], error: SyntaxError) -> LineError {
         kind => kind,
     };
     let place = match kind {
-        SyntaxErrorKind::UnexpectedEnd => return LineError::End,
-        SyntaxErrorKind::TooDeep => return LineError::TooDeep,
+        SyntaxErrorKind::UnexpectedEnd => return OutputLineError::End,
+        SyntaxErrorKind::TooDeep => return OutputLineError::TooDeep,
         SyntaxErrorKind::ControlCharacter => "in string literal".to_owned(),
         SyntaxErrorKind::TrailingData => "after top-level value".to_owned(),
         SyntaxErrorKind::Escape => {
@@ -225,8 +225,8 @@ fn syntax_fault(line: &[u8], error: SyntaxError) -> LineError {
         _ => "looking for beginning of value".to_owned(),
     };
     match line.get(at) {
-        None => LineError::End,
-        Some(byte) => LineError::Character { character: quote_byte(*byte), place },
+        None => OutputLineError::End,
+        Some(byte) => OutputLineError::Character { character: quote_byte(*byte), place },
     }
 }
 
@@ -256,7 +256,7 @@ pub enum OutputFileError {
     Line {
         file: &'static str,
         line: usize,
-        error: LineError,
+        error: OutputLineError,
         /// The line that was probably intended.
         hint: Option<String>,
     },
@@ -278,7 +278,7 @@ fn suggestion(line: Option<&str>) -> String {
 
 /// Kinds of errors in a line of an output or export file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LineError {
+pub enum OutputLineError {
     #[error("unexpected end of JSON input")]
     End,
     #[error("invalid character {character} {place}")]

@@ -20,6 +20,6 @@ pub use entry::{StepFollower, mask_message};
 pub use event::{JobEvent, JobSnapshot, NoSuchJob, RunError};
 pub use kept::EarlierJobError;
 pub use registry::JobRegistry;
-pub use settings::{ClientTimeout, LOG_LEVEL, ServerSettings, log_level};
+pub use settings::{ClientTimeoutPolicy, LOG_LEVEL, ServerSettings, log_level};
 pub use state::{StateDir, StateError};
 pub use variables::{VariableError, VariableMode};

@@ -25,7 +25,7 @@ pub struct ServerSettings {
     /// Maximum run time of a job.
     pub max_runtime: Duration,
     /// Treatment of the maximum run time that a client sends.
-    pub client_timeout: ClientTimeout,
+    pub client_timeout: ClientTimeoutPolicy,
     /// Time for which finished jobs that were never closed are kept.
     pub stale_after: Duration,
     /// Maximum number of jobs, including finished but unclosed ones.
@@ -41,7 +41,7 @@ pub struct ServerSettings {
 
 /// Treatment of the maximum run time that a client sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ClientTimeout {
+pub enum ClientTimeoutPolicy {
     /// Stop the job at the earlier of both limits
     Enforce,
     /// Apply only --max-runtime
@@ -59,15 +59,17 @@ impl TimeLimit {
     /// Returns the limit of a job whose client sent `sent`. A zero duration means no limit of the client.
     pub fn of(
         max_runtime: Duration,
-        client_timeout: ClientTimeout,
+        client_timeout: ClientTimeoutPolicy,
         sent: Option<prost_types::Duration>,
     ) -> Self {
-        let sent = sent.filter(|_| client_timeout == ClientTimeout::Enforce).and_then(|sent| {
-            // A negative duration is ignored.
-            let seconds = u64::try_from(sent.seconds).ok()?;
-            let nanos = u32::try_from(sent.nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?;
-            Some(Duration::new(seconds, nanos))
-        });
+        let sent =
+            sent.filter(|_| client_timeout == ClientTimeoutPolicy::Enforce).and_then(|sent| {
+                // A negative duration is ignored.
+                let seconds = u64::try_from(sent.seconds).ok()?;
+                let nanos =
+                    u32::try_from(sent.nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?;
+                Some(Duration::new(seconds, nanos))
+            });
         match sent.filter(|sent| !sent.is_zero() && *sent < max_runtime) {
             Some(duration) => TimeLimit { duration, is_of_client: true },
             None => TimeLimit { duration: max_runtime, is_of_client: false },
@@ -119,13 +121,13 @@ mod tests {
             let sent = Some(prost_types::Duration { seconds, nanos });
             TimeLimit::of(max, client_timeout, sent).to_string()
         };
-        let enforce = ClientTimeout::Enforce;
+        let enforce = ClientTimeoutPolicy::Enforce;
         assert_eq!(limit(enforce, 59, 500_000_000), "59.5s, set by the client");
         for (seconds, nanos) in [(60, 0), (3600, 0), (0, 0), (-1, 0), (i64::MIN, i32::MIN)] {
             assert_eq!(limit(enforce, seconds, nanos), "60s");
         }
         assert_eq!(TimeLimit::of(max, enforce, None).to_string(), "60s");
-        assert_eq!(limit(ClientTimeout::Ignore, 1, 0), "60s");
+        assert_eq!(limit(ClientTimeoutPolicy::Ignore, 1, 0), "60s");
     }
 
     #[test]

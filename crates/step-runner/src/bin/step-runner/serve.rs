@@ -19,7 +19,7 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use step_runner::engine::Launcher;
 use step_runner::jobs::{
-    ClientTimeout, JobEvent, JobRegistry, ServerSettings, StateDir, VariableMode,
+    ClientTimeoutPolicy, JobEvent, JobRegistry, ServerSettings, StateDir, VariableMode,
 };
 use step_runner::log::LogFormat;
 use step_runner::service::{GrpcServer, ShutdownTiming};
@@ -79,8 +79,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = crate::quantity::time)]
     max_runtime: Duration,
     /// Handling of the maximum run time that a client sends
-    #[arg(long, value_enum, value_name = "WHAT", default_value_t = ClientTimeout::Enforce)]
-    client_timeout: ClientTimeout,
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = ClientTimeoutPolicy::Enforce)]
+    client_timeout: ClientTimeoutPolicy,
     /// Time to keep finished jobs that were never closed
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = crate::quantity::time)]
     stale_after: Duration,

@@ -29,11 +29,12 @@ use super::work::{INTERRUPT_TIMEOUT, WorkError, WorkThread};
 /// Time for a killed process to exit. A process that takes longer hangs in the kernel.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Minimum time between `SIGTERM` and `SIGKILL` for background processes if the grace period of the job is
-/// over.
+/// Minimum time between `SIGTERM` and `SIGKILL` for background processes of a cancelled job, whose
+/// grace period began when its command was stopped and may be over.
 const LEAST_GRACE: Duration = Duration::from_secs(1);
 
-/// Time for background processes to close the output of an ended job, as in GitLab's implementation.
+/// Maximum time to wait, at the end of a job, for background processes to close its output.
+/// GitLab's step-runner waits as long.
 const LAST_OUTPUT: Duration = Duration::from_secs(5);
 
 /// A runner of the commands of one job. It forwards their output, and stops them on cancellation or timeout.
@@ -44,11 +45,13 @@ pub struct CommandRunner<'a> {
     grace: Duration,
     /// End of the maximum run time of the job.
     deadline: Option<Instant>,
-    /// Time at which cleanup steps are killed; `None` before a cancellation.
+    /// Time at which steps that run after a cancellation, such as those with `if: ${{ always() }}`,
+    /// are killed; `None` before a cancellation.
     cleanup_ends: Option<Instant>,
-    /// Time at which a cancellation first stopped a command.
+    /// Time at which a cancellation first stopped a command: the start of the job's grace period.
     stopped: Option<Instant>,
-    /// Limits of commands, in addition to those of the job.
+    /// Limits that a built-in function sets for its commands and steps, in addition to those of the
+    /// job.
     limits: CommandLimits,
     /// Set if the last command was stopped before it exited.
     was_stopped: bool,
@@ -74,8 +77,8 @@ impl<'a> CommandRunner<'a> {
         })
     }
 
-    /// Returns whether the job is cancelled or a time limit is over. If so, the time limit `cleanup` of cleanup
-    /// steps begins.
+    /// Returns whether the job is cancelled or a time limit is over. If so, starts the time limit
+    /// `cleanup` of the steps that still run, unless it has started already.
     pub fn is_cancelled(&mut self, cleanup: Duration) -> bool {
         if is_over(self.deadline) && self.cancel.reason().is_none() {
             self.cancel.stop(CancelReason::Timeout);
@@ -87,8 +90,8 @@ impl<'a> CommandRunner<'a> {
         is_cancelled
     }
 
-    /// Runs a command until it exits. A cancellation of the job stops it; in a cleanup step, it is killed when
-    /// the time for cleanup is over.
+    /// Runs a command until it exits. A cancellation of the job stops it. A command that starts
+    /// after the cancellation is killed when the time limit for cleanup is over.
     pub fn run(
         &mut self,
         command: &StepCommand<'_>,
@@ -119,7 +122,7 @@ impl<'a> CommandRunner<'a> {
         }
     }
 
-    /// Returns the name of a command's program, and the request to execute it.
+    /// Returns the name of a command's program, and the request that makes the launcher execute it.
     fn request<'c>(
         &self,
         argv: &'c [String],
@@ -329,7 +332,7 @@ pub(super) fn process_error(action: &'static str) -> impl FnOnce(io::Error) -> E
     move |error| ExecError::Process { action, error }
 }
 
-/// Returns the error of a process that executed no program.
+/// Returns the error of a command whose process could not execute a program.
 fn not_executed(
     name: &str,
     work_dir: &Path,
@@ -355,7 +358,7 @@ pub struct SavedLimits {
     cleanup_ends: Option<Instant>,
 }
 
-/// Conditions that end the current work.
+/// Conditions that stop a command, a pause, or work in another thread.
 struct WorkEnds<'a> {
     /// Readable when the work has to stop; `None` if a cancellation does not stop it.
     stop: Option<BorrowedFd<'a>>,
@@ -379,14 +382,14 @@ impl<'a> CommandRunner<'a> {
         }
     }
 
-    /// Sets limits for commands until [`CommandRunner::leave`].
+    /// Sets the limits of commands, and returns the previous limits for [`CommandRunner::leave`].
     pub fn enter(&mut self, limits: CommandLimits) -> SavedLimits {
         let outer = SavedLimits { limits: self.limits, cleanup_ends: self.cleanup_ends };
         self.limits = limits;
         outer
     }
 
-    /// Restores the limits from before [`CommandRunner::enter`].
+    /// Restores the limits that [`CommandRunner::enter`] returned.
     pub fn leave(&mut self, outer: SavedLimits) {
         self.limits = outer.limits;
         if self.cancel.reason().is_none() {
@@ -405,7 +408,8 @@ impl<'a> CommandRunner<'a> {
         }
     }
 
-    /// Forwards output for some time, or until a command would have to stop.
+    /// Forwards output for `time`, or until a cancellation or time limit at which a command would
+    /// be stopped.
     pub fn pause(&mut self, time: Duration, output: &mut dyn OutputSink) {
         let WorkEnds { stop, deadline, .. } = self.work_ends();
         let end = deadline.into_iter().chain([Instant::now() + time]).min();

@@ -28,15 +28,15 @@ pub enum StepError {
     /// The value of an environment variable could not be expanded.
     #[error("expand step env: env variable {name:?}: {error}")]
     Env { name: String, error: ExpressionError },
-    /// The condition could not be evaluated.
+    /// The `if` condition could not be evaluated.
     #[error("if: {0}")]
     Condition(ExpressionError),
     #[error("exec: {0}")]
     Exec(#[from] ExecError),
-    /// A function of this program failed.
+    /// A built-in function (`builtin://`) failed.
     #[error("exec: {0}")]
     Builtin(#[from] BuiltinError),
-    /// A function that builds or publishes functions failed.
+    /// A built-in function that builds or publishes an OCI image failed.
     #[error("exec: {}", chain(.0.as_ref()))]
     FunctionOci(Box<FunctionError>),
     /// The output file could not be created or read.
@@ -95,7 +95,7 @@ pub enum LoadError {
     /// Loading did not end in time, or the job is cancelled.
     #[error("loading {reference}: {error}")]
     Interrupted { reference: String, error: WorkError },
-    /// The process is out of file descriptors.
+    /// Loading could not start: this process is out of file descriptors.
     #[error("cannot start loading: {}", reason(.0))]
     Start(io::Error),
 }
@@ -153,10 +153,12 @@ pub enum StepOutputError {
     Io { action: &'static str, path: PathBuf, error: io::Error },
     #[error(transparent)]
     Content(#[from] OutputFileError),
-    /// The content is not a step result in JSON.
+    /// The step delegates its outputs to a step result in the output file, but the content is not
+    /// one in JSON.
     #[error("reading output_file as a step result: {0}")]
     StepResult(serde_json::Error),
-    /// The content is the result of a failed step.
+    /// The step delegates its outputs to a step result in the output file, but it is that of a
+    /// failed step.
     #[error("output_file contains the result of a failed step")]
     Delegated,
 }
@@ -172,8 +174,9 @@ impl StepError {
         }
     }
 
-    /// Returns whether the cancellation of the job did not cause this error: `builtin://concrete` continues
-    /// after the failure of a script, and may be cancelled then.
+    /// Returns whether a failed script of `builtin://concrete` caused this error, not a
+    /// cancellation of the job: the function continues after the failure, and may be cancelled
+    /// then.
     pub(super) fn has_other_cause(&self) -> bool {
         match self {
             StepError::Step { error, .. } => error.has_other_cause(),
@@ -186,7 +189,8 @@ impl StepError {
 }
 
 impl ExecError {
-    /// Returns the exit code as a shell would report it.
+    /// Returns the exit code as a shell would report it: for example, 127 if the program was not
+    /// found, and 128 + signal.
     fn exit_code(&self) -> i32 {
         match self {
             ExecError::Exit(code) => *code,

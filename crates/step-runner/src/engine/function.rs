@@ -24,7 +24,7 @@ use super::run::{PreparedCall, StepEngine};
 use super::scope::StepScope;
 use super::work::WorkError;
 
-/// Name of a function's nested steps in results.
+/// Name that results show for the steps that a built-in function runs.
 const NESTED: &str = "run";
 
 impl StepEngine<'_> {
@@ -56,7 +56,8 @@ impl StepEngine<'_> {
         ended
     }
 
-    /// Runs a function that executes commands through a [`BuiltinHost`]. Returns its outputs.
+    /// Runs a built-in function, which executes commands through a [`BuiltinHost`]. Returns its
+    /// outputs.
     pub(super) fn function(
         &mut self,
         function: BuiltinFunction,
@@ -72,7 +73,7 @@ impl StepEngine<'_> {
     }
 }
 
-/// The parts of the engine and of its step that a built-in function uses.
+/// The [`BuiltinHost`] of one call of a built-in function: the engine, and the step that called it.
 struct FunctionHost<'a, 'b> {
     runner: &'a mut StepEngine<'b>,
     scope: &'a StepScope,
@@ -81,7 +82,8 @@ struct FunctionHost<'a, 'b> {
 }
 
 impl FunctionHost<'_, '_> {
-    /// Returns the error if a command with these limits has to stop now.
+    /// Returns an error if a command with these limits must stop: the job is cancelled, or a time
+    /// limit is over.
     fn stop_error(&self, limits: &CommandLimits) -> Option<CommandError> {
         let is_spared = limits.cancellation == CancelEffect::None;
         match self.runner.commands.state() {
@@ -195,11 +197,12 @@ impl BuiltinHost for FunctionHost<'_, '_> {
     }
 }
 
-/// Time limit of a function in a job without time limit.
+/// Time limit for building or publishing an image, besides that of the job.
 const LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 impl StepEngine<'_> {
-    /// Builds or publishes an image, in another thread, as a registry may not respond for long. Returns the outputs.
+    /// Builds or publishes an image, and returns the outputs. A registry may take long to respond,
+    /// so this runs in another thread, and the job can be cancelled meanwhile.
     pub(super) fn function_oci(
         &mut self,
         function: OciFunction,
@@ -226,7 +229,8 @@ impl StepEngine<'_> {
 }
 
 impl CommandRunner<'_> {
-    /// Builds or publishes an image, and forwards the log like the output of a command.
+    /// Builds or publishes an image in another thread, and forwards its log like the output of a
+    /// command.
     fn function(
         &mut self,
         call: function_oci::FunctionCall,

@@ -23,7 +23,7 @@ pub struct StepJob {
     pub steps: StepFile,
     /// Existing working directory of commands.
     pub work_dir: PathBuf,
-    /// Directory of the job's own steps, and base of their relative references.
+    /// Base directory of relative step references, and `step_dir` in expressions of the job.
     pub dir: PathBuf,
     /// Environment variables that steps inherit.
     pub env: BTreeMap<String, String>,
@@ -33,7 +33,8 @@ pub struct StepJob {
     pub scratch: PathBuf,
     /// Time between `SIGTERM` and `SIGKILL`.
     pub grace: Duration,
-    /// Time limit of steps with `if: ${{ always() }}` after a cancellation.
+    /// Time limit of the steps that run after a cancellation, such as those with `if: ${{ always()
+    /// }}`.
     pub cleanup: Duration,
     /// Maximum run time of the job.
     pub timeout: Option<Duration>,
@@ -46,7 +47,7 @@ pub struct JobOutcome {
     pub status: Status,
     /// Error message, which ends with the exit code if a command failed. Empty on success.
     pub message: String,
-    /// The error message, without the reason for which the job was stopped.
+    /// The error message, without the note in `message` that the job exceeded its maximum run time.
     pub error: String,
     /// Exit code of the command that failed, or 128 + signal; 1 if the job failed otherwise, 0 on
     /// success.
@@ -55,12 +56,13 @@ pub struct JobOutcome {
 }
 
 impl StepJob {
-    /// Checks that the job's own steps require no inputs: a job is given none.
+    /// Checks that the specification of the job's steps has no required inputs, because a job gets
+    /// none.
     pub fn check(&self) -> Result<(), StepError> {
         check_required(&self.steps.spec.inputs, &BTreeMap::new()).map_err(StepError::Spec)
     }
 
-    /// Returns the title of the job's own steps: the program if they are a command, else `job`.
+    /// Returns the title of the job: the program if the job is a single command, else `job`.
     fn title(&self) -> String {
         let program = match &self.steps.definition.action {
             StepAction::Exec(exec) => exec.command.first(),

@@ -25,23 +25,25 @@ use tracing::debug;
 
 use super::launcher::{LaunchedChild, Launcher};
 
-/// The environment variable that marks processes of a job. Its value is the mark of the job, preceded by the
-/// marks of the jobs in which its step-runner runs, separated by `:`.
+/// Environment variable that identifies the job of a process. Its value is the random mark of the
+/// job, preceded by the marks of the jobs in which its step-runner itself runs, separated by `:`.
 pub const MARK: &str = "STEP_RUNNER_JOB";
 
-/// Time to wait for killed processes. Processes that need longer hang in the kernel.
+/// Time to wait for killed processes to exit. Processes that take longer hang in the kernel.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Total time for killing, while new processes keep appearing.
+/// Limit of the total time for killing the processes of a job, if new ones keep appearing.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Poll interval for killed processes.
+/// Poll interval while killed processes exit.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Maximum number of scans that find no process of the job, but in which other processes exit.
+/// Maximum number of scans of `/proc` that are repeated because they found no process of the job,
+/// but other processes exited meanwhile.
 const MAX_SCANS: usize = 50;
 
-/// Maximum number of scans for new processes, while found ones are stopped.
+/// Maximum number of scans of `/proc` for new processes of a job, while those found are being
+/// stopped.
 const MAX_STOP_SCANS: usize = 50;
 
 /// Clock ticks per second in `/proc`, on all architectures.
@@ -56,7 +58,7 @@ struct ProcessMatcher {
     /// Start of the first job, in clock ticks since boot; processes that started before belong to no job.
     since: u64,
     marks: HashSet<Vec<u8>>,
-    /// Process groups: id, and start time of the leader.
+    /// Process groups of commands: id, and start time of the leader in clock ticks since boot.
     groups: BTreeSet<(u32, u64)>,
     cgroup: Option<ChildCgroup>,
     /// Set if the job runs in this process; `None` for jobs of a crashed server.
@@ -100,7 +102,8 @@ fn current_ticks() -> u64 {
 }
 
 impl ProcessMatcher {
-    /// Finds the job's processes. Processes with the job's mark get the signal at once.
+    /// Finds the job's processes. Sends `signal` to each process with the job's mark as soon as it
+    /// is found.
     fn find(&self, signal: Option<Signal>) -> Vec<ProcessSnapshot> {
         let mut settled = HashSet::new();
         for _ in 0..MAX_SCANS {
@@ -115,8 +118,9 @@ impl ProcessMatcher {
         Vec::new()
     }
 
-    /// Finds the job's processes without a scan; returns `None` if a scan is needed. Once the job's commands have
-    /// ended, its processes are in its cgroup, or descend from an orphan.
+    /// Finds the job's processes without a scan of `/proc`; returns `None` if a scan is needed. No
+    /// scan is needed once the job's commands have ended, if processes are in its cgroup or there
+    /// are no orphans.
     fn find_quickly(&self) -> Option<Vec<ProcessSnapshot>> {
         let members = self.cgroup.as_ref().map(ChildCgroup::members).unwrap_or_default();
         let mut found: Vec<_> = members.into_iter().filter_map(ProcessSnapshot::of).collect();
@@ -130,16 +134,19 @@ impl ProcessMatcher {
         (is_empty && self.orphans().is_some_and(|orphans| orphans.is_empty())).then(Vec::new)
     }
 
-    /// Returns the orphans of all running jobs, unless they are unknown.
+    /// Returns the orphans of all running jobs; `None` if the launcher cannot list them, and for
+    /// jobs of a crashed server.
     fn orphans(&self) -> Option<Vec<u32>> {
         self.busy.as_ref().and_then(|job| job.launcher.orphans())
     }
 
-    /// Scans once the orphans of all jobs and their descendants, or all processes for jobs of a crashed server.
+    /// Scans `/proc` once for the job's processes, among the orphans of all jobs and their
+    /// descendants, or, for jobs of a crashed server, among all processes.
     ///
-    /// Also returns whether the result is certain: no process exited during the scan (it may have started
-    /// another in a part already scanned), and none executed another program (its environment is empty for
-    /// a moment). Such processes are added to `settled`, and are not a reason for doubt in later scans.
+    /// Also returns whether the result is certain: no process exited during the scan (it may have
+    /// started another in a part already scanned), and none executed another program (its
+    /// environment is empty for a moment). Processes that do either are added to `settled`, and do
+    /// not make later scans uncertain.
     fn scan_processes(
         &self,
         signal: Option<Signal>,
@@ -290,15 +297,17 @@ fn marks(environment: &[u8]) -> Option<&[u8]> {
 /// its process groups.
 const RECORD: &str = "groups";
 
-/// Maximum number of bytes that are read of one record, enough for 50 000 commands, and of all records of a crashed
-/// server. A job of the same user may have changed them.
+/// Maximum number of bytes that are read of one record, enough for 50 000 commands. A job of the
+/// same user may have changed the record.
 const RECORD_BYTES: u64 = 1 << 20;
+
+/// Maximum number of bytes that are read of all records of a crashed server.
 const ALL_RECORD_BYTES: u64 = 64 << 20;
 
-/// Prefix of the names of cgroups.
+/// Prefix of the names of jobs' cgroups.
 const CGROUP: &str = "step-runner-";
 
-/// Poll interval for the exit of signalled processes.
+/// Maximum poll interval of [`wait_until`].
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// All processes of a job: its commands, and those that they started.
@@ -332,8 +341,8 @@ impl JobProcesses {
         Ok(JobProcesses { record, mark, family })
     }
 
-    /// Returns the variable that marks processes of the job; `outside` is its value in the environment of
-    /// the step.
+    /// Returns name and value of the variable [`MARK`] for processes of the job. `outside` is the
+    /// value in the environment of the step, to which the job's mark is appended.
     pub fn mark(&self, outside: Option<&String>) -> (String, String) {
         let value = match outside {
             Some(outside) if !outside.is_empty() => format!("{outside}:{}", self.mark),
@@ -398,7 +407,8 @@ pub struct RecordedProcesses {
 }
 
 impl RecordedProcesses {
-    /// Adds the record in the directory of a job. The record must be from this boot.
+    /// Adds the record of processes in the scratch directory of a job. It must be from this boot:
+    /// process ids from before a reboot identify other processes.
     pub fn add(&mut self, scratch: &Path) {
         // A job may have created anything at this path.
         let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
@@ -446,7 +456,8 @@ impl RecordedProcesses {
     }
 }
 
-/// Polls `done` until it returns true or the deadline is over.
+/// Polls `done` until it returns true or the deadline is over. `done` gets the time for which it
+/// should wait.
 pub fn wait_until(deadline: Instant, mut done: impl FnMut(Duration) -> bool) {
     while !done(EXIT_POLL_INTERVAL.min(deadline.saturating_duration_since(Instant::now()))) {
         if Instant::now() >= deadline {

@@ -28,12 +28,14 @@ use rustix::net::{
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The launcher of this process.
+/// The launcher that all jobs of this process share, if it was started.
 static SHARED: Mutex<Option<Arc<Launcher>>> = Mutex::new(None);
 
-/// Time limit of a report about orphans, and interval at which the launcher gets `SIGCONT` meanwhile: a job of the
-/// same user may stop it repeatedly.
+/// Time limit of the launcher's report of orphans.
 const REPORT_LIMIT: Duration = Duration::from_millis(200);
+
+/// Interval at which the launcher gets `SIGCONT` until its report is complete: a job of the same
+/// user may stop it repeatedly.
 const RESUME_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A launcher process. It ends on drop, or with this process.
@@ -116,7 +118,8 @@ impl Launcher {
         let _ = kill_process(Pid::from_child(&self.process), Signal::CONT);
     }
 
-    /// Starts a program. `cgroup` is the directory of its cgroup.
+    /// Starts a program with `streams` as standard output and standard error, in the cgroup whose
+    /// directory is `cgroup`.
     pub(super) fn launch(
         self: &Arc<Self>,
         request: &LaunchRequest,
@@ -166,7 +169,7 @@ impl Drop for Launcher {
     }
 }
 
-/// A process of a command. On drop, it is killed unless it has ended.
+/// A process that the launcher starts for a command. On drop, it is killed unless it has ended.
 #[derive(Debug)]
 pub struct LaunchedChild {
     launcher: Arc<Launcher>,
@@ -177,7 +180,7 @@ pub struct LaunchedChild {
     exit: Option<ProcessExit>,
 }
 
-/// An error of a process that executed no program.
+/// The error of a process that could not execute a program.
 #[derive(Debug)]
 pub struct LaunchError {
     pub action: LaunchAction,
@@ -185,17 +188,18 @@ pub struct LaunchError {
 }
 
 impl LaunchedChild {
-    /// Returns a descriptor that is readable when there is a report.
+    /// Returns a descriptor that is readable when the launcher has sent a report on the process.
     pub(super) fn reports(&self) -> BorrowedFd<'_> {
         self.reports.as_fd()
     }
 
-    /// Returns the process id, once it is reported.
+    /// Returns the process id; `None` until the launcher has reported it.
     pub(super) fn pid(&self) -> Option<Pid> {
         self.pid
     }
 
-    /// Reads reports. Returns the exit of the process, or its error if it executed no program, once it has ended.
+    /// Reads the launcher's reports on the process. Once it has ended, returns its exit, or the
+    /// error if it could not execute a program; until then, `None`.
     ///
     /// # Errors
     ///

@@ -11,12 +11,13 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::super::log::{LogStream, OutputSink, OutputSource};
 
-/// Maximum read from one pipe before others have their turn: the default capacity of a pipe.
+/// Maximum number of bytes read from one pipe before others have their turn: the default capacity
+/// of a pipe.
 const READ_BYTES: usize = 64 << 10;
 
-/// Maximum read from each pipe after a command has exited, as a background process may write
-/// forever. All output of the command is read: by default (`pipe-max-size`), only root can make a
-/// pipe larger than this.
+/// Maximum number of bytes read from each pipe after a command has exited, as a background process
+/// may write forever. This includes all output of the command: by default (`pipe-max-size`), only
+/// root can create a larger pipe.
 const MAX_DRAIN_BYTES: usize = 1 << 20;
 
 /// The pipes of a job's commands.
@@ -37,10 +38,10 @@ struct Pipe {
     stream: LogStream,
 }
 
-/// Result of [`OutputPipes::pump`].
+/// Reason for which [`OutputPipes::pump`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PumpEvent {
-    /// The event descriptor with this index is readable.
+    /// The descriptor with this index in `events` is readable.
     Readable(usize),
     Timeout,
 }
@@ -63,7 +64,7 @@ impl OutputPipes {
         Ok(writer)
     }
 
-    /// Forwards output until one of these descriptors is readable, or until the deadline.
+    /// Forwards output until one of `events` is readable, or the deadline is over.
     pub fn pump(
         &mut self,
         events: &[BorrowedFd<'_>],
@@ -77,8 +78,8 @@ impl OutputPipes {
         }
     }
 
-    /// Forwards output until all pipes are closed, one of these descriptors is readable, or the deadline is over.
-    /// Returns whether all pipes are closed.
+    /// Forwards output until all pipes are closed, one of `events` is readable, or the deadline is
+    /// over. Returns whether all pipes are closed.
     pub fn pump_rest(
         &mut self,
         events: &[BorrowedFd<'_>],
@@ -168,7 +169,7 @@ pub fn is_over(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| deadline <= Instant::now())
 }
 
-/// Returns the key by which epoll reports a readable pipe.
+/// Returns the key under which epoll reports that a pipe is readable.
 fn key_of(fd: &OwnedFd) -> epoll::EventData {
     epoll::EventData::new_u64(u64::from(fd.as_raw_fd().cast_unsigned()))
 }

@@ -11,7 +11,7 @@ use super::super::wire::proto;
 use super::super::{DeclaredType, ExprValue};
 use super::error::ExecError;
 
-/// The argument of the shell that runs a `script`.
+/// Argument of the shell that stands for the script in the protobuf definition of a `script` step.
 const SCRIPT: &str = "${{inputs.script}}";
 
 pub(super) fn values(values: &BTreeMap<String, ExprValue>) -> BTreeMap<String, prost_types::Value> {

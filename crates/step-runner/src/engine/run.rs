@@ -33,7 +33,7 @@ const LOCAL_LIMIT: Duration = Duration::from_secs(60);
 /// Time limit for loading a remote step file: an image may be large.
 const REMOTE_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// Shorter values are not masked: they occur everywhere.
+/// Minimum length of a sensitive value that is masked: shorter ones occur everywhere.
 const MIN_SECRET_BYTES: usize = 4;
 
 /// The engine that runs the steps of one job.
@@ -47,14 +47,15 @@ pub struct StepEngine<'a> {
     in_cleanup: bool,
     /// Environment variables exported by earlier steps.
     pub exports: BTreeMap<String, String>,
-    /// Number of steps that exported variables.
+    /// Number of steps that exported variables so far: if it grows, the environment of later steps
+    /// changes.
     export_count: usize,
     /// Variables of the CI job.
     pub vars: Arc<BTreeMap<String, String>>,
     step_files: JobOutputFiles,
 }
 
-/// A step call with its loaded file.
+/// A step call whose file is loaded and whose inputs are expanded.
 pub struct PreparedCall<'a> {
     /// The call as recorded in the result.
     pub step: proto::Step,
@@ -156,7 +157,8 @@ impl<'a> StepEngine<'a> {
         Ok((scope, message, inputs, loaded.file))
     }
 
-    /// Loads a step file. If that may take long, the job can be cancelled meanwhile.
+    /// Loads a step file. Unless it is built in, it is loaded in another thread, and the job can be
+    /// cancelled meanwhile.
     fn load(
         &mut self,
         reference: StepReference,
@@ -195,7 +197,7 @@ impl<'a> StepEngine<'a> {
         Arc::new(env)
     }
 
-    /// Runs a step with its inputs. The scope has the step's environment.
+    /// Runs a step with its inputs. `scope` already contains the environment of the step.
     pub(super) fn invoke(&mut self, mut scope: StepScope, call: PreparedCall<'_>) -> StepOutcome {
         let PreparedCall { step, inputs, file, title } = call;
         if is_announced(&file.definition.action) {
@@ -217,7 +219,8 @@ impl<'a> StepEngine<'a> {
         StepOutcome { result: Some(result), outputs, error }
     }
 
-    /// Adds inputs to the context, and sensitive ones to the masked values.
+    /// Adds inputs to the context of expressions, and sensitive ones to the values masked in the
+    /// log.
     fn set_inputs(
         &mut self,
         context: &mut ExprContext,
@@ -313,7 +316,7 @@ impl<'a> StepEngine<'a> {
         Ok(self.mark_secrets(outputs, result, &file.spec.outputs))
     }
 
-    /// Marks sensitive outputs, and adds them to the masked values.
+    /// Marks outputs that are declared sensitive, and adds them to the values masked in the log.
     fn mark_secrets(
         &mut self,
         mut outputs: BTreeMap<String, ExpandedValue>,
@@ -420,7 +423,8 @@ impl<'a> StepEngine<'a> {
         outputs(run, declared, &scope.context)
     }
 
-    /// Returns whether the condition of a step is true.
+    /// Returns whether a step is to run: its `if` condition is true, or it has none and the job has
+    /// neither failed nor been cancelled.
     fn is_due(&mut self, step: &StepCall, context: &ExprContext) -> Result<bool, StepError> {
         let Some(text) = &step.condition else {
             return Ok(!context.failed && !context.cancelled);

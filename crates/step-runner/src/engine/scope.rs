@@ -30,7 +30,7 @@ pub struct StepScope {
 }
 
 impl StepScope {
-    /// Returns a scope without environment.
+    /// Returns a scope at depth 0, without environment.
     pub(super) fn new(dir: &Path, work_dir: &Path, vars: Arc<BTreeMap<String, String>>) -> Self {
         let context = ExprContext {
             vars,
@@ -82,7 +82,7 @@ impl JobOutputFiles {
         JobOutputFiles { dir: dir.to_path_buf(), count: 0 }
     }
 
-    /// Creates the files of a step, if it uses either.
+    /// Creates the output and export files of a step, unless it uses neither.
     pub fn make(
         &mut self,
         definition: &StepDefinition,
@@ -120,7 +120,8 @@ impl StepOutputFiles {
         }
     }
 
-    /// Returns the outputs that steps of a sequence wrote to the output file, all of them optional.
+    /// Returns the outputs of a sequence that its steps wrote to the output file; none of the
+    /// declared outputs is required.
     pub(super) fn written_outputs(
         &self,
         declared: &OutputSpecs,
@@ -153,8 +154,8 @@ impl Drop for StepOutputFiles {
     }
 }
 
-/// Returns whether a step uses its files. Their paths are available only in expressions, which contain the
-/// names literally.
+/// Returns whether a step uses its output or export file. A command gets their paths only from the
+/// expressions `output_file` and `export_file`, so its text contains these names.
 fn names_files(definition: &StepDefinition) -> bool {
     let exec = match &definition.action {
         StepAction::Exec(exec) => exec,
@@ -165,7 +166,7 @@ fn names_files(definition: &StepDefinition) -> bool {
     texts.any(|text| text.contains("output_file") || text.contains("export_file"))
 }
 
-/// Reads a file that a command may have replaced by a file of any kind.
+/// Reads an output or export file. Fails if a command replaced it by anything but a regular file.
 fn read(path: &Path) -> Result<Vec<u8>, StepOutputError> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let read = || -> io::Result<Vec<u8>> {

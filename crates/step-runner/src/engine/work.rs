@@ -23,7 +23,8 @@ const MAX_IDLE: usize = 8;
 /// Threads without work.
 static IDLE: Mutex<Vec<WorkThread>> = Mutex::new(Vec::new());
 
-/// A thread that runs tasks one after another. On drop, it ends once its task has returned.
+/// A thread that runs tasks one after another. If the handle is dropped, the thread ends after its
+/// last task.
 #[derive(Debug)]
 pub struct WorkThread {
     tasks: mpsc::Sender<WorkTask>,
@@ -83,7 +84,7 @@ impl WorkThread {
         Ok(WorkThread { tasks })
     }
 
-    /// Runs work once that of earlier calls has returned.
+    /// Runs work in the thread, once the work of earlier calls has returned.
     pub(super) fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Interrupt) -> T + Send + 'static,
@@ -133,7 +134,7 @@ impl<T> WorkHandle<T> {
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Returns the result if the work is done within a time limit.
+    /// Returns the result if the work is done within a time limit, else `None`.
     pub(super) fn take_within(self, limit: Duration) -> Option<T> {
         let result = self.result.recv_timeout(limit).ok()?;
         Some(result.unwrap_or_else(|panic| resume_unwind(panic)))

@@ -8,7 +8,7 @@ pub type NodeId = u32;
 /// The node of the empty prefix.
 const ROOT: NodeId = 0;
 
-/// Comparison of ASCII letters.
+/// Case sensitivity of the comparison of ASCII letters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum CaseMatching {
     Exact,
@@ -21,14 +21,15 @@ pub enum CaseMatching {
 /// next number. Thousands of secrets thus delay the start of their job by only a fraction of a second.
 pub struct Automaton {
     case: CaseMatching,
-    /// The last byte of each prefix, and its length.
+    /// Last byte of the prefix, by node.
     bytes: Vec<u8>,
+    /// Length of the prefix, by node.
     lengths: Vec<u32>,
-    /// The longest proper suffix of each prefix that is a node.
+    /// Longest proper suffix of the prefix that is a node, by node.
     suffixes: Vec<NodeId>,
-    /// The longest suffix of each prefix that is a text, or [`ROOT`].
+    /// Longest suffix of the prefix that is a text, or [`ROOT`], by node.
     found: Vec<NodeId>,
-    /// The children of the root.
+    /// The children of the root, by byte.
     first: Box<[NodeId; 256]>,
     /// The second and later children of other nodes, by parent and byte.
     others: HashMap<(NodeId, u8), NodeId>,
@@ -37,7 +38,8 @@ pub struct Automaton {
 }
 
 impl Automaton {
-    /// Compiles texts, of which none is empty. To match any case, they must be in lower case.
+    /// Compiles texts, none of which is empty. For [`CaseMatching::Any`], they must be in lower
+    /// case.
     pub(super) fn new<T: AsRef<[u8]> + Ord>(texts: &BTreeSet<T>, case: CaseMatching) -> Self {
         let nodes = 1 + texts.iter().map(|text| text.as_ref().len()).sum::<usize>();
         let mut automaton = Automaton {
@@ -57,7 +59,7 @@ impl Automaton {
         automaton
     }
 
-    /// Adds the trie of sorted texts. Returns the new nodes of each text, and the parent of the first.
+    /// Adds the nodes of texts, which must be sorted. Returns the new nodes of each text.
     fn add_nodes<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]>) -> Vec<NewNodes> {
         let mut branches = Vec::new();
         let mut last: &[u8] = &[];
@@ -90,7 +92,8 @@ impl Automaton {
         NodeId::try_from(self.bytes.len()).expect("the texts have some megabytes")
     }
 
-    /// Links suffixes of shorter prefixes first: longer ones need them.
+    /// Sets the longest proper suffix of each node, for shorter prefixes first: those of longer
+    /// ones are derived from them.
     fn link_suffixes(&mut self, mut branches: Vec<NewNodes>) {
         self.suffixes = vec![ROOT; self.bytes.len()];
         self.found = vec![ROOT; self.bytes.len()];
@@ -126,7 +129,8 @@ impl Automaton {
         ROOT
     }
 
-    /// Returns the longest suffix of the input that is a node, after one more byte.
+    /// Returns the node after one more byte of input: the longest suffix of the input that is a
+    /// node.
     pub(super) fn next(&self, mut node: NodeId, byte: u8) -> NodeId {
         let byte = match self.case {
             CaseMatching::Exact => byte,
@@ -156,7 +160,8 @@ impl Automaton {
         self.found[node as usize] != ROOT
     }
 
-    /// Returns the indices and lengths of the texts that end in this node.
+    /// Returns index and length of each text that is a suffix of the node's prefix, the longest
+    /// first.
     pub fn matches(&self, node: NodeId) -> impl Iterator<Item = (usize, usize)> {
         let mut node = self.found[node as usize];
         std::iter::from_fn(move || {
@@ -170,7 +175,8 @@ impl Automaton {
         })
     }
 
-    /// Returns the length of the longest suffix of the input that may become a text: a proper prefix of one.
+    /// Returns the length of the longest suffix of the input that more input may complete to a
+    /// text.
     pub fn held_length(&self, mut node: NodeId) -> usize {
         while node != ROOT && !self.has_children(node) {
             node = self.suffixes[node as usize];
@@ -184,13 +190,14 @@ impl Automaton {
     }
 }
 
-/// Nodes that a text adds to the trie.
+/// Consecutive nodes that a text adds to the trie, while their suffixes are being determined.
 #[derive(Clone, Copy)]
 struct NewNodes {
-    /// The parent of the next node.
+    /// Parent of the node `next`.
     parent: NodeId,
-    /// The next node without a link, and the last one.
+    /// First node whose suffix is not determined yet.
     next: NodeId,
+    /// Last node.
     end: NodeId,
 }
 

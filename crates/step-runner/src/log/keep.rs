@@ -39,12 +39,13 @@ pub struct StepLog {
     /// Set if the file ends within a line.
     is_cut_off: bool,
     truncation: LogTruncation,
-    /// Buffers of masked output and of log entries, empty between calls.
+    /// Buffer for masked output, empty between calls.
     masked: Vec<u8>,
+    /// Buffer for formatted log entries, empty between calls.
     entries: Vec<u8>,
 }
 
-/// Truncation state of a log, and of the last line, which reports the reason.
+/// State of a log that may be truncated, and of the last line, which reports the reason.
 enum LogTruncation {
     None,
     /// Truncated, but the line with the reason could not be written yet.
@@ -98,7 +99,7 @@ impl StepLog {
         self
     }
 
-    /// Returns a masker for another text, with the same secrets.
+    /// Returns a masker with the same secrets, for text that is not written to the log.
     pub(crate) fn masker(&self) -> Masker {
         self.maskers.masker()
     }
@@ -109,7 +110,7 @@ impl StepLog {
         LogReader { file, path, progress: self.progress.subscribe() }
     }
 
-    /// Writes complete entries up to the size limit.
+    /// Writes the buffered entries to the file, up to the size limit.
     fn keep(&mut self) {
         let mut entries = std::mem::take(&mut self.entries);
         if matches!(self.truncation, LogTruncation::None) && !entries.is_empty() {
@@ -354,7 +355,7 @@ impl LogFormatter {
         }
     }
 
-    /// Ends the line of a stream.
+    /// Ends an unfinished line of a stream, if its part is held back, and appends it to `out`.
     pub fn finish(&mut self, index: usize, out: &mut Vec<u8>) {
         if let LogFormatter::Stamped(stampers) = self {
             stampers[index].finish(out);
@@ -371,7 +372,7 @@ impl LogFormatter {
         }
     }
 
-    /// Returns a last line of the runner, after a line break if the log ends within a line.
+    /// Formats `text` as the last line of a log, after a line break if the log ends within a line.
     fn format_last_line(&self, text: &str, is_cut_off: bool) -> Vec<u8> {
         let mut line = Vec::new();
         let mut format = match self {

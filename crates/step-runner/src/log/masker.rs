@@ -42,7 +42,7 @@ pub struct Masker {
     phrases: Vec<Range<u64>>,
     /// Ranges masked for a URL parameter or a prefix, sorted and disjoint.
     values: Vec<Range<u64>>,
-    /// End of the last occurrence, by phrase.
+    /// Offset at which the last occurrence of each phrase ends.
     last_end: Vec<u64>,
     last: LastOutput,
 }
@@ -87,7 +87,7 @@ impl Masker {
         Ok(())
     }
 
-    /// Switches to patterns with other phrases.
+    /// Switches to patterns with other phrases, and searches the held-back input for them.
     fn adopt(&mut self, patterns: Arc<MaskingPatterns>) {
         self.patterns = patterns;
         self.phrase = self.patterns.phrases.start();
@@ -117,18 +117,20 @@ impl Masker {
         self.render(chunk, decided, out);
     }
 
-    /// Returns whether input is held back only for a loose phrase.
+    /// Returns whether some input is held back only because it may become a loose phrase.
     pub fn holds_loose(&self) -> bool {
         self.base < self.exact_hold_offset(self.base + self.held.len() as u64)
     }
 
-    /// Appends to `out` the input held back only for a loose phrase, which is then no longer matched.
+    /// Appends to `out` the input that is held back only because it may become a loose phrase. If
+    /// it becomes one later, it is not masked.
     pub fn release(&mut self, out: &mut Vec<u8>) {
         self.loose.reset(&self.patterns.loose);
         self.render(&[], self.exact_hold_offset(self.base + self.held.len() as u64), out);
     }
 
-    /// Returns the offset at which an incomplete phrase may begin at the end of the input.
+    /// Returns the offset from which an incomplete phrase, other than a loose one, may extend to
+    /// `end`, the end of the input.
     fn exact_hold_offset(&self, end: u64) -> u64 {
         end - self.patterns.phrases.held_length(self.phrase) as u64
     }
@@ -145,7 +147,7 @@ impl Masker {
         self.last = LastOutput::Text;
     }
 
-    /// Returns whether the state is the initial one.
+    /// Returns whether no phrase, token or URL parameter has begun, so that input may be skipped.
     fn is_idle(&self) -> bool {
         self.phrase == self.patterns.phrases.start()
             && self.prefix == self.patterns.prefixes.start()
@@ -262,20 +264,20 @@ fn is_of_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'=' | b'-')
 }
 
-/// Limit of line breaks and escape sequences between two bytes of a secret, which bounds the held-back
-/// input.
+/// Maximum number of bytes of line breaks and escape sequences between two bytes of a loose phrase,
+/// which bounds the held-back input.
 const MAX_GAP_BYTES: usize = 512;
 
-/// State of the search for loose phrases: secrets that are found in any case, and with line breaks
-/// or escape sequences in between.
+/// State of the search for loose phrases, which are found in any case, and with line breaks or
+/// escape sequences between their bytes.
 struct LooseSearch {
     state: NodeId,
     escape: EscapeParser,
-    /// Bytes of breaks and escape sequences since the last byte of the text.
+    /// Number of bytes of line breaks and escape sequences since the last other byte.
     gap: usize,
-    /// Offsets of the bytes that may become a secret.
+    /// Offsets of the bytes that may be the beginning of a loose phrase.
     places: VecDeque<u64>,
-    /// End of the last occurrence, by text.
+    /// Offset at which the last occurrence of each loose phrase ends.
     last_end: Vec<u64>,
 }
 
@@ -290,28 +292,29 @@ impl LooseSearch {
         }
     }
 
-    /// Restarts with other texts, within the same escape sequence.
+    /// Restarts the search with other phrases. An escape sequence that has begun continues.
     fn adopt(&mut self, texts: &TextSet, base: u64) {
         *self = LooseSearch { escape: self.escape, ..LooseSearch::new(texts, base) };
     }
 
-    /// Discards the input read so far.
+    /// Discards the beginning of a loose phrase.
     fn reset(&mut self, texts: &TextSet) {
         self.state = texts.start();
         self.places.clear();
     }
 
-    /// Returns whether the state is the initial one.
+    /// Returns whether no loose phrase and no escape sequence has begun.
     fn is_idle(&self, texts: &TextSet) -> bool {
         self.state == texts.start() && self.escape.is_ground()
     }
 
-    /// Returns the offset of the first byte that may become a secret.
+    /// Returns the offset of the first byte that may be part of an incomplete loose phrase.
     fn hold_offset(&self) -> Option<u64> {
         self.places.front().copied()
     }
 
-    /// Reads the byte at an offset and reports the secrets that end there.
+    /// Reads the byte at an offset, and passes the ranges of loose phrases that end there to
+    /// `found`.
     fn read_byte(&mut self, texts: &TextSet, byte: u8, at: u64, mut found: impl FnMut(Range<u64>)) {
         if texts.count() == 0 {
             return;
@@ -364,12 +367,12 @@ pub fn index(source: OutputSource, stream: LogStream) -> usize {
 pub struct Maskers {
     patterns: Arc<MaskingPatterns>,
     maskers: [Masker; STREAMS.len()],
-    /// Time since which input is held back only for a loose phrase, by stream.
+    /// Time since which input is held back only because it may become a loose phrase, by stream.
     since: [Option<Instant>; STREAMS.len()],
 }
 
-/// Time for which output is held back that may become a loose phrase. After that, an incomplete secret is not
-/// masked.
+/// Maximum time for which output is held back because it may become a loose phrase. If it becomes
+/// one later, it is not masked.
 const HOLD_TIMEOUT: Duration = Duration::from_millis(250);
 
 impl Maskers {
@@ -379,7 +382,7 @@ impl Maskers {
         Ok(Maskers { patterns, maskers, since: [None; STREAMS.len()] })
     }
 
-    /// Returns a masker of another stream with the same secrets.
+    /// Returns a masker for another stream, with the same secrets.
     pub fn masker(&self) -> Masker {
         Masker::with(self.patterns.clone())
     }
@@ -414,7 +417,8 @@ impl Maskers {
         self.since[index] = None;
     }
 
-    /// Appends to `out` the input of a stream that has been held back for [`HOLD_TIMEOUT`].
+    /// Appends to `out` the input of a stream that may become a loose phrase, if it has been held
+    /// back for [`HOLD_TIMEOUT`].
     pub fn release(&mut self, index: usize, now: Instant, out: &mut Vec<u8>) {
         if self.since[index].is_some_and(|since| since + HOLD_TIMEOUT <= now) {
             self.maskers[index].release(out);
@@ -422,7 +426,8 @@ impl Maskers {
         }
     }
 
-    /// Returns the time of the next release, if input is held back.
+    /// Returns the time at which [`release`](Self::release) has to be called, if input is held
+    /// back.
     pub fn next_release(&self) -> Option<Instant> {
         self.since.iter().flatten().min().map(|since| *since + HOLD_TIMEOUT)
     }

@@ -32,12 +32,13 @@ pub const OTHER_PREFIXES: [&str; 13] = [
 pub struct Masking {
     /// Texts to mask, byte for byte, without surrounding white space.
     pub phrases: Vec<String>,
-    /// Texts to mask case-insensitively, and with line breaks or terminal escape sequences between their
-    /// characters. Those shorter than eight bytes are ignored.
+    /// Texts to mask case-insensitively, and with line breaks or terminal escape sequences between
+    /// their characters. Texts shorter than eight bytes are ignored.
     pub loose_phrases: Vec<String>,
     /// Prefixes after which a token is masked; the prefix itself is not.
     pub token_prefixes: Vec<String>,
-    /// If set, only personal access tokens (`glpat-`) of GitLab's tokens are masked.
+    /// If set, personal access tokens (`glpat-`) are the only kind of GitLab tokens that are
+    /// masked.
     pub only_personal_tokens: bool,
 }
 
@@ -61,28 +62,30 @@ impl std::fmt::Debug for Masking {
     }
 }
 
-/// Shorter secrets are masked only verbatim: their other forms would match too often by chance.
+/// Minimum length of a secret that is also masked in encoded forms: those of shorter ones would
+/// match too often by chance.
 const MIN_BYTES: usize = 8;
 
-/// Longer secrets have no forms except their lines: programs print them by lines, if at all, and each form
-/// costs memory.
+/// Maximum length of a secret that is also masked in encoded forms. Longer ones are masked verbatim
+/// and by lines, as programs print them, because each form costs memory.
 const MAX_BYTES: usize = 4096;
 
-/// Lines of a secret are secrets too if they have at least this length and no blanks: lines of a PEM file,
-/// which may be printed with a prefix, but not `kind: Config`.
+/// Minimum length of a line of a secret that is also masked alone, if it contains no white space: a
+/// line of a PEM file, which may be printed with a prefix, but not `kind: Config`.
 const MIN_LINE_BYTES: usize = 24;
 
-/// Shorter forms are not searched for case-insensitively or across line breaks, where they occur by chance.
+/// Minimum length of a form that is masked case-insensitively and across line breaks: shorter ones
+/// occur by chance.
 pub const MIN_LOOSE_BYTES: usize = 8;
 
-/// Longer secrets are not searched for as hexadecimal with separators.
+/// Maximum length of a secret that is masked as hexadecimal with separators.
 const MAX_SEPARATED_BYTES: usize = 256;
 
-/// Returns a secret and its encoded forms.
+/// Returns the forms of a secret to mask: the secret itself, its encodings, and its long lines.
 ///
-/// A secret of 8 bytes or more is also searched for as base64, at any offset of the encoded data; as part
-/// of a URL or a form; in a JSON string; and as shells quote it in traces. For line breaks and other case,
-/// see [`loose_forms`].
+/// A secret of 8 to 4096 bytes is masked as base64, at any offset of the encoded data; as part of a
+/// URL or a form; in a JSON string; and as shells quote it in traces. For line breaks and other
+/// case, see [`loose_forms`].
 pub fn secret_forms(secret: &str) -> Vec<String> {
     let secret = secret.trim();
     let mut forms = vec![secret.to_owned()];
@@ -96,11 +99,12 @@ pub fn secret_forms(secret: &str) -> Vec<String> {
     remove_duplicates(forms)
 }
 
-/// Returns the forms of a secret of 8 bytes or more that are also searched for case-insensitively, and
-/// with line breaks and terminal escape sequences between any characters.
+/// Returns the forms of a secret of 8 bytes or more that are masked case-insensitively, and with
+/// line breaks and terminal escape sequences between any characters.
 ///
-/// These are the secret itself, base64, and hexadecimal: without separators and, up to 256 bytes, with
-/// `:`, `-`, a space or `\x` between the bytes.
+/// These forms are the secret itself and its long lines; up to 4096 bytes, base64 and hexadecimal
+/// without separators; and, up to 256 bytes, hexadecimal with `:`, `-`, a space or `\x` between the
+/// bytes.
 pub fn loose_forms(secret: &str) -> Vec<String> {
     let secret = secret.trim();
     if secret.len() < MIN_BYTES {

@@ -27,7 +27,8 @@ pub trait OutputSink: Send {
     /// Writes held-back output; called when a command has ended.
     fn flush(&mut self);
 
-    /// Writes output that was held back long enough, and returns the time of the next call.
+    /// Writes output that has been held back long enough. Returns the time of the next call, if
+    /// output is still held back.
     fn release(&mut self, now: Instant) -> Option<Instant> {
         let _ = now;
         None

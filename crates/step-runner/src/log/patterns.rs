@@ -18,7 +18,7 @@ const URL_KEYS: [&str; 6] = [
     "x-amz-security-token",
 ];
 
-/// Automaton for `?key=` and `&key=`.
+/// The texts `?key=` and `&key=` of each URL parameter, and the automaton that finds them.
 static URL_MARKERS: LazyLock<(BTreeSet<String>, Automaton)> = LazyLock::new(|| {
     let marker = |key| ["?", "&"].map(|before| format!("{before}{key}="));
     let markers: BTreeSet<_> = URL_KEYS.into_iter().flat_map(marker).collect();
@@ -30,13 +30,14 @@ static URL_MARKERS: LazyLock<(BTreeSet<String>, Automaton)> = LazyLock::new(|| {
 pub struct MaskingPatterns {
     prefix_texts: Arc<BTreeSet<String>>,
     pub phrases: TextSet,
-    /// Searched for regardless of case, line breaks and escape sequences in the stream.
+    /// Loose phrases, found regardless of case, line breaks and escape sequences in the stream.
     pub loose: TextSet,
     pub prefixes: Arc<Automaton>,
     pub prefilter: TextPrefilter,
 }
 
-/// Size limit of all phrases, of all loose phrases and of all prefixes: an automaton needs 15 times as much memory.
+/// Maximum total size of all phrases, and likewise of all loose phrases and of all prefixes: an
+/// automaton needs 15 times as much memory.
 const MAX_BYTES: usize = 4 << 20;
 
 /// There are too many secrets to mask.
@@ -86,7 +87,7 @@ impl MaskingPatterns {
         Ok(MaskingPatterns { prefix_texts, phrases, loose, prefixes, prefilter })
     }
 
-    /// Returns whether all of these phrases are known already.
+    /// Returns whether all these phrases and loose phrases are among the patterns.
     pub fn contains_all(&self, phrases: &[String], loose: &[String]) -> bool {
         trim_phrases(phrases).is_subset(&self.phrases.texts)
             && normalize_phrases(loose).is_subset(&self.loose.texts)
@@ -125,7 +126,7 @@ fn trim_phrases(phrases: &[String]) -> BTreeSet<Vec<u8>> {
     phrases.filter(|phrase| !phrase.is_empty()).map(|phrase| phrase.as_bytes().to_vec()).collect()
 }
 
-/// Normalizes phrases. Phrases that become too short are dropped: they would match everywhere.
+/// Normalizes loose phrases, and drops those that become too short: they would match everywhere.
 fn normalize_phrases(phrases: &[String]) -> BTreeSet<Vec<u8>> {
     let phrases = phrases.iter().map(|phrase| normalize(phrase.trim()));
     phrases.filter(|phrase| phrase.len() >= MIN_LOOSE_BYTES).collect()

@@ -49,7 +49,7 @@ impl PlainOutput {
         }
     }
 
-    /// Writes the buffer of masked output.
+    /// Writes the buffer of masked output to a stream, and empties it.
     fn pass(&mut self, stream: LogStream) {
         let masked = std::mem::take(&mut self.masked);
         if !self.is_stopped {

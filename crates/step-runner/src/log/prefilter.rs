@@ -2,44 +2,50 @@
 
 use memchr::memchr3_iter;
 
-/// A prefilter that finds the position at which one of many texts may begin, several times faster than an
-/// automaton.
+/// A prefilter that finds the position at which one of many texts may begin, several times faster
+/// than an automaton.
 ///
-/// Most of a log has nothing to mask. A position is checked by a case-insensitive hash of its next four
-/// bytes, at the same cost for one phrase or a thousand; packed searchers take at most 64 patterns. A text
-/// that a line break or an escape sequence interrupts is searched for only around these. There are false
-/// positives, but no false negatives.
+/// Most of a log has nothing to mask. A position is checked by a case-insensitive hash of its next
+/// four bytes, at the same cost for one phrase or a thousand; packed searchers take at most 64
+/// patterns. Texts with a line break or an escape sequence near their start are searched for only
+/// around line breaks and escape sequences. There are false positives, but no false negatives.
 pub struct TextPrefilter {
-    /// Bit mask that selects the hashed bytes of four: all, or as many as the shortest text has.
+    /// Bit mask that selects the bytes to hash out of four: all, or as many as the shortest text
+    /// has.
     mask: u32,
-    /// Distance between checked positions: 2 if the table also has bytes 2 to 5 of each text.
+    /// Distance between checked positions: 1, or 2 if all texts are longer than four bytes, since
+    /// the table then contains bytes 2 to 5 of each text too.
     step: usize,
     breaks: bool,
-    /// Bit sets by slot of a hash; the bit is chosen by [`TextPrefilter::second_mask`].
+    /// Sets of eight bits: a hash selects the slot in the table by its upper bits, and the bit in
+    /// the slot by [`TextPrefilter::second_mask`].
     table: Box<[u8]>,
-    /// Number of the bits of a hash that are not for the slot.
+    /// Number of lower bits of a hash that do not select the slot.
     shift: u32,
 }
 
-/// Slots per text, at least: in a smaller table, texts collide too often.
+/// Minimum number of table slots per text: in a smaller table, texts collide too often.
 const SLOTS_PER_TEXT: usize = 512;
 
-/// Maximum number of slots. A log touches few of them: few distinct sequences of four bytes occur in its words.
+/// Maximum number of table slots. A log touches few of them: few distinct sequences of four bytes
+/// occur in its words.
 const MAX_SLOTS: usize = 1 << 18;
 
-/// Number of bytes that are hashed for a position.
+/// Number of bytes that are hashed at each position.
 const WIDTH: usize = 4;
 
-/// Number of positions that are checked between two branches.
+/// Number of positions that are checked together, without a branch for each.
 const BLOCK: usize = 8;
 
-/// Number of bytes that are searched for unbroken texts before they are searched for breaks.
+/// Number of bytes that are searched for uninterrupted texts before the same bytes are searched for
+/// line breaks and escape sequences.
 const SPAN: usize = 2048;
 
-/// Bytes read for a block, which include those after the last position.
+/// Number of bytes read for a block of positions, including the bytes hashed at the last position.
 const BLOCK_READS: usize = BLOCK + WIDTH;
 
-/// Result of the search for texts without a break near their start: a position, or the end of the searched bytes.
+/// Result of the search for texts that no line break or escape sequence interrupts near their
+/// start: a position, or the end of the searched bytes.
 enum UnbrokenMatch {
     At(usize),
     None { to: usize },
@@ -108,7 +114,8 @@ impl TextPrefilter {
         }
     }
 
-    /// Searches for texts without a break near their start.
+    /// Searches from an offset for texts that no line break or escape sequence interrupts near
+    /// their start.
     fn find_whole<const STEP: usize>(&self, text: &[u8], from: usize) -> UnbrokenMatch {
         let mut at = from;
         for block in text[from..].windows(BLOCK_READS).step_by(BLOCK).take(SPAN / BLOCK) {
@@ -134,7 +141,8 @@ impl TextPrefilter {
         UnbrokenMatch::At(found.min(text.len().saturating_sub(WIDTH + STEP - 2)))
     }
 
-    /// Returns the earliest start of a text that this break may interrupt.
+    /// Returns the earliest start of a text that the line break or escape sequence at an offset may
+    /// interrupt.
     #[inline]
     fn find_start_at_break<const STEP: usize>(&self, text: &[u8], at: usize) -> Option<usize> {
         // A lone line feed is by far the most frequent break.
@@ -176,8 +184,8 @@ impl TextPrefilter {
         self.table[self.slot(hash)] & self.second_mask(hash)
     }
 
-    /// Hashes the first four of these bytes; upper and lower case, and some other characters, have the
-    /// same hash.
+    /// Hashes the first four bytes of `bytes`. Upper and lower case, and some pairs of other
+    /// characters, have the same hash.
     #[inline]
     fn hash(&self, bytes: u64) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "four bytes are meant")]
@@ -191,7 +199,8 @@ impl TextPrefilter {
         (hash >> self.shift) as usize
     }
 
-    /// Returns a mask with one of eight bits, chosen by other bits of the hash than the slot.
+    /// Returns a mask with one bit set, chosen by three bits of the hash that do not select the
+    /// slot.
     #[inline]
     fn second_mask(&self, hash: u32) -> u8 {
         1 << (hash >> (self.shift - 3) & 7)
@@ -221,7 +230,8 @@ fn bytes_after_break(text: &[u8]) -> Option<[u8; WIDTH]> {
     None
 }
 
-/// Returns a position, or the start of the escape sequence that contains it.
+/// Returns a position, or the start of the escape sequence that contains it. `escape` is the offset
+/// of the last ESC before the position.
 fn move_out_of_escape(text: &[u8], place: usize, escape: Option<usize>) -> usize {
     let Some(begun) = escape.filter(|begun| place - begun <= MAX_ESCAPE_BYTES) else {
         return place;

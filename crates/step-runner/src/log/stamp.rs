@@ -13,7 +13,7 @@ const TIME_BYTES: usize = 27;
 /// and a space or `+`.
 const HEADER_BYTES: usize = TIME_BYTES + 5;
 
-/// Longer lines are written in parts, before their end.
+/// Maximum length of a partial line that is held back. A longer one is written before its end.
 const LINE_BYTES: usize = 8 * 1024;
 
 /// A timestamp of a log line: UTC, in microseconds.
@@ -44,7 +44,7 @@ impl From<Timestamp> for LogTime {
 /// `+`, which marks a continuation of the line.
 pub struct LogStamper {
     stream: [u8; 3],
-    /// A partial entry with its header, or empty.
+    /// The held-back partial line with its header, or empty.
     entry: Vec<u8>,
     continues: bool,
 }
@@ -99,7 +99,7 @@ impl LogStamper {
         }
     }
 
-    /// Appends a partial entry to `out`; the next byte starts a new line.
+    /// Appends the held-back partial line to `out` as an entry; the next byte starts a new line.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         if !self.entry.is_empty() {
             out.append(&mut self.entry);
@@ -108,7 +108,7 @@ impl LogStamper {
         self.continues = false;
     }
 
-    /// Appends the partial entry to `out`, or else a new header.
+    /// Appends the held-back partial line to `out`, or else a new header.
     fn begin(&mut self, now: LogTime, out: &mut Vec<u8>) {
         if self.entry.is_empty() {
             out.extend_from_slice(&self.header(now));
@@ -135,13 +135,13 @@ impl LogStamper {
 #[derive(Debug, Default)]
 pub struct LogDemux {
     line: DemuxState,
-    /// Start of a line that may be a header.
+    /// The first bytes of a line, until they are known to be a header or not.
     head: Vec<u8>,
     out: Option<StreamNumber>,
     err: Option<StreamNumber>,
 }
 
-/// The two hexadecimal digits of a stream.
+/// The two hexadecimal digits of a stream in the header of a line.
 type StreamNumber = [u8; 2];
 
 /// Parser state within a line.
@@ -150,12 +150,13 @@ enum DemuxState {
     #[default]
     Head,
     Message(LogStream, StreamNumber),
-    /// After the head of a line without a header.
+    /// In a line without a header, after its first bytes.
     Bare,
 }
 
 impl LogDemux {
-    /// Parses bytes, split anywhere, and passes their messages to `take`, in order.
+    /// Parses bytes, which may be split anywhere, and passes the messages in them to `take`, in
+    /// order.
     pub fn write(&mut self, mut bytes: &[u8], mut take: impl FnMut(LogStream, &[u8])) {
         while !bytes.is_empty() {
             let newline = bytes.iter().position(|&byte| byte == b'\n');
@@ -204,7 +205,7 @@ impl LogDemux {
         self.line = DemuxState::Head;
     }
 
-    /// Starts a line whose head is complete.
+    /// Handles the first bytes of a line, once they are known to be a header or not.
     fn begin(&mut self, take: &mut impl FnMut(LogStream, &[u8])) {
         let header = header(&self.head);
         let (stream, continued) = match header {

@@ -1,6 +1,8 @@
-//! Step output files: outputs, and environment variables exported to later steps.
+//! Parses the two files that a step writes: the output file with its outputs, and the export file
+//! with environment variables for later steps.
 //!
-//! Both contain one JSON object per line, `{"name": …, "value": …}`. The last value of a name wins.
+//! Each contains one JSON object per line, `{"name": …, "value": …}`. The last value of a name
+//! wins.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +11,8 @@ use oci_hooks::json::{self, JsonDocument, JsonKind, SyntaxError, SyntaxErrorKind
 use super::document::ValueSpec;
 use super::{DeclaredType, ExprValue};
 
-/// Size limit of a file in bytes. Callers need to read at most one byte more.
+/// Size limit of an output or export file in bytes. To detect a larger file, callers need to read
+/// only one byte more.
 pub const MAX_BYTES: usize = 10 << 20;
 
 /// Parses an output file, checks the outputs against the declared ones, and adds defaults.
@@ -74,9 +77,10 @@ fn read(
         .collect()
 }
 
-/// Returns the correct form of a line `name=value`, which is shell syntax.
+/// Returns a hint for a line `name=value`, which is shell syntax: the line in JSON.
 ///
-/// The line may contain a secret: only the name of a declared output is repeated.
+/// The line may contain a secret: the hint repeats only the name, and only that of a declared
+/// output.
 fn hint(line: &[u8], kind: impl Fn(&str) -> Option<DeclaredType>) -> Option<String> {
     let line = std::str::from_utf8(line).ok()?;
     let line = line.strip_prefix("export ").unwrap_or(line);
@@ -129,9 +133,10 @@ fn read_line(line: &[u8]) -> Result<(String, ExprValue), OutputLineError> {
     Ok((name.into_owned(), value.ok_or_else(|| absent_error(line, "value"))?))
 }
 
-/// Returns the error for a field without value: null, if the line contains its name anywhere, else missing.
+/// Returns the error for a field without value: `Null` if the line contains its name anywhere, else
+/// `Missing`.
 ///
-/// GitLab's step runner distinguishes the two in this way, and clients see the difference.
+/// GitLab's step runner distinguishes the two errors in this way, and clients see the difference.
 fn absent_error(line: &[u8], field: &'static str) -> OutputLineError {
     let quoted = format!("\"{field}\"");
     match line.windows(quoted.len()).any(|window| window == quoted.as_bytes()) {
@@ -175,7 +180,7 @@ fn go_name(kind: JsonKind) -> &'static str {
     if kind == JsonKind::Bool { "bool" } else { kind.name() }
 }
 
-/// Converts a syntax error to that of Go's `encoding/json`.
+/// Converts a syntax error to the corresponding one of Go's `encoding/json`.
 fn syntax_fault(line: &[u8], error: SyntaxError) -> OutputLineError {
     let mut at = error.offset;
     let kind = match error.kind {
@@ -230,7 +235,8 @@ fn syntax_fault(line: &[u8], error: SyntaxError) -> OutputLineError {
     }
 }
 
-/// Returns the literal that a text starts like, and the number of matching bytes.
+/// Returns the JSON literal that begins with the same byte as a text, and the number of bytes that
+/// match.
 ///
 /// `name=value` is the most frequent mistake: it starts like `null`.
 fn find_misspelled_literal(text: &[u8]) -> Option<(&'static str, usize)> {
@@ -257,7 +263,7 @@ pub enum OutputFileError {
         file: &'static str,
         line: usize,
         error: OutputLineError,
-        /// The line that was probably intended.
+        /// The line that the step probably intended to write.
         hint: Option<String>,
     },
     /// A name or its value is invalid.
@@ -318,7 +324,7 @@ pub enum OutputValueError {
     /// A declared output without value or default.
     #[error("missing output, add to step outputs or remove from step specification")]
     Missing,
-    /// A value that cannot be an environment variable.
+    /// An exported value that cannot be the value of an environment variable.
     #[error("cannot convert value type \"{0}\" to string")]
     NoText(DeclaredType),
 }

@@ -25,7 +25,7 @@ const MAX_RESPONSE_BYTES: usize = 256 << 20;
 /// HTTP/2 window of a stream: the maximum of log bytes in flight.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 
-/// Default time without a response after which to give up.
+/// Default time without a response from the server after which calls are no longer retried.
 const GIVE_UP: Duration = Duration::from_secs(120);
 
 /// A gRPC client. Clones share one connection, which is opened on first use and reopened after a loss.

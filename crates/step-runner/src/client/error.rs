@@ -64,7 +64,7 @@ impl ClientError {
         }
     }
 
-    /// Returns whether the job is unknown to the server.
+    /// Returns whether the server has responded that it does not know the job.
     pub(super) fn is_no_such_job(&self) -> bool {
         match self {
             ClientError::Rejected { status } => {
@@ -91,10 +91,10 @@ const FIRST_DELAY: Duration = Duration::from_millis(50);
 /// Maximum delay between two attempts.
 const MAX_DELAY: Duration = Duration::from_secs(2);
 
-/// Attempts since the last response of the server.
+/// Retries of a call since the last response of the server.
 #[derive(Debug)]
 pub struct RetryAttempts {
-    /// Time without a response after which to give up.
+    /// Time without a response from the server after which the call is no longer retried.
     give_up: Duration,
     since: Instant,
     pause: Duration,
@@ -105,7 +105,8 @@ impl RetryAttempts {
         RetryAttempts { give_up, since: Instant::now(), pause: FIRST_DELAY }
     }
 
-    /// Waits before the next attempt; returns the error if the server responded or it is time to give up.
+    /// Waits before the next attempt. Returns the error instead if the server responded, or the
+    /// time for retries is over.
     pub(super) async fn wait(&mut self, error: ClientError) -> Result<(), ClientError> {
         let is_over = self.since.elapsed() + self.pause > self.give_up;
         if is_over || !matches!(error, ClientError::Unreachable { .. }) {
@@ -117,7 +118,7 @@ impl RetryAttempts {
     }
 }
 
-/// Calls `act` until the server responds, or it is time to give up.
+/// Calls `act` until the server responds, or has not responded for the time `give_up`.
 pub async fn retry<T, W>(give_up: Duration, act: impl Fn() -> W) -> Result<T, ClientError>
 where
     W: Future<Output = Result<T, ClientError>>,

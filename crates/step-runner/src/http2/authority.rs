@@ -20,15 +20,17 @@ use tonic::transport::server::Connected;
 
 use super::frames::{FrameHead, FrameKind, FrameReader};
 
-/// Flags of a HEADERS frame: padding, priority.
+/// Flag of a HEADERS frame: the payload is padded.
 const PADDED: u8 = 0x08;
+
+/// Flag of a HEADERS frame: the payload contains a priority.
 const PRIORITY: u8 = 0x20;
 
 const PRIORITY_BYTES: u32 = 5;
 
 const NAME: &[u8] = b":authority";
 
-/// Index of `:authority` in the static table.
+/// Index of `:authority` in HPACK's static table (RFC 7541, appendix A).
 const NAME_INDEX: u64 = 1;
 
 /// A connection of a client whose `:authority` is made valid.
@@ -108,7 +110,8 @@ impl AuthorityFilter {
         AuthorityFilter { frames: FrameReader::new(), block: HeaderBlock::default() }
     }
 
-    /// Replaces `:authority` in bytes of the client, in place. A call may begin and end within a frame or field.
+    /// Replaces invalid bytes of `:authority` in `bytes` of the client, which may begin and end
+    /// within a frame or field.
     fn rewrite_bytes(&mut self, bytes: &mut [u8]) {
         let block = &mut self.block;
         self.frames.read(bytes, |head, offset, piece| block.read(head, offset, piece));
@@ -118,7 +121,7 @@ impl AuthorityFilter {
 /// A header block, from its first frame to its last.
 #[derive(Debug, Default)]
 struct HeaderBlock {
-    /// End of the block in the payload of the current frame, before the padding.
+    /// Offset in the payload of the current frame at which the block ends and the padding begins.
     end: u32,
     fields: HeaderFields,
 }
@@ -166,7 +169,8 @@ struct HeaderFields {
 enum FieldPosition {
     #[default]
     Field,
-    /// In a number of several bytes, with its value so far and the number of bits read.
+    /// In a number of several bytes, with its kind, its value so far and the number of its bits so
+    /// far.
     Number(HpackNumber, u64, u32),
     /// At the length of a string.
     Length(HpackStringKind),
@@ -178,7 +182,7 @@ enum FieldPosition {
 
 #[derive(Clone, Copy, Debug)]
 enum HpackNumber {
-    /// The index of a whole field, or the size of the table; no string follows.
+    /// The index of a complete field, or the size of the dynamic table; no string follows.
     Alone,
     /// The index of a name, which is followed by a value.
     Name,
@@ -187,9 +191,9 @@ enum HpackNumber {
 
 #[derive(Clone, Copy, Debug)]
 enum HpackStringKind {
-    /// A name; the number of bytes that match `:authority`, if all so far do.
+    /// A name, with the number of bytes that match `:authority`; `None` if it is another name.
     Name(Option<usize>),
-    /// The value of another header.
+    /// The value of a header other than `:authority`.
     Value,
     Authority,
 }
@@ -231,7 +235,7 @@ impl HeaderFields {
 }
 
 impl FieldPosition {
-    /// Returns the state after the first byte of a field.
+    /// Returns the state after a byte with which a field begins.
     fn field(first: u8) -> Self {
         match first {
             0x80.. => HpackNumber::Alone.begin(first, 0x7f),
@@ -243,7 +247,8 @@ impl FieldPosition {
 }
 
 impl HpackNumber {
-    /// Reads the first byte of a number, whose bits `mask` selects.
+    /// Reads the first byte of a number, which begins in the bits of `mask`. Returns the next
+    /// state.
     fn begin(self, first: u8, mask: u8) -> FieldPosition {
         let value = u64::from(first & mask);
         if value == u64::from(mask) {

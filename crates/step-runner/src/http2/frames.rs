@@ -5,7 +5,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 const HEAD_BYTES: usize = 9;
 
-/// Kinds of frames; callers need only the named ones.
+/// Kinds of HTTP/2 frames, as far as callers distinguish them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     Headers,

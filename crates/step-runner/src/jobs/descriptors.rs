@@ -7,30 +7,33 @@ use rustix::process::{Resource, getrlimit};
 
 use super::event::RunError;
 
-/// Descriptors of a job that runs: log, results, cancellation, output, cgroup, and those of a step that starts or
-/// is loaded; pipes of two background processes; and the connections of a client.
+/// Number of descriptors reserved for a running job: log, results, cancellation, output, cgroup,
+/// and those of a step that starts or is loaded; pipes of two background processes; and the
+/// connections of a client.
 const RUNNING: u64 = 24;
 
-/// Descriptors of a job that has ended: log, results, cancellation, and the connection of a client.
+/// Number of descriptors reserved for a finished job: log, results, cancellation, and the
+/// connection of a client.
 const FINISHED: u64 = 5;
 
-/// Descriptors of a job of an earlier server that are open at the start: log and results.
+/// Number of descriptors of a job of an earlier server that are open when the server starts: log
+/// and results.
 const KEPT: u64 = 2;
 
-/// Descriptors that the server itself opens later: connections, threads, and directories.
+/// Number of descriptors that the server opens for itself later: connections, threads, directories.
 const SERVER: u64 = 10;
 
-/// The number of descriptors that jobs may use.
+/// The number of file descriptors that jobs may use.
 #[derive(Debug)]
 pub struct DescriptorBudget {
     limit: u64,
-    /// Descriptors that are not for jobs.
+    /// Number of descriptors that are not available to jobs.
     used: u64,
 }
 
 impl DescriptorBudget {
-    /// Returns the budget of this process: its soft limit, without the descriptors that are open now, except those
-    /// of `kept` jobs of an earlier server.
+    /// Returns the budget of this process: its soft limit of open files, minus the descriptors that
+    /// are open now, except those of `kept` jobs of an earlier server.
     pub fn of_process(kept: usize) -> Self {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
@@ -38,14 +41,15 @@ impl DescriptorBudget {
         DescriptorBudget { limit, used }
     }
 
-    /// Returns the maximum number of jobs of an earlier server to open, so that another job can still run. A server
-    /// with the same limit cannot have had so many.
+    /// Returns the maximum number of jobs of an earlier server to keep, so that a new job can still
+    /// run. A server with the same limit of open files cannot have had more.
     pub fn kept_jobs(&self) -> usize {
         let free = self.limit.saturating_sub(self.used + RUNNING);
         usize::try_from(free / (KEPT + 1)).unwrap_or(usize::MAX)
     }
 
-    /// Checks that another job may run beside `running` jobs; `known` counts finished jobs too.
+    /// Checks that there are enough descriptors for another job beside `running` jobs. `known` is
+    /// the number of running and finished jobs.
     pub(super) fn check(&self, running: usize, known: usize) -> Result<(), RunError> {
         let finished = known.saturating_sub(running) as u64 * FINISHED;
         let needed = self.used + finished + (running as u64 + 1) * RUNNING;

@@ -44,14 +44,15 @@ pub struct JobEntry {
 
 #[derive(Debug)]
 struct JobStorage {
-    /// The files, until the job has ended and is removed.
+    /// The directory with the job's files, until the job has ended and is removed.
     dir: Option<JobDir>,
     ended: Option<Instant>,
     is_removed: bool,
 }
 
 impl JobStorage {
-    /// Takes the files to delete, if the job has ended and was removed from the registry. Readers keep the log open.
+    /// Takes the directory to delete, if the job has ended and was removed from the registry.
+    /// Readers keep the log open.
     fn clear(&mut self) -> Option<JobDir> {
         if self.is_removed && self.ended.is_some() { self.dir.take() } else { None }
     }
@@ -174,8 +175,8 @@ impl JobEntry {
         self.is_released.send_replace(true);
     }
 
-    /// Writes the final state to the job's record, from which the next server knows the job. Jobs
-    /// without a record, such as removed ones, get none.
+    /// Writes the final state to the job's record, which the next server reads. A job whose record
+    /// was removed, or was never written, gets none.
     fn record(&self, ended: &JobSnapshot) {
         let record = {
             let files = self.files();
@@ -245,8 +246,8 @@ impl JobEntry {
         }
     }
 
-    /// Ends a job whose thread does not return from the kernel. Its files are removed when the thread
-    /// returns.
+    /// Sets the final status of a job whose thread hangs in the kernel. The job's files are removed
+    /// when the thread returns.
     fn abandon_job(&self) {
         self.end_with(JobSnapshot {
             status: Status::Cancelled,
@@ -291,7 +292,7 @@ fn panic_outcome() -> JobOutcome {
     }
 }
 
-/// Length limit of a message: one gRPC response contains the messages of all jobs.
+/// Maximum length of a job's message in bytes: one gRPC response contains the messages of all jobs.
 const MAX_BYTES: usize = 4 << 10;
 
 /// Text before the exit code, for which GitLab's runner searches.

@@ -19,7 +19,7 @@ use super::variables::VariableError;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobSnapshot {
     pub id: String,
-    /// Unspecified, then running, then the final status.
+    /// Unspecified until the thread of the job runs, then running, then the final status.
     #[serde(with = "StatusName")]
     pub status: Status,
     /// Error message, which ends with the exit code if a command failed.
@@ -30,7 +30,7 @@ pub struct JobSnapshot {
     pub end: Option<SystemTime>,
 }
 
-/// The names of statuses in records.
+/// The names by which records of jobs contain [`Status`].
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Status", rename_all = "lowercase")]
 enum StatusName {
@@ -53,7 +53,8 @@ impl JobSnapshot {
 pub enum JobEvent<'a> {
     /// The thread of the job was started.
     Started { id: &'a str },
-    /// The request is invalid, or the resources of the job could not be created.
+    /// A job could not be started: the request is invalid, or the job's resources could not be
+    /// created.
     NotStarted { id: &'a str, error: &'a RunError },
     /// The job has ended; the snapshot has its final status.
     Ended(&'a JobSnapshot),
@@ -148,7 +149,7 @@ pub enum RunError {
 #[derive(Debug, thiserror::Error)]
 #[error("no job with id {id:?}")]
 pub struct NoSuchJob {
-    /// The id of the request.
+    /// The requested id.
     pub id: String,
 }
 

@@ -21,10 +21,11 @@ use super::event::{JobSnapshot, MAX_ID_BYTES};
 use super::results::ResultStore;
 use super::state::JobDir;
 
-/// Size limit of a record, in which the id and the message of a job are escaped.
+/// Maximum number of bytes that are read of a record. The id and the message of a job are escaped
+/// in it, which lengthens them.
 const MAX_RECORD_BYTES: u64 = 64 << 10;
 
-/// Size limit of a message, above that of a message that a server writes.
+/// Maximum length of the message in a record; those that a server writes are shorter.
 const MAX_MESSAGE_BYTES: usize = 16 << 10;
 
 /// A job of an earlier server, which has ended.
@@ -47,8 +48,8 @@ pub enum EarlierJobError {
 }
 
 impl EarlierJob {
-    /// Opens the files of a job, and removes those that only a running job needs. Returns nothing for a job that
-    /// was not started: it has no record.
+    /// Opens the files of a job, and removes those that only a running job needs. Returns `None`
+    /// for a job without a record, which was not started.
     pub fn open(
         jobs: &ConfinedRoot,
         dir: JobDir,
@@ -74,7 +75,7 @@ impl EarlierJob {
         Ok(Some(EarlierJob { dir, state, log, results }))
     }
 
-    /// Records the failure of a job that ran when its server ended.
+    /// Marks a job as failed, in memory and in its record, because it ran when its server ended.
     pub fn lose(&mut self, reason: &str) {
         let JobSnapshot { status, message, exit_code, end, .. } = &mut self.state;
         *status = Status::Failure;
@@ -85,8 +86,8 @@ impl EarlierJob {
     }
 }
 
-/// Checks the lengths of the texts that one response contains for all jobs, and that the status of an ended job is
-/// final, for which clients wait.
+/// Checks the state in a record: the lengths of id and message, as one response contains them for
+/// all jobs, and that an ended job has a final status, for which clients wait.
 fn check_state(state: &JobSnapshot) -> io::Result<()> {
     let JobSnapshot { id, status, message, .. } = state;
     let is_final = !matches!(status, Status::Unspecified | Status::Running);
@@ -101,7 +102,8 @@ fn check_state(state: &JobSnapshot) -> io::Result<()> {
     }
 }
 
-/// Opens a file of a job for reading: a regular file, reached without symbolic links.
+/// Opens a file of a job for reading. Fails if the path contains symbolic links, or leads to
+/// anything but a regular file.
 fn open_file(jobs: &ConfinedRoot, path: &Path) -> Result<File, PathError> {
     let below = path.strip_prefix(jobs.path()).expect("directories of jobs are below it");
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;

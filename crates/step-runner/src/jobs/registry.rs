@@ -231,7 +231,7 @@ impl JobRegistry {
         }
     }
 
-    /// Accepts no more jobs, and cancels running ones.
+    /// Accepts no more jobs, cancels running ones, and waits until all have ended or are abandoned.
     pub async fn stop(&self) {
         self.table().is_shutting_down = true;
         let mut stops = JoinSet::new();

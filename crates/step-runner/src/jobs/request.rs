@@ -19,7 +19,8 @@ use super::variables::{self, VariableMode};
 /// Time limit for creating a working directory, which takes long only on a mount that does not respond.
 const WORK_DIR_LIMIT: Duration = Duration::from_secs(30);
 
-/// Creates all resources of a job. On error, all are removed.
+/// Creates the directory, log and other resources of a job from a request. On error, all are
+/// removed.
 pub fn prepare(
     settings: &ServerSettings,
     state: &StateDir,

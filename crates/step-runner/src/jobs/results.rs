@@ -12,12 +12,14 @@ use tokio::sync::watch;
 
 use super::super::wire::proto::StepResult;
 
-/// Limits of the number of results of an earlier server, and of the size of each: a job of the same user may have
-/// changed the file.
+/// Maximum number of results that are read for a job of an earlier server: a job of the same user
+/// may have changed the file.
 const MAX_KEPT: usize = 100_000;
+
+/// Maximum size in bytes of each result of an earlier server's job.
 const MAX_KEPT_BYTES: usize = 64 << 20;
 
-/// Maximum size of the length before a result.
+/// Maximum size in bytes of the encoded length that precedes each result.
 const MAX_LENGTH_BYTES: usize = 10;
 
 /// The stored results of a job's steps.
@@ -34,7 +36,8 @@ impl ResultStore {
         Ok(ResultStore { file, ends: Mutex::default(), count: watch::Sender::new(0) })
     }
 
-    /// Returns the first `limit` complete results in the file of a job that has ended.
+    /// Opens the results file of a job that has ended, and finds the first `limit` complete
+    /// results.
     pub(super) fn of_ended(file: File, limit: usize) -> io::Result<Self> {
         let size = file.metadata()?.len();
         let mut ends = Vec::new();
@@ -65,7 +68,7 @@ impl ResultStore {
         Ok(())
     }
 
-    /// Returns a result, or `None` if its step has not ended.
+    /// Returns the result at an index; `None` if fewer steps have ended.
     pub(super) fn get(&self, index: usize) -> io::Result<Option<StepResult>> {
         let (start, end) = {
             let ends = self.ends();
@@ -82,7 +85,7 @@ impl ResultStore {
         self.ends().len()
     }
 
-    /// Returns a receiver of the number of results.
+    /// Returns a receiver that is notified when the number of results changes.
     pub(super) fn watch(&self) -> watch::Receiver<usize> {
         self.count.subscribe()
     }

@@ -20,11 +20,12 @@ pub struct ServerSettings {
     pub resolver: Resolver,
     /// Time between `SIGTERM` and `SIGKILL` when a command is stopped.
     pub grace: Duration,
-    /// Time limit of cleanup steps after a cancellation.
+    /// Time limit of the steps that run after a cancellation, such as those with `if: ${{ always()
+    /// }}`.
     pub cleanup: Duration,
     /// Maximum run time of a job.
     pub max_runtime: Duration,
-    /// Treatment of the maximum run time that a client sends.
+    /// Policy for the maximum run time that a client sends.
     pub client_timeout: ClientTimeoutPolicy,
     /// Time for which finished jobs that were never closed are kept.
     pub stale_after: Duration,
@@ -39,7 +40,7 @@ pub struct ServerSettings {
     pub show_secrets: bool,
 }
 
-/// Treatment of the maximum run time that a client sends.
+/// Policy for the maximum run time that a client sends for a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ClientTimeoutPolicy {
     /// Stop the job at the earlier of both limits
@@ -56,7 +57,8 @@ pub struct TimeLimit {
 }
 
 impl TimeLimit {
-    /// Returns the limit of a job whose client sent `sent`. A zero duration means no limit of the client.
+    /// Returns the time limit of a job: `max_runtime`, or the limit `sent` by the client if that is
+    /// shorter and not ignored. Zero means that the client sets no limit.
     pub fn of(
         max_runtime: Duration,
         client_timeout: ClientTimeoutPolicy,

@@ -20,18 +20,20 @@ use super::descriptors::DescriptorBudget;
 use super::event::JobSnapshot;
 use super::kept::{self, EarlierJob, EarlierJobError};
 
-/// Maximum number of characters of a job id in a directory name.
+/// Maximum number of characters of a job id that are used in the name of the job's directory.
 const NAME_CHARS: usize = 40;
 
-/// Maximum numbers of jobs of an earlier server and of all their results, which bound memory use: a job of the same
-/// user may have created any number.
+/// Maximum number of jobs of an earlier server that are kept, which bounds memory use: a job of the
+/// same user may have created any number.
 const MAX_KEPT_JOBS: usize = 10_000;
+
+/// Maximum number of results of all kept jobs together.
 const MAX_KEPT_RESULTS: usize = 1_000_000;
 
-/// Maximum number of reports about files that cannot be used.
+/// Maximum number of errors in [`EarlierJobs::damaged`].
 const MAX_DAMAGED: usize = 100;
 
-/// Unique id of this boot of the kernel.
+/// File with the unique id of the current boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// An error with the state directory.
@@ -57,13 +59,13 @@ pub struct StateDir {
     _lock: FileLock,
 }
 
-/// Jobs of an earlier server.
+/// Jobs of an earlier server, as found in the state directory.
 #[derive(Debug, Default)]
 struct EarlierJobs {
     kept: Vec<EarlierJob>,
-    /// Number of jobs that ran when their server crashed.
+    /// Number of jobs that were running or being started when their server ended.
     leftovers: usize,
-    /// Jobs whose files cannot be used. They were removed.
+    /// Errors in opening the files of jobs, which were then removed, or in removing them.
     damaged: Vec<EarlierJobError>,
 }
 
@@ -83,8 +85,8 @@ pub struct JobDir {
 }
 
 impl StateDir {
-    /// Opens or creates a state directory. Kills processes of jobs whose server crashed, and finds jobs of an
-    /// earlier server.
+    /// Opens or creates a state directory. Kills the processes of a crashed server's jobs, and
+    /// finds the jobs of an earlier server.
     pub fn open(root: &Path) -> Result<Self, StateError> {
         private_directory(root)?;
         // Absolute, as jobs have other working directories.
@@ -106,12 +108,13 @@ impl StateDir {
         Ok(StateDir { root, earlier, trash, _lock: lock })
     }
 
-    /// Returns the number of jobs of a crashed server that were cleaned up.
+    /// Returns the number of jobs that were running or being started when an earlier server ended.
     pub fn leftovers(&self) -> usize {
         self.earlier.leftovers
     }
 
-    /// Returns jobs of an earlier server whose files cannot be used. They were removed.
+    /// Returns errors in opening the files of an earlier server's jobs, which were then removed, or
+    /// in removing them.
     pub fn damaged(&self) -> &[EarlierJobError] {
         &self.earlier.damaged
     }
@@ -207,7 +210,8 @@ impl JobDir {
         let _ = fs::remove_file(self.record());
     }
 
-    /// Removes files that only a running job needs. They may contain secrets.
+    /// Removes the scratch files and the file variables, which only a running job needs. They may
+    /// contain secrets.
     pub fn remove_secrets(&self, trash: &Trash) -> Result<(), PathError> {
         trash.remove(&self.scratch()).and(trash.remove(&self.variables()))
     }
@@ -291,7 +295,8 @@ fn boot_id() -> Vec<u8> {
     fs::read(BOOT_ID).unwrap_or_default()
 }
 
-/// Created directories, the outermost first. On drop, empty ones are removed, unless they are kept.
+/// Directories created for one job, the outermost first. On drop, empty ones are removed, unless
+/// [`keep`](Self::keep) was called.
 #[derive(Debug, Default)]
 pub struct CreatedDirs {
     paths: Vec<PathBuf>,
@@ -323,8 +328,8 @@ impl CreatedDirs {
         Ok(created)
     }
 
-    /// Creates directories like [`make`](Self::make). After the time `limit`, it fails, and directories that are still
-    /// created are removed.
+    /// Creates directories like [`make`](Self::make), but fails after the time `limit`; directories
+    /// that are created later are removed.
     pub fn make_within(path: &Path, limit: Duration) -> Result<Self, (PathBuf, io::Error)> {
         let theirs = path.to_path_buf();
         let made = run_within(limit, move || Self::make(&theirs));

@@ -166,11 +166,12 @@ pub fn expand(
 struct Expansion<'a> {
     values: &'a BTreeMap<String, String>,
     env: &'a BTreeMap<String, String>,
-    /// Expanded values that do not depend on where a cycle is entered.
+    /// Expanded values, except those that depend on a cycle of references: they differ by where the
+    /// cycle is entered.
     known: BTreeMap<String, String>,
     /// Variables that are being expanded, the outermost first.
     open: Vec<&'a str>,
-    /// Number of references to open variables that were found.
+    /// Number of references found so far that close a cycle, as they lead to a variable in `open`.
     cycles: usize,
     lookups: usize,
     /// Size of all expanded values.

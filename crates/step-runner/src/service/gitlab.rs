@@ -113,7 +113,7 @@ pub fn code(error: &RunError) -> Code {
     }
 }
 
-/// Streams the log of a job.
+/// Streams the log of a job. `unknown_job` is the gRPC code of the error if no job has the id.
 pub fn follow_logs(
     jobs: &JobRegistry,
     request: &proto::FollowLogsRequest,
@@ -178,7 +178,8 @@ fn join_error_status(error: &JoinError) -> Status {
     }
 }
 
-/// Returns the status of a job, or of all jobs if the id is empty.
+/// Returns the status of a job, or of all jobs if the id is empty. `unknown_job` is the gRPC code
+/// of the error if no job has the id.
 pub fn status(jobs: &JobRegistry, id: &str, unknown_job: Code) -> Result<Vec<JobSnapshot>, Status> {
     if id.is_empty() {
         return Ok(jobs.list_jobs());

@@ -65,7 +65,7 @@ pub enum ServeError {
 pub struct ShutdownTiming {
     /// Grace period for running jobs before they are cancelled.
     pub drain: Duration,
-    /// Time for clients to read the remaining log after that.
+    /// Time limit for clients to read the rest of the logs after all jobs have ended.
     pub linger: Duration,
 }
 
@@ -87,8 +87,9 @@ impl GrpcServer {
         GrpcServer { jobs, variables, notify: Arc::new(notify) }
     }
 
-    /// Serves until `stop` completes. Then waits for jobs or cancels them, while clients are still
-    /// served; streams are sent to their end; then connections are closed.
+    /// Serves until `stop` completes. Then accepts no more jobs, and waits for running ones or
+    /// cancels them, while clients are still served. Finally waits until clients have read their
+    /// streams, at most for [`ShutdownTiming::linger`], and closes connections.
     pub async fn serve(
         self,
         listener: &SocketListener,
@@ -146,7 +147,7 @@ impl GrpcServer {
     }
 }
 
-/// Names for health checks: the whole server, and its services.
+/// Names that health checks accept: the empty name of the whole server, and those of its services.
 const NAMES: [&str; 3] = [
     "",
     <GitLabServer<GitLabService> as NamedService>::NAME,

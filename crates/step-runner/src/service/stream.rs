@@ -14,7 +14,8 @@ use tonic::{Code, Status};
 /// A stream of responses. It is dropped when the client disconnects, which stops their producer.
 pub type MessageStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Returns a stream of the results of a function, until it returns `None` or an error.
+/// Returns a stream of the results of repeated calls of `next`, until it returns `None` or an
+/// error.
 pub fn unfold<S, T, F, W>(state: S, next: F) -> MessageStream<T>
 where
     S: Send + 'static,
@@ -26,7 +27,8 @@ where
     Box::pin(results.map(|result| result.unwrap_or_else(|_| Err(Status::internal(PANICKED)))))
 }
 
-/// Message for the client. The panic message, on standard error, may be confidential.
+/// Error message for a client whose request caused a panic. The message of the panic itself, on
+/// standard error, may be confidential.
 pub const PANICKED: &str = "internal error: the server panicked";
 
 /// A service that responds to a request with an error if its handler panics.

@@ -29,16 +29,16 @@ const MAX_SECONDS: i64 = 315_576_000_000;
 
 /// A request to run steps.
 ///
-/// Since its release 18.9, GitLab's runner sends a time limit in a field whose number is in no public
-/// source. The field is identified by its type: it is the only unknown field that parses as a duration. No
-/// other field of such a request does: strings, maps and messages of strings begin with another byte.
+/// Since its release 18.9, GitLab's runner sends a time limit in a field whose number is in no
+/// public source. The field is identified by its type: it is the only unknown field that parses as
+/// a duration. Strings, maps and messages of strings do not, because they begin with another byte.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunRequest {
     /// Chosen by the client; requests with the same id refer to the same job.
     pub id: String,
     pub work_dir: String,
     pub env: BTreeMap<String, String>,
-    /// A field of the design document.
+    /// Texts to mask. The field is in GitLab's design document, but not in GitLab's requests.
     pub masking: Option<Masking>,
     pub job: Option<Job>,
     /// Two YAML documents: specification and definition.
@@ -47,7 +47,8 @@ pub struct RunRequest {
     pub timeout: Option<Duration>,
 }
 
-/// Fields that may be the one whose number is not public: none, one with its number and value, or several.
+/// The field whose number is not public, as far as identified: none, one with its number and value,
+/// or several candidates.
 #[derive(Default)]
 enum Candidates<T> {
     #[default]
@@ -184,7 +185,7 @@ fn duration(mut bytes: &[u8]) -> Option<Duration> {
 /// is read from the field with its former number, or else from the only field.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CancelRequest {
-    /// The job; empty if several fields may be the id, or the id is not UTF-8.
+    /// Id of the job; empty if several fields may be the id, or the id is not UTF-8.
     pub id: String,
 }
 

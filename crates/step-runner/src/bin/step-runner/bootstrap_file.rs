@@ -18,10 +18,10 @@ use walkdir::WalkDir;
 
 use crate::error::StepRunnerError;
 
-/// CA certificates of GitLab's helper images.
+/// Path of the CA certificates in GitLab's helper images.
 const CERTIFICATES: &str = "/ca-certs.pem";
 
-/// Git for images without it, in GitLab's helper images.
+/// Directory of git in GitLab's helper images, for build images without git.
 const GIT: &str = "/git";
 
 /// Copies this program to `file`, GitLab's helper program to `FILE.gitlab`, and CA certificates and git

@@ -78,7 +78,7 @@ pub fn run(args: &CiArgs) -> Result<CliExit, StepRunnerError> {
     local_job::run_job(job, &resolver::open()?, &args.report)
 }
 
-/// Returns the masking of GitLab's credentials: tokens, passwords and JWTs among the job variables.
+/// Returns a masking of GitLab's credentials: tokens, passwords and JWTs among the job variables.
 fn masking(vars: &BTreeMap<String, String>) -> Masking {
     let is_secret =
         |name: &str| ["TOKEN", "PASSWORD", "_JWT"].iter().any(|end| name.ends_with(end));

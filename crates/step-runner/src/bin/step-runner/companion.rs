@@ -1,4 +1,4 @@
-//! A command that runs beside the server.
+//! The command that `serve` runs beside the server.
 
 use std::ffi::OsString;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
@@ -24,29 +24,30 @@ use crate::environment::SOCKET;
 use crate::error::StepRunnerError;
 use crate::steps_command::ARGUMENTS;
 
-/// Start and stop behaviour of the command.
+/// Start and stop behaviour of the command beside the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CompanionMode {
-    /// Started at once, in our process group. Signals are forwarded to it.
+    /// The command starts at once, in the server's process group. Signals are forwarded to it.
     #[default]
     Beside,
-    /// As gitlab-runner expects: started at the first byte of standard input, in its own process group, which
-    /// gets SIGTERM.
+    /// The command starts at the first byte of standard input, as gitlab-runner expects, in its own
+    /// process group. To stop it, the group gets SIGTERM.
     AfterInput,
 }
 
-/// A command that runs, or waits for input. Its exit stops the server.
+/// A command that runs beside the server, or waits for standard input before it starts. Its exit
+/// stops the server.
 pub struct Companion {
     control: CompanionControl,
     thread: JoinHandle<Result<CliExit, StepRunnerError>>,
 }
 
-/// A handle that stops the command.
+/// A handle that stops the command of a [`Companion`].
 #[derive(Clone)]
 pub struct CompanionControl {
     /// Pipe for one byte: the number of the signal that stops the command.
     stop_pipe: Arc<Mutex<PipeWriter>>,
-    /// Process group that the command leads while it runs, or 0.
+    /// Id of the process group that the command leads while it runs, or 0.
     group: Arc<AtomicI32>,
 }
 
@@ -171,7 +172,8 @@ impl CompanionRun {
         Ok(polled[0].revents().is_empty())
     }
 
-    /// Signals the command, or the process group that it leads. It may have exited already.
+    /// Sends a signal to the command, or to the process group that it leads. It may have exited
+    /// already.
     fn signal(&self, process: &OwnedFd, signal: Signal) {
         match (self.mode, Pid::from_raw(self.group.load(Ordering::Relaxed))) {
             (CompanionMode::AfterInput, Some(group)) => {

@@ -24,14 +24,16 @@ use crate::serve;
 /// Time limit for the server's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Free space below which logs of jobs may not fit.
+/// Free disk space in bytes below which logs of jobs may not fit.
 const MIN_FREE_BYTES: u64 = 256 << 20;
 
-/// Paths at which GitLab's runner looks for bash and sh.
+/// Paths at which GitLab's runner looks for bash.
 const BASH: [&str; 3] = ["/usr/local/bin/bash", "/usr/bin/bash", "/bin/bash"];
+
+/// Paths at which GitLab's runner looks for sh.
 const SH: [&str; 4] = ["/usr/local/bin/sh", "/usr/bin/sh", "/bin/sh", "/busybox/sh"];
 
-/// Files with CA certificates in the usual images.
+/// Files with CA certificates in common base images.
 const CERTIFICATES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",

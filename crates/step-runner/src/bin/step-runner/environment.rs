@@ -104,8 +104,8 @@ pub fn is_writable(dir: &Path) -> bool {
     existing.is_some_and(|dir| access(dir, Access::WRITE_OK | Access::EXEC_OK).is_ok())
 }
 
-/// Returns the environment variables of steps: all that are UTF-8, as protobuf strings must be, except
-/// gitlab-runner's copy of this program's arguments.
+/// Returns the environment variables that steps inherit: all that are UTF-8, as protobuf strings
+/// must be, except [`ARGUMENTS`].
 pub fn variables() -> BTreeMap<String, String> {
     let text = |(name, value): (OsString, OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))

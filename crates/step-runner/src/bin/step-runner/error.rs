@@ -78,14 +78,14 @@ pub enum StepRunnerError {
     /// An invalid command line of gitlab-runner.
     #[error("{0}")]
     Usage(String),
-    /// Only GitLab's helper program has the command, and that program is not beside this one.
+    /// GitLab's helper program, which alone has the command, is missing beside this program.
     #[error(
         "cannot run {command}: only GitLab's program can, and it is not at {}: copy it there from \
          GitLab's helper image or package",
         path.display()
     )]
     NoOriginal { command: String, path: PathBuf },
-    /// No directory is writable; each is listed with the reason.
+    /// No directory for temporary files is usable; `tried` contains each with the reason.
     #[error(
         "no directory for sockets and files of jobs ({}): mount a tmpfs at /tmp, or set TMPDIR to a \
          directory that this user can write to",

@@ -1,4 +1,5 @@
-//! GitLab's program beside ours: commands that only it has, and its version, in the format that gitlab-runner reads.
+//! GitLab's helper program, installed beside this one: the commands that only it has, and its
+//! version in the format that gitlab-runner reads.
 
 use std::env;
 use std::env::consts::{ARCH, OS};
@@ -14,9 +15,10 @@ use crate::error::StepRunnerError;
 use crate::report;
 use crate::steps_command::ARGUMENTS;
 
-/// Returns GitLab's program beside ours, or the path at which it is missing.
+/// Returns the path of GitLab's helper program, or, as an error, the path at which it is missing.
 ///
-/// Looks beside the name that we were called by and beside our executable, because the former may be a symlink.
+/// Looks beside the name by which this program was called, and beside its executable, because the
+/// former may be a symlink.
 fn program(called: &Path) -> Result<PathBuf, PathBuf> {
     let exe = env::current_exe().unwrap_or_else(|_| called.to_owned());
     let named = called.file_name().map_or_else(|| exe.clone(), |name| exe.with_file_name(name));
@@ -24,7 +26,7 @@ fn program(called: &Path) -> Result<PathBuf, PathBuf> {
     original_program(&named).or_else(|| original_program(&exe)).ok_or_else(missing)
 }
 
-/// Executes GitLab's program in place of this one. Returns only on error.
+/// Executes GitLab's helper program in place of this one. Returns only on error.
 pub fn execute(words: &[OsString]) -> StepRunnerError {
     let (name, arguments) = words.split_first().expect("the name of the program is one of them");
     let program = match program(Path::new(name)) {
@@ -40,10 +42,10 @@ pub fn execute(words: &[OsString]) -> StepRunnerError {
 
 const OWN: &str = env!("CARGO_PKG_VERSION");
 
-/// Prints the version of GitLab's program, if it exists beside ours, and our version.
+/// Prints the version of GitLab's helper program, if it exists, and the version of this program.
 ///
-/// gitlab-runner warns in each job if the version on an instance differs from its own, because artifacts and
-/// caches there depend on it.
+/// gitlab-runner warns in each job if the helper's version on an instance differs from its own,
+/// because artifacts and caches there depend on it.
 pub fn print_version(words: &[OsString]) -> Result<CliExit, StepRunnerError> {
     let original = words.first().and_then(|name| program(Path::new(name)).ok());
     let theirs = original.and_then(|program| {
@@ -58,7 +60,8 @@ pub fn print_version(words: &[OsString]) -> Result<CliExit, StepRunnerError> {
     report::print(format!("{}\nStep runner:  oci-hooks {OWN}\n", text.trim_end()))
 }
 
-/// Returns the lines that gitlab-runner parses: the version, and the platform in Go's notation.
+/// Returns the lines about a version that gitlab-runner parses: the version, and the platform in
+/// Go's notation.
 fn version_lines(version: &str) -> String {
     format!("Version:      {version}\nOS/Arch:      {OS}/{}", architecture(ARCH))
 }

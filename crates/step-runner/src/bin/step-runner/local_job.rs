@@ -98,7 +98,7 @@ impl ResultsFormat {
 pub struct JobSpec {
     pub steps: StepFile,
     pub work_dir: PathBuf,
-    /// Base of relative references.
+    /// Base directory of relative step references.
     pub dir: PathBuf,
     /// Environment of the steps, which is omitted from results.
     pub env: BTreeMap<String, String>,
@@ -108,7 +108,7 @@ pub struct JobSpec {
     pub failed: &'static str,
 }
 
-/// Time limit of cleanup steps (`if: ${{ always() }}`) after a cancellation.
+/// Time limit of the steps that run after a cancellation, such as those with `if: ${{ always() }}`.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs a job, and prints its output unbuffered.
@@ -153,8 +153,8 @@ pub fn run_job(
     })
 }
 
-/// Cancels the job at the first signal, and kills it if SIGINT follows. A second SIGTERM is ignored: timeout(1) sends
-/// two.
+/// Starts a thread that cancels the job at the first SIGINT or SIGTERM, and kills it at a later
+/// SIGINT. A second SIGTERM is ignored: timeout(1) sends two.
 fn listen(cancel: &CancelHandle) -> Result<signal_hook::iterator::Handle, StepRunnerError> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(StepRunnerError::Signals)?;
     let handle = signals.handle();

@@ -1,4 +1,5 @@
-//! The man pages of this program: the written ones in `man`, and the generated ones of its commands.
+//! The man pages of this program: those written by hand in `man`, and those generated for its
+//! commands.
 
 use oci_hooks_cli::man::ManPages;
 

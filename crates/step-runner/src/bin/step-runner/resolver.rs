@@ -25,7 +25,8 @@ pub fn open() -> Result<Resolver, StepRunnerError> {
     Ok(Resolver::new(RemoteAccess { fallback_git: bundled_file("git/bin/git"), ..remote }))
 }
 
-/// Returns the path to which `bootstrap` copies a file of the helper image.
+/// Returns the path, beside this program, to which `bootstrap` copies a file of GitLab's helper
+/// image.
 fn bundled_file(name: &str) -> Option<PathBuf> {
     Some(env::current_exe().ok()?.with_file_name(name))
 }

@@ -43,7 +43,8 @@ pub struct RunArgs {
     report: ReportArgs,
 }
 
-/// Prefixes of environment variables that steps do not inherit: job variables are in `vars`.
+/// Prefixes of environment variables that steps do not inherit: they are job variables, `vars` in
+/// expressions.
 const PREFIXES: [&str; 4] = ["CI_", "GITLAB_", "FF_", "DOCKER_ENV_"];
 
 pub fn run(args: &RunArgs) -> Result<CliExit, StepRunnerError> {

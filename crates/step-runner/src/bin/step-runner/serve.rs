@@ -36,7 +36,8 @@ use crate::{first, resolver};
 /// Time limit for clients to read the rest of the logs after the end of the jobs.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum number of threads that start and remove jobs, and read old parts of logs.
+/// Maximum number of threads for blocking work: starting and removing jobs, and reading old parts
+/// of logs.
 const MAX_BLOCKING_THREADS: usize = 64;
 
 /// Shutdown timeout of the async runtime.
@@ -107,13 +108,13 @@ pub struct ServeArgs {
     /// Command to run alongside; the server exits with it
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-    /// Start mode of the command, not set on the command line.
+    /// Start and stop behaviour of `command`; no option sets it.
     #[arg(skip)]
     mode: CompanionMode,
 }
 
 impl ServeArgs {
-    /// Returns the arguments adapted to gitlab-runner's `steps serve`.
+    /// Returns the arguments with the [`CompanionMode`] that gitlab-runner's `steps serve` expects.
     pub fn for_gitlab_runner(self) -> Self {
         ServeArgs { mode: CompanionMode::AfterInput, ..self }
     }
@@ -201,8 +202,8 @@ fn job_count(count: usize) -> String {
     if count == 1 { "1 job".to_owned() } else { format!("{count} jobs") }
 }
 
-/// Returns the directory for the files of jobs. It depends on the socket only, so that the next server finds
-/// the leftovers of a crashed one.
+/// Returns the directory for the files of jobs. The default depends only on the path of the socket,
+/// so that the next server finds the leftovers of a crashed one.
 fn state_dir(args: &ServeArgs, socket: &Path) -> Result<PathBuf, StepRunnerError> {
     if let Some(dir) = &args.state_dir {
         return Ok(dir.clone());
@@ -255,8 +256,9 @@ pub fn time_outs() -> String {
     )
 }
 
-/// Stops the server and its command at the first signal, and exits at once if SIGINT follows. A second SIGTERM does
-/// not end the server: timeout(1) sends two.
+/// Starts a thread that stops the server and the command beside it at the first SIGINT or SIGTERM,
+/// and exits at once at a later SIGINT. A second SIGTERM does not end the server: timeout(1) sends
+/// two.
 fn handle_signals(
     mut signals: Signals,
     stop: Arc<watch::Sender<bool>>,

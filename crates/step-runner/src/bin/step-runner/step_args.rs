@@ -12,7 +12,7 @@ use step_runner::{DeclaredType, ExprValue};
 
 use crate::error::StepRunnerError;
 
-/// Name of the group of arguments of which exactly one names the step.
+/// Name of clap's group of arguments of which exactly one names the step.
 pub const SOURCE: &str = "source";
 
 /// A step with its inputs, variables and working directory.
@@ -75,7 +75,7 @@ impl StepArgs {
         pairs(&self.vars, "--var or --job")
     }
 
-    /// Returns the step call.
+    /// Returns the call of the step that the arguments name, with its inputs and environment.
     pub fn call(
         &self,
         resolver: &Resolver,

@@ -1,7 +1,8 @@
-//! The command lines of gitlab-runner: `gitlab-runner-helper steps bootstrap|serve|proxy`.
+//! The command lines with which gitlab-runner calls its helper program:
+//! `gitlab-runner-helper steps bootstrap|serve|proxy`.
 //!
-//! Options are parsed like in GitLab's program: our options precede the first argument, and all later words
-//! belong to the command to run.
+//! Options are parsed like in GitLab's program: those of this program precede the first argument,
+//! and all later words belong to the command to run.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -18,8 +19,8 @@ use crate::cli::{StepRunnerCli, StepRunnerCommand};
 use crate::error::StepRunnerError;
 use crate::{bootstrap_file, gitlab_program, proxy, report, serve};
 
-/// Environment variable in which gitlab-runner repeats the arguments, as Base64 of a JSON array, because
-/// entry points of images such as `sh -c` drop them.
+/// Environment variable in which gitlab-runner repeats the arguments of this program, as Base64 of
+/// a JSON array, because entry points of images such as `sh -c` drop them.
 pub const ARGUMENTS: &str = "_GITLAB_RUNNER_HELPER_NATIVE_STEPS_ARGV";
 
 const USAGE: &str = "\
@@ -34,10 +35,10 @@ Usage:
 All other commands are passed to gitlab-runner-helper.gitlab, GitLab's own program, beside this one.
 ";
 
-/// Command line of this program.
+/// A parsed command line: that of `step-runner`, or one of GitLab's helper program.
 #[derive(Debug, PartialEq, Eq)]
 pub enum CommandLine {
-    /// Our own command line: the name of the program and its arguments.
+    /// A command line of `step-runner`: the name of the program and its arguments.
     Own(Vec<OsString>),
     /// `steps bootstrap`
     Bootstrap(PathBuf),
@@ -45,23 +46,25 @@ pub enum CommandLine {
     Serve { socket: Option<PathBuf>, command: Vec<OsString> },
     /// `steps proxy`
     Proxy { socket: Option<PathBuf> },
-    /// `--version` of GitLab's program.
+    /// `--version` of GitLab's helper program.
     Version,
     /// `steps --help`
     Help,
     /// Invalid arguments, with the error message of GitLab's program.
     Wrong(String),
-    /// A command that only GitLab's program has.
+    /// A command that only GitLab's helper program has.
     Delegate,
 }
 
-/// Returns the name and the arguments of this program, including arguments dropped by an entry point.
+/// Returns the name and the arguments of this program, including arguments that the entry point of
+/// an image dropped.
 pub fn arguments() -> Vec<OsString> {
     let words: Vec<_> = env::args_os().collect();
     recover_arguments(words, env::var_os(ARGUMENTS).as_deref())
 }
 
-/// Adds the arguments in the variable if an entry point dropped them.
+/// Adds the arguments in `variable`, the value of [`ARGUMENTS`], if the entry point of an image
+/// dropped them.
 fn recover_arguments(mut words: Vec<OsString>, variable: Option<&OsStr>) -> Vec<OsString> {
     if words.len() == 1 && words.first().is_some_and(|name| is_gitlab_name(name)) {
         let json = variable.and_then(|text| BASE64_STANDARD.decode(text.as_bytes()).ok());
@@ -71,7 +74,7 @@ fn recover_arguments(mut words: Vec<OsString>, variable: Option<&OsStr>) -> Vec<
     words
 }
 
-/// Returns whether the program is called by a name of GitLab's program.
+/// Returns whether the program is called by a name of GitLab's helper program.
 fn is_gitlab_name(called: &OsStr) -> bool {
     let name = Path::new(called).file_name();
     name.is_some_and(|name| NAMES.iter().any(|one| name == *one))
@@ -119,7 +122,7 @@ impl CommandLine {
         }
     }
 
-    /// Runs the command of GitLab's command line.
+    /// Runs a command of GitLab's helper program.
     pub fn run(self, words: &[OsString]) -> Result<CliExit, StepRunnerError> {
         match self {
             CommandLine::Own(_) => unreachable!("the command line of ours is read elsewhere"),
@@ -151,7 +154,8 @@ impl CommandLine {
     }
 }
 
-/// Returns one of our commands with these arguments, and the defaults of its other options.
+/// Returns a command of `step-runner` with the given socket and command to run, and the defaults of
+/// its other options.
 fn own_command(name: &str, socket: Option<PathBuf>, command: &[OsString]) -> StepRunnerCommand {
     let mut words: Vec<OsString> = vec!["step-runner".into(), name.into()];
     if let Some(socket) = socket {
@@ -212,7 +216,7 @@ fn options(mut words: &[OsString], takes_socket: bool) -> Result<ParsedOptions<'
     Ok(ParsedOptions::Given { socket, rest: words })
 }
 
-/// Skips the global options of GitLab's program before its command.
+/// Skips the global options of GitLab's helper program, which precede its command.
 fn skip_global_options(mut words: &[OsString]) -> &[OsString] {
     while let Some((word, rest)) = words.split_first() {
         let text = word.as_bytes();

@@ -134,7 +134,7 @@ fn request(args: &SubmitArgs) -> Result<RunRequest, StepRunnerError> {
     })
 }
 
-/// Returns a step call as JSON, in the format of step files.
+/// Returns a step call as JSON, in the format of calls in step files.
 fn call_document(call: &StepCall) -> Value {
     let reference = match &call.reference {
         StepReference::Git { url, rev, path, filename } => {
@@ -182,7 +182,7 @@ fn name(call: &StepCall) -> &str {
     [call.name.as_str()].into_iter().chain(stem).find(|name| is_name(name)).unwrap_or("step")
 }
 
-/// Runs the job, and prints its log. Returns nothing if the server has forgotten the job.
+/// Runs the job, and prints its log. Returns `None` if the server no longer knows the job.
 async fn follow(
     client: &StepClient,
     request: RunRequest,
@@ -246,7 +246,8 @@ fn signals() -> Result<UnboundedReceiver<()>, StepRunnerError> {
     Ok(receiver)
 }
 
-/// Cancels the job at the first signal, and closes it if SIGINT follows.
+/// Cancels the job at the first SIGINT or SIGTERM, and closes it at a later SIGINT. `signals` gets
+/// a message for each of these.
 async fn interrupt(
     client: StepClient,
     id: String,
@@ -282,7 +283,7 @@ struct LineState {
 }
 
 impl LineSeparator {
-    /// Returns the bytes to write for bytes of a stream.
+    /// Returns `bytes` of a stream as they are to be printed: with newlines added or dropped.
     fn join(&mut self, stream: LogStream, bytes: &[u8]) -> Vec<u8> {
         let mut written = Vec::with_capacity(bytes.len() + 1);
         let (line, other) = match stream {

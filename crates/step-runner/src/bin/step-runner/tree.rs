@@ -7,7 +7,7 @@ use step_runner::ExprValue;
 use step_runner::wire::proto::StepResult;
 use step_runner::wire::proto::step_result::Status;
 
-/// Maximum length of displayed values; the results as JSON contain them in full.
+/// Maximum number of characters of a displayed value; the results as JSON contain values in full.
 const MAX_VALUE_CHARS: usize = 200;
 
 /// The steps of a job, displayed as a tree.
@@ -37,7 +37,7 @@ impl fmt::Display for OutputList<'_> {
     }
 }
 
-/// Returns the only step of a job if it has no name: the step given to `run`.
+/// Returns the only step of a job if it has no name, as the step given to `run` has none.
 fn only_step(result: &StepResult) -> Option<&StepResult> {
     match result.sub_step_results.as_slice() {
         [only] if name(only).is_empty() => Some(only),

@@ -1,4 +1,4 @@
-//! Runs functions of this program as steps.
+//! Runs built-in functions (`builtin://`) as steps.
 
 use std::collections::BTreeMap;
 use std::fs::File;

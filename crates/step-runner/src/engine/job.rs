@@ -33,8 +33,8 @@ pub struct StepJob {
     pub scratch: PathBuf,
     /// Time between `SIGTERM` and `SIGKILL`.
     pub grace: Duration,
-    /// Time limit of the steps that run after a cancellation, such as those with `if: ${{ always()
-    /// }}`.
+    /// Time limit of the steps that run after a cancellation, such as those with
+    /// `if: ${{ always() }}`.
     pub cleanup: Duration,
     /// Maximum run time of the job.
     pub timeout: Option<Duration>,

@@ -16,7 +16,8 @@ use super::super::wire::proto::step_result::Status;
 use super::super::{ExprValue, trace};
 use super::error::StepOutputError;
 
-/// The scope of a running step.
+/// The scope of a running step: the names that its expressions see, and the paths to which its
+/// references are relative.
 pub struct StepScope {
     /// Variables declared in step files; nested steps override their callers.
     pub declared_env: BTreeMap<String, String>,

@@ -35,11 +35,11 @@ pub struct FrameReader {
 
 #[derive(Clone, Copy, Debug)]
 enum FramePosition {
-    /// After this number of bytes of the preface.
+    /// In the connection preface, after this number of its bytes.
     Preface(usize),
-    /// After this number of bytes of a frame header.
+    /// In a frame header, after this number of its bytes, which are buffered.
     Head(usize, [u8; HEAD_BYTES]),
-    /// After this number of bytes of a payload.
+    /// In the payload of a frame, after this number of its bytes.
     Payload(u32, FrameHead),
     Foreign,
 }

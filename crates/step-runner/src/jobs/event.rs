@@ -83,7 +83,7 @@ impl fmt::Display for JobEvent<'_> {
     }
 }
 
-/// Callback for events.
+/// Callback that is called for each event in the life of a job.
 pub type EventWatcher = Arc<dyn Fn(&JobEvent<'_>) + Send + Sync>;
 
 /// Maximum length of the steps quoted in errors: gRPC limits the size of error messages.

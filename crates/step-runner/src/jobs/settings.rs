@@ -20,8 +20,8 @@ pub struct ServerSettings {
     pub resolver: Resolver,
     /// Time between `SIGTERM` and `SIGKILL` when a command is stopped.
     pub grace: Duration,
-    /// Time limit of the steps that run after a cancellation, such as those with `if: ${{ always()
-    /// }}`.
+    /// Time limit of the steps that run after a cancellation, such as those with
+    /// `if: ${{ always() }}`.
     pub cleanup: Duration,
     /// Maximum run time of a job.
     pub max_runtime: Duration,
@@ -31,8 +31,8 @@ pub struct ServerSettings {
     pub stale_after: Duration,
     /// Maximum number of jobs, including finished but unclosed ones.
     pub max_jobs: usize,
-    /// Format of logs, unless a job sets the variable `CI_STEPS_LOG_FORMAT` to `stamped` or `plain`. If
-    /// neither is set, that variable in the server's own environment counts.
+    /// Format of logs, unless a job sets the variable `CI_STEPS_LOG_FORMAT` to `stamped` or
+    /// `plain`. If this is `None` too, the variable in the server's environment applies.
     pub log_format: Option<LogFormat>,
     /// Size limit of the log of a job.
     pub max_log_bytes: u64,

@@ -56,7 +56,7 @@ enum LastOutput {
 }
 
 impl Masker {
-    /// Compiles phrases and prefixes.
+    /// Returns a masker for the given phrases and token prefixes. Fails if they are too large.
     pub fn new(masking: &Masking) -> Result<Self, TooMuchToMask> {
         Ok(Self::with(Arc::new(MaskingPatterns::new(masking)?)))
     }

@@ -1,4 +1,4 @@
-//! Secrets to mask.
+//! Secrets to mask in logs, and the encoded forms in which they may appear.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};

@@ -1,4 +1,4 @@
-//! Compiled patterns of secrets.
+//! Compiled search patterns for secrets in logs.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;

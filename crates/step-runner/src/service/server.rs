@@ -69,7 +69,7 @@ pub struct ShutdownTiming {
     pub linger: Duration,
 }
 
-/// The gRPC server with both services.
+/// The gRPC server with GitLab's service and that of GitLab's design document.
 #[derive(Clone)]
 pub struct GrpcServer {
     jobs: JobRegistry,
@@ -78,7 +78,8 @@ pub struct GrpcServer {
 }
 
 impl GrpcServer {
-    /// Returns a server for these jobs. `variables` applies to variables sent by GitLab's service.
+    /// Returns a server for the jobs of a registry. `variables` is the treatment of variables in
+    /// requests to GitLab's service.
     pub fn new(
         jobs: JobRegistry,
         variables: VariableMode,

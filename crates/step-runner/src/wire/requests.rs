@@ -43,7 +43,8 @@ pub struct RunRequest {
     pub job: Option<Job>,
     /// Two YAML documents: specification and definition.
     pub steps: String,
-    /// Time limit of the job. Sent with our own number, [`TIMEOUT`], which GitLab's step-runner skips.
+    /// Time limit of the job. It is sent as field [`TIMEOUT`], which is not GitLab's, and which
+    /// GitLab's step-runner skips.
     pub timeout: Option<Duration>,
 }
 

@@ -10,7 +10,7 @@ use oci_hooks_engine::container::{Engine, RecordDirectory};
 use oci_hooks_engine::network::NetworkOptions;
 use oci_hooks_files::lock::{BULK_LOCK_TIMEOUT, FileLock};
 use oci_hooks_files::record::NewerRecords;
-use oci_hooks_host::identity::ProcessView;
+use oci_hooks_host::identity::PidNamespace;
 
 use super::error::ProviderError;
 use super::found::{InstanceFilter, rebuild_records};
@@ -21,17 +21,17 @@ use super::supervisor::supervisors;
 /// Number of instances removed concurrently by `RemoveAllInstances`; each needs file descriptors, which may be limited.
 const AT_ONCE: usize = 4;
 
-/// Finds the processes of an instance, by the run directory of its container and the PID namespace of its processes.
+/// The processes of instances, found by the run directory of their containers and their PID namespace.
 #[derive(Clone, Debug)]
-pub struct ContainerView {
+pub struct InstanceProcesses {
     run: PathBuf,
-    processes: ProcessView,
+    pid_namespace: PidNamespace,
 }
 
 /// Access to the containers of all instances of this user.
 pub trait InstanceAccess: Sync {
-    /// Returns the view of an instance's container.
-    fn view(&self, controller: &str, name: &str) -> Result<ContainerView, ProviderError>;
+    /// Returns the processes of an instance.
+    fn processes(&self, controller: &str, name: &str) -> Result<InstanceProcesses, ProviderError>;
 
     /// Returns the records of instances, rebuilt from their containers.
     fn containers(
@@ -86,20 +86,20 @@ pub struct EngineAccess<'a> {
     pub network: &'a NetworkOptions,
 }
 
-impl ContainerView {
-    /// Returns the view of containers that have their records below a run directory.
-    pub fn new(run: PathBuf, processes: ProcessView) -> Self {
-        ContainerView { run, processes }
+impl InstanceProcesses {
+    /// Returns the processes of the instances whose containers have their records below a run directory.
+    pub fn new(run: PathBuf, pid_namespace: PidNamespace) -> Self {
+        InstanceProcesses { run, pid_namespace }
     }
 
-    /// Returns the view of an engine's containers in the PID namespace of this process.
+    /// Returns the processes of an engine's instances, in the PID namespace of this process.
     pub(super) fn of(engine: &Engine) -> Self {
-        ContainerView::new(engine.run.clone(), ProcessView::Own)
+        InstanceProcesses::new(engine.run.clone(), PidNamespace::Own)
     }
 
     /// Returns whether the process that creates an instance is running.
     pub(super) fn is_being_created(&self, record: &InstanceRecord) -> bool {
-        record.creator.is_some_and(|creator| self.processes.is_running(creator))
+        record.creator.is_some_and(|creator| self.pid_namespace.is_running(creator))
     }
 
     /// Returns whether the supervisor of an instance is running, or the process that creates the instance.
@@ -113,7 +113,7 @@ impl ContainerView {
             supervisor => supervisor?,
         };
         Ok(match supervisor {
-            Some(supervisor) => self.processes.is_running(supervisor),
+            Some(supervisor) => self.pid_namespace.is_running(supervisor),
             None => {
                 self.is_being_created(record)
                     || self.has_supervisor(&record.controller, &record.name)?
@@ -127,14 +127,14 @@ impl ContainerView {
         controller: &str,
         name: &str,
     ) -> Result<bool, ProviderError> {
-        Ok(!supervisors(self.processes, controller, name)?.is_empty())
+        Ok(!supervisors(self.pid_namespace, controller, name)?.is_empty())
     }
 
     /// Returns whether the container of an instance is running.
     pub(super) fn is_running(&self, record: &InstanceRecord) -> bool {
         let container = RecordDirectory::of(&self.run, &record.container).read();
         let process = container.ok().and_then(|container| container.process);
-        process.is_some_and(|process| self.processes.is_running(process))
+        process.is_some_and(|process| self.pid_namespace.is_running(process))
     }
 }
 
@@ -161,8 +161,8 @@ impl EngineAccess<'_> {
 }
 
 impl InstanceAccess for EngineAccess<'_> {
-    fn view(&self, _: &str, _: &str) -> Result<ContainerView, ProviderError> {
-        Ok(ContainerView::of(self.engine))
+    fn processes(&self, _: &str, _: &str) -> Result<InstanceProcesses, ProviderError> {
+        Ok(InstanceProcesses::of(self.engine))
     }
 
     fn containers(

@@ -23,7 +23,7 @@ use oci_hooks_host::userns::PrivateIds;
 use oci_hooks_image::{Image, ProgressEvent, PullProgress, PullRequest, pull};
 
 use self::options::ConnectedNetwork;
-use super::access::ContainerView;
+use super::access::InstanceProcesses;
 use super::boot::{BootSpec, GuestIds, OsRelease, RunnerSpec};
 use super::error::ProviderError;
 use super::guest_root::GuestRoot;
@@ -53,7 +53,9 @@ pub(super) fn create(
     let created = creation.run();
     let InstanceCreation { files, record, .. } = creation;
     match created {
-        Ok(()) => provider::instance(&ContainerView::of(provider.access.engine), &files, record),
+        Ok(()) => {
+            provider::instance(&InstanceProcesses::of(provider.access.engine), &files, record)
+        }
         Err(error) => {
             // If removal fails, a later call finds the rest by its record.
             if remove::remove(provider.access, &files, &record, NewerRecords::Remove).is_ok() {
@@ -71,13 +73,13 @@ fn remove_leftovers(
     name: &str,
 ) -> Result<(), ProviderError> {
     let (engine, newer) = (provider.access.engine, NewerRecords::Remove);
-    let view = ContainerView::of(engine);
+    let processes = InstanceProcesses::of(engine);
     let parts = remove::parts(engine, &provider.records(), files, name, newer)?;
     for part in &parts {
         let is_alive = part.info.is_some()
             && matches!(files.outcome(), Ok(None))
-            && view.is_attended(files, part)?
-            && view.is_running(part);
+            && processes.is_attended(files, part)?
+            && processes.is_running(part);
         if is_alive {
             return Err(ProviderError::Duplicate { name: name.to_owned() });
         }

@@ -33,7 +33,7 @@ pub mod schema;
 mod settings;
 mod supervisor;
 
-pub use access::{ContainerView, EngineAccess, InstanceAccess, RemovalOptions};
+pub use access::{EngineAccess, InstanceAccess, InstanceProcesses, RemovalOptions};
 pub use bootstrap::{Bootstrap, BootstrapError, RunnerArchive};
 pub use call::{
     COMMAND_VARIABLE, CallError, CallExit, GarmCall, GarmCommand, INTERFACE_VERSIONS,

@@ -11,7 +11,7 @@ use oci_hooks_host::thread::{ConcurrentWork, spawn_or_call};
 use oci_hooks_image::{Credentials, RegistryClient};
 use tracing::info_span;
 
-use super::access::{ContainerView, EngineAccess, InstanceAccess, RemovalOptions};
+use super::access::{EngineAccess, InstanceAccess, InstanceProcesses, RemovalOptions};
 use super::create;
 use super::error::ProviderError;
 use super::found::{FoundInstance, find, find_all};
@@ -67,14 +67,14 @@ impl GarmProvider<'_> {
             pause::resume(&container)?;
             return Ok(files.set_paused(false)?);
         }
-        let view = ContainerView::of(self.access.engine);
-        let instance = instance(&view, &files, record.clone())?;
+        let processes = InstanceProcesses::of(self.access.engine);
+        let instance = instance(&processes, &files, record.clone())?;
         let has_ended = files.has_ended();
         if instance.status == InstanceStatus::Running && !has_ended {
             return Ok(());
         }
         // If only the supervisor was killed, the job is still running.
-        if has_ended || !view.is_attended(&files, &record)? && !view.is_running(&record) {
+        if has_ended || !processes.is_attended(&files, &record)? && !processes.is_running(&record) {
             self.access.remove_locked(&self.records(), &files, id, NewerRecords::Remove, lock)?;
         }
         // GARM logs the error.
@@ -86,7 +86,7 @@ impl GarmProvider<'_> {
         let (files, _) = self.instances().find(id)?;
         let _lock = files.lock(LONG_LOCK_TIMEOUT)?;
         let (_, record) = self.instances().find(id)?;
-        if files.is_paused() || !ContainerView::of(self.access.engine).is_running(&record) {
+        if files.is_paused() || !InstanceProcesses::of(self.access.engine).is_running(&record) {
             return Ok(());
         }
         // Recorded first, so that a later removal resumes the instance: a paused process cannot be killed.
@@ -189,24 +189,24 @@ impl ControllerInstances<'_> {
         files: &InstanceFiles,
         record: InstanceRecord,
     ) -> Result<GarmInstance, ProviderError> {
-        instance(&self.access.view(self.records.controller(), &record.name)?, files, record)
+        instance(&self.access.processes(self.records.controller(), &record.name)?, files, record)
     }
 }
 
 /// Returns an instance as reported to GARM.
 pub fn instance(
-    view: &ContainerView,
+    processes: &InstanceProcesses,
     files: &InstanceFiles,
     record: InstanceRecord,
 ) -> Result<GarmInstance, ProviderError> {
     let record = match record.creator {
         // The creation may have finished, and its process exited, after the record was read.
-        Some(_) if record.info.is_none() && !view.is_being_created(&record) => {
+        Some(_) if record.info.is_none() && !processes.is_being_created(&record) => {
             files.record()?.unwrap_or(record)
         }
         _ => record,
     };
-    let (status, fault) = match status(view, files, &record) {
+    let (status, fault) = match status(processes, files, &record) {
         Err(ProviderError::Container(error)) if error.is_unreadable_record() => {
             (InstanceStatus::Error, Some(chain(&error)))
         }
@@ -229,7 +229,7 @@ pub fn instance(
 
 /// Returns the status of an instance, and its fault.
 fn status(
-    view: &ContainerView,
+    processes: &InstanceProcesses,
     files: &InstanceFiles,
     record: &InstanceRecord,
 ) -> Result<(InstanceStatus, Option<String>), ProviderError> {
@@ -237,15 +237,15 @@ fn status(
         return Ok((InstanceStatus::Error, Some(fault)));
     }
     if record.info.is_none() {
-        return Ok(match view.is_being_created(record) {
+        return Ok(match processes.is_being_created(record) {
             // GARM would try to start a stopped instance.
             true => (InstanceStatus::Running, None),
             false => (InstanceStatus::Error, Some("its creation was interrupted".to_owned())),
         });
     }
     // Checked before `is_running`, because a supervisor exits after its container.
-    let is_attended = view.is_attended(files, record)?;
-    Ok(match view.is_running(record) && !files.is_paused() {
+    let is_attended = processes.is_attended(files, record)?;
+    Ok(match processes.is_running(record) && !files.is_paused() {
         true if is_attended => (InstanceStatus::Running, None),
         // Without a supervisor, the end of the runner is not noticed.
         true => (InstanceStatus::Error, Some("its supervisor was killed".to_owned())),

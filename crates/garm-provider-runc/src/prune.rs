@@ -10,7 +10,7 @@ use oci_hooks_engine::network::{Network, remove_test_network};
 use oci_hooks_files::error::{chain, has_timed_out};
 use oci_hooks_files::record::NewerRecords;
 
-use super::access::{ContainerView, EngineAccess, InstanceAccess, RemovalOptions};
+use super::access::{EngineAccess, InstanceAccess, InstanceProcesses, RemovalOptions};
 use super::error::ProviderError;
 use super::found::{FoundInstance, controllers, find_all};
 use super::logs;
@@ -163,10 +163,12 @@ impl InstanceSweep<'_> {
         error: &ContainerError,
     ) -> Result<(), ProviderError> {
         self.swept.unreadable.push(chain(error));
-        let view = self.access.view(records.controller(), &name)?;
+        let processes = self.access.processes(records.controller(), &name)?;
         let runs = match container {
-            Some(container) => view.is_running(container) || view.is_attended(files, container)?,
-            None => view.has_supervisor(records.controller(), &name)?,
+            Some(container) => {
+                processes.is_running(container) || processes.is_attended(files, container)?
+            }
+            None => processes.has_supervisor(records.controller(), &name)?,
         };
         let is_asked = self.options.newer == NewerRecords::Remove;
         if runs && is_asked {
@@ -239,9 +241,9 @@ impl InstanceSweep<'_> {
         record: InstanceRecord,
     ) -> Result<(), ProviderError> {
         self.swept.recorded_networks.insert(record.network.clone());
-        let view = self.access.view(records.controller(), &record.name)?;
+        let processes = self.access.processes(records.controller(), &record.name)?;
         let ended_for = self.options.ended_for;
-        let is_over = |record: &InstanceRecord| is_over(&view, files, record, ended_for);
+        let is_over = |record: &InstanceRecord| is_over(&processes, files, record, ended_for);
         if !is_over(&record)? {
             // A record rebuilt from a container does not name the layer of the runner.
             self.swept.all_readable &= matches!(files.record(), Ok(Some(_)));
@@ -266,16 +268,16 @@ fn is_newer(error: &ProviderError) -> bool {
 
 /// Returns whether an instance is abandoned: its creation was interrupted, or it ended at least `ended_for` ago.
 fn is_over(
-    view: &ContainerView,
+    processes: &InstanceProcesses,
     files: &InstanceFiles,
     record: &InstanceRecord,
     ended_for: Duration,
 ) -> Result<bool, ProviderError> {
     if record.info.is_none() {
-        return Ok(!view.is_being_created(record));
+        return Ok(!processes.is_being_created(record));
     }
-    let is_attended = view.is_attended(files, record)?;
-    if is_attended && (view.is_running(record) || view.is_being_created(record)) {
+    let is_attended = processes.is_attended(files, record)?;
+    if is_attended && (processes.is_running(record) || processes.is_being_created(record)) {
         return Ok(false);
     }
     // Without a supervisor, the creation has not finished.

@@ -8,7 +8,7 @@ use oci_hooks_engine::network::Network;
 use oci_hooks_files::fs::{PathContext as _, ReadError};
 use oci_hooks_files::record::NewerRecords;
 use oci_hooks_host::cgroup;
-use oci_hooks_host::identity::{ProcessIdentity, ProcessView};
+use oci_hooks_host::identity::{PidNamespace, ProcessIdentity};
 
 use super::access::EngineAccess;
 use super::error::ProviderError;
@@ -74,7 +74,7 @@ pub fn end_supervisor(
 ) -> Result<(), ProviderError> {
     let supervisors = match known {
         Some(supervisor) => vec![supervisor],
-        None => supervisors(ProcessView::Own, controller, name)?,
+        None => supervisors(PidNamespace::Own, controller, name)?,
     };
     for supervisor in supervisors {
         supervisor.kill(KILL_TIMEOUT).map_err(|source| ProviderError::Signal {

@@ -143,17 +143,17 @@ fn state(
     records: &ControllerRecords,
     FoundInstance { name, files, record, error }: &FoundInstance,
 ) -> Result<RemovalState, ProviderError> {
-    let view = access.view(records.controller(), name)?;
+    let processes = access.processes(records.controller(), name)?;
     let is_foreign = error.as_ref().is_some_and(ContainerError::is_of_other_version);
     let Some(record) = record else {
         let text =
             error.as_ref().map_or_else(|| "its record is missing".to_owned(), |it| chain(it));
-        let is_attended = view.has_supervisor(records.controller(), name)?;
+        let is_attended = processes.has_supervisor(records.controller(), name)?;
         return Ok(RemovalState { is_attended, runs: false, text, is_foreign });
     };
     let has_ended = files.has_ended();
-    let is_attended = !has_ended && view.is_attended(files, record)?;
-    let runs = !has_ended && view.is_running(record);
+    let is_attended = !has_ended && processes.is_attended(files, record)?;
+    let runs = !has_ended && processes.is_running(record);
     let text = match (files.outcome(), is_attended, runs) {
         _ if is_foreign => "another version of this program made it".to_owned(),
         (Ok(Some(RunnerOutcome::Failed { fault, .. })), _, _) => fault,

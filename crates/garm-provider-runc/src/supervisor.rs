@@ -19,7 +19,7 @@ use oci_hooks_files::error::chain;
 use oci_hooks_files::fs::{PathContext as _, PathError};
 use oci_hooks_files::spawn;
 use oci_hooks_host::cgroup;
-use oci_hooks_host::identity::{ProcessIdentity, ProcessView};
+use oci_hooks_host::identity::{PidNamespace, ProcessIdentity};
 use oci_hooks_host::privilege::host_network;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -134,16 +134,16 @@ impl SupervisorProgram {
     }
 }
 
-/// Returns the running supervisors of an instance: the processes of this user, in the PID namespace of `view`, with a
-/// supervisor's arguments. A process of another user or of a job could have the same arguments.
+/// Returns the running supervisors of an instance: the processes of this user, in a PID namespace, with a supervisor's
+/// arguments. A process of another user or of a job could have the same arguments.
 pub fn supervisors(
-    view: ProcessView,
+    namespace: PidNamespace,
     controller: &str,
     name: &str,
 ) -> Result<Vec<ProcessIdentity>, PathError> {
     let words = ["supervise", "--", controller, name].map(OsStr::new);
     let mut found = ProcessIdentity::with_words(&words).with_path("list", Path::new("/proc"))?;
-    found.retain(|process| view.contains(*process) && process.is_of_this_user());
+    found.retain(|process| namespace.contains(*process) && process.is_of_this_user());
     Ok(found)
 }
 

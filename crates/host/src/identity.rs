@@ -170,7 +170,7 @@ impl ProcessIdentity {
 
 /// The PID namespace in which recorded PIDs are valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ProcessView {
+pub enum PidNamespace {
     /// The PID namespace of this process.
     #[default]
     Own,
@@ -180,17 +180,17 @@ pub enum ProcessView {
     Ended,
 }
 
-impl ProcessView {
+impl PidNamespace {
     /// Returns whether a process of the namespace exists and is not a zombie.
     pub fn is_running(self, process: ProcessIdentity) -> bool {
         match self {
-            ProcessView::Own => process.is_running(),
-            ProcessView::Below(first) => {
+            PidNamespace::Own => process.is_running(),
+            PidNamespace::Below(first) => {
                 let proc = format!("/proc/{}/root/proc", first.pid);
                 // The init process is checked last, to notice if its PID was reused meanwhile.
                 process.is_running_in(Path::new(&proc)) && first.is_running()
             }
-            ProcessView::Ended => false,
+            PidNamespace::Ended => false,
         }
     }
 
@@ -198,9 +198,9 @@ impl ProcessView {
     /// namespace itself, not in a nested one.
     pub fn contains(self, process: ProcessIdentity) -> bool {
         let member = match self {
-            ProcessView::Own => ProcessIdentity::of(std::process::id()),
-            ProcessView::Below(first) => Some(first),
-            ProcessView::Ended => None,
+            PidNamespace::Own => ProcessIdentity::of(std::process::id()),
+            PidNamespace::Below(first) => Some(first),
+            PidNamespace::Ended => None,
         };
         member.is_some_and(|member| {
             ProcessIdentity::of_container(process.pid, member) == Some(process)
@@ -410,9 +410,11 @@ mod tests {
         };
         assert_eq!(ProcessIdentity::of_container(own.pid, inner), None);
         assert_eq!(ProcessIdentity::of_container(inner.pid, inner), Some(inner));
-        assert!(ProcessView::Own.contains(own) && !ProcessView::Own.contains(inner));
-        let below = ProcessView::Below(inner);
-        assert!(below.contains(inner) && !below.contains(own) && !ProcessView::Ended.contains(own));
+        assert!(PidNamespace::Own.contains(own) && !PidNamespace::Own.contains(inner));
+        let below = PidNamespace::Below(inner);
+        assert!(
+            below.contains(inner) && !below.contains(own) && !PidNamespace::Ended.contains(own)
+        );
         inner.kill(LONG).unwrap();
         assert_eq!(ProcessIdentity::of_container(inner.pid, inner), None);
         first.wait().unwrap();
@@ -421,15 +423,15 @@ mod tests {
     #[test]
     fn first_process_sees_processes_of_nested_namespaces() {
         let own = ProcessIdentity::of(std::process::id()).unwrap();
-        assert!(ProcessView::Own.is_running(own) && !ProcessView::Ended.is_running(own));
+        assert!(PidNamespace::Own.is_running(own) && !PidNamespace::Ended.is_running(own));
         // The process has the same `/proc` as the test.
         let mut first = Command::new("sleep").arg("1000").spawn().unwrap();
-        let view = ProcessView::Below(ProcessIdentity::of(first.id()).unwrap());
-        assert!(view.is_running(own));
-        assert!(!view.is_running(ProcessIdentity { start: own.start + 1, ..own }));
+        let below = PidNamespace::Below(ProcessIdentity::of(first.id()).unwrap());
+        assert!(below.is_running(own));
+        assert!(!below.is_running(ProcessIdentity { start: own.start + 1, ..own }));
         first.kill().unwrap();
         first.wait().unwrap();
-        assert!(!view.is_running(own), "all ended with it");
+        assert!(!below.is_running(own), "all ended with it");
     }
 
     #[test]

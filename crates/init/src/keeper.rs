@@ -63,7 +63,7 @@ pub fn run(rules: &KeepRules, attach: AttachRequest, host: OwnedFd) {
         Ok((supervised, pipes)) => (KeeperPhase::Running(supervised), pipes.map(Some)),
         Err(failure) => (drain_phase(None, StepAnswer::Failed(failure)), [const { None }; 2]),
     };
-    let keeper = Keeper {
+    let keeper = StepKeeper {
         rules,
         backlog: Backlog::default(),
         step_dir,
@@ -113,7 +113,7 @@ enum KeeperPhase {
 
 /// State of a keeper: the process that buffers a step's output, and forwards it to clients that may disconnect
 /// and return.
-struct Keeper<'r> {
+struct StepKeeper<'r> {
     rules: &'r KeepRules,
     step_dir: StepDirectory,
     listener: UnixListener,
@@ -135,7 +135,7 @@ struct Keeper<'r> {
     try_again_at: Option<Instant>,
 }
 
-impl Keeper<'_> {
+impl StepKeeper<'_> {
     fn run(mut self) {
         loop {
             self.end();

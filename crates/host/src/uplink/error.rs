@@ -39,7 +39,7 @@ pub enum UplinkError {
     /// Starting slirp4netns, waiting for it or sending it a request failed; `action` is the failed
     /// step.
     #[error("cannot {action} {}", program.display())]
-    Follow { action: &'static str, program: PathBuf, source: io::Error },
+    Slirp4netns { action: &'static str, program: PathBuf, source: io::Error },
     #[error(transparent)]
     Run(#[from] RunError),
     #[error(transparent)]

@@ -61,10 +61,10 @@ fn start_once(
 ) -> Result<ProcessIdentity, UplinkError> {
     let because = |action| {
         let program = program.to_owned();
-        move |source: io::Error| UplinkError::Follow { action, program, source }
+        move |source: io::Error| UplinkError::Slirp4netns { action, program, source }
     };
     remove_if_there(&request.directory.join(SOCKET))?;
-    let (output, copy) = create_bounded_output().map_err(because("read what is said by"))?;
+    let (output, copy) = create_bounded_output().map_err(because("read the output of"))?;
     let (ready, tell) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| because("wait for")(e.into()))?;
     let mut command = Command::new(program);
     command

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use garm_provider_runc::record::{ControllerRecords, InstanceFiles, InstanceRecord};
 use garm_provider_runc::{
-    ContainerView, ControllerInstances, EngineAccess, InstanceAccess, InstanceFilter,
+    ControllerInstances, EngineAccess, InstanceAccess, InstanceFilter, InstanceProcesses,
     ProviderError, RemovalOptions, SWEEP_MARKER, rebuild_records,
 };
 use oci_hooks_cli::exit::CliExit;
@@ -16,7 +16,7 @@ use oci_hooks_engine_cli::rootless::{
 use oci_hooks_engine_cli::sections::StoreSection;
 use oci_hooks_files::error::{chain, has_timed_out};
 use oci_hooks_files::lock::FileLock;
-use oci_hooks_host::identity::ProcessView;
+use oci_hooks_host::identity::PidNamespace;
 use oci_hooks_host::privilege::ChildHandle;
 use oci_hooks_image::Digest;
 
@@ -188,10 +188,11 @@ impl RootlessInstances {
 }
 
 impl InstanceAccess for RootlessInstances {
-    fn view(&self, controller: &str, name: &str) -> Result<ContainerView, ProviderError> {
+    fn processes(&self, controller: &str, name: &str) -> Result<InstanceProcesses, ProviderError> {
         let id = InstanceKey::new(controller, name).id;
-        let view = self.owners.pause_process(&id).map_or(ProcessView::Ended, ProcessView::Below);
-        Ok(ContainerView::new(self.pause_processes().run_of(&id), view))
+        let namespace =
+            self.owners.pause_process(&id).map_or(PidNamespace::Ended, PidNamespace::Below);
+        Ok(InstanceProcesses::new(self.pause_processes().run_of(&id), namespace))
     }
 
     fn containers(

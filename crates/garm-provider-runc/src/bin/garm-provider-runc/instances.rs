@@ -8,7 +8,8 @@ use garm_provider_runc::record::{
     ControllerRecords, InstanceFiles, InstanceRecord, recorded_controllers,
 };
 use garm_provider_runc::{
-    ContainerView, FoundInstance, InstanceStatus, ProviderError, controllers, find_all, instance,
+    FoundInstance, InstanceProcesses, InstanceStatus, ProviderError, controllers, find_all,
+    instance,
 };
 use jiff::Timestamp;
 use oci_hooks_cli::completions::candidates;
@@ -48,11 +49,11 @@ struct InstanceEntry {
 
 impl InstanceEntry {
     fn new(
-        view: &ContainerView,
+        processes: &InstanceProcesses,
         files: &InstanceFiles,
         record: InstanceRecord,
     ) -> Result<Self, ProviderError> {
-        let instance = instance(view, files, record.clone())?;
+        let instance = instance(processes, files, record.clone())?;
         Ok(InstanceEntry {
             name: record.name,
             controller: record.controller,
@@ -93,8 +94,8 @@ pub fn run(_: &InstancesArgs, context: &mut CliContext) -> Result<CliExit, Admin
                         context.note(&chain(error));
                     }
                     if let Some(record) = record {
-                        let view = access.view(records.controller(), &name)?;
-                        instances.push(InstanceEntry::new(&view, &files, record)?);
+                        let processes = access.processes(records.controller(), &name)?;
+                        instances.push(InstanceEntry::new(&processes, &files, record)?);
                     }
                 }
             }

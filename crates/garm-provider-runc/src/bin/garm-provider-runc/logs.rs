@@ -78,8 +78,8 @@ fn is_written(
         let Some(files) = records.files(&args.name) else { continue };
         let Some(record) = files.record()? else { continue };
         if record.log == path {
-            let view = access.view(records.controller(), &args.name)?;
-            return Ok(instance(&view, &files, record)?.status == InstanceStatus::Running);
+            let processes = access.processes(records.controller(), &args.name)?;
+            return Ok(instance(&processes, &files, record)?.status == InstanceStatus::Running);
         }
     }
     Ok(false)

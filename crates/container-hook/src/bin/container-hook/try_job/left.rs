@@ -31,13 +31,13 @@ const DEPTH: usize = 5;
 const OF_IMAGES: [&str; 3] = ["layers", "images", "trash"];
 
 /// Names of a job's objects on the host.
-pub struct JobTraces {
+pub struct JobObjects {
     /// Parts of the names of the job's objects.
     names: Vec<String>,
     pause_process: Option<ProcessIdentity>,
 }
 
-impl JobTraces {
+impl JobObjects {
     /// Collects the names of a runner's job, before the cleanup.
     pub fn of(settings: &HookFileSettings, owner: &str) -> Result<Self, RootlessError> {
         let jobs = jobs::of(&settings.store);
@@ -46,7 +46,7 @@ impl JobTraces {
         })?;
         let mut names = vec![owner.to_owned()];
         names.extend(of_each.into_iter().flatten());
-        Ok(JobTraces { names, pause_process: jobs.pause_process(owner) })
+        Ok(JobObjects { names, pause_process: jobs.pause_process(owner) })
     }
 
     /// Returns the leftovers of the job that remain after `SETTLED`.
@@ -150,12 +150,12 @@ mod tests {
         let mut settings = HookFileSettings::default();
         settings.store.root = dir.path().join("lib");
         settings.store.run = dir.path().join("run");
-        let name = format!("traces-of-{}", std::process::id());
-        let traces = JobTraces { names: vec![name.clone()], pause_process: None };
+        let name = format!("objects-of-{}", std::process::id());
+        let objects = JobObjects { names: vec![name.clone()], pause_process: None };
         fs::create_dir_all(settings.store.run.join("jobs/other")).unwrap();
         fs::create_dir_all(settings.store.root.join("layers").join(&name)).unwrap();
         fs::write(settings.store.run.join("jobs").join(format!("{name}.lock")), "").unwrap();
-        assert_eq!(traces.list_leftovers(&settings), <[String; 0]>::default());
+        assert_eq!(objects.list_leftovers(&settings), <[String; 0]>::default());
         let job = settings.store.run.join("jobs").join(&name);
         fs::create_dir(&job).unwrap();
         let mut child = Command::new("sh");
@@ -164,7 +164,7 @@ mod tests {
         // For a moment after `execve` the process has no command line.
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let process = format!("process {}: sh -c echo; read line {name}", child.id());
-        assert_eq!(traces.list_leftovers(&settings), [process, format!("file {}", job.display())]);
+        assert_eq!(objects.list_leftovers(&settings), [process, format!("file {}", job.display())]);
         drop(child.stdin.take());
         child.wait().unwrap();
     }

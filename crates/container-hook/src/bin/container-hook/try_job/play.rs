@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::call::CallResult;
 use super::calls::RunnerCalls;
 use super::job_log::JobLog;
-use super::left::JobTraces;
+use super::left::JobObjects;
 use super::request::{self, ServiceArg};
 use super::runner::SimulatedRunner;
 use crate::environment::WORKER;
@@ -195,7 +195,7 @@ impl SimulatedJob<'_> {
             report.kept = Some(self.runner.directory.clone());
             return worked;
         }
-        let traces = JobTraces::of(settings, &self.runner.owner());
+        let objects = JobObjects::of(settings, &self.runner.owner());
         self.calls.log.title("Stop containers");
         let cleaned = self.calls.request(self.runner, "cleanup_job", &json!({}), &Value::Null);
         let removed = self.runner.remove();
@@ -203,7 +203,7 @@ impl SimulatedJob<'_> {
         report.cleanup_seconds = Some(ended.seconds);
         let log = &mut self.calls.log;
         log.time("cleanup", ended.seconds);
-        let left = traces?.find_leftovers(settings);
+        let left = objects?.find_leftovers(settings);
         for line in &left {
             log.error(&format!("left of the job: {line}"));
         }

@@ -5,8 +5,8 @@
 //! denials are reported before a container is created. Mounts are then opened beneath the allowed directory,
 //! so a path changed in between cannot leave it.
 
-mod ceilings;
 mod check;
+mod maximums;
 mod paths;
 mod preset;
 #[cfg(test)]
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::options::HostNamespace;
 
-pub use ceilings::{
+pub use maximums::{
     ContainerMax, ExceededMaximum, JobMax, MaxTable, UlimitName, WhenExceeded, exceeded_maximum,
 };
 pub use paths::is_engine_socket;

@@ -45,7 +45,7 @@ pub struct StepAccess {
     pub owner: String,
     /// Set if the container's user differs from the owner of the runner's files.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_lent: bool,
+    pub shares_directories: bool,
     /// Table of the settings that denies user namespaces to the steps; none if they are allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub denied_by: Option<String>,
@@ -84,7 +84,7 @@ mod tests {
         let steps = StepAccess {
             directory: "/run/oci-hooks/steps".into(),
             owner: "o".into(),
-            is_lent: true,
+            shares_directories: true,
             denied_by: Some("[policy] of the settings".to_owned()),
         };
         for steps in [None, Some(steps)] {

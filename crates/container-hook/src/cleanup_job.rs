@@ -11,10 +11,10 @@ use oci_hooks_files::record::NewerRecords;
 use oci_hooks_host::cgroup;
 
 use super::backend::EngineBackend;
-use super::job::{AllJobs, JobRecord, JobRecords, LentDirectories};
+use super::job::{AllJobs, JobRecord, JobRecords, WritableDirectories};
 use super::network::{job_of, remove_networks};
 use super::settings::JobRootFs;
-use super::{build, give_back};
+use super::{build, ownership};
 use super::{pod, services};
 
 pub(super) fn run(backend: &EngineBackend<'_>) -> Result<(), HookError> {
@@ -64,7 +64,7 @@ pub fn report_limits(backend: &EngineBackend<'_>, container: &ContainerRecord) {
 /// has no state of the job if `prepare_job` was killed.
 pub fn remove_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
     let owner = backend.context.runner.owner();
-    let (job, lent) = match backend.jobs().read(&owner) {
+    let (job, writable) = match backend.jobs().read(&owner) {
         // Only the newer version can interpret the record of the job's containers and network.
         Err(error) if error.is_newer_record() => return Err(error.into()),
         Err(error) if error.is_unreadable_record() => {
@@ -73,18 +73,18 @@ pub fn remove_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
                 "{problem}: leftovers not named by its containers stay until `prune`"
             ));
             let directories = vec![backend.context.runner.work().to_owned()];
-            (None, Some(LentDirectories { user: backend.context.runner.user, directories }))
+            (None, Some(WritableDirectories { user: backend.context.runner.user, directories }))
         }
         job => {
             let job = job?;
-            let lent = job.as_ref().map(|job| job.lent.clone());
-            (job, lent.or_else(|| give_back::read_lent_directories(backend.engine)))
+            let writable = job.as_ref().map(|job| job.writable.clone());
+            (job, writable.or_else(|| ownership::read_record(backend.engine)))
         }
     };
     let removed = remove_owned(backend.engine, backend.network, &owner, job.as_ref());
-    if let Some(lent) = &lent {
-        give_back::restore_as_runner(backend, lent);
-        give_back::remove_record(backend.engine)?;
+    if let Some(writable) = &writable {
+        ownership::restore_as_runner(backend, writable);
+        ownership::remove_record(backend.engine)?;
     }
     if let Err(error) = build::remove_of_job(backend.engine) {
         backend.context.log.warning(&chain(&error));
@@ -208,11 +208,11 @@ pub fn remove_abandoned(
             abandoned.count(remove_unreadable(engine, network, &owner))?;
         }
     }
-    if let Some(lent) = give_back::read_lent_directories(engine)
+    if let Some(writable) = ownership::read_record(engine)
         && jobs.all_jobs()?.known.is_empty()
     {
-        give_back::restore_as_root(&lent, engine.privilege)?;
-        give_back::remove_record(engine)?;
+        ownership::restore_as_root(&writable, engine.privilege)?;
+        ownership::remove_record(engine)?;
         abandoned.removed += 1;
     }
     jobs.remove_unused_locks()?;
@@ -246,8 +246,8 @@ fn remove_job(
         return Ok(false);
     }
     remove_owned(engine, network, &job.owner, Some(job))?;
-    give_back::restore_as_root(&job.lent, engine.privilege)?;
-    give_back::remove_record(engine)?;
+    ownership::restore_as_root(&job.writable, engine.privilege)?;
+    ownership::remove_record(engine)?;
     jobs.remove(&job.owner)?;
     Ok(true)
 }
@@ -336,7 +336,7 @@ pub fn remove_predecessors(backend: &EngineBackend<'_>) -> Result<(), HookError>
 fn is_predecessor(job: &JobRecord, runner: &CallingRunner) -> bool {
     job.runner == runner.name
         && job.owner != runner.owner()
-        && job.lent.user == runner.user
+        && job.writable.user == runner.user
         && !job.worker.is_some_and(|worker| worker.is_running())
 }
 
@@ -346,7 +346,7 @@ mod tests {
     use oci_hooks_host::identity::ProcessIdentity;
 
     use super::*;
-    use crate::job::LentDirectories;
+    use crate::job::WritableDirectories;
 
     /// Returns a job of a runner with the same name and user, without a known worker.
     fn job() -> JobRecord {
@@ -357,7 +357,7 @@ mod tests {
             network: "n".to_owned(),
             peers: Vec::new(),
             worker: None,
-            lent: LentDirectories { user: former.user, directories: Vec::new() },
+            writable: WritableDirectories { user: former.user, directories: Vec::new() },
             is_step: false,
         }
     }
@@ -378,7 +378,7 @@ mod tests {
             JobRecord { runner: "runner-2".to_owned(), ..job() },
             JobRecord { owner: runner().owner(), ..job() },
             JobRecord {
-                lent: LentDirectories { user: (1001, 1000), directories: Vec::new() },
+                writable: WritableDirectories { user: (1001, 1000), directories: Vec::new() },
                 ..job()
             },
         ] {

@@ -47,10 +47,10 @@ pub fn limit(
     if let Some(most) = backend.settings.limits.open_files {
         limits.entry("nofile").or_insert((Some(most), Some(most)));
     }
-    let ceilings = max.ulimits.iter().filter(|(name, _)| !limits.contains_key(name.as_str()));
-    let ceilings =
-        ceilings.filter_map(|(name, most)| ProcessRlimit::with_maximum(name.as_str(), *most));
-    options.rlimits = ceilings.collect();
+    let maximums = max.ulimits.iter().filter(|(name, _)| !limits.contains_key(name.as_str()));
+    let maximums =
+        maximums.filter_map(|(name, most)| ProcessRlimit::with_maximum(name.as_str(), *most));
+    options.rlimits = maximums.collect();
     let limits = limits.into_iter().filter_map(|(name, (soft, hard))| {
         let most = max.ulimits.iter().find(|(known, _)| known.as_str() == name);
         let at_most = |limit: Option<u64>| match most {

@@ -59,7 +59,7 @@ pub struct JobRecord {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_step: bool,
     /// Directories that containers could write; their ownership is restored after the job.
-    pub lent: LentDirectories,
+    pub writable: WritableDirectories,
 }
 
 /// The host names and addresses of a container.
@@ -72,14 +72,19 @@ pub struct Peer {
 
 /// Directories of a runner that containers can write, and their owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LentDirectories {
+pub struct WritableDirectories {
     /// User and group ID of the owner.
     pub user: (u32, u32),
     pub directories: Vec<PathBuf>,
 }
 
 impl JobRecord {
-    fn new(runner: &CallingRunner, network: &str, peers: &[Peer], lent: LentDirectories) -> Self {
+    fn new(
+        runner: &CallingRunner,
+        network: &str,
+        peers: &[Peer],
+        writable: WritableDirectories,
+    ) -> Self {
         JobRecord {
             owner: runner.owner(),
             runner: runner.name.clone(),
@@ -87,7 +92,7 @@ impl JobRecord {
             peers: peers.to_vec(),
             worker: runner.worker,
             is_step: false,
-            lent,
+            writable,
         }
     }
 }
@@ -140,9 +145,9 @@ impl JobRecords {
         runner: &CallingRunner,
         network: &str,
         peers: &[Peer],
-        lent: LentDirectories,
+        writable: WritableDirectories,
     ) -> Result<(), HookError> {
-        self.record(&JobRecord::new(runner, network, peers, lent))
+        self.record(&JobRecord::new(runner, network, peers, writable))
     }
 
     /// Records a container step that is about to be created in a job without other containers.
@@ -150,9 +155,9 @@ impl JobRecords {
         &self,
         runner: &CallingRunner,
         network: &str,
-        lent: LentDirectories,
+        writable: WritableDirectories,
     ) -> Result<(), HookError> {
-        self.record(&JobRecord { is_step: true, ..JobRecord::new(runner, network, &[], lent) })
+        self.record(&JobRecord { is_step: true, ..JobRecord::new(runner, network, &[], writable) })
     }
 
     fn record(&self, job: &JobRecord) -> Result<(), HookError> {
@@ -210,7 +215,7 @@ mod tests {
                     &runner(),
                     "n",
                     &[],
-                    LentDirectories { user: (0, 0), directories: Vec::new() },
+                    WritableDirectories { user: (0, 0), directories: Vec::new() },
                 )
             };
             write().unwrap();
@@ -236,9 +241,11 @@ mod tests {
         let owner = runner().owner();
         let _lock = jobs.lock(&owner).unwrap();
         assert_eq!(jobs.read(&owner).unwrap(), None);
-        let lent =
-            LentDirectories { user: (1000, 1000), directories: vec!["/home/runner/_work".into()] };
-        jobs.write(&runner(), "n", &[], lent).unwrap();
+        let writable = WritableDirectories {
+            user: (1000, 1000),
+            directories: vec!["/home/runner/_work".into()],
+        };
+        jobs.write(&runner(), "n", &[], writable).unwrap();
         assert_eq!(jobs.read(&owner).unwrap().unwrap().network, "n");
         assert_eq!(jobs.all_jobs().unwrap().known.len(), 1);
         jobs.remove(&owner).unwrap();
@@ -255,8 +262,8 @@ mod tests {
         let lock = jobs.lock(&owner).unwrap();
         jobs.remove_unused_locks().unwrap();
         assert_eq!(files(), 1, "the lock is held");
-        let lent = LentDirectories { user: (1000, 1000), directories: Vec::new() };
-        jobs.write(&runner(), "n", &[], lent).unwrap();
+        let writable = WritableDirectories { user: (1000, 1000), directories: Vec::new() };
+        jobs.write(&runner(), "n", &[], writable).unwrap();
         drop(lock);
         assert_eq!(files(), 2, "the lock and the record");
         let lock = jobs.lock(&owner).unwrap();

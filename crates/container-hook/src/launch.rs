@@ -19,12 +19,12 @@ use rustix::fs::{Mode, OFlags};
 
 use super::audit;
 use super::backend::EngineBackend;
-use super::ceilings;
 use super::cleanup_job::report_limits;
-use super::lend;
+use super::maximums;
 use super::plan::{LaunchContext, LaunchPlan, PendingContainer};
 use super::pod;
 use super::services::show_last;
+use super::share;
 use super::volumes;
 
 /// Timeout of an init container, longer than the runner's limit for jobs.
@@ -35,7 +35,7 @@ pub struct LaunchedContainer {
     pub record: ContainerRecord,
     pub is_alpine: bool,
     /// Set if the container's user was granted access to the runner's directories.
-    pub is_lent: bool,
+    pub shares_directories: bool,
 }
 
 /// Mounts the runner's named volumes, if a container uses one.
@@ -70,14 +70,14 @@ pub fn prepare<'h>(
         disk_bytes: backend.settings.limits.disk.map(|size| size.0),
         options,
         network: Some(context.network.id().to_owned()),
-        group: ceilings::group(backend, context.network.id()),
+        group: maximums::group(backend, context.network.id()),
         output: plan.output(backend),
         runtime: plan.additions.runtime.clone(),
         stop: plan.stop(image, container.address()),
         takes_steps: plan.can_start_steps(backend),
     })?;
     report(backend, plan, &prepared);
-    lend::to_container(backend, plan, &prepared.bundle.user);
+    share::with_container(backend, plan, &prepared.bundle.user);
     Ok(prepared)
 }
 
@@ -89,7 +89,7 @@ pub fn launch(
 ) -> Result<LaunchedContainer, HookError> {
     let plan = container.plan;
     let prepared = prepare(backend, container, context)?;
-    let is_lent = lend::is_needed(backend, &prepared.bundle.user);
+    let shares_directories = share::is_needed(backend, &prepared.bundle.user);
     let is_alpine = plan.container.role == PlanRole::Job && is_alpine(&prepared.rootfs.path);
     let record = prepared.start()?;
     if let Some(hook) = &plan.additions.post_start {
@@ -97,7 +97,7 @@ pub fn launch(
         let ran = backend.engine.check(&record, &check, pod::POST_START_TIMEOUT)?;
         ran.map_err(|problem| hook.place.fault(problem))?;
     }
-    Ok(LaunchedContainer { record, is_alpine, is_lent })
+    Ok(LaunchedContainer { record, is_alpine, shares_directories })
 }
 
 /// Starts the containers that only the template has, one after another: waits until init containers have exited and

@@ -22,14 +22,14 @@ use oci_hooks_host::userns;
 use oci_hooks_image::{Healthcheck, Image, ImageConfig};
 
 use super::backend::EngineBackend;
-use super::ceilings;
 use super::confine::{self, confine, devices, limit, pids_limit};
 use super::job::Peer;
-use super::lend;
+use super::maximums;
 use super::mounts::{OpenVolume, RunnerMount};
 use super::network::JobNetwork;
 use super::pod::{ContainerOverlay, PodAddresses, TemplateAdditions, TemplateContainer};
 use super::settings::{JobRootFs, NewPrivileges};
+use super::share;
 
 /// A container of the request or the template, before it is created.
 pub struct LaunchPlan<'a> {
@@ -80,7 +80,7 @@ impl<'a> LaunchPlan<'a> {
             options.pull = overlay.pull()?.or(options.pull);
             container.ports.extend(overlay.ports()?);
         }
-        ceilings::lower_workflow_limits(backend, &container.title, &mut container.options)?;
+        maximums::lower_workflow_limits(backend, &container.title, &mut container.options)?;
         // Opens files only after all checks of the request's text.
         let runner_mounts =
             container.runner_mounts.iter().filter_map(|mount| RunnerMount::open(backend, mount));
@@ -96,7 +96,7 @@ impl<'a> LaunchPlan<'a> {
         let mut base = base_options(backend, &container)?;
         let additions = overlay.map(|all| all.resolve(backend, &container.env(), &mut base));
         let additions = additions.transpose()?.unwrap_or_default();
-        ceilings::lower_template_limits(backend, &container.title, &mut base)?;
+        maximums::lower_template_limits(backend, &container.title, &mut base)?;
         let uses_default_privileges = container.options.security.no_new_privileges.is_none()
             && !overlay.is_some_and(ContainerOverlay::sets_escalation);
         let has_system =
@@ -398,8 +398,8 @@ impl PendingContainer<'_> {
         let policy = &backend.context.settings.policy;
         plan.additions.apply(&image.config, addresses, context, policy, &mut options)?;
         let user = options.user.as_deref().unwrap_or(&image.config.user);
-        if !plan.container.role.is_helper() && lend::may_be_needed(backend, user) {
-            lend::trust_repositories(&image.config, &mut options.env);
+        if !plan.container.role.is_helper() && share::may_be_needed(backend, user) {
+            share::trust_repositories(&image.config, &mut options.env);
         }
         // To join the PID namespace of a process, a container must be in the user namespace that owns it, here the host's.
         let shares_processes = context.process.is_some_and(userns::shares_namespace_with);

@@ -24,7 +24,7 @@ use super::launch::{
 use super::network::JobNetwork;
 use super::plan::{LaunchContext, LaunchPlan, PendingContainer};
 use super::pod::{self, TemplatePod};
-use super::{cleanup_job, confine, fetch, give_back};
+use super::{cleanup_job, confine, fetch, ownership};
 use super::{services, unenforced};
 
 pub(super) fn run(
@@ -113,9 +113,9 @@ fn start(
 ) -> Result<PrepareJobResponse, HookError> {
     let network_id = new_id()[..12].to_owned();
     let jobs = backend.jobs();
-    let lent = give_back::lent_directories(backend, plans);
-    give_back::remember(backend.engine, &lent)?;
-    jobs.write(backend.context.runner, &network_id, &[], lent.clone())?;
+    let writable = ownership::writable_directories(backend, plans);
+    ownership::record(backend.engine, &writable)?;
+    jobs.write(backend.context.runner, &network_id, &[], writable.clone())?;
     let ids: Vec<_> = plans.iter().map(|_| new_id()).collect();
     // The network is created while images are pulled.
     let (connected, images) = std::thread::scope(|scope| {
@@ -136,7 +136,7 @@ fn start(
     });
     let pending: Vec<_> = pending.collect();
     let peers: Vec<Peer> = pending.iter().filter_map(PendingContainer::peer).collect();
-    jobs.write(backend.context.runner, &network_id, &peers, lent)?;
+    jobs.write(backend.context.runner, &network_id, &peers, writable)?;
     let volumes = pod::directory(backend.engine, &network_id, "job");
     if let Some(pod) = pod {
         pod::make(pod, &volumes)?;
@@ -173,7 +173,7 @@ fn answer(
     let steps = takes_steps.then(|| StepAccess {
         directory: step_directory(&backend.engine.run),
         owner: backend.context.runner.owner(),
-        is_lent: launched.first().is_some_and(|first| first.is_lent),
+        shares_directories: launched.first().is_some_and(|first| first.shares_directories),
         denied_by: confine::nesting_denied_by(backend),
     });
     let state = JobState::new(

@@ -17,7 +17,7 @@ use super::launch::{launch_helpers, map_in_parallel, mount_volumes, prepare};
 use super::network::JobNetwork;
 use super::plan::{LaunchContext, LaunchPlan, PendingContainer};
 use super::pod::{self, TemplatePod};
-use super::{cleanup_job, fetch, give_back};
+use super::{cleanup_job, fetch, ownership};
 use super::{services, unenforced};
 
 pub(super) fn run(
@@ -64,9 +64,9 @@ pub(super) fn run(
         None => {
             let sources = sources(backend, &plans)?;
             let id = new_id()[..12].to_owned();
-            let lent = give_back::lent_directories(backend, &plans);
-            give_back::remember(backend.engine, &lent)?;
-            jobs.write_step(backend.context.runner, &id, lent)?;
+            let writable = ownership::writable_directories(backend, &plans);
+            ownership::record(backend.engine, &writable)?;
+            jobs.write_step(backend.context.runner, &id, writable)?;
             let network = JobNetwork::create(backend, &id, &plans)?;
             let endpoint = attach(backend, &network, &plans, &ids[0]);
             (network, endpoint.map(|endpoint| (sources, endpoint)))
@@ -113,10 +113,10 @@ fn lend_directories(
     job: &JobRecord,
     plans: &[LaunchPlan<'_>],
 ) -> Result<(), HookError> {
-    let mut lent = job.lent.clone();
-    if give_back::extend(&mut lent, backend, plans) {
-        give_back::remember(backend.engine, &lent)?;
-        backend.jobs().write(backend.context.runner, &job.network, &job.peers, lent)?;
+    let mut writable = job.writable.clone();
+    if ownership::extend(&mut writable, backend, plans) {
+        ownership::record(backend.engine, &writable)?;
+        backend.jobs().write(backend.context.runner, &job.network, &job.peers, writable)?;
     }
     Ok(())
 }
@@ -131,7 +131,7 @@ fn restore_ownership_for_host(
     let is_on_host =
         !containers.iter().any(|container| container.role == container::ContainerRole::Job);
     if is_on_host && backend.engine.privilege.only_runner().is_some() {
-        give_back::restore_as_runner(backend, &give_back::lent_directories(backend, plans));
+        ownership::restore_as_runner(backend, &ownership::writable_directories(backend, plans));
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use oci_hooks_files::fs::PathError;
 use oci_hooks_init::frames::ContainerStep;
 
 use super::backend::EngineBackend;
-use super::lend::FileCommands;
+use super::share::FileCommands;
 
 /// A step that the init process of its job container can start. A caller that may connect to the init process
 /// needs no other permissions, no settings, and no job record.
@@ -28,7 +28,7 @@ pub struct DirectStep {
     directory: PathBuf,
     step: ContainerStep,
     /// File commands that the container's user cannot write yet.
-    lent: Option<FileCommands>,
+    file_commands: Option<FileCommands>,
     denial: Option<NestingDenial>,
 }
 
@@ -55,12 +55,12 @@ impl DirectStep {
         }
         let cwd = step.working_directory.as_deref().map(Path::new).map(checked_cwd);
         let cwd = cwd.transpose().map_err(ContainerError::from)?.unwrap_or_default();
-        let lent = access.is_lent.then(temp).flatten();
-        let lent = lent.map(|temp| FileCommands::of(&step.environment, &temp));
+        let temp = access.shares_directories.then(temp).flatten();
+        let file_commands = temp.map(|temp| FileCommands::of(&step.environment, &temp));
         let words = step_words(step)?;
         let denial = access.denied_by.map(|section| NestingDenial { words, section });
         let step = frame(step, cwd)?;
-        Ok(Some(DirectStep { id, directory: access.directory, step, lent, denial }))
+        Ok(Some(DirectStep { id, directory: access.directory, step, file_commands, denial }))
     }
 
     /// Makes the files by which a step sets variables and outputs writable for the container's user, if it is
@@ -69,8 +69,8 @@ impl DirectStep {
     /// # Errors
     ///
     /// Fails if a file cannot be opened, or its permissions cannot be changed.
-    pub fn lend_files(&self) -> Result<(), PathError> {
-        self.lent.as_ref().map_or(Ok(()), FileCommands::lend_files)
+    pub fn share_files(&self) -> Result<(), PathError> {
+        self.file_commands.as_ref().map_or(Ok(()), FileCommands::share_files)
     }
 
     /// Returns the denial that may explain a failure of the step; none if user namespaces are allowed.
@@ -117,7 +117,7 @@ pub(super) fn run(
     }
     if backend.engine.privilege.uses_acls()
         && let Err(error) =
-            FileCommands::of(&step.environment, &backend.context.runner.temp).lend_files()
+            FileCommands::of(&step.environment, &backend.context.runner.temp).share_files()
     {
         backend.context.log.warning(&chain(&error));
     }

@@ -9,7 +9,7 @@ use container_hook_job::plan::ContainerPlan;
 use oci_hooks_host::cgroup::AvailableCgroups;
 
 use super::backend::EngineBackend;
-use super::ceilings;
+use super::maximums;
 use super::plan::LaunchPlan;
 
 /// Requested limits that are not enforced.
@@ -76,7 +76,7 @@ fn find(backend: &EngineBackend<'_>, plans: &[LaunchPlan<'_>]) -> Option<Unenfor
     let mut limits: Vec<_> = plans.iter().map(of_plan).collect();
     // Without containers, the limits of the job do not matter.
     if !plans.is_empty() {
-        let together = ceilings::job_limits(backend).take_unenforced(&cgroups);
+        let together = maximums::job_limits(backend).take_unenforced(&cgroups);
         limits.push(("all containers together".to_owned(), together));
     }
     limits.retain(|(_, names)| !names.is_empty());

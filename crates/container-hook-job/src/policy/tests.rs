@@ -4,7 +4,7 @@ use std::path::Path;
 
 use oci_hooks_host::apparmor;
 
-use super::ceilings::MaxTable;
+use super::maximums::MaxTable;
 use super::paths::{is_within, open_beneath};
 use super::*;
 use crate::options::{CreateOptions, IpcMode};

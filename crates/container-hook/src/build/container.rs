@@ -24,7 +24,7 @@ use crate::backend::EngineBackend;
 use crate::network::JobNetwork;
 use crate::plan::{LaunchContext, LaunchPlan, PendingContainer};
 use crate::settings::NewPrivileges;
-use crate::{audit, ceilings};
+use crate::{audit, maximums};
 
 /// Path of buildah in the container.
 const PROGRAM: &str = "/buildah";
@@ -144,7 +144,7 @@ impl PreparedBuild {
             id: id.to_owned(),
             name,
             network: Some(context.network.id().to_owned()),
-            group: ceilings::group(backend, context.network.id()),
+            group: maximums::group(backend, context.network.id()),
             options,
             ..ContainerSpec::new(
                 ContainerRole::Step,

@@ -18,7 +18,7 @@ use crate::signals::PendingSignals;
 pub fn run(request: &HookRequest, log: &StepLog) -> Result<Option<CliExit>, Box<HookError>> {
     let step = DirectStep::of(request, environment::owner, environment::temp)?;
     let Some(step) = step else { return Ok(None) };
-    if let Err(error) = step.lend_files() {
+    if let Err(error) = step.share_files() {
         log.warning(&chain(&error));
     }
     // Without signals the step could not be cancelled.

@@ -84,7 +84,7 @@ fn containers_of_any_user_leave_only_files_of_the_runner() {
             }
             runner.run(MESS).success();
             let log = runner.cleanup().log();
-            assert!(!log.contains("_work"), "each file was given back: {log}");
+            assert!(!log.contains("_work"), "ownership of all files was restored: {log}");
             check_files_owned_by_runner(installation, &runner);
             assert_eq!(fs::metadata(&old).unwrap().mode() & 0o7777, 0o644);
             remove_directory_as_runner(installation, &runner);
@@ -133,7 +133,7 @@ fn ownership_is_restored_without_subordinate_ids() {
 }
 
 #[test]
-fn image_user_can_write_to_lent_directories() {
+fn image_user_can_write_to_shared_directories() {
     with_each(&[UserKind::Ranges], "", |installation| {
         let mut runner = installation.runner("runner-1");
         runner.prepare(runner.job_container("test/user:1"), &[]);
@@ -220,7 +220,7 @@ fn kept_owners_lend_nothing_and_are_restored() {
 
 /// The runner may create the files with a mode that denies writing to other users.
 #[test]
-fn step_command_files_are_lent_whatever_their_mode() {
+fn step_command_files_are_shared_whatever_their_mode() {
     with_each(&[UserKind::Ranges], "", |installation| {
         let mut runner = installation.runner("runner-1");
         runner.file_mode = Some(0o644);

@@ -126,7 +126,7 @@ fn docker_preset_options_reach_the_host() {
 }
 
 /// Maximum values for each container, and for the whole job.
-const CEILINGS: &str = "[limits]\nmemory = \"1GiB\"\n\
+const MAXIMUMS: &str = "[limits]\nmemory = \"1GiB\"\n\
     [policy.max]\nmemory = \"96MiB\"\ncpus = 0.5\npids = 60\nshm-size = \"8MiB\"\n\
     ulimits = { nofile = 200 }\n[policy.max.job]\nmemory = \"160MiB\"\ncpus = 0.75\npids = 70\n";
 
@@ -159,7 +159,7 @@ fn network(response: &Value) -> String {
 
 #[test]
 fn containers_and_jobs_stay_within_the_maximums() {
-    with_both_runtimes(CEILINGS, |installation| {
+    with_both_runtimes(MAXIMUMS, |installation| {
         let mut runner = runner(installation, "runner-1");
         let greedy = "--memory 64g --memory-swap -1 --cpus 64 --pids-limit -1 --shm-size 1g \
                       --ulimit nofile=100:5000";

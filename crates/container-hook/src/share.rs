@@ -17,7 +17,7 @@ use oci_hooks_image::ImageConfig;
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 
 use super::backend::EngineBackend;
-use super::give_back::warn;
+use super::ownership::warn;
 use super::plan::LaunchPlan;
 
 /// Returns whether a container's user differs from the owner of the runner's files and needs access to them.
@@ -50,7 +50,7 @@ pub fn trust_repositories(image: &ImageConfig, env: &mut Vec<String>) {
 
 /// Grants a container's user access to the directories that the container can write to, if needed. Errors are only
 /// logged, because a program that only reads may not need the access.
-pub fn to_container(backend: &EngineBackend<'_>, plan: &LaunchPlan<'_>, user: &ContainerUser) {
+pub fn with_container(backend: &EngineBackend<'_>, plan: &LaunchPlan<'_>, user: &ContainerUser) {
     if !is_needed(backend, user) {
         return;
     }
@@ -66,15 +66,15 @@ pub fn to_container(backend: &EngineBackend<'_>, plan: &LaunchPlan<'_>, user: &C
     paths.dedup_by(|path, before| path.starts_with(before));
     for path in paths {
         let log = backend.context.log;
-        let lent = match backend.context.runner.files.open(path) {
+        let shared = match backend.context.runner.files.open(path) {
             Ok(dir) => share_tree(dir.as_fd(), path, &to).map_err(|error| chain(&error)),
             Err(error) => Err(chain(&error)),
         };
-        match lent {
+        match shared {
             Ok(report) => {
-                let (shown, shared) = (path.display(), report.shared);
+                let (shown, files) = (path.display(), report.shared);
                 log.debug(&format!(
-                    "{shown}: {shared} files shared with user {} of the container",
+                    "{shown}: {files} files shared with user {} of the container",
                     to.uid
                 ));
                 warn(backend, path, &report.problems);
@@ -111,7 +111,7 @@ impl FileCommands {
     ///
     /// A job may have replaced the directory or a file: symbolic links are not followed, and only the runner's
     /// files in directories with granted access are changed.
-    pub fn lend_files(&self) -> Result<(), PathError> {
+    pub fn share_files(&self) -> Result<(), PathError> {
         let (Some(work), Some(temp)) = (self.temp.parent(), self.temp.file_name()) else {
             return Ok(());
         };
@@ -155,11 +155,11 @@ mod tests {
     }
 
     /// Returns whether the group permissions, which are the mask of the access control list, permit writing.
-    fn is_lent(path: &Path) -> bool {
+    fn is_shared(path: &Path) -> bool {
         fs::metadata(path).unwrap().permissions().mode() & 0o020 != 0
     }
 
-    /// Creates files that only the user can write, in a directory that is lent to another user.
+    /// Creates files that only the user can write, in a directory shared with another user.
     fn make(dir: &Path, names: &[&str]) {
         use std::fs::File;
 
@@ -176,19 +176,19 @@ mod tests {
     }
 
     #[test]
-    fn only_files_named_by_the_variables_are_lent() {
+    fn only_files_named_by_the_variables_are_shared() {
         let dir = tempfile::tempdir().unwrap();
         let temp = dir.path().join("_work/_temp");
         let files = temp.join(DIRECTORY);
         make(&files, &["set_env_1", "set_output_1", "set_env_0"]);
         let commands = FileCommands::of(&environment(&["set_env_1", "set_output_1"]), &temp);
-        commands.lend_files().unwrap();
-        let lent =
-            ["set_env_1", "set_output_1", "set_env_0"].map(|name| is_lent(&files.join(name)));
-        assert_eq!(lent, [true, true, false]);
-        FileCommands::of(&environment(&[]), &temp).lend_files().unwrap();
+        commands.share_files().unwrap();
+        let shared =
+            ["set_env_1", "set_output_1", "set_env_0"].map(|name| is_shared(&files.join(name)));
+        assert_eq!(shared, [true, true, false]);
+        FileCommands::of(&environment(&[]), &temp).share_files().unwrap();
         let missing =
-            FileCommands::of(&environment(&["set_env_2"]), &temp).lend_files().unwrap_err();
+            FileCommands::of(&environment(&["set_env_2"]), &temp).share_files().unwrap_err();
         assert!(missing.to_string().contains("set_env_2"), "{missing}");
     }
 
@@ -200,14 +200,14 @@ mod tests {
         make(&other, &["file"]);
         let commands = FileCommands::of(&environment(&["file"]), &temp);
         symlink(&other, temp.join(DIRECTORY)).unwrap();
-        commands.lend_files().unwrap_err();
+        commands.share_files().unwrap_err();
         fs::remove_file(temp.join(DIRECTORY)).unwrap();
         make(&temp.join(DIRECTORY), &[]);
         symlink(other.join("file"), temp.join(DIRECTORY).join("file")).unwrap();
-        commands.lend_files().unwrap_err();
+        commands.share_files().unwrap_err();
         // Names that lead out of the directory are ignored.
         let leading = FileCommands::of(&environment(&[".."]), &temp);
         assert_eq!(leading.names, Vec::<OsString>::new());
-        assert!(!is_lent(&other.join("file")));
+        assert!(!is_shared(&other.join("file")));
     }
 }

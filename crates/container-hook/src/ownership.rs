@@ -17,25 +17,29 @@ use oci_hooks_host::removal::remove_tree;
 use oci_hooks_host::userns::PrivateIds;
 
 use super::backend::EngineBackend;
-use super::job::LentDirectories;
+use super::job::WritableDirectories;
 use super::plan::LaunchPlan;
 
 /// Returns the directories that containers of a job can write to: the work directory, and directories outside of
 /// it.
-pub fn lent_directories(backend: &EngineBackend<'_>, plans: &[LaunchPlan<'_>]) -> LentDirectories {
-    let mut lent = LentDirectories { user: backend.context.runner.user, directories: Vec::new() };
-    extend(&mut lent, backend, plans);
-    lent
+pub fn writable_directories(
+    backend: &EngineBackend<'_>,
+    plans: &[LaunchPlan<'_>],
+) -> WritableDirectories {
+    let mut writable =
+        WritableDirectories { user: backend.context.runner.user, directories: Vec::new() };
+    extend(&mut writable, backend, plans);
+    writable
 }
 
 /// Adds the directories that more containers can write to; returns whether any was added.
 pub fn extend(
-    lent: &mut LentDirectories,
+    writable: &mut WritableDirectories,
     backend: &EngineBackend<'_>,
     plans: &[LaunchPlan<'_>],
 ) -> bool {
     let work = backend.context.runner.work();
-    let directories: &mut Vec<PathBuf> = &mut lent.directories;
+    let directories: &mut Vec<PathBuf> = &mut writable.directories;
     let before = directories.len();
     for path in plans.iter().flat_map(LaunchPlan::writable_paths) {
         let path = if path.starts_with(work) { work } else { path };
@@ -46,20 +50,20 @@ pub fn extend(
     directories.len() > before
 }
 
-/// File name of the record of lent directories, in the disk directory of a rootless user's job.
-const RECORD: &str = "lent.json";
+/// File name of the record of writable directories, in the disk directory of a rootless user's job.
+const RECORD: &str = "writable.json";
 
-/// Records the lent directories of a rootless user on disk, because the job record is cleared on reboot, unlike the
+/// Records the writable directories of a rootless user on disk, because the job record is cleared on reboot, unlike the
 /// ownership of files. Jobs of root need no record: their ids are not used by others.
-pub fn remember(engine: &Engine, lent: &LentDirectories) -> Result<(), HookError> {
+pub fn record(engine: &Engine, writable: &WritableDirectories) -> Result<(), HookError> {
     if engine.privilege.only_runner().is_some() {
-        write_record(&engine.disk.join(RECORD), lent)?;
+        write_record(&engine.disk.join(RECORD), writable)?;
     }
     Ok(())
 }
 
-/// Returns the lent directories that are recorded on disk, if any.
-pub fn read_lent_directories(engine: &Engine) -> Option<LentDirectories> {
+/// Returns the writable directories that are recorded on disk, if any.
+pub fn read_record(engine: &Engine) -> Option<WritableDirectories> {
     engine.privilege.only_runner()?;
     read_json_if_there(&engine.disk.join(RECORD)).ok().flatten()
 }
@@ -72,14 +76,13 @@ pub fn remove_record(engine: &Engine) -> Result<(), HookError> {
     Ok(())
 }
 
-/// Restores ownership in the lent directories that the runner's requests may name; errors are only logged.
-pub fn restore_as_runner(backend: &EngineBackend<'_>, lent: &LentDirectories) {
+/// Restores ownership in the writable directories that the runner's requests may name; errors are only logged.
+pub fn restore_as_runner(backend: &EngineBackend<'_>, writable: &WritableDirectories) {
     let privilege = backend.engine.privilege;
-    for path in &lent.directories {
+    for path in &writable.directories {
         let report = match backend.context.runner.files.open(path) {
-            Ok(dir) => {
-                restore_directory(&dir, path, lent.user, privilege).map_err(|error| chain(&error))
-            }
+            Ok(dir) => restore_directory(&dir, path, writable.user, privilege)
+                .map_err(|error| chain(&error)),
             Err(error) => Err(chain(&error)),
         };
         match report {
@@ -90,11 +93,14 @@ pub fn restore_as_runner(backend: &EngineBackend<'_>, lent: &LentDirectories) {
 }
 
 /// Restores ownership in the directories of a job whose runner has exited.
-pub fn restore_as_root(lent: &LentDirectories, privilege: Privilege) -> Result<(), HookError> {
-    for path in &lent.directories {
+pub fn restore_as_root(
+    writable: &WritableDirectories,
+    privilege: Privilege,
+) -> Result<(), HookError> {
+    for path in &writable.directories {
         // Directories that the runner's user has replaced or removed since are left alone.
-        if let Ok(dir) = open(path, lent.user) {
-            restore_directory(&dir, path, lent.user, privilege)?;
+        if let Ok(dir) = open(path, writable.user) {
+            restore_directory(&dir, path, writable.user, privilege)?;
         }
     }
     Ok(())

@@ -200,13 +200,13 @@ pub fn make_private(path: &Path) -> Result<(), PrivateDirError> {
         fs::create_dir_all(above).with_path("create the directory", above)?;
     }
     create_if_missing(path, 0o700)?;
-    let found = fs::symlink_metadata(path).with_path("look up", path)?;
     let uid = rustix::process::geteuid().as_raw();
-    let (owner, mode) = (found.uid(), found.mode() & 0o7777);
-    if !found.is_dir() || owner != uid || mode & 0o077 != 0 {
-        return Err(PrivateDirError::Foreign { path: path.to_owned(), owner, mode, uid });
+    if is_private(path, uid) {
+        return Ok(());
     }
-    Ok(())
+    let found = fs::symlink_metadata(path).with_path("look up", path)?;
+    let (owner, mode) = (found.uid(), found.mode() & 0o7777);
+    Err(PrivateDirError::Foreign { path: path.to_owned(), owner, mode, uid })
 }
 
 #[cfg(test)]

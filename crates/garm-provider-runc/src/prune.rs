@@ -244,19 +244,18 @@ impl InstanceSweep<'_> {
         let processes = self.access.processes(records.controller(), &record.name)?;
         let ended_for = self.options.ended_for;
         let is_over = |record: &InstanceRecord| is_over(&processes, files, record, ended_for);
-        if !is_over(&record)? {
-            // A record rebuilt from a container does not name the layer of the runner.
-            self.swept.all_readable &= matches!(files.record(), Ok(Some(_)));
-            self.swept.runners_in_use.extend(record.layer);
-            return Ok(());
-        }
         let removal = RemovalOptions {
             // The creation may have finished meanwhile, or a new instance may have been created under this name.
             is_still_wanted: &|| files.record()?.as_ref().map_or(Ok(true), is_over),
             ..RemovalOptions::default()
         };
-        if !self.delete(records, files, &record.name, removal)? {
-            self.swept.runners_in_use.extend(files.record()?.and_then(|record| record.layer));
+        if is_over(&record)? && self.delete(records, files, &record.name, removal)? {
+            return Ok(());
+        }
+        // The instance is kept. A record rebuilt from its container does not name the layer of the runner.
+        match files.record() {
+            Ok(Some(record)) => self.swept.runners_in_use.extend(record.layer),
+            _ => self.swept.all_readable = false,
         }
         Ok(())
     }
@@ -292,4 +291,59 @@ fn is_over(
     };
     let since = Timestamp::now().duration_since(ended);
     Ok(since.unsigned_abs() >= ended_for && !since.is_negative())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use oci_hooks_host::identity::PidNamespace;
+
+    use super::super::found::InstanceFilter;
+    use super::*;
+
+    /// An instance that has ended, is known by its container only, and cannot be removed now.
+    struct LockedInstance;
+
+    impl InstanceAccess for LockedInstance {
+        fn processes(&self, _: &str, _: &str) -> Result<InstanceProcesses, ProviderError> {
+            Ok(InstanceProcesses::new(PathBuf::new(), PidNamespace::Ended))
+        }
+
+        fn containers(
+            &self,
+            is_wanted: InstanceFilter<'_>,
+        ) -> Result<Vec<InstanceRecord>, ProviderError> {
+            let (controller, name) = ("c".to_owned(), "one".to_owned());
+            let is_wanted = is_wanted(&controller, &name);
+            let record = InstanceRecord { controller, name, ..InstanceRecord::default() };
+            Ok(is_wanted.then_some(record).into_iter().collect())
+        }
+
+        fn unrecorded_instances(&self, _: &str) -> Result<Vec<String>, ProviderError> {
+            Ok(Vec::new())
+        }
+
+        fn max_parallel_removals(&self) -> usize {
+            1
+        }
+
+        fn delete(
+            &self,
+            _: &ControllerRecords,
+            _: &InstanceFiles,
+            _: &str,
+            _: RemovalOptions<'_>,
+        ) -> Result<bool, ProviderError> {
+            Ok(false)
+        }
+    }
+
+    #[test]
+    fn kept_instance_without_a_record_may_use_any_runner() {
+        let run = tempfile::tempdir().unwrap();
+        let options = PruneOptions { ended_for: Duration::ZERO, newer: NewerRecords::Keep };
+        let swept = sweep(run.path(), &LockedInstance, options).unwrap();
+        assert!(!swept.all_readable);
+    }
 }

@@ -93,8 +93,8 @@ pub fn launch(
     let is_alpine = plan.container.role == PlanRole::Job && is_alpine(&prepared.rootfs.path);
     let record = prepared.start()?;
     if let Some(hook) = &plan.additions.post_start {
-        let check = hook.action.to_check(container.address());
-        let ran = backend.engine.check(&record, &check, pod::POST_START_TIMEOUT)?;
+        let action = hook.action.to_container_action(container.address());
+        let ran = backend.engine.perform(&record, &action, pod::POST_START_TIMEOUT)?;
         ran.map_err(|problem| hook.place.fault(problem))?;
     }
     Ok(LaunchedContainer { record, is_alpine, shares_directories })

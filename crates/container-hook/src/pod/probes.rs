@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{
     Container, ExecAction, HTTPGetAction, LifecycleHandler, Probe, TCPSocketAction,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use oci_hooks_engine::container::{ContainerCheck, HealthPolicy, StopPolicy};
+use oci_hooks_engine::container::{ContainerAction, HealthPolicy, StopPolicy};
 
 use container_hook_job::template::{FieldPath, TemplateFault};
 
@@ -16,11 +16,11 @@ pub const POST_START_TIMEOUT: Duration = Duration::from_secs(600);
 /// Default termination grace period of Kubernetes.
 const GRACE_SECONDS: i64 = 30;
 
-/// A check that may need the container's own address, which is not known yet.
+/// An action that may need the container's own address, which is not known yet.
 #[derive(Clone, Debug)]
 pub enum ProbeAction {
     /// Independent of the container's address.
-    Check(ContainerCheck),
+    Complete(ContainerAction),
     OwnTcp {
         port: u16,
     },
@@ -95,13 +95,13 @@ pub fn stop(
 }
 
 impl ProbeAction {
-    /// Returns the check, on loopback if the container has no address.
-    pub fn to_check(&self, address: Option<IpAddr>) -> ContainerCheck {
+    /// Returns the action, on loopback if the container has no address.
+    pub fn to_container_action(&self, address: Option<IpAddr>) -> ContainerAction {
         let own = |port| SocketAddr::new(address.unwrap_or(IpAddr::from([127, 0, 0, 1])), port);
         match self {
-            ProbeAction::Check(check) => check.clone(),
-            ProbeAction::OwnTcp { port } => ContainerCheck::Tcp(own(*port)),
-            ProbeAction::OwnHttp { scheme, port, path, headers } => ContainerCheck::Http {
+            ProbeAction::Complete(action) => action.clone(),
+            ProbeAction::OwnTcp { port } => ContainerAction::Tcp(own(*port)),
+            ProbeAction::OwnHttp { scheme, port, path, headers } => ContainerAction::Http {
                 url: format!("{scheme}://{}/{path}", own(*port)),
                 headers: headers.clone(),
             },
@@ -112,7 +112,7 @@ impl ProbeAction {
 impl HealthPlan {
     /// Returns the health check of a container with this address.
     pub fn to_health_policy(&self, address: Option<IpAddr>) -> HealthPolicy {
-        HealthPolicy { check: self.action.to_check(address), ..self.health.clone() }
+        HealthPolicy { check: self.action.to_container_action(address), ..self.health.clone() }
     }
 }
 
@@ -120,7 +120,7 @@ impl StopPlan {
     /// Returns the stop sequence of a container with this address; `signal` is the image's.
     pub fn to_stop_policy(&self, address: Option<IpAddr>, signal: Option<&str>) -> StopPolicy {
         StopPolicy {
-            before: self.before.as_ref().map(|action| action.to_check(address)),
+            before: self.before.as_ref().map(|action| action.to_container_action(address)),
             signal: Some(self.signal.as_deref().or(signal).unwrap_or("SIGTERM").to_owned()),
             grace: self.grace,
         }
@@ -150,7 +150,7 @@ impl ProbeTarget<'_> {
             value.filter(|value| *value > 0).unwrap_or(default)
         };
         let health = HealthPolicy {
-            check: action.to_check(None),
+            check: action.to_container_action(None),
             interval: seconds(probe.period_seconds, 10),
             timeout: seconds(probe.timeout_seconds, 1),
             start_period: seconds(probe.initial_delay_seconds, 0),
@@ -171,7 +171,7 @@ impl ProbeTarget<'_> {
             (None, Some(action), None) => self.http(action, &place.at("httpGet")),
             (None, None, Some(action)) => {
                 let seconds = u64::try_from(action.seconds).unwrap_or(0);
-                Ok(ProbeAction::Check(ContainerCheck::Sleep(Duration::from_secs(seconds))))
+                Ok(ProbeAction::Complete(ContainerAction::Sleep(Duration::from_secs(seconds))))
             }
             _ => Err(place.fault("needs one of `exec`, `httpGet` and `sleep`")),
         }
@@ -193,7 +193,7 @@ impl ProbeTarget<'_> {
         Ok(match &action.host {
             Some(host) => {
                 let url = format!("{scheme}://{host}:{port}/{path}");
-                ProbeAction::Check(ContainerCheck::Http { url, headers })
+                ProbeAction::Complete(ContainerAction::Http { url, headers })
             }
             None => ProbeAction::OwnHttp { scheme, port, path: path.to_owned(), headers },
         })
@@ -209,7 +209,7 @@ impl ProbeTarget<'_> {
         let address: IpAddr = host
             .parse()
             .map_err(|_| place.at("host").fault(format!("{host:?} is not an IP address")))?;
-        Ok(ProbeAction::Check(ContainerCheck::Tcp(SocketAddr::new(address, port))))
+        Ok(ProbeAction::Complete(ContainerAction::Tcp(SocketAddr::new(address, port))))
     }
 
     fn port(self, port: &IntOrString, place: &FieldPath) -> Result<u16, TemplateFault> {
@@ -232,7 +232,7 @@ impl ProbeTarget<'_> {
 fn command(action: &ExecAction, place: &FieldPath) -> Result<ProbeAction, TemplateFault> {
     match &action.command {
         Some(command) if !command.is_empty() => {
-            Ok(ProbeAction::Check(ContainerCheck::Command(command.clone())))
+            Ok(ProbeAction::Complete(ContainerAction::Command(command.clone())))
         }
         _ => Err(place.at("command").fault("is empty: name a program")),
     }
@@ -259,7 +259,7 @@ mod tests {
     fn probe_defaults_match_kubernetes() {
         let health = checked(&json!({"exec": {"command": ["a", "b"]}}), None).unwrap();
         let expected = HealthPolicy {
-            check: ContainerCheck::Command(vec!["a".to_owned(), "b".to_owned()]),
+            check: ContainerAction::Command(vec!["a".to_owned(), "b".to_owned()]),
             interval: Duration::from_secs(10),
             timeout: Duration::from_secs(1),
             start_period: Duration::ZERO,
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn ports_are_given_by_number_or_name() {
         let url = |probe: Value, address: Option<&str>| match checked(&probe, address)?.check {
-            ContainerCheck::Http { url, .. } => Ok(url),
+            ContainerAction::Http { url, .. } => Ok(url),
             other => Err(format!("{other:?}")),
         };
         let named = json!({"httpGet": {"port": "web", "path": "/health?x=1"}});
@@ -283,7 +283,7 @@ mod tests {
         let elsewhere = json!({"httpGet": {"port": "81", "host": "example.com"}});
         assert_eq!(url(elsewhere, None).unwrap(), "http://example.com:81/");
         let tcp = checked(&json!({"tcpSocket": {"port": 5432}}), None).unwrap();
-        assert_eq!(tcp.check, ContainerCheck::Tcp("127.0.0.1:5432".parse().unwrap()));
+        assert_eq!(tcp.check, ContainerAction::Tcp("127.0.0.1:5432".parse().unwrap()));
         for probe in [
             json!({"httpGet": {"port": "none"}}),
             json!({"tcpSocket": {"port": 70000}}),
@@ -310,6 +310,6 @@ mod tests {
         let sleep = json!({"stopSignal": "SIGINT", "preStop": {"sleep": {"seconds": 2}}});
         let asked = stopped(sleep, None).unwrap();
         assert_eq!((asked.signal.as_deref(), asked.grace.as_secs()), (Some("SIGINT"), 30));
-        assert_eq!(asked.before, Some(ContainerCheck::Sleep(Duration::from_secs(2))));
+        assert_eq!(asked.before, Some(ContainerAction::Sleep(Duration::from_secs(2))));
     }
 }

@@ -8,7 +8,7 @@ use oci_hooks_image::Healthcheck;
 
 use super::engine::Engine;
 use super::error::ContainerError;
-use super::record::{ContainerCheck, ContainerRecord};
+use super::record::{ContainerAction, ContainerRecord};
 
 /// Pause after the first check. Docker waits a whole interval before its first check.
 const SOONEST: Duration = Duration::from_millis(50);
@@ -25,7 +25,7 @@ const RETRIES: u32 = 3;
 /// A health check with all defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthPolicy {
-    pub check: ContainerCheck,
+    pub check: ContainerAction,
     pub interval: Duration,
     pub timeout: Duration,
     /// Time in which failures do not count.
@@ -80,7 +80,7 @@ impl HealthPolicy {
             return None;
         }
         Some(HealthPolicy {
-            check: ContainerCheck::Command(command),
+            check: ContainerAction::Command(command),
             interval: or(check.interval, INTERVAL),
             timeout: or(check.timeout, TIMEOUT),
             start_period: check.start_period.unwrap_or_default(),
@@ -132,7 +132,7 @@ impl Engine {
             }
             let checked = Instant::now();
             checks += 1;
-            let result = self.check(record, &health.check, health.timeout)?;
+            let result = self.perform(record, &health.check, health.timeout)?;
             let took = checked.elapsed();
             slowest = slowest.max(took);
             match result {
@@ -166,12 +166,12 @@ mod tests {
     fn health_check_defaults_match_docker() {
         let check = Healthcheck { test: to_words(&["CMD-SHELL", "a b"]), ..Healthcheck::default() };
         let health = HealthPolicy::new(&check, None).unwrap();
-        assert_eq!(health.check, ContainerCheck::Command(to_words(&["/bin/sh", "-c", "a b"])));
+        assert_eq!(health.check, ContainerAction::Command(to_words(&["/bin/sh", "-c", "a b"])));
         assert_eq!(health.minimum_time(Duration::ZERO), Duration::from_secs(90));
         assert_eq!(health.minimum_time(Duration::from_secs(5)), Duration::from_secs(105));
         let shell = to_words(&["/bin/bash", "-ec"]);
         let health = HealthPolicy::new(&check, Some(&shell)).unwrap();
-        assert_eq!(health.check, ContainerCheck::Command(to_words(&["/bin/bash", "-ec", "a b"])));
+        assert_eq!(health.check, ContainerAction::Command(to_words(&["/bin/bash", "-ec", "a b"])));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! is written before any resource that it describes is created, and removed after all of them, so any process may be
 //! killed at any moment, and the next one removes the leftovers.
 
-mod check;
+mod action;
 mod create;
 mod disk;
 mod engine;
@@ -35,7 +35,7 @@ pub use limits::LimitHit;
 pub use logs::{LogLine, LogReader, LogTail, LogWriter, StdStream, cut_marker_path, last_lines};
 pub use monitor::{MonitorProgram, monitor};
 pub use record::{
-    ContainerCheck, ContainerRecord, ContainerRole, RecordDirectory, RecordedEnd, StepSupport,
+    ContainerAction, ContainerRecord, ContainerRole, RecordDirectory, RecordedEnd, StepSupport,
     StopPolicy, ids as container_ids, read_json_if_there, records as containers_below, write_json,
     write_record,
 };

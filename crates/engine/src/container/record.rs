@@ -276,18 +276,18 @@ pub fn read_json_if_there<T: DeserializeOwned>(path: &Path) -> Result<Option<T>,
     Ok(text.map(|text| decode(path, &text)).transpose()?)
 }
 
-/// A check of a container, or an action before it is stopped.
+/// An action on a container: a health check, or a lifecycle hook.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ContainerCheck {
-    /// A program in the container ends with code 0.
+pub enum ContainerAction {
+    /// Runs a program in the container, which must exit with code 0.
     Command(Vec<String>),
-    /// A request from the container's network is answered with a code from 200 to 399; certificates are not verified.
+    /// Sends a request from the container's network; the status must be from 200 to 399, certificates are not verified.
     Http {
         /// `http` or `https`, with the host and the port.
         url: String,
         headers: Vec<(String, String)>,
     },
-    /// A connection from the container's network is accepted.
+    /// Connects from the container's network.
     Tcp(SocketAddr),
     Sleep(Duration),
 }
@@ -296,7 +296,7 @@ pub enum ContainerCheck {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopPolicy {
     /// `preStop` action, performed before the signal is sent.
-    pub before: Option<ContainerCheck>,
+    pub before: Option<ContainerAction>,
     /// Signal that asks the container to end; `None` if it ignores all signals.
     pub signal: Option<String>,
     /// Timeout of the action and the wait for the container's end, together.

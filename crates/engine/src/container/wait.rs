@@ -12,7 +12,7 @@ use oci_hooks_host::thread::spawn_or_call;
 
 use super::engine::Engine;
 use super::error::ContainerError;
-use super::record::{ContainerCheck, ContainerRecord, ContainerRole};
+use super::record::{ContainerAction, ContainerRecord, ContainerRole};
 
 /// Timeout for the monitor to record the end of a container whose process has exited.
 const WRITING: Duration = Duration::from_secs(10);
@@ -107,11 +107,11 @@ impl Engine {
         let end = Instant::now() + stop.grace;
         let left = || end.saturating_duration_since(Instant::now());
         let before = match &stop.before {
-            Some(ContainerCheck::Sleep(time)) => {
+            Some(ContainerAction::Sleep(time)) => {
                 thread::sleep((*time).min(left()));
                 Ok(())
             }
-            Some(check) => match self.check(record, check, left()) {
+            Some(action) => match self.perform(record, action, left()) {
                 Ok(result) => result.map_err(|how| said(&format!("preStop: {how}"))),
                 Err(error) => Err(said(&format!("preStop: {}", chain(&error)))),
             },

@@ -1,4 +1,5 @@
-//! Runs a single check of a container: a program in it, or a connection over its network. `health` repeats checks.
+//! Performs an action on a container: runs a program in it, or connects over its network. `health` repeats actions as
+//! checks.
 
 use std::fs;
 use std::net::TcpStream;
@@ -14,31 +15,31 @@ use ureq::tls::TlsConfig;
 
 use super::engine::Engine;
 use super::error::ContainerError;
-use super::record::{ContainerCheck, ContainerRecord, write_json};
+use super::record::{ContainerAction, ContainerRecord, write_json};
 use crate::bundle::ExecOptions;
 
-/// Maximum size of a check's output in messages.
+/// Maximum size of a command's output in messages.
 const SHOWN_BYTES: usize = 4096;
 
 impl Engine {
-    /// Runs a check. The inner error describes a failure of the check.
-    pub fn check(
+    /// Performs an action. The inner error describes a failure of the action.
+    pub fn perform(
         &self,
         record: &ContainerRecord,
-        check: &ContainerCheck,
+        action: &ContainerAction,
         timeout: Duration,
     ) -> Result<Result<(), String>, ContainerError> {
-        match check {
-            ContainerCheck::Command(command) => self.command(record, command, timeout),
-            ContainerCheck::Http { url, headers } => {
+        match action {
+            ContainerAction::Command(command) => self.command(record, command, timeout),
+            ContainerAction::Http { url, headers } => {
                 run_in_network(record, || http(url, headers, timeout))
             }
-            ContainerCheck::Tcp(address) => run_in_network(record, || {
+            ContainerAction::Tcp(address) => run_in_network(record, || {
                 TcpStream::connect_timeout(address, timeout)
                     .map(drop)
                     .map_err(|error| format!("no connection to {address}: {error}"))
             }),
-            ContainerCheck::Sleep(time) => {
+            ContainerAction::Sleep(time) => {
                 thread::sleep(*time);
                 Ok(Ok(()))
             }
@@ -56,10 +57,10 @@ impl Engine {
         let process_file = directory.path().join("health.json");
         write_json(&process_file, &self.process(record, &options)?)?;
         let pid_file = directory.path().join("health.pid");
-        // The PID of an earlier check may belong to another process by now.
+        // The PID of an earlier command may belong to another process by now.
         let _ = fs::remove_file(&pid_file);
-        let check = record.runtime.probe(&record.id, &process_file, &pid_file, timeout)?;
-        if check.end == ProgramEnd::TimedOut {
+        let program = record.runtime.probe(&record.id, &process_file, &pid_file, timeout)?;
+        if program.end == ProgramEnd::TimedOut {
             // The runtime was killed, but not its process in the container.
             let pid = fs::read_to_string(&pid_file).ok();
             let process = pid.and_then(|pid| {
@@ -69,10 +70,10 @@ impl Engine {
                 let _ = process.kill(Duration::from_secs(1));
             }
         }
-        Ok(if check.end == ProgramEnd::Exited(0) {
+        Ok(if program.end == ProgramEnd::Exited(0) {
             Ok(())
         } else {
-            Err(format_check(&check, timeout))
+            Err(format_failure(&program, timeout))
         })
     }
 }
@@ -107,15 +108,15 @@ fn http(url: &str, headers: &[(String, String)], timeout: Duration) -> Result<()
     }
 }
 
-/// Describes the end of a check and its output, for messages.
-fn format_check(check: &FinishedProgram, timeout: Duration) -> String {
-    let end = match check.end {
+/// Describes the end of a command and its output, for messages.
+fn format_failure(program: &FinishedProgram, timeout: Duration) -> String {
+    let end = match program.end {
         ProgramEnd::Exited(code) => format!("code {code}"),
         ProgramEnd::Signaled(signal) => format!("signal {signal}"),
         ProgramEnd::TimedOut => format!("no answer within {} s", timeout.as_secs_f32()),
         ProgramEnd::OutputTooLarge => "too much output".to_owned(),
     };
-    let said = [&check.stdout[..], &check.stderr[..]].concat();
+    let said = [&program.stdout[..], &program.stderr[..]].concat();
     let said = String::from_utf8_lossy(&said[..said.len().min(SHOWN_BYTES)]).into_owned();
     // On one line, without control characters, which could move a terminal's cursor.
     let words = said.split(|c: char| c.is_whitespace() || c.is_control());

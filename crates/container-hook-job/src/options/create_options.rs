@@ -310,7 +310,7 @@ pub enum IpcMode {
     /// A namespace of the container, with a `/dev/shm` of the usual size.
     #[default]
     Private,
-    /// A namespace of the container, with a `/dev/shm` as large as the host's.
+    /// A namespace of the container, with a `/dev/shm` as large as the host's: replaces a denied namespace of the host.
     Large,
     /// A namespace of the container, without `/dev/shm`.
     None,

@@ -80,12 +80,7 @@ pub(super) fn cgroup(options: &mut CreateOptions, value: &str) -> Result<(), Str
 
 pub(super) fn ipc(options: &mut CreateOptions, value: &str) -> Result<(), String> {
     namespace(options, HostNamespace::Ipc, value, &["", "private", "shareable", "none"])?;
-    options.ipc = match value {
-        "none" => IpcMode::None,
-        // If the policy denies the host's namespace, the container gets a large `/dev/shm`.
-        "host" => IpcMode::Large,
-        _ => IpcMode::Private,
-    };
+    options.ipc = if value == "none" { IpcMode::None } else { IpcMode::Private };
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use oci_hooks_host::host_file::HostFile;
 use super::paths::{expand, is_within, open_beneath, resolve};
 use super::{GpuPolicy, Policy, PolicyDenial, PolicyError};
 use crate::options::{
-    CreateOptions, DeviceOption, EnvOption, GpuOption, HostNamespace, IneffectiveOption,
+    CreateOptions, DeviceOption, EnvOption, GpuOption, HostNamespace, IneffectiveOption, IpcMode,
     NetworkMode, capability,
 };
 use crate::volumes::{RequestVolume, VolumePropagation, VolumeSource};
@@ -63,6 +63,7 @@ impl CreateOptions {
         if !policy.host_namespaces.contains(&HostNamespace::Ipc)
             && self.host_namespaces.remove(&HostNamespace::Ipc)
         {
+            self.ipc = IpcMode::Large;
             self.without_effect.push(IneffectiveOption {
                 option: "ipc=host",
                 reason: "the container has an IPC namespace of its own, and a /dev/shm as large as the \

@@ -112,6 +112,7 @@ fn denied_host_ipc_becomes_a_large_private_dev_shm() {
     assert_eq!(options.without_effect[0].option, "ipc=host");
     let options = check(&policy("host-namespaces = [\"ipc\"]"), "--ipc=host").unwrap();
     assert!(options.host_namespaces.contains(&HostNamespace::Ipc));
+    assert_eq!(options.ipc, IpcMode::Private);
     assert!(options.without_effect.is_empty());
 }
 

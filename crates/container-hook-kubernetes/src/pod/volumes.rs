@@ -305,9 +305,7 @@ impl<'a> PodVolumes<'a> {
     }
 
     fn shared_memory(&mut self, options: &CreateOptions) -> Option<VolumeMount> {
-        // A container that is denied the host's IPC namespace gets a large /dev/shm instead.
-        let is_large = options.ipc == IpcMode::Large && options.host_namespaces.is_empty();
-        let wanted = options.shm_size_bytes.is_some() || is_large;
+        let wanted = options.shm_size_bytes.is_some() || options.ipc == IpcMode::Large;
         let most = self.policy.max.shm_size.map(|size| size.0);
         wanted.then(|| self.memory(options.shm_size_bytes.or(most), "/dev/shm"))
     }

@@ -137,6 +137,16 @@ fn options_become_pod_fields() {
 }
 
 #[test]
+fn denied_host_ipc_becomes_a_large_dev_shm() {
+    let world = PodFixture::new().policy("host-namespaces = [\"pid\"]");
+    let made = world.make_pod(&job_with("--ipc=host --pid=host"));
+    let mounts = part(&made, "job", "/volumeMounts");
+    assert!(mounts.as_array().unwrap().iter().any(|mount| mount["mountPath"] == "/dev/shm"));
+    assert_eq!(pod_value(&made, "/spec/hostPID"), true);
+    assert_eq!(pod_value(&made, "/spec/hostIPC"), Value::Null);
+}
+
+#[test]
 fn ineffective_options_are_reported_and_impossible_ones_rejected() {
     let options = "--ulimit core=0 --init --stop-timeout 5 --network none --rm";
     let mut args = services(&[("a", "redis", "--init"), ("b", "postgres", "")]);

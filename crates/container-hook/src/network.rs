@@ -113,8 +113,8 @@ impl JobNetwork {
         Ok(self.network.detach(&id[..12])?)
     }
 
-    /// Returns the address of the host in the network, if it has one.
-    pub fn host_address(&self) -> Option<IpAddr> {
+    /// Returns the address of the host in the network.
+    pub fn host_address(&self) -> IpAddr {
         self.network.host_address()
     }
 }

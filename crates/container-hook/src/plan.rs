@@ -433,7 +433,7 @@ impl PendingContainer<'_> {
         let LaunchPlan { container, additions, .. } = self.plan;
         let asked = &container.options.network;
         let endpoint = self.endpoint.as_ref().filter(|_| asked.mode == NetworkMode::Job);
-        let gateway = endpoint.and_then(|_| network.host_address());
+        let gateway = endpoint.map(|_| network.host_address());
         options.namespaces.network = match (endpoint, asked.mode) {
             (Some(endpoint), _) => NamespaceSource::Path(endpoint.netns.clone()),
             (None, NetworkMode::Host) => NamespaceSource::Host,

@@ -88,11 +88,9 @@ impl Network {
     }
 
     /// Returns the host's address for containers that may reach the host.
-    pub fn host_address(&self) -> Option<IpAddr> {
-        if let Some(address) = self.record.uplink.as_ref().and_then(|uplink| uplink.address) {
-            return Some(address);
-        }
-        Some(self.record.plan(&self.options).host().v4.into())
+    pub fn host_address(&self) -> IpAddr {
+        let address = self.record.uplink.as_ref().and_then(|uplink| uplink.address);
+        address.unwrap_or_else(|| self.record.plan(&self.options).host().v4.into())
     }
 
     /// Returns the resolver for containers that cannot reach the host's resolvers.

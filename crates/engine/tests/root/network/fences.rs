@@ -28,8 +28,8 @@ fn jobs_cannot_reach_each_other() {
             for address in [host::ADDRESS.parse().unwrap(), host::ADDRESS6.parse().unwrap()] {
                 expect_unreachable(&join_address(address, 8080));
             }
-            expect_unreachable(&join_address(one.host_address().unwrap(), 8080));
-            expect_unreachable(&join_address(two.host_address().unwrap(), 8080));
+            expect_unreachable(&join_address(one.host_address(), 8080));
+            expect_unreachable(&join_address(two.host_address(), 8080));
         });
         ask("127.0.0.1:8080").unwrap();
         one.remove().unwrap();
@@ -78,7 +78,7 @@ fn host_loopback_is_unreachable() {
         let a = network.attach(&endpoint("a", &[])).unwrap();
         serve("127.0.0.1:7001");
         serve("0.0.0.0:7000");
-        let gateway = network.host_address().unwrap();
+        let gateway = network.host_address();
         run_in_network(&a, || {
             ask(&join_address(gateway, 7000)).unwrap();
             expect_unreachable(&join_address(gateway, 7001));
@@ -105,7 +105,7 @@ fn unpublished_ports_are_unreachable_from_outside() {
         let a = network.attach(&endpoint("a", &["8080:80"])).unwrap();
         serve_in(&a);
         run_in_network(&a, || serve("0.0.0.0:81"));
-        let gateway = network.host_address().unwrap();
+        let gateway = network.host_address();
         host.run_outside(|| {
             ip(&format!("route add {}/24 via {}", "10.213.0.0", host::ADDRESS));
             assert_eq!(gateway.to_string(), "10.213.0.1");
@@ -124,7 +124,7 @@ fn spoofed_addresses_are_useless() {
         let network = host.network("spoof");
         let a = network.attach(&endpoint("a", &[])).unwrap();
         let server = UdpSocket::bind("0.0.0.0:7000").unwrap();
-        let gateway = join_address(network.host_address().unwrap(), 7000);
+        let gateway = join_address(network.host_address(), 7000);
         let send = |from: &str, text: &[u8]| {
             run_in_network(&a, || {
                 let client = UdpSocket::bind(from).unwrap();
@@ -162,7 +162,7 @@ fn only_the_outside_world_is_reachable_without_host_access() {
         serve("[::]:7000");
         serve_in(&a);
         let addresses = [
-            network.host_address().unwrap(),
+            network.host_address(),
             host::ADDRESS.parse().unwrap(),
             "fd6f:6369:686b::1".parse().unwrap(),
         ];

@@ -22,7 +22,7 @@ fn published_ports_lead_to_the_container() {
         for address in [
             "127.0.0.1:8080".to_owned(),
             join_address(host::ADDRESS.parse().unwrap(), 8080),
-            join_address(network.host_address().unwrap(), 8080),
+            join_address(network.host_address(), 8080),
             join_address(host::ADDRESS6.parse().unwrap(), 8080),
             format!("127.0.0.1:{random}"),
             "127.0.0.1:9000".to_owned(),

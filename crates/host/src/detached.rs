@@ -128,7 +128,7 @@ impl DetachedMount {
     ///
     /// # Errors
     ///
-    /// The source is `EINVAL` if the file system does not support idmapped mounts.
+    /// [`cannot_map_owners`] recognizes the errors of file systems and kernels without idmapped mounts.
     pub fn set(&self, attributes: &MountAttributes<'_>) -> Result<(), PathError> {
         debug!(path = %self.name.display(), ?attributes, "set the attributes of a mount");
         set_attributes(self.tree.as_fd(), attributes, self.depth)

@@ -32,9 +32,10 @@ const TERM_GRACE: Duration = Duration::from_millis(1500);
 const TERM_LIMIT: Duration = Duration::from_millis(2200);
 /// Interval of the heartbeats to the agent.
 const ALIVE: Duration = Duration::from_secs(HEARTBEAT_SECONDS);
-/// Minimum CPU throttling of a step that is logged: the time throttled, and its percentage of the
-/// time in which the step could have run.
-const MIN_THROTTLED: (Duration, u64) = (Duration::from_secs(5), 20);
+/// Minimum time that the CPU limit held up a step, for it to be logged.
+const MIN_THROTTLED_TIME: Duration = Duration::from_secs(5);
+/// The same as a percentage of the time in which the step could have run.
+const MIN_THROTTLED_PERCENT: u64 = 20;
 /// Timeout for the last acknowledgement of a step's output, which the agent can do without.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -154,7 +155,8 @@ fn report_limits(step: &AgentStep<'_>, limits: LimitEvents) {
     }
     let runnable_usec = cpu_usec.saturating_add(throttled_usec);
     let percent = throttled_usec.saturating_mul(100) / runnable_usec.max(1);
-    if Duration::from_micros(throttled_usec) >= MIN_THROTTLED.0 && percent >= MIN_THROTTLED.1 {
+    let throttled = Duration::from_micros(throttled_usec);
+    if throttled >= MIN_THROTTLED_TIME && percent >= MIN_THROTTLED_PERCENT {
         // Not a warning: a throttled step need not fail.
         step.log.line(&format!("{} {}", step.title, LimitHit::Cpus { percent }));
     }

@@ -78,7 +78,7 @@ impl UsernsSettings {
     }
 }
 
-/// Reports that namespaces were created, with `/proc` mounted and ids mapped.
+/// Reports that a user namespace was created, with its own mount, PID and network namespaces.
 pub fn report_namespaces() -> HostCheck {
     HostCheck::ok(NAME, "created one, with its own mount, PID and network namespaces")
 }

@@ -17,13 +17,14 @@ pub enum ReferenceError {
 /// none.
 fn hint(text: &str) -> String {
     let is_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
-    let first = text.split('/').next().unwrap_or_default();
-    if text.is_empty() || !text.chars().all(is_path) {
-        String::new()
-    } else if first.contains('.') && text.contains('/') {
+    let is_path = !text.is_empty() && text.chars().all(is_path);
+    let has_host = text.split_once('/').is_some_and(|(first, _)| first.contains('.'));
+    if is_scp_like(text) || is_path && has_host {
         format!(": write {:?} for its branch main", format!("{text}@main"))
-    } else {
+    } else if is_path {
         format!(": write {:?} for a directory", format!("./{text}"))
+    } else {
+        String::new()
     }
 }
 
@@ -73,10 +74,15 @@ fn remove_secrets(url: &str) -> String {
 /// Returns a short form without user and password. They are kept if they contain expressions, which
 /// are not secret.
 fn remove_user(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
+    let (scheme, rest) = text.split_at(text.find("://").map_or(0, |at| at + "://".len()));
     let end = rest.find(['/', '?', '#', '$']).unwrap_or(rest.len());
-    let host = rest[..end].rfind('@').map_or(0, |at| at + 1);
-    format!("{scheme}://{}", &rest[host..])
+    match rest[..end].rsplit_once('@') {
+        // Without a scheme, `git@host:path` has no password, and `name@rev` no user.
+        Some((user, _)) if !scheme.is_empty() || user.contains(':') && !is_scp_like(text) => {
+            format!("{scheme}{}", &rest[user.len() + 1..])
+        }
+        _ => text.to_owned(),
+    }
 }
 
 /// Directory in a git repository to which the directories in short references are relative.
@@ -119,9 +125,11 @@ impl StepReference {
             return Ok(image);
         }
         let no_revision = || ReferenceError::NoRevision { text: text.to_owned() };
-        // An `@` before the repository ends the user.
-        let is_repository =
-            |place: &str| place.split_once("://").is_none_or(|(_, rest)| rest.contains('/'));
+        // An `@` before the path of the repository ends the user.
+        let is_repository = |place: &str| {
+            let rest = place.split_once("://").map_or(place, |(_, rest)| rest);
+            rest.contains('/') || is_scp_like(place)
+        };
         let (place, rev) = text
             .rsplit_once('@')
             .filter(|(place, _)| is_repository(place))
@@ -314,8 +322,12 @@ mod tests {
         ] {
             assert_eq!(StepReference::parse(text).unwrap().to_string(), shown);
         }
-        let error = StepReference::parse("https://user:password@host/g/p").unwrap_err();
-        assert_eq!(error.to_string(), "expecting url@rev. got \"https://host/g/p\"");
+        for (scheme, rest) in [("https://", "host/g/p"), ("", "host/g/p"), ("", "host:8080/p")] {
+            let text = format!("{scheme}user:password@{rest}");
+            let error = StepReference::parse(&text).unwrap_err();
+            let expected = format!("expecting url@rev. got \"{scheme}{rest}\"");
+            assert_eq!(error.to_string(), expected);
+        }
     }
 
     #[test]
@@ -324,6 +336,10 @@ mod tests {
             ("lib/build", ": write \"./lib/build\" for a directory"),
             ("build", ": write \"./build\" for a directory"),
             ("gitlab.com/g/p", ": write \"gitlab.com/g/p@main\" for its branch main"),
+            ("git@host:g/p", ": write \"git@host:g/p@main\" for its branch main"),
+            ("git@host:g/p/-/dir", ": write \"git@host:g/p/-/dir@main\" for its branch main"),
+            ("user@host:8080/p", ""),
+            ("host@v1", ""),
             ("a b", ""),
             ("", ""),
         ] {

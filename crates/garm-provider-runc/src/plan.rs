@@ -186,11 +186,11 @@ pub fn plan(settings: &ProviderSettings, bootstrap: &Bootstrap) -> Result<Instan
 
 /// Reason of [`PlanError::HostRoot`] if the settings select the host's user namespace.
 const HOST_BY_SETTING: &str = "`user-namespace = \"host\"` under [security] of the settings gives it none: \
-     take one of them out";
+     remove one of them";
 
 /// Reason of [`PlanError::HostRoot`] if the kernel does not support a user namespace for each instance.
 const HOST_BY_KERNEL: &str = "this kernel gives it none, and root of the instance would be root of this machine: \
-     `garm-provider-runc doctor` says what is missing";
+     run `garm-provider-runc doctor` for the cause";
 
 struct PlanInputs<'a> {
     settings: &'a ProviderSettings,

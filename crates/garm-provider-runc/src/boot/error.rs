@@ -15,13 +15,19 @@ pub enum BootError {
     Guest(#[from] GuestError),
     #[error("timed out: the runner did not start within {} s", timeout.as_secs())]
     TimedOut { timeout: Duration },
-    #[error("cannot install the extra packages {packages}: code {code}, see the instance's log")]
+    #[error(
+        "cannot install the extra packages {packages}: exit code {code}, see `garm-provider-runc logs`"
+    )]
     Packages { packages: String, code: i32 },
-    #[error("the pre-install script {name:?} ended with code {code}, see the instance's log")]
+    #[error(
+        "the pre-install script {name:?} ended with code {code}, see `garm-provider-runc logs`"
+    )]
     Script { name: String, code: i32 },
     #[error("the runner does not start in this image, code {code}: {output}")]
     Start { code: i32, output: String },
-    #[error("cannot register the runner: code {code} {tries} times, see the instance's log")]
+    #[error(
+        "cannot register the runner: {tries} attempts failed, exit code {code}, see `garm-provider-runc logs`"
+    )]
     Registration {
         /// Exit code of the last attempt.
         code: i32,

@@ -30,7 +30,7 @@ pub enum RunnerError {
     TooSlow { url: String, bytes: u64, timeout: Duration },
     /// The server sends too slowly.
     #[error(
-        "cannot download the runner from {url}: {bytes} bytes came in {} s, expected at least \
+        "cannot download the runner from {url}: received {bytes} bytes in {} s, expected at least \
          {bytes_per_second} bytes/s", time.as_secs()
     )]
     Pace { url: String, bytes: u64, time: Duration, bytes_per_second: u64 },

@@ -173,7 +173,7 @@ fn registration_is_tried_six_times() {
     assert!(matches!(error, Err(BootError::Registration { code: 1, tries: 6 })), "{error:?}");
     assert_eq!(
         failure_message(&server),
-        "cannot register the runner: code 1 6 times, see the instance's log"
+        "cannot register the runner: 6 attempts failed, exit code 1, see `garm-provider-runc logs`"
     );
 }
 
@@ -185,7 +185,8 @@ fn failing_script_is_named_and_removed() {
     spec.pre_install = BTreeMap::from([("a\nb".to_owned(), b"#!/bin/sh\n".to_vec())]);
     let error = boot_and_run(&server, &spec, &mut guest).unwrap_err();
     assert!(matches!(error, BootError::Script { code: 7, .. }), "{error:?}");
-    let message = "the pre-install script \"a\\nb\" ended with code 7, see the instance's log";
+    let message =
+        "the pre-install script \"a\\nb\" ended with code 7, see `garm-provider-runc logs`";
     assert_eq!(failure_message(&server), message);
     assert_eq!(guest.node("/run/garm/pre-install-0"), None);
     assert_eq!(guest.commands.len(), 1);

@@ -27,7 +27,7 @@ pub enum HooksCommandError {
     Path(#[from] PathError),
     #[error(transparent)]
     Monitor(#[from] MonitorError),
-    #[error("cannot wait for events")]
+    #[error("cannot wait for signals and changes of hook directories")]
     Wait(#[source] io::Error),
     #[error(transparent)]
     Output(#[from] OutputError),
@@ -57,7 +57,7 @@ pub enum HooksCommandError {
     Lint(Box<Diagnostic>),
     #[error("{message}")]
     Usage { message: String, hint: Option<String> },
-    #[error("{name} is no file, and no container of these engines ({})", answers.join("; "))]
+    #[error("{name} is neither a file nor a container of these engines ({})", answers.join("; "))]
     NoContainer { name: String, answers: Vec<String> },
     #[error("several containers have the name {name}: {}", found.join(", "))]
     ManyContainers { name: String, found: Vec<String>, hint: String },

@@ -186,7 +186,7 @@ fn unclear_names_need_an_engine() {
     let engines = FakeEngines::new();
     let ran = engines.explain(&["web"]);
     assert_eq!(ran.code, Some(2));
-    let said = "error: web is no file, and no container of these engines \
+    let said = "error: web is neither a file nor a container of these engines \
                 (podman: Error: no such container; docker: Error: no such container; crio: ";
     assert!(ran.stderr.starts_with(said), "{}", ran.stderr);
     let ran = engines.explain(&["./web"]);

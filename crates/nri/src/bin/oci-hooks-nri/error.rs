@@ -31,7 +31,7 @@ pub enum PluginError {
     Closed,
     #[error("cannot {action} the runtime")]
     Socket { action: &'static str, source: io::Error },
-    #[error("cannot wait for events")]
+    #[error("cannot wait for signals, the runtime and changes of hook directories")]
     Wait(#[source] io::Error),
     #[error(transparent)]
     Output(#[from] OutputError),

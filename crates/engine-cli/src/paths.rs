@@ -42,8 +42,8 @@ pub enum PrivateDirError {
     #[error(transparent)]
     Path(#[from] PathError),
     #[error(
-        "{} is of user {owner} with mode {mode:04o}, expected user {uid} and mode 0700: remove it, or name \
-         another directory as `run` under [store]", path.display()
+        "{} is owned by user {owner} with mode {mode:04o}, expected user {uid} and mode 0700: remove it, or \
+         set `run` under [store] to another directory", path.display()
     )]
     Foreign { path: PathBuf, owner: u32, mode: u32, uid: u32 },
 }

@@ -32,7 +32,7 @@ pub enum LinkError {
     Closed,
     #[error("the stream to the container broke")]
     Broken(#[from] io::Error),
-    #[error("nothing came from the container for {} seconds", SILENCE.as_secs())]
+    #[error("the container sent nothing for {} seconds", SILENCE.as_secs())]
     Silent,
     /// A frame is invalid: the process at the other end does not follow the agent's protocol.
     #[error("invalid answer from the agent in the container")]

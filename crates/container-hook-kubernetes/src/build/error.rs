@@ -58,7 +58,9 @@ pub enum BuildError {
         code: u8,
     },
     /// The builder reported success, but the registry does not have the image.
-    #[error("{image} is not in its registry, although it was pushed")]
+    #[error(
+        "the builder reported no error, but {image} is not in its registry: see the builder's output above"
+    )]
     NotPushed { image: String },
 }
 

@@ -266,7 +266,7 @@ async fn receive(
             Ok(Some(Err(error))) => return ExecEnd::Lost(innermost_cause(&error)),
             Ok(None) => return ExecEnd::Lost("the connection was closed".to_owned()),
             Err(_) => {
-                return ExecEnd::Lost(format!("nothing came from the server for {limit:?}"));
+                return ExecEnd::Lost(format!("the API server sent nothing for {limit:?}"));
             }
         };
         let bytes = match message {
@@ -421,7 +421,7 @@ mod tests {
             let timing =
                 PingTiming { interval: Duration::from_millis(20), limit: Duration::from_secs(3) };
             let end = start(ours, false, timing).wait_for_end().await;
-            assert_eq!(end, ExecEnd::Lost("nothing came from the server for 3s".into()));
+            assert_eq!(end, ExecEnd::Lost("the API server sent nothing for 3s".into()));
             let mut server = WebSocketStream::from_raw_socket(theirs, Role::Server, None).await;
             assert!(matches!(server.next().await, Some(Ok(Message::Ping(_)))));
         });

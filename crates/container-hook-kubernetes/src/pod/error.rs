@@ -39,7 +39,7 @@ pub enum PodError {
     NotRestricted(Vec<String>),
     /// A file cannot be mounted before it is uploaded.
     #[error(
-        "{path} is a file: where files are copied to the pod of the job, only directories can be mounted"
+        "cannot mount the file {path}: only directories can be mounted if files are copied to the job's pod"
     )]
     File { path: String },
 }

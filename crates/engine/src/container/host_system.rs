@@ -84,7 +84,8 @@ pub enum HostSystemError {
     #[error("cannot write the layer of a system")]
     Write(#[source] io::Error),
     #[error(
-        "the programs of this system are not in /usr, /bin and /sbin: its shell is {}", shell.display()
+        "cannot run a container with the programs of this machine, which must be in /usr, /bin and /sbin: \
+         its shell is {}", shell.display()
     )]
     Elsewhere { shell: PathBuf },
     #[error(transparent)]

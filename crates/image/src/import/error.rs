@@ -51,7 +51,9 @@ pub enum ImportError {
         name: String,
     },
     /// A file does not match the digest or size in its descriptor.
-    #[error("digest or size mismatch for {name:?} of the image")]
+    #[error(
+        "digest or size mismatch for {name:?} of the image: its archive or OCI layout is damaged"
+    )]
     Digest {
         /// Name of the file in the layout or archive.
         name: String,
@@ -71,6 +73,6 @@ pub enum ImportError {
     #[error("the image has {files} layers, but its configuration lists {diff_ids}")]
     LayerCount { files: usize, diff_ids: usize },
     /// Indexes are nested too deeply.
-    #[error("the image's index leads to too many other indexes")]
+    #[error("the indexes of the image are nested too deeply")]
     Indexes,
 }

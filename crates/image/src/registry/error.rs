@@ -60,7 +60,8 @@ pub enum RegistryError {
     /// The server sends less than the minimum rate.
     #[error(
         "{server} sends {image} too slowly: {received_bytes} bytes in {} s, expected at least \
-         {bytes_per_second} bytes/s: try again later, use a mirror, or lower min-pull-speed",
+         {bytes_per_second} bytes/s: try again later, use a mirror, or lower min-pull-speed \
+         under [store]",
         time.as_secs()
     )]
     TooSlow {
@@ -73,8 +74,8 @@ pub enum RegistryError {
     },
     /// The pull takes longer than its time limit.
     #[error(
-        "{image} is not complete after {} s, the time limit of a pull: use a mirror, or raise \
-         max-pull-time", limit.as_secs()
+        "{image} is not complete after {} s, the time limit of a pull: use a mirror, or raise max-pull-time \
+         under [store]", limit.as_secs()
     )]
     TooLong { image: String, limit: Duration },
     #[error(

@@ -32,7 +32,10 @@ pub enum FunctionError {
          file that it leads to", path.display()
     )]
     Link { path: PathBuf, target: PathBuf },
-    #[error("{}: names that begin with \".wh.\" mean removed files in an image", path.display())]
+    #[error(
+        "cannot add {} to an image, where names that begin with \".wh.\" mark removed files: rename it",
+        path.display()
+    )]
     Whiteout { path: PathBuf },
     #[error("more than {limit} files and directories for one image")]
     TooMany { limit: usize },

@@ -127,15 +127,15 @@ impl std::fmt::Display for FailureText<'_> {
                 write!(f, "the container's first process rejected the step: {path:?}")
             }
             FailureKind::Busy => f.write_str(
-                "a cancelled step of the job container still has processes, which could not be killed",
+                "processes of a cancelled step are still in the job container and cannot be killed: run the job again",
             ),
             FailureKind::Supervisor => f.write_str(
-                "the process that supervises the step was killed, and with it the rest of the step",
+                "the step was killed, because the process that supervises it was killed",
             ),
             FailureKind::Keeper => f.write_str(
-                "the process that stores the step's output was killed, or the container was restarted",
+                "the step's output is lost: the process that stores it was killed, or the container was restarted",
             ),
-            FailureKind::Forgotten => f.write_str("the step's output is no longer kept"),
+            FailureKind::Forgotten => f.write_str("the requested output of the step is no longer stored"),
             FailureKind::Abandoned => {
                 f.write_str("the step was killed, because no client polled it for too long")
             }

@@ -104,7 +104,7 @@ impl ProbeJobs<'_> {
         for runner in [self.runner, self.other] {
             let cleaned = self.calls.request(runner, "cleanup_job", &json!({}), &Value::Null)?;
             if !cleaned.status.success() {
-                probe.problem(format!("a job was not cleaned up: {}", cleaned.reason()));
+                probe.problem(format!("cannot clean up a job of the probe: {}", cleaned.reason()));
             }
         }
         if let Some(serving) = &mut self.serving {
@@ -220,7 +220,7 @@ impl ProbeJobs<'_> {
                 self.serving.as_mut().is_none_or(|step| !matches!(step.try_wait(), Ok(None)));
             if has_ended || begin.elapsed() > PATIENCE {
                 let last = text.lines().last().unwrap_or("it wrote nothing");
-                probe.problem(format!("nothing of another job was tried: {last}"));
+                probe.problem(format!("cannot test what a job reaches of another job: {last}"));
                 break;
             }
             thread::sleep(POLL_INTERVAL);

@@ -154,7 +154,9 @@ impl IsolationProbe {
         }
         self.serving = Some(child);
         if serving.is_empty() {
-            self.problem("nothing of this host was tried: the probe does not run here".to_owned());
+            self.problem(
+                "cannot test what jobs reach of this host: the probe does not run here".to_owned(),
+            );
         }
         self.add(TargetOwner::Host, serving, allowed);
         Ok(())

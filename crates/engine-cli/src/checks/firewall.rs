@@ -21,7 +21,7 @@ pub fn checks(options: &NetworkOptions) -> Vec<HostCheck> {
     let [v4, v6] = match try_in_run_directory(options) {
         Ok(results) => results,
         Err(problem) => {
-            return vec![HostCheck::fail(NAME, problem, "fix that, and run this again")];
+            return vec![HostCheck::fail(NAME, problem, "fix this problem, then run doctor again")];
         }
     };
     [Some(check(&v4)), check6(&v6)].into_iter().flatten().collect()

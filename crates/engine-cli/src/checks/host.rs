@@ -81,7 +81,7 @@ pub fn cgroup_controllers() -> HostCheck {
     HostCheck::warn(
         "controllers",
         format!("without {}", missing.join(", ")),
-        "limits of containers do not work; add cgroup_enable=memory to the kernel's command line, \
+        "limits of containers are not enforced: add cgroup_enable=memory to the kernel's command line, \
          or run the service with Delegate=yes",
     )
 }

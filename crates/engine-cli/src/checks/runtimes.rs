@@ -72,11 +72,11 @@ pub fn start(host: HostSections<'_>, program: &Path) -> HostCheck {
     let hint = "run one of its containers by hand, update it, or name another one in [runtime]";
     match run_container(host, program) {
         Ok(status) if status.code() == Some(CODE) => {
-            HostCheck::ok("test container", format!("{name} ran one to its end"))
+            HostCheck::ok("test container", format!("{name} ran a container to its end"))
         }
         Ok(status) => {
             let found =
-                format!("{name}: the program ended with code {CODE}, reported was {status}");
+                format!("{name}: the program ended with code {CODE}, but {status} was reported");
             HostCheck::fail("test container", found, hint)
         }
         Err(error) => {

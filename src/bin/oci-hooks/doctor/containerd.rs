@@ -272,7 +272,7 @@ fn describe_obstacle(config: &ContainerdConfig) -> String {
     let name = config.default_runtime();
     let (is_enabled, by) = config.nri();
     let nri = match is_enabled {
-        true => format!("NRI is enabled, by {by}, and has no plugin for them"),
+        true => format!("NRI is enabled, by {by}, and has no plugin that adds them"),
         false => format!("NRI is disabled, by {by}"),
     };
     match (config.binary(), config.ignored_binary()) {

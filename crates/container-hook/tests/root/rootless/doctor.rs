@@ -130,7 +130,7 @@ fn doctor_runs_a_container_with_each_runtime() {
             failed.starts_with("fail ")
                 && failed.contains("-lossy: the program ended with code 42")
         );
-        assert_eq!(passed, &format!("ok {} ran one to its end", runtime.display()));
+        assert_eq!(passed, &format!("ok {} ran a container to its end", runtime.display()));
         installation.write_settings(&settings(&broken, ""));
         let [status, text, _] = find_check(&findings(installation).0, "test container");
         assert!(status == "fail" && text.contains("-broken: "), "{text}");

@@ -50,10 +50,7 @@ pub fn checks(map: &IdMaps) -> Vec<HostCheck> {
             ranges(&own.unwrap_or_default())
         }
         IdMaps::Same { .. } => {
-            vec![HostCheck::ok(
-                NAME,
-                "those of the container around this process, which runs as its root",
-            )]
+            vec![HostCheck::ok(NAME, "those of the outer container, whose root runs this process")]
         }
     }
 }

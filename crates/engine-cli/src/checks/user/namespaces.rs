@@ -141,14 +141,14 @@ fn hint(obstacle: &NamespaceObstacle, program: &Path) -> String {
              sudo apparmor_parser --replace /etc/apparmor.d/container-hook",
             profile(program).trim_end()
         ),
-        NamespaceObstacle::Seccomp => "the container around this needs a seccomp profile that allows clone, unshare, \
+        NamespaceObstacle::Seccomp => "the outer container needs a seccomp profile that allows clone, unshare, \
                               setns and mount; in a pod see /usr/share/doc/container-hook/container-hook-rootless.md"
             .to_owned(),
         NamespaceObstacle::Mapping => {
             "see the checks newuidmap and id ranges; in a container the programs need file capabilities"
                 .to_owned()
         }
-        NamespaceObstacle::MaskedProc => "the container around this hides parts of /proc: procMount: Unmasked in a pod, \
+        NamespaceObstacle::MaskedProc => "the outer container hides parts of /proc: procMount: Unmasked in a pod, \
                                  --security-opt unmask=ALL for podman, systempaths=unconfined for docker"
             .to_owned(),
         NamespaceObstacle::Unknown => "see user_namespaces(7); in a chroot there are none".to_owned(),

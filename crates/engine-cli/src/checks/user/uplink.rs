@@ -45,7 +45,7 @@ const INSTALL: &str = "apt install slirp4netns, dnf install passt";
 /// Hint for an inaccessible `/dev/net/tun`.
 const TUN_HINT: &str = "sudo modprobe tun\n\
      sudo chmod 0666 /dev/net/tun\n\
-     In a container that this runs in: --device /dev/net/tun";
+     If this runs in a container, start that with --device /dev/net/tun";
 
 fn report_test(test: &UplinkTest) -> HostCheck {
     match test {

@@ -249,7 +249,7 @@ fn cgroup() -> HostCheck {
         "cgroup",
         match dir {
             Some(dir) if is_usable => format!("{}, writable", dir.display()),
-            _ => "not writable: processes of jobs are found by parent and environment mark"
+            _ => "not writable: processes of jobs are identified by parent and STEP_RUNNER_JOB variable"
                 .to_owned(),
         },
     )

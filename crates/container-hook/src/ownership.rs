@@ -162,6 +162,9 @@ pub fn warn(backend: &EngineBackend<'_>, path: &Path, problems: &WalkProblems) {
     }
     if problems.count > problems.first.len() as u64 {
         let path = path.display();
-        backend.context.log.warning(&format!("{path}: {} problems in all", problems.count));
+        backend
+            .context
+            .log
+            .warning(&format!("{path}: {} problems, the first are above", problems.count));
     }
 }

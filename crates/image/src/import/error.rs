@@ -70,7 +70,9 @@ pub enum ImportError {
         available: BTreeSet<String>,
     },
     /// Manifest and configuration differ in the number of layers.
-    #[error("the image has {files} layers, but its configuration lists {diff_ids}")]
+    #[error(
+        "the image has {files} layers, but its configuration lists {diff_ids}: build or save it again"
+    )]
     LayerCount { files: usize, diff_ids: usize },
     /// Indexes are nested too deeply.
     #[error("the indexes of the image are nested too deeply")]

@@ -48,7 +48,9 @@ pub enum VariableError {
     )]
     FileName(String),
     /// A name that is not valid in an environment.
-    #[error("invalid name of environment variable {0:?}")]
+    #[error(
+        "invalid name of environment variable {0:?}: expected at least one character, none of = and NUL"
+    )]
     Name(String),
     /// A value that is not valid in an environment.
     #[error("the value of variable {0:?} contains a NUL byte")]

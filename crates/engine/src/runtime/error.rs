@@ -180,14 +180,13 @@ const HINTS: [(&str, &str); 13] = [
     ("exec: \"", NOT_EXECUTABLE),
     (
         "read-only file system",
-        "a directory the runtime needs is mounted read-only: if it is a cgroup, see container-hook \
-         doctor",
+        "a directory the runtime needs is mounted read-only: if it is a cgroup, `doctor` names the fix",
     ),
     ("pivot_root", "the store must not be on the initial ramfs"),
-    ("no space left on device", "free some disk, or run container-hook prune"),
+    ("no space left on device", "free some space: `prune` removes images that nothing uses"),
     (
         "operation not permitted",
-        "the runtime lacks a privilege, as inside another container: see container-hook doctor",
+        "the runtime lacks a privilege, as inside another container: `doctor` names it",
     ),
 ];
 
@@ -283,8 +282,8 @@ mod tests {
             ("exec: \"/bin\": permission denied", "the entry point and the image"),
             ("open executable: Operation not permitted", "the entry point and the image"),
             ("exec container process `/a`: Exec format error", "check --platform"),
-            ("mkdir /sys/fs/cgroup/a: Read-only file system", "see container-hook doctor"),
-            ("mount proc to /proc: Operation not permitted", "see container-hook doctor"),
+            ("mkdir /sys/fs/cgroup/a: Read-only file system", "`doctor` names the fix"),
+            ("mount proc to /proc: Operation not permitted", "`doctor` names it"),
         ] {
             let text = text(said);
             assert!(text.ends_with(&format!("{hint})")), "{text}");

@@ -14,7 +14,7 @@ use crate::job_backend::JobBackend;
 use crate::settings::HookFileSettings;
 use crate::{jobs, names};
 
-/// Show the log of a service
+/// Show the log of a container
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The output of a step is only in the log of that step on GitHub. What its background processes write

@@ -28,7 +28,7 @@ pub enum ClientError {
     Lost { id: String },
 }
 
-/// Error of a connection to the server, with the message of the system.
+/// A failed or lost connection to the server: the message of the innermost cause of the gRPC error.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct ConnectionError(String);

@@ -38,8 +38,9 @@ const KILL_LIMIT: Duration = Duration::from_secs(10);
 /// Poll interval while killed processes exit.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Maximum number of scans of `/proc` that are repeated because they found no process of the job,
-/// but other processes exited meanwhile.
+/// Maximum number of scans of `/proc` for the processes of a job. A scan that finds none is
+/// repeated if it may have missed one, because a process exited or executed another program
+/// meanwhile.
 const MAX_SCANS: usize = 50;
 
 /// Maximum number of scans of `/proc` for new processes of a job, while those found are being

@@ -26,8 +26,9 @@ pub struct ExprParser<'t> {
     text: &'t str,
     at: usize,
     depth: usize,
-    /// Context in which dotted paths are looked up: a path that exists takes precedence over an
-    /// expression. `None` disables the lookup.
+    /// Names in which the whole text of an expression is first looked up as a dotted path: `${{
+    /// inputs.a-b }}` is the input `a-b` if it exists, and otherwise a subtraction. `None` disables
+    /// the lookup.
     context: Option<&'t ExprContext>,
     /// Set once the parser has read a call of a status function such as `failure()`.
     asks_for_status: bool,

@@ -235,7 +235,7 @@ impl HeaderFields {
 }
 
 impl FieldPosition {
-    /// Returns the state after a byte with which a field begins.
+    /// Returns the position after the first byte of a header field.
     fn field(first: u8) -> Self {
         match first {
             0x80.. => HpackNumber::Alone.begin(first, 0x7f),

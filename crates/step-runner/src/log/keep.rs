@@ -45,7 +45,7 @@ pub struct StepLog {
     entries: Vec<u8>,
 }
 
-/// State of a log that may be truncated, and of the last line, which reports the reason.
+/// State of a log: truncated or not, and whether the line with the reason is written.
 enum LogTruncation {
     None,
     /// Truncated, but the line with the reason could not be written yet.

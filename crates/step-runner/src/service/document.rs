@@ -11,12 +11,12 @@ use super::stream::{MessageStream, unfold};
 
 /// The gRPC service of GitLab's design document, for the jobs of a [`JobRegistry`].
 #[derive(Clone)]
-pub struct DocumentService {
+pub struct DesignDocumentService {
     pub jobs: JobRegistry,
 }
 
 #[tonic::async_trait]
-impl StepRunner for DocumentService {
+impl StepRunner for DesignDocumentService {
     async fn run(
         &self,
         request: Request<proto::RunRequest>,

@@ -20,7 +20,7 @@ use super::super::jobs::{JobRegistry, VariableMode, wait_for_either};
 use super::super::socket::SocketListener;
 use super::super::wire::document::step_runner_server::StepRunnerServer as DocumentServer;
 use super::super::wire::proto::step_runner_server::StepRunnerServer as GitLabServer;
-use super::document::DocumentService;
+use super::document::DesignDocumentService;
 use super::gitlab::GitLabService;
 use super::stream::CatchPanics;
 
@@ -102,7 +102,7 @@ impl GrpcServer {
         let socket = listener.socket().and_then(UnixListener::from_std).map_err(listen)?;
         let incoming = accept_connections(socket, self.notify.clone());
         let gitlab = GitLabService { jobs: self.jobs.clone(), variables: self.variables };
-        let document = DocumentService { jobs: self.jobs.clone() };
+        let document = DesignDocumentService { jobs: self.jobs.clone() };
         let (mut health, health_service) = health_reporter();
         set_health(&health, ServingStatus::Serving).await;
         let (end, ended) = oneshot::channel::<()>();
@@ -152,7 +152,7 @@ impl GrpcServer {
 const NAMES: [&str; 3] = [
     "",
     <GitLabServer<GitLabService> as NamedService>::NAME,
-    <DocumentServer<DocumentService> as NamedService>::NAME,
+    <DocumentServer<DesignDocumentService> as NamedService>::NAME,
 ];
 
 async fn set_health(health: &HealthReporter, status: ServingStatus) {

@@ -1,5 +1,6 @@
-//! Requests with a field whose number is not public, and which is identified by its type: the time limit of
-//! a job, and the job to cancel.
+//! Requests with a protobuf field whose number GitLab has not published: the time limit in
+//! [`RunRequest`], and the job id in [`CancelRequest`]. In a received request, the field is
+//! recognized by its content, or as the only one that it can be.
 
 use std::collections::BTreeMap;
 

@@ -56,8 +56,8 @@ pub enum CommandLine {
     Delegate,
 }
 
-/// Returns the name and the arguments of this program, including arguments that the entry point of
-/// an image dropped.
+/// Returns the name and the arguments of this program; if the entry point of an image dropped the
+/// arguments, those in the variable [`ARGUMENTS`].
 pub fn arguments() -> Vec<OsString> {
     let words: Vec<_> = env::args_os().collect();
     recover_arguments(words, env::var_os(ARGUMENTS).as_deref())

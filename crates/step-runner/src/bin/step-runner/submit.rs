@@ -191,7 +191,7 @@ async fn follow(
     let mut demux = LogDemux::default();
     let mut printed = Ok(());
     let is_terminal = io::stdout().is_terminal() && io::stderr().is_terminal();
-    let mut joined = (is_terminal || format == OutcomeFormat::Json).then(LineSeparator::default);
+    let mut joined = (is_terminal || format == OutcomeFormat::Json).then(StreamJoiner::default);
     let mut print = |stream: LogStream, bytes: &[u8]| {
         let together = joined.as_mut().map(|joined| joined.join(stream, bytes));
         let bytes = together.as_deref().unwrap_or(bytes);
@@ -268,7 +268,7 @@ async fn interrupt(
 /// [`LogDemux`] holds back the newline of a line until the next entry of its stream. If the other stream writes in
 /// between, the line is ended there, and its own newline is dropped later.
 #[derive(Default)]
-struct LineSeparator {
+struct StreamJoiner {
     last: Option<LogStream>,
     out: LineState,
     err: LineState,
@@ -282,7 +282,7 @@ struct LineState {
     was_ended: bool,
 }
 
-impl LineSeparator {
+impl StreamJoiner {
     /// Returns `bytes` of a stream as they are to be printed: with newlines added or dropped.
     fn join(&mut self, stream: LogStream, bytes: &[u8]) -> Vec<u8> {
         let mut written = Vec::with_capacity(bytes.len() + 1);
@@ -314,7 +314,7 @@ impl LineSeparator {
 #[test]
 fn lines_of_both_streams_are_shown_in_order() {
     let joined = |parts: &[(LogStream, &str)]| {
-        let mut joined = LineSeparator::default();
+        let mut joined = StreamJoiner::default();
         let bytes = parts.iter().flat_map(|(stream, text)| joined.join(*stream, text.as_bytes()));
         String::from_utf8(bytes.collect()).unwrap()
     };

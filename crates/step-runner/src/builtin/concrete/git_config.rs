@@ -97,8 +97,8 @@ pub fn has_helper(sources: &SourceOptions) -> bool {
 }
 
 impl JobContext<'_> {
-    /// Creates the configuration files that stay until the end of the job, if git uses a credential
-    /// helper.
+    /// If git uses a credential helper, creates its configuration files, which then stay until the
+    /// end of the job.
     pub(super) fn set_up_git(&mut self) -> Result<(), BuiltinError> {
         let sources = &self.config.get_sources;
         if !has_helper(sources) {

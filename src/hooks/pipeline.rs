@@ -38,7 +38,7 @@ pub struct Pipeline {
     /// an error.
     pub skip_bad_files: bool,
     /// Treatment of a hook file whose program does not exist, regardless of `skip_bad_files`.
-    pub missing_program: MissingProgram,
+    pub missing_program: MissingProgramPolicy,
     /// Hook files that must be active, by name or absolute path. A missing file, a file that cannot
     /// be loaded, and a missing program are errors. The hooks need not match.
     ///
@@ -72,7 +72,7 @@ impl Pipeline {
             consumer: consumer.clone(),
             load,
             skip_bad_files: false,
-            missing_program: MissingProgram::Drop,
+            missing_program: MissingProgramPolicy::Drop,
             required_hooks: Vec::new(),
             target,
             strict: None,
@@ -364,7 +364,7 @@ fn repeated_files(selection: &HookSelection<'_>, config: &ConfigDocument<'_>) ->
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
-pub enum MissingProgram {
+pub enum MissingProgramPolicy {
     /// The file is skipped, and [`PipelineReport::problems`] lists it. As with podman and CRI-O, a
     /// file of the same name in an earlier directory stays active.
     #[default]
@@ -373,11 +373,12 @@ pub enum MissingProgram {
     Fail,
 }
 
-impl MissingProgram {
+impl MissingProgramPolicy {
     /// Returns whether this problem of a hook file makes every container fail: the program does not
     /// exist, and the rule is [`Self::Fail`].
     pub fn rejects_container(self, problem: &LoadProblem) -> bool {
-        self == MissingProgram::Fail && matches!(problem.source, HookError::PathMissing { .. })
+        self == MissingProgramPolicy::Fail
+            && matches!(problem.source, HookError::PathMissing { .. })
     }
 }
 
@@ -630,7 +631,7 @@ mod tests {
         let report = pipeline.run(CONFIG).unwrap().report;
         assert_eq!((report.hooks.len(), report.problems.len()), (1, 1));
 
-        pipeline.missing_program = MissingProgram::Fail;
+        pipeline.missing_program = MissingProgramPolicy::Fail;
         pipeline.skip_bad_files = true;
         let error = pipeline.run(CONFIG).unwrap_err();
         let PipelineFailure::HookFile(problem) = error.failure else { panic!("{error:?}") };

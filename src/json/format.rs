@@ -6,7 +6,7 @@ use super::{JsonDocument, JsonKind, JsonValue, string};
 const MAX_INDENTED_DEPTH: usize = 32;
 
 /// An array or object that is being written.
-struct OpenContainer {
+struct UnclosedValue {
     /// Index of the first value after the array or object.
     end: usize,
     kind: JsonKind,
@@ -48,7 +48,7 @@ impl JsonValue<'_> {
     }
 
     fn write(self, layout: JsonLayout<'_>, out: &mut Vec<u8>) {
-        let mut open: Vec<OpenContainer> = Vec::new();
+        let mut open: Vec<UnclosedValue> = Vec::new();
         for value in self.inside() {
             let at = value.index();
             while open.last().is_some_and(|container| container.end == at) {
@@ -74,7 +74,7 @@ impl JsonValue<'_> {
                 kind @ (JsonKind::Object | JsonKind::Array) => {
                     out.push(if kind == JsonKind::Object { b'{' } else { b'[' });
                     let end = value.end_index();
-                    open.push(OpenContainer { end, kind, is_empty: true, after_key: false });
+                    open.push(UnclosedValue { end, kind, is_empty: true, after_key: false });
                 }
                 _ => match (layout, value.as_str()) {
                     (JsonLayout::Compact, Some(text)) => string::write(&text, out),
@@ -88,7 +88,7 @@ impl JsonValue<'_> {
     }
 }
 
-fn close(out: &mut Vec<u8>, open: &mut Vec<OpenContainer>, layout: JsonLayout<'_>) {
+fn close(out: &mut Vec<u8>, open: &mut Vec<UnclosedValue>, layout: JsonLayout<'_>) {
     let Some(container) = open.pop() else { return };
     if !container.is_empty {
         new_line(out, open.len(), layout);

@@ -28,7 +28,8 @@ pub struct KubernetesSettings {
     pub deadline: Option<Age>,
     /// Transport of files to the containers of a job.
     pub work: WorkTransport,
-    /// Files downloaded from containers after each step, if files are copied.
+    /// If the work directory is copied (see `work`): files downloaded from containers after each
+    /// step, besides the runner's own files.
     pub back: DownloadScope,
     /// Maximum number of files in one download: containers are untrusted.
     pub max_files: u64,

@@ -347,11 +347,12 @@ struct JobMessage {
 #[derive(Deserialize)]
 struct RunnerMapping {
     #[serde(default)]
-    map: Vec<RunnerPair>,
+    map: Vec<MappingEntry>,
 }
 
+/// A key and its value in a [`RunnerMapping`].
 #[derive(Deserialize)]
-struct RunnerPair {
+struct MappingEntry {
     #[serde(alias = "Key")]
     key: Value,
     #[serde(default, alias = "Value")]
@@ -376,7 +377,7 @@ fn parse_log(log: &str, job: [Option<&str>; 2]) -> Option<Vec<WorkflowService>> 
     let mut documents = serde_json::Deserializer::from_str(json).into_iter::<JobMessage>();
     let message = documents.next()?.ok().filter(|message| message.is_about(job))?;
     let pairs = message.job_service_containers?.map;
-    let named = |pair: &RunnerPair| {
+    let named = |pair: &MappingEntry| {
         Some(WorkflowService::new(text(&pair.key)?, image(&pair.value).as_deref()))
     };
     pairs.iter().map(named).collect()

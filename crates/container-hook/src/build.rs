@@ -13,7 +13,7 @@ use bases::{BaseImages, LayerMount};
 pub use container::DependentStep;
 use container_hook_job::BuildCacheScope;
 use container_hook_job::dockerfile::{
-    ConfigureError, ContextError, HereDocument, LIMITS, SnapshotTarget, allow_all_images,
+    ContextError, HereDocument, LIMITS, RegistryConfigError, SnapshotTarget, allow_all_images,
     configure, images_of, take,
 };
 use container_hook_job::runner::CallingRunner;
@@ -90,7 +90,7 @@ pub enum BuildError {
     Import(#[from] ImportError),
     /// The registry configuration cannot be written.
     #[error(transparent)]
-    Configure(#[from] ConfigureError),
+    Configure(#[from] RegistryConfigError),
     /// The store cannot be searched for an earlier build.
     #[error(transparent)]
     Store(#[from] StoreError),

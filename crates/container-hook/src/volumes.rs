@@ -84,7 +84,7 @@ pub struct RunnerVolumes<'a> {
 }
 
 impl RunnerVolumes<'_> {
-    /// Returns the owners of volumes and of their leftovers.
+    /// Returns the ids of runners that have a directory for named volumes.
     pub fn owners(&self) -> Result<Vec<String>, HookError> {
         Ok(owners_of_volumes(self.disk)?)
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use oci_hooks::hooks::consumer::{ConfigMount, Consumer, NRI};
 use oci_hooks::hooks::pipeline::{
-    MatchedHook, MissingProgram, format_directories, matched_hooks, missing_required,
+    MatchedHook, MissingProgramPolicy, format_directories, matched_hooks, missing_required,
 };
 use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
 use oci_hooks::hooks::{
@@ -32,7 +32,7 @@ pub struct Decider {
     /// unknown hook. Otherwise the directory or file is skipped.
     pub strict: bool,
     /// Treatment of hook files whose program does not exist.
-    pub missing_program: MissingProgram,
+    pub missing_program: MissingProgramPolicy,
     /// Hooks without which containers are rejected: names of hook files, or absolute paths.
     pub required_hooks: Vec<PathBuf>,
 }
@@ -82,7 +82,7 @@ impl Default for Decider {
             consumer: NRI,
             trust: Some(TrustOptions::of_process()),
             strict: false,
-            missing_program: MissingProgram::Drop,
+            missing_program: MissingProgramPolicy::Drop,
             required_hooks: Vec::new(),
         }
     }

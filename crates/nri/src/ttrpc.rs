@@ -15,7 +15,7 @@ pub enum MessageKind {
     Response,
     /// Part of a stream; NRI has no streams.
     Data,
-    /// A kind of a later version.
+    /// Any other kind; a later version of ttrpc may define it.
     Unknown,
 }
 

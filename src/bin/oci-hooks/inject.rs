@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use oci_hooks::hooks::capture::HookRecorder;
-use oci_hooks::hooks::pipeline::{InjectedConfig, MissingProgram, PipelineReport};
+use oci_hooks::hooks::pipeline::{InjectedConfig, MissingProgramPolicy, PipelineReport};
 use oci_hooks::hooks::trust::TrustOptions;
 use oci_hooks::hooks::{
     ConfigDocument, ConfigError, Consumer, FilterOptions, Hook, HookDefinition, HookSelection,
@@ -299,10 +299,10 @@ impl InjectArgs {
         }
         pipeline.skip_bad_files = self.lenient;
         pipeline.missing_program = match self.missing_program {
-            Some(MissingAction::Drop) => MissingProgram::Drop,
-            Some(MissingAction::Fail) => MissingProgram::Fail,
-            None if self.strict => MissingProgram::Fail,
-            None => MissingProgram::Drop,
+            Some(MissingAction::Drop) => MissingProgramPolicy::Drop,
+            Some(MissingAction::Fail) => MissingProgramPolicy::Fail,
+            None if self.strict => MissingProgramPolicy::Fail,
+            None => MissingProgramPolicy::Drop,
         };
         pipeline.required_hooks.clone_from(&self.require_hook);
         pipeline.target = self.target.overrides(&context.consumer)?;

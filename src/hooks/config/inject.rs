@@ -160,7 +160,7 @@ struct TextEditor<'t> {
 }
 
 impl TextEditor<'_> {
-    /// Sets keys of an object that are missing or null.
+    /// Adds members to an object. Each key must be missing, or null, which the value replaces.
     fn set<'v, V: Serialize + 'v>(
         &mut self,
         object: JsonValue<'_>,

@@ -46,7 +46,7 @@ struct Linter<'o> {
     files: Vec<LintedFile>,
     /// The hook files of each name in order of increasing precedence, as indices into `files`.
     by_name: HashMap<OsString, Vec<(usize, FileUsability)>>,
-    /// The names in order of first occurrence.
+    /// The keys of `by_name`, in the order in which the directories are read.
     names: Vec<OsString>,
     /// Untrusted paths that a finding about a directory names. Findings about its files do not
     /// repeat them.

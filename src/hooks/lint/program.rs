@@ -334,8 +334,8 @@ impl ProgramChecker {
     }
 }
 
-/// Returns the program in `bin` or `../bin` beside a draft hook file that has yet to be installed
-/// to `path`.
+/// Returns the program that has yet to be installed to `path`: the file of that name in `bin` or
+/// `../bin` beside a draft hook file.
 fn find_uninstalled(path: &str, sink: &FindingSink<'_>) -> Option<PathBuf> {
     let dir = sink.path.parent().filter(|_| sink.options.drafts)?;
     let is_installed =

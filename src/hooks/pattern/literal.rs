@@ -26,7 +26,8 @@ pub struct LiteralRequirements {
 type LiteralRange = (u32, u32);
 const NONE: LiteralRange = (0, 0);
 
-/// Length limit of patterns that are read without parsing, far below the limits of Go.
+/// Maximum length of patterns that `of_simple` reads without building a syntax tree: such short
+/// ones cannot exceed Go's size limits, which only the parser checks.
 const MAX_SIMPLE_BYTES: u32 = 1 << 12;
 
 impl LiteralRequirements {

@@ -6,5 +6,5 @@ mod registries;
 mod snapshot;
 
 pub use images::{HereDocument, images_of};
-pub use registries::{CONFIGURATION, ConfigureError, DROP_INS, allow_all_images, configure};
+pub use registries::{CONFIGURATION, DROP_INS, RegistryConfigError, allow_all_images, configure};
 pub use snapshot::{ContextError, LIMITS, SnapshotTarget, take};

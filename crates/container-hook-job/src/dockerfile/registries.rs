@@ -31,7 +31,7 @@ const MAX_CA_BYTES: u64 = 4 << 20;
 
 /// Errors of writing the registry configuration of a builder.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigureError {
+pub enum RegistryConfigError {
     #[error(transparent)]
     Path(#[from] PathError),
     /// The settings name CA certificates that cannot be read.
@@ -46,7 +46,7 @@ pub fn configure(
     owner: (u32, u32),
     client: &RegistryClient,
     images: &[ImageReference],
-) -> Result<(), ConfigureError> {
+) -> Result<(), RegistryConfigError> {
     make_dirs(home, &[DROP_INS], owner)?;
     write_file(&home.join(CONFIGURATION), configuration(client, images).as_bytes(), owner)?;
     for (name, registry) in &client.options().registries {

@@ -66,7 +66,7 @@ pub enum ContextError {
 pub struct SnapshotTarget<'a> {
     /// Directory for the copies: empty, and inaccessible to other users.
     pub dir: &'a Path,
-    /// User and group ID of the copies; the directory itself keeps the owner of this process.
+    /// User and group ID of the copies; the directory itself stays owned by this process's user.
     pub owner: (u32, u32),
 }
 

@@ -17,7 +17,7 @@ use crate::volumes::{RequestVolume, VolumePropagation, VolumeSource};
 
 impl CreateOptions {
     /// Checks each option against the policy, and resolves the paths of mounts and devices. Adds the devices
-    /// of `--gpus`, and replaces denied options by a harmless equivalent if they have one.
+    /// of `--gpus`, and replaces a denied `ipc=host`.
     ///
     /// All denials are thus reported before a container is created. Paths are checked again when they are
     /// opened.
@@ -57,7 +57,8 @@ impl CreateOptions {
         denials
     }
 
-    /// Replaces denied options by an equivalent for their usual purpose, if it needs no access to the host.
+    /// Replaces a denied `ipc=host` by a `/dev/shm` as large as the host's. Without AppArmor on the
+    /// host, drops a profile that is `unconfined` or allowed.
     fn replace_denied(&mut self, policy: &Policy) {
         // Browsers and PyTorch need space in `/dev/shm`, not the shared memory of other users.
         if !policy.host_namespaces.contains(&HostNamespace::Ipc)

@@ -19,7 +19,7 @@ use super::read::{PodTemplate, UniqueNames, check_mounts, ineffective_keys};
 /// Labels by which the hook finds its pods.
 const RESERVED: [&str; 1] = ["runner-pod"];
 
-/// Name of the entry for the job container.
+/// Name of the template's entry for the job container, `$job`, without the `$`.
 const JOB: &str = "job";
 
 impl PodTemplate {

@@ -1,6 +1,6 @@
 //! Errors of building an image.
 
-use container_hook_job::dockerfile::{ConfigureError, ContextError};
+use container_hook_job::dockerfile::{ContextError, RegistryConfigError};
 use oci_hooks_files::fs::{PathError, ReadError};
 use oci_hooks_image::{CredentialFileError, HelperError, ReferenceError, RegistryError};
 
@@ -36,7 +36,7 @@ pub enum BuildError {
     Path(#[from] PathError),
     /// The builder's registry configuration cannot be written.
     #[error(transparent)]
-    Configure(#[from] ConfigureError),
+    Configure(#[from] RegistryConfigError),
     /// The file with logins cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),

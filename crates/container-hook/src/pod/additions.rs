@@ -11,7 +11,7 @@ use oci_hooks_engine::bundle::{self, HostEntry, NamespaceSource, ResolverOptions
 use oci_hooks_engine::runtime::OciRuntime;
 use oci_hooks_image::{CredentialFile, ImageConfig};
 
-use super::environment::{ContainerEnvironment, PodAddresses, TemplateVariable};
+use super::environment::{ContainerEnvironment, PodAddresses, TemplateEnvVar};
 use super::mount_plan::MountPlan;
 use super::probes::{HealthPlan, ProbeAction, StopPlan};
 use super::security::RunAsUser;
@@ -27,7 +27,7 @@ pub struct TemplateAdditions {
     pub working_dir: Option<PathBuf>,
     /// Set if the template sets the command or arguments of the container.
     pub runs_command: bool,
-    pub env: Vec<TemplateVariable>,
+    pub env: Vec<TemplateEnvVar>,
     pub mounts: Vec<MountPlan>,
     pub user: RunAsUser,
     pub hosts: Vec<HostEntry>,

@@ -31,7 +31,7 @@ pub struct PodAddresses<'a> {
 
 /// An environment variable of the template.
 #[derive(Clone, Debug)]
-pub struct TemplateVariable {
+pub struct TemplateEnvVar {
     name: String,
     value: EnvValue,
 }
@@ -80,13 +80,13 @@ impl ContainerEnvironment {
     /// refer to earlier variables.
     pub(super) fn new(
         workflow: &[String],
-        variables: &[TemplateVariable],
+        variables: &[TemplateEnvVar],
         addresses: PodAddresses<'_>,
     ) -> Self {
         let pairs = workflow.iter().filter_map(|pair| pair.split_once('='));
         let known = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let mut environment = ContainerEnvironment { known, added: Vec::new() };
-        for TemplateVariable { name, value } in variables {
+        for TemplateEnvVar { name, value } in variables {
             let value = value.text(&environment, addresses);
             environment.added.push(format!("{name}={value}"));
             environment.known.insert(name.clone(), value);
@@ -100,13 +100,13 @@ impl ContainerEnvironment {
     }
 }
 
-impl TemplateVariable {
+impl TemplateEnvVar {
     fn new(name: &str, value: EnvValue, place: &FieldPath) -> Result<Self, TemplateFault> {
         let has_nul = matches!(&value, EnvValue::Text(text) | EnvValue::Expandable(text) if text.contains('\0'));
         if name.is_empty() || name.contains(['=', '\0']) || has_nul {
             return Err(place.fault(format!("{name:?} cannot be a variable with this value")));
         }
-        Ok(TemplateVariable { name: name.to_owned(), value })
+        Ok(TemplateEnvVar { name: name.to_owned(), value })
     }
 }
 
@@ -118,12 +118,12 @@ impl ValueSources<'_> {
         container: &Container,
         given: usize,
         place: &FieldPath,
-    ) -> Result<Vec<TemplateVariable>, TemplateFault> {
+    ) -> Result<Vec<TemplateEnvVar>, TemplateFault> {
         let mut variables = Vec::new();
         for (at, source) in container.env_from.iter().flatten().enumerate() {
             let place = place.at("envFrom").item(at);
             for (name, value) in self.read_all_variables(source, &place)? {
-                variables.push(TemplateVariable::new(&name, EnvValue::Text(value), &place)?);
+                variables.push(TemplateEnvVar::new(&name, EnvValue::Text(value), &place)?);
             }
         }
         for (at, variable) in container.env.iter().flatten().enumerate().skip(given) {
@@ -139,7 +139,7 @@ impl ValueSources<'_> {
                 (value, None) => Some(EnvValue::Expandable(value.clone().unwrap_or_default())),
             };
             if let Some(value) = value {
-                variables.push(TemplateVariable::new(&variable.name, value, &place)?);
+                variables.push(TemplateEnvVar::new(&variable.name, value, &place)?);
             }
         }
         Ok(variables)

@@ -157,7 +157,7 @@ fn broken_files_are_skipped_or_reject_all_containers_if_strict() {
     let strict = Decider { strict: true, ..lenient_decider() };
     let set = load_files(dir.path(), &[("good.json", &good), ("missing.json", &missing)]);
     strict.decide(&set, None, &container()).unwrap();
-    let fail = Decider { missing_program: MissingProgram::Fail, ..lenient_decider() };
+    let fail = Decider { missing_program: MissingProgramPolicy::Fail, ..lenient_decider() };
     let error = fail.decide(&set, None, &container()).unwrap_err().to_string();
     assert!(error.contains("missing.json") && error.contains("/nonexistent"), "{error}");
 

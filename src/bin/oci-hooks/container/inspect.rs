@@ -67,7 +67,7 @@ struct InspectedHostConfig {
 }
 
 /// Mount options that an engine writes into `config.json`.
-struct EngineOptions {
+struct EngineMountOptions {
     bind: &'static [&'static str],
     /// Options of a tmpfs; the user's options follow them.
     tmpfs: &'static [&'static str],
@@ -76,8 +76,9 @@ struct EngineOptions {
 /// Arguments that `docker run --init` puts before the container's own arguments.
 const DOCKER_INIT: &[&str] = &["/sbin/docker-init", "--"];
 
-const PODMAN_OPTIONS: EngineOptions = EngineOptions { bind: &["rprivate", "rbind"], tmpfs: &[] };
-const DOCKER_OPTIONS: EngineOptions = EngineOptions {
+const PODMAN_MOUNT_OPTIONS: EngineMountOptions =
+    EngineMountOptions { bind: &["rprivate", "rbind"], tmpfs: &[] };
+const DOCKER_MOUNT_OPTIONS: EngineMountOptions = EngineMountOptions {
     bind: &["rbind", "rprivate"],
     tmpfs: &["noexec", "nosuid", "nodev", "rprivate"],
 };
@@ -125,12 +126,12 @@ impl InspectedContainer {
     fn config(&self, engine: ContainerEngine) -> Vec<u8> {
         // Podman's `Path` already names the init program, if there is one.
         let (options, init): (_, &[&str]) = match engine {
-            ContainerEngine::Podman => (PODMAN_OPTIONS, &[]),
+            ContainerEngine::Podman => (PODMAN_MOUNT_OPTIONS, &[]),
             // Without a PID namespace of its own, the container has no init program.
             _ if self.host_config.init == Some(true) && self.host_config.pid_mode.is_empty() => {
-                (DOCKER_OPTIONS, DOCKER_INIT)
+                (DOCKER_MOUNT_OPTIONS, DOCKER_INIT)
             }
-            _ => (DOCKER_OPTIONS, &[]),
+            _ => (DOCKER_MOUNT_OPTIONS, &[]),
         };
         let command = [&self.path].into_iter().chain(self.args.iter().flatten());
         let args = init.iter().copied().chain(command.map(String::as_str));

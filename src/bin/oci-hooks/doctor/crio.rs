@@ -62,8 +62,8 @@ impl CrioConfig {
     }
 }
 
-/// Returns the hook directories that `crio config` prints, or else those of the configuration files. The files are
-/// the source if both agree.
+/// Returns the hook directories that `crio config` prints, or else those of the configuration files. If both agree,
+/// the `source` of the result is that of the files.
 pub fn directories(
     config: Option<&CrioConfig>,
     host: &DoctorHost,

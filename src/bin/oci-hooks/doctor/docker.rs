@@ -78,9 +78,10 @@ impl DockerInfo {
 struct DockerRuntimes {
     /// If set, the runtimes are those of daemon.json, which exists.
     has_file: bool,
-    /// Name and source of the default runtime.
+    /// Name of the default runtime, and where it is set, as in `named`.
     default: Option<(String, String)>,
-    /// Name, path and source of each runtime.
+    /// Name and path of each runtime, and where it is set: `docker info`, or file and line of
+    /// daemon.json.
     named: Vec<(String, String, String)>,
 }
 

@@ -40,7 +40,8 @@ fn calling_line(runtime: &str, host: &DoctorHost) -> Option<String> {
     text.lines().find(is_call).filter(|_| is_script).map(str::to_owned)
 }
 
-/// Returns the wrapper in a line of a script: its path or its name; `None` if the shell expands it.
+/// Returns the path or name by which a line of a script calls the wrapper; `None` if the path is relative, or the shell
+/// has to expand it, as in `$DIR/oci-hooks-runtime`.
 fn wrapper_in(line: &str) -> Option<&str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
     let at = line.find(NAME)?;

@@ -43,7 +43,8 @@ pub fn defaults(policy: &Policy) -> Result<RunnerDefaults, HookCommandError> {
     Ok(RunnerDefaults { network, platform, env: container_env_of_docker()? })
 }
 
-/// Logs the variables that have no effect.
+/// Logs which environment variables of Docker and GitHub's docker hook are set but have no effect
+/// here; the policy decides about the network driver.
 pub fn report(policy: &Policy, log: &StepLog) {
     for (is_warning, text) in ineffective_variables(policy, variable) {
         if is_warning {

@@ -105,7 +105,8 @@ pub fn volumes(store: &StoreSection) -> Result<(Vec<RunnerVolume>, Vec<String>),
     Ok((volumes.concat(), problems.concat()))
 }
 
-/// Returns the ids of runners with named volumes or their leftovers.
+/// Returns the ids of runners that have a directory for named volumes, even if it holds none or
+/// only the remains of an interrupted removal.
 pub fn owners_of_volumes(store: &StoreSection) -> Result<Vec<String>, RootlessError> {
     let owners = of(store)
         .run_in_volumes(|store| volumes_in(store).owners().map_err(|error| chain(&error)))?;

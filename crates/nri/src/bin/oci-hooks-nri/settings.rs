@@ -6,7 +6,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use oci_hooks::hooks::LoadOptions;
 use oci_hooks::hooks::consumer::NRI;
-use oci_hooks::hooks::pipeline::MissingProgram;
+use oci_hooks::hooks::pipeline::MissingProgramPolicy;
 use oci_hooks::hooks::trust::TrustOptions;
 use oci_hooks_cli::context::log_level;
 use oci_hooks_cli::mistake::TomlError;
@@ -30,7 +30,7 @@ pub struct PluginSettings {
     /// Leave out hook files whose program does not exist, as podman does, or reject all containers while
     /// there is one [default: drop]
     #[arg(long, value_name = "WHAT", value_parser = missing_program())]
-    missing_program: Option<MissingProgram>,
+    missing_program: Option<MissingProgramPolicy>,
 
     /// Reject containers unless the hook file FILE, a name or an absolute path, is in force (can be
     /// repeated)
@@ -63,7 +63,7 @@ struct RuntimeConfig {
     hooks_dirs: Vec<PathBuf>,
     #[serde(default)]
     strict: bool,
-    missing_program: Option<MissingProgram>,
+    missing_program: Option<MissingProgramPolicy>,
     #[serde(default)]
     required_hooks: Vec<PathBuf>,
     #[serde(default)]
@@ -86,10 +86,10 @@ pub enum ConfigError {
 }
 
 /// Parses `--missing-program`.
-fn missing_program() -> impl TypedValueParser<Value = MissingProgram> {
+fn missing_program() -> impl TypedValueParser<Value = MissingProgramPolicy> {
     PossibleValuesParser::new(["drop", "fail"]).map(|name| match name.as_str() {
-        "fail" => MissingProgram::Fail,
-        _ => MissingProgram::Drop,
+        "fail" => MissingProgramPolicy::Fail,
+        _ => MissingProgramPolicy::Drop,
     })
 }
 
@@ -151,7 +151,7 @@ mod tests {
         let settings = flags.with_config(FULL).unwrap();
         assert_eq!(settings.hooks_dirs, [PathBuf::from("/c")]);
         assert!(settings.strict && settings.allow_untrusted);
-        assert_eq!(settings.decider().missing_program, MissingProgram::Fail);
+        assert_eq!(settings.decider().missing_program, MissingProgramPolicy::Fail);
         assert_eq!(settings.decider().required_hooks, [PathBuf::from("a.json")]);
         assert_eq!(settings.metrics, Some("/m".into()));
         assert_eq!(settings.log_level, Some(LevelFilter::DEBUG));

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use oci_hooks::hooks::pipeline::MissingProgram;
+use oci_hooks::hooks::pipeline::MissingProgramPolicy;
 use oci_hooks::hooks::{Consumer, OciStage, consumer};
 use oci_hooks_cli::mistake::TomlError;
 use oci_hooks_files::fs::PathError;
@@ -38,7 +38,7 @@ pub struct WrapperSettings {
     /// If set, hook files that cannot be loaded are skipped, instead of failing.
     pub skip_bad_files: bool,
     /// Treatment of hook files whose program does not exist.
-    pub missing_program: MissingProgram,
+    pub missing_program: MissingProgramPolicy,
     /// Hook files, by name or path, that must be in force.
     pub required_hooks: Vec<PathBuf>,
     /// If set, hooks writable by non-root users are rejected, and hooks without `env` run with an empty
@@ -142,8 +142,8 @@ impl WrapperSettings {
             Some(_) => return Err(unknown("prestart", &["prestart", "createRuntime"])),
         };
         let missing_program = match file.missing_program.as_deref() {
-            None | Some("drop") => MissingProgram::Drop,
-            Some("fail") => MissingProgram::Fail,
+            None | Some("drop") => MissingProgramPolicy::Drop,
+            Some("fail") => MissingProgramPolicy::Fail,
             Some(_) => return Err(unknown("missing-program", &["drop", "fail"])),
         };
         Ok(WrapperSettings {

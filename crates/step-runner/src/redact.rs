@@ -27,7 +27,7 @@ const MIN_VARIABLE_BYTES: usize = 8;
 #[derive(Clone)]
 pub struct Redactor {
     secrets: Arc<Mutex<Secrets>>,
-    /// Environment of the server. Its variables are left out of results.
+    /// Environment of the server. Variables with the same value are left out of results.
     inherited: Arc<BTreeMap<String, String>>,
 }
 

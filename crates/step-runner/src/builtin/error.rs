@@ -95,8 +95,8 @@ impl BuiltinError {
         }
     }
 
-    /// Returns whether a job of `builtin://concrete` failed in its scripts or after them. A later
-    /// cancellation does not replace this result.
+    /// Returns whether a job of `builtin://concrete` failed, or was cancelled, in its scripts or
+    /// after them. A later cancellation does not replace a failure.
     pub fn is_job_failure(&self) -> bool {
         matches!(self, BuiltinError::Job(_))
     }

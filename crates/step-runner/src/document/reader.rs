@@ -94,8 +94,8 @@ impl StepFileReader {
         Some(self.read_at(name, |reader| read(reader, value)))
     }
 
-    /// Returns whether a value is a mapping. Collects a value of another type, and keys that are
-    /// not in `known`.
+    /// Returns whether a value is a mapping. Reports a value of another type, and keys that are not
+    /// in `known`.
     pub(super) fn mapping(&mut self, node: &YamlNode, known: &[&str]) -> bool {
         if !self.is_mapping(node) {
             return false;
@@ -131,7 +131,7 @@ impl StepFileReader {
         );
     }
 
-    /// Collects a missing key, unless an unknown key of the same mapping was collected: that is
+    /// Reports a missing key, unless an unknown key of the same mapping was reported: that is
     /// probably the missing key misspelled.
     pub(super) fn missing(&mut self, node: &YamlNode, what: &'static str) {
         let is_typo = |problem: &LocatedProblem| {

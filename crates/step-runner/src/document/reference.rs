@@ -72,7 +72,7 @@ fn remove_secrets(url: &str) -> String {
 }
 
 /// Returns a short form without user and password. They are kept if they contain expressions, which
-/// are not secret.
+/// are not secret, and a user without a password is kept if there is no scheme.
 fn remove_user(text: &str) -> String {
     let (scheme, rest) = text.split_at(text.find("://").map_or(0, |at| at + "://".len()));
     let end = rest.find(['/', '?', '#', '$']).unwrap_or(rest.len());

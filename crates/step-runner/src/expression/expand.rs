@@ -45,8 +45,8 @@ pub fn expand_value(
 
 /// Returns whether the condition `if:` of a step is true, with or without `${{ }}` around it.
 ///
-/// Unless it calls `success()`, `failure()`, `always()` or `cancelled()`, it is false after a
-/// failed step and in a cancelled job.
+/// Unless it calls `success()`, `failure()`, `always()` or `cancelled()`, it is false whenever
+/// `success()` is.
 pub fn condition(text: &str, context: &ExprContext) -> Result<bool, ExpressionError> {
     let (node, asks_for_status) = ExprParser::new(text, Some(context)).condition()?;
     let mut evaluator = Evaluator::new(context);
@@ -114,7 +114,7 @@ pub struct NameMention {
 /// Checks the expressions in a text: syntax, functions, and the names with which paths start.
 /// Returns the names used.
 ///
-/// Stricter than [`expand`]: a path that is valid only if it exists, such as `inputs.a b` with a
+/// Stricter than [`expand`]: a path that is valid only if it exists, such as `vars.a b` with a
 /// blank in a name, is rejected.
 pub fn find_mentions(text: &str) -> Result<Vec<NameMention>, ExpressionError> {
     let mut found = Vec::new();

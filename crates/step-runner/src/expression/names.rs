@@ -91,8 +91,8 @@ impl<'c> NameTarget<'c> {
         })
     }
 
-    /// Returns the target as an object with all members. Adds the names of sensitive members to
-    /// `secrets`, as the object depends on all of them.
+    /// Returns a namespace as an object with all members, and a value unchanged. Adds the names of
+    /// sensitive members to `secrets`, as the object depends on all of them.
     pub fn object(self, secrets: &mut BTreeSet<String>) -> ExprValue {
         match self {
             NameTarget::Text(text) => ExprValue::String(text.to_owned()),
@@ -193,7 +193,8 @@ pub struct ExprContext {
     pub step_dir: String,
     /// `work_dir`: working directory of the job.
     pub work_dir: String,
-    /// Value of `failure()`: set if an earlier step has failed.
+    /// Value of `failure()`: set if an earlier step without `continue_on_error` has failed, or the
+    /// job is cancelled.
     pub failed: bool,
     pub cancelled: bool,
 }

@@ -26,8 +26,8 @@ pub struct ExprParser<'t> {
     text: &'t str,
     at: usize,
     depth: usize,
-    /// Names in which the whole text of an expression is first looked up as a dotted path: `${{
-    /// inputs.a-b }}` is the input `a-b` if it exists, and otherwise a subtraction. `None` disables
+    /// Names in which the whole text of an expression is first looked up as a dotted path:
+    /// `vars.A-1` is the variable `A-1` if it exists, and otherwise a subtraction. `None` disables
     /// the lookup.
     context: Option<&'t ExprContext>,
     /// Set once the parser has read a call of a status function such as `failure()`.
@@ -106,7 +106,7 @@ impl<'t> ExprParser<'t> {
         if self.eat("}}") { Ok(node) } else { self.expected_error("an operator or `}}`") }
     }
 
-    /// Returns a text as [`Expr::Path`] if it is a dotted path that exists in the context.
+    /// Returns a text as [`Expr::Path`] if it is the dotted path of a value in the context.
     fn find_known_path(&self, path: &'t str) -> Option<ExprNode<'t>> {
         let found = names::find(self.context?, path, &mut BTreeSet::new())?;
         matches!(found, NameTarget::Text(_) | NameTarget::Value(_))

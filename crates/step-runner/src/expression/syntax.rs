@@ -17,7 +17,7 @@ pub enum Expr<'t> {
     Text(Vec<TextPart<'t>>),
     Array(Vec<ExprNode<'t>>),
     Object(Vec<(ExprNode<'t>, ExprNode<'t>)>),
-    /// A dotted path that exists in the context. Its names may contain `-` and blanks, as in
+    /// A dotted path of a value in the context. Its names may contain `-` and blanks, as in
     /// `job.MY-KEY`.
     Path(&'t str),
     /// Access to a name, or to members or items, as in `inputs.a[0]`.

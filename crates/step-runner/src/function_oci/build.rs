@@ -252,8 +252,7 @@ pub fn check(path: &Path, text: &[u8], log: &dyn Fn(LogStream, &str)) -> Result<
     }
 }
 
-/// A new archive with a temporary name, in the directory of the previous archive; removed on drop,
-/// unless finished.
+/// A new archive with a temporary name in the job's directory; removed on drop, unless finished.
 #[derive(Debug)]
 struct NewArchive<'a> {
     directory: BorrowedFd<'a>,

@@ -86,7 +86,7 @@ pub enum FunctionError {
     /// The function could not be started: the process is out of threads or file descriptors.
     #[error("cannot start the function")]
     Start(#[source] io::Error),
-    /// The archive cannot be written.
+    /// The archive cannot be written, or a file of the job cannot be read to its end.
     #[error("cannot write the archive")]
     Write(#[from] io::Error),
 }

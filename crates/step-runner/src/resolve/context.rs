@@ -61,14 +61,14 @@ pub struct LoadedStep {
 }
 
 impl ReferenceContext<'_> {
-    /// Returns a variable of the job, or else of the environment; `None` if it is empty.
+    /// Returns a variable of the job, or else of the environment; `None` if it is missing or empty.
     pub(super) fn variable(&self, name: &str) -> Option<&str> {
         let value = self.vars.get(name).or_else(|| self.env.get(name))?;
         Some(value.as_str()).filter(|value| !value.is_empty())
     }
 
     /// Returns the credentials of a CI job for git repositories on its GitLab server, over HTTPS
-    /// only; `None` if the job has no token.
+    /// only; `None` unless the variables `CI_SERVER_HOST` and `CI_JOB_TOKEN` are set.
     pub fn git_credential(&self) -> Option<GitCredential> {
         let host = self.variable("CI_SERVER_HOST")?;
         let password = self.variable("CI_JOB_TOKEN")?.to_owned();

@@ -16,8 +16,8 @@ const LOCKS: [&str; 4] = ["index.lock", "shallow.lock", "HEAD.lock", "config.loc
 const MAX_DIRECTORIES: usize = 100_000;
 
 impl JobContext<'_> {
-    /// Cleans up after the job: cleans or removes the work tree if the job asks for it, and removes
-    /// lock files and hooks from `.git`.
+    /// Cleans up after the job: cleans or removes the work tree if the job asks for it, and then
+    /// cleans `.git`.
     pub(super) fn clean_up(&mut self) {
         let cleanup = &self.config.cleanup;
         let has_submodules = has_submodules(&cleanup.submodule_strategy);
@@ -86,7 +86,7 @@ impl JobContext<'_> {
     }
 }
 
-/// Removes all entries with a matching name below a directory, without following symlinks. Races
+/// Removes entries with a matching name below a directory, without following symlinks there. Races
 /// with processes of the job are harmless, because they run as the same user.
 fn remove_below(directory: &Path, is_meant: impl Fn(&str) -> bool) {
     let mut waiting = vec![directory.to_owned()];

@@ -181,7 +181,7 @@ impl JobContext<'_> {
         Ok(config)
     }
 
-    /// Adds the job's TLS files for the server to the user's git configuration.
+    /// Adds the job's TLS files for the server to git's global configuration.
     pub(super) fn trust_server(&mut self) -> Result<(), BuiltinError> {
         let host = &self.config.get_sources.remote_host;
         for (key, file) in self.tls_files() {

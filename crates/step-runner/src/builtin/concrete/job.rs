@@ -154,6 +154,7 @@ impl JobContext<'_> {
     }
 
     /// Runs `after_script`. Fails with the first error, unless `after_script_ignore_errors` is set.
+    /// Stops at the end of the job's maximum run time, which is not an error here.
     fn run_after_scripts(&mut self, scripts: &[JobScript]) -> Result<(), BuiltinError> {
         let mut first = Ok(());
         for script in scripts {
@@ -258,7 +259,7 @@ impl JobContext<'_> {
         is_own
     }
 
-    /// Runs `work` in a log section, which users can collapse.
+    /// Runs `work`; if `trace_sections` is set, in a log section, which users can collapse.
     fn section<T>(&mut self, name: &str, work: impl FnOnce(&mut Self) -> T) -> T {
         self.mark("start", name);
         let done = work(self);

@@ -303,7 +303,7 @@ fn parse_version(text: &str) -> Option<[u32; 2]> {
 /// Default flags of `git clean` in submodules.
 const CLEAN: &str = "-ffdx";
 
-/// Options that all commands for submodules share.
+/// Options of the commands for submodules.
 struct Submodules<'a> {
     sources: &'a SourceOptions,
     env: &'a BTreeMap<String, String>,

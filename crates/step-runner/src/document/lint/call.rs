@@ -12,8 +12,8 @@ use super::super::types::{BuiltinFunction, MAX_BYTES, STEP_FILE_NAMES, StepRefer
 use super::{Lint, LintSeverity};
 
 impl Lint<'_> {
-    /// Checks that the step which `reference` names exists, and that the call passes the inputs
-    /// which it declares.
+    /// Checks that a built-in or local step exists, and that the call of a local step passes the
+    /// inputs which it declares.
     pub(super) fn call(&mut self, step: &YamlNode, reference: &YamlNode) {
         let YamlValue::Text(text) = &reference.value else { return };
         match StepReference::parse(text) {
@@ -36,8 +36,8 @@ impl Lint<'_> {
             hint(name, &BuiltinFunction::NAMES);
     }
 
-    /// Returns the `spec` of a local step file; `None` if it is missing or invalid. Reports a
-    /// missing file, but no errors in the file.
+    /// Returns the `spec` of a local step file; `None` if the file is missing or invalid, or its
+    /// directory is unknown. Reports a missing file, but no errors in the file.
     fn local_spec(
         &mut self,
         reference: &YamlNode,

@@ -168,8 +168,8 @@ impl ScratchFetch<'_> {
         Ok(self.try_run(&arguments)?.map(drop))
     }
 
-    /// Returns the commit of a ref or an abbreviated id in the scratch repository; `None` if it
-    /// does not exist.
+    /// Returns the commit of a ref, or of a full or abbreviated id, in the scratch repository;
+    /// `None` if it does not exist.
     fn commit(&self, name: &str) -> Result<Option<String>, GitError> {
         let name = format!("{name}^{{commit}}");
         let found =

@@ -16,15 +16,15 @@ use super::options::{GitCredential, GitFetcher};
 use super::repository::GitRepository;
 
 /// Variables named `GIT_…` that git inherits, for transport and TLS; a final `_` marks a prefix.
-/// Others set paths of repositories or programs to execute, and are removed.
+/// Others are removed, as some name repositories or programs to execute.
 const KEPT_VARIABLES: [&str; 4] = ["GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSH_VARIANT", "GIT_SSL_"];
 
 /// Credential helper, which git passes to a shell. It prints credentials from the environment.
 const HELPER: &str = "!f() { if test \"$1\" = get; then printf 'username=%s\\npassword=%s\\n' \
                       \"$STEP_RUNNER_GIT_USERNAME\" \"$STEP_RUNNER_GIT_PASSWORD\"; fi; }; f";
 
-/// Git settings that disable background processes, and hooks and other programs that a repository
-/// names.
+/// Git settings, some of which disable background processes, and hooks and other programs that a
+/// repository names.
 const SETTINGS: [&str; 10] = [
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",

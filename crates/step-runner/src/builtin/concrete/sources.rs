@@ -92,13 +92,13 @@ impl JobContext<'_> {
         env.insert("GIT_CONFIG_GLOBAL".to_owned(), files.user.to_string_lossy().into_owned());
         if !has_helper(sources) {
             removed.0.extend([files.user.as_path(), &files.external]);
+            self.user_config(&files, false)?.write(&files.user)?;
         }
-        let mut user = self.user_config(&files, has_helper(sources))?;
         if sources.safe_directory_checkout {
             // Git ignores this setting in repositories.
-            user.add("safe", None, "directory", &self.work_dir.to_string_lossy())?;
+            let directory = self.work_dir.to_string_lossy().into_owned();
+            self.git(&env, &["config", "--global", "--add", "safe.directory", &directory])?;
         }
-        user.write(&files.user)?;
         self.external_config()?.write(&files.external)?;
         self.make_template(&files)?;
 

@@ -254,9 +254,19 @@ fn server_certificates_are_trusted_only_for_the_server() {
         json!({"step": "post_clone_script", "on_success": true, "script": show});
     assert_success(&site.run(&config(shared, show)));
     sources["is_shared_env"] = json!(false);
-    let played = site.run(&config(sources, show));
+    let played = site.run(&config(sources.clone(), show));
     assert_success(&played);
     assert!(played.text.contains("\n/ca.pem\n"), "{}", played.text);
+    // The configuration of a job with a credential helper is kept from before the checkout.
+    sources["use_credential_helper"] = json!(true);
+    sources["safe_directory_checkout"] = json!(true);
+    sources["pre_clone_step"] = json!({"step": "pre_clone_script", "on_success": true,
+        "script": ["git config --global a.b kept"]});
+    let played =
+        site.run(&config(sources, &[show[0], "git config a.b", "git config safe.directory"]));
+    assert_success(&played);
+    let directory = format!("{}\n", site.path("build").display());
+    assert_order(&played.text, &["\n/ca.pem\n", "kept\n", &directory]);
 }
 
 #[test]

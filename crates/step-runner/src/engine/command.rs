@@ -46,7 +46,7 @@ pub struct CommandRunner<'a> {
     /// End of the maximum run time of the job.
     deadline: Option<Instant>,
     /// Time at which steps that run after a cancellation, such as those with `if: ${{ always() }}`,
-    /// are killed; `None` before a cancellation.
+    /// are killed; `None` before a cancellation or the end of a time limit.
     cleanup_ends: Option<Instant>,
     /// Time at which a cancellation first stopped a command: the start of the job's grace period.
     stopped: Option<Instant>,
@@ -90,8 +90,8 @@ impl<'a> CommandRunner<'a> {
         is_cancelled
     }
 
-    /// Runs a command until it exits. A cancellation of the job stops it. A command that starts
-    /// after the cancellation is killed when the time limit for cleanup is over.
+    /// Runs a command until it exits. Unless it has [`CancelEffect::None`], a cancellation of the
+    /// job stops it; if it starts after that, it is killed when the time limit for cleanup is over.
     pub fn run(
         &mut self,
         command: &StepCommand<'_>,
@@ -332,7 +332,7 @@ pub(super) fn process_error(action: &'static str) -> impl FnOnce(io::Error) -> E
     move |error| ExecError::Process { action, error }
 }
 
-/// Returns the error of a command whose process could not execute a program.
+/// Returns the error of a command whose program could not be executed.
 fn not_executed(
     name: &str,
     work_dir: &Path,

@@ -174,9 +174,9 @@ impl StepError {
         }
     }
 
-    /// Returns whether a failed script of `builtin://concrete` caused this error, not a
-    /// cancellation of the job: the function continues after the failure, and may be cancelled
-    /// then.
+    /// Returns whether `builtin://concrete` failed in its scripts or after them, and not because of
+    /// a cancellation of the job: the function continues after the failure of a script, and may be
+    /// cancelled then.
     pub(super) fn has_other_cause(&self) -> bool {
         match self {
             StepError::Step { error, .. } => error.has_other_cause(),
@@ -190,7 +190,7 @@ impl StepError {
 
 impl ExecError {
     /// Returns the exit code as a shell would report it: for example, 127 if the program was not
-    /// found, and 128 + signal.
+    /// found, and 128 + signal if a signal ended it.
     fn exit_code(&self) -> i32 {
         match self {
             ExecError::Exit(code) => *code,

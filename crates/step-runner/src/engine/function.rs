@@ -24,7 +24,7 @@ use super::run::{PreparedCall, StepEngine};
 use super::scope::StepScope;
 use super::work::WorkError;
 
-/// Name that results show for the steps that a built-in function runs.
+/// Name, in results and messages, of the sequence of steps that a built-in function runs.
 const NESTED: &str = "run";
 
 impl StepEngine<'_> {

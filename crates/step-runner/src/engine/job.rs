@@ -62,7 +62,8 @@ impl StepJob {
         check_required(&self.steps.spec.inputs, &BTreeMap::new()).map_err(StepError::Spec)
     }
 
-    /// Returns the title of the job: the program if the job is a single command, else `job`.
+    /// Returns the title of the job: the program if the job is a single command and names it
+    /// without an expression, else `job`.
     fn title(&self) -> String {
         let program = match &self.steps.definition.action {
             StepAction::Exec(exec) => exec.command.first(),

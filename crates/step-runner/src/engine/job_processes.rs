@@ -43,8 +43,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// meanwhile.
 const MAX_SCANS: usize = 50;
 
-/// Maximum number of scans of `/proc` for new processes of a job, while those found are being
-/// stopped.
+/// Maximum number of searches for new processes of a job, while those found are being stopped.
 const MAX_STOP_SCANS: usize = 50;
 
 /// Clock ticks per second in `/proc`, on all architectures.
@@ -103,8 +102,8 @@ fn current_ticks() -> u64 {
 }
 
 impl ProcessMatcher {
-    /// Finds the job's processes. Sends `signal` to each process with the job's mark as soon as it
-    /// is found.
+    /// Finds the job's processes. A scan of `/proc` sends `signal` to each process with the job's
+    /// mark as soon as it finds it.
     fn find(&self, signal: Option<Signal>) -> Vec<ProcessSnapshot> {
         let mut settled = HashSet::new();
         for _ in 0..MAX_SCANS {
@@ -119,9 +118,9 @@ impl ProcessMatcher {
         Vec::new()
     }
 
-    /// Finds the job's processes without a scan of `/proc`; returns `None` if a scan is needed. No
-    /// scan is needed once the job's commands have ended, if processes are in its cgroup or there
-    /// are no orphans.
+    /// Finds the job's processes without a scan of `/proc`, after its commands have ended: those in
+    /// its cgroup, or none if the cgroup is empty and there are no orphans. Else returns `None`: a
+    /// scan is needed.
     fn find_quickly(&self) -> Option<Vec<ProcessSnapshot>> {
         let members = self.cgroup.as_ref().map(ChildCgroup::members).unwrap_or_default();
         let mut found: Vec<_> = members.into_iter().filter_map(ProcessSnapshot::of).collect();
@@ -142,7 +141,8 @@ impl ProcessMatcher {
     }
 
     /// Scans `/proc` once for the job's processes, among the orphans of all jobs and their
-    /// descendants, or, for jobs of a crashed server, among all processes.
+    /// descendants. If the orphans are unknown, scans the descendants of the launcher, or else all
+    /// processes, as for jobs of a crashed server.
     ///
     /// Also returns whether the result is certain: no process exited during the scan (it may have
     /// started another in a part already scanned), and none executed another program (its

@@ -180,7 +180,7 @@ pub struct LaunchedChild {
     exit: Option<ProcessExit>,
 }
 
-/// The error of a process that could not execute a program.
+/// The error of a program that could not be executed.
 #[derive(Debug)]
 pub struct LaunchError {
     pub action: LaunchAction,

@@ -197,7 +197,8 @@ impl<'a> StepEngine<'a> {
         Arc::new(env)
     }
 
-    /// Runs a step with its inputs. `scope` already contains the environment of the step.
+    /// Runs a step with its inputs. `scope` already contains the environment of the step, except
+    /// the variables in its file.
     pub(super) fn invoke(&mut self, mut scope: StepScope, call: PreparedCall<'_>) -> StepOutcome {
         let PreparedCall { step, inputs, file, title } = call;
         if is_announced(&file.definition.action) {
@@ -219,8 +220,8 @@ impl<'a> StepEngine<'a> {
         StepOutcome { result: Some(result), outputs, error }
     }
 
-    /// Adds inputs to the context of expressions, and sensitive ones to the values masked in the
-    /// log.
+    /// Adds inputs to the context of expressions, and sensitive ones, except those of built-in
+    /// functions, to the values masked in the log.
     fn set_inputs(
         &mut self,
         context: &mut ExprContext,
@@ -423,8 +424,8 @@ impl<'a> StepEngine<'a> {
         outputs(run, declared, &scope.context)
     }
 
-    /// Returns whether a step is to run: its `if` condition is true, or it has none and the job has
-    /// neither failed nor been cancelled.
+    /// Returns whether a step is to run: its `if` condition is true, or it has none and the
+    /// sequence has neither failed nor been cancelled.
     fn is_due(&mut self, step: &StepCall, context: &ExprContext) -> Result<bool, StepError> {
         let Some(text) = &step.condition else {
             return Ok(!context.failed && !context.cancelled);

@@ -121,7 +121,7 @@ impl StepOutputFiles {
         }
     }
 
-    /// Returns the outputs of a sequence that its steps wrote to the output file; none of the
+    /// Returns the outputs that the steps of a sequence wrote to its output file; none of the
     /// declared outputs is required.
     pub(super) fn written_outputs(
         &self,

@@ -23,8 +23,7 @@ const MAX_IDLE: usize = 8;
 /// Threads without work.
 static IDLE: Mutex<Vec<WorkThread>> = Mutex::new(Vec::new());
 
-/// A thread that runs tasks one after another. If the handle is dropped, the thread ends after its
-/// last task.
+/// A thread that runs tasks one after another. On drop, it ends once all of them have returned.
 #[derive(Debug)]
 pub struct WorkThread {
     tasks: mpsc::Sender<WorkTask>,

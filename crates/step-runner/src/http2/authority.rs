@@ -169,8 +169,8 @@ struct HeaderFields {
 enum FieldPosition {
     #[default]
     Field,
-    /// In a number of several bytes, with its kind, its value so far and the number of its bits so
-    /// far.
+    /// In a number of several bytes, with its kind, its value so far, and the number of bits read
+    /// after its first byte.
     Number(HpackNumber, u64, u32),
     /// At the length of a string.
     Length(HpackStringKind),
@@ -191,9 +191,10 @@ enum HpackNumber {
 
 #[derive(Clone, Copy, Debug)]
 enum HpackStringKind {
-    /// A name, with the number of bytes that match `:authority`; `None` if it is another name.
+    /// A name, with the number of bytes that match `:authority`; `None` if it is another name, or
+    /// in Huffman code.
     Name(Option<usize>),
-    /// The value of a header other than `:authority`.
+    /// The value of a header other than `:authority`, or any value in Huffman code.
     Value,
     Authority,
 }

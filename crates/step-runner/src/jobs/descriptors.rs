@@ -33,7 +33,8 @@ pub struct DescriptorBudget {
 
 impl DescriptorBudget {
     /// Returns the budget of this process: its soft limit of open files, minus the descriptors that
-    /// are open now, except those of `kept` jobs of an earlier server.
+    /// the server opens for itself later and those that are open now, not counting those of `kept`
+    /// jobs of an earlier server.
     pub fn of_process(kept: usize) -> Self {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
@@ -41,8 +42,8 @@ impl DescriptorBudget {
         DescriptorBudget { limit, used }
     }
 
-    /// Returns the maximum number of jobs of an earlier server to keep, so that a new job can still
-    /// run. A server with the same limit of open files cannot have had more.
+    /// Returns the maximum number of jobs of an earlier server to keep: opening their files leaves
+    /// descriptors for a new job. A server with the same limit of open files cannot have had more.
     pub fn kept_jobs(&self) -> usize {
         let free = self.limit.saturating_sub(self.used + RUNNING);
         usize::try_from(free / (KEPT + 1)).unwrap_or(usize::MAX)

@@ -246,8 +246,8 @@ impl JobEntry {
         }
     }
 
-    /// Sets the final status of a job whose thread hangs in the kernel. The job's files are removed
-    /// when the thread returns.
+    /// Sets the final status of a job whose thread hangs in the kernel, unless it has one. If the
+    /// job is closed, its files are removed when the thread returns.
     fn abandon_job(&self) {
         self.end_with(JobSnapshot {
             status: Status::Cancelled,
@@ -292,7 +292,8 @@ fn panic_outcome() -> JobOutcome {
     }
 }
 
-/// Maximum length of a job's message in bytes: one gRPC response contains the messages of all jobs.
+/// Maximum length of a job's message in bytes, without the exit code at its end: one gRPC response
+/// contains the messages of all jobs.
 const MAX_BYTES: usize = 4 << 10;
 
 /// Text before the exit code, for which GitLab's runner searches.

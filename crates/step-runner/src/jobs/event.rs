@@ -30,7 +30,7 @@ pub struct JobSnapshot {
     pub end: Option<SystemTime>,
 }
 
-/// The names by which records of jobs contain [`Status`].
+/// Names of each [`Status`] in records of jobs.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Status", rename_all = "lowercase")]
 enum StatusName {
@@ -53,8 +53,8 @@ impl JobSnapshot {
 pub enum JobEvent<'a> {
     /// The thread of the job was started.
     Started { id: &'a str },
-    /// A job could not be started: the request is invalid, or the job's resources could not be
-    /// created.
+    /// A job could not be started: the request is invalid, the job's resources could not be
+    /// created, or the server is shutting down.
     NotStarted { id: &'a str, error: &'a RunError },
     /// The job has ended; the snapshot has its final status.
     Ended(&'a JobSnapshot),

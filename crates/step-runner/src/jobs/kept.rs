@@ -49,7 +49,7 @@ pub enum EarlierJobError {
 
 impl EarlierJob {
     /// Opens the files of a job, and removes those that only a running job needs. Returns `None`
-    /// for a job without a record, which was not started.
+    /// for a job without a record, such as one that was not started.
     pub fn open(
         jobs: &ConfinedRoot,
         dir: JobDir,

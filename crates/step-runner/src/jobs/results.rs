@@ -36,8 +36,8 @@ impl ResultStore {
         Ok(ResultStore { file, ends: Mutex::default(), count: watch::Sender::new(0) })
     }
 
-    /// Opens the results file of a job that has ended, and finds the first `limit` complete
-    /// results.
+    /// Finds the complete results in the file of a job that has ended: the first `limit`, and at
+    /// most [`MAX_KEPT`].
     pub(super) fn of_ended(file: File, limit: usize) -> io::Result<Self> {
         let size = file.metadata()?.len();
         let mut ends = Vec::new();

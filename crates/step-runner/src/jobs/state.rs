@@ -63,9 +63,9 @@ pub struct StateDir {
 #[derive(Debug, Default)]
 struct EarlierJobs {
     kept: Vec<EarlierJob>,
-    /// Number of jobs that were running or being started when their server ended.
+    /// Number of jobs that had not ended when their server did, or that have no record.
     leftovers: usize,
-    /// Errors in opening the files of jobs, which were then removed, or in removing them.
+    /// Errors because of which jobs were not kept but removed, and errors in removing files.
     damaged: Vec<EarlierJobError>,
 }
 
@@ -108,13 +108,14 @@ impl StateDir {
         Ok(StateDir { root, earlier, trash, _lock: lock })
     }
 
-    /// Returns the number of jobs that were running or being started when an earlier server ended.
+    /// Returns the number of jobs that had not ended when an earlier server did, or that have no
+    /// record.
     pub fn leftovers(&self) -> usize {
         self.earlier.leftovers
     }
 
-    /// Returns errors in opening the files of an earlier server's jobs, which were then removed, or
-    /// in removing them.
+    /// Returns errors because of which jobs of an earlier server were not kept but removed, and
+    /// errors in removing files.
     pub fn damaged(&self) -> &[EarlierJobError] {
         &self.earlier.damaged
     }

@@ -39,7 +39,7 @@ pub struct StepLog {
     /// Set if the file ends within a line.
     is_cut_off: bool,
     truncation: LogTruncation,
-    /// Buffer for masked output, empty between calls.
+    /// Buffer for masked output, cleared before each use.
     masked: Vec<u8>,
     /// Buffer for formatted log entries, empty between calls.
     entries: Vec<u8>,
@@ -355,7 +355,8 @@ impl LogFormatter {
         }
     }
 
-    /// Ends an unfinished line of a stream, if its part is held back, and appends it to `out`.
+    /// Ends an unfinished line of a stream of a stamped log, and appends its held-back part to
+    /// `out`.
     pub fn finish(&mut self, index: usize, out: &mut Vec<u8>) {
         if let LogFormatter::Stamped(stampers) = self {
             stampers[index].finish(out);

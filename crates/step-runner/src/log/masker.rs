@@ -147,7 +147,8 @@ impl Masker {
         self.last = LastOutput::Text;
     }
 
-    /// Returns whether no phrase, token or URL parameter has begun, so that input may be skipped.
+    /// Returns whether no phrase, token, URL parameter or escape sequence has begun, so that input
+    /// may be skipped.
     fn is_idle(&self) -> bool {
         self.phrase == self.patterns.phrases.start()
             && self.prefix == self.patterns.prefixes.start()
@@ -367,12 +368,13 @@ pub fn index(source: OutputSource, stream: LogStream) -> usize {
 pub struct Maskers {
     patterns: Arc<MaskingPatterns>,
     maskers: [Masker; STREAMS.len()],
-    /// Time since which input is held back only because it may become a loose phrase, by stream.
+    /// Time of the last write to each stream, if input is held back only because it may become a
+    /// loose phrase.
     since: [Option<Instant>; STREAMS.len()],
 }
 
-/// Maximum time for which output is held back because it may become a loose phrase. If it becomes
-/// one later, it is not masked.
+/// Time for which output is held back, after the last write to its stream, because it may become a
+/// loose phrase. If it becomes one later, it is not masked.
 const HOLD_TIMEOUT: Duration = Duration::from_millis(250);
 
 impl Maskers {
@@ -417,8 +419,8 @@ impl Maskers {
         self.since[index] = None;
     }
 
-    /// Appends to `out` the input of a stream that may become a loose phrase, if it has been held
-    /// back for [`HOLD_TIMEOUT`].
+    /// Appends to `out` the input of a stream that is held back only because it may become a loose
+    /// phrase, if nothing was written to the stream for [`HOLD_TIMEOUT`].
     pub fn release(&mut self, index: usize, now: Instant, out: &mut Vec<u8>) {
         if self.since[index].is_some_and(|since| since + HOLD_TIMEOUT <= now) {
             self.maskers[index].release(out);

@@ -39,7 +39,8 @@ pub struct RunRequest {
     pub id: String,
     pub work_dir: String,
     pub env: BTreeMap<String, String>,
-    /// Texts to mask. The field is in GitLab's design document, but not in GitLab's requests.
+    /// Phrases and token prefixes to mask. The field is in GitLab's design document, but not in
+    /// GitLab's requests.
     pub masking: Option<Masking>,
     pub job: Option<Job>,
     /// Two YAML documents: specification and definition.

@@ -43,8 +43,8 @@ pub struct RunArgs {
     report: ReportArgs,
 }
 
-/// Prefixes of environment variables that steps do not inherit: they are job variables, `vars` in
-/// expressions.
+/// Prefixes of job variables, which steps do not inherit from the environment: `vars` in
+/// expressions contains those of `--var`.
 const PREFIXES: [&str; 4] = ["CI_", "GITLAB_", "FF_", "DOCKER_ENV_"];
 
 pub fn run(args: &RunArgs) -> Result<CliExit, StepRunnerError> {

@@ -202,8 +202,8 @@ fn job_count(count: usize) -> String {
     if count == 1 { "1 job".to_owned() } else { format!("{count} jobs") }
 }
 
-/// Returns the directory for the files of jobs. The default depends only on the path of the socket,
-/// so that the next server finds the leftovers of a crashed one.
+/// Returns the directory for the files of jobs. The name of the default one depends only on the
+/// path of the socket, so that the next server finds the leftovers of a crashed one.
 fn state_dir(args: &ServeArgs, socket: &Path) -> Result<PathBuf, StepRunnerError> {
     if let Some(dir) = &args.state_dir {
         return Ok(dir.clone());
@@ -256,9 +256,9 @@ pub fn time_outs() -> String {
     )
 }
 
-/// Starts a thread that stops the server and the command beside it at the first SIGINT or SIGTERM,
-/// and exits at once at a later SIGINT. A second SIGTERM does not end the server: timeout(1) sends
-/// two.
+/// Starts a thread that stops the server and the command beside it at SIGINT or SIGTERM. A SIGINT
+/// while the server is stopping ends this process at once; a second SIGTERM does not: timeout(1)
+/// sends two.
 fn handle_signals(
     mut signals: Signals,
     stop: Arc<watch::Sender<bool>>,

@@ -190,7 +190,9 @@ impl InstanceSweep<'_> {
             newer: self.options.newer,
             ..RemovalOptions::default()
         };
-        self.delete(records, files, &name, removal).map(drop)
+        // An instance that is kept uses an unknown network and runner.
+        self.swept.all_readable &= self.delete(records, files, &name, removal)?;
+        Ok(())
     }
 
     /// Removes the files of an instance without a record and without a container, such as the lock of a killed call.
@@ -295,6 +297,7 @@ fn is_over(
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::path::PathBuf;
 
     use oci_hooks_host::identity::PidNamespace;
@@ -340,10 +343,16 @@ mod tests {
     }
 
     #[test]
-    fn kept_instance_without_a_record_may_use_any_runner() {
+    fn kept_instance_without_a_readable_record_may_use_any_runner() {
         let run = tempfile::tempdir().unwrap();
-        let options = PruneOptions { ended_for: Duration::ZERO, newer: NewerRecords::Keep };
-        let swept = sweep(run.path(), &LockedInstance, options).unwrap();
-        assert!(!swept.all_readable);
+        let is_each_readable = || {
+            let options = PruneOptions { ended_for: Duration::ZERO, newer: NewerRecords::Keep };
+            sweep(run.path(), &LockedInstance, options).unwrap().all_readable
+        };
+        assert!(!is_each_readable(), "it has no record");
+        let files = ControllerRecords::of(run.path(), "c").files("one").unwrap();
+        files.write_record(&InstanceRecord::default()).unwrap();
+        fs::write(run.path().join("garm/c/instances/one/instance.json"), "").unwrap();
+        assert!(!is_each_readable(), "its record is corrupt");
     }
 }

@@ -183,7 +183,10 @@ const HINTS: [(&str, &str); 13] = [
         "a directory the runtime needs is mounted read-only: if it is a cgroup, `doctor` names the fix",
     ),
     ("pivot_root", "the store must not be on the initial ramfs"),
-    ("no space left on device", "free some space: `prune` removes images that nothing uses"),
+    (
+        "no space left on device",
+        "free some space: `prune --all` removes all images that no container uses",
+    ),
     (
         "operation not permitted",
         "the runtime lacks a privilege, as inside another container: `doctor` names it",
@@ -283,6 +286,10 @@ mod tests {
             ("open executable: Operation not permitted", "the entry point and the image"),
             ("exec container process `/a`: Exec format error", "check --platform"),
             ("mkdir /sys/fs/cgroup/a: Read-only file system", "`doctor` names the fix"),
+            (
+                "write /run/a: no space left on device",
+                "`prune --all` removes all images that no container uses",
+            ),
             ("mount proc to /proc: Operation not permitted", "`doctor` names it"),
         ] {
             let text = text(said);

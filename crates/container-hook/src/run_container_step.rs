@@ -54,7 +54,7 @@ pub(super) fn run(
     let ids: Vec<_> = plans.iter().map(|_| new_id()).collect();
     let (network, connected) = match &job {
         Some(job) => {
-            lend_directories(backend, job, &plans)?;
+            record_directories(backend, job, &plans)?;
             let network = JobNetwork::open(backend, &job.network)?;
             let connected = fetch_and_attach(backend, &network, &plans, &ids[0]);
             (network, connected)
@@ -108,7 +108,7 @@ pub(super) fn run(
 
 /// Records the directories that the step can write to, unless the job's containers can too: in a job with only
 /// services, no container has the runner's directories.
-fn lend_directories(
+fn record_directories(
     backend: &EngineBackend<'_>,
     job: &JobRecord,
     plans: &[LaunchPlan<'_>],

@@ -205,7 +205,7 @@ fn ownership_after_a_killed_job_is_restored_by_next_job_and_prune() {
 
 /// Container root has the runner's access to its files, other users only what the modes permit.
 #[test]
-fn kept_owners_lend_nothing_and_are_restored() {
+fn kept_owners_share_nothing_and_are_restored() {
     with_each(&[UserKind::Ranges], "[mounts]\nownership = \"keep\"\n", |installation| {
         let mut runner = installation.runner("runner-1");
         runner.prepare(as_user(runner.job_container("node:22"), "1000"), &[]);

@@ -20,7 +20,7 @@ pub enum CaseMatching {
 /// Nodes are numbered in the order of the sorted texts, so that the first child of a node, mostly its only one, has the
 /// next number. Thousands of secrets thus delay the start of their job by only a fraction of a second.
 ///
-/// The crate `aho-corasick` compiles them in twice the time, and does not tell how much of the input may become a text.
+/// The crate `aho-corasick` takes longer to compile them, and does not tell how much of the input may become a text.
 pub struct Automaton {
     case: CaseMatching,
     /// Last byte of the prefix, by node.

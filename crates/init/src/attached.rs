@@ -1,4 +1,4 @@
-//! The connection of an exec to the keeper of a step.
+//! The connection of an exec to the supervisor of a step.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -6,20 +6,17 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::agent_dir::{AgentDirectory, StepDirectory};
-use crate::frames::journal::{AttachRequest, MAX_EVENT_BYTES, StepEvent};
-use crate::frames::{FailureKind, FrameBuffer, StepFailure, StepRequest};
+use crate::agent_dir::AgentDirectory;
+use crate::frames::journal::{MAX_EVENT_BYTES, StepEvent};
+use crate::frames::{
+    DEAD_WITHIN_SECONDS, FailureKind, FrameBuffer, StepAnswer, StepFailure, VERSIONS,
+};
 use crate::os;
 use crate::remote::{ExecHost, StreamError};
 
 const READ_AT_ONCE: usize = 64 << 10;
-/// Maximum number of attempts to connect to a step's keeper or begin the step: an attempt fails if
-/// the first process closes the connection, as when another process begins the step at the same
-/// time.
-const ATTEMPTS: usize = 5;
-/// Timeout for the first process to begin a step, which may have to wait for a cancelled step to
-/// die.
-const BEGIN_TIMEOUT: Duration = Duration::from_secs(15);
+/// Timeout for an event of a step, which begins once an earlier step that lost its host is dead.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(DEAD_WITHIN_SECONDS + 5);
 /// Timeout for the first process to listen on its socket in a container that was just started.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -27,7 +24,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// A step that a host is attached to.
 pub struct AttachedStep {
     socket: UnixStream,
-    step_dir: StepDirectory,
     frames: FrameBuffer,
     buffer: Vec<u8>,
     /// Set once the end of the step was sent to the host.
@@ -35,27 +31,31 @@ pub struct AttachedStep {
 }
 
 impl AttachedStep {
-    /// Connects to the keeper of a step, or begins the step. If neither is possible, the host is
-    /// sent the end at once, and nothing is attached.
+    /// Begins a step, or attaches to it, by the frame of an attach request. If neither is possible, the
+    /// host is sent the end at once, and nothing is attached.
     pub fn open(
         agent_dir: &AgentDirectory,
-        attach: AttachRequest,
+        request: &[u8],
         host: &mut ExecHost,
     ) -> Result<Option<Self>, StreamError> {
-        let step_dir = agent_dir.step(&attach.id);
-        match connect(agent_dir, &step_dir, attach) {
-            Ok((socket, frames)) => {
+        let begun = match begin(agent_dir, request) {
+            // Another process may just have begun the step.
+            Ok(None) => begin(agent_dir, request),
+            begun => begun,
+        };
+        let failure = match begun {
+            Ok(Some((socket, frames))) => {
                 let buffer = vec![0; READ_AT_ONCE];
-                let mut attached =
-                    AttachedStep { socket, step_dir, frames, buffer, is_ended: false };
-                attached.pass_frames(host)?;
-                Ok(Some(attached))
+                return Ok(Some(AttachedStep { socket, frames, buffer, is_ended: false }));
             }
-            Err(failure) => {
-                host.send(&known_end(&step_dir, failure).encode())?;
-                Ok(None)
+            Ok(None) => StepFailure::new(FailureKind::Keeper, 0, "step"),
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or_default();
+                StepFailure::new(FailureKind::Process, errno, "step")
             }
-        }
+        };
+        host.send(&StepEvent::failed(0, failure).encode())?;
+        Ok(None)
     }
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -74,8 +74,8 @@ impl AttachedStep {
             _ => {}
         }
         if !self.is_ended {
-            let end = known_end(&self.step_dir, StepFailure::new(FailureKind::Keeper, 0, "step"));
-            host.send(&end.encode())?;
+            let failure = StepFailure::new(FailureKind::Keeper, 0, "step");
+            host.send(&StepEvent::failed(0, failure).encode())?;
         }
         Ok(false)
     }
@@ -92,60 +92,15 @@ impl AttachedStep {
         host.send(&out)
     }
 
-    /// Forwards a request about the step. If that fails, the keeper has ended, which is detected
-    /// when reading.
-    pub fn send(&self, request: &StepRequest) -> Result<(), StreamError> {
-        os::send_all(self.socket.as_fd(), &request.encode()?);
-        Ok(())
+    /// Forwards the frame of a request about the step. If that fails, the supervisor has ended, which
+    /// is detected when reading.
+    pub fn send(&self, request: &[u8]) {
+        os::send_all(self.socket.as_fd(), request);
     }
 }
 
-/// Returns the end that a step's keeper recorded before it exited, or the failure if it recorded none.
-fn known_end(step_dir: &StepDirectory, failure: StepFailure) -> StepEvent {
-    step_dir.read_end().unwrap_or_else(|| StepEvent::failed(0, failure))
-}
-
-/// Connects to the keeper of a step, which is begun unless its id was used before; returns the
-/// connection, and the bytes received so far.
-fn connect(
-    agent_dir: &AgentDirectory,
-    step_dir: &StepDirectory,
-    attach: AttachRequest,
-) -> Result<(UnixStream, FrameBuffer), StepFailure> {
-    let has_step = attach.step.is_some();
-    let again = AttachRequest { id: attach.id.clone(), from: attach.from, step: None };
-    let encode = |attach: AttachRequest| {
-        let request = StepRequest::Attach(Box::new(attach));
-        request
-            .encode()
-            .map_err(|error| StepFailure::new(FailureKind::Request, 0, error.to_string()))
-    };
-    let (begin, again) = (encode(attach)?, encode(again)?);
-    for _ in 0..ATTEMPTS {
-        // In this order: a step's directory has a socket from the beginning.
-        let is_there = step_dir.exists();
-        let connected = UnixStream::connect(step_dir.socket());
-        if let Ok(mut socket) = connected
-            && socket.write_all(&again).and_then(|()| socket.set_nonblocking(true)).is_ok()
-        {
-            return Ok((socket, FrameBuffer::new(MAX_EVENT_BYTES)));
-        }
-        if is_there || !has_step {
-            return Err(StepFailure::new(FailureKind::Keeper, 0, "step"));
-        }
-        let begun = self::begin(agent_dir, &begin);
-        let error = |error: io::Error| {
-            StepFailure::new(FailureKind::Process, error.raw_os_error().unwrap_or_default(), "step")
-        };
-        if let Some(begun) = begun.map_err(error)? {
-            return Ok(begun);
-        }
-    }
-    Err(StepFailure::new(FailureKind::Busy, 0, "step"))
-}
-
-/// Requests a step from the first process; returns `None` if the first process closes the
-/// connection, as when the step's id has been used by now.
+/// Requests a step from the first process; returns the connection and the first byte of the events,
+/// or `None` if no supervisor keeps the step.
 fn begin(
     agent_dir: &AgentDirectory,
     request: &[u8],
@@ -153,28 +108,18 @@ fn begin(
     let mut socket = connect_first(agent_dir)?;
     socket.set_read_timeout(Some(BEGIN_TIMEOUT))?;
     socket.set_write_timeout(Some(BEGIN_TIMEOUT))?;
-    let mut frames = FrameBuffer::new(MAX_EVENT_BYTES);
-    let mut buffer = [0; 4096];
-    let mut is_greeted = false;
-    loop {
-        let count = match socket.read(&mut buffer) {
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
-        if count == 0 {
-            return Ok(None);
-        }
-        frames.push(&buffer[..count]);
-        if is_greeted {
-            break;
-        }
-        // The hello needs no check: it is sent by the same program.
-        if frames.take().map_err(io::Error::other)?.is_some() {
-            is_greeted = true;
-            socket.write_all(request)?;
-        }
+    // Needs no check: it is sent by the same program.
+    let mut hello = StepAnswer::Hello(VERSIONS).encode();
+    socket.read_exact(&mut hello)?;
+    // If the first process could not start another one, it has sent the reason instead.
+    let _ = socket.write_all(request);
+    let mut first = [0];
+    match socket.read_exact(&mut first) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
     }
+    let mut frames = FrameBuffer::new(MAX_EVENT_BYTES);
+    frames.push(&first);
     socket.set_nonblocking(true)?;
     Ok(Some((socket, frames)))
 }

@@ -1,7 +1,7 @@
 //! `call DIR`: serves a host through the streams of an exec.
 //!
 //! The first frame sent is the hello. Requests that start or follow a step are forwarded to its
-//! keeper (`keeper`), whose answers are returned as they come; files are sent and received here
+//! supervisor, whose answers are returned as they come; files are sent and received here
 //! (`exchange`). The process ends with the stream, or after a minute without a frame from the host;
 //! steps go on.
 
@@ -11,8 +11,8 @@ use std::io::{self, Write as _};
 use crate::agent_dir::AgentDirectory;
 use crate::attached::AttachedStep;
 use crate::exchange;
+use crate::frames::StepRequest;
 use crate::frames::files::FilesFrame;
-use crate::frames::{FrameError, StepRequest};
 use crate::os;
 use crate::remote::{ExecHost, StreamError};
 
@@ -66,20 +66,14 @@ impl ExecCall {
         if FilesFrame::is_kind(kind) {
             return exchange::serve(kind, payload, &mut self.host);
         }
-        match StepRequest::decode(kind, payload)? {
-            StepRequest::Attach(attach) => {
-                self.attached = None;
-                self.attached = AttachedStep::open(&self.agent_dir, *attach, &mut self.host)?;
-            }
-            StepRequest::Step(_) | StepRequest::Resize(_) => {
-                return Err(FrameError::UnknownKind(kind).into());
-            }
-            // Dropped if no step is attached: its end is on its way to the host.
-            request => {
-                if let Some(attached) = &self.attached {
-                    attached.send(&request)?;
-                }
-            }
+        let request = StepRequest::decode(kind, payload)?;
+        let frame = request.encode()?;
+        if let StepRequest::Attach(_) = request {
+            self.attached = None;
+            self.attached = AttachedStep::open(&self.agent_dir, &frame, &mut self.host)?;
+        } else if let Some(attached) = &self.attached {
+            // Without a step, the end of the last one is on its way to the host.
+            attached.send(&frame);
         }
         Ok(())
     }

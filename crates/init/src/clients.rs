@@ -1,10 +1,10 @@
-//! The clients of a keeper (`keeper`): hosts that start, follow or signal its step.
+//! The hosts that follow a step (`keeper`).
 //!
-//! A client may be any process of the user, even one of the step: its input is limited, and it cannot
-//! block other clients.
+//! A host may be any process of the user, even one of the step: its input is limited, and it cannot
+//! block other hosts.
 
 use std::io::{Read as _, Write as _};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use crate::backlog::Backlog;
@@ -12,15 +12,15 @@ use crate::frames::journal::StepEvent;
 use crate::frames::{FailureKind, FrameBuffer, StepFailure, StepRequest};
 use crate::os::{POLLERR, POLLHUP, POLLIN, POLLOUT, PollFd, is_temporary};
 
-/// Limit of clients: beyond it, the oldest one is dropped, attached ones last.
+/// Limit of clients, beyond which the oldest one is dropped.
 const MAX_CLIENTS: usize = 16;
-/// Size limit of a request: an id and two numbers.
-const MAX_REQUEST_BYTES: usize = 256;
+/// Size limit of a request, whose payload is a number.
+const MAX_REQUEST_BYTES: usize = 8;
 /// Maximum number of times that pending events are sent to one client before it is the next one's
 /// turn.
 const ROUNDS: usize = 8;
 
-/// All connected clients.
+/// All attached hosts.
 #[derive(Default)]
 pub struct Clients {
     all: Vec<KeeperClient>,
@@ -29,53 +29,43 @@ pub struct Clients {
 struct KeeperClient {
     socket: UnixStream,
     frames: FrameBuffer,
-    /// Events sent so far; `None` until the client attaches to the step.
-    host: Option<HostProgress>,
+    /// Offset after the output that the client was sent.
+    cursor: u64,
+    /// Set once the client was sent the start of the step.
+    knows_start: bool,
+    /// Set once the client was sent the end of the step.
+    knows_end: bool,
     /// Bytes to send, and the number of them already sent.
     outgoing: Vec<u8>,
     sent: usize,
     is_gone: bool,
 }
 
-/// Events that an attached host was sent: the output before the offset `cursor`, and the start and
-/// the end of the step if `knows_start` and `knows_end` are set.
-struct HostProgress {
-    cursor: u64,
-    knows_start: bool,
-    knows_end: bool,
-}
-
 impl Clients {
-    /// Adds a client that has sent no request.
-    pub fn accept(&mut self, socket: UnixStream) {
-        self.add(KeeperClient::new(socket));
-    }
-
-    /// Adds a host that receives the output from an offset on.
-    pub fn attach(&mut self, socket: UnixStream, from: u64) {
-        let mut client = KeeperClient::new(socket);
-        client.attach(from);
-        self.add(client);
-    }
-
-    fn add(&mut self, client: KeeperClient) {
+    /// Adds a host that receives the output from an offset on. A heartbeat shows it that it is attached.
+    pub fn attach(&mut self, socket: OwnedFd, from: u64) {
         if self.all.len() >= MAX_CLIENTS {
-            let first = self.all.iter().position(|client| !client.is_attached());
-            self.all.remove(first.unwrap_or_default());
+            self.all.remove(0);
         }
+        let socket = UnixStream::from(socket);
+        // A blocking client would hold up the others.
+        let is_gone = socket.set_nonblocking(true).is_err();
+        let mut client = KeeperClient {
+            socket,
+            frames: FrameBuffer::new(MAX_REQUEST_BYTES),
+            cursor: from,
+            knows_start: false,
+            knows_end: false,
+            outgoing: StepEvent::Heartbeat.encode(),
+            sent: 0,
+            is_gone,
+        };
+        client.flush();
         self.all.push(client);
     }
 
     pub(crate) fn is_attached(&self) -> bool {
-        self.all.iter().any(KeeperClient::is_attached)
-    }
-
-    /// Returns whether all attached hosts were sent the end of the step.
-    pub fn know_end(&self) -> bool {
-        self.all.iter().all(|client| {
-            let host = client.host.as_ref().filter(|_| !client.is_gone);
-            host.is_none_or(|host| host.knows_end && client.outgoing.is_empty())
-        })
+        self.all.iter().any(|client| !client.is_gone)
     }
 
     /// Appends a poll entry for each client.
@@ -87,28 +77,12 @@ impl Clients {
     }
 
     /// Reads the requests of clients whose poll entries are ready. Lost clients are dropped by [`Self::pump`].
-    pub fn read_requests(&mut self, entries: &[PollFd], is_over: bool) -> Vec<StepRequest> {
+    pub fn read_requests(&mut self, entries: &[PollFd]) -> Vec<StepRequest> {
         let mut requests = Vec::new();
-        let mut is_yield_asked = false;
         for (client, entry) in self.all.iter_mut().zip(entries) {
-            if client.is_gone || !entry.is(POLLIN | POLLHUP | POLLERR) {
-                continue;
+            if !client.is_gone && entry.is(POLLIN | POLLHUP | POLLERR) {
+                client.is_gone = !client.read_requests(&mut requests);
             }
-            for request in client.read_requests() {
-                match request {
-                    StepRequest::Attach(attach) => client.attach(attach.from),
-                    StepRequest::Yield => {
-                        client.is_gone = true;
-                        is_yield_asked = true;
-                    }
-                    StepRequest::Step(_) | StepRequest::Resize(_) => client.is_gone = true,
-                    request => requests.push(request),
-                }
-            }
-        }
-        // Only now: the host may have been lost at the same time.
-        if is_yield_asked && !is_over && !self.is_attached() {
-            requests.push(StepRequest::Yield);
         }
         requests
     }
@@ -127,41 +101,24 @@ impl Clients {
 }
 
 impl KeeperClient {
-    fn new(socket: UnixStream) -> Self {
-        // A blocking client would hold up the others.
-        let is_gone = socket.set_nonblocking(true).is_err();
-        let frames = FrameBuffer::new(MAX_REQUEST_BYTES);
-        KeeperClient { socket, frames, host: None, outgoing: Vec::new(), sent: 0, is_gone }
-    }
-
-    fn attach(&mut self, from: u64) {
-        self.host = Some(HostProgress { cursor: from, knows_start: false, knows_end: false });
-    }
-
-    fn is_attached(&self) -> bool {
-        self.host.is_some() && !self.is_gone
-    }
-
-    /// Reads the requests of the client.
-    fn read_requests(&mut self) -> Vec<StepRequest> {
-        let mut requests = Vec::new();
+    /// Appends the requests of the client; returns whether it goes on.
+    fn read_requests(&mut self, requests: &mut Vec<StepRequest>) -> bool {
         let mut bytes = [0; 4096];
         match self.socket.read(&mut bytes) {
-            Err(error) if is_temporary(&error) => return requests,
+            Err(error) if is_temporary(&error) => return true,
             Ok(count) if count > 0 => self.frames.push(&bytes[..count]),
-            _ => {
-                self.is_gone = true;
-                return requests;
-            }
+            _ => return false,
         }
         loop {
             match self.frames.decode_next(StepRequest::decode) {
-                Ok(None) => return requests,
-                Ok(Some(request)) => requests.push(request),
-                Err(_) => {
-                    self.is_gone = true;
-                    return requests;
-                }
+                Ok(None) => return true,
+                Ok(Some(StepRequest::Alive)) => {}
+                Ok(Some(
+                    request @ (StepRequest::Signal(_)
+                    | StepRequest::Kill
+                    | StepRequest::Received(_)),
+                )) => requests.push(request),
+                _ => return false,
             }
         }
     }
@@ -185,25 +142,22 @@ impl KeeperClient {
 
     /// Prepares the next event; returns whether there is one.
     fn next(&mut self, backlog: &Backlog, is_started: bool, end: Option<&StepEvent>) -> bool {
-        let Some(HostProgress { cursor, knows_start, knows_end }) = &mut self.host else {
-            return false;
-        };
-        if is_started && !*knows_start {
-            *knows_start = true;
+        if is_started && !self.knows_start {
+            self.knows_start = true;
             self.outgoing = StepEvent::Started.encode();
             return true;
         }
-        self.outgoing = match (backlog.read(cursor), end) {
+        self.outgoing = match (backlog.read(&mut self.cursor), end) {
             (Some(output), _) if !output.is_empty() => output,
-            _ if *knows_end => return false,
+            _ if self.knows_end => return false,
             (None, _) => {
-                *knows_end = true;
+                self.knows_end = true;
                 let failure = StepFailure::new(FailureKind::Forgotten, 0, "output");
                 StepEvent::failed(backlog.end(), failure).encode()
             }
             // Also if the cursor is beyond the end.
             (Some(_), Some(end)) => {
-                *knows_end = true;
+                self.knows_end = true;
                 end.encode()
             }
             (Some(_), None) => return false,

@@ -96,14 +96,11 @@ pub enum StepRequest {
     /// Requests the output and the end of a step that outlives the connection of its host. Part of
     /// the protocol in [`journal`].
     Attach(Box<AttachRequest>),
-    /// The host has received all output before this offset, which the keeper may drop. Part of
-    /// the protocol in [`journal`].
+    /// The host has received all output before this offset, which need not be kept. Part of the protocol in
+    /// [`journal`].
     Received(u64),
     /// The host is still connected. Part of the protocol in [`journal`].
     Alive,
-    /// Kills the step if no host is attached to it, because another step begins. Part of the
-    /// protocol in [`journal`].
-    Yield,
 }
 
 /// Program and its settings. Settings that are left out are those of the first process, which are
@@ -297,7 +294,6 @@ impl StepRequest {
                 0x89
             }
             StepRequest::Alive => 0x8a,
-            StepRequest::Yield => 0x8b,
         };
         if out.0.len() > MAX_REQUEST_BYTES {
             return Err(FrameError::TooLong { length: out.0.len(), max: MAX_REQUEST_BYTES });
@@ -319,7 +315,6 @@ impl StepRequest {
             0x85 => StepRequest::Attach(Box::new(AttachRequest::read(&mut from)?)),
             0x89 => StepRequest::Received(from.u64()?),
             0x8a => StepRequest::Alive,
-            0x8b => StepRequest::Yield,
             _ => return Err(FrameError::UnknownKind(kind)),
         };
         from.end()?;

@@ -10,7 +10,7 @@
 //! If it is called `agent`, as in the pods of a cluster, its first argument is a mode, because
 //! `serve` may be a program of the image:
 //! - `serve DIR [PROGRAM ARGS…]` creates the socket itself, in a directory that may be another user's, and
-//!   keeps the output of steps for hosts that disconnect and come back (`keeper`). If there is a program,
+//!   keeps the output of steps for hosts that disconnect and return (`keeper`). If there is a program,
 //!   it is run too, and the process exits with it: with its code, unless that is 0 after a terminating signal.
 //! - `call DIR` is not a first process, but is started by an exec: a host requests steps and files through
 //!   its standard input and output.
@@ -44,7 +44,6 @@ mod serve;
 mod single;
 mod start;
 mod steps;
-mod supervised;
 mod supervisor;
 mod tree;
 mod trials;

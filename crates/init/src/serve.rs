@@ -5,12 +5,10 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use crate::agent_dir::AgentDirectory;
-use crate::keeper::KeepRules;
+use crate::keeper::{AWAY, KeepRules};
 use crate::os::{self, SignalSet};
 use crate::{single, steps};
 
-/// Time without a host after which a step is killed, or its output dropped.
-const AWAY: Duration = Duration::from_secs(300);
 /// Option that overrides [`AWAY`], in seconds. Steps cannot change it.
 const AWAY_OPTION: &str = "--away=";
 

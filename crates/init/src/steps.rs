@@ -5,16 +5,17 @@ use std::fs::File;
 use std::io::Read as _;
 use std::mem;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
 use crate::frames::{DEAD_WITHIN_SECONDS, FailureKind, StepAnswer, StepFailure, VERSIONS};
-use crate::keeper::{self, KeepRules};
+use crate::keeper::KeepRules;
 use crate::os::{
     self, ChildStatus, ChildWait, ForkResult, POLLERR, POLLHUP, POLLIN, POLLRDHUP, PollFd, SIGCHLD,
     SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SignalSet,
 };
 use crate::single;
-use crate::supervisor::{self, HostConnection};
+use crate::supervisor::{self, HostConnection, KEPT, Keeping};
 use crate::tree::ProcessTree;
 
 /// Limit of connections that wait for a cancelled step to die.
@@ -79,22 +80,35 @@ pub fn serve(listener: OwnedFd, additions: ServeOptions) -> i32 {
 
 struct SupervisorProcess {
     pid: i32,
+    /// Socket for messages of the supervisor, and to it.
+    control: OwnedFd,
     /// The supervisor's step; `None` once its last answer is sent, or about to be.
     open: Option<OpenStep>,
 }
 
 struct OpenStep {
-    /// Copy of the connection to the host, to detect when the host disconnects.
-    socket: OwnedFd,
-    answered: File,
+    /// Copy of the connection to the host, to detect when the host disconnects; `None` if hosts may
+    /// disconnect and return.
+    host: Option<OwnedFd>,
     /// Time at which the host disconnected.
     lost: Option<Instant>,
 }
 
-impl OpenStep {
-    /// Returns whether the supervisor has sent the last answer of the step, or is about to.
-    fn is_answered(&mut self) -> bool {
-        matches!(self.answered.read(&mut [0]), Ok(1))
+impl SupervisorProcess {
+    fn read_messages(&mut self) {
+        let mut message = [0];
+        while let Ok(1) = os::receive(self.control.as_fd(), &mut message, &mut Vec::new()) {
+            match &mut self.open {
+                // The host may already be lost.
+                Some(open) if message == KEPT => *open = OpenStep { host: None, lost: None },
+                _ => self.open = None,
+            }
+        }
+    }
+
+    /// Returns whether hosts may attach to the step, unless the supervisor is about to exit.
+    fn may_be_kept(&self) -> bool {
+        self.open.as_ref().is_none_or(|open| open.host.is_none())
     }
 }
 
@@ -146,15 +160,25 @@ impl StepServer {
             });
         }
         let Some(at) = self.running.iter().position(|running| running.pid == pid) else { return };
-        let Some(mut open) = self.running.swap_remove(at).open else { return };
-        let is_killed = matches!(status, ChildStatus::Signalled(_));
-        if is_killed && !open.is_answered() {
+        let mut ended = self.running.swap_remove(at);
+        ended.read_messages();
+        let Some(open) = ended.open else { return };
+        if matches!(status, ChildStatus::Signalled(_)) {
             // The supervisor's processes are children of this process now.
             let supervisors = self.running.iter().map(|running| running.pid);
             let supervisors: Vec<_> = supervisors.chain(self.additions.program).collect();
             self.kill_except(&supervisors);
-            fail(&open.socket, FailureKind::Supervisor, 0);
+            if let Some(host) = &open.host {
+                self.fail(host, FailureKind::Supervisor, 0);
+            }
         }
+    }
+
+    /// Answers the host of a step that was not begun, or whose supervisor was killed.
+    fn fail(&self, host: &OwnedFd, kind: FailureKind, errno: i32) {
+        let keeps = self.additions.rules.is_some();
+        let frame = supervisor::failure_frame(keeps, StepFailure::new(kind, errno, ""));
+        os::send_all(host.as_fd(), &frame);
     }
 
     /// Kills all processes except supervisors and their descendants.
@@ -183,16 +207,14 @@ impl StepServer {
     /// Checks which steps have ended, and which have lost their host before.
     fn check_steps(&mut self) {
         for running in &mut self.running {
-            let Some(open) = &mut running.open else { continue };
-            if open.is_answered() {
-                running.open = None;
-                continue;
-            }
-            let mut entries = [PollFd::new(open.socket.as_fd(), POLLRDHUP)];
-            os::poll(&mut entries, Some(Duration::ZERO));
-            let is_lost = entries[0].is(POLLHUP | POLLRDHUP | POLLERR);
-            let lost = is_lost.then(|| *open.lost.get_or_insert_with(Instant::now));
-            let is_late = lost.is_some_and(|lost| lost.elapsed() > SUPERVISOR_PATIENCE);
+            running.read_messages();
+            let is_late = running.open.as_mut().is_some_and(|OpenStep { host, lost }| {
+                let Some(host) = host else { return false };
+                let mut entries = [PollFd::new(host.as_fd(), POLLRDHUP)];
+                os::poll(&mut entries, Some(Duration::ZERO));
+                entries[0].is(POLLHUP | POLLRDHUP | POLLERR)
+                    && lost.get_or_insert_with(Instant::now).elapsed() > SUPERVISOR_PATIENCE
+            });
             // The step may have stopped its supervisor, which `SIGCHLD` reports.
             let _ = os::kill(running.pid, if is_late { SIGKILL } else { SIGCONT });
         }
@@ -213,29 +235,30 @@ impl StepServer {
     }
 
     fn supervise(&mut self, socket: OwnedFd, is_busy: bool) {
-        let made = os::pipe().and_then(|pipe| Ok((pipe, os::duplicate()?)));
+        let made = UnixDatagram::pair().and_then(|pair| Ok((pair, os::duplicate()?)));
         match made {
             Err(error) => {
                 let hello = StepAnswer::Hello(VERSIONS).encode();
                 os::send_all(socket.as_fd(), &hello);
-                fail(&socket, FailureKind::Process, error.raw_os_error().unwrap_or_default());
+                let errno = error.raw_os_error().unwrap_or_default();
+                self.fail(&socket, FailureKind::Process, errno);
             }
-            Ok(((_, answered), ForkResult::Child)) => {
+            Ok(((_, control), ForkResult::Child)) => {
                 // Descriptors of other and later steps.
-                self.running.clear();
+                let others = mem::take(&mut self.running);
                 self.waiting.clear();
                 self.listener = None;
-                let keeps = self.additions.rules.is_some();
-                let connection = HostConnection { socket, answered, is_busy, keeps };
-                let kept = supervisor::run(&self.tree, connection);
-                if let (Some((attach, socket)), Some(rules)) = (kept, &self.additions.rules) {
-                    keeper::run(rules, *attach, socket);
-                }
+                let others = others.into_iter().filter(SupervisorProcess::may_be_kept);
+                let others = others.map(|other| other.control).collect();
+                let connection = HostConnection { socket, control: control.into(), is_busy };
+                let rules = self.additions.rules.as_ref();
+                let keeping = rules.map(|rules| Keeping { rules, others });
+                supervisor::run(&self.tree, connection, keeping);
                 os::exit(0);
             }
-            Ok(((answered, _), ForkResult::Parent(pid))) => {
-                let open = OpenStep { socket, answered: answered.into(), lost: None };
-                self.running.push(SupervisorProcess { pid, open: Some(open) });
+            Ok(((control, _), ForkResult::Parent(pid))) => {
+                let open = Some(OpenStep { host: Some(socket), lost: None });
+                self.running.push(SupervisorProcess { pid, control: control.into(), open });
             }
         }
     }
@@ -248,12 +271,12 @@ impl StepServer {
             listener.map_or(PollFd::none(), |listener| PollFd::new(listener.as_fd(), POLLIN)),
         ];
         let mut is_lost = false;
-        for open in self.running.iter().filter_map(|running| running.open.as_ref()) {
-            entries.push(PollFd::new(open.answered.as_fd(), POLLIN));
-            if open.lost.is_none() {
-                entries.push(PollFd::new(open.socket.as_fd(), POLLRDHUP));
-            }
-            is_lost |= open.lost.is_some();
+        for running in &self.running {
+            entries.push(PollFd::new(running.control.as_fd(), POLLIN));
+            let Some(OpenStep { host, lost }) = &running.open else { continue };
+            let host = host.iter().filter(|_| lost.is_none());
+            entries.extend(host.map(|host| PollFd::new(host.as_fd(), POLLRDHUP)));
+            is_lost |= lost.is_some();
         }
         os::poll(&mut entries, is_lost.then_some(CONTINUE_EVERY));
         if let Some(listener) = listener.filter(|_| entries[1].is(POLLIN))
@@ -263,9 +286,4 @@ impl StepServer {
             self.waiting.push((socket, until));
         }
     }
-}
-
-fn fail(socket: &OwnedFd, kind: FailureKind, errno: i32) {
-    let failure = StepFailure::new(kind, errno, "");
-    os::send_all(socket.as_fd(), &StepAnswer::Failed(failure).encode());
 }

@@ -127,5 +127,5 @@ async fn hello(link: &mut AgentLink) -> Result<Result<(), SessionError>, LinkErr
 
 /// Path of the agent's program; the job's users cannot write to it.
 pub const PROGRAM: &str = "/.oci-hooks/bin/agent";
-/// Directory for the agent's socket, and for the sockets and recorded ends of steps.
+/// Directory for the agent's socket, and for the used ids of steps.
 pub const STATE: &str = "/.oci-hooks/run";

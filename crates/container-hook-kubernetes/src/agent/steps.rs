@@ -12,7 +12,7 @@ use container_hook_job::HookLog;
 use oci_hooks_engine::container::{LimitHit, StepEnd, StepError, StepSignals};
 use oci_hooks_files::error::chain;
 use oci_hooks_init::frames::journal::{
-    AttachRequest, HEARTBEAT_SECONDS, LimitEvents, RECEIVED_BYTES, StepEvent, StepId,
+    AttachRequest, END_RECEIVED, HEARTBEAT_SECONDS, LimitEvents, RECEIVED_BYTES, StepEvent, StepId,
 };
 use oci_hooks_init::frames::{ContainerStep, FrameError, StepAnswer, StepRequest};
 use rustix::process::Signal;
@@ -36,7 +36,7 @@ const ALIVE: Duration = Duration::from_secs(HEARTBEAT_SECONDS);
 const MIN_THROTTLED_TIME: Duration = Duration::from_secs(5);
 /// The same as a percentage of the time in which the step could have run.
 const MIN_THROTTLED_PERCENT: u64 = 20;
-/// Timeout for the last acknowledgement of a step's output, which the agent can do without.
+/// Timeout for the acknowledgement of a step's end, which the agent can do without.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Errors of running a step through the agent.
@@ -60,8 +60,7 @@ pub enum AgentError {
     /// protocol.
     #[error("unexpected answer from the agent in the container")]
     Answer(#[source] LinkError),
-    /// A part of the output is missing: the job has changed the agent, or the agent's record of the
-    /// step's end.
+    /// A part of the output is missing: the job has changed the agent.
     #[error("{missing} bytes of the step's output are missing")]
     Missing { missing: u64 },
 }
@@ -245,9 +244,9 @@ impl StepRun<'_> {
         self.attach(link).await?;
         let mut alive_at = Instant::now() + ALIVE;
         loop {
-            if let Some(end) = self.check_end()? {
-                self.acknowledge_all(link).await;
-                return Ok(end);
+            if let Some(end) = self.check_end().transpose() {
+                acknowledge_end(link).await;
+                return end;
             }
             self.acknowledge(link).await?;
             let receives = self.end.is_none() && self.writer.has_room();
@@ -418,14 +417,13 @@ impl StepRun<'_> {
         }
         Ok(())
     }
+}
 
-    /// Acknowledges the whole output, so that the agent can discard it. Errors are
-    /// ignored.
-    async fn acknowledge_all(&self, link: &mut AgentLink) {
-        let received = encode_request(&StepRequest::Received(self.position));
-        if let Ok(Err(error)) = timeout(FAREWELL, link.send(&received)).await {
-            debug!(error = chain(&error), "the agent is not told that the step's end is known");
-        }
+/// Acknowledges the end of a step, so that the agent can discard it. Errors are ignored.
+async fn acknowledge_end(link: &mut AgentLink) {
+    let received = encode_request(&StepRequest::Received(END_RECEIVED));
+    if let Ok(Err(error)) = timeout(FAREWELL, link.send(&received)).await {
+        debug!(error = chain(&error), "the agent is not told that the step's end is known");
     }
 }
 

@@ -89,19 +89,13 @@ impl TestAgent {
         self.is_reachable.set(is_reachable);
     }
 
-    /// Returns the children of the agent: keepers and supervisors of steps.
+    /// Returns the children of the agent: the supervisors of steps.
     pub fn children(&self) -> Vec<i32> {
         let pid = self.serve.id();
         let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
         let children = text.unwrap_or_default();
         let children = children.split_whitespace().map(|pid| pid.parse().unwrap());
         children.filter(|pid| !status(*pid, "State").starts_with('Z')).collect()
-    }
-
-    /// Returns the keeper of the only step: the oldest child.
-    pub fn keeper(&self) -> i32 {
-        // The kernel lists children in the order of their creation.
-        self.children()[0]
     }
 
     /// Returns the peak memory of the largest living process, in kB.

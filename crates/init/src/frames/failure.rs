@@ -41,7 +41,8 @@ pub enum FailureKind {
     Busy,
     /// The supervisor of the step was killed, and the rest of the step with it.
     Supervisor,
-    /// The keeper of the step was killed, or the container was restarted.
+    /// The supervisor of a step that is kept was killed, the container was restarted, or a host has
+    /// acknowledged the end of the step.
     Keeper,
     /// The requested output was dropped, because a host had acknowledged it.
     Forgotten,

@@ -1,7 +1,7 @@
 //! The frames of a step whose host may disconnect and return: output is kept until the host has
 //! received it.
 //!
-//! They go through the stream of an exec to `call`, and on to the keeper of the step. Kinds,
+//! They go through the stream of an exec to `call`, and on to the supervisor of the step. Kinds,
 //! numbers and strings are as in [the other frames](super); an answer has at most
 //! [`MAX_EVENT_BYTES`].
 //!
@@ -12,13 +12,13 @@
 //! | `04` | signalled: offset, limits, number | | `85` | attach: id, offset, perhaps a step |
 //! | `05` | failed: offset, limits, reason | | `89` | received: offset |
 //! | `06` | output: stream, offset, bytes | | `8a` | alive |
-//! | `07` | heartbeat | | `8b` | yield: another step begins |
+//! | `07` | heartbeat | | | |
 //!
 //! An offset counts the bytes of both streams, in the order in which they were read. The offset of
 //! an end is that of the last byte: a host with fewer bytes lacks output. A host that attaches gets
-//! `started` again, then the output from its offset on, then the end, each as it comes. Once the
-//! host has received all output, only the end is kept, for later requests. A step with an id is
-//! started unless the id was used before, and never twice.
+//! `started` again, then the output from its offset on, then the end, each as it comes. A `received`
+//! with an offset after the last byte acknowledges the end too, and nothing is kept any more. A step
+//! with an id is started unless the id was used before, and never twice.
 
 use super::values::{PayloadReader, PayloadWriter};
 use super::{ContainerStep, FrameError, StepAnswer, StepFailure};
@@ -30,6 +30,8 @@ pub const MAX_OUTPUT_BYTES: usize = 64 << 10;
 /// Number of received bytes after which a host has to send
 /// [`StepRequest::Received`](super::StepRequest::Received).
 pub const RECEIVED_BYTES: u64 = 16 << 10;
+/// Offset by which a host acknowledges the end of a step.
+pub const END_RECEIVED: u64 = u64::MAX;
 /// Longest interval between two frames from the same end.
 pub const HEARTBEAT_SECONDS: u64 = 5;
 
@@ -37,7 +39,7 @@ const MAX_ID_BYTES: usize = 64;
 /// Size of kind, length, stream and offset before output.
 const OUTPUT_HEADER_BYTES: usize = 14;
 
-/// Name of one run of a step, and of its directory: letters, digits, `-` and `_`.
+/// Name of one run of a step, and of a file: letters, digits, `-` and `_`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepId(String);
 

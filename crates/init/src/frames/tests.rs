@@ -33,7 +33,6 @@ fn requests() -> Vec<StepRequest> {
         attach(u64::MAX, None),
         StepRequest::Received(1 << 40),
         StepRequest::Alive,
-        StepRequest::Yield,
     ];
     steps.into_iter().chain(others).collect()
 }

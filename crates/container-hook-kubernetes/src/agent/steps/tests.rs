@@ -286,6 +286,7 @@ fn client_that_does_not_read_pauses_the_step_without_loss() {
                 _ => {}
             }
         };
+        acknowledge_end(link).await;
         assert_eq!((position, end), (BYTES, (BYTES, StepAnswer::Exited(5))));
     });
     wait_until("nobody is left", || agent.children().is_empty());
@@ -344,22 +345,27 @@ fn two_clients_of_one_step_both_get_its_output() {
 }
 
 #[test]
-fn repeated_request_returns_the_same_result() {
+fn repeated_request_runs_no_step_again() {
     let agent = TestAgent::start();
-    let text = format!("echo x >> {0}; cat {0}; exit 6", agent.directory().join("n").display());
+    let count = agent.directory().join("n");
+    let text = format!("echo x >> {0}; cat {0}; exit 6", count.display());
+    let attach =
+        |from| AttachRequest { id: StepId::new("again").unwrap(), from, step: Some(script(&text)) };
     block_on(async {
+        // Until the end is acknowledged, it is sent again.
+        for (from, rest) in [(0, &b"x\n"[..]), (2, b"")] {
+            let end = follow(&agent, attach(from)).await;
+            assert_eq!(end, (rest.to_vec(), 2, StepAnswer::Exited(6)));
+        }
         let (end, [output, _]) = run_step(&agent, "again", &text).await;
         assert_eq!((end, &*output), (StepEnd::Exited(6), "x\n"));
         wait_until("nobody is left", || agent.children().is_empty());
-        let id = StepId::new("again").unwrap();
-        let attach = AttachRequest { id, from: 2, step: Some(script(&text)) };
-        let (rest, offset, end) = follow(&agent, attach).await;
-        assert_eq!((rest, offset, end), (Vec::new(), 2, StepAnswer::Exited(6)));
         // A caller without the output does not mistake the end of an earlier run for its own.
         let (_sender, mut sent) = signals();
         let (end, _) = run_id(&agent, "again", script(&text), &mut sent).await;
-        assert!(matches!(end, Err(AgentError::Missing { missing: 2 })), "{end:?}");
+        assert_eq!(expect_failure(end).kind, FailureKind::Keeper);
     });
+    assert_eq!(fs::read_to_string(count).unwrap(), "x\n");
 }
 
 #[test]

@@ -1,4 +1,6 @@
-//! Steps whose client, keeper or agent is gone.
+//! Steps whose client, supervisor or agent is gone.
+
+use oci_hooks_init::frames::VERSIONS;
 
 use super::*;
 
@@ -8,15 +10,19 @@ fn abandoned_step_is_killed_with_a_message() {
     let id = StepId::new("away").unwrap();
     let ready = agent.directory().join("ready");
     block_on(async {
-        let text = format!(": > {}; sleep 1000", ready.display());
+        let text = format!("echo $$ > {}; exec sleep 1000", ready.display());
         let attach = AttachRequest { id: id.clone(), from: 0, step: Some(script(&text)) };
         let mut session = AgentSession::new(&agent);
         let link = session.link().await.unwrap();
         send_attach(link, attach).await;
-        wait_until("it is ready", || ready.exists());
+        wait_until("it is ready", || {
+            fs::read_to_string(&ready).is_ok_and(|pid| pid.ends_with('\n'))
+        });
     });
     agent.cut_streams();
-    wait_until("nobody is left", || agent.children().is_empty());
+    let step = fs::read_to_string(&ready).unwrap();
+    let step = format!("/proc/{}", step.trim_end());
+    wait_until("it is killed", || !fs::exists(&step).unwrap());
     let (_, _, end) = block_on(follow(&agent, AttachRequest { id, from: 0, step: None }));
     let StepAnswer::Failed(failure) = end else { panic!("{end:?}") };
     assert_eq!(failure.kind, FailureKind::Abandoned);
@@ -53,15 +59,15 @@ fn abandoned_step_is_dead_before_the_next_begins() {
 }
 
 #[test]
-fn killed_keeper_is_an_error_and_ends_its_step() {
+fn killed_supervisor_is_an_error_and_ends_its_step() {
     let agent = TestAgent::start();
     let ready = agent.directory().join("ready");
     let text = format!("echo $$ > {}; sleep 1000", ready.display());
     let (_sender, mut sent) = signals();
     let killing = async {
         wait_for(|| fs::read_to_string(&ready).is_ok_and(|pid| pid.ends_with('\n'))).await;
-        let keeper = rustix::process::Pid::from_raw(agent.keeper()).unwrap();
-        rustix::process::kill_process(keeper, Signal::KILL).unwrap();
+        let supervisor = rustix::process::Pid::from_raw(agent.children()[0]).unwrap();
+        rustix::process::kill_process(supervisor, Signal::KILL).unwrap();
         std::future::pending::<()>().await;
     };
     block_on(async {
@@ -80,24 +86,14 @@ fn killed_keeper_is_an_error_and_ends_its_step() {
 #[test]
 fn step_of_a_restarted_first_process_is_an_error() {
     let agent = TestAgent::start();
-    let id = || StepId::new("before").unwrap();
-    let place = agent.run_directory().join("agent/steps/before");
-    fs::create_dir(&place).unwrap();
-    for end in [None, Some(&b"garbage"[..]), Some(b"")] {
-        if let Some(end) = end {
-            fs::write(place.join("end"), end).unwrap();
-        }
-        let attach = AttachRequest { id: id(), from: 0, step: Some(script("exit 0")) };
+    fs::write(agent.run_directory().join("agent/steps/before"), "").unwrap();
+    for (id, step) in [("before", Some(script("exit 0"))), ("unknown", None)] {
+        let attach = AttachRequest { id: StepId::new(id).unwrap(), from: 0, step };
         let StepAnswer::Failed(failure) = block_on(follow(&agent, attach)).2 else {
             panic!("no failure")
         };
         assert_eq!(failure.kind, FailureKind::Keeper);
     }
-    let attach = AttachRequest { id: StepId::new("unknown").unwrap(), from: 0, step: None };
-    let StepAnswer::Failed(failure) = block_on(follow(&agent, attach)).2 else {
-        panic!("no failure")
-    };
-    assert_eq!(failure.kind, FailureKind::Keeper);
 }
 
 #[test]
@@ -114,10 +110,22 @@ fn invalid_requests_close_only_their_connection() {
     let mut random = fastrand::Rng::with_seed(16);
     let attacking = async {
         wait_for(|| ready.exists()).await;
-        let sockets = ["agent/socket", "agent/steps/good/socket"];
+        let id = StepId::new("good").unwrap();
+        let attach = AttachRequest { id, from: 0, step: None };
+        let attach = encode_request(&StepRequest::Attach(Box::new(attach)));
+        let (hello, heartbeat) = (StepAnswer::Hello(VERSIONS), StepEvent::Heartbeat);
+        let mut answers = hello.encode();
+        answers.extend(heartbeat.encode());
         for round in 0..200 {
-            let path = agent.run_directory().join(sockets[round % 2]);
+            let path = agent.run_directory().join("agent/socket");
             let mut socket = std::os::unix::net::UnixStream::connect(path).unwrap();
+            // To the process that the first process starts for a request, or to the step's supervisor.
+            if round % 2 == 1 {
+                socket.write_all(&attach).unwrap();
+                let mut read = vec![0; answers.len()];
+                socket.read_exact(&mut read).unwrap();
+                assert_eq!(read, answers);
+            }
             // Random bytes that start no `Kill` or `Signal` frame, which are valid requests.
             let mut bytes: Vec<u8> = (0..random.usize(1..40)).map(|_| random.u8(..)).collect();
             bytes[0] = [0x85, 0x89, 0x00, 0xff, 0x06][random.usize(..5)];

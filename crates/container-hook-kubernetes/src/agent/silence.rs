@@ -16,37 +16,24 @@ const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// so that frames that arrived while this process was stopped are received first.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time of the last data from a container. While no data is expected, it is kept up to date.
-pub struct LastActivity(Cell<Instant>);
-
-impl LastActivity {
-    pub(super) fn new() -> Self {
-        LastActivity(Cell::new(Instant::now()))
-    }
-
-    /// Records that data arrived, or that no data is expected at this moment.
-    pub(super) fn note(&self) {
-        self.0.set(Instant::now());
-    }
-}
-
 /// Logs each silence of a step's container; returns an error when one has lasted for the step's `lost_timeout`.
+/// `heard` is the time of the last data.
 pub async fn watch(
     opener: &dyn LinkOpener,
     step: &AgentStep<'_>,
-    heard: &LastActivity,
+    heard: &Cell<Instant>,
 ) -> AgentError {
     loop {
-        let last = heard.0.get();
+        let last = heard.get();
         sleep_until(last + SILENCE_THRESHOLD).await;
         sleep(POLL_INTERVAL).await;
-        if heard.0.get() != last {
+        if heard.get() != last {
             continue;
         }
         let (title, seconds) = (step.title, || last.elapsed().as_secs());
         let state = describe(opener).await;
         step.log.warning(&format!("{title} has not answered for {} s: {state}", seconds()));
-        while heard.0.get() == last {
+        while heard.get() == last {
             if last.elapsed() >= step.lost_timeout {
                 let (container, state) = (title.to_owned(), describe(opener).await);
                 return AgentError::Silent { container, seconds: seconds(), state };

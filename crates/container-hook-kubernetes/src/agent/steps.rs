@@ -4,6 +4,7 @@
 //! The agent keeps the step's output until it is written here. A lost stream is reopened, and the output
 //! requested from the first missing byte on.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -23,7 +24,7 @@ use tracing::debug;
 
 use super::link::{AgentLink, LinkError};
 use super::session::{AgentSession, MALFORMED_LIMIT, SessionError};
-use super::silence::{self, LastActivity};
+use super::silence;
 use super::writer::OutputWriter;
 
 /// Grace period of a step after `SIGTERM` before it is killed: the runner kills this process a second later.
@@ -60,15 +61,12 @@ pub enum AgentError {
     /// protocol.
     #[error("unexpected answer from the agent in the container")]
     Answer(#[source] LinkError),
-    /// A part of the output is missing: the job has changed the agent.
-    #[error("{missing} bytes of the step's output are missing")]
-    Missing { missing: u64 },
 }
 
 impl AgentError {
     /// Returns whether the container can still be reached.
     pub fn is_reachable(&self) -> bool {
-        matches!(self, AgentError::Step(_) | AgentError::Missing { .. })
+        matches!(self, AgentError::Step(_))
     }
 
     /// Returns the step's exit code: that of a shell for a [`StepError`], otherwise 1.
@@ -113,7 +111,7 @@ pub async fn run(
     let begin = AttachRequest { id: id.clone(), from: 0, step: Some(program) };
     let begin = StepRequest::Attach(Box::new(begin)).encode().map_err(frame)?;
     let writer = OutputWriter::new(step.streams).map_err(StepError::Streams)?;
-    let heard = LastActivity::new();
+    let heard = Cell::new(Instant::now());
     let mut run = StepRun {
         id,
         begin: Some(begin),
@@ -187,7 +185,8 @@ struct StepRun<'s> {
     lost_since: Option<Instant>,
     /// Maximum time since `lost_since`; then the step fails.
     lost_timeout: Duration,
-    heard: &'s LastActivity,
+    /// Time of the last data from the container; the current time while no data is expected.
+    heard: &'s Cell<Instant>,
     malformed: u32,
 }
 
@@ -251,7 +250,7 @@ impl StepRun<'_> {
             self.acknowledge(link).await?;
             let receives = self.end.is_none() && self.writer.has_room();
             if !receives {
-                self.heard.note();
+                self.heard.set(Instant::now());
             }
             tokio::select! {
                 () = self.signals.wait_for_signals() => {
@@ -273,7 +272,7 @@ impl StepRun<'_> {
                 () = self.writer.wait_for_progress() => {}
                 frame = link.receive(), if receives => {
                     let (kind, payload) = frame?;
-                    self.heard.note();
+                    self.heard.set(Instant::now());
                     let event = StepEvent::decode(kind, &payload).map_err(LinkError::Frame)?;
                     self.take(event)?;
                 }
@@ -343,6 +342,7 @@ impl StepRun<'_> {
     }
 
     fn take(&mut self, event: StepEvent) -> Result<(), AgentError> {
+        let invalid = || AgentError::Answer(FrameError::Invalid("offset").into());
         let mut is_news = self.begin.is_some();
         match event {
             // The agent has nothing else to send: a silent step may lose its stream from time to time.
@@ -356,7 +356,7 @@ impl StepRun<'_> {
                 let known = usize::try_from(self.position.saturating_sub(offset));
                 let new = bytes.get(known.unwrap_or(usize::MAX)..).unwrap_or_default();
                 if offset > self.position {
-                    return Err(self.missing(offset));
+                    return Err(invalid());
                 }
                 is_news |= !new.is_empty();
                 if !new.is_empty() {
@@ -368,7 +368,7 @@ impl StepRun<'_> {
                 is_news = true;
                 // The output of a failed step may be incomplete.
                 if !matches!(end, StepAnswer::Failed(_)) && offset != self.position {
-                    return Err(self.missing(offset));
+                    return Err(invalid());
                 }
                 debug!(?end, "the step ended");
                 (self.end, self.limits) = (Some(end), limits);
@@ -382,16 +382,7 @@ impl StepRun<'_> {
         Ok(())
     }
 
-    /// Returns the error for an output offset that differs from `position`.
-    fn missing(&self, offset: u64) -> AgentError {
-        match offset.checked_sub(self.position) {
-            Some(missing) => AgentError::Missing { missing },
-            None => AgentError::Answer(FrameError::Invalid("offset").into()),
-        }
-    }
-
-    /// Returns the end of the step once all of its output has been written, or without waiting for
-    /// the output if `drops_output` is set; `None` before.
+    /// Returns the step's end once all of its output has been written, or at once after a late signal.
     fn check_end(&mut self) -> Result<Option<StepEnd>, AgentError> {
         let written =
             self.writer.written_bytes().map_err(|error| StepError::Streams(error.into()))?;

@@ -5,19 +5,28 @@
 use std::io;
 use std::time::Duration;
 
+use oci_hooks_init::frames::journal::MAX_EVENT_BYTES;
 use oci_hooks_init::frames::{FrameBuffer, FrameError};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// Maximum silence of an agent: it sends a heartbeat every 5 seconds.
 const SILENCE: Duration = Duration::from_secs(20);
-/// Maximum payload of an answer.
-const MAX_ANSWER_BYTES: usize = 1 << 20;
 const READ_AT_ONCE: usize = 64 << 10;
 
 /// A stream to an agent.
 pub struct AgentLink {
+    sender: FrameSender,
+    receiver: FrameReceiver,
+}
+
+/// Sending half of an [`AgentLink`].
+pub struct FrameSender {
     input: Box<dyn AsyncWrite + Send + Unpin>,
+}
+
+/// Receiving half of an [`AgentLink`].
+pub struct FrameReceiver {
     output: Box<dyn AsyncRead + Send + Unpin>,
     frames: FrameBuffer,
     buffer: Vec<u8>,
@@ -44,46 +53,33 @@ impl AgentLink {
         input: impl AsyncWrite + Send + Unpin + 'static,
         output: impl AsyncRead + Send + Unpin + 'static,
     ) -> Self {
-        let (input, output) = (Box::new(input), Box::new(output));
-        let frames = FrameBuffer::new(MAX_ANSWER_BYTES);
-        AgentLink { input, output, frames, buffer: vec![0; READ_AT_ONCE], heard: Instant::now() }
+        let receiver = FrameReceiver {
+            output: Box::new(output),
+            frames: FrameBuffer::new(MAX_EVENT_BYTES),
+            buffer: vec![0; READ_AT_ONCE],
+            heard: Instant::now(),
+        };
+        AgentLink { sender: FrameSender { input: Box::new(input) }, receiver }
     }
 
     /// Sends whole frames.
     pub async fn send(&mut self, frames: &[u8]) -> Result<(), LinkError> {
-        self.split().0.send(frames).await
+        self.sender.send(frames).await
     }
 
     /// Returns the kind and the payload of the next frame. Cancel-safe: no data is lost if the future is
     /// dropped.
     pub async fn receive(&mut self) -> Result<(u8, Vec<u8>), LinkError> {
-        self.split().1.receive().await
+        self.receiver.receive().await
     }
 
     /// Splits the stream into a sending and a receiving half, which can be used at the same time.
-    pub fn split(&mut self) -> (FrameSender<'_>, FrameReceiver<'_>) {
-        let AgentLink { input, output, frames, buffer, heard } = self;
-        (
-            FrameSender { input: input.as_mut() },
-            FrameReceiver { output: output.as_mut(), frames, buffer, heard },
-        )
+    pub fn split(&mut self) -> (&mut FrameSender, &mut FrameReceiver) {
+        (&mut self.sender, &mut self.receiver)
     }
 }
 
-/// Sending half of an [`AgentLink`].
-pub struct FrameSender<'l> {
-    input: &'l mut (dyn AsyncWrite + Send + Unpin),
-}
-
-/// Receiving half of an [`AgentLink`].
-pub struct FrameReceiver<'l> {
-    output: &'l mut (dyn AsyncRead + Send + Unpin),
-    frames: &'l mut FrameBuffer,
-    buffer: &'l mut Vec<u8>,
-    heard: &'l mut Instant,
-}
-
-impl FrameSender<'_> {
+impl FrameSender {
     /// Sends whole frames.
     pub async fn send(&mut self, frames: &[u8]) -> Result<(), LinkError> {
         let sent = async {
@@ -94,7 +90,7 @@ impl FrameSender<'_> {
     }
 }
 
-impl FrameReceiver<'_> {
+impl FrameReceiver {
     /// Returns the kind and the payload of the next frame. Cancel-safe: no data is lost if the future is
     /// dropped.
     pub async fn receive(&mut self) -> Result<(u8, Vec<u8>), LinkError> {
@@ -102,15 +98,15 @@ impl FrameReceiver<'_> {
             if let Some(frame) = self.frames.take()? {
                 return Ok(frame);
             }
-            let read = self.output.read(self.buffer);
+            let read = self.output.read(&mut self.buffer);
             // Data that has already arrived is read even after the limit, and repeated calls do not extend
             // the limit.
-            let limit = *self.heard + SILENCE;
+            let limit = self.heard + SILENCE;
             let count = timeout_at(limit, read).await.map_err(|_| LinkError::Silent)??;
             if count == 0 {
                 return Err(LinkError::Closed);
             }
-            *self.heard = Instant::now();
+            self.heard = Instant::now();
             self.frames.push(&self.buffer[..count]);
         }
     }

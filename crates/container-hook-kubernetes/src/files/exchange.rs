@@ -58,7 +58,7 @@ impl ExchangeAttempts {
 }
 
 /// Sends keepalives until the exchange is over.
-pub async fn send_keepalives(to: &mut FrameSender<'_>, over: &Notify) -> Result<(), LinkError> {
+pub async fn send_keepalives(to: &mut FrameSender, over: &Notify) -> Result<(), LinkError> {
     while timeout(ALIVE_EVERY, over.notified()).await.is_err() {
         to.send(&ALIVE).await?;
     }
@@ -66,7 +66,7 @@ pub async fn send_keepalives(to: &mut FrameSender<'_>, over: &Notify) -> Result<
 }
 
 /// Returns the agent's next answer, skipping heartbeats.
-pub async fn receive_answer(from: &mut FrameReceiver<'_>) -> Result<FilesFrame, FilesError> {
+pub async fn receive_answer(from: &mut FrameReceiver) -> Result<FilesFrame, FilesError> {
     loop {
         let (kind, payload) = from.receive().await?;
         if kind != HEARTBEAT {

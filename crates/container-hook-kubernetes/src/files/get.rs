@@ -76,14 +76,14 @@ async fn run(
     record: &ExchangeRecord,
     mut taken: DownloadSink<'_>,
 ) -> Result<(), FilesError> {
-    let (mut sending, mut receiving) = link.split();
+    let (sending, receiving) = link.split();
     let over = Notify::new();
     let asked = async {
-        ask(&mut sending, from, scope, record).await?;
-        Ok(send_keepalives(&mut sending, &over).await?)
+        ask(sending, from, scope, record).await?;
+        Ok(send_keepalives(sending, &over).await?)
     };
     let received = async {
-        taken.receive(&mut receiving).await?;
+        taken.receive(receiving).await?;
         over.notify_one();
         Ok(())
     };
@@ -92,7 +92,7 @@ async fn run(
 
 /// Requests the files that differ from a record.
 pub async fn ask(
-    to: &mut FrameSender<'_>,
+    to: &mut FrameSender,
     root: &Path,
     scope: &FileScope,
     record: &ExchangeRecord,
@@ -195,7 +195,7 @@ struct DownloadSink<'t> {
 }
 
 impl DownloadSink<'_> {
-    async fn receive(&mut self, from: &mut FrameReceiver<'_>) -> Result<(), FilesError> {
+    async fn receive(&mut self, from: &mut FrameReceiver) -> Result<(), FilesError> {
         let root = self.from.display().to_string();
         loop {
             match receive_answer(from).await? {

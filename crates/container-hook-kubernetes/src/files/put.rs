@@ -61,7 +61,7 @@ pub async fn upload_tree(
 /// Receives answers until the agent is done, and calls `marked` for each mark that the agent
 /// confirms. Returns the files that the agent could not write.
 pub async fn answers(
-    from: &mut FrameReceiver<'_>,
+    from: &mut FrameReceiver,
     root: &Path,
     marked: &mut dyn FnMut() -> Result<(), FilesError>,
 ) -> Result<FileProblems, FilesError> {
@@ -109,8 +109,8 @@ struct UploadState {
 
 impl UploadAttempt<'_> {
     async fn run(&self, link: &mut AgentLink) -> Result<(), FilesError> {
-        let (mut sending, mut receiving) = link.split();
-        try_join(self.send(&mut sending), self.receive(&mut receiving)).await?;
+        let (sending, receiving) = link.split();
+        try_join(self.send(sending), self.receive(receiving)).await?;
         let state = &mut *self.state.borrow_mut();
         if !state.problems.is_empty() {
             return Err(FilesError::Failed(std::mem::take(&mut state.problems)));
@@ -118,7 +118,7 @@ impl UploadAttempt<'_> {
         Ok(())
     }
 
-    async fn send(&self, to: &mut FrameSender<'_>) -> Result<(), FilesError> {
+    async fn send(&self, to: &mut FrameSender) -> Result<(), FilesError> {
         let mut out = Vec::with_capacity(2 * DATA_BYTES);
         FilesFrame::Put { root: bytes(self.to) }.encode(&mut out);
         let mut changes =
@@ -158,7 +158,7 @@ impl UploadAttempt<'_> {
         Ok(send_keepalives(to, &self.over).await?)
     }
 
-    async fn receive(&self, from: &mut FrameReceiver<'_>) -> Result<(), FilesError> {
+    async fn receive(&self, from: &mut FrameReceiver) -> Result<(), FilesError> {
         let mut marked = || self.state.borrow_mut().confirm();
         let problems = answers(from, self.to, &mut marked).await?;
         self.state.borrow_mut().problems.append(problems);

@@ -68,23 +68,23 @@ impl Transfer<'_> {
         [from, to]: [&mut AgentLink; 2],
         update: &mut RecordUpdate,
     ) -> Result<ExchangeSummary, FilesError> {
-        let (mut ask_from, mut get_from) = from.split();
-        let (mut put_to, mut told_by) = to.split();
+        let (ask_from, get_from) = from.split();
+        let (put_to, told_by) = to.split();
         let (got, put) = (Notify::new(), Notify::new());
         let source = async {
-            ask(&mut ask_from, self.from, self.scope, self.record).await?;
-            Ok::<(), FilesError>(send_keepalives(&mut ask_from, &got).await?)
+            ask(ask_from, self.from, self.scope, self.record).await?;
+            Ok::<(), FilesError>(send_keepalives(ask_from, &got).await?)
         };
         let passed = async {
-            let summary = self.pass(&mut get_from, &mut put_to, update).await?;
+            let summary = self.pass(get_from, put_to, update).await?;
             got.notify_one();
-            send_keepalives(&mut put_to, &put).await?;
+            send_keepalives(put_to, &put).await?;
             Ok(summary)
         };
         let told = async {
             let mut unmarked =
                 || -> Result<(), FilesError> { Err(FrameError::Invalid("mark").into()) };
-            let problems = answers(&mut told_by, self.to, &mut unmarked).await?;
+            let problems = answers(told_by, self.to, &mut unmarked).await?;
             put.notify_one();
             if problems.is_empty() { Ok(()) } else { Err(FilesError::Failed(problems)) }
         };
@@ -95,8 +95,8 @@ impl Transfer<'_> {
     /// Forwards changes as they arrive.
     async fn pass(
         &self,
-        from: &mut FrameReceiver<'_>,
-        to: &mut FrameSender<'_>,
+        from: &mut FrameReceiver,
+        to: &mut FrameSender,
         update: &mut RecordUpdate,
     ) -> Result<ExchangeSummary, FilesError> {
         let root = self.from.display().to_string();

@@ -115,7 +115,7 @@ fn changes_are_not_confirmed_after_a_failed_one() {
         let failed = FileProblem { action: FileAction::Write, path: b"file".to_vec(), errno: 30 };
         let told = frames(&[FilesFrame::Mark, FilesFrame::Problem(failed), FilesFrame::Mark]);
         let mut link = Liar(told).open().await.unwrap();
-        let (_sender, mut receiver) = link.split();
+        let (_sender, receiver) = link.split();
         // The hello.
         assert!(receiver.receive().await.is_ok());
         let mut confirmed = 0;
@@ -123,7 +123,7 @@ fn changes_are_not_confirmed_after_a_failed_one() {
             confirmed += 1;
             Ok(())
         };
-        let problems = answers(&mut receiver, Path::new("/"), &mut confirm).await;
+        let problems = answers(receiver, Path::new("/"), &mut confirm).await;
         assert!(problems.is_ok_and(|problems| !problems.is_empty()));
         assert_eq!(confirmed, 1);
     });

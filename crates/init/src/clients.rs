@@ -113,11 +113,9 @@ impl KeeperClient {
             match self.frames.decode_next(StepRequest::decode) {
                 Ok(None) => return true,
                 Ok(Some(StepRequest::Alive)) => {}
-                Ok(Some(
-                    request @ (StepRequest::Signal(_)
-                    | StepRequest::Kill
-                    | StepRequest::Received(_)),
-                )) => requests.push(request),
+                Ok(Some(request @ (StepRequest::Signal(_) | StepRequest::Received(_)))) => {
+                    requests.push(request);
+                }
                 _ => return false,
             }
         }

@@ -12,12 +12,12 @@
 //! |---|---|---|---|---|
 //! | `01` | hello: oldest and newest supported version | | `81` | step: version, program and its settings |
 //! | `02` | started: the program was executed | | `82` | signal: a number |
-//! | `03` | exited: code | | `83` | kill |
-//! | `04` | signalled: number | | `84` | terminal size: rows and columns |
-//! | `05` | failed: reason | | `86` | *input: bytes* |
+//! | `03` | exited: code | | `84` | terminal size: rows and columns |
+//! | `04` | signalled: number | | `86` | *input: bytes* |
+//! | `05` | failed: reason | | | |
 //!
 //! *Slanted* kinds are reserved for streams that cannot carry descriptors. Through these, the
-//! frames of [`journal`] start steps, with kinds `02` to `07`, `82`, `83`, `85` and `89` to `8f`;
+//! frames of [`journal`] start steps, with kinds `02` to `07`, `82`, `85` and `89` to `8f`;
 //! the kinds `90` to `9f` are those of files.
 //!
 //! # A connection
@@ -33,8 +33,8 @@
 //! 3. The answers are `failed`, or `started` and then `exited` or `signalled`. The last answer is sent when the
 //!    program has ended, even if it left processes running; but after `SIGHUP`, `SIGINT`, `SIGQUIT` or
 //!    `SIGTERM` from the host, only when no process of the step is left.
-//! 4. A signal goes to every process of the step, a kill is `SIGKILL` for all. A connection that the host
-//!    closes before the last answer is a kill too; if it is closed later, remaining processes go on.
+//! 4. A signal goes to every process of the step. A connection that the host closes before the last answer
+//!    is `SIGKILL` for all; if it is closed later, remaining processes go on.
 
 mod failure;
 pub mod files;
@@ -87,10 +87,8 @@ impl Hello {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepRequest {
     Step(Box<ContainerStep>),
-    /// Sends a signal to every process of the step.
+    /// Sends a signal to every process of the step; `SIGKILL` until none is left.
     Signal(i32),
-    /// Sends `SIGKILL` to every process of the step, until none is left.
-    Kill,
     /// Sets the size of the program's terminal to that of the host's, which has changed.
     Resize(TerminalSize),
     /// Requests the output and the end of a step that outlives the connection of its host. Part of
@@ -279,7 +277,6 @@ impl StepRequest {
                 out.0.extend(checked_signal(*signal)?.to_le_bytes());
                 0x82
             }
-            StepRequest::Kill => 0x83,
             StepRequest::Resize(TerminalSize { rows, columns }) => {
                 out.0.extend(rows.to_le_bytes());
                 out.0.extend(columns.to_le_bytes());
@@ -307,7 +304,6 @@ impl StepRequest {
         let request = match kind {
             0x81 => StepRequest::Step(Box::new(ContainerStep::read(&mut from)?)),
             0x82 => StepRequest::Signal(checked_signal(from.i32()?)?),
-            0x83 => StepRequest::Kill,
             0x84 => {
                 let (rows, columns) = (from.u16()?, from.u16()?);
                 StepRequest::Resize(TerminalSize { rows, columns })

@@ -428,7 +428,7 @@ impl StepSupervisor<'_> {
     /// Handles a request of a host; returns whether it is one about a step that was begun.
     fn obey(&mut self, request: &StepRequest) -> bool {
         match request {
-            StepRequest::Signal(SIGKILL) | StepRequest::Kill => {
+            StepRequest::Signal(SIGKILL) => {
                 self.is_cancelled = true;
                 self.kill();
             }

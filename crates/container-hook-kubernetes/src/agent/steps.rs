@@ -123,7 +123,6 @@ pub async fn run(
         writer,
         signals: ForwardedSignals::new(signals).map_err(StepError::Streams)?,
         kill_at: None,
-        is_killed: false,
         drops_output: false,
         give_up_at: None,
         lost_since: None,
@@ -177,7 +176,6 @@ struct StepRun<'s> {
     writer: OutputWriter,
     signals: ForwardedSignals<'s>,
     kill_at: Option<Instant>,
-    is_killed: bool,
     give_up_at: Option<Instant>,
     /// If set, a signal arrived after the step's end, so the rest of the output is dropped.
     drops_output: bool,
@@ -261,8 +259,9 @@ impl StepRun<'_> {
                 () = sleep_until_deadline(self.kill_at) => {
                     debug!("kill the step");
                     self.kill_at = None;
-                    self.is_killed = true;
-                    self.send(link, &encode_request(&StepRequest::Kill)).await?;
+                    let kill = Signal::KILL.as_raw();
+                    self.signals.taken.push(kill);
+                    self.send(link, &encode_request(&StepRequest::Signal(kill))).await?;
                 }
                 () = sleep_until_deadline(self.give_up_at) => self.check_time()?,
                 () = sleep_until(alive_at) => {
@@ -306,9 +305,6 @@ impl StepRun<'_> {
         self.received = 0;
         for signal in self.signals.taken.clone() {
             link.send(&encode_request(&StepRequest::Signal(signal))).await?;
-        }
-        if self.is_killed {
-            link.send(&encode_request(&StepRequest::Kill)).await?;
         }
         Ok(())
     }
@@ -434,7 +430,7 @@ async fn sleep_until_deadline(at: Option<Instant>) {
 struct ForwardedSignals<'s> {
     from: &'s mut dyn StepSignals,
     descriptor: AsyncFd<OwnedFd>,
-    /// The kinds of signals received so far, which are sent again on a new stream.
+    /// The kinds of signals forwarded so far, which are sent again on a new stream.
     taken: Vec<i32>,
 }
 

@@ -8,10 +8,10 @@
 //! | kind | to the host | | kind | from the host |
 //! |---|---|---|---|---|
 //! | `02` | started | | `82` | signal: a number |
-//! | `03` | exited: offset, limits, code | | `83` | kill |
-//! | `04` | signalled: offset, limits, number | | `85` | attach: id, offset, perhaps a step |
-//! | `05` | failed: offset, limits, reason | | `89` | received: offset |
-//! | `06` | output: stream, offset, bytes | | `8a` | alive |
+//! | `03` | exited: offset, limits, code | | `85` | attach: id, offset, perhaps a step |
+//! | `04` | signalled: offset, limits, number | | `89` | received: offset |
+//! | `05` | failed: offset, limits, reason | | `8a` | alive |
+//! | `06` | output: stream, offset, bytes | | | |
 //! | `07` | heartbeat | | | |
 //!
 //! An offset counts the bytes of both streams, in the order in which they were read. The offset of

@@ -27,7 +27,6 @@ fn requests() -> Vec<StepRequest> {
     };
     let others = [
         StepRequest::Signal(15),
-        StepRequest::Kill,
         StepRequest::Resize(TerminalSize { rows: 24, columns: 80 }),
         attach(0, Some(step())),
         attach(u64::MAX, None),

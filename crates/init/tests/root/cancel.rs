@@ -91,7 +91,7 @@ fn kill_reaches_all_processes() {
     for first in start_both() {
         for (name, text, count) in SCRIPTS {
             let (mut connection, _pipes) = start(&first, text, count);
-            connection.send(&StepRequest::Kill);
+            connection.send(&StepRequest::Signal(9));
             assert_eq!(connection.answer(), Some(StepAnswer::Signalled(9)), "{name}");
             assert_eq!(first.steps(), [0; 0], "{name}");
         }
@@ -103,7 +103,8 @@ fn kill_that_comes_with_the_step_ends_it() {
     for first in start_both() {
         let (mut connection, pipes) = (first.connect(), StepPipes::new());
         let step = StepRequest::Step(Box::new(script("sleep 1000")));
-        let requests = [step, StepRequest::Kill].map(|request| request.encode().unwrap()).concat();
+        let requests =
+            [step, StepRequest::Signal(9)].map(|request| request.encode().unwrap()).concat();
         connection.send_with(&requests, &pipes.theirs);
         let mut answer = connection.answer();
         if answer == Some(StepAnswer::Started) {

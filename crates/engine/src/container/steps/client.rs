@@ -305,7 +305,7 @@ impl StepDriver<'_> {
         if self.kill_at.is_some_and(|at| now >= at) && !matches!(self.phase, StepPhase::Draining(_))
         {
             debug!("kill the step");
-            self.request(&StepRequest::Kill)?;
+            self.request(&StepRequest::Signal(Signal::KILL.as_raw()))?;
         }
         self.kill_at = self.kill_at.filter(|at| now < *at);
         Ok(())
@@ -662,7 +662,7 @@ mod tests {
                 signals.write_all(&[signal]).unwrap();
                 assert_eq!(first.take(), Some(StepRequest::Signal(signal.into())));
             }
-            assert_eq!(first.take(), Some(StepRequest::Kill));
+            assert_eq!(first.take(), Some(StepRequest::Signal(9)));
             assert!(told.elapsed() >= TERM_GRACE);
             first.send_answer(&StepAnswer::Signalled(9));
         });

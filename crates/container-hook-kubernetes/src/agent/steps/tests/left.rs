@@ -126,7 +126,7 @@ fn invalid_requests_close_only_their_connection() {
                 socket.read_exact(&mut read).unwrap();
                 assert_eq!(read, answers);
             }
-            // Random bytes that start no `Kill` or `Signal` frame, which are valid requests.
+            // Random bytes that start no `Signal` frame, which is a valid request.
             let mut bytes: Vec<u8> = (0..random.usize(1..40)).map(|_| random.u8(..)).collect();
             bytes[0] = [0x85, 0x89, 0x00, 0xff, 0x06][random.usize(..5)];
             let _ = socket.write_all(&bytes);

@@ -20,7 +20,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 pub const MALFORMED_LIMIT: u32 = 3;
 
 /// Future of a stream that is being opened.
-type LinkFuture<'o> =
+pub type LinkFuture<'o> =
     Pin<Box<dyn Future<Output = Result<AgentLink, Box<dyn Error + Send + Sync>>> + 'o>>;
 
 /// Opens streams to the agent of one container.

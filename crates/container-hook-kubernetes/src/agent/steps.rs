@@ -378,7 +378,8 @@ impl StepRun<'_> {
         Ok(())
     }
 
-    /// Returns the step's end once all of its output has been written, or at once after a late signal.
+    /// Returns the end of the step once all of its output has been written, or without waiting for the output if
+    /// `drops_output` is set; `None` before.
     fn check_end(&mut self) -> Result<Option<StepEnd>, AgentError> {
         let written =
             self.writer.written_bytes().map_err(|error| StepError::Streams(error.into()))?;

@@ -1,7 +1,6 @@
 //! An agent that runs without a container, with pipes to its `call` processes as streams.
 
 use std::cell::{Cell, RefCell};
-use std::error::Error;
 use std::fs;
 use std::future::Future;
 use std::io;
@@ -18,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::unix::pipe::{Receiver, Sender};
 
-use super::{AgentLink, LinkOpener};
+use super::{AgentLink, LinkFuture, LinkOpener};
 
 /// Longer than any step of a test takes on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -114,9 +113,7 @@ impl TestAgent {
 }
 
 impl LinkOpener for TestAgent {
-    fn open(
-        &self,
-    ) -> Pin<Box<dyn Future<Output = Result<AgentLink, Box<dyn Error + Send + Sync>>> + '_>> {
+    fn open(&self) -> LinkFuture<'_> {
         Box::pin(async move {
             while !self.is_reachable.get() {
                 tokio::time::sleep(Duration::from_millis(1)).await;

@@ -96,28 +96,17 @@ impl AsyncRead for ExecOutput {
 }
 
 impl ExecStream {
-    /// Returns stdin, stdout, stderr, and the future of [`ExecStream::wait_for_end`].
+    /// Returns stdin, stdout, stderr, and the future of the program's end.
     pub fn into_parts(
         self,
     ) -> (DuplexStream, ExecOutput, ExecOutput, impl Future<Output = ExecEnd> + Send + use<>) {
         let ExecStream { stdin, stdout, stderr, end, task } = self;
         (stdin, stdout, stderr, async move {
-            let end = receive_end(end).await;
+            let end = end.await;
             drop(task);
-            end
+            end.unwrap_or_else(|_| ExecEnd::Lost("the connection was closed".to_owned()))
         })
     }
-
-    /// Waits for the end of the program, discarding its output.
-    pub async fn wait_for_end(self) -> ExecEnd {
-        let (_stdin, stdout, stderr, end) = self.into_parts();
-        drop((stdout, stderr));
-        end.await
-    }
-}
-
-async fn receive_end(end: oneshot::Receiver<ExecEnd>) -> ExecEnd {
-    end.await.unwrap_or_else(|_| ExecEnd::Lost("the connection was closed".to_owned()))
 }
 
 impl ClusterClient {
@@ -365,13 +354,13 @@ mod tests {
         run(async {
             let (exec, server) = connect_stream(false).await;
             drop(server);
-            assert!(matches!(exec.wait_for_end().await, ExecEnd::Lost(_)));
+            assert!(matches!(exec.into_parts().3.await, ExecEnd::Lost(_)));
             let (exec, mut server) = connect_stream(false).await;
             server.close(None).await.unwrap();
-            assert!(matches!(exec.wait_for_end().await, ExecEnd::Lost(_)));
+            assert!(matches!(exec.into_parts().3.await, ExecEnd::Lost(_)));
             let (exec, mut server) = connect_stream(false).await;
             server.send(message(STATUS, b"{")).await.unwrap();
-            assert!(matches!(exec.wait_for_end().await, ExecEnd::Lost(_)));
+            assert!(matches!(exec.into_parts().3.await, ExecEnd::Lost(_)));
         });
         assert_eq!(end_of(br#"{"status":"Success"}"#), ExecEnd::Exited(0));
         assert_eq!(end_of(b"{}"), ExecEnd::Failed("no reason is given".into()));
@@ -420,7 +409,7 @@ mod tests {
             let ours = WebSocketStream::from_raw_socket(ours, Role::Client, None).await;
             let timing =
                 PingTiming { interval: Duration::from_millis(20), limit: Duration::from_secs(3) };
-            let end = start(ours, false, timing).wait_for_end().await;
+            let end = start(ours, false, timing).into_parts().3.await;
             assert_eq!(end, ExecEnd::Lost("the API server sent nothing for 3s".into()));
             let mut server = WebSocketStream::from_raw_socket(theirs, Role::Server, None).await;
             assert!(matches!(server.next().await, Some(Ok(Message::Ping(_)))));

@@ -1,7 +1,6 @@
 //! Streams to the agent of a container.
 
 use std::cell::Cell;
-use std::error::Error;
 use std::future::Future;
 use std::io::Cursor;
 use std::pin::Pin;
@@ -14,7 +13,7 @@ use tracing::debug;
 
 use super::exec::{ExecEnd, ExecStream};
 use super::{ClusterClient, ClusterError};
-use crate::agent::{AgentLink, LinkOpener, PROGRAM, STATE};
+use crate::agent::{AgentLink, LinkFuture, LinkOpener, PROGRAM, STATE};
 use crate::wait::ended;
 
 /// Timeout for the first output of the agent.
@@ -184,9 +183,7 @@ async fn note(stderr: impl AsyncRead + Unpin) {
 }
 
 impl LinkOpener for ClusterOpener<'_> {
-    fn open(
-        &self,
-    ) -> Pin<Box<dyn Future<Output = Result<AgentLink, Box<dyn Error + Send + Sync>>> + '_>> {
+    fn open(&self) -> LinkFuture<'_> {
         Box::pin(async { self.open_link().await.map_err(Into::into) })
     }
 

@@ -1,11 +1,8 @@
 //! Exchanges with hostile agents.
 
-use std::error::Error;
 use std::fs;
-use std::future::Future;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::pin::Pin;
 
 use fastrand::Rng;
 use oci_hooks_init::frames::files::{
@@ -18,7 +15,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex, split};
 use super::trees::snapshot;
 use super::{ExchangeDirs, LIMITS, scope};
 use crate::agent::testing::block_on;
-use crate::agent::{AgentLink, AgentSession, LinkOpener};
+use crate::agent::{AgentLink, AgentSession, LinkFuture, LinkOpener};
 use crate::files::FilesError;
 use crate::files::get::get;
 use crate::files::host::HostTree;
@@ -28,9 +25,7 @@ use crate::files::put::answers;
 struct Liar(Vec<u8>);
 
 impl LinkOpener for Liar {
-    fn open(
-        &self,
-    ) -> Pin<Box<dyn Future<Output = Result<AgentLink, Box<dyn Error + Send + Sync>>> + '_>> {
+    fn open(&self) -> LinkFuture<'_> {
         let (ours, theirs) = duplex(1 << 16);
         let mut answer = StepAnswer::Hello(VERSIONS).encode();
         answer.extend_from_slice(&self.0);

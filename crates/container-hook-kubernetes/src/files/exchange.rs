@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use oci_hooks_init::frames::files::FilesFrame;
-use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::sleep;
 
 use super::error::FilesError;
 use crate::agent::{AgentSession, FrameReceiver, FrameSender, LinkError};
@@ -57,12 +56,12 @@ impl ExchangeAttempts {
     }
 }
 
-/// Sends keepalives until the exchange is over.
-pub async fn send_keepalives(to: &mut FrameSender, over: &Notify) -> Result<(), LinkError> {
-    while timeout(ALIVE_EVERY, over.notified()).await.is_err() {
+/// Sends keepalives, until the future is dropped because the exchange is over.
+pub async fn send_keepalives<T>(to: &mut FrameSender) -> Result<T, FilesError> {
+    loop {
+        sleep(ALIVE_EVERY).await;
         to.send(&ALIVE).await?;
     }
-    Ok(())
 }
 
 /// Returns the agent's next answer, skipping heartbeats.

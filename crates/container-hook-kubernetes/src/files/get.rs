@@ -4,7 +4,6 @@ use std::cmp::Ordering;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use futures_util::future::try_join;
 use oci_hooks_files::fs::{PathContext as _, PathError};
 use oci_hooks_init::files::{WritableTree, WriterRole};
 use oci_hooks_init::frames::FrameError;
@@ -12,7 +11,6 @@ use oci_hooks_init::frames::files::{
     DATA_BYTES, ENTRIES_BYTES, FileEntry, FileProblem, FileScope, FilesFrame, ScopePosition,
     TreeChange, order,
 };
-use tokio::sync::Notify;
 
 use super::error::{ExchangeSummary, FileProblems, FilesError, is_full};
 use super::exchange::{ExchangeAttempts, receive_answer, send_keepalives};
@@ -77,17 +75,14 @@ async fn run(
     mut taken: DownloadSink<'_>,
 ) -> Result<(), FilesError> {
     let (sending, receiving) = link.split();
-    let over = Notify::new();
     let asked = async {
         ask(sending, from, scope, record).await?;
-        Ok(send_keepalives(sending, &over).await?)
+        send_keepalives(sending).await
     };
-    let received = async {
-        taken.receive(receiving).await?;
-        over.notify_one();
-        Ok(())
-    };
-    try_join(asked, received).await.map(|_| ())
+    tokio::select! {
+        received = taken.receive(receiving) => received,
+        failed = asked => failed,
+    }
 }
 
 /// Requests the files that differ from a record.

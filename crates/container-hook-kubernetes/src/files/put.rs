@@ -6,12 +6,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Instant;
 
-use futures_util::future::try_join;
 use oci_hooks_files::fs::PathContext as _;
 use oci_hooks_init::files::{AppliedChange, ChangeFinder, SentChange};
 use oci_hooks_init::frames::FrameError;
 use oci_hooks_init::frames::files::{DATA_BYTES, FileScope, FilesFrame};
-use tokio::sync::Notify;
 use tokio::task::yield_now;
 
 use super::error::{ExchangeSummary, FileProblems, FilesError, format_path, is_full};
@@ -48,7 +46,7 @@ pub async fn upload_tree(
             summary: ExchangeSummary::default(),
             problems: FileProblems::default(),
         });
-        let attempt = UploadAttempt { from, to, scope, record, state, over: Notify::new() };
+        let attempt = UploadAttempt { from, to, scope, record, state };
         let result = attempt.run(link).await;
         let got_further = attempt.finish(result.is_ok(), &mut summary)?;
         match result {
@@ -92,7 +90,6 @@ struct UploadAttempt<'p> {
     scope: &'p FileScope,
     record: &'p ExchangeRecord,
     state: RefCell<UploadState>,
-    over: Notify,
 }
 
 /// State shared by the sending and the receiving half of an upload.
@@ -110,7 +107,10 @@ struct UploadState {
 impl UploadAttempt<'_> {
     async fn run(&self, link: &mut AgentLink) -> Result<(), FilesError> {
         let (sending, receiving) = link.split();
-        try_join(self.send(sending), self.receive(receiving)).await?;
+        tokio::select! {
+            received = self.receive(receiving) => received?,
+            failed = self.send(sending) => failed?,
+        }
         let state = &mut *self.state.borrow_mut();
         if !state.problems.is_empty() {
             return Err(FilesError::Failed(std::mem::take(&mut state.problems)));
@@ -155,14 +155,13 @@ impl UploadAttempt<'_> {
         }
         FilesFrame::Done { skipped: changes.skipped_count() }.encode(&mut out);
         to.send(&out).await?;
-        Ok(send_keepalives(to, &self.over).await?)
+        send_keepalives(to).await
     }
 
     async fn receive(&self, from: &mut FrameReceiver) -> Result<(), FilesError> {
         let mut marked = || self.state.borrow_mut().confirm();
         let problems = answers(from, self.to, &mut marked).await?;
         self.state.borrow_mut().problems.append(problems);
-        self.over.notify_one();
         Ok(())
     }
 

@@ -2,14 +2,12 @@
 
 use std::path::Path;
 
-use futures_util::future::try_join;
 use oci_hooks_init::files::AppliedChange;
 use oci_hooks_init::frames::FrameError;
 use oci_hooks_init::frames::files::{
     DATA_BYTES, FileEntry, FileEntryKind, FileEntryState, FileScope, FileTime, FilesFrame,
     ScopePosition, TreeChange,
 };
-use tokio::sync::Notify;
 
 use super::error::{ExchangeSummary, FilesError};
 use super::exchange::{ExchangeAttempts, receive_answer, send_keepalives};
@@ -70,26 +68,28 @@ impl Transfer<'_> {
     ) -> Result<ExchangeSummary, FilesError> {
         let (ask_from, get_from) = from.split();
         let (put_to, told_by) = to.split();
-        let (got, put) = (Notify::new(), Notify::new());
         let source = async {
             ask(ask_from, self.from, self.scope, self.record).await?;
-            Ok::<(), FilesError>(send_keepalives(ask_from, &got).await?)
+            send_keepalives(ask_from).await
         };
+        let mut summary = None;
         let passed = async {
-            let summary = self.pass(get_from, put_to, update).await?;
-            got.notify_one();
-            send_keepalives(put_to, &put).await?;
-            Ok(summary)
+            summary = Some(self.pass(get_from, put_to, update).await?);
+            send_keepalives(put_to).await
         };
         let told = async {
             let mut unmarked =
                 || -> Result<(), FilesError> { Err(FrameError::Invalid("mark").into()) };
             let problems = answers(told_by, self.to, &mut unmarked).await?;
-            put.notify_one();
             if problems.is_empty() { Ok(()) } else { Err(FilesError::Failed(problems)) }
         };
-        let (_, (summary, ())) = try_join(source, try_join(passed, told)).await?;
-        Ok(summary)
+        tokio::select! {
+            told = told => told?,
+            failed = source => failed?,
+            failed = passed => failed?,
+        }
+        // An agent is done once it was sent everything.
+        summary.ok_or_else(|| FrameError::Invalid("order of frames").into())
     }
 
     /// Forwards changes as they arrive.

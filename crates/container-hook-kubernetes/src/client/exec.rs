@@ -110,7 +110,7 @@ impl ExecStream {
 }
 
 impl ClusterClient {
-    /// Starts a program in a container.
+    /// Starts a program in a container, with or without stdin.
     ///
     /// A failed call is not retried here: the program may have been started.
     ///
@@ -123,31 +123,13 @@ impl ClusterClient {
         pod: &str,
         container: &str,
         argv: &[&str],
-    ) -> Result<ExecStream, ClusterError> {
-        self.exec_with(pod, container, argv, AttachParams::default().stdin(true)).await
-    }
-
-    /// Starts a program in a container without stdin.
-    pub(crate) async fn exec_without_stdin(
-        &self,
-        pod: &str,
-        container: &str,
-        argv: &[&str],
-    ) -> Result<ExecStream, ClusterError> {
-        self.exec_with(pod, container, argv, AttachParams::default().stdin(false)).await
-    }
-
-    async fn exec_with(
-        &self,
-        pod: &str,
-        container: &str,
-        argv: &[&str],
-        params: AttachParams,
+        has_stdin: bool,
     ) -> Result<ExecStream, ClusterError> {
         let name = Some(pod.to_owned());
         let operation =
             ApiOperation { verb: Verb::Get, resource: "pods", subresource: Some("exec"), name };
-        let params = params.container(container).stdout(true).stderr(true);
+        let params = AttachParams::default().container(container);
+        let params = params.stdin(has_stdin).stdout(true).stderr(true);
         let request = self.pod_requests().exec(pod, argv.iter().copied(), &params);
         let request = check_request(&operation, request)?;
         let fault = match timeout(START, self.client.connect(request)).await {

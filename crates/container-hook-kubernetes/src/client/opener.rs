@@ -129,13 +129,12 @@ impl ClusterOpener<'_> {
 
     async fn open_once(&self) -> Result<AgentLink, OpenFailure> {
         let call = [PROGRAM, "call", STATE];
-        let exec = self.cluster.exec(self.pod, self.container, &call).await.map_err(|error| {
-            match error.rejection().map(|rejection| rejection.code) {
-                // A restarted server does not know its Roles yet, and a restarted node may not know the
-                // container yet.
-                Some(400 | 401 | 403 | 404) => OpenFailure::Program(chain(&error)),
-                _ => OpenFailure::Passing(chain(&error)),
-            }
+        let started = self.cluster.exec(self.pod, self.container, &call, true).await;
+        let exec = started.map_err(|error| match error.rejection().map(|answer| answer.code) {
+            // A restarted server does not know its Roles yet, and a restarted node may not know the
+            // container yet.
+            Some(400 | 401 | 403 | 404) => OpenFailure::Program(chain(&error)),
+            _ => OpenFailure::Passing(chain(&error)),
         })?;
         wait_for_first_output(exec).await
     }

@@ -210,7 +210,7 @@ fn object_names_cannot_contain_paths() {
         cluster.run(cluster.pod(name)).unwrap_err();
         cluster.run(cluster.log(name, "job", None)).unwrap_err();
         cluster.run(cluster.delete_pod(name, None)).unwrap_err();
-        cluster.run(cluster.exec(name, "job", &["true"])).unwrap_err();
+        cluster.run(cluster.exec(name, "job", &["true"], true)).unwrap_err();
     }
     assert!(calls.lock().unwrap().is_empty());
 }
@@ -229,7 +229,7 @@ fn unreachable_server_is_reported() {
 fn rejected_exec_is_reported_with_its_message() {
     let body = r#"{"message": "container not found (\"job\")", "reason": "NotFound", "code": 404}"#;
     let (cluster, calls) = cluster(vec![answer(404, body)]);
-    let error = chain(&cluster.run(cluster.exec("a", "job", &["x y", "&"])).unwrap_err());
+    let error = chain(&cluster.run(cluster.exec("a", "job", &["x y", "&"], true)).unwrap_err());
     assert_eq!(error, "cannot start a program in pod a: container not found (\"job\")");
     let line = &calls.lock().unwrap()[0].0;
     assert!(line.contains("command=x+y&command=%26"), "{line}");

@@ -50,7 +50,7 @@ async fn count(check: &HealthCheck, run: impl AsyncFn() -> CheckResult) -> PodFa
 async fn run(cluster: &ClusterClient, pod: &str, check: &HealthCheck) -> CheckResult {
     let command: Vec<_> = check.command.iter().map(String::as_str).collect();
     // The check's timeout does not include the connection to the node, which has its own.
-    let exec = cluster.exec_without_stdin(pod, &check.container, &command).await;
+    let exec = cluster.exec(pod, &check.container, &command, false).await;
     let Ok(exec) = exec else { return CheckResult::Unknown };
     let (_stdin, stdout, stderr, end) = exec.into_parts();
     let ended = timeout(check.timeout, async { tokio::join!(read(stdout), read(stderr), end) });

@@ -31,7 +31,7 @@ NAME.json, therefore becomes NAME.json, NAME.1.json and so on, which match the s
 A container that meets several conditions gets the hook several times, which a warning reports.
 On standard output such files are concatenated.
 
-Files of schema 1.0.0 are not changed.")]
+Files of schema 1.0.0 are not changed: on standard output they are printed as they are.")]
 pub struct MigrateArgs {
     /// Hook files, or - for standard input
     #[arg(required = true, value_name = "FILE")]
@@ -125,6 +125,10 @@ impl MigrateArgs {
         })?;
         let Some(migration) = migration else {
             context.note(&format!("{}: already follows schema 1.0.0", path.display()));
+            let is_printed = self.output.is_none() && !self.in_place && !self.diff;
+            if is_printed && !context.is_json() {
+                context.write(&text)?;
+            }
             return Ok(MigratedFile::already_current(path));
         };
         let mut report = MigratedFile::new(path, &migration);

@@ -21,8 +21,10 @@ fn one_file_is_migrated_to_standard_output() {
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
     golden("migrate.json", &ran.stdout);
     let again = env.run_with_input(&["migrate", "-"], &ran.stdout);
-    assert_eq!((again.code, again.stdout.as_str()), (Some(0), ""));
+    assert_eq!((again.code, again.stdout), (Some(0), ran.stdout.clone()));
     assert_eq!(again.stderr, "note: -: already follows schema 1.0.0\n");
+    env.write("new.json", &ran.stdout);
+    assert_eq!(env.run(&["migrate", "--diff", "new.json"]).stdout, "");
 }
 
 #[test]

@@ -145,7 +145,9 @@ fn podman_and_crio_findings_contain_the_line_to_add() {
         let (status, found, hint) = system.check(name);
         assert_eq!(status, "fail");
         assert!(found.starts_with(&format!("cannot start containers: {etc}/b.json:1:")), "{found}");
-        assert!(hint.contains("oci-hooks lint"), "{hint}");
+        let consumer = name.to_lowercase().replace('-', "");
+        let lint = format!("oci-hooks lint --as {consumer} --content-only --hooks-dir {etc}");
+        assert_eq!(hint, format!("fix it: `{lint}` finds all mistakes"));
 
         system.write(file, &format!("[{table}]\nhooks_dir = 1\n"));
         let (status, found, _) = system.check(name);

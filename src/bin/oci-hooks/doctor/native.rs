@@ -165,7 +165,13 @@ fn check_hooks_in_force(
         options.path_check = PathCheck::Skip;
     }
     let loaded = hooks::load(&options);
-    let hint = format!("fix it: `oci-hooks lint --as {}` finds all mistakes", consumer.name);
+    let mut lint = format!("oci-hooks lint --as {}", consumer.name);
+    if !host.root.is_host() {
+        let there = options.dirs.iter().filter(|dir| !loaded.missing_dirs.contains(dir));
+        lint += " --content-only";
+        lint.extend(there.map(|dir| format!(" --hooks-dir {}", dir.display())));
+    }
+    let hint = format!("fix it: `{lint}` finds all mistakes");
     if let Some(problem) = loaded.problems.iter().find(|problem| problem.fatal) {
         let problem = Diagnostic::of_problem(problem);
         return HostCheck::fail(name, format!("cannot start containers: {problem}"), hint);

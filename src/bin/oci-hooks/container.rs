@@ -168,7 +168,7 @@ impl EngineContainer {
         match self.engine {
             ContainerEngine::Podman => {
                 let podman = host.program("podman");
-                Ok(match podman.and_then(|podman| consumer_of(&podman, host)) {
+                Ok(match podman.and_then(|podman| consumer_of(&podman, host).ok()) {
                     Some(consumer) => rules(consumer, "podman --version"),
                     None => rules(PODMAN, "guessed: podman prints no version"),
                 })

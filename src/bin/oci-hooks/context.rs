@@ -87,11 +87,22 @@ impl CommandContext {
         if self.is_consumer_given {
             return;
         }
-        let Some(consumer) = podman_in_path() else { return };
-        if self.verbose && consumer != PODMAN {
-            self.note(&format!("as {}, by `podman --version`", consumer.name));
+        match podman_in_path() {
+            None => {}
+            Some(Ok(consumer)) => {
+                if self.verbose && consumer != PODMAN {
+                    self.note(&format!("as {}, by `podman --version`", consumer.name));
+                }
+                self.consumer = consumer;
+            }
+            Some(Err(reason)) => {
+                let message = format!(
+                    "no version from `podman --version`: {reason}; the newest podman is assumed"
+                );
+                let warning = Diagnostic::new("podman-version", None, message);
+                self.warn(&warning.with_hint("name the version with --as".to_owned()));
+            }
         }
-        self.consumer = consumer;
     }
 
     /// Returns whether output is machine-readable.

@@ -20,6 +20,7 @@ impl FakeEngines {
         for name in ["podman", "docker", "crio", "containerd", "ctr"] {
             engines.write(name, &[]);
         }
+        engines.write("podman", &[("--version", "podman version 6.0.0")]);
         engines
     }
 

@@ -289,6 +289,28 @@ fn rules_are_those_of_the_podman_in_path() {
 }
 
 #[test]
+fn podman_without_a_version_causes_a_warning() {
+    let env = HookEnv::new();
+    env.hook("usr/a.json", r#""always": true"#, r#""poststop""#);
+    for (script, reason) in [
+        ("echo podman version unknown", "it prints none"),
+        ("echo no space >&2; exit 1", "no space"),
+        ("exit 1", "it fails"),
+        ("kill -9 $$", "it cannot be run, or takes too long"),
+    ] {
+        env.write("podman", &format!("#!/bin/sh\n{script}\n"));
+        fs::set_permissions(env.path("podman"), fs::Permissions::from_mode(0o755)).unwrap();
+        let mut command = env.command(&["validate", "usr/a.json"]);
+        let output = command.env("PATH", env.path("")).output().unwrap();
+        let said = format!(
+            "warning: no version from `podman --version`: {reason}; the newest podman is assumed\n  \
+             hint: name the version with --as\n"
+        );
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), said);
+    }
+}
+
+#[test]
 fn output_of_inspect_is_not_a_configuration() {
     let env = HookEnv::new();
     for text in [

@@ -127,7 +127,7 @@ impl ContainerdConfig {
             }
             None => files(host)?,
         };
-        let mut config = ContainerdConfig { dump, files, version: host.version(containerd) };
+        let mut config = ContainerdConfig { dump, files, version: host.version(containerd).ok() };
         if config.version == Some(PRINTS_NO_VERSION_2) && config.declared_version() == Some(2) {
             config.dump = None;
         }

@@ -35,7 +35,7 @@ pub fn checks(host: &DoctorHost) -> Vec<HostCheck> {
     let runs = check_wrapper(info.as_ref(), host);
     let version = match &info {
         Some(info) => version_in(&info.server_version),
-        None => host.version(&dockerd),
+        None => host.version(&dockerd).ok(),
     };
     let builds = builds(version.is_none_or(|version| version >= BUILDKIT), host);
     vec![runs, builds]

@@ -86,9 +86,11 @@ impl DoctorHost {
         })
     }
 
-    /// Returns the major and minor version that a program prints; `None` if it prints none.
-    pub fn version(&self, program: &Path) -> Option<(u64, u64)> {
-        version_in(&self.output(program, &["--version"])?.ok()?)
+    /// Returns the major and minor version that a program prints, or the reason why there is none.
+    pub fn version(&self, program: &Path) -> Result<(u64, u64), String> {
+        let text = self.output(program, &["--version"]);
+        let text = text.unwrap_or_else(|| Err("it cannot be run, or takes too long".to_owned()))?;
+        version_in(&text).ok_or_else(|| "it prints none".to_owned())
     }
 
     /// Returns the standard output of a program, or the last line of its standard error if it fails; `None` if the
@@ -121,7 +123,7 @@ impl DoctorHost {
             ProgramEnd::Exited(0) => Some(Ok(String::from_utf8_lossy(&finished.stdout).into())),
             ProgramEnd::Exited(_) => {
                 let errors = String::from_utf8_lossy(&finished.stderr);
-                Some(Err(errors.trim_end().lines().next_back().unwrap_or_default().to_owned()))
+                Some(Err(errors.trim_end().lines().next_back().unwrap_or("it fails").to_owned()))
             }
             _ => None,
         }

@@ -48,17 +48,17 @@ impl PodmanInfo {
     }
 }
 
-/// Returns the consumer for the podman that a shell would run.
-pub fn podman_in_path() -> Option<Consumer> {
+/// Returns the consumer for the podman that a shell would run; `None` if there is no podman.
+pub fn podman_in_path() -> Option<Result<Consumer, String>> {
     let path = std::env::var_os("PATH")?;
     let programs = std::env::split_paths(&path).filter(|dir| dir.is_absolute());
     let host = DoctorHost::current();
     let podman = programs.map(|dir| dir.join("podman")).find(|program| host.is_program(program))?;
-    consumer_of(&podman, &host)
+    Some(consumer_of(&podman, &host))
 }
 
-/// Returns the consumer for a podman, by the version that it prints.
-pub fn consumer_of(podman: &Path, host: &DoctorHost) -> Option<Consumer> {
+/// Returns the consumer for a podman, by the version that it prints, or the reason why that is unknown.
+pub fn consumer_of(podman: &Path, host: &DoctorHost) -> Result<Consumer, String> {
     host.version(podman).map(|(major, _)| Consumer::of_podman(major))
 }
 
@@ -73,7 +73,7 @@ pub fn podman(host: &DoctorHost) -> Vec<HostCheck> {
         let found = info.as_ref().ok().and_then(Option::as_ref);
         let version = found.and_then(|info| version_in(&info.version.version));
         let known = version.map(|(major, _)| Consumer::of_podman(major));
-        consumer = known.or_else(|| consumer_of(podman, host)).unwrap_or(PODMAN);
+        consumer = known.or_else(|| consumer_of(podman, host).ok()).unwrap_or(PODMAN);
         let configured = host.system(|system| read_configured(&consumer, system));
         match (info, configured) {
             (Ok(Some(info)), _) if info.host.service_is_remote => {

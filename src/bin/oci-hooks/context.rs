@@ -253,6 +253,20 @@ impl CommandContext {
         self.print(style::BAD, "error", &error.diagnostic());
     }
 
+    /// Prints all errors but the last, and returns the last.
+    pub fn fail_with(
+        &mut self,
+        mut errors: Vec<HooksCommandError>,
+    ) -> Result<(), HooksCommandError> {
+        // The output is printed first.
+        self.flush()?;
+        let last = errors.pop();
+        for error in &errors {
+            self.show_error(error);
+        }
+        last.map_or(Ok(()), Err)
+    }
+
     fn print(&self, style: anstyle::Style, level: &str, diagnostic: &Diagnostic) {
         if self.error_format == ErrorFormat::Json {
             return self.output.error_line(&diagnostic.to_json(level));

@@ -113,6 +113,11 @@ impl HooksCommandError {
             HooksCommandError::Replace(ReplaceError::ForeignLink { path, .. }) => {
                 simple("foreign-link", Some(path))
             }
+            HooksCommandError::Replace(ReplaceError::Path(PathError { source, .. }))
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                simple("io", None).with_hint("run as root".to_owned())
+            }
             HooksCommandError::Read(_) | HooksCommandError::Replace(_) => simple("io", None),
             HooksCommandError::Pipeline(PipelineFailure::Match(error)) => {
                 simple(error.class(), Some(&error.path)).without_path_in_text()

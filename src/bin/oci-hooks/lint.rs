@@ -170,11 +170,12 @@ pub fn run(args: &LintArgs, context: &mut CommandContext) -> Result<CliExit, Hoo
     if args.diff {
         return fix::diff(&inputs, &options, context);
     }
+    let mut errors = Vec::new();
     if args.fix {
         if let Some(text) = &inputs.stdin {
             return fix::stdin(text, &options, context);
         }
-        fix::write(&inputs, &options, context)?;
+        errors = fix::write(&inputs, &options, context);
     }
     let report = inputs.lint(&options);
     let exit = finish(args, &report, context)?;
@@ -185,6 +186,7 @@ pub fn run(args: &LintArgs, context: &mut CommandContext) -> Result<CliExit, Hoo
             hint: Some("names of hook files end in .json".to_owned()),
         });
     }
+    context.fail_with(errors)?;
     Ok(exit)
 }
 

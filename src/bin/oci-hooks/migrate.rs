@@ -87,23 +87,20 @@ struct NewFileJson {
 }
 
 pub fn run(args: &MigrateArgs, context: &mut CommandContext) -> Result<CliExit, HooksCommandError> {
-    let mut failed = None;
+    let mut errors = Vec::new();
     let mut reports = Vec::new();
     for path in &args.files {
         match args.file(path, context) {
             Ok(report) => reports.push(report),
             // One bad file does not keep the others from being migrated.
-            Err(error) => {
-                if let Some(earlier) = failed.replace(error) {
-                    context.show_error(&earlier);
-                }
-            }
+            Err(error) => errors.push(error),
         }
     }
     if context.is_json() {
         context.json(&reports)?;
     }
-    failed.map_or(Ok(CliExit::Done), Err)
+    context.fail_with(errors)?;
+    Ok(CliExit::Done)
 }
 
 impl MigrateArgs {

@@ -68,15 +68,11 @@ pub fn run(
     context: &mut CommandContext,
 ) -> Result<CliExit, HooksCommandError> {
     let mut rows = Vec::new();
-    let mut unreadable = None;
+    let mut errors = Vec::new();
     for path in &args.files {
         match context.read_hook(path) {
             Ok(text) => rows.push(args.row(path, &text, context)),
-            Err(error) => {
-                if let Some(earlier) = unreadable.replace(error) {
-                    context.show_error(&earlier);
-                }
-            }
+            Err(error) => errors.push(error),
         }
     }
     if context.is_json() {
@@ -88,11 +84,9 @@ pub fn run(
             write_verdict(row, context)?;
         }
     }
-    match unreadable {
-        Some(error) => Err(error),
-        None if rows.iter().all(|row| row.verdicts().all(|v| v.accepted)) => Ok(CliExit::Done),
-        None => Ok(CliExit::Findings),
-    }
+    context.fail_with(errors)?;
+    let is_accepted = rows.iter().all(|row| row.verdicts().all(|v| v.accepted));
+    Ok(if is_accepted { CliExit::Done } else { CliExit::Findings })
 }
 
 impl ValidateArgs {

@@ -1,7 +1,7 @@
 //! `--fix` and `--diff`.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 
 use crate::lint::env::{data, golden, lint_in};
 
@@ -25,6 +25,33 @@ fn fix_corrects_files_in_place_and_reports_changes() {
     assert_eq!(fs::metadata(&real).unwrap().mode() & 0o777, 0o640);
     assert!(temp.path().join("dir/a.json").is_symlink());
     assert_eq!(fs::read_to_string(temp.path().join("dir/not.txt")).unwrap(), BROKEN);
+}
+
+#[test]
+fn files_that_cannot_be_replaced_do_not_block_the_others() {
+    let temp = tempfile::tempdir().unwrap();
+    let at = |name: &str| temp.path().join(name);
+    for name in ["a", "b"] {
+        fs::create_dir(at(name)).unwrap();
+        fs::write(at(&format!("{name}/{name}.json")), BROKEN).unwrap();
+    }
+    let set_mode = |mode| fs::set_permissions(at("a"), fs::Permissions::from_mode(mode)).unwrap();
+    // Root may write to all directories, but does not write through links of other users.
+    let said = if rustix::process::geteuid().is_root() {
+        fs::rename(at("a/a.json"), at("a/real")).unwrap();
+        symlink("real", at("a/a.json")).unwrap();
+        lchown(at("a/a.json"), Some(54321), None).unwrap();
+        "a/a.json is a symlink of "
+    } else {
+        set_mode(0o555);
+        "error: cannot create a file beside a/a.json: Permission denied (os error 13)\n  hint: run as root\n"
+    };
+    let ran = lint_in(temp.path(), &["--content-only", "--fix", "a", "b"], "");
+    set_mode(0o755);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    assert!(ran.stdout.contains("a/a.json:"), "{}", ran.stdout);
+    assert_eq!(fs::read_to_string(at("b/b.json")).unwrap(), FIXED);
 }
 
 #[test]

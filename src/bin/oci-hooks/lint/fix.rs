@@ -17,19 +17,20 @@ use crate::error::HooksCommandError;
 /// Size limit of a hook file.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// Fixes all files, and prints each fix on standard error.
+/// Fixes all files, and prints each fix on standard error. Returns the errors of files that cannot be fixed.
 pub fn write(
     inputs: &LintInputs,
     options: &LintOptions,
-    context: &mut CommandContext,
-) -> Result<(), HooksCommandError> {
-    for path in files(inputs, options)? {
-        rewrite(&path, |text| lint::fix_text(&path, text, options), context)?;
+    context: &CommandContext,
+) -> Vec<HooksCommandError> {
+    let mut errors = Vec::new();
+    for path in files(inputs, options, &mut errors) {
+        errors.extend(rewrite(&path, |text| lint::fix_text(&path, text, options), context).err());
     }
     for path in programs(inputs, options) {
-        rewrite(&path, lint::fix_program, context)?;
+        errors.extend(rewrite(&path, lint::fix_program, context).err());
     }
-    Ok(())
+    errors
 }
 
 /// Replaces a file by its fixed text.
@@ -76,8 +77,8 @@ pub fn diff(
     options: &LintOptions,
     context: &mut CommandContext,
 ) -> Result<CliExit, HooksCommandError> {
-    let mut texts = Vec::new();
-    for path in files(inputs, options)? {
+    let (mut texts, mut errors) = (Vec::new(), Vec::new());
+    for path in files(inputs, options, &mut errors) {
         if let Ok(text) = read_bounded(&path, MAX_FILE_BYTES) {
             texts.push((path, text));
         }
@@ -99,6 +100,7 @@ pub fn diff(
             diff::write(context, &text, &fixed, &path.to_string_lossy())?;
         }
     }
+    context.fail_with(errors)?;
     Ok(exit)
 }
 
@@ -110,15 +112,22 @@ fn print_fixes(path: &Path, fixed: &FixedText, context: &CommandContext) {
     }
 }
 
-/// Returns the hook files to fix.
-fn files(inputs: &LintInputs, options: &LintOptions) -> Result<Vec<PathBuf>, HooksCommandError> {
+/// Returns the hook files to fix, and adds an error for each directory that cannot be listed.
+fn files(
+    inputs: &LintInputs,
+    options: &LintOptions,
+    errors: &mut Vec<HooksCommandError>,
+) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let dirs = if inputs.with_dirs { options.dirs.as_slice() } else { &[] };
     for dir in dirs.iter().filter(|dir| dir.is_dir()) {
-        files.extend(hook_files(dir)?);
+        match hook_files(dir) {
+            Ok(found) => files.extend(found),
+            Err(error) => errors.push(error.into()),
+        }
     }
     files.extend(inputs.files.iter().cloned());
-    Ok(files)
+    files
 }
 
 /// Returns the hook programs that [`lint::fix_program`] can fix.

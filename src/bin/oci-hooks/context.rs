@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, IsTerminal, Read, Write as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::consumer::PODMAN;
@@ -17,7 +18,8 @@ use oci_hooks_cli::context as program;
 use oci_hooks_cli::exit::CliExit;
 use oci_hooks_cli::style::{self, Paint};
 use oci_hooks_cli::terminal::escape_control;
-use oci_hooks_files::fs::PathContext;
+use oci_hooks_files::fs::{FileKind, PathContext, ReadError};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
 use serde::Serialize;
 
 use crate::directories::HookDirectories;
@@ -196,8 +198,7 @@ impl CommandContext {
             }
             return read_limited(io::stdin().lock(), Path::new("standard input"));
         }
-        let file = fs::File::open(path).with_path("open", path)?;
-        read_limited(file, path)
+        read_limited(open_input(path)?, path)
     }
 
     /// Prints the checks of `doctor`, and returns the exit status.
@@ -290,6 +291,29 @@ pub fn config_path(path: &Path) -> PathBuf {
     } else {
         path.to_owned()
     }
+}
+
+/// Opens a file for reading. A pipe such as `/dev/fd/63`, which a shell passes for `<(command)`, is accepted, and a FIFO
+/// in a directory is an error: its writer may never come.
+pub fn open_input(path: &Path) -> Result<fs::File, HooksCommandError> {
+    let mut options = fs::OpenOptions::new();
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = options.read(true).custom_flags(flags).open(path).with_path("open", path)?;
+    let kind = file.metadata().with_path("read the status of", path)?.file_type();
+    if kind.is_fifo() && !is_pipe(&file) {
+        let error = ReadError::NotAFile { path: path.to_owned(), kind: FileKind::Fifo };
+        let hint = "to read it, pass - and redirect standard input".to_owned();
+        return Err(HooksCommandError::Hinted { error: Box::new(error.into()), hint });
+    }
+    let flags = fcntl_getfl(&file).with_path("open", path)?;
+    fcntl_setfl(&file, flags - OFlags::NONBLOCK).with_path("open", path)?;
+    Ok(file)
+}
+
+/// Returns whether a file is a pipe without a name in a directory.
+pub fn is_pipe(file: &fs::File) -> bool {
+    // PIPEFS_MAGIC, the file system of pipes.
+    fstatfs(file).is_ok_and(|found| found.f_type == 0x5049_5045)
 }
 
 /// Reads the whole input. An input larger than [`MAX_CONFIG_BYTES`] is an error.

@@ -26,7 +26,7 @@ use oci_hooks_cli::exit::CliExit;
 use oci_hooks_files::fs::{FileAt, PathContext, PathError, ReplaceError, SymlinkPolicy};
 use walkdir::{DirEntry, WalkDir};
 
-use crate::context::CommandContext;
+use crate::context::{CommandContext, is_pipe, open_input};
 use crate::devices::DeviceArgs;
 use crate::directories::UnreadDirReport;
 use crate::error::HooksCommandError;
@@ -172,8 +172,8 @@ pub fn run(args: &LintArgs, context: &mut CommandContext) -> Result<CliExit, Hoo
     }
     let mut errors = Vec::new();
     if args.fix {
-        if let Some(text) = &inputs.stdin {
-            return fix::stdin(text, &options, context);
+        if !inputs.texts.is_empty() {
+            return fix::texts(&inputs, &options, context);
         }
         errors = fix::write(&inputs, &options, context);
     }
@@ -227,7 +227,8 @@ struct LintInputs {
     /// If set, each directory is linted on its own.
     is_tree: bool,
     files: Vec<PathBuf>,
-    stdin: Option<Vec<u8>>,
+    /// Paths and texts of standard input and of pipes, which cannot be read again.
+    texts: Vec<(PathBuf, Vec<u8>)>,
 }
 
 /// Returns whether a path is or links to a directory.
@@ -260,14 +261,16 @@ impl LintInputs {
         let mut dirs = Vec::new();
         for path in &args.paths {
             if path == OsStr::new("-") {
-                if inputs.stdin.is_none() {
-                    inputs.stdin = Some(context.read_hook(path)?);
+                if !inputs.texts.iter().any(|(name, _)| name == Path::new(STDIN)) {
+                    inputs.texts.push((PathBuf::from(STDIN), context.read_hook(path)?));
                 }
             } else if is_directory(path)? {
                 dirs.push(path.clone());
                 if args.recursive {
                     dirs.extend(subdirectories(path)?);
                 }
+            } else if open_input(path).is_ok_and(|file| is_pipe(&file)) {
+                inputs.texts.push((path.clone(), context.read_hook(path)?));
             } else {
                 inputs.files.push(path.clone());
             }
@@ -285,10 +288,9 @@ impl LintInputs {
             (true, false) => lint::lint_dirs(options),
             (true, true) => lint_each(options),
         };
-        report.hook_files += self.files.len() + usize::from(self.stdin.is_some());
+        report.hook_files += self.files.len() + self.texts.len();
         report.files.extend(self.files.iter().map(|path| lint::lint_file(path, options)));
-        if let Some(text) = &self.stdin {
-            let path = Path::new(STDIN);
+        for (path, text) in &self.texts {
             let findings = lint::lint_text(path, text, options);
             report.files.push(LintedFile::new(path, text.clone(), findings));
         }

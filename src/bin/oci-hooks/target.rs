@@ -1,16 +1,14 @@
 //! Options that change the values hooks are matched against.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use oci_hooks::hooks::consumer::{AnnotationRule, MountOrigin};
 use oci_hooks::hooks::{ConfigDocument, ConfigError, Consumer, MatchTarget, TargetOverrides};
 use oci_hooks::json::{JsonDocument, TextLocation};
-use oci_hooks_files::fs::PathContext;
 
-use crate::context::read_limited;
+use crate::context::{open_input, read_limited};
 use crate::error::{HooksCommandError, add_config_path};
 
 /// Options that change the values hooks are matched against.
@@ -109,7 +107,7 @@ impl TargetArgs {
 }
 
 fn read_annotations(path: &Path) -> Result<BTreeMap<String, String>, HooksCommandError> {
-    let text = read_limited(fs::File::open(path).with_path("open", path)?, path)?;
+    let text = read_limited(open_input(path)?, path)?;
     let document = JsonDocument::parse(&text).map_err(|error| HooksCommandError::Config {
         path: path.to_owned(),
         source: ConfigError::Syntax {

@@ -56,6 +56,8 @@ fn accepted_files_exit_with_zero() {
     let text = env.read("usr/10-python.json");
     let ran = env.run_with_input(&["validate", "-"], &text);
     assert_eq!(ran.stdout, "-: valid, schema 1.0.0\n");
+    let ran = env.run_with_input(&["validate", "/proc/self/fd/0"], &text);
+    assert_eq!(ran.stdout, "/proc/self/fd/0: valid, schema 1.0.0\n");
 }
 
 #[test]

@@ -75,6 +75,18 @@ fn standard_input_is_fixed_to_standard_output() {
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), FIXED));
 }
 
+/// A shell passes `<(command)` as the path of a pipe.
+#[test]
+fn a_pipe_is_linted_and_fixed_like_standard_input() {
+    let temp = tempfile::tempdir().unwrap();
+    let pipe = "/proc/self/fd/0";
+    let ran = lint_in(temp.path(), &["--content-only", pipe], BROKEN);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stdout.contains("error[OH004]"), "{}", ran.stdout);
+    let ran = lint_in(temp.path(), &["--content-only", "--fix", pipe], BROKEN);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), FIXED));
+}
+
 #[test]
 fn disabled_rules_are_not_fixed() {
     let temp = tempfile::tempdir().unwrap();

@@ -12,7 +12,7 @@ use oci_hooks::hooks::consumer::PODMAN;
 use oci_hooks::hooks::{self, EntryState, HookError, LoadOptions, LoadedHooks};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use crate::robustness::limited::{HOOK_COMMANDS, LimitedDir};
+use crate::robustness::limited::{LimitedDir, LimitedRun};
 
 const HOOK: &str = r#"{"version":"1.0.0","hook":{"path":"/bin/true"},"when":{"always":true},"stages":["poststop"]}"#;
 
@@ -56,11 +56,21 @@ fn fifo_is_not_waited_for() {
     let loaded = load(&place);
     assert_eq!(loaded.hooks.len(), 1);
     assert_eq!(loaded.problems[0].source.class(), "io");
-    // A FIFO named on the command line is read, which blocks: `validate <(make-hook)`.
-    let names_it = |args: &&[&str]| args.contains(&"hooks.d/a.json");
-    let commands: Vec<_> = HOOK_COMMANDS.into_iter().filter(|args| !names_it(args)).collect();
-    place.run_each(128, &commands);
-    place.run_all_on_config(128);
+    place.run_all(128);
+    let file = "hooks.d/a.json";
+    for args in [
+        &["validate", file][..],
+        &["migrate", file],
+        &["install", file],
+        &["explain", file],
+        &["inject", file],
+        &["inject", "config.json", "--annotations-file", file],
+        &["lint", file],
+    ] {
+        let LimitedRun { stdout, stderr, .. } = place.run(128, args);
+        let said = format!("{}{stderr}", String::from_utf8(stdout).unwrap());
+        assert!(said.contains("hooks.d/a.json is a FIFO, not a file"), "{args:?}: {said}");
+    }
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub(crate) struct LimitedRun {
 }
 
 /// Commands that read hook files.
-pub(crate) const HOOK_COMMANDS: [&[&str]; 6] = [
+const HOOK_COMMANDS: [&[&str]; 6] = [
     &["list", "--format", "json"],
     &["explain", "config.json", "--consumers", "--format", "json"],
     &["validate", "hooks.d/a.json"],
@@ -77,7 +77,7 @@ impl LimitedDir {
     }
 
     #[track_caller]
-    pub(crate) fn run_each(&self, mebibytes: u32, commands: &[&[&str]]) {
+    fn run_each(&self, mebibytes: u32, commands: &[&[&str]]) {
         for args in commands {
             let ran = self.run(mebibytes, args);
             assert!(ran.is_answer(), "{args:?}: {:?} {:.2000}", ran.code, ran.stderr);

@@ -9,7 +9,7 @@ use oci_hooks_files::fs::{
     ExpectedFile, FileAt, ReplaceError, ReplaceOptions, SymlinkPolicy, read_bounded,
 };
 
-use super::{LintInputs, STDIN, hook_files};
+use super::{LintInputs, hook_files};
 use crate::context::CommandContext;
 use crate::diff;
 use crate::error::HooksCommandError;
@@ -56,19 +56,23 @@ fn rewrite(
     Ok(())
 }
 
-/// Writes the fixed text of standard input.
-pub fn stdin(
-    text: &[u8],
+/// Writes the fixed texts of standard input and of pipes.
+pub fn texts(
+    inputs: &LintInputs,
     options: &LintOptions,
     context: &mut CommandContext,
 ) -> Result<CliExit, HooksCommandError> {
-    let path = Path::new(STDIN);
-    let fixed = lint::fix_text(path, text, options);
-    context.write(&fixed.text)?;
-    print_fixes(path, &fixed, context);
-    let left = lint::lint_text(path, &fixed.text, options);
-    let found = left.iter().any(|finding| finding.severity > lint::Severity::Note);
-    Ok(if found { CliExit::Findings } else { CliExit::Done })
+    let mut exit = CliExit::Done;
+    for (path, text) in &inputs.texts {
+        let fixed = lint::fix_text(path, text, options);
+        context.write(&fixed.text)?;
+        print_fixes(path, &fixed, context);
+        let left = lint::lint_text(path, &fixed.text, options);
+        if left.iter().any(|finding| finding.severity > lint::Severity::Note) {
+            exit = CliExit::Findings;
+        }
+    }
+    Ok(exit)
 }
 
 /// Writes a diff of the changes that `--fix` would make. The exit code is 1 if there are any.
@@ -83,7 +87,7 @@ pub fn diff(
             texts.push((path, text));
         }
     }
-    texts.extend(inputs.stdin.iter().map(|text| (PathBuf::from(STDIN), text.clone())));
+    texts.extend(inputs.texts.iter().cloned());
     let mut fixes: Vec<_> = texts
         .into_iter()
         .map(|(path, text)| (lint::fix_text(&path, &text, options).text, path, text))

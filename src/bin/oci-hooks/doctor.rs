@@ -61,6 +61,13 @@ pub fn run(
     args: &EngineDoctorArgs,
     context: &mut CommandContext,
 ) -> Result<CliExit, HooksCommandError> {
+    if context.has_hooks_dirs() {
+        return Err(HooksCommandError::Usage {
+            message: "doctor checks the directories that engines read, not those of --hooks-dir"
+                .to_owned(),
+            hint: Some("`oci-hooks lint --hooks-dir DIR` checks hook files".to_owned()),
+        });
+    }
     let host = match &args.root {
         None => DoctorHost::current(),
         Some(dir) if dir.is_dir() => DoctorHost::mounted_at(dir),

@@ -144,7 +144,9 @@ impl HooksCommandError {
                 simple("many-containers", None).with_hint(hint.clone())
             }
             HooksCommandError::Directories { source, .. } => {
-                simple("consumer-config", source.path()).with_hint(source.hint().to_owned())
+                let hint = source.hint();
+                let hint = format!("{hint}; or name the hook directories with --hooks-dir");
+                simple("consumer-config", source.path()).with_hint(hint)
             }
             HooksCommandError::UnreadHook { path, hint, .. } => {
                 simple("unread-dir", Some(path)).with_hint(hint.clone())

@@ -52,12 +52,10 @@ impl DirectoriesError {
             DirectoriesError::Read(ReadError::Path(error)) | DirectoriesError::List(error)
                 if is_denied(error) =>
             {
-                "run as root, or name the hook directories with --hooks-dir"
+                "run as root"
             }
             DirectoriesError::Missing { .. } => "unset the variable, or name an existing file",
-            _ => {
-                "fix the file: the consumer does not start with it; or name the hook directories with --hooks-dir"
-            }
+            _ => "fix the file: the consumer does not start with it",
         }
     }
 }

@@ -150,8 +150,9 @@ fn podman_and_crio_findings_contain_the_line_to_add() {
         assert_eq!(hint, format!("fix it: `{lint}` finds all mistakes"));
 
         system.write(file, &format!("[{table}]\nhooks_dir = 1\n"));
-        let (status, found, _) = system.check(name);
-        assert_eq!(status, "fail");
+        let (status, found, hint) = system.check(name);
+        let expected = "fix the file: the consumer does not start with it";
+        assert_eq!((status.as_str(), hint.as_str()), ("fail", expected));
         assert!(found.starts_with(&format!("{file}:2:13: expected a list")), "{found}");
     }
 }
@@ -567,12 +568,18 @@ fn text_has_the_fix_below_each_line_and_a_summary() {
 }
 
 #[test]
-fn root_that_is_no_directory_is_an_error() {
-    let output = Command::new(env!("CARGO_BIN_EXE_oci-hooks"))
-        .args(["doctor", "--root", "/nonexistent"])
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.starts_with("error: invalid --root \"/nonexistent\""), "{said}");
+fn directories_that_cannot_be_checked_are_errors() {
+    for (option, error) in [
+        ("--root", "invalid --root \"/nonexistent\""),
+        (
+            "--hooks-dir",
+            "doctor checks the directories that engines read, not those of --hooks-dir\n",
+        ),
+    ] {
+        let mut doctor = Command::new(env!("CARGO_BIN_EXE_oci-hooks"));
+        let output = doctor.args(["doctor", option, "/nonexistent"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.starts_with(&format!("error: {error}")), "{said}");
+    }
 }

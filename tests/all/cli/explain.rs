@@ -116,6 +116,19 @@ fn file_that_stops_every_container_is_named() {
 }
 
 #[test]
+fn directory_that_stops_every_container_is_named_with_the_reason() {
+    let env = HookEnv::new();
+    let ran = env.run(&["explain", "--hooks-dir", "config.json"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let said = ran.stdout.lines().last().unwrap_or_default();
+    assert!(
+        said.contains("podman cannot start any container because of config.json: ")
+            && said.contains("Not a directory"),
+        "{said}"
+    );
+}
+
+#[test]
 fn explain_shows_lint_findings() {
     let env = HookEnv::new();
     env.hook("etc/10-misspelt.json", r#""alway": true"#, r#""poststop""#);

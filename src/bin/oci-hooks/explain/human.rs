@@ -199,16 +199,15 @@ fn write_summary(
     context: &mut CommandContext,
 ) -> Result<(), HooksCommandError> {
     if let Some(fatal) = &report.fatal {
-        let path = fatal.path.as_deref().unwrap_or(Path::new("")).to_string_lossy();
-        let path = printable(&path);
         let line = match is_own_limit(fatal.class) && !report.is_injected_by_us() {
             true => format!(
-                "{} {path} is too large for oci-hooks, though not for {}",
+                "{} {} is too large for oci-hooks, though not for {}",
                 context.paint.paint(style::BAD, "Unknown:"),
+                printable(&fatal.path.as_deref().unwrap_or(Path::new("")).to_string_lossy()),
                 report.consumer
             ),
             false => format!(
-                "{} {} {} because of {path}",
+                "{} {} {} because of {fatal}",
                 context.paint.paint(style::BAD, "No hook is injected:"),
                 report.consumer,
                 refusal(&context.consumer),

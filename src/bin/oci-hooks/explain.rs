@@ -22,6 +22,7 @@ use crate::doctor::host::DoctorHost;
 use crate::error::{HooksCommandError, add_config_path};
 use crate::remove::complete_active;
 use crate::target::TargetArgs;
+pub use human::warn_of_refusal;
 use origin::HookSources;
 use report::{ContainerReport, ExplainReport};
 

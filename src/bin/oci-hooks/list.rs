@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::context::CommandContext;
 use crate::devices::{self, DeviceArgs};
 use crate::error::{Diagnostic, HooksCommandError};
-use crate::style;
+use crate::{explain, style};
 
 /// List the hooks in force, in the order of injection
 #[derive(Debug, Args)]
@@ -86,9 +86,9 @@ pub fn run(args: &ListArgs, context: &mut CommandContext) -> Result<CliExit, Hoo
     }
     if loaded.hooks.is_empty() {
         note_nothing(&loaded, context);
-        return Ok(CliExit::Findings);
     }
-    Ok(CliExit::Done)
+    explain::warn_of_refusal(&loaded, context);
+    Ok(if loaded.hooks.is_empty() { CliExit::Findings } else { CliExit::Done })
 }
 
 /// Returns the disabled hooks that `oci-hooks enable` can restore, and their files. A hook is left

@@ -29,6 +29,16 @@ fn list_reports_an_empty_directory() {
     assert_eq!(ran.stderr, said);
 }
 
+#[test]
+fn list_says_that_no_container_starts() {
+    let env = HookEnv::with_hooks();
+    env.write("usr/05-comment.json", "{ // no\n}");
+    let ran = env.run(&["list"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stdout);
+    let said = "warning: podman cannot start any container because of {ROOT}/usr/05-comment.json";
+    assert_eq!(ran.stderr.lines().last(), Some(said), "{}", ran.stderr);
+}
+
 /// GitHub runs commands at the start of lines that a step prints.
 #[test]
 fn file_names_and_keys_are_escaped() {

@@ -3,14 +3,14 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use oci_hooks::hooks::Consumer;
 use oci_hooks::hooks::consumer::BadFilePolicy;
+use oci_hooks::hooks::{Consumer, LoadedHooks};
 use oci_hooks_cli::terminal::escape_control;
 
-use super::report::{ExplainReport, FileReport, FileState};
+use super::report::{ExplainReport, FileReport, FileState, first_fatal};
 use crate::context::CommandContext;
 use crate::directories::UnreadDirReport;
-use crate::error::HooksCommandError;
+use crate::error::{Diagnostic, HooksCommandError};
 use crate::style;
 
 /// Additional indentation of continuation lines.
@@ -239,6 +239,15 @@ pub fn refusal(consumer: &Consumer) -> &'static str {
     match consumer.bad_files {
         BadFilePolicy::NoHooks => "does not start, and containers start without hooks,",
         BadFilePolicy::NoContainers | BadFilePolicy::Skipped => "cannot start any container",
+    }
+}
+
+/// Warns if a hook file or a directory stops the consumer.
+pub fn warn_of_refusal(loaded: &LoadedHooks, context: &CommandContext) {
+    if let Some(fatal) = first_fatal(loaded).filter(|fatal| !is_own_limit(fatal.source.class())) {
+        let (name, path) = (context.consumer.name, fatal.path.display());
+        let message = format!("{name} {} because of {path}", refusal(&context.consumer));
+        context.warn(&Diagnostic::new(fatal.source.class(), None, message));
     }
 }
 

@@ -320,7 +320,7 @@ fn active_files<'l>(
 type PathProblems<'l> = HashMap<&'l Path, &'l LoadProblem>;
 
 /// Returns the first problem that stops the consumer: if possible, one that is not only this program's limit.
-fn first_fatal(loaded: &LoadedHooks) -> Option<&LoadProblem> {
+pub fn first_fatal(loaded: &LoadedHooks) -> Option<&LoadProblem> {
     let mut fatal = loaded.problems.iter().filter(|problem| problem.fatal);
     let first = fatal.clone().next();
     fatal.find(|problem| !is_own_limit(problem.source.class())).or(first)

@@ -4,6 +4,7 @@
 //! programs run only if `precreate` hooks are enabled.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +13,7 @@ use tracing::{debug, info};
 
 use super::consumer::Consumer;
 use super::filter::{FilterRun, filter};
+use super::set::is_hook_file_name;
 use super::trust::{self, TrustError, TrustOptions};
 use super::{
     ConfigDocument, ConfigError, FilterError, FilterOptions, Hook, HookError, HookSelection,
@@ -39,8 +41,9 @@ pub struct Pipeline {
     pub skip_bad_files: bool,
     /// Treatment of a hook file whose program does not exist, regardless of `skip_bad_files`.
     pub missing_program: MissingProgramPolicy,
-    /// Hook files that must be active, by name or absolute path. A missing file, a file that cannot
-    /// be loaded, and a missing program are errors. The hooks need not match.
+    /// Hook files that must be active, by name, with or without `.json`, or by absolute path. A
+    /// missing file, a file that cannot be loaded, and a missing program are errors. The hooks need
+    /// not match.
     ///
     /// Annotations cannot replace this list: annotations of a hook file vanish with the file, and
     /// annotations of containers are set by the users that hooks guard against.
@@ -419,20 +422,29 @@ pub fn missing_required<'r>(
     required: &'r [PathBuf],
     loaded: &LoadedHooks,
 ) -> Option<(&'r Path, Option<usize>)> {
-    let is_in_force = |hook: &Path| match is_name(hook) {
-        true => loaded.hooks.get(hook.as_os_str()).is_some(),
-        false => loaded.hooks.iter().any(|file| file.path == *hook),
+    let is_in_force = |hook: &Path| match file_name(hook) {
+        Some(name) => loaded.hooks.get(&name).is_some(),
+        None => loaded.hooks.iter().any(|file| file.path == *hook),
     };
     let hook = required.iter().find(|hook| !is_in_force(hook))?;
-    let is_about = |problem: &LoadProblem| match is_name(hook) {
-        true => problem.path.file_name() == Some(hook.as_os_str()),
-        false => problem.path == *hook,
+    let name = file_name(hook);
+    let is_about = |problem: &LoadProblem| match &name {
+        Some(name) => problem.path.file_name() == Some(name.as_os_str()),
+        None => problem.path == *hook,
     };
     Some((hook, loaded.problems.iter().rposition(is_about)))
 }
 
-fn is_name(hook: &Path) -> bool {
-    !hook.as_os_str().as_encoded_bytes().contains(&b'/')
+/// Returns the file name of a hook that is named with or without `.json`; `None` for a path.
+fn file_name(hook: &Path) -> Option<OsString> {
+    let mut name = hook.as_os_str().to_owned();
+    if name.as_encoded_bytes().contains(&b'/') {
+        return None;
+    }
+    if !is_hook_file_name(&name) {
+        name.push(".json");
+    }
+    Some(name)
 }
 
 #[cfg(test)]
@@ -652,6 +664,8 @@ mod tests {
         };
         pipeline.required_hooks = vec!["guard.json".into()];
         assert!(pipeline.run(CONFIG).is_ok(), "whether it matches does not matter");
+        pipeline.required_hooks = vec!["guard".into()];
+        assert!(pipeline.run(CONFIG).is_ok(), "the suffix is optional");
 
         let path = high.temp.path().join("guard.json");
         pipeline.required_hooks = vec![path.clone()];

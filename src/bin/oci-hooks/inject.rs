@@ -72,7 +72,8 @@ pub struct InjectArgs {
     #[arg(long, value_enum, value_name = "WHAT")]
     missing_program: Option<MissingAction>,
 
-    /// Fail unless the hook file FILE, a name or an absolute path, is in force (can be repeated)
+    /// Fail unless the hook file FILE is in force: a name, with or without .json, or an absolute path
+    /// (can be repeated)
     #[arg(long, value_name = "FILE")]
     require_hook: Vec<PathBuf>,
 

@@ -325,11 +325,14 @@ fn missing_program_of_a_required_hook_is_an_error() {
             "error: {ROOT}/etc/guard.json:1:39 (/hook/path): hook program \"/gone\" does not exist";
         assert!(ran.stderr.contains(expected), "{}", ran.stderr);
     }
-    let ran = env.run(&["inject", "--require-hook", "guard.json"]);
-    assert_eq!(ran.code, Some(2));
-    let expected =
-        "error: required hook \"guard.json\" is not in force: {ROOT}/etc/guard.json:1:39: ";
-    assert!(ran.stderr.contains(expected), "{}", ran.stderr);
+    for name in ["guard.json", "guard"] {
+        let ran = env.run(&["inject", "--require-hook", name]);
+        assert_eq!(ran.code, Some(2));
+        let expected = format!(
+            "error: required hook {name:?} is not in force: {{ROOT}}/etc/guard.json:1:39: "
+        );
+        assert!(ran.stderr.contains(&expected), "{}", ran.stderr);
+    }
     let ran = env.run(&["inject", "--require-hook", "none.json"]);
     let expected = "required hook \"none.json\" not found in {ROOT}/usr, {ROOT}/etc";
     assert!(ran.stderr.contains(expected), "{}", ran.stderr);

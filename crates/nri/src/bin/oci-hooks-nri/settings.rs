@@ -32,8 +32,8 @@ pub struct PluginSettings {
     #[arg(long, value_name = "WHAT", value_parser = missing_program())]
     missing_program: Option<MissingProgramPolicy>,
 
-    /// Reject containers unless the hook file FILE, a name or an absolute path, is in force (can be
-    /// repeated)
+    /// Reject containers unless the hook file FILE is in force: a name, with or without .json, or an
+    /// absolute path (can be repeated)
     #[arg(long = "require-hook", value_name = "FILE")]
     required_hooks: Vec<PathBuf>,
 

@@ -34,6 +34,20 @@ fn man_pages_of_the_program_and_its_commands_are_written() {
 }
 
 #[test]
+fn man_page_lists_the_classes_of_errors() {
+    let source = include_str!("../../../src/bin/oci-hooks/error.rs");
+    let page = include_str!("../../../man/oci-hooks.1");
+    let classes = source.split("simple(\"").skip(1).filter_map(|rest| rest.split('"').next());
+    let classes: Vec<_> = classes.collect();
+    assert!(classes.contains(&"no-container"), "{classes:?}");
+    for class in classes {
+        let word = class.replace('-', "\\-");
+        let is_entry = |line: &str| line == format!(".B {word}") || line == format!(".BR {word} ,");
+        assert!(page.lines().any(is_entry), "{class}");
+    }
+}
+
+#[test]
 fn directory_that_cannot_be_created_is_an_error() {
     let env = HookEnv::new();
     env.write("file", "");

@@ -68,7 +68,7 @@ const MAX_TIMEOUT: i64 = i64::MAX / 1_000_000_000;
 #[command(next_help_heading = "Conditions")]
 struct WhenArgs {
     /// Match every container, without other conditions
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["when_annotation", "when_command", "when_has_bind_mounts"])]
     when_always: bool,
 
     /// Match containers with an annotation whose key and value match these patterns (can be repeated)

@@ -163,6 +163,7 @@ fn new_rejects_values_that_a_consumer_rejects() {
         (&["--stage", "poststop", "--when-always", "--env", "PATH"], "expected NAME=VALUE"),
         (&["--stage", "precreate", "--when-always", "--as", "crio"], "unknown stage"),
         (&["--stage", "poststop", "--when-always", "--install"], "--name"),
+        (&["--stage", "poststop", "--when-always", "--when-command", "a"], "cannot be used with"),
         (
             &[
                 "--stage",

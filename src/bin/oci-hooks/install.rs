@@ -86,9 +86,7 @@ impl InstallOptions {
         context: &mut CommandContext,
     ) -> Result<CliExit, HooksCommandError> {
         let directories = context.directories()?;
-        if !self.no_lint {
-            self.lint(source, text, &directories, context)?;
-        }
+        self.lint(source, text, directories.configured.is_some(), context)?;
         let mut editor = editor(&directories, context, self.dry_run);
         if self.no_path_check {
             editor.options.path_check = PathCheck::Skip;
@@ -108,19 +106,28 @@ impl InstallOptions {
         directories::note_change(&directories, context)?;
         Ok(exit)
     }
-}
 
-impl InstallOptions {
-    /// Rejects a hook with lint errors, and prints lint warnings.
+    /// Returns an option that applies to the installation only, if it is given.
+    pub fn of_installation(&self) -> Option<&'static str> {
+        let options =
+            [("--name", self.name.is_some()), ("--force", self.force), ("--dry-run", self.dry_run)];
+        options.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
+    }
+
+    /// Rejects a hook with lint errors, and prints lint warnings, without --no-lint. If `is_shared`
+    /// is set, other engines may read the file.
     ///
     /// A text that the loader rejects passes: the loader reports the error.
-    fn lint(
+    pub fn lint(
         &self,
         source: &Path,
         text: &[u8],
-        directories: &HookDirectories,
+        is_shared: bool,
         context: &CommandContext,
     ) -> Result<(), HooksCommandError> {
+        if self.no_lint {
+            return Ok(());
+        }
         let mut options = LintOptions::for_consumer(&context.consumer);
         if !self.no_path_check {
             options.files = Some(TrustOptions::of_process());
@@ -133,7 +140,7 @@ impl InstallOptions {
         for finding in lint::lint_text(source, text, &options) {
             let mut diagnostic = Diagnostic::of_finding(&finding);
             // Other engines read the configured directories, and one that rejects the file starts no container.
-            if finding.rule == &rules::STAGE_NOT_PORTABLE && directories.configured.is_some() {
+            if finding.rule == &rules::STAGE_NOT_PORTABLE && is_shared {
                 diagnostic.hint = Some(REJECTED_BY_OTHERS.to_owned());
                 return Err(HooksCommandError::Lint(Box::new(diagnostic)));
             }

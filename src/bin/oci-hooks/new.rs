@@ -91,6 +91,13 @@ pub fn run(args: &NewArgs, context: &mut CommandContext) -> Result<CliExit, Hook
         let name = HookName::new(name)?;
         return args.options.install(&name, Path::new(UNNAMED), text.as_bytes(), context);
     }
+    if let Some(option) = args.options.of_installation() {
+        return Err(HooksCommandError::Usage {
+            message: format!("{option} has no effect without --install"),
+            hint: None,
+        });
+    }
+    args.options.lint(Path::new(UNNAMED), text.as_bytes(), false, context)?;
     let options = LoadOptions::for_consumer(&context.consumer);
     let path_check = if args.options.no_path_check { PathCheck::Skip } else { PathCheck::Exists };
     let schema = ParseOptions::new(&options.extension_stages).with_path_check(path_check);

@@ -164,6 +164,8 @@ fn new_rejects_values_that_a_consumer_rejects() {
         (&["--stage", "precreate", "--when-always", "--as", "crio"], "unknown stage"),
         (&["--stage", "poststop", "--when-always", "--install"], "--name"),
         (&["--stage", "poststop", "--when-always", "--when-command", "a"], "cannot be used with"),
+        (&["--stage", "poststop", "--when-always", "--name", "x"], "--name has no effect without"),
+        (&["--stage", "poststop", "--when-always", "--force"], "--force has no effect without"),
         (
             &[
                 "--stage",
@@ -182,6 +184,16 @@ fn new_rejects_values_that_a_consumer_rejects() {
     }
     let relative = env.run(&["new", "--path", "sh", "--stage", "poststop", "--when-always"]);
     assert!(relative.stderr.contains("expected an absolute path"), "{}", relative.stderr);
+}
+
+#[test]
+fn new_lints_the_hook_file_that_it_prints() {
+    let env = HookEnv::new();
+    let line = ["new", "--path", "/bin", "--stage", "poststop", "--when-always"];
+    let ran = env.run(&line);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+    assert!(ran.stderr.contains("(OH306)"), "{}", ran.stderr);
+    assert_eq!(env.run(&[&line[..], &["--no-lint"]].concat()).code, Some(0));
 }
 
 #[test]

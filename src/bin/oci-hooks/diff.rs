@@ -21,15 +21,39 @@ pub fn write(
     new: &[u8],
     name: &str,
 ) -> Result<(), HooksCommandError> {
+    check_size(old, new, name)?;
+    let laid_out = is_one_line(old) || is_one_line(new);
+    write_lines(context, &lines(old, laid_out), &lines(new, laid_out), name)
+}
+
+/// Writes the difference between two texts as they are.
+pub fn write_exact(
+    context: &mut CommandContext,
+    old: &[u8],
+    new: &[u8],
+    name: &str,
+) -> Result<(), HooksCommandError> {
+    check_size(old, new, name)?;
+    write_lines(context, &lines(old, false), &lines(new, false), name)
+}
+
+fn check_size(old: &[u8], new: &[u8], name: &str) -> Result<(), HooksCommandError> {
     if old.len().max(new.len()) as u64 > MAX_BYTES {
         return Err(HooksCommandError::TooLarge {
             path: PathBuf::from(name),
             limit_bytes: MAX_BYTES,
         });
     }
-    let laid_out = is_one_line(old) || is_one_line(new);
-    let (old, new) = (lines(old, laid_out), lines(new, laid_out));
-    let diff = TextDiff::from_lines(old.as_str(), new.as_str());
+    Ok(())
+}
+
+fn write_lines(
+    context: &mut CommandContext,
+    old: &str,
+    new: &str,
+    name: &str,
+) -> Result<(), HooksCommandError> {
+    let diff = TextDiff::from_lines(old, new);
     let name = escape_control(name.as_bytes());
     let mut wrote_header = false;
     for hunk in diff.unified_diff().context_radius(3).iter_hunks() {

@@ -69,6 +69,20 @@ fn diff_shows_fixes_without_changing_files() {
 }
 
 #[test]
+fn diff_of_one_line_is_what_fix_writes() {
+    let temp = tempfile::tempdir().unwrap();
+    let fixed = "{\"version\": \"1.0.0\", \"hook\": {\"path\": \"/bin/true\", \"env\": [\"A=b\"], \"timeout\": 1}, \"when\": {\"always\": true}, \"stages\": [\"poststop\"]}\n";
+    for broken in [fixed.replace("1}", "1,}"), fixed.replace("true}", "\"true\"}")] {
+        fs::write(temp.path().join("a.json"), &broken).unwrap();
+        let ran = lint_in(temp.path(), &["--content-only", "--diff", "a.json"], "");
+        assert_eq!(ran.code, Some(1));
+        assert!(ran.stdout.ends_with(&format!("\n-{broken}+{fixed}")), "{}", ran.stdout);
+        assert_eq!(lint_in(temp.path(), &["--content-only", "--fix", "a.json"], "").code, Some(0));
+        assert_eq!(fs::read_to_string(temp.path().join("a.json")).unwrap(), fixed);
+    }
+}
+
+#[test]
 fn standard_input_is_fixed_to_standard_output() {
     let temp = tempfile::tempdir().unwrap();
     let ran = lint_in(temp.path(), &["--content-only", "--fix", "-"], BROKEN);

@@ -101,7 +101,7 @@ pub fn diff(
     for (fixed, path, text) in fixes {
         if fixed != text {
             exit = CliExit::Findings;
-            diff::write(context, &text, &fixed, &path.to_string_lossy())?;
+            diff::write_exact(context, &text, &fixed, &path.to_string_lossy())?;
         }
     }
     context.fail_with(errors)?;

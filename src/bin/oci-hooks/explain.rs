@@ -21,7 +21,7 @@ use crate::directories;
 use crate::doctor::host::DoctorHost;
 use crate::error::{HooksCommandError, add_config_path};
 use crate::remove::complete_active;
-use crate::target::TargetArgs;
+use crate::target::{TargetArgs, reject_hook_file};
 pub use human::warn_of_refusal;
 use origin::HookSources;
 use report::{ContainerReport, ExplainReport};
@@ -122,6 +122,7 @@ pub fn run(args: &ExplainArgs, context: &mut CommandContext) -> Result<CliExit, 
         }
     };
     let config = add_config_path(&path, ConfigDocument::parse(&text))?;
+    reject_hook_file(&config, &path)?;
     if args.consumers {
         return consumers::run(args, &config, &path, context);
     }

@@ -24,7 +24,7 @@ use crate::diff;
 use crate::directories::podman_versions_agree;
 use crate::error::{Diagnostic, HooksCommandError, add_config_path};
 use crate::spec::TypedConfig;
-use crate::target::TargetArgs;
+use crate::target::{TargetArgs, reject_hook_file};
 
 /// Inject matching hooks, and CDI devices, into a config.json, as podman does
 #[derive(Debug, Args)]
@@ -340,13 +340,16 @@ impl InjectArgs {
 }
 
 /// Returns why the consumer injects no hooks into the container, or `None` if it may inject some.
+/// Rejects hook files.
 fn exemption(
     text: &[u8],
     path: &Path,
     context: &CommandContext,
 ) -> Result<Option<String>, HooksCommandError> {
-    let annotations = ConfigDocument::parse(text).and_then(|config| config.annotations());
-    Ok(context.consumer.exemption(&add_config_path(path, annotations)?))
+    let config = add_config_path(path, ConfigDocument::parse(text))?;
+    reject_hook_file(&config, path)?;
+    let annotations = add_config_path(path, config.annotations())?;
+    Ok(context.consumer.exemption(&annotations))
 }
 
 /// Warns if runtimes may ignore the hooks because of the configuration's `ociVersion`.

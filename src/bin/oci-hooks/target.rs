@@ -1,6 +1,7 @@
 //! Options that change the values hooks are matched against.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -104,6 +105,19 @@ impl TargetArgs {
         };
         Ok(overrides)
     }
+}
+
+/// Rejects a hook file that is passed as a configuration.
+pub fn reject_hook_file(config: &ConfigDocument<'_>, path: &Path) -> Result<(), HooksCommandError> {
+    let has = |key: &str| config.document().root().get(key).is_some();
+    if has("ociVersion") || !has("hook") || !(has("stages") || has("stage")) {
+        return Ok(());
+    }
+    let input = if path == OsStr::new("-") { Path::new("standard input") } else { path };
+    Err(HooksCommandError::Usage {
+        message: format!("{} is a hook file, not a config.json", input.display()),
+        hint: Some("`oci-hooks explain --hook NAME config.json` explains a hook file".to_owned()),
+    })
 }
 
 fn read_annotations(path: &Path) -> Result<BTreeMap<String, String>, HooksCommandError> {

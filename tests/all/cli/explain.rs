@@ -341,6 +341,27 @@ fn output_of_inspect_is_not_a_configuration() {
 }
 
 #[test]
+fn hook_file_is_not_a_configuration() {
+    let env = HookEnv::with_hooks();
+    let text = env.read("usr/20-gpu.json");
+    for line in [
+        &["explain", "usr/20-gpu.json"][..],
+        &["explain", "--consumers", "usr/20-gpu.json"],
+        &["inject", "usr/20-gpu.json"],
+        &["inject", "--in-place", "usr/20-gpu.json"],
+    ] {
+        let ran = env.run(line);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{line:?}");
+        let said = "error: usr/20-gpu.json is a hook file, not a config.json\n  hint: ";
+        assert!(ran.stderr.contains(said), "{line:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains("--hook NAME"), "{line:?}: {}", ran.stderr);
+    }
+    assert_eq!(env.read("usr/20-gpu.json"), text);
+    let ran = env.run_with_input(&["inject", "-"], &text);
+    assert!(ran.stderr.contains("standard input is a hook file"), "{}", ran.stderr);
+}
+
+#[test]
 fn dangling_link_stops_no_container() {
     let env = HookEnv::with_hooks();
     std::os::unix::fs::symlink("/nonexistent/hook", env.path("usr/50-link.json")).unwrap();

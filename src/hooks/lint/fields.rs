@@ -16,6 +16,8 @@ pub struct FileFields<'d> {
     pub root: JsonValue<'d>,
     /// The schema that the author most likely meant; consumers may read the file by the other one.
     pub version: SchemaVersion,
+    /// The schema whose form the file has, whatever its version; `None` if it has no clear form.
+    pub form: Option<SchemaVersion>,
     pub version_member: Option<JsonMember<'d>>,
     pub hook: Option<JsonMember<'d>>,
     pub path: Option<JsonValue<'d>>,
@@ -135,6 +137,7 @@ impl<'d> FileFields<'d> {
         FileFields {
             root,
             version: SchemaVersion::V0_1_0,
+            form: None,
             version_member: None,
             hook: None,
             path: None,
@@ -155,7 +158,8 @@ impl<'d> FileFields<'d> {
     }
 
     /// Determines the schema that the author most likely meant. It is 1.0.0 if `hook` is an object,
-    /// if there is a `when` object but no `hook`, or if `version` is neither empty nor 0.1.0.
+    /// if there is a `when` object but no `hook`, or if `version` is neither empty nor 0.1.0; an
+    /// unknown version does not count if the file has the form of 0.1.0.
     fn find_version(&mut self) {
         for member in self.root.members() {
             let key = member.key.as_str().unwrap_or_default();
@@ -175,8 +179,18 @@ impl<'d> FileFields<'d> {
             }
             has_when |= folds_to(&key, "when") && kind == JsonKind::Object;
         }
+        self.form = match hook {
+            Some(JsonKind::Object) => Some(SchemaVersion::V1_0_0),
+            Some(JsonKind::String) if !has_when => Some(SchemaVersion::V0_1_0),
+            _ => None,
+        };
         let looks_new = hook == Some(JsonKind::Object) || (hook.is_none() && has_when);
-        if looks_new || text.is_some_and(|text| !matches!(&*text, "" | "0.1.0")) {
+        let is_named_new = text.is_some_and(|text| match &*text {
+            "" | "0.1.0" => false,
+            "1.0.0" => true,
+            _ => self.form != Some(SchemaVersion::V0_1_0),
+        });
+        if looks_new || is_named_new {
             self.version = SchemaVersion::V1_0_0;
         }
     }

@@ -11,7 +11,7 @@ use crate::json::{JsonKind, JsonMember, JsonValue, folds_to};
 /// Checks the version, the types and the required fields.
 pub fn check(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
     for &(value, expected) in &fields.mismatches {
-        report_wrong_type(value, expected, sink);
+        report_wrong_type(value, expected, fields, sink);
     }
     if fields.root.kind() != JsonKind::Object {
         if fields.root.is_null() {
@@ -30,11 +30,17 @@ pub fn check(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
     check_required(fields, sink);
 }
 
-fn report_wrong_type(value: JsonValue<'_>, expected: &'static str, sink: &mut FindingSink<'_>) {
+fn report_wrong_type(
+    value: JsonValue<'_>,
+    expected: &'static str,
+    fields: &FileFields<'_>,
+    sink: &mut FindingSink<'_>,
+) {
     let error = HookError::Type { expected, found: value.kind().name() };
-    let fix = convert_to_type(value, expected).map(|text| {
+    let fix = convert_to_type(value, expected, fields).map(|text| {
         LintFix::replace(format!("write {}", String::from_utf8_lossy(&text)), value.span(), text)
     });
+    let is_hook = fields.hook.is_some_and(|hook| hook.value.span() == value.span());
     let finding = sink.report_at(&rules::WRONG_TYPE, value, error.to_string()).fix(fix);
     match (expected, value.kind()) {
         ("a boolean", JsonKind::String) => finding.hint("true and false stand without quotes"),
@@ -42,7 +48,7 @@ fn report_wrong_type(value: JsonValue<'_>, expected: &'static str, sink: &mut Fi
         ("an integer", JsonKind::Number) => finding.hint("the timeout is in whole seconds"),
         ("an array of strings", JsonKind::String) => finding.hint("put the string into brackets"),
         ("a string", JsonKind::Number | JsonKind::Bool) => finding.hint("put it into quotes"),
-        ("an object", JsonKind::String) => {
+        ("an object", JsonKind::String) if is_hook => {
             finding.hint("in version 1.0.0 `hook` is an object with the program in `path`")
         }
         _ => finding,
@@ -50,7 +56,11 @@ fn report_wrong_type(value: JsonValue<'_>, expected: &'static str, sink: &mut Fi
 }
 
 /// Converts a value to the expected type, if the result is unambiguous.
-fn convert_to_type(value: JsonValue<'_>, expected: &str) -> Option<Vec<u8>> {
+fn convert_to_type(
+    value: JsonValue<'_>,
+    expected: &str,
+    fields: &FileFields<'_>,
+) -> Option<Vec<u8>> {
     let text = value.as_str();
     match (expected, text.as_deref()) {
         ("a boolean", Some(word @ ("true" | "false"))) => Some(word.as_bytes().to_vec()),
@@ -64,7 +74,8 @@ fn convert_to_type(value: JsonValue<'_>, expected: &str) -> Option<Vec<u8>> {
         }
         ("an array of strings", Some(_)) => Some([b"[", value.raw(), b"]"].concat()),
         ("a string", None) if value.location().pointer == "/version" => {
-            matches!(value.raw(), b"1" | b"1.0").then(|| b"\"1.0.0\"".to_vec())
+            let version = fields.form.unwrap_or(SchemaVersion::V1_0_0).name();
+            matches!(value.raw(), b"1" | b"1.0").then(|| format!("\"{version}\"").into_bytes())
         }
         ("a string", None) if matches!(value.kind(), JsonKind::Number | JsonKind::Bool) => {
             Some([b"\"", value.raw(), b"\""].concat())
@@ -123,10 +134,17 @@ fn version(fields: &FileFields<'_>, sink: &mut FindingSink<'_>) {
         }
         (Some(version), Some(member)) => {
             let error = HookError::UnknownVersion { version: version.to_owned() };
-            let is_object = fields.hook.is_some_and(|hook| hook.value.kind() == JsonKind::Object);
-            let fix = LintFix::replace("write 1.0.0", member.value.span(), "\"1.0.0\"");
-            let finding = sink.report_at(&rules::UNKNOWN_VERSION, member.value, error.to_string());
-            finding.fix(is_object.then_some(fix)).hint = error.hint();
+            let fix = fields.form.map(SchemaVersion::name).map(|name| {
+                LintFix::replace(
+                    format!("write {name}"),
+                    member.value.span(),
+                    format!("\"{name}\""),
+                )
+            });
+            let name = fields.form.unwrap_or(SchemaVersion::V1_0_0).name();
+            sink.report_at(&rules::UNKNOWN_VERSION, member.value, error.to_string())
+                .hint(format!("write \"version\": \"{name}\""))
+                .fix(fix);
         }
         (None, None) => {
             let fix = add_version(fields, sink.text);

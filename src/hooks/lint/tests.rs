@@ -134,6 +134,33 @@ fn null_after_a_hook_does_not_remove_it() {
 }
 
 #[test]
+fn version_is_corrected_to_the_form_of_the_file() {
+    let (old, new) = (r#""/bin/true""#, r#"{"path":"/bin/true"}"#);
+    for (version, hook, fixed) in [
+        ("1", old, "0.1.0"),
+        (r#""2""#, old, "0.1.0"),
+        ("1", new, "1.0.0"),
+        (r#""2""#, new, "1.0.0"),
+    ] {
+        let text = format!(
+            r#"{{"version":{version},"hook":{hook},"cmds":["^a$"],"stages":["poststop"]}}"#
+        );
+        assert_agrees_with_loader(text.as_bytes(), &LintOptions::default());
+        let fixed_text = fix_text(Path::new("a.json"), text.as_bytes(), &LintOptions::default());
+        let fixed_text = String::from_utf8(fixed_text.text).unwrap();
+        assert!(fixed_text.starts_with(&format!(r#"{{"version":"{fixed}","#)), "{fixed_text}");
+    }
+    let mixed =
+        r#"{"version":"2","hook":"/bin/true","when":{"always":true},"stages":["poststop"]}"#;
+    assert!(finding(mixed, "unknown-version").fix.is_none());
+    let hint = finding(r#"{"version":"2","hook":"/bin/true"}"#, "unknown-version").hint;
+    assert_eq!(hint.as_deref(), Some(r#"write "version": "0.1.0""#));
+    assert_eq!(finding(r#""x""#, "wrong-type").hint, None);
+    let hook = finding(r#"{"version":"1.0.0","hook":"/bin/true"}"#, "wrong-type");
+    assert!(hook.hint.is_some_and(|hint| hint.contains("`path`")));
+}
+
+#[test]
 fn all_errors_are_found_at_once() {
     let text = br#"{"version": "1.0.0", // x
         "hook": {"path": "/bin/true", "timeout": "5"}, "when": {"commands": ["(", "[", 5]},

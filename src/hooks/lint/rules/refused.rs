@@ -178,7 +178,9 @@ a version or with 0.1.0, the old format; a file with any other version is reject
 }"#,
     ),
     good: GOOD,
-    fix: FixPolicy::Automatic("1.0.0 is written if `hook` is an object, as only 1.0.0 has it"),
+    fix: FixPolicy::Automatic(
+        "1.0.0 is written if `hook` is an object, and 0.1.0 if it is a string and there is no `when`",
+    ),
 };
 
 pub static MISSING_VERSION: LintRule = LintRule {

@@ -1,17 +1,17 @@
 //! The directory to change: its lock, its entries, and the system calls for each step.
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use oci_hooks_files::fs::{
-    ExpectedFile, FileAt, PathContext, PathError, ReadError, ReplaceError, ReplaceOptions,
-    make_directory, open_directory,
+    ExpectedFile, FileAt, FileKind, PathContext, PathError, ReadError, ReplaceError,
+    ReplaceOptions, make_directory, open_directory,
 };
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, FlockOperation, flock, linkat, renameat, statat, unlinkat};
+use rustix::fs::{AtFlags, FlockOperation, flock, linkat, readlinkat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 
@@ -22,11 +22,12 @@ use crate::hooks::load::MAX_FILE_BYTES;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
-/// An entry of the directory: no file, or the content of a regular file.
+/// An entry of the directory: no file, the content of a regular file, or the target of a symlink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryContent {
     Absent,
     File(Vec<u8>),
+    Link(CString),
 }
 
 impl EntryContent {
@@ -99,6 +100,20 @@ impl<'a> LockedDirectory<'a> {
                 Ok(EntryContent::Absent)
             }
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads an entry as [`entry`](Self::entry) does, or the target of a symlink.
+    pub(super) fn entry_or_link(&self, name: &OsStr) -> Result<EntryContent, ManageError> {
+        match (self.entry(name), &self.opened) {
+            (
+                Err(ManageError::Replace(ReplaceError::NotAFile { path, kind: FileKind::Symlink })),
+                Some(opened),
+            ) => {
+                let target = readlinkat(opened, name, Vec::new()).with_path("read", &path)?;
+                Ok(EntryContent::Link(target))
+            }
+            (entry, _) => entry,
         }
     }
 

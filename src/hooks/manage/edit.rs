@@ -1,9 +1,10 @@
 //! The operations of [`HookEditor`], each planned as steps from the current state of the
 //! directories.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use oci_hooks_files::fs::{ReplaceError, read_bounded};
+use oci_hooks_files::fs::{FileKind, ReplaceError, read_bounded};
 
 use super::directory::{EntryContent, LockedDirectory, WriteAttributes};
 use super::{ChangeNote, ChangeStep, HookChange, HookName, ManageError, directory};
@@ -93,6 +94,7 @@ impl HookEditor {
             let refuse = overwrite == OverwritePolicy::Refuse;
             let is_there = matches!(&found.own, EntryContent::File(own) if own == text);
             match &found.own {
+                EntryContent::Link(_) => return Err(found.link_error()),
                 EntryContent::File(_) if is_there => {}
                 EntryContent::File(own) if refuse => {
                     let path = found.path.clone();
@@ -130,7 +132,7 @@ impl HookEditor {
                     let notes = vec![ChangeNote::StillMasked { path }];
                     Ok(HookChange { steps: remove(&found.kept_path), notes })
                 }
-                EntryContent::File(_) => {
+                EntryContent::File(_) | EntryContent::Link(_) => {
                     Ok(HookChange { steps: remove(&found.path), notes: found.uncovered_notes() })
                 }
                 EntryContent::Absent if found.kept.exists() => {
@@ -152,7 +154,7 @@ impl HookEditor {
                 EntryContent::File(own) if is_mask(own) => {
                     Ok(HookChange::note(already(&found.path)))
                 }
-                EntryContent::File(own) => {
+                own @ (EntryContent::File(_) | EntryContent::Link(_)) => {
                     let mut steps = Vec::new();
                     match &found.kept {
                         EntryContent::Absent => steps.push(ChangeStep::Keep {
@@ -160,16 +162,20 @@ impl HookEditor {
                             kept: found.kept_path.clone(),
                         }),
                         // An interrupted call got this far.
-                        EntryContent::File(kept) if kept == own => {}
-                        EntryContent::File(_) => {
+                        kept if kept == own => {}
+                        EntryContent::File(_) | EntryContent::Link(_) => {
                             return Err(ManageError::DisabledNameTaken {
                                 path: found.kept_path.clone(),
                             });
                         }
                     }
-                    let rest = match found.lower {
-                        Some(_) => self.mask(&found)?,
-                        None => HookChange::step(ChangeStep::Remove { path: found.path.clone() }),
+                    let rest = match (&found.lower, own) {
+                        // Between two steps, neither the link nor the mask would hide that hook.
+                        (Some(_), EntryContent::Link(_)) => return Err(found.link_error()),
+                        (Some(_), _) => self.mask(&found)?,
+                        (None, _) => {
+                            HookChange::step(ChangeStep::Remove { path: found.path.clone() })
+                        }
                     };
                     steps.extend(rest.steps);
                     Ok(HookChange { steps, notes: rest.notes })
@@ -187,29 +193,29 @@ impl HookEditor {
     pub fn enable(&self, name: &HookName) -> Result<HookChange, ManageError> {
         self.change(name, |found| {
             let is_masked = matches!(&found.own, EntryContent::File(own) if is_mask(own));
-            let EntryContent::File(kept) = &found.kept else {
+            if !found.kept.exists() {
                 return match (&found.own, &found.lower) {
                     (EntryContent::File(_), _) if is_masked => Ok(HookChange {
                         steps: vec![ChangeStep::Remove { path: found.path.clone() }],
                         notes: found.uncovered_notes(),
                     }),
-                    (EntryContent::File(own), _) => self.already_enabled(&found.path, own),
-                    (EntryContent::Absent, Some(lower)) => {
-                        self.already_enabled(lower, &read_bounded(lower, MAX_FILE_BYTES)?)
-                    }
                     (EntryContent::Absent, None) => Err(found.no_such_hook_error()),
+                    (EntryContent::Absent, Some(lower)) => {
+                        self.already_enabled(lower, &found.own.read(lower)?)
+                    }
+                    (own, _) => self.already_enabled(&found.path, &own.read(&found.path)?),
                 };
-            };
+            }
             match &found.own {
                 // An interrupted call got this far.
-                EntryContent::File(own) if own == kept => {
+                own if *own == found.kept => {
                     Ok(HookChange::step(ChangeStep::Remove { path: found.kept_path.clone() }))
                 }
-                EntryContent::File(_) if !is_masked => {
+                own if own.exists() && !is_masked => {
                     Err(ManageError::DisabledNameTaken { path: found.kept_path.clone() })
                 }
                 _ => {
-                    check(&found.kept_path, kept, &self.options)?;
+                    check(&found.kept_path, &found.kept.read(&found.kept_path)?, &self.options)?;
                     let step = ChangeStep::Restore {
                         path: found.path.clone(),
                         kept: found.kept_path.clone(),
@@ -265,13 +271,14 @@ impl<'n> FilesOfName<'n> {
         dirs: &[PathBuf],
     ) -> Result<Self, ManageError> {
         let path = dir.join(name.as_os_str());
-        let kept_path = dir.join(name.disabled_file_name());
+        let kept_name = name.disabled_file_name();
+        let kept_path = dir.join(&kept_name);
         // Files that cannot be loaded count, too: the mask must hide them after a repair.
         let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
         let lower_dirs = dirs.iter().rev().filter(|lower| lower.as_path() != dir);
         let lower = lower_dirs.map(|lower| lower.join(name.as_os_str())).find(is_there);
         let (own, kept) =
-            (opened.entry(name.as_os_str())?, opened.entry(&name.disabled_file_name())?);
+            (opened.entry_or_link(name.as_os_str())?, opened.entry_or_link(&kept_name)?);
         Ok(FilesOfName { name, own, path, kept, kept_path, lower })
     }
 
@@ -290,8 +297,22 @@ impl<'n> FilesOfName<'n> {
         self.lower.clone().map(|path| ChangeNote::Uncovers { path }).into_iter().collect()
     }
 
+    fn link_error(&self) -> ManageError {
+        ReplaceError::NotAFile { path: self.path.clone(), kind: FileKind::Symlink }.into()
+    }
+
     fn no_such_hook_error(&self) -> ManageError {
         ManageError::NoSuchHook { name: self.name.as_os_str().to_owned() }
+    }
+}
+
+impl EntryContent {
+    /// Returns the content of a file; that of another entry is read from `path`, through symlinks.
+    fn read(&self, path: &Path) -> Result<Cow<'_, [u8]>, ManageError> {
+        Ok(match self {
+            EntryContent::File(text) => Cow::Borrowed(text.as_slice()),
+            _ => Cow::Owned(read_bounded(path, MAX_FILE_BYTES)?),
+        })
     }
 }
 
@@ -355,7 +376,9 @@ pub fn write_migration(
             let replaces = match directory.entry(&file.name)? {
                 EntryContent::File(found) if found == text => continue,
                 EntryContent::File(_) if old == Some(&file.name) => true,
-                EntryContent::File(_) => return Err(ManageError::Exists { path }),
+                EntryContent::File(_) | EntryContent::Link(_) => {
+                    return Err(ManageError::Exists { path });
+                }
                 EntryContent::Absent => false,
             };
             change.steps.push(ChangeStep::Write { path, replaces, text: text.to_vec() });

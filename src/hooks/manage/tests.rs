@@ -258,21 +258,37 @@ fn other_disabled_hook_of_the_name_is_not_overwritten() {
 }
 
 #[test]
-fn symbolic_links_and_other_file_types_are_rejected() {
-    let host = TwoDirectories::new(&[("victim", "victim")]);
+fn symbolic_link_is_disabled_enabled_and_removed_itself() {
+    let target = hook("target");
+    let host = TwoDirectories::new(&[("target", &target)]);
+    let editor = host.editor(EditMode::Apply);
     fs::create_dir(host.path("upper")).unwrap();
-    let path = host.path("upper/x.json");
-    symlink(host.path("victim"), &path).unwrap();
-    for operation in [INSTALL, DISABLE, ENABLE, REMOVE] {
-        let error = operation(&host.editor(EditMode::Apply)).unwrap_err();
+    let (path, disabled) = (host.path("upper/x.json"), host.path("upper/x.json.disabled"));
+    symlink("../target", &path).unwrap();
+
+    DISABLE(&editor).unwrap();
+    assert!(disabled.is_symlink() && !path.is_symlink());
+    assert_eq!(host.hooks_in_force(), pairs(&[]));
+    for _ in 0..2 {
+        ENABLE(&editor).unwrap();
+        assert!(path.is_symlink() && !disabled.is_symlink());
+        assert_eq!(host.hooks_in_force(), pairs(&[("x.json", "target")]));
+    }
+
+    fs::write(host.path("lower/x.json"), hook("lower")).unwrap();
+    for operation in [INSTALL, DISABLE] {
+        let error = operation(&editor).unwrap_err();
         assert_eq!(error.class(), "not-a-file");
         assert!(error.hint().unwrap().contains("link"));
     }
-    assert_eq!(fs::read_to_string(host.path("victim")).unwrap(), "victim");
+    assert_eq!(host.hooks_in_force(), pairs(&[("x.json", "target")]));
 
-    fs::remove_file(&path).unwrap();
+    REMOVE(&editor).unwrap();
+    assert!(!path.is_symlink());
+    assert_eq!(fs::read_to_string(host.path("target")).unwrap(), target);
+
     fs::create_dir(&path).unwrap();
-    assert!(INSTALL(&host.editor(EditMode::Apply)).is_err());
+    assert!(INSTALL(&editor).is_err());
 }
 
 #[test]

@@ -9,13 +9,14 @@ use clap::Args;
 use clap_complete::ArgValueCandidates;
 use clap_complete::engine::CompletionCandidate;
 use oci_hooks::hooks::consumer::PODMAN;
-use oci_hooks::hooks::manage::HookEditor;
+use oci_hooks::hooks::manage::{HookEditor, ManageError};
+use oci_hooks::hooks::{HookError, LoadProblem, PathCheck};
 use oci_hooks_cli::completions::candidates;
 use oci_hooks_cli::exit::CliExit;
 
 use crate::context::CommandContext;
 use crate::directories::HookDirectories;
-use crate::error::HooksCommandError;
+use crate::error::{Diagnostic, HooksCommandError};
 use crate::install::change;
 
 /// Remove a hook file from the last directory that the consumer reads
@@ -74,7 +75,7 @@ pub fn disable(
 Examples:
   oci-hooks enable oci-nvidia-hook
 
-The hook file is restored byte for byte.")]
+The hook file is restored byte for byte. A file that the consumer rejects stays disabled.")]
 pub struct EnableArgs {
     /// Name of the hook, with or without .json
     #[arg(add = ArgValueCandidates::new(complete_disabled))]
@@ -83,13 +84,43 @@ pub struct EnableArgs {
     /// Show what would be done without doing it
     #[arg(long)]
     dry_run: bool,
+
+    /// Enable a hook whose program does not exist; consumers silently skip the hook until it does
+    #[arg(long)]
+    no_path_check: bool,
 }
 
 pub fn enable(
     args: &EnableArgs,
     context: &mut CommandContext,
 ) -> Result<CliExit, HooksCommandError> {
-    change(&args.name, args.dry_run, context, HookEditor::enable)
+    let changed = change(&args.name, args.dry_run, context, |editor, name| {
+        let mut editor = editor.clone();
+        if args.no_path_check {
+            editor.options.path_check = PathCheck::Skip;
+        }
+        editor.enable(name)
+    });
+    changed.map_err(|error| match error {
+        HooksCommandError::Manage(ManageError::Invalid(problem)) => {
+            HooksCommandError::Lint(Box::new(explain_invalid(&problem)))
+        }
+        error => error,
+    })
+}
+
+/// Returns the error about an invalid file, which is not enabled.
+fn explain_invalid(problem: &LoadProblem) -> Diagnostic {
+    let mut diagnostic = Diagnostic::of_problem(problem);
+    diagnostic.message = format!("cannot be enabled: {}", diagnostic.message);
+    let hint = match (&problem.source, diagnostic.hint.take()) {
+        (HookError::PathMissing { .. }, _) => {
+            "install the program, correct hook.path, or pass --no-path-check".to_owned()
+        }
+        (_, Some(hint)) => format!("correct the file: {hint}"),
+        (_, None) => "correct the file".to_owned(),
+    };
+    diagnostic.with_hint(hint)
 }
 
 /// Returns the names of all hook files in podman's directories, without `.json`.

@@ -99,6 +99,27 @@ fn hook_that_never_applies_cannot_be_enabled() {
 }
 
 #[test]
+fn invalid_hook_stays_disabled_with_a_reason() {
+    let env = HookEnv::new();
+    env.write("etc/10-broken.json", r#"{"version": "1.0.0", "hook": {"path": "/bin/true"}}"#);
+    let gone = r#"{"version": "1.0.0", "hook": {"path": "/nonexistent/hook"}, "when": {"always": true}, "stages": ["poststop"]}"#;
+    env.write("etc/20-gone.json", gone);
+    for (name, reason, hint) in [
+        ("10-broken", "missing required property: stages", "correct the file: name at least one"),
+        ("20-gone", "hook program \"/nonexistent/hook\" does not exist", "or pass --no-path-check"),
+    ] {
+        assert_eq!(env.run(&["disable", name]).code, Some(0));
+        let ran = env.run(&["enable", name]);
+        assert_eq!(ran.code, Some(2), "{}", ran.stdout);
+        assert!(ran.stderr.starts_with(&format!("error: {{ROOT}}/etc/{name}.json.disabled:1:")));
+        assert!(ran.stderr.contains(&format!("cannot be enabled: {reason}")), "{}", ran.stderr);
+        assert!(ran.stderr.contains(hint), "{}", ran.stderr);
+    }
+    assert_eq!(env.run(&["enable", "20-gone", "--no-path-check"]).code, Some(0));
+    assert_eq!(env.read("etc/20-gone.json"), gone);
+}
+
+#[test]
 fn list_shows_disabled_hooks() {
     let env = HookEnv::with_hooks();
     env.run(&["disable", "10-python"]);

@@ -50,8 +50,9 @@ pub fn exit_code<F: CliError>(
 ) -> ExitCode {
     match result {
         Ok(exit) => exit.into(),
-        // The reader closed standard output because it needs no more.
-        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        // The reader closed standard output because it needs no more. As with a program that SIGPIPE ends, the exit code
+        // says that the command is not complete, and nothing is printed.
+        Err(error) if error.is_broken_pipe() => ExitCode::from(128 + 13),
         Err(error) => report(&error),
     }
 }

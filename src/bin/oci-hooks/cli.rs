@@ -20,9 +20,10 @@ Examples:
   oci-hooks monitor                      Watch hook directories for changes
 
 Exit status:
-  0  success: done, a hook matches, no findings
-  1  no match, or findings
-  2  error: bad usage or unreadable input
+  0    success: done, a hook matches, no findings
+  1    no match, or findings
+  2    error: bad usage or unreadable input
+  141  standard output was closed early
 
 First hook, why a hook does not run, hooks_dir, lint in CI, Docker, troubleshooting: see
 man oci-hooks, and docs/hooks.md in /usr/share/doc/oci-hooks or in the repository.";

@@ -109,12 +109,13 @@ fn errors_are_json_objects_on_request() {
 }
 
 #[test]
-fn a_closed_pipe_is_no_error() {
+fn closed_pipe_exits_as_by_sigpipe_without_an_error() {
     let env = HookEnv::with_hooks();
-    let mut child =
-        env.command(&["list"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    drop(child.stdout.take());
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = env.command(&["list"]).stdout(writer).stderr(Stdio::piped()).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), said.contains("error")), (Some(141), false), "{said}");
 }
 
 #[test]

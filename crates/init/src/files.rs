@@ -1,5 +1,6 @@
-//! Reading and writing of a file tree, for both ends of an exchange: the agent of a container, and
-//! the host. Uses only `std`, and `at`, of which each end has its own.
+//! Reads and writes file trees, for both ends of an exchange: the agent of a container, and the host. Compiled into
+//! both, so it uses only `std` and the module `at` (files relative to an open directory), which is `at.rs` in the
+//! host's library and `os/at.rs` in the agent's program.
 //!
 //! Symbolic links beneath a root are not followed: every name is looked up in a directory that is
 //! already open.

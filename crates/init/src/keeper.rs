@@ -18,8 +18,9 @@ use crate::frames::{FailureKind, FrameBuffer, StepAnswer, StepFailure, StepReque
 use crate::limits::is_full;
 use crate::os::{self, POLLERR, POLLHUP, POLLIN, PollFd};
 
-/// Message of a supervisor to the others: another step begins, which waits until the pipe that comes with
-/// the message is closed. The other message is an attach request, with the connection of its host.
+/// Message from the supervisor of a new step to the other supervisors: a step without a host is to
+/// be killed. The new step starts once all receivers have closed the pipe that is sent with the
+/// message, which each does when its step is dead or has a host.
 pub const YIELD: [u8; 1] = *b"y";
 /// Size limit of a message: an attach request without a step.
 const MAX_MESSAGE_BYTES: usize = 256;
@@ -236,6 +237,8 @@ impl Keeper {
         }
     }
 
+    /// Receives a message of another supervisor: [`YIELD`] with a pipe, or an attach request without a step, with the
+    /// connection of its host.
     fn receive_message(&mut self, control: BorrowedFd<'_>) {
         let (mut bytes, mut descriptors) = ([0; MAX_MESSAGE_BYTES], Vec::new());
         let Ok(count) = os::receive(control, &mut bytes, &mut descriptors) else { return };

@@ -1,4 +1,4 @@
-//! Execution of a step's program, in a copy of its supervisor.
+//! Execution of a step's program, in a forked child of its supervisor.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;

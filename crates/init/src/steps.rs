@@ -204,7 +204,8 @@ impl StepServer {
         }
     }
 
-    /// Checks which steps have ended, and which have lost their host before.
+    /// Reads the messages of supervisors, and notes which steps have lost their host. Kills a supervisor whose host has
+    /// been lost for longer than [`SUPERVISOR_PATIENCE`], and continues the others, which their steps may have stopped.
     fn check_steps(&mut self) {
         for running in &mut self.running {
             running.read_messages();

@@ -40,7 +40,7 @@ pub enum BuildContainer {
     Registry,
 }
 
-/// A program of a build.
+/// A command of a build, and the container in which it runs.
 #[derive(Clone, Debug)]
 pub struct BuildCommand {
     pub place: BuildContainer,

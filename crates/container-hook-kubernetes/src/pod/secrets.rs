@@ -22,7 +22,7 @@ const MAX_BYTES: usize = 768 << 10;
 pub struct SecretValues {
     /// Values of each secret, and their size in bytes.
     secrets: Vec<(BTreeMap<String, ByteString>, usize)>,
-    /// Index of the secret and key of each value.
+    /// For each value, the index of its secret in `secrets`, and its key there.
     known: BTreeMap<String, (usize, String)>,
     count: usize,
 }

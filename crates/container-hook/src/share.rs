@@ -87,6 +87,9 @@ pub fn with_container(backend: &EngineBackend<'_>, plan: &LaunchPlan<'_>, user: 
 /// Name of the directory of file commands, in the runner's directory for temporary files.
 const DIRECTORY: &str = "_runner_file_commands";
 
+/// Action of errors about a file: without access, the step cannot set outputs or variables.
+const ACTION: &str = "grant the container's user access to";
+
 /// The file commands of a step: `GITHUB_ENV`, `GITHUB_OUTPUT` and the like. The runner creates the files anew for
 /// each step, with itself as owner.
 pub struct FileCommands {
@@ -131,9 +134,9 @@ impl FileCommands {
             if !FileType::from_raw_mode(stat.st_mode).is_file() {
                 let error =
                     io::Error::other("it is no longer a regular file: a step has replaced it");
-                return Err(PathError::new("share", &path.join(name), error));
+                return Err(PathError::new(ACTION, &path.join(name), error));
             }
-            share_new_file(file.as_fd()).with_path("share", &path.join(name))?;
+            share_new_file(file.as_fd()).with_path(ACTION, &path.join(name))?;
         }
         Ok(())
     }

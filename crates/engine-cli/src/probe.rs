@@ -25,7 +25,7 @@ use oci_hooks_init::trials::{
 
 use report::ProbeColumn;
 pub use trial::TargetOwner;
-use trial::{ProbeTrial, ReachCriterion};
+use trial::{ProbeCase, ReachCriterion};
 
 /// File name by which the program runs as a probe.
 pub const PROGRAM: &str = "probe";
@@ -62,7 +62,7 @@ pub struct IsolationProbe {
     word: String,
     /// Answer of the probe's servers, by which clients recognize them.
     token: String,
-    trials: Vec<ProbeTrial>,
+    trials: Vec<ProbeCase>,
     columns: Vec<ProbeColumn>,
     /// Errors other than reached servers; they make the probe fail.
     problems: Vec<String>,
@@ -82,10 +82,10 @@ impl IsolationProbe {
         let executable = Permissions::from_mode(0o755);
         fs::set_permissions(&program, executable).with_path("change the mode of", &program)?;
         let own = "its own loopback, sockets, files and process".to_owned();
-        let mut trials = vec![ProbeTrial::new(own, ProbeAttempt::Own, ReachCriterion::Control)];
+        let mut trials = vec![ProbeCase::new(own, ProbeAttempt::Own, ReachCriterion::Control)];
         trials.extend(METADATA.iter().map(|metadata| {
             let address = SocketAddr::new(metadata.address, 80);
-            ProbeTrial::new(
+            ProbeCase::new(
                 format!("metadata: tcp {address}"),
                 ProbeAttempt::Rule(address),
                 ReachCriterion::Answer,
@@ -94,7 +94,7 @@ impl IsolationProbe {
         let kernel = KERNEL_WRITTEN.map(|path| ProbeAttempt::Write(path.into())).into_iter();
         let kernel = kernel.chain(KERNEL_READ.map(|path| ProbeAttempt::Read(path.into())));
         trials.extend(kernel.map(|attempt| {
-            ProbeTrial::new(format!("kernel: {attempt}"), attempt, ReachCriterion::Access)
+            ProbeCase::new(format!("kernel: {attempt}"), attempt, ReachCriterion::Access)
         }));
         Ok(IsolationProbe {
             directory: directory.to_owned(),
@@ -115,7 +115,7 @@ impl IsolationProbe {
     /// set.
     pub fn add_limits(&mut self, allowed: Option<&'static str>) {
         let name = "limits: inotify, signals, queues, namespaces".to_owned();
-        let mut trial = ProbeTrial::new(name, ProbeAttempt::Limits, ReachCriterion::Access);
+        let mut trial = ProbeCase::new(name, ProbeAttempt::Limits, ReachCriterion::Access);
         trial.allowed = allowed;
         self.trials.push(trial);
     }
@@ -215,11 +215,10 @@ impl IsolationProbe {
                 for (program, name) in [("slirp4netns", SLIRP4NETNS)].into_iter().chain(pasta) {
                     let attempt = ProbeAttempt::Tcp((name, address.port()).into());
                     let name = format!("{whose}: loopback by {program}, {attempt}");
-                    self.trials.push(ProbeTrial::with_verified_server(name, attempt));
+                    self.trials.push(ProbeCase::with_verified_server(name, attempt));
                 }
             }
-            let mut trial =
-                ProbeTrial::with_verified_server(format!("{whose}: {attempt}"), attempt);
+            let mut trial = ProbeCase::with_verified_server(format!("{whose}: {attempt}"), attempt);
             trial.allowed = allowed.filter(|_| is_network && !is_loopback);
             self.trials.push(trial);
         }

@@ -87,7 +87,7 @@ pub enum RootfsBacking {
 #[derive(Debug, thiserror::Error)]
 pub enum RootfsError {
     /// The image has no layers, and so no files.
-    #[error("the image has no layers")]
+    #[error("the image has no layers, and so no files: use another image")]
     NoLayers,
     /// A file or directory cannot be created or mounted.
     #[error(transparent)]

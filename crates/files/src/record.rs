@@ -32,7 +32,7 @@ pub enum RecordError {
     )]
     Newer { path: PathBuf, version: u32 },
     /// The file is no JSON, or the record's fields are missing or of another type.
-    #[error("{} is not a record of this version", path.display())]
+    #[error("{} is damaged, or was written by another version of this program", path.display())]
     Invalid { path: PathBuf, source: serde_json::Error },
 }
 

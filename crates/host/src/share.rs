@@ -74,7 +74,11 @@ pub fn share_tree(
              or tmpfs, or a container that runs as root (`--user 0`) instead of user {}",
             with.uid
         );
-        return Err(PathError::new("share", name, io::Error::other(text)));
+        return Err(PathError::new(
+            "grant the container's user access to",
+            name,
+            io::Error::other(text),
+        ));
     }
     let mut sharer = TreeSharer { with, shared: 0 };
     let problems = walk(directory, name, &mut sharer)?;
@@ -184,7 +188,7 @@ impl TreeSharer<'_> {
     fn record_result(&mut self, result: Result<(), Errno>, name: &CStr, trace: &mut WalkTrace<'_>) {
         match result {
             Ok(()) => self.shared += 1,
-            Err(error) => trace.problem("share", name, error),
+            Err(error) => trace.problem("grant the container's user access to", name, error),
         }
     }
 }

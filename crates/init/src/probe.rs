@@ -242,7 +242,8 @@ struct ProbeServer {
     mark: String,
     /// If set, the server answers only once on each address or socket.
     is_once: bool,
-    /// Attempts by which probes reach the server, each with an attempt to verify it locally.
+    /// How probes reach each target of this server, and how the server itself tries it first: only
+    /// what it reaches itself is announced.
     served: Vec<(ProbeAttempt, ProbeAttempt)>,
 }
 

@@ -117,7 +117,8 @@ struct StepSupervisor<'t> {
     socket: Option<OwnedFd>,
     /// Keeper of a step that outlives the connections of its hosts.
     keeper: Option<Keeper>,
-    /// Socket of messages; `None` once hosts cannot attach any more.
+    /// Socket to the container's first process: reports that the last answer follows, and receives
+    /// the connections of hosts that attach. `None` once hosts cannot attach any more.
     control: Option<OwnedFd>,
     /// Set once the last answer is announced to the first process.
     is_answered: bool,

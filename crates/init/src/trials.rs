@@ -21,7 +21,7 @@ pub enum ProbeTask {
     Serve { word: String, token: String, mark: String, directories: Vec<PathBuf> },
 }
 
-/// Target that a probe tries to reach.
+/// Target that a probe tries to reach, and how it tries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeAttempt {
     /// The probe's own loopback address, socket, file and process, as a control experiment: if it

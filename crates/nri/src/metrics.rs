@@ -112,7 +112,7 @@ impl Metrics {
             ("{in_force=\"false\"}".to_owned(), self.broken as u64),
             ("{in_force=\"true\"}".to_owned(), self.broken_in_force as u64),
         ];
-        let help = "Hook files that cannot be used, or whose last valid version is used.";
+        let help = "Invalid hook files. in_force=true: the last valid version is still used.";
         family(text, "broken_files", "gauge", help, &broken);
         let help =
             "Containers that existed when the plugin registered and lack hooks that match them.";

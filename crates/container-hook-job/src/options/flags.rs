@@ -210,7 +210,11 @@ fn log_driver(value: &str) -> Result<(), String> {
 
 fn log_option(value: &str) -> Result<(), String> {
     match value.split_once('=') {
-        Some(("max-size" | "max-file" | "compress" | "mode" | "max-buffer-size", _)) => Ok(()),
-        _ => Err("is for a log driver that is not supported".to_owned()),
+        Some((
+            "max-size" | "max-file" | "compress" | "mode" | "max-buffer-size" | "tag" | "labels"
+            | "labels-regex" | "env" | "env-regex",
+            _,
+        )) => Ok(()),
+        _ => Err("no option of the log drivers json-file and local: leave it out".to_owned()),
     }
 }

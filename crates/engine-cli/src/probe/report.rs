@@ -10,7 +10,7 @@ use oci_hooks_files::quantity::format_count;
 use oci_hooks_init::trials::ProbeOutcome;
 use serde::Serialize;
 
-use super::trial::ProbeTrial;
+use super::trial::ProbeCase;
 use super::{BUILD, HOST, IsolationProbe};
 
 /// Outcomes of all trials from this host, a container or a build.
@@ -101,7 +101,7 @@ impl IsolationProbe {
         context.write_hanging_line(context.paint.paint(style::FAINT, summary), 0)
     }
 
-    fn entry<'a>(&'a self, at: usize, trial: &'a ProbeTrial) -> TrialEntry<'a> {
+    fn entry<'a>(&'a self, at: usize, trial: &'a ProbeCase) -> TrialEntry<'a> {
         let outcomes = || self.columns.iter().map(|column| (column, &column.outcomes[at]));
         let inside = outcomes().filter(|(column, _)| column.counts()).map(|(column, outcome)| {
             match trial.status(outcome, &self.token) {
@@ -179,8 +179,8 @@ mod tests {
             word: "probe-1".to_owned(),
             token: "token".to_owned(),
             trials: vec![
-                ProbeTrial::new("its own".to_owned(), ProbeAttempt::Own, ReachCriterion::Control),
-                ProbeTrial::with_verified_server(
+                ProbeCase::new("its own".to_owned(), ProbeAttempt::Own, ReachCriterion::Control),
+                ProbeCase::with_verified_server(
                     "host: tcp 127.0.0.1:40000".to_owned(),
                     ProbeAttempt::Tcp(address),
                 ),

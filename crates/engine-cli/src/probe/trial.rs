@@ -44,9 +44,9 @@ pub enum ReachCriterion {
     Access,
 }
 
-/// An attempt to reach a target.
+/// An attempt to reach a target, with the rule by which its result is judged.
 #[derive(Clone, Debug)]
-pub struct ProbeTrial {
+pub struct ProbeCase {
     pub name: String,
     pub attempt: ProbeAttempt,
     meaning: ReachCriterion,
@@ -56,14 +56,14 @@ pub struct ProbeTrial {
     pub allowed: Option<&'static str>,
 }
 
-impl ProbeTrial {
+impl ProbeCase {
     pub(super) fn new(name: String, attempt: ProbeAttempt, meaning: ReachCriterion) -> Self {
-        ProbeTrial { name, attempt, meaning, is_there: false, allowed: None }
+        ProbeCase { name, attempt, meaning, is_there: false, allowed: None }
     }
 
     /// Returns a trial of a target that its server has verified.
     pub fn with_verified_server(name: String, attempt: ProbeAttempt) -> Self {
-        ProbeTrial { is_there: true, ..ProbeTrial::new(name, attempt, ReachCriterion::Token) }
+        ProbeCase { is_there: true, ..ProbeCase::new(name, attempt, ReachCriterion::Token) }
     }
 
     pub(super) fn is_reached(&self, outcome: &ProbeOutcome, token: &str) -> bool {
@@ -111,7 +111,7 @@ mod tests {
 
     fn status(meaning: ReachCriterion, is_there: bool, outcome: ProbeOutcome) -> CheckStatus {
         let attempt = ProbeAttempt::Tcp("192.0.2.1:80".parse().unwrap());
-        let trial = ProbeTrial { is_there, ..ProbeTrial::new(String::new(), attempt, meaning) };
+        let trial = ProbeCase { is_there, ..ProbeCase::new(String::new(), attempt, meaning) };
         trial.status(&outcome, "token")
     }
 

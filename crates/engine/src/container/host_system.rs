@@ -81,7 +81,7 @@ pub enum HostSystemError {
     Path(#[from] PathError),
     #[error(transparent)]
     Read(#[from] ReadError),
-    #[error("cannot write the layer of a system")]
+    #[error("cannot make an image of the programs of this machine")]
     Write(#[source] io::Error),
     #[error(
         "cannot run a container with the programs of this machine, which must be in /usr, /bin and /sbin: \

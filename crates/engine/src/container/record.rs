@@ -346,7 +346,7 @@ pub mod tests {
         fs::write(directory.path().join("record.json"), "{").unwrap();
         let error = directory.read().unwrap_err().to_string();
         assert!(
-            error.ends_with("containers/a/record.json is not a record of this version"),
+            error.ends_with("containers/a/record.json is damaged, or was written by another version of this program"),
             "{error}"
         );
         assert_eq!(orphans(run.path()).unwrap(), ["a"]);

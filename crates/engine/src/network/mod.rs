@@ -40,4 +40,4 @@ pub use request::{
 };
 pub use subnet::{Subnet, SubnetError};
 pub use trace::{DroppingChain, ForwardResult};
-pub use uplink::{ATTEMPTS, UplinkTest, test_uplink};
+pub use uplink::{ATTEMPTS, UplinkTestResult, test_uplink};

@@ -179,7 +179,7 @@ fn gateway(host: Ipv4Addr) -> Gateway4 {
 
 /// Result of testing an uplink.
 #[derive(Clone, Debug)]
-pub enum UplinkTest {
+pub enum UplinkTestResult {
     None,
     /// The host itself has no IPv4 route to the world.
     NoRoute(Uplink),
@@ -195,12 +195,12 @@ pub enum UplinkTest {
 /// # Errors
 ///
 /// Fails if no program is found, if the program does not start, or if the host is not reached.
-pub fn test_uplink(choice: &UplinkChoice, dir: &Path) -> Result<UplinkTest, NetworkError> {
+pub fn test_uplink(choice: &UplinkChoice, dir: &Path) -> Result<UplinkTestResult, NetworkError> {
     let found = host_network::run(|| Uplink::find(choice))?;
-    let Some(uplink) = found else { return Ok(UplinkTest::None) };
+    let Some(uplink) = found else { return Ok(UplinkTestResult::None) };
     uplink.check_device()?;
     let Some(IpAddr::V4(address)) = host_network::run(source) else {
-        return Ok(UplinkTest::NoRoute(uplink));
+        return Ok(UplinkTestResult::NoRoute(uplink));
     };
     DirBuilder::new().mode(0o700).create(dir).with_path("create the directory", dir)?;
     let pin = dir.join(PIN);
@@ -218,7 +218,7 @@ pub fn test_uplink(choice: &UplinkChoice, dir: &Path) -> Result<UplinkTest, Netw
     let ended = process.kill(KILL).and(netns::unpin(&pin).map_err(io::Error::other));
     let answered = asked.with_path("reach the host by", &uplink.program)?;
     ended.with_path("end", &uplink.program)?;
-    Ok(UplinkTest::Answered(uplink, answered))
+    Ok(UplinkTestResult::Answered(uplink, answered))
 }
 
 /// Starts a server that answers [`ATTEMPTS`] clients after they half-close, and returns its

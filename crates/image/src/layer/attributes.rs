@@ -17,8 +17,8 @@ use super::archive::{TarEntry, TarEntryKind};
 use super::error::UnpackError;
 
 /// Extended attribute with the owner and mode of a file in the layer, as `UID:GID:MODE` with an
-/// octal mode. Set on files that belong to the user instead; a file of root needs none if its mode
-/// is unchanged.
+/// octal mode. It is set if this process cannot set owners, so that all files belong to its own
+/// user; it is omitted if the layer's owner is root and the mode is unchanged.
 const OWNER: &str = "user.oci-hooks.owner";
 
 /// Prefix of extended attributes that this program sets itself. Without subordinate ids, those in a
@@ -122,7 +122,8 @@ impl FileAttributes {
         self.set_xattrs(file.as_fd(), entry)
     }
 
-    /// Sets the attributes of a new link or node.
+    /// Sets owner, mode and time of a new symlink, device or FIFO by its name. `has_mode` is not
+    /// set for a symlink, which has no mode.
     pub(super) fn set_at(
         &self,
         directory: BorrowedFd<'_>,

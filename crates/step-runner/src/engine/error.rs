@@ -22,7 +22,7 @@ pub enum StepError {
     /// The step file could not be loaded, or rejects its inputs.
     #[error("failed to load: {0}")]
     Load(LoadError),
-    /// A required input of the job is missing.
+    /// The spec of the job's own steps has a required input, but a job gets no inputs.
     #[error("failed to parse spec definition: {0}")]
     Spec(LoadError),
     /// The value of an environment variable could not be expanded.

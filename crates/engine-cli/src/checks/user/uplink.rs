@@ -1,6 +1,6 @@
 //! Uplink of rootless jobs: pasta or slirp4netns.
 
-use oci_hooks_engine::network::{ATTEMPTS, NetworkError, UplinkTest, test_uplink};
+use oci_hooks_engine::network::{ATTEMPTS, NetworkError, UplinkTestResult, test_uplink};
 use oci_hooks_files::error::chain;
 use oci_hooks_host::uplink::{TUN, Uplink, UplinkChoice, UplinkError};
 
@@ -47,21 +47,21 @@ const TUN_HINT: &str = "sudo modprobe tun\n\
      sudo chmod 0666 /dev/net/tun\n\
      If this runs in a container, start that with --device /dev/net/tun";
 
-fn report_test(test: &UplinkTest) -> HostCheck {
+fn report_test(test: &UplinkTestResult) -> HostCheck {
     match test {
-        UplinkTest::None => {
+        UplinkTestResult::None => {
             HostCheck::ok(NAME, "none, by the settings: jobs cannot reach anything outside")
         }
-        UplinkTest::NoRoute(uplink) => HostCheck::warn(
+        UplinkTestResult::NoRoute(uplink) => HostCheck::warn(
             NAME,
             format!("{}; not tried: this host has no default route", describe_uplink(uplink)),
             "ip route add default via ADDRESS",
         ),
-        UplinkTest::Answered(uplink, ATTEMPTS) => HostCheck::ok(
+        UplinkTestResult::Answered(uplink, ATTEMPTS) => HostCheck::ok(
             NAME,
             format!("{} works, also for half-closed connections", describe_uplink(uplink)),
         ),
-        UplinkTest::Answered(uplink, answered) => HostCheck::warn(
+        UplinkTestResult::Answered(uplink, answered) => HostCheck::warn(
             NAME,
             format!(
                 "{} works, but drops connections after the client half-closes ({answered} of {} were \

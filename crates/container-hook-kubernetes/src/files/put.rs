@@ -43,6 +43,7 @@ pub async fn upload_tree(
             update: record.update()?,
             unconfirmed: VecDeque::from([Vec::new()]),
             got_further: false,
+            is_sent: false,
             summary: ExchangeSummary::default(),
             problems: FileProblems::default(),
         });
@@ -100,6 +101,8 @@ struct UploadState {
     unconfirmed: VecDeque<Vec<AppliedChange>>,
     /// Set once the agent has confirmed a mark, which counts as progress.
     got_further: bool,
+    /// Set once everything was sent, except perhaps the last frames.
+    is_sent: bool,
     summary: ExchangeSummary,
     problems: FileProblems,
 }
@@ -112,6 +115,10 @@ impl UploadAttempt<'_> {
             failed = self.send(sending) => failed?,
         }
         let state = &mut *self.state.borrow_mut();
+        // An agent is done once it was sent everything.
+        if !state.is_sent {
+            return Err(FrameError::Invalid("order of frames").into());
+        }
         if !state.problems.is_empty() {
             return Err(FilesError::Failed(std::mem::take(&mut state.problems)));
         }
@@ -153,6 +160,7 @@ impl UploadAttempt<'_> {
                 break;
             }
         }
+        self.state.borrow_mut().is_sent = true;
         FilesFrame::Done { skipped: changes.skipped_count() }.encode(&mut out);
         to.send(&out).await?;
         send_keepalives(to).await

@@ -9,7 +9,7 @@ use oci_hooks_init::frames::files::{
     DATA_BYTES, FileAction, FileEntryKind, FileEntryState, FileProblem, FileTime, FilesFrame,
     TreeChange,
 };
-use oci_hooks_init::frames::{StepAnswer, VERSIONS};
+use oci_hooks_init::frames::{FrameError, StepAnswer, VERSIONS};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex, split};
 
 use super::trees::snapshot;
@@ -121,6 +121,21 @@ fn changes_are_not_confirmed_after_a_failed_one() {
         let problems = answers(receiver, Path::new("/"), &mut confirm).await;
         assert!(problems.is_ok_and(|problems| !problems.is_empty()));
         assert_eq!(confirmed, 1);
+    });
+}
+
+#[test]
+fn upload_does_not_end_before_everything_was_sent() {
+    block_on(async {
+        let ends = create_ends();
+        // More than the stream holds.
+        fs::write(ends.host("work/repo/big"), vec![0; 1 << 20]).unwrap();
+        let liar = Liar(frames(&[]));
+        let mut session = AgentSession::without_pauses(&liar);
+        let error = ends.upload_work(&mut session, &scope(&["work/repo"])).await.unwrap_err();
+        let is_rejected =
+            matches!(error, FilesError::Agent(FrameError::Invalid("order of frames")));
+        assert!(is_rejected, "{error}");
     });
 }
 

@@ -8,12 +8,13 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::thread::JoinHandle;
 
 use oci_hooks_init::frames::journal::OutputStream;
-use oci_hooks_init::frames::{FailureKind, StepFailure};
+use oci_hooks_init::frames::{FailureKind, StepFailure, VERSIONS};
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::time::sleep;
 
 use super::*;
 use crate::agent::testing::{TestAgent, block_on, wait_until};
+use crate::agent::{LinkFuture, LinkOpener};
 use crate::testing::KeptLog;
 
 /// Signals sent by a test.
@@ -366,6 +367,51 @@ fn repeated_request_runs_no_step_again() {
         assert_eq!(expect_failure(end).kind, FailureKind::Keeper);
     });
     assert_eq!(fs::read_to_string(count).unwrap(), "x\n");
+}
+
+/// Opens streams that consist of these bytes.
+struct FixedAnswers(Vec<u8>);
+
+impl LinkOpener for FixedAnswers {
+    fn open(&self) -> LinkFuture<'_> {
+        let answers = io::Cursor::new(self.0.clone());
+        Box::pin(async move { Ok(AgentLink::new(tokio::io::sink(), answers)) })
+    }
+}
+
+#[test]
+fn output_that_an_agent_leaves_out_is_an_error() {
+    let output = |offset| {
+        let (stream, bytes) = (OutputStream::Output, b"out".to_vec());
+        StepEvent::Output { stream, offset, bytes }
+    };
+    let ended = |offset| {
+        let (limits, end) = (LimitEvents::default(), StepAnswer::Exited(0));
+        StepEvent::Ended { offset, limits, end }
+    };
+    for (events, is_whole) in [
+        ([output(0), ended(3)], true),
+        ([output(0), ended(4)], false),
+        ([output(0), ended(2)], false),
+        ([output(1), ended(4)], false),
+    ] {
+        let mut answers = StepAnswer::Hello(VERSIONS).encode();
+        answers.extend(events.iter().flat_map(StepEvent::encode));
+        let agent = FixedAnswers(answers);
+        let (standard, (_sender, mut sent)) = (StandardStreams::new(), signals());
+        let ends = [standard.ends[0].as_fd(), standard.ends[1].as_fd()];
+        let log = KeptLog::default();
+        let end = block_on(async {
+            let mut session = AgentSession::without_pauses(&agent);
+            run(&mut session, agent_step("lie", ends, &log), script("exit 0"), &mut sent).await
+        });
+        let is_as_expected = match &end {
+            Ok(end) => is_whole && *end == StepEnd::Exited(0),
+            Err(AgentError::Answer(LinkError::Frame(FrameError::Invalid("offset")))) => !is_whole,
+            Err(_) => false,
+        };
+        assert!(is_as_expected, "{events:?}: {end:?}");
+    }
 }
 
 #[test]

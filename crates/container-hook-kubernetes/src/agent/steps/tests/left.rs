@@ -1,7 +1,5 @@
 //! Steps whose client, supervisor or agent is gone.
 
-use oci_hooks_init::frames::VERSIONS;
-
 use super::*;
 
 #[test]

@@ -270,7 +270,9 @@ impl StepServer {
         // Growing it entry by entry fragments the heap of this process, which lives as long as the job.
         let mut entries = Vec::with_capacity(2 + 2 * self.running.len());
         entries.push(PollFd::new(self.signals.as_fd(), POLLIN));
-        entries.push(listener.map_or(PollFd::none(), |listener| PollFd::new(listener.as_fd(), POLLIN)));
+        entries.push(
+            listener.map_or(PollFd::none(), |listener| PollFd::new(listener.as_fd(), POLLIN)),
+        );
         let mut is_lost = false;
         for running in &self.running {
             entries.push(PollFd::new(running.control.as_fd(), POLLIN));

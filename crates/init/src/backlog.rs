@@ -27,11 +27,6 @@ impl Backlog {
         self.start + self.bytes.len() as u64
     }
 
-    /// Returns whether all output was received.
-    pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
-
     /// Returns whether more may be appended.
     pub fn has_room(&self) -> bool {
         self.bytes.len() + self.parts.len() * PART_BYTES < MAX_BYTES

@@ -36,8 +36,7 @@ pub enum FailureKind {
     Process,
     /// The request was invalid or too slow; `path` has the reason.
     Request,
-    /// A cancelled step could not be killed and is still alive, or several attempts
-    /// to start or reach a step failed.
+    /// A step that was cancelled, or that has no host, could not be killed and is still alive.
     Busy,
     /// The supervisor of the step was killed, and the rest of the step with it.
     Supervisor,

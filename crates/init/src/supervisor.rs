@@ -150,7 +150,11 @@ impl StepSupervisor<'_> {
         loop {
             match self.frames.decode_next(StepRequest::decode) {
                 Ok(None) => {}
-                Ok(Some(request)) => return Ok((request, descriptors)),
+                Ok(Some(request)) => {
+                    // The received bytes contain secrets.
+                    self.frames.set_max(MAX_LATER_BYTES);
+                    return Ok((request, descriptors));
+                }
                 Err(error) => return Err(Some(malformed(&error.to_string()))),
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -182,7 +186,6 @@ impl StepSupervisor<'_> {
         let streams: [OwnedFd; STREAMS] = descriptors
             .try_into()
             .map_err(|_| malformed(&format!("expected {STREAMS} descriptors, got {count}")))?;
-        self.frames.set_max(MAX_LATER_BYTES);
         self.start(&step, streams)?;
         // Contains secrets, and is as large as the environment.
         drop(step);

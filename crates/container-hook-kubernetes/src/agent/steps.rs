@@ -15,7 +15,7 @@ use oci_hooks_files::error::chain;
 use oci_hooks_init::frames::journal::{
     AttachRequest, END_RECEIVED, HEARTBEAT_SECONDS, LimitEvents, RECEIVED_BYTES, StepEvent, StepId,
 };
-use oci_hooks_init::frames::{ContainerStep, FrameError, StepAnswer, StepRequest};
+use oci_hooks_init::frames::{ContainerStep, FailureKind, FrameError, StepAnswer, StepRequest};
 use rustix::process::Signal;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -359,6 +359,13 @@ impl StepRun<'_> {
                     self.position += new.len() as u64;
                     self.writer.write(stream, new.to_vec());
                 }
+            }
+            // A step that was begun does not end so: the container had no process for its new stream, and the
+            // step goes on.
+            StepEvent::Ended { end: StepAnswer::Failed(failure), .. }
+                if self.begin.is_none() && failure.kind == FailureKind::Process =>
+            {
+                return Err(LinkError::Closed.into());
             }
             StepEvent::Ended { offset, limits, end } => {
                 is_news = true;

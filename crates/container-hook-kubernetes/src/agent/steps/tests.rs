@@ -2,13 +2,15 @@
 
 mod left;
 
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::thread::JoinHandle;
 
 use oci_hooks_init::frames::journal::OutputStream;
-use oci_hooks_init::frames::{FailureKind, StepFailure, VERSIONS};
+use oci_hooks_init::frames::{StepFailure, VERSIONS};
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::time::sleep;
 
@@ -92,7 +94,7 @@ fn agent_step<'a>(id: &'a str, streams: [BorrowedFd<'a>; 2], log: &'a KeptLog) -
 }
 
 async fn run_id(
-    agent: &TestAgent,
+    agent: &dyn LinkOpener,
     id: &str,
     step: ContainerStep,
     signals: &mut TestSignals,
@@ -369,49 +371,63 @@ fn repeated_request_runs_no_step_again() {
     assert_eq!(fs::read_to_string(count).unwrap(), "x\n");
 }
 
-/// Opens streams that consist of these bytes.
-struct FixedAnswers(Vec<u8>);
+/// Opens streams with these answers, the last entry first.
+struct FixedAnswers(RefCell<Vec<Vec<StepEvent>>>);
 
 impl LinkOpener for FixedAnswers {
     fn open(&self) -> LinkFuture<'_> {
-        let answers = io::Cursor::new(self.0.clone());
+        let events = self.0.borrow_mut().pop().expect("another stream");
+        let mut answers = StepAnswer::Hello(VERSIONS).encode();
+        answers.extend(events.iter().flat_map(StepEvent::encode));
+        let answers = io::Cursor::new(answers);
         Box::pin(async move { Ok(AgentLink::new(tokio::io::sink(), answers)) })
     }
 }
 
+/// Runs a step whose streams have these answers, the last entry first.
+fn run_fixed(streams: Vec<Vec<StepEvent>>) -> (Result<StepEnd, AgentError>, [Vec<u8>; 2]) {
+    let agent = FixedAnswers(RefCell::new(streams));
+    let (_sender, mut sent) = signals();
+    block_on(run_id(&agent, "fixed", script("exit 0"), &mut sent))
+}
+
+fn output_at(offset: u64) -> StepEvent {
+    StepEvent::Output { stream: OutputStream::Output, offset, bytes: b"out".to_vec() }
+}
+
+fn ended_at(offset: u64) -> StepEvent {
+    let (limits, end) = (LimitEvents::default(), StepAnswer::Exited(4));
+    StepEvent::Ended { offset, limits, end }
+}
+
 #[test]
 fn output_that_an_agent_leaves_out_is_an_error() {
-    let output = |offset| {
-        let (stream, bytes) = (OutputStream::Output, b"out".to_vec());
-        StepEvent::Output { stream, offset, bytes }
-    };
-    let ended = |offset| {
-        let (limits, end) = (LimitEvents::default(), StepAnswer::Exited(0));
-        StepEvent::Ended { offset, limits, end }
-    };
-    for (events, is_whole) in [
-        ([output(0), ended(3)], true),
-        ([output(0), ended(4)], false),
-        ([output(0), ended(2)], false),
-        ([output(1), ended(4)], false),
+    let (end, [output, _]) = run_fixed(vec![vec![output_at(0), ended_at(3)]]);
+    assert_eq!((end.unwrap(), &*output), (StepEnd::Exited(4), &b"out"[..]));
+    for events in [
+        vec![output_at(0), ended_at(4)],
+        vec![output_at(0), ended_at(2)],
+        vec![output_at(1), ended_at(4)],
     ] {
-        let mut answers = StepAnswer::Hello(VERSIONS).encode();
-        answers.extend(events.iter().flat_map(StepEvent::encode));
-        let agent = FixedAnswers(answers);
-        let (standard, (_sender, mut sent)) = (StandardStreams::new(), signals());
-        let ends = [standard.ends[0].as_fd(), standard.ends[1].as_fd()];
-        let log = KeptLog::default();
-        let end = block_on(async {
-            let mut session = AgentSession::without_pauses(&agent);
-            run(&mut session, agent_step("lie", ends, &log), script("exit 0"), &mut sent).await
-        });
-        let is_as_expected = match &end {
-            Ok(end) => is_whole && *end == StepEnd::Exited(0),
-            Err(AgentError::Answer(LinkError::Frame(FrameError::Invalid("offset")))) => !is_whole,
-            Err(_) => false,
-        };
-        assert!(is_as_expected, "{events:?}: {end:?}");
+        let (end, _) = run_fixed(vec![events.clone()]);
+        let is_rejected =
+            matches!(end, Err(AgentError::Answer(LinkError::Frame(FrameError::Invalid("offset")))));
+        assert!(is_rejected, "{events:?}: {end:?}");
     }
+}
+
+#[test]
+fn step_goes_on_while_no_process_can_be_created_for_its_stream() {
+    let none = StepEvent::failed(
+        0,
+        StepFailure::new(FailureKind::Process, Errno::AGAIN.raw_os_error(), ""),
+    );
+    let begun = vec![StepEvent::Started, output_at(0)];
+    let (end, [output, _]) = run_fixed(vec![vec![ended_at(3)], vec![none.clone()], begun]);
+    assert_eq!((end.unwrap(), &*output), (StepEnd::Exited(4), &b"out"[..]));
+    // A step that could not be begun has failed.
+    let (end, _) = run_fixed(vec![vec![none]]);
+    assert_eq!(expect_failure(end).kind, FailureKind::Process);
 }
 
 #[test]

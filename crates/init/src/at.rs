@@ -1,5 +1,4 @@
-//! File operations relative to an open directory, for `files`. `os/at.rs` is the equivalent for the
-//! program, which uses only the standard library.
+//! File operations relative to an open directory, for `files`.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -12,7 +11,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, retry_on_intr};
 
-use super::files::FileStat;
+use crate::files::FileStat;
 
 const LIST_BYTES: usize = 32 << 10;
 

@@ -1,6 +1,4 @@
-//! Reads and writes file trees, for both ends of an exchange: the agent of a container, and the host. Compiled into
-//! both, so it uses only `std` and the module `at` (files relative to an open directory), which is `at.rs` in the
-//! host's library and `os/at.rs` in the agent's program.
+//! Reads and writes file trees, for both ends of an exchange: the agent of a container, and the host.
 //!
 //! Symbolic links beneath a root are not followed: every name is looked up in a directory that is
 //! already open.
@@ -13,7 +11,7 @@ mod write;
 use std::ffi::CString;
 use std::io;
 
-use super::frames::files::{FileEntryKind, FileEntryState, FileTime};
+use crate::frames::files::{FileEntryKind, FileEntryState, FileTime};
 
 pub use changes::{ChangeFinder, SentChange};
 pub use write::{AppliedChange, WritableTree, WriterRole};

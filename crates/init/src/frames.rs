@@ -1,5 +1,5 @@
 //! The frames between the first process of a job container and the host that starts steps, on a
-//! stream socket. Both ends compile this module, so it uses only `std`.
+//! stream socket.
 //!
 //! A frame is its kind (`u8`), the length of its payload (`u32`) and the payload. Numbers are
 //! little-endian, a byte string is its length (`u32`) and its bytes, a list its length and its

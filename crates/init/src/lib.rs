@@ -2,8 +2,8 @@
 //! and exchanges files with it ([`frames`]). It is for images without an init, or with one that does not reap orphans.
 //! The crate creates no containers: an engine mounts the program into one.
 //!
-//! `build.rs` compiles the program, which uses only the standard library, and needs the static C library for it
-//! (Debian: `libc6-dev`, Fedora: `glibc-static`).
+//! `build.rs` compiles the program (`src/bin/init`), and needs the static C library for it (Debian: `libc6-dev`, Fedora:
+//! `glibc-static`).
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
@@ -17,7 +17,7 @@ pub mod trials;
 /// Static program. Without arguments it waits for a terminating signal; with `steps FD` it starts
 /// steps for clients of that listening socket; with `PROGRAM ARGS…` it runs the program. In all
 /// modes it reaps orphans. Called `launcher`, it creates processes for another program (see
-/// [`launch`]). Its source is `src/program.rs`.
+/// [`launch`]). Its source is `src/bin/init`.
 pub const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
 
 #[cfg(test)]

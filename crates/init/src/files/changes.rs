@@ -5,13 +5,13 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 
-use super::super::frames::files::{
-    DATA_BYTES, FileAction, FileEntry, FileEntryKind, FileProblem, FileScope, ScopePosition,
-    TreeChange, is_beneath, order,
-};
 use super::walk::{FileWalk, WalkItem};
 use super::write::AppliedChange;
 use super::{errno, is_missing};
+use crate::frames::files::{
+    DATA_BYTES, FileAction, FileEntry, FileEntryKind, FileProblem, FileScope, ScopePosition,
+    TreeChange, is_beneath, order,
+};
 
 const ENOTDIR: i32 = 20;
 const ELOOP: i32 = 40;

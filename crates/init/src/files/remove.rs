@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 
-use super::super::at;
 use super::{MAX_DEPTH, is_missing, to_c_string};
+use crate::at;
 
 const EISDIR: i32 = 21;
 const EACCES: i32 = 13;

@@ -5,11 +5,11 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use super::super::at;
-use super::super::frames::files::{
+use super::{FileStat, MAX_DEPTH, PART, errno, is_missing, to_c_string};
+use crate::at;
+use crate::frames::files::{
     FileAction, FileEntry, FileEntryKind, FileProblem, FileScope, ScopePosition,
 };
-use super::{FileStat, MAX_DEPTH, PART, errno, is_missing, to_c_string};
 
 const ENOTDIR: i32 = 20;
 /// Longest path that can be sent.

@@ -6,13 +6,13 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 
-use super::super::at;
-use super::super::frames::files::{
+use super::remove::{clear_directory, remove};
+use super::{MAX_DEPTH, PART, errno, is_missing, to_c_string};
+use crate::at;
+use crate::frames::files::{
     FileAction, FileEntry, FileEntryKind, FileEntryState, FileProblem, FileScope, FileTime,
     ScopePosition, TreeChange, is_beneath,
 };
-use super::remove::{clear_directory, remove};
-use super::{MAX_DEPTH, PART, errno, is_missing, to_c_string};
 
 const ENOTDIR: i32 = 20;
 const EPERM: i32 = 1;

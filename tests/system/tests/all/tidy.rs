@@ -176,7 +176,9 @@ fn programs(package: &Path) -> Vec<(PathBuf, bool)> {
     let has_page = |name: &String| {
         program::repository("").join(package).join("man").join(format!("{name}.1")).exists()
     };
-    programs.iter().map(|name| (bin.join(name).join("main.rs"), has_page(name))).collect()
+    // The engine calls `init`, no user does.
+    let programs = programs.iter().filter(|name| *name != "init");
+    programs.map(|name| (bin.join(name).join("main.rs"), has_page(name))).collect()
 }
 
 fn read(path: &str) -> String {

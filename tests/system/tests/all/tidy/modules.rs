@@ -30,13 +30,13 @@ pub(crate) fn check(fuzz: &str, sources: &[SourceFile]) -> Vec<TidyFinding> {
     orphans.map(|source| source.finding(0, "nothing includes it: name it with `mod`")).collect()
 }
 
-/// Returns whether a file of a package is a target for Cargo, or for the build script of the init program.
+/// Returns whether a file of a package is a target for Cargo.
 fn is_target(path: &Path) -> bool {
     let parts: Vec<_> = path.iter().filter_map(|part| part.to_str()).collect();
     matches!(
         parts.as_slice(),
         ["build.rs"]
-            | ["src", "lib.rs" | "main.rs" | "program.rs"]
+            | ["src", "lib.rs" | "main.rs"]
             | ["src", "bin", _, "main.rs"]
             | ["tests" | "examples" | "benches", _]
             | ["tests", _, "main.rs"]

@@ -8,9 +8,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use crate::backlog::Backlog;
-use crate::frames::journal::StepEvent;
-use crate::frames::{FailureKind, FrameBuffer, StepFailure, StepRequest};
 use crate::os::{POLLERR, POLLHUP, POLLIN, POLLOUT, PollFd, is_temporary};
+use oci_hooks_init::frames::journal::StepEvent;
+use oci_hooks_init::frames::{FailureKind, FrameBuffer, StepFailure, StepRequest};
 
 /// Limit of clients, beyond which the oldest one is dropped.
 const MAX_CLIENTS: usize = 16;

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use crate::frames::journal::{MAX_OUTPUT_BYTES, OutputStream, RECEIVED_BYTES, output_header};
+use oci_hooks_init::frames::journal::{
+    MAX_OUTPUT_BYTES, OutputStream, RECEIVED_BYTES, output_header,
+};
 
 /// Size in memory at which no more output is read, so that the step blocks. Even if every part has
 /// a single byte, this is more than the [`RECEIVED_BYTES`] that make a host acknowledge output.

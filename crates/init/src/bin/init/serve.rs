@@ -22,7 +22,7 @@ pub fn run(args: &[OsString]) -> i32 {
         report("expected a directory");
         return 2;
     };
-    let before = os::block(SignalSet::ALL);
+    let before = os::block(SignalSet::all());
     let agent_dir = AgentDirectory::new(directory.into());
     let listener = match agent_dir.listen() {
         Ok(listener) => listener,

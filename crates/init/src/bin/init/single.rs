@@ -24,7 +24,7 @@ const SIGNALLED: i32 = 128;
 /// Waits for a terminating signal, or runs a program and forwards every signal; returns the exit
 /// code.
 pub fn run(args: &[OsString]) -> i32 {
-    let before = os::block(SignalSet::ALL);
+    let before = os::block(SignalSet::all());
     let child = match args {
         [] => None,
         args => match start(args, before) {
@@ -36,7 +36,7 @@ pub fn run(args: &[OsString]) -> i32 {
         },
     };
     loop {
-        match (os::wait_signal(SignalSet::ALL, None), child) {
+        match (os::wait_signal(SignalSet::all(), None), child) {
             (Some(SIGCHLD), _) => {
                 if let Some(code) = collect(child) {
                     return code;

@@ -13,14 +13,14 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::frames::ResourceLimit;
-use crate::launch::{
-    LaunchAction, LaunchMessage, LaunchReport, LaunchRequest, OrphanReport, ProcessExit,
-    ProgramPaths, START_DESCRIPTORS, is_executable,
-};
 use crate::os::{
     self, ChildStatus, ChildWait, ENOENT, ForkResult, POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD,
     SIGKILL, SignalSet,
+};
+use oci_hooks_init::frames::ResourceLimit;
+use oci_hooks_init::launch::{
+    LaunchAction, LaunchMessage, LaunchReport, LaunchRequest, OrphanReport, ProcessExit,
+    ProgramPaths, START_DESCRIPTORS, is_executable,
 };
 
 /// Exit code of a process that could not execute its program.
@@ -58,7 +58,7 @@ pub fn run() -> i32 {
     // One descriptor for each process.
     let limit = os::raise_file_limit().ok();
     // A signal of a terminal is not for the launcher.
-    let inherited = InheritedState { mask: os::block(SignalSet::ALL), limit, input };
+    let inherited = InheritedState { mask: os::block(SignalSet::all()), limit, input };
     let Ok(signals) = os::signal_descriptor(SignalSet::of(&[SIGCHLD])) else { return 1 };
     let mut signals = File::from(signals);
     let mut running = BTreeMap::new();

@@ -7,7 +7,8 @@ use std::io::Read as _;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::at;
+use rustix::fs::Dir;
+
 use crate::os::{self, SIGCHLD, SIGKILL, SIGSTOP, SignalSet};
 
 /// Time for killing the processes and process groups of a tree one by one. If the tree still
@@ -171,13 +172,14 @@ impl ProcessTree {
 
     fn all_processes(&self) -> Vec<TreeProcess> {
         let mut all = Vec::new();
-        // Opened each time, because a directory has a position.
-        let Some(proc) = self.open_at(c".") else { return all };
+        let Some(entries) = self.proc.as_ref().and_then(|proc| Dir::read_from(proc).ok()) else {
+            return all;
+        };
         // The caller looks again until no process is left.
-        let _ = at::for_each_name(proc.as_fd(), |name| {
-            let pid = str::from_utf8(name).ok().and_then(|name| name.parse().ok());
+        for entry in entries.map_while(Result::ok) {
+            let pid = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
             all.extend(pid.and_then(|pid| self.read_process(pid)));
-        });
+        }
         all
     }
 

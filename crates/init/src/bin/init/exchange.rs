@@ -12,12 +12,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use crate::files::{ChangeFinder, SentChange, WritableTree, WriterRole};
-use crate::frames::FrameError;
-use crate::frames::files::{
+use crate::remote::{ExecHost, StreamError};
+use oci_hooks_init::files::{ChangeFinder, SentChange, WritableTree, WriterRole};
+use oci_hooks_init::frames::FrameError;
+use oci_hooks_init::frames::files::{
     DATA_BYTES, FileAction, FileEntry, FileProblem, FileScope, FilesFrame, TreeChange,
 };
-use crate::remote::{ExecHost, StreamError};
 
 /// Size of buffered answers at which they are sent.
 const SEND_AT_ONCE: usize = 16 << 10;

@@ -19,8 +19,7 @@
 //!
 //! If it is called `probe`, it tries to reach targets that must be out of its reach (`probe`, `trials`).
 //!
-//! `build.rs` compiles it for the target of the package, with the standard library only and linked
-//! statically. Requests may come from another version of the package: the first frame negotiates the
+//! `build.rs` links it statically and puts it into the library. Requests may come from another version of the package: the first frame negotiates the
 //! version of the protocol.
 
 mod agent_dir;
@@ -28,12 +27,8 @@ mod attached;
 mod backlog;
 mod call;
 mod clients;
-mod drain;
 mod exchange;
-mod files;
-mod frames;
 mod keeper;
-mod launch;
 mod launcher;
 mod limits;
 mod os;
@@ -46,9 +41,7 @@ mod start;
 mod steps;
 mod supervisor;
 mod tree;
-mod trials;
 
-use os::at;
 use std::env;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;

@@ -7,12 +7,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::agent_dir::AgentDirectory;
-use crate::frames::journal::{MAX_EVENT_BYTES, StepEvent};
-use crate::frames::{
-    DEAD_WITHIN_SECONDS, FailureKind, FrameBuffer, StepAnswer, StepFailure, VERSIONS,
-};
 use crate::os;
 use crate::remote::{ExecHost, StreamError};
+use oci_hooks_init::frames::journal::{MAX_EVENT_BYTES, StepEvent};
+use oci_hooks_init::frames::{
+    DEAD_WITHIN_SECONDS, FailureKind, FrameBuffer, StepAnswer, StepFailure, VERSIONS,
+};
 
 const READ_AT_ONCE: usize = 64 << 10;
 /// Timeout for an event of a step, which begins once an earlier step that lost its host is dead.

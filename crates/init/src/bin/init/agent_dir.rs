@@ -12,8 +12,8 @@ use std::os::unix::fs::{
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
-use crate::frames::journal::StepId;
 use crate::os;
+use oci_hooks_init::frames::journal::StepId;
 
 /// The directory of a container's first process.
 pub struct AgentDirectory {

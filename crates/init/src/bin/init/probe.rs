@@ -18,7 +18,9 @@ use std::thread::{self, Builder};
 use std::time::Duration;
 
 use crate::os::namespace_owner;
-use crate::trials::{ProbeAttempt, ProbeMessage, ProbeOutcome, ProbeTask, default_gateway};
+use oci_hooks_init::trials::{
+    ProbeAttempt, ProbeMessage, ProbeOutcome, ProbeTask, default_gateway,
+};
 
 /// Exit code of a probe that has carried out its task.
 const DONE: i32 = 3;

@@ -8,7 +8,6 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
-use crate::frames::{DEAD_WITHIN_SECONDS, FailureKind, StepAnswer, StepFailure, VERSIONS};
 use crate::keeper::KeepRules;
 use crate::os::{
     self, ChildStatus, ChildWait, ForkResult, POLLERR, POLLHUP, POLLIN, POLLRDHUP, PollFd, SIGCHLD,
@@ -17,6 +16,7 @@ use crate::os::{
 use crate::single;
 use crate::supervisor::{self, HostConnection, KEPT, Keeping};
 use crate::tree::ProcessTree;
+use oci_hooks_init::frames::{DEAD_WITHIN_SECONDS, FailureKind, StepAnswer, StepFailure, VERSIONS};
 
 /// Limit of connections that wait for a cancelled step to die.
 const MAX_WAITING: usize = 64;
@@ -42,12 +42,12 @@ pub struct ServeOptions {
 
 /// Starts steps until a terminating signal, or until the program exits; returns the exit code.
 pub fn serve(listener: OwnedFd, additions: ServeOptions) -> i32 {
-    os::block(SignalSet::ALL);
+    os::block(SignalSet::all());
     os::become_reaper();
     os::close_on_execution();
     let watched = match additions.program {
         None => SignalSet::of(&[&ENDING[..], &[SIGCHLD]].concat()),
-        Some(_) => SignalSet::ALL,
+        Some(_) => SignalSet::all(),
     };
     let Ok(signals) = os::signal_descriptor(watched) else { return 1 };
     let mut steps = StepServer {

@@ -12,11 +12,13 @@ use std::time::{Duration, Instant};
 use crate::agent_dir::AgentDirectory;
 use crate::backlog::Backlog;
 use crate::clients::Clients;
-use crate::drain::Drain;
-use crate::frames::journal::{LimitEvents, MAX_OUTPUT_BYTES, OutputStream, StepEvent, StepId};
-use crate::frames::{FailureKind, FrameBuffer, StepAnswer, StepFailure, StepRequest};
-use crate::limits::is_full;
+use crate::limits::{count_limit_events, is_full, limit_events_since};
 use crate::os::{self, POLLERR, POLLHUP, POLLIN, PollFd};
+use oci_hooks_init::drain::Drain;
+use oci_hooks_init::frames::journal::{
+    LimitEvents, MAX_OUTPUT_BYTES, OutputStream, StepEvent, StepId,
+};
+use oci_hooks_init::frames::{FailureKind, FrameBuffer, StepAnswer, StepFailure, StepRequest};
 
 /// Message from the supervisor of a new step to the other supervisors: a step without a host is to
 /// be killed. The new step starts once all receivers have closed the pipe that is sent with the
@@ -75,7 +77,7 @@ impl Keeper {
             backlog: Backlog::default(),
             phase: KeeperPhase::Running,
             directory,
-            before: LimitEvents::now(),
+            before: count_limit_events(),
             is_started: false,
             is_known: false,
             alone_since: None,
@@ -131,7 +133,7 @@ impl Keeper {
 
     /// Ends the step for its hosts.
     fn finish(&mut self, end: StepAnswer) {
-        let mut limits = LimitEvents::now().since(self.before);
+        let mut limits = limit_events_since(&self.before);
         if end != StepAnswer::Exited(0) {
             let directory: &[u8] = if self.directory.is_empty() { b"." } else { &self.directory };
             limits.is_disk_full = is_full(b"/") || is_full(directory);

@@ -6,9 +6,9 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use crate::frames::journal::{HEARTBEAT_SECONDS, StepEvent};
-use crate::frames::{FrameBuffer, FrameError, MAX_REQUEST_BYTES, StepAnswer, VERSIONS};
 use crate::os::{self, POLLERR, POLLHUP, POLLIN, POLLOUT, PollFd};
+use oci_hooks_init::frames::journal::{HEARTBEAT_SECONDS, StepEvent};
+use oci_hooks_init::frames::{FrameBuffer, FrameError, MAX_REQUEST_BYTES, StepAnswer, VERSIONS};
 
 const HEARTBEAT: Duration = Duration::from_secs(HEARTBEAT_SECONDS);
 /// Longest silence of the host, which sends a frame every 5 seconds.

@@ -9,7 +9,10 @@ use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::{env, fs, iter};
 
-use crate::frames::{ContainerStep, FailureKind, StepFailure};
+use oci_hooks_init::frames::{ContainerStep, FailureKind, StepFailure};
+use rustix::fs::Mode;
+use rustix::process::{chdir, getuid, umask};
+
 use crate::os::{self, E2BIG, EACCES, ENOENT, ENOTDIR, SignalSet};
 
 /// `PATH` of containers that set none.
@@ -85,8 +88,8 @@ fn prepare(
     for limit in &step.rlimits {
         os::set_limit(limit).map_err(what("resource limit"))?;
     }
-    if let Some(umask) = step.umask {
-        os::set_umask(umask);
+    if let Some(mask) = step.umask {
+        umask(Mode::from_raw_mode(mask));
     }
     if let Some(user) = &step.user {
         os::set_groups(&user.groups).map_err(what("supplementary groups"))?;
@@ -94,13 +97,13 @@ fn prepare(
         os::set_user(user.uid).map_err(what("user"))?;
     }
     // The first process may have `CAP_KILL` to kill processes that `sudo` started; steps must not.
-    if !os::is_root() {
+    if !getuid().is_root() {
         os::drop_kill().map_err(what("capabilities"))?;
     }
     change_directory(&step.directory)?;
     os::close_on_execution();
     os::default_actions();
-    os::restore_signals(SignalSet::NONE);
+    os::restore_signals(SignalSet::none());
     Ok(())
 }
 
@@ -108,8 +111,9 @@ fn change_directory(directory: &[u8]) -> Result<(), StepFailure> {
     if directory.is_empty() {
         return Ok(());
     }
-    let result = os::change_directory(&to_c_string(directory.to_vec()));
+    let result = chdir(directory);
     result.map_err(|error| {
+        let error = error.into();
         let path = Path::new(std::ffi::OsStr::from_bytes(directory));
         let deepest = path.ancestors().skip(1).find(|ancestor| ancestor.is_dir());
         let found = deepest.map(|deepest| deepest.as_os_str().as_bytes().to_vec());

@@ -11,10 +11,10 @@ use std::io::{self, Write as _};
 use crate::agent_dir::AgentDirectory;
 use crate::attached::AttachedStep;
 use crate::exchange;
-use crate::frames::StepRequest;
-use crate::frames::files::FilesFrame;
 use crate::os;
 use crate::remote::{ExecHost, StreamError};
+use oci_hooks_init::frames::StepRequest;
+use oci_hooks_init::frames::files::FilesFrame;
 
 /// Serves a host until it disconnects; returns the exit code.
 pub fn run(args: &[OsString]) -> i32 {

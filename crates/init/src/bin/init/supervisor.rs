@@ -7,11 +7,6 @@ use std::mem;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::frames::journal::{AttachRequest, StepEvent};
-use crate::frames::{
-    ContainerStep, DEAD_WITHIN_SECONDS, FailureKind, FrameBuffer, MAX_ANSWER_BYTES,
-    MAX_REQUEST_BYTES, STREAMS, StepAnswer, StepFailure, StepRequest, VERSIONS,
-};
 use crate::keeper::{KeepRules, Keeper, YIELD};
 use crate::os::{
     self, ChildStatus, ChildWait, ForkResult, POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD, SIGHUP,
@@ -20,6 +15,11 @@ use crate::os::{
 use crate::relay::{Relay, RelayKind};
 use crate::start::{self, StepStreams};
 use crate::tree::ProcessTree;
+use oci_hooks_init::frames::journal::{AttachRequest, StepEvent};
+use oci_hooks_init::frames::{
+    ContainerStep, DEAD_WITHIN_SECONDS, FailureKind, FrameBuffer, MAX_ANSWER_BYTES,
+    MAX_REQUEST_BYTES, STREAMS, StepAnswer, StepFailure, StepRequest, VERSIONS,
+};
 
 /// Timeout for the host to send its first request.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
@@ -443,8 +443,7 @@ impl StepSupervisor<'_> {
             }
             StepRequest::Resize(size) => {
                 // The program may have ended.
-                let _ =
-                    self.terminal.as_ref().map(|front| os::resize_terminal(front.as_fd(), *size));
+                let _ = self.terminal.as_ref().map(|front| os::resize_terminal(front, *size));
             }
             _ => return false,
         }

@@ -10,21 +10,22 @@ use kube::core::response::Status;
 /// Errors of using a cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    #[error("cannot use the kubeconfig")]
+    #[error("cannot use the kubeconfig (KUBECONFIG or ~/.kube/config)")]
     Kubeconfig(#[source] Box<KubeconfigError>),
     #[error(
-        "no cluster is configured: no kubeconfig, and not in a pod with a service account ({in_cluster})"
+        "no cluster is configured: there is no kubeconfig (KUBECONFIG or ~/.kube/config), and this process is \
+         not in a pod with a service account ({in_cluster})"
     )]
     NotConfigured { in_cluster: Box<InClusterError> },
     #[error(
-        "no namespace is configured: set `namespace` under [kubernetes], \
+        "no namespace is configured: set `namespace` under [kubernetes] of the settings, \
          ACTIONS_RUNNER_KUBERNETES_NAMESPACE, or the namespace of the kubeconfig's context"
     )]
     NoNamespace,
     /// Certificates, keys or a proxy of the configuration cannot be used.
-    #[error("cannot connect to the cluster: {problem}")]
+    #[error("cannot set up the connection to the cluster: {problem}")]
     Connect { problem: String },
-    #[error("cannot start the runtime of the connection")]
+    #[error("cannot start the async runtime for the connection to the cluster")]
     Runtime(#[source] std::io::Error),
     #[error("cannot {operation}")]
     Call {
@@ -131,6 +132,12 @@ impl Display for ApiOperation {
         let name = name.as_deref().unwrap_or_default();
         let one = resource.strip_suffix('s').unwrap_or(resource);
         match (subresource, verb) {
+            _ if *resource == "version" => {
+                formatter.write_str("read the version of the API server")
+            }
+            _ if *resource == "selfsubjectaccessreviews" => {
+                write!(formatter, "check the permission to {name}")
+            }
             (Some("exec"), _) => write!(formatter, "start a program in pod {name}"),
             (Some("log"), _) => write!(formatter, "read the log of pod {name}"),
             (_, Verb::List) => write!(formatter, "list {resource}"),
@@ -224,7 +231,9 @@ impl ApiRejection {
             true => {
                 let (message, verbs) = (message.trim_end(), operation.verbs());
                 let resource = operation.full_resource();
-                format!("{message} the service account may not {verbs} the resource {resource}")
+                format!(
+                    "{message} the service account lacks a permission for {resource} (needed: {verbs})"
+                )
             }
             false => message,
         };
@@ -365,8 +374,8 @@ mod tests {
         let body = r#"{"reason":"Forbidden","code":403,"message":"pods \"a\" is forbidden: "}"#;
         assert_eq!(
             rejection_message(exec, 403, body),
-            "cannot start a program in pod a: pods \"a\" is forbidden: the service account may not create, get \
-             the resource pods/exec; add this line to `rules` of the service account's Role: - \
+            "cannot start a program in pod a: pods \"a\" is forbidden: the service account lacks a permission \
+             for pods/exec (needed: create, get); add this line to `rules` of the service account's Role: - \
              {apiGroups: [\"\"], resources: [pods/exec], verbs: [create, get]}"
         );
     }

@@ -269,7 +269,9 @@ async fn pass_on(to: &mut Option<DuplexStream>, bytes: &[u8]) {
 fn end_of(bytes: &[u8]) -> ExecEnd {
     let status: Status = match serde_json::from_slice(bytes) {
         Ok(status) => status,
-        Err(error) => return ExecEnd::Lost(format!("invalid status of the program: {error}")),
+        Err(error) => {
+            return ExecEnd::Lost(format!("invalid exit status from the API server: {error}"));
+        }
     };
     if status.status.as_deref() == Some("Success") {
         return ExecEnd::Exited(0);

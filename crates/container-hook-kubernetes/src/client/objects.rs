@@ -294,11 +294,12 @@ impl ClusterClient {
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(body)
             .expect("the path is one");
+        let below = subresource.map_or(String::new(), |subresource| format!("/{subresource}"));
         let operation = ApiOperation {
             verb: Verb::Create,
             resource: "selfsubjectaccessreviews",
             subresource: None,
-            name: Some(format!("for {} {resource}", verb.name())),
+            name: Some(format!("{} {resource}{below}", verb.name())),
         };
         let answer: SelfSubjectAccessReview = self.ask(&operation, &request).await?;
         Ok(answer.status.is_some_and(|status| status.allowed))
@@ -311,9 +312,8 @@ impl ClusterClient {
     /// Fails if the API server is unreachable or denies the request.
     pub async fn version(&self) -> Result<ServerVersion, ClusterError> {
         let request = Request::get("/version").body(Vec::new()).expect("the path is one");
-        let name = Some("of the API server".to_owned());
         let operation =
-            ApiOperation { verb: Verb::Get, resource: "version", subresource: None, name };
+            ApiOperation { verb: Verb::Get, resource: "version", subresource: None, name: None };
         self.ask(&operation, &request).await
     }
 }

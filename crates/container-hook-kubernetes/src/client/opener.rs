@@ -49,7 +49,7 @@ enum OpenError {
     Cluster(#[from] ClusterError),
     #[error("the agent cannot be started in container {container} of pod {pod}: {problem}")]
     Agent { pod: String, container: String, problem: String },
-    #[error("container {container} of pod {pod} cannot be reached for {seconds} s: {problem}")]
+    #[error("container {container} of pod {pod} has not been reachable for {seconds} s: {problem}")]
     Unreachable { pod: String, container: String, seconds: u64, problem: String },
 }
 
@@ -91,7 +91,7 @@ impl ClusterOpener<'_> {
                 Err(OpenFailure::Passing(problem)) => problem,
             };
             if self.is_running.get() {
-                debug!(pod, container, problem, "no stream to the agent");
+                debug!(pod, container, problem, "cannot open a stream to the agent");
                 self.check_container().await?;
                 if failures >= FAILURES.0 && began.elapsed() > FAILURES.1 {
                     return Err(OpenError::Agent { pod, container, problem });
@@ -165,9 +165,11 @@ async fn wait_for_first_output(exec: ExecStream) -> Result<AgentLink, OpenFailur
     let said = said.trim();
     Err(match end.await {
         ExecEnd::Exited(code) if said.is_empty() => {
-            OpenFailure::Program(format!("it ended with code {code}"))
+            OpenFailure::Program(format!("the agent ended with code {code}"))
         }
-        ExecEnd::Exited(code) => OpenFailure::Program(format!("it ended with code {code}: {said}")),
+        ExecEnd::Exited(code) => {
+            OpenFailure::Program(format!("the agent ended with code {code}: {said}"))
+        }
         ExecEnd::Failed(message) => OpenFailure::Program(message),
         ExecEnd::Lost(problem) => OpenFailure::Passing(problem),
     })
@@ -177,7 +179,7 @@ async fn wait_for_first_output(exec: ExecStream) -> Result<AgentLink, OpenFailur
 async fn note(stderr: impl AsyncRead + Unpin) {
     let mut said = Vec::new();
     if stderr.take(MAX_STDERR_BYTES).read_to_end(&mut said).await.is_ok() && !said.is_empty() {
-        debug!(stderr = %String::from_utf8_lossy(&said), "the agent");
+        debug!(stderr = %String::from_utf8_lossy(&said), "stderr of the agent");
     }
 }
 

@@ -163,7 +163,10 @@ fn invalid_or_missing_kubeconfig_is_reported() {
     env.write("kubeconfig", "{");
     let ran = run(&env, &["ps"]);
     assert_eq!(ran.code, Some(1));
-    assert!(ran.stderr.starts_with("error: cannot use the kubeconfig: "), "{ran:?}");
+    assert!(
+        ran.stderr.starts_with("error: cannot use the kubeconfig (KUBECONFIG or ~/.kube/config): "),
+        "{ran:?}"
+    );
     let mut command = env.command(&["ps"]);
     command.env("HOME", env.path("nowhere"));
     let ran = env.run_with_input(command, b"");

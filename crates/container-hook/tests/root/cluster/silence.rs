@@ -69,7 +69,7 @@ fn step_of_a_lost_container_ends_after_the_time_of_the_settings() {
     assert!(lost.elapsed() < SOON, "{:?}", lost.elapsed());
     let said = call.wait().failure();
     // On a busy machine, the stream may be given up first.
-    let ends = ["has not answered for 2", "cannot be reached for 2"];
+    let ends = ["has not answered for 2", "has not been reachable for 2"];
     assert!(ends.iter().any(|end| said.contains(end)), "{said}");
     assert!(lost.elapsed() < 3 * SOON, "{:?}", lost.elapsed());
     // The agent ends the step too.

@@ -21,25 +21,26 @@ pub enum PodError {
     /// The settings require the runner's claim, but none was found.
     #[error(
         "`work = \"claim\"` under [kubernetes] of the settings needs a runner whose work directory is on a \
-         persistent volume claim: this one's is not, or cannot be found; name it by \
-         ACTIONS_RUNNER_CLAIM_NAME, or write `work = \"copy\"`"
+         persistent volume claim, but no claim of this runner was found: set ACTIONS_RUNNER_CLAIM_NAME to \
+         the claim's name, or write `work = \"copy\"`"
     )]
     NoClaim,
     /// Only the runner's own pod can use the claim.
     #[error(
-        "`work = \"claim\"` under [kubernetes] of the settings: the claim {claim} is ReadWriteOncePod, and \
-         the runner's pod has it; write `work = \"copy\"`"
+        "`work = \"claim\"` under [kubernetes] of the settings: the access mode of the claim {claim} is \
+         ReadWriteOncePod, so only the runner's pod can mount it; write `work = \"copy\"`"
     )]
     ClaimOfOnePod { claim: String },
     /// The pod violates the restricted profile, which the settings require.
     #[error(
-        "the pod does not pass the restricted profile, which `restricted = true` under [kubernetes] of the \
-         settings asks for: {}", .0.join("; ")
+        "the pod violates the restricted profile of the pod security standards, which `restricted = true` \
+         under [kubernetes] of the settings requires: {}", .0.join("; ")
     )]
     NotRestricted(Vec<String>),
     /// A file cannot be mounted before it is uploaded.
     #[error(
-        "cannot mount the file {path}: only directories can be mounted if files are copied to the job's pod"
+        "cannot mount the file {path}: without a persistent volume claim for the work directory, only \
+         directories can be mounted"
     )]
     File { path: String },
 }

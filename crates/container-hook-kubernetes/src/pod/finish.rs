@@ -112,7 +112,9 @@ impl PodFinish<'_> {
         for (kind, name) in changed {
             let token = name.replace('~', "~0").replace('/', "~1");
             let kind_of_one = kind.trim_end_matches('s');
-            let text = format!("the {kind_of_one} {name} is the hook's own and stays as it is");
+            let text = format!(
+                "the {kind_of_one} {name} is reserved for the hook: the template's value is ignored"
+            );
             self.note(&format!("/metadata/{kind}/{token}"), &text);
         }
         pod.metadata.owner_references = owner(self.own, self.job);
@@ -135,8 +137,8 @@ impl PodFinish<'_> {
         } else {
             let said = container.args.take().filter(|_| args_are_said).unwrap_or_default();
             program.extend(said);
-            let text = "the program of $job is run beside the steps: the first process of the container, \
-                        which starts them, is the hook's own";
+            let text = "the command of $job runs in addition to the steps: the first process of the container \
+                        is the hook's agent, which starts both";
             self.note(command, text);
         }
         let (command, mut args) = agent::command(self.settings, &[]);

@@ -57,7 +57,8 @@ pub fn lower_limits(policy: &Policy, spec: &mut PodSpec) -> Result<Vec<String>, 
         for container in spec.containers.iter_mut().chain(inits) {
             let said = resource.limit(container);
             if said.is_some_and(|said| said > most) {
-                exceeded.push((resource.exceeded)(resource.what.to_owned(), most, table));
+                let asked = format!("{} for container {}", resource.what, container.name);
+                exceeded.push((resource.exceeded)(asked, most, table));
             }
             resource.set(container, said.unwrap_or(most).min(most));
         }

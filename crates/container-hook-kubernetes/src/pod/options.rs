@@ -43,10 +43,13 @@ struct OptionRow {
     meaning: OptionEffect,
 }
 
-const KUBELET: &str = "in a cluster only the kubelet's own settings decide that";
-const NODES: &str = "which CPUs and memory a container is on is the node's to decide in a cluster";
-const OOM: &str = "in a cluster it follows from the resources that are asked for";
-const OWN_NAMESPACE: &str = "pods have no other one than their own";
+const KUBELET: &str = "in a cluster, only the kubelet's configuration determines this";
+const NODES: &str =
+    "in a cluster, the kubelet chooses the CPUs and the memory nodes of a container";
+const OOM: &str =
+    "in a cluster, the kubelet sets the OOM score adjustment from the resource requests and limits";
+const OWN_NAMESPACE: &str =
+    "a pod has no field that shares the UTS or cgroup namespace of the host";
 
 const TABLE: [OptionRow; 35] = [
     row("memory", |o| o.resources.memory_bytes.is_some(), OfContainer(memory)),
@@ -74,7 +77,7 @@ const TABLE: [OptionRow; 35] = [
     row("dns", |_| true, Pod(PodWide::dns)),
     row("sysctl", |o| !o.sysctls.is_empty(), Pod(PodWide::sysctls)),
     row("pid=host, --ipc=host, --network=host", |_| true, Pod(PodWide::namespaces)),
-    row("ipc=none", |o| o.ipc == IpcMode::None, Nothing("pods have no option for it")),
+    row("ipc=none", |o| o.ipc == IpcMode::None, Nothing("a pod has no field that turns IPC off")),
     row("platform", |_| true, Pod(PodWide::platform)),
     row("label, --annotation", |_| true, Pod(PodWide::annotations)),
     row("cpuset-cpus", |o| o.resources.cpuset_cpus.is_some(), Nothing(NODES)),
@@ -82,34 +85,42 @@ const TABLE: [OptionRow; 35] = [
     row("memory-swap", |o| o.resources.memory_swap.is_some(), Nothing(KUBELET)),
     row("memory-swappiness", |o| o.resources.memory_swappiness.is_some(), Nothing(KUBELET)),
     row("pids-limit", |o| o.resources.pids.is_some(), Nothing(KUBELET)),
-    row("ulimit", |o| !o.ulimits.is_empty(), Nothing("limits are the node's container runtime's")),
+    row(
+        "ulimit",
+        |o| !o.ulimits.is_empty(),
+        Nothing("in a cluster, the node's container runtime sets the ulimits"),
+    ),
     row("oom-kill-disable", |o| o.resources.oom_kill_disable, Nothing(OOM)),
     row("oom-score-adj", |o| o.resources.oom_score_adj.is_some(), Nothing(OOM)),
     row("blkio-weight", |o| o.resources.blkio_weight.is_some(), Nothing(KUBELET)),
     row(
         "domainname",
         |o| o.domainname.is_some(),
-        Nothing("pods have the names that the cluster's DNS gives them"),
+        Nothing("the cluster's DNS determines the domain names of pods"),
     ),
     row(
         "init",
         |o| o.init.is_some(),
-        Nothing("the first process of a job container is ours, and of a service its own"),
+        Nothing(
+            "the first process of a job container is the hook's agent, and that of a service its own program",
+        ),
     ),
     row(
         "stop-signal",
         |o| o.stop_signal.is_some(),
-        Nothing("a pod is removed with all its containers at once"),
+        Nothing("the hook stops all containers of a pod together, by deleting the pod"),
     ),
     row(
         "stop-timeout",
         |o| o.stop_timeout.is_some(),
-        Nothing("a pod is removed with all its containers at once"),
+        Nothing("the hook stops all containers of a pod together, by deleting the pod"),
     ),
     row(
         "network=none",
         |o| o.network.mode == NetworkMode::None,
-        Nothing("the containers of a pod share its network; a NetworkPolicy can cut that off"),
+        Nothing(
+            "the containers of a pod share its network; to isolate the pod, use a NetworkPolicy",
+        ),
     ),
     row(
         "uts=host, --cgroupns=host",
@@ -234,7 +245,7 @@ pub fn id(option: &str, text: &str) -> Result<i64, HookError> {
     match text {
         "root" => Ok(0),
         _ => text.parse::<u32>().map(i64::from).map_err(|_| {
-            let advice = "in a cluster users and groups are numbers, as in `--user 1000:1000`";
+            let advice = "in a cluster, users and groups must be numeric ids, such as 1000";
             unsupported_option(format!("{option} {text}"), advice)
         }),
     }

@@ -108,8 +108,8 @@ impl PodWide {
         pod.hostname = names::host(name).filter(|name| !name.contains('.') && name.len() <= 63);
         if pod.hostname.is_none() {
             pod.notes.push(format!(
-                "{}: --hostname {name} has no effect: in a cluster it has letters, digits and `-`, and at \
-                 most 63 of them",
+                "{}: --hostname {name} has no effect: the host name of a pod may have only letters, digits \
+                 and `-`, at most 63 characters",
                 asked.title
             ));
         }
@@ -126,8 +126,8 @@ impl PodWide {
                     pod.host(&address.to_string(), &host.name);
                 }
                 HostAddress::Gateway => pod.notes.push(format!(
-                    "{}: --add-host {}:host-gateway has no effect: which node a pod is on is not known \
-                     before",
+                    "{}: --add-host {}:host-gateway has no effect: the address of the pod's node is \
+                     unknown when the pod is created",
                     asked.title, host.name
                 )),
             }
@@ -199,8 +199,10 @@ impl PodWide {
             if names::is_annotation(&key) {
                 pod.annotations.entry(key).or_insert_with(|| value.clone());
             } else {
-                let line = format!("{}: pods have no annotation {key:?}", asked.title);
-                pod.notes.push(line);
+                pod.notes.push(format!(
+                    "{}: the label or annotation {key:?} is left out: it is not a valid key of a pod annotation",
+                    asked.title
+                ));
             }
         }
         Ok(())

@@ -135,8 +135,9 @@ impl PortListeners {
             let key = (number.parse().ok()?, protocol.to_uppercase());
             let first = self.0.get(&key).filter(|first| *first != title)?;
             Some(format!(
-                "{first} and {title} may both use the port {number}/{protocol}, by what their images say: \
-                 the containers of a job share one network in a cluster"
+                "{first} and {title} may both use the port {number}/{protocol}, which the image of {title} \
+                 exposes: the containers of a job share one network in a cluster, so only one of them can listen \
+                 on it"
             ))
         });
         clashes.collect()

@@ -192,8 +192,8 @@ pub fn find_bind_entry<'p>(
     found.map(Some).ok_or_else(|| PolicyDenial {
         option: format!("the volume {}:{}", path.display(), volume.target),
         advice: format!(
-            "it is not in the runner's work directory, and would be a directory of the node; its admin can \
-             allow it with `bind-mounts = [{:?}]` under {}",
+            "a path outside of the runner's work directory is a directory of the node; the admin can allow \
+             the volume with `bind-mounts = [{:?}]` under {}",
             path.display().to_string(),
             policy.section("policy")
         ),
@@ -210,8 +210,8 @@ fn devices(options: &mut CreateOptions) -> Vec<PolicyDenial> {
     let rules = rules.iter().map(|rule| format!("--device-cgroup-rule {:?}", rule.to_string()));
     let denied = devices.chain(rules).map(|option| PolicyDenial {
         option,
-        advice: "in a cluster devices come from device plugins: `resources` in the pod template asks for \
-                 them, and `--gpus` for graphics cards"
+        advice: "in a cluster, devices come from device plugins: request devices with `resources` in the pod \
+                 template, or GPUs with `--gpus`"
             .to_owned(),
     });
     denied.collect()
@@ -221,11 +221,12 @@ fn devices(options: &mut CreateOptions) -> Vec<PolicyDenial> {
 fn gpus(policy: &Policy, options: &mut CreateOptions) -> Result<(), PolicyDenial> {
     let advice = match options.gpus.take() {
         Some(_) if policy.gpus.is_none() => format!(
-            "its admin can allow it by the table {}, which may be empty",
+            "its admin can allow it with the table {}, which may be empty",
             policy.section("policy.gpus")
         ),
         Some(GpuOption::Devices(_)) => {
-            "in a cluster a device plugin chooses the GPUs; write their number".to_owned()
+            "in a cluster, a device plugin chooses the GPUs: write the number of GPUs, as in `--gpus 2`"
+                .to_owned()
         }
         _ => return Ok(()),
     };

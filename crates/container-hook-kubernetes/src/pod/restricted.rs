@@ -43,12 +43,12 @@ pub fn fill_in(spec: &mut PodSpec, facts: &[Option<&ImageConfig>]) -> Vec<String
             context.run_as_user = Some(RUNNER_ID);
             let why = match facts {
                 Some(_) => {
-                    "its image's is root or a name, which the restricted profile does not allow"
+                    "the image's user is root or a name, which the restricted profile does not allow"
                 }
-                None => "its image's is not known, and might be root",
+                None => "the image's user is unknown, and might be root",
             };
             notes.push(format!(
-                "container {} runs as user {RUNNER_ID}: {why}; `--user NUMBER` names another one",
+                "container {} runs as user {RUNNER_ID}: {why}; set another user with `--user NUMBER`",
                 container.name
             ));
         }
@@ -149,7 +149,7 @@ pub fn faults(spec: &PodSpec) -> Vec<String> {
         }
         if container.ports.iter().flatten().any(|port| port.host_port.is_some_and(|port| port != 0))
         {
-            fault("it has a port of the host");
+            fault("it has a hostPort");
         }
     }
     faults

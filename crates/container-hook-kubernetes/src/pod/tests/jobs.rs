@@ -163,7 +163,7 @@ fn ineffective_options_are_reported_and_impossible_ones_rejected() {
         ("--device-cgroup-rule \"c 1:3 r\"", "device plugins"),
         ("--gpus all", "[policy.gpus]"),
         ("--label node-selector.a=b", "node-selectors = true"),
-        ("--user node", "users and groups are numbers"),
+        ("--user node", "users and groups must be numeric ids"),
         ("-v /etc:/x", "bind-mounts = [\"/etc\"]"),
         ("--memory", "needs a value"),
     ] {
@@ -187,7 +187,7 @@ fn maximums_apply_to_workflows_and_templates() {
         assert_eq!(part(&made, name, "/resources/limits"), limits, "{name}");
     }
     assert!(has_note(&made, "job container: --memory 64GiB is lowered"));
-    assert!(has_note(&made, "the pod template's limit of memory is lowered"));
+    assert!(has_note(&made, "the pod template's limit of memory for container redis is lowered"));
 }
 
 #[test]
@@ -360,9 +360,9 @@ fn template_cannot_remove_fields_of_the_hook() {
     assert_eq!(pod("/metadata/annotations/x"), "y");
     assert!(made.notes.iter().any(|note| note.contains("template.yaml:2:")
         && note.ends_with(
-            "the label app.kubernetes.io/managed-by is the hook's own and stays as it is"
+            "the label app.kubernetes.io/managed-by is reserved for the hook: the template's value is ignored"
         )));
-    assert!(has_note(&made, "the annotation com.github.actions.role is the hook's own"));
+    assert!(has_note(&made, "the annotation com.github.actions.role is reserved for the hook"));
     assert_eq!(pod("/spec/automountServiceAccountToken"), false);
     assert_eq!(pod("/spec/restartPolicy"), "Never");
     assert_eq!(pod("/spec/activeDeadlineSeconds"), 50);
@@ -379,7 +379,7 @@ fn template_cannot_remove_fields_of_the_hook() {
     assert_eq!(part(&made, "job", "/command"), json!(["/.oci-hooks/bin/agent"]));
     let args = json!(["serve", "/.oci-hooks/run", "run", "$(A)"]);
     assert_eq!(part(&made, "job", "/args"), args);
-    assert!(has_note(&made, "the program of $job is run beside the steps"));
+    assert!(has_note(&made, "the command of $job runs in addition to the steps"));
     assert_eq!(part(&made, "redis", "/args"), json!(["--x"]));
 }
 

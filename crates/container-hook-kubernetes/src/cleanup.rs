@@ -142,8 +142,12 @@ async fn show_services(backend: &KubernetesBackend<'_>, pod: &Pod) {
                 }
                 log.end_group();
             }
-            Ok(Err(error)) => debug!(service = service.name, error = chain(&error), "no log"),
-            Err(_) => debug!(service = service.name, "no log in time"),
+            Ok(Err(error)) => debug!(
+                service = service.name,
+                error = chain(&error),
+                "cannot read the log of the service"
+            ),
+            Err(_) => debug!(service = service.name, "reading the log of the service timed out"),
         }
     }
 }

@@ -35,7 +35,7 @@ impl PendingImageConfigs {
         match start(backend, image, args) {
             Ok(Some(receiver)) => self.0.push((image.clone(), receiver)),
             Ok(None) => {}
-            Err(error) => debug!(image, error = chain(&error), "the registry cannot be asked"),
+            Err(error) => debug!(image, error = chain(&error), "cannot query the registry"),
         }
     }
 
@@ -87,7 +87,10 @@ fn start(
     let ask = move || match configuration(&repository, &reference, &Platform::host()) {
         // The receiver may have timed out.
         Ok(found) => drop(sender.send(found.config)),
-        Err(error) => debug!(error = chain(&error), "the registry does not tell of the image"),
+        Err(error) => debug!(
+            error = chain(&error),
+            "cannot read the configuration of the image from the registry"
+        ),
     };
     // If no thread can be started, the image's configuration stays unknown.
     let started = thread::Builder::new().name("image-facts".to_owned()).spawn(ask);

@@ -46,11 +46,11 @@ pub async fn report_after_step(backend: &KubernetesBackend<'_>, state: Option<&J
         match backend.cluster.pod(pod).await {
             Ok(Some(pod)) => report(backend, &pod, new_problems(&pod)).await,
             Ok(None) => {}
-            Err(error) => debug!(error = chain(&error), "no state of the services"),
+            Err(error) => debug!(error = chain(&error), "cannot read the state of the services"),
         }
     };
     if timeout(REPORT_TIMEOUT, reporting).await.is_err() {
-        debug!("no state of the services in time");
+        debug!("reading the state of the services timed out");
     }
 }
 
@@ -70,7 +70,10 @@ pub fn new_problems(pod: &Pod) -> Vec<ServiceProblem> {
     if let Some(path) = file(pod).filter(|_| !problems.is_empty())
         && let Err(error) = retain_new(&mut problems, &path)
     {
-        debug!(error = chain(&error), "problems of services may be reported again");
+        debug!(
+            error = chain(&error),
+            "cannot record the reported problems of services: they may be reported again"
+        );
     }
     problems
 }

@@ -49,13 +49,14 @@ pub enum SessionError {
     #[error(transparent)]
     Gone(Box<dyn Error + Send + Sync>),
     #[error(
-        "the agent in the container speaks versions {oldest} to {newest} of its protocol, not {}",
+        "the agent in the container supports protocol versions {oldest} to {newest}, expected {}: the runner's \
+         container-hook and that of `runner-image` or ACTIONS_RUNNER_IMAGE must have the same version",
         VERSIONS.newest
     )]
     Version { oldest: u16, newest: u16 },
     /// Several streams began with invalid frames: the process at the other end does not follow the
     /// agent's protocol.
-    #[error("no agent in the container")]
+    #[error("another program answers in place of the agent in the container")]
     NoAgent(#[source] LinkError),
 }
 

@@ -196,7 +196,7 @@ impl StepRun<'_> {
                 Err(AgentError::Link(error)) => error,
                 end => return end,
             };
-            debug!(id = self.id.as_str(), error = chain(&error), "the step is asked for again");
+            debug!(id = self.id.as_str(), error = chain(&error), "attaching to the step again");
             let goes_on = self.lost_since.is_none();
             let since = *self.lost_since.get_or_insert_with(Instant::now);
             self.malformed += u32::from(matches!(error, LinkError::Frame(_)));
@@ -257,7 +257,7 @@ impl StepRun<'_> {
                     }
                 }
                 () = sleep_until_deadline(self.kill_at) => {
-                    debug!("kill the step");
+                    debug!("killing the step");
                     self.kill_at = None;
                     let kill = Signal::KILL.as_raw();
                     self.signals.taken.push(kill);
@@ -317,7 +317,7 @@ impl StepRun<'_> {
                 return Err(StepError::Interrupted(signal).into());
             }
             self.drops_output |= self.end.is_some();
-            debug!(signal, "pass a signal on to the step");
+            debug!(signal, "forwarding a signal to the step");
             frames.push(encode_request(&StepRequest::Signal(signal)));
             if signal == Signal::TERM.as_raw() {
                 let now = Instant::now();
@@ -418,7 +418,7 @@ impl StepRun<'_> {
 async fn acknowledge_end(link: &mut AgentLink) {
     let received = encode_request(&StepRequest::Received(END_RECEIVED));
     if let Ok(Err(error)) = timeout(FAREWELL, link.send(&received)).await {
-        debug!(error = chain(&error), "the agent is not told that the step's end is known");
+        debug!(error = chain(&error), "cannot acknowledge the end of the step to the agent");
     }
 }
 

@@ -11,7 +11,7 @@ use crate::client::ClusterError;
 pub enum BuildError {
     /// The settings name no registry for images.
     #[error(
-        "a Dockerfile action needs a registry and a builder: set\n\
+        "a Dockerfile action needs a registry and a builder: set in the settings\n\
          [kubernetes.build]\n\
          push = \"registry.example.com/actions\"\n\
          image = \"quay.io/buildah/stable\"\n\
@@ -22,12 +22,15 @@ pub enum BuildError {
     /// `restricted = true` rules out builds: the restricted profile of pod security allows no user
     /// namespaces.
     #[error(
-        "`restricted = true` under [kubernetes] leaves buildah no user namespace to build in: set \
-         `buildkit` under [kubernetes.build], or use an action with a published image"
+        "cannot build a Dockerfile action with `restricted = true` under [kubernetes] of the settings: buildah \
+         needs a user namespace, which the restricted profile does not allow; set `buildkit` under \
+         [kubernetes.build], or use an action with a published image"
     )]
     Restricted,
     /// The prefix of image names is invalid.
-    #[error("invalid `push` {push:?} under [kubernetes.build]: expected REGISTRY[/PATH]")]
+    #[error(
+        "invalid `push` {push:?} under [kubernetes.build] of the settings: expected REGISTRY[/PATH]"
+    )]
     Push { push: String, source: ReferenceError },
     /// The Dockerfile's directory cannot be used as a context.
     #[error(transparent)]

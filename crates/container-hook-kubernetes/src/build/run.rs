@@ -302,7 +302,7 @@ impl Drop for ScratchDir {
     fn drop(&mut self) {
         if let Err(error) = remove_tree(&self.0) {
             // The leftover is removed with the runner's pod after its job.
-            debug!(error = chain(&error), "cannot remove what was built from");
+            debug!(error = chain(&error), "cannot remove the scratch directory of a build");
         }
     }
 }

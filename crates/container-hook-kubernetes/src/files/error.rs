@@ -22,7 +22,7 @@ pub enum FilesError {
     /// A stream was lost: another attempt may succeed.
     #[error(transparent)]
     Link(#[from] LinkError),
-    #[error("files were not exchanged with the container in {attempts} attempts")]
+    #[error("cannot exchange files with the container: {attempts} attempts failed")]
     Lost { attempts: usize, source: LinkError },
     /// A frame is invalid: the process at the other end does not follow the agent's protocol, or
     /// the job has changed the agent.
@@ -35,8 +35,8 @@ pub enum FilesError {
     #[error("the disk of the container is full: cannot write {path}")]
     ContainerFull { path: String },
     #[error(
-        "the container has more than {limit} {what} for the runner: raise `{key}` under [kubernetes] if \
-         that is right"
+        "the step would download more than {limit} {what} from the container: raise `{key}` under [kubernetes] \
+         of the settings if the job needs them"
     )]
     Limit { what: &'static str, limit: u64, key: &'static str },
 }

@@ -103,8 +103,8 @@ impl<'w> WorkFiles<'w> {
         if summary.skipped > 0 {
             let skipped = summary.skipped;
             self.log.warning(&format!(
-                "skipped {skipped} links, sockets, pipes or devices in {WORK}/{COMMANDS} or \
-                 {WORK}/{WORKFLOW}"
+                "{WORK}/{COMMANDS} and {WORK}/{WORKFLOW}: links, sockets, pipes and devices are not downloaded \
+                 ({skipped} found)"
             ));
         }
         Ok(())

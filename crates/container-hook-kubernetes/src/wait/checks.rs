@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn as_many_failures_as_retries_make_a_container_unhealthy() {
         let (count, fault) = runs(&check(3), |_| false);
-        let expected = "container a is unhealthy: its health check failed 3 times in succession, at last because \
+        let expected = "container a is unhealthy: its health check failed 3 times in succession, the last time because \
                         it ended with code 1: no";
         assert_eq!((count, fault.as_str()), (3, expected));
         assert_eq!(runs(&check(3), |run| run == 2).0, 5, "a success starts the count again");

@@ -47,7 +47,7 @@ pub enum PodFault {
     #[error("{container}, which prepares the pod, cannot be started: {problem}; {hint}")]
     Program { container: String, problem: String, hint: String },
     #[error(
-        "{container} is unhealthy: its health check failed {failures} times in succession, at last because {problem}"
+        "{container} is unhealthy: its health check failed {failures} times in succession, the last time because {problem}"
     )]
     Unhealthy { container: String, failures: u32, problem: String },
     #[error("{container} is not ready after {} s: its readiness probe has not succeeded", after.as_secs())]
@@ -132,7 +132,7 @@ impl PodObserver {
             return Err((going().into(), None));
         }
         if let Some(problem) = unscheduled_reason(pod) {
-            let line = format!("waits for a node: {problem}");
+            let line = format!("the pod waits for a node: {problem}");
             seen.lines.push(line.clone());
             seen.waits.push(line);
             return Ok(());
@@ -314,8 +314,8 @@ fn program(container: &Container, title: String, problem: String) -> PodFault {
     }
     let image = to_one_line(container.image.as_deref().unwrap_or_default());
     let hint = format!(
-        "the image {image} needs the program container-hook in its PATH; `runner-image` under [kubernetes] of \
-         the settings, or ACTIONS_RUNNER_IMAGE, names another image"
+        "the image {image} needs the program container-hook in its PATH; set another image with `runner-image` \
+         under [kubernetes] of the settings, or with ACTIONS_RUNNER_IMAGE"
     );
     PodFault::Program { container: title, problem, hint }
 }
@@ -626,9 +626,12 @@ mod tests {
             "message": "0/3 nodes are available: 3 Insufficient cpu."}]});
         let seen = observe_once(pod.clone());
         assert_eq!(seen.verdict, PodVerdict::Waiting);
-        assert_eq!(seen.lines, ["waits for a node: 0/3 nodes are available: 3 Insufficient cpu."]);
+        assert_eq!(
+            seen.lines,
+            ["the pod waits for a node: 0/3 nodes are available: 3 Insufficient cpu."]
+        );
         pod["status"]["conditions"][0]["message"] = json!("");
-        assert_eq!(observe_once(pod).lines, ["waits for a node: Unschedulable"]);
+        assert_eq!(observe_once(pod).lines, ["the pod waits for a node: Unschedulable"]);
     }
 
     #[test]

@@ -28,9 +28,12 @@ pub enum WaitError {
     Cluster(#[from] ClusterError),
     #[error(transparent)]
     Failed(#[from] PodFault),
-    #[error("pod {pod} is not ready after {} s: {waits}", after.as_secs())]
+    #[error(
+        "pod {pod} is not ready after {} s (see `prepare-timeout` under [kubernetes] of the settings): {waits}",
+        after.as_secs()
+    )]
     TimedOut { pod: String, after: Duration, waits: String },
-    #[error("{} still there after {} s", format_remaining(pods), after.as_secs())]
+    #[error("{} still not deleted after {} s", format_remaining(pods), after.as_secs())]
     PodsRemain { pods: Vec<String>, after: Duration },
 }
 
@@ -77,7 +80,10 @@ pub async fn create(
         let problem =
             error.rejection().map(|rejection| rejection.message.clone()).unwrap_or_default();
         if logged != problem {
-            log.line(&format!("waits for room in the quota: {}", ended::to_one_line(&problem)));
+            log.line(&format!(
+                "the pod waits for room in the resource quota: {}",
+                ended::to_one_line(&problem)
+            ));
             logged = problem;
         }
         sleep(QUOTA_INTERVAL.min(limit.saturating_sub(began.elapsed()))).await;
@@ -293,7 +299,10 @@ mod tests {
         let error =
             cluster.run(wait_for_ready_pod(&cluster, "p", &expect(), &KeptLog::default(), limit));
         let error = error.unwrap_err().to_string();
-        assert!(error.starts_with("pod p is not ready after 0 s: "), "{error}");
+        assert!(
+            error.starts_with("pod p is not ready after 0 s (see `prepare-timeout` "),
+            "{error}"
+        );
         assert!(error.ends_with("the job container: ContainerCreating"), "{error}");
     }
 
@@ -304,7 +313,7 @@ mod tests {
         let (cluster, _) = cluster(vec![full(), ScriptedReply::Echo(201)]);
         let log = KeptLog::default();
         cluster.run(create(&cluster, &wanted, &log, LIMIT)).unwrap();
-        let said = "line: waits for room in the quota: pods \"p\" is forbidden: exceeded quota: q";
+        let said = "line: the pod waits for room in the resource quota: pods \"p\" is forbidden: exceeded quota: q";
         assert_eq!(log.lines(), [said]);
         let (cluster, _) = cluster_with_replies(move |_, _| full());
         // The quota is polled once more at the limit.
@@ -320,6 +329,6 @@ mod tests {
         cluster.run(wait_for_deletion(&cluster, "a=b", LIMIT)).unwrap();
         let (cluster, _) = cluster_with_replies(move |_, _| one());
         let error = cluster.run(wait_for_deletion(&cluster, "a=b", Duration::ZERO)).unwrap_err();
-        assert_eq!(error.to_string(), "pod p is still there after 0 s");
+        assert_eq!(error.to_string(), "pod p is still not deleted after 0 s");
     }
 }

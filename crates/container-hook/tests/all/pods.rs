@@ -140,8 +140,8 @@ fn doctor_reports_the_consequence_of_each_missing_permission() {
     assert_eq!(
         of("fail"),
         [
-            "delete pods is denied: pods stay when their job has ended",
-            "delete secrets is denied: secrets stay when their job has ended"
+            "delete pods is denied: pods are not removed when their job ends",
+            "delete secrets is denied: secrets are not removed when their job ends"
         ]
     );
     assert_eq!(

@@ -88,7 +88,7 @@ fn a_health_check_that_fails_as_often_as_its_retries_fails_the_job() {
     );
     let args = json!({"container": runner.job_container("alpine:3.20"), "services": [sick]});
     let said = runner.call("prepare_job", args).failure();
-    let expected = "container sick is unhealthy: its health check failed 3 times in succession, at last \
+    let expected = "container sick is unhealthy: its health check failed 3 times in succession, the last time \
                     because it ended with code 4: still closed";
     assert!(said.contains(expected), "{said}");
     pods.wait_until_gone("unhealthy");

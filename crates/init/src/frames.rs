@@ -182,7 +182,7 @@ impl fmt::Display for FrameError {
             FrameError::Trailing => f.write_str("frame has bytes after its values"),
             FrameError::Version(version) => write!(
                 f,
-                "unknown version {version}: expected {} to {}",
+                "unknown protocol version {version}: expected {} to {}",
                 VERSIONS.oldest, VERSIONS.newest
             ),
             FrameError::Invalid(what) => write!(f, "frame has an invalid {what}"),
@@ -329,19 +329,21 @@ impl ContainerStep {
         let texts = self.args.iter().chain(&self.prepend_path).chain([&self.directory]);
         let pairs = self.env.iter().flat_map(|(name, value)| [name, value]);
         if texts.chain(pairs).any(|text| text.contains(&0)) {
-            return Err(FrameError::Invalid("NUL in a string"));
+            return Err(FrameError::Invalid("string: expected no NUL byte"));
         }
         if self.args.first().is_none_or(Vec::is_empty) {
-            return Err(FrameError::Invalid("program"));
+            return Err(FrameError::Invalid("program: expected a name or path"));
         }
         if self.env.iter().any(|(name, _)| name.is_empty() || name.contains(&b'=')) {
-            return Err(FrameError::Invalid("name of a variable"));
+            return Err(FrameError::Invalid(
+                "name of a variable: expected no `=`, and at least one byte",
+            ));
         }
         if self.directory.first().is_some_and(|first| *first != b'/') {
             return Err(FrameError::Invalid("directory: expected an absolute path"));
         }
         if self.umask.is_some_and(|umask| umask > 0o777) {
-            return Err(FrameError::Invalid("umask"));
+            return Err(FrameError::Invalid("umask: expected at most 0777"));
         }
         Ok(())
     }

@@ -52,7 +52,11 @@ mod tests {
         for (program, code, message) in [
             ("no-such-program", 127, "no-such-program: executable file not found\n"),
             ("/no/such/program", 127, "/no/such/program: executable file not found\n"),
-            (plain.to_str().unwrap(), 126, ": cannot be executed\n"),
+            (
+                plain.to_str().unwrap(),
+                126,
+                ": cannot be executed: Permission denied (os error 13)\n",
+            ),
         ] {
             let output = Command::new(&init).arg(program).output().unwrap();
             assert_eq!(output.status.code(), Some(code), "{program}");

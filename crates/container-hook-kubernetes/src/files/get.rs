@@ -149,7 +149,7 @@ impl DownloadGuard {
             Some(path) => {
                 let is_later = |last: &Vec<u8>| order(last, path) == Ordering::Less;
                 if self.is_within_file || !self.last.as_ref().is_none_or(is_later) {
-                    return Err(FrameError::Invalid("order of paths").into());
+                    return Err(FrameError::Invalid("path: it is out of order").into());
                 }
                 self.last = Some(path.to_vec());
                 self.entries += 1;
@@ -206,7 +206,7 @@ impl DownloadSink<'_> {
                     self.summary.skipped = skipped;
                     return Ok(());
                 }
-                _ => return Err(FrameError::Invalid("order of frames").into()),
+                _ => return Err(FrameError::Invalid("kind: it is out of order").into()),
             }
         }
     }

@@ -76,7 +76,7 @@ pub async fn answers(
             }
             FilesFrame::Problem(problem) => problems.add(&root, &problem),
             FilesFrame::Done { .. } => return Ok(problems),
-            _ => return Err(FrameError::Invalid("order of frames").into()),
+            _ => return Err(FrameError::Invalid("kind: it is out of order").into()),
         }
     }
 }
@@ -117,7 +117,7 @@ impl UploadAttempt<'_> {
         let state = &mut *self.state.borrow_mut();
         // An agent is done once it was sent everything.
         if !state.is_sent {
-            return Err(FrameError::Invalid("order of frames").into());
+            return Err(FrameError::Invalid("kind: it is out of order").into());
         }
         if !state.problems.is_empty() {
             return Err(FilesError::Failed(std::mem::take(&mut state.problems)));

@@ -35,6 +35,6 @@ async fn ask(link: &mut AgentLink, request: &[u8]) -> Result<Option<Vec<u8>>, Fi
             Ok(Some(content))
         }
         FilesFrame::Problem(_) => Ok(None),
-        _ => Err(FrameError::Invalid("order of frames").into()),
+        _ => Err(FrameError::Invalid("kind: it is out of order").into()),
     }
 }

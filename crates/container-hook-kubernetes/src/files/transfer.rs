@@ -89,7 +89,7 @@ impl Transfer<'_> {
             failed = passed => failed?,
         }
         // An agent is done once it was sent everything.
-        summary.ok_or_else(|| FrameError::Invalid("order of frames").into())
+        summary.ok_or_else(|| FrameError::Invalid("kind: it is out of order").into())
     }
 
     /// Forwards changes as they arrive.
@@ -125,7 +125,7 @@ impl Transfer<'_> {
                     to.send(&out).await?;
                     return Ok(summary);
                 }
-                _ => return Err(FrameError::Invalid("order of frames").into()),
+                _ => return Err(FrameError::Invalid("kind: it is out of order").into()),
             }
             if out.len() >= DATA_BYTES {
                 to.send(&out).await?;

@@ -46,7 +46,7 @@ fn invalid_requests_are_rejected_with_a_reason() {
         (vec![0x81, 0xff, 0xff, 0xff, 0xff], 0, "frame of 4294967295 bytes"),
         (vec![0x11, 0, 0, 0, 0], 0, "unknown kind of frame 0x11"),
         (StepRequest::Signal(9).encode().unwrap(), 0, "expected a step"),
-        (version, 5, "unknown version 9: expected 1 to 1"),
+        (version, 5, "unknown protocol version 9: expected 1 to 1"),
         (good.clone(), 0, "expected 5 descriptors, got 0"),
         (good.clone(), 4, "expected 5 descriptors, got 4"),
         (good.clone(), 6, "expected 5 descriptors, got 6"),

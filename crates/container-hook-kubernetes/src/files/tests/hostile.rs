@@ -134,7 +134,7 @@ fn upload_does_not_end_before_everything_was_sent() {
         let mut session = AgentSession::without_pauses(&liar);
         let error = ends.upload_work(&mut session, &scope(&["work/repo"])).await.unwrap_err();
         let is_rejected =
-            matches!(error, FilesError::Agent(FrameError::Invalid("order of frames")));
+            matches!(error, FilesError::Agent(FrameError::Invalid("kind: it is out of order")));
         assert!(is_rejected, "{error}");
     });
 }

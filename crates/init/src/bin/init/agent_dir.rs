@@ -37,7 +37,9 @@ impl AgentDirectory {
             let found = fs::symlink_metadata(&directory)?;
             if !found.is_dir() || found.uid() != os::user_id() {
                 let path = directory.display();
-                return Err(io::Error::other(format!("{path} belongs to another user")));
+                return Err(io::Error::other(format!(
+                    "{path} is not a directory, or belongs to another user"
+                )));
             }
         }
         let socket = self.socket();

@@ -19,7 +19,7 @@ use oci_hooks_init::frames::files::FilesFrame;
 /// Serves a host until it disconnects; returns the exit code.
 pub fn run(args: &[OsString]) -> i32 {
     let [directory] = args else {
-        report("expected one directory");
+        report("expected one argument, the directory of the agent");
         return 2;
     };
     // Frames contain secrets.

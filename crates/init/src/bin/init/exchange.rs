@@ -94,7 +94,7 @@ fn receive_files(wire: &mut FileExchange<'_>, root: &Path) -> Result<(), StreamE
                 wire.flush()?;
             }
             FilesFrame::Done { .. } => break,
-            _ => return Err(FrameError::Invalid("order of frames").into()),
+            _ => return Err(FrameError::Invalid("kind: it is out of order").into()),
         }
     }
     wire.answer(&FilesFrame::Done { skipped: 0 })?;
@@ -121,7 +121,7 @@ impl EarlierEntries {
     fn next(&mut self, wire: &mut FileExchange<'_>) -> Result<Option<FileEntry>, StreamError> {
         if self.entries.is_empty() && !self.has_ended {
             let FilesFrame::Entries(entries) = wire.next()? else {
-                return Err(FrameError::Invalid("order of frames").into());
+                return Err(FrameError::Invalid("kind: it is out of order").into());
             };
             self.has_ended = entries.is_empty();
             self.entries = entries.into();

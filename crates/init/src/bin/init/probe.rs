@@ -55,9 +55,12 @@ pub fn run(args: &[OsString]) -> i32 {
 }
 
 fn carry_out(args: &[OsString]) -> io::Result<()> {
-    let path = args.first().ok_or_else(|| io::Error::other("expected a file with a task"))?;
-    let text = fs::read_to_string(path)?;
-    match ProbeTask::read(&text).ok_or_else(|| io::Error::other("the file has no task"))? {
+    let path = args.first().ok_or_else(|| io::Error::other("expected the path of a task file"))?;
+    let shown = Path::new(path).display();
+    let text = fs::read_to_string(path)
+        .map_err(|error| io::Error::other(format!("cannot read the task file {shown}: {error}")))?;
+    let invalid = || io::Error::other(format!("the task file {shown} is invalid"));
+    match ProbeTask::read(&text).ok_or_else(invalid)? {
         ProbeTask::Try { word, attempts } => try_all(&word, &attempts),
         ProbeTask::Serve { word, token, mark, directories } => {
             if args.get(1).is_none_or(|arg| *arg != *mark) {
@@ -91,9 +94,9 @@ fn try_all(word: &str, attempts: &[ProbeAttempt]) -> io::Result<()> {
             })
             .collect();
         let end = |thread: io::Result<thread::ScopedJoinHandle<'_, ProbeOutcome>>| match thread {
-            Ok(thread) => {
-                thread.join().unwrap_or_else(|_| ProbeOutcome::Untried("it panicked".to_owned()))
-            }
+            Ok(thread) => thread
+                .join()
+                .unwrap_or_else(|_| ProbeOutcome::Untried("the attempt panicked".to_owned())),
             Err(error) => ProbeOutcome::Untried(error.to_string()),
         };
         started.into_iter().map(end).collect()
@@ -188,14 +191,14 @@ fn probe_own_targets() -> ProbeOutcome {
     let all = server.served.iter().map(|(attempt, _)| attempt).chain(&further);
     let is_reached = |attempt| matches!(outcome(attempt), ProbeOutcome::Reached(_));
     let missing = all.clone().find(|attempt| !is_reached(attempt));
-    match missing {
-        None if all.count() == 5 => ProbeOutcome::Reached("own".to_owned()),
-        _ => {
-            // Without standard error, the message is lost.
-            let _ = writeln!(io::stderr(), "probe: cannot reach its own target {missing:?}");
-            ProbeOutcome::Denied
-        }
-    }
+    let problem = match missing {
+        None if all.count() == 5 => return ProbeOutcome::Reached("own".to_owned()),
+        None => "cannot create its own targets".to_owned(),
+        Some(attempt) => format!("cannot reach its own target `{attempt}`"),
+    };
+    // Without standard error, the message is lost.
+    let _ = writeln!(io::stderr(), "probe: {problem}");
+    ProbeOutcome::Denied
 }
 
 fn tcp(address: SocketAddr, timeout: Duration) -> io::Result<String> {

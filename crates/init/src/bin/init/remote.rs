@@ -43,7 +43,7 @@ impl fmt::Display for StreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StreamError::Closed => f.write_str("the stream ended"),
-            StreamError::Silent => f.write_str("no data from the host"),
+            StreamError::Silent => write!(f, "no data from the host for {} s", PATIENCE.as_secs()),
             StreamError::Broken(error) => write!(f, "the stream broke: {error}"),
             StreamError::Frame(error) => write!(f, "{error}"),
         }

@@ -19,7 +19,7 @@ pub fn run(args: &[OsString]) -> i32 {
     let seconds = option.and_then(|seconds| seconds.parse().ok());
     let args = if seconds.is_some() { &args[1..] } else { args };
     let Some((directory, program)) = args.split_first() else {
-        report("expected a directory");
+        report("expected the directory of the agent as the first argument");
         return 2;
     };
     let before = os::block(SignalSet::all());
@@ -36,7 +36,7 @@ pub fn run(args: &[OsString]) -> i32 {
         program => match single::start(program, before) {
             Ok(pid) => Some(pid),
             Err(error) => {
-                report(&format!("cannot create a process: {error}"));
+                report(&format!("cannot create a process for the program: {error}"));
                 return single::CANNOT_FORK;
             }
         },

@@ -29,8 +29,8 @@ pub fn run(args: &[OsString]) -> i32 {
         [] => None,
         args => match start(args, before) {
             Ok(child) => Some(child),
-            Err(_) => {
-                report("init", "cannot create a process");
+            Err(error) => {
+                report("init", &format!("cannot create a process: {error}"));
                 return CANNOT_FORK;
             }
         },
@@ -93,7 +93,7 @@ fn execute(args: &[OsString]) -> i32 {
         report(&name, "executable file not found");
         return NOT_FOUND;
     }
-    report(&name, "cannot be executed");
+    report(&name, &format!("cannot be executed: {}", io::Error::from_raw_os_error(result)));
     NOT_EXECUTABLE
 }
 

@@ -208,7 +208,7 @@ impl StepSupervisor<'_> {
         // passed on to this process then.
         self.tell(KEPT);
         let claimed = if step.is_some() { rules.agent_dir.claim(&id) } else { Ok(false) };
-        let is_new = claimed.map_err(|error| failure(FailureKind::Setup, &error, "step"))?;
+        let is_new = claimed.map_err(|error| failure(FailureKind::Setup, &error, "id file"))?;
         let Some(host) = self.socket.take() else { return Ok(()) };
         let Some(step) = step.filter(|_| is_new) else {
             let request = StepRequest::Attach(Box::new(AttachRequest { id, from, step: None }));

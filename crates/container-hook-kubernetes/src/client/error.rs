@@ -162,7 +162,7 @@ pub enum CallFault {
     TimedOut(Duration),
     #[error("invalid response from the API server: {problem}")]
     Malformed { problem: String },
-    #[error("the request cannot be made: {problem}")]
+    #[error("invalid request: {problem}")]
     Request { problem: String },
 }
 

@@ -16,7 +16,7 @@ pub enum PodError {
     )]
     NoFacts { image: String },
     /// Neither the image nor the step has a program.
-    #[error("the image {image} has no program of its own: name an `entrypoint`")]
+    #[error("the image {image} has no program of its own (ENTRYPOINT or CMD): set `entrypoint`")]
     NoProgram { image: String },
     /// The settings require the runner's claim, but none was found.
     #[error(

@@ -5,7 +5,7 @@
 pub enum PodError {
     /// The containers disagree on a setting of the whole pod.
     #[error("{field}: {first} and {second} request different values, but a pod has only one")]
-    Different { field: &'static str, first: String, second: String },
+    Different { field: String, first: String, second: String },
     /// The request names a Dockerfile, whose image has to be built first.
     #[error("{dockerfile} is a Dockerfile, and a pod needs an image")]
     Dockerfile { dockerfile: String },

@@ -290,7 +290,9 @@ fn set_agreed(
 ) -> Result<(), HookError> {
     match values.get(key) {
         Some((known, first)) if known != value => {
-            let (first, second) = (first.clone(), title.to_owned());
+            let field = format!("{field} {key}");
+            let first = format!("{first} ({known:?})");
+            let second = format!("{title} ({value:?})");
             Err(PodError::Different { field, first, second }.into())
         }
         _ => {

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use std::{env, fs};
+use std::{env, fs, io};
 
 use clap::{Args, ValueEnum};
 use oci_hooks_cli::check::{CheckSummary, HostCheck, report};
@@ -92,9 +92,10 @@ fn program() -> HostCheck {
     let Ok(exe) = env::current_exe() else { return HostCheck::ok("program", version) };
     let name = exe.display();
     match original_program(&exe) {
-        Some(path) => {
-            HostCheck::ok("program", format!("{version}, {name}; GitLab's: {}", path.display()))
-        }
+        Some(path) => HostCheck::ok(
+            "program",
+            format!("{version}, {name}; GitLab's program: {}", path.display()),
+        ),
         None => {
             let missing = candidates(&exe).swap_remove(0);
             let text =
@@ -119,8 +120,8 @@ fn user() -> HostCheck {
 }
 
 fn home() -> HostCheck {
-    let hint = "set HOME to a directory that the user can write to; until then remote steps are cached in the \
-                directory for files of jobs";
+    let hint = "set HOME to a directory that the user can write to; until then, steps from git and images are cached \
+                in the directory of the check \"files\"";
     match env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from) {
         Some(home) if is_writable(&home) => HostCheck::ok("home", home.display().to_string()),
         Some(home) => HostCheck::warn("home", format!("{} is not writable", home.display()), hint),
@@ -141,8 +142,7 @@ fn directory() -> HostCheck {
     let found = |free: u64| format!("{}, {} MB free", dir.display(), free / 1_000_000);
     match free {
         Some(free) if free < MIN_FREE_BYTES => {
-            let hint =
-                "logs of jobs are kept there while they run: set TMPDIR to a larger file system";
+            let hint = "logs of running jobs are stored there: set TMPDIR to a directory on a larger file system";
             HostCheck::warn("files", found(free), hint)
         }
         Some(free) => HostCheck::ok("files", found(free)),
@@ -154,13 +154,20 @@ fn directory() -> HostCheck {
 fn server(path: &Path) -> Result<HostCheck, StepRunnerError> {
     let name = "server";
     let Ok(meta) = fs::symlink_metadata(path) else {
-        let hint = "expected unless a job is running: step-runner serve starts a server";
-        return Ok(HostCheck::warn(name, format!("none at {}", path.display()), hint));
+        let hint = "expected unless a job is running; to start a server, run step-runner serve";
+        return Ok(HostCheck::warn(name, format!("no socket at {}", path.display()), hint));
     };
     let owner = AccessSubject::User(meta.uid()).display_name().to_string();
-    let found = format!("{} of {owner}", path.display());
+    let found = format!("{}, owned by {owner}", path.display());
     if let Err(error) = socket::dial(path) {
-        let hint = "start the server again, which replaces the socket of a killed server";
+        let hint = match error.kind() {
+            io::ErrorKind::ConnectionRefused => {
+                "no server listens on it: start the server again, which replaces the socket of a killed one"
+            }
+            _ => {
+                "run this as the user of the server, or name the socket of another server with --socket"
+            }
+        };
         return Ok(HostCheck::fail(name, format!("{found}: {error}"), hint));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -170,14 +177,20 @@ fn server(path: &Path) -> Result<HostCheck, StepRunnerError> {
         tokio::time::timeout(2 * ANSWER_TIMEOUT, client.status("")).await
     });
     Ok(match jobs {
-        Ok(Ok(jobs)) => HostCheck::ok(name, format!("{found}, answers, {} jobs", jobs.len())),
+        Ok(Ok(jobs)) => {
+            HostCheck::ok(name, format!("{found}, responding, {}", serve::job_count(jobs.len())))
+        }
         Ok(Err(error)) => {
             let hint = "check the log of the server, and restart it";
             HostCheck::fail(name, format!("{found}: {}", chain(&error)), hint)
         }
         Err(_) => {
             let hint = "check the log of the server, and restart it";
-            HostCheck::fail(name, format!("{found}: no answer"), hint)
+            HostCheck::fail(
+                name,
+                format!("{found}: no response within {} s", 2 * ANSWER_TIMEOUT.as_secs()),
+                hint,
+            )
         }
     })
 }
@@ -201,7 +214,7 @@ fn shell() -> HostCheck {
 }
 
 fn git() -> HostCheck {
-    let hint = "steps in git repositories need it: install git in the image, or refer to them as OCI images";
+    let hint = "steps from git repositories need git: install it in the image, or use steps from OCI images";
     let path = env::var_os("PATH").unwrap_or_default();
     let Some(program) =
         env::split_paths(&path).map(|dir| dir.join("git")).find(|path| is_program(path))
@@ -215,7 +228,7 @@ fn git() -> HostCheck {
             let version = text.trim().trim_start_matches("git version ");
             HostCheck::ok("git", format!("{version}, {}", program.display()))
         }
-        _ => HostCheck::warn("git", format!("{} cannot be executed", program.display()), hint),
+        _ => HostCheck::warn("git", format!("{} --version failed", program.display()), hint),
     }
 }
 
@@ -227,7 +240,7 @@ fn certificates() -> HostCheck {
     let named = env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
     if let Some(path) = named.as_ref().filter(|path| fs::read(path).is_err()) {
         let text = format!("SSL_CERT_FILE names {}, which cannot be read", path.display());
-        let hint = "correct or unset the variable: steps are not fetched from registries, and programs such as curl fail";
+        let hint = "correct or unset SSL_CERT_FILE: until then, step images cannot be fetched, and programs such as curl fail";
         return HostCheck::warn("certificates", text, hint);
     }
     let usual = CERTIFICATES.iter().map(PathBuf::from);
@@ -236,7 +249,7 @@ fn certificates() -> HostCheck {
         // The registry client has built-in root certificates; git, and programs such as curl in scripts, do not.
         None => HostCheck::ok(
             "certificates",
-            "none in the image: step images are fetched with the bundle beside this program, or the compiled-in one",
+            "none in the image: step images are fetched with ca-certs.pem next to this program, or with compiled-in ones",
         ),
     }
 }
@@ -249,7 +262,7 @@ fn cgroup() -> HostCheck {
         "cgroup",
         match dir {
             Some(dir) if is_usable => format!("{}, writable", dir.display()),
-            _ => "not writable: processes of jobs are identified by parent and STEP_RUNNER_JOB variable"
+            _ => "not writable: processes of jobs are identified by their parent and the variable STEP_RUNNER_JOB"
                 .to_owned(),
         },
     )

@@ -48,8 +48,8 @@ const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 #[command(after_help = "\
 When ready, it prints to standard error: step-runner is listening on socket PATH. On SIGTERM or \
 SIGINT it accepts no more jobs, stops running ones, and exits; if SIGINT follows, it exits at once. \
-The next server on the same socket keeps finished jobs until they are closed, and ends processes of a \
-killed server.
+The next server on the same socket still has the finished jobs that were not closed, and kills leftover \
+processes of jobs if this server was killed.
 
 Examples:
   step-runner serve                            Listen on the default socket
@@ -67,7 +67,7 @@ pub struct ServeArgs {
     /// Directory for the files of jobs [default: a private directory for each socket]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Visibility of GitLab Runner's variables in steps
+    /// How steps see the variables that GitLab Runner sends
     #[arg(long, value_enum, value_name = "WHERE", default_value_t = VariableMode::Object)]
     variables: VariableMode,
     /// Time between SIGTERM and SIGKILL when a command is stopped
@@ -76,10 +76,10 @@ pub struct ServeArgs {
     /// Time limit of cleanup steps after a job is cancelled
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = crate::quantity::time)]
     cleanup: Duration,
-    /// Maximum run time of a job
+    /// Maximum run time of a job; a longer one fails
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = crate::quantity::time)]
     max_runtime: Duration,
-    /// Handling of the maximum run time that a client sends
+    /// Whether the maximum run time that a client sends applies
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = ClientTimeoutPolicy::Enforce)]
     client_timeout: ClientTimeoutPolicy,
     /// Time to keep finished jobs that were never closed
@@ -88,24 +88,24 @@ pub struct ServeArgs {
     /// Maximum number of jobs, including finished but unclosed ones
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     max_jobs: usize,
-    /// Maximum size of the log of a job
+    /// Maximum size of a job's log, for example 512M or 4G; the rest is dropped
     #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = crate::quantity::size)]
     max_log: u64,
     /// Format of logs; the job variable CI_STEPS_LOG_FORMAT overrides it [default: stamped]
     #[arg(long, value_enum, value_name = "FORM")]
     log_format: Option<LogFormat>,
-    /// Shutdown grace period for running jobs
+    /// Time for running jobs to finish at shutdown; 0s cancels them at once
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::quantity::time)]
     drain: Duration,
     /// Show secrets and the server's environment in the step results sent by FollowSteps
     ///
-    /// Jobs are not kept for the next server then.
+    /// With this option, a restarted server has no jobs of the previous one.
     #[arg(long)]
     show_secrets: bool,
     /// Log level of messages on standard error
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = MessageLevel::Warn)]
     log_level: MessageLevel,
-    /// Command to run alongside; the server exits with it
+    /// Command to run alongside the server, which exits when the command does
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
     /// Start and stop behaviour of `command`; no option sets it.
@@ -137,11 +137,14 @@ pub fn run(args: ServeArgs) -> Result<CliExit, StepRunnerError> {
     let listener = listen(&args)?;
     let state = StateDir::open(&state_dir(&args, listener.path())?)?;
     if state.leftovers() > 0 {
-        let text = format!("cleaned up {} after a crashed server", job_count(state.leftovers()));
+        let text = format!(
+            "cleaned up {} left unfinished by a crashed server",
+            job_count(state.leftovers())
+        );
         level.print(MessageLevel::Warn, &text);
     }
     for error in state.damaged() {
-        let text = format!("removed a job of an earlier server: {}", chain(error));
+        let text = format!("dropped a job of an earlier server: {}", chain(error));
         level.print(MessageLevel::Warn, &text);
     }
     for aside in state.set_aside() {
@@ -198,7 +201,8 @@ fn listen(args: &ServeArgs) -> Result<SocketListener, StepRunnerError> {
     Ok(SocketListener::bind(&socket)?)
 }
 
-fn job_count(count: usize) -> String {
+/// Returns a number of jobs in words, such as `1 job`.
+pub fn job_count(count: usize) -> String {
     if count == 1 { "1 job".to_owned() } else { format!("{count} jobs") }
 }
 
@@ -248,7 +252,7 @@ pub fn time_outs() -> String {
     };
     let ServeArgs { grace, cleanup, max_runtime, stale_after, .. } = args;
     format!(
-        "jobs {} h, unclosed jobs kept {} min, cleanup steps {} s, SIGTERM to SIGKILL {} s",
+        "defaults of serve: jobs {} h, finished unclosed jobs {} min, cleanup steps {} s, SIGTERM to SIGKILL {} s",
         max_runtime.as_secs() / 3600,
         stale_after.as_secs() / 60,
         cleanup.as_secs(),

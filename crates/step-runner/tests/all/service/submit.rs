@@ -171,7 +171,7 @@ fn doctor_finds_the_server_or_suggests_a_fix() {
     let json = doctor(&server);
     let found = check(&json, "server");
     assert_eq!(found["status"], "ok", "{found}");
-    assert!(found["found"].as_str().unwrap().ends_with("answers, 0 jobs"), "{found}");
+    assert!(found["found"].as_str().unwrap().ends_with("responding, 0 jobs"), "{found}");
     assert_eq!(check(&json, "shell")["status"], "ok");
     let files = check(&json, "files")["found"].as_str().unwrap().to_owned();
     assert!(files.starts_with(server.tmp().to_str().unwrap()), "{files}");

@@ -27,14 +27,14 @@ const MAX_DEPTH: usize = 64;
 /// Treatment of the variables of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum VariableMode {
-    /// As vars in expressions, not expanded
+    /// As vars.NAME in expressions; references such as $NAME in values are not expanded
     ///
     /// GitLab's runner has expanded them already.
     #[default]
     Object,
-    /// As vars in expressions and in the environment, expanded
+    /// As vars.NAME in expressions and as environment variables, with references expanded
     ///
-    /// As in the design document.
+    /// As in GitLab's design document of the step runner.
     Environment,
 }
 

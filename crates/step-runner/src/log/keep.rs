@@ -319,7 +319,7 @@ pub enum LogFormat {
     Stamped,
     /// Unchanged output, for older runners
     ///
-    /// They show every byte of a log. An unfinished line is ended with its command.
+    /// These runners show every byte of a log. A last line without a newline gets one when its command ends.
     Plain,
 }
 

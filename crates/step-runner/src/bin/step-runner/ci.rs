@@ -19,7 +19,8 @@ use crate::{environment, resolver};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 STEPS is a YAML list of steps. They run in CI_PROJECT_DIR. The variables CI_*, GITLAB_* and DOCKER_* are \
-job variables, vars.NAME in expressions; steps inherit only login variables such as PATH, USER and LANG.
+job variables, vars.NAME in expressions; of the others, steps inherit only proxy and login variables, such as \
+HTTPS_PROXY, PATH, USER and LANG.
 
 Example:
   STEPS='[{name: hello, script: echo hello}]' step-runner ci")]

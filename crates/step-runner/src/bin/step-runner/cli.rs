@@ -15,8 +15,8 @@ Examples:
   docker exec -i BUILD step-runner proxy       Connect to the server in a container
   step-runner doctor                           Check for problems
 
-Called as gitlab-runner-helper or gitlab-runner, or with steps as the first word, it
-takes the command lines of GitLab's runner: step-runner steps --help.
+If called as gitlab-runner-helper or gitlab-runner, or with steps as the first argument,
+step-runner accepts the command lines of GitLab's program: see step-runner steps --help.
 
 Exit status:
   0  success

@@ -64,7 +64,7 @@ pub fn private_dir() -> Result<PathBuf, StepRunnerError> {
                 Err(error) => return Err(error.into()),
             }
         } else {
-            "missing, or writable by other users".to_owned()
+            "missing, or owned or writable by other users".to_owned()
         };
         tried.push(format!("{}: {reason}", dir.display()));
     }

@@ -31,7 +31,7 @@ pub enum StepRunnerError {
     Registry(#[from] RegistryError),
     #[error(transparent)]
     Masking(#[from] TooMuchToMask),
-    #[error("log level: {0} not supported")]
+    #[error("log level: {0} not supported: set CI_STEPS_LOG_LEVEL to debug, info, warn or error")]
     LogLevel(String),
     #[error("environment variable STEPS is not set: expected a YAML list of steps")]
     NoSteps,
@@ -49,7 +49,7 @@ pub enum StepRunnerError {
     Input { name: String, kind: DeclaredType },
     #[error(transparent)]
     Path(#[from] PathError),
-    #[error("cannot start the launcher of steps")]
+    #[error("cannot start the launcher process, which starts the commands of steps")]
     Launcher(#[source] io::Error),
     #[error(transparent)]
     Read(ReadError),
@@ -61,9 +61,9 @@ pub enum StepRunnerError {
     Socket(#[from] SocketError),
     #[error(transparent)]
     State(#[from] StateError),
-    #[error("cannot start threads")]
+    #[error("cannot create a thread or a file descriptor")]
     Threads(#[source] io::Error),
-    #[error("cannot handle signals")]
+    #[error("cannot set up the handling of signals")]
     Signals(#[source] io::Error),
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -80,19 +80,19 @@ pub enum StepRunnerError {
     Usage(String),
     /// GitLab's helper program, which alone has the command, is missing beside this program.
     #[error(
-        "cannot run {command}: only GitLab's program can, and it is not at {}: copy it there from \
-         GitLab's helper image or package",
+        "cannot run {command}, a command of GitLab's own program: that program is not at {}: copy it \
+         there from GitLab's helper image or package",
         path.display()
     )]
     NoOriginal { command: String, path: PathBuf },
     /// No directory for temporary files is usable; `tried` contains each with the reason.
     #[error(
-        "no directory for sockets and files of jobs ({}): mount a tmpfs at /tmp, or set TMPDIR to a \
+        "no usable directory for sockets and files of jobs ({}): mount a tmpfs at /tmp, or set TMPDIR to a \
          directory that this user can write to",
         tried.join(", ")
     )]
     NoDirectory { tried: Vec<String> },
-    #[error("cannot wait for the command")]
+    #[error("cannot monitor the command that serve runs")]
     Command(#[source] io::Error),
     #[error("dialing: dial unix {}: connect: {reason}", path.display())]
     Dial { path: PathBuf, reason: String },

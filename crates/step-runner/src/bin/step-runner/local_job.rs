@@ -36,7 +36,7 @@ pub struct ReportArgs {
     /// With json, the output of the steps goes to stderr.
     #[arg(long, value_enum, default_value_t = SummaryFormat::Text, value_name = "FORMAT")]
     format: SummaryFormat,
-    /// Write the results of the steps to step-results.json, or .txtpb for prototext
+    /// Write the results of the steps to step-results.json, or step-results.txtpb for prototext
     #[arg(long, alias = "write-steps-results")]
     write_step_results: bool,
     /// Write the results of the steps to FILE
@@ -51,7 +51,7 @@ pub struct ReportArgs {
     /// Exit with the code of the failed command instead of 1
     #[arg(long)]
     pass_exit_code: bool,
-    /// Stop the job after this time, for example 90s, 10m or 1h
+    /// Stop the job after this time, for example 90s, 10m or 1h [default: no limit]
     #[arg(long, value_name = "TIME", value_parser = crate::quantity::time)]
     timeout: Option<Duration>,
     /// Time between SIGTERM and SIGKILL when the job is stopped

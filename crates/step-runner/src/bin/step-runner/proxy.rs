@@ -16,8 +16,8 @@ use crate::{environment, report};
 /// Forward bytes between standard input and output and the server's socket
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Standard output carries the server's bytes and nothing else. It exits when standard input ends or the \
-server closes the connection.
+Only the server's bytes are written to standard output. The command exits when standard input ends or \
+the server closes the connection.
 
 Examples:
   docker exec -i BUILD step-runner proxy       Connect to the server in a container")]
@@ -25,7 +25,7 @@ pub struct ProxyArgs {
     /// Socket of the server [default: STEP_RUNNER_SOCKET, or else the default socket of serve]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Time limit for retries while the server is starting
+    /// Time limit for retries while the server is starting; 0s for a single attempt
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::quantity::time)]
     wait: Duration,
 }

@@ -13,7 +13,7 @@ use crate::error::StepRunnerError;
 pub enum MessageLevel {
     /// Errors that end the server
     Error,
-    /// Also unexpected events: orphans, pruned jobs
+    /// Also unexpected events, such as rejected connections and jobs of a crashed server
     Warn,
     /// Also the start and end of jobs
     Info,

@@ -22,7 +22,7 @@ use crate::{environment, resolver};
 #[command(group = ArgGroup::new(SOURCE).required(true), after_help = "\
 Examples:
   step-runner run ./build --input target=release     Step file ./build/step.yml
-  step-runner run gitlab.com/group/project@v1        Directory steps of a git repository
+  step-runner run gitlab.com/group/project@v1        Directory steps/ of a git repository
   step-runner run registry.example.com/steps/lint:1  Container image
   step-runner run . --format json | jq .status       Machine-readable result
 

@@ -91,7 +91,7 @@ impl StepArgs {
         step.env.extend(pairs(&self.env, "--env")?);
         let given = self.input.iter().chain(&self.inputs).cloned().collect::<Vec<_>>();
         if !given.is_empty() {
-            let given = pairs(&given, "--input")?;
+            let given = pairs(&given, "--input or --inputs")?;
             // The step's declarations determine the types of its inputs.
             let loaded = resolver.load(&step.reference, caller)?;
             step.inputs.extend(parse_inputs(&given, &loaded.file.spec)?);

@@ -27,12 +27,12 @@ const USAGE: &str = "\
 Usage:
   gitlab-runner-helper steps bootstrap FILE        Copy this program to FILE
   gitlab-runner-helper steps serve [--socket PATH] [COMMAND...]
-                                                   Accept jobs, and run COMMAND once there is input
+                                                   Accept jobs; run COMMAND once stdin has data
   gitlab-runner-helper steps proxy --socket PATH   Forward bytes to the server
   gitlab-runner-helper steps COMMAND               Any command of step-runner, for example doctor
   gitlab-runner-helper --version                   Print versions
 
-All other commands are passed to gitlab-runner-helper.gitlab, GitLab's own program, beside this one.
+All other commands are passed to GitLab's own program, gitlab-runner-helper.gitlab in the same directory.
 ";
 
 /// A parsed command line: that of `step-runner`, or one of GitLab's helper program.

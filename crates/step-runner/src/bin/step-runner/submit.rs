@@ -34,21 +34,23 @@ const INTERRUPTED: u8 = 130;
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new(SOURCE).required(true), after_help = "\
 The server reads STEP: a directory or a file must exist where the server runs. Ctrl-C cancels the job, which \
-may run its cleanup steps; a second one ends it at once.
+may run its cleanup steps; a second Ctrl-C closes it: the server removes the job when it has ended, and kills it \
+if it runs longer than --grace and --cleanup of serve allow.
 
 Examples:
   step-runner submit ./build --input target=release   Run a step on the default socket
-  step-runner submit --socket /run/steps.sock ./build Run it on another server
+  step-runner submit --socket /run/steps.sock ./build Run a step on another socket
   step-runner submit . --format json | jq .exit_code  Machine-readable outcome
 
-Exit status is 0 if the step succeeded, that of the command that failed, or else 1; 130 after Ctrl-C.")]
+Exit status is 0 if the step succeeded; otherwise that of the failed command, or 1 if no command failed; 130 \
+after Ctrl-C.")]
 pub struct SubmitArgs {
     #[command(flatten)]
     step: StepArgs,
     /// Socket of the server [default: STEP_RUNNER_SOCKET, or else the default socket of serve]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Id of the job; the id of a running job follows it [default: random]
+    /// Id of the job; if a job with this id exists, follow its log [default: random]
     #[arg(long, value_name = "ID")]
     id: Option<String>,
     /// Time limit for retries while the server cannot be reached
@@ -258,7 +260,9 @@ async fn interrupt(
         let number = interrupts.fetch_add(1, Ordering::Relaxed) + 1;
         let asked = if number == 1 { client.cancel(&id).await } else { client.close(&id).await };
         if let Err(error) = asked {
-            report::error(&oci_hooks_files::error::chain(&error));
+            let action = if number == 1 { "cancel" } else { "close" };
+            let reason = oci_hooks_files::error::chain(&error);
+            report::error(&format!("cannot {action} job {id:?}: {reason}"));
         }
     }
 }

@@ -342,7 +342,8 @@ fn unwritable_directories_are_listed() {
     });
     let (status, _, err) = container.wait_for_stop();
     assert_eq!(status.code(), Some(1), "{err}");
-    let begin = "error: no directory for sockets and files of jobs (/tmp: read-only file system, ";
+    let begin =
+        "error: no usable directory for sockets and files of jobs (/tmp: read-only file system, ";
     assert!(err.starts_with(begin), "{err}");
     for part in ["/dev/shm: ", "/opt/gitlab-runner: permission denied", "mount a tmpfs at /tmp"] {
         assert!(err.contains(part), "{part}: {err}");
@@ -370,9 +371,9 @@ fn other_commands_are_passed_to_gitlabs_program() {
 
     fs::remove_file(dir.path().join("usr/bin/gitlab-runner-helper.gitlab")).unwrap();
     let (code, out, err) = call(&["gitlab-runner-helper", "health-check", "--port", "80"]);
-    let expected = "error: cannot run health-check: only GitLab's program can, and it is not at \
-                    /usr/bin/gitlab-runner-helper.gitlab: copy it there from GitLab's helper image \
-                    or package\n";
+    let expected = "error: cannot run health-check, a command of GitLab's own program: that \
+                    program is not at /usr/bin/gitlab-runner-helper.gitlab: copy it there from \
+                    GitLab's helper image or package\n";
     assert_eq!((code, &*out, &*err), (Some(1), "", expected));
     let (code, out, _) = call(&["gitlab-runner-helper", "--version"]);
     assert!(out.starts_with("Version:      ") && out.contains("\nOS/Arch:      linux/"), "{out}");

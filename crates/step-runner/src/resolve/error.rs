@@ -44,7 +44,7 @@ pub enum ResolveError {
     #[error("fetching git step: {0}")]
     InRepository(Box<ResolveError>),
     /// The job was cancelled, or its maximum run time is over.
-    #[error("interrupted")]
+    #[error("interrupted: the job was cancelled or exceeded its maximum run time")]
     Interrupted,
     /// The path leads out of the repository or image.
     #[error("path {0:?} leads out of the repository or image")]
@@ -57,7 +57,7 @@ pub enum OciError {
     #[error("invalid image reference {name:?}")]
     Reference { name: String, source: oci_hooks_image::ReferenceError },
     /// The credentials in the job's `DOCKER_AUTH_CONFIG` are malformed.
-    #[error("DOCKER_AUTH_CONFIG")]
+    #[error("cannot use DOCKER_AUTH_CONFIG")]
     Logins(#[from] oci_hooks_image::CredentialFileError),
     /// The image could not be pulled.
     #[error(transparent)]
@@ -66,7 +66,7 @@ pub enum OciError {
     #[error(transparent)]
     Store(#[from] oci_hooks_image::StoreError),
     /// The job was cancelled, or its maximum run time is over.
-    #[error("interrupted")]
+    #[error("interrupted: the job was cancelled or exceeded its maximum run time")]
     Interrupted,
     /// The layers could not be copied to the cache.
     #[error(transparent)]

@@ -34,10 +34,10 @@ pub enum GitError {
         seconds: u64,
     },
     /// The job was cancelled, or its maximum run time is over.
-    #[error("interrupted")]
+    #[error("interrupted: the job was cancelled or exceeded its maximum run time")]
     Interrupted,
     /// A cache directory is owned or writable by another user.
-    #[error("{} is owned or writable by another user", .0.display())]
+    #[error("cache directory {}: expected a directory that only this user owns and can write to", .0.display())]
     NotPrivate(PathBuf),
     /// An operation on a file or directory of the cache failed.
     #[error(transparent)]

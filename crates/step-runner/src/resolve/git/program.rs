@@ -156,16 +156,18 @@ impl<'a> GitRunner<'a> {
             ProgramEnd::Exited(_) => Ok(Err(self.message(&finished.stderr))),
             ProgramEnd::Signaled(signal) => {
                 let message = match signal == Signal::XFSZ.as_raw() {
-                    true => format!("a file in it exceeds {}", ByteSize(self.git.max_file_bytes)),
-                    false => format!("git was ended by signal {signal}"),
+                    true => format!(
+                        "a file of the repository is larger than {}",
+                        ByteSize(self.git.max_file_bytes)
+                    ),
+                    false => format!("git was killed by signal {signal}"),
                 };
                 Err(self.command_error(message))
             }
             ProgramEnd::TimedOut if self.git.interrupt.is_set() => Err(GitError::Interrupted),
             ProgramEnd::TimedOut => Err(self.git.timeout_error(&self.repository.url)),
-            ProgramEnd::OutputTooLarge => {
-                Err(self.command_error("it has too many files, tags or branches".to_owned()))
-            }
+            ProgramEnd::OutputTooLarge => Err(self
+                .command_error("the repository has too many files, tags or branches".to_owned())),
         }
     }
 
@@ -184,11 +186,12 @@ impl<'a> GitRunner<'a> {
         let text = String::from_utf8_lossy(stderr);
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let fatal = lines.clone().find_map(|line| line.strip_prefix("fatal: "));
-        let line = fatal.or_else(|| lines.next_back()).unwrap_or("no error message");
+        let line =
+            fatal.or_else(|| lines.next_back()).unwrap_or("git failed without an error message");
         let mut line: String = line.chars().filter(|c| !c.is_control()).take(500).collect();
         // Git does not report that `index-pack` was ended by the limit of the file size.
         if line.ends_with("invalid index-pack output") {
-            line += &format!("; a pack can have at most {}", ByteSize(self.git.max_file_bytes));
+            line += &format!("; pack files can have at most {}", ByteSize(self.git.max_file_bytes));
         }
         match self.password.as_deref() {
             Some(password) if !password.is_empty() => line.replace(password, "[MASKED]"),

@@ -136,7 +136,7 @@ fn oversized_repository_is_rejected_at_the_limit() {
     let fetch =
         |bytes| repository.fetch_with(&url(&server), "main", |git| git.max_file_bytes = bytes);
     let error = fetch(1 << 20).unwrap_err().to_string();
-    assert!(error.ends_with("; a pack can have at most 1MiB"), "{error}");
+    assert!(error.ends_with("; pack files can have at most 1MiB"), "{error}");
     assert_eq!(text(&fetch(8 << 20).unwrap()), "noise");
 }
 
@@ -149,7 +149,7 @@ fn files_that_unpack_to_an_oversized_checkout_are_rejected() {
     let fetch =
         |bytes| repository.fetch_with(&url(&server), "main", |git| git.max_file_bytes = bytes);
     let error = fetch(1 << 20).unwrap_err().to_string();
-    assert!(error.ends_with(": a file in it exceeds 1MiB"), "{error}");
+    assert!(error.ends_with(": a file of the repository is larger than 1MiB"), "{error}");
     assert_eq!(text(&fetch(8 << 20).unwrap()), "zeros");
 }
 
